@@ -1,0 +1,136 @@
+"""A bank: series of vectors by key, in one flat memory-mapped file, built once, resumable at any moment.
+
+    <folder>/bank.json      what made it (expert, front-end, weights), dimension, value type
+             frames.bin     all series, one behind the other
+             index.jsonl    a line per finished series: key, first row, rows; written after its frames
+
+A series counts as stored when its index line is whole; bytes behind the last whole line are cut off when the bank is
+opened for writing.
+"""
+
+import fcntl
+import json
+import os
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from system.errors import KitError
+
+
+class Bank:
+    """Stored series by key, each (T, D) with T >= 1. Open with `open_bank`."""
+
+    def __init__(self, folder: Path, dim: int, dtype: np.dtype[Any]) -> None:
+        self.folder, self.dim, self.dtype = folder, dim, dtype
+        self.rows: dict[str, tuple[int, int]] = {}  # key -> first row, number of rows
+        self._end_of_index = 0
+        self._map: np.ndarray | None = None
+        self._read_index()
+
+    @property
+    def _frames_file(self) -> Path:
+        return self.folder / "frames.bin"
+
+    @property
+    def _index_file(self) -> Path:
+        return self.folder / "index.jsonl"
+
+    def __contains__(self, key: str) -> bool:
+        return key in self.rows
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def _read_index(self) -> None:
+        """Take the whole lines only: a killed writer may have left half a line, or a line whose frames are not all
+        there."""
+        if not self._index_file.exists():
+            return
+        stored = (
+            self._frames_file.stat().st_size // (self.dim * self.dtype.itemsize) if self._frames_file.exists() else 0
+        )
+        with self._index_file.open("rb") as file:
+            for line in file:
+                if not line.endswith(b"\n"):
+                    break
+                try:
+                    item = json.loads(line)
+                    key, first, rows = str(item["key"]), int(item["first"]), int(item["rows"])
+                except (ValueError, KeyError, TypeError):
+                    break
+                if first + rows > stored:
+                    break
+                self.rows[key] = (first, rows)
+                self._end_of_index += len(line)
+
+    def read(self, key: str) -> np.ndarray:
+        """The (T, D) series of a key, a view of the mapped file. Raises KeyError for an unknown key."""
+        first, rows = self.rows[key]
+        if self._map is None or len(self._map) < first + rows:
+            self._map = np.memmap(self._frames_file, self.dtype, "r").reshape(-1, self.dim)
+        return self._map[first : first + rows]
+
+    def add(self, series: Iterable[tuple[str, np.ndarray]]) -> Iterator[str]:
+        """Store series as they come and yield each key once it is safe on disk. One writer at a time.
+
+        Raises KitError when another process is writing, or a series has another dimension or no rows.
+        """
+        with self._lock():
+            self.rows.clear()
+            self._end_of_index = 0
+            self._read_index()  # another process may have added series since this one opened the bank
+            with self._frames_file.open("ab") as frames, self._index_file.open("ab") as index:
+                index.truncate(self._end_of_index)
+                end = max((first + rows for first, rows in self.rows.values()), default=0)
+                frames.truncate(end * self.dim * self.dtype.itemsize)
+                for key, values in series:
+                    if key in self.rows:
+                        continue
+                    end = self._append(frames, index, key, values, end)
+                    yield key
+
+    def _append(self, frames: Any, index: Any, key: str, values: np.ndarray, end: int) -> int:
+        if values.ndim != 2 or values.shape[1] != self.dim or not len(values):
+            raise KitError(f"{self.folder}: frames of shape {values.shape} do not fit a bank of dimension {self.dim}")
+        stored = np.ascontiguousarray(values, self.dtype)
+        frames.write(stored.tobytes())
+        frames.flush()
+        index.write(json.dumps({"key": key, "first": end, "rows": len(stored)}).encode() + b"\n")
+        index.flush()
+        self.rows[key] = (end, len(stored))
+        return end + len(stored)
+
+    @contextmanager
+    def _lock(self) -> Iterator[None]:
+        with (self.folder / "lock").open("w") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError as error:
+                raise KitError(
+                    f"{self.folder}: another process is building this bank; wait for it, or stop it"
+                ) from error
+            yield
+
+
+def open_bank(folder: Path, dim: int, dtype: str, identity: dict[str, Any]) -> Bank:
+    """Open a bank, or begin an empty one. KitError when the folder holds a bank that something else made."""
+    facts = {"identity": identity, "dim": dim, "dtype": dtype}
+    facts_file = folder / "bank.json"
+    if not facts_file.exists():
+        folder.mkdir(parents=True, exist_ok=True)
+        temporary = facts_file.with_name(f"bank.json.{os.getpid()}.tmp")
+        temporary.write_text(json.dumps(facts, indent=1) + "\n")
+        temporary.replace(facts_file)
+    try:
+        found = json.loads(facts_file.read_text())
+    except ValueError as error:
+        raise KitError(f"{facts_file} is damaged; delete {folder} and build the bank again") from error
+    if found != json.loads(json.dumps(facts)):
+        raise KitError(
+            f"{folder} was made by {found.get('identity')}, not by {identity}; delete it or use another banks folder"
+        )
+    return Bank(folder, dim, np.dtype(dtype))

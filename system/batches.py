@@ -1,0 +1,122 @@
+"""Which clips and captions make the batch of a step, and their padded tensors.
+
+Every draw is a function of (seed, stage, step): a run resumed at any step sees the batches an unbroken run would have
+seen."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+import torch
+
+from data_tools.manifest import Clip
+from system.errors import KitError
+from system.features import Features
+
+# B clips, T frames, D values in a frame, N captions
+
+
+class Item(NamedTuple):
+    """One place in a batch: a clip and the captions that stand for it there."""
+
+    clip: Clip
+    captions: tuple[str, ...]
+
+
+class Series(NamedTuple):
+    """Padded series: values (B, T, D), real lengths (B,)."""
+
+    values: torch.Tensor
+    lengths: torch.Tensor
+
+
+@dataclass(frozen=True)
+class Batch:
+    """audio: by expert. captions: all captions of the batch, (N,). row_of: (N,) the clip each caption belongs to."""
+
+    clip_ids: list[str]
+    audio: dict[str, Series]
+    captions: list[str]
+    row_of: torch.Tensor
+
+    def to(self, device: torch.device) -> "Batch":
+        audio = {name: Series(s.values.to(device), s.lengths.to(device)) for name, s in self.audio.items()}
+        return Batch(self.clip_ids, audio, self.captions, self.row_of.to(device))
+
+
+def collate(items: Sequence[Item], features: Features) -> Batch:
+    """Padded tensors of a batch of items, whose clips all have frames."""
+    audio = {}
+    for expert in features.banks:
+        frames = [features.frames(expert, item.clip.id) for item in items]
+        lengths = torch.tensor([len(f) for f in frames])
+        values = torch.zeros(len(frames), int(lengths.max()), frames[0].shape[1])
+        for row, f in zip(values, frames, strict=True):
+            row[: len(f)] = torch.from_numpy(f.astype(np.float32))
+        audio[expert] = Series(values, lengths)
+    row_of = torch.tensor([row for row, item in enumerate(items) for _ in item.captions])
+    return Batch([i.clip.id for i in items], audio, [c for i in items for c in i.captions], row_of)
+
+
+def items_of(clips: Sequence[Clip], unit: str) -> list[Item]:
+    """clip: an item a clip, with all its captions; pair: an item a caption. Clips without captions give none."""
+    if unit == "clip":
+        return [Item(clip, tuple(clip.captions)) for clip in clips if clip.captions]
+    return [Item(clip, (caption,)) for clip in clips for caption in clip.captions]
+
+
+class _Shuffled:
+    """An endless stream of a source's items: one random permutation behind another."""
+
+    def __init__(self, items: list[Item], seed: tuple[int, ...]) -> None:
+        self.items, self.seed = items, seed
+        self.turn, self.order = -1, np.empty(0, int)
+
+    def __getitem__(self, position: int) -> Item:
+        turn, place = divmod(position, len(self.items))
+        if turn != self.turn:
+            self.turn, self.order = turn, np.random.default_rng([*self.seed, turn]).permutation(len(self.items))
+        return self.items[self.order[place]]
+
+
+class Sampler:
+    """Training batches of a stage: `batch(step)` gives the items of a step, whatever was asked for before.
+
+    sources: the items of every source. mix "equal": each source equally often, in turn; "size": all items as one
+    source. captions_per_clip: how many of an item's captions are drawn without replacement at every visit ("all", or
+    None for pairs: as they are; a clip that has fewer gives what it has). Raises KitError for fewer items than a
+    batch has places."""
+
+    def __init__(
+        self,
+        sources: list[list[Item]],
+        mix: str,
+        batch_size: int,
+        captions_per_clip: int | str | None,
+        seed: tuple[int, ...],
+    ) -> None:
+        total = sum(map(len, sources))
+        if total < batch_size or not all(sources):
+            sizes = " + ".join(str(len(source)) for source in sources)
+            raise KitError(f"batch_size {batch_size} needs as many training items, the sources have {sizes}; lower it")
+        pools = sources if mix == "equal" else [[item for source in sources for item in source]]
+        self.streams = [_Shuffled(pool, (*seed, i)) for i, pool in enumerate(pools)]
+        self.batch_size, self.captions_per_clip, self.seed = batch_size, captions_per_clip, seed
+        self.steps_of_all = total // batch_size
+
+    def batch(self, step: int) -> list[Item]:
+        n = len(self.streams)
+        places = range(step * self.batch_size, (step + 1) * self.batch_size)
+        chosen = [self.streams[place % n][place // n] for place in places]
+        if not isinstance(self.captions_per_clip, int):
+            return chosen
+        draw = np.random.default_rng([*self.seed, len(self.streams), step])
+        return [self._with_captions(item, self.captions_per_clip, draw) for item in chosen]
+
+    @staticmethod
+    def _with_captions(item: Item, count: int, draw: np.random.Generator) -> Item:
+        if len(item.captions) <= count:
+            return item
+        picks = draw.choice(len(item.captions), count, replace=False)
+        return Item(item.clip, tuple(item.captions[i] for i in sorted(picks)))

@@ -1,0 +1,122 @@
+"""From frames to embeddings: the audio heads of "Take it easy" and the model that scores clips against captions."""
+
+import torch
+from torch import nn
+
+from system import schema
+from system.batches import Batch, Series
+from system.losses import BatchScores
+from system.similarity import Embedded, cosine
+from system.text import TextEncoder
+
+# B clips, T frames, P positions in a window, D values in a frame, E embedding
+
+POSITION_OFFSET = 2  # BART's table of learned positions has two rows more than positions, the first two unused
+
+
+class SelfAttention(nn.Module):
+    """BART-type encoder: learned positions, layer norm, dropout, then layers of attention and feed-forward
+    (post-norm, GELU)."""
+
+    def __init__(self, width: int, layers: int, heads: int, ff: int, positions: int, dropout: float) -> None:
+        super().__init__()
+        self.positions = nn.Embedding(positions + POSITION_OFFSET, width)
+        nn.init.normal_(self.positions.weight, std=0.02)
+        self.norm = nn.LayerNorm(width)
+        self.dropout = nn.Dropout(dropout)
+        self.layers = nn.ModuleList(
+            nn.TransformerEncoderLayer(width, heads, ff, dropout, "gelu", batch_first=True) for _ in range(layers)
+        )
+
+    def forward(self, values: torch.Tensor, real: torch.Tensor) -> torch.Tensor:
+        """values (B, T, width), real (B, T) bool with at least one true a row -> (B, width), the mean over real
+        places."""
+        places = torch.arange(values.shape[1], device=values.device) + POSITION_OFFSET
+        x = self.dropout(self.norm(values + self.positions(places)))
+        for layer in self.layers:
+            x = layer(x, src_key_padding_mask=~real)
+        weights = real.to(x.dtype) / real.sum(1, keepdim=True)
+        # A padded place may hold anything, even NaN from a row of masks, so it is replaced before it is weighted.
+        return torch.einsum("btw,bt->bw", x.masked_fill(~real[..., None], 0.0), weights)
+
+
+class ExpertHead(nn.Module):
+    """Frames (B, T, D) of one expert -> (B, E).
+
+    A series longer than the positions is cut into windows; their means, weighted by real frames, are averaged.
+    """
+
+    def __init__(self, dim: int, settings: schema.ExpertHeads, out: int) -> None:
+        super().__init__()
+        self.window = settings.positions
+        self.project = nn.Linear(dim, settings.width)
+        self.encoder = SelfAttention(
+            settings.width, settings.layers, settings.heads, settings.ff, settings.positions, settings.dropout
+        )
+        self.out = nn.Linear(settings.width, out)
+
+    def forward(self, series: Series) -> torch.Tensor:
+        windows = [
+            Series(part, (series.lengths - start).clamp(0, self.window))
+            for start, part in zip(
+                range(0, series.values.shape[1], self.window), series.values.split(self.window, 1), strict=True
+            )
+        ]
+        pooled = torch.zeros(len(series.lengths), self.out.in_features, device=series.values.device)
+        for window in windows:
+            rows = window.lengths.nonzero()[:, 0]
+            lengths = window.lengths[rows]
+            values = window.values[rows, : int(lengths.max())]
+            real = torch.arange(values.shape[1], device=values.device) < lengths[:, None]
+            share = (lengths / series.lengths[rows])[:, None]
+            pooled = pooled.index_add(0, rows, (self.encoder(self.project(values), real) * share).to(pooled.dtype))
+        return self.out(pooled)
+
+
+class ExpertHeads(nn.Module):
+    """The mean of the experts' embeddings, not normalised: the size of each is its say in the cosine."""
+
+    def __init__(self, settings: schema.ExpertHeads, out: int) -> None:
+        super().__init__()
+        self.heads = nn.ModuleDict(
+            {name: ExpertHead(expert.dim, settings, out) for name, expert in settings.experts.items()}
+        )
+
+    def forward(self, audio: dict[str, Series]) -> Embedded:
+        return Embedded(torch.stack([head(audio[name]) for name, head in self.heads.items()]).mean(0))
+
+
+class RetrievalModel(nn.Module):
+    """An audio encoder and a text encoder with one embedding size, and the score between them."""
+
+    def __init__(self, settings: schema.Model, text: TextEncoder) -> None:
+        super().__init__()
+        self.audio = ExpertHeads(settings.audio, settings.text.dim)
+        self.text = text
+
+    def score(self, clips: Embedded, captions: Embedded) -> torch.Tensor:
+        """(B, N) scores of every clip against every caption."""
+        return cosine(clips, captions)
+
+    def forward(self, batch: Batch) -> BatchScores:
+        return self.batch_scores(self.audio(batch.audio), self.text(batch.captions), batch.clip_ids, batch.row_of)
+
+    def batch_scores(
+        self, clips: Embedded, captions: Embedded, clip_ids: list[str], row_of: torch.Tensor
+    ) -> BatchScores:
+        """Scores of all pairs of a batch's B items; several captions of an item are averaged into its column.
+
+        clips: B embeddings; captions: N embeddings, caption n belonging to item row_of[n], at least one an item.
+        Source: "Take it easy" (2022), section 4, second equation.
+        """
+        counts = torch.bincount(row_of, minlength=len(clip_ids))
+        average = torch.zeros(len(row_of), len(clip_ids), device=row_of.device)
+        average[torch.arange(len(row_of)), row_of] = 1.0 / counts[row_of]
+        numbers = {clip_id: n for n, clip_id in enumerate(dict.fromkeys(clip_ids))}
+        number_of = torch.tensor([numbers[clip_id] for clip_id in clip_ids], device=row_of.device)
+        return BatchScores(
+            scores=self.score(clips, captions).float() @ average,
+            same_clip=number_of[:, None] == number_of[None, :],
+            clip_scores=lambda: self.score(clips, clips).float(),
+            caption_scores=lambda: average.T @ self.score(captions, captions).float() @ average,
+        )

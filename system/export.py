@@ -1,0 +1,53 @@
+"""A trained model as one folder that another machine can rank with, or start a stage from.
+
+model.safetensors   weights        recipe.json   the resolved recipe     model.json   where it comes from
+vocabulary.json | text/   what the caption encoder needs                 README.md    a card for people
+"""
+
+import argparse
+import json
+from pathlib import Path
+
+from system.checkpoints import save_weights
+from system.errors import KitError
+from system.models import Trained, open_trained
+from system.runs import write_json
+
+
+def export_model(trained: Trained, out: Path) -> None:
+    """Write the folder; model.safetensors last, since it marks a whole export. KitError when `out` is not empty."""
+    if out.exists() and any(out.iterdir()):
+        raise KitError(f"{out} is not empty; name another folder")
+    out.mkdir(parents=True, exist_ok=True)
+    trained.model.text.save_assets(out)
+    write_json(out / "recipe.json", trained.recipe.model_dump(mode="json"))
+    write_json(out / "model.json", trained.facts)
+    (out / "README.md").write_text(_card(trained, out), encoding="utf-8")
+    save_weights(trained.model, out / "model.safetensors")
+
+
+def _card(trained: Trained, out: Path) -> str:
+    recipe, facts = trained.recipe, trained.facts
+    parameters = sum(p.numel() for p in trained.model.parameters())
+    sources = ", ".join(sorted({name for stage in recipe.stages.values() for name in stage.train.data}))
+    experts = "\n".join(f"- {name}: `{json.dumps(identity)}`" for name, identity in facts["experts"].items())
+    return (
+        f"# {recipe.name}\n\n"
+        f"Language-based audio retrieval model, {parameters:,} parameters in this folder.\n\n"
+        f"- from: {facts['from']}, {facts['checkpoint']}\n- seed: {facts['seed']}, commit: {facts['commit']}\n"
+        f"- trained on: {sources}\n\nFrozen audio experts, not in this folder:\n\n{experts}\n\n"
+        f"    python -m system rank {out.name} --audio FOLDER --queries QUERIES --out SCORES.npy\n"
+    )
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("run_folder", type=Path, metavar="RUN", help="a finished run")
+    parser.add_argument("--out", type=Path, required=True, help="the folder to make")
+    parser.add_argument("--stage", help="stage of the checkpoint (default: as the recipe ranks)")
+    parser.add_argument("--checkpoint", help="last, or the metric it is best by (default: as the recipe ranks)")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    export_model(open_trained(arguments.run_folder, arguments.stage, arguments.checkpoint), arguments.out)
+    print(f"exported: {arguments.out}")
+    return 0

@@ -1,0 +1,124 @@
+"""Making a model from a recipe, and opening a trained one: a run's checkpoint or an exported folder."""
+
+import json
+import logging
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from data_tools.manifest import Clip
+from system import schema
+from system.checkpoints import load_checkpoint, load_weights
+from system.encoders import RetrievalModel
+from system.errors import KitError
+from system.recipe import load_recipe
+from system.runs import Run, commit
+from system.text import build_text
+from system.words import vocabulary_of
+
+log = logging.getLogger(__name__)
+
+
+def device_of() -> torch.device:
+    return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+
+
+def build_model(recipe: schema.Recipe, vocabulary: list[str]) -> RetrievalModel:
+    """A model with fresh weights, drawn from torch's random state."""
+    return RetrievalModel(recipe.model, build_text(recipe.model.text, vocabulary, Path(recipe.banks)))
+
+
+def training_vocabulary(recipe: schema.Recipe, clips: dict[str, list[Clip]]) -> list[str]:
+    """Words of the captions that any stage trains on; those of a model that a stage starts from come first, in its
+    order."""
+    before: list[str] = []
+    for stage in recipe.stages.values():
+        if isinstance(stage.start_from, schema.FromModel):
+            before = _vocabulary(Path(stage.start_from.folder))
+    sources = {source for stage in recipe.stages.values() for source in stage.train.data}
+    found = vocabulary_of(caption for source in sorted(sources) for clip in clips[source] for caption in clip.captions)
+    return before + sorted(set(found) - set(before), key=found.index)
+
+
+def _vocabulary(folder: Path) -> list[str]:
+    path = folder / "vocabulary.json"
+    words: list[str] = json.loads(path.read_text(encoding="utf-8")) if path.exists() else []
+    return words
+
+
+@dataclass(frozen=True)
+class Trained:
+    """A model ready to rank. recipe: what it was made by. facts: what to record beside its scores."""
+
+    model: RetrievalModel
+    recipe: schema.Recipe
+    facts: dict[str, Any]
+
+
+def open_trained(
+    folder: Path, stage: str | None = None, checkpoint: str | None = None, changes: list[str] | None = None
+) -> Trained:
+    """Open a run (`stage` and `checkpoint`: default, those of its first `rank` entry) or an exported model.
+
+    changes: settings that may differ on this machine, such as where an expert's weights lie.
+    """
+    if (folder / "model.safetensors").exists():
+        if stage or checkpoint:
+            raise KitError(
+                f"{folder} is an exported model and holds one checkpoint; leave out --stage and --checkpoint"
+            )
+        return _open_exported(folder, changes or [])
+    if (folder / "resolved.json").exists():
+        return _open_run(Run(folder), stage, checkpoint, changes or [])
+    raise KitError(f"{folder} is neither a run (resolved.json) nor an exported model (model.safetensors)")
+
+
+def _open_run(run: Run, stage: str | None, checkpoint: str | None, changes: list[str]) -> Trained:
+    recipe = load_recipe(run.folder / "resolved.json", changes).recipe
+    first = next(iter(recipe.rank.values()), None)
+    stage = stage or (first.stage if first else list(recipe.stages)[-1])
+    if stage not in recipe.stages:
+        raise KitError(f"{run.folder} has no stage {stage!r}; there are {', '.join(recipe.stages)}")
+    checkpoint = checkpoint or (first.checkpoint if first and first.stage == stage else "last")
+    if not run.vocabulary.exists():
+        raise KitError(f"{run.folder} has not been trained yet; run: python -m system train")
+    model = build_model(recipe, _vocabulary(run.folder)).to(device_of())
+    taken = load_checkpoint(model, run.stage(stage), checkpoint)
+    return Trained(model, recipe, facts_of(recipe, str(run.folder.name), taken))
+
+
+def facts_of(recipe: schema.Recipe, origin: str, checkpoint: str) -> dict[str, Any]:
+    """What is recorded beside scores and exported weights."""
+    return {
+        "recipe": recipe.name,
+        "seed": recipe.seed,
+        "from": origin,
+        "checkpoint": checkpoint,
+        "commit": commit(),
+        "experts": {name: expert.identity() for name, expert in recipe.model.audio.experts.items()},
+    }
+
+
+def _open_exported(folder: Path, changes: list[str]) -> Trained:
+    if (folder / "text").is_dir():  # the exported sentence encoder, wherever the folder now lies
+        changes = [f"model.text.model={json.dumps(str((folder / 'text').resolve()))}", *changes]
+    recipe = load_recipe(folder / "recipe.json", changes).recipe
+    facts = json.loads((folder / "model.json").read_text(encoding="utf-8"))
+    for name, expert in recipe.model.audio.experts.items():
+        if json.loads(json.dumps(expert.identity())) != facts["experts"][name]:
+            raise KitError(
+                f"{folder} was trained on frames of another {name} (its identity is in model.json); "
+                f"name the same weight file with --set model.audio.experts.{name}.weights=FILE"
+            )
+    model = build_model(recipe, _vocabulary(folder)).to(device_of())
+    load_weights(model, folder / "model.safetensors")
+    return Trained(model, recipe, facts)
+
+
+def load_exported_weights(model: RetrievalModel, folder: Path) -> None:
+    """Take the weights of an exported model into one of the same shape (a stage's `start_from: {kind: model}`)."""
+    if not (folder / "model.safetensors").exists():
+        raise KitError(f"{folder} is not an exported model; make one with python -m system export")
+    load_weights(model, folder / "model.safetensors")

@@ -1,0 +1,244 @@
+"""Reading a recipe: YAML text + settings from the command line -> a checked Recipe, or all mistakes at once."""
+
+import difflib
+import json
+import shlex
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, ValidationError
+
+from data_tools.manifest import TEST_SPLITS
+from submission.editions import EDITIONS
+from system import schema
+from system.errors import KitError
+from system.yaml12 import Document, parse
+from system.yaml12 import Path as Keys
+
+
+class RecipeError(KitError):
+    """All mistakes of one recipe, a line each: file:line: where: what."""
+
+    def __init__(self, problems: list[str]) -> None:
+        super().__init__("\n".join(problems))
+        self.problems = problems
+
+
+Problem = tuple[Keys, int, str]  # where in the document, its line (0: the command line), what is wrong
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """recipe: checked. source: the file's bytes as they are. changes: the `--set` texts that were applied."""
+
+    recipe: schema.Recipe
+    source: bytes
+    changes: tuple[str, ...]
+
+    def resolved(self) -> str:
+        """JSON of every setting; read as a recipe it gives this recipe again."""
+        return json.dumps(self.recipe.model_dump(mode="json"), indent=1) + "\n"
+
+
+def load_recipe(path: Path | str, changes: list[str] | None = None) -> Loaded:
+    """Read, change (`stages.finetune.batch_size=64`), and check a recipe. Raises RecipeError naming every mistake."""
+    path = Path(path)
+    if not path.is_file():
+        raise RecipeError([f"{path}: no such recipe; shipped ones are in recipes/"])
+    source = path.read_bytes()
+    try:
+        document = parse(source.decode("utf-8"))
+    except UnicodeDecodeError as error:
+        raise RecipeError([f"{path}: not UTF-8 (byte {error.start}); save it as UTF-8"]) from error
+    problems = [*document.problems, *_apply(document, changes or [])]
+    recipe, mistakes = _validate(document)
+    problems += mistakes
+    problems += [(keys, document.line(keys), text) for keys, text in _cross_checks(document.value)]
+    if problems or recipe is None:
+        raise RecipeError(_report(path, problems))
+    return Loaded(recipe, source, tuple(changes or []))
+
+
+def _report(path: Path, problems: list[Problem]) -> list[str]:
+    """A line per key, by line number; what a union's members say of one value stands on one line."""
+    by_key: dict[tuple[int, str], list[str]] = {}
+    for keys, line, text in problems:
+        by_key.setdefault((line, ".".join(map(str, keys))), []).append(text)
+    return [
+        f"{path}:{line}: {key}{': ' if key else ''}{'; or '.join(dict.fromkeys(texts))}"
+        for (line, key), texts in sorted(by_key.items())
+    ]
+
+
+def _apply(document: Document, changes: list[str]) -> Iterator[Problem]:
+    """Set `a.b.0.c=value` in the document; the schema then refuses what it does not know."""
+    for change in changes:
+        dotted, equals, text = change.partition("=")
+        keys: Keys = tuple(int(part) if part.isdigit() else part for part in dotted.split("."))
+        if not equals or not dotted:
+            yield keys, 0, f"--set {change}: write it as key.key=value"
+            continue
+        at = document.value
+        for part in keys[:-1]:
+            at = _child(at, part)
+        last = keys[-1]
+        if isinstance(at, dict) and isinstance(last, str):
+            at[last] = parse(text).value if text else None
+        elif isinstance(at, list) and isinstance(last, int) and last < len(at):
+            at[last] = parse(text).value
+        else:
+            yield keys, 0, f"--set {change}: the recipe has no such place"
+
+
+def _child(value: Any, key: str | int) -> Any:
+    """value[key] of a dict or list, None where there is none: raw documents may have any shape."""
+    if isinstance(value, dict):
+        return value.get(key)
+    if isinstance(value, list) and isinstance(key, int) and key < len(value):
+        return value[key]
+    return None
+
+
+def _validate(document: Document) -> tuple[schema.Recipe | None, list[Problem]]:
+    try:
+        return schema.Recipe.model_validate(document.value), []
+    except ValidationError as error:
+        found = []
+        for item in error.errors(include_url=False):
+            keys = _without_tags(document.value, item["loc"])
+            found.append((keys, document.line(keys), _sentence(item)))
+        return None, found
+
+
+def _without_tags(value: Any, location: tuple[str | int, ...]) -> Keys:
+    """pydantic names the chosen member of a union inside the location; a document has no such level."""
+    keys: list[str | int] = []
+    fresh = True  # no tag seen yet at this value
+    for i, part in enumerate(location):
+        is_mapping = isinstance(value, dict)
+        if is_mapping and fresh and value.get("kind") == part and i < len(location) - 1:
+            fresh = False
+            continue
+        is_absent_key = is_mapping and i == len(location) - 1
+        if _child(value, part) is None and not (is_mapping and part in value) and not is_absent_key:
+            continue
+        keys.append(part)
+        value, fresh = _child(value, part), True
+    return tuple(keys)
+
+
+def _sentence(item: Any) -> str:
+    kind, given = item["type"], item.get("input")
+    if kind == "extra_forbidden":
+        near = difflib.get_close_matches(str(item["loc"][-1]), sorted(_all_keys(schema.Recipe)), 1)
+        return "unknown key" + (f"; did you mean {near[0]}?" if near else "")
+    if kind == "missing":
+        return "missing; a recipe says everything about itself"
+    if kind == "union_tag_not_found":
+        return "missing kind"
+    message = item["msg"][0].lower() + item["msg"][1:]
+    return message if isinstance(given, dict | list) else f"{message}, not {given!r}"
+
+
+def _all_keys(model: type[BaseModel]) -> set[str]:
+    """Every key of the schema, for suggestions."""
+    keys: set[str] = set()
+    pending: list[Any] = [model]
+    done: set[Any] = set()
+    while pending:
+        part = pending.pop()
+        if isinstance(part, type) and issubclass(part, BaseModel) and part not in done:
+            done.add(part)
+            keys |= set(part.model_fields)
+            pending += [field.annotation for field in part.model_fields.values()]
+        pending += getattr(part, "__args__", ())
+    return keys
+
+
+def _items(value: Any) -> Iterator[tuple[str, dict[str, Any]]]:
+    """The mapping-valued entries of a mapping; nothing where it is not one."""
+    if isinstance(value, dict):
+        yield from ((key, item) for key, item in value.items() if isinstance(item, dict))
+
+
+def _names(value: Any) -> list[tuple[int, str]]:
+    return [(i, name) for i, name in enumerate(value) if isinstance(name, str)] if isinstance(value, list) else []
+
+
+def _cross_checks(value: Any) -> Iterator[tuple[Keys, str]]:
+    """Rules between keys, on the raw document, so that they are reported beside the schema's own mistakes."""
+    data = dict(_items(_child(value, "data")))
+    for name, source in data.items():
+        yield from _check_make(("data", name, "make"), source.get("make"))
+    yield from _check_model(_child(value, "model"))
+    stages = dict(_items(_child(value, "stages")))
+    for position, (name, stage) in enumerate(stages.items()):
+        yield from _check_stage(("stages", name), stage, data, list(stages)[:position], stages)
+    for name, ranked in _items(_child(value, "rank")):
+        at: Keys = ("rank", name)
+        yield from _check_source((*at, "data"), ranked.get("data"), data)
+        yield from _check_checkpoint(at, ranked.get("stage"), ranked.get("checkpoint"), stages)
+        edition = ranked.get("edition")
+        if isinstance(edition, int) and edition not in EDITIONS:
+            yield (*at, "edition"), f"no edition {edition}; there are {', '.join(map(str, EDITIONS))}"
+
+
+def _check_make(at: Keys, make: Any) -> Iterator[tuple[Keys, str]]:
+    if isinstance(make, str):
+        try:
+            right = shlex.split(make)[:3] == ["python", "-m", "data_tools"]
+        except ValueError:
+            right = False
+        if not right:
+            yield at, "a make command begins with: python -m data_tools"
+
+
+def _check_model(model: Any) -> Iterator[tuple[Keys, str]]:
+    for part, size in (("audio", "width"), ("text", "dim")):
+        settings = _child(model, part)
+        width, heads = _child(settings, size), _child(settings, "heads")
+        if isinstance(width, int) and isinstance(heads, int) and heads > 0 and width % heads:
+            yield ("model", part, "heads"), f"{heads} heads do not divide {size} {width}"
+
+
+def _check_source(at: Keys, name: Any, data: dict[str, Any]) -> Iterator[tuple[Keys, str]]:
+    if isinstance(name, str) and name not in data:
+        yield at, f"no data source {name!r}; there are {', '.join(data) or 'none'}"
+
+
+def _check_stage(
+    at: Keys, stage: dict[str, Any], data: dict[str, Any], before: list[str], stages: dict[str, Any]
+) -> Iterator[tuple[Keys, str]]:
+    for part in ("train", "monitor"):
+        for i, name in _names(_child(stage.get(part), "data")):
+            place = (*at, part, "data", i)
+            yield from _check_source(place, name, data)
+            split = _child(data.get(name), "split")
+            acknowledged = part == "monitor" and _child(stage.get("monitor"), "test_split") == "acknowledged"
+            if split in TEST_SPLITS and not acknowledged:
+                mend = "say `test_split: acknowledged` beside it" if part == "monitor" else "train on another split"
+                yield place, f"{name!r} is a test split ({split}); {mend}"
+    unit, captions = stage.get("unit"), stage.get("captions_per_clip")
+    if unit == "clip" and captions is None:
+        yield (*at, "captions_per_clip"), "missing; a batch of clips needs it: a number, or all"
+    if unit == "pair" and captions is not None:
+        yield (*at, "captions_per_clip"), "a batch of pairs has one caption a pair; remove the key"
+    start = stage.get("start_from")
+    origin = _child(start, "stage")
+    if isinstance(origin, str) and origin not in before:
+        yield (*at, "start_from", "stage"), f"no earlier stage {origin!r}; there are {', '.join(before) or 'none'}"
+    else:
+        yield from _check_checkpoint((*at, "start_from"), origin, _child(start, "checkpoint"), stages)
+
+
+def _check_checkpoint(at: Keys, stage: Any, checkpoint: Any, stages: dict[str, Any]) -> Iterator[tuple[Keys, str]]:
+    if not isinstance(stage, str):
+        return
+    if stage not in stages:
+        yield (*at, "stage"), f"no stage {stage!r}; there are {', '.join(stages) or 'none'}"
+        return
+    metrics = _child(_child(stages[stage], "monitor"), "metrics")
+    if isinstance(metrics, list) and isinstance(checkpoint, str) and checkpoint not in ["last", *metrics]:
+        yield (*at, "checkpoint"), f"stage {stage!r} does not monitor {checkpoint!r}"

@@ -1,0 +1,82 @@
+"""Embedding clips and captions, and the score matrix of queries against clips."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+
+from data_tools.manifest import Clip, Query
+from submission.scores import ScoreMatrix
+from system.batches import Item, collate
+from system.encoders import RetrievalModel
+from system.errors import KitError
+from system.features import Features
+from system.similarity import Embedded
+
+CLIPS_AT_ONCE, TEXTS_AT_ONCE = 64, 256
+
+
+def _joined(parts: list[Embedded]) -> Embedded:
+    return Embedded(torch.cat([part.values for part in parts]))
+
+
+@torch.inference_mode()
+def embed_clips(model: RetrievalModel, clips: Sequence[Clip], features: Features, device: torch.device) -> Embedded:
+    """Embeddings of clips, (C, D) in their order; the model is put into evaluation mode, so each is always the same."""
+    model.eval()
+    # Neighbours in length share a batch, so that little is padded; padding changes no embedding.
+    first = next(iter(features.banks))
+    order = sorted(range(len(clips)), key=lambda i: len(features.frames(first, clips[i].id)))
+    parts = []
+    for start in range(0, len(order), CLIPS_AT_ONCE):
+        items = [Item(clips[i], ()) for i in order[start : start + CLIPS_AT_ONCE]]
+        parts.append(model.audio(collate(items, features).to(device).audio))
+    back = torch.from_numpy(np.argsort(order)).to(device)
+    return Embedded(_joined(parts).values[back])
+
+
+@torch.inference_mode()
+def embed_texts(model: RetrievalModel, texts: Sequence[str]) -> Embedded:
+    """Embeddings of texts, (N, D) in their order."""
+    model.eval()
+    order = sorted(range(len(texts)), key=lambda i: len(texts[i]))
+    parts = [model.text([texts[i] for i in order[s : s + TEXTS_AT_ONCE]]) for s in range(0, len(order), TEXTS_AT_ONCE)]
+    joined = _joined(parts).values
+    return Embedded(joined[torch.from_numpy(np.argsort(order)).to(joined.device)])
+
+
+def score_matrix(
+    model: RetrievalModel,
+    clips: Sequence[Clip],
+    queries: Sequence[Query],
+    features: Features,
+    device: torch.device,
+    facts: dict[str, Any],
+) -> ScoreMatrix:
+    """Scores of every query against every clip that has frames, (Q, C) float32, higher is better.
+
+    Raises KitError when nothing can be ranked, or for queries of which the model knows no word.
+    """
+    pool = [clip for clip in clips if clip.id in features.keys]
+    if not pool or not queries:
+        raise KitError(f"nothing to rank: {len(pool)} readable clips, {len(queries)} queries")
+    texts = [query.text for query in queries]
+    unknown = set(model.text.unreadable(texts))
+    if unknown:
+        named = [query for query in queries if query.text in unknown]
+        raise KitError(
+            f"{len(named)} queries have no word that the model knows, first {named[0].id}: {named[0].text[:60]!r}; "
+            "put them into words of the training captions' language"
+        )
+    with torch.inference_mode():
+        values = model.score(embed_clips(model, pool, features, device), embed_texts(model, texts)).T.float()
+    return ScoreMatrix(
+        values=np.ascontiguousarray(values.cpu().numpy()),
+        query_ids=[query.id for query in queries],
+        query_texts=texts,
+        clip_ids=[clip.id for clip in pool],
+        file_names=[clip.file_name for clip in pool],
+        relevant=[query.relevant for query in queries],
+        facts=facts,
+    )

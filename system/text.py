@@ -1,0 +1,162 @@
+"""Caption encoders: a small transformer from scratch, or a pre-trained sentence encoder."""
+
+import hashlib
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from system import schema
+from system.bank import open_bank
+from system.errors import KitError
+from system.similarity import Embedded
+from system.words import words_of
+
+# N captions, W words, D embedding
+
+
+class TextEncoder(nn.Module):
+    """Captions -> Embedded (N, D)."""
+
+    def forward(self, texts: Sequence[str]) -> Embedded:
+        raise NotImplementedError
+
+    def unreadable(self, texts: Sequence[str]) -> list[str]:
+        """Texts of which the encoder knows no word at all: all clips would score alike."""
+        raise NotImplementedError
+
+    def save_assets(self, folder: Path) -> None:
+        """Write what another machine needs beside the weights."""
+        raise NotImplementedError
+
+
+class ScratchText(TextEncoder):
+    """Word vectors, a BART-type encoder, mean over words, linear.
+
+    Words outside the vocabulary are passed over, so that an unseen word adds no untrained noise; a text is cut after
+    `max_words` known words.
+    """
+
+    def __init__(self, settings: schema.Transformer, vocabulary: list[str]) -> None:
+        from system.encoders import SelfAttention
+
+        super().__init__()
+        self.vocabulary = vocabulary
+        self.number = {word: n for n, word in enumerate(vocabulary, start=1)}  # 0 fills
+        self.max_words = settings.max_words
+        self.words = nn.Embedding(len(vocabulary) + 1, settings.dim, padding_idx=0)
+        nn.init.normal_(self.words.weight, std=0.02)
+        self.encoder = SelfAttention(
+            settings.dim, settings.layers, settings.heads, settings.ff, settings.max_words, settings.dropout
+        )
+        self.out = nn.Linear(settings.dim, settings.dim)
+
+    def _numbers(self, text: str) -> list[int]:
+        return [self.number[word] for word in words_of(text) if word in self.number][: self.max_words]
+
+    def forward(self, texts: Sequence[str]) -> Embedded:
+        numbers = [self._numbers(text) or [0] for text in texts]
+        lengths = torch.tensor([len(n) for n in numbers])
+        filled = torch.zeros(len(numbers), int(lengths.max()), dtype=torch.long)
+        for row, n in zip(filled, numbers, strict=True):
+            row[: len(n)] = torch.tensor(n)
+        device = self.words.weight.device
+        real = (torch.arange(filled.shape[1]) < lengths[:, None]).to(device)
+        return Embedded(self.out(self.encoder(self.words(filled.to(device)), real)))
+
+    def unreadable(self, texts: Sequence[str]) -> list[str]:
+        return [text for text in texts if not self._numbers(text)]
+
+    def save_assets(self, folder: Path) -> None:
+        (folder / "vocabulary.json").write_text(json.dumps(self.vocabulary, ensure_ascii=False), encoding="utf-8")
+
+
+class SentenceText(TextEncoder):
+    """A sentence-transformers model. Frozen: embeddings are computed once a text and kept in a bank of their own."""
+
+    def __init__(self, settings: schema.SentenceTransformers, banks: Path) -> None:
+        super().__init__()
+        model = load_sentence_transformer(settings.model)
+        found = model.get_embedding_dimension()
+        if found != settings.dim:
+            raise KitError(
+                f"text model {settings.model!r} has {found} dimensions, not {settings.dim}; set text.dim to {found}"
+            )
+        self.project: nn.Module = (
+            nn.Linear(settings.dim, settings.dim) if settings.projection == "linear" else nn.Identity()
+        )
+        self.trained = model if settings.trainable else None
+        # A frozen model is no submodule: its weights are in no checkpoint and its layers never enter training mode.
+        self._frozen: list[Any] = [] if settings.trainable else [model.eval()]
+        if self._frozen:
+            identity = {"sentence_transformers": _checksum(model), "dim": settings.dim}
+            name = "text-" + hashlib.sha256(json.dumps(identity).encode()).hexdigest()[:12]
+            self._bank = open_bank(banks / name, settings.dim, "float32", identity)
+
+    @property
+    def _model(self) -> Any:
+        return self.trained if self.trained is not None else self._frozen[0]
+
+    def forward(self, texts: Sequence[str]) -> Embedded:
+        if self.trained is None:
+            return Embedded(self.project(self._kept(texts)))
+        inputs = self.trained.tokenize(list(texts))
+        device = next(self.trained.parameters()).device
+        inputs = {name: value.to(device) if hasattr(value, "to") else value for name, value in inputs.items()}
+        return Embedded(self.project(self.trained(inputs)["sentence_embedding"]))
+
+    def _kept(self, texts: Sequence[str]) -> torch.Tensor:
+        keys = [hashlib.sha256(text.encode()).hexdigest() for text in texts]
+        missing = {key: text for key, text in zip(keys, texts, strict=True) if key not in self._bank}
+        if missing:
+            vectors = self._model.encode(
+                list(missing.values()), batch_size=64, show_progress_bar=False, normalize_embeddings=False
+            )
+            for _ in self._bank.add((key, v[None]) for key, v in zip(missing, vectors, strict=True)):
+                pass
+        kept = torch.from_numpy(np.stack([self._bank.read(key)[0] for key in keys]))
+        device = next(self.project.parameters(), kept).device
+        return kept.to(device)
+
+    def unreadable(self, texts: Sequence[str]) -> list[str]:
+        tokenizer = self._model.tokenizer
+        unknown = {tokenizer.unk_token_id, *tokenizer.all_special_ids}
+        return [text for text in texts if set(tokenizer(text)["input_ids"]) <= unknown]
+
+    def save_assets(self, folder: Path) -> None:
+        self._model.save(str(folder / "text"))
+
+
+def load_sentence_transformer(name: str) -> Any:
+    """A SentenceTransformer by hub name or folder, on the CPU. KitError when it cannot be had."""
+    from sentence_transformers import SentenceTransformer
+
+    try:
+        return SentenceTransformer(name, device="cpu")
+    except (OSError, ValueError) as error:
+        reason = str(error).splitlines()[0]
+        raise KitError(
+            f"no sentence-transformers model {name!r} ({reason}); "
+            "give a folder that holds one, or a hub name while online"
+        ) from error
+
+
+def _checksum(model: nn.Module) -> str:
+    digest = hashlib.sha256()
+    for name, value in model.state_dict().items():
+        digest.update(name.encode())
+        digest.update(value.detach().cpu().contiguous().numpy().tobytes())
+    return digest.hexdigest()
+
+
+def build_text(
+    settings: schema.Transformer | schema.SentenceTransformers, vocabulary: list[str], banks: Path
+) -> TextEncoder:
+    """The text encoder of a recipe. vocabulary: of all training captions; only the encoder from scratch reads it."""
+    if isinstance(settings, schema.Transformer):
+        return ScratchText(settings, vocabulary)
+    return SentenceText(settings, banks)

@@ -1,0 +1,262 @@
+"""The training loop: stages in order, each resumable at any step, with validation and checkpoints after every epoch."""
+
+import argparse
+import json
+import logging
+import math
+import signal
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from tqdm import tqdm
+
+from system import checkpoints, losses, schema
+from system.batches import Sampler, collate, items_of
+from system.data import Data, load_data, make_missing
+from system.encoders import RetrievalModel
+from system.errors import KitError
+from system.models import build_model, device_of, load_exported_weights, training_vocabulary
+from system.options import add_recipe_arguments, load_from
+from system.recipe import Loaded
+from system.runs import Run, open_run, record_provenance, write_json, write_text
+from system.validation import Validation
+
+log = logging.getLogger(__name__)
+
+
+class Interrupted(KeyboardInterrupt):
+    """Ctrl-C: the state is saved."""
+
+
+def train(loaded: Loaded, run: Run, data: Data) -> RetrievalModel:
+    """Train all stages of a recipe inside a run's folder; finished ones are passed over. Returns the model as trained
+    last.
+
+    Raises KitError for data or checkpoints that do not fit, Interrupted after Ctrl-C.
+    """
+    recipe = loaded.recipe
+    record_provenance(run, loaded)
+    if not run.vocabulary.exists():
+        write_json(run.vocabulary, training_vocabulary(recipe, data.clips))
+    model = initial_model(recipe, run)
+    for number, (name, stage) in enumerate(recipe.stages.items()):
+        if (run.stage(name) / "done.json").exists():
+            log.info("stage %s is finished", name)
+            continue
+        _Stage(recipe, name, stage, number, run, data, model).run_to_end()
+    return model
+
+
+def initial_model(recipe: schema.Recipe, run: Run) -> RetrievalModel:
+    """The model before any training: the same for the same recipe, seed, and vocabulary."""
+    torch.manual_seed(recipe.seed)
+    vocabulary = json.loads(run.vocabulary.read_text(encoding="utf-8"))
+    return build_model(recipe, vocabulary).to(device_of())
+
+
+class _Stage:
+    """One stage of one run: what stays the same while its steps go by."""
+
+    def __init__(
+        self,
+        recipe: schema.Recipe,
+        name: str,
+        stage: schema.Stage,
+        number: int,
+        run: Run,
+        data: Data,
+        model: RetrievalModel,
+    ) -> None:
+        self.recipe, self.name, self.stage, self.run, self.model = recipe, name, stage, run, model
+        self.features, self.folder, self.seed = data.features, run.stage(name), (recipe.seed, number)
+        self.device = device_of()
+        sources = [items_of(data.whole(source), stage.unit) for source in stage.train.data]
+        try:
+            self.sampler = Sampler(sources, stage.train.mix, stage.batch_size, stage.captions_per_clip, self.seed)
+        except KitError as error:
+            raise KitError(f"stage {name}: {error}") from error
+        clips = [clip for source in stage.monitor.data for clip in data.whole(source)]
+        self.validation = Validation(clips, stage, self.features)
+        self.steps = self.sampler.steps_of_all if stage.steps_per_epoch == "all" else stage.steps_per_epoch
+        self.optimizer = torch.optim.AdamW(
+            [p for p in model.parameters() if p.requires_grad],
+            lr=stage.optimizer.lr,
+            weight_decay=stage.optimizer.weight_decay,
+        )
+        self.precision = stage.precision if self.device.type == "cuda" else "float32"
+        self.scaler = torch.amp.GradScaler(self.device.type, enabled=self.precision == "fp16")
+        self.best: checkpoints.Table = {}
+        self.step, self.loss_sum = 0, 0.0
+
+    def run_to_end(self) -> None:
+        self._begin()
+        if self.precision != self.stage.precision:
+            log.info("stage %s: %s needs CUDA; computing in float32", self.name, self.stage.precision)
+        total = self.stage.epochs * self.steps
+        log.info("stage %s: %d epochs of %d steps, from step %d", self.name, self.stage.epochs, self.steps, self.step)
+        with (
+            _interruptible() as stop,
+            tqdm(total=total, initial=self.step, desc=self.name, unit="step", disable=None) as bar,
+        ):
+            while self.step < total:
+                began = time.monotonic()
+                self._epoch(bar, stop)
+                self._finish_epoch(time.monotonic() - began)
+        write_json(self.folder / "done.json", {"epochs": self.stage.epochs, "steps": total, "best": self.best})
+
+    def _begin(self) -> None:
+        """Resume from last.pt, or take the weights the stage starts from."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        state = checkpoints.load_state(self.folder)
+        if state is None:
+            self._start_weights()
+        else:
+            self.model.load_state_dict(state["model"])
+            self.optimizer.load_state_dict(state["optimizer"])
+            self.scaler.load_state_dict(state["scaler"])
+            self.best, self.step, self.loss_sum = state["best"], state["step"], state["loss_sum"]
+        self._forget_lines_after(self.step // self.steps)
+
+    def _start_weights(self) -> None:
+        start = self.stage.start_from
+        if isinstance(start, schema.FromStage):
+            taken = checkpoints.load_checkpoint(self.model, self.run.stage(start.stage), start.checkpoint)
+            log.info("stage %s starts from %s", self.name, taken)
+        elif isinstance(start, schema.FromModel):
+            load_exported_weights(self.model, Path(start.folder))
+            log.info("stage %s starts from the model %s", self.name, start.folder)
+        else:
+            self.model.load_state_dict(initial_model(self.recipe, self.run).state_dict())
+
+    def _epoch(self, bar: Any, stop: dict[str, bool]) -> None:
+        """Steps up to the next full epoch."""
+        self.model.train()
+        while True:
+            loss = self._train_step()
+            self.loss_sum += loss
+            self.step += 1
+            bar.update()
+            bar.set_postfix(loss=f"{loss:.4f}", refresh=False)
+            if self.step % self.steps == 0:
+                return
+            if stop["asked"]:
+                self._save(None)
+                raise Interrupted(
+                    f"stopped at step {self.step} of stage {self.name}; the same command goes on from here"
+                )
+
+    def _train_step(self) -> float:
+        # Randomness is a function of the step, so that a resumed run draws what an unbroken one does.
+        torch.manual_seed(int(np.random.SeedSequence([*self.seed, self.step]).generate_state(1)[0]))
+        batch = collate(self.sampler.batch(self.step), self.features).to(self.device)
+        for group in self.optimizer.param_groups:
+            group["lr"] = self.stage.optimizer.lr * self._rate_factor()
+        dtype = {"bf16": torch.bfloat16, "fp16": torch.float16}.get(self.precision, torch.float32)
+        with torch.autocast(self.device.type, dtype, enabled=self.precision != "float32"):
+            scores = self.model(batch)
+        loss = losses.total(scores, self.stage.losses)
+        value = float(loss.detach())
+        if not math.isfinite(value):
+            raise KitError(
+                f"stage {self.name}: the loss is {value} at step {self.step}; lower the learning rate, "
+                f"{self.folder} still holds the state before"
+            )
+        self.optimizer.zero_grad()
+        self.scaler.scale(loss).backward()
+        if self.stage.clip_gradient is not None:
+            self.scaler.unscale_(self.optimizer)
+            torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.stage.clip_gradient)
+        self.scaler.step(self.optimizer)
+        self.scaler.update()
+        return value
+
+    def _rate_factor(self) -> float:
+        warmup, total = self.stage.schedule.warmup_steps, self.stage.epochs * self.steps
+        if self.step < warmup:
+            return (self.step + 1) / warmup
+        if self.stage.schedule.kind == "constant":
+            return 1.0
+        return 0.5 * (1 + math.cos(math.pi * (self.step - warmup) / max(1, total - warmup)))
+
+    def _finish_epoch(self, seconds: float) -> None:
+        epoch = self.step // self.steps
+        values = self.validation(self.model)
+        self.best = checkpoints.updated(self.best, values, epoch, self.stage.monitor.keep)
+        line = {
+            "stage": self.name,
+            "epoch": epoch,
+            "step": self.step,
+            "loss": self.loss_sum / self.steps,
+            "lr": self.optimizer.param_groups[0]["lr"],
+            "seconds": round(seconds, 2),
+            "validation": values,
+        }
+        self.loss_sum = 0.0
+        with self.run.metrics.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(line) + "\n")
+        self._save(self.model if epoch in checkpoints.kept_epochs(self.best) else None)
+        shown = " ".join(f"{name} {value:.4f}" for name, value in values.items())
+        log.info("%s epoch %d: training loss %.4f; validation %s", self.name, epoch, line["loss"], shown)
+        self.model.train()
+
+    def _save(self, epoch_weights: RetrievalModel | None) -> None:
+        state = {
+            "model": self.model.state_dict(),
+            "optimizer": self.optimizer.state_dict(),
+            "scaler": self.scaler.state_dict(),
+            "best": self.best,
+            "step": self.step,
+            "epoch": self.step // self.steps,
+            "loss_sum": self.loss_sum,
+        }
+        checkpoints.save_state(self.folder, state, epoch_weights)
+
+    def _forget_lines_after(self, epoch: int) -> None:
+        """Drop this stage's lines of epochs that were not saved: they will be written again."""
+        if not self.run.metrics.exists():
+            return
+        kept = []
+        for text in self.run.metrics.read_text(encoding="utf-8").splitlines():
+            try:
+                line = json.loads(text)
+            except ValueError:  # half a line, from a kill
+                continue
+            if line["stage"] != self.name or line["epoch"] <= epoch:
+                kept.append(text + "\n")
+        write_text(self.run.metrics, "".join(kept))
+
+
+@contextmanager
+def _interruptible() -> Iterator[dict[str, bool]]:
+    """The first Ctrl-C is noted for the loop to see; a second one stops at once."""
+    asked = {"asked": False}
+
+    def note(*_: object) -> None:
+        asked["asked"] = True
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+    before = signal.signal(signal.SIGINT, note)
+    try:
+        yield asked
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add_recipe_arguments(parser)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    loaded = load_from(arguments)
+    make_missing(loaded.recipe)
+    data = load_data(loaded.recipe)
+    folder = open_run(loaded, arguments.runs, arguments.out)
+    with folder.held():
+        train(loaded, folder, data)
+    print(f"trained: {folder.folder}")
+    return 0

@@ -1,0 +1,67 @@
+"""Validation after an epoch: the loss and the paper's m1 and m2 over fixed batches, mAP@10 over everything."""
+
+import numpy as np
+import torch
+
+from data_tools.manifest import Clip
+from submission.metrics import relevant_ranks, summarise
+from system import losses, schema
+from system.batches import Item, items_of
+from system.encoders import RetrievalModel
+from system.errors import KitError
+from system.features import Features
+from system.models import device_of
+from system.retrieve import embed_clips, embed_texts
+from system.similarity import Embedded
+
+
+class Validation:
+    """Loss, m1 and m2 over batches of the training size, mAP@10 over all captions and clips; always the same batches.
+
+    Batches take the clips in one fixed random order; a last smaller one is left out unless it is the only one, since
+    m1 and m2 depend on the number of items. A batch of clips uses the first `captions_per_clip` captions.
+    """
+
+    def __init__(self, clips: list[Clip], stage: schema.Stage, features: Features) -> None:
+        self.clips = {clip.id: clip for clip in clips if clip.captions}
+        if len(self.clips) < 2:
+            raise KitError(
+                f"validation needs at least two clips with captions; {stage.monitor.data} have {len(self.clips)}"
+            )
+        self.stage, self.features = stage, features
+        items = items_of(list(self.clips.values()), stage.unit)
+        order = np.random.default_rng(0).permutation(len(items))
+        full = len(items) // stage.batch_size * stage.batch_size or len(items)
+        count = stage.captions_per_clip
+        chosen = [items[i] for i in order[:full]]
+        if isinstance(count, int):
+            chosen = [Item(item.clip, item.captions[:count]) for item in chosen]
+        self.batches = [chosen[i : i + stage.batch_size] for i in range(0, full, stage.batch_size)]
+        self.texts = [caption for clip in self.clips.values() for caption in clip.captions]
+
+    def __call__(self, model: RetrievalModel) -> dict[str, float]:
+        clips = embed_clips(model, list(self.clips.values()), self.features, device_of())
+        captions = embed_texts(model, self.texts)
+        sums = {"loss": 0.0, "m1": 0.0, "m2": 0.0}
+        clip_row = {clip_id: row for row, clip_id in enumerate(self.clips)}
+        text_row = {text: row for row, text in enumerate(self.texts)}
+        with torch.inference_mode():
+            for batch in self.batches:
+                owner = torch.tensor([row for row, item in enumerate(batch) for _ in item.captions])
+                scores = model.batch_scores(
+                    Embedded(clips.values[[clip_row[item.clip.id] for item in batch]]),
+                    Embedded(captions.values[[text_row[text] for item in batch for text in item.captions]]),
+                    [item.clip.id for item in batch],
+                    owner.to(clips.values.device),
+                )
+                m1, m2 = losses.accuracies(scores)
+                for name, value in (("loss", float(losses.total(scores, self.stage.losses))), ("m1", m1), ("m2", m2)):
+                    sums[name] += value / len(self.batches)
+            values = sums | {"mAP@10": self._map(model, clips, captions)}
+        return {name: values[name] for name in self.stage.monitor.metrics}
+
+    def _map(self, model: RetrievalModel, clips: Embedded, captions: Embedded) -> float:
+        matrix = model.score(clips, captions).T.float().cpu().numpy()
+        owners = [[row] for row, clip in enumerate(self.clips.values()) for _ in clip.captions]
+        ranks = relevant_ranks(matrix, owners, list(self.clips))
+        return summarise(ranks, [1] * len(owners), n_clips=len(self.clips)).values["mAP@10"]

@@ -1,0 +1,108 @@
+"""YAML 1.2 text to plain Python values, with the line of every value and every duplicate key reported.
+
+Differences from PyYAML's own loader, all on purpose: `1e-4` is a number and `yes` is a string (YAML 1.2 core schema);
+a key given twice is a problem, not a silent overwrite; an anchor used twice gives two independent values, so that
+changing one never leaks into the other.
+"""
+
+import re
+from dataclasses import dataclass, field
+from typing import Any
+
+import yaml
+
+Path = tuple[str | int, ...]
+
+_NULL = re.compile(r"(?:~|null|Null|NULL|)\Z")
+_BOOL = re.compile(r"(?:true|True|TRUE|false|False|FALSE)\Z")
+_INT = re.compile(r"[-+]?[0-9]+\Z")
+_FLOAT = re.compile(r"[-+]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]+)?\Z")
+_MAX_NODES = 100_000  # aliases of aliases can unfold without end
+
+
+@dataclass
+class Document:
+    """value: plain dicts, lists, scalars. lines: path of a value -> 1-based line of its key. problems: (path, line,
+    text)."""
+
+    value: Any
+    lines: dict[Path, int] = field(default_factory=dict)
+    problems: list[tuple[Path, int, str]] = field(default_factory=list)
+
+    def line(self, path: Path) -> int:
+        """The line of the value at `path`, or of the deepest known part above it; a union's tag in `path` is passed
+        over."""
+        known: Path = ()
+        for part in path:
+            if (*known, part) in self.lines:
+                known = (*known, part)
+        return self.lines.get(known, 1)
+
+
+def _scalar(node: yaml.ScalarNode) -> Any:
+    text = node.value
+    if node.style is not None:  # quoted or block text is always a string
+        return text
+    if _NULL.match(text):
+        return None
+    if _BOOL.match(text):
+        return text[0] in "tT"
+    if _INT.match(text):
+        return int(text)
+    if _FLOAT.match(text):
+        return float(text)
+    return text
+
+
+class _Builder:
+    def __init__(self) -> None:
+        self.document = Document(None)
+        self.open_nodes: list[int] = []
+        self.count = 0
+
+    def problem(self, path: Path, node: yaml.Node, text: str) -> None:
+        self.document.problems.append((path, node.start_mark.line + 1, text))
+
+    def build(self, node: yaml.Node, path: Path) -> Any:
+        self.count += 1
+        self.document.lines.setdefault(path, node.start_mark.line + 1)
+        if self.count > _MAX_NODES or id(node) in self.open_nodes:
+            self.problem(path, node, "the aliases unfold without end; write the value out")
+            return None
+        if isinstance(node, yaml.ScalarNode):
+            return _scalar(node)
+        self.open_nodes.append(id(node))
+        if isinstance(node, yaml.SequenceNode):
+            value: Any = [self.build(item, (*path, i)) for i, item in enumerate(node.value)]
+        else:
+            value = self._mapping(node, path)
+        self.open_nodes.pop()
+        return value
+
+    def _mapping(self, node: yaml.Node, path: Path) -> dict[str, Any]:
+        result: dict[str, Any] = {}
+        for key_node, value_node in node.value:
+            key = key_node.value if isinstance(key_node, yaml.ScalarNode) else None
+            if key is None:
+                self.problem(path, key_node, "a key must be plain text")
+                continue
+            if key in result:
+                first = self.document.lines[(*path, key)]
+                self.problem((*path, key), key_node, f"key given twice (first on line {first}); keep one")
+                continue
+            self.document.lines[(*path, key)] = key_node.start_mark.line + 1
+            result[key] = self.build(value_node, (*path, key))
+        return result
+
+
+def parse(text: str) -> Document:
+    """Read one YAML document (JSON is YAML too). A syntax error becomes the only problem of an empty document."""
+    try:
+        node = yaml.compose(text, Loader=yaml.SafeLoader)
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        reason = getattr(error, "problem", None) or str(error).splitlines()[0]
+        return Document({}, {}, [((), mark.line + 1 if mark else 1, f"not YAML: {reason}")])
+    builder = _Builder()
+    builder.document.value = {} if node is None else builder.build(node, ())
+    return builder.document
