@@ -56,17 +56,11 @@ class ExpertHead(nn.Module):
         self.out = nn.Linear(settings.width, out)
 
     def forward(self, series: Series) -> torch.Tensor:
-        windows = [
-            Series(part, (series.lengths - start).clamp(0, self.window))
-            for start, part in zip(
-                range(0, series.values.shape[1], self.window), series.values.split(self.window, 1), strict=True
-            )
-        ]
         pooled = torch.zeros(len(series.lengths), self.out.in_features, device=series.values.device)
-        for window in windows:
-            rows = window.lengths.nonzero()[:, 0]
-            lengths = window.lengths[rows]
-            values = window.values[rows, : int(lengths.max())]
+        for start in range(0, int(series.lengths.max()), self.window):
+            rows = (series.lengths > start).nonzero()[:, 0]
+            lengths = (series.lengths[rows] - start).clamp(max=self.window)
+            values = series.values[rows, start : start + int(lengths.max())]
             real = torch.arange(values.shape[1], device=values.device) < lengths[:, None]
             share = (lengths / series.lengths[rows])[:, None]
             pooled = pooled.index_add(0, rows, (self.encoder(self.project(values), real) * share).to(pooled.dtype))

@@ -32,6 +32,7 @@ def rank(trained: Trained, clips: list[Clip], queries: list[Query], out: Path) -
             f"{len(absent)} clips that queries ask for cannot be ranked, first {absent[0]} ({reason}); "
             "mend them, or drop these queries"
         )
+    out.parent.mkdir(parents=True, exist_ok=True)
     write_scores(out, score_matrix(trained.model, clips, queries, features, device_of(), trained.facts))
 
 

@@ -97,9 +97,10 @@ def _rank(recipe: schema.Recipe, name: str, run: Run, data: Any, model: Any, unt
     taken = load_checkpoint(model, run.stage(entry.stage), entry.checkpoint)
     facts = facts_of(recipe, run.folder.name, taken)
     matrix = score_matrix(model, clips, queries, data.features, device_of(), facts)
-    write_scores(run.scores(name), matrix)
     csv = run.folder / "submission" / f"{name}.csv"
-    csv.parent.mkdir(exist_ok=True)
+    for path in (run.scores(name), csv):
+        path.parent.mkdir(exist_ok=True)
+    write_scores(run.scores(name), matrix)
     write_ranked_csv(matrix, csv, edition)
     before = score_matrix(untrained, clips, queries, data.features, device_of(), {})
     summary = figures_of(matrix, edition)

@@ -121,7 +121,7 @@ def load_network(path: Path) -> Network:
 
     @torch.inference_mode()
     def network(parts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        x = torch.from_numpy(np.ascontiguousarray(parts, np.float32))[:, None]
+        x = torch.from_numpy(np.array(parts, np.float32))[:, None]
         x = conv(x, 3, STRIDES[0], False)
         for i, stride in enumerate(STRIDES[1:]):
             x = conv(x, 4 + 2 * i, stride, True)

@@ -1,0 +1,185 @@
+"""The score matrix: how well every clip of a pool answers every query, as one pair of files.
+
+NAME.npy holds the scores, float32 of shape (Q, C), higher is better; NAME.json beside it says what the rows and
+columns are: `queries` (id, text, ids of the relevant clips or null), `clips` (id, file name), and free `facts`.
+"""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from submission import metrics
+from submission.errors import SubmissionError
+from submission.files import replacing
+
+
+@dataclass(frozen=True, eq=False)
+class ScoreMatrix:
+    """Scores of Q queries against C clips, with what the rows and columns stand for.
+
+    values: (Q, C) float32, finite, higher is better; memory-mapped when read from a file.
+    query_ids, query_texts: (Q,); ids are unique. clip_ids, file_names: (C,); ids are unique.
+    relevant: (Q,) ids of each query's relevant clips, or None where they are not known (a blind set).
+    facts: anything JSON can hold about where the scores come from (model, commit, ...).
+    Raises SubmissionError on construction for whatever breaks these lines, and for a relevant clip outside the pool.
+    """
+
+    values: npt.NDArray[np.float32]
+    query_ids: list[str]
+    query_texts: list[str]
+    clip_ids: list[str]
+    file_names: list[str]
+    relevant: list[list[str] | None]
+    facts: dict[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if self.values.ndim != 2 or self.values.dtype != np.float32:
+            raise SubmissionError(
+                f"scores must be a float32 matrix, queries x clips; got {self.values.dtype} of shape "
+                f"{self.values.shape}"
+            )
+        if 0 in self.values.shape:
+            raise SubmissionError(f"scores of shape {self.values.shape} hold no query or no clip")
+        n_queries, n_clips = self.values.shape
+        for name, expected, found in (
+            ("query_ids", n_queries, self.query_ids),
+            ("query_texts", n_queries, self.query_texts),
+            ("relevant", n_queries, self.relevant),
+            ("clip_ids", n_clips, self.clip_ids),
+            ("file_names", n_clips, self.file_names),
+        ):
+            if len(found) != expected:
+                raise SubmissionError(
+                    f"scores of shape {self.values.shape} need {expected} {name}; there are {len(found)}"
+                )
+        _require_unique("query id", self.query_ids)
+        _require_unique("clip id", self.clip_ids)
+        pool = frozenset(self.clip_ids)
+        for query_id, clips in zip(self.query_ids, self.relevant, strict=True):
+            if clips is None:
+                continue
+            where = f"query {query_id!r}"
+            if not clips:
+                raise SubmissionError(f"{where} has an empty list of relevant clips; None says that none is known")
+            _require_unique(f"{where}: relevant clip", clips)
+            for clip_id in clips:
+                if clip_id not in pool:
+                    raise SubmissionError(f"{where}: its relevant clip {clip_id!r} is not among the {n_clips} clips")
+        metrics.require_finite(self.values)
+
+
+def write_scores(path: Path, matrix: ScoreMatrix) -> None:
+    """Write NAME.npy and then NAME.json beside it; each appears whole or not at all.
+
+    An older NAME.json is removed before the new scores take their place, so that an interruption leaves half a pair,
+    which read_scores refuses, and never new scores under old names.
+    Raises SubmissionError for a path that does not end in .npy, for facts that JSON cannot hold, and for text that
+    UTF-8 cannot hold; OSError, naming the file, when writing fails.
+    """
+    sidecar = _sidecar_path(path)
+    queries = zip(matrix.query_ids, matrix.query_texts, matrix.relevant, strict=True)
+    clips = zip(matrix.clip_ids, matrix.file_names, strict=True)
+    document = {
+        "facts": matrix.facts,
+        "queries": [{"id": id_, "text": text, "relevant": relevant} for id_, text, relevant in queries],
+        "clips": [{"id": id_, "file_name": name} for id_, name in clips],
+    }
+    try:
+        encoded = json.dumps(document, ensure_ascii=False, allow_nan=False, indent=1).encode()
+    except (TypeError, ValueError) as error:
+        raise SubmissionError(
+            f"{sidecar}: ids, texts, file names and facts must be plain JSON values in valid Unicode ({error})"
+        ) from None
+    values = np.ascontiguousarray(matrix.values)
+    with replacing(path) as file:
+        # Not np.save: it hands the data to C's stdio and does not see the last of it fail on a full disk.
+        np.lib.format.write_array_header_1_0(file, np.lib.format.header_data_from_array_1_0(values))
+        file.write(values.data)
+        sidecar.unlink(missing_ok=True)
+    with replacing(sidecar) as file:
+        file.write(encoded)
+
+
+def read_scores(path: Path) -> ScoreMatrix:
+    """Read NAME.npy (memory-mapped, read only) and NAME.json beside it.
+
+    Raises SubmissionError, naming the file, when either is missing, cannot be read as what it should be, or disagrees
+    with the other, and for whatever ScoreMatrix refuses.
+    """
+    # pydantic is slow to import, and scoring a ranked CSV does not need it.
+    from pydantic import TypeAdapter, ValidationError
+
+    sidecar = _sidecar_path(path)
+    for half in (path, sidecar):
+        if not half.is_file():
+            raise SubmissionError(f"{half} is missing; a score matrix is the pair {path.name} and {sidecar.name}")
+    try:
+        values = np.lib.format.open_memmap(path, mode="r")
+    except OSError:
+        raise
+    except Exception as error:  # numpy meets a damaged header with ValueError, SyntaxError, TokenError, and more
+        raise SubmissionError(f"{path} is not a whole .npy file of numbers ({error}); write it again") from None
+    try:
+        document = TypeAdapter(_Sidecar).validate_json(sidecar.read_bytes())
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(str(step) for step in first["loc"])
+        raise SubmissionError(f"{sidecar} {f'at {where}' if where else 'as a whole'}: {first['msg']}") from None
+    try:
+        return ScoreMatrix(
+            values=values,
+            query_ids=[query.id for query in document.queries],
+            query_texts=[query.text for query in document.queries],
+            clip_ids=[clip.id for clip in document.clips],
+            file_names=[clip.file_name for clip in document.clips],
+            relevant=[query.relevant for query in document.queries],
+            facts=document.facts,
+        )
+    except SubmissionError as error:
+        raise SubmissionError(f"{path}: {error}") from None
+
+
+# What NAME.json holds, in the order written; pydantic reads these plain dataclasses strictly.
+_STRICT = {"strict": True, "extra": "forbid"}
+
+
+@dataclass(frozen=True)
+class _Query:
+    id: str
+    text: str
+    relevant: list[str] | None
+    __pydantic_config__ = _STRICT
+
+
+@dataclass(frozen=True)
+class _Clip:
+    id: str
+    file_name: str
+    __pydantic_config__ = _STRICT
+
+
+@dataclass(frozen=True)
+class _Sidecar:
+    facts: dict[str, Any]
+    queries: list[_Query]
+    clips: list[_Clip]
+    __pydantic_config__ = _STRICT
+
+
+def _sidecar_path(path: Path) -> Path:
+    if path.suffix != ".npy":
+        raise SubmissionError(f"{path}: a score matrix is a pair NAME.npy and NAME.json; give the name ending in .npy")
+    return path.with_suffix(".json")
+
+
+def _require_unique(what: str, ids: Sequence[str]) -> None:
+    seen: set[str] = set()
+    for id_ in ids:
+        if id_ in seen:
+            raise SubmissionError(f"{what} {id_!r} occurs twice; each must be unique")
+        seen.add(id_)

@@ -1,0 +1,331 @@
+"""Experts against their goldens and definitions, and the bank that keeps their frames."""
+
+import json
+import multiprocessing
+import os
+import signal
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+import soundfile
+import tiny
+
+from data_tools.manifest import Clip, read_manifest
+from system.bank import Bank, open_bank
+from system.errors import KitError
+from system.experts.logmel import LogMel
+from system.experts.yamnet import Yamnet, load_network, log_mel, mel_basis, patches
+from system.features import ContentKeys, build_features
+
+LOGMEL = LogMel(kind="logmel", sample_rate=16_000, bands=32, window_seconds=0.04, hop_seconds=0.02, stack=4)
+YAMNET_FILE = "data/yamnet/yamnet_layers_float32_dequantised.npz"
+
+
+def cosine(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    return (a * b).sum(-1) / (np.linalg.norm(a, axis=-1) * np.linalg.norm(b, axis=-1))
+
+
+# YAMNet
+
+
+def test_yamnet_network_gives_the_public_embeddings(shared: Path) -> None:
+    golden = np.load(shared / "golden/yamnet_esc10.npz")
+    embedding, scores = load_network(shared / YAMNET_FILE)(golden["log_mel"])
+    assert cosine(embedding, golden["embedding"]).min() >= 0.999
+    assert np.abs(scores - golden["scores"]).max() < 0.03  # int8 against float32
+
+
+def test_yamnet_front_end_is_the_public_one_where_int8_resolves_it(shared: Path) -> None:
+    golden = np.load(shared / "golden/yamnet_esc10.npz")
+    basis = mel_basis()
+    differences = []
+    for name, expected in zip(golden["file_name"], golden["log_mel"], strict=True):
+        wave, rate = soundfile.read(shared / "data/esc10/audio" / str(name), dtype="float32")
+        assert rate == 16_000
+        wave = np.pad(wave[:15_600], (0, max(0, 15_600 - len(wave))))
+        found = log_mel(wave, basis)
+        assert found.shape == (96, 64)
+        loud = expected > -3
+        differences.append(np.abs(found - expected)[loud])
+    assert np.median(np.concatenate(differences)) < 0.01
+
+
+def test_yamnet_log_mel_of_a_tone_by_the_definition() -> None:
+    t = np.arange(16_000) / 16_000
+    wave = np.sin(2 * np.pi * 1000 * t).astype(np.float32)
+    column = log_mel(wave, mel_basis())[0]
+    window = 0.5 - 0.5 * np.cos(2 * np.pi * np.arange(400) / 400)
+    spectrum = np.abs([np.sum(wave[:400] * window * np.exp(-2j * np.pi * k * np.arange(400) / 512)) for k in range(257)])
+    hertz_to_mel = lambda f: 1127 * np.log(1 + f / 700)  # noqa: E731
+    edges = [hertz_to_mel(125) + i * (hertz_to_mel(7500) - hertz_to_mel(125)) / 65 for i in range(66)]
+    for band in (10, 25, 26, 63):
+        low, centre, high = edges[band : band + 3]
+        total = 0.0
+        for k in range(1, 257):
+            mel = hertz_to_mel(k * 8000 / 256)
+            total += spectrum[k] * max(0.0, min((mel - low) / (centre - low), (high - mel) / (high - centre)))
+        assert column[band] == pytest.approx(np.log(total + 0.001), abs=1e-3)
+
+
+def test_yamnet_patches_by_hand() -> None:
+    columns = np.repeat(np.arange(200, dtype=np.float32)[:, None], 64, 1)
+    found = patches(columns)
+    assert [(int(p[0, 0]), int(p[-1, 0])) for p in found] == [(0, 95), (48, 143), (96, 191)]
+
+
+@pytest.mark.parametrize("samples", [1, 399, 15_600, 15_601, 80_000])
+def test_yamnet_frames_of_any_length(shared: Path, samples: int) -> None:
+    expert = Yamnet(kind="yamnet", weights=str(shared / YAMNET_FILE))
+    frames = expert.load()([np.full(samples, 0.1, np.float32)])[0]
+    assert frames.shape == (max(1, 1 + ((samples - 400) // 160 + 1 - 96) // 48), 1024)
+    assert np.isfinite(frames).all()
+
+
+def test_missing_and_wrong_yamnet_files(tmp_path: Path) -> None:
+    missing = Yamnet(kind="yamnet", weights=str(tmp_path / "none.npz"))
+    with pytest.raises(KitError, match=r"no weight file .*none\.npz.*yamnet\.tflite.*put it there"):
+        missing.key()
+    (tmp_path / "text.npz").write_text("no weights")
+    with pytest.raises(KitError, match="is not the 31 layers"):
+        load_network(tmp_path / "text.npz")
+    np.savez(tmp_path / "other.npz", **{"03_w": np.zeros(3), "30_w": np.zeros(3)})
+    with pytest.raises(KitError, match="other shapes"):
+        load_network(tmp_path / "other.npz")
+
+
+# log-mel
+
+
+def test_logmel_of_a_tone_peaks_in_its_band_and_of_silence_is_the_floor() -> None:
+    t = np.arange(16_000) / 16_000
+    frames = LOGMEL.load()([np.sin(2 * np.pi * 2000 * t).astype(np.float32), np.zeros(16_000, np.float32)])
+    centres = 700 * (10 ** (np.linspace(0, 2595 * np.log10(1 + 8000 / 700), 34)[1:-1] / 2595) - 1)
+    bands = frames[0].reshape(-1, 32)
+    assert np.abs(centres[bands[10].argmax()] - 2000) < 150
+    assert np.allclose(frames[1], (np.log(1e-5) + 6) / 4, atol=1e-5)
+
+
+@pytest.mark.parametrize("samples", [1, 100, 640, 16_000])
+def test_logmel_counts_frames(samples: int) -> None:
+    frames = LOGMEL.load()([np.full(samples, 0.1, np.float32)])[0]
+    columns = 1 + max(samples, 1024) // 320
+    assert frames.shape == (-(-columns // 4), 128)
+
+
+def test_a_clips_frames_do_not_depend_on_its_neighbours() -> None:
+    waves = [tiny.tone(p, 0.5 + p / 3, p) for p in range(4)]
+    together = LOGMEL.load()(waves)
+    for wave, frames in zip(waves, together, strict=True):
+        assert np.array_equal(LOGMEL.load()([wave])[0], frames)
+
+
+def test_the_key_follows_every_setting_but_not_the_place_of_the_weights(shared: Path, tmp_path: Path) -> None:
+    assert LOGMEL.key() != LOGMEL.model_copy(update={"bands": 33}).key()
+    there = shared / YAMNET_FILE
+    copy = tmp_path / "copy.npz"
+    copy.write_bytes(there.read_bytes())
+    a, b = (Yamnet(kind="yamnet", weights=str(path)).key() for path in (there, copy))
+    assert a == b
+    copy.write_bytes(there.read_bytes() + b"x")
+    assert Yamnet(kind="yamnet", weights=str(copy)).key() != a
+
+
+# the bank
+
+
+def series(n: int) -> np.ndarray:
+    return np.random.default_rng(n).normal(size=(1 + n % 5, 6)).astype(np.float32)
+
+
+def fill(bank: Bank, keys: range) -> list[str]:
+    return list(bank.add((str(n), series(n)) for n in keys))
+
+
+def test_bank_gives_back_what_was_stored(tmp_path: Path) -> None:
+    bank = open_bank(tmp_path / "b", 6, "float16", {"a": 1})
+    assert fill(bank, range(20)) == [str(n) for n in range(20)]
+    assert fill(bank, range(10, 25)) == [str(n) for n in range(20, 25)]
+    for again in (bank, open_bank(tmp_path / "b", 6, "float16", {"a": 1})):
+        assert len(again) == 25
+        for n in range(25):
+            assert np.array_equal(again.read(str(n)), series(n).astype(np.float16))
+    with pytest.raises(KeyError):
+        bank.read("none")
+
+
+@pytest.mark.parametrize("cut", ["index", "index line", "frames", "both"])
+def test_a_half_written_bank_keeps_what_is_whole(tmp_path: Path, cut: str) -> None:
+    bank = open_bank(tmp_path / "b", 6, "float16", {})
+    fill(bank, range(10))
+    index, frames = tmp_path / "b/index.jsonl", tmp_path / "b/frames.bin"
+    kept = 9
+    if cut == "index":
+        index.write_bytes(index.read_bytes()[:-5])
+    elif cut == "index line":
+        index.write_bytes(index.read_bytes() + b'{"key": "x", "fi')
+        frames.write_bytes(frames.read_bytes() + b"123456789")
+        kept = 10
+    else:
+        frames.write_bytes(frames.read_bytes()[:-3])
+        if cut == "both":
+            index.write_bytes(index.read_bytes()[:-1])
+    again = open_bank(tmp_path / "b", 6, "float16", {})
+    assert len(again) == kept
+    assert fill(again, range(12)) == [str(n) for n in range(kept, 12)]
+    final = open_bank(tmp_path / "b", 6, "float16", {})
+    assert all(np.array_equal(final.read(str(n)), series(n).astype(np.float16)) for n in range(12))
+
+
+def test_bank_refuses_what_something_else_made(tmp_path: Path) -> None:
+    open_bank(tmp_path / "b", 6, "float16", {"made by": "a"})
+    for dim, dtype, identity in ((7, "float16", {"made by": "a"}), (6, "float16", {"made by": "b"})):
+        with pytest.raises(KitError, match="was made by"):
+            open_bank(tmp_path / "b", dim, dtype, identity)
+    (tmp_path / "b/bank.json").write_text("{")
+    with pytest.raises(KitError, match="is damaged; delete"):
+        open_bank(tmp_path / "b", 6, "float16", {"made by": "a"})
+
+
+def test_bank_refuses_frames_of_another_shape_and_keeps_the_rest(tmp_path: Path) -> None:
+    bank = open_bank(tmp_path / "b", 6, "float16", {})
+    fill(bank, range(3))
+    for wrong in (np.zeros((2, 5)), np.zeros((0, 6)), np.zeros(6)):
+        with pytest.raises(KitError, match="do not fit"):
+            list(bank.add([("w", wrong)]))
+    assert len(open_bank(tmp_path / "b", 6, "float16", {})) == 3
+
+
+def test_two_writers_are_refused(tmp_path: Path) -> None:
+    bank = open_bank(tmp_path / "b", 6, "float16", {})
+    writing = bank.add((str(n), series(n)) for n in range(3))
+    next(writing)
+    with pytest.raises(KitError, match="another process is building this bank"):
+        fill(open_bank(tmp_path / "b", 6, "float16", {}), range(3))
+    assert list(writing) == ["1", "2"]
+
+
+# features of clips
+
+
+def broken_world(tmp_path: Path) -> list[Clip]:
+    clips = read_manifest(tiny.make_world(tmp_path / "world", {"development": 6}))
+    (tmp_path / "world/development/development 001.wav").write_bytes(b"")
+    (tmp_path / "world/development/development 002.wav").unlink()
+    soundfile.write(tmp_path / "world/development/development 003.wav", np.array([0.1, np.nan] * 500), 16_000, subtype="FLOAT")
+    loud = np.full(16_000, 1e30)
+    soundfile.write(tmp_path / "world/development/development 004.wav", loud, 16_000, subtype="DOUBLE")
+    return clips
+
+
+def test_broken_audio_is_named_counted_and_left_out(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    clips = broken_world(tmp_path)
+    with caplog.at_level("INFO"):
+        features = build_features(clips, {"logmel": LOGMEL}, tmp_path / "banks", quiet=True)
+    assert sorted(features.keys) == [clips[0].id, clips[5].id]
+    for n in (1, 2, 3, 4):
+        assert f"development {n:03d}.wav" in features.broken[clips[n].id]
+    assert "4 of 6 clips have broken audio and are left out" in caplog.text
+    with pytest.raises(KitError, match=r"development 00\d\.wav"):
+        build_features(clips, {"logmel": LOGMEL}, tmp_path / "banks", strict=True, quiet=True)
+
+
+@pytest.mark.parametrize(("rate", "channels"), [(8_000, 1), (16_000, 8), (44_100, 2), (192_000, 1)])
+def test_any_rate_and_channel_count_goes_in(tmp_path: Path, rate: int, channels: int) -> None:
+    clip = read_manifest(tiny.make_world(tmp_path / "world", {"development": 1}))[0]
+    t = np.arange(rate) / rate
+    wave = np.repeat(np.sin(2 * np.pi * 1000 * t)[:, None] * 0.3, channels, 1)
+    soundfile.write(clip.path, wave, rate)
+    features = build_features([clip], {"logmel": LOGMEL}, tmp_path / "banks", quiet=True)
+    reference = LOGMEL.load()([(np.sin(2 * np.pi * 1000 * np.arange(16_000) / 16_000) * 0.3).astype(np.float32)])[0]
+    found = features.frames("logmel", clip.id).astype(np.float32)
+    assert found.shape == reference.shape
+    assert (found[2:-2].reshape(-1, 32).argmax(1) == reference[2:-2].reshape(-1, 32).argmax(1)).all()
+
+
+def test_content_decides_not_name_and_a_changed_file_is_seen(tmp_path: Path) -> None:
+    clips = read_manifest(tiny.make_world(tmp_path / "world", {"development": 4}))
+    Path(clips[1].path).write_bytes(Path(clips[0].path).read_bytes())
+    build = lambda: build_features(clips, {"logmel": LOGMEL}, tmp_path / "banks", quiet=True)  # noqa: E731
+    features = build()
+    assert len(features.banks["logmel"]) == 3
+    assert np.array_equal(features.frames("logmel", clips[0].id), features.frames("logmel", clips[1].id))
+    soundfile.write(clips[1].path, tiny.tone(7, 2.0, 99), 16_000)
+    again = build()
+    assert len(again.banks["logmel"]) == 4
+    assert len(again.frames("logmel", clips[1].id)) != len(features.frames("logmel", clips[0].id))
+
+
+def test_content_keys_are_remembered_and_a_damaged_store_is_named(tmp_path: Path) -> None:
+    file = tmp_path / "a.wav"
+    file.write_bytes(b"one")
+    first = ContentKeys(tmp_path / "banks")(str(file))
+    assert ContentKeys(tmp_path / "banks")(str(file)) == first
+    (tmp_path / "banks/contents.sqlite").write_bytes(b"no database, only words" * 50)
+    with pytest.raises(KitError, match="is damaged .* delete it"):
+        ContentKeys(tmp_path / "banks")
+
+
+def _build_slowly(clips: list[Clip], banks: Path) -> None:
+    original = LogMel.load
+
+    def slow(self: LogMel):  # type: ignore[no-untyped-def]
+        frames = original(self)
+
+        def one_by_one(waves: list[np.ndarray]) -> list[np.ndarray]:
+            with (banks / "computed").open("a") as file:
+                file.write("x\n")
+            time.sleep(0.01)
+            return frames(waves)
+
+        return one_by_one
+
+    LogMel.load = slow  # type: ignore[method-assign]
+    build_features(clips, {"logmel": LOGMEL}, banks, quiet=True)
+
+
+@pytest.mark.slow
+def test_a_killed_build_computes_no_finished_clip_again(tmp_path: Path) -> None:
+    clips = read_manifest(tiny.make_world(tmp_path / "world", {"development": 120}))
+    banks = tmp_path / "banks"
+    banks.mkdir()
+    context = multiprocessing.get_context("spawn")
+    random = np.random.default_rng(5)
+    bank = None
+    finished_before = 0
+    for _ in range(5):
+        process = context.Process(target=_build_slowly, args=(clips, banks))
+        process.start()
+        while not list(banks.glob("logmel-*/index.jsonl")):
+            time.sleep(0.01)
+        index = next(banks.glob("logmel-*/index.jsonl"))
+        while len(index.read_bytes().splitlines()) <= finished_before and process.is_alive():
+            time.sleep(0.005)
+        time.sleep(float(random.uniform(0, 0.25)))
+        os.kill(process.pid, signal.SIGKILL)  # type: ignore[arg-type]
+        process.join()
+        bank = open_bank(index.parent, 128, "float16", LOGMEL.identity())
+        assert len(bank) > finished_before
+        finished_before = len(bank)
+    assert finished_before < 120, "killed too late to show anything"
+    process = context.Process(target=_build_slowly, args=(clips, banks))
+    process.start()
+    process.join()
+    assert process.exitcode == 0
+    # Each of the five kills may lose the one clip that was under way, nothing that was finished.
+    assert len((banks / "computed").read_text().splitlines()) <= 120 + 5
+    killed = build_features(clips, {"logmel": LOGMEL}, banks, quiet=True)
+    whole = build_features(clips, {"logmel": LOGMEL}, tmp_path / "other", quiet=True)
+    for clip in clips:
+        assert np.array_equal(killed.frames("logmel", clip.id), whole.frames("logmel", clip.id))
+    assert json.loads((index.parent / "bank.json").read_text())["dim"] == 128
+
+
+@pytest.mark.slow
+def test_ten_minutes_of_audio(tmp_path: Path, shared: Path) -> None:
+    wave = np.random.default_rng(0).normal(0, 0.05, 600 * 16_000).astype(np.float32)
+    assert LOGMEL.load()([wave])[0].shape == (7501, 128)
+    frames = Yamnet(kind="yamnet", weights=str(shared / YAMNET_FILE)).load()([wave])[0]
+    assert frames.shape[0] == 1 + ((600 * 16_000 - 400) // 160 + 1 - 96) // 48
+    assert np.isfinite(frames).all()

@@ -1,0 +1,108 @@
+"""The walls of the house: imports one way, no torch where it is not needed, files of one purpose, doors with help."""
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOMS = ("data_tools", "system", "submission")
+MAY_IMPORT = {"data_tools": set(), "submission": set(), "system": {"data_tools", "submission"}}
+
+
+def sources(root: Path, room: str) -> list[Path]:
+    found = sorted((root / room).rglob("*.py"))
+    assert found
+    return found
+
+
+def imported(tree: ast.AST) -> set[str]:
+    names = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            names |= {alias.name.split(".")[0] for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            names.add(node.module.split(".")[0])
+    return names
+
+
+@pytest.mark.parametrize("room", ROOMS)
+def test_rooms_import_one_way(root: Path, room: str) -> None:
+    for path in sources(root, room):
+        others = imported(ast.parse(path.read_text())) & set(ROOMS) - {room}
+        assert others <= MAY_IMPORT[room], f"{path} imports {others}"
+
+
+@pytest.mark.parametrize("room", ["data_tools", "submission"])
+def test_torch_free_rooms_never_name_torch(root: Path, room: str) -> None:
+    heavy = {"torch", "torchaudio", "transformers", "sentence_transformers"}
+    for path in sources(root, room):
+        assert not imported(ast.parse(path.read_text())) & heavy, path
+
+
+@pytest.mark.parametrize("room", ROOMS)
+def test_files_have_one_purpose_and_say_it(root: Path, room: str) -> None:
+    for path in sources(root, room):
+        text = path.read_text()
+        assert len(text.splitlines()) <= 400, f"{path} is past 400 lines"
+        assert not text or ast.get_docstring(ast.parse(text)), f"{path} does not say what it is for"
+
+
+def test_top_level_is_the_agreed_one(root: Path) -> None:
+    tracked = subprocess.run(["git", "-C", root, "ls-files"], capture_output=True, text=True, check=True).stdout
+    top = {line.split("/")[0] for line in tracked.splitlines()}
+    agreed = {"README.md", "pyproject.toml", "LICENSE", "recipes", *ROOMS, "tests"}
+    assert {name for name in top if not name.startswith(".")} <= agreed
+
+
+def verbs(room: str) -> list[str]:
+    if room == "submission":
+        text = subprocess.run([sys.executable, "-m", room, "--help"], capture_output=True, text=True, check=True).stdout
+        listed = [line.split()[0] for line in text.splitlines() if line.startswith("    ") and line[4] != " "]
+        assert listed
+        return listed
+    module = __import__(f"{room}.__main__", fromlist=["VERBS"])
+    return list(module.VERBS)
+
+
+@pytest.mark.parametrize("room", ROOMS)
+def test_every_verb_is_helped_and_in_readme(root: Path, room: str) -> None:
+    readme = (root / "README.md").read_text()
+    for verb in verbs(room):
+        done = subprocess.run([sys.executable, "-m", room, verb, "--help"], capture_output=True, text=True, cwd=root)
+        assert done.returncode == 0, done.stderr
+        assert "example" in done.stdout, f"{room} {verb} shows no example"
+        assert f"python -m {room} {verb}" in readme, f"README does not show python -m {room} {verb}"
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["data_tools", "--help"],
+        ["submission", "--help"],
+        ["system", "--help"],
+        ["system", "check", "recipes/quickstart.yaml"],
+    ],
+)
+def test_doors_open_without_torch(root: Path, arguments: list[str]) -> None:
+    code = (
+        "import sys, runpy\n"
+        f"sys.argv = {['-m', *arguments[1:]]!r}\n"
+        "try:\n"
+        f"    runpy.run_module({arguments[0]!r}, run_name='__main__')\n"
+        "except SystemExit as stop:\n"
+        "    assert not stop.code, stop.code\n"
+        "assert 'torch' not in sys.modules and 'pandas' not in sys.modules\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=root)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("room", ROOMS)
+@pytest.mark.parametrize("arguments", [[], ["nonsense"], ["--nonsense"]])
+def test_wrong_usage_is_told_without_a_traceback(root: Path, room: str, arguments: list[str]) -> None:
+    done = subprocess.run([sys.executable, "-m", room, *arguments], capture_output=True, text=True, cwd=root)
+    assert done.returncode == 2
+    assert "usage:" in done.stderr
+    assert "Traceback" not in done.stderr

@@ -1,0 +1,262 @@
+"""Recipes: every shipped one is valid, every mistake is told at once with its line, and settings never leak."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tiny
+import yaml
+
+from system.recipe import RecipeError, load_recipe
+from system.study import load_study
+from system.yaml12 import parse
+
+SHIPPED = sorted((Path(__file__).parent.parent / "recipes").rglob("*.yaml"))
+assert SHIPPED
+
+
+@pytest.mark.parametrize("path", SHIPPED, ids=lambda path: path.name)
+def test_shipped_recipes_are_valid_and_begin_with_their_commands(path: Path) -> None:
+    if path.name.endswith(".study.yaml"):
+        study, cells = load_study(path, [])
+        assert len(cells) == len(study.cells) * len(study.seeds)
+    else:
+        load_recipe(path)
+    head = "".join(path.read_text().splitlines(keepends=True)[:8])
+    assert "python -m system" in head, f"{path} does not begin with the commands that run it"
+
+
+BROKEN = """\
+name: Broken
+seed: 1
+banks: banks
+data:
+  train: {manifest: a.jsonl, split: development}
+  test: {manifest: a.jsonl, split: evaluation}
+  test: {manifest: b.jsonl, split: evaluation}
+model:
+  audio:
+    kind: expert_heads
+    experts:
+      logmel: {kind: logmell, sample_rate: 16000}
+    width: 256
+    layers: 2
+    heads: 3
+    ff: 512
+    positions: 1024
+    dropout: 1.5
+  text: {kind: transformer, dim: 256, layers: 2, heads: 4, ff: 512, max_words: 64, dropout: 0.1}
+  score: {kind: cosine}
+stages:
+  pretrain:
+    start_from: {kind: stage, stage: nowhere, checkpoint: last}
+    train: {data: [train, test], mix: equal}
+    unit: clip
+    batch_size: 9.5
+    epochs: yes
+    steps_per_epoch: 16
+    losses:
+      - {kind: ranking, weight: 1, margin: 0.2}
+      - {kind: matching, wieght: 3}
+    optimizer: {kind: adamw, lr: -1e-4, weight_decay: 0.01}
+    schedule: {kind: constant, warmup_steps: 0}
+    clip_gradient: 1.0
+    precision: float32
+    monitor: {data: [test], metrics: [loss, mAP@7], keep: 3}
+rank:
+  evaluation: {data: tset, stage: pretrain, checkpoint: m1, edition: 1999}
+"""
+PLANTED = [  # line, key, words
+    (1, "name", "pattern"),
+    (7, "data.test", "given twice (first on line 6)"),
+    (12, "model.audio.experts.logmel", "'logmell'"),
+    (15, "model.audio.heads", "3 heads do not divide width 256"),
+    (18, "model.audio.dropout", "less than 1, not 1.5"),
+    (23, "stages.pretrain.start_from.stage", "no earlier stage 'nowhere'"),
+    (24, "stages.pretrain.train.data.1", "is a test split (evaluation); train on another split"),
+    (22, "stages.pretrain.captions_per_clip", "missing"),
+    (26, "stages.pretrain.batch_size", "valid integer"),
+    (27, "stages.pretrain.epochs", "valid integer, not 'yes'"),
+    (31, "stages.pretrain.losses.1.weight", "missing"),
+    (31, "stages.pretrain.losses.1.wieght", "did you mean weight?"),
+    (32, "stages.pretrain.optimizer.lr", "greater than 0, not -0.0001"),
+    (36, "stages.pretrain.monitor.data.0", "`test_split: acknowledged`"),
+    (36, "stages.pretrain.monitor.metrics.1", "'mAP@7'"),
+    (38, "rank.evaluation.data", "no data source 'tset'"),
+    (38, "rank.evaluation.checkpoint", "does not monitor 'm1'"),
+    (38, "rank.evaluation.edition", "no edition 1999"),
+]
+
+
+def test_every_planted_mistake_is_told_with_line_and_key_without_torch(tmp_path: Path, root: Path) -> None:
+    path = tmp_path / "broken.yaml"
+    path.write_text(BROKEN)
+    with pytest.raises(RecipeError) as caught:
+        load_recipe(path)
+    problems = caught.value.problems
+    for line, key, words in PLANTED:
+        assert any(p.startswith(f"{path}:{line}: {key}:") and words in p for p in problems), (line, key, problems)
+    assert len(problems) == len(PLANTED), "\n".join(problems)
+
+    code = (
+        "import sys; from system.__main__ import main; status = main(sys.argv[1:]); "
+        "assert status == 1, status; assert 'torch' not in sys.modules"
+    )
+    done = subprocess.run([sys.executable, "-c", code, "check", path], capture_output=True, text=True, cwd=root)
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.splitlines() == [f"error: {problem}" for problem in problems]
+
+
+def valid(tmp_path: Path) -> dict[str, Any]:
+    return tiny.recipe(tmp_path / "manifest.jsonl", tmp_path)
+
+
+def load(tmp_path: Path, content: dict[str, Any], changes: list[str] | None = None) -> Any:
+    return load_recipe(tiny.write_recipe(tmp_path / "r.yaml", content), changes)
+
+
+def test_resolved_json_is_the_same_recipe(tmp_path: Path) -> None:
+    loaded = load(tmp_path, valid(tmp_path), ["stages.only.optimizer.lr=3e-5", "stages.only.captions_per_clip=all"])
+    (tmp_path / "resolved.json").write_text(loaded.resolved())
+    again = load_recipe(tmp_path / "resolved.json")
+    assert again.recipe == loaded.recipe
+    assert again.resolved() == loaded.resolved()
+    assert loaded.recipe.stages["only"].optimizer.lr == 3e-5
+
+
+def test_a_change_never_leaks_through_an_anchor(tmp_path: Path) -> None:
+    content = valid(tmp_path)
+    content["stages"] = {"first": tiny.stage(), "second": tiny.stage()}
+    content["rank"] = {}
+    text = yaml.safe_dump(content, sort_keys=False)
+    shared = "{kind: adamw, lr: 1e-3, weight_decay: 0.01}"
+    lines = text.splitlines()
+    for written in (f"&o {shared}", "*o"):
+        at = lines.index("    optimizer:")
+        lines[at : at + 4] = [f"    optimizer: {written}"]
+    (tmp_path / "anchored.yaml").write_text("\n".join(lines))
+    stages = load_recipe(tmp_path / "anchored.yaml", ["stages.second.optimizer.lr=5e-5"]).recipe.stages
+    assert (stages["first"].optimizer.lr, stages["second"].optimizer.lr) == (1e-3, 5e-5)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ("stages.only.batchsize=4", "unknown key; did you mean batch_size"),
+        ("stages.other.batch_size=4", "no such place"),
+        ("stages.only.losses.7.margin=1", "no such place"),
+        ("seed", "write it as key.key=value"),
+        ("seed=yes", "valid integer"),
+        ("stages.only.unit=pair", "remove the key"),
+    ],
+)
+def test_changes_may_set_only_what_the_schema_has(tmp_path: Path, change: str, words: str) -> None:
+    with pytest.raises(RecipeError, match=words):
+        load(tmp_path, valid(tmp_path), [change])
+
+
+def test_a_test_split_may_be_watched_when_acknowledged_but_never_trained_on(tmp_path: Path) -> None:
+    watched = ["stages.only.monitor.data=[evaluation]"]
+    with pytest.raises(RecipeError, match="acknowledged"):
+        load(tmp_path, valid(tmp_path), watched)
+    load(tmp_path, valid(tmp_path), [*watched, "stages.only.monitor.test_split=acknowledged"])
+    with pytest.raises(RecipeError, match="train on another split"):
+        load(
+            tmp_path,
+            valid(tmp_path),
+            ["stages.only.train.data=[evaluation]", "stages.only.monitor.test_split=acknowledged"],
+        )
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (b"", "missing"),
+        (b"- 1\n- 2\n", "valid dictionary"),
+        (b"a: [1", "not YAML"),
+        (b"\xff\xfe", "not UTF-8"),
+        (b"just text", "valid dictionary"),
+        (b"stages: {a: 3}\nmodel: []\ndata: 7\nrank: {x: 1}\n", "stages.a"),
+        (b"name: &a [*a]\n", "unfold without end"),
+    ],
+)
+def test_files_that_are_no_recipe(tmp_path: Path, content: bytes, words: str) -> None:
+    path = tmp_path / "bad.yaml"
+    path.write_bytes(content)
+    with pytest.raises(RecipeError, match=words):
+        load_recipe(path)
+
+
+def test_a_missing_recipe(tmp_path: Path) -> None:
+    with pytest.raises(RecipeError, match="no such recipe"):
+        load_recipe(tmp_path / "none.yaml")
+
+
+def test_yaml_numbers_and_words() -> None:
+    value = parse("{a: 1e-4, b: yes, c: 12, d: -.5, e: '3', f: ~, g: true, h: 0x10, i: 1.}").value
+    assert value == {
+        "a": 1e-4,
+        "b": "yes",
+        "c": 12,
+        "d": -0.5,
+        "e": "3",
+        "f": None,
+        "g": True,
+        "h": "0x10",
+        "i": 1.0,
+    }
+    assert isinstance(value["c"], int)
+
+
+def test_an_alias_is_a_copy() -> None:
+    value = parse("a: &x {k: 1}\nb: *x\n").value
+    value["a"]["k"] = 2
+    assert value["b"]["k"] == 1
+
+
+def test_check_prints_the_plan(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    from system.__main__ import main
+
+    manifest = tiny.make_world(tmp_path / "world", {"development": 16, "validation": 8})
+    content = tiny.recipe(manifest, tmp_path)
+    content["data"]["evaluation"]["manifest"] = "absent.jsonl"
+    content["data"]["evaluation"]["make"] = "python -m data_tools clotho somewhere --out absent.jsonl"
+    assert main(["check", str(tiny.write_recipe(tmp_path / "r.yaml", content))]) == 0
+    text = capsys.readouterr().out
+    assert "data train: " in text
+    assert "16 clips, 80 captions" in text
+    assert "MISSING; make it with: python -m data_tools clotho somewhere --out absent.jsonl" in text
+    assert "6 updates of 8 clips, 2 captions a clip, 48 clips seen" in text
+
+
+def test_planned_parameters_are_the_models(tmp_path: Path) -> None:
+    import torch
+
+    from system.check import head_parameters, text_parameters
+    from system.models import build_model
+
+    recipe = load(tmp_path, valid(tmp_path)).recipe
+    model = build_model(recipe, ["a", "dog", "barks"])
+    audio, text = recipe.model.audio, recipe.model.text
+
+    def count(module: torch.nn.Module) -> int:
+        return sum(p.numel() for p in module.parameters())
+
+    assert count(model.audio) == head_parameters(audio, 128, text.dim)
+    assert count(model.text) == text_parameters(text, 3)
+
+
+def test_the_papers_head_has_the_papers_size() -> None:
+    from system.check import encoder_parameters
+
+    # 2 x 256, ff 512, 1,024 positions: BART's encoder without the linear layers around it.
+    assert encoder_parameters(width=256, layers=2, ff=512, positions=1024) == 1_317_376
+
+
+def test_json_changes(tmp_path: Path) -> None:
+    loaded = load(tmp_path, valid(tmp_path), ['stages.only.losses=[{"kind": "matching", "weight": 2}]'])
+    assert [loss.kind for loss in loaded.recipe.stages["only"].losses] == ["matching"]
+    assert json.loads(loaded.resolved())["stages"]["only"]["losses"][0]["weight"] == 2
