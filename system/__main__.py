@@ -55,7 +55,8 @@ def main(argv: list[str] | None = None) -> int:
         arguments = _parser(argv).parse_args(argv)
     except SystemExit as stop:  # argparse has printed its help or complaint
         return int(stop.code or 0)
-    logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
+    logging.basicConfig(format="%(message)s", stream=sys.stderr)
+    logging.getLogger().setLevel(logging.INFO)
     for chatty in ("httpx", "sentence_transformers", "urllib3", "huggingface_hub"):
         logging.getLogger(chatty).setLevel(logging.WARNING)
     try:

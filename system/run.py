@@ -101,7 +101,8 @@ def _rank(recipe: schema.Recipe, name: str, run: Run, data: Any, model: Any, unt
     for path in (run.scores(name), csv):
         path.parent.mkdir(exist_ok=True)
     write_scores(run.scores(name), matrix)
-    write_ranked_csv(matrix, csv, edition)
+    if entry.ranked_csv:
+        write_ranked_csv(matrix, csv, edition)
     before = score_matrix(untrained, clips, queries, data.features, device_of(), {})
     summary = figures_of(matrix, edition)
     return {
@@ -115,7 +116,8 @@ def _rank(recipe: schema.Recipe, name: str, run: Run, data: Any, model: Any, unt
         "chance": chance(len(clips), edition.map_k),
         "untrained": figures_of(before, edition).values[edition.metric],
         "ceiling": _ceiling(recipe.data[entry.data]),
-        "csv": str(csv),
+        "scores": str(run.scores(name)),
+        "ranked_csv": str(csv) if entry.ranked_csv else None,
     }
 
 
@@ -145,7 +147,7 @@ def report(run: Run) -> str:
             f"{name}: {entry['queries']} queries, {entry['clips']} clips, {entry['checkpoint']}",
             f"  {metric}   {entry[metric]:.4f}  (95 % {low:.4f} to {high:.4f})   {recalls}",
             f"  beside     chance {entry['chance']:.4f}, untrained {entry['untrained']:.4f}{ceiling}",
-            f"  ranked CSV {entry['csv']}",
+            f"  ranked CSV {entry['ranked_csv'] or 'none'}",
         ]
     return "\n".join(lines)
 

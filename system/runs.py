@@ -73,8 +73,6 @@ class Run:
     @contextmanager
     def held(self) -> Iterator[None]:
         """No second process may work on the run meanwhile; its log goes to log.txt too."""
-        handler = logging.FileHandler(self.folder / "log.txt", encoding="utf-8")
-        handler.setFormatter(logging.Formatter("%(asctime)s %(message)s"))
         with (self.folder / "lock").open("w") as file:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -82,6 +80,8 @@ class Run:
                 raise KitError(
                     f"{self.folder}: another process is working on this run; wait for it, or stop it"
                 ) from error
+            handler = logging.FileHandler(self.folder / "log.txt", encoding="utf-8")
+            handler.setFormatter(logging.Formatter("%(asctime)s %(message)s"))
             logging.getLogger().addHandler(handler)
             try:
                 yield

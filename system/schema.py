@@ -153,12 +153,16 @@ class Stage(Strict):
 
 
 class Ranked(Strict):
-    """A score matrix of one source's captions against its clips, and the challenge file of it."""
+    """A score matrix of one source's captions against its clips, its figures, and the challenge's file of it.
+
+    A ranked CSV knows a query by its text: a split whose clips share captions (AudioCaps) has figures, but no such file.
+    """
 
     data: str
     stage: str
     checkpoint: Checkpoint
-    edition: int  # challenge year
+    edition: int  # challenge year, which says what the figures and the file are
+    ranked_csv: bool
 
 
 class Recipe(Strict):

@@ -10,10 +10,14 @@ ROOT = Path(__file__).resolve().parent.parent
 
 @pytest.fixture(scope="session")
 def shared() -> Path:
-    """The folder of real captions, submissions, recordings and goldens; LBAR_SHARED names it."""
+    """The folder of real captions, submissions, recordings and goldens; LBAR_SHARED names it.
+
+    Without it the test skips, or fails where LBAR_REQUIRE_DATA is set.
+    """
     folder = Path(os.environ.get("LBAR_SHARED", ROOT.parent / "shared"))
     if not (folder / "data").is_dir():
-        pytest.skip(f"needs real data: no folder {folder}/data (set LBAR_SHARED)")
+        told = f"needs real data: no folder {folder}/data (set LBAR_SHARED)"
+        pytest.fail(told) if os.environ.get("LBAR_REQUIRE_DATA") else pytest.skip(told)
     return folder
 
 

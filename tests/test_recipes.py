@@ -67,7 +67,7 @@ stages:
     precision: float32
     monitor: {data: [test], metrics: [loss, mAP@7], keep: 3}
 rank:
-  evaluation: {data: tset, stage: pretrain, checkpoint: m1, edition: 1999}
+  evaluation: {data: tset, stage: pretrain, checkpoint: m1, edition: 1999, ranked_csv: true}
 """
 PLANTED = [  # line, key, words
     (1, "name", "pattern"),

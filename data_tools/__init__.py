@@ -1,0 +1,1 @@
+"""Manifests of audio-caption data sets, and the tools that make, check and compose them."""

@@ -1,0 +1,120 @@
+"""AudioCaps (v1, v2) as published, as a manifest.
+
+Kim et al., "AudioCaps: Generating Captions for Audios in The Wild", NAACL 2019; https://github.com/cdjkim/audiocaps
+The audio are parts of YouTube videos, of which some are gone: published scores are on 957 to 975 test clips.
+"""
+
+import argparse
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import cast
+
+from data_tools.audio import AudioError, audio_seconds
+from data_tools.errors import DataError
+from data_tools.files import read_table
+from data_tools.manifest import Clip, Split, check_caption, write_manifest
+from data_tools.names import audio_names
+
+AUDIOCAPS_SPLITS: tuple[Split, ...] = ("train", "val", "test")
+COLUMNS = ("audiocap_id", "youtube_id", "start_time", "caption")
+SUFFIXES = (".wav", ".flac", ".mp3")
+
+
+@dataclass(frozen=True)
+class SplitCounts:
+    """Published clips and captions of one split, and how many of the clips have audio here."""
+
+    split: str
+    clips: int
+    captions: int
+    found: int
+
+    def __str__(self) -> str:
+        text = f"{self.split}: {self.clips} clips, {self.captions} captions published; audio of {self.found} found"
+        return f"{text}, of {self.clips - self.found} missing"
+
+
+def read_audiocaps(
+    root: Path, audio: Path | None = None, splits: Sequence[Split] = AUDIOCAPS_SPLITS, keep_missing: bool = False
+) -> tuple[list[Clip], list[SplitCounts]]:
+    """Clips of the asked splits in the CSV files' order, and counts per split.
+
+    root: the folder with <split>.csv. audio: the folder with the audio (default root), in <split>/ or directly,
+    as <youtube_id>_<start_time> or Y<youtube_id> with .wav, .flac or .mp3.
+    Rows with the same youtube_id and start_time are one clip with several captions (5 in val and test).
+    keep_missing: list clips without audio too; else they are left out.
+    Raises DataError for a missing CSV file, bad rows, bad captions, and when no clip is left.
+    """
+    clips: list[Clip] = []
+    counts = []
+    for split in splits:
+        captions = _captions(root / f"{split}.csv")
+        folders = [(audio or root) / split, audio or root]
+        present = {name: folder for folder in reversed(folders) for name in audio_names(folder)}
+        found = 0
+        for (youtube_id, start), texts in captions.items():
+            names = [f"{stem}{suffix}" for stem in (f"{youtube_id}_{start}", f"Y{youtube_id}") for suffix in SUFFIXES]
+            name = next((name for name in names if name in present), None)
+            found += name is not None
+            if name or keep_missing:
+                clips.append(_clip(present.get(name or "", folders[0]), name or names[0], split, texts))
+        counts.append(SplitCounts(split, len(captions), sum(map(len, captions.values())), found))
+    if not clips:
+        raise DataError(
+            f"{audio or root}: no audio by the names <youtube_id>_<start_time>.wav or Y<youtube_id>.wav; "
+            "name the folder by --audio, or list all clips by --keep-missing"
+        )
+    return clips, counts
+
+
+def _captions(path: Path) -> dict[tuple[str, int], list[str]]:
+    """Captions by (youtube_id, start time in seconds)."""
+    captions: dict[tuple[str, int], list[str]] = {}
+    for line, row in read_table(path, COLUMNS):
+        where = f"{path}, line {line}"
+        check_caption(row["caption"], where)
+        if not row["youtube_id"].strip():
+            raise DataError(f"{where}: the youtube_id is empty")
+        if not (row["start_time"].isascii() and row["start_time"].isdecimal()):
+            raise DataError(f"{where}: the start_time {row['start_time']!r} is not a number of whole seconds")
+        captions.setdefault((row["youtube_id"], int(row["start_time"])), []).append(row["caption"])
+    return captions
+
+
+def _clip(folder: Path, name: str, split: Split, captions: list[str]) -> Clip:
+    seconds = None
+    if (folder / name).is_file():
+        try:
+            seconds = audio_seconds(folder / name)
+        except AudioError:
+            seconds = None  # `check` names corrupt files
+    return Clip(
+        id=f"audiocaps/{split}/{name}",
+        file_name=name,
+        path=str(folder.absolute() / name),
+        seconds=seconds,
+        captions=captions,
+        source="audiocaps",
+        split=split,
+        freesound_id=None,
+        licence=None,
+        uploader=None,
+    )
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("root", type=Path, help="the folder with train.csv, val.csv and test.csv")
+    parser.add_argument("--audio", type=Path, help="the folder with the audio, in <split>/ or directly (default: root)")
+    parser.add_argument("--splits", nargs="+", choices=AUDIOCAPS_SPLITS, default=AUDIOCAPS_SPLITS, help="default: all")
+    parser.add_argument("--keep-missing", action="store_true", help="list clips whose audio is missing too")
+    parser.add_argument("--out", type=Path, required=True, help="the manifest to write (.jsonl)")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    splits = cast(list[Split], list(dict.fromkeys(arguments.splits)))
+    clips, counts = read_audiocaps(arguments.root, arguments.audio, splits, arguments.keep_missing)
+    write_manifest(arguments.out, clips)
+    print(*counts, sep="\n")
+    print(f"wrote {arguments.out}: {len(clips)} clips")
+    return 0

@@ -1,0 +1,74 @@
+"""Texts for composed scenes, drawn from the phrases."""
+
+from collections.abc import Sequence
+from typing import TypeVar
+
+import numpy as np
+
+from data_tools.phrases import DEVICES, GENERIC, PHRASINGS, PLACES, TAGS, TEMPLATES, Phrasing
+
+MAX_HELD_OUT = 0.5
+
+# Shares of Clotho's captions that begin with a capital and end in a full stop, counted over its three splits.
+_CAPITAL, _STOP = 0.94, 0.86
+
+Option = TypeVar("Option")
+
+
+def phrasings(name: str) -> tuple[Phrasing, ...]:
+    """The phrasings of a sound class: its own, or generic ones made from its name."""
+    words = name.replace("_", " ")
+    return PHRASINGS.get(name) or tuple(Phrasing(*(part.format(n=words) for part in pair)) for pair in GENERIC)
+
+
+def not_held_out(options: Sequence[Option], share: float) -> Sequence[Option]:
+    """The options without the last ones: that share of them, at least one when share > 0. share: 0 to MAX_HELD_OUT."""
+    return options[: len(options) - max(1, round(share * len(options)))] if share else options
+
+
+def describe(rng: np.random.Generator, kind: str, events: Sequence[str], count: int, held_out: float) -> list[str]:
+    """Different captions of a scene, each of which tells its kind and the order of its events.
+
+    events: class names in the template's order. held_out: the share of phrasings and templates not to use.
+    """
+    templates = not_held_out(TEMPLATES[kind], held_out)
+    captions: dict[str, str] = {}
+    while len(captions) < count:
+        for template in rng.permutation(templates):
+            order = rng.permutation(events) if kind == "overlap" else events  # an overlap has no order
+            words: dict[str, str] = {}
+            for letter, event in zip("abc", order, strict=False):
+                clause, noun = _pick(rng, not_held_out(phrasings(event), held_out))
+                words |= {letter: clause, letter.upper(): noun}
+            text = template.format(**words)
+            captions.setdefault(text, _dressed(rng, text))
+    return list(captions.values())[:count]
+
+
+def describe_noisily(rng: np.random.Generator, events: Sequence[str]) -> str:
+    """A description as uploaders write it: names at least one event, often not all, in any order, with asides."""
+    order = list(rng.permutation(events))[: rng.integers(1, len(events) + 1) if rng.random() < 0.5 else None]
+    names = [_pick(rng, TAGS.get(name) or (name.replace("_", " "),)) for name in order]
+    device, place, number = _pick(rng, DEVICES), _pick(rng, PLACES), rng.integers(1, 40)
+    listed = ", ".join(names)
+    forms = (
+        ", ".join(rng.permutation([*(name.replace(" ", "-") for name in names), "field-recording", device])),
+        f"recorded with {device} {place}. {listed}",
+        f"{'_'.join(names).replace(' ', '_')}_{number:02d}.wav",
+        f"{' '.join(names).title()} {number:02d}",
+        f"{' + '.join(names)}, recorded {place}, no processing",
+        f"Just a short recording of {listed}. Edited in audacity, some noise removed.",
+        f"{place.capitalize()}, {device}: {listed}",
+        f"{names[0]} {number}",
+    )
+    return _pick(rng, forms)
+
+
+def _pick(rng: np.random.Generator, options: Sequence[Option]) -> Option:
+    return options[int(rng.integers(len(options)))]
+
+
+def _dressed(rng: np.random.Generator, text: str) -> str:
+    if rng.random() < _CAPITAL:
+        text = text[0].upper() + text[1:]
+    return f"{text}." if rng.random() < _STOP else text

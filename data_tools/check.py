@@ -1,0 +1,150 @@
+"""What is wrong with a data set, and where its splits overlap."""
+
+import argparse
+import os
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from multiprocessing.pool import ThreadPool
+from pathlib import Path
+from typing import NamedTuple
+
+from data_tools.audio import AudioError, audio_seconds, check_audio, content_key
+from data_tools.files import write_table
+from data_tools.manifest import Clip, iter_manifest
+
+MISSING = "missing audio files"
+CORRUPT = "corrupt audio files"
+DUPLICATE_ID = "duplicate ids"
+CONTENT_INSIDE = "same audio content inside a split"
+CONTENT_ACROSS = "same audio content across splits"
+FREESOUND_ACROSS = "same Freesound id across splits"
+NAME_ACROSS = "same file name across splits"
+SHARED_CAPTION = "captions shared by different clips"
+NO_CAPTION = "clips without captions"
+
+ERRORS = (MISSING, CORRUPT, DUPLICATE_ID)
+CONTENT = (CONTENT_INSIDE, CONTENT_ACROSS)
+KINDS = (*ERRORS, *CONTENT, FREESOUND_ACROSS, NAME_ACROSS, SHARED_CAPTION, NO_CAPTION)
+SHOWN = 10
+
+
+class Finding(NamedTuple):
+    """One problem or overlap. key: what the clips share, or why the audio is corrupt."""
+
+    kind: str
+    key: str
+    clips: list[Clip]
+
+
+class _Audio(NamedTuple):
+    problem: str | None  # MISSING, CORRUPT
+    reason: str
+    content: str | None  # the file's hash
+
+
+def check_clips(clips: Iterable[Clip], quick: bool = False) -> list[Finding]:
+    """All findings, sorted as KINDS. A split here is a source's split: clotho's evaluation, audiocaps' test.
+
+    quick: read audio headers only, and compare no content; else every file is decoded and hashed.
+    Findings other than DUPLICATE_ID look at one clip per id. Content is the file's bytes: the same sound in two
+    encodings is not found. Clips of a blind split have no captions and are not reported for it.
+    """
+    clips = list(clips)
+    unique = list({clip.id: clip for clip in clips}.values())
+    audio = _read_all({clip.path for clip in unique}, quick)
+
+    def content(clip: Clip) -> list[str]:
+        found = audio[clip.path].content
+        return [found] if found else []
+
+    return [
+        *(Finding(MISSING, "", [clip]) for clip in unique if audio[clip.path].problem == MISSING),
+        *(Finding(CORRUPT, audio[clip.path].reason, [clip]) for clip in unique if audio[clip.path].problem == CORRUPT),
+        *_shared(DUPLICATE_ID, clips, lambda clip: [clip.id]),
+        *_shared(CONTENT_INSIDE, unique, lambda clip: [f"{clip.source}/{clip.split} {key}" for key in content(clip)]),
+        *_across(CONTENT_ACROSS, unique, content),
+        *_across(FREESOUND_ACROSS, unique, lambda clip: [clip.freesound_id] if clip.freesound_id else []),
+        *_across(NAME_ACROSS, unique, lambda clip: [clip.file_name]),
+        *_shared(SHARED_CAPTION, unique, lambda clip: dict.fromkeys(clip.captions)),
+        *(Finding(NO_CAPTION, "", [clip]) for clip in unique if not clip.captions and clip.split != "blind"),
+    ]
+
+
+def _read_all(paths: Iterable[str], quick: bool) -> dict[str, _Audio]:
+    from tqdm import tqdm
+
+    ordered = sorted(paths)
+    with ThreadPool() as pool:
+        results = pool.imap(partial(_read, quick=quick), ordered)
+        # disable=None: no bar when stderr is not a terminal.
+        return dict(zip(ordered, tqdm(results, total=len(ordered), unit="file", disable=None), strict=True))
+
+
+def _read(path: str, quick: bool) -> _Audio:
+    if not os.path.isfile(path):
+        return _Audio(MISSING, "", None)
+    try:
+        if quick:
+            audio_seconds(path)
+            return _Audio(None, "", None)
+        check_audio(path)
+        return _Audio(None, "", content_key(path))
+    except AudioError as error:
+        return _Audio(CORRUPT, str(error).removeprefix(f"{path}: "), None)
+
+
+def _shared(kind: str, clips: Iterable[Clip], keys: Callable[[Clip], Iterable[str]]) -> list[Finding]:
+    """A finding for every key that more than one clip has."""
+    groups = defaultdict(list)
+    for clip in clips:
+        for key in keys(clip):
+            groups[key].append(clip)
+    return [Finding(kind, key, group) for key, group in groups.items() if len(group) > 1]
+
+
+def _across(kind: str, clips: Iterable[Clip], keys: Callable[[Clip], Iterable[str]]) -> list[Finding]:
+    """A finding for every key that clips of more than one split have."""
+    return [
+        finding
+        for finding in _shared(kind, clips, keys)
+        if len({(clip.source, clip.split) for clip in finding.clips}) > 1
+    ]
+
+
+def _report(findings: Sequence[Finding], clips: int, quick: bool) -> str:
+    by_kind: dict[str, list[Finding]] = {kind: [] for kind in KINDS}
+    for finding in findings:
+        by_kind[finding.kind].append(finding)
+    lines = [f"{clips:>7}  clips"]
+    for kind, group in by_kind.items():
+        lines.append(f"{'-' if quick and kind in CONTENT else len(group):>7}  {kind}")
+    if quick:
+        lines.append("quick: headers only, no audio was decoded, no content compared")
+    for kind, group in by_kind.items():
+        if group:
+            lines.append(f"\n{kind}:")
+        for finding in group[:SHOWN]:
+            names = " | ".join(clip.id for clip in finding.clips)
+            lines.append(f"  {finding.key}: {names}" if finding.key and finding.key != names else f"  {names}")
+        if len(group) > SHOWN:
+            lines.append(f"  and {len(group) - SHOWN} more (--list FILE.csv writes all)")
+    return "\n".join(lines)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("manifests", nargs="+", type=Path, metavar="MANIFEST", help="checked together")
+    parser.add_argument("--quick", action="store_true", help="read audio headers only; compare no content")
+    parser.add_argument("--list", type=Path, metavar="FILE.csv", help="write all findings, one row per clip")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Exit status 1 for missing or corrupt audio and duplicate ids; overlaps are reported only, Clotho has some."""
+    clips = [clip for manifest in arguments.manifests for _, clip in iter_manifest(manifest)]
+    findings = check_clips(clips, arguments.quick)
+    print(_report(findings, len(clips), arguments.quick))
+    if arguments.list:
+        rows = [(finding.kind, finding.key, clip.id, clip.path) for finding in findings for clip in finding.clips]
+        write_table(arguments.list, ["finding", "key", "clip_id", "path"], rows)
+        print(f"\nwrote {arguments.list}: {len(rows)} rows")
+    return int(any(finding.kind in ERRORS for finding in findings))

@@ -1,0 +1,159 @@
+"""Clotho (v1, v2, v2.1) as published, and folders laid out like it, as a manifest.
+
+Drossos et al., "Clotho: an audio captioning dataset", ICASSP 2020; https://zenodo.org/records/4783391
+Audio: per-file Freesound licences; captions: Tampere University licence (non-commercial research).
+"""
+
+import argparse
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import cast
+
+from data_tools.audio import AudioError, audio_seconds
+from data_tools.errors import DataError
+from data_tools.files import caption_columns, read_table
+from data_tools.manifest import Clip, Split, check_caption, write_manifest
+from data_tools.names import audio_names, match_names
+
+CLOTHO_SPLITS: tuple[Split, ...] = ("development", "validation", "evaluation")
+METADATA_COLUMNS = ("file_name", "keywords", "sound_id", "sound_link", "start_end_samples", "manufacturer", "license")
+
+
+@dataclass(frozen=True)
+class SplitCounts:
+    """What was found for one split; `renamed` clips carry the name on disk, which differs from the captions file's."""
+
+    split: str
+    clips: int
+    captions: int
+    audio: int
+    unreadable: int
+    renamed: int
+    without_metadata: int
+
+    def __str__(self) -> str:
+        text = f"{self.split}: {self.clips} clips, {self.captions} captions, {self.audio} with audio"
+        for count, what in (
+            (self.clips - self.audio, "without audio (`check` names them)"),
+            (self.unreadable, "with unreadable audio (`check` names them)"),
+            (self.renamed, "named as on disk, which differs in blanks or ':' from the captions file"),
+            (self.without_metadata, "without metadata"),
+        ):
+            text += f", {count} {what}" if count else ""
+        return text
+
+
+def read_clotho(
+    root: Path, splits: Sequence[Split] = CLOTHO_SPLITS, source: str = "clotho"
+) -> tuple[list[Clip], list[SplitCounts]]:
+    """Clips of the asked splits in the captions files' order, and counts per split.
+
+    root: the folder with clotho_captions_<split>.csv (or clotho_csv_files/ with it), clotho_metadata_<split>.csv
+    (may be missing: Freesound fields are then None) and the audio in <split>/ or clotho_audio_files/<split>/.
+    Names and captions are kept verbatim; a file whose name on disk differs in outer blanks or ':' gives its own name.
+    Missing or unreadable audio is no error here: seconds is then None.
+    Raises DataError for a missing captions file, bad rows and bad captions.
+    """
+    clips: list[Clip] = []
+    counts = []
+    for split in splits:
+        found, count = _read_split(root, split, source)
+        clips += found
+        counts.append(count)
+    return clips, counts
+
+
+def _read_split(root: Path, split: Split, source: str) -> tuple[list[Clip], SplitCounts]:
+    captions = _captions(_table_path(root, f"clotho_captions_{split}.csv"))
+    metadata_path = _table_path(root, f"clotho_metadata_{split}.csv")
+    metadata = _metadata(metadata_path) if metadata_path.is_file() else {}
+    metadata_names = match_names(captions, metadata)
+    folder = root / split if (root / split).is_dir() else root / "clotho_audio_files" / split
+    disk_names = match_names(captions, audio_names(folder))
+
+    clips = []
+    unreadable = 0
+    for name, texts in captions.items():
+        file_name = disk_names.get(name, name)
+        seconds = None
+        if name in disk_names:
+            try:
+                seconds = audio_seconds(folder / file_name)
+            except AudioError:
+                unreadable += 1
+        row = metadata.get(metadata_names.get(name, ""), {})
+        clips.append(
+            Clip(
+                id=f"{source}/{split}/{file_name}",
+                file_name=file_name,
+                path=str(folder.absolute() / file_name),
+                seconds=seconds,
+                captions=texts,
+                source=source,
+                split=split,
+                freesound_id=row.get("sound_id"),
+                licence=row.get("license") or None,
+                uploader=row.get("manufacturer") or None,
+            )
+        )
+    return clips, SplitCounts(
+        split=split,
+        clips=len(clips),
+        captions=sum(len(clip.captions) for clip in clips),
+        audio=len(disk_names),
+        unreadable=unreadable,
+        renamed=sum(name != found for name, found in disk_names.items()),
+        without_metadata=len(captions) - len(metadata_names),
+    )
+
+
+def _table_path(root: Path, name: str) -> Path:
+    """root/name, or root/clotho_csv_files/name when only that is there."""
+    inner = root / "clotho_csv_files" / name
+    return inner if inner.is_file() and not (root / name).is_file() else root / name
+
+
+def _captions(path: Path) -> dict[str, list[str]]:
+    rows = read_table(path, ["file_name", "caption_1"])
+    columns = caption_columns(path, rows[0][1])
+    captions: dict[str, list[str]] = {}
+    for line, row in rows:
+        name = row["file_name"]
+        if not name.strip():
+            raise DataError(f"{path}, line {line}: the file name is empty")
+        if name in captions:
+            raise DataError(f"{path}, line {line}: the file name {name!r} comes twice; keep one row per clip")
+        for column in columns:
+            check_caption(row[column], f"{path}, line {line}, {column}")
+        captions[name] = [row[column] for column in columns]
+    return captions
+
+
+def _metadata(path: Path) -> dict[str, dict[str, str]]:
+    """Rows by file name; sound_id is left out of a row that has none ("Not found")."""
+    metadata = {}
+    for line, row in read_table(path, METADATA_COLUMNS, fallback_encoding="iso-8859-1"):
+        name, sound_id = row["file_name"], row["sound_id"].strip()
+        if name in metadata:
+            raise DataError(f"{path}, line {line}: the file name {name!r} comes twice; keep one row per clip")
+        if sound_id in ("Not found", ""):
+            del row["sound_id"]
+        elif not sound_id.isdecimal():
+            raise DataError(f"{path}, line {line}: the sound_id {sound_id!r} is neither a number nor 'Not found'")
+        metadata[name] = row
+    return metadata
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("root", type=Path, help="Clotho's folder, as published")
+    parser.add_argument("--out", type=Path, required=True, help="the manifest to write (.jsonl)")
+    parser.add_argument("--splits", nargs="+", choices=CLOTHO_SPLITS, default=CLOTHO_SPLITS, help="default: all three")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    clips, counts = read_clotho(arguments.root, cast(list[Split], list(dict.fromkeys(arguments.splits))))
+    write_manifest(arguments.out, clips)
+    print(*counts, sep="\n")
+    print(f"wrote {arguments.out}: {len(clips)} clips")
+    return 0

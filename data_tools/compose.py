@@ -1,0 +1,97 @@
+"""One composed scene: which events, when, how loud."""
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from data_tools.recordings import Recording, cut
+from data_tools.synth import SAMPLE_RATE, Rng, Samples, synthesise
+
+SECONDS = 8.0
+# The kinds of scene in turn; the events of each: in sequence, overlapping, or the last one under a sequence of two.
+KINDS = {"one": 1, "sequence_2": 2, "overlap": 2, "sequence_3": 3, "background": 3}
+
+_LENGTHS = {  # seconds of an event that is not a background
+    "one": (2.0, 5.0),
+    "sequence_2": (1.5, 3.5),
+    "overlap": (2.5, 4.5),
+    "sequence_3": (1.5, 2.2),
+    "background": (1.5, 2.2),
+}
+_GAP = (0.1, 0.5)  # seconds between events of a sequence; three of 2.2 s and two gaps are under SECONDS
+_LEAD = (0.4, 1.2)  # seconds by which a background begins earlier and ends later than the sequence
+_EVENT_DB, _BACKGROUND_DB, _SCENE_DB = (-5.0, 5.0), (-14.0, -8.0), (-10.0, 0.0)
+_FLOOR_DB = (-70.0, -55.0)  # re full scale
+_LEVEL, _PEAK = 0.1, 0.95  # RMS of an event's loud parts before gains; highest sample after them
+_FADE = 0.02  # seconds
+
+Pool = Mapping[str, Sequence[Recording]]  # recordings by class; none of them = the class is synthesised
+
+
+class Event(NamedTuple):
+    """A sound class, and the recording to take it from; None = it is synthesised."""
+
+    name: str
+    recording: Recording | None
+
+
+def draw_events(rng: Rng, kind: str, pool: Pool) -> list[Event]:
+    """Events of different classes, every class and every recording of a class equally likely."""
+    names = rng.choice(sorted(pool), KINDS[kind], replace=False)
+    return [
+        Event(name, pool[name][int(rng.integers(len(pool[name])))] if pool[name] else None) for name in names.tolist()
+    ]
+
+
+def render(rng: Rng, kind: str, events: Sequence[Event]) -> Samples:
+    """The scene's samples: (SECONDS * SAMPLE_RATE,), peak at most 0.95.
+
+    events: as draw_events gives them; in the kind background the last one lies under the sequence of the others.
+    """
+    n = round(SECONDS * SAMPLE_RATE)
+    under = kind == "background"
+    sounds = [_sound(rng, event, _samples(rng, _LENGTHS[kind])) for event in events[: -1 if under else None]]
+    starts = _starts(rng, kind, [len(sound) for sound in sounds], n)
+    scene = _gain(rng, _FLOOR_DB) * rng.standard_normal(n)
+    for start, sound in zip(starts, sounds, strict=True):
+        scene[start : start + len(sound)] += _gain(rng, _EVENT_DB) * sound
+    if under:
+        begin = max(0, starts[0] - _samples(rng, _LEAD))
+        end = min(n, starts[-1] + len(sounds[-1]) + _samples(rng, _LEAD))
+        scene[begin:end] += _gain(rng, _BACKGROUND_DB) * _sound(rng, events[-1], end - begin, fill=True)
+    scene *= _gain(rng, _SCENE_DB)
+    return scene * min(1.0, _PEAK / float(np.abs(scene).max()))
+
+
+def _sound(rng: Rng, event: Event, n: int, fill: bool = False) -> Samples:
+    """An event with faded ends at a common level: n samples, or less of a short recording unless fill."""
+    sound = cut(event.recording, rng, n, fill) if event.recording else synthesise(event.name, rng, n)
+    frames = np.pad(sound, (0, -len(sound) % (frame := SAMPLE_RATE // 20))).reshape(-1, frame)
+    power = np.sort(np.mean(frames**2, axis=1))[-max(1, len(frames) // 4) :]  # of its loudest quarter
+    fade = np.minimum(1, (np.arange(len(sound)) + 0.5) / (_FADE * SAMPLE_RATE))
+    return sound * fade * fade[::-1] * (_LEVEL / np.sqrt(np.mean(power)))
+
+
+def _starts(rng: Rng, kind: str, lengths: Sequence[int], n: int) -> list[int]:
+    """First samples of the events: one after another; of an overlap, most of the shorter one lies inside the other."""
+    if kind == "overlap":
+        short, long = sorted(lengths)
+        later = round(rng.uniform(-0.4 * short, long - 0.6 * short))  # of the shorter one against the longer
+        starts = [0, later] if lengths[1] == short else [later, 0]
+        starts = [start - min(starts) for start in starts]
+    else:
+        starts = [0]
+        for length in lengths[:-1]:
+            starts.append(starts[-1] + length + _samples(rng, _GAP))
+    spare = n - max(start + length for start, length in zip(starts, lengths, strict=True))
+    lead = int(rng.integers(0, spare + 1))
+    return [start + lead for start in starts]
+
+
+def _samples(rng: Rng, seconds: tuple[float, float]) -> int:
+    return round(rng.uniform(*seconds) * SAMPLE_RATE)
+
+
+def _gain(rng: Rng, decibels: tuple[float, float]) -> float:
+    return float(10 ** (rng.uniform(*decibels) / 20))

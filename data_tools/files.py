@@ -1,0 +1,98 @@
+"""Text and tables in, whole files out: strict UTF-8 and CSV reading, writing to a temporary name and renaming."""
+
+import csv
+import io
+import os
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from data_tools.errors import DataError
+
+
+def read_text(path: Path, fallback_encoding: str | None = None) -> str:
+    """The file's text, line ends as they are; a UTF-8 byte order mark is not part of it.
+
+    fallback_encoding: tried when the bytes are not UTF-8 (Clotho's metadata is published in ISO-8859-1).
+    Raises DataError for a missing or empty file, a folder, and other encodings.
+    """
+    if not path.is_file():
+        raise DataError(f"{path}: no such file")
+    data = path.read_bytes()
+    if not data.strip():
+        raise DataError(f"{path}: the file is empty")
+    try:
+        return data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        if fallback_encoding:
+            return data.decode(fallback_encoding)
+        line = data.count(b"\n", 0, error.start) + 1
+        raise DataError(f"{path}, line {line}: not UTF-8 (byte 0x{data[error.start]:02x}); save it as UTF-8") from None
+
+
+def read_table(
+    path: Path, columns: Iterable[str], fallback_encoding: str | None = None
+) -> list[tuple[int, dict[str, str]]]:
+    """Rows of a CSV file with a header: (line number of the row's end, values by column), text verbatim.
+
+    columns: those that must be there; others are kept too.
+    Raises DataError for missing or doubled columns, a row of another length, a blank line, and no rows at all.
+    """
+    reader = csv.reader(io.StringIO(read_text(path, fallback_encoding), newline=""), strict=True)
+    rows = []
+    try:
+        header = next(reader)
+        if missing := [name for name in columns if name not in header]:
+            raise DataError(f"{path}: no column {', '.join(missing)}; the first line has {', '.join(header)}")
+        if len(set(header)) < len(header):
+            raise DataError(f"{path}, line 1: a column is named twice; the first line has {', '.join(header)}")
+        for values in reader:
+            if not values:
+                raise DataError(f"{path}, line {reader.line_num}: the line is blank; remove it")
+            if len(values) != len(header):
+                raise DataError(
+                    f"{path}, line {reader.line_num}: {len(values)} values for {len(header)} columns; "
+                    "quote values that hold a comma"
+                )
+            rows.append((reader.line_num, dict(zip(header, values, strict=True))))
+    except csv.Error as error:
+        raise DataError(f"{path}, line {reader.line_num}: not a CSV table ({error})") from None
+    if not rows:
+        raise DataError(f"{path}: a header and no rows")
+    return rows
+
+
+def caption_columns(path: Path, row: Mapping[str, str]) -> list[str]:
+    """The names caption_1 .. caption_n of a row, in order. Raises DataError for none of them or a number left out."""
+    numbers = sorted(int(name[8:]) for name in row if re.fullmatch(r"caption_[1-9]\d*", name))
+    if not numbers or numbers[-1] != len(numbers):
+        raise DataError(f"{path}: expects columns caption_1, caption_2 .. without a gap; found {', '.join(row)}")
+    return [f"caption_{number}" for number in numbers]
+
+
+@contextmanager
+def replacing(path: Path) -> Iterator[Path]:
+    """A temporary name in path's folder (made when missing) that becomes path when the block ends without an error."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.part")
+    try:
+        yield temporary
+        os.replace(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write UTF-8 text, whole or not at all."""
+    with replacing(path) as temporary:
+        temporary.write_text(text, encoding="utf-8", newline="")
+
+
+def write_table(path: Path, header: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
+    """Write a CSV table as Clotho's are: comma, LF, quoted where needed."""
+    text = io.StringIO(newline="")
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(header)
+    writer.writerows(rows)
+    write_text(path, text.getvalue())

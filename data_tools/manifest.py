@@ -1,0 +1,194 @@
+"""The manifest: one JSON line per clip, with its captions; and the query file: one JSON line per query.
+
+Every data set enters the kit through a manifest, and every later step reads only this format.
+"""
+
+import os
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Annotated, Literal, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic_core import PydanticSerializationError
+
+from data_tools.errors import DataError
+from data_tools.files import caption_columns, read_table, read_text, write_text
+
+# Published names: Clotho's three, AudioCaps' three (WavCaps is all `train`), and sets without known captions.
+Split = Literal["development", "validation", "evaluation", "train", "val", "test", "blind"]
+SPLITS: tuple[Split, ...] = ("development", "validation", "evaluation", "train", "val", "test", "blind")
+TEST_SPLITS: frozenset[str] = frozenset({"evaluation", "test", "blind"})
+
+MAX_WORDS = 512  # the longest input of the usual sentence encoders, in tokens, is no longer than this
+
+Text = Annotated[str, Field(min_length=1)]
+
+
+class _Line(BaseModel):
+    model_config = ConfigDict(strict=True, frozen=True, extra="forbid", allow_inf_nan=False)
+
+
+class Clip(_Line):
+    """An audio file with its captions.
+
+    id: "<source>/<split>/<file_name>", unique over all sources and splits.
+    file_name: as published, byte for byte (leading blanks, HTML entities and all).
+    path: the audio file, absolute once read; in the file it may be relative to the manifest's folder.
+    seconds: length, None when not known (audio missing).
+    freesound_id, licence, uploader: None when not known.
+    """
+
+    id: Text
+    file_name: Text
+    path: Text
+    seconds: Annotated[float, Field(ge=0)] | None
+    captions: list[str]
+    source: Text
+    split: Split
+    freesound_id: Text | None
+    licence: Text | None
+    uploader: Text | None
+
+
+class Query(_Line):
+    """A text to search with. relevant: ids of the clips it should find; None when not known (a blind set)."""
+
+    id: Text
+    text: str
+    relevant: list[Text] | None
+
+
+Line = TypeVar("Line", Clip, Query)
+
+
+def check_caption(text: str, where: str) -> None:
+    """Raise DataError for a caption without a letter or digit, or with more than MAX_WORDS words.
+
+    where: named in the message, such as "captions.csv, line 3". Any script is welcome; text is never altered.
+    """
+    if not text.strip():
+        raise DataError(f"{where}: the caption is empty; fill it in or remove it")
+    if not any(character.isalnum() for character in text):
+        raise DataError(f"{where}: the caption {text[:40]!r} has no letter or digit; fill it in or remove it")
+    if (words := len(text.split())) > MAX_WORDS:
+        raise DataError(f"{where}: the caption has {words} words, more than {MAX_WORDS}; shorten it")
+
+
+def iter_manifest(path: Path | str) -> Iterator[tuple[int, Clip]]:
+    """(line number, clip) for every line, clip paths absolute; the same id may come twice.
+
+    Raises DataError with file and line for anything that is not a clip.
+    """
+    path = Path(path)
+    folder = os.path.abspath(path.parent)
+    for number, clip in _lines(path, Clip):
+        for caption in clip.captions:
+            check_caption(caption, f"{path}, line {number}")
+        yield number, clip.model_copy(update={"path": os.path.normpath(os.path.join(folder, clip.path))})
+
+
+def read_manifest(path: Path | str) -> list[Clip]:
+    """All clips of a manifest, paths absolute. Raises DataError as iter_manifest does, and for a repeated id."""
+    return _unique(iter_manifest(path), path)
+
+
+def write_manifest(path: Path | str, clips: Iterable[Clip]) -> None:
+    """Write clips, one per line; paths under the manifest's folder are stored relative, so that the folder can move.
+
+    Raises DataError for no clips and for an id that comes twice.
+    """
+    path = Path(path)
+    folder = os.path.abspath(path.parent)
+
+    def stored(clip: Clip) -> Clip:
+        relative = os.path.relpath(os.path.join(folder, clip.path), folder)
+        outside = relative.split(os.sep)[0] == os.pardir
+        return clip.model_copy(update={"path": os.path.join(folder, clip.path) if outside else relative})
+
+    _write(path, clips, stored)
+
+
+def caption_queries(clips: Iterable[Clip]) -> list[Query]:
+    """One query per caption, in order: id "<clip id>#<n>" with n from 1, relevant = [clip id]."""
+    return [
+        Query(id=f"{clip.id}#{number}", text=caption, relevant=[clip.id])
+        for clip in clips
+        for number, caption in enumerate(clip.captions, 1)
+    ]
+
+
+def read_queries(path: Path | str) -> list[Query]:
+    """Queries from a .jsonl file of queries, or from a .csv file.
+
+    A CSV file has either a blind set's column `caption` (query ids "1", "2" .. by row) or Clotho's columns
+    file_name, caption_1 .. (ids "<row>.<caption number>", both from 1); relevant is None for both.
+    Raises DataError with file and line for bad rows, bad captions, and an id that comes twice.
+    """
+    path = Path(path)
+    if path.suffix == ".jsonl":
+        queries = _unique(_lines(path, Query), path)
+        for number, query in enumerate(queries, 1):
+            check_caption(query.text, f"{path}, line {number}")
+        return queries
+    if path.suffix == ".csv":
+        return list(_csv_queries(path))
+    raise DataError(f"{path}: queries are read from .jsonl or .csv files")
+
+
+def write_queries(path: Path | str, queries: Iterable[Query]) -> None:
+    """Write queries, one per line. Raises DataError for no queries and for an id that comes twice."""
+    _write(Path(path), queries, lambda query: query)
+
+
+def _csv_queries(path: Path) -> Iterator[Query]:
+    rows = read_table(path, columns=[])
+    first = rows[0][1]
+    if ("caption" in first) == ("file_name" in first):
+        raise DataError(
+            f"{path}: expects the column caption, or file_name, caption_1 ..; the first line has {', '.join(first)}"
+        )
+    columns = ["caption"] if "caption" in first else caption_columns(path, first)
+    for row, (line, values) in enumerate(rows, 1):
+        for number, column in enumerate(columns, 1):
+            check_caption(values[column], f"{path}, line {line}, {column}")
+            name = str(row) if columns == ["caption"] else f"{row}.{number}"
+            yield Query(id=name, text=values[column], relevant=None)
+
+
+def _lines(path: Path, kind: type[Line]) -> Iterator[tuple[int, Line]]:
+    # Only "\n" ends a line: str.splitlines would also cut at the rarer line ends that JSON text may hold.
+    for number, line in enumerate(read_text(path).removesuffix("\n").split("\n"), 1):
+        if not line.strip():
+            raise DataError(f"{path}, line {number}: the line is blank; remove it")
+        try:
+            yield number, kind.model_validate_json(line)
+        except ValidationError as error:
+            problems = "; ".join(
+                f"{'.'.join(map(str, problem['loc']))}: {problem['msg']}".removeprefix(": ")
+                for problem in error.errors(include_url=False, include_input=False)
+            )
+            raise DataError(f"{path}, line {number}: not a {kind.__name__.lower()} ({problems})") from None
+
+
+def _unique(lines: Iterable[tuple[int, Line]], path: Path | str) -> list[Line]:
+    seen: dict[str, int] = {}
+    items = []
+    for number, item in lines:
+        if item.id in seen:
+            raise DataError(f"{path}, line {number}: the id {item.id!r} is already on line {seen[item.id]}")
+        seen[item.id] = number
+        items.append(item)
+    return items
+
+
+def _write(path: Path, items: Iterable[Line], stored: Callable[[Line], Line]) -> None:
+    checked = _unique(enumerate(items, 1), path)
+    if not checked:
+        raise DataError(f"{path}: nothing to write")
+    lines = []
+    for item in checked:
+        try:
+            lines.append(stored(item).model_dump_json() + "\n")
+        except PydanticSerializationError:  # a lone surrogate, which JSON files may smuggle in as an escape
+            raise DataError(f"{path}: {item.id!a} has text that UTF-8 cannot hold; correct it at its source") from None
+    write_text(path, "".join(lines))

@@ -1,0 +1,72 @@
+"""File names of data sets: what a folder holds, and which published name means which file."""
+
+import os
+import re
+from collections import defaultdict
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+from data_tools.audio import AUDIO_SUFFIXES
+from data_tools.errors import DataError
+
+
+def audio_names(folder: Path) -> list[str]:
+    """Names of the audio files in a folder, hidden ones and subfolders left out, sorted; [] when there is no folder.
+
+    Raises DataError for a name that is not UTF-8: no manifest can hold it.
+    """
+    if not folder.is_dir():
+        return []
+    names = [name for name in os.listdir(folder) if name.lower().endswith(AUDIO_SUFFIXES) and not name.startswith(".")]
+    for name in names:
+        if not is_utf8(name):
+            raise DataError(f"{folder}: the file name {name!a} is not UTF-8; rename the file")
+    return sorted(name for name in names if (folder / name).is_file())
+
+
+def is_utf8(name: str) -> bool:
+    """False for a name from the operating system that holds bytes which are not UTF-8."""
+    return not any("\ud800" <= character <= "\udfff" for character in name)
+
+
+def match_names(wanted: Iterable[str], present: Iterable[str]) -> dict[str, str]:
+    """Which present name each wanted name means; names without a counterpart are left out.
+
+    A name means itself. Only what is then left over on both sides is compared without outer blanks and blanks before
+    the suffix, and last with ':' and the blanks around it taken for '_' (Clotho's files were renamed so). A name that
+    could mean two others means none.
+    """
+    left = dict.fromkeys(wanted)
+    free = dict.fromkeys(present)
+    found: dict[str, str] = {}
+    for key in (str, _without_blanks, _without_colons):
+        ours, theirs = _by_key(left, key), _by_key(free, key)
+        for shared in ours.keys() & theirs.keys():
+            if len(ours[shared]) == len(theirs[shared]) == 1:
+                found[ours[shared][0]] = theirs[shared][0]
+        used = set(found.values())
+        left = {name: None for name in left if name not in found}
+        free = {name: None for name in free if name not in used}
+    return found
+
+
+def check_source(name: str) -> str:
+    """A source name that is fit for clip ids, unchanged. Raises DataError otherwise."""
+    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", name):
+        raise DataError(f"the name {name!r} may only have letters, digits, '.', '_' and '-'; choose another by --name")
+    return name
+
+
+def _without_blanks(name: str) -> str:
+    return re.sub(r"\s+(\.\w+)$", r"\1", name.strip())
+
+
+def _without_colons(name: str) -> str:
+    return re.sub(r"\s*[:_]\s*", "_", _without_blanks(name))
+
+
+def _by_key(names: Iterable[str], key: Callable[[str], str]) -> dict[str, list[str]]:
+    groups = defaultdict(list)
+    for name in names:
+        groups[key(name)].append(name)
+    return groups

@@ -1,0 +1,36 @@
+"""Query files from captions files and manifests."""
+
+import argparse
+from pathlib import Path
+
+from data_tools.errors import DataError
+from data_tools.manifest import SPLITS, Query, caption_queries, read_manifest, read_queries, write_queries
+
+
+def make_queries(path: Path, split: str | None) -> list[Query]:
+    """Queries of a captions CSV (no relevant clips known) or of a manifest's captions (relevant = the caption's clip).
+
+    split: of a manifest, the one to take; None = all. Raises DataError when nothing is left or a CSV is given a split.
+    """
+    if path.suffix == ".csv":
+        if split:
+            raise DataError(f"{path}: a captions CSV is one split already; leave out --split")
+        return read_queries(path)
+    queries = caption_queries(clip for clip in read_manifest(path) if split in (None, clip.split))
+    if not queries:
+        raise DataError(f"{path}: no captions{f' in the split {split}' if split else ''}")
+    return queries
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("path", type=Path, help="captions .csv (blind set's or Clotho's columns) or manifest .jsonl")
+    parser.add_argument("--split", choices=SPLITS, help="of a manifest: only this split's captions (default: all)")
+    parser.add_argument("--out", type=Path, required=True, help="the query file to write (.jsonl)")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    queries = make_queries(arguments.path, arguments.split)
+    write_queries(arguments.out, queries)
+    known = sum(query.relevant is not None for query in queries)
+    print(f"wrote {arguments.out}: {len(queries)} queries, {known} with known relevant clips")
+    return 0

@@ -1,0 +1,98 @@
+"""Labelled recordings in ESC-50's layout, cut into events.
+
+Piczak, "ESC: Dataset for Environmental Sound Classification", ACM Multimedia 2015; https://github.com/karolpiczak/ESC-50
+ESC-50 is CC BY-NC, its part ESC-10 is CC BY; every clip comes from Freesound.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+
+import numpy as np
+
+from data_tools.audio import AudioError, read_audio
+from data_tools.errors import DataError
+from data_tools.files import read_table
+from data_tools.synth import SAMPLE_RATE, Rng, Samples
+
+# Re the loudest frame of a recording: quieter ends are cut off; a part has a frame louder than this.
+SILENCE_DB, LOUD_DB = -40.0, -20.0
+_FRAME = SAMPLE_RATE // 100
+
+
+@dataclass(frozen=True)
+class Recording:
+    """A row of the table; author, licence and url (its page on Freesound) are "" when the table has none."""
+
+    path: Path
+    category: str
+    fold: str
+    author: str
+    licence: str
+    url: str
+
+
+def table_path(folder: Path) -> Path:
+    """The table of a folder in ESC-50's layout. Raises DataError when there is none."""
+    for path in (folder / "meta" / "esc50.csv", folder / "esc50.csv", folder / "esc10.csv"):
+        if path.is_file():
+            return path
+    raise DataError(f"{folder}: not in ESC-50's layout, which is meta/esc50.csv (or esc10.csv) and audio/")
+
+
+def read_recordings(folder: Path, folds: Iterable[str]) -> dict[str, list[Recording]]:
+    """The recordings of some folds by category, both sorted.
+
+    The table has filename or file_name, fold and category; author, clip_license and freesound_url are used when there.
+    Raises DataError for a missing table or file, wrong columns, and a fold without recordings.
+    """
+    path = table_path(folder)
+    rows = read_table(path, ["fold", "category"])
+    column = "filename" if "filename" in rows[0][1] else "file_name"
+    if column not in rows[0][1]:
+        raise DataError(f"{path}: no column filename; the first line has {', '.join(rows[0][1])}")
+    wanted = set(folds)
+    if empty := wanted - {row["fold"] for _, row in rows}:
+        raise DataError(f"{path}: no recordings in fold {', '.join(sorted(empty))}")
+    pool: dict[str, list[Recording]] = {}
+    for line, row in sorted(rows, key=lambda item: (item[1]["category"], item[1][column])):
+        if row["fold"] not in wanted:
+            continue
+        audio = folder / "audio" / row[column]
+        if not audio.is_file():
+            raise DataError(f"{path}, line {line}: {audio} is missing; fetch it or remove its row")
+        facts = (row.get(name, "") for name in ("author", "clip_license", "freesound_url"))
+        pool.setdefault(row["category"], []).append(Recording(audio, row["category"], row["fold"], *facts))
+    return pool
+
+
+def cut(recording: Recording, rng: Rng, n: int, fill: bool = False) -> Samples:
+    """At most n samples of a recording at SAMPLE_RATE, at any level, without its silent ends.
+
+    A longer recording gives a random part that has something loud in it (some have long pauses); a shorter one is
+    given whole, or with fill repeated with short pauses until it lasts n samples.
+    Raises AudioError as read_audio does and for silence.
+    """
+    sound, loud = _trimmed(recording.path)
+    if len(sound) > n:
+        at = loud[rng.integers(len(loud))]
+        latest = min(at, len(sound) - n)
+        start = rng.integers(min(latest, max(0, at + _FRAME - n)), latest + 1)
+        return sound[start : start + n]
+    parts = [sound]
+    while fill and sum(map(len, parts)) < n:
+        parts += [np.zeros(int(rng.uniform(0.1, 0.4) * SAMPLE_RATE)), sound]
+    return np.concatenate(parts)[:n]
+
+
+@lru_cache(maxsize=512)
+def _trimmed(path: Path) -> tuple[Samples, list[int]]:
+    """The recording between its silent ends, and the samples at which its loud frames begin."""
+    sound = read_audio(path, SAMPLE_RATE).astype(np.float64)
+    power = np.mean(np.pad(sound, (0, -len(sound) % _FRAME)).reshape(-1, _FRAME) ** 2, axis=1)
+    if not power.any():
+        raise AudioError(f"{path}: nothing but silence; remove its row")
+    heard = np.flatnonzero(power > power.max() * 10 ** (SILENCE_DB / 10))
+    loud = np.flatnonzero(power > power.max() * 10 ** (LOUD_DB / 10))
+    return sound[heard[0] * _FRAME : (heard[-1] + 1) * _FRAME], ((loud - heard[0]) * _FRAME).tolist()

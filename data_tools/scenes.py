@@ -1,0 +1,281 @@
+"""Composed scenes: a captioned data set of single sound events put together, laid out as Clotho is.
+
+Everything is drawn from (seed, split, number of the clip), so that a clip does not depend on how many others are made.
+"""
+
+import argparse
+import json
+import wave
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import cast
+
+import numpy as np
+
+from data_tools.audio import content_key
+from data_tools.captions import MAX_HELD_OUT, describe, describe_noisily
+from data_tools.ceiling import LABEL_COLUMNS
+from data_tools.clotho import CLOTHO_SPLITS, METADATA_COLUMNS, read_clotho
+from data_tools.compose import KINDS, Event, Pool, draw_events, render
+from data_tools.errors import DataError
+from data_tools.files import read_text, replacing, write_table, write_text
+from data_tools.manifest import TEST_SPLITS, Split, write_manifest
+from data_tools.names import check_source
+from data_tools.recordings import read_recordings, table_path
+from data_tools.synth import CLASSES, SAMPLE_RATE, Samples
+
+FORMAT = 1  # of the drawing: raised whenever the same arguments would give other files
+DEFAULT_COUNTS = {"development": 2400, "validation": 300, "evaluation": 300}
+DEFAULT_FOLDS = {"development": ["1", "2", "3"], "validation": ["4"], "evaluation": ["5"]}
+
+
+@dataclass(frozen=True)
+class Settings:
+    """All that decides the files; kept in scenes.json.
+
+    counts: clips by split. captions: "5" or "1" a clip, or "noisy" (one description as uploaders write it).
+    held_out: the share of every list of phrasings and templates that development and validation do without.
+    recordings: SHA-256 of the recordings' table, None = synthesised events; folds: the recordings' folds by split.
+    """
+
+    name: str
+    seed: int
+    counts: dict[str, int]
+    captions: str = "5"
+    held_out: float = 0.0
+    recordings: str | None = None
+    folds: dict[str, list[str]] | None = None
+    format: int = FORMAT
+
+
+@dataclass(frozen=True)
+class Scene:
+    """A planned clip. seed: of its audio, which is drawn apart from its events and captions."""
+
+    file_name: str
+    split: str
+    kind: str
+    events: list[Event]
+    captions: list[str]
+    seed: tuple[int, ...]
+
+
+def make_scenes(out: Path, settings: Settings, recordings: Path | None = None) -> int:
+    """Compose the data set into a folder; returns how many audio files had to be made (0: it was complete).
+
+    recordings: the folder in ESC-50's layout when settings.recordings is set.
+    Writes scenes.json first, then the audio files that are missing (8 s, 16 kHz, mono, 16 bit), Clotho's tables and
+    labels.csv (file_name, split, kind, and the events joined by ';' as they begin, a background last), and
+    manifest.jsonl last. One process per folder.
+    Raises DataError for settings out of range, unusable recordings, and a folder of something else.
+    """
+    _check(settings)
+    pools = _pools(settings, recordings)
+    _claim(out, settings)
+    scenes = {
+        split: [_plan(settings, split, number, pools[split]) for number in range(1, count + 1)]
+        for split, count in settings.counts.items()
+    }
+    made = 0
+    for split, planned in scenes.items():
+        folder = out / split
+        for leftover in folder.glob(".*.part"):  # of a run that was killed
+            leftover.unlink()
+        made += _write_audio(folder, [scene for scene in planned if not (folder / scene.file_name).is_file()])
+    if made or not (out / "manifest.jsonl").is_file():
+        _write_tables(out, scenes)
+        clips, _ = read_clotho(out, cast(list[Split], list(scenes)), settings.name)
+        write_manifest(out / "manifest.jsonl", clips)
+    return made
+
+
+def _check(settings: Settings) -> None:
+    if settings.seed < 0:
+        raise DataError(f"the seed {settings.seed} is negative; use 0 or more")
+    if not settings.counts:
+        raise DataError("no clips are asked for; give a split at least 1")
+    if any(count < 0 for count in settings.counts.values()):
+        raise DataError("a number of clips is negative; use 0 or more")
+    if not 0 <= settings.held_out <= MAX_HELD_OUT:
+        raise DataError(f"the held-out share {settings.held_out} is out of range; use 0 to {MAX_HELD_OUT}")
+    if settings.held_out and settings.captions == "noisy":
+        raise DataError("noisy captions have no phrasings to hold out; leave out --heldout-phrasings")
+
+
+def _claim(out: Path, settings: Settings) -> None:
+    """Begin the folder, or make sure that it was begun with the same settings."""
+    path = out / "scenes.json"
+    wanted = asdict(settings)
+    if not path.is_file():
+        if out.is_dir() and any(not entry.name.startswith(".") for entry in out.iterdir()):
+            raise DataError(f"{out}: holds files but no scenes.json; choose a new or empty folder")
+        write_text(path, json.dumps(wanted, indent=2) + "\n")
+        return
+    try:
+        begun = json.loads(read_text(path))
+    except json.JSONDecodeError as error:
+        raise DataError(f"{path}: not JSON ({error}); delete the folder or choose another") from None
+    if begun != wanted:
+        begun = begun if isinstance(begun, dict) else {}
+        changed = [
+            f"{key} {json.dumps(begun.get(key))}, not {json.dumps(value)}"
+            for key, value in wanted.items()
+            if begun.get(key) != value
+        ]
+        raise DataError(f"{out}: was made with {'; '.join(changed)}; choose another folder or delete this one")
+
+
+def _pools(settings: Settings, recordings: Path | None) -> dict[str, Pool]:
+    """By split, what its events are drawn from."""
+    if recordings is None:
+        return {split: {name: [] for name in CLASSES} for split in settings.counts}
+    folds = settings.folds or {}
+    pools: dict[str, Pool] = {}
+    for split in settings.counts:
+        pools[split] = read_recordings(recordings, folds[split])
+        if len(pools[split]) < max(KINDS.values()):
+            raise DataError(
+                f"{recordings}: the folds of {split} have {len(pools[split])} categories; a scene needs up to "
+                f"{max(KINDS.values())}, so name more folds"
+            )
+    return pools
+
+
+def _plan(settings: Settings, split: str, number: int, pool: Pool) -> Scene:
+    seed = (settings.seed, CLOTHO_SPLITS.index(cast(Split, split)), number)
+    kind = list(KINDS)[(number - 1) % len(KINDS)]
+    events = draw_events(np.random.default_rng((*seed, 0)), kind, pool)
+    names = [event.name for event in events]
+    rng = np.random.default_rng((*seed, 1))
+    if settings.captions == "noisy":
+        captions = [describe_noisily(rng, names)]
+    else:
+        held_out = 0.0 if split in TEST_SPLITS else settings.held_out
+        captions = describe(rng, kind, names, int(settings.captions), held_out)
+    return Scene(f"{settings.name}_{split}_{number:05d}.wav", split, kind, events, captions, (*seed, 2))
+
+
+def _write_audio(folder: Path, scenes: list[Scene]) -> int:
+    from tqdm import tqdm
+
+    # disable=None: no bar when stderr is not a terminal.
+    for scene in tqdm(scenes, desc=folder.name, unit="clip", disable=None):
+        samples = render(np.random.default_rng(scene.seed), scene.kind, scene.events)
+        with replacing(folder / scene.file_name) as temporary:
+            _write_wav(temporary, samples)
+    return len(scenes)
+
+
+def _write_wav(path: Path, samples: Samples) -> None:
+    """Mono 16-bit PCM; full scale is 1."""
+    with wave.open(str(path), "wb") as file:
+        file.setnchannels(1)
+        file.setsampwidth(2)
+        file.setframerate(SAMPLE_RATE)
+        file.writeframes(np.round(samples * 32767).astype("<i2").tobytes())
+
+
+def _write_tables(out: Path, scenes: Mapping[str, list[Scene]]) -> None:
+    for split, planned in scenes.items():
+        header = ["file_name", *(f"caption_{number}" for number in range(1, len(planned[0].captions) + 1))]
+        rows = [[scene.file_name, *scene.captions] for scene in planned]
+        write_table(out / f"clotho_captions_{split}.csv", header, rows)
+        write_table(out / f"clotho_metadata_{split}.csv", METADATA_COLUMNS, map(_metadata, planned))
+    labels = [
+        (scene.file_name, split, scene.kind, ";".join(event.name for event in scene.events))
+        for split, planned in scenes.items()
+        for scene in planned
+    ]
+    write_table(out / "labels.csv", LABEL_COLUMNS, labels)
+
+
+def _metadata(scene: Scene) -> list[str]:
+    """A row of Clotho's columns; uploaders, licences and pages of several recordings are joined."""
+    recordings = [event.recording for event in scene.events if event.recording]
+
+    def joined(values: list[str]) -> str:
+        return "; ".join(dict.fromkeys(value for value in values if value))
+
+    return [
+        scene.file_name,
+        ";".join(event.name for event in scene.events),
+        "Not found",  # a scene is not a sound of Freesound, even if its parts are
+        joined([recording.url for recording in recordings]),
+        "",
+        joined([recording.author for recording in recordings]),
+        joined([recording.licence for recording in recordings]),
+    ]
+
+
+def _folds(values: list[str] | None) -> dict[str, list[str]]:
+    """Folds by split from "development=1,2,3" and so on. Raises DataError for a fold or split that comes twice."""
+    if values is None:
+        return DEFAULT_FOLDS
+    folds: dict[str, list[str]] = {}
+    for value in values:
+        split, equals, names = value.partition("=")
+        if split not in CLOTHO_SPLITS or not equals or not all(names.split(",")):
+            raise DataError(f"--folds {value}: write it as development=1,2,3 (or validation, evaluation)")
+        if split in folds:
+            raise DataError(f"--folds {value}: {split} comes twice; name a split once")
+        for name in names.split(","):
+            if used := [other for other, taken in {**folds, split: folds.get(split, [])}.items() if name in taken]:
+                raise DataError(
+                    f"--folds {value}: fold {name} is already in {used[0]}; no recording may be in two splits"
+                )
+            folds.setdefault(split, []).append(name)
+    return folds
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("out", type=Path, help="the folder to make; made again with the same arguments it is completed")
+    parser.add_argument("--seed", type=int, required=True, help="another seed, other scenes")
+    for split, count in DEFAULT_COUNTS.items():
+        parser.add_argument(f"--{split}", type=int, default=count, metavar="N", help=f"clips (default: {count})")
+    parser.add_argument(
+        "--captions",
+        choices=["5", "1", "noisy"],
+        default="5",
+        help="a clip: 5, 1, or 1 as uploaders write it (default: 5)",
+    )
+    parser.add_argument(
+        "--heldout-phrasings",
+        type=float,
+        default=0.0,
+        metavar="SHARE",
+        help="share of the wordings that only evaluation uses, 0 to 0.5 (default: 0)",
+    )
+    parser.add_argument("--recordings", type=Path, metavar="FOLDER", help="compose these, in ESC-50's layout")
+    parser.add_argument(
+        "--folds", nargs="+", metavar="SPLIT=FOLDS", help="of the recordings (default: as in the example)"
+    )
+    parser.add_argument("--name", help="the clips' source name (default: the folder's name)")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    counts: dict[str, int] = {split: getattr(arguments, split) for split in CLOTHO_SPLITS if getattr(arguments, split)}
+    folds: dict[str, list[str]] | None = None
+    if arguments.recordings:
+        given = _folds(arguments.folds)
+        if missing := [split for split in counts if split not in given]:
+            raise DataError(f"--folds: no folds for {', '.join(missing)}; name some, or ask for 0 clips")
+        folds = {split: given[split] for split in counts}
+    elif arguments.folds:
+        raise DataError("--folds divides recordings; name their folder by --recordings")
+    settings = Settings(
+        name=check_source(arguments.name or arguments.out.absolute().name),
+        seed=arguments.seed,
+        counts=counts,
+        captions=arguments.captions,
+        held_out=arguments.heldout_phrasings,
+        recordings=content_key(table_path(arguments.recordings)) if arguments.recordings else None,
+        folds=folds,
+    )
+    made = make_scenes(arguments.out, settings, arguments.recordings)
+    total = sum(counts.values())
+    if made:
+        print(f"wrote {arguments.out / 'manifest.jsonl'}: {total} clips, {made} of them made now")
+    else:
+        print(f"{arguments.out / 'manifest.jsonl'}: {total} clips, complete already")
+    return 0

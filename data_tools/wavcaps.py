@@ -1,0 +1,125 @@
+"""One of WavCaps' four parts (AudioSet_SL, BBC, FreeSound, SoundBible) as a manifest.
+
+Mei et al., "WavCaps: A ChatGPT-Assisted Weakly-Labelled Audio Captioning Dataset for Audio-Language Multimodal
+Research", 2023; https://github.com/XinhaoMei/WavCaps. For academic use only, says its README.
+"""
+
+import argparse
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from data_tools.audio import AUDIO_SUFFIXES, AudioError, audio_seconds
+from data_tools.errors import DataError
+from data_tools.files import read_text
+from data_tools.manifest import Clip, check_caption, write_manifest
+from data_tools.names import audio_names, check_source
+
+# How FreeSound items, and only they, link to their page. The ids of other parts are numbers too.
+_FREESOUND_LINK = re.compile(r"freesound\.org/|^/people/[^/]+/sounds/\d+")
+
+
+def read_wavcaps(path: Path, audio: Path, source: str, keep_missing: bool = False) -> tuple[list[Clip], int]:
+    """Clips of a WavCaps JSON file in its order, and how many items have no audio in the folder.
+
+    path: {"num_captions_per_audio": 1, "data": [{"id", "caption", ...}]}.
+    audio: the folder with the audio files, named as the item's `audio` says or by its id (`<id>.flac` as distributed;
+    AudioSet ids end in .wav themselves).
+    source: the clips' source name; the parts reuse each other's numbers, so each needs its own.
+    keep_missing: list items without audio too, with the published duration; else they are left out.
+    Raises DataError for a missing file or folder, other JSON, bad items and captions, and when no clip is left.
+    """
+    if not audio.is_dir():
+        raise DataError(f"{audio}: no such folder; name the folder that holds the audio by --audio")
+    present = set(audio_names(audio))
+    clips = []
+    missing = 0
+    for number, item in enumerate(_items(path), 1):
+        where = f"{path}, item {number}"
+        item_id, caption = item.get("id"), item.get("caption")
+        if not isinstance(item_id, str) or not item_id.strip():
+            raise DataError(f"{where}: no id, which is a text such as '180913'")
+        if not isinstance(caption, str):
+            raise DataError(f"{where}: no caption, which is one text")
+        check_caption(caption, where)
+        names = _names(item_id, item.get("audio"))
+        name = next((name for name in names if name in present), None)
+        missing += name is None
+        if name or keep_missing:
+            try:
+                clips.append(_clip(item, audio, name, names[-1], source))
+            except ValidationError as error:
+                problem = error.errors(include_url=False)[0]
+                raise DataError(f"{where}: {problem['loc'][0]}: {problem['msg']}") from None
+    if not clips:
+        raise DataError(
+            f"{audio}: no audio of {path.name}, such as {names[-1]}; "
+            "name the right folder by --audio, or list all items by --keep-missing"
+        )
+    return clips, missing
+
+
+def _items(path: Path) -> list[dict[str, Any]]:
+    try:
+        content = json.loads(read_text(path))
+    except ValueError as error:
+        if isinstance(error, DataError):
+            raise
+        raise DataError(f"{path}: not JSON ({error})") from None
+    items = content.get("data") if isinstance(content, dict) else None
+    if not isinstance(items, list) or not items or not all(isinstance(item, dict) for item in items):
+        raise DataError(f"{path}: not a WavCaps file, which is {{'num_captions_per_audio': 1, 'data': [items]}}")
+    return items
+
+
+def _names(item_id: str, audio: object) -> list[str]:
+    """File names an item may have, the one it is distributed under last."""
+    stem = item_id.removesuffix(".wav")
+    names = [f"{stem}{suffix}" for suffix in AUDIO_SUFFIXES if suffix != ".flac"] + [f"{stem}.flac"]
+    if isinstance(audio, str) and audio.lower().endswith(AUDIO_SUFFIXES):  # the published files say "wav_path"
+        names.insert(0, Path(audio).name)
+    return names
+
+
+def _clip(item: dict[str, Any], folder: Path, found: str | None, expected: str, source: str) -> Clip:
+    name = found or expected
+    seconds = item.get("duration")
+    if found:
+        try:
+            seconds = audio_seconds(folder / found)
+        except AudioError:
+            seconds = None  # `check` names corrupt files
+    on_freesound = any(_FREESOUND_LINK.search(str(item.get(key, ""))) for key in ("download_link", "href"))
+    return Clip(
+        id=f"{source}/train/{name}",
+        file_name=name,
+        path=str(folder.absolute() / name),
+        seconds=seconds,
+        captions=[item["caption"]],
+        source=source,
+        split="train",
+        freesound_id=item["id"] if on_freesound else None,
+        licence=None,
+        uploader=item.get("author") or None,
+    )
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("json", type=Path, help="the part's JSON file, such as fsd_final.json")
+    parser.add_argument("--audio", type=Path, required=True, help="the folder with the part's audio files")
+    parser.add_argument("--name", help="the clips' source name (default: the JSON file's name without .json)")
+    parser.add_argument("--keep-missing", action="store_true", help="list items whose audio is missing too")
+    parser.add_argument("--out", type=Path, required=True, help="the manifest to write (.jsonl)")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    source = check_source(arguments.name or arguments.json.stem)
+    clips, missing = read_wavcaps(arguments.json, arguments.audio, source, arguments.keep_missing)
+    write_manifest(arguments.out, clips)
+    freesound = sum(clip.freesound_id is not None for clip in clips)
+    print(f"audio of {missing} items is missing")
+    print(f"wrote {arguments.out}: {len(clips)} clips, {freesound} with a Freesound id")
+    return 0

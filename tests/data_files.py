@@ -1,0 +1,64 @@
+"""Small data sets on disk, what the door and `check` say about them, and words to look for."""
+
+import csv
+import struct
+from pathlib import Path
+
+import pytest
+
+from data_tools.__main__ import main
+from data_tools.captions import not_held_out, phrasings
+from data_tools.check import KINDS, check_clips
+from data_tools.manifest import read_manifest
+
+
+def rows(path: Path, encoding: str = "utf-8") -> list[dict[str, str]]:
+    with path.open(encoding=encoding, newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def write_rows(path: Path, header: list[str], values: list[list[str]], encoding: str = "utf-8") -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("w", encoding=encoding, newline="") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(header)
+        writer.writerows(values)
+
+
+def write_wav(path: Path, content: int) -> None:
+    """Ten milliseconds that no other content number has."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    header = struct.pack(
+        "<4sI4s4sIHHIIHH4sI", b"RIFF", 356, b"WAVE", b"fmt ", 16, 1, 1, 16000, 32000, 2, 16, b"data", 320
+    )
+    path.write_bytes(header + content.to_bytes(320, "little"))
+
+
+def failure(capsys: pytest.CaptureFixture[str], *argv: object) -> str:
+    """The one line that a failing command prints."""
+    capsys.readouterr()
+    assert main([str(value) for value in argv]) == 1
+    captured = capsys.readouterr()
+    assert captured.err.startswith("error: ")
+    assert captured.err.count("\n") == 1
+    return captured.err
+
+
+def findings(manifest: Path) -> dict[str, dict[str, list[str]]]:
+    """Clip ids by kind and key."""
+    found: dict[str, dict[str, list[str]]] = {kind: {} for kind in KINDS}
+    for finding in check_clips(read_manifest(manifest)):
+        found[finding.kind].setdefault(finding.key, []).extend(clip.id for clip in finding.clips)
+    return found
+
+
+def small_clotho(root: Path, names: list[str], on_disk: list[str], split: str = "development") -> Path:
+    captions = [[name, f"sound {number}", f"noise {number}"] for number, name in enumerate(names)]
+    write_rows(root / f"clotho_captions_{split}.csv", ["file_name", "caption_1", "caption_2"], captions)
+    for number, name in enumerate(on_disk):
+        write_wav(root / split / name, number)
+    return root
+
+
+def wordings(name: str, share: float = 0.0) -> list[str]:
+    return [text for pair in not_held_out(phrasings(name), share) for text in pair]

@@ -1,0 +1,158 @@
+"""Audio files: any rate and channel count is read, everything broken is refused in one sentence."""
+
+import struct
+from pathlib import Path
+
+import numpy as np
+import pytest
+import soundfile
+
+from data_tools.audio import AudioError, audio_seconds, check_audio, content_key, read_audio
+
+RATE = 16_000
+TONE = (0.5 * np.sin(2 * np.pi * 440 * np.arange(RATE) / RATE)).astype(np.float32)
+
+
+@pytest.fixture
+def wav(tmp_path: Path) -> Path:
+    path = tmp_path / "tone.wav"
+    soundfile.write(path, TONE, RATE, subtype="FLOAT")
+    return path
+
+
+def test_same_rate_mono_comes_back_exactly(wav: Path) -> None:
+    samples = read_audio(wav, RATE)
+    assert samples.dtype == np.float32
+    np.testing.assert_array_equal(samples, TONE)
+    assert audio_seconds(wav) == 1.0
+    check_audio(wav)
+
+
+def test_channels_are_averaged(tmp_path: Path) -> None:
+    channels = np.stack([TONE, -TONE, TONE, TONE, 0 * TONE, 0 * TONE, 0 * TONE, 0 * TONE], axis=1)
+    soundfile.write(tmp_path / "eight.wav", channels, RATE, subtype="FLOAT")
+    np.testing.assert_allclose(read_audio(tmp_path / "eight.wav", RATE), TONE / 4, atol=1e-7)
+
+
+@pytest.mark.parametrize("rate", [8_000, 22_050, 44_100, 192_000])
+def test_other_rates_are_resampled(tmp_path: Path, rate: int) -> None:
+    tone = 0.5 * np.sin(2 * np.pi * 440 * np.arange(rate) / rate)
+    soundfile.write(tmp_path / "x.wav", tone, rate, subtype="FLOAT")
+    samples = read_audio(tmp_path / "x.wav", RATE)
+    assert samples.shape == (RATE,)
+    assert samples.dtype == np.float32
+    np.testing.assert_allclose(samples[2000:-2000], TONE[2000:-2000], atol=2e-3)
+
+
+def test_frequencies_above_the_new_rate_are_removed(tmp_path: Path) -> None:
+    tone = np.sin(2 * np.pi * 10_000 * np.arange(48_000) / 48_000)
+    soundfile.write(tmp_path / "x.wav", tone, 48_000, subtype="FLOAT")
+    assert np.abs(read_audio(tmp_path / "x.wav", RATE)[1000:-1000]).max() < 1e-3
+
+
+@pytest.mark.parametrize("rate", [8_000, 16_000, 192_000])
+def test_one_sample_is_audio(tmp_path: Path, rate: int) -> None:
+    soundfile.write(tmp_path / "x.wav", np.array([0.5], np.float32), rate, subtype="FLOAT")
+    samples = read_audio(tmp_path / "x.wav", RATE)
+    assert len(samples) == max(1, RATE // rate)
+    assert samples.dtype == np.float32
+    assert audio_seconds(tmp_path / "x.wav") == 1 / rate
+
+
+@pytest.mark.parametrize("suffix", ["flac", "ogg", "mp3", "aiff"])
+def test_other_formats(tmp_path: Path, suffix: str) -> None:
+    soundfile.write(tmp_path / f"x.{suffix}", TONE, RATE)
+    assert read_audio(tmp_path / f"x.{suffix}", RATE).shape == TONE.shape
+    assert audio_seconds(tmp_path / f"x.{suffix}") == 1.0
+
+
+def broken(path: Path, kind: str) -> None:
+    """Make path a broken audio file of a kind."""
+    with_nan = TONE.copy()
+    with_nan[99] = np.inf if kind == "infinite" else np.nan
+    if kind in ("nan", "infinite"):
+        soundfile.write(path, with_nan, RATE, subtype="FLOAT", format="WAV")
+    elif kind == "no samples":
+        soundfile.write(path, TONE[:0], RATE, format="WAV")
+    elif kind == "zero bytes":
+        path.write_bytes(b"")
+    elif kind == "text":
+        path.write_text("<html>404 Not Found</html>" * 50)
+    elif kind == "header only":
+        path.write_bytes(b"RIFF\x24\x7d\x00\x00WAVEfmt ")
+    elif kind == "flac without length":
+        soundfile.write(path, TONE, RATE, format="FLAC")
+        data = bytearray(path.read_bytes())
+        data[21:26] = bytes([data[21] & 0xF0, 0, 0, 0, 0])  # STREAMINFO's 36-bit number of samples
+        path.write_bytes(data)
+    else:
+        container = kind.removeprefix("half of a ")
+        soundfile.write(path, TONE, RATE, format=container)
+        path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+
+
+@pytest.mark.parametrize(
+    ("kind", "message"),
+    [
+        ("zero bytes", r"the file is empty \(0 bytes\)"),
+        ("no samples", "has no samples"),
+        ("text", "cannot be decoded"),
+        ("header only", "cannot be decoded"),
+        ("half of a WAV", "truncated, the header promises 32000 bytes of sound and 15978 are there"),
+        ("half of a AIFF", "truncated, the header promises"),
+        ("half of a FLAC", "truncated|cannot be decoded"),
+        ("half of a MP3", "truncated"),
+        ("flac without length", "states no length"),
+        ("nan", "has NaN or infinite samples"),
+        ("infinite", "has NaN or infinite samples"),
+    ],
+)
+def test_broken_audio_is_refused(tmp_path: Path, kind: str, message: str) -> None:
+    path = tmp_path / "x.audio"
+    broken(path, kind)
+    for read in (lambda: read_audio(path, RATE), lambda: check_audio(path)):
+        with pytest.raises(AudioError, match=message) as caught:
+            read()
+        assert str(caught.value).startswith(f"{path}: ")
+        assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("kind", ["zero bytes", "no samples", "text", "header only", "half of a WAV"])
+def test_headers_alone_show_what_is_broken(tmp_path: Path, kind: str) -> None:
+    broken(tmp_path / "x.wav", kind)
+    with pytest.raises(AudioError):
+        audio_seconds(tmp_path / "x.wav")
+
+
+def test_missing_files_and_folders_are_refused(tmp_path: Path) -> None:
+    for read in (lambda path: read_audio(path, RATE), audio_seconds, check_audio, content_key):
+        with pytest.raises(AudioError, match="no such file"):
+            read(tmp_path / "none.wav")
+        with pytest.raises(AudioError, match="no such file"):
+            read(tmp_path)
+
+
+@pytest.mark.parametrize("size", [0x7FFFFFFF, 0xFFFFFFFF])
+def test_streamed_wav_without_size_is_read_to_its_end(wav: Path, size: int) -> None:
+    data = bytearray(wav.read_bytes())
+    at = data.index(b"data") + 4
+    data[at : at + 4] = struct.pack("<I", size)
+    wav.write_bytes(data)
+    np.testing.assert_array_equal(read_audio(wav, RATE), TONE)
+
+
+def test_wav_with_odd_chunk_before_and_after_the_sound(tmp_path: Path) -> None:
+    soundfile.write(tmp_path / "x.wav", TONE, RATE, subtype="PCM_16")
+    data = (tmp_path / "x.wav").read_bytes()
+    at = data.index(b"data")
+    odd = b"note" + struct.pack("<I", 3) + b"abc\0"
+    (tmp_path / "y.wav").write_bytes(data[:at] + odd + data[at:] + odd)
+    np.testing.assert_array_equal(read_audio(tmp_path / "y.wav", RATE), read_audio(tmp_path / "x.wav", RATE))
+    (tmp_path / "y.wav").write_bytes(data[:at] + odd + data[at:-100])
+    with pytest.raises(AudioError, match="truncated"):
+        read_audio(tmp_path / "y.wav", RATE)
+
+
+def test_content_key_is_of_the_bytes(tmp_path: Path) -> None:
+    (tmp_path / "a").write_bytes(b"abc")
+    assert content_key(tmp_path / "a") == "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"

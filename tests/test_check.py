@@ -1,0 +1,144 @@
+"""`check` separates every kind of finding; the door helps, and tells every error in one sentence."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import soundfile
+from data_files import failure, findings, rows, small_clotho, write_rows, write_wav
+
+from data_tools.__main__ import VERBS, main
+
+
+def test_corrupt_audio_is_counted_by_the_reader_and_named_by_check(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    root = small_clotho(tmp_path, ["a.wav", "b.wav", "c.wav", "d.wav"], ["a.wav", "b.wav", "c.wav"])
+    (root / "development" / "b.wav").write_text("<html>")
+    whole = (root / "development" / "c.wav").read_bytes()
+    (root / "development" / "c.wav").write_bytes(whole[:-50])
+    assert main(["clotho", str(root), "--out", str(root / "m.jsonl"), "--splits", "development"]) == 0
+    printed = capsys.readouterr().out
+    assert "1 without audio" in printed
+    assert "2 with unreadable audio" in printed
+    assert main(["check", str(root / "m.jsonl"), "--list", str(root / "list.csv")]) == 1
+    printed = capsys.readouterr().out
+    assert "      1  missing audio files" in printed
+    assert "      2  corrupt audio files" in printed
+    assert "  truncated, the header promises 320 bytes of sound and 270 are there" in printed
+    listed = rows(root / "list.csv")
+    assert [(row["finding"], row["clip_id"].split("/")[-1]) for row in listed] == [
+        ("missing audio files", "d.wav"),
+        ("corrupt audio files", "b.wav"),
+        ("corrupt audio files", "c.wav"),
+    ]
+    assert listed[0]["path"] == str(root / "development" / "d.wav")
+
+
+def test_only_decoding_finds_bad_samples(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    root = small_clotho(tmp_path, ["a.wav", "b.wav"], ["a.wav"])
+    soundfile.write(root / "development" / "b.wav", np.full(160, np.nan), 16_000, subtype="FLOAT")
+    assert main(["clotho", str(root), "--out", str(root / "m.jsonl"), "--splits", "development"]) == 0
+    assert main(["check", str(root / "m.jsonl"), "--quick"]) == 0
+    assert main(["check", str(root / "m.jsonl")]) == 1
+    assert "has NaN or infinite samples; export the file again: clotho/development/b.wav" in capsys.readouterr().out
+
+
+def test_check_separates_every_kind_by_hand(tmp_path: Path) -> None:
+    for split, count in (("development", 5), ("evaluation", 3)):
+        captions = [[f"{split[0]}{n}.wav", "a dog" if n == 0 else f"{split} {n}"] for n in range(count)]
+        write_rows(tmp_path / f"clotho_captions_{split}.csv", ["file_name", "caption_1"], captions)
+        for n in range(count):
+            write_wav(tmp_path / split / f"{split[0]}{n}.wav", n if split == "development" else 100 + n)
+    write_wav(tmp_path / "development" / "d2.wav", 1)  # as d1.wav
+    write_wav(tmp_path / "evaluation" / "e2.wav", 4)  # as d4.wav
+    manifest = tmp_path / "m.jsonl"
+    assert main(["clotho", str(tmp_path), "--out", str(manifest), "--splits", "development", "evaluation"]) == 0
+    lines = manifest.read_text().splitlines()
+    silent = json.loads(lines[3]) | {"captions": []}
+    manifest.write_text("\n".join([*lines[:3], json.dumps(silent), *lines[4:]]) + "\n")
+    found = {kind: sorted(map(sorted, groups.values())) for kind, groups in findings(manifest).items()}
+    dev, evaluation = "clotho/development/d", "clotho/evaluation/e"
+    assert found == {
+        "missing audio files": [],
+        "corrupt audio files": [],
+        "duplicate ids": [],
+        "same audio content inside a split": [[f"{dev}1.wav", f"{dev}2.wav"]],
+        "same audio content across splits": [[f"{dev}4.wav", f"{evaluation}2.wav"]],
+        "same Freesound id across splits": [],
+        "same file name across splits": [],
+        "captions shared by different clips": [[f"{dev}0.wav", f"{evaluation}0.wav"]],
+        "clips without captions": [[f"{dev}3.wav"]],
+    }
+
+
+def test_duplicate_ids_fail_in_one_manifest_and_in_two(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    root = small_clotho(tmp_path, ["a.wav", "b.wav"], ["a.wav", "b.wav"])
+    manifest = root / "m.jsonl"
+    assert main(["clotho", str(root), "--out", str(manifest), "--splits", "development"]) == 0
+    assert main(["check", str(manifest)]) == 0
+    assert main(["check", str(manifest), str(manifest)]) == 1
+    printed = capsys.readouterr().out
+    assert "      2  duplicate ids" in printed
+    assert printed.count("      0  captions shared by different clips") == 2
+    manifest.write_text(manifest.read_text() * 2)
+    assert main(["check", "--quick", str(manifest)]) == 1
+    assert "already on line 1" in failure(capsys, "queries", manifest, "--out", tmp_path / "q.jsonl")
+
+
+def test_long_lists_are_cut_at_ten(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    root = small_clotho(tmp_path, [f"{n}.wav" for n in range(23)], [])
+    assert main(["clotho", str(root), "--out", str(root / "m.jsonl"), "--splits", "development"]) == 0
+    assert main(["check", str(root / "m.jsonl")]) == 1
+    printed = capsys.readouterr()
+    assert printed.out.count("clotho/development/") == 10
+    assert "and 13 more" in printed.out
+    assert printed.err == ""  # no progress bar where nobody watches
+
+
+# The door
+
+
+@pytest.mark.parametrize("verb", sorted(VERBS))
+def test_every_verb_helps_with_an_example(verb: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([verb, "--help"]) == 0
+    printed = capsys.readouterr().out
+    assert f"example:\n  python -m data_tools {verb} " in printed
+
+
+@pytest.mark.parametrize("argv", [[], ["nonsense"], ["clotho"], ["check", "--nonsense"], ["blind", "a", "--ou", "b"]])
+def test_wrong_usage_exits_2(argv: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(argv) == 2
+    assert "usage: python -m data_tools" in capsys.readouterr().err
+
+
+def test_operating_system_errors_are_one_sentence(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    root = small_clotho(tmp_path, ["a.wav"], ["a.wav"])
+    argv = ("clotho", root, "--splits", "development", "--out")
+    (tmp_path / "folder").mkdir()
+    assert failure(capsys, *argv, tmp_path / "folder") == f"error: {tmp_path / 'folder'}: Is a directory\n"
+    told = failure(capsys, *argv, tmp_path / "clotho_captions_development.csv" / "m.jsonl")
+    assert str(tmp_path / "clotho_captions_development.csv") in told
+
+
+def test_interrupt_is_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def interrupted(folder: Path) -> list[str]:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("data_tools.blind.audio_names", interrupted)
+    assert main(["blind", str(tmp_path), "--out", str(tmp_path / "b.jsonl")]) == 130
+    assert capsys.readouterr().err == "interrupted\n"
+
+
+def test_the_door_imports_only_what_a_verb_needs(root: Path) -> None:
+    code = (
+        "import sys; from data_tools.__main__ import main; main(['--help']); main(['blind', '--help']);"
+        "heavy = {'torch', 'pandas', 'scipy', 'soxr', 'soundfile', 'system', 'submission'} & set(sys.modules);"
+        "assert not heavy, heavy"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, cwd=root, stdout=subprocess.DEVNULL)

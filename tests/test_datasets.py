@@ -1,0 +1,381 @@
+"""Readers of published data sets, on real captions and generated audio."""
+
+import json
+import os
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+import soundfile
+from data_files import failure, findings, rows, small_clotho, write_rows, write_wav
+
+from data_tools.__main__ import main
+from data_tools.manifest import read_manifest, read_queries
+from data_tools.names import match_names
+
+COUNTS = {"development": 3839, "validation": 1045, "evaluation": 1045}
+PUBLISHED = ["file_name", "keywords", "sound_id", "sound_link", "start_end_samples", "manufacturer", "license"]
+
+
+@pytest.fixture(scope="module")
+def published(shared: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Clotho v2.1 as published: real tables, metadata in ISO-8859-1, every clip with its own ten milliseconds."""
+    root = tmp_path_factory.mktemp("clotho")
+    content = 0
+    for split in COUNTS:
+        table = shared / "data" / "clotho" / f"clotho_captions_{split}.csv"
+        (root / table.name).write_bytes(table.read_bytes())
+        metadata = rows(shared / "data" / "clotho" / f"{split}_audio_metadata.csv")
+        # The copy lost one uploader's letter when it was turned into UTF-8.
+        values = [[row[column].replace("\ufffd", "Á") for column in PUBLISHED] for row in metadata]
+        write_rows(root / f"clotho_metadata_{split}.csv", PUBLISHED, values, "iso-8859-1")
+        for row in metadata:
+            content += 1
+            write_wav(root / split / row["file_name"], content)
+    return root
+
+
+@pytest.fixture(scope="module")
+def manifest(published: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("manifests") / "clotho.jsonl"
+    assert main(["clotho", str(published), "--out", str(path)]) == 0
+    return path
+
+
+def test_all_of_clotho_byte_for_byte(shared: Path, published: Path, manifest: Path) -> None:
+    clips = read_manifest(manifest)
+    assert len(clips) == 5929
+    for split, count in COUNTS.items():
+        ours = [clip for clip in clips if clip.split == split]
+        captions = rows(shared / "data" / "clotho" / f"clotho_captions_{split}.csv")
+        metadata = {row["file_name"]: row for row in rows(shared / "data" / "clotho" / f"{split}_audio_metadata.csv")}
+        assert len(ours) == count
+        assert [clip.file_name for clip in ours] == [row["file_name"] for row in captions]
+        assert [clip.captions for clip in ours] == [[row[f"caption_{n}"] for n in range(1, 6)] for row in captions]
+        assert sorted(clip.file_name for clip in ours) == sorted(os.listdir(published / split))
+        for clip in ours:
+            facts = metadata[clip.file_name]
+            assert clip.id == f"clotho/{split}/{clip.file_name}"
+            assert clip.freesound_id == (None if facts["sound_id"] == "Not found" else facts["sound_id"])
+            assert clip.licence == facts["license"]
+            assert clip.seconds == 0.01
+            assert Path(clip.path).is_file()
+            assert clip.uploader == facts["manufacturer"].replace("\ufffd", "Á")
+    without = [sum(clip.freesound_id is None for clip in clips if clip.split == split) for split in COUNTS]
+    assert without == [8, 6, 5]
+    assert {" typical neighborhood in Porto.wav", " Ambience Birds.wav"} <= {clip.file_name for clip in clips}
+    assert "Oscar de Ávila" in {clip.uploader for clip in clips}
+
+
+def test_utf8_metadata_with_more_columns(shared: Path, published: Path, manifest: Path, tmp_path: Path) -> None:
+    for split in COUNTS:
+        (tmp_path / "clotho_csv_files").mkdir(exist_ok=True)
+        source = shared / "data" / "clotho"
+        for name, target in (("clotho_captions_{}", "clotho_captions_{}"), ("{}_audio_metadata", "clotho_metadata_{}")):
+            text = (source / f"{name.format(split)}.csv").read_bytes()
+            (tmp_path / "clotho_csv_files" / f"{target.format(split)}.csv").write_bytes(text)
+    (tmp_path / "clotho_audio_files").symlink_to(published)
+    assert main(["clotho", str(tmp_path), "--out", str(tmp_path / "m.jsonl")]) == 0
+    theirs = {clip.id: clip for clip in read_manifest(manifest)}
+    ours = read_manifest(tmp_path / "m.jsonl")
+    assert len(ours) == 5929
+    assert all(clip.seconds == 0.01 and clip.freesound_id == theirs[clip.id].freesound_id for clip in ours)
+
+
+def test_check_finds_clothos_own_overlaps(manifest: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    found = findings(manifest)
+    splits = {
+        key: {clip_id.split("/")[1] for clip_id in ids} for key, ids in found["same Freesound id across splits"].items()
+    }
+    assert splits == {
+        "86163": {"development", "validation"},
+        "130603": {"development", "validation"},
+        "137692": {"development", "evaluation"},
+        "66304": {"validation", "evaluation"},
+        "86161": {"validation", "evaluation"},
+    }
+    assert len(found["same file name across splits"]) == 4
+    assert "FREEZER_DOOR_OPEN_CLOSE.wav" in found["same file name across splits"]
+    development = [
+        ids
+        for ids in found["captions shared by different clips"].values()
+        if sum(clip_id.startswith("clotho/development/") for clip_id in ids) > 1
+    ]
+    assert len(development) == 16
+    for kind in ("missing audio files", "corrupt audio files", "duplicate ids", "clips without captions"):
+        assert not found[kind]
+    assert not found["same audio content inside a split"]
+    assert not found["same audio content across splits"]
+    assert main(["check", str(manifest), "--quick"]) == 0
+    printed = capsys.readouterr().out
+    assert "      5  same Freesound id across splits" in printed
+    assert "      -  same audio content across splits" in printed
+    assert "137692: clotho/development/FREEZER_DOOR_OPEN_CLOSE.wav | clotho/evaluation/FREEZER" in printed
+
+
+def test_names_on_disk_that_differ_in_blanks_or_colons(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    names = [" a.wav", "b .wav", "c.wav", "w : x.wav", "y_z.wav", "gone.wav"]
+    root = small_clotho(tmp_path, names, ["a.wav", "b.wav", " c.wav", "w_x.wav", "y_z.wav"])
+    assert main(["clotho", str(root), "--out", str(root / "m.jsonl"), "--splits", "development"]) == 0
+    clips = read_manifest(root / "m.jsonl")
+    assert [clip.file_name for clip in clips] == ["a.wav", "b.wav", " c.wav", "w_x.wav", "y_z.wav", "gone.wav"]
+    assert [clip.seconds for clip in clips] == [0.01] * 5 + [None]
+    assert [clip.captions[0] for clip in clips] == [f"sound {n}" for n in range(6)]
+    assert clips[0].freesound_id is None
+    printed = capsys.readouterr().out
+    assert "6 clips, 12 captions, 5 with audio, 1 without audio" in printed
+    assert "4 named as on disk" in printed
+    assert "6 without metadata" in printed
+
+
+def test_match_names_by_hand() -> None:
+    assert match_names(["a.wav", " a.wav"], ["a.wav", "  a.wav"]) == {"a.wav": "a.wav", " a.wav": "  a.wav"}
+    assert match_names(["a.wav", " a.wav"], ["a.wav"]) == {"a.wav": "a.wav"}
+    assert match_names([" a.wav", "  a.wav"], ["a.wav"]) == {}  # which of the two is it?
+    assert match_names(["a.wav"], [" a.wav", "a .wav"]) == {}
+    blind = {
+        "raindrops on metal: police background.wav": "raindrops on metal_police background.wav",
+        "Intersection Wet : Metro Pass.wav": "Intersection Wet_Metro Pass.wav",
+        "Kitchen Roomtone w: Dripping Faucet_1-2.wav": "Kitchen Roomtone w_Dripping Faucet_1-2.wav",
+    }
+    assert match_names(blind, blind.values()) == blind
+
+
+CAPTIONS, METADATA = "clotho_captions_development.csv", "clotho_metadata_development.csv"
+META_HEADER = ",".join(PUBLISHED)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        (CAPTIONS, b"", "the file is empty"),
+        (CAPTIONS, b"file_name,caption_1\n", "a header and no rows"),
+        (CAPTIONS, b"name,caption_1\na.wav,dog\n", "no column file_name; the first line has name, caption_1"),
+        (CAPTIONS, b"file_name,caption_1,caption_3\na.wav,dog,cat\n", "without a gap"),
+        (CAPTIONS, b"file_name,caption_1\na.wav,\n", "line 2, caption_1: the caption is empty"),
+        (CAPTIONS, b"file_name,caption_1\na.wav," + b"dog " * 2000 + b"\n", "line 2, caption_1: the caption has 2000"),
+        (CAPTIONS, b"file_name,caption_1\na.wav,ch\xe8vre\n", "line 2: not UTF-8"),
+        (CAPTIONS, b"file_name,caption_1\na.wav,dog\na.wav,cat\n", "line 3: the file name 'a.wav' comes twice"),
+        (CAPTIONS, b"file_name,caption_1\n ,dog\n", "line 2: the file name is empty"),
+        (CAPTIONS, b"file_name,caption_1\na.wav,dog,cat\n", "line 2: 3 values for 2 columns"),
+        (METADATA, b"file_name,sound_id\na.wav,7\n", "no column keywords, sound_link"),
+        (METADATA, f"{META_HEADER}\na.wav,k,x7,l,,me,CC0\n".encode(), "the sound_id 'x7' is neither a number"),
+        (METADATA, f"{META_HEADER}\na.wav,k,7,l,,me,CC0\na.wav,k,7,l,,me,CC0\n".encode(), "line 3: .* comes twice"),
+    ],
+)
+def test_bad_clotho_tables(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str, content: bytes, message: str
+) -> None:
+    small_clotho(tmp_path, ["a.wav"], ["a.wav"])
+    (tmp_path / name).write_bytes(content)
+    told = failure(capsys, "clotho", tmp_path, "--out", tmp_path / "m.jsonl", "--splits", "development")
+    assert re.search(message, told)
+    assert name in told
+    assert not (tmp_path / "m.jsonl").exists()
+
+
+def test_missing_split_and_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    small_clotho(tmp_path, ["a.wav"], ["a.wav"])
+    assert "clotho_captions_validation.csv: no such file" in failure(capsys, "clotho", tmp_path, "--out", "m.jsonl")
+    assert "no such file" in failure(capsys, "clotho", tmp_path / "none", "--out", "m.jsonl")
+
+
+# Blind sets and queries
+
+
+def test_blind_folder_names_as_on_disk(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    names = [" b.wav", "a: b.WAV", "c&#39;d.aiff", "zz.wav"]
+    for number, name in enumerate(names):
+        write_wav(tmp_path / "test" / name, number)
+    (tmp_path / "test" / "zz.wav").write_bytes(b"junk")
+    (tmp_path / "test" / "._a.wav").write_bytes(b"junk")
+    (tmp_path / "test" / "readme.txt").write_text("hello")
+    (tmp_path / "test" / "folder.wav").mkdir()
+    assert main(["blind", str(tmp_path / "test"), "--out", str(tmp_path / "b.jsonl")]) == 0
+    clips = read_manifest(tmp_path / "b.jsonl")
+    assert [clip.file_name for clip in clips] == names
+    assert [clip.seconds for clip in clips] == [0.01, 0.01, 0.01, None]
+    assert {(clip.split, clip.source, tuple(clip.captions)) for clip in clips} == {("blind", "blind", ())}
+    assert clips[0].id == "blind/blind/ b.wav"
+    assert "4 clips, 1 with unreadable audio" in capsys.readouterr().out
+    assert not findings(tmp_path / "b.jsonl")["clips without captions"]
+
+
+def test_bad_blind_folders(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert "no such folder" in failure(capsys, "blind", tmp_path / "none", "--out", tmp_path / "b.jsonl")
+    assert "no audio files in this folder" in failure(capsys, "blind", tmp_path, "--out", tmp_path / "b.jsonl")
+    write_wav(tmp_path / "a.wav", 1)
+    assert "may only have letters" in failure(capsys, "blind", tmp_path, "--name", "a/b", "--out", tmp_path / "b.jsonl")
+    (tmp_path / os.fsdecode(b"caf\xe9.wav")).write_bytes(b"x")
+    assert r"'caf\udce9.wav' is not UTF-8" in failure(capsys, "blind", tmp_path, "--out", tmp_path / "b.jsonl")
+    assert "is not UTF-8" in failure(capsys, "blind", tmp_path / os.fsdecode(b"caf\xe9"), "--out", tmp_path / "b.jsonl")
+
+
+def test_queries_of_manifests_and_csv_files(
+    shared: Path, manifest: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "q.jsonl"
+    assert main(["queries", str(manifest), "--split", "evaluation", "--out", str(out)]) == 0
+    assert "5225 queries, 5225 with known relevant clips" in capsys.readouterr().out
+    first = read_queries(out)[0]
+    assert (first.id, first.relevant) == ("clotho/evaluation/Santa Motor.wav#1", ["clotho/evaluation/Santa Motor.wav"])
+    assert main(["queries", str(manifest), "--out", str(out)]) == 0
+    assert len(read_queries(out)) == 5 * 5929
+    (tmp_path / "retrieval_captions.csv").write_text('caption\nA dog barks.\n"Rain, wind"\n')
+    assert main(["queries", str(tmp_path / "retrieval_captions.csv"), "--out", str(out)]) == 0
+    assert [(query.id, query.text, query.relevant) for query in read_queries(out)] == [
+        ("1", "A dog barks.", None),
+        ("2", "Rain, wind", None),
+    ]
+    table = shared / "data" / "clotho" / "clotho_captions_evaluation.csv"
+    assert "leave out --split" in failure(capsys, "queries", table, "--split", "evaluation", "--out", out)
+    assert "no captions in the split blind" in failure(capsys, "queries", manifest, "--split", "blind", "--out", out)
+
+
+# AudioCaps
+
+
+def test_real_audiocaps_counts(shared: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    source, out = shared / "data" / "audiocaps", tmp_path / "m.jsonl"
+    assert main(["audiocaps", str(source), "--keep-missing", "--out", str(out)]) == 0
+    printed = capsys.readouterr().out
+    assert "train: 49838 clips, 49838 captions published; audio of 0 found, of 49838 missing" in printed
+    assert "val: 495 clips, 2475 captions published" in printed
+    assert "test: 975 clips, 4875 captions published" in printed
+    clips = read_manifest(out)
+    assert {(clip.split, len(clip.captions)) for clip in clips} == {("train", 1), ("val", 5), ("test", 5)}
+    captions = sorted(row["caption"] for split in ("train", "val", "test") for row in rows(source / f"{split}.csv"))
+    assert sorted(caption for clip in clips for caption in clip.captions) == captions
+    assert clips[0].id == "audiocaps/train/r1nicOVtvkQ_130.wav"
+    assert "list all clips by --keep-missing" in failure(capsys, "audiocaps", source, "--out", out)
+
+
+AUDIOCAPS = "audiocap_id,youtube_id,start_time,caption\n"
+
+
+@pytest.fixture
+def audiocaps(tmp_path: Path) -> Path:
+    (tmp_path / "test.csv").write_text(
+        AUDIOCAPS + "1,-aB,30,one\n2,Yx_,0,uno\n3,-aB,30,two\n4,gone,5,x\n5,-aB,90,late\n"
+    )
+    return tmp_path
+
+
+def test_audiocaps_finds_peers_names_and_groups_captions(audiocaps: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    soundfile.write(audiocaps / "a.flac", np.zeros(160), 16_000)
+    (audiocaps / "test").mkdir()
+    (audiocaps / "a.flac").rename(audiocaps / "test" / "-aB_30.flac")
+    write_wav(audiocaps / "YYx_.wav", 1)
+    assert main(["audiocaps", str(audiocaps), "--splits", "test", "--out", str(audiocaps / "m.jsonl")]) == 0
+    assert "test: 4 clips, 5 captions published; audio of 2 found, of 2 missing" in capsys.readouterr().out
+    clips = read_manifest(audiocaps / "m.jsonl")
+    assert [(clip.id, clip.captions, clip.seconds) for clip in clips] == [
+        ("audiocaps/test/-aB_30.flac", ["one", "two"], 0.01),
+        ("audiocaps/test/YYx_.wav", ["uno"], 0.01),
+    ]
+    assert [Path(clip.path).is_file() for clip in clips] == [True, True]
+    argv = ["audiocaps", str(audiocaps), "--splits", "test", "--keep-missing", "--out", str(audiocaps / "m.jsonl")]
+    assert main(argv) == 0
+    names = [clip.file_name for clip in read_manifest(audiocaps / "m.jsonl")]
+    assert names == ["-aB_30.flac", "YYx_.wav", "gone_5.wav", "-aB_90.wav"]
+    (audiocaps / "elsewhere" / "test").mkdir(parents=True)
+    write_wav(audiocaps / "elsewhere" / "test" / "gone_5.mp3.wav", 1)
+    write_wav(audiocaps / "elsewhere" / "test" / "gone_5.wav", 1)
+    argv = ["audiocaps", str(audiocaps), "--audio", str(audiocaps / "elsewhere"), "--splits", "test"]
+    assert main([*argv, "--out", str(audiocaps / "m.jsonl")]) == 0
+    assert [clip.captions for clip in read_manifest(audiocaps / "m.jsonl")] == [["x"]]
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("", "the file is empty"),
+        (AUDIOCAPS, "a header and no rows"),
+        ("youtube_id,caption\na,b\n", "no column audiocap_id, start_time"),
+        (AUDIOCAPS + "1,a,1.5,dog\n", "line 2: the start_time '1.5' is not a number of whole seconds"),
+        (AUDIOCAPS + "1,a,²,dog\n", "line 2: the start_time"),
+        (AUDIOCAPS + "1,,1,dog\n", "line 2: the youtube_id is empty"),
+        (AUDIOCAPS + "1,a,1,\n", "line 2: the caption is empty"),
+    ],
+)
+def test_bad_audiocaps(tmp_path: Path, capsys: pytest.CaptureFixture[str], content: str, message: str) -> None:
+    (tmp_path / "val.csv").write_text(content)
+    told = failure(capsys, "audiocaps", tmp_path, "--splits", "val", "--keep-missing", "--out", tmp_path / "m.jsonl")
+    assert message in told
+
+
+# WavCaps
+
+ITEMS = [
+    {"id": "Yab.wav", "caption": "AudioSet.", "audio": "wav_path", "duration": 10.0},
+    {
+        "id": "180913",
+        "caption": "Freesound.",
+        "author": "ann",
+        "href": "/people/ann/sounds/180913/",
+        "download_link": "https://freesound.org/people/ann/sounds/180913/download/180913__ann__x.wav",
+        "duration": 2.0,
+    },
+    {"id": "2219", "caption": "SoundBible.", "author": "", "href": "2219-Airplane.html", "duration": 14.1},
+    {"id": "7", "caption": "By its path.", "audio": "some/where/Own name.wav"},
+]
+
+
+def wavcaps(folder: Path, content: object) -> Path:
+    path = folder / "fsd_final.json"
+    path.write_text(json.dumps(content), encoding="utf-8")
+    (folder / "audio").mkdir(exist_ok=True)
+    return path
+
+
+def test_wavcaps_items(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path, out = wavcaps(tmp_path, {"num_captions_per_audio": 1, "data": ITEMS}), tmp_path / "m.jsonl"
+    for name in ("Yab.flac", "180913.flac"):
+        soundfile.write(tmp_path / "audio" / name, np.zeros(160), 16_000)
+    write_wav(tmp_path / "audio" / "Own name.wav", 1)
+    assert main(["wavcaps", str(path), "--audio", str(tmp_path / "audio"), "--out", str(out)]) == 0
+    assert "audio of 1 items is missing" in capsys.readouterr().out
+    clips = read_manifest(out)
+    assert [(clip.id, clip.freesound_id, clip.uploader, clip.licence) for clip in clips] == [
+        ("fsd_final/train/Yab.flac", None, None, None),
+        ("fsd_final/train/180913.flac", "180913", "ann", None),
+        ("fsd_final/train/Own name.wav", None, None, None),
+    ]
+    assert [(clip.captions, clip.split, clip.seconds) for clip in clips][0] == (["AudioSet."], "train", 0.01)
+    argv = ["wavcaps", str(path), "--audio", str(tmp_path / "audio"), "--name", "fs", "--keep-missing"]
+    assert main([*argv, "--out", str(out)]) == 0
+    missing = read_manifest(out)[2]
+    assert (missing.id, missing.seconds, missing.freesound_id) == ("fs/train/2219.flac", 14.1, None)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ([], "not a WavCaps file"),
+        ({"data": []}, "not a WavCaps file"),
+        ({"data": [1]}, "not a WavCaps file"),
+        ({"data": [{"caption": "x"}]}, "item 1: no id"),
+        ({"data": [ITEMS[0], {"id": "8"}]}, "item 2: no caption"),
+        ({"data": [{"id": "8", "caption": ["a", "b"]}]}, "item 1: no caption, which is one text"),
+        ({"data": [{"id": "8", "caption": ""}]}, "item 1: the caption is empty"),
+        ({"data": [{"id": "8", "caption": "dog", "duration": "long"}]}, "item 1: seconds: Input should be a valid"),
+        ({"data": [{"id": "8", "caption": "dog \ud800"}]}, "'fsd_final/train/8.flac' has text that UTF-8 cannot hold"),
+        ({"data": [ITEMS[0], ITEMS[0]]}, "the id 'fsd_final/train/Yab.flac' is already on line 1"),
+    ],
+)
+def test_bad_wavcaps(tmp_path: Path, capsys: pytest.CaptureFixture[str], content: object, message: str) -> None:
+    path = wavcaps(tmp_path, content)
+    argv = ("wavcaps", path, "--audio", tmp_path / "audio", "--keep-missing", "--out", tmp_path / "m.jsonl")
+    assert message in failure(capsys, *argv)
+
+
+def test_bad_wavcaps_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = wavcaps(tmp_path, {"data": ITEMS})
+    argv = ("wavcaps", path, "--audio", tmp_path / "audio", "--out", tmp_path / "m.jsonl")
+    assert "no audio of fsd_final.json, such as 7.flac" in failure(capsys, *argv)
+    path.write_text("{")
+    assert "not JSON" in failure(capsys, *argv)
+    path.write_bytes(b"\xff")
+    assert "not UTF-8" in failure(capsys, *argv)
+    assert "no such folder" in failure(capsys, "wavcaps", path, "--audio", tmp_path / "none", "--out", "m.jsonl")

@@ -1,0 +1,251 @@
+"""The manifest and query files: what goes in comes out, and every bad line is refused by file and line."""
+
+import csv
+import json
+from pathlib import Path
+
+import pytest
+
+from data_tools.errors import DataError
+from data_tools.files import read_table, replacing, write_table
+from data_tools.manifest import (
+    MAX_WORDS,
+    SPLITS,
+    TEST_SPLITS,
+    Clip,
+    Query,
+    caption_queries,
+    check_caption,
+    read_manifest,
+    read_queries,
+    write_manifest,
+    write_queries,
+)
+
+
+def clip(name: str, folder: Path = Path("/audio"), captions: tuple[str, ...] = ("A dog barks.",)) -> Clip:
+    return Clip(
+        id=f"clotho/development/{name}",
+        file_name=name,
+        path=str(folder / name),
+        seconds=1.5,
+        captions=list(captions),
+        source="clotho",
+        split="development",
+        freesound_id="123",
+        licence=None,
+        uploader="Jürgen",
+    )
+
+
+ODD_NAMES = [
+    " Ambience Birds.wav",
+    "Heat duct .wav",
+    "a, b.wav",
+    "x&#39;y.wav",
+    'quo"te.wav',
+    "línea\u2028.wav",
+    "雨.wav",
+]
+
+
+def test_manifest_comes_back_byte_for_byte(tmp_path: Path) -> None:
+    texts = (
+        " outer blanks ",
+        "Ein Hund bellt, 狗叫, كلب ينبح",
+        'with "quotes", commas\nand a line',
+        "line\u2028separator",
+    )
+    clips = [clip(name, captions=texts) for name in ODD_NAMES]
+    write_manifest(tmp_path / "new" / "m.jsonl", clips)
+    assert read_manifest(tmp_path / "new" / "m.jsonl") == clips
+    lines = (tmp_path / "new" / "m.jsonl").read_bytes().removesuffix(b"\n").split(b"\n")
+    assert [json.loads(line)["file_name"] for line in lines] == ODD_NAMES
+
+
+def test_paths_under_the_manifest_move_with_it(tmp_path: Path) -> None:
+    inside, outside = clip("in.wav", tmp_path / "old" / "audio"), clip("out.wav", tmp_path / "elsewhere")
+    write_manifest(tmp_path / "old" / "m.jsonl", [inside, outside])
+    (tmp_path / "old").rename(tmp_path / "moved")
+    moved = read_manifest(tmp_path / "moved" / "m.jsonl")
+    assert [c.path for c in moved] == [
+        str(tmp_path / "moved" / "audio" / "in.wav"),
+        str(tmp_path / "elsewhere/out.wav"),
+    ]
+
+
+def test_relative_manifest_path_gives_absolute_clips(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    write_manifest("m.jsonl", [clip("a.wav", tmp_path)])
+    assert json.loads(Path("m.jsonl").read_text())["path"] == "a.wav"
+    assert read_manifest("m.jsonl")[0].path == str(tmp_path / "a.wav")
+
+
+GOOD = clip("good.wav").model_dump()
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"seconds": "1.5"}, r"line 2: not a clip \(seconds: Input should be a valid number"),
+        ({"seconds": -1.0}, "line 2.*seconds.*greater than or equal to 0"),
+        ({"seconds": float("nan")}, "line 2.*seconds.*finite"),
+        ({"split": "dev"}, "line 2.*split.*'development'"),
+        ({"captions": "A dog."}, "line 2.*captions.*valid array"),
+        ({"captions": [""]}, "line 2: the caption is empty"),
+        ({"captions": [" ... !"]}, "line 2: the caption ' ... !' has no letter or digit"),
+        ({"captions": ["dog " * 2000]}, "line 2: the caption has 2000 words, more than 512"),
+        ({"id": ""}, "line 2.*id.*at least 1 character"),
+        ({"freesound_id": 7}, "line 2.*freesound_id.*valid string"),
+        ({"extra": 1}, "line 2.*extra.*not permitted"),
+        ({"id": GOOD["id"]}, "line 2: the id 'clotho/development/good.wav' is already on line 1"),
+    ],
+)
+def test_bad_clip_is_refused_by_line(tmp_path: Path, change: dict[str, object], message: str) -> None:
+    path = tmp_path / "m.jsonl"
+    bad = {**GOOD, "id": "other", **change}
+    path.write_text(json.dumps(GOOD) + "\n" + json.dumps(bad) + "\n", encoding="utf-8")
+    with pytest.raises(DataError, match=message) as caught:
+        read_manifest(path)
+    assert str(path) in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"", "the file is empty"),
+        (b" \n \n", "the file is empty"),
+        (b"{}\n\n", "line 1: not a clip .*id: Field required"),
+        (json.dumps(GOOD).encode() + b"\n\n", "line 2: the line is blank"),
+        (b"[1]\n", "line 1: not a clip"),
+        (b'{"id": \n', "line 1: not a clip .*Invalid JSON"),
+        (b'{"id": "\xe9"}\n', "line 1: not UTF-8 .byte 0xe9.; save it as UTF-8"),
+        (b"\xff\xfe{\x00}\x00", "not UTF-8"),
+    ],
+)
+def test_bad_file_is_refused(tmp_path: Path, content: bytes, message: str) -> None:
+    (tmp_path / "m.jsonl").write_bytes(content)
+    with pytest.raises(DataError, match=message):
+        read_manifest(tmp_path / "m.jsonl")
+
+
+def test_missing_file_folder_and_nothing_to_write_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="no such file"):
+        read_manifest(tmp_path / "none.jsonl")
+    with pytest.raises(DataError, match="no such file"):
+        read_manifest(tmp_path)
+    with pytest.raises(DataError, match="nothing to write"):
+        write_manifest(tmp_path / "m.jsonl", [])
+    with pytest.raises(DataError, match="line 2: the id .* is already on line 1"):
+        write_manifest(tmp_path / "m.jsonl", [clip("a.wav"), clip("a.wav")])
+    assert not list(tmp_path.iterdir())
+
+
+def test_splits_are_the_published_ones() -> None:
+    assert set(SPLITS) == {"development", "validation", "evaluation", "train", "val", "test", "blind"}
+    assert {"evaluation", "test", "blind"} == TEST_SPLITS
+
+
+@pytest.mark.parametrize("text", ["dog", " 7 ", "Пёс лает", "犬が吠える", "कुत्ता", "é", "w " * MAX_WORDS])
+def test_captions_of_any_script_pass(text: str) -> None:
+    check_caption(text, "here")
+
+
+@pytest.mark.parametrize("text", ["", " \t\n", "...", "?!", "🐕", "w " * (MAX_WORDS + 1)])
+def test_captions_without_words_or_with_too_many_do_not(text: str) -> None:
+    with pytest.raises(DataError, match="^here: the caption "):
+        check_caption(text, "here")
+
+
+def test_caption_queries_by_hand() -> None:
+    assert caption_queries([clip("a.wav", captions=("x", "y")), clip("b.wav", captions=())]) == [
+        Query(id="clotho/development/a.wav#1", text="x", relevant=["clotho/development/a.wav"]),
+        Query(id="clotho/development/a.wav#2", text="y", relevant=["clotho/development/a.wav"]),
+    ]
+
+
+def test_queries_come_back(tmp_path: Path) -> None:
+    queries = [Query(id="1", text=" Wind, 風 ", relevant=None), Query(id="2", text="dog", relevant=["a", "b"])]
+    write_queries(tmp_path / "q.jsonl", queries)
+    assert read_queries(tmp_path / "q.jsonl") == queries
+
+
+def test_queries_of_csv_files_are_numbered_by_row(tmp_path: Path) -> None:
+    path = tmp_path / "q.csv"
+    write_table(path, ["caption"], [["first, with comma "], ["second"]])
+    assert read_queries(path) == [
+        Query(id="1", text="first, with comma ", relevant=None),
+        Query(id="2", text="second", relevant=None),
+    ]
+    write_table(path, ["file_name", "caption_2", "caption_1"], [["a.wav", "two", "one"], ["b.wav", "four", "three"]])
+    found = [(query.id, query.text) for query in read_queries(path)]
+    assert found == [("1.1", "one"), ("1.2", "two"), ("2.1", "three"), ("2.2", "four")]
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("q.csv", "caption\n", "a header and no rows"),
+        ("q.csv", "text\ndog\n", "expects the column caption, or file_name"),
+        ("q.csv", "caption,file_name\ndog,a.wav\n", "expects the column caption, or file_name"),
+        ("q.csv", "file_name,caption_2\na.wav,dog\n", "expects columns caption_1, caption_2 .. without a gap"),
+        ("q.csv", "caption\ndog\n\ncat\n", "line 3: the line is blank"),
+        ("q.csv", 'caption\n""\n', "line 2, caption: the caption is empty"),
+        ("q.csv", "caption\ndog, cat\n", "line 2: 2 values for 1 columns"),
+        ("q.csv", "caption,caption\na,b\n", "a column is named twice"),
+        ("q.csv", 'caption\n"dog\n', "line 2: not a CSV table"),
+        ("q.csv", 'caption\n"dog" cat\n', "line 2: not a CSV table"),
+        ("q.txt", "dog\n", "read from .jsonl or .csv"),
+        ("q.jsonl", '{"id": "1", "text": "dog"}\n', "line 1: not a query .relevant: Field required"),
+        ("q.jsonl", '{"id": "1", "text": "", "relevant": null}\n', "line 1: the caption is empty"),
+        ("q.jsonl", '{"id": "1", "text": "a", "relevant": null}\n' * 2, "line 2: the id '1' is already on line 1"),
+    ],
+)
+def test_bad_queries_are_refused(tmp_path: Path, name: str, content: str, message: str) -> None:
+    (tmp_path / name).write_text(content, encoding="utf-8")
+    with pytest.raises(DataError, match=message):
+        read_queries(tmp_path / name)
+
+
+def test_csv_field_too_large_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "q.csv").write_text("caption\n" + "x" * 200_000 + "\n")
+    with pytest.raises(DataError, match="line 2: not a CSV table .field larger"):
+        read_queries(tmp_path / "q.csv")
+
+
+def test_byte_order_mark_is_no_part_of_the_header(tmp_path: Path) -> None:
+    (tmp_path / "q.csv").write_text("caption\ndog\n", encoding="utf-8-sig")
+    assert [query.text for query in read_queries(tmp_path / "q.csv")] == ["dog"]
+
+
+def test_real_captions_become_queries_verbatim(shared: Path) -> None:
+    path = shared / "data" / "clotho" / "clotho_captions_evaluation.csv"
+    with path.open(encoding="utf-8", newline="") as file:
+        rows = list(csv.DictReader(file))
+    queries = read_queries(path)
+    assert len(queries) == 5225
+    assert [query.text for query in queries] == [row[f"caption_{n}"] for row in rows for n in range(1, 6)]
+    assert queries[-1].id == "1045.5"
+
+
+def test_failed_write_leaves_the_old_file_and_no_litter(tmp_path: Path) -> None:
+    path = tmp_path / "x.txt"
+    path.write_text("old")
+
+    def fail() -> None:
+        with replacing(path) as temporary:
+            temporary.write_text("half")
+            assert temporary.parent == path.parent
+            raise RuntimeError("power cut")
+
+    with pytest.raises(RuntimeError, match="power cut"):
+        fail()
+    assert [entry.name for entry in tmp_path.iterdir()] == ["x.txt"]
+    assert path.read_text() == "old"
+
+
+def test_tables_are_written_as_clothos_are(tmp_path: Path) -> None:
+    write_table(tmp_path / "t.csv", ["file_name", "caption_1"], [[" a, b.wav", 'say "hi"'], ["c.wav", "dog"]])
+    assert (tmp_path / "t.csv").read_bytes() == b'file_name,caption_1\n" a, b.wav","say ""hi"""\nc.wav,dog\n'
+    assert read_table(tmp_path / "t.csv", ["file_name"])[0] == (2, {"file_name": " a, b.wav", "caption_1": 'say "hi"'})

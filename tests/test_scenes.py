@@ -1,0 +1,397 @@
+"""Folders of composed scenes: the same files again, Clotho's layout, no recording in two splits; and their ceiling."""
+
+import hashlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter, defaultdict
+from pathlib import Path
+
+import numpy as np
+import pytest
+import soundfile
+from data_files import failure, wordings
+
+from data_tools.__main__ import main
+from data_tools.captions import phrasings
+from data_tools.ceiling import ceiling
+from data_tools.check import check_clips
+from data_tools.compose import KINDS, SECONDS
+from data_tools.errors import DataError
+from data_tools.files import read_table, write_table
+from data_tools.manifest import read_manifest
+from data_tools.phrases import PHRASINGS
+from data_tools.recordings import Recording, cut, read_recordings
+from data_tools.synth import SAMPLE_RATE
+
+N = round(SECONDS * SAMPLE_RATE)
+
+
+def generator(*seed: int) -> np.random.Generator:
+    return np.random.default_rng(seed)
+
+
+def hashes(folder: Path) -> dict[str, str]:
+    """SHA-256 of every file by its path, hidden ones too."""
+    return {
+        str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest()
+        for path in folder.rglob("*")
+        if path.is_file()
+    }
+
+
+# Recordings
+
+
+@pytest.fixture(scope="module")
+def esc(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """ESC-50's published layout at 44.1 kHz: 5 folds of 4 categories, one of them in one fold only."""
+    folder = tmp_path_factory.mktemp("esc")
+    rows = []
+    (folder / "audio").mkdir()
+    for fold in "12345":
+        for target, category in enumerate(("dog", "rain", "vacuum_cleaner", "cat")):
+            for take in "AB":
+                name = f"{fold}-{100 + target}-{take}-{target}.wav"
+                hz = 300 + 50 * len(rows)
+                tone = 0.5 * np.sin(2 * np.pi * hz * np.arange(2 * 44_100) / 44_100)
+                silence = np.zeros(44_100 + 22_050 * target)
+                soundfile.write(folder / "audio" / name, np.concatenate([silence, tone, silence]), 44_100)
+                if category != "cat" or fold == "1":
+                    rows.append(
+                        (
+                            name,
+                            fold,
+                            target,
+                            category,
+                            f"author {name}",
+                            "CC0" if take == "A" else "CC-BY",
+                            f"url/{name}",
+                        )
+                    )
+    (folder / "meta").mkdir()
+    header = ["filename", "fold", "target", "category", "author", "clip_license", "freesound_url"]
+    write_table(folder / "meta" / "esc50.csv", header, rows)
+    return folder
+
+
+def recording(path: Path) -> Recording:
+    return Recording(path, "dog", "1", "", "", "")
+
+
+def test_recordings_are_cut_without_their_silent_ends(esc: Path, tmp_path: Path) -> None:
+    pool = read_recordings(esc, ["1", "3"])
+    assert {name: len(found) for name, found in pool.items()} == {"cat": 2, "dog": 4, "rain": 4, "vacuum_cleaner": 4}
+    for found in pool["dog"]:
+        whole = cut(found, generator(1), 10 * SAMPLE_RATE)
+        assert abs(len(whole) - 2 * SAMPLE_RATE) < 0.03 * SAMPLE_RATE
+        assert len(cut(found, generator(1), 8000)) == 8000
+        filled = cut(found, generator(1), 5 * SAMPLE_RATE, fill=True)
+        assert len(filled) == 5 * SAMPLE_RATE
+        assert np.abs(filled[-SAMPLE_RATE // 2 :]).max() > 0.4
+    dog = pool["dog"][0]
+    assert not np.array_equal(cut(dog, generator(1), 8000), cut(dog, generator(2), 8000))
+    soundfile.write(tmp_path / "one.wav", [0.5], SAMPLE_RATE)
+    assert len(cut(recording(tmp_path / "one.wav"), generator(1), 100)) == 1
+    assert len(cut(recording(tmp_path / "one.wav"), generator(1), 10_000, fill=True)) == 10_000
+
+
+def test_parts_avoid_pauses(tmp_path: Path) -> None:
+    bark = 0.5 * np.sin(np.arange(4000))
+    soundfile.write(tmp_path / "x.wav", np.concatenate([bark, np.zeros(30_000), bark]), SAMPLE_RATE)
+    parts = [cut(recording(tmp_path / "x.wav"), generator(n), 8000) for n in range(100)]
+    assert min(np.abs(part).max() for part in parts) > 0.4
+    assert len({part.tobytes() for part in parts}) > 50
+
+
+def test_bad_recordings(esc: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    argv = ("scenes", tmp_path / "out", "--seed", 1, "--recordings")
+    assert "not in ESC-50's layout" in failure(capsys, *argv, tmp_path)
+    assert "no recordings in fold 9" in failure(
+        capsys, *argv, esc, "--folds", "development=9", "validation=1", "evaluation=2"
+    )
+    table = tmp_path / "esc10.csv"
+    table.write_text("name,fold,category\na.wav,1,dog\n")
+    assert "no column filename" in failure(capsys, *argv, tmp_path)
+    table.write_text("file_name,fold\na.wav,1\n")
+    assert "no column category" in failure(capsys, *argv, tmp_path)
+    silent = "file_name,fold,category\n" + "".join(f"{name}.wav,1,{name}\n" for name in "abc")
+    table.write_text(silent)
+    one = ("--development", 5, "--validation", 0, "--evaluation", 0, "--folds", "development=1", "--name", "x")
+    assert "esc10.csv, line 2: " in (told := failure(capsys, *argv, tmp_path, *one))
+    assert "a.wav is missing" in told
+    (tmp_path / "audio").mkdir()
+    for name in "abc":
+        soundfile.write(tmp_path / "audio" / f"{name}.wav", np.zeros(8000), SAMPLE_RATE)
+    argv = ("scenes", tmp_path / "out2", "--seed", 1, "--recordings")
+    assert "nothing but silence; remove its row" in failure(capsys, *argv, tmp_path, *one)
+    table.write_text(silent.replace(",c\n", ",b\n"))
+    argv = ("scenes", tmp_path / "out3", "--seed", 1, "--recordings")
+    assert "have 2 categories; a scene needs up to 3" in failure(capsys, *argv, tmp_path, *one)
+
+
+@pytest.mark.parametrize(
+    ("folds", "message"),
+    [
+        (["development=1,2", "validation=2", "evaluation=3"], "fold 2 is already in development"),
+        (["development=1,1", "validation=2", "evaluation=3"], "fold 1 is already in development"),
+        (["development=1", "development=2"], "development comes twice"),
+        (["development=1", "evaluation=3"], "no folds for validation"),
+        (["train=1"], "write it as development=1,2,3"),
+        (["development"], "write it as development=1,2,3"),
+        (["development=1,,2"], "write it as development=1,2,3"),
+    ],
+)
+def test_bad_folds(
+    esc: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], folds: list[str], message: str
+) -> None:
+    argv = ("scenes", tmp_path / "out", "--seed", 1, "--recordings", esc, "--folds", *folds)
+    assert message in failure(capsys, *argv)
+    assert not (tmp_path / "out").exists()
+
+
+def make(out: Path, *argv: object, counts: tuple[int, int, int] = (10, 5, 5)) -> Path:
+    sizes = zip(("--development", "--validation", "--evaluation"), counts, strict=True)
+    arguments = ["scenes", out, "--seed", 7, *(part for pair in sizes for part in pair), *argv]
+    assert main([str(value) for value in arguments]) == 0
+    return out
+
+
+def test_no_recording_is_in_two_splits(esc: Path, tmp_path: Path) -> None:
+    out = make(
+        tmp_path / "rec",
+        "--recordings",
+        esc,
+        "--folds",
+        "evaluation=5",
+        "development=1,3",
+        "validation=2",
+        counts=(40, 20, 20),
+    )
+    folds, licences = defaultdict(set), set()
+    for split in ("development", "validation", "evaluation"):
+        for _, row in read_table(out / f"clotho_metadata_{split}.csv", []):
+            names = row["manufacturer"].split("; ")
+            assert len(names) == len(row["keywords"].split(";"))
+            assert row["sound_link"] == "; ".join(name.replace("author ", "url/") for name in names)
+            folds[split] |= {name.removeprefix("author ")[0] for name in names}
+            licences.add(row["license"])
+    assert folds == {"development": {"1", "3"}, "validation": {"2"}, "evaluation": {"5"}}
+    assert {"CC0", "CC-BY", "CC0; CC-BY", "CC-BY; CC0"} == licences
+    clip = read_manifest(out / "manifest.jsonl")[0]
+    assert clip.freesound_id is None
+    assert clip.uploader is not None
+    assert clip.uploader.startswith("author ")
+
+
+def test_real_recordings(shared: Path, tmp_path: Path) -> None:
+    out = make(tmp_path / "esc", "--recordings", shared / "data" / "esc10")
+    clips = read_manifest(out / "manifest.jsonl")
+    assert len(clips) == 20
+    events = {event for _, row in read_table(out / "labels.csv", []) for event in row["events"].split(";")}
+    assert events <= {*PHRASINGS}
+    assert len(events) == 10
+    assert all(clip.licence and clip.licence.startswith("CC") for clip in clips)
+    assert all(finding.kind.startswith("captions shared") for finding in check_clips(clips))
+    owners = defaultdict(set)
+    for fold in "12345":
+        for found in read_recordings(shared / "data" / "esc10", [fold]).values():
+            for item in found:
+                owners[item.url].add(fold)
+    assert all(len(folds) == 1 for folds in owners.values()), "an upload of Freesound is in two folds"
+
+
+# The folder
+
+
+@pytest.fixture(scope="module")
+def scenes(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make(tmp_path_factory.mktemp("made") / "synth", "--heldout-phrasings", "0.2")
+
+
+def test_layout_is_clothos(scenes: Path, tmp_path: Path) -> None:
+    clips = read_manifest(scenes / "manifest.jsonl")
+    assert Counter(clip.split for clip in clips) == {"development": 10, "validation": 5, "evaluation": 5}
+    assert {(clip.source, clip.seconds, len(clip.captions)) for clip in clips} == {("synth", 8.0, 5)}
+    assert len({clip.file_name for clip in clips}) == 20
+    info = soundfile.info(clips[0].path)
+    assert (info.samplerate, info.channels, info.subtype, info.frames) == (16_000, 1, "PCM_16", N)
+    labels = [row for _, row in read_table(scenes / "labels.csv", ["file_name", "split", "kind", "events"])]
+    assert [row["file_name"] for row in labels] == [clip.file_name for clip in clips]
+    assert Counter(row["kind"] for row in labels) == dict.fromkeys(KINDS, 4)
+    assert all(len(set(row["events"].split(";"))) == KINDS[row["kind"]] for row in labels)
+    for clip, row in zip(clips, labels, strict=True):
+        for name in row["events"].split(";"):
+            assert all(
+                any(text in (caption[0].lower() + caption[1:]) for text in wordings(name)) for caption in clip.captions
+            )
+    assert main(["clotho", str(scenes), "--out", str(tmp_path / "m.jsonl")]) == 0
+    again = read_manifest(tmp_path / "m.jsonl")
+    assert [(clip.path, clip.captions) for clip in again] == [(clip.path, clip.captions) for clip in clips]
+    assert (
+        (scenes / "clotho_captions_development.csv").read_text().startswith("file_name,caption_1,caption_2,caption_3,")
+    )
+    assert all(not name.startswith(".") for name in os.listdir(scenes / "development"))
+
+
+def test_files_are_the_same_again_and_do_not_depend_on_other_splits(scenes: Path, tmp_path: Path) -> None:
+    first = hashes(scenes)
+    assert len(first) == 20 + 6 + 3
+    assert hashes(make(tmp_path / "synth", "--heldout-phrasings", "0.2")) == first
+    more = hashes(make(tmp_path / "x" / "synth", "--captions", "1", counts=(3, 0, 8)))
+    assert {name for name in more if name.endswith(".wav") and name in first} == {
+        *(f"development/synth_development_0000{n}.wav" for n in (1, 2, 3)),
+        *(f"evaluation/synth_evaluation_0000{n}.wav" for n in range(1, 6)),
+    }
+    assert all(more[name] == first[name] for name in more if name.endswith(".wav") and name in first)
+    assert len(set(hashes(scenes).values())) == len(first), "two files are equal"
+    other = tmp_path / "other" / "synth"
+    assert (
+        main(["scenes", str(other), "--seed", "8", "--development", "3", "--validation", "0", "--evaluation", "0"]) == 0
+    )
+    assert not set(hashes(other / "development").values()) & set(first.values())
+
+
+def test_held_out_wordings_are_for_evaluation_only(tmp_path: Path) -> None:
+    out = make(tmp_path / "s", "--heldout-phrasings", "0.2", counts=(60, 30, 60))
+    names = {row["file_name"]: row for _, row in read_table(out / "labels.csv", [])}
+    unseen = Counter()
+    for clip in read_manifest(out / "manifest.jsonl"):
+        for caption in clip.captions:
+            text = caption[0].lower() + caption[1:]
+            for name in names[clip.file_name]["events"].split(";"):
+                held = phrasings(name)[-1]
+                others = [other for pair in phrasings(name)[:-1] for other in pair]
+                unseen[clip.split, held.clause in text or held.noun in text and not any(o in text for o in others)] += 1
+            unseen[clip.split, "template"] += any(
+                words in text for words in ("only ", "last of all", "mixed with", "against a backdrop")
+            )
+    assert unseen["development", True] == unseen["validation", True] == 0
+    assert unseen["development", "template"] == unseen["validation", "template"] == 0
+    assert 0.12 < unseen["evaluation", True] / (unseen["evaluation", True] + unseen["evaluation", False]) < 0.28
+    assert unseen["evaluation", "template"] > 20
+
+
+@pytest.mark.parametrize("captions", ["1", "noisy"])
+def test_one_caption_a_clip(tmp_path: Path, captions: str) -> None:
+    out = make(tmp_path / "s", "--captions", captions, counts=(5, 0, 5))
+    assert {len(clip.captions) for clip in read_manifest(out / "manifest.jsonl")} == {1}
+    assert (out / "clotho_captions_evaluation.csv").read_text().startswith("file_name,caption_1\n")
+    assert not (out / "clotho_captions_validation.csv").exists()
+
+
+def test_complete_folder_is_left_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = make(tmp_path / "s")
+    times = {path: path.stat().st_mtime_ns for path in out.rglob("*")}
+    capsys.readouterr()
+    make(out)
+    assert "20 clips, complete already" in capsys.readouterr().out
+    assert {path: path.stat().st_mtime_ns for path in out.rglob("*")} == times
+    before = hashes(out)
+    (out / "validation" / "s_validation_00002.wav").unlink()
+    make(out)
+    assert "20 clips, 1 of them made now" in capsys.readouterr().out
+    assert hashes(out) == before
+
+
+def test_killed_run_is_completed_to_the_same_files(tmp_path: Path, root: Path) -> None:
+    counts = (150, 5, 5)
+    out = tmp_path / "cut" / "s"
+    argv = ["scenes", str(out), "--seed", "7", "--development", "150", "--validation", "5", "--evaluation", "5"]
+    process = subprocess.Popen([sys.executable, "-m", "data_tools", *argv], cwd=root, stdout=subprocess.DEVNULL)
+    while len(list(out.glob("development/s_*.wav"))) < 20:
+        assert process.poll() is None, "ended before it could be killed"
+        time.sleep(0.005)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    assert not (out / "manifest.jsonl").exists()
+    (out / "development" / ".s_development_00001.wav.99999.part").write_bytes(b"half")
+    make(out, counts=counts)
+    assert hashes(out) == hashes(make(tmp_path / "whole" / "s", counts=counts))
+
+
+def test_other_arguments_and_other_folders_are_refused(
+    tmp_path: Path, scenes: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    told = failure(capsys, "scenes", scenes, "--seed", 8, "--development", 10, "--validation", 5, "--evaluation", 5)
+    assert "was made with seed 7, not 8; held_out 0.2, not 0.0; choose another folder" in told
+    (tmp_path / "notes.txt").write_text("mine")
+    assert "holds files but no scenes.json" in failure(capsys, "scenes", tmp_path, "--seed", 1)
+    (tmp_path / "scenes.json").write_text("{")
+    assert "not JSON" in failure(capsys, "scenes", tmp_path, "--seed", 1)
+    (tmp_path / "scenes.json").write_text("[]")
+    assert "was made with name null" in failure(capsys, "scenes", tmp_path, "--seed", 1)
+    settings = json.loads((scenes / "scenes.json").read_text())
+    assert settings["counts"] == {"development": 10, "validation": 5, "evaluation": 5}
+
+
+@pytest.mark.parametrize(
+    ("argv", "message"),
+    [
+        (["--seed", "-1"], "the seed -1 is negative"),
+        (["--seed", "1", "--development", "-5"], "a number of clips is negative"),
+        (["--seed", "1", "--development", "0", "--validation", "0", "--evaluation", "0"], "no clips are asked for"),
+        (["--seed", "1", "--heldout-phrasings", "0.6"], "use 0 to 0.5"),
+        (["--seed", "1", "--heldout-phrasings", "nan"], "use 0 to 0.5"),
+        (["--seed", "1", "--heldout-phrasings", "0.2", "--captions", "noisy"], "no phrasings to hold out"),
+        (["--seed", "1", "--folds", "development=1"], "name their folder by --recordings"),
+        (["--seed", "1", "--name", "a b"], "may only have letters"),
+    ],
+)
+def test_bad_arguments(tmp_path: Path, capsys: pytest.CaptureFixture[str], argv: list[str], message: str) -> None:
+    assert message in failure(capsys, "scenes", tmp_path / "out", *argv)
+    assert not (tmp_path / "out").exists()
+
+
+# The ceiling
+
+
+def labels(folder: Path, rows: list[tuple[str, str]], split: str = "evaluation") -> Path:
+    table = [(f"{n}.wav", split, kind, events) for n, (kind, events) in enumerate(rows)]
+    write_table(folder / "labels.csv", ["file_name", "split", "kind", "events"], table)
+    return folder
+
+
+def test_ceiling_by_hand(tmp_path: Path) -> None:
+    assert ceiling(labels(tmp_path, [("one", "dog")]), "evaluation") == 1.0
+    assert ceiling(labels(tmp_path, [("one", "dog")] * 2), "evaluation") == pytest.approx(0.75)  # rank 1 or 2
+    different = [
+        ("sequence_2", "a;b"),
+        ("sequence_2", "b;a"),
+        ("overlap", "a;b"),
+        ("background", "a;b;c"),
+        ("background", "a;c;b"),
+    ]
+    assert ceiling(labels(tmp_path, different), "evaluation") == 1.0
+    same = [("overlap", "a;b"), ("overlap", "b;a"), ("one", "a")]
+    assert ceiling(labels(tmp_path, same), "evaluation") == pytest.approx((0.75 + 0.75 + 1) / 3)
+    harmonic = sum(1 / rank for rank in range(1, 11))
+    assert ceiling(labels(tmp_path, [("one", "a")] * 40), "evaluation") == pytest.approx(harmonic / 40)
+
+
+def test_ceiling_agrees_with_ties_broken_at_random(tmp_path: Path) -> None:
+    rng = generator(1)
+    rows = [("overlap", ";".join(rng.choice(["a", "b", "c"], 2, replace=False))) for _ in range(40)]
+    rows += [("one", "a")] * 15 + [("sequence_2", "a;b"), ("sequence_2", "b;a")]
+    keys = [(kind, frozenset(events.split(";")) if kind == "overlap" else events) for kind, events in rows]
+    scores = np.array([[float(mine == other) for other in keys] for mine in keys])
+    total = []
+    for _ in range(400):
+        order = np.argsort(-(scores + 0.5 * rng.random(scores.shape)), axis=1)
+        ranks = np.argmax(order == np.arange(len(keys))[:, None], axis=1) + 1
+        total.append(np.mean(np.where(ranks <= 10, 1 / ranks, 0)))
+    assert ceiling(labels(tmp_path, rows), "evaluation") == pytest.approx(np.mean(total), abs=0.01)
+
+
+def test_ceiling_verb_and_its_errors(scenes: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["ceiling", str(scenes), "--split", "development"]) == 0
+    assert capsys.readouterr().out.startswith("development: 10 clips, ")
+    assert "no clips in the split test" in failure(capsys, "ceiling", scenes, "--split", "test")
+    assert "labels.csv: no such file" in failure(capsys, "ceiling", tmp_path)
+    with pytest.raises(DataError, match="line 2: 'a' are not the events of a scene of kind 'overlap'"):
+        ceiling(labels(tmp_path, [("overlap", "a")]), "evaluation")
+    with pytest.raises(DataError, match="of kind 'chorus'"):
+        ceiling(labels(tmp_path, [("chorus", "a")]), "evaluation")

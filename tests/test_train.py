@@ -1,0 +1,525 @@
+"""Training, ranking, exporting and studies through the real doors, on a tiny world."""
+
+import hashlib
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import tiny
+import torch
+from safetensors.torch import load_file
+
+from data_tools.manifest import read_manifest
+from submission.scores import read_scores
+from system import checkpoints
+from system.__main__ import main
+from system.recipe import load_recipe
+from system.runs import write_whole
+
+SIZES = {"development": 48, "validation": 16, "evaluation": 24}
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("world")
+    return tiny.make_world(folder / "tones", SIZES)
+
+
+def two_stages(**changes: Any) -> dict[str, dict[str, Any]]:
+    start = {"kind": "stage", "stage": "pretrain", "checkpoint": "loss"}
+    return {
+        "pretrain": tiny.stage(epochs=3, captions_per_clip=1, **changes),
+        "finetune": tiny.stage(epochs=3, start_from=start, **changes),
+    }
+
+
+@pytest.fixture(scope="module")
+def recipe(world: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("recipe")
+    return tiny.write_recipe(folder / "two.yaml", tiny.recipe(world, folder, **two_stages()))
+
+
+def digest(folder: Path) -> str:
+    """Of all weights of a run's last checkpoints and of its best ones."""
+    hashes = hashlib.sha256()
+    for path in sorted(folder.rglob("*.safetensors")) + sorted(folder.rglob("last.pt")):
+        state = load_file(path) if path.suffix == ".safetensors" else torch.load(path, weights_only=True)["model"]
+        hashes.update(str(path.relative_to(folder)).encode())
+        for name in sorted(state):
+            hashes.update(name.encode() + state[name].numpy().tobytes())
+    return hashes.hexdigest()
+
+
+def lines(run: Path) -> list[dict[str, Any]]:
+    found = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    return [{key: value for key, value in line.items() if key != "seconds"} for line in found]
+
+
+@pytest.fixture(scope="module")
+def unbroken(recipe: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("unbroken") / "run"
+    assert main(["run", str(recipe), "--out", str(out)]) == 0
+    return out
+
+
+def test_the_run_directory_is_as_described(unbroken: Path, recipe: Path) -> None:
+    files = {str(path.relative_to(unbroken)) for path in unbroken.rglob("*") if path.is_file()}
+    assert {
+        "recipe.yaml",
+        "resolved.json",
+        "provenance.json",
+        "log.txt",
+        "metrics.jsonl",
+        "result.json",
+        "pretrain/last.pt",
+        "pretrain/checkpoints.json",
+        "finetune/done.json",
+        "scores/evaluation.npy",
+        "scores/evaluation.json",
+        "submission/evaluation.csv",
+    } <= files
+    assert (unbroken / "recipe.yaml").read_bytes() == recipe.read_bytes()
+    assert load_recipe(unbroken / "resolved.json").recipe == load_recipe(recipe).recipe
+    assert not [name for name in files if name.endswith(".tmp")]
+    assert len(lines(unbroken)) == 6
+    assert "pretrain epoch 3" in (unbroken / "log.txt").read_text()
+    table = json.loads((unbroken / "finetune/checkpoints.json").read_text())
+    assert set(table) == {"loss", "m1", "m2", "mAP@10"}
+    kept = {int(epoch) for entries in table.values() for _, epoch in entries}
+    assert {path.name for path in (unbroken / "finetune").glob("e*.safetensors")} == {
+        f"e{n:04d}.safetensors" for n in kept
+    }
+
+
+def test_result_equals_the_submission_rooms_score(unbroken: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    from submission.__main__ import main as submission
+
+    entry = json.loads((unbroken / "result.json").read_text())["rank"]["evaluation"]
+    assert submission(["score", str(unbroken / "scores/evaluation.npy")]) == 0
+    text = capsys.readouterr().out
+    assert f"mAP@10  {entry['mAP@10']:.4f}" in text
+    assert f"R@10    {entry['R@10']:.4f}" in text
+    assert entry["chance"] == pytest.approx(sum(1 / k for k in range(1, 11)) / 24)
+    assert entry["queries"] == 120
+
+
+def test_a_finished_run_is_not_repeated(unbroken: Path, recipe: Path, caplog: pytest.LogCaptureFixture) -> None:
+    before = {path: path.stat().st_mtime_ns for path in unbroken.rglob("*")}
+    with caplog.at_level("INFO"):
+        assert main(["run", str(recipe), "--out", str(unbroken)]) == 0
+    assert "finished already" in caplog.text
+    assert {path: path.stat().st_mtime_ns for path in unbroken.rglob("*")} == before
+
+
+def test_the_same_recipe_gives_the_same_bits_and_another_seed_others(
+    unbroken: Path, recipe: Path, tmp_path: Path
+) -> None:
+    assert main(["train", str(recipe), "--out", str(tmp_path / "again")]) == 0
+    assert digest(tmp_path / "again") == digest(unbroken)
+    assert main(["train", str(recipe), "--set", "seed=4", "--out", str(tmp_path / "other")]) == 0
+    assert digest(tmp_path / "other") != digest(unbroken)
+
+
+def test_first_losses_stand(unbroken: Path) -> None:
+    # A change that should not alter results must leave these; set again, on purpose, by one that should.
+    assert [line["loss"] for line in lines(unbroken)][:3] == pytest.approx(FIRST_LOSSES, rel=1e-3)
+
+
+FIRST_LOSSES = [1.92529, 0.595731, 0.0338466]
+
+
+def test_training_learns_the_pitches(world: Path, tmp_path: Path) -> None:
+    stage = tiny.stage(epochs=12, steps_per_epoch=8, captions_per_clip=5, batch_size=16)
+    stage["optimizer"]["lr"] = 0.003
+    path = tiny.write_recipe(tmp_path / "r.yaml", tiny.recipe(world, tmp_path, only=stage))
+    assert main(["run", str(path), "--out", str(tmp_path / "run")]) == 0
+    entry = json.loads((tmp_path / "run/result.json").read_text())["rank"]["evaluation"]
+    # 24 clips of 8 pitches: a perfect labeller has three clips tied, (1 + 1/2 + 1/3) / 3.
+    assert entry["mAP@10"] > 0.9 * 11 / 18
+    assert entry["untrained"] < 0.5 * entry["mAP@10"]
+
+
+@pytest.mark.parametrize("unit", ["clip", "pair"])
+@pytest.mark.parametrize("mix", ["equal", "size"])
+def test_units_and_mixes_train(world: Path, tmp_path: Path, unit: str, mix: str) -> None:
+    stage = tiny.stage(unit=unit, steps_per_epoch="all", epochs=1, schedule={"kind": "constant", "warmup_steps": 2})
+    stage["captions_per_clip"] = "all" if unit == "clip" else None
+    stage["train"] = {"data": ["train", "validation"], "mix": mix}
+    path = tiny.write_recipe(tmp_path / "r.yaml", tiny.recipe(world, tmp_path, only=stage))
+    assert main(["train", str(path), "--out", str(tmp_path / "run")]) == 0
+    assert lines(tmp_path / "run")[0]["step"] == (64 if unit == "clip" else 320) // 8
+
+
+def kill_after(process: subprocess.Popen[bytes], run: Path, steps: int) -> None:
+    """SIGKILL once the run's progress shows this many steps."""
+    deadline = time.monotonic() + 60
+    while process.poll() is None and time.monotonic() < deadline:
+        path = run / "steps.txt"
+        if path.exists() and len(path.read_text().splitlines()) >= steps:
+            process.send_signal(signal.SIGKILL)
+            process.wait()
+            return
+        time.sleep(0.002)
+    raise AssertionError(f"the run ended before step {steps}")
+
+
+COUNTED = """
+import sys
+from pathlib import Path
+import system.train
+step = system.train._Stage._train_step
+def counted(self):
+    value = step(self)
+    with (self.run.folder / "steps.txt").open("a") as file:
+        file.write(f"{self.name} {self.step}\\n")
+    return value
+system.train._Stage._train_step = counted
+from system.__main__ import main
+sys.exit(main(sys.argv[1:]))
+"""
+
+
+@pytest.mark.slow
+def test_killed_at_random_steps_and_resumed_ends_bit_equal(
+    recipe: Path, unbroken: Path, tmp_path: Path, root: Path
+) -> None:
+    run = tmp_path / "run"
+    command = [sys.executable, "-c", COUNTED, "train", str(recipe), "--out", str(run)]
+    for steps in sorted(np.random.default_rng(11).choice(np.arange(1, 18), 5, replace=False).tolist()):
+        already = len((run / "steps.txt").read_text().splitlines()) if (run / "steps.txt").exists() else 0
+        process = subprocess.Popen(command, cwd=root, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
+        kill_after(process, run, max(steps, already + 1))
+    assert subprocess.run(command, cwd=root, capture_output=True).returncode == 0
+    assert digest(run) == digest(unbroken)
+    assert lines(run) == lines(unbroken)
+
+
+@pytest.mark.slow
+def test_ctrl_c_saves_the_step_and_resumes_bit_equal(recipe: Path, unbroken: Path, tmp_path: Path, root: Path) -> None:
+    run = tmp_path / "run"
+    command = [sys.executable, "-c", COUNTED, "train", str(recipe), "--out", str(run)]
+    process = subprocess.Popen(command, cwd=root, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL)
+    while not (run / "steps.txt").exists() or len((run / "steps.txt").read_text().splitlines()) < 4:
+        assert process.poll() is None
+        time.sleep(0.002)
+    process.send_signal(signal.SIGINT)
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert b"the same command goes on from here" in errors
+    assert b"Traceback" not in errors
+    state = checkpoints.load_state(run / "pretrain") if (run / "finetune").exists() is False else None
+    assert state is None or state["step"] >= 4
+    assert subprocess.run(command, cwd=root, capture_output=True).returncode == 0
+    assert digest(run) == digest(unbroken)
+    steps = (run / "steps.txt").read_text().splitlines()
+    assert len(steps) == len(set(steps)) == 18, "a finished step was done again"
+
+
+# refusals
+
+
+def refused(capsys: pytest.CaptureFixture[str], *arguments: object) -> str:
+    """Run a verb that must fail with sentences; give them back."""
+    assert main([str(argument) for argument in arguments]) == 1
+    errors = capsys.readouterr().err
+    assert "Traceback" not in errors
+    told = [line for line in errors.splitlines() if line.startswith("error: ")]
+    assert told
+    return " ".join(told)
+
+
+def test_a_checkpoint_of_another_recipe_is_refused(
+    unbroken: Path, recipe: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = tmp_path / "run"
+    shutil.copytree(unbroken, run)
+    assert "other settings (seed)" in refused(capsys, "train", recipe, "--set", "seed=9", "--out", run)
+    (run / "result.json").unlink()
+    (run / "finetune/done.json").unlink()
+    for name in ("last.pt", "checkpoints.json"):
+        (run / "finetune" / name).unlink()
+    best = json.loads((run / "pretrain/checkpoints.json").read_text())["loss"][0][1]
+    state = load_file(run / f"pretrain/e{int(best):04d}.safetensors")
+    state.pop(sorted(state)[0])
+    write_whole(
+        run / f"pretrain/e{int(best):04d}.safetensors",
+        lambda p: __import__("safetensors.torch").torch.save_file(state, p),
+    )
+    assert "is a checkpoint of another model" in refused(capsys, "train", recipe, "--out", run)
+    (run / f"pretrain/e{int(best):04d}.safetensors").write_bytes(b"cut")
+    assert "is not a whole safetensors file" in refused(capsys, "train", recipe, "--out", run)
+
+
+def test_a_damaged_state_is_named(
+    unbroken: Path, recipe: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = tmp_path / "run"
+    shutil.copytree(unbroken, run)
+    (run / "result.json").unlink()
+    (run / "finetune/done.json").unlink()
+    (run / "finetune/last.pt").write_bytes((run / "finetune/last.pt").read_bytes()[:1000])
+    assert "last.pt is damaged" in refused(capsys, "train", recipe, "--out", run)
+
+
+def test_changed_data_is_refused(world: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    manifest = shutil.copytree(world.parent, tmp_path / "world") / "manifest.jsonl"
+    path = tiny.write_recipe(tmp_path / "r.yaml", tiny.recipe(manifest, tmp_path))
+    assert main(["train", str(path), "--out", str(tmp_path / "run")]) == 0
+    text = manifest.read_text().splitlines(keepends=True)
+    manifest.write_text("".join(text[1:]))
+    assert "changed since this run began" in refused(capsys, "train", path, "--out", tmp_path / "run")
+
+
+def test_missing_data_and_foreign_folders_are_told(
+    world: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    content = tiny.recipe(tmp_path / "none.jsonl", tmp_path)
+    path = tiny.write_recipe(tmp_path / "r.yaml", content)
+    assert "no manifest" in refused(capsys, "run", path, "--out", tmp_path / "run")
+    content = tiny.recipe(world, tmp_path)
+    content["data"]["train"]["split"] = "train"
+    path = tiny.write_recipe(tmp_path / "r.yaml", content)
+    assert "has no split train, it has development" in refused(capsys, "train", path)
+    path = tiny.write_recipe(tmp_path / "r.yaml", tiny.recipe(world, tmp_path))
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full/letter.txt").write_text("hello")
+    assert "is not a run and not empty" in refused(capsys, "train", path, "--out", tmp_path / "full")
+    assert "needs as many training items" in refused(capsys, "train", path, "--set", "stages.only.batch_size=99")
+
+
+def test_a_broken_clip_that_is_to_be_ranked_is_told_before_training(
+    world: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    copy = shutil.copytree(world.parent, tmp_path / "world")
+    (copy / "evaluation/evaluation 003.wav").write_bytes(b"RIFF")
+    path = tiny.write_recipe(tmp_path / "r.yaml", tiny.recipe(copy / "manifest.jsonl", tmp_path))
+    assert "evaluation 003.wav" in refused(capsys, "run", path, "--out", tmp_path / "run")
+    assert not (tmp_path / "run/only").exists()
+
+
+def test_no_space_left_is_one_sentence_and_nothing_is_lost(
+    world: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tiny.write_recipe(tmp_path / "r.yaml", tiny.recipe(world, tmp_path))
+    saved = checkpoints.save_state
+    calls: list[int] = []
+
+    def full_disk(folder: Path, state: dict[str, Any], weights: Any) -> None:
+        calls.append(1)
+        if len(calls) == 2:
+            raise OSError(28, "No space left on device", str(folder / "last.pt"))
+        saved(folder, state, weights)
+
+    monkeypatch.setattr(checkpoints, "save_state", full_disk)
+    assert "last.pt: No space left on device" in refused(capsys, "train", path, "--out", tmp_path / "run")
+    monkeypatch.setattr(checkpoints, "save_state", saved)
+    assert checkpoints.load_state(tmp_path / "run/only")["step"] == 3  # type: ignore[index]
+    assert main(["train", str(path), "--out", str(tmp_path / "run")]) == 0
+    assert main(["train", str(path), "--out", str(tmp_path / "whole")]) == 0
+    assert digest(tmp_path / "run") == digest(tmp_path / "whole")
+
+
+def test_a_loss_that_is_not_finite_stops_with_a_sentence(
+    world: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    stage = tiny.stage(clip_gradient=None, epochs=40)
+    stage["losses"][1]["weight"] = 1e38
+    stage["losses"].append({"kind": "matching", "weight": 3e38})
+    path = tiny.write_recipe(tmp_path / "r.yaml", tiny.recipe(world, tmp_path, only=stage))
+    assert "lower the learning rate" in refused(capsys, "train", path, "--out", tmp_path / "run")
+
+
+# rank and export
+
+
+def test_rank_scores_a_blind_folder_and_writes_its_csv(
+    unbroken: Path, world: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from submission.__main__ import main as submission
+
+    captions = tmp_path / "captions.csv"
+    captions.write_text('caption\nA deep tone sounds.\n"one, two: a shrill hum"\n a low note \n')
+    audio = world.parent / "evaluation"
+    out = tmp_path / "blind.npy"
+    assert main(["rank", str(unbroken), "--audio", str(audio), "--queries", str(captions), "--out", str(out)]) == 0
+    matrix = read_scores(out)
+    assert matrix.values.shape == (3, 24)
+    assert matrix.query_texts == ["A deep tone sounds.", "one, two: a shrill hum", " a low note "]
+    assert matrix.relevant == [None, None, None]
+    assert matrix.facts["checkpoint"].startswith("finetune epoch")
+    assert submission(["write", str(out), "--out", str(tmp_path / "blind.csv")]) == 0
+    assert submission(["check", str(tmp_path / "blind.csv"), "--scores", str(out)]) == 0
+    assert len((tmp_path / "blind.csv").read_text().splitlines()) == 4
+    capsys.readouterr()
+    assert submission(["score", str(out)]) == 1
+    assert "no relevant clip is known" in capsys.readouterr().err
+
+
+def test_ranking_the_evaluation_split_again_gives_the_runs_own_scores(
+    unbroken: Path, world: Path, tmp_path: Path
+) -> None:
+    out = tmp_path / "again.npy"
+    assert main(["rank", str(unbroken), "--audio", str(world), "--split", "evaluation", "--out", str(out)]) == 0
+    assert np.array_equal(read_scores(out).values, read_scores(unbroken / "scores/evaluation.npy").values)
+
+
+def test_an_exported_model_ranks_like_its_run(
+    unbroken: Path, world: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model = tmp_path / "model"
+    assert main(["export", str(unbroken), "--out", str(model)]) == 0
+    assert {path.name for path in model.iterdir()} == {
+        "model.safetensors",
+        "recipe.json",
+        "model.json",
+        "vocabulary.json",
+        "README.md",
+    }
+    elsewhere = shutil.move(model, tmp_path / "elsewhere")
+    out = tmp_path / "scores.npy"
+    assert main(["rank", str(elsewhere), "--audio", str(world), "--split", "evaluation", "--out", str(out)]) == 0
+    assert np.array_equal(read_scores(out).values, read_scores(unbroken / "scores/evaluation.npy").values)
+    assert "is not empty" in refused(capsys, "export", unbroken, "--out", elsewhere)
+    assert "leave out --stage" in refused(
+        capsys, "rank", elsewhere, "--audio", world, "--out", out, "--stage", "finetune"
+    )
+
+
+def test_a_stage_starts_from_an_exported_model_with_new_words(
+    unbroken: Path, recipe: Path, world: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model = tmp_path / "model"
+    assert main(["export", str(unbroken), "--out", str(model)]) == 0
+    manifest = shutil.copytree(world.parent, tmp_path / "world") / "manifest.jsonl"
+    manifest.write_text(manifest.read_text().replace("One deep beep", "One unheard beep"))
+    stage = tiny.stage(start_from={"kind": "model", "folder": str(model)}, epochs=1, steps_per_epoch=1)
+    stage["optimizer"]["lr"] = 1e-12
+    path = tiny.write_recipe(tmp_path / "r.yaml", tiny.recipe(manifest, tmp_path, only=stage))
+    assert main(["train", str(path), "--out", str(tmp_path / "run")]) == 0
+    words = json.loads((tmp_path / "run/vocabulary.json").read_text())
+    before = json.loads((model / "vocabulary.json").read_text())
+    assert words == [*before, "unheard"]
+    started, exported = load_file(tmp_path / "run/only/e0001.safetensors"), load_file(model / "model.safetensors")
+    for name, value in exported.items():
+        assert torch.allclose(started[name][: len(value)], value, atol=1e-6), name
+    wider = ["model.audio.width=64", f"stages.only.start_from.folder={model}"]
+    changes = [part for change in wider for part in ("--set", change)]
+    assert "is a checkpoint of another model" in refused(capsys, "train", path, *changes, "--out", tmp_path / "wide")
+
+
+@pytest.mark.parametrize(
+    ("queries", "words"),
+    [
+        ("caption\nzebra\n", "have no word that the model knows"),
+        ('caption\n""\n', "caption is empty"),
+        ("caption\n低い音\n", "have no word that the model knows"),
+        ("caption\n" + "word " * 2000 + "\n", "2000 words"),
+        ("captoin\na tone\n", "column"),
+        ("", "empty"),
+    ],
+)
+def test_queries_that_cannot_be_ranked(
+    unbroken: Path, world: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], queries: str, words: str
+) -> None:
+    path = tmp_path / "q.csv"
+    path.write_text(queries)
+    told = refused(
+        capsys, "rank", unbroken, "--audio", world.parent / "evaluation", "--queries", path, "--out", tmp_path / "s.npy"
+    )
+    assert words in told
+    assert not (tmp_path / "s.npy").exists()
+
+
+def test_models_and_folders_that_are_none(
+    unbroken: Path, world: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "s.npy"
+    (tmp_path / "empty").mkdir()
+    assert "neither a run" in refused(capsys, "rank", tmp_path, "--audio", world, "--out", out)
+    assert "no audio files" in refused(capsys, "rank", unbroken, "--audio", tmp_path / "empty", "--out", out)
+    assert "ends in .npy" in refused(capsys, "rank", unbroken, "--audio", world, "--out", tmp_path / "s.csv")
+    assert "has no stage 'other'" in refused(
+        capsys, "rank", unbroken, "--audio", world, "--out", out, "--stage", "other"
+    )
+    assert "did not monitor" in refused(capsys, "rank", unbroken, "--audio", world, "--out", out, "--checkpoint", "m7")
+
+
+# studies
+
+
+def write_study(tmp_path: Path, recipe: Path, **changes: Any) -> Path:
+    content = {
+        "name": "margins",
+        "recipe": str(recipe),
+        "seeds": [1, 2],
+        "cells": {"plain": {}, "wide": {"stages.only.losses.0.margin": 0.5}},
+    } | changes
+    return tiny.write_recipe(tmp_path / "margins.study.yaml", content)
+
+
+def test_a_study_runs_every_cell_once_and_prints_mean_and_spread(
+    world: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    recipe = tiny.write_recipe(tmp_path / "r.yaml", tiny.recipe(world, tmp_path))
+    study = write_study(tmp_path, recipe)
+    assert main(["study", str(study), "--runs", str(tmp_path / "runs")]) == 0
+    table = capsys.readouterr().out
+    folder = tmp_path / "runs/margins"
+    results = {path.parent.name: json.loads(path.read_text()) for path in folder.glob("*/result.json")}
+    assert set(results) == {"plain_s1", "plain_s2", "wide_s1", "wide_s2"}
+    values = [results[f"wide_s{seed}"]["rank"]["evaluation"]["mAP@10"] for seed in (1, 2)]
+    assert f"{np.mean(values):.4f} ± {np.std(values, ddof=1):.4f}" in table.splitlines()[3]
+    assert (folder / "table.md").read_text() == table
+    shutil.rmtree(folder / "wide_s2")
+    kept = {path: path.stat().st_mtime_ns for path in folder.rglob("*") if path.is_file() and path.parent != folder}
+    assert main(["study", str(study), "--runs", str(tmp_path / "runs")]) == 0
+    again = capsys.readouterr().out
+    drop_time = lambda text: [line.split("|")[:-2] for line in text.splitlines()]  # noqa: E731
+    assert drop_time(again) == drop_time(table)
+    assert all(path.stat().st_mtime_ns == changed for path, changed in kept.items())
+
+
+def test_all_mistakes_of_a_study_are_told(world: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    recipe = tiny.write_recipe(tmp_path / "r.yaml", tiny.recipe(world, tmp_path))
+    cells = {"a": {"stages.only.batchsize": 4}, "b": {"seed": "x", "stages.none.epochs": 1}}
+    told = refused(capsys, "study", write_study(tmp_path, recipe, cells=cells))
+    for words in ("cell a", "did you mean batch_size", "cell b", "no such place"):
+        assert words in told
+    assert "seeds" in refused(capsys, "study", write_study(tmp_path, recipe, seeds=[]))
+    assert "no such study" in refused(capsys, "study", tmp_path / "none.yaml")
+    assert "no such recipe" in refused(capsys, "study", write_study(tmp_path, tmp_path / "gone.yaml"))
+
+
+def test_two_processes_on_one_run_are_refused(
+    unbroken: Path, recipe: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from system.runs import Run
+
+    run = tmp_path / "run"
+    shutil.copytree(unbroken, run)
+    with Run(run).held():
+        assert "another process is working on this run" in refused(capsys, "train", recipe, "--out", run)
+
+
+def test_the_same_settings_find_their_run_again(recipe: Path, tmp_path: Path) -> None:
+    for _ in range(2):
+        assert main(["train", str(recipe), "--runs", str(tmp_path)]) == 0
+    assert len(list(tmp_path.iterdir())) == 1
+    assert main(["train", str(recipe), "--runs", str(tmp_path), "--set", "seed=8"]) == 0
+    assert len(list(tmp_path.iterdir())) == 2
+    provenance = json.loads(next(tmp_path.glob("*_s8_*/provenance.json")).read_text())
+    assert provenance["changes"] == ["seed=8"]
+    assert provenance["cores"] == os.cpu_count()
+
+
+def test_frames_of_other_clips_are_never_mixed_up(unbroken: Path, world: Path) -> None:
+    matrix = read_scores(unbroken / "scores/evaluation.npy")
+    assert matrix.file_names == [clip.file_name for clip in read_manifest(world) if clip.split == "evaluation"]
