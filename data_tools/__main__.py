@@ -1,20 +1,8 @@
 """The door of this room: `python -m data_tools VERB ...`."""
 
-import argparse
 import sys
-from importlib import import_module
-from typing import NamedTuple
 
-from data_tools.errors import DataError
-from data_tools.names import is_utf8
-
-
-class Verb(NamedTuple):
-    """A verb lives in the module of its name, which has add_arguments(parser) and run(arguments) -> exit status."""
-
-    help: str
-    example: str
-
+from data_tools.door import Verb, open_door
 
 VERBS = {
     "clotho": Verb(
@@ -55,45 +43,8 @@ VERBS = {
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Run one verb. Returns 0, 1 after an error or a failed check, 2 for wrong usage, 130 when interrupted."""
-    argv = sys.argv[1:] if argv is None else argv
-    try:
-        arguments = _parser(argv).parse_args(argv)
-    except SystemExit as stop:  # argparse has printed its help or complaint
-        return int(stop.code or 0)
-    try:
-        if odd := [value for value in argv if not is_utf8(value)]:
-            raise DataError(f"the argument {odd[0]!a} is not UTF-8; rename the file or folder")
-        return arguments.run(arguments)
-    except DataError as error:
-        print(f"error: {error}", file=sys.stderr)
-    except OSError as error:
-        name = error.filename2 or error.filename
-        print(f"error: {f'{name}: ' if name else ''}{error.strerror or error}", file=sys.stderr)
-    except KeyboardInterrupt:
-        print("interrupted", file=sys.stderr)
-        return 130
-    return 1
-
-
-def _parser(argv: list[str]) -> argparse.ArgumentParser:
-    """The parser; only the verb in use is imported, so that the door opens at once."""
-    parser = argparse.ArgumentParser(prog="python -m data_tools", description="Make, check and compose data sets.")
-    subparsers = parser.add_subparsers(metavar="VERB", required=True)
-    for name, verb in VERBS.items():
-        subparser = subparsers.add_parser(
-            name,
-            help=verb.help,
-            description=f"{verb.help[0].upper()}{verb.help[1:]}.",
-            epilog=f"example:\n  {verb.example}",
-            formatter_class=argparse.RawDescriptionHelpFormatter,
-            allow_abbrev=False,
-        )
-        if argv[:1] == [name]:
-            module = import_module(f"data_tools.{name}")
-            module.add_arguments(subparser)
-            subparser.set_defaults(run=module.run)
-    return parser
+    """Run one verb; the exit status is open_door's."""
+    return open_door("data_tools", "Make, check and compose data sets.", VERBS, argv)
 
 
 if __name__ == "__main__":

@@ -1,16 +1,19 @@
 """Texts for composed scenes, drawn from the phrases."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import TypeVar
 
 import numpy as np
 
+from data_tools.errors import DataError
 from data_tools.phrases import DEVICES, GENERIC, PHRASINGS, PLACES, TAGS, TEMPLATES, Phrasing
 
 MAX_HELD_OUT = 0.5
 
 # Shares of Clotho's captions that begin with a capital and end in a full stop, counted over its three splits.
 _CAPITAL, _STOP = 0.94, 0.86
+
+_ROUNDS = 200  # through all templates; where wordings are left, some are found long before
 
 Option = TypeVar("Option")
 
@@ -26,14 +29,22 @@ def not_held_out(options: Sequence[Option], share: float) -> Sequence[Option]:
     return options[: len(options) - max(1, round(share * len(options)))] if share else options
 
 
-def describe(rng: np.random.Generator, kind: str, events: Sequence[str], count: int, held_out: float) -> list[str]:
+def describe(
+    rng: np.random.Generator,
+    kind: str,
+    events: Sequence[str],
+    count: int,
+    held_out: float,
+    taken: Collection[str] = (),
+) -> list[str]:
     """Different captions of a scene, each of which tells its kind and the order of its events.
 
     events: class names in the template's order. held_out: the share of phrasings and templates not to use.
+    taken: texts not to give again. Raises DataError when no other wording is found.
     """
     templates = not_held_out(TEMPLATES[kind], held_out)
     captions: dict[str, str] = {}
-    while len(captions) < count:
+    for _ in range(_ROUNDS):
         for template in rng.permutation(templates):
             order = rng.permutation(events) if kind == "overlap" else events  # an overlap has no order
             words: dict[str, str] = {}
@@ -41,8 +52,12 @@ def describe(rng: np.random.Generator, kind: str, events: Sequence[str], count: 
                 clause, noun = _pick(rng, not_held_out(phrasings(event), held_out))
                 words |= {letter: clause, letter.upper(): noun}
             text = template.format(**words)
-            captions.setdefault(text, _dressed(rng, text))
-    return list(captions.values())[:count]
+            dressed = _dressed(rng, text)
+            if dressed not in taken:
+                captions.setdefault(text, dressed)
+        if len(captions) >= count:
+            return list(captions.values())[:count]
+    raise DataError(f"no unused wording of {kind} {', '.join(events)} is left; ask for fewer clips")
 
 
 def describe_noisily(rng: np.random.Generator, events: Sequence[str]) -> str:

@@ -73,12 +73,19 @@ def caption_columns(path: Path, row: Mapping[str, str]) -> list[str]:
 
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """A temporary name in path's folder (made when missing) that becomes path when the block ends without an error."""
+    """A temporary name in path's folder (made when missing) that becomes path when the block ends without an error.
+
+    An OSError of writing it names path: the temporary name would mean nothing to the reader.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
         yield temporary
         os.replace(temporary, path)
+    except OSError as error:
+        if error.filename not in (None, str(temporary)):
+            raise
+        raise OSError(error.errno, error.strerror, str(path)) from error
     finally:
         temporary.unlink(missing_ok=True)
 

@@ -1,12 +1,12 @@
 """Composed scenes: a captioned data set of single sound events put together, laid out as Clotho is.
 
-Everything is drawn from (seed, split, number of the clip), so that a clip does not depend on how many others are made.
+Everything is drawn from (seed, split, number of the clip), so that a clip does not depend on how many come after it.
 """
 
 import argparse
 import json
 import wave
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import cast
@@ -73,10 +73,7 @@ def make_scenes(out: Path, settings: Settings, recordings: Path | None = None) -
     _check(settings)
     pools = _pools(settings, recordings)
     _claim(out, settings)
-    scenes = {
-        split: [_plan(settings, split, number, pools[split]) for number in range(1, count + 1)]
-        for split, count in settings.counts.items()
-    }
+    scenes = {split: _plan_split(settings, split, count, pools[split]) for split, count in settings.counts.items()}
     made = 0
     for split, planned in scenes.items():
         folder = out / split
@@ -142,7 +139,21 @@ def _pools(settings: Settings, recordings: Path | None) -> dict[str, Pool]:
     return pools
 
 
-def _plan(settings: Settings, split: str, number: int, pool: Pool) -> Scene:
+def _plan_split(settings: Settings, split: str, count: int, pool: Pool) -> list[Scene]:
+    """The first `count` clips of a split.
+
+    In a test split no caption comes twice, since a ranked CSV knows a query by its text.
+    """
+    scenes: list[Scene] = []
+    taken: set[str] = set()
+    for number in range(1, count + 1):
+        scenes.append(_plan(settings, split, number, pool, taken))
+        if split in TEST_SPLITS:
+            taken.update(scenes[-1].captions)
+    return scenes
+
+
+def _plan(settings: Settings, split: str, number: int, pool: Pool, taken: Collection[str]) -> Scene:
     seed = (settings.seed, CLOTHO_SPLITS.index(cast(Split, split)), number)
     kind = list(KINDS)[(number - 1) % len(KINDS)]
     events = draw_events(np.random.default_rng((*seed, 0)), kind, pool)
@@ -152,7 +163,7 @@ def _plan(settings: Settings, split: str, number: int, pool: Pool) -> Scene:
         captions = [describe_noisily(rng, names)]
     else:
         held_out = 0.0 if split in TEST_SPLITS else settings.held_out
-        captions = describe(rng, kind, names, int(settings.captions), held_out)
+        captions = describe(rng, kind, names, int(settings.captions), held_out, taken)
     return Scene(f"{settings.name}_{split}_{number:05d}.wav", split, kind, events, captions, (*seed, 2))
 
 

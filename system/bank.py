@@ -10,7 +10,7 @@ opened for writing.
 
 import fcntl
 import json
-import os
+import logging
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -18,7 +18,10 @@ from typing import Any
 
 import numpy as np
 
+from data_tools.files import write_text
 from system.errors import KitError
+
+log = logging.getLogger(__name__)
 
 
 class Bank:
@@ -75,31 +78,39 @@ class Bank:
         return self._map[first : first + rows]
 
     def add(self, series: Iterable[tuple[str, np.ndarray]]) -> Iterator[str]:
-        """Store series as they come and yield each key once it is safe on disk. One writer at a time.
+        """Store series as they come and yield each key once it is on disk; a key that is there already is passed over.
 
-        Raises KitError when another process is writing, or a series has another dimension or no rows.
+        One writer at a time: another process is waited for, and what it stored is seen before the first series is asked
+        for. Raises KitError when a series has another dimension or no rows.
         """
-        with self._lock():
-            self.rows.clear()
-            self._end_of_index = 0
-            self._read_index()  # another process may have added series since this one opened the bank
-            with self._frames_file.open("ab") as frames, self._index_file.open("ab") as index:
-                index.truncate(self._end_of_index)
-                end = max((first + rows for first, rows in self.rows.values()), default=0)
-                frames.truncate(end * self.dim * self.dtype.itemsize)
-                for key, values in series:
-                    if key in self.rows:
-                        continue
-                    end = self._append(frames, index, key, values, end)
-                    yield key
+        try:
+            with self._lock():
+                self.rows.clear()
+                self._end_of_index = 0
+                self._read_index()  # another process may have added series since this one opened the bank
+                with self._frames_file.open("ab") as frames, self._index_file.open("ab") as index:
+                    yield from self._append_all(frames, index, series)
+        except OSError as error:  # of a write: it names no file
+            raise error if error.filename else OSError(error.errno, error.strerror, str(self._frames_file)) from error
+
+    def _append_all(self, frames: Any, index: Any, series: Iterable[tuple[str, np.ndarray]]) -> Iterator[str]:
+        index.truncate(self._end_of_index)
+        end = max((first + rows for first, rows in self.rows.values()), default=0)
+        frames.truncate(end * self.dim * self.dtype.itemsize)
+        for key, values in series:
+            if key in self.rows:
+                continue
+            end = self._append(frames, index, key, values, end)
+            yield key
 
     def _append(self, frames: Any, index: Any, key: str, values: np.ndarray, end: int) -> int:
         if values.ndim != 2 or values.shape[1] != self.dim or not len(values):
             raise KitError(f"{self.folder}: frames of shape {values.shape} do not fit a bank of dimension {self.dim}")
         stored = np.ascontiguousarray(values, self.dtype)
+        line = json.dumps({"key": key, "first": end, "rows": len(stored)}).encode() + b"\n"
         frames.write(stored.tobytes())
         frames.flush()
-        index.write(json.dumps({"key": key, "first": end, "rows": len(stored)}).encode() + b"\n")
+        index.write(line)  # after its frames: a line stands for frames that are there
         index.flush()
         self.rows[key] = (end, len(stored))
         return end + len(stored)
@@ -109,10 +120,9 @@ class Bank:
         with (self.folder / "lock").open("w") as file:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError as error:
-                raise KitError(
-                    f"{self.folder}: another process is building this bank; wait for it, or stop it"
-                ) from error
+            except BlockingIOError:
+                log.info("waiting for another process that is adding to %s", self.folder)
+                fcntl.flock(file, fcntl.LOCK_EX)
             yield
 
 
@@ -121,10 +131,7 @@ def open_bank(folder: Path, dim: int, dtype: str, identity: dict[str, Any]) -> B
     facts = {"identity": identity, "dim": dim, "dtype": dtype}
     facts_file = folder / "bank.json"
     if not facts_file.exists():
-        folder.mkdir(parents=True, exist_ok=True)
-        temporary = facts_file.with_name(f"bank.json.{os.getpid()}.tmp")
-        temporary.write_text(json.dumps(facts, indent=1) + "\n")
-        temporary.replace(facts_file)
+        write_text(facts_file, json.dumps(facts, indent=1) + "\n")
     try:
         found = json.loads(facts_file.read_text())
     except ValueError as error:

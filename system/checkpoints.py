@@ -6,17 +6,19 @@ checkpoints.json   the table of the best, for people and for `rank`
 done.json          the stage is finished
 """
 
+import io
 import json
 from pathlib import Path
 from typing import Any
 
 import torch
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file, save
 from torch import nn
 
+from data_tools.files import replacing
 from system.errors import KitError
-from system.runs import write_json, write_whole
+from system.runs import write_json
 
 LOWER_IS_BETTER = {"loss"}
 # Metric -> the best [value, epoch], best first.
@@ -44,7 +46,8 @@ def weights_file(folder: Path, epoch: int) -> Path:
 
 def save_weights(model: nn.Module, path: Path) -> None:
     weights = {name: value.detach().cpu().contiguous().clone() for name, value in model.state_dict().items()}
-    write_whole(path, lambda temporary: save_file(weights, temporary))
+    with replacing(path) as temporary:
+        temporary.write_bytes(save(weights))
 
 
 def load_weights(model: nn.Module, path: Path) -> None:
@@ -59,6 +62,11 @@ def load_weights(model: nn.Module, path: Path) -> None:
     words = "text.words.weight"
     if words in weights and words in own and len(weights[words]) < len(own[words]):
         weights[words] = torch.cat([weights[words], own[words][len(weights[words]) :].cpu()])
+    restore(model, weights, path)
+
+
+def restore(model: nn.Module, weights: dict[str, torch.Tensor], path: Path) -> None:
+    """Put weights that came from `path` into a model of exactly their shape; KitError for another one."""
     try:
         model.load_state_dict(weights)
     except RuntimeError as error:
@@ -72,7 +80,10 @@ def save_state(folder: Path, state: dict[str, Any], epoch_weights: nn.Module | N
     """Write last.pt (and the weights of this epoch before it), then drop weights that the table names no more."""
     if epoch_weights is not None:
         save_weights(epoch_weights, weights_file(folder, state["epoch"]))
-    write_whole(folder / "last.pt", lambda temporary: torch.save(state, temporary))
+    buffer = io.BytesIO()  # torch.save's own writer turns a full disk into an error without its cause
+    torch.save(state, buffer)
+    with replacing(folder / "last.pt") as temporary:
+        temporary.write_bytes(buffer.getvalue())
     write_json(folder / "checkpoints.json", state["best"])
     kept = {weights_file(folder, epoch) for epoch in kept_epochs(state["best"])}
     for path in set(folder.glob("e*.safetensors")) - kept:
@@ -101,7 +112,7 @@ def load_checkpoint(model: nn.Module, folder: Path, which: str) -> str:
         state = load_state(folder)
         if state is None:
             raise KitError(f"no checkpoint {folder / 'last.pt'}; train the run first")
-        model.load_state_dict(state["model"])
+        restore(model, state["model"], folder / "last.pt")
         return f"{folder.name} last"
     table: Table = json.loads((folder / "checkpoints.json").read_text())
     if which not in table:

@@ -4,6 +4,7 @@ import argparse
 import logging
 import sqlite3
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -30,6 +31,7 @@ class ContentKeys:
         folder.mkdir(parents=True, exist_ok=True)
         try:
             self.store = sqlite3.connect(folder / "contents.sqlite", timeout=60)
+            self.store.execute("pragma synchronous = off")  # only remembered work: what a power cut loses is read again
             self.store.execute(
                 "create table if not exists files (path text primary key, size integer, changed integer, sha256 text)"
             )
@@ -51,6 +53,9 @@ class ContentKeys:
         )
         self.store.commit()
         return key
+
+    def close(self) -> None:
+        self.store.close()
 
 
 @dataclass
@@ -82,13 +87,15 @@ def build_features(
 
     A content that several clips share is computed once. strict: raise KitError for the first broken file instead.
     """
+    from tqdm import tqdm
+
     features = Features({name: bank_of(expert, banks) for name, expert in experts.items()})
-    content = ContentKeys(banks)
-    for clip in clips:
-        try:
-            features.keys[clip.id] = content(clip.path)
-        except AudioError as error:
-            _broken(features, clip, error, strict)
+    with closing(ContentKeys(banks)) as content:
+        for clip in tqdm(clips, desc="content", unit="clip", disable=quiet or None):
+            try:
+                features.keys[clip.id] = content(clip.path)
+            except AudioError as error:
+                _broken(features, clip, error, strict)
     for name, expert in experts.items():
         _fill(features, name, expert, clips, strict, quiet)
     if features.broken:
@@ -118,6 +125,8 @@ def _fill(features: Features, name: str, expert: ExpertSettings, clips: list[Cli
 
     def series() -> Iterator[tuple[str, np.ndarray]]:
         for key, clip in missing.items():
+            if key in bank:  # stored meanwhile by another process
+                continue
             try:
                 frames = frames_of([read_audio(clip.path, expert.rate)])[0]
                 if not np.abs(frames).max() <= FLOAT16_MAX:

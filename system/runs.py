@@ -16,32 +16,18 @@ import os
 import platform
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from data_tools.files import write_text
 from system.errors import KitError
 from system.recipe import Loaded
 
 log = logging.getLogger(__name__)
-
-
-def write_whole(path: Path, write: Callable[[Path], object]) -> None:
-    """Call write(temporary path), then rename: the file is whole or not there. On failure nothing is left behind."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        write(temporary)
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
-
-
-def write_text(path: Path, text: str) -> None:
-    write_whole(path, lambda temporary: temporary.write_text(text, encoding="utf-8"))
 
 
 def write_json(path: Path, value: object) -> None:
@@ -164,15 +150,16 @@ def record_provenance(run: Run, loaded: Loaded) -> None:
     import torch
 
     recipe = loaded.recipe
-    manifests = {name: file_sha256(Path(source.manifest)) for name, source in recipe.data.items()}
+    made_with = {
+        "manifests": {name: file_sha256(Path(source.manifest)) for name, source in recipe.data.items()},
+        "experts": {name: expert.identity() for name, expert in recipe.model.audio.experts.items()},
+    }
     path = run.folder / "provenance.json"
     if path.exists():
         before = json.loads(path.read_text(encoding="utf-8"))
-        changed = [name for name, value in manifests.items() if before["manifests"].get(name) != value]
+        changed = sorted(_differing({key: before[key] for key in made_with}, made_with))
         if changed:
-            raise KitError(
-                f"{run.folder}: the manifests of {', '.join(changed)} changed since this run began; start a new run"
-            )
+            raise KitError(f"{run.folder}: {', '.join(changed)} changed since this run began; start a new run")
         if before["commits"][-1] != commit():
             before["commits"].append(commit())
             write_json(path, before)
@@ -190,6 +177,5 @@ def record_provenance(run: Run, loaded: Loaded) -> None:
         "cores": os.cpu_count(),
         "threads": torch.get_num_threads(),
         "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
-        "manifests": manifests,
     }
-    write_json(path, facts)
+    write_json(path, facts | made_with)

@@ -155,8 +155,8 @@ class Stage(Strict):
 class Ranked(Strict):
     """A score matrix of one source's captions against its clips, its figures, and the challenge's file of it.
 
-    A ranked CSV knows a query by its text: a split whose clips share captions (AudioCaps) has figures, but no such file.
-    """
+    A ranked CSV knows a query by its text: a split whose clips share captions (AudioCaps) has figures, but no such
+    file."""
 
     data: str
     stage: str

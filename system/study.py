@@ -11,9 +11,10 @@ from typing import Annotated, Any
 
 from pydantic import Field, ValidationError
 
+from data_tools.files import write_text
 from system.recipe import Loaded, RecipeError, load_recipe
 from system.run import run_recipe
-from system.runs import Run, write_text
+from system.runs import Run
 from system.strict import Strict
 from system.yaml12 import parse
 

@@ -15,6 +15,7 @@ import numpy as np
 import torch
 from tqdm import tqdm
 
+from data_tools.files import write_text
 from system import checkpoints, losses, schema
 from system.batches import Sampler, collate, items_of
 from system.data import Data, load_data, make_missing
@@ -23,7 +24,7 @@ from system.errors import KitError
 from system.models import build_model, device_of, load_exported_weights, training_vocabulary
 from system.options import add_recipe_arguments, load_from
 from system.recipe import Loaded
-from system.runs import Run, open_run, record_provenance, write_json, write_text
+from system.runs import Run, open_run, record_provenance, write_json
 from system.validation import Validation
 
 log = logging.getLogger(__name__)
@@ -116,7 +117,7 @@ class _Stage:
         if state is None:
             self._start_weights()
         else:
-            self.model.load_state_dict(state["model"])
+            checkpoints.restore(self.model, state["model"], self.folder / "last.pt")
             self.optimizer.load_state_dict(state["optimizer"])
             self.scaler.load_state_dict(state["scaler"])
             self.best, self.step, self.loss_sum = state["best"], state["step"], state["loss_sum"]

@@ -11,6 +11,9 @@ from data_tools.captions import not_held_out, phrasings
 from data_tools.check import KINDS, check_clips
 from data_tools.manifest import read_manifest
 
+COUNTS = {"development": 3839, "validation": 1045, "evaluation": 1045}
+PUBLISHED = ["file_name", "keywords", "sound_id", "sound_link", "start_end_samples", "manufacturer", "license"]
+
 
 def rows(path: Path, encoding: str = "utf-8") -> list[dict[str, str]]:
     with path.open(encoding=encoding, newline="") as file:
@@ -50,6 +53,22 @@ def findings(manifest: Path) -> dict[str, dict[str, list[str]]]:
     for finding in check_clips(read_manifest(manifest)):
         found[finding.kind].setdefault(finding.key, []).extend(clip.id for clip in finding.clips)
     return found
+
+
+def publish_clotho(shared: Path, root: Path) -> Path:
+    """Clotho v2.1 as published: real tables, metadata in ISO-8859-1, every clip with its own ten milliseconds."""
+    content = 0
+    for split in COUNTS:
+        table = shared / "data" / "clotho" / f"clotho_captions_{split}.csv"
+        (root / table.name).write_bytes(table.read_bytes())
+        metadata = rows(shared / "data" / "clotho" / f"{split}_audio_metadata.csv")
+        # The copy lost one uploader's letter when it was turned into UTF-8.
+        values = [[row[column].replace("\ufffd", "Á") for column in PUBLISHED] for row in metadata]
+        write_rows(root / f"clotho_metadata_{split}.csv", PUBLISHED, values, "iso-8859-1")
+        for row in metadata:
+            content += 1
+            write_wav(root / split / row["file_name"], content)
+    return root
 
 
 def small_clotho(root: Path, names: list[str], on_disk: list[str], split: str = "development") -> Path:

@@ -8,32 +8,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 import soundfile
-from data_files import failure, findings, rows, small_clotho, write_rows, write_wav
+from data_files import COUNTS, PUBLISHED, failure, findings, publish_clotho, rows, small_clotho, write_wav
 
 from data_tools.__main__ import main
 from data_tools.manifest import read_manifest, read_queries
 from data_tools.names import match_names
 
-COUNTS = {"development": 3839, "validation": 1045, "evaluation": 1045}
-PUBLISHED = ["file_name", "keywords", "sound_id", "sound_link", "start_end_samples", "manufacturer", "license"]
-
 
 @pytest.fixture(scope="module")
 def published(shared: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Clotho v2.1 as published: real tables, metadata in ISO-8859-1, every clip with its own ten milliseconds."""
-    root = tmp_path_factory.mktemp("clotho")
-    content = 0
-    for split in COUNTS:
-        table = shared / "data" / "clotho" / f"clotho_captions_{split}.csv"
-        (root / table.name).write_bytes(table.read_bytes())
-        metadata = rows(shared / "data" / "clotho" / f"{split}_audio_metadata.csv")
-        # The copy lost one uploader's letter when it was turned into UTF-8.
-        values = [[row[column].replace("\ufffd", "Á") for column in PUBLISHED] for row in metadata]
-        write_rows(root / f"clotho_metadata_{split}.csv", PUBLISHED, values, "iso-8859-1")
-        for row in metadata:
-            content += 1
-            write_wav(root / split / row["file_name"], content)
-    return root
+    return publish_clotho(shared, tmp_path_factory.mktemp("clotho"))
 
 
 @pytest.fixture(scope="module")

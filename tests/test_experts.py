@@ -1,10 +1,14 @@
 """Experts against their goldens and definitions, and the bank that keeps their frames."""
 
+import hashlib
 import json
 import multiprocessing
 import os
 import signal
+import threading
 import time
+from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import numpy as np
@@ -57,7 +61,9 @@ def test_yamnet_log_mel_of_a_tone_by_the_definition() -> None:
     wave = np.sin(2 * np.pi * 1000 * t).astype(np.float32)
     column = log_mel(wave, mel_basis())[0]
     window = 0.5 - 0.5 * np.cos(2 * np.pi * np.arange(400) / 400)
-    spectrum = np.abs([np.sum(wave[:400] * window * np.exp(-2j * np.pi * k * np.arange(400) / 512)) for k in range(257)])
+    spectrum = np.abs(
+        [np.sum(wave[:400] * window * np.exp(-2j * np.pi * k * np.arange(400) / 512)) for k in range(257)]
+    )
     hertz_to_mel = lambda f: 1127 * np.log(1 + f / 700)  # noqa: E731
     edges = [hertz_to_mel(125) + i * (hertz_to_mel(7500) - hertz_to_mel(125)) / 65 for i in range(66)]
     for band in (10, 25, 26, 63):
@@ -197,13 +203,27 @@ def test_bank_refuses_frames_of_another_shape_and_keeps_the_rest(tmp_path: Path)
     assert len(open_bank(tmp_path / "b", 6, "float16", {})) == 3
 
 
-def test_two_writers_are_refused(tmp_path: Path) -> None:
-    bank = open_bank(tmp_path / "b", 6, "float16", {})
+def test_a_second_writer_waits_and_sees_what_the_first_stored(tmp_path: Path) -> None:
+    bank, second = (open_bank(tmp_path / "b", 6, "float16", {}) for _ in range(2))
+    asked: list[int] = []
+
+    def offered() -> Iterator[tuple[str, np.ndarray]]:
+        for n in range(5):
+            asked.append(n)
+            yield str(n), series(n)
+
     writing = bank.add((str(n), series(n)) for n in range(3))
     next(writing)
-    with pytest.raises(KitError, match="another process is building this bank"):
-        fill(open_bank(tmp_path / "b", 6, "float16", {}), range(3))
+    added: list[str] = []
+    thread = threading.Thread(target=lambda: added.extend(second.add(offered())))
+    thread.start()
+    time.sleep(0.2)
+    assert asked == [], "the second writer did not wait"
     assert list(writing) == ["1", "2"]
+    thread.join()
+    assert added == ["3", "4"]
+    final = open_bank(tmp_path / "b", 6, "float16", {})
+    assert all(np.array_equal(final.read(str(n)), series(n).astype(np.float16)) for n in range(5))
 
 
 # features of clips
@@ -213,7 +233,9 @@ def broken_world(tmp_path: Path) -> list[Clip]:
     clips = read_manifest(tiny.make_world(tmp_path / "world", {"development": 6}))
     (tmp_path / "world/development/development 001.wav").write_bytes(b"")
     (tmp_path / "world/development/development 002.wav").unlink()
-    soundfile.write(tmp_path / "world/development/development 003.wav", np.array([0.1, np.nan] * 500), 16_000, subtype="FLOAT")
+    soundfile.write(
+        tmp_path / "world/development/development 003.wav", np.array([0.1, np.nan] * 500), 16_000, subtype="FLOAT"
+    )
     loud = np.full(16_000, 1e30)
     soundfile.write(tmp_path / "world/development/development 004.wav", loud, 16_000, subtype="DOUBLE")
     return clips
@@ -260,8 +282,11 @@ def test_content_decides_not_name_and_a_changed_file_is_seen(tmp_path: Path) -> 
 def test_content_keys_are_remembered_and_a_damaged_store_is_named(tmp_path: Path) -> None:
     file = tmp_path / "a.wav"
     file.write_bytes(b"one")
-    first = ContentKeys(tmp_path / "banks")(str(file))
-    assert ContentKeys(tmp_path / "banks")(str(file)) == first
+    keys = []
+    for _ in range(2):
+        with closing(ContentKeys(tmp_path / "banks")) as content:
+            keys.append(content(str(file)))
+    assert keys == [hashlib.sha256(b"one").hexdigest()] * 2
     (tmp_path / "banks/contents.sqlite").write_bytes(b"no database, only words" * 50)
     with pytest.raises(KitError, match="is damaged .* delete it"):
         ContentKeys(tmp_path / "banks")

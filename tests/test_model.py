@@ -1,4 +1,5 @@
-"""Losses, encoders and batches: worked by hand, against slow oracles and the original losses, and without any trace of padding."""
+"""Losses, encoders and batches: worked by hand, against slow oracles and the original losses, and without any trace
+of padding."""
 
 import itertools
 from pathlib import Path
@@ -85,7 +86,9 @@ def test_ranking_equals_the_original_code_and_its_gradient(shared: Path) -> None
 
 def test_gradients_in_double() -> None:
     scores = torch.rand(5, 5, dtype=torch.float64, requires_grad=True)
-    assert torch.autograd.gradcheck(lambda s: losses.total(batch_scores(s, [0, 1, 2, 0, 4]), [RANKING, MATCHING]), scores)
+    assert torch.autograd.gradcheck(
+        lambda s: losses.total(batch_scores(s, [0, 1, 2, 0, 4]), [RANKING, MATCHING]), scores
+    )
 
 
 def test_accuracies_by_hand_and_ties_are_misses() -> None:
@@ -164,7 +167,10 @@ def test_experts_are_averaged_without_normalising() -> None:
 
 def test_cosine_by_hand_and_of_nothing() -> None:
     clips, captions = torch.tensor([[3.0, 4.0], [0.0, 0.0]]), torch.tensor([[1.0, 0.0], [-6.0, -8.0]])
-    assert cosine(Embedded(clips), Embedded(captions)).tolist() == [[pytest.approx(0.6), pytest.approx(-1.0)], [0.0, 0.0]]
+    assert cosine(Embedded(clips), Embedded(captions)).tolist() == [
+        [pytest.approx(0.6), pytest.approx(-1.0)],
+        [0.0, 0.0],
+    ]
 
 
 # the model on clips
@@ -203,7 +209,11 @@ def test_same_clip_and_caption_alone_and_in_mixed_batches(world: Any) -> None:
 def test_several_captions_are_averaged_into_a_column(world: Any) -> None:
     recipe, clips, features = world
     model = scratch_model(recipe).eval()
-    items = [Item(clips[0], ("a tone",)), Item(clips[1], ("deep", "low note", "a hum")), Item(clips[0], ("deep hum", "a"))]
+    items = [
+        Item(clips[0], ("a tone",)),
+        Item(clips[1], ("deep", "low note", "a hum")),
+        Item(clips[0], ("deep hum", "a")),
+    ]
     with torch.no_grad():
         found = model(collate(items, features))
         for i, j in itertools.product(range(3), repeat=2):
@@ -305,7 +315,9 @@ def test_validation_figures_equal_slow_ones(world: Any) -> None:
         for batch in batches:
             scores = model(collate(batch, features))
             expected.append([losses.total(scores, stage.losses).item(), *losses.accuracies(scores)])
-        matrix = cosine(embed_texts(model, [c for clip in own for c in clip.captions]), embed_clips(model, own, features, CPU))
+        matrix = cosine(
+            embed_texts(model, [c for clip in own for c in clip.captions]), embed_clips(model, own, features, CPU)
+        )
     assert [values["loss"], values["m1"], values["m2"]] == pytest.approx(np.mean(expected, 0).tolist(), abs=1e-5)
     precisions = []
     for query, row in enumerate(matrix.numpy()):

@@ -25,7 +25,8 @@ from data_tools.files import read_table, write_table
 from data_tools.manifest import read_manifest
 from data_tools.phrases import PHRASINGS
 from data_tools.recordings import Recording, cut, read_recordings
-from data_tools.synth import SAMPLE_RATE
+from data_tools.scenes import Settings, _plan_split
+from data_tools.synth import CLASSES, SAMPLE_RATE
 
 N = round(SECONDS * SAMPLE_RATE)
 
@@ -273,6 +274,24 @@ def test_held_out_wordings_are_for_evaluation_only(tmp_path: Path) -> None:
     assert unseen["development", "template"] == unseen["validation", "template"] == 0
     assert 0.12 < unseen["evaluation", True] / (unseen["evaluation", True] + unseen["evaluation", False]) < 0.28
     assert unseen["evaluation", "template"] > 20
+
+
+def test_no_caption_comes_twice_in_the_test_split() -> None:
+    settings = Settings("many", 5, {"development": 200, "evaluation": 300})
+    texts = {split: read_captions(settings, split) for split in settings.counts}
+    assert len(texts["evaluation"]) == len(set(texts["evaluation"])) == 1500
+    assert len(set(texts["development"])) < len(texts["development"]), "the test has no repeated wording to avoid"
+
+
+def read_captions(settings: Settings, split: str) -> list[str]:
+    pool: dict[str, list[Recording]] = {name: [] for name in CLASSES}
+    return [text for scene in _plan_split(settings, split, settings.counts[split], pool) for text in scene.captions]
+
+
+def test_too_many_test_clips_for_the_wordings_are_refused() -> None:
+    pool: dict[str, list[Recording]] = {name: [] for name in ("dog", "rain", "siren")}
+    with pytest.raises(DataError, match="no unused wording of one .* is left; ask for fewer clips"):
+        _plan_split(Settings("many", 5, {"evaluation": 2000}), "evaluation", 2000, pool)
 
 
 @pytest.mark.parametrize("captions", ["1", "noisy"])

@@ -15,14 +15,13 @@ import numpy as np
 import pytest
 import tiny
 import torch
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 
 from data_tools.manifest import read_manifest
 from submission.scores import read_scores
 from system import checkpoints
 from system.__main__ import main
 from system.recipe import load_recipe
-from system.runs import write_whole
 
 SIZES = {"development": 48, "validation": 16, "evaluation": 24}
 
@@ -249,10 +248,7 @@ def test_a_checkpoint_of_another_recipe_is_refused(
     best = json.loads((run / "pretrain/checkpoints.json").read_text())["loss"][0][1]
     state = load_file(run / f"pretrain/e{int(best):04d}.safetensors")
     state.pop(sorted(state)[0])
-    write_whole(
-        run / f"pretrain/e{int(best):04d}.safetensors",
-        lambda p: __import__("safetensors.torch").torch.save_file(state, p),
-    )
+    save_file(state, run / f"pretrain/e{int(best):04d}.safetensors")
     assert "is a checkpoint of another model" in refused(capsys, "train", recipe, "--out", run)
     (run / f"pretrain/e{int(best):04d}.safetensors").write_bytes(b"cut")
     assert "is not a whole safetensors file" in refused(capsys, "train", recipe, "--out", run)

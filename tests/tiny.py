@@ -101,12 +101,26 @@ def recipe(manifest: Path, folder: Path, **stages: dict[str, Any]) -> dict[str, 
                 "positions": 64,
                 "dropout": 0.1,
             },
-            "text": {"kind": "transformer", "dim": 32, "layers": 1, "heads": 2, "ff": 48, "max_words": 16, "dropout": 0.1},
+            "text": {
+                "kind": "transformer",
+                "dim": 32,
+                "layers": 1,
+                "heads": 2,
+                "ff": 48,
+                "max_words": 16,
+                "dropout": 0.1,
+            },
             "score": {"kind": "cosine"},
         },
         "stages": stages,
         "rank": {
-            "evaluation": {"data": "evaluation", "stage": list(stages)[-1], "checkpoint": "mAP@10", "edition": 2022, "ranked_csv": True}
+            "evaluation": {
+                "data": "evaluation",
+                "stage": list(stages)[-1],
+                "checkpoint": "mAP@10",
+                "edition": 2022,
+                "ranked_csv": True,
+            }
         },
     }
 

@@ -101,16 +101,20 @@ def load_network(path: Path) -> Network:
 
     try:
         with np.load(path, allow_pickle=False) as file:
-            layers = {name: torch.from_numpy(file[name]) for name in file.files if int(name[:2]) >= 3}
-        if layers["03_w"].shape != (32, 3, 3, 1) or layers["30_w"].shape != (521, 1024):
+            stored = {name: torch.from_numpy(file[name]) for name in file.files if int(name[:2]) >= 3}
+        if stored["03_w"].shape != (32, 3, 3, 1) or stored["30_w"].shape != (521, 1024):
             raise ValueError("layers of other shapes")
     except (OSError, ValueError, KeyError) as error:
         raise KitError(f"{path} is not the 31 layers of yamnet.tflite ({error}); fetch it again") from error
 
-    # TF keeps convolutions as (out, height, width, in) and depthwise ones as (1, height, width, channels).
+    def torch_layout(weight: torch.Tensor) -> torch.Tensor:
+        """TF keeps a convolution as (out, height, width, in), a depthwise one as (1, height, width, channels)."""
+        return weight.permute((3, 0, 1, 2) if len(weight) == 1 else (0, 3, 1, 2)).contiguous()
+
+    layers = {name: torch_layout(value) if value.ndim == 4 else value for name, value in stored.items()}
+
     def conv(x: torch.Tensor, layer: int, stride: int, depthwise: bool) -> torch.Tensor:
         weight, bias = layers[f"{layer:02d}_w"], layers[f"{layer:02d}_b"]
-        weight = weight.permute(3, 0, 1, 2) if depthwise else weight.permute(0, 3, 1, 2)
         size = weight.shape[-1]
         # TF 'same': as little padding as reaches ceil(n / stride) outputs, the odd one at the end.
         pads = []

@@ -1,0 +1,74 @@
+"""A room's door: `python -m ROOM VERB ...`, errors as sentences, help with examples.
+
+The doors of `data_tools` and `system` are this one; each names its verbs.
+"""
+
+import argparse
+import logging
+import sys
+from collections.abc import Mapping
+from importlib import import_module
+from typing import NamedTuple
+
+from data_tools.errors import DataError
+from data_tools.names import is_utf8
+
+
+class Verb(NamedTuple):
+    """A verb lives in the module of its name, which has add_arguments(parser) and run(arguments) -> exit status."""
+
+    help: str
+    example: str
+
+
+def open_door(
+    room: str,
+    description: str,
+    verbs: Mapping[str, Verb],
+    argv: list[str] | None,
+    errors: tuple[type[Exception], ...] = (DataError,),
+) -> int:
+    """Run one verb. Returns 0, 1 after an error or a failed check, 2 for wrong usage, 130 when interrupted.
+
+    errors: exceptions whose text is a sentence (or several, a line each) for the user.
+    """
+    argv = sys.argv[1:] if argv is None else argv
+    try:
+        arguments = _parser(room, description, verbs, argv).parse_args(argv)
+    except SystemExit as stop:  # argparse has printed its help or complaint
+        return int(stop.code or 0)
+    logging.basicConfig(format="%(message)s", stream=sys.stderr)
+    logging.getLogger().setLevel(logging.INFO)
+    try:
+        if odd := [value for value in argv if not is_utf8(value)]:
+            raise DataError(f"the argument {odd[0]!a} is not UTF-8; rename the file or folder")
+        return int(arguments.run(arguments))
+    except errors as error:
+        print("\n".join(f"error: {line}" for line in str(error).splitlines()), file=sys.stderr)
+    except OSError as error:
+        name = error.filename2 or error.filename
+        print(f"error: {f'{name}: ' if name else ''}{error.strerror or error}", file=sys.stderr)
+    except KeyboardInterrupt as stop:
+        print(stop.args[0] if stop.args else "interrupted", file=sys.stderr)
+        return 130
+    return 1
+
+
+def _parser(room: str, description: str, verbs: Mapping[str, Verb], argv: list[str]) -> argparse.ArgumentParser:
+    """The parser; only the verb in use is imported, so that the door opens at once."""
+    parser = argparse.ArgumentParser(prog=f"python -m {room}", description=description)
+    subparsers = parser.add_subparsers(metavar="VERB", required=True)
+    for name, verb in verbs.items():
+        subparser = subparsers.add_parser(
+            name,
+            help=verb.help,
+            description=f"{verb.help[0].upper()}{verb.help[1:]}.",
+            epilog=f"example:\n  {verb.example}",
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+            allow_abbrev=False,
+        )
+        if argv[:1] == [name]:
+            module = import_module(f"{room}.{name}")
+            module.add_arguments(subparser)
+            subparser.set_defaults(run=module.run)
+    return parser

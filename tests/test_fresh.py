@@ -1,0 +1,33 @@
+"""In a fresh environment without torch, the data tools and the submission room work."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+
+@pytest.mark.slow
+def test_data_tools_and_submission_work_without_torch(root: Path, shared: Path, tmp_path: Path) -> None:
+    subprocess.run([sys.executable, "-m", "venv", tmp_path / "venv"], check=True)
+    python = tmp_path / "venv/bin/python"
+    subprocess.run([python, "-m", "pip", "install", "-q", root], check=True, capture_output=True)
+
+    def run(*arguments: object) -> str:
+        done = subprocess.run([python, "-m", *map(str, arguments)], capture_output=True, text=True, cwd=tmp_path)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    packages = run("pip", "list")
+    assert "lbar-kit" in packages
+    assert "torch" not in packages
+    captions = shared / "data/clotho/clotho_captions_evaluation.csv"
+    text = run("submission", "score", shared / "data/dcase2022_baseline/test.output.csv", "--truth", captions)
+    for metric, value in (("R@1", "0.0316"), ("R@5", "0.1095"), ("R@10", "0.1883"), ("mAP@10", "0.0679")):
+        assert f"{metric:8}{value}" in text
+    run("data_tools", "scenes", "scenes", "--seed", 1, "--development", 5, "--validation", 5, "--evaluation", 5)
+    run("data_tools", "check", "scenes/manifest.jsonl")
+    run("data_tools", "clotho", "scenes", "--out", "again.jsonl")
+    run("data_tools", "queries", "scenes/manifest.jsonl", "--split", "evaluation", "--out", "queries.jsonl")
+    assert "ceiling" in run("data_tools", "ceiling", "scenes")
+    run("system", "--help")

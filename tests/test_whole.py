@@ -1,0 +1,104 @@
+"""The whole way at full size and in bad conditions: all of Clotho's names, and a disk that fills up."""
+
+import csv
+import resource
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import tiny
+from data_files import COUNTS, publish_clotho, rows
+
+from data_tools.__main__ import main as data_tools
+from data_tools.manifest import read_manifest
+from submission.__main__ import main as submission
+from system.__main__ import main as system
+from system.bank import open_bank
+from system.experts.logmel import LogMel
+
+
+@pytest.mark.slow
+def test_all_of_clothos_names_go_through_to_a_ranked_csv(shared: Path, tmp_path: Path) -> None:
+    root = publish_clotho(shared, tmp_path)
+    manifest = tmp_path / "clotho.jsonl"
+    assert data_tools(["clotho", str(root), "--out", str(manifest)]) == 0
+    assert data_tools(["check", str(manifest)]) == 0
+
+    content = tiny.recipe(manifest, tmp_path, only=tiny.stage(epochs=1, steps_per_epoch=1))
+    recipe = tiny.write_recipe(tmp_path / "r.yaml", content)
+    assert system(["run", str(recipe), "--out", str(tmp_path / "run")]) == 0
+    bank = open_bank(next((tmp_path / "banks").glob("logmel-*")), 128, "float16", _logmel(content).identity())
+    assert len(bank) == sum(COUNTS.values())
+
+    captions = rows(shared / "data/clotho/clotho_captions_evaluation.csv")
+    names = {row["file_name"] for row in captions}
+    with (tmp_path / "run/submission/evaluation.csv").open(encoding="utf-8", newline="") as file:
+        header, *ranked = list(csv.reader(file))
+    assert header == ["caption", *(f"file_name_{n}" for n in range(1, 11))]
+    assert {name for row in ranked for name in row[1:]} <= names
+    assert [row[0] for row in ranked] == [row[f"caption_{n}"] for row in captions for n in range(1, 6)]
+    truth = str(shared / "data/clotho/clotho_captions_evaluation.csv")
+    assert submission(["check", str(tmp_path / "run/submission/evaluation.csv"), "--truth", truth]) == 0
+    assert submission(["score", str(tmp_path / "run/submission/evaluation.csv"), "--truth", truth]) == 0
+    matrix_names = [clip.file_name for clip in read_manifest(manifest) if clip.split == "evaluation"]
+    assert sorted(matrix_names) == sorted(names)
+
+
+def _logmel(content: dict) -> LogMel:  # type: ignore[type-arg]
+    return LogMel(**content["model"]["audio"]["experts"]["logmel"])
+
+
+def limited(command: list[str], root: Path, bytes_per_file: int) -> subprocess.CompletedProcess[str]:
+    """Run a command that may not write any file larger than this, as on a disk that is full."""
+
+    def limit() -> None:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (bytes_per_file, bytes_per_file))
+
+    return subprocess.run(command, cwd=root, capture_output=True, text=True, preexec_fn=limit)
+
+
+def test_a_bank_on_a_full_disk_is_told_and_goes_on_later(tmp_path: Path, root: Path) -> None:
+    manifest = tiny.make_world(tmp_path / "world", {"development": 40, "validation": 8, "evaluation": 12})
+    recipe = tiny.write_recipe(tmp_path / "r.yaml", content := tiny.recipe(manifest, tmp_path))
+    command = [sys.executable, "-m", "system", "features", str(recipe)]
+    done = limited(command, root, 60_000)
+    assert done.returncode == 1
+    assert "Traceback" not in done.stderr
+    told = [line for line in done.stderr.splitlines() if line.startswith("error: ")]
+    assert len(told) == 1
+    assert "frames.bin: File too large" in told[0]
+    folder = next((tmp_path / "banks").glob("logmel-*"))
+    before = open_bank(folder, 128, "float16", _logmel(content).identity())
+    assert 0 < len(before) < 60
+    kept = (folder / "index.jsonl").read_bytes()
+    assert subprocess.run(command, cwd=root, capture_output=True).returncode == 0
+    assert (folder / "index.jsonl").read_bytes().startswith(kept), "a stored clip was computed again"
+    after = open_bank(folder, 128, "float16", _logmel(content).identity())
+    assert len(after) == 60
+
+
+def test_a_checkpoint_on_a_full_disk_is_told_and_nothing_is_lost(tmp_path: Path, root: Path) -> None:
+    manifest = tiny.make_world(tmp_path / "world", {"development": 16, "validation": 8, "evaluation": 12})
+    recipe = tiny.write_recipe(tmp_path / "r.yaml", tiny.recipe(manifest, tmp_path))
+    assert system(["features", str(recipe)]) == 0
+    command = [sys.executable, "-m", "system", "run", str(recipe), "--out", str(tmp_path / "run")]
+    done = limited(command, root, 50_000)
+    assert done.returncode == 1
+    assert "Traceback" not in done.stderr
+    assert "error: " in done.stderr
+    assert "too large" in done.stderr.lower()
+    assert not list((tmp_path / "run").rglob("*.tmp"))
+    assert subprocess.run(command, cwd=root, capture_output=True).returncode == 0
+    assert (tmp_path / "run/result.json").exists()
+
+
+def test_scenes_on_a_full_disk_are_told(tmp_path: Path, root: Path) -> None:
+    command = [sys.executable, "-m", "data_tools", "scenes", str(tmp_path / "s"), "--seed", "1"]
+    command += ["--development", "3", "--validation", "0", "--evaluation", "0"]
+    done = limited(command, root, 100_000)
+    assert done.returncode == 1
+    assert done.stderr.count("\n") == 1
+    assert "error: " in done.stderr
+    assert "File too large" in done.stderr
+    assert not list((tmp_path / "s/development").iterdir())
