@@ -12,7 +12,7 @@ import torch
 
 from data_tools.manifest import Clip
 from system.errors import KitError
-from system.features import Features
+from system.frames import Features
 
 # B clips, T frames, D values in a frame, N captions
 

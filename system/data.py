@@ -9,7 +9,7 @@ from data_tools.__main__ import main as data_tools_main
 from data_tools.manifest import Clip, read_manifest
 from system import schema
 from system.errors import KitError
-from system.features import Features, build_features
+from system.frames import Features, build_features
 
 log = logging.getLogger(__name__)
 

@@ -7,7 +7,7 @@ from data_tools.blind import read_blind
 from data_tools.manifest import Clip, Query, caption_queries, read_manifest, read_queries
 from submission.scores import write_scores
 from system.errors import KitError
-from system.features import build_features
+from system.frames import build_features
 from system.models import Trained, device_of, open_trained
 from system.options import SET_HELP
 from system.retrieve import score_matrix

@@ -11,7 +11,7 @@ from submission.scores import ScoreMatrix
 from system.batches import Item, collate
 from system.encoders import RetrievalModel
 from system.errors import KitError
-from system.features import Features
+from system.frames import Features
 from system.similarity import Embedded
 
 CLIPS_AT_ONCE, TEXTS_AT_ONCE = 64, 256

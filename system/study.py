@@ -81,7 +81,7 @@ def _rows(cell: str, runs: list[Run]) -> list[dict[str, Any]]:
             row[key] = _mean_and_spread([entry[key] for entry in entries])
         ceiling = entries[0]["ceiling"]
         row |= {"chance": f"{entries[0]['chance']:.4f}", "ceiling": "" if ceiling is None else f"{ceiling:.4f}"}
-        rows.append(row | {"seconds a run": _mean_and_spread([result["seconds"] for result in results], 0)})
+        rows.append(row | {"training s": _mean_and_spread([result["training_seconds"] for result in results], 0)})
     return rows
 
 

@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from system import schema
+from system.attention import SelfAttention
 from system.bank import open_bank
 from system.errors import KitError
 from system.similarity import Embedded
@@ -42,8 +43,6 @@ class ScratchText(TextEncoder):
     """
 
     def __init__(self, settings: schema.Transformer, vocabulary: list[str]) -> None:
-        from system.encoders import SelfAttention
-
         super().__init__()
         self.vocabulary = vocabulary
         self.number = {word: n for n, word in enumerate(vocabulary, start=1)}  # 0 fills

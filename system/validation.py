@@ -9,7 +9,7 @@ from system import losses, schema
 from system.batches import Item, items_of
 from system.encoders import RetrievalModel
 from system.errors import KitError
-from system.features import Features
+from system.frames import Features
 from system.models import device_of
 from system.retrieve import embed_clips, embed_texts
 from system.similarity import Embedded

