@@ -30,7 +30,7 @@ VERBS = {
     ),
     "study": Verb(
         "run a recipe over seeds and changed settings, and print the table",
-        "python -m system study recipes/esc_scenes_study.yaml",
+        "python -m system study recipes/esc_scenes.study.yaml",
     ),
     "export": Verb(
         "write a trained model as one folder for another machine", "python -m system export runs/RUN --out my_model"

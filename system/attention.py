@@ -1,16 +1,16 @@
-"""The encoder that reads a series, of frames or of words."""
+"""The encoder that reads a series, of frames or of words, and the mean over what is real in it."""
 
 import torch
 from torch import nn
 
-# B series, T places
+# B series, T places, W width
 
 POSITION_OFFSET = 2  # BART's table of learned positions has two rows more than positions, the first two unused
 
 
-class SelfAttention(nn.Module):
-    """BART-type encoder: learned positions, layer norm, dropout, then layers of attention and feed-forward
-    (post-norm, GELU)."""
+class SeriesEncoder(nn.Module):
+    """BART-type encoder: learned positions, layer norm, dropout, layers of attention and feed-forward (post-norm,
+    GELU)."""
 
     def __init__(self, width: int, layers: int, heads: int, ff: int, positions: int, dropout: float) -> None:
         super().__init__()
@@ -23,12 +23,15 @@ class SelfAttention(nn.Module):
         )
 
     def forward(self, values: torch.Tensor, real: torch.Tensor) -> torch.Tensor:
-        """values (B, T, width), real (B, T) bool with at least one true a row -> (B, width), the mean over real
-        places."""
+        """values (B, T, W), real (B, T) bool with at least one true a row -> (B, T, W); padded places hold anything."""
         places = torch.arange(values.shape[1], device=values.device) + POSITION_OFFSET
         x = self.dropout(self.norm(values + self.positions(places)))
         for layer in self.layers:
             x = layer(x, src_key_padding_mask=~real)
-        weights = real.to(x.dtype) / real.sum(1, keepdim=True)
-        # A padded place may hold anything, even NaN from a row of masks, so it is replaced before it is weighted.
-        return torch.einsum("btw,bt->bw", x.masked_fill(~real[..., None], 0.0), weights)
+        return x
+
+
+def mean_over_real(values: torch.Tensor, real: torch.Tensor) -> torch.Tensor:
+    """values (B, T, W), real (B, T) -> (B, W). What stands at padded places, even NaN, has no part in it."""
+    weights = real.to(values.dtype) / real.sum(1, keepdim=True)
+    return torch.einsum("btw,bt->bw", values.masked_fill(~real[..., None], 0.0), weights)

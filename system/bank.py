@@ -5,8 +5,8 @@
              index.jsonl    a line per finished series: key, first row, rows; written after its frames
 
 A series counts as stored when its index line is whole; bytes behind the last whole line are cut off when the bank is
-opened for writing.
-"""
+opened for writing. That makes it safe against kills at any moment; a power cut may cost what the system had not
+written out."""
 
 import fcntl
 import json
@@ -74,7 +74,8 @@ class Bank:
         """The (T, D) series of a key, a view of the mapped file. Raises KeyError for an unknown key."""
         first, rows = self.rows[key]
         if self._map is None or len(self._map) < first + rows:
-            self._map = np.memmap(self._frames_file, self.dtype, "r").reshape(-1, self.dim)
+            end = max(first + rows for first, rows in self.rows.values())  # behind it may stand half a series
+            self._map = np.memmap(self._frames_file, self.dtype, "r", shape=(end, self.dim))
         return self._map[first : first + rows]
 
     def add(self, series: Iterable[tuple[str, np.ndarray]]) -> Iterator[str]:

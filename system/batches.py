@@ -33,16 +33,17 @@ class Series(NamedTuple):
 
 @dataclass(frozen=True)
 class Batch:
-    """audio: by expert. captions: all captions of the batch, (N,). row_of: (N,) the clip each caption belongs to."""
+    """clip_keys: (B,) contents of the clips. audio: by expert. captions: (N,) of all items. row_of: (N,) their
+    items."""
 
-    clip_ids: list[str]
+    clip_keys: list[str]
     audio: dict[str, Series]
     captions: list[str]
     row_of: torch.Tensor
 
     def to(self, device: torch.device) -> "Batch":
         audio = {name: Series(s.values.to(device), s.lengths.to(device)) for name, s in self.audio.items()}
-        return Batch(self.clip_ids, audio, self.captions, self.row_of.to(device))
+        return Batch(self.clip_keys, audio, self.captions, self.row_of.to(device))
 
 
 def collate(items: Sequence[Item], features: Features) -> Batch:
@@ -56,7 +57,8 @@ def collate(items: Sequence[Item], features: Features) -> Batch:
             row[: len(f)] = torch.from_numpy(f.astype(np.float32))
         audio[expert] = Series(values, lengths)
     row_of = torch.tensor([row for row, item in enumerate(items) for _ in item.captions])
-    return Batch([i.clip.id for i in items], audio, [c for i in items for c in i.captions], row_of)
+    keys = [features.keys[item.clip.id] for item in items]
+    return Batch(keys, audio, [caption for item in items for caption in item.captions], row_of)
 
 
 def items_of(clips: Sequence[Clip], unit: str) -> list[Item]:

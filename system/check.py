@@ -13,8 +13,9 @@ from system.words import vocabulary_of
 
 BYTES = 4  # of a float32
 GIB = 1 << 30
-ASSUMED_SECONDS = 20.0  # length of a clip and words of a caption where no data is there to measure them
-ASSUMED_WORDS = 12.0
+MISTAKE = "MISTAKE:"  # data that is there and does not fit the recipe
+WORDS = 24  # in the longest caption of a batch, to which the others are filled
+ASSUMED_SECONDS = 20.0  # length of a clip, and size of the vocabulary, where no data is there to measure them
 ASSUMED_VOCABULARY = 4_000
 
 
@@ -81,10 +82,10 @@ def _expert_lines(recipe: schema.Recipe, found: dict[str, Found]) -> Iterator[st
     seconds = sum(clip.seconds or 0.0 for clip in clips.values())
     for name, expert in recipe.model.audio.experts.items():
         frames_bytes = seconds * expert.frames_per_second * expert.dim * 2
-        weights = expert.weight_file()
-        state = ""
-        if weights is not None:
-            state = f", weights {weights}" + ("" if weights.is_file() else f" MISSING; {expert.weight_source()}")
+        state = "".join(
+            f", weights {path}" + ("" if path.is_file() else f" MISSING; {expert.weight_source()}")
+            for path in expert.weight_files().values()
+        )
         size = (
             f"{frames_bytes / GIB:.2f} GiB of disk in {recipe.banks}/"
             if seconds
@@ -152,7 +153,12 @@ def _stage_lines(recipe: schema.Recipe, name: str, found: dict[str, Found]) -> I
     what = f"{updates} updates of {stage.batch_size} {stage.unit}s{captions}{seen}"
     yield f"stage {name}: {what}; from {sizes}, mixed by {stage.train.mix}"
     if known and sum(items) < stage.batch_size:
-        yield f"  MISTAKE: batch_size {stage.batch_size} is more than the {sum(items)} items there are"
+        yield f"  {MISTAKE} batch_size {stage.batch_size} is more than the {sum(items)} items there are"
+    watched = sum(found[source].items("clip") for source in stage.monitor.data)
+    if all(found[source].clips for source in stage.monitor.data) and watched < 2:
+        yield f"  {MISTAKE} it is watched on {watched} clips with captions, and needs two"
+    if isinstance(stage.start_from, schema.FromModel) and not Path(stage.start_from.folder).is_dir():
+        yield f"  starts from {stage.start_from.folder} MISSING; make it with python -m system export"
     memory = memory_estimate(recipe, stage, found) / GIB
     yield f"  memory: about {memory:.1f} GiB beside Python and torch (estimate, within a factor of 2)"
 
@@ -186,10 +192,10 @@ def memory_estimate(recipe: schema.Recipe, stage: schema.Stage, found: dict[str,
         )
     if isinstance(text, schema.Transformer):
         parameters += text_parameters(text, _vocabulary_size(recipe, found)) or 0
-        activations += stage.batch_size * count * layers(2 * ASSUMED_WORDS, text.dim, text.layers, text.ff, text.heads)
+        activations += stage.batch_size * count * layers(WORDS, text.dim, text.layers, text.ff, text.heads)
     elif text.trainable:
         parameters += 22.7e6
-        activations += stage.batch_size * count * layers(2 * ASSUMED_WORDS, 384, 6, 1536, 12)
+        activations += stage.batch_size * count * layers(WORDS, 384, 6, 1536, 12)
     return parameters * 4 * BYTES + activations
 
 
@@ -198,5 +204,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    print(plan(load_from(arguments).recipe))
-    return 0
+    text = plan(load_from(arguments).recipe)
+    print(text)
+    return 1 if MISTAKE in text else 0

@@ -7,7 +7,6 @@ done.json          the stage is finished
 """
 
 import io
-import json
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +17,7 @@ from torch import nn
 
 from data_tools.files import replacing
 from system.errors import KitError
-from system.runs import write_json
+from system.runs import read_json, write_json
 
 LOWER_IS_BETTER = {"loss"}
 # Metric -> the best [value, epoch], best first.
@@ -83,7 +82,7 @@ def save_state(folder: Path, state: dict[str, Any], epoch_weights: nn.Module | N
     buffer = io.BytesIO()  # torch.save's own writer turns a full disk into an error without its cause
     torch.save(state, buffer)
     with replacing(folder / "last.pt") as temporary:
-        temporary.write_bytes(buffer.getvalue())
+        temporary.write_bytes(buffer.getbuffer())
     write_json(folder / "checkpoints.json", state["best"])
     kept = {weights_file(folder, epoch) for epoch in kept_epochs(state["best"])}
     for path in set(folder.glob("e*.safetensors")) - kept:
@@ -106,7 +105,8 @@ def load_state(folder: Path) -> dict[str, Any] | None:
 
 def load_checkpoint(model: nn.Module, folder: Path, which: str) -> str:
     """Load a finished stage's checkpoint, "last" or the best by a metric; returns its name for the record."""
-    if not (folder / "done.json").exists():
+    done = folder / "done.json"
+    if not done.exists():
         raise KitError(f"stage {folder.name} of {folder.parent} is not finished; train it first")
     if which == "last":
         state = load_state(folder)
@@ -114,7 +114,7 @@ def load_checkpoint(model: nn.Module, folder: Path, which: str) -> str:
             raise KitError(f"no checkpoint {folder / 'last.pt'}; train the run first")
         restore(model, state["model"], folder / "last.pt")
         return f"{folder.name} last"
-    table: Table = json.loads((folder / "checkpoints.json").read_text())
+    table: Table = read_json(done)["best"]
     if which not in table:
         raise KitError(f"stage {folder.name} did not monitor {which}; it monitored {', '.join(table)}")
     value, epoch = table[which][0]

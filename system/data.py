@@ -6,10 +6,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from data_tools.__main__ import main as data_tools_main
+from data_tools.files import write_text
 from data_tools.manifest import Clip, read_manifest
 from system import schema
 from system.errors import KitError
 from system.frames import Features, build_features
+
+INTERRUPTED = 130  # what a door returns after Ctrl-C
 
 log = logging.getLogger(__name__)
 
@@ -25,29 +28,61 @@ class Data:
         """The clips of a source that have frames."""
         return [clip for clip in self.clips[source] if clip.id in self.features.keys]
 
+    def shared(self, some: list[str], others: list[str]) -> int:
+        """How many contents are in clips of both groups of sources."""
+        one, other = (
+            {self.features.keys[c.id] for name in names for c in self.whole(name)} for names in (some, others)
+        )
+        return len(one & other)
+
 
 def make_missing(recipe: schema.Recipe) -> None:
-    """Run the `make` commands of manifests that are not there. KitError for a missing one without a command."""
+    """Run the `make` commands of manifests that are not there; a file beside the manifest keeps the command.
+
+    KitError for a missing manifest without a command, and for one that another command made.
+    """
     for name, source in recipe.data.items():
-        if Path(source.manifest).exists():
+        manifest, kept = Path(source.manifest), Path(source.manifest + ".made_by")
+        if manifest.exists():
+            _require_made_by(name, source, kept)
             continue
         if source.make is None:
-            raise KitError(f"data source {name}: no manifest {source.manifest}; make it with python -m data_tools")
+            raise KitError(f"data source {name}: no manifest {manifest}; make it with python -m data_tools")
         log.info("making %s: %s", name, source.make)
-        if data_tools_main(shlex.split(source.make)[3:]) or not Path(source.manifest).exists():
-            raise KitError(f"data source {name}: `{source.make}` did not make {source.manifest}; see its message above")
+        status = data_tools_main(shlex.split(source.make)[3:])
+        if status == INTERRUPTED:
+            raise KeyboardInterrupt
+        if status or not manifest.exists():
+            raise KitError(f"data source {name}: `{source.make}` did not make {manifest}; see its message above")
+        write_text(kept, source.make + "\n")
+
+
+def _require_made_by(name: str, source: schema.Source, kept: Path) -> None:
+    before = kept.read_text(encoding="utf-8").strip() if source.make and kept.exists() else source.make
+    if before != source.make:
+        raise KitError(
+            f"data source {name}: {source.manifest} was made by `{before}`, the recipe says `{source.make}`; "
+            "delete its folder to make it again, or name another one"
+        )
 
 
 def read_clips(recipe: schema.Recipe) -> dict[str, list[Clip]]:
-    """By source, the clips of its split. KitError for a split that a manifest does not have."""
-    manifests = {source.manifest: None for source in recipe.data.values()}
-    read = {path: read_manifest(path) for path in manifests}
-    clips = {}
+    """By source, the clips of its split. KitError for a split that a manifest does not have, and for an id of two
+    files."""
+    read = {path: read_manifest(path) for path in {source.manifest: None for source in recipe.data.values()}}
+    clips: dict[str, list[Clip]] = {}
+    path_of: dict[str, str] = {}
     for name, source in recipe.data.items():
         clips[name] = [clip for clip in read[source.manifest] if clip.split == source.split]
         if not clips[name]:
             found = ", ".join(sorted({clip.split for clip in read[source.manifest]}))
             raise KitError(f"data source {name}: {source.manifest} has no split {source.split}, it has {found}")
+        for clip in clips[name]:
+            if path_of.setdefault(clip.id, clip.path) != clip.path:
+                raise KitError(
+                    f"data source {name}: {clip.id} is also the id of {path_of[clip.id]}; "
+                    "make one of the manifests again under another --name"
+                )
     return clips
 
 

@@ -4,13 +4,13 @@ import torch
 from torch import nn
 
 from system import schema
-from system.attention import SelfAttention
+from system.attention import SeriesEncoder, mean_over_real
 from system.batches import Batch, Series
 from system.losses import BatchScores
-from system.similarity import Embedded, cosine
+from system.similarity import SCORES, Embedded
 from system.text import TextEncoder
 
-# B clips, T frames, P positions in a window, D values in a frame, E embedding
+# B clips, N captions, T frames, D values in a frame, E embedding
 
 
 class ExpertHead(nn.Module):
@@ -23,7 +23,7 @@ class ExpertHead(nn.Module):
         super().__init__()
         self.window = settings.positions
         self.project = nn.Linear(dim, settings.width)
-        self.encoder = SelfAttention(
+        self.encoder = SeriesEncoder(
             settings.width, settings.layers, settings.heads, settings.ff, settings.positions, settings.dropout
         )
         self.out = nn.Linear(settings.width, out)
@@ -36,7 +36,9 @@ class ExpertHead(nn.Module):
             values = series.values[rows, start : start + int(lengths.max())]
             real = torch.arange(values.shape[1], device=values.device) < lengths[:, None]
             share = (lengths / series.lengths[rows])[:, None]
-            pooled = pooled.index_add(0, rows, (self.encoder(self.project(values), real) * share).to(pooled.dtype))
+            pooled = pooled.index_add(
+                0, rows, (mean_over_real(self.encoder(self.project(values), real), real) * share).to(pooled.dtype)
+            )
         return self.out(pooled)
 
 
@@ -46,11 +48,12 @@ class ExpertHeads(nn.Module):
     def __init__(self, settings: schema.ExpertHeads, out: int) -> None:
         super().__init__()
         self.heads = nn.ModuleDict(
-            {name: ExpertHead(expert.dim, settings, out) for name, expert in settings.experts.items()}
+            {f"expert_{name}": ExpertHead(expert.dim, settings, out) for name, expert in settings.experts.items()}
         )
 
     def forward(self, audio: dict[str, Series]) -> Embedded:
-        return Embedded(torch.stack([head(audio[name]) for name, head in self.heads.items()]).mean(0))
+        each = [head(audio[name.removeprefix("expert_")]) for name, head in self.heads.items()]
+        return Embedded(torch.stack(each).mean(0))
 
 
 class RetrievalModel(nn.Module):
@@ -60,30 +63,28 @@ class RetrievalModel(nn.Module):
         super().__init__()
         self.audio = ExpertHeads(settings.audio, settings.text.dim)
         self.text = text
+        self.score = SCORES[settings.score.kind]  # (B, N) scores of every clip against every caption
 
-    def score(self, clips: Embedded, captions: Embedded) -> torch.Tensor:
-        """(B, N) scores of every clip against every caption."""
-        return cosine(clips, captions)
-
-    def forward(self, batch: Batch) -> BatchScores:
-        return self.batch_scores(self.audio(batch.audio), self.text(batch.captions), batch.clip_ids, batch.row_of)
+    def embed(self, batch: Batch) -> tuple[Embedded, Embedded]:
+        """Embeddings of the batch's B clips and N captions. The part of a step that may be computed in 16 bits."""
+        return self.audio(batch.audio), self.text(batch.captions)
 
     def batch_scores(
-        self, clips: Embedded, captions: Embedded, clip_ids: list[str], row_of: torch.Tensor
+        self, clips: Embedded, captions: Embedded, texts: list[str], clip_keys: list[str], row_of: torch.Tensor
     ) -> BatchScores:
-        """Scores of all pairs of a batch's B items; several captions of an item are averaged into its column.
+        """Scores of all pairs of a batch, in float32 outside of any autocast.
 
-        clips: B embeddings; captions: N embeddings, caption n belonging to item row_of[n], at least one an item.
-        Source: "Take it easy" (2022), section 4, second equation.
+        clips: B embeddings; clip_keys: (B,) equal for items that show the same audio. captions: N embeddings; texts:
+        their words; row_of: (N,) the item each caption belongs to, at least one an item.
         """
-        counts = torch.bincount(row_of, minlength=len(clip_ids))
-        average = torch.zeros(len(row_of), len(clip_ids), device=row_of.device)
-        average[torch.arange(len(row_of)), row_of] = 1.0 / counts[row_of]
-        numbers = {clip_id: n for n, clip_id in enumerate(dict.fromkeys(clip_ids))}
-        number_of = torch.tensor([numbers[clip_id] for clip_id in clip_ids], device=row_of.device)
+        clips, captions = clips.float(), captions.float()
+        numbers = {key: n for n, key in enumerate(dict.fromkeys(clip_keys))}
+        number_of = torch.tensor([numbers[key] for key in clip_keys], device=row_of.device)
         return BatchScores(
-            scores=self.score(clips, captions).float() @ average,
+            each=self.score(clips, captions),
+            row_of=row_of,
+            captions=texts,
             same_clip=number_of[:, None] == number_of[None, :],
-            clip_scores=lambda: self.score(clips, clips).float(),
-            caption_scores=lambda: average.T @ self.score(captions, captions).float() @ average,
+            clip_scores=lambda: self.score(clips, clips),
+            each_caption_scores=lambda: self.score(captions, captions),
         )

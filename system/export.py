@@ -34,7 +34,8 @@ def _card(trained: Trained, out: Path) -> str:
     return (
         f"# {recipe.name}\n\n"
         f"Language-based audio retrieval model, {parameters:,} parameters in this folder.\n\n"
-        f"- from: {facts['from']}, {facts['checkpoint']}\n- seed: {facts['seed']}, commit: {facts['commit']}\n"
+        f"- from: {facts['from']}, {facts['checkpoint']}\n"
+        f"- seed: {facts['seed']}, commits: {', '.join(facts['commits'])}\n"
         f"- trained on: {sources}\n\nFrozen audio experts, not in this folder:\n\n{experts}\n\n"
         f"    python -m system rank {out.name} --audio FOLDER --queries QUERIES --out SCORES.npy\n"
     )

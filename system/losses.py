@@ -5,27 +5,51 @@ A new term is a settings class in the schema and a function here, entered in `TE
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
+from torch import nn
 
 from system import schema
 
-# B items of a batch: clip i and its caption, or the mean over its captions
+# B items of a batch: clip i and its caption, or its several captions; N captions of the batch in all
 
 
 @dataclass(frozen=True)
 class BatchScores:
     """All that a term may need of a batch.
 
-    scores: (B, B), s_ij of clip i and the captions of item j, higher is better; the diagonal holds the matching pairs.
-    same_clip: (B, B) bool, items i and j show the same clip (true on the diagonal): such pairs are never negatives.
-    clip_scores, caption_scores: give the (B, B) within-modality scores when called.
+    each: (B, N), the score of every clip and every single caption, higher is better, float32.
+    row_of: (N,) the item each caption belongs to. captions: (N,) their texts.
+    same_clip: (B, B) bool, items i and j show the same audio (true on the diagonal): such pairs are never negatives.
+    clip_scores, each_caption_scores: give the (B, B) and (N, N) within-modality scores when called.
     """
 
-    scores: torch.Tensor
+    each: torch.Tensor
+    row_of: torch.Tensor
+    captions: Sequence[str]
     same_clip: torch.Tensor
     clip_scores: Callable[[], torch.Tensor]
-    caption_scores: Callable[[], torch.Tensor]
+    each_caption_scores: Callable[[], torch.Tensor]
+
+    @cached_property
+    def average(self) -> torch.Tensor:
+        """(N, B) weights that average an item's captions: 1 / n for its own n captions, 0 elsewhere."""
+        own = nn.functional.one_hot(self.row_of, len(self.each)).to(self.each.dtype)
+        return own / own.sum(0)
+
+    @cached_property
+    def scores(self) -> torch.Tensor:
+        """(B, B), s_ij of clip i and item j, the mean over j's captions; the diagonal holds the matching pairs.
+
+        Source: "Take it easy" (2022), section 4, second equation.
+        """
+        return self.each @ self.average
+
+    @cached_property
+    def caption_scores(self) -> torch.Tensor:
+        """(B, B) scores between captions, the mean over all pairs of item i's and item j's."""
+        return self.average.T @ self.each_caption_scores() @ self.average
 
 
 def ranking(batch: BatchScores, settings: schema.Ranking) -> torch.Tensor:

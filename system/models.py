@@ -14,8 +14,8 @@ from system.checkpoints import load_checkpoint, load_weights
 from system.encoders import RetrievalModel
 from system.errors import KitError
 from system.recipe import load_recipe
-from system.runs import Run, commit
-from system.text import build_text
+from system.runs import Run, made_with, read_json, require_same
+from system.text import ScratchText, build_text
 from system.words import vocabulary_of
 
 log = logging.getLogger(__name__)
@@ -31,20 +31,31 @@ def build_model(recipe: schema.Recipe, vocabulary: list[str]) -> RetrievalModel:
 
 
 def training_vocabulary(recipe: schema.Recipe, clips: dict[str, list[Clip]]) -> list[str]:
-    """Words of the captions that any stage trains on; those of a model that a stage starts from come first, in its
-    order."""
-    before: list[str] = []
-    for stage in recipe.stages.values():
-        if isinstance(stage.start_from, schema.FromModel):
-            before = _vocabulary(Path(stage.start_from.folder))
-    sources = {source for stage in recipe.stages.values() for source in stage.train.data}
-    found = vocabulary_of(caption for source in sorted(sources) for clip in clips[source] for caption in clip.captions)
-    return before + sorted(set(found) - set(before), key=found.index)
+    """Words of the captions that any stage trains on, for an encoder from scratch; empty for a pre-trained one.
+
+    Words of the exported model that a stage starts from come first, in its order, since word vectors go by place.
+    """
+    if not isinstance(recipe.model.text, schema.Transformer):
+        return []
+    starts = {s.start_from.folder for s in recipe.stages.values() if isinstance(s.start_from, schema.FromModel)}
+    if len(starts) > 1:
+        raise KitError(f"stages start from several models ({', '.join(sorted(starts))}), whose words differ; use one")
+    before: list[str] = [word for folder in starts for word in read_json(_exported(Path(folder)) / "vocabulary.json")]
+    sources = sorted({source for stage in recipe.stages.values() for source in stage.train.data})
+    found = vocabulary_of(caption for source in sources for clip in clips[source] for caption in clip.captions)
+    known = set(before)
+    return before + [word for word in found if word not in known]
+
+
+def _exported(folder: Path) -> Path:
+    if not (folder / "model.safetensors").exists():
+        raise KitError(f"{folder} is not an exported model; make one with python -m system export")
+    return folder
 
 
 def _vocabulary(folder: Path) -> list[str]:
     path = folder / "vocabulary.json"
-    words: list[str] = json.loads(path.read_text(encoding="utf-8")) if path.exists() else []
+    words: list[str] = read_json(path) if path.exists() else []
     return words
 
 
@@ -76,7 +87,7 @@ def open_trained(
 
 
 def _open_run(run: Run, stage: str | None, checkpoint: str | None, changes: list[str]) -> Trained:
-    recipe = load_recipe(run.folder / "resolved.json", changes).recipe
+    recipe = _moved(run.folder / "resolved.json", changes)
     first = next(iter(recipe.rank.values()), None)
     stage = stage or (first.stage if first else list(recipe.stages)[-1])
     if stage not in recipe.stages:
@@ -85,27 +96,46 @@ def _open_run(run: Run, stage: str | None, checkpoint: str | None, changes: list
     if not run.vocabulary.exists():
         raise KitError(f"{run.folder} has not been trained yet; run: python -m system train")
     model = build_model(recipe, _vocabulary(run.folder)).to(device_of())
+    require_same(run, {key: made_with(recipe, model.text.identity())[key] for key in ("experts", "text")})
     taken = load_checkpoint(model, run.stage(stage), checkpoint)
-    return Trained(model, recipe, facts_of(recipe, str(run.folder.name), taken))
+    return Trained(model, recipe, facts_of(run, model, recipe, taken))
 
 
-def facts_of(recipe: schema.Recipe, origin: str, checkpoint: str) -> dict[str, Any]:
+def _moved(path: Path, changes: list[str]) -> schema.Recipe:
+    """The recipe with changes of where things lie on this machine, and no others. KitError for another change."""
+    recipe = load_recipe(path, changes).recipe
+    if _trained_settings(recipe) != _trained_settings(load_recipe(path).recipe):
+        raise KitError(
+            f"{' '.join(changes)}: a trained model's settings stay; only weights, model.text.model, banks may change"
+        )
+    return recipe
+
+
+def _trained_settings(recipe: schema.Recipe) -> dict[str, Any]:
+    settings = recipe.model.model_dump(exclude={"text": {"model"}})
+    for name, expert in recipe.model.audio.experts.items():
+        settings["audio"]["experts"][name] = expert.model_dump(exclude=set(expert.weight_files()))
+    return settings
+
+
+def facts_of(run: Run, model: RetrievalModel, recipe: schema.Recipe, checkpoint: str) -> dict[str, Any]:
     """What is recorded beside scores and exported weights."""
     return {
         "recipe": recipe.name,
         "seed": recipe.seed,
-        "from": origin,
+        "from": run.folder.name,
         "checkpoint": checkpoint,
-        "commit": commit(),
+        "commits": read_json(run.provenance)["commits"],
         "experts": {name: expert.identity() for name, expert in recipe.model.audio.experts.items()},
+        "text": model.text.identity(),
     }
 
 
 def _open_exported(folder: Path, changes: list[str]) -> Trained:
     if (folder / "text").is_dir():  # the exported sentence encoder, wherever the folder now lies
         changes = [f"model.text.model={json.dumps(str((folder / 'text').resolve()))}", *changes]
-    recipe = load_recipe(folder / "recipe.json", changes).recipe
-    facts = json.loads((folder / "model.json").read_text(encoding="utf-8"))
+    recipe = _moved(folder / "recipe.json", changes)
+    facts = read_json(folder / "model.json")
     for name, expert in recipe.model.audio.experts.items():
         if json.loads(json.dumps(expert.identity())) != facts["experts"][name]:
             raise KitError(
@@ -118,7 +148,12 @@ def _open_exported(folder: Path, changes: list[str]) -> Trained:
 
 
 def load_exported_weights(model: RetrievalModel, folder: Path) -> None:
-    """Take the weights of an exported model into one of the same shape (a stage's `start_from: {kind: model}`)."""
-    if not (folder / "model.safetensors").exists():
-        raise KitError(f"{folder} is not an exported model; make one with python -m system export")
+    """Take the weights of an exported model into one of the same shape (a stage's `start_from: {kind: model}`).
+
+    Words that the exported model does not have keep the vectors they have in `model`; KitError when its words are not
+    the first ones of `model`'s.
+    """
+    words = _vocabulary(_exported(folder))
+    if isinstance(model.text, ScratchText) and model.text.vocabulary[: len(words)] != words:
+        raise KitError(f"{folder} has other words than when this run began; start a new run")
     load_weights(model, folder / "model.safetensors")

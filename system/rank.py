@@ -20,9 +20,9 @@ def read_pool(path: Path) -> list[Clip]:
     return read_manifest(path)
 
 
-def rank(trained: Trained, clips: list[Clip], queries: list[Query], out: Path) -> None:
-    """Write the score matrix of queries against clips. KitError when a query asks for a clip that is absent or
-    broken."""
+def rank(trained: Trained, clips: list[Clip], queries: list[Query], out: Path) -> int:
+    """Write the score matrix of queries against the clips that are whole; returns how many those are. KitError when a
+    query asks for a clip that is absent or broken."""
     features = build_features(clips, dict(trained.recipe.model.audio.experts), Path(trained.recipe.banks))
     asked = {clip_id for query in queries for clip_id in query.relevant or []}
     absent = sorted(asked - features.keys.keys())
@@ -34,6 +34,7 @@ def rank(trained: Trained, clips: list[Clip], queries: list[Query], out: Path) -
         )
     out.parent.mkdir(parents=True, exist_ok=True)
     write_scores(out, score_matrix(trained.model, clips, queries, features, device_of(), trained.facts))
+    return len(features.keys)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -56,11 +57,7 @@ def run(arguments: argparse.Namespace) -> int:
     queries = caption_queries(pool) if arguments.queries is None else read_queries(arguments.queries)
     if not pool or not queries:
         raise KitError(f"nothing to rank: {len(pool)} clips, {len(queries)} queries; see --split and --queries")
-    rank(
-        open_trained(arguments.model, arguments.stage, arguments.checkpoint, arguments.set),
-        pool,
-        queries,
-        arguments.out,
-    )
-    print(f"wrote {arguments.out}: {len(queries)} queries x {len(pool)} clips")
+    trained = open_trained(arguments.model, arguments.stage, arguments.checkpoint, arguments.set)
+    ranked = rank(trained, pool, queries, arguments.out)
+    print(f"wrote {arguments.out}: {len(queries)} queries x {ranked} clips")
     return 0

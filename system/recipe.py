@@ -26,6 +26,8 @@ class RecipeError(KitError):
         self.problems = problems
 
 
+RUN_FOLDERS = {"scores", "submission", "figures"}  # of a run, beside those of its stages
+
 Problem = tuple[Keys, int, str]  # where in the document, its line (0: the command line), what is wrong
 
 
@@ -84,10 +86,12 @@ def _apply(document: Document, changes: list[str]) -> Iterator[Problem]:
         for part in keys[:-1]:
             at = _child(at, part)
         last = keys[-1]
+        value = parse(text)
+        yield from ((keys, 0, f"--set {change}: {problem}") for _, _, problem in value.problems)
         if isinstance(at, dict) and isinstance(last, str):
-            at[last] = parse(text).value if text else None
+            at[last] = value.value if text else None
         elif isinstance(at, list) and isinstance(last, int) and last < len(at):
-            at[last] = parse(text).value
+            at[last] = value.value
         else:
             yield keys, 0, f"--set {change}: the recipe has no such place"
 
@@ -174,6 +178,8 @@ def _cross_checks(value: Any) -> Iterator[tuple[Keys, str]]:
         yield from _check_make(("data", name, "make"), source.get("make"))
     yield from _check_model(_child(value, "model"))
     stages = dict(_items(_child(value, "stages")))
+    for name in RUN_FOLDERS & stages.keys():
+        yield ("stages", name), f"a run keeps other things in a folder {name}; give the stage another name"
     for position, (name, stage) in enumerate(stages.items()):
         yield from _check_stage(("stages", name), stage, data, list(stages)[:position], stages)
     for name, ranked in _items(_child(value, "rank")):
@@ -217,7 +223,7 @@ def _check_stage(
             yield from _check_source(place, name, data)
             split = _child(data.get(name), "split")
             acknowledged = part == "monitor" and _child(stage.get("monitor"), "test_split") == "acknowledged"
-            if split in TEST_SPLITS and not acknowledged:
+            if isinstance(split, str) and split in TEST_SPLITS and not acknowledged:
                 mend = "say `test_split: acknowledged` beside it" if part == "monitor" else "train on another split"
                 yield place, f"{name!r} is a test split ({split}); {mend}"
     unit, captions = stage.get("unit"), stage.get("captions_per_clip")

@@ -12,13 +12,9 @@ from system.batches import Item, collate
 from system.encoders import RetrievalModel
 from system.errors import KitError
 from system.frames import Features
-from system.similarity import Embedded
+from system.similarity import Embedded, joined
 
 CLIPS_AT_ONCE, TEXTS_AT_ONCE = 64, 256
-
-
-def _joined(parts: list[Embedded]) -> Embedded:
-    return Embedded(torch.cat([part.values for part in parts]))
 
 
 @torch.inference_mode()
@@ -33,7 +29,7 @@ def embed_clips(model: RetrievalModel, clips: Sequence[Clip], features: Features
         items = [Item(clips[i], ()) for i in order[start : start + CLIPS_AT_ONCE]]
         parts.append(model.audio(collate(items, features).to(device).audio))
     back = torch.from_numpy(np.argsort(order)).to(device)
-    return Embedded(_joined(parts).values[back])
+    return joined(parts).rows(back)
 
 
 @torch.inference_mode()
@@ -42,8 +38,34 @@ def embed_texts(model: RetrievalModel, texts: Sequence[str]) -> Embedded:
     model.eval()
     order = sorted(range(len(texts)), key=lambda i: len(texts[i]))
     parts = [model.text([texts[i] for i in order[s : s + TEXTS_AT_ONCE]]) for s in range(0, len(order), TEXTS_AT_ONCE)]
-    joined = _joined(parts).values
-    return Embedded(joined[torch.from_numpy(np.argsort(order)).to(joined.device)])
+    both = joined(parts)
+    return both.rows(torch.from_numpy(np.argsort(order)).to(both.values.device))
+
+
+def require_readable(model: RetrievalModel, queries: Sequence[Query]) -> None:
+    """KitError for queries of which the model knows no word: it would score all clips alike."""
+    unknown = set(model.text.unreadable([query.text for query in queries]))
+    named = [query for query in queries if query.text in unknown]
+    if named:
+        raise KitError(
+            f"{len(named)} queries have no word that the model knows, first {named[0].id}: {named[0].text[:60]!r}; "
+            "put them into words of the training captions, or use a pre-trained text encoder"
+        )
+
+
+def matrix_of(
+    values: np.ndarray, clips: Sequence[Clip], queries: Sequence[Query], facts: dict[str, Any]
+) -> ScoreMatrix:
+    """The score matrix of (Q, C) values."""
+    return ScoreMatrix(
+        values=values,
+        query_ids=[query.id for query in queries],
+        query_texts=[query.text for query in queries],
+        clip_ids=[clip.id for clip in clips],
+        file_names=[clip.file_name for clip in clips],
+        relevant=[query.relevant for query in queries],
+        facts=facts,
+    )
 
 
 def score_matrix(
@@ -61,22 +83,8 @@ def score_matrix(
     pool = [clip for clip in clips if clip.id in features.keys]
     if not pool or not queries:
         raise KitError(f"nothing to rank: {len(pool)} readable clips, {len(queries)} queries")
+    require_readable(model, queries)
     texts = [query.text for query in queries]
-    unknown = set(model.text.unreadable(texts))
-    if unknown:
-        named = [query for query in queries if query.text in unknown]
-        raise KitError(
-            f"{len(named)} queries have no word that the model knows, first {named[0].id}: {named[0].text[:60]!r}; "
-            "put them into words of the training captions' language"
-        )
     with torch.inference_mode():
         values = model.score(embed_clips(model, pool, features, device), embed_texts(model, texts)).T.float()
-    return ScoreMatrix(
-        values=np.ascontiguousarray(values.cpu().numpy()),
-        query_ids=[query.id for query in queries],
-        query_texts=texts,
-        clip_ids=[clip.id for clip in pool],
-        file_names=[clip.file_name for clip in pool],
-        relevant=[query.relevant for query in queries],
-        facts=facts,
-    )
+    return matrix_of(np.ascontiguousarray(values.cpu().numpy()), pool, queries, facts)

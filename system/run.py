@@ -5,17 +5,29 @@ import json
 import logging
 import os
 import platform
+import tempfile
 import time
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
+from data_tools.manifest import caption_queries
 from submission.editions import get_edition
 from submission.metrics import chance
+from submission.ranking import write_ranked_csv
+from submission.scores import write_scores
+from submission.scoring import score_matrix as figures_of
 from system import schema
 from system.errors import KitError
+from system.experts.base import file_sha256
 from system.options import add_recipe_arguments, load_from
 from system.recipe import Loaded
-from system.runs import Run, open_run, write_json
+from system.runs import Run, open_run, read_json, write_json
+
+if TYPE_CHECKING:
+    from system.data import Data
+    from system.encoders import RetrievalModel
 
 log = logging.getLogger(__name__)
 
@@ -24,6 +36,7 @@ def run_recipe(loaded: Loaded, runs: Path, out: Path | None = None) -> Run:
     """Do what is still to do of a recipe; the run's result.json exists when this returns."""
     folder = open_run(loaded, runs, out)
     if folder.result.exists():
+        _require_same_data(loaded.recipe, folder)
         log.info("finished already: %s", folder.folder)
         return folder
     from system.data import load_data, make_missing  # torch stays out of the way of a finished run
@@ -31,38 +44,64 @@ def run_recipe(loaded: Loaded, runs: Path, out: Path | None = None) -> Run:
     began = time.monotonic()
     with folder.held():
         make_missing(loaded.recipe)
-        data = load_data(loaded.recipe)
-        _require_whole(loaded.recipe, data)
-        _train_and_rank(loaded, folder, data, began)
+        _train_and_rank(loaded, folder, load_data(loaded.recipe), began)
     return folder
 
 
-def _require_whole(recipe: schema.Recipe, data: Any) -> None:
-    """A clip that cannot be ranked is said before the training, not after it."""
-    for ranked in recipe.rank.values():
-        broken = [clip.id for clip in data.clips[ranked.data] if clip.id in data.features.broken]
+def _require_same_data(recipe: schema.Recipe, run: Run) -> None:
+    """A finished run stands for the manifests it was made with, as far as they are still there."""
+    there = {name: Path(source.manifest) for name, source in recipe.data.items() if Path(source.manifest).exists()}
+    before = read_json(run.provenance)["manifests"]
+    changed = [name for name, path in there.items() if before.get(name) != file_sha256(path)]
+    if changed:
+        raise KitError(
+            f"{run.folder} is finished, with other manifests of {', '.join(changed)}; start a new run with --out"
+        )
+
+
+def _rehearse(recipe: schema.Recipe, run: Run, data: "Data", model: "RetrievalModel") -> None:
+    """What would stop the ranking at the end is said before the training: made once with scores of zero."""
+    from system.retrieve import matrix_of, require_readable
+
+    for name, entry in recipe.rank.items():
+        clips = data.clips[entry.data]
+        broken = [clip.id for clip in clips if clip.id in data.features.broken]
         if broken:
             raise KitError(
-                f"{len(broken)} clips of {ranked.data}, which is to be ranked, have broken audio, first "
-                f"{data.features.broken[broken[0]]}; mend them, or take them out of {recipe.data[ranked.data].manifest}"
+                f"{len(broken)} clips of {entry.data}, which is to be ranked, have broken audio, first "
+                f"{data.features.broken[broken[0]]}; mend them, or take them out of {recipe.data[entry.data].manifest}"
             )
+        queries = caption_queries(clips)
+        require_readable(model, queries)
+        zeros = np.zeros((len(queries), len(clips)), np.float32)
+        matrix = matrix_of(zeros, clips, queries, {})
+        figures_of(matrix, get_edition(entry.edition))
+        if entry.ranked_csv:
+            with tempfile.TemporaryDirectory(dir=run.folder) as folder:
+                write_ranked_csv(matrix, Path(folder) / f"{name}.csv", get_edition(entry.edition))
+        trained_on = sorted({source for stage in recipe.stages.values() for source in stage.train.data})
+        shared = data.shared(trained_on, [entry.data])
+        if shared:
+            log.warning("%d recordings of %s, which is to be ranked, are also trained on", shared, entry.data)
 
 
-def _train_and_rank(loaded: Loaded, run: Run, data: Any, began: float) -> None:
-    from system.train import initial_model, train
+def _train_and_rank(loaded: Loaded, run: Run, data: "Data", began: float) -> None:
+    from system.train import initial_model, prepare, train
 
     recipe = loaded.recipe
-    model = train(loaded, run, data)
+    model = prepare(loaded, run, data)
+    _rehearse(recipe, run, data, model)
+    train(loaded, run, data, model)
     untrained = initial_model(recipe, run)
     ranked = {name: _rank(recipe, name, run, data, model, untrained) for name in recipe.rank}
     result = {
         "recipe": recipe.name,
         "seed": recipe.seed,
-        "commits": json.loads((run.folder / "provenance.json").read_text(encoding="utf-8"))["commits"],
+        "commits": read_json(run.provenance)["commits"],
         "hardware": _hardware(),
         "trainable_parameters": sum(p.numel() for p in model.parameters() if p.requires_grad),
-        "seconds": round(time.monotonic() - began, 1),
-        "training_seconds": round(sum(line["seconds"] for line in _lines(run.metrics)), 1),
+        "seconds": round(time.monotonic() - began, 1),  # of this process
+        "training_seconds": round(sum(line["seconds"] for line in _lines(run.metrics)), 1),  # of all epochs
         "clips": {name: len(clips) for name, clips in data.clips.items()},
         "broken": data.features.broken,
         "rank": ranked,
@@ -81,12 +120,10 @@ def _hardware() -> str:
     return f"{os.cpu_count()} cores {platform.machine()}{gpu}"
 
 
-def _rank(recipe: schema.Recipe, name: str, run: Run, data: Any, model: Any, untrained: Any) -> dict[str, Any]:
+def _rank(
+    recipe: schema.Recipe, name: str, run: Run, data: "Data", model: "RetrievalModel", untrained: "RetrievalModel"
+) -> dict[str, Any]:
     """Score matrix, ranked CSV, and figures of one `rank` entry, beside the untrained model's and chance."""
-    from data_tools.manifest import caption_queries
-    from submission.ranking import write_ranked_csv
-    from submission.scores import write_scores
-    from submission.scoring import score_matrix as figures_of
     from system.checkpoints import load_checkpoint
     from system.models import device_of, facts_of
     from system.retrieve import score_matrix
@@ -95,7 +132,7 @@ def _rank(recipe: schema.Recipe, name: str, run: Run, data: Any, model: Any, unt
     edition, clips = get_edition(entry.edition), data.clips[entry.data]
     queries = caption_queries(clips)
     taken = load_checkpoint(model, run.stage(entry.stage), entry.checkpoint)
-    facts = facts_of(recipe, run.folder.name, taken)
+    facts = facts_of(run, model, recipe, taken)
     matrix = score_matrix(model, clips, queries, data.features, device_of(), facts)
     csv = run.folder / "submission" / f"{name}.csv"
     for path in (run.scores(name), csv):
@@ -124,7 +161,7 @@ def _rank(recipe: schema.Recipe, name: str, run: Run, data: Any, model: Any, unt
 def _ceiling(source: schema.Source) -> float | None:
     """mAP@10 of a perfect labeller, where the true labels are known (composed scenes)."""
     folder = Path(source.manifest).parent
-    if not (folder / "labels.csv").exists():
+    if not (folder / "scenes.json").exists():
         return None
     from data_tools.ceiling import ceiling
 
@@ -133,11 +170,11 @@ def _ceiling(source: schema.Source) -> float | None:
 
 def report(run: Run) -> str:
     """The result as lines for people."""
-    result = json.loads(run.result.read_text(encoding="utf-8"))
+    result = read_json(run.result)
     lines = [
         f"run        {run.folder}",
         f"trained    {result['trainable_parameters']:,} parameters, {result['hardware']}, "
-        f"{result['seconds']:.0f} s in all, {result['training_seconds']:.0f} s of training",
+        f"{result['seconds']:.0f} s in this process, {result['training_seconds']:.0f} s of training",
     ]
     for name, entry in result["rank"].items():
         metric, (low, high) = entry["metric"], entry["interval"]

@@ -9,7 +9,6 @@
 """
 
 import fcntl
-import hashlib
 import json
 import logging
 import os
@@ -24,7 +23,9 @@ from pathlib import Path
 from typing import Any
 
 from data_tools.files import write_text
+from system import schema
 from system.errors import KitError
+from system.experts.base import file_sha256
 from system.recipe import Loaded
 
 log = logging.getLogger(__name__)
@@ -45,6 +46,10 @@ class Run:
     @property
     def metrics(self) -> Path:
         return self.folder / "metrics.jsonl"
+
+    @property
+    def provenance(self) -> Path:
+        return self.folder / "provenance.json"
 
     @property
     def vocabulary(self) -> Path:
@@ -94,8 +99,8 @@ def open_run(loaded: Loaded, runs: Path, out: Path | None = None) -> Run:
     elif out.exists() and any(out.iterdir()):
         raise KitError(f"{out} is not a run and not empty; name another folder")
     out.mkdir(parents=True, exist_ok=True)
+    write_text(out / "resolved.json", resolved)  # first: it is what a run is found by
     (out / "recipe.yaml").write_bytes(loaded.source)
-    write_text(out / "resolved.json", resolved)
     return Run(out)
 
 
@@ -140,29 +145,44 @@ def commit() -> str:
         return "unversioned"
 
 
-def file_sha256(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+def read_json(path: Path) -> Any:
+    """KitError for a file that is missing or not JSON."""
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except (FileNotFoundError, ValueError) as error:
+        raise KitError(f"{path} is missing or damaged; it belongs to a run, start that run again") from error
 
 
-def record_provenance(run: Run, loaded: Loaded) -> None:
-    """Write what the run is made with; on resuming, refuse data that changed and note another commit."""
+def made_with(recipe: schema.Recipe, text: str | None) -> dict[str, Any]:
+    """Checksums of all that a run depends on beside its settings. text: identity of a pre-trained text encoder."""
+    starts = [s.start_from.folder for s in recipe.stages.values() if isinstance(s.start_from, schema.FromModel)]
+    return {
+        "manifests": {name: file_sha256(Path(source.manifest)) for name, source in recipe.data.items()},
+        "experts": {name: expert.identity() for name, expert in recipe.model.audio.experts.items()},
+        "text": text,
+        "starts": {folder: file_sha256(Path(folder) / "model.safetensors") for folder in starts},
+    }
+
+
+def require_same(run: Run, now: dict[str, Any]) -> None:
+    """KitError when something that the run was made with has changed; what `now` leaves out is not compared."""
+    before = read_json(run.provenance)
+    changed = sorted(_differing({key: before[key] for key in now}, json.loads(json.dumps(now))))
+    if changed:
+        raise KitError(f"{run.folder}: {', '.join(changed)} changed since this run began; start a new run")
+
+
+def record_provenance(run: Run, loaded: Loaded, text: str | None) -> None:
+    """Write what the run is made with; on resuming, refuse what changed and note another commit."""
     import torch
 
     recipe = loaded.recipe
-    made_with = {
-        "manifests": {name: file_sha256(Path(source.manifest)) for name, source in recipe.data.items()},
-        "experts": {name: expert.identity() for name, expert in recipe.model.audio.experts.items()},
-    }
-    path = run.folder / "provenance.json"
-    if path.exists():
-        before = json.loads(path.read_text(encoding="utf-8"))
-        changed = sorted(_differing({key: before[key] for key in made_with}, made_with))
-        if changed:
-            raise KitError(f"{run.folder}: {', '.join(changed)} changed since this run began; start a new run")
+    now = made_with(recipe, text)
+    if run.provenance.exists():
+        require_same(run, now)
+        before = read_json(run.provenance)
         if before["commits"][-1] != commit():
-            before["commits"].append(commit())
-            write_json(path, before)
+            write_json(run.provenance, before | {"commits": [*before["commits"], commit()]})
         return
     facts = {
         "recipe": recipe.name,
@@ -178,4 +198,4 @@ def record_provenance(run: Run, loaded: Loaded) -> None:
         "threads": torch.get_num_threads(),
         "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
     }
-    write_json(path, facts | made_with)
+    write_json(run.provenance, facts | now)

@@ -12,6 +12,7 @@ from data_tools.manifest import Split
 from system.experts import Expert
 from system.strict import Strict
 
+Name = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]*$")]  # it becomes part of keys and file names
 Positive = Annotated[int, Field(ge=1)]
 Metric = Literal["loss", "m1", "m2", "mAP@10"]
 Checkpoint = Literal["last", "loss", "m1", "m2", "mAP@10"]  # the last one, or the best one by a monitored metric
@@ -32,7 +33,7 @@ class ExpertHeads(Strict):
     """
 
     kind: Literal["expert_heads"]
-    experts: Annotated[dict[str, Expert], Field(min_length=1)]
+    experts: Annotated[dict[Name, Expert], Field(min_length=1)]
     width: Positive
     layers: Positive
     heads: Positive
@@ -166,10 +167,10 @@ class Ranked(Strict):
 
 
 class Recipe(Strict):
-    name: Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9_]*$")]
+    name: Name
     seed: int = Field(ge=0, lt=2**31)
     banks: str  # folder of the feature banks, shared by all recipes
-    data: Annotated[dict[str, Source], Field(min_length=1)]
+    data: Annotated[dict[Name, Source], Field(min_length=1)]
     model: Model
-    stages: Annotated[dict[str, Stage], Field(min_length=1)]
-    rank: dict[str, Ranked]
+    stages: Annotated[dict[Name, Stage], Field(min_length=1)]
+    rank: dict[Name, Ranked]

@@ -15,10 +15,9 @@ from data_tools.files import write_text
 from system.recipe import Loaded, RecipeError, load_recipe
 from system.run import run_recipe
 from system.runs import Run
+from system.schema import Name
 from system.strict import Strict
 from system.yaml12 import parse
-
-Name = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9_]*$")]
 
 
 class Study(Strict):
@@ -37,7 +36,10 @@ def load_study(path: Path, changes: list[str]) -> tuple[Study, Cells]:
     """Read a study and the changed recipe of every cell and seed. RecipeError naming every mistake of all of them."""
     if not path.is_file():
         raise RecipeError([f"{path}: no such study; shipped ones are recipes/*.study.yaml"])
-    document = parse(path.read_text(encoding="utf-8"))
+    try:
+        document = parse(path.read_bytes().decode("utf-8"))
+    except UnicodeDecodeError as error:
+        raise RecipeError([f"{path}: not UTF-8 (byte {error.start}); save it as UTF-8"]) from error
     problems = [f"{path}:{line}: {text}" for _, line, text in document.problems]
     try:
         study = Study.model_validate(document.value)
@@ -47,6 +49,8 @@ def load_study(path: Path, changes: list[str]) -> tuple[Study, Cells]:
             for item in error.errors()
         ]
         raise RecipeError(problems) from error
+    if len(set(study.seeds)) < len(study.seeds):
+        problems.append(f"{path}: seeds: one comes twice, which would count one run twice; name each once")
     if problems:
         raise RecipeError(problems)
     cells: Cells = {}
@@ -57,6 +61,8 @@ def load_study(path: Path, changes: list[str]) -> tuple[Study, Cells]:
                 cells[cell, seed] = load_recipe(path.parent / study.recipe, [*changes, *own, f"seed={seed}"])
         except RecipeError as error:
             problems += [f"{path}: cell {cell}: {problem}" for problem in error.problems]
+    if not problems and not all(loaded.recipe.rank for loaded in cells.values()):
+        problems.append(f"{path}: {study.recipe} ranks nothing, so there is no table to make; give it a rank entry")
     if problems:
         raise RecipeError(problems)
     return study, cells

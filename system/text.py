@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from system import schema
-from system.attention import SelfAttention
+from system.attention import SeriesEncoder, mean_over_real
 from system.bank import open_bank
 from system.errors import KitError
 from system.similarity import Embedded
@@ -25,6 +25,13 @@ class TextEncoder(nn.Module):
 
     def forward(self, texts: Sequence[str]) -> Embedded:
         raise NotImplementedError
+
+    def prepare(self, texts: Sequence[str]) -> None:
+        """Compute before training what stays the same during it."""
+
+    def identity(self) -> str | None:
+        """Checksum of a pre-trained encoder; None for one from scratch, whose weights are all in the checkpoints."""
+        return None
 
     def unreadable(self, texts: Sequence[str]) -> list[str]:
         """Texts of which the encoder knows no word at all: all clips would score alike."""
@@ -49,7 +56,7 @@ class ScratchText(TextEncoder):
         self.max_words = settings.max_words
         self.words = nn.Embedding(len(vocabulary) + 1, settings.dim, padding_idx=0)
         nn.init.normal_(self.words.weight, std=0.02)
-        self.encoder = SelfAttention(
+        self.encoder = SeriesEncoder(
             settings.dim, settings.layers, settings.heads, settings.ff, settings.max_words, settings.dropout
         )
         self.out = nn.Linear(settings.dim, settings.dim)
@@ -65,7 +72,7 @@ class ScratchText(TextEncoder):
             row[: len(n)] = torch.tensor(n)
         device = self.words.weight.device
         real = (torch.arange(filled.shape[1]) < lengths[:, None]).to(device)
-        return Embedded(self.out(self.encoder(self.words(filled.to(device)), real)))
+        return Embedded(self.out(mean_over_real(self.encoder(self.words(filled.to(device)), real), real)))
 
     def unreadable(self, texts: Sequence[str]) -> list[str]:
         return [text for text in texts if not self._numbers(text)]
@@ -76,6 +83,8 @@ class ScratchText(TextEncoder):
 
 class SentenceText(TextEncoder):
     """A sentence-transformers model. Frozen: embeddings are computed once a text and kept in a bank of their own."""
+
+    place: torch.Tensor
 
     def __init__(self, settings: schema.SentenceTransformers, banks: Path) -> None:
         super().__init__()
@@ -91,10 +100,11 @@ class SentenceText(TextEncoder):
         self.trained = model if settings.trainable else None
         # A frozen model is no submodule: its weights are in no checkpoint and its layers never enter training mode.
         self._frozen: list[Any] = [] if settings.trainable else [model.eval()]
+        self._identity = _checksum(model)
+        self.register_buffer("place", torch.empty(0), persistent=False)  # knows the device, also without a projection
         if self._frozen:
-            identity = {"sentence_transformers": _checksum(model), "dim": settings.dim}
-            name = "text-" + hashlib.sha256(json.dumps(identity).encode()).hexdigest()[:12]
-            self._bank = open_bank(banks / name, settings.dim, "float32", identity)
+            folder = banks / f"text-{self._identity[:12]}"
+            self._bank = open_bank(folder, settings.dim, "float32", {"sentence_transformers": self._identity})
 
     @property
     def _model(self) -> Any:
@@ -104,22 +114,26 @@ class SentenceText(TextEncoder):
         if self.trained is None:
             return Embedded(self.project(self._kept(texts)))
         inputs = self.trained.tokenize(list(texts))
-        device = next(self.trained.parameters()).device
-        inputs = {name: value.to(device) if hasattr(value, "to") else value for name, value in inputs.items()}
+        inputs = {name: value.to(self.place.device) for name, value in inputs.items() if torch.is_tensor(value)}
         return Embedded(self.project(self.trained(inputs)["sentence_embedding"]))
+
+    def prepare(self, texts: Sequence[str]) -> None:
+        if self.trained is None:
+            self._kept(list(dict.fromkeys(texts)))
+
+    def identity(self) -> str | None:
+        return self._identity
 
     def _kept(self, texts: Sequence[str]) -> torch.Tensor:
         keys = [hashlib.sha256(text.encode()).hexdigest() for text in texts]
         missing = {key: text for key, text in zip(keys, texts, strict=True) if key not in self._bank}
         if missing:
-            vectors = self._model.encode(
+            vectors = self._model.to(self.place.device).encode(
                 list(missing.values()), batch_size=64, show_progress_bar=False, normalize_embeddings=False
             )
             for _ in self._bank.add((key, v[None]) for key, v in zip(missing, vectors, strict=True)):
                 pass
-        kept = torch.from_numpy(np.stack([self._bank.read(key)[0] for key in keys]))
-        device = next(self.project.parameters(), kept).device
-        return kept.to(device)
+        return torch.from_numpy(np.stack([self._bank.read(key)[0] for key in keys])).to(self.place.device)
 
     def unreadable(self, texts: Sequence[str]) -> list[str]:
         tokenizer = self._model.tokenizer
@@ -135,17 +149,19 @@ def load_sentence_transformer(name: str) -> Any:
     from sentence_transformers import SentenceTransformer
 
     try:
-        return SentenceTransformer(name, device="cpu")
-    except (OSError, ValueError) as error:
-        reason = str(error).splitlines()[0]
+        return SentenceTransformer(name, device="cpu").float()
+    except Exception as error:  # the library raises many kinds for a missing, cut, or foreign folder
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
         raise KitError(
             f"no sentence-transformers model {name!r} ({reason}); "
             "give a folder that holds one, or a hub name while online"
         ) from error
 
 
-def _checksum(model: nn.Module) -> str:
-    digest = hashlib.sha256()
+def _checksum(model: Any) -> str:
+    """sha256 of all that decides an embedding: modules and their settings, vocabulary, weights."""
+    digest = hashlib.sha256(repr(model).encode())
+    digest.update(json.dumps(sorted(model.tokenizer.get_vocab().items())).encode())
     for name, value in model.state_dict().items():
         digest.update(name.encode())
         digest.update(value.detach().cpu().contiguous().numpy().tobytes())

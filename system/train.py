@@ -17,14 +17,14 @@ from tqdm import tqdm
 
 from data_tools.files import write_text
 from system import checkpoints, losses, schema
-from system.batches import Sampler, collate, items_of
+from system.batches import Batch, Sampler, collate, items_of
 from system.data import Data, load_data, make_missing
 from system.encoders import RetrievalModel
 from system.errors import KitError
 from system.models import build_model, device_of, load_exported_weights, training_vocabulary
 from system.options import add_recipe_arguments, load_from
 from system.recipe import Loaded
-from system.runs import Run, open_run, record_provenance, write_json
+from system.runs import Run, open_run, read_json, record_provenance, write_json
 from system.validation import Validation
 
 log = logging.getLogger(__name__)
@@ -34,30 +34,41 @@ class Interrupted(KeyboardInterrupt):
     """Ctrl-C: the state is saved."""
 
 
-def train(loaded: Loaded, run: Run, data: Data) -> RetrievalModel:
-    """Train all stages of a recipe inside a run's folder; finished ones are passed over. Returns the model as trained
-    last.
+def prepare(loaded: Loaded, run: Run, data: Data) -> RetrievalModel:
+    """The model before any training, and all that is computed or refused before it: provenance, vocabulary, frozen
+    texts.
 
-    Raises KitError for data or checkpoints that do not fit, Interrupted after Ctrl-C.
+    Raises KitError for data, weights, or an exported model that changed since the run began.
     """
     recipe = loaded.recipe
-    record_provenance(run, loaded)
     if not run.vocabulary.exists():
         write_json(run.vocabulary, training_vocabulary(recipe, data.clips))
     model = initial_model(recipe, run)
-    for number, (name, stage) in enumerate(recipe.stages.items()):
-        if (run.stage(name) / "done.json").exists():
-            log.info("stage %s is finished", name)
-            continue
-        _Stage(recipe, name, stage, number, run, data, model).run_to_end()
+    record_provenance(run, loaded, model.text.identity())
+    used = {name for stage in recipe.stages.values() for name in (*stage.train.data, *stage.monitor.data)}
+    model.text.prepare([caption for name in sorted(used) for clip in data.whole(name) for caption in clip.captions])
     return model
 
 
+def train(loaded: Loaded, run: Run, data: Data, model: RetrievalModel) -> None:
+    """Train all stages of a recipe inside a run's folder, from the model that `prepare` gave; finished ones are
+    passed over.
+
+    What was trained is in the run's checkpoints. Raises KitError for what does not fit, Interrupted after Ctrl-C.
+    """
+    initial = {name: value.clone() for name, value in model.state_dict().items()}
+    for number, (name, stage) in enumerate(loaded.recipe.stages.items()):
+        if (run.stage(name) / "done.json").exists():
+            log.info("stage %s is finished", name)
+            continue
+        model.load_state_dict(initial)
+        _Stage(loaded.recipe, name, stage, number, run, data, model).run_to_end()
+
+
 def initial_model(recipe: schema.Recipe, run: Run) -> RetrievalModel:
-    """The model before any training: the same for the same recipe, seed, and vocabulary."""
+    """The same for the same recipe, seed, and vocabulary."""
     torch.manual_seed(recipe.seed)
-    vocabulary = json.loads(run.vocabulary.read_text(encoding="utf-8"))
-    return build_model(recipe, vocabulary).to(device_of())
+    return build_model(recipe, read_json(run.vocabulary)).to(device_of())
 
 
 class _Stage:
@@ -81,6 +92,9 @@ class _Stage:
             self.sampler = Sampler(sources, stage.train.mix, stage.batch_size, stage.captions_per_clip, self.seed)
         except KitError as error:
             raise KitError(f"stage {name}: {error}") from error
+        shared = data.shared(stage.train.data, stage.monitor.data)
+        if shared:
+            log.warning("stage %s: %d recordings it is trained on are also in what it is watched on", name, shared)
         clips = [clip for source in stage.monitor.data for clip in data.whole(source)]
         self.validation = Validation(clips, stage, self.features)
         self.steps = self.sampler.steps_of_all if stage.steps_per_epoch == "all" else stage.steps_per_epoch
@@ -108,6 +122,7 @@ class _Stage:
                 began = time.monotonic()
                 self._epoch(bar, stop)
                 self._finish_epoch(time.monotonic() - began)
+                self._stop_if_asked(stop)
         write_json(self.folder / "done.json", {"epochs": self.stage.epochs, "steps": total, "best": self.best})
 
     def _begin(self) -> None:
@@ -117,6 +132,11 @@ class _Stage:
         if state is None:
             self._start_weights()
         else:
+            if state["precision"] != self.precision:
+                raise KitError(
+                    f"{self.folder} was begun in {state['precision']} and this machine computes in {self.precision}; "
+                    "go on where it began, or start a new run"
+                )
             checkpoints.restore(self.model, state["model"], self.folder / "last.pt")
             self.optimizer.load_state_dict(state["optimizer"])
             self.scaler.load_state_dict(state["scaler"])
@@ -131,8 +151,6 @@ class _Stage:
         elif isinstance(start, schema.FromModel):
             load_exported_weights(self.model, Path(start.folder))
             log.info("stage %s starts from the model %s", self.name, start.folder)
-        else:
-            self.model.load_state_dict(initial_model(self.recipe, self.run).state_dict())
 
     def _epoch(self, bar: Any, stop: dict[str, bool]) -> None:
         """Steps up to the next full epoch."""
@@ -147,19 +165,28 @@ class _Stage:
                 return
             if stop["asked"]:
                 self._save(None)
-                raise Interrupted(
-                    f"stopped at step {self.step} of stage {self.name}; the same command goes on from here"
-                )
+            self._stop_if_asked(stop)
+
+    def _stop_if_asked(self, stop: dict[str, bool]) -> None:
+        if stop["asked"]:
+            raise Interrupted(f"stopped at step {self.step} of stage {self.name}; the same command goes on from here")
 
     def _train_step(self) -> float:
         # Randomness is a function of the step, so that a resumed run draws what an unbroken one does.
         torch.manual_seed(int(np.random.SeedSequence([*self.seed, self.step]).generate_state(1)[0]))
         batch = collate(self.sampler.batch(self.step), self.features).to(self.device)
         for group in self.optimizer.param_groups:
-            group["lr"] = self.stage.optimizer.lr * self._rate_factor()
-        dtype = {"bf16": torch.bfloat16, "fp16": torch.float16}.get(self.precision, torch.float32)
-        with torch.autocast(self.device.type, dtype, enabled=self.precision != "float32"):
-            scores = self.model(batch)
+            group["lr"] = self.stage.optimizer.lr * rate_factor(self.stage, self.step, self.stage.epochs * self.steps)
+        try:
+            return self._update(batch)
+        except torch.OutOfMemoryError as error:
+            raise KitError(
+                f"stage {self.name}: batch_size {self.stage.batch_size} does not fit the GPU's memory; lower it, "
+                "or captions_per_clip, or use bf16"
+            ) from error
+
+    def _update(self, batch: Batch) -> float:
+        scores = embedded_scores(self.model, batch, self.precision)
         loss = losses.total(scores, self.stage.losses)
         value = float(loss.detach())
         if not math.isfinite(value):
@@ -175,14 +202,6 @@ class _Stage:
         self.scaler.step(self.optimizer)
         self.scaler.update()
         return value
-
-    def _rate_factor(self) -> float:
-        warmup, total = self.stage.schedule.warmup_steps, self.stage.epochs * self.steps
-        if self.step < warmup:
-            return (self.step + 1) / warmup
-        if self.stage.schedule.kind == "constant":
-            return 1.0
-        return 0.5 * (1 + math.cos(math.pi * (self.step - warmup) / max(1, total - warmup)))
 
     def _finish_epoch(self, seconds: float) -> None:
         epoch = self.step // self.steps
@@ -203,13 +222,13 @@ class _Stage:
         self._save(self.model if epoch in checkpoints.kept_epochs(self.best) else None)
         shown = " ".join(f"{name} {value:.4f}" for name, value in values.items())
         log.info("%s epoch %d: training loss %.4f; validation %s", self.name, epoch, line["loss"], shown)
-        self.model.train()
 
     def _save(self, epoch_weights: RetrievalModel | None) -> None:
         state = {
             "model": self.model.state_dict(),
             "optimizer": self.optimizer.state_dict(),
             "scaler": self.scaler.state_dict(),
+            "precision": self.precision,
             "best": self.best,
             "step": self.step,
             "epoch": self.step // self.steps,
@@ -230,6 +249,27 @@ class _Stage:
             if line["stage"] != self.name or line["epoch"] <= epoch:
                 kept.append(text + "\n")
         write_text(self.run.metrics, "".join(kept))
+
+
+def embedded_scores(model: RetrievalModel, batch: Batch, precision: str) -> losses.BatchScores:
+    """Scores of a batch: embeddings in 16 bits where asked for, scores always in float32.
+
+    A sum over 512 x 512 hinges passes the largest float16, and bfloat16 has no room between 0.996 and 1.
+    """
+    dtype = {"bf16": torch.bfloat16, "fp16": torch.float16}.get(precision, torch.float32)
+    with torch.autocast(batch.row_of.device.type, dtype, enabled=precision != "float32"):
+        clips, captions = model.embed(batch)
+    return model.batch_scores(clips, captions, batch.captions, batch.clip_keys, batch.row_of)
+
+
+def rate_factor(stage: schema.Stage, step: int, total: int) -> float:
+    """Factor on the learning rate of a step (from 0) of `total`: (step + 1) / warm-up, then 1 or a half cosine to 0."""
+    warmup = stage.schedule.warmup_steps
+    if step < warmup:
+        return (step + 1) / warmup
+    if stage.schedule.kind == "constant":
+        return 1.0
+    return 0.5 * (1 + math.cos(math.pi * (step - warmup) / max(1, total - warmup)))
 
 
 @contextmanager
@@ -258,6 +298,6 @@ def run(arguments: argparse.Namespace) -> int:
     data = load_data(loaded.recipe)
     folder = open_run(loaded, arguments.runs, arguments.out)
     with folder.held():
-        train(loaded, folder, data)
+        train(loaded, folder, data, prepare(loaded, folder, data))
     print(f"trained: {folder.folder}")
     return 0

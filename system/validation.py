@@ -48,17 +48,20 @@ class Validation:
         with torch.inference_mode():
             for batch in self.batches:
                 owner = torch.tensor([row for row, item in enumerate(batch) for _ in item.captions])
+                texts = [text for item in batch for text in item.captions]
                 scores = model.batch_scores(
-                    Embedded(clips.values[[clip_row[item.clip.id] for item in batch]]),
-                    Embedded(captions.values[[text_row[text] for item in batch for text in item.captions]]),
-                    [item.clip.id for item in batch],
+                    clips.rows([clip_row[item.clip.id] for item in batch]),
+                    captions.rows([text_row[text] for text in texts]),
+                    texts,
+                    [self.features.keys[item.clip.id] for item in batch],
                     owner.to(clips.values.device),
                 )
                 m1, m2 = losses.accuracies(scores)
                 for name, value in (("loss", float(losses.total(scores, self.stage.losses))), ("m1", m1), ("m2", m2)):
                     sums[name] += value / len(self.batches)
-            values = sums | {"mAP@10": self._map(model, clips, captions)}
-        return {name: values[name] for name in self.stage.monitor.metrics}
+        if "mAP@10" in self.stage.monitor.metrics:
+            sums["mAP@10"] = self._map(model, clips, captions)
+        return {name: sums[name] for name in self.stage.monitor.metrics}
 
     def _map(self, model: RetrievalModel, clips: Embedded, captions: Embedded) -> float:
         matrix = model.score(clips, captions).T.float().cpu().numpy()

