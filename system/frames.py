@@ -3,7 +3,7 @@
 import logging
 import sqlite3
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -28,14 +28,23 @@ class ContentKeys:
 
     def __init__(self, folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
-        try:
-            self.store = sqlite3.connect(folder / "contents.sqlite", timeout=60)
+        self.path = folder / "contents.sqlite"
+        with self._told():
+            self.store = sqlite3.connect(self.path, timeout=60)
             self.store.execute("pragma synchronous = off")  # only remembered work: what a power cut loses is read again
             self.store.execute(
                 "create table if not exists files (path text primary key, size integer, changed integer, sha256 text)"
             )
+
+    @contextmanager
+    def _told(self) -> Iterator[None]:
+        """Errors of the store as sentences: of a full, locked or read-only disk, or of a file that is no store."""
+        try:
+            yield
+        except sqlite3.OperationalError as error:
+            raise KitError(f"{self.path}: {error}; free the disk, or let this user write there") from error
         except sqlite3.DatabaseError as error:
-            raise KitError(f"{folder}/contents.sqlite is damaged ({error}); delete it, it is made again") from error
+            raise KitError(f"{self.path} is damaged ({error}); delete it, it is made again") from error
 
     def __call__(self, path: str) -> str:
         """The content key of a file. Raises AudioError for a missing one."""
@@ -43,14 +52,15 @@ class ContentKeys:
             status = Path(path).stat()
         except OSError as error:
             raise AudioError(f"{path}: no such audio file") from error
-        row = self.store.execute("select size, changed, sha256 from files where path = ?", (path,)).fetchone()
+        with self._told():
+            row = self.store.execute("select size, changed, sha256 from files where path = ?", (path,)).fetchone()
         if row and row[:2] == (status.st_size, status.st_mtime_ns):
             return str(row[2])
         key = content_key(path)
-        self.store.execute(
-            "insert or replace into files values (?, ?, ?, ?)", (path, status.st_size, status.st_mtime_ns, key)
-        )
-        self.store.commit()
+        facts = (path, status.st_size, status.st_mtime_ns, key)
+        with self._told():
+            self.store.execute("insert or replace into files values (?, ?, ?, ?)", facts)
+            self.store.commit()
         return key
 
     def close(self) -> None:

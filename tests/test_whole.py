@@ -72,6 +72,10 @@ def test_a_bank_on_a_full_disk_is_told_and_goes_on_later(tmp_path: Path, root: P
     told = [line for line in done.stderr.splitlines() if line.startswith("error: ")]
     assert len(told) == 1
     assert "frames.bin: File too large" in told[0]
+    tighter = limited([*command, "--set", f"banks={tmp_path / 'other'}"], root, 4_000)
+    assert tighter.returncode == 1
+    assert "Traceback" not in tighter.stderr
+    assert "contents.sqlite" in tighter.stderr
     folder = next((tmp_path / "banks").glob("logmel-*"))
     before = open_bank(folder, 128, "float16", _logmel(content).identity())
     assert 0 < len(before) < 60
