@@ -45,6 +45,11 @@ def open_door(
         return int(arguments.run(arguments))
     except errors as error:
         print("\n".join(f"error: {line}" for line in str(error).splitlines()), file=sys.stderr)
+    except ModuleNotFoundError as error:
+        print(
+            f"error: the package {error.name} is not installed; set up and activate the environment of README",
+            file=sys.stderr,
+        )
     except OSError as error:
         name = error.filename2 or error.filename
         print(f"error: {f'{name}: ' if name else ''}{error.strerror or error}", file=sys.stderr)

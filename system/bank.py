@@ -138,7 +138,5 @@ def open_bank(folder: Path, dim: int, dtype: str, identity: dict[str, Any]) -> B
     except ValueError as error:
         raise KitError(f"{facts_file} is damaged; delete {folder} and build the bank again") from error
     if found != json.loads(json.dumps(facts)):
-        raise KitError(
-            f"{folder} was made by {found.get('identity')}, not by {identity}; delete it or use another banks folder"
-        )
+        raise KitError(f"{folder} was made by {found}, not by {facts}; delete it or use another banks folder")
     return Bank(folder, dim, np.dtype(dtype))

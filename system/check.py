@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from data_tools.manifest import Clip, read_manifest
+from submission.editions import get_edition
 from system import schema
 from system.options import add_recipe_arguments, load_from
 from system.words import vocabulary_of
@@ -56,6 +57,7 @@ def plan(recipe: schema.Recipe) -> str:
         _expert_lines(recipe, found),
         _parameter_lines(recipe, found),
         *(_stage_lines(recipe, name, found) for name in recipe.stages),
+        _rank_mistakes(recipe, found),
         [
             f"rank {name}: {entry.data} by the {'last' if entry.checkpoint == 'last' else f'best {entry.checkpoint}'} "
             f"checkpoint of {entry.stage}, edition {entry.edition}"
@@ -133,6 +135,13 @@ def _parameter_lines(recipe: schema.Recipe, found: dict[str, Found]) -> Iterator
     own = text_parameters(text, _vocabulary_size(recipe, found))
     shown = [f"{name} head {count:,}" for name, count in heads.items()]
     shown.append(f"text {own:,}" if own is not None else f"text: all of {text.model}")  # type: ignore[union-attr]
+    if isinstance(text, schema.SentenceTransformers):
+        place = (
+            "a folder that is there"
+            if Path(text.model).is_dir()
+            else "no folder here: a hub name, fetched at first use"
+        )
+        yield f"text model {text.model}: {place}"
     yield f"trainable parameters: {', '.join(shown)}"
 
 
@@ -161,6 +170,14 @@ def _stage_lines(recipe: schema.Recipe, name: str, found: dict[str, Found]) -> I
         yield f"  starts from {stage.start_from.folder} MISSING; make it with python -m system export"
     memory = memory_estimate(recipe, stage, found) / GIB
     yield f"  memory: about {memory:.1f} GiB beside Python and torch (estimate, within a factor of 2)"
+
+
+def _rank_mistakes(recipe: schema.Recipe, found: dict[str, Found]) -> Iterator[str]:
+    for name, entry in recipe.rank.items():
+        length, clips = get_edition(entry.edition).ranking_length, len(found[entry.data].clips)
+        if entry.ranked_csv and 0 < clips < length:
+            few = f"a ranked CSV lists {length} clips, {entry.data} has {clips}; say ranked_csv: false"
+            yield f"rank {name}: {MISTAKE} {few}"
 
 
 def memory_estimate(recipe: schema.Recipe, stage: schema.Stage, found: dict[str, Found]) -> float:

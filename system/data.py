@@ -53,7 +53,10 @@ def make_missing(recipe: schema.Recipe) -> None:
         if status == INTERRUPTED:
             raise KeyboardInterrupt
         if status or not manifest.exists():
-            raise KitError(f"data source {name}: `{source.make}` did not make {manifest}; see its message above")
+            raise KitError(
+                f"data source {name}: `{source.make}` did not make {manifest}; see its message above, "
+                "and change `make` together with `manifest`"
+            )
         write_text(kept, source.make + "\n")
 
 

@@ -38,6 +38,7 @@ def _card(trained: Trained, out: Path) -> str:
         f"- seed: {facts['seed']}, commits: {', '.join(facts['commits'])}\n"
         f"- trained on: {sources}\n\nFrozen audio experts, not in this folder:\n\n{experts}\n\n"
         f"    python -m system rank {out.name} --audio FOLDER --queries QUERIES --out SCORES.npy\n"
+        "\nWhere an expert's weights lie elsewhere: --set model.audio.experts.NAME.weights=FILE\n"
     )
 
 

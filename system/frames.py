@@ -129,6 +129,7 @@ def _fill(features: Features, name: str, expert: ExpertSettings, clips: list[Cli
     missing = {key: clip for key, clip in by_content.items() if key not in bank}
     if not missing:
         return
+    log.info("%s: computing the frames of %d clips, %d are there", name, len(missing), len(by_content) - len(missing))
     frames_of = expert.load()
     failed: set[str] = set()
 
@@ -152,10 +153,4 @@ def _fill(features: Features, name: str, expert: ExpertSettings, clips: list[Cli
     for clip in clips:  # other clips with the content of a broken file
         if features.keys.get(clip.id) in failed:
             _broken(features, clip, AudioError(f"{clip.path}: same content as a broken file"), strict)
-    log.info(
-        "%s: %d clips computed, %d were there, in %s",
-        name,
-        len(missing) - len(failed),
-        len(by_content) - len(missing),
-        bank.folder,
-    )
+    log.info("%s: %d clips computed, in %s", name, len(missing) - len(failed), bank.folder)

@@ -10,7 +10,7 @@ from system.errors import KitError
 from system.frames import build_features
 from system.models import Trained, device_of, open_trained
 from system.options import SET_HELP
-from system.retrieve import score_matrix
+from system.retrieve import require_readable, score_matrix
 
 
 def read_pool(path: Path) -> list[Clip]:
@@ -20,7 +20,7 @@ def read_pool(path: Path) -> list[Clip]:
     return read_manifest(path)
 
 
-def rank(trained: Trained, clips: list[Clip], queries: list[Query], out: Path) -> int:
+def rank(trained: Trained, clips: list[Clip], queries: list[Query], out: Path, allow_unknown: bool = False) -> int:
     """Write the score matrix of queries against the clips that are whole; returns how many those are. KitError when a
     query asks for a clip that is absent or broken."""
     features = build_features(clips, dict(trained.recipe.model.audio.experts), Path(trained.recipe.banks))
@@ -33,6 +33,8 @@ def rank(trained: Trained, clips: list[Clip], queries: list[Query], out: Path) -
             "mend them, or drop these queries"
         )
     out.parent.mkdir(parents=True, exist_ok=True)
+    if not allow_unknown:
+        require_readable(trained.model, queries)
     write_scores(out, score_matrix(trained.model, clips, queries, features, device_of(), trained.facts))
     return len(features.keys)
 
@@ -43,6 +45,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--split", help="of a manifest: only this split's clips (default: all)")
     parser.add_argument("--queries", type=Path, help="queries (.jsonl or .csv; default: the manifest's own captions)")
     parser.add_argument("--out", type=Path, required=True, help="the score matrix to write (.npy)")
+    parser.add_argument(
+        "--allow-unknown",
+        action="store_true",
+        help="rank queries of which the model knows no word, too: in one fixed order",
+    )
     parser.add_argument("--stage", help="of a run: stage of the checkpoint (default: as the recipe ranks)")
     parser.add_argument(
         "--checkpoint", help="of a run: last, or the metric it is best by (default: as the recipe ranks)"
@@ -58,6 +65,6 @@ def run(arguments: argparse.Namespace) -> int:
     if not pool or not queries:
         raise KitError(f"nothing to rank: {len(pool)} clips, {len(queries)} queries; see --split and --queries")
     trained = open_trained(arguments.model, arguments.stage, arguments.checkpoint, arguments.set)
-    ranked = rank(trained, pool, queries, arguments.out)
+    ranked = rank(trained, pool, queries, arguments.out, arguments.allow_unknown)
     print(f"wrote {arguments.out}: {len(queries)} queries x {ranked} clips")
     return 0

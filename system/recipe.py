@@ -54,6 +54,8 @@ def load_recipe(path: Path | str, changes: list[str] | None = None) -> Loaded:
         document = parse(source.decode("utf-8"))
     except UnicodeDecodeError as error:
         raise RecipeError([f"{path}: not UTF-8 (byte {error.start}); save it as UTF-8"]) from error
+    if isinstance(document.value, dict) and "cells" in document.value:
+        raise RecipeError([f"{path} is a study; run it with: python -m system study {path}"])
     problems = [*document.problems, *_apply(document, changes or [])]
     recipe, mistakes = _validate(document)
     problems += mistakes
@@ -69,7 +71,7 @@ def _report(path: Path, problems: list[Problem]) -> list[str]:
     for keys, line, text in problems:
         by_key.setdefault((line, ".".join(map(str, keys))), []).append(text)
     return [
-        f"{path}:{line}: {key}{': ' if key else ''}{'; or '.join(dict.fromkeys(texts))}"
+        f"{f'{path}:{line}' if line else path}: {key}{': ' if key else ''}{'; or '.join(dict.fromkeys(texts))}"
         for (line, key), texts in sorted(by_key.items())
     ]
 
@@ -137,6 +139,8 @@ def _sentence(item: Any) -> str:
     kind, given = item["type"], item.get("input")
     if kind == "extra_forbidden":
         near = difflib.get_close_matches(str(item["loc"][-1]), sorted(_all_keys(schema.Recipe)), 1)
+        if near == [item["loc"][-1]]:
+            return "not a key of this kind"
         return "unknown key" + (f"; did you mean {near[0]}?" if near else "")
     if kind == "missing":
         return "missing; a recipe says everything about itself"

@@ -48,8 +48,8 @@ def require_readable(model: RetrievalModel, queries: Sequence[Query]) -> None:
     named = [query for query in queries if query.text in unknown]
     if named:
         raise KitError(
-            f"{len(named)} queries have no word that the model knows, first {named[0].id}: {named[0].text[:60]!r}; "
-            "put them into words of the training captions, or use a pre-trained text encoder"
+            f"{len(named)} queries have no word that the model knows, the first has the id {named[0].id}: "
+            f"{named[0].text[:60]!r}; reword them, use a pre-trained text encoder, or rank with --allow-unknown"
         )
 
 
@@ -78,12 +78,11 @@ def score_matrix(
 ) -> ScoreMatrix:
     """Scores of every query against every clip that has frames, (Q, C) float32, higher is better.
 
-    Raises KitError when nothing can be ranked, or for queries of which the model knows no word.
+    Raises KitError when nothing can be ranked.
     """
     pool = [clip for clip in clips if clip.id in features.keys]
     if not pool or not queries:
         raise KitError(f"nothing to rank: {len(pool)} readable clips, {len(queries)} queries")
-    require_readable(model, queries)
     texts = [query.text for query in queries]
     with torch.inference_mode():
         values = model.score(embed_clips(model, pool, features, device), embed_texts(model, texts)).T.float()

@@ -23,7 +23,7 @@ from system.errors import KitError
 from system.experts.base import file_sha256
 from system.options import add_recipe_arguments, load_from
 from system.recipe import Loaded
-from system.runs import Run, open_run, read_json, write_json
+from system.runs import Run, commit, open_run, read_json, write_json
 
 if TYPE_CHECKING:
     from system.data import Data
@@ -37,7 +37,11 @@ def run_recipe(loaded: Loaded, runs: Path, out: Path | None = None) -> Run:
     folder = open_run(loaded, runs, out)
     if folder.result.exists():
         _require_same_data(loaded.recipe, folder)
-        log.info("finished already: %s", folder.folder)
+        made_by = read_json(folder.result)["commits"][-1]
+        other = (
+            "" if made_by == commit() else f", made by the code of {made_by}, this is {commit()}; --out makes another"
+        )
+        log.info("finished already: %s%s", folder.folder, other)
         return folder
     from system.data import load_data, make_missing  # torch stays out of the way of a finished run
 

@@ -5,6 +5,7 @@ import argparse
 import csv
 import io
 import json
+import logging
 import statistics
 from pathlib import Path
 from typing import Annotated, Any
@@ -29,6 +30,8 @@ class Study(Strict):
     cells: Annotated[dict[Name, dict[str, Any]], Field(min_length=1)]
 
 
+log = logging.getLogger(__name__)
+
 Cells = dict[tuple[str, int], Loaded]  # cell and seed -> the changed recipe
 
 
@@ -40,6 +43,8 @@ def load_study(path: Path, changes: list[str]) -> tuple[Study, Cells]:
         document = parse(path.read_bytes().decode("utf-8"))
     except UnicodeDecodeError as error:
         raise RecipeError([f"{path}: not UTF-8 (byte {error.start}); save it as UTF-8"]) from error
+    if isinstance(document.value, dict) and "stages" in document.value:
+        raise RecipeError([f"{path} is a recipe; run it with: python -m system run {path}"])
     problems = [f"{path}:{line}: {text}" for _, line, text in document.problems]
     try:
         study = Study.model_validate(document.value)
@@ -70,9 +75,10 @@ def load_study(path: Path, changes: list[str]) -> tuple[Study, Cells]:
 
 def run_study(study: Study, cells: Cells, runs: Path) -> list[dict[str, Any]]:
     """Do every run that is not finished, then the rows of the table: a cell and a ranked source each."""
-    finished = {
-        key: run_recipe(loaded, runs, runs / study.name / f"{key[0]}_s{key[1]}") for key, loaded in cells.items()
-    }
+    finished = {}
+    for (cell, seed), loaded in cells.items():
+        log.info("study %s: cell %s, seed %d", study.name, cell, seed)
+        finished[cell, seed] = run_recipe(loaded, runs, runs / study.name / f"{cell}_s{seed}")
     return [row for cell in study.cells for row in _rows(cell, [finished[cell, seed] for seed in study.seeds])]
 
 

@@ -147,7 +147,9 @@ class SentenceText(TextEncoder):
 def load_sentence_transformer(name: str) -> Any:
     """A SentenceTransformer by hub name or folder, on the CPU. KitError when it cannot be had."""
     from sentence_transformers import SentenceTransformer
+    from transformers.utils.logging import disable_progress_bar
 
+    disable_progress_bar()
     try:
         return SentenceTransformer(name, device="cpu").float()
     except Exception as error:  # the library raises many kinds for a missing, cut, or foreign folder

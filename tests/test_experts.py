@@ -286,6 +286,25 @@ def test_content_decides_not_name_and_a_changed_file_is_seen(tmp_path: Path) -> 
     assert len(again.frames("logmel", clips[1].id)) != len(features.frames("logmel", clips[0].id))
 
 
+def test_what_another_process_stored_meanwhile_is_not_computed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    clips = read_manifest(tiny.make_world(tmp_path / "world", {"development": 4}))
+    elsewhere = build_features(clips, {"logmel": LOGMEL}, tmp_path / "other", quiet=True)
+    add = Bank.add
+
+    def add_after_another(self: Bank, series: Iterator[tuple[str, np.ndarray]]) -> Iterator[str]:
+        twin = Bank(self.folder, self.dim, self.dtype)
+        for _ in add(twin, [(key, elsewhere.banks["logmel"].read(key)) for key in elsewhere.keys.values()]):
+            pass
+        return add(self, series)
+
+    computed: list[int] = []
+    monkeypatch.setattr(Bank, "add", add_after_another)
+    monkeypatch.setattr(LogMel, "load", lambda self: lambda waves: computed.append(1) or [np.zeros((1, 128))])
+    features = build_features(clips, {"logmel": LOGMEL}, tmp_path / "banks", quiet=True)
+    assert computed == []
+    assert all(len(features.frames("logmel", clip.id)) for clip in clips)
+
+
 def test_content_keys_are_remembered_and_a_damaged_store_is_named(tmp_path: Path) -> None:
     file = tmp_path / "a.wav"
     file.write_bytes(b"one")

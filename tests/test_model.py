@@ -98,6 +98,11 @@ def test_gradients_in_double() -> None:
 def test_accuracies_by_hand_and_ties_are_misses() -> None:
     scores = [[0.9, 0.3, 0.8], [0.1, 0.5, 0.6], [0.0, 0.2, 0.7]]
     assert losses.accuracies(batch_scores(scores)) == (pytest.approx(2 / 3), pytest.approx(2 / 3))
+    # Rows: .9 loses against .95, .5 against .6, .7 wins. Columns: .9 wins, .5 wins, .7 loses against .95.
+    assert losses.accuracies(batch_scores([[0.9, 0.3, 0.95], [0.1, 0.5, 0.6], [0.0, 0.2, 0.7]])) == (
+        pytest.approx(1 / 3),
+        pytest.approx(2 / 3),
+    )
     assert losses.accuracies(batch_scores(torch.ones(4, 4))) == (0.0, 0.0)
     assert losses.accuracies(batch_scores(torch.ones(2, 2), [3, 3])) == (1.0, 1.0)
 
@@ -319,6 +324,13 @@ def test_a_batch_depends_on_nothing_but_seed_and_step() -> None:
     assert all(len(set(item.captions)) == 2 and set(item.captions) <= set(item.clip.captions) for item in drawn)
     texts = {text for step in range(200) for item in one.batch(step) for text in item.captions}
     assert len(texts) == 100, "some captions are never drawn"
+
+
+def test_captions_are_drawn_anew_at_every_visit() -> None:
+    sampler = Sampler([items_of(fake_clips(4, "a", 9), "clip")], "size", 4, 2, (0,))
+    drawn = {step: {item.clip.id: item.captions for item in sampler.batch(step)} for step in range(6)}
+    for clip in drawn[0]:
+        assert len({drawn[step][clip] for step in drawn}) > 2
 
 
 def test_pairs_are_items_and_few_captions_are_all_used() -> None:

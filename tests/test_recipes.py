@@ -147,6 +147,10 @@ def test_a_change_never_leaks_through_an_anchor(tmp_path: Path) -> None:
     [
         ("stages.only.batchsize=4", "unknown key; did you mean batch_size"),
         ("stages.other.batch_size=4", "no such place"),
+        ("rank={", "not YAML"),
+        ("stages={scores: {}}", "give the stage another name"),
+        ("data.train.split=[evaluation]", "data.train.split"),
+        ("model.audio.experts.logmel.kind=yamnet", "bands: not a key of this kind"),
         ("stages.only.losses.7.margin=1", "no such place"),
         ("seed", "write it as key.key=value"),
         ("seed=yes", "valid integer"),
@@ -230,6 +234,17 @@ def test_check_prints_the_plan(tmp_path: Path, capsys: pytest.CaptureFixture[str
     assert "16 clips, 80 captions" in text
     assert "MISSING; make it with: python -m data_tools clotho somewhere --out absent.jsonl" in text
     assert "6 updates of 8 clips, 2 captions a clip, 48 clips seen" in text
+
+
+def test_check_fails_on_data_that_do_not_fit(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    from system.__main__ import main
+
+    manifest = tiny.make_world(tmp_path / "world", {"development": 6, "validation": 1, "evaluation": 9})
+    assert main(["check", str(tiny.write_recipe(tmp_path / "r.yaml", tiny.recipe(manifest, tmp_path)))]) == 1
+    text = capsys.readouterr().out
+    assert "MISTAKE: batch_size 8 is more than the 6 items there are" in text
+    assert "MISTAKE: it is watched on 1 clips with captions, and needs two" in text
+    assert "MISTAKE: a ranked CSV lists 10 clips, evaluation has 9" in text
 
 
 def test_planned_parameters_are_the_models(tmp_path: Path) -> None:

@@ -128,6 +128,37 @@ def test_the_same_recipe_gives_the_same_bits_and_another_seed_others(
     assert digest(tmp_path / "other") != digest(unbroken)
 
 
+def test_only_the_best_checkpoints_stay(tmp_path: Path) -> None:
+    model, table = torch.nn.Linear(2, 2), {}
+    for epoch, loss in enumerate([3.0, 1.0, 2.0, 1.0, 0.5], start=1):
+        table = checkpoints.updated(table, {"loss": loss, "m1": -loss}, epoch, keep=2)
+        kept = model if epoch in checkpoints.kept_epochs(table) else None
+        checkpoints.save_state(tmp_path, {"best": table, "epoch": epoch}, kept)
+    assert table == {"loss": [[0.5, 5], [1.0, 2]], "m1": [[-0.5, 5], [-1.0, 2]]}
+    assert sorted(path.name for path in tmp_path.glob("e*")) == ["e0002.safetensors", "e0005.safetensors"]
+
+
+def test_lines_of_epochs_that_were_not_saved_are_written_again(unbroken: Path, recipe: Path, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    shutil.copytree(unbroken, run)
+    (run / "result.json").unlink()
+    (run / "finetune/done.json").unlink()
+    with (run / "metrics.jsonl").open("a") as file:
+        file.write(json.dumps(lines(run)[-1] | {"epoch": 4, "seconds": 0}) + '\n{"stage": "fine')
+    assert main(["train", str(recipe), "--out", str(run)]) == 0
+    assert lines(run) == lines(unbroken)
+
+
+def test_a_stage_from_scratch_forgets_the_one_before(world: Path, tmp_path: Path) -> None:
+    stages = {"first": tiny.stage(epochs=1), "second": tiny.stage(epochs=1)}
+    path = tiny.write_recipe(tmp_path / "r.yaml", tiny.recipe(world, tmp_path, **stages))
+    assert main(["train", str(path), "--out", str(tmp_path / "run")]) == 0
+    whole = digest(tmp_path / "run")
+    shutil.rmtree(tmp_path / "run/second")
+    assert main(["train", str(path), "--out", str(tmp_path / "run")]) == 0
+    assert digest(tmp_path / "run") == whole
+
+
 def test_first_losses_stand(unbroken: Path) -> None:
     # A change that should not alter results must leave these; set again, on purpose, by one that should.
     assert [line["loss"] for line in lines(unbroken)][:3] == pytest.approx(FIRST_LOSSES, rel=1e-3)
@@ -555,11 +586,12 @@ def test_queries_that_cannot_be_ranked(
 ) -> None:
     path = tmp_path / "q.csv"
     path.write_text(queries)
-    told = refused(
-        capsys, "rank", unbroken, "--audio", world.parent / "evaluation", "--queries", path, "--out", tmp_path / "s.npy"
-    )
-    assert words in told
+    command = ["rank", unbroken, "--audio", world.parent / "evaluation", "--queries", path, "--out", tmp_path / "s.npy"]
+    assert words in refused(capsys, *command)
     assert not (tmp_path / "s.npy").exists()
+    if "knows" in words:
+        assert main([*map(str, command), "--allow-unknown"]) == 0
+        assert read_scores(tmp_path / "s.npy").values.shape == (1, 24)
 
 
 def test_models_and_folders_that_are_none(
@@ -620,6 +652,22 @@ def test_all_mistakes_of_a_study_are_told(world: Path, tmp_path: Path, capsys: p
     assert "seeds" in refused(capsys, "study", write_study(tmp_path, recipe, seeds=[]))
     assert "no such study" in refused(capsys, "study", tmp_path / "none.yaml")
     assert "no such recipe" in refused(capsys, "study", write_study(tmp_path, tmp_path / "gone.yaml"))
+
+
+def test_recipes_and_studies_are_told_apart(recipe: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert "is a study; run it with" in refused(capsys, "run", write_study(tmp_path, recipe))
+    assert "is a recipe; run it with" in refused(capsys, "study", recipe)
+
+
+def test_a_result_of_other_code_is_told(
+    unbroken: Path, recipe: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    run = tmp_path / "run"
+    shutil.copytree(unbroken, run)
+    result = json.loads((run / "result.json").read_text())
+    (run / "result.json").write_text(json.dumps(result | {"commits": ["0000000"]}))
+    assert main(["run", str(recipe), "--out", str(run)]) == 0
+    assert "made by the code of 0000000" in caplog.text
 
 
 def test_two_processes_on_one_run_are_refused(

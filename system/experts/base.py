@@ -73,9 +73,12 @@ class ExpertSettings(Strict):
 
     def checksums(self) -> dict[str, str]:
         """sha256 by weight file; KitError with the file's name and published place when it is missing."""
-        for path in self.weight_files().values():
+        for name, path in self.weight_files().items():
             if not path.is_file():
-                raise KitError(f"{self.kind}: no weight file {path}; {self.weight_source()}, then put it there")
+                raise KitError(
+                    f"{self.kind}: no weight file {path}; {self.weight_source()}; put it there, or --set "
+                    f"this expert's {name} to where it lies"
+                )
         return {name: file_sha256(path) for name, path in self.weight_files().items()}
 
     def identity(self) -> dict[str, object]:
