@@ -423,6 +423,28 @@ def test_a_trained_models_settings_stay(
     assert main(["rank", str(unbroken), *map(str, common), "--set", f"banks={tmp_path / 'banks'}"]) == 0
 
 
+def test_a_run_ranks_with_the_experts_it_was_trained_with(
+    unbroken: Path, world: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = tmp_path / "run"
+    shutil.copytree(unbroken, run)
+    provenance = json.loads((run / "provenance.json").read_text())
+    provenance["experts"]["logmel"]["sha256"] = {"weights": "another"}
+    (run / "provenance.json").write_text(json.dumps(provenance))
+    told = refused(capsys, "rank", run, "--audio", world, "--split", "evaluation", "--out", tmp_path / "s.npy")
+    assert "experts.logmel.sha256" in told
+
+
+def test_a_caption_without_a_known_word_is_told_before_training(
+    world: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    manifest = shutil.copytree(world.parent, tmp_path / "world") / "manifest.jsonl"
+    manifest.write_text(manifest.read_text().replace("One deep beep 2000", "zebra 2000"))
+    path = tiny.write_recipe(tmp_path / "r.yaml", tiny.recipe(manifest, tmp_path))
+    assert "no word that the model knows" in refused(capsys, "run", path, "--out", tmp_path / "run")
+    assert not (tmp_path / "run/only").exists()
+
+
 def test_every_kind_of_part_together(world: Path, tmp_path: Path) -> None:
     """Two experts, a trainable sentence encoder, clips with unequal captions, several monitored sources; export;
     rank."""
