@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -20,11 +21,12 @@ from system.words import words_of
 # N captions, W words, D embedding
 
 
-class TextEncoder(nn.Module):
+class TextEncoder(nn.Module, ABC):
     """Captions -> Embedded (N, D)."""
 
+    @abstractmethod
     def forward(self, texts: Sequence[str]) -> Embedded:
-        raise NotImplementedError
+        """Embeddings of the texts, in their order."""
 
     def prepare(self, texts: Sequence[str]) -> None:
         """Compute before training what stays the same during it."""
@@ -33,13 +35,13 @@ class TextEncoder(nn.Module):
         """Checksum of a pre-trained encoder; None for one from scratch, whose weights are all in the checkpoints."""
         return None
 
+    @abstractmethod
     def unreadable(self, texts: Sequence[str]) -> list[str]:
         """Texts of which the encoder knows no word at all: all clips would score alike."""
-        raise NotImplementedError
 
+    @abstractmethod
     def save_assets(self, folder: Path) -> None:
         """Write what another machine needs beside the weights."""
-        raise NotImplementedError
 
 
 class ScratchText(TextEncoder):
