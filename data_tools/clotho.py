@@ -5,6 +5,7 @@ Audio: per-file Freesound licences; captions: Tampere University licence (non-co
 """
 
 import argparse
+import random
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -62,6 +63,22 @@ def read_clotho(
         clips += found
         counts.append(count)
     return clips, counts
+
+
+def hold_out(clips: Sequence[Clip], share: float, seed: int) -> list[Clip]:
+    """The clips, with `share` of the development split, drawn at random and rounded, as the validation split.
+
+    For Clotho v1, which has no validation split: "Take it easy" (2022), section 5, holds out 20 % of its development
+    split. Ids, and with them names and paths, stay those of the development split. Raises DataError for a share
+    outside (0, 1) and where there is a validation split already.
+    """
+    if not 0 < share < 1:
+        raise DataError(f"--holdout {share}: the share of the development split must be between 0 and 1")
+    if any(clip.split == "validation" for clip in clips):
+        raise DataError("--holdout makes a validation split, and there is one; name --splits development evaluation")
+    names = sorted(clip.id for clip in clips if clip.split == "development")
+    held = set(random.Random(seed).sample(names, round(share * len(names))))
+    return [clip.model_copy(update={"split": "validation"}) if clip.id in held else clip for clip in clips]
 
 
 def _read_split(root: Path, split: Split, source: str) -> tuple[list[Clip], SplitCounts]:
@@ -149,11 +166,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("root", type=Path, help="Clotho's folder, as published")
     parser.add_argument("--out", type=Path, required=True, help="the manifest to write (.jsonl)")
     parser.add_argument("--splits", nargs="+", choices=CLOTHO_SPLITS, default=CLOTHO_SPLITS, help="default: all three")
+    parser.add_argument(
+        "--holdout", type=float, metavar="SHARE", help="make a validation split of this share of development (v1: 0.2)"
+    )
+    parser.add_argument("--seed", type=int, default=0, help="which clips --holdout draws (default: 0)")
 
 
 def run(arguments: argparse.Namespace) -> int:
     clips, counts = read_clotho(arguments.root, cast(list[Split], list(dict.fromkeys(arguments.splits))))
+    if arguments.holdout is not None:
+        clips = hold_out(clips, arguments.holdout, arguments.seed)
     write_manifest(arguments.out, clips)
     print(*counts, sep="\n")
+    if arguments.holdout is not None:
+        print(f"validation: {sum(clip.split == 'validation' for clip in clips)} clips held out of development")
     print(f"wrote {arguments.out}: {len(clips)} clips")
     return 0

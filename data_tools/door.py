@@ -34,7 +34,7 @@ def open_door(
     """
     argv = sys.argv[1:] if argv is None else argv
     try:
-        arguments = _parser(room, description, verbs, argv).parse_args(argv)
+        arguments = make_parser(room, description, verbs, argv).parse_args(argv)
     except SystemExit as stop:  # argparse has printed its help or complaint
         return int(stop.code or 0)
     logging.basicConfig(format="%(message)s", stream=sys.stderr)
@@ -59,7 +59,7 @@ def open_door(
     return 1
 
 
-def _parser(room: str, description: str, verbs: Mapping[str, Verb], argv: list[str]) -> argparse.ArgumentParser:
+def make_parser(room: str, description: str, verbs: Mapping[str, Verb], argv: list[str]) -> argparse.ArgumentParser:
     """The parser; only the verb in use is imported, so that the door opens at once."""
     parser = argparse.ArgumentParser(prog=f"python -m {room}", description=description)
     subparsers = parser.add_subparsers(metavar="VERB", required=True)

@@ -28,6 +28,10 @@ VERBS = {
         "do all of a recipe: data, features, training, ranked CSV, scores; what is done is passed over",
         "python -m system run recipes/quickstart.yaml",
     ),
+    "relevance": Verb(
+        "tell how CIDEr-D is distributed over the pairs of captions, and the thresholds of relax",
+        "python -m system relevance data/clotho/clotho_captions_development.csv --figure relevance.png",
+    ),
     "study": Verb(
         "run a recipe over seeds and changed settings, and print the table",
         "python -m system study recipes/esc_scenes.study.yaml",

@@ -1,20 +1,15 @@
-"""Which clips and captions make the batch of a step, and their padded tensors.
+"""Which clips and captions make the batch of a step.
 
 Every draw is a function of (seed, stage, step): a run resumed at any step sees the batches an unbroken run would have
 seen."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
-import torch
 
 from data_tools.manifest import Clip
 from system.errors import KitError
-from system.frames import Features
-
-# B clips, T frames, D values in a frame, N captions
 
 
 class Item(NamedTuple):
@@ -22,43 +17,6 @@ class Item(NamedTuple):
 
     clip: Clip
     captions: tuple[str, ...]
-
-
-class Series(NamedTuple):
-    """Padded series: values (B, T, D), real lengths (B,)."""
-
-    values: torch.Tensor
-    lengths: torch.Tensor
-
-
-@dataclass(frozen=True)
-class Batch:
-    """clip_keys: (B,) contents of the clips. audio: by expert. captions: (N,) of all items. row_of: (N,) their
-    items."""
-
-    clip_keys: list[str]
-    audio: dict[str, Series]
-    captions: list[str]
-    row_of: torch.Tensor
-
-    def to(self, device: torch.device) -> "Batch":
-        audio = {name: Series(s.values.to(device), s.lengths.to(device)) for name, s in self.audio.items()}
-        return Batch(self.clip_keys, audio, self.captions, self.row_of.to(device))
-
-
-def collate(items: Sequence[Item], features: Features) -> Batch:
-    """Padded tensors of a batch of items, whose clips all have frames."""
-    audio = {}
-    for expert in features.banks:
-        frames = [features.frames(expert, item.clip.id) for item in items]
-        lengths = torch.tensor([len(f) for f in frames])
-        values = torch.zeros(len(frames), int(lengths.max()), frames[0].shape[1])
-        for row, f in zip(values, frames, strict=True):
-            row[: len(f)] = torch.from_numpy(f.astype(np.float32))
-        audio[expert] = Series(values, lengths)
-    row_of = torch.tensor([row for row, item in enumerate(items) for _ in item.captions])
-    keys = [features.keys[item.clip.id] for item in items]
-    return Batch(keys, audio, [caption for item in items for caption in item.captions], row_of)
 
 
 def items_of(clips: Sequence[Clip], unit: str) -> list[Item]:

@@ -1,41 +1,25 @@
-"""The plan of a recipe: what it would train on and for how long, what is missing, disk and memory. Never imports
+"""The plan of a recipe: what it would train on and for how long, what is missing, disk, memory and time. Never imports
 torch."""
 
 import argparse
+import io
+import os
+import shlex
+import subprocess
 from collections.abc import Iterator
-from dataclasses import dataclass
+from contextlib import redirect_stderr
 from pathlib import Path
 
-from data_tools.manifest import Clip, read_manifest
+from data_tools.__main__ import VERBS as DATA_VERBS
+from data_tools.door import make_parser
+from data_tools.manifest import read_manifest
 from submission.editions import get_edition
-from system import schema
+from system import estimates, schema
+from system.estimates import Found
 from system.options import add_recipe_arguments, load_from
-from system.words import vocabulary_of
 
-BYTES = 4  # of a float32
 GIB = 1 << 30
 MISTAKE = "MISTAKE:"  # data that is there and does not fit the recipe
-WORDS = 24  # in the longest caption of a batch, to which the others are filled
-ASSUMED_SECONDS = 20.0  # length of a clip, and size of the vocabulary, where no data is there to measure them
-ASSUMED_VOCABULARY = 4_000
-
-
-@dataclass(frozen=True)
-class Found:
-    """What a source's manifest tells; clips is empty when it is missing."""
-
-    clips: list[Clip]
-
-    @property
-    def captions(self) -> int:
-        return sum(len(clip.captions) for clip in self.clips)
-
-    @property
-    def hours(self) -> float:
-        return sum(clip.seconds or 0.0 for clip in self.clips) / 3600
-
-    def items(self, unit: str) -> int:
-        return self.captions if unit == "pair" else sum(bool(clip.captions) for clip in self.clips)
 
 
 def find_data(recipe: schema.Recipe) -> dict[str, Found]:
@@ -43,109 +27,95 @@ def find_data(recipe: schema.Recipe) -> dict[str, Found]:
     paths = {source.manifest for source in recipe.data.values() if Path(source.manifest).exists()}
     read = {path: read_manifest(path) for path in paths}
     return {
-        name: Found([clip for clip in read.get(source.manifest, []) if clip.split == source.split])
+        name: Found([clip for clip in read.get(source.manifest, []) if clip.split == source.split], source.expected)
         for name, source in recipe.data.items()
     }
 
 
-def plan(recipe: schema.Recipe) -> str:
-    """The plan as text."""
+def plan(recipe: schema.Recipe, gpu_bytes: float | None = None) -> str:
+    """The plan as text. gpu_bytes: memory of the GPU that the stages are to fit, None for no GPU."""
     found = find_data(recipe)
     parts = [
         [f"recipe {recipe.name}, seed {recipe.seed}"],
         _data_lines(recipe, found),
         _expert_lines(recipe, found),
         _parameter_lines(recipe, found),
-        *(_stage_lines(recipe, name, found) for name in recipe.stages),
-        _rank_mistakes(recipe, found),
-        [
-            f"rank {name}: {entry.data} by the {'last' if entry.checkpoint == 'last' else f'best {entry.checkpoint}'} "
-            f"checkpoint of {entry.stage}, edition {entry.edition}"
-            for name, entry in recipe.rank.items()
-        ],
+        *(_stage_lines(recipe, name, found, gpu_bytes) for name in recipe.stages),
+        _rank_lines(recipe, found),
     ]
     return "\n".join(line for part in parts for line in part)
 
 
 def _data_lines(recipe: schema.Recipe, found: dict[str, Found]) -> Iterator[str]:
+    told: set[str] = set()
     for name, source in recipe.data.items():
         own = found[name]
         if own.clips:
             fact = f"{len(own.clips):,} clips, {own.captions:,} captions, {own.hours:.2f} h"
+            if own.expected and (len(own.clips), own.captions) != (own.expected.clips, own.expected.captions):
+                fact += f" (published: {own.expected.clips:,} clips, {own.expected.captions:,} captions)"
         elif Path(source.manifest).exists():
             fact = f"MISSING: no clip of split {source.split} in it"
         else:
             fact = f"MISSING; make it with: {source.make or 'python -m data_tools (see its help)'}"
         yield f"data {name}: {source.manifest} [{source.split}] {fact}"
+        if not own.clips and source.make not in told:
+            yield from _missing_inputs(source)
+            told.add(source.make or "")
+
+
+def _missing_inputs(source: schema.Source) -> Iterator[str]:
+    """The files and folders that the source's command reads and that are not there."""
+    words = shlex.split(source.make)[3:] if source.make else []
+    try:
+        with redirect_stderr(io.StringIO()):
+            arguments = vars(make_parser("data_tools", "", DATA_VERBS, words).parse_args(words)) if words else {}
+    except SystemExit:
+        yield f"  {MISTAKE} python -m data_tools does not take `{shlex.join(words)}`"
+        arguments = {}
+    for key, value in arguments.items():
+        if key != "out" and isinstance(value, Path) and not value.exists():
+            yield f"  {value} MISSING; published at {source.published or 'a place the recipe does not name'}"
+    if not words and source.published:
+        yield f"  published at {source.published}"
 
 
 def _expert_lines(recipe: schema.Recipe, found: dict[str, Found]) -> Iterator[str]:
-    clips = {clip.id: clip for own in found.values() for clip in own.clips}
-    seconds = sum(clip.seconds or 0.0 for clip in clips.values())
-    for name, expert in recipe.model.audio.experts.items():
-        frames_bytes = seconds * expert.frames_per_second * expert.dim * 2
-        state = "".join(
-            f", weights {path}" + ("" if path.is_file() else f" MISSING; {expert.weight_source()}")
-            for path in expert.weight_files().values()
-        )
-        size = (
-            f"{frames_bytes / GIB:.2f} GiB of disk in {recipe.banks}/"
-            if seconds
-            else "disk unknown until the data is there"
-        )
+    seconds = estimates.audio_seconds(recipe, found)
+    experts = recipe.model.audio.experts
+    disk = {name: seconds * expert.frames_per_second * expert.dim * 2 / GIB for name, expert in experts.items()}
+    hours = {name: seconds * expert.cost / 3600 for name, expert in experts.items()}
+    for name, expert in experts.items():
         rate = f"{expert.frames_per_second:.2f} frames/s at {expert.rate} Hz"
-        yield f"expert {name}: {expert.dim}-d, {rate}, {size}{state}"
+        size = f"{disk[name]:.2f} GiB in {recipe.banks}/, {_duration(3600 * hours[name])} on two CPU cores"
+        yield f"expert {name}: {expert.dim}-d, {rate}, {size if seconds else 'disk unknown until the data is there'}"
+        missing = [str(path) for path in expert.weight_files().values() if not path.is_file()]
+        if missing:
+            yield f"  {', '.join(missing)} MISSING; {expert.weight_source()}"
+    if seconds:
+        told = f"{sum(disk.values()):.2f} GiB, {_duration(3600 * sum(hours.values()))} on two CPU cores"
+        yield f"banks: {seconds / 3600:.2f} h of audio, {told} (estimates); what is there already is not made again"
 
 
-def head_parameters(audio: schema.ExpertHeads, dim: int, out: int) -> int:
-    """Parameters of one expert's head: linear, encoder (see encoder_parameters), linear."""
-    return (
-        (dim + 1) * audio.width
-        + encoder_parameters(audio.width, audio.layers, audio.ff, audio.positions)
-        + (audio.width + 1) * out
-    )
-
-
-def encoder_parameters(width: int, layers: int, ff: int, positions: int) -> int:
-    """Positions (two rows more than positions, as BART), a norm, and per layer attention, feed-forward and two
-    norms."""
-    layer = 4 * (width + 1) * width + (width + 1) * ff + (ff + 1) * width + 4 * width
-    return (positions + 2) * width + 2 * width + layers * layer
-
-
-def text_parameters(text: schema.Transformer | schema.SentenceTransformers, vocabulary: int) -> int | None:
-    """Trainable parameters of the text side; None for a pre-trained encoder, whose size only its file tells."""
-    if isinstance(text, schema.Transformer):
-        words = (vocabulary + 1) * text.dim
-        return words + encoder_parameters(text.dim, text.layers, text.ff, text.max_words) + (text.dim + 1) * text.dim
-    if text.trainable:
-        return None
-    return (text.dim + 1) * text.dim if text.projection == "linear" else 0
-
-
-def _vocabulary_size(recipe: schema.Recipe, found: dict[str, Found]) -> int:
-    sources = {name for stage in recipe.stages.values() for name in stage.train.data}
-    captions = (caption for name in sources for clip in found[name].clips for caption in clip.captions)
-    return len(vocabulary_of(captions)) or ASSUMED_VOCABULARY
+def _duration(seconds: float) -> str:
+    if seconds >= 3600:
+        return f"about {seconds / 3600:.1f} h"
+    return f"about {seconds / 60:.1f} min" if seconds >= 60 else f"about {seconds:.2g} s"
 
 
 def _parameter_lines(recipe: schema.Recipe, found: dict[str, Found]) -> Iterator[str]:
     audio, text = recipe.model.audio, recipe.model.text
-    heads = {name: head_parameters(audio, expert.dim, text.dim) for name, expert in audio.experts.items()}
-    own = text_parameters(text, _vocabulary_size(recipe, found))
-    shown = [f"{name} head {count:,}" for name, count in heads.items()]
-    shown.append(f"text {own:,}" if own is not None else f"text: all of {text.model}")  # type: ignore[union-attr]
+    heads = {name: estimates.head_parameters(audio, expert.dim, text.dim) for name, expert in audio.experts.items()}
+    own = estimates.text_parameters(text, estimates.vocabulary_size(recipe, found))
     if isinstance(text, schema.SentenceTransformers):
-        place = (
-            "a folder that is there"
-            if Path(text.model).is_dir()
-            else "no folder here: a hub name, fetched at first use"
-        )
+        place = "a folder that is there" if Path(text.model).is_dir() else "no folder here: a hub name"
         yield f"text model {text.model}: {place}"
-    yield f"trainable parameters: {', '.join(shown)}"
+    encoder = estimates.encoder_parameters(audio.width, audio.layers, audio.ff, audio.positions)
+    shown = ", ".join([f"{name} head {count:,}" for name, count in heads.items()] + [f"text {own:,}"])
+    yield f"trainable parameters: {shown}; in all {sum(heads.values()) + own:,} (encoder of a head: {encoder:,})"
 
 
-def _stage_lines(recipe: schema.Recipe, name: str, found: dict[str, Found]) -> Iterator[str]:
+def _stage_lines(recipe: schema.Recipe, name: str, found: dict[str, Found], gpu_bytes: float | None) -> Iterator[str]:
     stage = recipe.stages[name]
     items = [found[source].items(stage.unit) for source in stage.train.data]
     known = all(items)
@@ -168,62 +138,62 @@ def _stage_lines(recipe: schema.Recipe, name: str, found: dict[str, Found]) -> I
         yield f"  {MISTAKE} it is watched on {watched} clips with captions, and needs two"
     if isinstance(stage.start_from, schema.FromModel) and not Path(stage.start_from.folder).is_dir():
         yield f"  starts from {stage.start_from.folder} MISSING; make it with python -m system export"
-    memory = memory_estimate(recipe, stage, found) / GIB
-    yield f"  memory: about {memory:.1f} GiB beside Python and torch (estimate)"
+    yield from _memory_lines(recipe, stage, found, gpu_bytes)
+    flops = estimates.step_flops(recipe, stage, found)
+    cores = os.cpu_count() or 1
+    times = [f"{_duration(flops / (cores * estimates.CORE_FLOPS))} on this CPU's {cores} cores"]
+    times += [f"{1000 * flops / rate:.0f} ms on an {gpu}" for gpu, rate in estimates.GPU_FLOPS.items()]
+    yield f"  a step: {flops / 1e12:.2f} TFLOP, {', '.join(times)} (estimates; not measured on a GPU)"
 
 
-def _rank_mistakes(recipe: schema.Recipe, found: dict[str, Found]) -> Iterator[str]:
-    for name, entry in recipe.rank.items():
-        length, clips = get_edition(entry.edition).ranking_length, len(found[entry.data].clips)
-        if entry.ranked_csv and 0 < clips < length:
-            few = f"a ranked CSV lists {length} clips, {entry.data} has {clips}; say ranked_csv: false"
-            yield f"rank {name}: {MISTAKE} {few}"
-
-
-def memory_estimate(recipe: schema.Recipe, stage: schema.Stage, found: dict[str, Found]) -> float:
-    """Bytes of weights, gradients, AdamW's two moments, and twice the activations that a training step keeps.
-
-    Twice, for gradients in flight and what the allocator holds: the quick start's fine-tuning took 1.6 GiB beside
-    Python and torch on a CPU, 1.2 times its estimate.
-
-    An encoder layer keeps about 14 values of its width, 3 of its feed-forward and 3 per head and pair of places, for
-    every place. A trainable pre-trained text encoder is taken as MiniLM-L6-v2 (22.7 M parameters, 6 x 384, ff 1,536, 12
-    heads)."""
-    audio, text = recipe.model.audio, recipe.model.text
-    clips = [clip for source in stage.train.data for clip in found[source].clips]
-    lengths = [clip.seconds for clip in clips if clip.seconds] or [ASSUMED_SECONDS]
-    longest = sorted(lengths)[int(0.99 * (len(lengths) - 1))]  # a batch is padded to its longest clip
-    captions = sum(len(clip.captions) for clip in clips)
-    per_item = 1 if stage.unit == "pair" else stage.captions_per_clip
-    count = captions / len(clips) if per_item == "all" and clips else (5 if per_item == "all" else per_item or 1)
-
-    def layers(places: float, width: int, depth: int, ff: int, heads: int) -> float:
-        return depth * places * (14 * width + 3 * ff + 3 * heads * places) * BYTES
-
-    parameters = 0.0
-    activations = 0.0
-    for expert in audio.experts.values():
-        frames = longest * expert.frames_per_second
-        parameters += head_parameters(audio, expert.dim, text.dim)
-        windows = max(1.0, frames / audio.positions)
-        activations += stage.batch_size * frames * expert.dim * BYTES
-        activations += (
-            stage.batch_size * windows * layers(frames / windows, audio.width, audio.layers, audio.ff, audio.heads)
+def _memory_lines(
+    recipe: schema.Recipe, stage: schema.Stage, found: dict[str, Found], gpu_bytes: float | None
+) -> Iterator[str]:
+    cpu = estimates.memory(recipe, stage, found, "float32")
+    gpu = estimates.memory(recipe, stage, found, stage.precision)
+    on_gpu = f", {gpu / GIB:.1f} GiB on a GPU in {stage.precision}" if stage.precision != "float32" else ""
+    yield f"  memory: about {cpu / GIB:.1f} GiB in float32{on_gpu}, beside Python and torch (estimate)"
+    if gpu_bytes is not None and gpu > gpu_bytes:
+        smaller = estimates.gradient_cache_that_fits(recipe, stage, found, gpu_bytes)
+        mend = (
+            f"set gradient_cache to {smaller}, which gives the same gradients in a third more time"
+            if smaller
+            else "lower batch_size"
         )
-    if isinstance(text, schema.Transformer):
-        parameters += text_parameters(text, _vocabulary_size(recipe, found)) or 0
-        activations += stage.batch_size * count * layers(WORDS, text.dim, text.layers, text.ff, text.heads)
-    elif text.trainable:
-        parameters += 22.7e6
-        activations += stage.batch_size * count * layers(WORDS, 384, 6, 1536, 12)
-    return parameters * 4 * BYTES + 2 * activations
+        yield f"  batch_size {stage.batch_size} will not fit the GPU's {gpu_bytes / GIB:.1f} GiB: {mend}"
+
+
+def _rank_lines(recipe: schema.Recipe, found: dict[str, Found]) -> Iterator[str]:
+    for name, entry in recipe.rank.items():
+        source = recipe.ranked_source(name)
+        length, clips = get_edition(entry.edition).ranking_length, len(found[source].clips)
+        if isinstance(entry, schema.ByMean):
+            how = f"by the mean of {', '.join(entry.of)}"
+        else:
+            which = "last" if entry.checkpoint == "last" else f"best {entry.checkpoint}"
+            how = f"by the {which} checkpoint of {entry.stage}"
+        yield f"rank {name}: {source} {how}, edition {entry.edition}"
+        if entry.ranked_csv and 0 < clips < length:
+            yield f"  {MISTAKE} a ranked CSV lists {length} clips, {source} has {clips}; say ranked_csv: false"
+
+
+def gpu_memory() -> float | None:
+    """Bytes of the first GPU, as its driver's own tool tells; None without one."""
+    command = ["nvidia-smi", "--query-gpu=memory.total", "--format=csv,noheader,nounits"]
+    try:
+        told = subprocess.run(command, capture_output=True, text=True, check=True, timeout=10).stdout
+        return float(told.splitlines()[0]) * 2**20
+    except (OSError, ValueError, IndexError, subprocess.SubprocessError):
+        return None
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_recipe_arguments(parser, runs=False)
+    parser.add_argument("--gpu-memory", type=float, metavar="GIB", help="plan for such a GPU (default: the one here)")
 
 
 def run(arguments: argparse.Namespace) -> int:
-    text = plan(load_from(arguments).recipe)
+    gpu_bytes = gpu_memory() if arguments.gpu_memory is None else arguments.gpu_memory * GIB
+    text = plan(load_from(arguments).recipe, gpu_bytes)
     print(text)
     return 1 if MISTAKE in text else 0

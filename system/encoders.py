@@ -5,12 +5,14 @@ from torch import nn
 
 from system import schema
 from system.attention import SeriesEncoder, mean_over_real
-from system.batches import Batch, Series
+from system.feeding import Batch, Series
 from system.losses import BatchScores
 from system.similarity import SCORES, Embedded
 from system.text import TextEncoder
 
 # B clips, N captions, T frames, D values in a frame, E embedding
+
+CLIPS_AT_ONCE = 64
 
 
 class ExpertHead(nn.Module):
@@ -29,6 +31,13 @@ class ExpertHead(nn.Module):
         self.out = nn.Linear(settings.width, out)
 
     def forward(self, series: Series) -> torch.Tensor:
+        """Clips of like length are computed together, so that a clip of two minutes costs what it holds and no more."""
+        order = series.lengths.argsort(stable=True)
+        parts = [self._pooled(series.rows(rows)) for rows in order.split(CLIPS_AT_ONCE)]
+        return self.out(torch.cat(parts)[order.argsort()])
+
+    def _pooled(self, series: Series) -> torch.Tensor:
+        """(B, width) means over all frames of each clip."""
         pooled = torch.zeros(len(series.lengths), self.out.in_features, device=series.values.device)
         for start in range(0, int(series.lengths.max()), self.window):
             rows = (series.lengths > start).nonzero()[:, 0]
@@ -36,10 +45,9 @@ class ExpertHead(nn.Module):
             values = series.values[rows, start : start + int(lengths.max())]
             real = torch.arange(values.shape[1], device=values.device) < lengths[:, None]
             share = (lengths / series.lengths[rows])[:, None]
-            pooled = pooled.index_add(
-                0, rows, (mean_over_real(self.encoder(self.project(values), real), real) * share).to(pooled.dtype)
-            )
-        return self.out(pooled)
+            means = mean_over_real(self.encoder(self.project(values.float()), real), real)
+            pooled = pooled.index_add(0, rows, (means * share).to(pooled.dtype))
+        return pooled
 
 
 class ExpertHeads(nn.Module):
@@ -65,26 +73,33 @@ class RetrievalModel(nn.Module):
         self.text = text
         self.score = SCORES[settings.score.kind]  # (B, N) scores of every clip against every caption
 
+    def parameters_by_part(self) -> dict[str, int]:
+        """Trainable parameters of every expert's head and of the text encoder."""
+        parts: dict[str, nn.Module] = {name.removeprefix("expert_"): head for name, head in self.audio.heads.items()}
+        return {
+            name: sum(p.numel() for p in part.parameters() if p.requires_grad)
+            for name, part in {**parts, "text": self.text}.items()
+        }
+
     def embed(self, batch: Batch) -> tuple[Embedded, Embedded]:
         """Embeddings of the batch's B clips and N captions. The part of a step that may be computed in 16 bits."""
         return self.audio(batch.audio), self.text(batch.captions)
 
-    def batch_scores(
-        self, clips: Embedded, captions: Embedded, texts: list[str], clip_keys: list[str], row_of: torch.Tensor
-    ) -> BatchScores:
+    def batch_scores(self, batch: Batch, clips: Embedded, captions: Embedded) -> BatchScores:
         """Scores of all pairs of a batch, in float32 outside of any autocast.
 
-        clips: B embeddings; clip_keys: (B,) equal for items that show the same audio. captions: N embeddings; texts:
-        their words; row_of: (N,) the item each caption belongs to, at least one an item.
+        clips: B embeddings of the batch's clips. captions: N embeddings of its captions, at least one an item. The
+        batch's audio is not looked at.
         """
         clips, captions = clips.float(), captions.float()
-        numbers = {key: n for n, key in enumerate(dict.fromkeys(clip_keys))}
-        number_of = torch.tensor([numbers[key] for key in clip_keys], device=row_of.device)
+        numbers = {key: n for n, key in enumerate(dict.fromkeys(batch.clip_keys))}
+        number_of = torch.tensor([numbers[key] for key in batch.clip_keys], device=batch.row_of.device)
         return BatchScores(
             each=self.score(clips, captions),
-            row_of=row_of,
-            captions=texts,
+            row_of=batch.row_of,
+            captions=batch.captions,
             same_clip=number_of[:, None] == number_of[None, :],
+            relax=batch.relax,
             clip_scores=lambda: self.score(clips, clips),
             each_caption_scores=lambda: self.score(captions, captions),
         )

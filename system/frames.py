@@ -2,7 +2,9 @@
 
 import logging
 import sqlite3
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,6 +18,11 @@ from system.errors import KitError
 from system.experts.base import ExpertSettings
 
 FLOAT16_MAX = float(np.finfo(np.float16).max)
+# An expert is handed clips in groups, so that short ones share batches; a kill loses the group under way.
+GROUP_CLIPS = 16
+GROUP_SECONDS = 120
+DECODERS = 2  # threads
+DECODED_AHEAD = 4  # clips that wait decoded
 
 log = logging.getLogger(__name__)
 
@@ -124,28 +131,30 @@ def _broken(features: Features, clip: Clip, error: AudioError, strict: bool) -> 
 def _fill(features: Features, name: str, expert: ExpertSettings, clips: list[Clip], strict: bool, quiet: bool) -> None:
     from tqdm import tqdm
 
+    from system.models import device_of
+
     bank = features.banks[name]
     by_content = {features.keys[clip.id]: clip for clip in clips if clip.id in features.keys}
     missing = {key: clip for key, clip in by_content.items() if key not in bank}
     if not missing:
         return
     log.info("%s: computing the frames of %d clips, %d are there", name, len(missing), len(by_content) - len(missing))
-    frames_of = expert.load()
+    frames_of = expert.load(device_of())
     failed: set[str] = set()
 
+    def fails(key: str, error: AudioError) -> None:
+        _broken(features, missing[key], error, strict)
+        failed.add(key)
+
     def series() -> Iterator[tuple[str, np.ndarray]]:
-        for key, clip in missing.items():
-            if key in bank:  # stored meanwhile by another process
-                continue
-            try:
-                frames = frames_of([read_audio(clip.path, expert.rate)])[0]
-                if not np.abs(frames).max() <= FLOAT16_MAX:
-                    raise AudioError(f"{clip.path}: {name} gives frames that are not finite in float16")
-            except AudioError as error:
-                _broken(features, clip, error, strict)
-                failed.add(key)
-                continue
-            yield key, frames
+        wanted = {key: clip for key, clip in missing.items() if key not in bank}  # another process may have stored some
+        for group in _groups(_decoded(wanted, expert.rate), fails, GROUP_SECONDS * expert.rate):
+            for key, frames in zip(group, frames_of(list(group.values())), strict=True):
+                if np.abs(frames).max() <= FLOAT16_MAX:
+                    yield key, frames
+                else:
+                    unfit = f"{missing[key].path}: {name} gives frames that are not finite in float16"
+                    fails(key, AudioError(unfit))
 
     with tqdm(total=len(missing), desc=f"{name} frames", unit="clip", disable=quiet or None) as progress:
         for _ in bank.add(series()):
@@ -154,3 +163,32 @@ def _fill(features: Features, name: str, expert: ExpertSettings, clips: list[Cli
         if features.keys.get(clip.id) in failed:
             _broken(features, clip, AudioError(f"{clip.path}: same content as a broken file"), strict)
     log.info("%s: %d clips computed, in %s", name, len(missing) - len(failed), bank.folder)
+
+
+def _decoded(clips: dict[str, Clip], rate: int) -> Iterator[tuple[str, Future[np.ndarray]]]:
+    """The waves of clips in order, decoded by threads a few clips ahead of whoever asks."""
+    with ThreadPoolExecutor(DECODERS) as pool:
+        ahead: deque[tuple[str, Future[np.ndarray]]] = deque()
+        for key, clip in clips.items():
+            ahead.append((key, pool.submit(read_audio, clip.path, rate)))
+            if len(ahead) > DECODED_AHEAD:
+                yield ahead.popleft()
+        yield from ahead
+
+
+def _groups(
+    decoded: Iterable[tuple[str, Future[np.ndarray]]], fails: Callable[[str, AudioError], None], samples: int
+) -> Iterator[dict[str, np.ndarray]]:
+    """Waves by key, GROUP_CLIPS together at most, fewer once they hold `samples`; those that cannot be decoded fail."""
+    group: dict[str, np.ndarray] = {}
+    for key, wave in decoded:
+        try:
+            group[key] = wave.result()
+        except AudioError as error:
+            fails(key, error)
+            continue
+        if len(group) == GROUP_CLIPS or sum(map(len, group.values())) >= samples:
+            yield group
+            group = {}
+    if group:
+        yield group

@@ -22,6 +22,8 @@ class BatchScores:
     each: (B, N), the score of every clip and every single caption, higher is better, float32.
     row_of: (N,) the item each caption belongs to. captions: (N,) their texts.
     same_clip: (B, B) bool, items i and j show the same audio (true on the diagonal): such pairs are never negatives.
+    relax: (B, B), r(c_ij) in [0, 1] with the captions of item i as candidates and those of item j as references; None
+    where no term asks for it.
     clip_scores, each_caption_scores: give the (B, B) and (N, N) within-modality scores when called.
     """
 
@@ -29,6 +31,7 @@ class BatchScores:
     row_of: torch.Tensor
     captions: Sequence[str]
     same_clip: torch.Tensor
+    relax: torch.Tensor | None
     clip_scores: Callable[[], torch.Tensor]
     each_caption_scores: Callable[[], torch.Tensor]
 
@@ -52,18 +55,33 @@ class BatchScores:
         return self.average.T @ self.each_caption_scores() @ self.average
 
 
-def ranking(batch: BatchScores, settings: schema.Ranking) -> torch.Tensor:
-    """Contrastive ranking loss over all negatives, both directions.
+def hinges(batch: BatchScores, margin: float, relaxed: bool) -> tuple[torch.Tensor, torch.Tensor]:
+    """The (B, B) hinges of both directions, zero where items share a clip: captions as negatives, clips as negatives.
 
-    (1/B) sum_{i != j} [m + s_ij - s_ii]_+ + [m + s_ji - s_ii]_+, in [0, inf).
-    Source: "Take it easy" (2022), section 4, first equation. Deviation: pairs of one clip that occurs twice in the
-    batch are left out of the sum (the paper does not say), which can only lower it.
+    At (i, j): [m r_ij + s_ij - s_ii]_+, and at (j, i): [m r_ij + s_ji - s_ii]_+; r_ij is 1 unless relaxed.
     """
-    matching_scores = batch.scores.diagonal()
-    captions_as_negatives = settings.margin + batch.scores - matching_scores[:, None]  # row i: s_ij against s_ii
-    clips_as_negatives = settings.margin + batch.scores - matching_scores[None, :]  # column i: s_ji against s_ii
-    hinges = captions_as_negatives.relu() + clips_as_negatives.relu()
-    return hinges.masked_fill(batch.same_clip, 0.0).sum() / len(batch.scores)
+    own = batch.scores.diagonal()
+    margins = _relax_of(batch) * margin if relaxed else torch.full_like(batch.scores, margin)
+    captions = margins + batch.scores - own[:, None]
+    clips = margins.T + batch.scores - own[None, :]
+    return captions.relu().masked_fill(batch.same_clip, 0.0), clips.relu().masked_fill(batch.same_clip, 0.0)
+
+
+def _relax_of(batch: BatchScores) -> torch.Tensor:
+    if batch.relax is None:
+        raise ValueError("a relaxed ranking loss needs the relax factors of the batch")
+    return batch.relax
+
+
+def ranking(batch: BatchScores, settings: schema.Ranking) -> torch.Tensor:
+    """Contrastive ranking loss over all negatives, both directions, its margin relaxed by CIDEr where asked for.
+
+    (1/B) sum_{i != j} [m r(c_ij) + s_ij - s_ii]_+ + [m r(c_ij) + s_ji - s_ii]_+, in [0, inf); r = 1 without relax.
+    Source: "Take it easy" (2022), section 4, first and third equations. Deviation: pairs of one clip that occurs twice
+    in the batch are left out of the sum (the paper does not say), which can only lower it.
+    """
+    captions, clips = hinges(batch, settings.margin, settings.relax == "cider")
+    return (captions.sum() + clips.sum()) / len(batch.scores)
 
 
 def matching(batch: BatchScores, settings: schema.Matching) -> torch.Tensor:
@@ -74,12 +92,55 @@ def matching(batch: BatchScores, settings: schema.Matching) -> torch.Tensor:
     return -batch.scores.diagonal().mean()
 
 
-TERMS: dict[str, Callable[..., torch.Tensor]] = {"ranking": ranking, "matching": matching}
+def nt_xent(batch: BatchScores, settings: schema.NtXent) -> torch.Tensor:
+    """Cross entropy of finding each clip's captions, and each caption's clip, in the batch; mean of both directions.
+
+    -(1/2B) sum_i [ln softmax_j(s_ij / t)_i + ln softmax_j(s_ji / t)_i], in [0, inf). Source: "On Metric Learning for
+    Audio-Text Retrieval" (2022), NT-Xent. Deviation: other items that show the same audio are left out of the
+    denominators, which can only lower it; the public code meant to, but its mask has no effect.
+    """
+    others = batch.same_clip & ~torch.eye(len(batch.scores), dtype=torch.bool, device=batch.scores.device)
+    logits = (batch.scores / settings.temperature).masked_fill(others, -torch.inf)
+    own = torch.arange(len(logits), device=logits.device)
+    return (nn.functional.cross_entropy(logits, own) + nn.functional.cross_entropy(logits.T, own)) / 2
+
+
+TERMS: dict[str, Callable[..., torch.Tensor]] = {"ranking": ranking, "matching": matching, "nt_xent": nt_xent}
+
+
+def asks_relax(terms: Sequence[schema.Loss]) -> bool:
+    return any(isinstance(term, schema.Ranking) and term.relax == "cider" for term in terms)
 
 
 def total(batch: BatchScores, terms: Sequence[schema.Loss]) -> torch.Tensor:
     """The weighted sum of a stage's terms."""
     return torch.stack([term.weight * TERMS[term.kind](batch, term) for term in terms]).sum()
+
+
+@torch.no_grad()
+def diagnose(batch: BatchScores, terms: Sequence[schema.Loss]) -> dict[str, torch.Tensor]:
+    """What the loss sees, by name; items that share a clip are no negatives.
+
+    positive, hardest_negative: mean score of the matching pairs, and of each item's hardest negative in both
+    directions. violations, violations_relaxed: share of all negatives of both directions whose hinge is above zero, by
+    the first ranking term with its full margin, and with the relaxed one where it has one.
+    """
+    negatives = batch.scores.masked_fill(batch.same_clip, -torch.inf)
+    found = {
+        "positive": batch.scores.diagonal().mean(),
+        "hardest_negative": torch.cat([negatives.amax(0), negatives.amax(1)]).clamp(min=-1).mean(),
+    }
+    ranked = next((term for term in terms if isinstance(term, schema.Ranking)), None)
+    if ranked is not None:
+        found["violations"] = _violations(batch, ranked.margin, False)
+        if ranked.relax == "cider":
+            found["violations_relaxed"] = _violations(batch, ranked.margin, True)
+    return found
+
+
+def _violations(batch: BatchScores, margin: float, relaxed: bool) -> torch.Tensor:
+    captions, clips = hinges(batch, margin, relaxed)
+    return ((captions > 0).sum() + (clips > 0).sum()) / (2 * (~batch.same_clip).sum().clamp(min=1))
 
 
 def accuracies(batch: BatchScores) -> tuple[float, float]:

@@ -88,7 +88,7 @@ def open_trained(
 
 def _open_run(run: Run, stage: str | None, checkpoint: str | None, changes: list[str]) -> Trained:
     recipe = _moved(run.folder / "resolved.json", changes)
-    first = next(iter(recipe.rank.values()), None)
+    first = next((entry for entry in recipe.rank.values() if isinstance(entry, schema.ByCheckpoint)), None)
     stage = stage or (first.stage if first else list(recipe.stages)[-1])
     if stage not in recipe.stages:
         raise KitError(f"{run.folder} has no stage {stage!r}; there are {', '.join(recipe.stages)}")

@@ -1,6 +1,7 @@
 """Reading a recipe: YAML text + settings from the command line -> a checked Recipe, or all mistakes at once."""
 
 import difflib
+import itertools
 import json
 import shlex
 from collections.abc import Iterator
@@ -57,6 +58,7 @@ def load_recipe(path: Path | str, changes: list[str] | None = None) -> Loaded:
     if isinstance(document.value, dict) and "cells" in document.value:
         raise RecipeError([f"{path} is a study; run it with: python -m system study {path}"])
     problems = [*document.problems, *_apply(document, changes or [])]
+    _leave_out_nulls(document.value)
     recipe, mistakes = _validate(document)
     problems += mistakes
     problems += [(keys, document.line(keys), text) for keys, text in _cross_checks(document.value)]
@@ -96,6 +98,14 @@ def _apply(document: Document, changes: list[str]) -> Iterator[Problem]:
             at[last] = value.value
         else:
             yield keys, 0, f"--set {change}: the recipe has no such place"
+
+
+def _leave_out_nulls(value: Any) -> None:
+    experts = _child(_child(_child(value, "model"), "audio"), "experts")
+    for entries in (experts, *(_child(value, key) for key in ("data", "stages", "rank"))):
+        if isinstance(entries, dict):
+            for name in [name for name, entry in entries.items() if entry is None]:
+                del entries[name]
 
 
 def _child(value: Any, key: str | int) -> Any:
@@ -186,13 +196,43 @@ def _cross_checks(value: Any) -> Iterator[tuple[Keys, str]]:
         yield ("stages", name), f"a run keeps other things in a folder {name}; give the stage another name"
     for position, (name, stage) in enumerate(stages.items()):
         yield from _check_stage(("stages", name), stage, data, list(stages)[:position], stages)
-    for name, ranked in _items(_child(value, "rank")):
+    yield from _check_relevance(_child(value, "relevance"), data, stages)
+    ranks = dict(_items(_child(value, "rank")))
+    for position, (name, ranked) in enumerate(ranks.items()):
         at: Keys = ("rank", name)
         yield from _check_source((*at, "data"), ranked.get("data"), data)
         yield from _check_checkpoint(at, ranked.get("stage"), ranked.get("checkpoint"), stages)
+        yield from _check_mean(at, ranked.get("of"), dict(list(ranks.items())[:position]))
         edition = ranked.get("edition")
         if isinstance(edition, int) and edition not in EDITIONS:
             yield (*at, "edition"), f"no edition {edition}; there are {', '.join(map(str, EDITIONS))}"
+
+
+def _check_relevance(relevance: Any, data: dict[str, Any], stages: dict[str, Any]) -> Iterator[tuple[Keys, str]]:
+    for i, name in _names(_child(relevance, "corpus")):
+        yield from _check_source(("relevance", "corpus", i), name, data)
+    curve = _child(relevance, "relax")
+    points = [(_child(p, "percentile"), _child(p, "factor")) for p in (curve if isinstance(curve, list) else [])]
+    for i, (before, point) in enumerate(itertools.pairwise(points), start=1):
+        if all(isinstance(n, int | float) for n in (*before, *point)) and not (
+            before[0] < point[0] and before[1] >= point[1]
+        ):
+            yield ("relevance", "relax", i), "percentiles must rise, and factors must not"
+    for name, stage in stages.items():
+        losses = stage.get("losses")
+        for i, term in enumerate(losses if isinstance(losses, list) else []):
+            if _child(term, "relax") == "cider" and relevance is None:
+                yield ("stages", name, "losses", i, "relax"), "cider needs the recipe's relevance section"
+
+
+def _check_mean(at: Keys, of: Any, before: dict[str, Any]) -> Iterator[tuple[Keys, str]]:
+    ranked = {name: entry.get("data") for name, entry in before.items() if entry.get("kind") == "checkpoint"}
+    for i, name in _names(of):
+        if name not in ranked:
+            there = ", ".join(ranked) or "none"
+            yield (*at, "of", i), f"no earlier entry {name!r} of kind checkpoint; there are {there}"
+    if len({str(ranked[name]) for _, name in _names(of) if name in ranked}) > 1:
+        yield (*at, "of"), "they rank different sources; a mean needs one"
 
 
 def _check_make(at: Keys, make: Any) -> Iterator[tuple[Keys, str]]:

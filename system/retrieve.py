@@ -8,13 +8,14 @@ import torch
 
 from data_tools.manifest import Clip, Query
 from submission.scores import ScoreMatrix
-from system.batches import Item, collate
+from system.batches import Item
 from system.encoders import RetrievalModel
 from system.errors import KitError
+from system.feeding import collate
 from system.frames import Features
 from system.similarity import Embedded, joined
 
-CLIPS_AT_ONCE, TEXTS_AT_ONCE = 64, 256
+CLIPS_AT_ONCE = 64
 
 
 @torch.inference_mode()
@@ -34,12 +35,9 @@ def embed_clips(model: RetrievalModel, clips: Sequence[Clip], features: Features
 
 @torch.inference_mode()
 def embed_texts(model: RetrievalModel, texts: Sequence[str]) -> Embedded:
-    """Embeddings of texts, (N, D) in their order."""
+    """Embeddings of texts, (N, D) in their order; the model is put into evaluation mode."""
     model.eval()
-    order = sorted(range(len(texts)), key=lambda i: len(texts[i]))
-    parts = [model.text([texts[i] for i in order[s : s + TEXTS_AT_ONCE]]) for s in range(0, len(order), TEXTS_AT_ONCE)]
-    both = joined(parts)
-    return both.rows(torch.from_numpy(np.argsort(order)).to(both.values.device))
+    return model.text(texts)
 
 
 def require_readable(model: RetrievalModel, queries: Sequence[Query]) -> None:

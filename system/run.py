@@ -16,7 +16,7 @@ from data_tools.manifest import caption_queries
 from submission.editions import get_edition
 from submission.metrics import chance
 from submission.ranking import write_ranked_csv
-from submission.scores import write_scores
+from submission.scores import ScoreMatrix, mean_of, read_scores, write_scores
 from submission.scoring import score_matrix as figures_of
 from system import schema
 from system.errors import KitError
@@ -68,12 +68,13 @@ def _rehearse(recipe: schema.Recipe, run: Run, data: "Data", model: "RetrievalMo
     from system.retrieve import matrix_of, require_readable
 
     for name, entry in recipe.rank.items():
-        clips = data.clips[entry.data]
+        source = recipe.ranked_source(name)
+        clips = data.clips[source]
         broken = [clip.id for clip in clips if clip.id in data.features.broken]
         if broken:
             raise KitError(
-                f"{len(broken)} clips of {entry.data}, which is to be ranked, have broken audio, first "
-                f"{data.features.broken[broken[0]]}; mend them, or take them out of {recipe.data[entry.data].manifest}"
+                f"{len(broken)} clips of {source}, which is to be ranked, have broken audio, first "
+                f"{data.features.broken[broken[0]]}; mend them, or take them out of {recipe.data[source].manifest}"
             )
         queries = caption_queries(clips)
         require_readable(model, queries)
@@ -83,27 +84,30 @@ def _rehearse(recipe: schema.Recipe, run: Run, data: "Data", model: "RetrievalMo
         if entry.ranked_csv:
             with tempfile.TemporaryDirectory(dir=run.folder) as folder:
                 write_ranked_csv(matrix, Path(folder) / f"{name}.csv", get_edition(entry.edition))
-        trained_on = sorted({source for stage in recipe.stages.values() for source in stage.train.data})
-        shared = data.shared(trained_on, [entry.data])
+    trained_on = sorted({source for stage in recipe.stages.values() for source in stage.train.data})
+    for source in dict.fromkeys(map(recipe.ranked_source, recipe.rank)):
+        shared = data.shared(trained_on, [source])
         if shared:
-            log.warning("%d recordings of %s, which is to be ranked, are also trained on", shared, entry.data)
+            log.warning("%d recordings of %s, which is to be ranked, are also trained on", shared, source)
 
 
 def _train_and_rank(loaded: Loaded, run: Run, data: "Data", began: float) -> None:
+    from system.plots import draw_run
     from system.train import initial_model, prepare, train
 
     recipe = loaded.recipe
     model = prepare(loaded, run, data)
     _rehearse(recipe, run, data, model)
     train(loaded, run, data, model)
-    untrained = initial_model(recipe, run)
-    ranked = {name: _rank(recipe, name, run, data, model, untrained) for name in recipe.rank}
+    ranked = _rank(recipe, run, data, model, initial_model(recipe, run))
+    draw_run(run)
     result = {
         "recipe": recipe.name,
         "seed": recipe.seed,
         "commits": read_json(run.provenance)["commits"],
         "hardware": _hardware(),
         "trainable_parameters": sum(p.numel() for p in model.parameters() if p.requires_grad),
+        "parameters": model.parameters_by_part(),
         "seconds": round(time.monotonic() - began, 1),  # of this process
         "training_seconds": round(sum(line["seconds"] for line in _lines(run.metrics)), 1),  # of all epochs
         "clips": {name: len(clips) for name, clips in data.clips.items()},
@@ -125,41 +129,61 @@ def _hardware() -> str:
 
 
 def _rank(
-    recipe: schema.Recipe, name: str, run: Run, data: "Data", model: "RetrievalModel", untrained: "RetrievalModel"
-) -> dict[str, Any]:
-    """Score matrix, ranked CSV, and figures of one `rank` entry, beside the untrained model's and chance."""
+    recipe: schema.Recipe, run: Run, data: "Data", model: "RetrievalModel", untrained: "RetrievalModel"
+) -> dict[str, dict[str, Any]]:
+    """Score matrix, ranked CSV, and figures of every `rank` entry, beside the untrained model's and chance."""
+    from system.models import device_of
+    from system.retrieve import score_matrix
+
+    sources = dict.fromkeys(map(recipe.ranked_source, recipe.rank))
+    before = {
+        source: score_matrix(untrained, clips, caption_queries(clips), data.features, device_of(), {})
+        for source, clips in ((source, data.clips[source]) for source in sources)
+    }
+    ranked = {}
+    for name, entry in recipe.rank.items():
+        source, edition = recipe.ranked_source(name), get_edition(entry.edition)
+        matrix, taken = _matrix(recipe, entry, run, data, model)
+        csv = run.folder / "submission" / f"{name}.csv"
+        for path in (run.scores(name), csv):
+            path.parent.mkdir(exist_ok=True)
+        write_scores(run.scores(name), matrix)
+        if entry.ranked_csv:
+            write_ranked_csv(matrix, csv, edition)
+        summary = figures_of(matrix, edition)
+        ranked[name] = {
+            **summary.values,
+            "interval": list(summary.interval),
+            "data": source,
+            "queries": len(matrix.query_ids),
+            "clips": len(matrix.clip_ids),
+            "checkpoint": taken,
+            "edition": edition.year,
+            "metric": edition.metric,
+            "chance": chance(len(matrix.clip_ids), edition.map_k),
+            "untrained": figures_of(before[source], edition).values[edition.metric],
+            "ceiling": _ceiling(recipe.data[source]),
+            "scores": str(run.scores(name)),
+            "ranked_csv": str(csv) if entry.ranked_csv else None,
+        }
+    return ranked
+
+
+def _matrix(
+    recipe: schema.Recipe, entry: schema.Ranked, run: Run, data: "Data", model: "RetrievalModel"
+) -> tuple[ScoreMatrix, str]:
+    """The score matrix of an entry, and what it was made by, in words."""
     from system.checkpoints import load_checkpoint
     from system.models import device_of, facts_of
     from system.retrieve import score_matrix
 
-    entry = recipe.rank[name]
-    edition, clips = get_edition(entry.edition), data.clips[entry.data]
-    queries = caption_queries(clips)
+    if isinstance(entry, schema.ByMean):
+        parts = {name: read_scores(run.scores(name)) for name in entry.of}
+        return mean_of(parts), f"mean of {', '.join(entry.of)}"
+    clips = data.clips[entry.data]
     taken = load_checkpoint(model, run.stage(entry.stage), entry.checkpoint)
     facts = facts_of(run, model, recipe, taken)
-    matrix = score_matrix(model, clips, queries, data.features, device_of(), facts)
-    csv = run.folder / "submission" / f"{name}.csv"
-    for path in (run.scores(name), csv):
-        path.parent.mkdir(exist_ok=True)
-    write_scores(run.scores(name), matrix)
-    if entry.ranked_csv:
-        write_ranked_csv(matrix, csv, edition)
-    before = score_matrix(untrained, clips, queries, data.features, device_of(), {})
-    summary = figures_of(matrix, edition)
-    return {
-        **summary.values,
-        "interval": list(summary.interval),
-        "queries": len(queries),
-        "clips": len(clips),
-        "checkpoint": taken,
-        "edition": edition.year,
-        "metric": edition.metric,
-        "chance": chance(len(clips), edition.map_k),
-        "untrained": figures_of(before, edition).values[edition.metric],
-        "ceiling": _ceiling(recipe.data[entry.data]),
-        "scores": str(run.scores(name)),
-        "ranked_csv": str(csv) if entry.ranked_csv else None,
-    }
+    return score_matrix(model, clips, caption_queries(clips), data.features, device_of(), facts), taken
 
 
 def _ceiling(source: schema.Source) -> float | None:

@@ -5,7 +5,8 @@
   provenance.json  versions, machine, data       log.txt          what was said
   vocabulary.json  words, for text from scratch  metrics.jsonl    a line an epoch
   <stage>/         last.pt, the best checkpoints, checkpoints.json, done.json
-  scores/  submission/   score matrices and ranked lists            result.json  written last: exists = finished
+  scores/  submission/  figures/   score matrices, ranked lists, curves
+  result.json      written last: exists = finished
 """
 
 import fcntl
@@ -50,6 +51,10 @@ class Run:
     @property
     def provenance(self) -> Path:
         return self.folder / "provenance.json"
+
+    @property
+    def figures(self) -> Path:
+        return self.folder / "figures"
 
     @property
     def vocabulary(self) -> Path:

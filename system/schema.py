@@ -18,12 +18,22 @@ Metric = Literal["loss", "m1", "m2", "mAP@10"]
 Checkpoint = Literal["last", "loss", "m1", "m2", "mAP@10"]  # the last one, or the best one by a monitored metric
 
 
+class Expected(Strict):
+    """What a source holds as published, for plans made before it is there."""
+
+    clips: Positive
+    captions: Positive
+    hours: float = Field(gt=0)  # of audio
+
+
 class Source(Strict):
     """Clips of one split of one manifest, and the command that makes the manifest when it is missing."""
 
     manifest: str
     split: Split
     make: str | None = None  # python -m data_tools ...
+    published: str | None = None  # where what `make` reads is to be had
+    expected: Expected | None = None
 
 
 class ExpertHeads(Strict):
@@ -76,6 +86,28 @@ class Model(Strict):
     score: Cosine
 
 
+class RelaxPoint(Strict):
+    """r(c) at a percentile of the corpus's scores."""
+
+    percentile: float = Field(ge=0, le=100)
+    factor: float = Field(ge=0, le=1)
+
+
+class Cider(Strict):
+    """CIDEr-D between captions, and the relax function that `relax: cider` of a ranking loss takes from it.
+
+    Document frequencies and percentiles come from one corpus for all stages. Source: "Take it easy" (2022), section 4.
+    """
+
+    kind: Literal["cider"]
+    corpus: Annotated[list[str], Field(min_length=1)]  # data sources whose captions are counted
+    documents: Literal["caption", "clip"]  # what an n-gram's document frequency counts: captions, or clips
+    tokenizer: Literal["regex", "ptb"]  # ptb needs Java
+    pairs: Literal["all", "other_clips"]  # the ordered pairs the percentiles are of: all, or without those of one clip
+    of_clips: Literal["mean", "max", "symmetric"]  # c_ij of clips with several captions
+    relax: Annotated[list[RelaxPoint], Field(min_length=1)]  # percentiles rising, factors not
+
+
 class FromScratch(Strict):
     kind: Literal["scratch"]
 
@@ -120,11 +152,13 @@ class Schedule(Strict):
 
 
 class Ranking(Strict):
-    """Contrastive ranking loss over all negatives of the batch."""
+    """Contrastive ranking loss over all negatives of the batch; `relax: cider` lowers the margin between clips whose
+    captions resemble each other, as the recipe's `relevance` says."""
 
     kind: Literal["ranking"]
     weight: float = Field(gt=0)
     margin: float = Field(ge=0, le=2)
+    relax: Literal["none", "cider"]
 
 
 class Matching(Strict):
@@ -134,7 +168,15 @@ class Matching(Strict):
     weight: float = Field(gt=0)
 
 
-Loss = Annotated[Ranking | Matching, Field(discriminator="kind")]
+class NtXent(Strict):
+    """Normalised temperature-scaled cross entropy: each clip's caption among all of the batch, and the other way."""
+
+    kind: Literal["nt_xent"]
+    weight: float = Field(gt=0)
+    temperature: float = Field(gt=0, le=1)
+
+
+Loss = Annotated[Ranking | Matching | NtXent, Field(discriminator="kind")]
 
 
 class Stage(Strict):
@@ -143,6 +185,7 @@ class Stage(Strict):
     unit: Literal["clip", "pair"]  # a batch is made of clips with n captions each, or of (clip, caption) pairs
     captions_per_clip: Positive | Literal["all"] | None = None  # for clips: n drawn anew at every visit
     batch_size: int = Field(ge=2)
+    gradient_cache: Positive | None  # items embedded at a time, so that less memory gives the same gradients
     epochs: Positive
     steps_per_epoch: Positive | Literal["all"]  # "all": as many as the items fill
     losses: Annotated[list[Loss], Field(min_length=1)]
@@ -153,12 +196,14 @@ class Stage(Strict):
     monitor: Monitor
 
 
-class Ranked(Strict):
-    """A score matrix of one source's captions against its clips, its figures, and the challenge's file of it.
+class ByCheckpoint(Strict):
+    """A score matrix of one source's captions against its clips by one checkpoint, its figures, and the challenge's
+    file of it.
 
     A ranked CSV knows a query by its text: a split whose clips share captions (AudioCaps) has figures, but no such
     file."""
 
+    kind: Literal["checkpoint"]
     data: str
     stage: str
     checkpoint: Checkpoint
@@ -166,11 +211,31 @@ class Ranked(Strict):
     ranked_csv: bool
 
 
+class ByMean(Strict):
+    """The mean of the score matrices of earlier entries, which rank the same source."""
+
+    kind: Literal["mean"]
+    of: Annotated[list[str], Field(min_length=2)]
+    edition: int
+    ranked_csv: bool
+
+
+Ranked = Annotated[ByCheckpoint | ByMean, Field(discriminator="kind")]
+
+
 class Recipe(Strict):
+    """An entry of `data`, `experts`, `stages` or `rank` that is null is left out, so that a study can leave one out."""
+
     name: Name
     seed: int = Field(ge=0, lt=2**31)
     banks: str  # folder of the feature banks, shared by all recipes
     data: Annotated[dict[Name, Source], Field(min_length=1)]
+    relevance: Cider | None = None  # between captions, for losses that ask for it
     model: Model
     stages: Annotated[dict[Name, Stage], Field(min_length=1)]
     rank: dict[Name, Ranked]
+
+    def ranked_source(self, name: str) -> str:
+        """The data source that a rank entry ranks; a mean ranks what its parts do."""
+        entry = self.rank[name]
+        return entry.data if isinstance(entry, ByCheckpoint) else self.ranked_source(entry.of[0])

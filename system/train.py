@@ -7,7 +7,7 @@ import math
 import signal
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -17,14 +17,18 @@ from tqdm import tqdm
 
 from data_tools.files import write_text
 from system import checkpoints, losses, schema
-from system.batches import Batch, Sampler, collate, items_of
+from system.batches import Sampler, items_of
+from system.cider.relax import Relevance
 from system.data import Data, load_data, make_missing
 from system.encoders import RetrievalModel
 from system.errors import KitError
+from system.feeding import Batch, Feed
 from system.models import build_model, device_of, load_exported_weights, training_vocabulary
 from system.options import add_recipe_arguments, load_from
+from system.plots import relevance_figure
 from system.recipe import Loaded
 from system.runs import Run, open_run, read_json, record_provenance, write_json
+from system.step import gradients
 from system.validation import Validation
 
 log = logging.getLogger(__name__)
@@ -56,13 +60,31 @@ def train(loaded: Loaded, run: Run, data: Data, model: RetrievalModel) -> None:
 
     What was trained is in the run's checkpoints. Raises KitError for what does not fit, Interrupted after Ctrl-C.
     """
+    relevance = training_relevance(loaded.recipe, data, run.figures / "relevance.png")
     initial = {name: value.clone() for name, value in model.state_dict().items()}
     for number, (name, stage) in enumerate(loaded.recipe.stages.items()):
         if (run.stage(name) / "done.json").exists():
             log.info("stage %s is finished", name)
             continue
         model.load_state_dict(initial)
-        _Stage(loaded.recipe, name, stage, number, run, data, model).run_to_end()
+        _Stage(loaded.recipe, name, stage, number, run, data, model, relevance).run_to_end()
+
+
+def training_relevance(recipe: schema.Recipe, data: Data, figure: Path) -> Relevance | None:
+    """CIDEr between the captions of the stages, counted on the recipe's one corpus, with its figure; None where no loss
+    asks for it."""
+    asking = [stage for stage in recipe.stages.values() if losses.asks_relax(stage.losses)]
+    if recipe.relevance is None or not asking:
+        return None
+    corpus = [clip.captions for name in recipe.relevance.corpus for clip in data.clips[name] if clip.captions]
+    relevance = Relevance(recipe.relevance, corpus, Path(recipe.banks))
+    used = {name for stage in asking for name in (*stage.train.data, *stage.monitor.data)}
+    percents = [point.percentile for point in recipe.relevance.relax]
+    title = f"captions of {', '.join(recipe.relevance.corpus)}: {relevance.distribution.pairs:,} pairs"
+    figure.parent.mkdir(exist_ok=True)
+    relevance_figure(relevance.distribution, percents, relevance.relax, title, figure)
+    relevance.prepare(caption for name in sorted(used) for clip in data.whole(name) for caption in clip.captions)
+    return relevance
 
 
 def initial_model(recipe: schema.Recipe, run: Run) -> RetrievalModel:
@@ -83,9 +105,11 @@ class _Stage:
         run: Run,
         data: Data,
         model: RetrievalModel,
+        relevance: Relevance | None,
     ) -> None:
         self.recipe, self.name, self.stage, self.run, self.model = recipe, name, stage, run, model
         self.features, self.folder, self.seed = data.features, run.stage(name), (recipe.seed, number)
+        self.relevance = relevance if losses.asks_relax(stage.losses) else None
         self.device = device_of()
         sources = [items_of(data.whole(source), stage.unit) for source in stage.train.data]
         try:
@@ -96,7 +120,7 @@ class _Stage:
         if shared:
             log.warning("stage %s: %d recordings it is trained on are also in what it is watched on", name, shared)
         clips = [clip for source in stage.monitor.data for clip in data.whole(source)]
-        self.validation = Validation(clips, stage, self.features)
+        self.validation = Validation(clips, stage, self.features, self.relevance)
         self.steps = self.sampler.steps_of_all if stage.steps_per_epoch == "all" else stage.steps_per_epoch
         self.optimizer = torch.optim.AdamW(
             [p for p in model.parameters() if p.requires_grad],
@@ -106,7 +130,8 @@ class _Stage:
         self.precision = stage.precision if self.device.type == "cuda" else "float32"
         self.scaler = torch.amp.GradScaler(self.device.type, enabled=self.precision == "fp16")
         self.best: checkpoints.Table = {}
-        self.step, self.loss_sum = 0, 0.0
+        self.step = 0
+        self.sums: dict[str, float] = {}  # of the epoch so far: loss, and what diagnose tells
 
     def run_to_end(self) -> None:
         self._begin()
@@ -116,11 +141,12 @@ class _Stage:
         log.info("stage %s: %d epochs of %d steps, from step %d", self.name, self.stage.epochs, self.steps, self.step)
         with (
             _interruptible() as stop,
+            closing(Feed(self.sampler, self.features, self.relevance, self.device)) as feed,
             tqdm(total=total, initial=self.step, desc=self.name, unit="step", disable=None) as bar,
         ):
             while self.step < total:
                 began = time.monotonic()
-                self._epoch(bar, stop)
+                self._epoch(feed, bar, stop)
                 self._finish_epoch(time.monotonic() - began)
                 self._stop_if_asked(stop)
         write_json(self.folder / "done.json", {"epochs": self.stage.epochs, "steps": total, "best": self.best})
@@ -140,7 +166,7 @@ class _Stage:
             checkpoints.restore(self.model, state["model"], self.folder / "last.pt")
             self.optimizer.load_state_dict(state["optimizer"])
             self.scaler.load_state_dict(state["scaler"])
-            self.best, self.step, self.loss_sum = state["best"], state["step"], state["loss_sum"]
+            self.best, self.step, self.sums = state["best"], state["step"], state["sums"]
         self._forget_lines_after(self.step // self.steps)
 
     def _start_weights(self) -> None:
@@ -152,15 +178,15 @@ class _Stage:
             load_exported_weights(self.model, Path(start.folder))
             log.info("stage %s starts from the model %s", self.name, start.folder)
 
-    def _epoch(self, bar: Any, stop: dict[str, bool]) -> None:
+    def _epoch(self, feed: Feed, bar: Any, stop: dict[str, bool]) -> None:
         """Steps up to the next full epoch."""
         self.model.train()
         while True:
-            loss = self._train_step()
-            self.loss_sum += loss
+            seen = self._train_step(feed)
+            self.sums = {name: self.sums.get(name, 0.0) + value for name, value in seen.items()}
             self.step += 1
             bar.update()
-            bar.set_postfix(loss=f"{loss:.4f}", refresh=False)
+            bar.set_postfix(loss=f"{seen['loss']:.4f}", refresh=False)
             if self.step % self.steps == 0:
                 return
             if stop["asked"]:
@@ -171,37 +197,34 @@ class _Stage:
         if stop["asked"]:
             raise Interrupted(f"stopped at step {self.step} of stage {self.name}; the same command goes on from here")
 
-    def _train_step(self) -> float:
+    def _train_step(self, feed: Feed) -> dict[str, float]:
         # Randomness is a function of the step, so that a resumed run draws what an unbroken one does.
         torch.manual_seed(int(np.random.SeedSequence([*self.seed, self.step]).generate_state(1)[0]))
-        batch = collate(self.sampler.batch(self.step), self.features).to(self.device)
+        batch = feed.batch(self.step)
         for group in self.optimizer.param_groups:
             group["lr"] = self.stage.optimizer.lr * rate_factor(self.stage, self.step, self.stage.epochs * self.steps)
         try:
             return self._update(batch)
         except torch.OutOfMemoryError as error:
             raise KitError(
-                f"stage {self.name}: batch_size {self.stage.batch_size} does not fit the GPU's memory; lower it, "
-                "or captions_per_clip, or use bf16"
+                f"stage {self.name}: batch_size {self.stage.batch_size} does not fit the GPU's memory; set "
+                "gradient_cache to a part of it, which gives the same gradients, or use 16-bit precision"
             ) from error
 
-    def _update(self, batch: Batch) -> float:
-        scores = embedded_scores(self.model, batch, self.precision)
-        loss = losses.total(scores, self.stage.losses)
-        value = float(loss.detach())
-        if not math.isfinite(value):
+    def _update(self, batch: Batch) -> dict[str, float]:
+        self.optimizer.zero_grad()
+        seen = gradients(self.model, batch, self.stage, self.precision, self.scaler)
+        if not math.isfinite(seen["loss"]):
             raise KitError(
-                f"stage {self.name}: the loss is {value} at step {self.step}; lower the learning rate, "
+                f"stage {self.name}: the loss is {seen['loss']} at step {self.step}; lower the learning rate, "
                 f"{self.folder} still holds the state before"
             )
-        self.optimizer.zero_grad()
-        self.scaler.scale(loss).backward()
         if self.stage.clip_gradient is not None:
             self.scaler.unscale_(self.optimizer)
             torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.stage.clip_gradient)
         self.scaler.step(self.optimizer)
         self.scaler.update()
-        return value
+        return seen
 
     def _finish_epoch(self, seconds: float) -> None:
         epoch = self.step // self.steps
@@ -211,12 +234,12 @@ class _Stage:
             "stage": self.name,
             "epoch": epoch,
             "step": self.step,
-            "loss": self.loss_sum / self.steps,
+            **{name: value / self.steps for name, value in self.sums.items()},
             "lr": self.optimizer.param_groups[0]["lr"],
             "seconds": round(seconds, 2),
             "validation": values,
         }
-        self.loss_sum = 0.0
+        self.sums = {}
         with self.run.metrics.open("a", encoding="utf-8") as file:
             file.write(json.dumps(line) + "\n")
         self._save(self.model if epoch in checkpoints.kept_epochs(self.best) else None)
@@ -232,7 +255,7 @@ class _Stage:
             "best": self.best,
             "step": self.step,
             "epoch": self.step // self.steps,
-            "loss_sum": self.loss_sum,
+            "sums": self.sums,
         }
         checkpoints.save_state(self.folder, state, epoch_weights)
 
@@ -249,17 +272,6 @@ class _Stage:
             if line["stage"] != self.name or line["epoch"] <= epoch:
                 kept.append(text + "\n")
         write_text(self.run.metrics, "".join(kept))
-
-
-def embedded_scores(model: RetrievalModel, batch: Batch, precision: str) -> losses.BatchScores:
-    """Scores of a batch: embeddings in 16 bits where asked for, scores always in float32.
-
-    A sum over 512 x 512 hinges passes the largest float16, and bfloat16 has no room between 0.996 and 1.
-    """
-    dtype = {"bf16": torch.bfloat16, "fp16": torch.float16}.get(precision, torch.float32)
-    with torch.autocast(batch.row_of.device.type, dtype, enabled=precision != "float32"):
-        clips, captions = model.embed(batch)
-    return model.batch_scores(clips, captions, batch.captions, batch.clip_keys, batch.row_of)
 
 
 def rate_factor(stage: schema.Stage, step: int, total: int) -> float:

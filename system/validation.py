@@ -7,8 +7,10 @@ from data_tools.manifest import Clip
 from submission.metrics import relevant_ranks, summarise
 from system import losses, schema
 from system.batches import Item, items_of
+from system.cider.relax import Relevance
 from system.encoders import RetrievalModel
 from system.errors import KitError
+from system.feeding import without_audio
 from system.frames import Features
 from system.models import device_of
 from system.retrieve import embed_clips, embed_texts
@@ -22,7 +24,9 @@ class Validation:
     m1 and m2 depend on the number of items. A batch of clips uses the first `captions_per_clip` captions.
     """
 
-    def __init__(self, clips: list[Clip], stage: schema.Stage, features: Features) -> None:
+    def __init__(
+        self, clips: list[Clip], stage: schema.Stage, features: Features, relevance: Relevance | None = None
+    ) -> None:
         self.clips = {clip.id: clip for clip in clips if clip.captions}
         if len(self.clips) < 2:
             raise KitError(
@@ -36,7 +40,8 @@ class Validation:
         chosen = [items[i] for i in order[:full]]
         if isinstance(count, int):
             chosen = [Item(item.clip, item.captions[:count]) for item in chosen]
-        self.batches = [chosen[i : i + stage.batch_size] for i in range(0, full, stage.batch_size)]
+        groups = [chosen[i : i + stage.batch_size] for i in range(0, full, stage.batch_size)]
+        self.batches = [(group, without_audio(group, features, relevance)) for group in groups]
         self.texts = [caption for clip in self.clips.values() for caption in clip.captions]
 
     def __call__(self, model: RetrievalModel) -> dict[str, float]:
@@ -46,15 +51,11 @@ class Validation:
         clip_row = {clip_id: row for row, clip_id in enumerate(self.clips)}
         text_row = {text: row for row, text in enumerate(self.texts)}
         with torch.inference_mode():
-            for batch in self.batches:
-                owner = torch.tensor([row for row, item in enumerate(batch) for _ in item.captions])
-                texts = [text for item in batch for text in item.captions]
+            for items, batch in self.batches:
                 scores = model.batch_scores(
-                    clips.rows([clip_row[item.clip.id] for item in batch]),
-                    captions.rows([text_row[text] for text in texts]),
-                    texts,
-                    [self.features.keys[item.clip.id] for item in batch],
-                    owner.to(clips.values.device),
+                    batch.to(clips.values.device),
+                    clips.rows([clip_row[item.clip.id] for item in items]),
+                    captions.rows([text_row[text] for text in batch.captions]),
                 )
                 m1, m2 = losses.accuracies(scores)
                 for name, value in (("loss", float(losses.total(scores, self.stage.losses))), ("m1", m1), ("m2", m2)):

@@ -1,9 +1,15 @@
-"""What every test may ask for. Fast tests: `python -m pytest`; slow ones: `python -m pytest -m slow`."""
+"""What every test may ask for: real data, the checkout, a run that a tiny world was trained in.
+
+Fast tests: `python -m pytest`; slow ones: `python -m pytest -m slow`.
+"""
 
 import os
 from pathlib import Path
 
 import pytest
+import tiny
+
+from system.__main__ import main
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -25,3 +31,22 @@ def shared() -> Path:
 def root() -> Path:
     """The checkout."""
     return ROOT
+
+
+@pytest.fixture(scope="session")
+def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("world")
+    return tiny.make_world(folder / "tones", tiny.SIZES)
+
+
+@pytest.fixture(scope="session")
+def recipe(world: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("recipe")
+    return tiny.write_recipe(folder / "two.yaml", tiny.recipe(world, folder, **tiny.two_stages()))
+
+
+@pytest.fixture(scope="session")
+def unbroken(recipe: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("unbroken") / "run"
+    assert main(["run", str(recipe), "--out", str(out)]) == 0
+    return out

@@ -35,7 +35,7 @@ def test_the_tree_names_every_file_and_no_other(root: Path) -> None:
 def parser(room: str, words: list[str]) -> argparse.ArgumentParser:
     if room == "submission":
         return importlib.import_module("submission.__main__")._parser()
-    return door._parser(room, "", importlib.import_module(f"{room}.__main__").VERBS, words)
+    return door.make_parser(room, "", importlib.import_module(f"{room}.__main__").VERBS, words)
 
 
 def commands(root: Path) -> list[list[str]]:
@@ -46,7 +46,11 @@ def commands(root: Path) -> list[list[str]]:
     for room in ("data_tools", "system"):
         for verb in importlib.import_module(f"{room}.__main__").VERBS.values():
             texts += [line.strip() for line in verb.example.splitlines()]
-    return [shlex.split(text, comments=True) for text in texts if text.startswith("python -m ")]
+    return [
+        shlex.split(text, comments=True)
+        for text in texts
+        if text.startswith(tuple(f"python -m {room}" for room in ROOMS))
+    ]
 
 
 def test_every_command_that_is_shown_is_one_the_doors_take(root: Path) -> None:

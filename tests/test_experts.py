@@ -15,15 +15,19 @@ import numpy as np
 import pytest
 import soundfile
 import tiny
+import torch
 
+from data_tools.audio import content_key, read_audio
 from data_tools.manifest import Clip, read_manifest
 from system.bank import Bank, open_bank
 from system.errors import KitError
+from system.experts.audioset import log_mel, patches
 from system.experts.logmel import LogMel
-from system.experts.yamnet import Yamnet, load_network, log_mel, mel_basis, patches
-from system.frames import ContentKeys, build_features
+from system.experts.yamnet import OFFSET, PATCH_HOP, Yamnet, load_network
+from system.frames import DECODED_AHEAD, DECODERS, GROUP_CLIPS, ContentKeys, build_features
 
 LOGMEL = LogMel(kind="logmel", sample_rate=16_000, bands=32, window_seconds=0.04, hop_seconds=0.02, stack=4)
+CPU = torch.device("cpu")
 YAMNET_FILE = "data/yamnet/yamnet_layers_float32_dequantised.npz"
 
 
@@ -36,20 +40,19 @@ def cosine(a: np.ndarray, b: np.ndarray) -> np.ndarray:
 
 def test_yamnet_network_gives_the_public_embeddings(shared: Path) -> None:
     golden = np.load(shared / "golden/yamnet_esc10.npz")
-    embedding, scores = load_network(shared / YAMNET_FILE)(golden["log_mel"])
+    embedding, scores = load_network(shared / YAMNET_FILE, CPU)(golden["log_mel"])
     assert cosine(embedding, golden["embedding"]).min() >= 0.999
     assert np.abs(scores - golden["scores"]).max() < 0.03  # int8 against float32
 
 
 def test_yamnet_front_end_is_the_public_one_where_int8_resolves_it(shared: Path) -> None:
     golden = np.load(shared / "golden/yamnet_esc10.npz")
-    basis = mel_basis()
     differences = []
     for name, expected in zip(golden["file_name"], golden["log_mel"], strict=True):
         wave, rate = soundfile.read(shared / "data/esc10/audio" / str(name), dtype="float32")
         assert rate == 16_000
         wave = np.pad(wave[:15_600], (0, max(0, 15_600 - len(wave))))
-        found = log_mel(wave, basis)
+        found = log_mel(wave, OFFSET)
         assert found.shape == (96, 64)
         loud = expected > -3
         differences.append(np.abs(found - expected)[loud])
@@ -59,7 +62,7 @@ def test_yamnet_front_end_is_the_public_one_where_int8_resolves_it(shared: Path)
 def test_yamnet_log_mel_of_a_tone_by_the_definition() -> None:
     t = np.arange(16_000) / 16_000
     wave = np.sin(2 * np.pi * 1000 * t).astype(np.float32)
-    column = log_mel(wave, mel_basis())[0]
+    column = log_mel(wave, OFFSET)[0]
     window = 0.5 - 0.5 * np.cos(2 * np.pi * np.arange(400) / 400)
     spectrum = np.abs(
         [np.sum(wave[:400] * window * np.exp(-2j * np.pi * k * np.arange(400) / 512)) for k in range(257)]
@@ -77,14 +80,14 @@ def test_yamnet_log_mel_of_a_tone_by_the_definition() -> None:
 
 def test_yamnet_patches_by_hand() -> None:
     columns = np.repeat(np.arange(200, dtype=np.float32)[:, None], 64, 1)
-    found = patches(columns)
+    found = patches(columns, PATCH_HOP)
     assert [(int(p[0, 0]), int(p[-1, 0])) for p in found] == [(0, 95), (48, 143), (96, 191)]
 
 
 @pytest.mark.parametrize("samples", [1, 399, 15_600, 15_601, 80_000])
 def test_yamnet_frames_of_any_length(shared: Path, samples: int) -> None:
     expert = Yamnet(kind="yamnet", weights=str(shared / YAMNET_FILE))
-    frames = expert.load()([np.full(samples, 0.1, np.float32)])[0]
+    frames = expert.load(CPU)([np.full(samples, 0.1, np.float32)])[0]
     assert frames.shape == (max(1, 1 + ((samples - 400) // 160 + 1 - 96) // 48), 1024)
     assert np.isfinite(frames).all()
 
@@ -95,16 +98,16 @@ def test_missing_and_wrong_yamnet_files(tmp_path: Path) -> None:
         missing.key()
     (tmp_path / "text.npz").write_text("no weights")
     with pytest.raises(KitError, match="is not the 31 layers"):
-        load_network(tmp_path / "text.npz")
+        load_network(tmp_path / "text.npz", CPU)
     (tmp_path / "cut.npz").write_bytes(b"PK\x03\x04 cut")
     np.savez(tmp_path / "few.npz", **{"03_w": np.zeros(3)})
     for name in ("cut", "few"):
         with pytest.raises(KitError, match="is not the 31 layers"):
-            load_network(tmp_path / f"{name}.npz")
+            load_network(tmp_path / f"{name}.npz", CPU)
     every = {f"{layer:02d}_{part}": np.zeros(3) for layer in range(3, 31) for part in "wb"}
     np.savez(tmp_path / "other.npz", **every | {"03_w": np.zeros(3), "30_w": np.zeros(3)})
     with pytest.raises(KitError, match="other shapes"):
-        load_network(tmp_path / "other.npz")
+        load_network(tmp_path / "other.npz", CPU)
 
 
 # log-mel
@@ -112,7 +115,7 @@ def test_missing_and_wrong_yamnet_files(tmp_path: Path) -> None:
 
 def test_logmel_of_a_tone_peaks_in_its_band_and_of_silence_is_the_floor() -> None:
     t = np.arange(16_000) / 16_000
-    frames = LOGMEL.load()([np.sin(2 * np.pi * 2000 * t).astype(np.float32), np.zeros(16_000, np.float32)])
+    frames = LOGMEL.load(CPU)([np.sin(2 * np.pi * 2000 * t).astype(np.float32), np.zeros(16_000, np.float32)])
     centres = 700 * (10 ** (np.linspace(0, 2595 * np.log10(1 + 8000 / 700), 34)[1:-1] / 2595) - 1)
     bands = frames[0].reshape(-1, 32)
     assert np.abs(centres[bands[10].argmax()] - 2000) < 150
@@ -121,16 +124,16 @@ def test_logmel_of_a_tone_peaks_in_its_band_and_of_silence_is_the_floor() -> Non
 
 @pytest.mark.parametrize("samples", [1, 100, 640, 16_000])
 def test_logmel_counts_frames(samples: int) -> None:
-    frames = LOGMEL.load()([np.full(samples, 0.1, np.float32)])[0]
+    frames = LOGMEL.load(CPU)([np.full(samples, 0.1, np.float32)])[0]
     columns = 1 + max(samples, 1024) // 320
     assert frames.shape == (-(-columns // 4), 128)
 
 
 def test_a_clips_frames_do_not_depend_on_its_neighbours() -> None:
     waves = [tiny.tone(p, 0.5 + p / 3, p) for p in range(4)]
-    together = LOGMEL.load()(waves)
+    together = LOGMEL.load(CPU)(waves)
     for wave, frames in zip(waves, together, strict=True):
-        assert np.array_equal(LOGMEL.load()([wave])[0], frames)
+        assert np.array_equal(LOGMEL.load(CPU)([wave])[0], frames)
 
 
 def test_the_key_follows_every_setting_but_not_the_place_of_the_weights(shared: Path, tmp_path: Path) -> None:
@@ -267,7 +270,7 @@ def test_any_rate_and_channel_count_goes_in(tmp_path: Path, rate: int, channels:
     wave = np.repeat(np.sin(2 * np.pi * 1000 * t)[:, None] * 0.3, channels, 1)
     soundfile.write(clip.path, wave, rate)
     features = build_features([clip], {"logmel": LOGMEL}, tmp_path / "banks", quiet=True)
-    reference = LOGMEL.load()([(np.sin(2 * np.pi * 1000 * np.arange(16_000) / 16_000) * 0.3).astype(np.float32)])[0]
+    reference = LOGMEL.load(CPU)([(np.sin(2 * np.pi * 1000 * np.arange(16_000) / 16_000) * 0.3).astype(np.float32)])[0]
     found = features.frames("logmel", clip.id).astype(np.float32)
     assert found.shape == reference.shape
     assert (found[2:-2].reshape(-1, 32).argmax(1) == reference[2:-2].reshape(-1, 32).argmax(1)).all()
@@ -299,10 +302,87 @@ def test_what_another_process_stored_meanwhile_is_not_computed(tmp_path: Path, m
 
     computed: list[int] = []
     monkeypatch.setattr(Bank, "add", add_after_another)
-    monkeypatch.setattr(LogMel, "load", lambda self: lambda waves: computed.append(1) or [np.zeros((1, 128))])
+    monkeypatch.setattr(LogMel, "load", lambda self, device: lambda waves: computed.append(1) or [np.zeros((1, 128))])
     features = build_features(clips, {"logmel": LOGMEL}, tmp_path / "banks", quiet=True)
     assert computed == []
     assert all(len(features.frames("logmel", clip.id)) for clip in clips)
+
+
+def recorded_calls(monkeypatch: pytest.MonkeyPatch) -> list[list[int]]:
+    """What an expert is asked for from now on: a list of lengths a call. Its frame is the mean of the wave."""
+    calls: list[list[int]] = []
+
+    def load(self: LogMel, device: torch.device):  # type: ignore[no-untyped-def]
+        def frames(waves: list[np.ndarray]) -> list[np.ndarray]:
+            calls.append([len(wave) for wave in waves])
+            return [np.full((1, 128), wave.mean(), np.float32) for wave in waves]
+
+        return frames
+
+    monkeypatch.setattr(LogMel, "load", load)
+    return calls
+
+
+def write_levels(folder: Path, count: int, seconds: float) -> list[Clip]:
+    """Clip n is the constant (n + 1) / 256."""
+    clips = read_manifest(tiny.make_world(folder, {"development": count}))
+    for n, clip in enumerate(clips):
+        soundfile.write(clip.path, np.full(round(seconds * 16_000), (n + 1) / 256), 16_000)
+    return clips
+
+
+def test_clips_are_computed_in_groups_and_a_broken_one_loses_no_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clips = write_levels(tmp_path / "world", 2 * GROUP_CLIPS + 3, 0.5)
+    for n in (0, GROUP_CLIPS, len(clips) - 1):
+        Path(clips[n].path).write_bytes(b"no sound %d" % n)
+    calls = recorded_calls(monkeypatch)
+    features = build_features(clips, {"logmel": LOGMEL}, tmp_path / "banks", quiet=True)
+    assert calls == [[8000] * GROUP_CLIPS] * 2
+    assert set(features.broken) == {clips[n].id for n in (0, GROUP_CLIPS, len(clips) - 1)}
+    for n, clip in enumerate(clips):
+        if clip.id not in features.broken:
+            assert features.frames("logmel", clip.id)[0, 0] == (n + 1) / 256, "frames of another clip"
+
+
+def test_a_group_of_long_clips_is_small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    clips = write_levels(tmp_path / "world", 5, 50)
+    calls = recorded_calls(monkeypatch)
+    build_features(clips, {"logmel": LOGMEL}, tmp_path / "banks", quiet=True)
+    assert calls == [[800_000] * 3, [800_000] * 2]  # two minutes are reached by the third
+
+
+def test_clips_are_decoded_ahead_but_not_far(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    clips = write_levels(tmp_path / "world", 40, 0.1)
+    decoded: list[str] = []
+    threads: set[str] = set()
+
+    def read(path: str, rate: int) -> np.ndarray:
+        decoded.append(path)
+        threads.add(threading.current_thread().name)
+        return read_audio(path, rate)
+
+    most_ahead = 0
+
+    def load(self: LogMel, device: torch.device):  # type: ignore[no-untyped-def]
+        taken = 0
+
+        def frames(waves: list[np.ndarray]) -> list[np.ndarray]:
+            nonlocal taken, most_ahead
+            taken += len(waves)
+            time.sleep(0.05)
+            most_ahead = max(most_ahead, len(decoded) - taken)
+            return [np.zeros((1, 128), np.float32) for _ in waves]
+
+        return frames
+
+    monkeypatch.setattr("system.frames.read_audio", read)
+    monkeypatch.setattr(LogMel, "load", load)
+    build_features(clips, {"logmel": LOGMEL}, tmp_path / "banks", quiet=True)
+    assert sorted(decoded) == sorted(clip.path for clip in clips)
+    assert 0 < most_ahead <= DECODED_AHEAD + DECODERS
+    assert threading.current_thread().name not in threads
 
 
 def test_content_keys_are_remembered_and_a_damaged_store_is_named(tmp_path: Path) -> None:
@@ -318,19 +398,23 @@ def test_content_keys_are_remembered_and_a_damaged_store_is_named(tmp_path: Path
         ContentKeys(tmp_path / "banks")
 
 
+def _digest(wave: np.ndarray) -> str:
+    return hashlib.sha256(wave.tobytes()).hexdigest()
+
+
 def _build_slowly(clips: list[Clip], banks: Path) -> None:
     original = LogMel.load
 
-    def slow(self: LogMel):  # type: ignore[no-untyped-def]
-        frames = original(self)
+    def slow(self: LogMel, device: torch.device):  # type: ignore[no-untyped-def]
+        frames = original(self, device)
 
-        def one_by_one(waves: list[np.ndarray]) -> list[np.ndarray]:
+        def told(waves: list[np.ndarray]) -> list[np.ndarray]:
             with (banks / "computed").open("a") as file:
-                file.write("x\n")
-            time.sleep(0.01)
+                file.writelines(f"{_digest(wave)}\n" for wave in waves)
+            time.sleep(0.02 * len(waves))
             return frames(waves)
 
-        return one_by_one
+        return told
 
     LogMel.load = slow  # type: ignore[method-assign]
     build_features(clips, {"logmel": LOGMEL}, banks, quiet=True)
@@ -338,34 +422,40 @@ def _build_slowly(clips: list[Clip], banks: Path) -> None:
 
 @pytest.mark.slow
 def test_a_killed_build_computes_no_finished_clip_again(tmp_path: Path) -> None:
-    clips = read_manifest(tiny.make_world(tmp_path / "world", {"development": 120}))
+    clips = read_manifest(tiny.make_world(tmp_path / "world", {"development": 200}))
+    waves = {content_key(clip.path): _digest(read_audio(clip.path, LOGMEL.rate)) for clip in clips}
     banks = tmp_path / "banks"
     banks.mkdir()
     context = multiprocessing.get_context("spawn")
     random = np.random.default_rng(5)
-    bank = None
-    finished_before = 0
+    finished: set[str] = set()  # waves whose frames were stored when a process was killed
+    told = 0  # lines of `computed` up to then
+
+    def computed_since() -> set[str]:
+        return set((banks / "computed").read_text().splitlines()[told:])
+
     for _ in range(5):
         process = context.Process(target=_build_slowly, args=(clips, banks))
         process.start()
         while not list(banks.glob("logmel-*/index.jsonl")):
             time.sleep(0.01)
         index = next(banks.glob("logmel-*/index.jsonl"))
-        while len(index.read_bytes().splitlines()) <= finished_before and process.is_alive():
+        while len(index.read_bytes().splitlines()) <= len(finished) and process.is_alive():
             time.sleep(0.005)
         time.sleep(float(random.uniform(0, 0.25)))
         os.kill(process.pid, signal.SIGKILL)  # type: ignore[arg-type]
         process.join()
         bank = open_bank(index.parent, 128, "float16", LOGMEL.identity())
-        assert len(bank) > finished_before
-        finished_before = len(bank)
-    assert finished_before < 120, "killed too late to show anything"
+        assert len(bank) > len(finished)
+        assert not computed_since() & finished
+        finished = {waves[key] for key in bank.rows}
+        told = len((banks / "computed").read_text().splitlines())
+    assert len(finished) < 200, "killed too late to show anything"
     process = context.Process(target=_build_slowly, args=(clips, banks))
     process.start()
     process.join()
     assert process.exitcode == 0
-    # Each of the five kills may lose the one clip that was under way, nothing that was finished.
-    assert len((banks / "computed").read_text().splitlines()) <= 120 + 5
+    assert computed_since() == set(waves.values()) - finished
     killed = build_features(clips, {"logmel": LOGMEL}, banks, quiet=True)
     whole = build_features(clips, {"logmel": LOGMEL}, tmp_path / "other", quiet=True)
     for clip in clips:
@@ -376,7 +466,7 @@ def test_a_killed_build_computes_no_finished_clip_again(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_ten_minutes_of_audio(tmp_path: Path, shared: Path) -> None:
     wave = np.random.default_rng(0).normal(0, 0.05, 600 * 16_000).astype(np.float32)
-    assert LOGMEL.load()([wave])[0].shape == (7501, 128)
-    frames = Yamnet(kind="yamnet", weights=str(shared / YAMNET_FILE)).load()([wave])[0]
+    assert LOGMEL.load(CPU)([wave])[0].shape == (7501, 128)
+    frames = Yamnet(kind="yamnet", weights=str(shared / YAMNET_FILE)).load(CPU)([wave])[0]
     assert frames.shape[0] == 1 + ((600 * 16_000 - 400) // 160 + 1 - 96) // 48
     assert np.isfinite(frames).all()

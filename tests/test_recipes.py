@@ -56,10 +56,11 @@ stages:
     train: {data: [train, test], mix: equal}
     unit: clip
     batch_size: 9.5
+    gradient_cache: null
     epochs: yes
     steps_per_epoch: 16
     losses:
-      - {kind: ranking, weight: 1, margin: 0.2}
+      - {kind: ranking, weight: 1, margin: 0.2, relax: none}
       - {kind: matching, wieght: 3}
     optimizer: {kind: adamw, lr: -1e-4, weight_decay: 0.01}
     schedule: {kind: constant, warmup_steps: 0}
@@ -67,7 +68,7 @@ stages:
     precision: float32
     monitor: {data: [test], metrics: [loss, mAP@7], keep: 3}
 rank:
-  evaluation: {data: tset, stage: pretrain, checkpoint: m1, edition: 1999, ranked_csv: true}
+  evaluation: {kind: checkpoint, data: tset, stage: pretrain, checkpoint: m1, edition: 1999, ranked_csv: true}
 """
 PLANTED = [  # line, key, words
     (1, "name", "pattern"),
@@ -79,15 +80,15 @@ PLANTED = [  # line, key, words
     (24, "stages.pretrain.train.data.1", "is a test split (evaluation); train on another split"),
     (22, "stages.pretrain.captions_per_clip", "missing"),
     (26, "stages.pretrain.batch_size", "valid integer"),
-    (27, "stages.pretrain.epochs", "valid integer, not 'yes'"),
-    (31, "stages.pretrain.losses.1.weight", "missing"),
-    (31, "stages.pretrain.losses.1.wieght", "did you mean weight?"),
-    (32, "stages.pretrain.optimizer.lr", "greater than 0, not -0.0001"),
-    (36, "stages.pretrain.monitor.data.0", "`test_split: acknowledged`"),
-    (36, "stages.pretrain.monitor.metrics.1", "'mAP@7'"),
-    (38, "rank.evaluation.data", "no data source 'tset'"),
-    (38, "rank.evaluation.checkpoint", "does not monitor 'm1'"),
-    (38, "rank.evaluation.edition", "no edition 1999"),
+    (28, "stages.pretrain.epochs", "valid integer, not 'yes'"),
+    (32, "stages.pretrain.losses.1.weight", "missing"),
+    (32, "stages.pretrain.losses.1.wieght", "did you mean weight?"),
+    (33, "stages.pretrain.optimizer.lr", "greater than 0, not -0.0001"),
+    (37, "stages.pretrain.monitor.data.0", "`test_split: acknowledged`"),
+    (37, "stages.pretrain.monitor.metrics.1", "'mAP@7'"),
+    (39, "rank.evaluation.data", "no data source 'tset'"),
+    (39, "rank.evaluation.checkpoint", "does not monitor 'm1'"),
+    (39, "rank.evaluation.edition", "no edition 1999"),
 ]
 
 
@@ -250,7 +251,7 @@ def test_check_fails_on_data_that_do_not_fit(tmp_path: Path, capsys: pytest.Capt
 def test_planned_parameters_are_the_models(tmp_path: Path) -> None:
     import torch
 
-    from system.check import head_parameters, text_parameters
+    from system.estimates import head_parameters, text_parameters
     from system.models import build_model
 
     recipe = load(tmp_path, valid(tmp_path)).recipe
@@ -265,7 +266,7 @@ def test_planned_parameters_are_the_models(tmp_path: Path) -> None:
 
 
 def test_the_papers_head_has_the_papers_size() -> None:
-    from system.check import encoder_parameters
+    from system.estimates import encoder_parameters
 
     # 2 x 256, ff 512, 1,024 positions: BART's encoder without the linear layers around it.
     assert encoder_parameters(width=256, layers=2, ff=512, positions=1024) == 1_317_376

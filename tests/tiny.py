@@ -10,6 +10,7 @@ import yaml
 from data_tools.manifest import Clip, write_manifest
 
 RATE = 16_000
+SIZES = {"development": 48, "validation": 16, "evaluation": 24}
 PITCHES = ["deep", "low", "middling", "raised", "high", "shrill", "piercing", "whistling"]
 
 
@@ -61,9 +62,10 @@ def stage(**changes: Any) -> dict[str, Any]:
         "unit": "clip",
         "captions_per_clip": 2,
         "batch_size": 8,
+        "gradient_cache": None,
         "epochs": 2,
         "steps_per_epoch": 3,
-        "losses": [{"kind": "ranking", "weight": 1, "margin": 0.2}, {"kind": "matching", "weight": 3}],
+        "losses": [{"kind": "ranking", "weight": 1, "margin": 0.2, "relax": "none"}, {"kind": "matching", "weight": 3}],
         "optimizer": {"kind": "adamw", "lr": 0.001, "weight_decay": 0.01},
         "schedule": {"kind": "cosine", "warmup_steps": 1},
         "clip_gradient": 1.0,
@@ -115,6 +117,7 @@ def recipe(manifest: Path, folder: Path, **stages: dict[str, Any]) -> dict[str, 
         "stages": stages,
         "rank": {
             "evaluation": {
+                "kind": "checkpoint",
                 "data": "evaluation",
                 "stage": list(stages)[-1],
                 "checkpoint": "mAP@10",
@@ -128,3 +131,11 @@ def recipe(manifest: Path, folder: Path, **stages: dict[str, Any]) -> dict[str, 
 def write_recipe(path: Path, content: dict[str, Any]) -> Path:
     path.write_text(yaml.safe_dump(content, sort_keys=False), encoding="utf-8")
     return path
+
+
+def two_stages(**changes: Any) -> dict[str, dict[str, Any]]:
+    start = {"kind": "stage", "stage": "pretrain", "checkpoint": "loss"}
+    return {
+        "pretrain": stage(epochs=3, captions_per_clip=1, **changes),
+        "finetune": stage(epochs=3, start_from=start, **changes),
+    }

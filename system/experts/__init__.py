@@ -5,6 +5,10 @@ from typing import Annotated
 from pydantic import Field
 
 from system.experts.logmel import LogMel
+from system.experts.openl3 import OpenL3
+from system.experts.panns import PannsCnn14
+from system.experts.vggish import Vggish
+from system.experts.vggsound import VggSound
 from system.experts.yamnet import Yamnet
 
-Expert = Annotated[LogMel | Yamnet, Field(discriminator="kind")]
+Expert = Annotated[LogMel | Yamnet | OpenL3 | PannsCnn14 | VggSound | Vggish, Field(discriminator="kind")]

@@ -6,11 +6,15 @@ import json
 from abc import abstractmethod
 from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from system.errors import KitError
 from system.strict import Strict
+
+if TYPE_CHECKING:
+    import torch
 
 
 def file_sha256(path: Path) -> str:
@@ -31,8 +35,8 @@ Frames = Callable[[list[np.ndarray]], list[np.ndarray]]
 class ExpertSettings(Strict):
     """Settings of one frozen audio model, as a recipe gives them.
 
-    A subclass names its `kind`, its facts (`rate` in Hz, `dim`, `frames_per_second`), where its weights are, and
-    `load`, which alone imports torch. Any change of what `load` computes must raise `version`."""
+    A subclass names its `kind`, its facts (`rate` in Hz, `dim`, `frames_per_second`, `cost`, `parameters`), where its
+    weights are, and `load`, which alone imports torch. Any change of what `load` computes must raise `version`."""
 
     kind: str
 
@@ -56,19 +60,34 @@ class ExpertSettings(Strict):
     def frames_per_second(self) -> float:
         """Frames a second of audio, for plans and estimates."""
 
+    @property
+    def cost(self) -> float:
+        """Seconds that two CPU cores take for a second of audio, as measured, for plans and estimates."""
+        return 0.0
+
+    @property
+    def parameters(self) -> int:
+        """Frozen parameters, as the model's authors count them."""
+        return 0
+
     def weight_files(self) -> dict[str, Path]:
         """The checkpoint files, by the setting that names each; none for an expert without weights."""
         return {}
 
+    def published(self) -> dict[str, str]:
+        """The address where each checkpoint file is published, by the setting that names it."""
+        return {}
+
     def weight_source(self) -> str:
-        """Where the checkpoints are published, for the message that says one is missing."""
-        return ""
+        """Where the checkpoints come from, for the message that says one is missing."""
+        return f"published at {' and '.join(self.published().values())}"
 
     @abstractmethod
-    def load(self) -> Frames:
-        """Return a function: waves, each (N,) float32 mono at `rate` -> frames, each (T, D) float32, T >= 1.
+    def load(self, device: "torch.device") -> Frames:
+        """Return a function: waves, each (N,) float32 mono at `rate`, N >= 1 -> frames, each (T, D) float32, T >= 1.
 
-        The frames of a wave never depend on the other waves of the call.
+        It computes on `device`. The frames of a wave are the same, to float rounding, whatever the other waves of the
+        call, and the same to the bit when the same call is made again.
         """
 
     def checksums(self) -> dict[str, str]:

@@ -1,11 +1,14 @@
 """Log-mel energies as an expert: no weights, so that everything runs where no checkpoint can be had."""
 
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 from pydantic import Field
 
 from system.experts.base import ExpertSettings, Frames
+
+if TYPE_CHECKING:
+    import torch
 
 
 class LogMel(ExpertSettings):
@@ -35,27 +38,28 @@ class LogMel(ExpertSettings):
     def frames_per_second(self) -> float:
         return 1.0 / (self.hop_seconds * self.stack)
 
-    def load(self) -> Frames:
+    @property
+    def cost(self) -> float:
+        return 0.0006
+
+    def load(self, device: "torch.device") -> Frames:
         import torch
         from torchaudio.functional import melscale_fbanks
 
         window = round(self.window_seconds * self.sample_rate)
         hop = round(self.hop_seconds * self.sample_rate)
         size = 1 << (window - 1).bit_length()
-        hann = torch.hann_window(window)
-        basis = melscale_fbanks(size // 2 + 1, 0.0, self.sample_rate / 2, self.bands, self.sample_rate)
+        hann = torch.hann_window(window).to(device)
+        basis = melscale_fbanks(size // 2 + 1, 0.0, self.sample_rate / 2, self.bands, self.sample_rate).to(device)
 
         def frames(wave: np.ndarray) -> np.ndarray:
             # Reflect padding needs more samples than it adds; silence fills what a very short clip lacks.
-            filled = np.pad(wave, (0, max(0, size - len(wave))))
-            power = (
-                torch.stft(torch.from_numpy(filled), size, hop, window, hann, pad_mode="reflect", return_complex=True)
-                .abs()
-                .square()
-            )
+            filled = torch.from_numpy(np.pad(wave, (0, max(0, size - len(wave))))).to(device)
+            spectrum = torch.stft(filled, size, hop, window, hann, pad_mode="reflect", return_complex=True)
+            power = spectrum.abs().square()
             columns = ((power.T @ basis + 1e-5).log() + 6.0) / 4.0
             short = -len(columns) % self.stack
             columns = torch.cat([columns, columns[-1:].expand(short, -1)])
-            return columns.reshape(-1, self.dim).numpy()
+            return columns.reshape(-1, self.dim).cpu().numpy()
 
         return lambda waves: [frames(wave) for wave in waves]

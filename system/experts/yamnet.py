@@ -3,55 +3,27 @@
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 from zipfile import BadZipFile
 
 import numpy as np
 
 from system.errors import KitError
+from system.experts.audioset import PATCH_SAMPLES, RATE, log_mel, patches
 from system.experts.base import ExpertSettings, Frames
+
+if TYPE_CHECKING:
+    import torch
 
 Network = Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]
 
-RATE = 16_000
-PATCH = 96  # log-mel columns in a patch (0.96 s)
-PATCH_HOP = 48
-PATCH_SAMPLES = 15_600  # the least that fills one patch: 95 hops of 160 and a window of 400
+PATCH_HOP = 48  # log-mel columns from a patch to the next
+OFFSET = 0.001  # added to the mel magnitude before the logarithm
+BATCH = 64  # patches
+LAYERS = 31  # of the tflite; the first three are its front-end
+SHAPES = {"03_w": (32, 3, 3, 1), "30_w": (521, 1024)}  # of the first and the last layer that the network has
 # Stride of layer 1 and of the thirteen depthwise layers after it.
 STRIDES = (2, 1, 2, 1, 2, 1, 2, 1, 1, 1, 1, 1, 2, 1)
-
-
-def mel_basis() -> np.ndarray:
-    """(257, 64) float32 triangles, linear in HTK mel between 125 and 7,500 Hz, no area norm, DC row zero.
-
-    Source: the AudioSet front-end (VGGish `mel_features.py`). torchaudio's and librosa's HTK triangles are linear in
-    Hz."""
-
-    def mel(hertz: np.ndarray) -> np.ndarray:
-        return 1127.0 * np.log1p(hertz / 700.0)
-
-    bins = mel(np.linspace(0.0, RATE / 2, 257))[:, None]
-    edges = np.linspace(mel(np.array(125.0)), mel(np.array(7500.0)), 66)
-    low, centre, high = edges[:-2], edges[1:-1], edges[2:]
-    basis = np.maximum(0.0, np.minimum((bins - low) / (centre - low), (high - bins) / (high - centre)))
-    basis[0] = 0.0
-    return basis.astype(np.float32)
-
-
-def log_mel(wave: np.ndarray, basis: np.ndarray) -> np.ndarray:
-    """(N,) float32 at 16 kHz, N >= 400 -> (T, 64) float32, ln(mel magnitude + 0.001), 100 columns a second.
-
-    Periodic Hann 400, hop 160, no centring, magnitude of a 512-point FFT (zeros at the end), incomplete windows
-    dropped."""
-    windows = np.lib.stride_tricks.sliding_window_view(wave, 400)[::160]
-    hann = (0.5 - 0.5 * np.cos(2 * np.pi * np.arange(400) / 400)).astype(np.float32)
-    magnitude = np.abs(np.fft.rfft(windows * hann, 512)).astype(np.float32)
-    return np.log(magnitude @ basis + 0.001, dtype=np.float32)
-
-
-def patches(columns: np.ndarray) -> np.ndarray:
-    """(T, 64) -> (P, 96, 64): a patch every 48 columns, what is left over at the end dropped; P >= 1 needs T >= 96."""
-    return np.lib.stride_tricks.sliding_window_view(columns, PATCH, axis=0)[::PATCH_HOP].transpose(0, 2, 1)
 
 
 class Yamnet(ExpertSettings):
@@ -80,30 +52,40 @@ class Yamnet(ExpertSettings):
     def weight_files(self) -> dict[str, Path]:
         return {"weights": Path(self.weights)}
 
+    @property
+    def cost(self) -> float:
+        return 0.005
+
+    @property
+    def parameters(self) -> int:
+        return 3_729_481  # of the 28 layers after the front-end, batch norm folded
+
     def weight_source(self) -> str:
-        return "it is made from the layers of Google's public yamnet.tflite (AudioSet YAMNet, Apache-2.0)"
+        return "make it of Google's public yamnet.tflite (AudioSet YAMNet, Apache-2.0) with python -m system convert"
 
-    def load(self) -> Frames:
-        network = load_network(Path(self.weights))
-        basis = mel_basis()
+    def load(self, device: "torch.device") -> Frames:
+        from system.experts.network import by_rows
 
-        def frames(wave: np.ndarray) -> np.ndarray:
+        network = load_network(Path(self.weights), device)
+
+        def parts(wave: np.ndarray) -> np.ndarray:
             filled = np.pad(wave, (0, max(0, PATCH_SAMPLES - len(wave))))
-            parts = patches(log_mel(filled, basis))
-            return np.concatenate([network(parts[i : i + 64])[0] for i in range(0, len(parts), 64)])
+            return patches(log_mel(filled, OFFSET), PATCH_HOP)
 
-        return lambda waves: [frames(wave) for wave in waves]
+        return lambda waves: by_rows([parts(wave) for wave in waves], BATCH, lambda rows: network(rows)[0])
 
 
-def load_network(path: Path) -> Network:
+def load_network(path: Path, device: "torch.device") -> Network:
     """Return a function: patches (P, 96, 64) -> embeddings (P, 1024) and class scores (P, 521), both float32 arrays."""
     import torch
     import torch.nn.functional as F
 
+    from system.experts.network import exact
+
     try:
         with path.open("rb") as opened, np.load(opened, allow_pickle=False) as file:
             names = [f"{layer:02d}_{part}" for layer in range(3, 31) for part in "wb"]
-            stored = {name: torch.from_numpy(file[name]) for name in names}
+            stored = {name: torch.from_numpy(file[name]).to(device) for name in names}
         if stored["03_w"].shape != (32, 3, 3, 1) or stored["30_w"].shape != (521, 1024):
             raise ValueError("layers of other shapes")
     except (OSError, ValueError, KeyError, BadZipFile) as error:
@@ -125,15 +107,15 @@ def load_network(path: Path) -> Network:
             pads += [total // 2, total - total // 2]
         return F.relu(F.conv2d(F.pad(x, pads), weight, bias, stride, groups=x.shape[1] if depthwise else 1))
 
-    @torch.inference_mode()
+    @exact()
     def network(parts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        x = torch.from_numpy(np.array(parts, np.float32))[:, None]
+        x = torch.from_numpy(np.array(parts, np.float32))[:, None].to(device)
         x = conv(x, 3, STRIDES[0], False)
         for i, stride in enumerate(STRIDES[1:]):
             x = conv(x, 4 + 2 * i, stride, True)
             x = conv(x, 5 + 2 * i, 1, False)
         embedding = x.mean((2, 3))
         scores = torch.sigmoid(F.linear(embedding, layers["30_w"], layers["30_b"]))
-        return embedding.numpy(), scores.numpy()
+        return embedding.cpu().numpy(), scores.cpu().numpy()
 
     return network

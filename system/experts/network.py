@@ -1,0 +1,79 @@
+"""Running frozen networks: exact arithmetic, the memory layout that is fast, and batches that do not show.
+
+Imports torch: experts import this inside `load`."""
+
+import itertools
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+
+import numpy as np
+import torch
+from torch import nn
+
+Network = Callable[[torch.Tensor], torch.Tensor]
+
+
+@contextmanager
+def exact() -> Iterator[None]:
+    """No gradients, no TF32, and only algorithms that give the same bits again."""
+    precision = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("highest")
+    try:
+        with torch.inference_mode(), torch.backends.cudnn.flags(enabled=True, deterministic=True, allow_tf32=False):
+            yield
+    finally:
+        torch.set_float32_matmul_precision(precision)
+
+
+def placed(network: nn.Module, device: torch.device) -> Network:
+    """The network on a device, as a function of dense tensors that lie there.
+
+    On a CPU weights and activations keep oneDNN's blocked layout from the first layer to the last, 1.1 to 1.3 times
+    the speed of channels_last; elsewhere they are channels_last."""
+    network = network.eval().requires_grad_(False)
+    if device.type == "cpu" and torch.backends.mkldnn.is_available():
+        for module in network.modules():
+            for name, parameter in list(module.named_parameters(recurse=False)):
+                setattr(module, name, nn.Parameter(parameter.to_mkldnn(), requires_grad=False))
+        return lambda x: network(x.to_mkldnn()).to_dense()
+    network = network.to(device, memory_format=torch.channels_last)  # type: ignore[call-overload]
+    return lambda x: network(x.contiguous(memory_format=torch.channels_last) if x.ndim == 4 else x)
+
+
+def by_rows(series: Sequence[np.ndarray], size: int, compute: Callable[[np.ndarray], np.ndarray]) -> list[np.ndarray]:
+    """`compute` over the rows of several series, `size` rows at a time whichever series they are of.
+
+    series: arrays (n, ...) with n >= 1, views included: rows are copied a batch at a time. Returns an array a series.
+    """
+    rows = itertools.chain.from_iterable(series)
+    results = []
+    while batch := list(itertools.islice(rows, size)):
+        results.append(compute(np.stack(batch)))
+    return np.split(np.concatenate(results), np.cumsum([len(one) for one in series])[:-1])
+
+
+def of_one_length(lengths: Sequence[int], most: int) -> Iterator[list[int]]:
+    """Places of equal lengths, in groups that add up to at most `most` (or of one place); every place once."""
+    places = sorted(range(len(lengths)), key=lambda place: lengths[place])
+    for length, same in itertools.groupby(places, key=lambda place: lengths[place]):
+        while group := list(itertools.islice(same, max(1, most // length))):
+            yield group
+
+
+def in_pieces(network: Network, x: torch.Tensor, axis: int, stride: int, halo: int, most: int) -> torch.Tensor:
+    """network(x), computed in pieces along an axis so that memory does not grow with it.
+
+    network: of local operations that together bring `stride` places of the axis to one, and see `halo` outputs to
+    either side at most. most: outputs of a piece; `halo` more are computed on either side and dropped, so the result
+    is that of the whole, to float rounding.
+    """
+    size = x.shape[axis]
+    results = []
+    for first in range(0, max(1, size // stride), most):
+        begin = max(0, first - halo)
+        is_last = first + most >= size // stride
+        end = size if is_last else min(size, (first + most + halo) * stride)
+        part = network(x.narrow(axis, begin * stride, end - begin * stride))
+        kept = part.shape[axis] - (first - begin) if is_last else most
+        results.append(part.narrow(axis, first - begin, kept))
+    return torch.cat(results, axis)

@@ -1,0 +1,135 @@
+"""OpenL3 (mel256, environmental sounds, 512-d), the PyTorch port: a frame of one second of sound every half second."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+import numpy as np
+
+from system.experts.base import ExpertSettings, Frames
+
+if TYPE_CHECKING:
+    import torch
+    from torch import nn
+
+    from system.experts.weights import Weights
+
+RATE = 48_000  # Hz; also the samples of a frame
+HOP = 24_000  # samples from a frame to the next, and of silence before the first
+FFT = 2048
+FFT_HOP = 242
+PAD = 982  # zeros on either side of a frame, for 199 columns
+BANDS = 256
+EPS = 1e-3  # of every batch norm, as in Keras
+CHANNELS = (64, 64, 128, 128, 256, 256, 512)
+BATCH = 8  # frames
+
+
+class OpenL3(ExpertSettings):
+    """Frames (T, 512), T = 1 + ceil((N - 24,000) / 24,000) for N samples at 48 kHz, 1 for less than half a second.
+
+    Frame t is centred at t / 2 s: half a second of silence goes before the first, and silence fills the last. Each is
+    levelled by its own maximum, so loudness does not show, and pure silence looks like a full spectrum. The embedding
+    is the last convolution, without batch norm or ReLU, and the maximum over its 32 x 24 map.
+
+    Source: torchopenl3 1.0.1, `PytorchOpenl3('env', 'mel256', 512)` with hop 0.5 s and `center`. The mel basis and the
+    window are those of the checkpoint (`speclayer.*`), whatever a mel library makes of the same settings today.
+    Deviations: FFT for DFT by convolution and batch norms folded into convolutions (5e-6 of the largest value);
+    resampling by soxr HQ, not resampy (0.011 on a test wave of peak 0.54, 44.1 to 48 kHz).
+    """
+
+    kind: Literal["openl3"]
+    weights: str
+
+    @property
+    def rate(self) -> int:
+        return RATE
+
+    @property
+    def dim(self) -> int:
+        return CHANNELS[-1]
+
+    @property
+    def frames_per_second(self) -> float:
+        return RATE / HOP
+
+    @property
+    def cost(self) -> float:
+        return 0.25
+
+    @property
+    def parameters(self) -> int:
+        return 4_687_042  # without the front-end's frozen kernels, as the paper counts
+
+    def weight_files(self) -> dict[str, Path]:
+        return {"weights": Path(self.weights)}
+
+    def published(self) -> dict[str, str]:
+        repository = "https://github.com/torchopenl3/torchopenl3-models/raw/master"
+        return {"weights": f"{repository}/torchopenl3_mel256_env_512.pth.tar"}
+
+    def load(self, device: "torch.device") -> Frames:
+        import torch
+
+        from system.experts.network import by_rows, exact, placed
+        from system.experts.weights import read_weights
+
+        weights = read_weights(Path(self.weights))
+        window, basis = (part.to(device) for part in front_end(weights))
+        scale, shift = (part.to(device) for part in input_norm(weights))
+        network = placed(convolutions(weights), device)
+
+        @exact()
+        def embeddings(parts: np.ndarray) -> np.ndarray:
+            columns = log_mel(torch.from_numpy(parts).to(device), window, basis)
+            return network((columns * scale + shift)[:, None]).amax((2, 3)).cpu().numpy()
+
+        return lambda waves: by_rows([seconds(wave) for wave in waves], BATCH, embeddings)
+
+
+def seconds(wave: np.ndarray) -> np.ndarray:
+    """(N,) -> (T, 48000): a view of overlapping seconds, half a second of zeros before and zeros to fill the last."""
+    count = 1 + max(0, -(-(len(wave) - HOP) // HOP))
+    padded = np.pad(wave, (HOP, (count + 1) * HOP - HOP - len(wave)))
+    return np.lib.stride_tricks.sliding_window_view(padded, RATE)[::HOP]
+
+
+def front_end(weights: "Weights") -> "tuple[torch.Tensor, torch.Tensor]":
+    """Window (2048,), which is the cosine kernel of frequency 0, and mel basis (256, 1025), both of the checkpoint."""
+    bins = FFT // 2 + 1
+    window = weights.take("speclayer.dft_real_kernels", bins, 1, FFT)[0, 0].clone()
+    return window, weights.take("speclayer.mel_basis", BANDS, bins)
+
+
+def log_mel(parts: "torch.Tensor", window: "torch.Tensor", basis: "torch.Tensor") -> "torch.Tensor":
+    """(P, 48000) -> (P, 256, 199) in [-80, 0]: 10 log10 (not 20) of the mel amplitude, less its maximum."""
+    import torch
+
+    padded = torch.nn.functional.pad(parts, (PAD, PAD))
+    spectrum = torch.stft(padded, FFT, FFT_HOP, window=window, center=False, return_complex=True)
+    amplitude = (basis @ torch.view_as_real(spectrum).square().sum(-1)).sqrt()
+    level = 10.0 * amplitude.clamp_min(1e-10).log10()
+    return (level - level.amax((1, 2), keepdim=True)).clamp_min(-80.0)
+
+
+def input_norm(weights: "Weights") -> "tuple[torch.Tensor, torch.Tensor]":
+    """Scale and shift of the first batch norm. Zeros are padded behind it, so no convolution can take it in."""
+    norm = weights.batch_norm("batch_normalization_1", 1, EPS)
+    assert norm.running_mean is not None
+    assert norm.running_var is not None
+    scale = norm.weight / (norm.running_var + EPS).sqrt()
+    return scale, norm.bias - norm.running_mean * scale
+
+
+def convolutions(weights: "Weights") -> "nn.Sequential":
+    """(P, 1, 256, 199) -> (P, 512, 32, 24). Pooling before the ReLU gives the same on a quarter of the values."""
+    from torch import nn
+
+    layers: list[nn.Module] = []
+    inputs = 1
+    for i, outputs in enumerate(CHANNELS, start=1):
+        layer = weights.convolution(f"conv2d_{i}", inputs, outputs, bias=True)
+        layers.append(weights.folded(layer, f"batch_normalization_{i + 1}", EPS))
+        layers += [nn.MaxPool2d(2)] if i in (2, 4, 6) else []
+        layers.append(nn.ReLU(inplace=True))
+        inputs = outputs
+    return nn.Sequential(*layers, weights.convolution("audio_embedding_layer", inputs, CHANNELS[-1], bias=True))

@@ -1,0 +1,130 @@
+"""PANNs Cnn14 at 16 kHz: 2,048-d frames, 3.1 a second, before its pooling over time."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+import numpy as np
+
+from system.experts.base import ExpertSettings, Frames
+
+if TYPE_CHECKING:
+    import torch
+    from torch import nn
+
+    from system.experts.weights import Weights
+
+RATE = 16_000  # Hz
+FFT = 512
+FFT_HOP = 160
+BANDS = 64
+EPS = 1e-5
+CHANNELS = (64, 128, 256, 512, 1024, 2048)
+STRIDE = 32  # columns in a frame
+SHORTEST = (STRIDE - 1) * FFT_HOP  # samples that make the 32 columns of one frame, 0.31 s
+BATCH = 60 * RATE  # samples of clips that are computed together
+# Outputs that one output sees to either side: 2 x (1 + 2 + ... + 32) = 126 columns.
+REACH = 4
+PIECE = 188  # frames (60 s) computed at once of a longer clip
+
+
+class PannsCnn14(ExpertSettings):
+    """Frames (T, 2048), T = (1 + N // 160) // 32 for N samples; silence fills clips under 0.31 s (4,960 samples).
+
+    The last convolution block, averaged over frequency; no pooling over time. Log-mel: periodic Hann 512, hop 160,
+    centred, reflected at the ends, power, the checkpoint's own mel basis (64 bands, 50 to 8,000 Hz), 10 log10(max(x,
+    1e-10)) dB; silence is -100 dB.
+
+    Source: Kong et al., PANNs (2020), `Cnn14_16k` of audioset_tagging_cnn and torchlibrosa 0.1.0. Deviations: FFT for
+    DFT by convolution and batch norms folded into convolutions (2e-6 of the largest value); clips over a minute are
+    computed in overlapping pieces, which changes nothing but rounding; resampling by soxr HQ, not resampy (0.005 on a
+    test wave of peak 0.54, 44.1 to 16 kHz).
+    """
+
+    kind: Literal["panns_cnn14_16k"]
+    weights: str
+
+    @property
+    def rate(self) -> int:
+        return RATE
+
+    @property
+    def dim(self) -> int:
+        return CHANNELS[-1]
+
+    @property
+    def frames_per_second(self) -> float:
+        return RATE / (FFT_HOP * STRIDE)
+
+    @property
+    def cost(self) -> float:
+        return 0.03
+
+    @property
+    def parameters(self) -> int:
+        return 81_033_231  # with the frozen front-end (279,616) and the classifier, as the paper counts
+
+    def weight_files(self) -> dict[str, Path]:
+        return {"weights": Path(self.weights)}
+
+    def published(self) -> dict[str, str]:
+        return {"weights": "https://zenodo.org/record/3987831/files/Cnn14_16k_mAP%3D0.438.pth"}
+
+    def load(self, device: "torch.device") -> Frames:
+        import torch
+
+        from system.experts.network import exact, in_pieces, of_one_length, placed
+        from system.experts.weights import read_weights
+
+        weights = read_weights(Path(self.weights), "model")
+        basis = weights.take("logmel_extractor.melW", FFT // 2 + 1, BANDS).to(device)
+        scale, shift = (part.to(device) for part in input_norm(weights))
+        network = placed(convolutions(weights), device)
+
+        @exact()
+        def frames(waves: list[np.ndarray]) -> list[np.ndarray]:
+            filled = [np.pad(wave, (0, max(0, SHORTEST - len(wave)))) for wave in waves]
+            results: list[np.ndarray] = [np.empty(0)] * len(waves)
+            for places in of_one_length([len(wave) for wave in filled], BATCH):
+                columns = log_mel(torch.from_numpy(np.stack([filled[place] for place in places])).to(device), basis)
+                last = in_pieces(network, (columns * scale + shift)[:, None], 2, STRIDE, REACH, PIECE)
+                for place, own in zip(places, last.mean(3).transpose(1, 2).cpu(), strict=True):
+                    results[place] = own.contiguous().numpy()
+            return results
+
+        return frames
+
+
+def log_mel(waves: "torch.Tensor", basis: "torch.Tensor") -> "torch.Tensor":
+    """(B, N) -> (B, T, 64) dB, T = 1 + N // 160."""
+    import torch
+
+    window = torch.hann_window(FFT, device=waves.device)
+    spectrum = torch.stft(waves, FFT, FFT_HOP, window=window, pad_mode="reflect", return_complex=True)
+    power = torch.view_as_real(spectrum).square().sum(-1)
+    return 10.0 * (power.transpose(1, 2) @ basis).clamp_min(1e-10).log10()
+
+
+def input_norm(weights: "Weights") -> "tuple[torch.Tensor, torch.Tensor]":
+    """Scale and shift (64,) of the batch norm over mel bands. Zeros are padded behind it, so no convolution can take it
+    in."""
+    norm = weights.batch_norm("bn0", BANDS, EPS)
+    assert norm.running_mean is not None
+    assert norm.running_var is not None
+    scale = norm.weight / (norm.running_var + EPS).sqrt()
+    return scale, norm.bias - norm.running_mean * scale
+
+
+def convolutions(weights: "Weights") -> "nn.Sequential":
+    """(B, 1, T, 64) -> (B, 2048, T // 32, 2)."""
+    from torch import nn
+
+    layers: list[nn.Module] = []
+    inputs = 1
+    for block, outputs in enumerate(CHANNELS, start=1):
+        for part in (1, 2):
+            key = f"conv_block{block}"
+            layer = weights.convolution(f"{key}.conv{part}", inputs, outputs)
+            layers += [weights.folded(layer, f"{key}.bn{part}", EPS), nn.ReLU(inplace=True)]
+            inputs = outputs
+        layers += [nn.AvgPool2d(2)] if block < len(CHANNELS) else []
+    return nn.Sequential(*layers)

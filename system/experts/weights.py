@@ -1,0 +1,95 @@
+"""Published PyTorch checkpoints: read safely, checked key by key, batch norms folded into their convolutions.
+
+Imports torch: experts import this inside `load`."""
+
+import warnings
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+from torch.nn.utils.fusion import fuse_conv_bn_eval
+
+from system.errors import KitError
+
+_NOT_IT = "it is not the published checkpoint; fetch that again"
+
+
+class Weights:
+    """Tensors of a checkpoint by their published keys."""
+
+    def __init__(self, path: Path, tensors: Mapping[str, Any]) -> None:
+        self.path, self.tensors = path, tensors
+
+    def take(self, key: str, *shape: int) -> torch.Tensor:
+        """The float32 tensor of a key. Raises KitError when it is missing, of another shape, or not all finite."""
+        value = self.tensors.get(key)
+        value = torch.from_numpy(value) if isinstance(value, np.ndarray) and value.dtype.kind == "f" else value
+        if not isinstance(value, torch.Tensor):
+            raise KitError(f"{self.path} has no tensor {key}: {_NOT_IT}")
+        if tuple(value.shape) != shape:
+            raise KitError(f"{self.path}: {key} has shape {tuple(value.shape)}, not {shape}: {_NOT_IT}")
+        if not value.isfinite().all():
+            raise KitError(f"{self.path}: {key} has values that are not finite: {_NOT_IT}")
+        return value.float()
+
+    def convolution(
+        self, key: str, inputs: int, outputs: int, size: int = 3, stride: int = 1, bias: bool = False
+    ) -> nn.Conv2d:
+        """A convolution that keeps the size of its input when `stride` is 1."""
+        layer = nn.utils.skip_init(nn.Conv2d, inputs, outputs, size, stride, size // 2, bias=bias)
+        layer.weight = nn.Parameter(self.take(f"{key}.weight", outputs, inputs, size, size), requires_grad=False)
+        if bias:
+            layer.bias = nn.Parameter(self.take(f"{key}.bias", outputs), requires_grad=False)
+        return layer.eval()
+
+    def batch_norm(self, key: str, channels: int, eps: float) -> nn.BatchNorm2d:
+        layer = nn.BatchNorm2d(channels, eps).eval().requires_grad_(False)
+        for name in ("weight", "bias", "running_mean", "running_var"):
+            getattr(layer, name).copy_(self.take(f"{key}.{name}", channels))
+        return layer
+
+    def folded(self, convolution: nn.Conv2d, norm: str, eps: float) -> nn.Conv2d:
+        """The convolution with the batch norm of key `norm` behind it folded in, exact to float rounding."""
+        return fuse_conv_bn_eval(convolution, self.batch_norm(norm, convolution.out_channels, eps))
+
+    def linear(self, key: str, inputs: int, outputs: int) -> nn.Linear:
+        layer = nn.utils.skip_init(nn.Linear, inputs, outputs)
+        layer.weight = nn.Parameter(self.take(f"{key}.weight", outputs, inputs), requires_grad=False)
+        layer.bias = nn.Parameter(self.take(f"{key}.bias", outputs), requires_grad=False)
+        return layer
+
+
+def read_weights(path: Path, inside: str | None = None) -> Weights:
+    """The tensors of a checkpoint, or of the dict that it keeps under the key `inside`.
+
+    Nothing of the file is executed: it may hold tensors, numpy arrays and plain values. Raises KitError for any other
+    file, a damaged or a truncated one.
+    """
+    try:
+        with warnings.catch_warnings(), torch.serialization.safe_globals(_numpy_globals()):
+            warnings.simplefilter("ignore")  # of files from years ago
+            content = torch.load(path, map_location="cpu", weights_only=True)
+    except FileNotFoundError:
+        raise KitError(f"no weight file {path}") from None
+    except Exception as error:  # a damaged file makes the unpickler raise whatever its bytes happen to say
+        raise KitError(f"{path} is damaged, cut short, or no checkpoint of tensors; fetch it again") from error
+    tensors = content.get(inside) if inside and isinstance(content, dict) else content
+    if not isinstance(tensors, Mapping):
+        raise KitError(f"{path} has no tensors{f' under {inside}' if inside else ''}: {_NOT_IT}")
+    return Weights(path, tensors)
+
+
+def _numpy_globals() -> list[Any]:
+    """What a pickled numpy array or number names, by the module names of numpy 1 and numpy 2."""
+    from numpy._core import multiarray
+
+    makers = [
+        (getattr(multiarray, name), f"numpy.{core}.multiarray.{name}")
+        for name in ("_reconstruct", "scalar")
+        for core in ("core", "_core")
+    ]
+    kinds = [type(np.dtype(kind)) for kind in ("?", "i1", "u1", "i2", "i4", "i8", "f2", "f4", "f8")]
+    return [*makers, np.ndarray, np.dtype, *kinds]

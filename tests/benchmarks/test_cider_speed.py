@@ -1,0 +1,140 @@
+"""CIDEr-D against pycocoevalcap, in one run: `python -m pytest -m benchmark -s`. Nothing here fails for being slow."""
+
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytestmark = pytest.mark.benchmark
+
+# In a process of its own, so that its peak memory is that of the whole work: from the files to the percentiles.
+_ALL_PAIRS = """
+import json, resource, sys, time
+from pathlib import Path
+import system.cider.pairs, system.cider.scores
+from system.cider.relax import Corpus
+from system.relevance import read_corpus
+began = time.perf_counter()
+system.cider.scores.kernel()
+Corpus([["a dog"], ["a cat"]], "caption", "regex").distribution([80], "all")
+ready = time.perf_counter()
+clips = [clip for path in sys.argv[1:] for clip in read_corpus(Path(path), None)]
+read = time.perf_counter()
+corpus = Corpus(clips, "caption", "regex")
+counted = time.perf_counter()
+found = corpus.distribution([80, 90, 99], "all")
+done = time.perf_counter()
+peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+print(json.dumps({"compile": ready - began, "pairs": done - counted, "all": done - read,
+    "n": found.pairs, "percentiles": found.percentiles, "peak": peak}))
+"""
+
+
+def all_pairs(root: Path, cache: Path, *paths: Path) -> dict[str, Any]:
+    command = [sys.executable, "-c", _ALL_PAIRS, *map(str, paths)]
+    environment = {**os.environ, "NUMBA_CACHE_DIR": str(cache)}
+    done = subprocess.run(command, cwd=root, env=environment, capture_output=True, text=True, check=True)
+    found: dict[str, Any] = json.loads(done.stdout)
+    return found
+
+
+def official_rate(captions: list[list[str]], pairs: int) -> float:
+    """Pairs a second of pycocoevalcap, random ones: counting n-grams and scoring, document frequencies made before."""
+    from pycocoevalcap.cider.cider_scorer import CiderScorer
+
+    corpus = CiderScorer()
+    for caption in captions:
+        corpus += ("", [" ".join(caption)])
+    corpus.compute_doc_freq()
+    scorer = CiderScorer()
+    scorer.document_frequency = corpus.document_frequency
+    texts = [" ".join(caption) for caption in captions]
+    chosen = np.random.default_rng(0).integers(0, len(captions), (pairs, 2)).tolist()
+    began = time.perf_counter()
+    for a, b in chosen:
+        scorer += (texts[a], [texts[b]])
+    scorer.compute_cider()
+    return pairs / (time.perf_counter() - began)
+
+
+def rate(captions: list[list[str]], rows: int) -> float:
+    """Pairs a second of one thread: random rows against all captions, features made before."""
+    from system.cider.scorer import CiderD
+    from system.cider.scores import Among
+
+    features = CiderD([[caption] for caption in captions]).features(captions)
+    among = Among(features, np.random.default_rng(0).permutation(len(captions)))
+    among.scores(0, 16)
+    began = time.perf_counter()
+    for first in range(0, rows, 16):
+        among.scores(first, first + 16)
+    return rows * len(captions) / (time.perf_counter() - began)
+
+
+def test_all_pairs_and_percentiles(root: Path, shared: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from system.cider import scores as cider_scores
+    from system.cider.tokens import regex_tokens
+    from system.relevance import read_corpus
+
+    clotho = [shared / f"data/clotho/clotho_captions_{split}.csv" for split in ("development", "validation")]
+    captions = [regex_tokens(caption) for path in clotho for clip in read_corpus(path, None) for caption in clip]
+    official = official_rate(captions, 10_000)
+    print(f"\npycocoevalcap: {official:,.0f} pairs/s")
+    by_numba = rate(captions, 4096)
+    monkeypatch.setattr(cider_scores, "kernel", lambda: None)
+    by_scipy = rate(captions, 512)
+    for name, found in (("numba", by_numba), ("scipy", by_scipy)):
+        print(f"{name}, one thread, float32: {found:.3g} pairs/s, {found / official:,.0f} x")
+    for name, paths in (("Clotho", clotho), ("AudioCaps", [shared / "data/audiocaps/train.csv"])):
+        result = all_pairs(root, tmp_path, *paths)
+        whole, pairs = (result["n"] / result[part] for part in ("all", "pairs"))
+        print(
+            f"{name}: {result['n']:,} pairs; features, scores and percentiles {result['pairs']:.1f} s, {pairs:.3g} "
+            f"pairs/s, {pairs / official:,.0f} x; with tokens and document frequencies {result['all']:.1f} s, "
+            f"{whole / official:,.0f} x; first call {result['compile']:.1f} s; peak {result['peak'] / 2**30:.2f} GiB; "
+            + " ".join(f"{c:.5f}" for c in result["percentiles"])
+        )
+
+
+def test_batches_against_scipy(shared: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from system.cider import scores as cider_scores
+    from system.cider.relax import Relevance
+    from system.relevance import read_corpus
+    from system.schema import Cider, RelaxPoint
+
+    clips = read_corpus(shared / "data/clotho/clotho_captions_development.csv", None)
+    points = [RelaxPoint(percentile=80.0, factor=1.0), RelaxPoint(percentile=99.0, factor=0.4)]
+    settings = Cider(
+        kind="cider",
+        corpus=["clotho"],
+        documents="caption",
+        tokenizer="regex",
+        pairs="all",
+        of_clips="mean",
+        relax=points,
+    )
+    relevance = Relevance(settings, clips, tmp_path)
+    captions = [caption for clip in clips for caption in clip]
+    relevance.prepare(captions)
+    random = np.random.default_rng(0)
+    print()
+    for name in ("numba", "scipy"):
+        for size in (512, 2560):
+            batch = [captions[n] for n in random.permutation(len(captions))[:size]]
+            taken = []
+            for _ in range(9):
+                began = time.perf_counter()
+                relevance.between(batch)
+                taken.append(time.perf_counter() - began)
+            print(f"between {size} captions by {name}: {sorted(taken)[4] * 1e3:.1f} ms")
+        batch = [caption for n in random.permutation(len(clips))[:512] for caption in clips[n]]
+        began = time.perf_counter()
+        relevance.relax(relevance.of_items(batch, np.repeat(np.arange(512), 5)))
+        print(f"relax of 512 clips with 5 captions by {name}: {(time.perf_counter() - began) * 1e3:.1f} ms")
+        monkeypatch.setattr(cider_scores, "kernel", lambda: None)

@@ -1,0 +1,241 @@
+"""Checkpoint files in the published layouts, filled with a fixed pattern of noise: untrained, for tests and rehearsals.
+
+    python -m tests.filled vggsound data/filled
+
+writes the file or files of one expert under their published names. What comes out of such weights means nothing; it
+only has the right shapes and cost, and the original code filled with the same pattern gives the same numbers."""
+
+import functools
+import math
+import re
+import sys
+import tempfile
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+
+Shapes = dict[str, tuple[int, ...]]
+
+INPUT_NORMS = ("bn0", "batch_normalization_1")  # of decibels, so their statistics are those of decibels
+FROZEN = ("spectrogram_extractor.", "logmel_extractor.", "speclayer.")
+
+
+def norm(key: str, channels: int) -> Shapes:
+    parts = ("weight", "bias", "running_mean", "running_var")
+    return {f"{key}.{part}": (channels,) for part in parts} | {f"{key}.num_batches_tracked": ()}
+
+
+def dense(key: str, *shape: int, bias: bool = True) -> Shapes:
+    return {f"{key}.weight": shape} | ({f"{key}.bias": (shape[0],)} if bias else {})
+
+
+def panns_shapes() -> Shapes:
+    shapes = norm("bn0", 64) | dense("fc1", 2048, 2048) | dense("fc_audioset", 527, 2048)
+    inputs = 1
+    for block, outputs in enumerate((64, 128, 256, 512, 1024, 2048), start=1):
+        for part in (1, 2):
+            shapes |= dense(f"conv_block{block}.conv{part}", outputs, inputs, 3, 3, bias=False)
+            shapes |= norm(f"conv_block{block}.bn{part}", outputs)
+            inputs = outputs
+    kernels = {f"spectrogram_extractor.stft.conv_{part}.weight": (257, 1, 512) for part in ("real", "imag")}
+    return shapes | kernels | {"logmel_extractor.melW": (257, 64)}
+
+
+def openl3_shapes() -> Shapes:
+    shapes = norm("batch_normalization_1", 1) | dense("audio_embedding_layer", 512, 512, 3, 3)
+    inputs = 1
+    for i, outputs in enumerate((64, 64, 128, 128, 256, 256, 512), start=1):
+        shapes |= dense(f"conv2d_{i}", outputs, inputs, 3, 3) | norm(f"batch_normalization_{i + 1}", outputs)
+        inputs = outputs
+    kernels = {f"speclayer.dft_{part}_kernels": (1025, 1, 2048) for part in ("real", "imag")}
+    return shapes | kernels | {"speclayer.mel_basis": (256, 1025)}
+
+
+def vggsound_shapes() -> Shapes:
+    shapes = dense("conv1", 64, 1, 7, 7, bias=False) | norm("bn1", 64) | dense("fc", 309, 512)
+    inputs = 64
+    for layer, outputs in enumerate((64, 128, 256, 512), start=1):
+        for block in (0, 1):
+            key = f"layer{layer}.{block}"
+            shapes |= dense(f"{key}.conv1", outputs, inputs, 3, 3, bias=False) | norm(f"{key}.bn1", outputs)
+            shapes |= dense(f"{key}.conv2", outputs, outputs, 3, 3, bias=False) | norm(f"{key}.bn2", outputs)
+            if inputs != outputs:
+                shapes |= dense(f"{key}.downsample.0", outputs, inputs, 1, 1, bias=False)
+                shapes |= norm(f"{key}.downsample.1", outputs)
+            inputs = outputs
+    return {f"audnet.{key}": shape for key, shape in shapes.items()}
+
+
+def vggish_shapes() -> Shapes:
+    shapes: Shapes = {}
+    inputs = 1
+    for place, outputs in ((0, 64), (3, 128), (6, 256), (8, 256), (11, 512), (13, 512)):
+        shapes |= dense(f"features.{place}", outputs, inputs, 3, 3)
+        inputs = outputs
+    shapes |= dense("embeddings.0", 4096, 12288) | dense("embeddings.2", 4096, 4096) | dense("embeddings.4", 128, 4096)
+    return shapes | {"pproc.pca_eigen_vectors": (128, 128), "pproc.pca_means": (128, 1)}
+
+
+def rule(key: str, shapes: Shapes) -> str:
+    """Name of the rule by which a tensor is filled."""
+    prefix, _, part = key.rpartition(".")
+    if key.startswith(FROZEN):
+        return "frozen"
+    if part == "num_batches_tracked":
+        return "left"
+    if part.startswith("running_"):
+        kind = {"running_mean": ("affine_n", "bn_mean"), "running_var": ("affine_u", "bn_var")}[part]
+        return kind[0 if prefix in INPUT_NORMS else 1]
+    if re.search(r"layer[1-4]\.\d+\.bn2\.weight$", key):
+        return "res_bn2"
+    if f"{prefix}.running_mean" in shapes:
+        return f"bn_{part}"
+    if part == "pca_eigen_vectors":
+        return "pca"
+    return "bias" if len(shapes[key]) == 1 else "weight"
+
+
+def fill(key: str, shapes: Shapes) -> np.ndarray:
+    """The tensor of a key, float32 (int64 where the rule is `left`), from a generator seeded by the key."""
+    shape, how = shapes[key], rule(key, shapes)
+    if how == "left":
+        return np.zeros(shape, np.int64)
+    random = np.random.Generator(np.random.PCG64(zlib.crc32(key.encode("utf-8"))))
+    values = random.random(shape) if how in ("affine_u", "bn_var") else random.standard_normal(shape)
+    he = math.sqrt(2 / math.prod(shape[1:]))
+    scale, shift = {
+        "affine_n": (5.0, -30.0),
+        "affine_u": (300.0, 150.0),
+        "bn_mean": (0.1, 0.0),
+        "bn_var": (1.0, 0.5),
+        "bn_weight": (0.1, 1.0),
+        "bn_bias": (0.1, 0.0),
+        "res_bn2": (0.03, 0.3),
+        "bias": (0.1, 0.0),
+        "pca": (0.25 * he, 0.0),
+        "weight": (he, 0.0),
+    }[how]
+    values *= scale
+    values += shift
+    return values.astype(np.float32)
+
+
+def dft_kernels(size: int) -> tuple[np.ndarray, np.ndarray]:
+    """Cosine and sine kernels (size // 2 + 1, 1, size) float32 under a periodic Hann window."""
+    phase = 2 * np.pi * np.outer(np.arange(size // 2 + 1), np.arange(size)) / size
+    hann = (0.5 - 0.5 * np.cos(2 * np.pi * np.arange(size) / size)).astype(np.float32).astype(np.float64)
+    return tuple((part[:, None] * hann).astype(np.float32) for part in (np.cos(phase), -np.sin(phase)))  # type: ignore[return-value]
+
+
+def triangles(edges: np.ndarray, rate: int, size: int) -> np.ndarray:
+    """(bands, size // 2 + 1) float64 mel triangles, linear in Hz. edges: (bands + 2,) Hz."""
+    bins = np.linspace(0, rate / 2, size // 2 + 1)
+    low, centre, high = edges[:-2, None], edges[1:-1, None], edges[2:, None]
+    return np.maximum(0, np.minimum((bins - low) / (centre - low), (high - bins) / (high - centre)))
+
+
+def htk_edges(bands: int, low: float, high: float) -> np.ndarray:
+    def mel(hertz: float) -> float:
+        return 2595 * math.log10(1 + hertz / 700)
+
+    return 700 * (10 ** (np.linspace(mel(low), mel(high), bands + 2) / 2595) - 1)
+
+
+def slaney_edges(bands: int, low: float, high: float) -> np.ndarray:
+    """The Slaney mel scale: linear to 1,000 Hz (15 mel), logarithmic above. Both limits lie as the bands need them."""
+
+    def mel(hertz: float) -> float:
+        return hertz * 3 / 200 if hertz < 1000 else 15 + math.log(hertz / 1000) * 27 / math.log(6.4)
+
+    mels = np.linspace(mel(low), mel(high), bands + 2)
+    return np.where(mels < 15, mels * 200 / 3, 1000 * np.exp((mels - 15) * math.log(6.4) / 27))
+
+
+def area_norm(basis: np.ndarray, edges: np.ndarray) -> np.ndarray:
+    """Every triangle scaled to an area of 1 Hz."""
+    return basis * (2 / (edges[2:] - edges[:-2]))[:, None]
+
+
+def openl3_mel(is_area_normed: bool = False) -> np.ndarray:
+    """(256, 1025) float32, HTK scale 0 to 24,000 Hz: rows of sum 1 (as newer mel libraries read its setting), or of
+    area 1."""
+    edges = htk_edges(256, 0, 24_000)
+    basis = triangles(edges, 48_000, 2048)
+    if is_area_normed:
+        return area_norm(basis, edges).astype(np.float32)
+    return (basis / np.maximum(basis.sum(1, keepdims=True), 1e-30)).astype(np.float32)
+
+
+def panns_mel() -> np.ndarray:
+    """(257, 64) float32, Slaney scale and area norm, 50 to 8,000 Hz."""
+    edges = slaney_edges(64, 50, 8000)
+    return area_norm(triangles(edges, 16_000, 512), edges).T.astype(np.float32)
+
+
+def tensors(shapes: Shapes) -> Iterator[tuple[str, np.ndarray]]:
+    """The filled ones; those of the front-end are computed by whoever calls."""
+    return ((key, fill(key, shapes)) for key in shapes if rule(key, shapes) != "frozen")
+
+
+SHAPES = {
+    "panns_cnn14_16k": panns_shapes,
+    "openl3": openl3_shapes,
+    "vggsound": vggsound_shapes,
+    "vggish": vggish_shapes,
+}
+
+
+def write(kind: str, folder: Path) -> dict[str, str]:
+    """Write the checkpoint files of an expert; returns their paths by the setting that names each."""
+    import torch
+
+    folder.mkdir(parents=True, exist_ok=True)
+    filled = {key: torch.from_numpy(values) for key, values in tensors(SHAPES[kind]())}
+    if kind == "panns_cnn14_16k":
+        real, imaginary = dft_kernels(512)
+        filled["spectrogram_extractor.stft.conv_real.weight"] = torch.from_numpy(real)
+        filled["spectrogram_extractor.stft.conv_imag.weight"] = torch.from_numpy(imaginary)
+        filled["logmel_extractor.melW"] = torch.from_numpy(panns_mel())
+        sampler = {"indexes": np.arange(8), "pointer": np.int64(3)}  # the published file keeps numpy arrays as well
+        return saved(folder, weights=("Cnn14_16k_mAP=0.438.pth", {"iteration": 0, "model": filled, "sampler": sampler}))
+    if kind == "openl3":
+        real, imaginary = dft_kernels(2048)
+        filled["speclayer.dft_real_kernels"] = torch.from_numpy(real)
+        filled["speclayer.dft_imag_kernels"] = torch.from_numpy(imaginary)
+        filled["speclayer.mel_basis"] = torch.from_numpy(openl3_mel())
+        return saved(folder, weights=("torchopenl3_mel256_env_512.pth.tar", filled))
+    if kind == "vggsound":
+        return saved(folder, weights=("H.pth.tar", {"epoch": 0, "model_state_dict": filled}))
+    pca = {
+        "pca_eigen_vectors": filled.pop("pproc.pca_eigen_vectors").double().numpy(),
+        "pca_means": filled.pop("pproc.pca_means").double().numpy()[:, 0],
+    }
+    return saved(folder, weights=("vggish-10086976.pth", filled), pca_weights=("vggish_pca_params-970ea276.pth", pca))
+
+
+@functools.cache
+def files(kind: str) -> dict[str, str]:
+    """The same, written once a process into a folder that goes when the process ends: together they are 700 MB."""
+    return write(kind, Path(_folder().name))
+
+
+@functools.cache
+def _folder() -> "tempfile.TemporaryDirectory[str]":
+    return tempfile.TemporaryDirectory(prefix="filled-")
+
+
+def saved(folder: Path, **files: tuple[str, object]) -> dict[str, str]:
+    import torch
+
+    for name, content in files.values():
+        # The layout of before 2020, as the published files have it.
+        torch.save(content, folder / name, _use_new_zipfile_serialization=False)
+    return {setting: str(folder / name) for setting, (name, _) in files.items()}
+
+
+if __name__ == "__main__":
+    if len(sys.argv) != 3 or sys.argv[1] not in SHAPES:
+        sys.exit(f"usage: python -m tests.filled {{{','.join(SHAPES)}}} FOLDER")
+    print("\n".join(write(sys.argv[1], Path(sys.argv[2])).values()))

@@ -1,0 +1,38 @@
+"""What tests look at in a run, and how they see a verb refuse."""
+
+import hashlib
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from system.__main__ import main
+
+
+def digest(folder: Path) -> str:
+    """Of all weights of a run's last checkpoints and of its best ones."""
+    hashes = hashlib.sha256()
+    for path in sorted(folder.rglob("*.safetensors")) + sorted(folder.rglob("last.pt")):
+        state = load_file(path) if path.suffix == ".safetensors" else torch.load(path, weights_only=True)["model"]
+        hashes.update(str(path.relative_to(folder)).encode())
+        for name in sorted(state):
+            hashes.update(name.encode() + state[name].numpy().tobytes())
+    return hashes.hexdigest()
+
+
+def lines(run: Path) -> list[dict[str, Any]]:
+    found = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    return [{key: value for key, value in line.items() if key != "seconds"} for line in found]
+
+
+def refused(capsys: pytest.CaptureFixture[str], *arguments: object) -> str:
+    """Run a verb that must fail with sentences; give them back."""
+    assert main([str(argument) for argument in arguments]) == 1
+    errors = capsys.readouterr().err
+    assert "Traceback" not in errors
+    told = [line for line in errors.splitlines() if line.startswith("error: ")]
+    assert told
+    return " ".join(told)

@@ -1,0 +1,78 @@
+"""Which clips and captions make a batch, and the tensors they become."""
+
+from typing import Any
+
+import pytest
+
+from data_tools.manifest import Clip
+from system.batches import Sampler, items_of
+from system.errors import KitError
+
+
+def fake_clips(count: int, source: str, captions: int) -> list[Clip]:
+    facts: dict[str, Any] = {"seconds": None, "freesound_id": None, "licence": None, "uploader": None}
+    return [
+        Clip(
+            id=f"{source}/train/{n}",
+            file_name=f"{n}",
+            path="none",
+            captions=[f"{source} {n} {k}" for k in range(captions)],
+            source=source,
+            split="train",
+            **facts,
+        )
+        for n in range(count)
+    ]
+
+
+def test_equal_mix_takes_every_source_equally_often_and_every_item_once_a_turn() -> None:
+    big, small = items_of(fake_clips(30, "big", 1), "clip"), items_of(fake_clips(6, "small", 1), "clip")
+    sampler = Sampler([big, small], "equal", 8, 1, (1,))
+    seen = [item for step in range(15) for item in sampler.batch(step)]
+    counts = {source: sum(item.clip.source == source for item in seen) for source in ("big", "small")}
+    assert counts == {"big": 60, "small": 60}
+    bigs = [item.clip.id for item in seen if item.clip.source == "big"]
+    assert len(set(bigs[:30])) == len(set(bigs[30:])) == 30
+    assert bigs[:30] != bigs[30:]
+
+
+def test_size_mix_takes_every_item_equally_often() -> None:
+    sources = [items_of(fake_clips(n, s, 1), "clip") for n, s in ((30, "big"), (6, "small"))]
+    sampler = Sampler(sources, "size", 12, "all", (1,))
+    seen = [item.clip.id for step in range(3) for item in sampler.batch(step)]
+    assert len(set(seen)) == 36
+    assert sampler.steps_of_all == 3
+
+
+def test_a_batch_depends_on_nothing_but_seed_and_step() -> None:
+    make = lambda seed: Sampler([items_of(fake_clips(20, "a", 5), "clip")], "size", 8, 2, seed)  # noqa: E731
+    one, other = make((1, 0)), make((1, 0))
+    for step in (9, 2, 5):
+        one.batch(step)
+    assert [one.batch(step) for step in range(6)] == [other.batch(step) for step in range(6)]
+    assert one.batch(0) != make((2, 0)).batch(0)
+    assert one.batch(0) != make((1, 1)).batch(0)
+    drawn = one.batch(3)
+    assert all(len(set(item.captions)) == 2 and set(item.captions) <= set(item.clip.captions) for item in drawn)
+    texts = {text for step in range(200) for item in one.batch(step) for text in item.captions}
+    assert len(texts) == 100, "some captions are never drawn"
+
+
+def test_captions_are_drawn_anew_at_every_visit() -> None:
+    sampler = Sampler([items_of(fake_clips(4, "a", 9), "clip")], "size", 4, 2, (0,))
+    drawn = {step: {item.clip.id: item.captions for item in sampler.batch(step)} for step in range(6)}
+    for clip in drawn[0]:
+        assert len({drawn[step][clip] for step in drawn}) > 2
+
+
+def test_pairs_are_items_and_few_captions_are_all_used() -> None:
+    clips = fake_clips(4, "a", 3)
+    assert [item.captions for item in items_of(clips, "pair")][:4] == [("a 0 0",), ("a 0 1",), ("a 0 2",), ("a 1 0",)]
+    sampler = Sampler([items_of(clips, "clip")], "size", 4, 5, (0,))
+    assert all(len(item.captions) == 3 for item in sampler.batch(0))
+
+
+@pytest.mark.parametrize("sizes", [[3], [4, 3], [9, 0]])
+def test_too_few_items_are_refused(sizes: list[int]) -> None:
+    with pytest.raises(KitError, match="batch_size 8 needs as many training items"):
+        Sampler([items_of(fake_clips(n, "a", 1), "clip") for n in sizes], "equal", 8, 1, (0,))

@@ -1,0 +1,354 @@
+"""CIDEr-D: by hand, against a slow oracle, against the package that published scores come from, on real captions."""
+
+import json
+import math
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from data_tools.files import read_table
+from system.cider import pairs as cider_pairs
+from system.cider import scores as cider_scores
+from system.cider import tokens
+from system.cider.pairs import Distribution, distribution
+from system.cider.scorer import CiderD
+from system.cider.scores import Among
+from system.cider.tokens import ptb_tokens, regex_tokens, tokens_of
+from system.errors import KitError
+
+Tokens = list[str]
+
+
+def clotho(shared: Path, *splits: str) -> list[str]:
+    paths = [shared / f"data/clotho/clotho_captions_{split}.csv" for split in splits]
+    return [row[f"caption_{n}"] for path in paths for _, row in read_table(path, ["file_name"]) for n in range(1, 6)]
+
+
+def audiocaps(shared: Path, *splits: str) -> list[str]:
+    return [row["caption"] for s in splits for _, row in read_table(shared / f"data/audiocaps/{s}.csv", ["caption"])]
+
+
+@pytest.fixture(params=["numba", "scipy"])
+def backend(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Both ways to compute scores."""
+    if request.param == "scipy":
+        for module in (cider_scores, cider_pairs):
+            monkeypatch.setattr(module, "kernel", lambda: None)
+    else:
+        assert cider_scores.kernel() is not None
+    return str(request.param)
+
+
+def scores(documents: list[list[Tokens]], captions: list[Tokens], dtype: Any = np.float64) -> np.ndarray:
+    features = CiderD(documents).features(captions)
+    return Among(features, np.arange(len(captions)), dtype).scores(0, len(captions))
+
+
+def each(captions: list[Tokens]) -> list[list[Tokens]]:
+    return [[caption] for caption in captions]
+
+
+def oracle(documents: list[list[Tokens]], candidate: Tokens, reference: Tokens) -> float:
+    """CIDEr-D as the paper says it, with dictionaries."""
+
+    def grams(words: Tokens, n: int) -> Counter[tuple[str, ...]]:
+        return Counter(tuple(words[i : i + n]) for i in range(len(words) - n + 1))
+
+    total = 0.0
+    for n in range(1, 5):
+        df = Counter(gram for captions in documents for gram in {g for words in captions for g in grams(words, n)})
+        own, other = (
+            {gram: tf * math.log(len(documents) / max(1, df[gram])) for gram, tf in grams(words, n).items()}
+            for words in (candidate, reference)
+        )
+        norms = math.hypot(*own.values()) * math.hypot(*other.values())
+        total += sum(min(own[g], other[g]) * other[g] for g in own if g in other) / norms if norms else 0.0
+    bigrams = grams(candidate, 2).total() - grams(reference, 2).total()
+    return 10 / 4 * total * math.exp(-(bigrams**2) / 72)
+
+
+def random_captions(random: np.random.Generator, count: int, words: int = 6, longest: int = 14) -> list[Tokens]:
+    """Few words, so that n-grams repeat; lengths from none to many."""
+    return [random.choice([*"abcdefgh"][:words], random.integers(0, longest)).tolist() for _ in range(count)]
+
+
+def test_three_captions_by_hand(backend: str) -> None:
+    captions = [["a", "dog", "a"], ["a", "dog"], ["rain"]]
+    found = scores(each(captions), captions)
+    # idf: a, dog, "a dog": log 3/2 = i; "dog a", "a dog a", rain: log 3 = r.
+    i, r = math.log(3 / 2), math.log(3)
+    # 1 against 2, unigrams: a: min(2i, i) i, dog: i i; norms sqrt(5) i, sqrt(2) i. Bigrams: "a dog": i i over
+    # sqrt(i^2 + r^2) and i. One bigram more: penalty exp(-1/72).
+    unigrams, bigrams = 2 / math.sqrt(10), i / math.hypot(i, r)
+    assert found[0, 1] == pytest.approx(2.5 * (unigrams + bigrams) * math.exp(-1 / 72), abs=1e-12)
+    # 2 against 1, unigrams: a: min(i, 2i) 2i, dog: i i.
+    assert found[1, 0] == pytest.approx(2.5 * (3 / math.sqrt(10) + bigrams) * math.exp(-1 / 72), abs=1e-12)
+    assert np.diagonal(found) == pytest.approx([7.5, 5.0, 2.5], abs=1e-12)
+    assert not found[2, :2].any()
+    assert not found[:2, 2].any()
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_numba_and_scipy_are_the_slow_oracle(seed: int, backend: str) -> None:
+    random = np.random.default_rng(seed)
+    corpus = random_captions(random, 23, words=5)
+    documents = each(corpus) if seed % 2 else [corpus[:9], corpus[9:10], corpus[10:]]
+    captions = [*random_captions(random, 17), corpus[3], [], ["unseen"], ["unseen", "words", "unseen", "words"]]
+    expected = [[oracle(documents, a, b) for b in captions] for a in captions]
+    assert np.abs(scores(documents, captions) - expected).max() < 1e-12
+    assert scores(documents, captions, np.float32) == pytest.approx(np.array(expected), rel=2e-6, abs=1e-6)
+
+
+def test_any_order_and_repetition_of_members(backend: str) -> None:
+    random = np.random.default_rng(0)
+    captions = random_captions(random, 60)
+    whole = scores(each(captions), captions)
+    members = random.integers(0, 60, 45)
+    among = Among(CiderD(each(captions)).features(captions), members, np.float64)
+    assert among.scores(7, 30) == pytest.approx(whole[members[7:30]][:, members], abs=1e-12)
+    assert among.scores(5, 5).shape == (0, 45)
+
+
+def test_captions_added_later_are_the_same() -> None:
+    captions = random_captions(np.random.default_rng(1), 40, words=8)
+    captions += [["z", "z", "z"], ["q", "z", "z"]]
+    cider = CiderD(each(captions[:20]))
+    together = cider.features(captions)
+    assert np.array_equal(cider.corpus_features().candidate, cider.features(captions[:20]).candidate)
+    later = cider.features(captions[:30]).followed_by(cider.features(captions[30:]))
+    every = np.arange(len(captions))
+    assert np.array_equal(Among(later, every).scores(0, 42), Among(together, every).scores(0, 42))
+    assert Among(later, every).scores(40, 41)[0, 41] > 1
+
+
+def test_nothing_to_weigh(backend: str) -> None:
+    assert not scores([[["a", "dog"]]], [["a", "dog"], ["a"]]).any()  # one document: log 1 = 0
+    assert not scores([[["a"]], [[]], [["a"]], [[]]], [[], []]).any()  # no words
+    assert scores([[["a"]], [[]]], [["a"]])[0, 0] == pytest.approx(2.5)  # a document without words counts
+    assert scores([[["a"]], [["b"]]], []).shape == (0, 0)
+    with pytest.raises(KitError, match="has no captions"):
+        CiderD([])
+
+
+class Counted(list[Any]):
+    """A list that tells another length: compute_cider takes the number of its pairs for the number of documents."""
+
+    def __init__(self, items: Iterable[Any], told: int) -> None:
+        super().__init__(items)
+        self.told = told
+
+    def __len__(self) -> int:
+        return self.told
+
+
+def official(documents: list[list[Tokens]], pairs: Sequence[tuple[Tokens, Tokens]]) -> np.ndarray:
+    """Scores of single pairs by pycocoevalcap, with the document frequencies of these documents."""
+    from pycocoevalcap.cider.cider_scorer import CiderScorer
+
+    corpus, scorer = CiderScorer(), CiderScorer()
+    for captions in documents:
+        corpus += ("", [" ".join(words) for words in captions])
+    corpus.compute_doc_freq()
+    for candidate, reference in pairs:
+        scorer += (" ".join(candidate), [" ".join(reference)])
+    scorer.document_frequency = corpus.document_frequency
+    scorer.crefs = Counted(scorer.crefs, len(documents))
+    return np.array(scorer.compute_cider())
+
+
+@pytest.mark.parametrize("pairs", [2_000, pytest.param(20_000, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("per_document", [1, 5])
+def test_pycocoevalcap_on_real_captions(shared: Path, pairs: int, per_document: int, backend: str) -> None:
+    captions = tokens_of(clotho(shared, "development"), "regex")
+    documents = [captions[i : i + per_document] for i in range(0, len(captions), per_document)]
+    random = np.random.default_rng(pairs)
+    repeated = [n for n, words in enumerate(captions) if len(words) - len(set(words)) > 2]
+    chosen = np.concatenate([random.choice(repeated, 100), random.choice(len(captions), 100)])
+    features = CiderD(documents).features([captions[n] for n in chosen])
+    found = Among(features, np.arange(200), np.float64).scores(0, 200)
+    a, b = np.divmod(random.choice(200 * 200, pairs, replace=False), 200)
+    same = [(captions[chosen[i]], captions[chosen[j]]) for i, j in zip(a, b, strict=True)]
+    assert np.abs(official(documents, same) - found[a, b]).max() < 1e-9
+
+
+def stored(shared: Path) -> dict[str, Any]:
+    loaded: dict[str, Any] = json.loads((shared / "golden/cider.json").read_text())
+    return loaded
+
+
+@pytest.mark.parametrize("kind", ["ptb", "simple"])
+def test_stored_scores(shared: Path, kind: str, backend: str) -> None:
+    golden = stored(shared)
+    captions = [text.split() for text in golden[f"tokens_{kind}"]]
+    checked = 0
+    for name, corpus in golden["corpora"].items():
+        if not name.endswith(f"/{kind}"):
+            continue
+        scenes = [captions[k : k + 4] for k in range(0, 60, 4)]
+        if items := corpus.get("items_hyp_refs"):
+            found = scores([[captions[k] for k in refs] for _, refs in items], captions)
+            means = [found[hyp, refs].mean() for hyp, refs in items]
+            assert means == pytest.approx(corpus["ciderD_pycocoevalcap"], abs=1e-8), name
+        elif name.startswith("pairwise"):
+            expected = corpus["ciderD_matrix_hyp_row_ref_col"]
+            assert np.abs(scores(scenes, captions) - expected).max() < 1e-8, name
+        else:
+            of_scenes = scores(scenes, captions).reshape(60, 15, 4).mean(2)
+            assert np.abs(of_scenes - corpus["ciderD_matrix_hyp_row_scene_col"]).max() < 1e-8, name
+        checked += 1
+    assert checked == 8
+
+
+TOKENS = {
+    "A dog's bark, far-off.": "a dog 's bark far-off",
+    "The dogs' barks - loud": "the dogs barks loud",
+    "They're here; it’s raining and we'll go": "they 're here it 's raining and we 'll go",
+    "Doesn't, can't, won't; cannot": "does n't ca n't wo n't can not",
+    "She's gonna sing, gotta go": "she 's gon na sing got ta go",
+    "A madonna began; toucans": "a madonna began toucans",
+    "3.5 seconds, 1,000 birds at 3:30": "3.5 seconds 1,000 birds at 3:30",
+    "growling/whining, o'clock": "growling/whining o'clock",
+    "mother-in-law's voice": "mother-in-law 's voice",
+    "\"quoted\" and 'single' -- one- two": "quoted and single one two",
+    "word,word word;word a:b": "word word word word a b",
+    "Café in Zürich": "café in zürich",
+    "!!!  ...": "",
+    "": "",
+}
+
+
+@pytest.mark.parametrize("caption", TOKENS)
+def test_tokens_by_hand(caption: str) -> None:
+    assert " ".join(regex_tokens(caption)) == TOKENS[caption]
+
+
+def test_stored_tokens(shared: Path) -> None:
+    golden = stored(shared)
+    assert [" ".join(regex_tokens(text)) for text in golden["raw"]] == golden["tokens_ptb"]
+
+
+def java() -> None:
+    if tokens.shutil.which("java") is None:
+        pytest.skip("PTBTokenizer needs Java, and there is none here")
+
+
+def test_regex_is_ptb_on_clotho_and_nearly_on_audiocaps(shared: Path) -> None:
+    java()
+    captions = clotho(shared, "development", "validation", "evaluation")
+    assert len(captions) == 29_645
+    assert tokens_of(captions, "regex") == tokens_of(captions, "ptb")
+    captions = audiocaps(shared, "train", "val", "test")
+    both = zip(tokens_of(captions, "regex"), tokens_of(captions, "ptb"), strict=True)
+    assert sum(ours != theirs for ours, theirs in both) == 20
+
+
+def test_ptb_on_odd_lines() -> None:
+    java()
+    by_hand = {caption: text for caption, text in TOKENS.items() if "!" not in caption}  # PTBTokenizer keeps "!!!"
+    assert [" ".join(found) for found in ptb_tokens(list(by_hand))] == list(by_hand.values())
+    assert ptb_tokens(["a\rb", "", "c\n\nd", "e\u2028f", ""]) == [["a", "b"], [], ["c", "d"], ["e", "f"], []]
+    assert ptb_tokens([]) == []
+
+
+def test_ptb_without_java(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(KitError, match="needs Java.*say tokenizer: regex"):
+        ptb_tokens(["a dog"])
+
+
+def test_ptb_with_a_java_that_fails(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    fake = tmp_path / "java"
+    fake.write_text("#!/bin/sh\nexit 1\n")
+    fake.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    with pytest.raises(KitError, match="1 lines for 2 captions"):
+        ptb_tokens(["a dog", "a cat"])
+
+
+def test_without_numba_scipy_is_used_and_said(root: Path) -> None:
+    code = (
+        "import sys; sys.modules['numba'] = None\n"
+        "import logging; logging.basicConfig()\n"
+        "import numpy as np\n"
+        "from system.cider.scorer import CiderD\n"
+        "from system.cider.scores import Among\n"
+        "words = [['a', 'dog'], ['a', 'cat'], ['rain']]\n"
+        "features = CiderD([[w] for w in words]).features(words)\n"
+        "print(Among(features, np.arange(3)).scores(0, 3).tolist())\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=root, check=True)
+    words = [["a", "dog"], ["a", "cat"], ["rain"]]
+    assert np.array(json.loads(done.stdout)) == pytest.approx(scores(each(words), words), abs=1e-6)
+    assert done.stderr.count("numba is not installed") == 1
+
+
+def sorted_scores(captions: list[Tokens], clip_of: np.ndarray | None) -> np.ndarray:
+    found = scores(each(captions), captions, np.float32)
+    return np.sort(found.ravel() if clip_of is None else found[clip_of[:, None] != clip_of])
+
+
+PERCENTS = [0.0, 12.5, 50.0, 80.0, 90.0, 99.0, 99.9, 100.0]
+
+
+@pytest.fixture(params=[False, True])
+def small_blocks(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also many parts of many blocks."""
+    if request.param:
+        monkeypatch.setattr(cider_pairs, "_BLOCK_SCORES", 160)
+        monkeypatch.setattr(cider_pairs, "_PART_ROWS", 7)
+
+
+@pytest.mark.usefixtures("small_blocks")
+@pytest.mark.parametrize("clips", [False, True])
+@pytest.mark.parametrize(("seed", "longest"), [(0, 14), (1, 14), (2, 3), (3, 2), (4, 1)])
+def test_distribution_is_that_of_sorting(seed: int, longest: int, clips: bool, backend: str) -> None:
+    """Short captions of few words give many ties; the last corpus has no words at all."""
+    random = np.random.default_rng(seed)
+    captions = random_captions(random, 50, words=3 if longest < 4 else 8, longest=longest)
+    clip_of = random.integers(0, 12, 50) if clips else None
+    expected = sorted_scores(captions, clip_of)
+    found = distribution(CiderD(each(captions)).features(captions), PERCENTS, clip_of)
+    assert found.pairs == len(expected)
+    assert found.zeros == (expected == 0).sum()
+    assert found.mean == pytest.approx(expected.mean(dtype=np.float64), rel=1e-6)
+    assert found.percentiles == [float(expected[math.floor(q * (len(expected) - 1) / 100)]) for q in PERCENTS]
+    counts, _ = np.histogram(expected, np.array(found.histogram.edges, np.float32))
+    assert found.histogram.counts == counts.tolist()
+    assert sum(found.histogram.counts) == found.pairs
+
+
+def test_no_pair_of_different_clips() -> None:
+    features = CiderD([[["a"]], [["b"]]]).features([["a"], ["b"]])
+    with pytest.raises(KitError, match="no pair of captions of different clips"):
+        distribution(features, [80.0], np.zeros(2, int))
+
+
+@pytest.fixture(scope="module")
+def development(shared: Path) -> list[Tokens]:
+    return tokens_of(clotho(shared, "development"), "regex")
+
+
+@pytest.mark.parametrize(
+    ("per_document", "other_clips", "expected", "digits"),
+    [
+        (1, False, [0.04975, 0.10717, 0.46608], 5),
+        (1, True, [0.0497, 0.1070, 0.4635], 4),
+        (5, False, [0.01509, 0.06118, 0.41389], 5),
+    ],
+)
+def test_percentiles_of_clotho_development(
+    development: list[Tokens], per_document: int, other_clips: bool, expected: list[float], digits: int
+) -> None:
+    assert len(development) == 19_195
+    documents = [development[i : i + per_document] for i in range(0, len(development), per_document)]
+    clip_of = np.arange(len(development)) // 5 if other_clips else None
+    found: Distribution = distribution(CiderD(documents).features(development), [80, 90, 99], clip_of)
+    assert found.pairs == 19_195**2 - (19_195 * 5 if other_clips else 0)
+    assert [round(c, digits) for c in found.percentiles] == expected
+    assert round(100 * found.zeros / found.pairs, 1) == pytest.approx(18.9 if not other_clips else 19.0)

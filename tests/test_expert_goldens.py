@@ -1,0 +1,593 @@
+"""The four experts with filled weights: what the original code gives, mistakes that must show, odd waves, odd files."""
+
+import functools
+import json
+import math
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote
+
+import filled
+import numpy as np
+import pytest
+import scipy.signal
+import soundfile
+import torch
+from filled import SHAPES, fill, rule
+
+from data_tools.audio import read_audio
+from system.errors import KitError
+from system.experts import OpenL3, PannsCnn14, Vggish, VggSound, audioset, openl3, panns, vggish, vggsound
+from system.experts.base import ExpertSettings, Frames
+from system.experts.weights import Weights, read_weights
+
+CPU = torch.device("cpu")
+GOLDENS = {
+    "panns_cnn14_16k": "panns_cnn14_16k",
+    "openl3": "openl3_mel256_env_512",
+    "vggsound": "vggsound_resnet18_H",
+    "vggish": "vggish",
+}
+KINDS: dict[str, type[ExpertSettings]] = {
+    "panns_cnn14_16k": PannsCnn14,
+    "openl3": OpenL3,
+    "vggsound": VggSound,
+    "vggish": Vggish,
+}
+INSIDE = {"panns_cnn14_16k": "model", "vggsound": "model_state_dict"}
+Golden = Callable[[str], dict[str, np.ndarray]]
+Compute = Callable[..., np.ndarray]
+
+
+@pytest.fixture(scope="module")
+def golden(shared: Path) -> Golden:
+    return functools.cache(lambda kind: dict(np.load(shared / f"golden/{GOLDENS[kind]}.npz")))
+
+
+@pytest.fixture(scope="module")
+def weights() -> Callable[[str], Weights]:
+    return functools.cache(lambda kind: read_weights(Path(filled.files(kind)["weights"]), INSIDE.get(kind)))
+
+
+@pytest.fixture(scope="module")
+def loaded() -> Callable[..., Frames]:
+    """Experts from their files, each loaded once."""
+
+    @functools.cache
+    def of(kind: str, **settings: Any) -> Frames:
+        return KINDS[kind](**{"kind": kind, **filled.files(kind), **settings}).load(CPU)
+
+    return of
+
+
+@pytest.fixture(scope="module")
+def frames(golden: Golden, loaded: Callable[..., Frames]) -> Callable[..., dict[str, np.ndarray]]:
+    """Frames of the golden waves by letter."""
+
+    @functools.cache
+    def of(kind: str, **settings: Any) -> dict[str, np.ndarray]:
+        waves = [wave(golden(kind), letter) for letter in "ABS"]
+        return dict(zip("ABS", loaded(kind, **settings)(waves), strict=True))
+
+    return of
+
+
+@pytest.fixture
+def changed(monkeypatch: pytest.MonkeyPatch, weights: Callable[[str], Weights]) -> Compute:
+    """Frames of one wave by an expert that is loaded anew, after a mistake was planted in code or weights."""
+
+    def of(kind: str, samples: np.ndarray, others: Weights | None = None, **settings: Any) -> np.ndarray:
+        monkeypatch.setattr("system.experts.weights.read_weights", lambda *_: others or weights(kind))
+        return KINDS[kind](kind=kind, weights="changed", **settings).load(CPU)([samples])[0]
+
+    return of
+
+
+def wave(content: dict[str, np.ndarray], letter: str) -> np.ndarray:
+    return (content[f"{letter}_wave_int16"] / 32768).astype(np.float32)
+
+
+def relative(found: Any, expected: np.ndarray) -> float:
+    """Largest difference by the largest value."""
+    assert np.shape(found) == expected.shape
+    return float(np.abs(np.asarray(found) - expected).max() / np.abs(expected).max())
+
+
+def largest(found: Any, expected: np.ndarray) -> float:
+    assert np.shape(found) == expected.shape
+    return float(np.abs(np.asarray(found) - expected).max())
+
+
+def statistics(x: torch.Tensor) -> np.ndarray:
+    return np.array([float(x.double().mean()), float(x.double().std()), float(x.abs().max())])
+
+
+@pytest.mark.parametrize("kind", SHAPES)
+def test_the_fill_is_the_pattern_and_its_keys_are_the_published_ones(shared: Path, kind: str) -> None:
+    described = json.loads((shared / "golden/keys.json").read_text())[GOLDENS[kind]]["keys"]
+    shapes = SHAPES[kind]()
+    assert {key: list(shape) for key, shape in shapes.items()} == {key: one["shape"] for key, one in described.items()}
+    for key, one in described.items():
+        assert rule(key, shapes) == one["rule"], key
+        if one["rule"] not in ("frozen", "left") and np.prod(one["shape"]) < 3e6:
+            values = fill(key, shapes)
+            assert values.flat[: len(one["head"])].tolist() == one["head"], key
+            assert values.astype(np.float64).sum() == pytest.approx(one["sum"], rel=1e-9, abs=1e-6), key
+
+
+def test_the_computed_front_ends_are_the_original_ones(golden: Golden) -> None:
+    assert largest(filled.panns_mel(), golden("panns_cnn14_16k")["melW"]) < 1e-7
+    assert largest(filled.openl3_mel(), golden("openl3")["mel_basis"]) < 1e-6
+    assert largest(filled.openl3_mel(is_area_normed=True), golden("openl3")["mel_basis_slaney"]) < 1e-7
+    assert largest(audioset.mel_basis(), golden("vggish")["mel_matrix"]) < 1e-9
+    for size, kind, names in (
+        (512, "panns_cnn14_16k", ("stft_conv_real_rows", "stft_conv_imag_rows")),
+        (2048, "openl3", ("dft_real_kernels_rows", "dft_imag_kernels_rows")),
+    ):
+        for kernels, name in zip(filled.dft_kernels(size), names, strict=True):
+            assert largest(kernels[[0, 1, 2, 10, 100, size // 2], 0], golden(kind)[name]) < 1e-6
+
+
+@pytest.mark.parametrize(
+    ("kind", "settings", "count"),
+    [
+        ("openl3", {}, 4_687_042),
+        ("panns_cnn14_16k", {}, 81_033_231),
+        ("vggsound", {}, 11_328_757),
+        ("vggish", {}, 72_157_696),
+        ("vggish", {"output": "raw", "pca_weights": None}, 72_141_184),
+    ],
+)
+def test_the_checkpoints_have_the_parameters_the_paper_counts(
+    weights: Callable[[str], Weights], kind: str, settings: dict[str, Any], count: int
+) -> None:
+    expert = KINDS[kind](**{"kind": kind, **filled.files(kind), **settings})
+    tensors = dict(weights(kind).tensors)
+    if "pca_weights" in expert.weight_files():
+        tensors |= read_weights(expert.weight_files()["pca_weights"]).tensors
+    buffers = (".running_mean", ".running_var", ".num_batches_tracked")
+    counted = [key for key in tensors if not key.endswith(buffers) and not key.startswith("speclayer.")]
+    assert expert.parameters == sum(int(np.prod(tensors[key].shape)) for key in counted) == count
+
+
+# PANNs
+
+
+def panns_log_mel(content: dict[str, np.ndarray], letter: str) -> torch.Tensor:
+    return panns.log_mel(torch.from_numpy(wave(content, letter))[None], torch.from_numpy(filled.panns_mel()))[0]
+
+
+@pytest.mark.parametrize("letter", "ABS")
+def test_panns(
+    weights: Callable[[str], Weights], golden: Golden, frames: Callable[..., dict[str, np.ndarray]], letter: str
+) -> None:
+    content = golden("panns_cnn14_16k")
+    assert largest(panns_log_mel(content, letter), content[f"{letter}_logmel"]) < 2e-3
+    series = torch.from_numpy(frames("panns_cnn14_16k")[letter])
+    pooled = series.amax(0) + series.mean(0)
+    embedding = weights("panns_cnn14_16k").linear("fc1", 2048, 2048)(pooled).relu()
+    logits = weights("panns_cnn14_16k").linear("fc_audioset", 2048, 527)(embedding)
+    for found, name in ((series, "frames"), (pooled, "pooled"), (embedding, "embedding"), (logits, "logits")):
+        assert relative(found.detach(), content[f"{letter}_{name}"]) < 2e-5, name
+    assert largest(logits.sigmoid().detach(), content[f"{letter}_clipwise"]) < 2e-5
+
+
+@torch.inference_mode()
+def test_panns_block_by_block(weights: Callable[[str], Weights], golden: Golden) -> None:
+    content = golden("panns_cnn14_16k")
+    stages = json.loads(str(content["A_stages"]))
+    scale, shift = panns.input_norm(weights("panns_cnn14_16k"))
+    x = (panns_log_mel(content, "A") * scale + shift)[None, None]
+    ends = {4: 1, 9: 2, 14: 3, 19: 4, 24: 5, 28: 6}
+    for place, layer in enumerate(panns.convolutions(weights("panns_cnn14_16k"))):
+        x = layer(x)
+        if place in ends:
+            *expected, _, channels, columns, bands = stages[f"conv_block{ends[place]}"]
+            assert x.shape[1:] == (channels, columns, bands)
+            assert statistics(x) == pytest.approx(expected, rel=2e-5)
+    assert place == 28
+
+
+@pytest.mark.parametrize(
+    ("mistake", "least"), [("symmetric Hann", 2e-4), ("constant padding", 4e-4), ("batch norm eps", 3e-3)]
+)
+def test_mistakes_in_panns_show(
+    changed: Compute, golden: Golden, monkeypatch: pytest.MonkeyPatch, mistake: str, least: float
+) -> None:
+    content = golden("panns_cnn14_16k")
+    stft, hann = torch.stft, torch.hann_window
+    if mistake == "symmetric Hann":
+        monkeypatch.setattr(torch, "hann_window", functools.partial(hann, periodic=False))
+        assert largest(panns_log_mel(content, "A"), content["A_logmel"]) > 0.09
+    elif mistake == "constant padding":
+        monkeypatch.setattr(torch, "stft", lambda *args, **settings: stft(*args, **settings | {"pad_mode": "constant"}))
+    else:
+        monkeypatch.setattr(panns, "EPS", 1e-3)
+    assert relative(changed("panns_cnn14_16k", wave(content, "B")), content["B_frames"]) > least
+
+
+# OpenL3
+
+
+def openl3_log_mel(weights: Weights, content: dict[str, np.ndarray], letter: str) -> torch.Tensor:
+    parts = openl3.seconds(wave(content, letter))[content[f"{letter}_logmel_frame_index"]]
+    return openl3.log_mel(torch.from_numpy(parts.copy()), *openl3.front_end(weights))
+
+
+@pytest.mark.parametrize("letter", "ABS")
+def test_openl3(
+    weights: Callable[[str], Weights], golden: Golden, frames: Callable[..., dict[str, np.ndarray]], letter: str
+) -> None:
+    content = golden("openl3")
+    assert largest(openl3_log_mel(weights("openl3"), content, letter), content[f"{letter}_logmel"]) < 2e-2
+    assert relative(frames("openl3")[letter], content[f"{letter}_embedding"]) < 5e-5
+
+
+def test_openl3_without_the_silence_in_front(golden: Golden, frames: Callable[..., dict[str, np.ndarray]]) -> None:
+    assert relative(frames("openl3")["A"][1:], golden("openl3")["A_embedding_center_false"]) < 5e-5
+
+
+@torch.inference_mode()
+def test_openl3_before_its_last_pooling(weights: Callable[[str], Weights], golden: Golden) -> None:
+    content, own = golden("openl3"), weights("openl3")
+    scale, shift = openl3.input_norm(own)
+    columns = openl3.log_mel(torch.from_numpy(openl3.seconds(wave(content, "B")).copy()), *openl3.front_end(own))
+    maps = openl3.convolutions(own)((columns * scale + shift)[:, None])
+    assert maps.shape == (2, 512, 32, 24)
+    found = torch.stack([maps.mean((2, 3)), maps.amax((2, 3))])
+    assert relative(found, content["B_pre_pool_mean_max_per_channel"]) < 5e-5
+
+
+def test_openl3_takes_the_mel_basis_of_its_checkpoint(
+    weights: Callable[[str], Weights], changed: Compute, golden: Golden
+) -> None:
+    content = golden("openl3")
+    area = {"speclayer.mel_basis": torch.from_numpy(filled.openl3_mel(is_area_normed=True))}
+    other = Weights(Path("area normed"), {**weights("openl3").tensors, **area})
+    expected = content["B_logmel_slaney_mel"]
+    assert largest(openl3_log_mel(other, content, "B")[: len(expected)], expected) < 2e-2
+    embedding = changed("openl3", wave(content, "B"), other)
+    assert relative(embedding, content["B_embedding_slaney_mel"]) < 5e-5
+    assert relative(embedding, content["B_embedding"]) > 1e-2, "another mel basis must show"
+
+
+@pytest.mark.parametrize(("mistake", "least"), [("symmetric Hann", 5e-4), ("batch norm eps", 2e-3)])
+def test_mistakes_in_openl3_show(
+    weights: Callable[[str], Weights],
+    changed: Compute,
+    golden: Golden,
+    monkeypatch: pytest.MonkeyPatch,
+    mistake: str,
+    least: float,
+) -> None:
+    content, used = golden("openl3"), weights("openl3")
+    if mistake == "symmetric Hann":
+        kernels = used.tensors["speclayer.dft_real_kernels"].clone()
+        kernels[0, 0] = torch.hann_window(2048, periodic=False)
+        used = Weights(Path("symmetric"), {**used.tensors, "speclayer.dft_real_kernels": kernels})
+        assert largest(openl3_log_mel(used, content, "A"), content["A_logmel"]) > 1.5
+    else:
+        monkeypatch.setattr(openl3, "EPS", 1e-5)
+    assert relative(changed("openl3", wave(content, "B"), used), content["B_embedding"]) > least
+
+
+# VGGish
+
+OUTPUTS = {
+    "embedding_raw": {"output": "raw", "pca_weights": None},
+    "pca": {"output": "pca"},
+    "postprocessed": {"output": "quantised"},
+}
+
+
+@pytest.mark.parametrize("letter", "ABS")
+def test_vggish(golden: Golden, frames: Callable[..., dict[str, np.ndarray]], letter: str) -> None:
+    content = golden("vggish")
+    columns = audioset.log_mel(wave(content, letter).astype(np.float64), vggish.OFFSET)
+    assert largest(columns, content[f"{letter}_logmel"]) < 1e-4
+    parts = vggish.examples(wave(content, letter))
+    assert [len(parts), 1, *parts.shape[1:]] == content[f"{letter}_examples_shape"].tolist()
+    for name in ("embedding_raw", "pca"):
+        assert relative(frames("vggish", **OUTPUTS[name])[letter], content[f"{letter}_{name}"]) < 2e-5
+    difference = np.abs(frames("vggish", **OUTPUTS["postprocessed"])[letter] - content[f"{letter}_postprocessed"])
+    assert difference.max() <= 1
+    assert (difference > 0).mean() <= 0.005
+
+
+@torch.inference_mode()
+def test_vggish_before_its_dense_layers(weights: Callable[[str], Weights], golden: Golden) -> None:
+    content = golden("vggish")
+    parts = torch.from_numpy(vggish.examples(wave(content, "A")).copy())
+    maps = vggish.convolutions(weights("vggish"))(parts[:, None])
+    assert statistics(maps) == pytest.approx(content["A_conv_stats"], rel=2e-5)
+
+
+def test_a_mel_basis_linear_in_hertz_shows_in_vggish(
+    changed: Compute, golden: Golden, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    content = golden("vggish")
+    linear = filled.triangles(filled.htk_edges(64, 125, 7500), 16_000, 512).T
+    monkeypatch.setattr(audioset, "mel_basis", lambda: linear)
+    found = audioset.log_mel(wave(content, "A").astype(np.float64), vggish.OFFSET)
+    assert largest(found, content["A_logmel"]) > 1e-2
+    assert relative(changed("vggish", wave(content, "A"), output="raw"), content["A_embedding_raw"]) > 1e-3
+
+
+def test_vggish_names_the_pca_file_exactly_when_it_needs_it() -> None:
+    with pytest.raises(ValueError, match="output quantised needs pca_weights"):
+        Vggish(kind="vggish", weights="a.pth")
+    with pytest.raises(ValueError, match="output raw has no use for pca_weights"):
+        Vggish(kind="vggish", weights="a.pth", pca_weights="b.pth", output="raw")
+
+
+def test_quantising_by_hand() -> None:
+    values = torch.tensor([-3.0, -2.0, -1.0, 0.0, 0.1, 2.0, 9.0])
+    assert vggish.quantise(values).tolist() == [0, 0, 64, 128, 134, 255, 255]  # 63.75, 127.5 (to even), 133.875
+
+
+def test_projecting_by_hand() -> None:
+    vectors, means = torch.tensor([[1.0, 2.0], [0.0, 3.0]]), torch.tensor([1.0, -1.0])
+    assert vggish.project(torch.tensor([[2.0, 1.0]]), vectors, means).tolist() == [[5.0, 6.0]]
+
+
+# VGGSound
+
+
+def ten_seconds(samples: np.ndarray) -> np.ndarray:
+    """The original repeats a clip and cuts it at ten seconds."""
+    return np.tile(samples, 10)[:160_000]
+
+
+@pytest.mark.parametrize("name", ["Anotile", "B", "S"])
+def test_vggsound(
+    weights: Callable[[str], Weights], golden: Golden, frames: Callable[..., dict[str, np.ndarray]], name: str
+) -> None:
+    content = golden("vggsound")
+    found = vggsound.spectrogram(wave(content, name[0]))
+    assert list(found.shape) == content[f"{name}_spec_shape"].tolist()
+    assert largest(found if name == "Anotile" else found[:, ::10], content[f"{name}_spec"]) < 1e-4
+    series = frames("vggsound")[name[0]]
+    assert relative(series, content[f"{name}_layer4_freqmean"]) < 2e-5
+    logits = weights("vggsound").linear("audnet.fc", 512, 309)(torch.from_numpy(series.mean(0))).detach()
+    assert relative(series.mean(0), content[f"{name}_avgpool"]) < 2e-5
+    assert relative(logits, content[f"{name}_logits"]) < 2e-5
+    assert largest(logits.softmax(0), content[f"{name}_softmax"]) < 2e-5
+
+
+def test_vggsound_as_the_original_repeats_and_cuts(changed: Compute, golden: Golden) -> None:
+    content = golden("vggsound")
+    repeated = ten_seconds(wave(content, "A"))
+    assert largest(vggsound.spectrogram(repeated)[:, ::10], content["A_spec"]) < 1e-4
+    assert relative(changed("vggsound", repeated), content["A_layer4_freqmean"]) < 2e-5
+
+
+@torch.inference_mode()
+def test_vggsound_before_its_average_over_frequency(weights: Callable[[str], Weights], golden: Golden) -> None:
+    content = golden("vggsound")
+    network = vggsound.residual_network(weights("vggsound"))
+    stages = json.loads(str(content["Anotile_stages"]))
+    x = torch.from_numpy(vggsound.spectrogram(wave(content, "A")))[None, None]
+    for place, layer in enumerate(network):
+        x = layer(x)
+        if place >= 4 and place % 2 == 0:  # after the second block of every layer
+            name = f"layer{place // 2 - 1}"
+            assert statistics(x) == pytest.approx(stages[name][:3], rel=2e-5), name
+    assert relative(x[0], content["Anotile_layer4"]) < 2e-5
+
+
+@pytest.mark.parametrize("mistake", ["no one-sided doubling", "no detrending"])
+def test_mistakes_in_vggsound_show(
+    changed: Compute, golden: Golden, monkeypatch: pytest.MonkeyPatch, mistake: str
+) -> None:
+    content = golden("vggsound")
+    original = scipy.signal.spectrogram
+
+    def single(*args: Any, **settings: Any) -> Any:
+        frequencies, times, density = original(*args, **settings)
+        density[1:-1] /= 2
+        return frequencies, times, density
+
+    if mistake == "no detrending":
+        monkeypatch.setattr(scipy.signal, "spectrogram", functools.partial(original, detrend=False))
+        assert relative(changed("vggsound", wave(content, "A")), content["Anotile_layer4_freqmean"]) > 1e-3
+    else:
+        monkeypatch.setattr(scipy.signal, "spectrogram", single)
+        assert largest(vggsound.spectrogram(wave(content, "A")), content["Anotile_spec"]) > 0.5
+
+
+# odd waves
+
+FRAME_COUNTS: dict[str, Callable[[int], int]] = {  # by the definitions
+    "panns_cnn14_16k": lambda n: (1 + max(n, 4960) // 160) // 32,
+    "openl3": lambda n: 1 + max(0, math.ceil((n - 24_000) / 24_000)),
+    "vggsound": lambda n: math.ceil((1 + (max(n, 512) - 512) // 159) / 32),
+    "vggish": lambda n: (1 + (max(n, 15_600) - 400) // 160) // 96,
+}
+
+
+def noise(samples: int, seed: int) -> np.ndarray:
+    return np.random.default_rng(seed).normal(0, 0.1, samples).astype(np.float32)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_frames_of_any_length_are_counted_by_the_definition_and_finite(
+    loaded: Callable[..., Frames], kind: str
+) -> None:
+    rate = 48_000 if kind == "openl3" else 16_000
+    lengths = [1, 511, 512, 671, 4959, 4960, rate // 2, rate // 2 + 1, 15_599, 15_600, rate, 30_959, 30_960]
+    waves = [noise(n, n) for n in lengths] + [np.zeros(n, np.float32) for n in (1, rate // 10, rate)]
+    waves += [np.ones(rate, np.float32), np.full(rate, 1e-30, np.float32), 5 * noise(rate, 1)]
+    series = loaded(kind)(waves)
+    for samples, own in zip(waves, series, strict=True):
+        assert own.shape == (FRAME_COUNTS[kind](len(samples)), KINDS[kind].model_construct().dim), len(samples)
+        assert own.dtype == np.float32
+        assert np.isfinite(own).all(), len(samples)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_frames_do_not_depend_on_the_other_waves_and_come_again_to_the_bit(
+    loaded: Callable[..., Frames], kind: str
+) -> None:
+    rate = 48_000 if kind == "openl3" else 16_000
+    waves = [noise(round(rate * seconds), n) for n, seconds in enumerate((1.0, 2.3, 1.0, 0.1, 1.0, 2.3))]
+    output = {"output": "pca"} if kind == "vggish" else {}  # quantised values would hide differences, or jump
+    together = loaded(kind, **output)(waves)
+    assert all(np.array_equal(a, b) for a, b in zip(together, loaded(kind, **output)(waves), strict=True))
+    for samples, own in zip(waves, together, strict=True):
+        assert relative(loaded(kind, **output)([samples])[0], own) < 5e-6
+
+
+@pytest.mark.parametrize(("kind", "module"), [("panns_cnn14_16k", panns), ("vggsound", vggsound)])
+@pytest.mark.parametrize("samples", [32 * 160 * 11 - 1, 32 * 160 * 11, 32 * 160 * 9 + 2000])
+def test_clips_computed_in_pieces_have_the_same_frames(
+    loaded: Callable[..., Frames], monkeypatch: pytest.MonkeyPatch, kind: str, module: Any, samples: int
+) -> None:
+    whole = loaded(kind)([noise(samples, 5)])[0]
+    monkeypatch.setattr(module, "PIECE", 2)
+    assert relative(loaded(kind)([noise(samples, 5)])[0], whole) < 5e-6
+    monkeypatch.setattr(module, "REACH", module.REACH - 2)
+    assert relative(loaded(kind)([noise(samples, 5)])[0], whole) > 1e-5, "frames see further than is computed"
+
+
+def test_pooling_over_time_by_hand(loaded: Callable[..., Frames]) -> None:
+    samples = noise(16_000, 3)
+    series = loaded("vggsound")([samples])[0]
+    assert len(series) == 4
+    for kernel, stride, expected in ((2, 1, [(0, 2), (1, 3), (2, 4)]), (3, 2, [(0, 3)]), (9, 4, [(0, 4)])):
+        pooling = vggsound.TimePooling(kernel=kernel, stride=stride)
+        found = loaded("vggsound", time_pooling=pooling)([samples])[0]
+        assert np.allclose(found, [series[first:end].mean(0) for first, end in expected], rtol=1e-5, atol=1e-6)
+    assert VggSound(kind="vggsound", weights="a", time_pooling=pooling).frames_per_second == pytest.approx(
+        3.145 / 4, 1e-3
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", KINDS)
+def test_ten_minutes_stay_within_memory(kind: str) -> None:
+    """In a process of its own, whose largest size is known; OpenL3 does a minute, in the same batches."""
+    code = f"""
+import resource, numpy as np, torch
+from system.experts import OpenL3, PannsCnn14, Vggish, VggSound
+expert = {KINDS[kind].__name__}(**{dict(kind=kind, **filled.files(kind))!r})
+samples = expert.rate * (60 if {kind!r} == "openl3" else 600)
+frames = expert.load(torch.device("cpu"))([np.random.default_rng(0).normal(0, 0.1, samples).astype(np.float32)])[0]
+assert np.isfinite(frames).all()
+print(len(frames), samples, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    count, samples, kib = map(int, done.stdout.split())
+    assert count == FRAME_COUNTS[kind](samples)
+    assert kib < 2.5 * 2**20
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_gpu_gives_the_frames_of_the_cpu(loaded: Callable[..., Frames], kind: str) -> None:
+    if not torch.cuda.is_available():
+        pytest.skip("needs a GPU")
+    waves = [noise(100_000, n) for n in range(3)]
+    output = {"output": "pca"} if kind == "vggish" else {}
+    on_gpu = KINDS[kind](**{"kind": kind, **filled.files(kind), **output}).load(torch.device("cuda"))(waves)
+    for own, expected in zip(on_gpu, loaded(kind, **output)(waves), strict=True):
+        assert relative(own, expected) < 5e-5
+
+
+# odd files
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_checkpoint_without_a_key_or_of_another_shape_is_named(
+    weights: Callable[[str], Weights], monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    def load(tensors: dict[str, Any]) -> None:
+        monkeypatch.setattr("system.experts.weights.read_weights", lambda *_: Weights(Path("some.pth"), tensors))
+        KINDS[kind].model_construct(kind=kind, weights="some.pth", output="raw", pca_weights=None).load(CPU)
+
+    key = {
+        "panns_cnn14_16k": "conv_block6.bn2.running_var",
+        "openl3": "speclayer.mel_basis",
+        "vggsound": "audnet.layer4.0.downsample.0.weight",
+        "vggish": "embeddings.4.bias",
+    }[kind]
+    tensors = dict(weights(kind).tensors)
+    value = tensors.pop(key)
+    with pytest.raises(KitError, match=rf"^some\.pth has no tensor {key}: it is not the published checkpoint"):
+        load(tensors)
+    with pytest.raises(KitError, match=rf"^some\.pth: {key} has shape \(3, 3\), not \({value.shape[0]},"):
+        load({**tensors, key: torch.zeros(3, 3)})
+    with pytest.raises(KitError, match=rf"^some\.pth: {key} has values that are not finite"):
+        load({**tensors, key: torch.full_like(value, torch.nan)})
+
+
+@pytest.mark.parametrize("zipped", [False, True])
+def test_damaged_and_foreign_files_are_told_in_a_sentence(tmp_path: Path, zipped: bool) -> None:
+    whole = tmp_path / "whole.pth"
+    content = {"model": {"a": torch.arange(500.0), "b": np.arange(3.0)}, "queue": [np.int64(7), np.float32(0.5)]}
+    torch.save(content, whole, _use_new_zipfile_serialization=zipped)
+    weights = read_weights(whole, "model")
+    assert weights.take("a", 500).tolist() == list(range(500))
+    assert weights.take("b", 3).dtype == torch.float32
+    data = whole.read_bytes()
+    bad = tmp_path / "bad.pth"
+    for damaged in (b"", b"<html>Not found</html>", data[: len(data) // 2], data[:-9], data[:60], b"PK\x03\x04" + data):
+        bad.write_bytes(damaged)
+        with pytest.raises(
+            KitError, match=r"bad\.pth is damaged, cut short, or no checkpoint of tensors; fetch it again"
+        ):
+            read_weights(bad, "model")
+    with pytest.raises(KitError, match="has no tensors under model_state_dict"):
+        read_weights(whole, "model_state_dict")
+    torch.save([1, 2], bad)
+    with pytest.raises(KitError, match="has no tensors: it is not the published checkpoint"):
+        read_weights(bad)
+
+
+def test_nothing_in_a_checkpoint_is_executed(tmp_path: Path) -> None:
+    class Planted:
+        def __reduce__(self) -> tuple[Any, ...]:
+            return Path.touch, (tmp_path / "executed",)
+
+    torch.save({"a": Planted()}, tmp_path / "planted.pth", _use_new_zipfile_serialization=False)
+    with pytest.raises(KitError, match="no checkpoint of tensors"):
+        read_weights(tmp_path / "planted.pth")
+    assert not (tmp_path / "executed").exists()
+
+
+def test_arrays_pickled_by_numpy_1_are_read(tmp_path: Path) -> None:
+    path = tmp_path / "old.pth"
+    torch.save({"a": np.arange(6.0).reshape(2, 3)}, path, _use_new_zipfile_serialization=False)
+    data = path.read_bytes()
+    old = data.replace(b"numpy._core.multiarray", b"numpy.core.multiarray")
+    assert old != data or np.__version__ < "2"
+    path.write_bytes(old)
+    assert read_weights(path).take("a", 2, 3).tolist() == [[0, 1, 2], [3, 4, 5]]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_missing_file_is_named_with_where_it_is_published(tmp_path: Path, kind: str) -> None:
+    settings = {setting: str(tmp_path / Path(path).name) for setting, path in filled.files(kind).items()}
+    expert = KINDS[kind](**{"kind": kind, **settings})
+    assert set(expert.published()) == set(expert.weight_files())
+    for setting, address in expert.published().items():
+        assert unquote(address).endswith(Path(settings[setting]).name), "filled files have the published names"
+    with pytest.raises(KitError, match=rf"no weight file {settings['weights']}; published at http.*; put it there"):
+        expert.key()
+
+
+# the waves that go in
+
+
+@pytest.mark.parametrize("rate", [16_000, 32_000, 48_000])
+def test_resampling_is_soxr_hq_and_the_originals_resamplers_differ_as_said(
+    shared: Path, tmp_path: Path, rate: int
+) -> None:
+    golden = np.load(shared / "golden/resample.npz")
+    soundfile.write(tmp_path / "wave.wav", golden["wave_int16_44100"], 44_100, subtype="PCM_16")
+    found = read_audio(tmp_path / "wave.wav", rate)
+    expected = golden[f"librosa_soxr_hq_{rate}"]
+    assert 0 <= len(expected) - len(found) <= 1  # librosa rounds the length up
+    assert largest(found, expected[: len(found)]) < 1e-6
+    assert 4e-3 < largest(found, golden[f"resampy_kaiser_best_f64_{rate}"]) < 1.7e-2

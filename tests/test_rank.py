@@ -1,0 +1,133 @@
+"""Ranking and exporting with a trained model through the real doors."""
+
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tiny
+import torch
+from outcomes import refused
+from safetensors.torch import load_file
+
+from submission.scores import read_scores
+from system.__main__ import main
+
+
+def test_rank_scores_a_blind_folder_and_writes_its_csv(
+    unbroken: Path, world: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from submission.__main__ import main as submission
+
+    captions = tmp_path / "captions.csv"
+    captions.write_text('caption\nA deep tone sounds.\n"one, two: a shrill hum"\n a low note \n')
+    audio = world.parent / "evaluation"
+    out = tmp_path / "blind.npy"
+    assert main(["rank", str(unbroken), "--audio", str(audio), "--queries", str(captions), "--out", str(out)]) == 0
+    matrix = read_scores(out)
+    assert matrix.values.shape == (3, 24)
+    assert matrix.query_texts == ["A deep tone sounds.", "one, two: a shrill hum", " a low note "]
+    assert matrix.relevant == [None, None, None]
+    assert matrix.facts["checkpoint"].startswith("finetune epoch")
+    assert submission(["write", str(out), "--out", str(tmp_path / "blind.csv")]) == 0
+    assert submission(["check", str(tmp_path / "blind.csv"), "--scores", str(out)]) == 0
+    assert len((tmp_path / "blind.csv").read_text().splitlines()) == 4
+    capsys.readouterr()
+    assert submission(["score", str(out)]) == 1
+    assert "no relevant clip is known" in capsys.readouterr().err
+
+
+def test_ranking_the_evaluation_split_again_gives_the_runs_own_scores(
+    unbroken: Path, world: Path, tmp_path: Path
+) -> None:
+    out = tmp_path / "again.npy"
+    assert main(["rank", str(unbroken), "--audio", str(world), "--split", "evaluation", "--out", str(out)]) == 0
+    assert np.array_equal(read_scores(out).values, read_scores(unbroken / "scores/evaluation.npy").values)
+
+
+def test_an_exported_model_ranks_like_its_run(
+    unbroken: Path, world: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model = tmp_path / "model"
+    assert main(["export", str(unbroken), "--out", str(model)]) == 0
+    assert {path.name for path in model.iterdir()} == {
+        "model.safetensors",
+        "recipe.json",
+        "model.json",
+        "vocabulary.json",
+        "README.md",
+    }
+    elsewhere = shutil.move(model, tmp_path / "elsewhere")
+    out = tmp_path / "scores.npy"
+    assert main(["rank", str(elsewhere), "--audio", str(world), "--split", "evaluation", "--out", str(out)]) == 0
+    assert np.array_equal(read_scores(out).values, read_scores(unbroken / "scores/evaluation.npy").values)
+    assert "is not empty" in refused(capsys, "export", unbroken, "--out", elsewhere)
+    assert "leave out --stage" in refused(
+        capsys, "rank", elsewhere, "--audio", world, "--out", out, "--stage", "finetune"
+    )
+
+
+def test_a_stage_starts_from_an_exported_model_with_new_words(
+    unbroken: Path, recipe: Path, world: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model = tmp_path / "model"
+    assert main(["export", str(unbroken), "--out", str(model)]) == 0
+    manifest = shutil.copytree(world.parent, tmp_path / "world") / "manifest.jsonl"
+    manifest.write_text(manifest.read_text().replace("One deep beep", "One unheard beep"))
+    stage = tiny.stage(start_from={"kind": "model", "folder": str(model)}, epochs=1, steps_per_epoch=1)
+    stage["optimizer"]["lr"] = 1e-12
+    path = tiny.write_recipe(tmp_path / "r.yaml", tiny.recipe(manifest, tmp_path, only=stage))
+    assert main(["train", str(path), "--out", str(tmp_path / "run")]) == 0
+    words = json.loads((tmp_path / "run/vocabulary.json").read_text())
+    before = json.loads((model / "vocabulary.json").read_text())
+    assert words == [*before, "unheard"]
+    started, exported = load_file(tmp_path / "run/only/e0001.safetensors"), load_file(model / "model.safetensors")
+    for name, value in exported.items():
+        assert torch.allclose(started[name][: len(value)], value, atol=1e-6), name
+    (model / "vocabulary.json").write_text(json.dumps(before[::-1]))
+    (tmp_path / "run/only/last.pt").unlink()
+    (tmp_path / "run/only/done.json").unlink()
+    assert "has other words than when this run began" in refused(capsys, "train", path, "--out", tmp_path / "run")
+    (model / "vocabulary.json").write_text(json.dumps(before))
+    wider = ["model.audio.width=64", f"stages.only.start_from.folder={model}"]
+    changes = [part for change in wider for part in ("--set", change)]
+    assert "is a checkpoint of another model" in refused(capsys, "train", path, *changes, "--out", tmp_path / "wide")
+
+
+@pytest.mark.parametrize(
+    ("queries", "words"),
+    [
+        ("caption\nzebra\n", "have no word that the model knows"),
+        ('caption\n""\n', "caption is empty"),
+        ("caption\n低い音\n", "have no word that the model knows"),
+        ("caption\n" + "word " * 2000 + "\n", "2000 words"),
+        ("captoin\na tone\n", "column"),
+        ("", "empty"),
+    ],
+)
+def test_queries_that_cannot_be_ranked(
+    unbroken: Path, world: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], queries: str, words: str
+) -> None:
+    path = tmp_path / "q.csv"
+    path.write_text(queries)
+    command = ["rank", unbroken, "--audio", world.parent / "evaluation", "--queries", path, "--out", tmp_path / "s.npy"]
+    assert words in refused(capsys, *command)
+    assert not (tmp_path / "s.npy").exists()
+    if "knows" in words:
+        assert main([*map(str, command), "--allow-unknown"]) == 0
+        assert read_scores(tmp_path / "s.npy").values.shape == (1, 24)
+
+
+def test_models_and_folders_that_are_none(
+    unbroken: Path, world: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "s.npy"
+    (tmp_path / "empty").mkdir()
+    assert "neither a run" in refused(capsys, "rank", tmp_path, "--audio", world, "--out", out)
+    assert "no audio files" in refused(capsys, "rank", unbroken, "--audio", tmp_path / "empty", "--out", out)
+    assert "ends in .npy" in refused(capsys, "rank", unbroken, "--audio", world, "--out", tmp_path / "s.csv")
+    assert "has no stage 'other'" in refused(
+        capsys, "rank", unbroken, "--audio", world, "--out", out, "--stage", "other"
+    )
+    assert "did not monitor" in refused(capsys, "rank", unbroken, "--audio", world, "--out", out, "--checkpoint", "m7")

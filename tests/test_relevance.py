@@ -1,0 +1,318 @@
+"""c_ij of a batch, the relax function, the percentiles that are kept, and `python -m system relevance`."""
+
+import json
+import logging
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import tiny
+
+from system.__main__ import main
+from system.cider import pairs as cider_pairs
+from system.cider import relax
+from system.cider import scores as cider_scores
+from system.cider.relax import Corpus, Relax, Relevance
+from system.cider.scorer import CiderD
+from system.cider.scores import Among
+from system.cider.tokens import regex_tokens
+from system.errors import KitError
+from system.relevance import read_corpus
+from system.schema import Cider, RelaxPoint
+
+WORDS = ["a", "dog", "barks", "rain", "falls", "on", "the", "roof", "bird", "sings"]
+
+
+def corpus(seed: int = 0, clips: int = 12) -> list[list[str]]:
+    """Clips with 1 to 5 captions."""
+    random = np.random.default_rng(seed)
+    return [
+        [" ".join(random.choice(WORDS, random.integers(1, 9))) for _ in range(random.integers(1, 6))]
+        for _ in range(clips)
+    ]
+
+
+def settings(**changes: Any) -> Cider:
+    points = [RelaxPoint(percentile=q, factor=r) for q, r in ((80.0, 1.0), (90.0, 0.7), (99.0, 0.4))]
+    given: dict[str, Any] = {
+        "kind": "cider",
+        "corpus": ["x"],
+        "documents": "caption",
+        "tokenizer": "regex",
+        "pairs": "all",
+        "of_clips": "mean",
+        "relax": points,
+    }
+    return Cider(**{**given, **changes})
+
+
+def plain_scores(documents: list[list[str]], captions: list[str]) -> np.ndarray:
+    cider = CiderD([[regex_tokens(caption) for caption in captions] for captions in documents])
+    features = cider.features([regex_tokens(caption) for caption in captions])
+    return Among(features, np.arange(len(captions)), np.float64).scores(0, len(captions))
+
+
+@pytest.mark.parametrize("documents", ["caption", "clip"])
+def test_between_captions_known_and_new(documents: str, tmp_path: Path) -> None:
+    clips = corpus()
+    relevance = Relevance(settings(documents=documents), clips, tmp_path)
+    relevance.prepare(caption for captions in clips[:4] for caption in captions)
+    captions = [clips[0][0], "a zebra barks", clips[7][0], "zebra barks on", clips[0][0], "!!!"]
+    found = relevance.between(captions)
+    counted = clips if documents == "clip" else [[caption] for captions in clips for caption in captions]
+    assert found.dtype == np.float32
+    assert found == pytest.approx(plain_scores(counted, captions), rel=1e-5, abs=1e-6)
+    assert found[1, 3] > 1  # a new word is shared by new captions
+    assert not np.array_equal(found, found.T)
+    assert np.array_equal(relevance.between(captions[::-1]), found[::-1, ::-1])
+    assert relevance.between([]).shape == (0, 0)
+
+
+@pytest.mark.parametrize("shuffled", [False, True])
+@pytest.mark.parametrize("of_clips", ["mean", "max", "symmetric"])
+def test_of_items_is_that_of_loops(of_clips: str, shuffled: bool, tmp_path: Path) -> None:
+    items = corpus(3, 9)
+    assert {len(captions) for captions in items} == {1, 2, 3, 4, 5}
+    row_of = np.repeat(np.arange(9), [len(captions) for captions in items])
+    captions = [caption for own in items for caption in own]
+    if shuffled:
+        order = np.random.default_rng(0).permutation(len(captions))
+        row_of, captions = row_of[order], [captions[n] for n in order]
+    relevance = Relevance(settings(of_clips=of_clips), corpus(), tmp_path)
+    each = relevance.between(captions)
+    blocks = [[each[row_of == i][:, row_of == j] for j in range(9)] for i in range(9)]
+    mean = np.array([[block.mean() for block in row] for row in blocks])
+    expected = {
+        "mean": mean,
+        "max": np.array([[block.max() for block in row] for row in blocks]),
+        "symmetric": (mean + mean.T) / 2,
+    }[of_clips]
+    found = relevance.of_items(captions, row_of)
+    assert found.dtype == np.float32
+    assert found == pytest.approx(expected, rel=1e-5, abs=1e-7)
+    assert not np.allclose(mean, mean.T)
+
+
+def test_relax_by_hand() -> None:
+    curve = Relax([0.05, 0.1, 0.5], [1.0, 0.7, 0.4])
+    scores = np.array([[0.0, 0.05, 0.075], [0.1, 0.3, 0.5], [0.9, 10.0, 0.2]], np.float32)
+    assert curve(scores).dtype == np.float32
+    assert curve(scores) == pytest.approx(np.array([[1, 1, 0.85], [0.7, 0.55, 0.4], [0.4, 0.4, 0.625]]), abs=1e-6)
+
+
+def test_relax_where_thresholds_are_equal() -> None:
+    curve = Relax([0.0, 0.0, 0.5], [1.0, 0.7, 0.4])
+    assert curve(np.array([0.0, 1e-6, 0.25, 0.5, 1.0])) == pytest.approx([1.0, 0.7, 0.55, 0.4, 0.4], abs=1e-5)
+    assert Relax([0.0] * 3, [1.0, 0.7, 0.4])(np.array([0.0, 0.1])) == pytest.approx([1.0, 0.4])
+    assert Relax([0.2, 0.2, 0.2], [1.0, 0.7, 0.4])(np.array([0.1, 0.2, 0.3])) == pytest.approx([1.0, 1.0, 0.4])
+    assert Relax([0.3], [0.6])(np.array([0.0, 5.0])) == pytest.approx([0.6, 0.6])
+
+
+@pytest.mark.parametrize("pairs", ["all", "other_clips"])
+def test_thresholds_are_percentiles_of_the_corpus(pairs: str, tmp_path: Path) -> None:
+    clips = corpus(5, 20)
+    relevance = Relevance(settings(pairs=pairs), clips, tmp_path)
+    clip_of = np.repeat(np.arange(20), [len(captions) for captions in clips])
+    each = relevance.between([caption for captions in clips for caption in captions])
+    scores = np.sort(each[clip_of[:, None] != clip_of] if pairs == "other_clips" else each.ravel())
+    assert relevance.thresholds == [float(scores[int(q * (len(scores) - 1) // 100)]) for q in (80, 90, 99)]
+    assert sum(relevance.distribution.histogram.counts) == len(scores)
+    assert relevance.relax(np.array(relevance.thresholds, np.float32)) == pytest.approx([1.0, 0.7, 0.4], abs=1e-6)
+
+
+def test_percentiles_are_kept_and_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    first = Relevance(settings(), corpus(), tmp_path / "banks")
+    (kept,) = (tmp_path / "banks").iterdir()
+    assert f"c80 {first.thresholds[0]:.5f}" in caplog.text
+    assert str(kept) in caplog.text
+
+    def unwanted(*arguments: object) -> None:
+        raise AssertionError("computed again")
+
+    factors = [RelaxPoint(percentile=q, factor=r) for q, r in ((80.0, 0.9), (90.0, 0.5), (99.0, 0.0))]
+    with monkeypatch.context() as patched:
+        patched.setattr(relax, "distribution", unwanted)
+        second = Relevance(settings(), corpus(), tmp_path / "banks")
+        assert (second.thresholds, second.distribution) == (first.thresholds, first.distribution)
+        assert Relevance(settings(relax=factors, of_clips="max"), corpus(), tmp_path / "banks").thresholds
+        with pytest.raises(AssertionError, match="computed again"):
+            Relevance(settings(), corpus(1), tmp_path / "banks")
+    moved = [*corpus()[:-2], corpus()[-2] + corpus()[-1]]  # the same captions, of other clips
+    points = [RelaxPoint(percentile=50.0, factor=1.0)]
+    for n, (changed, clips) in enumerate(
+        [
+            (settings(documents="clip"), corpus()),
+            (settings(pairs="other_clips"), corpus()),
+            (settings(relax=points), corpus()),
+            (settings(), corpus(1)),
+            (settings(), moved),
+        ],
+        start=2,
+    ):
+        Relevance(changed, clips, tmp_path / "banks")
+        assert len(list((tmp_path / "banks").iterdir())) == n
+    monkeypatch.setattr(relax, "VERSION", relax.VERSION + 1)
+    Relevance(settings(), corpus(), tmp_path / "banks")
+    assert len(list((tmp_path / "banks").iterdir())) == 7
+
+
+@pytest.mark.parametrize("damage", ["cut", "empty", "bytes", "lacks", "other"])
+def test_a_damaged_file_is_refused(damage: str, tmp_path: Path) -> None:
+    Relevance(settings(), corpus(), tmp_path)
+    (kept,) = tmp_path.iterdir()
+    whole = kept.read_bytes()
+    lacking = json.loads(whole)
+    del lacking["distribution"]["percentiles"]
+    other = {**json.loads(whole), "key": "0" * 64}
+    kept.write_bytes(
+        {
+            "cut": whole[: len(whole) // 2],
+            "empty": b"",
+            "bytes": b"\xff\xfe" + whole,
+            "lacks": json.dumps(lacking).encode(),
+            "other": json.dumps(other).encode(),
+        }[damage]
+    )
+    with pytest.raises(KitError, match=f"{kept.name} .*delete it, it is made again"):
+        Relevance(settings(), corpus(), tmp_path)
+    kept.unlink()
+    Relevance(settings(), corpus(), tmp_path)
+    assert kept.read_bytes() == whole
+
+
+@pytest.mark.parametrize(
+    ("clips", "changes", "sentence"),
+    [
+        ([], {}, "the corpus has 0 with captions"),
+        ([[], []], {"documents": "clip"}, "the corpus has 0 with captions"),
+        ([["a dog"]], {}, "captions that have an n-gram, and the corpus has 1"),
+        ([["a dog", "a cat"], []], {"documents": "clip"}, "clips that have an n-gram, and the corpus has 1"),
+        ([["a dog", "a cat"]], {"pairs": "other_clips"}, "no pair of captions of different clips"),
+        (
+            [["a"], ["b"]],
+            {"relax": [RelaxPoint(percentile=q, factor=1.0) for q in (90.0, 80.0)]},
+            r"do not rise: \[90.0, 80.0\]",
+        ),
+    ],
+)
+def test_corpora_without_percentiles(clips: list[list[str]], changes: Any, sentence: str, tmp_path: Path) -> None:
+    with pytest.raises(KitError, match=sentence):
+        Relevance(settings(**changes), clips, tmp_path)
+    assert not list(tmp_path.iterdir())
+
+
+def test_captions_without_words_resemble_nothing(tmp_path: Path) -> None:
+    relevance = Relevance(settings(), [["!!!", "?"], ["..."]], tmp_path)
+    assert relevance.thresholds == [0.0, 0.0, 0.0]
+    found = relevance.of_items(["!!!", "...", "a dog"], np.array([0, 1, 2]))
+    assert not found[:2].any()
+    assert relevance.relax(found)[:2] == pytest.approx(1.0)
+    assert relevance.relax(found)[2, 2] == pytest.approx(0.4)
+
+
+def test_without_numba_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    captions, row_of = [caption for own in corpus(2) for caption in own], []
+    for item, own in enumerate(corpus(2)):
+        row_of += [item] * len(own)
+    with_numba = Relevance(settings(), corpus(), tmp_path / "numba")
+    expected = with_numba.of_items(captions, np.array(row_of))
+    for module in (cider_scores, cider_pairs):
+        monkeypatch.setattr(module, "kernel", lambda: None)
+    with_scipy = Relevance(settings(), corpus(), tmp_path / "scipy")
+    assert with_scipy.thresholds == pytest.approx(with_numba.thresholds, rel=1e-5)
+    assert with_scipy.of_items(captions, np.array(row_of)) == pytest.approx(expected, rel=1e-5, abs=1e-6)
+
+
+def audiocaps(path: Path) -> Path:
+    path.write_text(
+        "audiocap_id,youtube_id,start_time,caption\n1,x,30,A dog barks\n2,y,0,Rain falls\n3,x,30,A dog is barking\n"
+        "4,x,40,The dog barks\n"
+    )
+    return path
+
+
+def test_corpora_of_three_kinds(tmp_path: Path) -> None:
+    (tmp_path / "clotho.csv").write_text(
+        'file_name,caption_1,caption_2\na.wav,A dog barks,"Rain, falling"\nb.wav,x,y\n'
+    )
+    assert read_corpus(tmp_path / "clotho.csv", None) == [["A dog barks", "Rain, falling"], ["x", "y"]]
+    assert read_corpus(audiocaps(tmp_path / "audiocaps.csv"), None) == [
+        ["A dog barks", "A dog is barking"],
+        ["Rain falls"],
+        ["The dog barks"],
+    ]
+    manifest = tiny.make_world(tmp_path / "tones", {"development": 3, "validation": 2}, 2)
+    assert len(read_corpus(manifest, None)) == 5
+    assert read_corpus(manifest, "validation") == [tiny.captions(n, 2, 1000 + n) for n in range(2)]
+
+
+def test_the_verb_on_clotho(shared: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    figure = tmp_path / "figures" / "relevance.png"
+    path = shared / "data/clotho/clotho_captions_validation.csv"
+    assert main(["relevance", str(path), "--figure", str(figure), "--documents", "clip", "--pairs", "other_clips"]) == 0
+    out = capsys.readouterr().out
+    clips = read_corpus(path, None)
+    found = Corpus(clips, "clip", "regex").distribution([80, 90, 99], "other_clips")
+    assert "1,045 clips, 5,225 captions; documents: clips, tokenizer: regex" in out
+    assert f"pairs      {5225**2 - 5 * 5225:,} (other_clips), {100 * found.zeros / found.pairs:.1f} % of them 0" in out
+    assert f"mean {found.mean:.5f}  c80 {found.percentiles[0]:.5f}  c90 {found.percentiles[1]:.5f}" in out
+    assert figure.read_bytes().startswith(b"\x89PNG")
+    assert [path.name for path in figure.parent.iterdir()] == ["relevance.png"]
+
+
+def test_the_figure_shows_bars_and_curve(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from matplotlib.figure import Figure
+
+    from system.plots import relevance_figure
+
+    drawn: list[Figure] = []
+    saving = Figure.savefig
+
+    def save(figure: Figure, *arguments: Any, **more: Any) -> None:
+        drawn.append(figure)
+        saving(figure, *arguments, **more)
+
+    monkeypatch.setattr(Figure, "savefig", save)
+    found = Corpus(corpus(), "caption", "regex").distribution([80, 90, 99], "all")
+    curve = Relax(found.percentiles, [1.0, 0.7, 0.4])
+    relevance_figure(found, [80, 90, 99], curve, "corpus", tmp_path / "a.png")
+    bars, right = drawn[0].axes
+    assert bars.patches[0].get_data().values.tolist() == found.histogram.counts  # type: ignore[attr-defined]
+    x, y = right.lines[0].get_data()
+    assert np.array_equal(curve(np.asarray(x)), np.asarray(y))
+    assert [line.get_xdata()[0] for line in right.lines[1:]] == [c for c in found.percentiles if c > 2**-11]  # type: ignore[index]
+    assert bars.get_title(loc="left") == "corpus"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["{csv}", "--percentiles", "101"], "--percentiles 101: a percentile is a number from 0 to 100"),
+        (["{csv}", "--percentiles", "nan"], "--percentiles nan: a percentile"),
+        (["{csv}", "--figure", "a.jpg"], "--figure a.jpg: a figure ends in .png"),
+        (["{csv}", "--figure", "a.png", "--percentiles", "80", "90"], "rising --percentiles and as many --factors"),
+        (["{csv}", "--figure", "a.png", "--percentiles", "80", "80", "90"], "rising --percentiles"),
+        (["{csv}", "--split", "train"], "leave out --split"),
+        (["{one}"], "the corpus has 1 with captions"),
+        (["{bad}"], "bad.csv, line 2, caption_1: the caption '!!!' has no letter or digit"),
+        (["{none}"], "expects columns caption_1"),
+        (["missing.jsonl"], "missing.jsonl: no such file"),
+    ],
+)
+def test_mistakes_are_told(
+    arguments: list[str], sentence: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    audiocaps(tmp_path / "csv.csv")
+    (tmp_path / "one.csv").write_text("file_name,caption_1\na.wav,A dog\n")
+    (tmp_path / "bad.csv").write_text("file_name,caption_1\na.wav,!!!\n")
+    (tmp_path / "none.csv").write_text("file_name\na.wav\n")
+    files = {name: tmp_path / f"{name}.csv" for name in ("csv", "one", "bad", "none")}
+    assert main(["relevance", *(word.format(**files) for word in arguments)]) == 1
+    told = capsys.readouterr().err
+    assert sentence in told
+    assert "Traceback" not in told
+    assert told.count("\n") == 1

@@ -1,0 +1,202 @@
+"""One update's gradients: cached ones against plain ones, and the tensors a step is fed with."""
+
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import tiny
+import torch
+
+from data_tools.manifest import read_manifest
+from system import losses, schema
+from system.batches import Item, Sampler, items_of
+from system.cider.relax import Relevance
+from system.encoders import RetrievalModel
+from system.feeding import Feed, Resident, collate
+from system.frames import Features, build_features
+from system.models import build_model
+from system.recipe import load_recipe
+from system.similarity import joined
+from system.step import audio_parts, caption_parts, gradients
+
+CPU = torch.device("cpu")
+CIDER = schema.Cider.model_validate(
+    {
+        "kind": "cider",
+        "corpus": ["train"],
+        "documents": "caption",
+        "tokenizer": "regex",
+        "pairs": "all",
+        "of_clips": "mean",
+        "relax": [
+            {"percentile": 60, "factor": 1},
+            {"percentile": 80, "factor": 0.7},
+            {"percentile": 95, "factor": 0.4},
+        ],
+    }
+)
+LOSSES = [{"kind": "ranking", "weight": 1, "margin": 0.2, "relax": "cider"}, {"kind": "matching", "weight": 3}]
+
+
+class World:
+    def __init__(self, folder: Path) -> None:
+        manifest = tiny.make_world(folder / "world", {"development": 24})
+        content = tiny.recipe(manifest, folder, only=tiny.stage(losses=LOSSES, captions_per_clip="all"))
+        content["data"] = {"train": content["data"]["train"]}
+        content["stages"]["only"]["monitor"]["data"] = ["train"]
+        content["rank"] = {}
+        content["relevance"] = CIDER.model_dump()
+        self.recipe = load_recipe(tiny.write_recipe(folder / "r.yaml", content)).recipe
+        self.clips = read_manifest(manifest)
+        self.features: Features = build_features(
+            self.clips, dict(self.recipe.model.audio.experts), folder / "banks", quiet=True
+        )
+        self.relevance = Relevance(CIDER, [clip.captions for clip in self.clips], folder / "banks")
+        rng = np.random.default_rng(0)  # items with 1 to 5 captions
+        self.items = [
+            Item(clip, tuple(clip.captions[: rng.integers(1, 6)]))
+            for clip in rng.permutation(np.array(self.clips, object))
+        ]
+
+    def model(self, dropout: float) -> RetrievalModel:
+        torch.manual_seed(4)
+        audio = self.recipe.model.audio.model_copy(update={"dropout": dropout})
+        text = self.recipe.model.text.model_copy(update={"dropout": dropout})
+        model = self.recipe.model.model_copy(update={"audio": audio, "text": text})
+        words = ["tone", "deep", "a", "low", "note", "sounds", "hum", "one", "beep", "shrill", "high", "it", "is"]
+        return build_model(self.recipe.model_copy(update={"model": model}), words).train()
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> World:
+    return World(tmp_path_factory.mktemp("step"))
+
+
+def grads(model: RetrievalModel) -> torch.Tensor:
+    return torch.cat([p.grad.flatten() for p in model.parameters() if p.grad is not None])
+
+
+def scaler() -> torch.amp.GradScaler:
+    return torch.amp.GradScaler("cpu", enabled=False)
+
+
+@pytest.mark.parametrize("at_once", [1, 5, 24, 99])
+def test_cached_gradients_are_the_plain_ones(world: World, at_once: int) -> None:
+    batch = collate(world.items, world.features, world.relevance)
+    stage = world.recipe.stages["only"]
+    plain, cached = world.model(0.0), world.model(0.0)
+    told = gradients(plain, batch, stage, "float32", scaler())
+    told_cached = gradients(cached, batch, stage.model_copy(update={"gradient_cache": at_once}), "float32", scaler())
+    assert told_cached == pytest.approx(told, rel=1e-5)
+    assert {"loss", "positive", "hardest_negative", "violations", "violations_relaxed"} == set(told)
+    difference = (grads(cached) - grads(plain)).abs().max() / grads(plain).abs().max()
+    assert difference < 1e-5
+    assert len(grads(cached)) == len(grads(plain)) == sum(p.numel() for p in plain.parameters())
+
+
+def test_cached_gradients_replay_the_dropout(world: World) -> None:
+    batch = collate(world.items, world.features, world.relevance)
+    stage = world.recipe.stages["only"].model_copy(update={"gradient_cache": 5})
+    one, other = world.model(0.3), world.model(0.3)
+    torch.manual_seed(8)
+    gradients(one, batch, stage, "float32", scaler())
+    torch.manual_seed(8)  # the same parts in the same order, with one graph over all of them
+    clip_parts, clip_places = audio_parts(other, batch, 5)
+    text_parts, text_places = caption_parts(other, batch, 5)
+    clips = joined([part() for part in clip_parts]).rows(clip_places)
+    captions = joined([part() for part in text_parts]).rows(text_places)
+    losses.total(other.batch_scores(batch, clips, captions), stage.losses).backward()
+    assert len(clip_parts) == 5
+    assert (grads(one) - grads(other)).abs().max() / grads(other).abs().max() < 1e-5
+    torch.manual_seed(9)
+    another = world.model(0.3)
+    gradients(another, batch, stage, "float32", scaler())
+    assert (grads(one) - grads(another)).abs().max() > 1e-3 * grads(one).abs().max(), "dropout had no part in it"
+
+
+def test_parts_hold_every_clip_and_caption_once_in_place(world: World) -> None:
+    batch = collate(world.items, world.features)
+    model = world.model(0.0).eval()
+    with torch.no_grad():
+        for parts, places, whole in (
+            (*audio_parts(model, batch, 7), model.audio(batch.audio)),
+            (*caption_parts(model, batch, 7), model.text(batch.captions)),
+        ):
+            assert torch.allclose(joined([part() for part in parts]).rows(places).values, whole.values, atol=1e-5)
+
+
+def test_a_loss_that_is_not_finite_leaves_no_gradient(world: World) -> None:
+    batch = collate(world.items, world.features, world.relevance)
+    broken = replace(batch, relax=torch.full_like(batch.relax, torch.nan))  # type: ignore[arg-type]
+    for at_once in (None, 4):
+        model = world.model(0.0)
+        stage = world.recipe.stages["only"].model_copy(update={"gradient_cache": at_once})
+        assert np.isnan(gradients(model, broken, stage, "float32", scaler())["loss"])
+        assert all(p.grad is None for p in model.parameters())
+
+
+def test_a_batch_holds_the_relax_factors_of_its_captions(world: World) -> None:
+    batch = collate(world.items, world.features, world.relevance)
+    assert batch.relax is not None
+    assert batch.relax.shape == (24, 24)
+    i, j = 3, 11
+    pairs = [world.relevance.between([a, b])[0, 1] for a in world.items[i].captions for b in world.items[j].captions]
+    expected = world.relevance.relax(np.array([[np.mean(pairs)]], np.float32))[0, 0]
+    assert batch.relax[i, j].item() == pytest.approx(float(expected), abs=1e-5)
+    assert len(set(batch.relax.flatten().tolist())) > 3, "no pair of the batch is relaxed"
+    assert collate(world.items, world.features).relax is None
+
+
+# feeding
+
+
+def test_resident_frames_are_the_padded_ones(world: World) -> None:
+    keys = [world.features.keys[clip.id] for clip in world.clips]
+    resident = Resident(keys, world.features, CPU)
+    batch = collate([world.items[n] for n in (3, 0, 3, 17)], world.features)
+    found = resident.audio(batch.clip_keys)["logmel"]
+    assert torch.equal(found.lengths, batch.audio["logmel"].lengths)
+    assert torch.equal(found.values, batch.audio["logmel"].values)
+    held = resident.tables["logmel"][0]
+    assert Resident.size(keys + keys, world.features) == held.numel() * held.element_size()
+
+
+def sampler(world: World) -> Sampler:
+    return Sampler([items_of(world.clips, "clip")], "size", 8, 2, (1, 0))
+
+
+def batches(feed: Feed, steps: list[int]) -> list[Any]:
+    with closing(feed):
+        return [feed.batch(step) for step in steps]
+
+
+@pytest.mark.parametrize("resident", [False, True])
+def test_a_fed_batch_depends_on_its_step_alone(world: World, resident: bool) -> None:
+    def feed() -> Feed:
+        made = Feed(sampler(world), world.features, world.relevance, CPU)
+        if resident:
+            made.resident = Resident([world.features.keys[clip.id] for clip in world.clips], world.features, CPU)
+        return made
+
+    in_order, jumping = batches(feed(), [0, 1, 2, 3]), batches(feed(), [3, 1])
+    for one, other in ((in_order[3], jumping[0]), (in_order[1], jumping[1])):
+        assert one.clip_keys == other.clip_keys
+        assert one.captions == other.captions
+        assert torch.equal(one.audio["logmel"].values, other.audio["logmel"].values)
+        assert torch.equal(one.relax, other.relax)
+    expected = collate(sampler(world).batch(2), world.features, world.relevance)
+    assert torch.equal(in_order[2].audio["logmel"].values, expected.audio["logmel"].values)
+    assert in_order[2].captions == expected.captions
+
+
+def test_what_fails_in_the_reading_thread_is_raised(world: World) -> None:
+    broken = Features(world.features.banks, {})
+    with pytest.raises(KeyError):
+        Feed(sampler(world), broken, None, CPU)
+    feed = Feed(sampler(world), world.features, None, CPU)
+    feed.features = broken
+    with closing(feed), pytest.raises(KeyError):
+        feed.batch(0)

@@ -1,0 +1,61 @@
+"""Studies through the real doors."""
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import tiny
+from outcomes import refused
+
+from system.__main__ import main
+
+
+def write_study(tmp_path: Path, recipe: Path, **changes: Any) -> Path:
+    content = {
+        "name": "margins",
+        "recipe": str(recipe),
+        "seeds": [1, 2],
+        "cells": {"plain": {}, "wide": {"stages.only.losses.0.margin": 0.5}},
+    } | changes
+    return tiny.write_recipe(tmp_path / "margins.study.yaml", content)
+
+
+def test_a_study_runs_every_cell_once_and_prints_mean_and_spread(
+    world: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    recipe = tiny.write_recipe(tmp_path / "r.yaml", tiny.recipe(world, tmp_path))
+    study = write_study(tmp_path, recipe)
+    assert main(["study", str(study), "--runs", str(tmp_path / "runs")]) == 0
+    table = capsys.readouterr().out
+    folder = tmp_path / "runs/margins"
+    results = {path.parent.name: json.loads(path.read_text()) for path in folder.glob("*/result.json")}
+    assert set(results) == {"plain_s1", "plain_s2", "wide_s1", "wide_s2"}
+    values = [results[f"wide_s{seed}"]["rank"]["evaluation"]["mAP@10"] for seed in (1, 2)]
+    assert f"{np.mean(values):.4f} ± {np.std(values, ddof=1):.4f}" in table.splitlines()[3]
+    assert (folder / "table.md").read_text() == table
+    shutil.rmtree(folder / "wide_s2")
+    kept = {path: path.stat().st_mtime_ns for path in folder.rglob("*") if path.is_file() and path.parent != folder}
+    assert main(["study", str(study), "--runs", str(tmp_path / "runs")]) == 0
+    again = capsys.readouterr().out
+    drop_time = lambda text: [line.split("|")[:-2] for line in text.splitlines()]  # noqa: E731
+    assert drop_time(again) == drop_time(table)
+    assert all(path.stat().st_mtime_ns == changed for path, changed in kept.items())
+
+
+def test_all_mistakes_of_a_study_are_told(world: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    recipe = tiny.write_recipe(tmp_path / "r.yaml", tiny.recipe(world, tmp_path))
+    cells = {"a": {"stages.only.batchsize": 4}, "b": {"seed": "x", "stages.none.epochs": 1}}
+    told = refused(capsys, "study", write_study(tmp_path, recipe, cells=cells))
+    for words in ("cell a", "did you mean batch_size", "cell b", "no such place"):
+        assert words in told
+    assert "seeds" in refused(capsys, "study", write_study(tmp_path, recipe, seeds=[]))
+    assert "no such study" in refused(capsys, "study", tmp_path / "none.yaml")
+    assert "no such recipe" in refused(capsys, "study", write_study(tmp_path, tmp_path / "gone.yaml"))
+
+
+def test_recipes_and_studies_are_told_apart(recipe: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert "is a study; run it with" in refused(capsys, "run", write_study(tmp_path, recipe))
+    assert "is a recipe; run it with" in refused(capsys, "study", recipe)

