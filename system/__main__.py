@@ -36,6 +36,14 @@ VERBS = {
         "run a recipe over seeds and changed settings, and print the table",
         "python -m system study recipes/esc_scenes.study.yaml",
     ),
+    "experts": Verb(
+        "list the frozen audio models: rate, frames, size, cost, files, where they are published",
+        "python -m system experts\n  python -m system experts recipes/quickstart.yaml",
+    ),
+    "convert": Verb(
+        "make the weight file of the expert yamnet from the public yamnet.tflite",
+        "python -m system convert yamnet.tflite --out data/weights/yamnet_layers.npz",
+    ),
     "export": Verb(
         "write a trained model as one folder for another machine", "python -m system export runs/RUN --out my_model"
     ),

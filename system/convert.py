@@ -9,16 +9,16 @@ import numpy as np
 
 from data_tools.files import replacing
 from system.errors import KitError
-from system.experts.yamnet import LAYERS, SHAPES
+from system.experts.yamnet import LAYERS, shapes
 
 
 def read_layers(path: Path) -> dict[str, np.ndarray]:
     """Weights `NN_w` and biases `NN_b` of the 31 layers of yamnet.tflite in the order of its graph, as float32.
 
     8-bit weights are dequantised, (q - zero point) x scale; layouts stay TensorFlow's: convolutions (out, height,
-    width, in), depthwise ones (1, height, width, channels), dense ones (out, in). The first two layers (the front-end's
-    DFT) have no bias. Raises KitError for a missing file, another model, a damaged file, or where the package `tflite` is
-    not installed.
+    width, in), depthwise ones (1, height, width, channels), dense ones (out, in). The first two layers (the DFT of the
+    front-end) have no bias. Raises KitError for a missing or damaged file, another model, or where the package
+    `tflite` is not installed.
     """
     try:
         from tflite import Model
@@ -35,8 +35,9 @@ def read_layers(path: Path) -> dict[str, np.ndarray]:
         layers = dict(_layers(model, model.Subgraphs(0)))
     except Exception as error:  # a damaged file sends the reader of its tables anywhere
         raise KitError(f"{path} is damaged or cut short; fetch yamnet.tflite again") from error
-    if len(layers) != 2 * LAYERS - 2 or any(layers[name].shape != shape for name, shape in SHAPES.items()):
-        raise KitError(f"{path} is another model than yamnet.tflite: {len(layers)} weights and biases, or other shapes")
+    wrong = [name for name, shape in shapes().items() if name not in layers or layers[name].shape != shape]
+    if wrong or len(layers) != 2 * LAYERS - 2:
+        raise KitError(f"{path} is another model than yamnet.tflite (its layers have other shapes); fetch that one")
     return layers
 
 
@@ -50,7 +51,9 @@ def _layers(model: Any, graph: Any) -> Iterator[tuple[str, np.ndarray]]:
     operators = [graph.Operators(i) for i in range(graph.OperatorsLength())]
     # Some 8-bit weights reach their layer through an operator that dequantises them.
     sources = {one.Outputs(0): one.Inputs(0) for one in operators if kind(one) == Kind.DEQUANTIZE}
-    with_weights = [one for one in operators if kind(one) in (Kind.CONV_2D, Kind.DEPTHWISE_CONV_2D, Kind.FULLY_CONNECTED)]
+    with_weights = [
+        one for one in operators if kind(one) in (Kind.CONV_2D, Kind.DEPTHWISE_CONV_2D, Kind.FULLY_CONNECTED)
+    ]
     for number, operator in enumerate(with_weights):
         for i, part in enumerate("wb", start=1):
             place = operator.Inputs(i) if operator.InputsLength() > i else -1
@@ -78,7 +81,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    layers = read_layers(arguments.tflite)
+    layers: dict[str, Any] = read_layers(arguments.tflite)
     with replacing(arguments.out) as temporary, temporary.open("wb") as file:
         np.savez_compressed(file, **layers)
     print(f"wrote {len(layers)} weights and biases of {LAYERS} layers to {arguments.out}")

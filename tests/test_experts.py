@@ -5,6 +5,8 @@ import json
 import multiprocessing
 import os
 import signal
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -19,10 +21,14 @@ import torch
 
 from data_tools.audio import content_key, read_audio
 from data_tools.manifest import Clip, read_manifest
+from system.__main__ import main
 from system.bank import Bank, open_bank
 from system.errors import KitError
+from system.experts import Expert
 from system.experts.audioset import log_mel, patches
 from system.experts.logmel import LogMel
+from system.experts.network import by_rows, exact, in_pieces, of_one_length
+from system.experts.table import table, usual
 from system.experts.yamnet import OFFSET, PATCH_HOP, Yamnet, load_network
 from system.frames import DECODED_AHEAD, DECODERS, GROUP_CLIPS, ContentKeys, build_features
 
@@ -145,6 +151,96 @@ def test_the_key_follows_every_setting_but_not_the_place_of_the_weights(shared: 
     assert a == b
     copy.write_bytes(there.read_bytes() + b"x")
     assert Yamnet(kind="yamnet", weights=str(copy)).key() != a
+
+
+# running networks in batches
+
+
+def test_rows_are_computed_in_batches_whichever_series_they_are_of() -> None:
+    sizes: list[int] = []
+
+    def twice(rows: np.ndarray) -> np.ndarray:
+        sizes.append(len(rows))
+        return 2 * rows[:, 0]
+
+    wholes = [np.arange(n * 3.0).reshape(n, 3) for n in (1, 5, 2, 7)]
+    found = by_rows(wholes, 4, twice)
+    assert sizes == [4, 4, 4, 3]
+    assert [len(one) for one in found] == [1, 5, 2, 7]
+    assert all(np.array_equal(one, 2 * whole[:, 0]) for one, whole in zip(found, wholes, strict=True))
+
+
+def test_places_of_one_length_come_together() -> None:
+    assert list(of_one_length([5, 3, 5, 5, 9, 3], 10)) == [[1, 5], [0, 2], [3], [4]]
+    assert list(of_one_length([20], 10)) == [[0]]
+
+
+@pytest.mark.parametrize("size", [4, 5, 7, 8, 9, 23, 24, 40, 41])
+@pytest.mark.parametrize("is_ceiled", [False, True])
+def test_pieces_give_the_whole(size: int, is_ceiled: bool) -> None:
+    """Means of 4 over a sum of 9 neighbours: an output sees one output to either side."""
+
+    def network(x: torch.Tensor) -> torch.Tensor:
+        seen.append(x.shape[2])
+        near = torch.nn.functional.avg_pool1d(x, 9, 1, 4, count_include_pad=True)
+        return torch.nn.functional.avg_pool1d(near, 4, 4, ceil_mode=is_ceiled)
+
+    x = torch.arange(float(size)).square()[None, None]
+    seen: list[int] = []
+    whole = network(x)
+    for most in (1, 2, 5):
+        seen.clear()
+        assert torch.allclose(in_pieces(network, x, 2, 4, 1, most), whole)
+        assert max(seen) <= 4 * (most + 2) + 3
+    if size >= 24:
+        assert not torch.allclose(in_pieces(network, x, 2, 4, 0, 2), whole)
+
+
+def test_arithmetic_is_exact_inside_and_as_it_was_outside() -> None:
+    torch.set_float32_matmul_precision("high")
+    try:
+        with exact():
+            assert torch.get_float32_matmul_precision() == "highest"
+            assert torch.is_inference_mode_enabled()
+        assert torch.get_float32_matmul_precision() == "high"
+    finally:
+        torch.set_float32_matmul_precision("highest")
+
+
+# the table
+
+
+def test_the_table_names_every_kind_with_its_files(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    from typing import get_args
+
+    kinds = {get_args(one.model_fields["kind"].annotation)[0] for one in get_args(get_args(Expert)[0])}
+    assert set(usual(tmp_path)) == kinds
+    assert all(expert.cost > 0 for expert in usual(tmp_path).values())
+    (tmp_path / "H.pth.tar").write_bytes(b"weights")
+    text = table(usual(tmp_path))
+    for expert in usual(tmp_path).values():
+        assert f"{expert.parameters:,}" in text
+        for name, path in expert.weight_files().items():
+            line = next(line for line in text.splitlines() if line.startswith(f"{expert.kind}.{name} "))
+            assert line.split()[1:3] == [str(path), "found" if path.name == "H.pth.tar" else "MISSING"]
+            assert expert.published().get(name, "yamnet.tflite") in line
+    assert main(["experts"]) == 0
+    assert "data/weights/vggish-10086976.pth" in capsys.readouterr().out
+
+
+def test_the_table_of_a_recipe_has_its_experts(capsys: pytest.CaptureFixture[str], tmp_path: Path, root: Path) -> None:
+    assert main(["experts", str(root / "recipes/esc_scenes.yaml")]) == 0
+    names = [line.split()[0] for line in capsys.readouterr().out.splitlines() if line]
+    assert names == ["expert", "yamnet", "weights", "yamnet.weights"]
+    assert main(["experts", str(tmp_path / "none.yaml")]) == 1
+    assert "no such recipe" in capsys.readouterr().err
+
+
+def test_the_table_imports_no_torch(root: Path) -> None:
+    code = (
+        "import sys; from system.__main__ import main; assert not main(['experts']); assert 'torch' not in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", code], cwd=root, check=True, capture_output=True)
 
 
 # the bank

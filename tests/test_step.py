@@ -150,6 +150,21 @@ def test_a_batch_holds_the_relax_factors_of_its_captions(world: World) -> None:
     assert collate(world.items, world.features).relax is None
 
 
+def test_relax_factors_keep_candidates_in_rows(world: World) -> None:
+    class Known:
+        def of_items(self, captions: list[str], row_of: np.ndarray) -> np.ndarray:
+            assert captions == [caption for item in world.items for caption in item.captions]
+            assert row_of.tolist() == [row for row, item in enumerate(world.items) for _ in item.captions]
+            return np.arange(24 * 24, dtype=np.float32).reshape(24, 24)
+
+        def relax(self, c: np.ndarray) -> np.ndarray:
+            return c / 1000
+
+    batch = collate(world.items, world.features, Known())  # type: ignore[arg-type]
+    assert batch.relax is not None
+    assert batch.relax[3, 11].item() == pytest.approx((3 * 24 + 11) / 1000)
+
+
 # feeding
 
 

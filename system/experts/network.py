@@ -43,7 +43,7 @@ def placed(network: nn.Module, device: torch.device) -> Network:
 def by_rows(series: Sequence[np.ndarray], size: int, compute: Callable[[np.ndarray], np.ndarray]) -> list[np.ndarray]:
     """`compute` over the rows of several series, `size` rows at a time whichever series they are of.
 
-    series: arrays (n, ...) with n >= 1, views included: rows are copied a batch at a time. Returns an array a series.
+    series: one or more arrays (n, ...), n >= 1; of views, rows are copied a batch at a time. Returns an array a series.
     """
     rows = itertools.chain.from_iterable(series)
     results = []

@@ -2,6 +2,7 @@
 `yamnet.tflite`."""
 
 from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 from zipfile import BadZipFile
@@ -21,9 +22,10 @@ PATCH_HOP = 48  # log-mel columns from a patch to the next
 OFFSET = 0.001  # added to the mel magnitude before the logarithm
 BATCH = 64  # patches
 LAYERS = 31  # of the tflite; the first three are its front-end
-SHAPES = {"03_w": (32, 3, 3, 1), "30_w": (521, 1024)}  # of the first and the last layer that the network has
-# Stride of layer 1 and of the thirteen depthwise layers after it.
+# Of the first convolution and the thirteen pairs, depthwise and pointwise, behind it.
 STRIDES = (2, 1, 2, 1, 2, 1, 2, 1, 1, 1, 1, 1, 2, 1)
+CHANNELS = (32, 64, 128, 128, 256, 256, 512, 512, 512, 512, 512, 512, 1024, 1024)
+CLASSES = 521
 
 
 class Yamnet(ExpertSettings):
@@ -75,6 +77,15 @@ class Yamnet(ExpertSettings):
         return lambda waves: by_rows([parts(wave) for wave in waves], BATCH, lambda rows: network(rows)[0])
 
 
+def shapes() -> dict[str, tuple[int, ...]]:
+    """Of the arrays in the weight file that the network reads."""
+    found: dict[str, tuple[int, ...]] = {"03_w": (CHANNELS[0], 3, 3, 1), "03_b": CHANNELS[:1]}
+    for layer, (inputs, outputs) in zip(range(4, 30, 2), pairwise(CHANNELS), strict=True):
+        found |= {f"{layer:02d}_w": (1, 3, 3, inputs), f"{layer:02d}_b": (inputs,)}
+        found |= {f"{layer + 1:02d}_w": (outputs, 1, 1, inputs), f"{layer + 1:02d}_b": (outputs,)}
+    return found | {"30_w": (CLASSES, CHANNELS[-1]), "30_b": (CLASSES,)}
+
+
 def load_network(path: Path, device: "torch.device") -> Network:
     """Return a function: patches (P, 96, 64) -> embeddings (P, 1024) and class scores (P, 521), both float32 arrays."""
     import torch
@@ -84,17 +95,19 @@ def load_network(path: Path, device: "torch.device") -> Network:
 
     try:
         with path.open("rb") as opened, np.load(opened, allow_pickle=False) as file:
-            names = [f"{layer:02d}_{part}" for layer in range(3, 31) for part in "wb"]
-            stored = {name: torch.from_numpy(file[name]).to(device) for name in names}
-        if stored["03_w"].shape != (32, 3, 3, 1) or stored["30_w"].shape != (521, 1024):
+            arrays = {name: file[name].astype(np.float32) for name in shapes()}
+        if {name: array.shape for name, array in arrays.items()} != shapes():
             raise ValueError("layers of other shapes")
     except (OSError, ValueError, KeyError, BadZipFile) as error:
-        raise KitError(f"{path} is not the 31 layers of yamnet.tflite ({error}); fetch it again") from error
+        raise KitError(
+            f"{path} is not the 31 layers of yamnet.tflite ({error}); make it again with python -m system convert"
+        ) from error
 
     def torch_layout(weight: torch.Tensor) -> torch.Tensor:
         """TF keeps a convolution as (out, height, width, in), a depthwise one as (1, height, width, channels)."""
         return weight.permute((3, 0, 1, 2) if len(weight) == 1 else (0, 3, 1, 2)).contiguous()
 
+    stored = {name: torch.from_numpy(array).to(device) for name, array in arrays.items()}
     layers = {name: torch_layout(value) if value.ndim == 4 else value for name, value in stored.items()}
 
     def conv(x: torch.Tensor, layer: int, stride: int, depthwise: bool) -> torch.Tensor:

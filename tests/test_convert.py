@@ -1,0 +1,79 @@
+"""Converting the public yamnet.tflite."""
+
+import json
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from system.__main__ import main
+from system.convert import read_layers
+from system.errors import KitError
+from system.experts.yamnet import shapes
+
+TFLITE = "data/yamnet/yamnet.tflite"
+
+
+def test_the_layers_are_those_of_the_dequantised_file(shared: Path, tmp_path: Path) -> None:
+    assert main(["convert", str(shared / TFLITE), "--out", str(tmp_path / "made/layers.npz")]) == 0
+    expected = np.load(shared / "data/yamnet/yamnet_layers_float32_dequantised.npz")
+    with np.load(tmp_path / "made/layers.npz") as found:
+        assert found.files == expected.files
+        for name in expected.files:
+            assert found[name].dtype == np.float32
+            assert np.array_equal(found[name], expected[name]), name
+    assert [path.name for path in (tmp_path / "made").iterdir()] == ["layers.npz"]
+
+
+def test_the_layers_are_in_the_described_order_and_shapes(shared: Path) -> None:
+    layers = read_layers(shared / TFLITE)
+    described = json.loads((shared / "data/yamnet/yamnet_layers.json").read_text())
+    assert [one["idx"] for one in described] == list(range(31))
+    for one in described:
+        assert list(layers[f"{one['idx']:02d}_w"].shape) == one["w_shape"]
+        assert (f"{one['idx']:02d}_b" in layers) == one["has_bias"]
+    assert {name: layers[name].shape for name in shapes()} == shapes()
+
+
+def test_the_same_file_is_written_again(shared: Path, tmp_path: Path) -> None:
+    for name in ("a.npz", "b.npz"):
+        main(["convert", str(shared / TFLITE), "--out", str(tmp_path / name)])
+    assert (tmp_path / "a.npz").read_bytes() == (tmp_path / "b.npz").read_bytes()
+
+
+def test_files_that_are_not_yamnet_are_told_in_a_sentence(
+    shared: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    data = (shared / TFLITE).read_bytes()
+    bad = tmp_path / "bad.tflite"
+    with pytest.raises(KitError, match=r"bad\.tflite: no such file"):
+        read_layers(bad)
+    for content in (b"", b"abc", b"<html>Not found</html>"):
+        bad.write_bytes(content)
+        with pytest.raises(KitError, match=r"bad\.tflite is not a TensorFlow Lite model"):
+            read_layers(bad)
+    for length in (8, 100, len(data) // 3):
+        bad.write_bytes(data[:length])
+        with pytest.raises(KitError, match=r"bad\.tflite is (damaged or cut short|another model)"):
+            read_layers(bad)
+    assert main(["convert", str(bad), "--out", str(tmp_path / "out.npz")]) == 1
+    assert "Traceback" not in capsys.readouterr().err
+    assert not (tmp_path / "out.npz").exists()
+
+
+def test_another_model_is_refused(shared: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    other = dict(read_layers(shared / TFLITE))
+    del other["02_b"]
+    monkeypatch.setattr("system.convert._layers", lambda *_: other.items())
+    with pytest.raises(KitError, match="another model than yamnet"):
+        read_layers(shared / TFLITE)
+    other |= {"02_b": np.zeros(64), "20_w": np.zeros((1, 3, 3, 7))}
+    with pytest.raises(KitError, match="another model than yamnet"):
+        read_layers(shared / TFLITE)
+
+
+def test_without_the_package_it_says_how_to_get_it(shared: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "tflite", None)
+    with pytest.raises(KitError, match=r"needs the package tflite: pip install"):
+        read_layers(shared / TFLITE)

@@ -1,0 +1,265 @@
+"""The recipes of "Take it easy": what they lack is told, their parts are the paper's, and all of it runs in small."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import tiny
+from outcomes import lines, refused
+
+from data_tools.clotho import hold_out
+from data_tools.errors import DataError
+from submission.errors import SubmissionError
+from submission.scores import mean_of, read_scores
+from system.__main__ import main
+from system.check import plan
+from system.recipe import RecipeError, load_recipe
+from system.study import load_study
+
+RELEVANCE = {
+    "kind": "cider",
+    "corpus": ["train"],
+    "documents": "caption",
+    "tokenizer": "regex",
+    "pairs": "all",
+    "of_clips": "mean",
+    "relax": [{"percentile": 60, "factor": 1}, {"percentile": 80, "factor": 0.7}, {"percentile": 95, "factor": 0.4}],
+}
+RELAXED = [{"kind": "ranking", "weight": 1, "margin": 0.2, "relax": "cider"}, {"kind": "matching", "weight": 3}]
+
+
+def schedule(world: Path, folder: Path, **changes: Any) -> dict[str, Any]:
+    """The paper's schedule over a tiny world: relaxed loss, two stages, three monitors, four ranked systems."""
+    monitor = {"data": ["validation"], "metrics": ["loss", "m1", "m2"], "keep": 3}
+    stages = {
+        "pretrain": tiny.stage(captions_per_clip=1, losses=RELAXED, monitor=monitor, **changes),
+        "finetune": tiny.stage(
+            captions_per_clip="all",
+            losses=RELAXED,
+            monitor=monitor,
+            start_from={"kind": "stage", "stage": "pretrain", "checkpoint": "last"},
+            **changes,
+        ),
+    }
+    content = tiny.recipe(world, folder, **stages)
+    content["relevance"] = RELEVANCE
+    entry = content["rank"].pop("evaluation")
+    content["rank"] = {f"by_{metric}": entry | {"checkpoint": metric} for metric in ("loss", "m1", "m2")}
+    content["rank"]["mean"] = {"kind": "mean", "of": list(content["rank"]), "edition": 2022, "ranked_csv": True}
+    return content
+
+
+@pytest.fixture(scope="module")
+def done(world: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("schedule")
+    recipe = tiny.write_recipe(folder / "r.yaml", schedule(world, folder))
+    assert main(["run", str(recipe), "--out", str(folder / "run")]) == 0
+    return folder / "run"
+
+
+def test_four_systems_are_ranked_and_the_last_is_the_mean(done: Path) -> None:
+    ranked = json.loads((done / "result.json").read_text())["rank"]
+    assert list(ranked) == ["by_loss", "by_m1", "by_m2", "mean"]
+    parts = [read_scores(done / f"scores/{name}.npy").values for name in list(ranked)[:3]]
+    mean = read_scores(done / "scores/mean.npy")
+    assert np.allclose(mean.values, np.mean(parts, 0), atol=1e-7)
+    assert set(mean.facts["mean of"]) == {"by_loss", "by_m1", "by_m2"}
+    assert ranked["mean"]["checkpoint"] == "mean of by_loss, by_m1, by_m2"
+    assert all((done / f"submission/{name}.csv").exists() for name in ranked)
+    for metric in ("loss", "m1", "m2"):
+        assert f"best {metric}" in ranked[f"by_{metric}"]["checkpoint"]
+
+
+def test_a_relaxed_run_tells_what_its_loss_saw_and_draws_it(done: Path) -> None:
+    for line in lines(done):
+        assert {"loss", "positive", "hardest_negative", "violations", "violations_relaxed"} <= set(line)
+        assert 0 <= line["violations_relaxed"] <= line["violations"] <= 1
+    assert any(line["violations_relaxed"] < line["violations"] for line in lines(done)), "nothing was relaxed"
+    drawn = {path.name for path in (done / "figures").iterdir()}
+    assert drawn == {"loss.png", "violations.png", "similarity.png", "accuracy.png", "relevance.png"}
+    assert all(path.read_bytes()[:4] == b"\x89PNG" for path in (done / "figures").iterdir())
+
+
+def test_relaxation_reaches_the_loss_of_training_and_validation(done: Path, world: Path, tmp_path: Path) -> None:
+    content = schedule(world, tmp_path)
+    for stage in content["stages"].values():
+        stage["losses"] = [RELAXED[0] | {"relax": "none"}, RELAXED[1]]
+    path = tiny.write_recipe(tmp_path / "r.yaml", content)
+    assert main(["train", str(path), "--out", str(tmp_path / "run")]) == 0
+    plain, relaxed = lines(tmp_path / "run")[0], lines(done)[0]
+    assert relaxed["loss"] < plain["loss"]
+    assert relaxed["validation"]["loss"] < plain["validation"]["loss"]
+    assert not (tmp_path / "run/figures/relevance.png").exists()
+
+
+def test_cached_gradients_train_the_same_model(done: Path, world: Path, tmp_path: Path) -> None:
+    changed = schedule(world, tmp_path, gradient_cache=3)
+    plain = schedule(world, tmp_path)
+    for content in (changed, plain):
+        content["model"]["audio"]["dropout"] = content["model"]["text"]["dropout"] = 0.0
+    for name, content in (("cached", changed), ("plain", plain)):
+        path = tiny.write_recipe(tmp_path / f"{name}.yaml", content)
+        assert main(["train", str(path), "--out", str(tmp_path / name)]) == 0
+    for one, other in zip(lines(tmp_path / "cached"), lines(tmp_path / "plain"), strict=True):
+        assert one["loss"] == pytest.approx(other["loss"], abs=1e-4)
+        assert one["validation"]["loss"] == pytest.approx(other["validation"]["loss"], abs=1e-4)
+
+
+def test_an_expert_of_a_finished_run_can_be_left_out_by_null(world: Path, tmp_path: Path) -> None:
+    content = schedule(world, tmp_path)
+    content["model"]["audio"]["experts"]["second"] = content["model"]["audio"]["experts"]["logmel"] | {"bands": 16}
+    path = tiny.write_recipe(tmp_path / "r.yaml", content)
+    assert set(load_recipe(path).recipe.model.audio.experts) == {"logmel", "second"}
+    changes = ["model.audio.experts.logmel=null", "stages.pretrain=null", "stages.finetune.start_from={kind: scratch}"]
+    smaller = load_recipe(path, changes).recipe
+    assert set(smaller.model.audio.experts) == {"second"}
+    assert list(smaller.stages) == ["finetune"]
+    with pytest.raises(RecipeError, match="at least 1 item"):
+        load_recipe(path, ["model.audio.experts.logmel=null", "model.audio.experts.second=null"])
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ("rank.mean.of=[by_loss, by_m7]", "no earlier entry 'by_m7' of kind checkpoint"),
+        ("rank.mean.of=[by_loss]", "at least 2 items"),
+        (
+            "rank.again={kind: mean, of: [mean, by_m1], edition: 2022, ranked_csv: true}",
+            "no earlier entry 'mean' of kind checkpoint",
+        ),
+        ("rank.by_m2.data=validation", "they rank different sources"),
+        ("relevance=null", "cider needs the recipe's relevance section"),
+        ("relevance.corpus=[nowhere]", "no data source 'nowhere'"),
+        ("relevance.relax.1.percentile=60", "percentiles must rise, and factors must not"),
+        ("relevance.relax.1.factor=0.2", "percentiles must rise, and factors must not"),
+        ("relevance.relax.0.factor=1.5", "less than or equal to 1"),
+        ("stages.finetune.gradient_cache=0", "greater than or equal to 1"),
+    ],
+)
+def test_mistakes_of_relevance_and_ranks_are_told(world: Path, tmp_path: Path, change: str, words: str) -> None:
+    path = tiny.write_recipe(tmp_path / "r.yaml", schedule(world, tmp_path))
+    with pytest.raises(RecipeError, match=words):
+        load_recipe(path, [change])
+
+
+def test_a_mean_of_other_queries_is_refused(done: Path) -> None:
+    one = read_scores(done / "scores/by_loss.npy")
+    other = type(one)(**{**vars(one), "query_ids": one.query_ids[::-1]})
+    with pytest.raises(SubmissionError, match="the scores b and a are of other queries or clips"):
+        mean_of({"a": one, "b": other})
+    assert np.array_equal(mean_of({"a": one, "b": one}).values, one.values)
+
+
+# the shipped recipes
+
+
+MISSING = [
+    "data/audiocaps.jsonl [train] MISSING; make it with: python -m data_tools audiocaps",
+    "data/audiocaps MISSING; published at github.com/cdjkim/audiocaps",
+    "data/freesound.jsonl [train] MISSING",
+    "published at freesound.org",
+    "data/clotho.jsonl [development] MISSING; make it with: python -m data_tools clotho",
+    "data/clotho MISSING; published at zenodo.org/records/4783391",
+    "data/clotho.jsonl [validation] MISSING",
+    "data/clotho.jsonl [evaluation] MISSING",
+    "torchopenl3_mel256_env_512.pth.tar MISSING",
+    "Cnn14_16k_mAP=0.438.pth MISSING",
+    "H.pth.tar MISSING",
+    "vggish-10086976.pth, data/weights/vggish_pca_params-970ea276.pth MISSING",
+]
+
+
+def test_check_lists_all_that_a_bare_machine_lacks(
+    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(["check", str(root / "recipes/take_it_easy/take_it_easy.yaml")]) == 0
+    text = capsys.readouterr().out
+    for words in MISSING:
+        assert words in text, words
+    assert text.count("zenodo.org/records/4783391") == 1
+    # 138 + 125 + 37.1 h of audio at 16 bits a value.
+    assert "banks: 300.10 h of audio, " in text
+    assert "openl3 head 1,547,392, panns head 1,940,608, vggsound head 1,547,392, vggish head 1,449,088" in text
+    assert "text 22,713,216; in all 29,197,696 (encoder of a head: 1,317,376)" in text
+    assert "stage pretrain: 4,608 updates of 512 clips" in text
+    assert "stage finetune: 128 updates of 512 clips" in text
+
+
+def test_check_says_what_to_change_for_a_small_gpu(root: Path) -> None:
+    recipe = load_recipe(root / "recipes/take_it_easy/take_it_easy.yaml").recipe
+    told = plan(recipe, gpu_bytes=8 * 2**30)
+    assert "batch_size 512 will not fit the GPU's 8.0 GiB: set gradient_cache to 128" in told
+    cached = recipe.stages["finetune"].model_copy(update={"gradient_cache": 128})
+    assert "will not fit" not in plan(
+        recipe.model_copy(update={"stages": {"pretrain": cached, "finetune": cached}}), gpu_bytes=8 * 2**30
+    )
+    assert "will not fit" not in plan(recipe, gpu_bytes=80 * 2**30)
+    assert "lower batch_size" in plan(recipe, gpu_bytes=0.1 * 2**30)
+    assert "will not fit" not in plan(recipe)
+
+
+def test_the_honest_recipe_never_sees_the_evaluation_split(root: Path) -> None:
+    paper = load_recipe(root / "recipes/take_it_easy/take_it_easy.yaml").recipe
+    honest = load_recipe(root / "recipes/take_it_easy/honest.yaml").recipe
+    for stage in honest.stages.values():
+        assert "evaluation" not in [*stage.train.data, *stage.monitor.data]
+    assert honest.stages["finetune"].train.data == ["development"]
+    assert paper.stages["finetune"].train.data == ["development", "validation"]
+    assert paper.stages["finetune"].monitor.test_split == "acknowledged"
+    assert paper.model == honest.model
+    assert paper.relevance == honest.relevance
+
+
+def test_the_ablations_change_what_they_say(root: Path) -> None:
+    _, cells = load_study(root / "recipes/take_it_easy/ablations.study.yaml", [])
+    recipes = {cell: loaded.recipe for (cell, seed), loaded in cells.items() if seed == 1}
+    assert len(recipes) == 14
+    combinations = {
+        tuple(sorted(recipe.stages["pretrain"].train.data))
+        for cell, recipe in recipes.items()
+        if cell.startswith(("pretrain", "as_written"))
+    }
+    assert len(combinations) == 7
+    for cell, recipe in recipes.items():
+        used = {name for stage in recipe.stages.values() for name in stage.train.data}
+        assert ({"audiocaps", "freesound"} & set(recipe.data)) <= used, f"{cell} reads data that no stage trains on"
+        relaxed = {loss.relax for stage in recipe.stages.values() for loss in stage.losses if loss.kind == "ranking"}
+        assert relaxed == ({"none"} if cell in ("no_relaxation", "neither") else {"cider"})
+        kinds = {loss.kind for stage in recipe.stages.values() for loss in stage.losses}
+        assert ("matching" in kinds) == (cell not in ("no_matching", "neither"))
+        assert len(recipe.model.audio.experts) == (3 if cell.startswith("without") else 4)
+
+
+def test_a_share_of_development_is_held_out(world: Path) -> None:
+    from data_tools.manifest import read_manifest
+
+    clips = [clip for clip in read_manifest(world) if clip.split != "validation"]
+    held = hold_out(clips, 0.2, 1)
+    splits = [clip.split for clip in held]
+    assert (splits.count("validation"), splits.count("development")) == (10, 38)
+    assert splits.count("evaluation") == 24
+    assert [clip.id for clip in held] == [clip.id for clip in clips]
+    assert hold_out(clips, 0.2, 1) == held
+    assert hold_out(clips, 0.2, 2) != held
+    assert hold_out(clips[::-1], 0.2, 1) == held[::-1]
+    with pytest.raises(DataError, match="between 0 and 1"):
+        hold_out(clips, 1.0, 1)
+    with pytest.raises(DataError, match="there is one"):
+        hold_out(read_manifest(world), 0.2, 1)
+
+
+def test_a_make_command_that_is_not_taken_is_a_mistake(
+    world: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    content = schedule(world, tmp_path)
+    content["data"]["train"] |= {"manifest": "none.jsonl", "make": "python -m data_tools clotho --nowhere"}
+    content["data"]["validation"] |= {"published": "the moon", "manifest": "gone.jsonl"}
+    path = tiny.write_recipe(tmp_path / "r.yaml", content)
+    assert main(["check", str(path)]) == 1
+    text = capsys.readouterr().out
+    assert "MISTAKE: python -m data_tools does not take `clotho --nowhere`" in text
+    assert "published at the moon" in text
+    assert "no manifest" in refused(capsys, "run", path, "--set", "data.train.make=null", "--out", tmp_path / "run")
