@@ -131,7 +131,7 @@ def _broken(features: Features, clip: Clip, error: AudioError, strict: bool) -> 
 def _fill(features: Features, name: str, expert: ExpertSettings, clips: list[Clip], strict: bool, quiet: bool) -> None:
     from tqdm import tqdm
 
-    from system.models import device_of
+    from system.device import device_of
 
     bank = features.banks[name]
     by_content = {features.keys[clip.id]: clip for clip in clips if clip.id in features.keys}

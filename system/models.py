@@ -6,11 +6,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from data_tools.manifest import Clip
 from system import schema
 from system.checkpoints import load_checkpoint, load_weights
+from system.device import device_of
 from system.encoders import RetrievalModel
 from system.errors import KitError
 from system.recipe import load_recipe
@@ -19,10 +18,6 @@ from system.text import ScratchText, build_text
 from system.words import vocabulary_of
 
 log = logging.getLogger(__name__)
-
-
-def device_of() -> torch.device:
-    return torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
 
 def build_model(recipe: schema.Recipe, vocabulary: list[str]) -> RetrievalModel:

@@ -6,9 +6,10 @@ from pathlib import Path
 from data_tools.blind import read_blind
 from data_tools.manifest import Clip, Query, caption_queries, read_manifest, read_queries
 from submission.scores import write_scores
+from system.device import device_of
 from system.errors import KitError
 from system.frames import build_features
-from system.models import Trained, device_of, open_trained
+from system.models import Trained, open_trained
 from system.options import SET_HELP
 from system.retrieve import require_readable, score_matrix
 

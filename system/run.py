@@ -132,7 +132,7 @@ def _rank(
     recipe: schema.Recipe, run: Run, data: "Data", model: "RetrievalModel", untrained: "RetrievalModel"
 ) -> dict[str, dict[str, Any]]:
     """Score matrix, ranked CSV, and figures of every `rank` entry, beside the untrained model's and chance."""
-    from system.models import device_of
+    from system.device import device_of
     from system.retrieve import score_matrix
 
     sources = dict.fromkeys(map(recipe.ranked_source, recipe.rank))
@@ -174,7 +174,8 @@ def _matrix(
 ) -> tuple[ScoreMatrix, str]:
     """The score matrix of an entry, and what it was made by, in words."""
     from system.checkpoints import load_checkpoint
-    from system.models import device_of, facts_of
+    from system.device import device_of
+    from system.models import facts_of
     from system.retrieve import score_matrix
 
     if isinstance(entry, schema.ByMean):

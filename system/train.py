@@ -20,10 +20,11 @@ from system import checkpoints, losses, schema
 from system.batches import Sampler, items_of
 from system.cider.relax import Relevance
 from system.data import Data, load_data, make_missing
+from system.device import device_of
 from system.encoders import RetrievalModel
 from system.errors import KitError
 from system.feeding import Batch, Feed
-from system.models import build_model, device_of, load_exported_weights, training_vocabulary
+from system.models import build_model, load_exported_weights, training_vocabulary
 from system.options import add_recipe_arguments, load_from
 from system.plots import relevance_figure
 from system.recipe import Loaded

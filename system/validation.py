@@ -8,11 +8,11 @@ from submission.metrics import relevant_ranks, summarise
 from system import losses, schema
 from system.batches import Item, items_of
 from system.cider.relax import Relevance
+from system.device import device_of
 from system.encoders import RetrievalModel
 from system.errors import KitError
 from system.feeding import without_audio
 from system.frames import Features
-from system.models import device_of
 from system.retrieve import embed_clips, embed_texts
 from system.similarity import Embedded
 

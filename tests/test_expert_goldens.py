@@ -179,7 +179,7 @@ def test_panns(
 def test_panns_block_by_block(weights: Callable[[str], Weights], golden: Golden) -> None:
     content = golden("panns_cnn14_16k")
     stages = json.loads(str(content["A_stages"]))
-    scale, shift = panns.input_norm(weights("panns_cnn14_16k"))
+    scale, shift = weights("panns_cnn14_16k").affine("bn0", 64, panns.EPS)
     x = (panns_log_mel(content, "A") * scale + shift)[None, None]
     ends = {4: 1, 9: 2, 14: 3, 19: 4, 24: 5, 28: 6}
     for place, layer in enumerate(panns.convolutions(weights("panns_cnn14_16k"))):
@@ -233,7 +233,7 @@ def test_openl3_without_the_silence_in_front(golden: Golden, frames: Callable[..
 @torch.inference_mode()
 def test_openl3_before_its_last_pooling(weights: Callable[[str], Weights], golden: Golden) -> None:
     content, own = golden("openl3"), weights("openl3")
-    scale, shift = openl3.input_norm(own)
+    scale, shift = own.affine("batch_normalization_1", 1, openl3.EPS)
     columns = openl3.log_mel(torch.from_numpy(openl3.seconds(wave(content, "B")).copy()), *openl3.front_end(own))
     maps = openl3.convolutions(own)((columns * scale + shift)[:, None])
     assert maps.shape == (2, 512, 32, 24)
@@ -452,6 +452,13 @@ def test_clips_computed_in_pieces_have_the_same_frames(
     assert relative(loaded(kind)([noise(samples, 5)])[0], whole) > 1e-5, "frames see further than is computed"
 
 
+def test_vggsound_hears_nothing_over_full_scale() -> None:
+    loud = 5 * noise(16_000, 3)
+    clipped = np.clip(loud, -1, 1)
+    assert (loud != clipped).any()
+    assert np.array_equal(vggsound.spectrogram(loud), vggsound.spectrogram(clipped))
+
+
 def test_pooling_over_time_by_hand(loaded: Callable[..., Frames]) -> None:
     samples = noise(16_000, 3)
     series = loaded("vggsound")([samples])[0]
@@ -482,6 +489,18 @@ print(len(frames), samples, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
     count, samples, kib = map(int, done.stdout.split())
     assert count == FRAME_COUNTS[kind](samples)
     assert kib < 2.5 * 2**20
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_frames_are_the_same_in_the_layout_of_other_devices(
+    changed: Compute, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    samples = noise(24_000, 4)
+    settings = {"output": "raw"} if kind == "vggish" else {}
+    expected = changed(kind, samples, **settings)
+    monkeypatch.setattr(torch.Tensor, "to_mkldnn", lambda _: pytest.fail("not without oneDNN"))
+    monkeypatch.setattr(torch.backends.mkldnn, "is_available", lambda: False)
+    assert relative(changed(kind, samples, **settings), expected) < 5e-6
 
 
 @pytest.mark.parametrize("kind", KINDS)

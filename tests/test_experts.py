@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 
+import filled
 import numpy as np
 import pytest
 import soundfile
@@ -126,6 +127,18 @@ def test_logmel_of_a_tone_peaks_in_its_band_and_of_silence_is_the_floor() -> Non
     bands = frames[0].reshape(-1, 32)
     assert np.abs(centres[bands[10].argmax()] - 2000) < 150
     assert np.allclose(frames[1], (np.log(1e-5) + 6) / 4, atol=1e-5)
+
+
+def test_logmel_columns_by_the_definition() -> None:
+    wave = tiny.tone(3, 0.5, 1)
+    columns = LOGMEL.load(CPU)([wave])[0].reshape(-1, 32)
+    window = np.zeros(1024)
+    window[192:832] = 0.5 - 0.5 * np.cos(2 * np.pi * np.arange(640) / 640)
+    padded = np.pad(wave.astype(np.float64), 512, "reflect")
+    basis = filled.triangles(filled.htk_edges(32, 0, 8000), 16_000, 1024)
+    for column in (0, 7, 24):
+        power = np.abs(np.fft.rfft(padded[320 * column :][:1024] * window)) ** 2
+        assert np.allclose(columns[column], (np.log(basis @ power + 1e-5) + 6) / 4, atol=2e-4)
 
 
 @pytest.mark.parametrize("samples", [1, 100, 640, 16_000])
@@ -440,6 +453,17 @@ def test_clips_are_computed_in_groups_and_a_broken_one_loses_no_other(
     for n, clip in enumerate(clips):
         if clip.id not in features.broken:
             assert features.frames("logmel", clip.id)[0, 0] == (n + 1) / 256, "frames of another clip"
+
+
+def test_every_clip_of_a_broken_content_is_broken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    clips = write_levels(tmp_path / "world", 4, 0.5)
+    for n in (1, 3):
+        Path(clips[n].path).write_bytes(b"no sound")
+    recorded_calls(monkeypatch)
+    features = build_features(clips, {"logmel": LOGMEL}, tmp_path / "banks", quiet=True)
+    assert sorted(features.keys) == [clips[0].id, clips[2].id]
+    for n in (1, 3):
+        assert Path(clips[n].path).name in features.broken[clips[n].id]
 
 
 def test_a_group_of_long_clips_is_small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

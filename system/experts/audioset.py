@@ -12,7 +12,7 @@ PATCH_SAMPLES = WINDOW + (PATCH - 1) * HOP  # 15,600: the least that fills a pat
 
 
 def mel_basis() -> np.ndarray:
-    """(257, 64) float64 triangles, linear in HTK mel between 125 and 7,500 Hz, no area norm, DC row zero.
+    """(257, 64) float64 triangles, linear in HTK mel between 125 and 7,500 Hz, no area norm.
 
     torchaudio's and librosa's HTK triangles are linear in Hz."""
 
@@ -22,9 +22,7 @@ def mel_basis() -> np.ndarray:
     bins = mel(np.linspace(0.0, RATE / 2, 257))[:, None]
     edges = np.linspace(mel(np.array(125.0)), mel(np.array(7500.0)), 66)
     low, centre, high = edges[:-2], edges[1:-1], edges[2:]
-    basis = np.maximum(0.0, np.minimum((bins - low) / (centre - low), (high - bins) / (high - centre)))
-    basis[0] = 0.0
-    return basis
+    return np.maximum(0.0, np.minimum((bins - low) / (centre - low), (high - bins) / (high - centre)))
 
 
 def log_mel(wave: np.ndarray, offset: float) -> np.ndarray:

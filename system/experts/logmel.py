@@ -40,7 +40,7 @@ class LogMel(ExpertSettings):
 
     @property
     def cost(self) -> float:
-        return 0.0006
+        return 0.0002
 
     def load(self, device: "torch.device") -> Frames:
         import torch

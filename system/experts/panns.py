@@ -57,7 +57,7 @@ class PannsCnn14(ExpertSettings):
 
     @property
     def cost(self) -> float:
-        return 0.03
+        return 0.024
 
     @property
     def parameters(self) -> int:
@@ -77,7 +77,7 @@ class PannsCnn14(ExpertSettings):
 
         weights = read_weights(Path(self.weights), "model")
         basis = weights.take("logmel_extractor.melW", FFT // 2 + 1, BANDS).to(device)
-        scale, shift = (part.to(device) for part in input_norm(weights))
+        scale, shift = (part.to(device) for part in weights.affine("bn0", BANDS, EPS))
         network = placed(convolutions(weights), device)
 
         @exact()
@@ -102,16 +102,6 @@ def log_mel(waves: "torch.Tensor", basis: "torch.Tensor") -> "torch.Tensor":
     spectrum = torch.stft(waves, FFT, FFT_HOP, window=window, pad_mode="reflect", return_complex=True)
     power = torch.view_as_real(spectrum).square().sum(-1)
     return 10.0 * (power.transpose(1, 2) @ basis).clamp_min(1e-10).log10()
-
-
-def input_norm(weights: "Weights") -> "tuple[torch.Tensor, torch.Tensor]":
-    """Scale and shift (64,) of the batch norm over mel bands. Zeros are padded behind it, so no convolution can take it
-    in."""
-    norm = weights.batch_norm("bn0", BANDS, EPS)
-    assert norm.running_mean is not None
-    assert norm.running_var is not None
-    scale = norm.weight / (norm.running_var + EPS).sqrt()
-    return scale, norm.bias - norm.running_mean * scale
 
 
 def convolutions(weights: "Weights") -> "nn.Sequential":

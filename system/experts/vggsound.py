@@ -68,7 +68,7 @@ class VggSound(ExpertSettings):
 
     @property
     def cost(self) -> float:
-        return 0.012
+        return 0.01
 
     @property
     def parameters(self) -> int:

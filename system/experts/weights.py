@@ -45,6 +45,14 @@ class Weights:
             layer.bias = nn.Parameter(self.take(f"{key}.bias", outputs), requires_grad=False)
         return layer.eval()
 
+    def affine(self, key: str, channels: int, eps: float) -> tuple[torch.Tensor, torch.Tensor]:
+        """Scale and shift (channels,) of a batch norm in front of a convolution, which cannot take it in: the
+        convolution's zeros are padded behind it."""
+        parts = ("weight", "bias", "running_mean", "running_var")
+        weight, bias, mean, variance = (self.take(f"{key}.{part}", channels) for part in parts)
+        scale = weight / (variance + eps).sqrt()
+        return scale, bias - mean * scale
+
     def batch_norm(self, key: str, channels: int, eps: float) -> nn.BatchNorm2d:
         layer = nn.BatchNorm2d(channels, eps).eval().requires_grad_(False)
         for name in ("weight", "bias", "running_mean", "running_var"):
