@@ -82,6 +82,7 @@ def test_the_set_up_commands_name_extras_that_exist(root: Path) -> None:
 
 def test_the_new_expert_in_readme_works(root: Path) -> None:
     import numpy as np
+    import torch
 
     code = next(block for block in blocks((root / "README.md").read_text(), "python") if "class Loudness" in block)
     names: dict[str, object] = {}
@@ -91,7 +92,7 @@ def test_the_new_expert_in_readme_works(root: Path) -> None:
         names,
     )
     expert = names["Loudness"](kind="loudness")  # type: ignore[operator]
-    frames = expert.load()([np.full(3300, 0.5, np.float32)])[0]
+    frames = expert.load(torch.device("cpu"))([np.full(3300, 0.5, np.float32)])[0]
     assert frames.shape == (3, expert.dim)
     assert frames[:2, 0] == pytest.approx(0.5)
     assert frames[2, 0] == pytest.approx((0.25 * 100 / 1600) ** 0.5)
