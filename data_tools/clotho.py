@@ -70,14 +70,17 @@ def hold_out(clips: Sequence[Clip], share: float, seed: int) -> list[Clip]:
 
     For Clotho v1, which has no validation split: "Take it easy" (2022), section 5, holds out 20 % of its development
     split. Ids, and with them names and paths, stay those of the development split. Raises DataError for a share
-    outside (0, 1) and where there is a validation split already.
+    outside (0, 1), one that leaves a split empty, and where there is a validation split already.
     """
     if not 0 < share < 1:
         raise DataError(f"--holdout {share}: the share of the development split must be between 0 and 1")
     if any(clip.split == "validation" for clip in clips):
         raise DataError("--holdout makes a validation split, and there is one; name --splits development evaluation")
     names = sorted(clip.id for clip in clips if clip.split == "development")
-    held = set(random.Random(seed).sample(names, round(share * len(names))))
+    count = round(share * len(names))
+    if not 0 < count < len(names):
+        raise DataError(f"--holdout {share} of {len(names)} development clips is {count}; both splits need a clip")
+    held = set(random.Random(seed).sample(names, count))
     return [clip.model_copy(update={"split": "validation"}) if clip.id in held else clip for clip in clips]
 
 

@@ -14,8 +14,9 @@ from data_tools.__main__ import VERBS as DATA_VERBS
 from data_tools.door import make_parser
 from data_tools.manifest import read_manifest
 from submission.editions import get_edition
-from system import estimates, schema
-from system.estimates import Found
+from system import schema
+from system.errors import KitError
+from system.estimates import CORE_FLOPS, GPU_FLOPS, Estimates, Found, encoder_parameters
 from system.options import add_recipe_arguments, load_from
 
 GIB = 1 << 30
@@ -35,12 +36,17 @@ def find_data(recipe: schema.Recipe) -> dict[str, Found]:
 def plan(recipe: schema.Recipe, gpu_bytes: float | None = None) -> str:
     """The plan as text. gpu_bytes: memory of the GPU that the stages are to fit, None for no GPU."""
     found = find_data(recipe)
+    estimates = Estimates(recipe, found)
     parts = [
         [f"recipe {recipe.name}, seed {recipe.seed}"],
         _data_lines(recipe, found),
-        _expert_lines(recipe, found),
-        _parameter_lines(recipe, found),
-        *(_stage_lines(recipe, name, found, gpu_bytes) for name in recipe.stages),
+        _expert_lines(recipe, estimates),
+        _parameter_lines(recipe, estimates),
+        *(
+            line
+            for name in recipe.stages
+            for line in (_stage_lines(recipe, name, found), _cost_lines(recipe.stages[name], estimates, gpu_bytes))
+        ),
         _rank_lines(recipe, found),
     ]
     return "\n".join(line for part in parts for line in part)
@@ -80,8 +86,8 @@ def _missing_inputs(source: schema.Source) -> Iterator[str]:
         yield f"  published at {source.published}"
 
 
-def _expert_lines(recipe: schema.Recipe, found: dict[str, Found]) -> Iterator[str]:
-    seconds = estimates.audio_seconds(recipe, found)
+def _expert_lines(recipe: schema.Recipe, estimates: Estimates) -> Iterator[str]:
+    seconds = estimates.audio_seconds()
     experts = recipe.model.audio.experts
     disk = {name: seconds * expert.frames_per_second * expert.dim * 2 / GIB for name, expert in experts.items()}
     hours = {name: seconds * expert.cost / 3600 for name, expert in experts.items()}
@@ -103,19 +109,18 @@ def _duration(seconds: float) -> str:
     return f"about {seconds / 60:.1f} min" if seconds >= 60 else f"about {seconds:.2g} s"
 
 
-def _parameter_lines(recipe: schema.Recipe, found: dict[str, Found]) -> Iterator[str]:
+def _parameter_lines(recipe: schema.Recipe, estimates: Estimates) -> Iterator[str]:
     audio, text = recipe.model.audio, recipe.model.text
-    heads = {name: estimates.head_parameters(audio, expert.dim, text.dim) for name, expert in audio.experts.items()}
-    own = estimates.text_parameters(text, estimates.vocabulary_size(recipe, found))
+    heads, own = estimates.head_parameters, estimates.text_parameters
     if isinstance(text, schema.SentenceTransformers):
         place = "a folder that is there" if Path(text.model).is_dir() else "no folder here: a hub name"
         yield f"text model {text.model}: {place}"
-    encoder = estimates.encoder_parameters(audio.width, audio.layers, audio.ff, audio.positions)
+    encoder = encoder_parameters(audio.width, audio.layers, audio.ff, audio.positions)
     shown = ", ".join([f"{name} head {count:,}" for name, count in heads.items()] + [f"text {own:,}"])
     yield f"trainable parameters: {shown}; in all {sum(heads.values()) + own:,} (encoder of a head: {encoder:,})"
 
 
-def _stage_lines(recipe: schema.Recipe, name: str, found: dict[str, Found], gpu_bytes: float | None) -> Iterator[str]:
+def _stage_lines(recipe: schema.Recipe, name: str, found: dict[str, Found]) -> Iterator[str]:
     stage = recipe.stages[name]
     items = [found[source].items(stage.unit) for source in stage.train.data]
     known = all(items)
@@ -138,29 +143,24 @@ def _stage_lines(recipe: schema.Recipe, name: str, found: dict[str, Found], gpu_
         yield f"  {MISTAKE} it is watched on {watched} clips with captions, and needs two"
     if isinstance(stage.start_from, schema.FromModel) and not Path(stage.start_from.folder).is_dir():
         yield f"  starts from {stage.start_from.folder} MISSING; make it with python -m system export"
-    yield from _memory_lines(recipe, stage, found, gpu_bytes)
-    flops = estimates.step_flops(recipe, stage, found)
-    cores = os.cpu_count() or 1
-    times = [f"{_duration(flops / (cores * estimates.CORE_FLOPS))} on this CPU's {cores} cores"]
-    times += [f"{1000 * flops / rate:.0f} ms on an {gpu}" for gpu, rate in estimates.GPU_FLOPS.items()]
-    yield f"  a step: {flops / 1e12:.2f} TFLOP, {', '.join(times)} (estimates; not measured on a GPU)"
 
 
-def _memory_lines(
-    recipe: schema.Recipe, stage: schema.Stage, found: dict[str, Found], gpu_bytes: float | None
-) -> Iterator[str]:
-    cpu = estimates.memory(recipe, stage, found, "float32")
-    gpu = estimates.memory(recipe, stage, found, stage.precision)
+def _cost_lines(stage: schema.Stage, estimates: Estimates, gpu_bytes: float | None) -> Iterator[str]:
+    """Memory and time of a step; times of a GPU only in 16 bits, which its rates are of."""
+    cpu, gpu = (estimates.memory(stage, precision) for precision in ("float32", stage.precision))
     on_gpu = f", {gpu / GIB:.1f} GiB on a GPU in {stage.precision}" if stage.precision != "float32" else ""
-    yield f"  memory: about {cpu / GIB:.1f} GiB in float32{on_gpu}, beside Python and torch (estimate)"
+    kept = f"its clips' frames, kept on a GPU with twice the room: {estimates.frame_bytes(stage) / GIB:.1f} GiB"
+    yield f"  memory: about {cpu / GIB:.1f} GiB in float32{on_gpu}, beside Python and torch (estimate); {kept}"
     if gpu_bytes is not None and gpu > gpu_bytes:
-        smaller = estimates.gradient_cache_that_fits(recipe, stage, found, gpu_bytes)
-        mend = (
-            f"set gradient_cache to {smaller}, which gives the same gradients in a third more time"
-            if smaller
-            else "lower batch_size"
-        )
+        smaller = estimates.gradient_cache_that_fits(stage, gpu_bytes)
+        cached = f"set gradient_cache to {smaller}, which gives the same gradients in a third more time"
+        mend = cached if smaller else "lower batch_size"
         yield f"  batch_size {stage.batch_size} will not fit the GPU's {gpu_bytes / GIB:.1f} GiB: {mend}"
+    flops, cores = estimates.step_flops(stage), os.cpu_count() or 1
+    times = [f"{_duration(flops / (cores * CORE_FLOPS))} on this CPU's {cores} cores"]
+    if stage.precision != "float32":
+        times += [f"{1000 * flops / rate:.0f} ms on an {name}" for name, rate in GPU_FLOPS.items()]
+    yield f"  a step: {flops / 1e12:.2f} TFLOP, {', '.join(times)} (estimates; not measured on a GPU)"
 
 
 def _rank_lines(recipe: schema.Recipe, found: dict[str, Found]) -> Iterator[str]:
@@ -193,6 +193,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
+    if arguments.gpu_memory is not None and not arguments.gpu_memory > 0:
+        raise KitError(f"--gpu-memory {arguments.gpu_memory:g}: give the GiB of a GPU")
     gpu_bytes = gpu_memory() if arguments.gpu_memory is None else arguments.gpu_memory * GIB
     text = plan(load_from(arguments).recipe, gpu_bytes)
     print(text)

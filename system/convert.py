@@ -1,6 +1,7 @@
 """The layers of the public yamnet.tflite as the file that the expert `yamnet` reads."""
 
 import argparse
+import logging
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -9,7 +10,12 @@ import numpy as np
 
 from data_tools.files import replacing
 from system.errors import KitError
+from system.experts.base import file_sha256
 from system.experts.yamnet import LAYERS, shapes
+
+PUBLIC_SHA256 = "469be6a3421cbc52cf97e9f2f966cba984198e8e7af9854d68b3e3ebb1e04194"
+
+log = logging.getLogger(__name__)
 
 
 def read_layers(path: Path) -> dict[str, np.ndarray]:
@@ -17,8 +23,8 @@ def read_layers(path: Path) -> dict[str, np.ndarray]:
 
     8-bit weights are dequantised, (q - zero point) x scale; layouts stay TensorFlow's: convolutions (out, height,
     width, in), depthwise ones (1, height, width, channels), dense ones (out, in). The first two layers (the DFT of the
-    front-end) have no bias. Raises KitError for a missing or damaged file, another model, or where the package
-    `tflite` is not installed.
+    front-end) have no bias. Raises KitError for a missing file, one that cannot be read, a model of other layers, or
+    where the package `tflite` is not installed.
     """
     try:
         from tflite import Model
@@ -82,6 +88,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     layers: dict[str, Any] = read_layers(arguments.tflite)
+    if file_sha256(arguments.tflite) != PUBLIC_SHA256:
+        log.warning("%s is not the file this was tried with; its layers have the right shapes", arguments.tflite)
     with replacing(arguments.out) as temporary, temporary.open("wb") as file:
         np.savez_compressed(file, **layers)
     print(f"wrote {len(layers)} weights and biases of {LAYERS} layers to {arguments.out}")

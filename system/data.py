@@ -29,11 +29,15 @@ class Data:
         return [clip for clip in self.clips[source] if clip.id in self.features.keys]
 
     def shared(self, some: list[str], others: list[str]) -> int:
-        """How many contents are in clips of both groups of sources."""
-        one, other = (
-            {self.features.keys[c.id] for name in names for c in self.whole(name)} for names in (some, others)
+        """How many clips of the second group of sources are in the first too: the same audio file, or the same
+        Freesound recording, of which data sets keep different excerpts."""
+        known = [clip for name in some for clip in self.whole(name)]
+        contents = {self.features.keys[clip.id] for clip in known}
+        recordings = {clip.freesound_id for clip in known} - {None}
+        return sum(
+            self.features.keys[clip.id] in contents or clip.freesound_id in recordings
+            for clip in {clip.id: clip for name in others for clip in self.whole(name)}.values()
         )
-        return len(one & other)
 
 
 def make_missing(recipe: schema.Recipe) -> None:

@@ -1,5 +1,6 @@
 """The tensors of a batch: padded from the banks a step ahead, or gathered from frames that stay on the GPU."""
 
+import logging
 from collections.abc import Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -11,6 +12,8 @@ import torch
 from system.batches import Item, Sampler
 from system.cider.relax import Relevance
 from system.frames import Features
+
+log = logging.getLogger(__name__)
 
 # B clips, T frames, D values in a frame, N captions
 
@@ -115,6 +118,17 @@ class Resident:
         return Series(frames[index].masked_fill(~real[..., None], 0.0), own)
 
 
+def _fits(size: int, device: torch.device) -> bool:
+    if device.type != "cuda":
+        return False
+    torch.cuda.empty_cache()  # what an earlier stage has left over counts as free
+    free = torch.cuda.mem_get_info()[0]
+    fits = size < RESIDENT_SHARE * free
+    how = "kept on the GPU" if fits else "read ahead from the banks"
+    log.info("frames of %.1f GiB, %.1f GiB of the GPU free: %s", size / 2**30, free / 2**30, how)
+    return fits
+
+
 class Feed:
     """The batches of a stage on the device. Close it when the stage ends.
 
@@ -125,8 +139,7 @@ class Feed:
     def __init__(self, sampler: Sampler, features: Features, relevance: Relevance | None, device: torch.device) -> None:
         self.sampler, self.features, self.relevance, self.device = sampler, features, relevance, device
         keys = {features.keys[item.clip.id] for stream in sampler.streams for item in stream.items}
-        fits = device.type == "cuda" and Resident.size(keys, features) < RESIDENT_SHARE * torch.cuda.mem_get_info()[0]
-        self.resident = Resident(keys, features, device) if fits else None
+        self.resident = Resident(keys, features, device) if _fits(Resident.size(keys, features), device) else None
         self._worker = ThreadPoolExecutor(1, "batches")
         self._ahead: tuple[int, Future[Batch]] | None = None
 

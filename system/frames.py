@@ -131,7 +131,7 @@ def _broken(features: Features, clip: Clip, error: AudioError, strict: bool) -> 
 def _fill(features: Features, name: str, expert: ExpertSettings, clips: list[Clip], strict: bool, quiet: bool) -> None:
     from tqdm import tqdm
 
-    from system.device import device_of
+    from system.device import device_of, memory_told
 
     bank = features.banks[name]
     by_content = {features.keys[clip.id]: clip for clip in clips if clip.id in features.keys}
@@ -149,7 +149,9 @@ def _fill(features: Features, name: str, expert: ExpertSettings, clips: list[Cli
     def series() -> Iterator[tuple[str, np.ndarray]]:
         wanted = {key: clip for key, clip in missing.items() if key not in bank}  # another process may have stored some
         for group in _groups(_decoded(wanted, expert.rate), fails, GROUP_SECONDS * expert.rate):
-            for key, frames in zip(group, frames_of(list(group.values())), strict=True):
+            with memory_told(f"{name}: {len(group)} clips", "free what else uses it, or compute on a larger one"):
+                computed = frames_of(list(group.values()))
+            for key, frames in zip(group, computed, strict=True):
                 if np.abs(frames).max() <= FLOAT16_MAX:
                     yield key, frames
                 else:

@@ -20,7 +20,7 @@ class BatchScores:
     """All that a term may need of a batch.
 
     each: (B, N), the score of every clip and every single caption, higher is better, float32.
-    row_of: (N,) the item each caption belongs to. captions: (N,) their texts.
+    row_of: (N,) the item each caption belongs to.
     same_clip: (B, B) bool, items i and j show the same audio (true on the diagonal): such pairs are never negatives.
     relax: (B, B), r(c_ij) in [0, 1] with the captions of item i as candidates and those of item j as references; None
     where no term asks for it.
@@ -29,7 +29,6 @@ class BatchScores:
 
     each: torch.Tensor
     row_of: torch.Tensor
-    captions: Sequence[str]
     same_clip: torch.Tensor
     relax: torch.Tensor | None
     clip_scores: Callable[[], torch.Tensor]

@@ -209,8 +209,12 @@ def _cross_checks(value: Any) -> Iterator[tuple[Keys, str]]:
 
 
 def _check_relevance(relevance: Any, data: dict[str, Any], stages: dict[str, Any]) -> Iterator[tuple[Keys, str]]:
+    yield from _check_once(("relevance", "corpus"), _child(relevance, "corpus"))
     for i, name in _names(_child(relevance, "corpus")):
         yield from _check_source(("relevance", "corpus", i), name, data)
+        split = _child(data.get(name), "split")
+        if isinstance(split, str) and split in TEST_SPLITS:
+            yield ("relevance", "corpus", i), f"{name!r} is a test split ({split}); count another one's captions"
     curve = _child(relevance, "relax")
     points = [(_child(p, "percentile"), _child(p, "factor")) for p in (curve if isinstance(curve, list) else [])]
     for i, (before, point) in enumerate(itertools.pairwise(points), start=1):
@@ -225,12 +229,20 @@ def _check_relevance(relevance: Any, data: dict[str, Any], stages: dict[str, Any
                 yield ("stages", name, "losses", i, "relax"), "cider needs the recipe's relevance section"
 
 
+def _check_once(at: Keys, names: Any) -> Iterator[tuple[Keys, str]]:
+    found = [name for _, name in _names(names)]
+    for i, name in _names(names):
+        if name in found[:i]:
+            yield (*at, i), f"{name!r} is there already; name each once"
+
+
 def _check_mean(at: Keys, of: Any, before: dict[str, Any]) -> Iterator[tuple[Keys, str]]:
     ranked = {name: entry.get("data") for name, entry in before.items() if entry.get("kind") == "checkpoint"}
     for i, name in _names(of):
         if name not in ranked:
             there = ", ".join(ranked) or "none"
             yield (*at, "of", i), f"no earlier entry {name!r} of kind checkpoint; there are {there}"
+    yield from _check_once((*at, "of"), of)
     if len({str(ranked[name]) for _, name in _names(of) if name in ranked}) > 1:
         yield (*at, "of"), "they rank different sources; a mean needs one"
 
@@ -262,6 +274,7 @@ def _check_stage(
     at: Keys, stage: dict[str, Any], data: dict[str, Any], before: list[str], stages: dict[str, Any]
 ) -> Iterator[tuple[Keys, str]]:
     for part in ("train", "monitor"):
+        yield from _check_once((*at, part, "data"), _child(stage.get(part), "data"))
         for i, name in _names(_child(stage.get(part), "data")):
             place = (*at, part, "data", i)
             yield from _check_source(place, name, data)
@@ -275,6 +288,9 @@ def _check_stage(
         yield (*at, "captions_per_clip"), "missing; a batch of clips needs it: a number, or all"
     if unit == "pair" and captions is not None:
         yield (*at, "captions_per_clip"), "a batch of pairs has one caption a pair; remove the key"
+    at_once, batch_size = stage.get("gradient_cache"), stage.get("batch_size")
+    if isinstance(at_once, int) and isinstance(batch_size, int) and at_once >= batch_size:
+        yield (*at, "gradient_cache"), f"as large as the batch of {batch_size}, it only costs time; say null or less"
     start = stage.get("start_from")
     origin = _child(start, "stage")
     if isinstance(origin, str) and origin not in before:

@@ -81,6 +81,8 @@ def run(arguments: argparse.Namespace) -> int:
 def _require_usable(percents: Sequence[float], factors: Sequence[float], figure: Path | None) -> None:
     if bad := [q for q in percents if not 0 <= q <= 100]:
         raise KitError(f"--percentiles {bad[0]:g}: a percentile is a number from 0 to 100")
+    if bad := [r for r in factors if not 0 <= r <= 1]:
+        raise KitError(f"--factors {bad[0]:g}: a factor is a number from 0 to 1")
     if figure is None:
         return
     if figure.suffix != ".png":

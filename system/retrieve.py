@@ -15,7 +15,7 @@ from system.feeding import collate
 from system.frames import Features
 from system.similarity import Embedded, joined
 
-CLIPS_AT_ONCE = 64
+CLIPS_PER_BATCH = 64
 
 
 @torch.inference_mode()
@@ -26,8 +26,8 @@ def embed_clips(model: RetrievalModel, clips: Sequence[Clip], features: Features
     first = next(iter(features.banks))
     order = sorted(range(len(clips)), key=lambda i: len(features.frames(first, clips[i].id)))
     parts = []
-    for start in range(0, len(order), CLIPS_AT_ONCE):
-        items = [Item(clips[i], ()) for i in order[start : start + CLIPS_AT_ONCE]]
+    for start in range(0, len(order), CLIPS_PER_BATCH):
+        items = [Item(clips[i], ()) for i in order[start : start + CLIPS_PER_BATCH]]
         parts.append(model.audio(collate(items, features).to(device).audio))
     back = torch.from_numpy(np.argsort(order)).to(device)
     return joined(parts).rows(back)

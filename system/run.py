@@ -84,11 +84,14 @@ def _rehearse(recipe: schema.Recipe, run: Run, data: "Data", model: "RetrievalMo
         if entry.ranked_csv:
             with tempfile.TemporaryDirectory(dir=run.folder) as folder:
                 write_ranked_csv(matrix, Path(folder) / f"{name}.csv", get_edition(entry.edition))
-    trained_on = sorted({source for stage in recipe.stages.values() for source in stage.train.data})
     for source in dict.fromkeys(map(recipe.ranked_source, recipe.rank)):
-        shared = data.shared(trained_on, [source])
+        shared = data.shared(_trained_on(recipe), [source])
         if shared:
             log.warning("%d recordings of %s, which is to be ranked, are also trained on", shared, source)
+
+
+def _trained_on(recipe: schema.Recipe) -> list[str]:
+    return sorted({source for stage in recipe.stages.values() for source in stage.train.data})
 
 
 def _train_and_rank(loaded: Loaded, run: Run, data: "Data", began: float) -> None:
@@ -163,6 +166,7 @@ def _rank(
             "chance": chance(len(matrix.clip_ids), edition.map_k),
             "untrained": figures_of(before[source], edition).values[edition.metric],
             "ceiling": _ceiling(recipe.data[source]),
+            "also_trained_on": data.shared(_trained_on(recipe), [source]),
             "scores": str(run.scores(name)),
             "ranked_csv": str(csv) if entry.ranked_csv else None,
         }
@@ -215,6 +219,8 @@ def report(run: Run) -> str:
             f"  beside     chance {entry['chance']:.4f}, untrained {entry['untrained']:.4f}{ceiling}",
             f"  ranked CSV {entry['ranked_csv'] or 'none'}",
         ]
+        if entry["also_trained_on"]:
+            lines.append(f"  beware     {entry['also_trained_on']} of these clips were also trained on")
     return "\n".join(lines)
 
 

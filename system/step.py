@@ -23,7 +23,7 @@ def gradients(
     """
     if stage.gradient_cache is None:
         return _backward(embedded_scores(model, batch, precision), stage, scaler)
-    return _by_parts(model, batch, stage, precision, scaler)
+    return _by_parts(model, batch, stage, stage.gradient_cache, precision, scaler)
 
 
 def embedded_scores(model: RetrievalModel, batch: Batch, precision: str) -> losses.BatchScores:
@@ -51,16 +51,16 @@ def _backward(scores: losses.BatchScores, stage: schema.Stage, scaler: torch.amp
 
 
 def _by_parts(
-    model: RetrievalModel, batch: Batch, stage: schema.Stage, precision: str, scaler: torch.amp.GradScaler
+    model: RetrievalModel, batch: Batch, stage: schema.Stage, size: int, precision: str, scaler: torch.amp.GradScaler
 ) -> dict[str, float]:
-    """Gradient caching: embed part by part without a graph, take the loss's gradients at the embeddings, then embed
-    each part again with a graph and the same random state, and go on from there.
+    """Gradient caching, `size` items a part.
 
-    Memory is that of one part; the time is one more forward pass. Source: Gao et al., "Scaling Deep Contrastive
-    Learning Batch Size under Memory Limited Setup" (2021).
+    Embed part by part without a graph, take the loss's gradients at the embeddings, then embed each part again with a
+    graph and the same random state, and go on from there. Memory is that of one part; the time is one more forward
+    pass. Source: Gao et al., "Scaling Deep Contrastive Learning Batch Size under Memory Limited Setup" (2021).
     """
-    clip_parts, clip_places = audio_parts(model, batch, stage.gradient_cache or 1)
-    text_parts, text_places = caption_parts(model, batch, stage.gradient_cache or 1)
+    clip_parts, clip_places = audio_parts(model, batch, size)
+    text_parts, text_places = caption_parts(model, batch, size)
     parts = [*clip_parts, *text_parts]
     states = []
     leaves = []
@@ -78,7 +78,8 @@ def _by_parts(
             _set_random_state(state)
             with _in_precision(batch, precision):
                 again = part().float()
-            again.values.backward(leaf.values.grad)
+            if again.values.requires_grad:  # a frozen encoder without a projection has nothing to train
+                again.values.backward(leaf.values.grad)
     return values
 
 

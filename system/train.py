@@ -20,7 +20,7 @@ from system import checkpoints, losses, schema
 from system.batches import Sampler, items_of
 from system.cider.relax import Relevance
 from system.data import Data, load_data, make_missing
-from system.device import device_of
+from system.device import device_of, memory_told
 from system.encoders import RetrievalModel
 from system.errors import KitError
 from system.feeding import Batch, Feed
@@ -68,7 +68,18 @@ def train(loaded: Loaded, run: Run, data: Data, model: RetrievalModel) -> None:
             log.info("stage %s is finished", name)
             continue
         model.load_state_dict(initial)
-        _Stage(loaded.recipe, name, stage, number, run, data, model, relevance).run_to_end()
+        with memory_told(f"stage {name}: batch_size {stage.batch_size}", _less_memory(stage)):
+            _Stage(loaded.recipe, name, stage, number, run, data, model, relevance).run_to_end()
+
+
+def _less_memory(stage: schema.Stage) -> str:
+    at_once = stage.gradient_cache or stage.batch_size
+    precision = ", or precision to bf16" if stage.precision == "float32" else ""
+    return (
+        f"set gradient_cache to less than {at_once}, which gives the same gradients{precision}"
+        if at_once > 1
+        else ("use a GPU with more of it, or fewer experts")
+    )
 
 
 def training_relevance(recipe: schema.Recipe, data: Data, figure: Path) -> Relevance | None:
@@ -204,13 +215,7 @@ class _Stage:
         batch = feed.batch(self.step)
         for group in self.optimizer.param_groups:
             group["lr"] = self.stage.optimizer.lr * rate_factor(self.stage, self.step, self.stage.epochs * self.steps)
-        try:
-            return self._update(batch)
-        except torch.OutOfMemoryError as error:
-            raise KitError(
-                f"stage {self.name}: batch_size {self.stage.batch_size} does not fit the GPU's memory; set "
-                "gradient_cache to a part of it, which gives the same gradients, or use 16-bit precision"
-            ) from error
+        return self._update(batch)
 
     def _update(self, batch: Batch) -> dict[str, float]:
         self.optimizer.zero_grad()

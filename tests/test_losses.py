@@ -22,9 +22,8 @@ def batch_scores(scores: Any, clip_ids: list[int] | None = None, relax: Any = No
     scores = torch.as_tensor(scores)
     relax = None if relax is None else torch.as_tensor(relax, dtype=scores.dtype)
     ids = torch.tensor(clip_ids if clip_ids is not None else list(range(len(scores))))
-    each = list(map(str, range(len(scores))))
     return losses.BatchScores(
-        scores, torch.arange(len(scores)), each, ids[:, None] == ids[None, :], relax, lambda: scores, lambda: scores
+        scores, torch.arange(len(scores)), ids[:, None] == ids[None, :], relax, lambda: scores, lambda: scores
     )
 
 

@@ -10,6 +10,7 @@ import pytest
 import tiny
 import yaml
 
+from data_tools.manifest import read_manifest
 from system.recipe import RecipeError, load_recipe
 from system.study import load_study
 from system.yaml12 import parse
@@ -249,20 +250,16 @@ def test_check_fails_on_data_that_do_not_fit(tmp_path: Path, capsys: pytest.Capt
 
 
 def test_planned_parameters_are_the_models(tmp_path: Path) -> None:
-    import torch
 
-    from system.estimates import head_parameters, text_parameters
+    from system.estimates import Estimates, Found
     from system.models import build_model
 
     recipe = load(tmp_path, valid(tmp_path)).recipe
     model = build_model(recipe, ["a", "dog", "barks"])
-    audio, text = recipe.model.audio, recipe.model.text
-
-    def count(module: torch.nn.Module) -> int:
-        return sum(p.numel() for p in module.parameters())
-
-    assert count(model.audio) == head_parameters(audio, 128, text.dim)
-    assert count(model.text) == text_parameters(text, 3)
+    own = tiny.make_world(tmp_path / "words", {"development": 1})
+    clip = read_manifest(own)[0].model_copy(update={"captions": ["a dog barks"]})
+    planned = Estimates(recipe, {name: Found([clip] if name == "train" else []) for name in recipe.data})
+    assert {**planned.head_parameters, "text": planned.text_parameters} == model.parameters_by_part()
 
 
 def test_the_papers_head_has_the_papers_size() -> None:

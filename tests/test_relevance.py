@@ -316,3 +316,11 @@ def test_mistakes_are_told(
     assert sentence in told
     assert "Traceback" not in told
     assert told.count("\n") == 1
+
+
+@pytest.mark.parametrize("factor", ["1.5", "-3", "nan"])
+def test_factors_are_from_0_to_1(tmp_path: Path, factor: str, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "c.csv"
+    path.write_text("file_name,caption_1\na.wav,a dog barks\nb.wav,rain falls\n")
+    assert main(["relevance", str(path), "--factors", "1", "0.7", factor]) == 1
+    assert "a factor is a number from 0 to 1" in capsys.readouterr().err

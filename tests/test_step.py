@@ -128,6 +128,18 @@ def test_parts_hold_every_clip_and_caption_once_in_place(world: World) -> None:
             assert torch.allclose(joined([part() for part in parts]).rows(places).values, whole.values, atol=1e-5)
 
 
+def test_a_frozen_encoder_has_nothing_to_cache(world: World) -> None:
+    batch = collate(world.items, world.features, world.relevance)
+    plain, cached = world.model(0.0), world.model(0.0)
+    for model in (plain, cached):
+        model.text.requires_grad_(False)
+    stage = world.recipe.stages["only"]
+    gradients(plain, batch, stage, "float32", scaler())
+    gradients(cached, batch, stage.model_copy(update={"gradient_cache": 5}), "float32", scaler())
+    assert (grads(cached) - grads(plain)).abs().max() / grads(plain).abs().max() < 1e-5
+    assert all(p.grad is None for p in cached.text.parameters())
+
+
 def test_a_loss_that_is_not_finite_leaves_no_gradient(world: World) -> None:
     batch = collate(world.items, world.features, world.relevance)
     broken = replace(batch, relax=torch.full_like(batch.relax, torch.nan))  # type: ignore[arg-type]
@@ -205,6 +217,21 @@ def test_a_fed_batch_depends_on_its_step_alone(world: World, resident: bool) -> 
     expected = collate(sampler(world).batch(2), world.features, world.relevance)
     assert torch.equal(in_order[2].audio["logmel"].values, expected.audio["logmel"].values)
     assert in_order[2].captions == expected.captions
+
+
+def test_the_next_batch_is_begun_before_it_is_asked_for(world: World) -> None:
+    asked: list[int] = []
+
+    class Spied(Sampler):
+        def batch(self, step: int) -> list[Item]:
+            asked.append(step)
+            return super().batch(step)
+
+    with closing(Feed(Spied([items_of(world.clips, "clip")], "size", 8, 2, (1, 0)), world.features, None, CPU)) as feed:
+        feed.batch(4)
+        assert feed._ahead is not None
+        feed._ahead[1].result()
+    assert asked == [4, 5]
 
 
 def test_what_fails_in_the_reading_thread_is_raised(world: World) -> None:

@@ -130,6 +130,11 @@ def test_an_expert_of_a_finished_run_can_be_left_out_by_null(world: Path, tmp_pa
             "no earlier entry 'mean' of kind checkpoint",
         ),
         ("rank.by_m2.data=validation", "they rank different sources"),
+        ("rank.mean.of=[by_loss, by_m1, by_loss]", "'by_loss' is there already; name each once"),
+        ("relevance.corpus=[train, train]", "'train' is there already"),
+        ("relevance.corpus=[evaluation]", "'evaluation' is a test split"),
+        ("stages.finetune.gradient_cache=8", "as large as the batch of 8, it only costs time"),
+        ("stages.finetune.gradient_cache=99999999999999999999", "as large as the batch of 8"),
         ("relevance=null", "cider needs the recipe's relevance section"),
         ("relevance.corpus=[nowhere]", "no data source 'nowhere'"),
         ("relevance.relax.1.percentile=60", "percentiles must rise, and factors must not"),
@@ -247,6 +252,11 @@ def test_a_share_of_development_is_held_out(world: Path) -> None:
     assert hold_out(clips[::-1], 0.2, 1) == held[::-1]
     with pytest.raises(DataError, match="between 0 and 1"):
         hold_out(clips, 1.0, 1)
+    for share in (1e-6, 0.99999):
+        with pytest.raises(DataError, match="both splits need a clip"):
+            hold_out(clips, share, 1)
+    with pytest.raises(DataError, match="both splits need a clip"):
+        hold_out([clip for clip in clips if clip.split == "evaluation"], 0.2, 1)
     with pytest.raises(DataError, match="there is one"):
         hold_out(read_manifest(world), 0.2, 1)
 

@@ -217,6 +217,7 @@ def test_ctrl_c_saves_the_step_and_resumes_bit_equal(recipe: Path, unbroken: Pat
     assert state is None or state["step"] >= 4
     assert subprocess.run(command, cwd=root, capture_output=True).returncode == 0
     assert digest(run) == digest(unbroken)
+    assert lines(run) == lines(unbroken)
     steps = (run / "steps.txt").read_text().splitlines()
     assert len(steps) == len(set(steps)) == 18, "a finished step was done again"
 

@@ -87,7 +87,7 @@ class ExpertSettings(Strict):
         """Return a function: waves, each (N,) float32 mono at `rate`, N >= 1 -> frames, each (T, D) float32, T >= 1.
 
         It computes on `device`. The frames of a wave are the same, to float rounding, whatever the other waves of the
-        call, and the same to the bit when the same call is made again.
+        call (quantised ones of `vggish` may so differ by 1), and the same to the bit when the same call is made again.
         """
 
     def checksums(self) -> dict[str, str]:

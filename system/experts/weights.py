@@ -24,11 +24,14 @@ class Weights:
         self.path, self.tensors = path, tensors
 
     def take(self, key: str, *shape: int) -> torch.Tensor:
-        """The float32 tensor of a key. Raises KitError when it is missing, of another shape, or not all finite."""
+        """The float32 tensor of a key. Raises KitError when it is missing, of another shape, not all finite, or not a
+        dense tensor of floating-point numbers."""
         value = self.tensors.get(key)
         value = torch.from_numpy(value) if isinstance(value, np.ndarray) and value.dtype.kind == "f" else value
         if not isinstance(value, torch.Tensor):
             raise KitError(f"{self.path} has no tensor {key}: {_NOT_IT}")
+        if value.layout != torch.strided or value.is_meta or not value.is_floating_point():
+            raise KitError(f"{self.path}: {key} is no plain tensor of numbers: {_NOT_IT}")
         if tuple(value.shape) != shape:
             raise KitError(f"{self.path}: {key} has shape {tuple(value.shape)}, not {shape}: {_NOT_IT}")
         if not value.isfinite().all():

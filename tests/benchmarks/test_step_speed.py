@@ -74,11 +74,11 @@ def test_relaxation_beside_the_rest_of_a_step(encoder: SentenceText, shared: Pat
     captions = [text for own in chosen for text in own]
     row_of = np.repeat(np.arange(512), 5)
     each = torch.rand(512, 2560, requires_grad=True)
-    same, texts = torch.eye(512, dtype=torch.bool), captions
+    same = torch.eye(512, dtype=torch.bool)
 
     def loss(relax: str) -> None:
         factors = torch.from_numpy(relevance.relax(relevance.of_items(captions, row_of))) if relax == "cider" else None
-        batch = losses.BatchScores(each, torch.from_numpy(row_of), texts, same, factors, lambda: each, lambda: each)
+        batch = losses.BatchScores(each, torch.from_numpy(row_of), same, factors, lambda: each, lambda: each)
         term = schema.Ranking.model_validate({"kind": "ranking", "weight": 1, "margin": 0.2, "relax": relax})
         losses.total(batch, [term]).backward()
 

@@ -1,0 +1,92 @@
+"""A fine-tuning step of "Take it easy" with random weights of the real shapes: time and peak memory beside `check`'s
+estimates. On a GPU the paper's batch of 512 in 16 bits, on a CPU a batch of 16. `python -m pytest -m benchmark -s`."""
+
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from system import estimates, schema
+from system.device import device_of
+from system.encoders import RetrievalModel
+from system.feeding import Batch, Series
+from system.recipe import load_recipe
+from system.step import gradients
+from system.text import SentenceText
+
+pytestmark = pytest.mark.benchmark
+
+WORDS = 13  # a caption of Clotho has 15 tokens with the two special ones
+
+
+@pytest.fixture(scope="module")
+def untrained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A sentence-transformers folder of all-MiniLM-L6-v2's shape."""
+    from sentence_transformers import SentenceTransformer
+    from sentence_transformers.sentence_transformer.modules import Pooling, Transformer
+    from transformers import BertConfig, BertModel, BertTokenizerFast
+
+    folder = tmp_path_factory.mktemp("minilm")
+    words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *(f"w{n}" for n in range(30_517))]
+    (folder / "vocab.txt").write_text("\n".join(words))
+    size = estimates.MINILM
+    BertModel(
+        BertConfig(
+            hidden_size=size.width,
+            num_hidden_layers=size.layers,
+            num_attention_heads=size.heads,
+            intermediate_size=size.ff,
+        )
+    ).save_pretrained(folder)
+    BertTokenizerFast(vocab_file=str(folder / "vocab.txt")).save_pretrained(folder)
+    whole = SentenceTransformer(modules=[Transformer(str(folder)), Pooling(size.width)], device="cpu")
+    whole.save(str(folder / "whole"))
+    return folder / "whole"
+
+
+def made_batch(recipe: schema.Recipe, clips: int) -> Batch:
+    draw = np.random.default_rng(0)
+    audio = {}
+    for name, expert in recipe.model.audio.experts.items():
+        lengths = torch.from_numpy((draw.uniform(15, 30, clips) * expert.frames_per_second).astype(np.int64))
+        audio[name] = Series(torch.randn(clips, int(lengths.max()), expert.dim).half(), lengths)
+    texts = [" ".join(f"w{n}" for n in draw.integers(0, 30_000, WORDS)) for _ in range(5 * clips)]
+    relax = torch.from_numpy(draw.uniform(0.4, 1, (clips, clips)).astype(np.float32))
+    return Batch([str(n) for n in range(clips)], audio, texts, torch.arange(clips).repeat_interleave(5), relax)
+
+
+@pytest.mark.parametrize("at_once", [None, 64])
+def test_a_fine_tuning_step(root: Path, untrained: Path, tmp_path: Path, at_once: int | None) -> None:
+    device = device_of()
+    on_gpu = device.type == "cuda"
+    clips = 512 if on_gpu else 16
+    changes = [f"model.text.model={untrained}", f"banks={tmp_path}"]
+    recipe = load_recipe(root / "recipes/take_it_easy/take_it_easy.yaml", changes).recipe
+    stage = recipe.stages["finetune"].model_copy(update={"batch_size": clips, "gradient_cache": at_once})
+    precision = stage.precision if on_gpu else "float32"
+    assert isinstance(recipe.model.text, schema.SentenceTransformers)
+    model = RetrievalModel(recipe.model, SentenceText(recipe.model.text, tmp_path)).to(device).train()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
+    scaler = torch.amp.GradScaler(device.type, enabled=precision == "fp16")
+    batch = made_batch(recipe, clips).to(device)
+    taken = []
+    for _ in range(12 if on_gpu else 3):
+        began = time.perf_counter()
+        optimizer.zero_grad()
+        gradients(model, batch, stage, precision, scaler)
+        scaler.step(optimizer)
+        scaler.update()
+        if on_gpu:
+            torch.cuda.synchronize()
+        taken.append(time.perf_counter() - began)
+    found = {name: estimates.Found([], recipe.data[name].expected) for name in recipe.data}
+    guess = estimates.memory(recipe, stage, found, precision) / 2**30
+    peak = f"peak {torch.cuda.max_memory_allocated() / 2**30:.1f} GiB (estimate {guess:.1f})" if on_gpu else ""
+    name = torch.cuda.get_device_name() if on_gpu else f"{torch.get_num_threads()} CPU cores"
+    tflop = estimates.step_flops(recipe, stage, found) / 1e12
+    print(
+        f"\n{name}, {precision}, {clips} clips, 5 captions each, gradient_cache {at_once}: "
+        f"{1e3 * sorted(taken)[len(taken) // 2]:.0f} ms a step, {tflop:.2f} TFLOP as estimated, {peak}"
+    )

