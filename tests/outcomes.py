@@ -1,7 +1,10 @@
-"""What tests look at in a run, and how they see a verb refuse."""
+"""What tests look at in a run, how they see a verb refuse, and how they kill one."""
 
 import hashlib
 import json
+import signal
+import subprocess
+import time
 from pathlib import Path
 from typing import Any
 
@@ -36,3 +39,32 @@ def refused(capsys: pytest.CaptureFixture[str], *arguments: object) -> str:
     told = [line for line in errors.splitlines() if line.startswith("error: ")]
     assert told
     return " ".join(told)
+
+
+def kill_after(process: subprocess.Popen[bytes], run: Path, steps: int) -> None:
+    """SIGKILL once the run's progress shows this many steps."""
+    deadline = time.monotonic() + 60
+    while process.poll() is None and time.monotonic() < deadline:
+        path = run / "steps.txt"
+        if path.exists() and len(path.read_text().splitlines()) >= steps:
+            process.send_signal(signal.SIGKILL)
+            process.wait()
+            return
+        time.sleep(0.002)
+    raise AssertionError(f"the run ended before step {steps}")
+
+
+COUNTED = """
+import sys
+from pathlib import Path
+import system.train
+step = system.train._Stage._train_step
+def counted(self, feed):
+    value = step(self, feed)
+    with (self.run.folder / "steps.txt").open("a") as file:
+        file.write(f"{self.name} {self.step}\\n")
+    return value
+system.train._Stage._train_step = counted
+from system.__main__ import main
+sys.exit(main(sys.argv[1:]))
+"""

@@ -1,13 +1,15 @@
 """The recipes of "Take it easy": what they lack is told, their parts are the paper's, and all of it runs in small."""
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import tiny
-from outcomes import lines, refused
+from outcomes import COUNTED, digest, kill_after, lines, refused
 
 from data_tools.clotho import hold_out
 from data_tools.errors import DataError
@@ -105,6 +107,23 @@ def test_cached_gradients_train_the_same_model(done: Path, world: Path, tmp_path
     for one, other in zip(lines(tmp_path / "cached"), lines(tmp_path / "plain"), strict=True):
         assert one["loss"] == pytest.approx(other["loss"], abs=1e-4)
         assert one["validation"]["loss"] == pytest.approx(other["validation"]["loss"], abs=1e-4)
+
+
+@pytest.mark.slow
+def test_the_schedule_killed_and_resumed_ends_bit_equal(world: Path, tmp_path: Path, root: Path) -> None:
+    recipe = tiny.write_recipe(tmp_path / "r.yaml", schedule(world, tmp_path, gradient_cache=3))
+    unbroken, run = tmp_path / "unbroken", tmp_path / "run"
+    assert main(["run", str(recipe), "--out", str(unbroken)]) == 0
+    command = [sys.executable, "-c", COUNTED, "run", str(recipe), "--out", str(run)]
+    for steps in (2, 8):  # of 6 + 6, with caught-up ones counted
+        process = subprocess.Popen(command, cwd=root, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
+        kill_after(process, run, steps)
+    assert subprocess.run(command, cwd=root, capture_output=True).returncode == 0
+    assert digest(run) == digest(unbroken)
+    assert lines(run) == lines(unbroken)
+    for name in ("by_loss", "by_m1", "by_m2", "mean"):
+        own, other = (read_scores(folder / f"scores/{name}.npy").values for folder in (run, unbroken))
+        assert np.array_equal(own, other)
 
 
 def test_an_expert_of_a_finished_run_can_be_left_out_by_null(world: Path, tmp_path: Path) -> None:

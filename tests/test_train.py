@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 import tiny
 import torch
-from outcomes import digest, lines, refused
+from outcomes import COUNTED, digest, kill_after, lines, refused
 from safetensors.torch import load_file, save_file
 
 from data_tools.manifest import read_manifest
@@ -154,35 +154,6 @@ def test_units_and_mixes_train(
     line = lines(tmp_path / "run")[0]
     assert line["step"] == (64 if unit == "clip" else 320) // 8
     assert line["lr"] == 0.001
-
-
-def kill_after(process: subprocess.Popen[bytes], run: Path, steps: int) -> None:
-    """SIGKILL once the run's progress shows this many steps."""
-    deadline = time.monotonic() + 60
-    while process.poll() is None and time.monotonic() < deadline:
-        path = run / "steps.txt"
-        if path.exists() and len(path.read_text().splitlines()) >= steps:
-            process.send_signal(signal.SIGKILL)
-            process.wait()
-            return
-        time.sleep(0.002)
-    raise AssertionError(f"the run ended before step {steps}")
-
-
-COUNTED = """
-import sys
-from pathlib import Path
-import system.train
-step = system.train._Stage._train_step
-def counted(self, feed):
-    value = step(self, feed)
-    with (self.run.folder / "steps.txt").open("a") as file:
-        file.write(f"{self.name} {self.step}\\n")
-    return value
-system.train._Stage._train_step = counted
-from system.__main__ import main
-sys.exit(main(sys.argv[1:]))
-"""
 
 
 @pytest.mark.slow
@@ -440,6 +411,19 @@ def test_no_space_left_is_one_sentence_and_nothing_is_lost(
     assert main(["train", str(path), "--out", str(tmp_path / "run")]) == 0
     assert main(["train", str(path), "--out", str(tmp_path / "whole")]) == 0
     assert digest(tmp_path / "run") == digest(tmp_path / "whole")
+
+
+@pytest.mark.parametrize("where", ["gradients", "Validation.__call__", "Feed.batch"])
+def test_a_full_gpu_is_one_sentence(
+    world: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, where: str
+) -> None:
+    def full(*_: object) -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    monkeypatch.setattr(f"system.train.{where}", full)
+    path = tiny.write_recipe(tmp_path / "r.yaml", tiny.recipe(world, tmp_path))
+    told = refused(capsys, "train", path, "--out", tmp_path / "run")
+    assert "stage only: batch_size 8 does not fit the GPU's memory; set gradient_cache to less than 8" in told
 
 
 def test_a_loss_that_is_not_finite_stops_with_a_sentence(
