@@ -88,11 +88,7 @@ def test_the_new_expert_in_readme_works(root: Path) -> None:
 
     code = next(block for block in blocks((root / "README.md").read_text(), "python") if "class Loudness" in block)
     names: dict[str, object] = {}
-    exec(
-        "from typing import Literal\nimport numpy as np\nfrom system.experts.base import ExpertSettings, Frames\n"
-        + code,
-        names,
-    )
+    exec(code, names)
     expert = names["Loudness"](kind="loudness")  # type: ignore[operator]
     frames = expert.load(torch.device("cpu"))([np.full(3300, 0.5, np.float32)])[0]
     assert frames.shape == (3, expert.dim)

@@ -1,7 +1,7 @@
 """OpenL3 (mel256, environmental sounds, 512-d), the PyTorch port: a frame of one second of sound every half second."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 import numpy as np
 
@@ -40,25 +40,11 @@ class OpenL3(ExpertSettings):
     kind: Literal["openl3"]
     weights: str
 
-    @property
-    def rate(self) -> int:
-        return RATE
-
-    @property
-    def dim(self) -> int:
-        return CHANNELS[-1]
-
-    @property
-    def frames_per_second(self) -> float:
-        return RATE / HOP
-
-    @property
-    def cost(self) -> float:
-        return 0.22
-
-    @property
-    def parameters(self) -> int:
-        return 4_687_042  # without the front-end's frozen kernels, as the paper counts
+    rate: ClassVar[int] = RATE
+    dim: ClassVar[int] = CHANNELS[-1]
+    frames_per_second: ClassVar[float] = RATE / HOP
+    cost: ClassVar[float] = 0.22
+    parameters: ClassVar[int] = 4_687_042  # without the front-end's frozen kernels, as the paper counts
 
     def weight_files(self) -> dict[str, Path]:
         return {"weights": Path(self.weights)}

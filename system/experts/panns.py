@@ -1,7 +1,7 @@
 """PANNs Cnn14 at 16 kHz: 2,048-d frames, 3.1 a second, before its pooling over time."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 import numpy as np
 
@@ -43,25 +43,11 @@ class PannsCnn14(ExpertSettings):
     kind: Literal["panns_cnn14_16k"]
     weights: str
 
-    @property
-    def rate(self) -> int:
-        return RATE
-
-    @property
-    def dim(self) -> int:
-        return CHANNELS[-1]
-
-    @property
-    def frames_per_second(self) -> float:
-        return RATE / (FFT_HOP * STRIDE)
-
-    @property
-    def cost(self) -> float:
-        return 0.024
-
-    @property
-    def parameters(self) -> int:
-        return 81_033_231  # with the frozen front-end (279,616) and the classifier, as the paper counts
+    rate: ClassVar[int] = RATE
+    dim: ClassVar[int] = CHANNELS[-1]
+    frames_per_second: ClassVar[float] = RATE / (FFT_HOP * STRIDE)
+    cost: ClassVar[float] = 0.024
+    parameters: ClassVar[int] = 81_033_231  # with the frozen front-end and the classifier, as the paper counts
 
     def weight_files(self) -> dict[str, Path]:
         return {"weights": Path(self.weights)}

@@ -1,7 +1,7 @@
 """VGGish: 128-d frames, one per 0.96 s, by default with its post-processing (PCA, 8-bit quantisation)."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 import numpy as np
 from pydantic import model_validator
@@ -43,6 +43,11 @@ class Vggish(ExpertSettings):
     pca_weights: str | None = None
     output: Literal["quantised", "pca", "raw"] = "quantised"
 
+    rate: ClassVar[int] = RATE
+    dim: ClassVar[int] = DENSE[-1][2]
+    frames_per_second: ClassVar[float] = 100.0 / PATCH
+    cost: ClassVar[float] = 0.01
+
     @model_validator(mode="after")
     def _pca_as_needed(self) -> "Vggish":
         if self.output == "raw" and self.pca_weights is not None:
@@ -52,22 +57,6 @@ class Vggish(ExpertSettings):
                 "pca", f"output {self.output} needs pca_weights; name that file, or say output: raw"
             )
         return self
-
-    @property
-    def rate(self) -> int:
-        return RATE
-
-    @property
-    def dim(self) -> int:
-        return DENSE[-1][2]
-
-    @property
-    def frames_per_second(self) -> float:
-        return 100.0 / PATCH
-
-    @property
-    def cost(self) -> float:
-        return 0.01
 
     @property
     def parameters(self) -> int:

@@ -1,7 +1,7 @@
 """VGGSound's ResNet-18 (model H): 512-d frames, 3.1 a second, of the last residual layer."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 import numpy as np
 from pydantic import Field
@@ -54,25 +54,14 @@ class VggSound(ExpertSettings):
     weights: str
     time_pooling: TimePooling | None = None
 
-    @property
-    def rate(self) -> int:
-        return RATE
-
-    @property
-    def dim(self) -> int:
-        return CHANNELS[-1]
+    rate: ClassVar[int] = RATE
+    dim: ClassVar[int] = CHANNELS[-1]
+    cost: ClassVar[float] = 0.01
+    parameters: ClassVar[int] = 11_328_757  # with the classifier, as the paper counts
 
     @property
     def frames_per_second(self) -> float:
         return RATE / (HOP * STRIDE) / (self.time_pooling.stride if self.time_pooling else 1)
-
-    @property
-    def cost(self) -> float:
-        return 0.01
-
-    @property
-    def parameters(self) -> int:
-        return 11_328_757  # with the classifier, as the paper counts
 
     def weight_files(self) -> dict[str, Path]:
         return {"weights": Path(self.weights)}

@@ -4,7 +4,7 @@
 from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
 from zipfile import BadZipFile
 
 import numpy as np
@@ -39,28 +39,14 @@ class Yamnet(ExpertSettings):
     kind: Literal["yamnet"]
     weights: str
 
-    @property
-    def rate(self) -> int:
-        return RATE
-
-    @property
-    def dim(self) -> int:
-        return 1024
-
-    @property
-    def frames_per_second(self) -> float:
-        return 100.0 / PATCH_HOP
+    rate: ClassVar[int] = RATE
+    dim: ClassVar[int] = 1024
+    frames_per_second: ClassVar[float] = 100.0 / PATCH_HOP
+    cost: ClassVar[float] = 0.005
+    parameters: ClassVar[int] = 3_729_481  # of the 28 layers after the front-end, batch norm folded
 
     def weight_files(self) -> dict[str, Path]:
         return {"weights": Path(self.weights)}
-
-    @property
-    def cost(self) -> float:
-        return 0.005
-
-    @property
-    def parameters(self) -> int:
-        return 3_729_481  # of the 28 layers after the front-end, batch norm folded
 
     def weight_source(self) -> str:
         return "make it of Google's public yamnet.tflite (AudioSet YAMNet, Apache-2.0) with python -m system convert"
