@@ -15,10 +15,12 @@ from data_tools.names import is_utf8
 
 
 class Verb(NamedTuple):
-    """A verb lives in the module of its name, which has add_arguments(parser) and run(arguments) -> exit status."""
+    """A verb lives in the module of its name, or in `module` where that name is taken, which has
+    add_arguments(parser) and run(arguments) -> exit status."""
 
     help: str
     example: str
+    module: str | None = None
 
 
 def open_door(
@@ -73,7 +75,7 @@ def make_parser(room: str, description: str, verbs: Mapping[str, Verb], argv: li
             allow_abbrev=False,
         )
         if argv[:1] == [name]:
-            module = import_module(f"{room}.{name}")
+            module = import_module(f"{room}.{verb.module or name}")
             module.add_arguments(subparser)
             subparser.set_defaults(run=module.run)
     return parser

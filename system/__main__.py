@@ -39,6 +39,7 @@ VERBS = {
     "experts": Verb(
         "list the frozen audio models: rate, frames, size, cost, files, where they are published",
         "python -m system experts\n  python -m system experts recipes/quickstart.yaml",
+        module="expert_table",
     ),
     "convert": Verb(
         "make the weight file of the expert yamnet from the public yamnet.tflite",

@@ -25,11 +25,11 @@ from data_tools.manifest import Clip, read_manifest
 from system.__main__ import main
 from system.bank import Bank, open_bank
 from system.errors import KitError
+from system.expert_table import table, usual
 from system.experts import Expert
 from system.experts.audioset import log_mel, patches
 from system.experts.logmel import LogMel
 from system.experts.network import by_rows, exact, in_pieces, of_one_length
-from system.experts.table import table, usual
 from system.experts.yamnet import OFFSET, PATCH_HOP, Yamnet, load_network
 from system.frames import DECODED_AHEAD, DECODERS, GROUP_CLIPS, ContentKeys, build_features
 

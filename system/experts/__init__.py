@@ -1,5 +1,4 @@
-"""The closed list of experts, and the verb that prints it. A new one is a file beside this one and its class in
-`Expert`."""
+"""The closed list of experts. A new one is a file beside this one and its class in `Expert`."""
 
 from typing import Annotated
 
@@ -8,11 +7,10 @@ from pydantic import Field
 from system.experts.logmel import LogMel
 from system.experts.openl3 import OpenL3
 from system.experts.panns import PannsCnn14
-from system.experts.table import add_arguments, run
 from system.experts.vggish import Vggish
 from system.experts.vggsound import VggSound
 from system.experts.yamnet import Yamnet
 
 Expert = Annotated[LogMel | Yamnet | OpenL3 | PannsCnn14 | VggSound | Vggish, Field(discriminator="kind")]
 
-__all__ = ["Expert", "LogMel", "OpenL3", "PannsCnn14", "VggSound", "Vggish", "Yamnet", "add_arguments", "run"]
+__all__ = ["Expert", "LogMel", "OpenL3", "PannsCnn14", "VggSound", "Vggish", "Yamnet"]

@@ -11,6 +11,7 @@ from system.experts.panns import PannsCnn14
 from system.experts.vggish import Vggish
 from system.experts.vggsound import VggSound
 from system.experts.yamnet import Yamnet
+from system.recipe import load_recipe
 
 FACTS = ("expert", "Hz", "dim", "frames/s", "parameters", "s per s")
 FILES = ("weights of", "file", "", "where it is from")
@@ -74,8 +75,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from system.recipe import load_recipe  # it imports the experts
-
     if arguments.recipe is None:
         print(table(usual(Path("data/weights"))))
     else:
