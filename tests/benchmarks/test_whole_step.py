@@ -82,10 +82,11 @@ def test_a_fine_tuning_step(root: Path, untrained: Path, tmp_path: Path, at_once
             torch.cuda.synchronize()
         taken.append(time.perf_counter() - began)
     found = {name: estimates.Found([], recipe.data[name].expected) for name in recipe.data}
-    guess = estimates.memory(recipe, stage, found, precision) / 2**30
+    reckoned = estimates.Estimates(recipe, found)
+    guess = reckoned.memory(stage, precision) / 2**30
     peak = f"peak {torch.cuda.max_memory_allocated() / 2**30:.1f} GiB (estimate {guess:.1f})" if on_gpu else ""
     name = torch.cuda.get_device_name() if on_gpu else f"{torch.get_num_threads()} CPU cores"
-    tflop = estimates.step_flops(recipe, stage, found) / 1e12
+    tflop = reckoned.step_flops(stage) / 1e12
     print(
         f"\n{name}, {precision}, {clips} clips, 5 captions each, gradient_cache {at_once}: "
         f"{1e3 * sorted(taken)[len(taken) // 2]:.0f} ms a step, {tflop:.2f} TFLOP as estimated, {peak}"
