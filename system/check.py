@@ -20,6 +20,7 @@ from system.estimates import CORE_FLOPS, GPU_FLOPS, Estimates, Found, encoder_pa
 from system.options import add_recipe_arguments, load_from
 
 GIB = 1 << 30
+GPU_SHARE = 0.8  # of a GPU's memory that an estimate may fill; CUDA itself and its cache take the rest
 MISTAKE = "MISTAKE:"  # data that is there and does not fit the recipe
 
 
@@ -49,7 +50,9 @@ def plan(recipe: schema.Recipe, gpu_bytes: float | None = None) -> str:
         ),
         _rank_lines(recipe, found),
     ]
-    return "\n".join(line for part in parts for line in part)
+    lines = [line for part in parts for line in part]
+    missing = sum("MISSING" in line for line in lines)
+    return "\n".join([*lines, f"{missing} of these lines say MISSING" if missing else "nothing is missing"])
 
 
 def _data_lines(recipe: schema.Recipe, found: dict[str, Found]) -> Iterator[str]:
@@ -60,10 +63,12 @@ def _data_lines(recipe: schema.Recipe, found: dict[str, Found]) -> Iterator[str]
             fact = f"{len(own.clips):,} clips, {own.captions:,} captions, {own.hours:.2f} h"
             if own.expected and (len(own.clips), own.captions) != (own.expected.clips, own.expected.captions):
                 fact += f" (published: {own.expected.clips:,} clips, {own.expected.captions:,} captions)"
+            if silent := sum(clip.seconds is None for clip in own.clips):
+                fact += f"; MISSING: audio of {silent:,} clips, which python -m data_tools check names"
         elif Path(source.manifest).exists():
             fact = f"MISSING: no clip of split {source.split} in it"
         else:
-            fact = f"MISSING; make it with: {source.make or 'python -m data_tools (see its help)'}"
+            fact = "MISSING" + (f"; make it with: {source.make}" if source.make else "")
         yield f"data {name}: {source.manifest} [{source.split}] {fact}"
         if not own.clips and source.make not in told:
             yield from _missing_inputs(source)
@@ -113,8 +118,9 @@ def _parameter_lines(recipe: schema.Recipe, estimates: Estimates) -> Iterator[st
     audio, text = recipe.model.audio, recipe.model.text
     heads, own = estimates.head_parameters, estimates.text_parameters
     if isinstance(text, schema.SentenceTransformers):
-        place = "a folder that is there" if Path(text.model).is_dir() else "no folder here: a hub name"
-        yield f"text model {text.model}: {place}"
+        is_path = text.model.startswith((".", "~", os.sep))
+        elsewhere = "MISSING: no such folder" if is_path else "no folder here: a hub name"
+        yield f"text model {text.model}: {'a folder that is there' if Path(text.model).is_dir() else elsewhere}"
     encoder = encoder_parameters(audio.width, audio.layers, audio.ff, audio.positions)
     shown = ", ".join([f"{name} head {count:,}" for name, count in heads.items()] + [f"text {own:,}"])
     yield f"trainable parameters: {shown}; in all {sum(heads.values()) + own:,} (encoder of a head: {encoder:,})"
@@ -151,8 +157,8 @@ def _cost_lines(stage: schema.Stage, estimates: Estimates, gpu_bytes: float | No
     on_gpu = f", {gpu / GIB:.1f} GiB on a GPU in {stage.precision}" if stage.precision != "float32" else ""
     kept = f"its clips' frames, kept on a GPU with twice the room: {estimates.frame_bytes(stage) / GIB:.1f} GiB"
     yield f"  memory: about {cpu / GIB:.1f} GiB in float32{on_gpu}, beside Python and torch (estimate); {kept}"
-    if gpu_bytes is not None and gpu > gpu_bytes:
-        smaller = estimates.gradient_cache_that_fits(stage, gpu_bytes)
+    if gpu_bytes is not None and gpu > GPU_SHARE * gpu_bytes:
+        smaller = estimates.gradient_cache_that_fits(stage, GPU_SHARE * gpu_bytes)
         cached = f"set gradient_cache to {smaller}, which gives the same gradients in a third more time"
         mend = cached if smaller else "lower batch_size"
         yield f"  batch_size {stage.batch_size} will not fit the GPU's {gpu_bytes / GIB:.1f} GiB: {mend}"

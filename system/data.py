@@ -43,8 +43,10 @@ class Data:
 def make_missing(recipe: schema.Recipe) -> None:
     """Run the `make` commands of manifests that are not there; a file beside the manifest keeps the command.
 
-    KitError for a missing manifest without a command, and for one that another command made.
+    KitError for a missing weight file, a missing manifest without a command, and one that another command made.
     """
+    for expert in recipe.model.audio.experts.values():
+        expert.checksums()  # a missing weight file is told before anything is made
     for name, source in recipe.data.items():
         manifest, kept = Path(source.manifest), Path(source.manifest + ".made_by")
         if manifest.exists():

@@ -77,6 +77,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     if arguments.recipe is None:
         print(table(usual(Path("data/weights"))))
+        print("\nThe files' names are the published ones, data/weights a suggestion; a recipe names its own.")
     else:
         print(table(dict(load_recipe(arguments.recipe).recipe.model.audio.experts)))
     return 0

@@ -15,7 +15,7 @@ from data_tools.audio import AudioError, content_key, read_audio
 from data_tools.manifest import Clip
 from system.bank import Bank, open_bank
 from system.errors import KitError
-from system.experts.base import ExpertSettings
+from system.experts.base import ExpertSettings, Frames
 
 FLOAT16_MAX = float(np.finfo(np.float16).max)
 # An expert is handed clips in groups, so that short ones share batches; a kill loses the group under way.
@@ -105,6 +105,8 @@ def build_features(
     """
     from tqdm import tqdm
 
+    from system.device import device_of
+
     features = Features({name: bank_of(expert, banks) for name, expert in experts.items()})
     with closing(ContentKeys(banks)) as content:
         for clip in tqdm(clips, desc="content", unit="clip", disable=quiet or None):
@@ -112,8 +114,11 @@ def build_features(
                 features.keys[clip.id] = content(clip.path)
             except AudioError as error:
                 _broken(features, clip, error, strict)
-    for name, expert in experts.items():
-        _fill(features, name, expert, clips, strict, quiet)
+    missing = {name: _missing(features, name, clips) for name in experts}
+    # All weights are opened before the first frame is computed: a damaged file is told in seconds, not after hours.
+    networks = {name: experts[name].load(device_of()) for name, clips_of in missing.items() if clips_of}
+    for name, frames_of in networks.items():
+        _fill(features, name, experts[name].rate, frames_of, missing[name], clips, strict, quiet)
     if features.broken:
         log.warning("%d of %d clips have broken audio and are left out", len(features.broken), len(clips))
     return features
@@ -128,18 +133,29 @@ def _broken(features: Features, clip: Clip, error: AudioError, strict: bool) -> 
         log.warning("left out: %s", error)
 
 
-def _fill(features: Features, name: str, expert: ExpertSettings, clips: list[Clip], strict: bool, quiet: bool) -> None:
-    from tqdm import tqdm
-
-    from system.device import device_of, memory_told
-
+def _missing(features: Features, name: str, clips: list[Clip]) -> dict[str, Clip]:
+    """By content, a clip for each content that the expert's bank lacks."""
     bank = features.banks[name]
     by_content = {features.keys[clip.id]: clip for clip in clips if clip.id in features.keys}
-    missing = {key: clip for key, clip in by_content.items() if key not in bank}
-    if not missing:
-        return
-    log.info("%s: computing the frames of %d clips, %d are there", name, len(missing), len(by_content) - len(missing))
-    frames_of = expert.load(device_of())
+    return {key: clip for key, clip in by_content.items() if key not in bank}
+
+
+def _fill(
+    features: Features,
+    name: str,
+    rate: int,
+    frames_of: Frames,
+    missing: dict[str, Clip],
+    clips: list[Clip],
+    strict: bool,
+    quiet: bool,
+) -> None:
+    from tqdm import tqdm
+
+    from system.device import memory_told
+
+    bank = features.banks[name]
+    log.info("%s: computing the frames of %d clips", name, len(missing))
     failed: set[str] = set()
 
     def fails(key: str, error: AudioError) -> None:
@@ -148,7 +164,7 @@ def _fill(features: Features, name: str, expert: ExpertSettings, clips: list[Cli
 
     def series() -> Iterator[tuple[str, np.ndarray]]:
         wanted = {key: clip for key, clip in missing.items() if key not in bank}  # another process may have stored some
-        for group in _groups(_decoded(wanted, expert.rate), fails, GROUP_SECONDS * expert.rate):
+        for group in _groups(_decoded(wanted, rate), fails, GROUP_SECONDS * rate):
             with memory_told(f"{name}: {len(group)} clips", "free what else uses it, or compute on a larger one"):
                 computed = frames_of(list(group.values()))
             for key, frames in zip(group, computed, strict=True):

@@ -84,6 +84,7 @@ def _draw(path: Path, lines: list[dict[str, Any]], axis: str, labels: dict[str, 
             axes.axvline(n + 0.5, color="grey", linestyle=":")
     stages = dict.fromkeys(line["stage"] for line in lines)
     axes.set_title(", then ".join(stages), fontsize="medium")
+    axes.locator_params(axis="x", integer=True)
     axes.legend()
     _save(figure, path)
     return path

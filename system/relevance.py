@@ -51,7 +51,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--tokenizer", choices=("regex", "ptb"), default="regex", help="ptb needs Java (default: regex)"
     )
     parser.add_argument(
-        "--pairs", choices=("all", "other_clips"), default="all", help="all ordered pairs, or without those of one clip"
+        "--pairs",
+        choices=("all", "other_clips"),
+        default="all",
+        help="all ordered pairs, a caption with itself too, or none of one clip",
     )
     parser.add_argument("--percentiles", nargs="+", type=float, default=PERCENTS, metavar="Q", help="default: 80 90 99")
     parser.add_argument(

@@ -35,6 +35,7 @@ log = logging.getLogger(__name__)
 def run_recipe(loaded: Loaded, runs: Path, out: Path | None = None) -> Run:
     """Do what is still to do of a recipe; the run's result.json exists when this returns."""
     folder = open_run(loaded, runs, out)
+    log.info("run %s", folder.folder)
     if folder.result.exists():
         _require_same_data(loaded.recipe, folder)
         made_by = read_json(folder.result)["commits"][-1]

@@ -475,12 +475,12 @@ def test_pooling_over_time_by_hand(loaded: Callable[..., Frames]) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_ten_minutes_stay_within_memory(kind: str) -> None:
-    """In a process of its own, whose largest size is known; OpenL3 does a minute, in the same batches."""
+    """In a process of its own, whose largest size is known."""
     code = f"""
 import resource, numpy as np, torch
 from system.experts import OpenL3, PannsCnn14, Vggish, VggSound
 expert = {KINDS[kind].__name__}(**{dict(kind=kind, **filled.files(kind))!r})
-samples = expert.rate * (60 if {kind!r} == "openl3" else 600)
+samples = expert.rate * 600
 frames = expert.load(torch.device("cpu"))([np.random.default_rng(0).normal(0, 0.1, samples).astype(np.float32)])[0]
 assert np.isfinite(frames).all()
 print(len(frames), samples, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)

@@ -583,6 +583,16 @@ def test_a_killed_build_computes_no_finished_clip_again(tmp_path: Path) -> None:
     assert json.loads((index.parent / "bank.json").read_text())["dim"] == 128
 
 
+def test_all_weights_are_opened_before_any_frame_is_computed(tmp_path: Path) -> None:
+    manifest = tiny.make_world(tmp_path / "world", {"development": 3})
+    (tmp_path / "cut.npz").write_bytes(b"PK")
+    logmel = LogMel(kind="logmel", sample_rate=16_000, bands=8, window_seconds=0.04, hop_seconds=0.02, stack=1)
+    experts = {"first": logmel, "second": Yamnet(kind="yamnet", weights=str(tmp_path / "cut.npz"))}
+    with pytest.raises(KitError, match="cut.npz"):
+        build_features(read_manifest(manifest), experts, tmp_path / "banks", quiet=True)
+    assert not len(open_bank(tmp_path / "banks" / logmel.key(), 8, "float16", logmel.identity()))
+
+
 @pytest.mark.slow
 def test_ten_minutes_of_audio(tmp_path: Path, shared: Path) -> None:
     wave = np.random.default_rng(0).normal(0, 0.05, 600 * 16_000).astype(np.float32)

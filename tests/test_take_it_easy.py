@@ -204,6 +204,9 @@ def test_check_lists_all_that_a_bare_machine_lacks(
     for words in MISSING:
         assert words in text, words
     assert text.count("zenodo.org/records/4783391") == 1
+    assert text.endswith(
+        f"{len([line for line in text.splitlines()[:-1] if 'MISSING' in line])} of these lines say MISSING\n"
+    )
     # 138 + 125 + 37.1 h of audio at 16 bits a value.
     assert "banks: 300.10 h of audio, " in text
     assert "openl3 head 1,547,392, panns head 1,940,608, vggsound head 1,547,392, vggish head 1,449,088" in text
@@ -223,6 +226,25 @@ def test_check_says_what_to_change_for_a_small_gpu(root: Path) -> None:
     assert "will not fit" not in plan(recipe, gpu_bytes=80 * 2**30)
     assert "lower batch_size" in plan(recipe, gpu_bytes=0.1 * 2**30)
     assert "will not fit" not in plan(recipe)
+
+
+def test_check_tells_clips_without_audio_and_folders_that_are_none(world: Path, tmp_path: Path) -> None:
+    from data_tools.manifest import read_manifest, write_manifest
+
+    clips = [
+        clip.model_copy(update={"seconds": None}) if n % 2 else clip for n, clip in enumerate(read_manifest(world))
+    ]
+    write_manifest(tmp_path / "silent.jsonl", clips)
+    recipe = load_recipe(tiny.write_recipe(tmp_path / "r.yaml", schedule(tmp_path / "silent.jsonl", tmp_path))).recipe
+    assert "MISSING: audio of 24 clips, which python -m data_tools check names" in plan(recipe)
+    whole = load_recipe(tiny.write_recipe(tmp_path / "w.yaml", schedule(world, tmp_path))).recipe
+    assert plan(whole).endswith("nothing is missing")
+    for model, words in (("/no/such/folder", "MISSING: no such folder"), ("some-name", "no folder here: a hub name")):
+        text = {"kind": "sentence_transformers", "model": model, "dim": 384, "trainable": True, "projection": "none"}
+        content = schedule(world, tmp_path)
+        content["model"]["text"] = text
+        changed = load_recipe(tiny.write_recipe(tmp_path / "t.yaml", content)).recipe
+        assert f"text model {model}: {words}" in plan(changed)
 
 
 def test_the_honest_recipe_never_sees_the_evaluation_split(root: Path) -> None:

@@ -104,6 +104,8 @@ class Relevance:
         self._corpus = Corpus(corpus, settings.documents, settings.tokenizer)
         self.distribution = self._distribution(corpus, folder)
         self.thresholds = self.distribution.percentiles
+        if len(set(self.thresholds)) < len(self.thresholds):
+            log.warning("percentiles of CIDEr-D coincide (%s): the corpus is very small or uniform", self.thresholds)
         self.relax = Relax(self.thresholds, [point.factor for point in settings.relax])
         self._rows: dict[str, int] = {}  # of a caption in the features
         self._features = self._corpus.features([])

@@ -62,4 +62,12 @@ class LogMel(ExpertSettings):
             columns = torch.cat([columns, columns[-1:].expand(short, -1)])
             return columns.reshape(-1, self.dim).cpu().numpy()
 
-        return lambda waves: [frames(wave) for wave in waves]
+        def all_frames(waves: list[np.ndarray]) -> list[np.ndarray]:
+            threads = torch.get_num_threads()
+            torch.set_num_threads(1)  # for so little at a time several threads mostly wait for each other
+            try:
+                return [frames(wave) for wave in waves]
+            finally:
+                torch.set_num_threads(threads)
+
+        return all_frames
