@@ -45,7 +45,7 @@ def relevance_figure(found: Distribution, percents: Sequence[float], relax: Rela
     axes.set_ylim(bottom=0.5)
 
     curve = axes.twinx()
-    curve.set(ylim=(0, 1.05), ylabel="r(c)")
+    curve.set(ylim=(0, 1.05), ylabel="r(c), factor on the margin")
     scores = np.geomspace(edges[0], edges[-1], 2000)
     curve.plot(scores, relax(scores), color="tab:red")
     for percent, threshold in zip(percents, relax.thresholds, strict=True):
