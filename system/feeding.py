@@ -81,7 +81,7 @@ class Resident:
     """The frames of clips in one tensor an expert on the device, from which a batch is gathered there."""
 
     def __init__(self, keys: Iterable[str], features: Features, device: torch.device) -> None:
-        self.row_of = {key: row for row, key in enumerate(dict.fromkeys(keys))}
+        self.place_of = {key: place for place, key in enumerate(dict.fromkeys(keys))}
         self.tables = {name: self._table(features, name, device) for name in features.banks}
 
     @staticmethod
@@ -95,10 +95,10 @@ class Resident:
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """All frames (F, D) float16, the first frame of every clip, and its number of frames."""
         bank = features.banks[expert]
-        lengths = torch.tensor([bank.rows[key][1] for key in self.row_of])
+        lengths = torch.tensor([bank.rows[key][1] for key in self.place_of])
         first = lengths.cumsum(0) - lengths
         frames = torch.empty(int(lengths.sum()), bank.dim, dtype=torch.float16, device=device)
-        keys = list(self.row_of)
+        keys = list(self.place_of)
         for start in range(0, len(keys), 256):  # a copy to the device for many clips at a time
             part = np.concatenate([bank.read(key) for key in keys[start : start + 256]])
             at = int(first[start])
@@ -110,11 +110,11 @@ class Resident:
         return {name: self._series(*table, keys) for name, table in self.tables.items()}
 
     def _series(self, frames: torch.Tensor, first: torch.Tensor, lengths: torch.Tensor, keys: Sequence[str]) -> Series:
-        rows = torch.tensor([self.row_of[key] for key in keys], device=frames.device)
-        own = lengths[rows]
+        clips = torch.tensor([self.place_of[key] for key in keys], device=frames.device)
+        own = lengths[clips]
         places = torch.arange(int(own.max()), device=frames.device)
         real = places < own[:, None]
-        index = (first[rows][:, None] + places).clamp(max=len(frames) - 1)
+        index = (first[clips][:, None] + places).clamp(max=len(frames) - 1)
         return Series(frames[index].masked_fill(~real[..., None], 0.0), own)
 
 

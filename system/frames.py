@@ -114,11 +114,10 @@ def build_features(
                 features.keys[clip.id] = content(clip.path)
             except AudioError as error:
                 _broken(features, clip, error, strict)
-    missing = {name: _missing(features, name, clips) for name in experts}
     # All weights are opened before the first frame is computed: a damaged file is told in seconds, not after hours.
-    networks = {name: experts[name].load(device_of()) for name, clips_of in missing.items() if clips_of}
-    for name, frames_of in networks.items():
-        _fill(features, name, experts[name].rate, frames_of, missing[name], clips, strict, quiet)
+    networks = {name: e.load(device_of()) for name, e in experts.items() if _missing(features, name, clips)}
+    for name in list(networks):
+        _fill(features, name, experts[name].rate, networks.pop(name), clips, strict, quiet)
     if features.broken:
         log.warning("%d of %d clips have broken audio and are left out", len(features.broken), len(clips))
     return features
@@ -145,7 +144,6 @@ def _fill(
     name: str,
     rate: int,
     frames_of: Frames,
-    missing: dict[str, Clip],
     clips: list[Clip],
     strict: bool,
     quiet: bool,
@@ -154,7 +152,7 @@ def _fill(
 
     from system.device import memory_told
 
-    bank = features.banks[name]
+    bank, missing = features.banks[name], _missing(features, name, clips)
     log.info("%s: computing the frames of %d clips", name, len(missing))
     failed: set[str] = set()
 

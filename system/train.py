@@ -74,12 +74,10 @@ def train(loaded: Loaded, run: Run, data: Data, model: RetrievalModel) -> None:
 
 def _less_memory(stage: schema.Stage) -> str:
     at_once = stage.gradient_cache or stage.batch_size
+    if at_once == 1:
+        return "use a GPU with more of it, or fewer experts"
     precision = ", or precision to bf16" if stage.precision == "float32" else ""
-    return (
-        f"set gradient_cache to less than {at_once}, which gives the same gradients{precision}"
-        if at_once > 1
-        else ("use a GPU with more of it, or fewer experts")
-    )
+    return f"set gradient_cache to less than {at_once}, which gives the same gradients{precision}"
 
 
 def training_relevance(recipe: schema.Recipe, data: Data, figure: Path) -> Relevance | None:

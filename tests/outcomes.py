@@ -8,10 +8,12 @@ import time
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
 
+from submission.scores import read_scores
 from system.__main__ import main
 
 
@@ -65,6 +67,13 @@ def counted(self, feed):
         file.write(f"{self.name} {self.step}\\n")
     return value
 system.train._Stage._train_step = counted
+from submission.scores import read_scores
 from system.__main__ import main
 sys.exit(main(sys.argv[1:]))
 """
+
+
+def ranked_evaluation(model: Path, world: Path, out: Path) -> np.ndarray:
+    """The scores that a run or an exported model gives a world's evaluation split through the door, (Q, C)."""
+    assert main(["rank", str(model), "--audio", str(world), "--split", "evaluation", "--out", str(out)]) == 0
+    return read_scores(out).values

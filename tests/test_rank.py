@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import tiny
 import torch
-from outcomes import refused
+from outcomes import ranked_evaluation, refused
 from safetensors.torch import load_file
 
 from submission.scores import read_scores
@@ -41,9 +41,8 @@ def test_rank_scores_a_blind_folder_and_writes_its_csv(
 def test_ranking_the_evaluation_split_again_gives_the_runs_own_scores(
     unbroken: Path, world: Path, tmp_path: Path
 ) -> None:
-    out = tmp_path / "again.npy"
-    assert main(["rank", str(unbroken), "--audio", str(world), "--split", "evaluation", "--out", str(out)]) == 0
-    assert np.array_equal(read_scores(out).values, read_scores(unbroken / "scores/evaluation.npy").values)
+    found = ranked_evaluation(unbroken, world, tmp_path / "again.npy")
+    assert np.array_equal(found, read_scores(unbroken / "scores/evaluation.npy").values)
 
 
 def test_an_exported_model_ranks_like_its_run(
@@ -59,12 +58,11 @@ def test_an_exported_model_ranks_like_its_run(
         "README.md",
     }
     elsewhere = shutil.move(model, tmp_path / "elsewhere")
-    out = tmp_path / "scores.npy"
-    assert main(["rank", str(elsewhere), "--audio", str(world), "--split", "evaluation", "--out", str(out)]) == 0
-    assert np.array_equal(read_scores(out).values, read_scores(unbroken / "scores/evaluation.npy").values)
+    found = ranked_evaluation(elsewhere, world, tmp_path / "scores.npy")
+    assert np.array_equal(found, read_scores(unbroken / "scores/evaluation.npy").values)
     assert "is not empty" in refused(capsys, "export", unbroken, "--out", elsewhere)
     assert "leave out --stage" in refused(
-        capsys, "rank", elsewhere, "--audio", world, "--out", out, "--stage", "finetune"
+        capsys, "rank", elsewhere, "--audio", world, "--out", tmp_path / "s.npy", "--stage", "finetune"
     )
 
 

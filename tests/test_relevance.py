@@ -34,17 +34,7 @@ def corpus(seed: int = 0, clips: int = 12) -> list[list[str]]:
 
 
 def settings(**changes: Any) -> Cider:
-    points = [RelaxPoint(percentile=q, factor=r) for q, r in ((80.0, 1.0), (90.0, 0.7), (99.0, 0.4))]
-    given: dict[str, Any] = {
-        "kind": "cider",
-        "corpus": ["x"],
-        "documents": "caption",
-        "tokenizer": "regex",
-        "pairs": "all",
-        "of_clips": "mean",
-        "relax": points,
-    }
-    return Cider(**{**given, **changes})
+    return Cider.model_validate(tiny.relevance(tiny.PAPERS_POINTS, **changes))
 
 
 def plain_scores(documents: list[list[str]], captions: list[str]) -> np.ndarray:

@@ -23,28 +23,13 @@ from system.similarity import joined
 from system.step import audio_parts, caption_parts, gradients
 
 CPU = torch.device("cpu")
-CIDER = schema.Cider.model_validate(
-    {
-        "kind": "cider",
-        "corpus": ["train"],
-        "documents": "caption",
-        "tokenizer": "regex",
-        "pairs": "all",
-        "of_clips": "mean",
-        "relax": [
-            {"percentile": 60, "factor": 1},
-            {"percentile": 80, "factor": 0.7},
-            {"percentile": 95, "factor": 0.4},
-        ],
-    }
-)
-LOSSES = [{"kind": "ranking", "weight": 1, "margin": 0.2, "relax": "cider"}, {"kind": "matching", "weight": 3}]
+CIDER = schema.Cider.model_validate(tiny.relevance())
 
 
 class World:
     def __init__(self, folder: Path) -> None:
         manifest = tiny.make_world(folder / "world", {"development": 24})
-        content = tiny.recipe(manifest, folder, only=tiny.stage(losses=LOSSES, captions_per_clip="all"))
+        content = tiny.recipe(manifest, folder, only=tiny.stage(losses=tiny.RELAXED, captions_per_clip="all"))
         content["data"] = {"train": content["data"]["train"]}
         content["stages"]["only"]["monitor"]["data"] = ["train"]
         content["rank"] = {}

@@ -20,33 +20,22 @@ from system.check import plan
 from system.recipe import RecipeError, load_recipe
 from system.study import load_study
 
-RELEVANCE = {
-    "kind": "cider",
-    "corpus": ["train"],
-    "documents": "caption",
-    "tokenizer": "regex",
-    "pairs": "all",
-    "of_clips": "mean",
-    "relax": [{"percentile": 60, "factor": 1}, {"percentile": 80, "factor": 0.7}, {"percentile": 95, "factor": 0.4}],
-}
-RELAXED = [{"kind": "ranking", "weight": 1, "margin": 0.2, "relax": "cider"}, {"kind": "matching", "weight": 3}]
-
 
 def schedule(world: Path, folder: Path, **changes: Any) -> dict[str, Any]:
     """The paper's schedule over a tiny world: relaxed loss, two stages, three monitors, four ranked systems."""
     monitor = {"data": ["validation"], "metrics": ["loss", "m1", "m2"], "keep": 3}
     stages = {
-        "pretrain": tiny.stage(captions_per_clip=1, losses=RELAXED, monitor=monitor, **changes),
+        "pretrain": tiny.stage(captions_per_clip=1, losses=tiny.RELAXED, monitor=monitor, **changes),
         "finetune": tiny.stage(
             captions_per_clip="all",
-            losses=RELAXED,
+            losses=tiny.RELAXED,
             monitor=monitor,
             start_from={"kind": "stage", "stage": "pretrain", "checkpoint": "last"},
             **changes,
         ),
     }
     content = tiny.recipe(world, folder, **stages)
-    content["relevance"] = RELEVANCE
+    content["relevance"] = tiny.relevance()
     entry = content["rank"].pop("evaluation")
     content["rank"] = {f"by_{metric}": entry | {"checkpoint": metric} for metric in ("loss", "m1", "m2")}
     content["rank"]["mean"] = {"kind": "mean", "of": list(content["rank"]), "edition": 2022, "ranked_csv": True}
@@ -87,7 +76,7 @@ def test_a_relaxed_run_tells_what_its_loss_saw_and_draws_it(done: Path) -> None:
 def test_relaxation_reaches_the_loss_of_training_and_validation(done: Path, world: Path, tmp_path: Path) -> None:
     content = schedule(world, tmp_path)
     for stage in content["stages"].values():
-        stage["losses"] = [RELAXED[0] | {"relax": "none"}, RELAXED[1]]
+        stage["losses"] = [tiny.RELAXED[0] | {"relax": "none"}, tiny.RELAXED[1]]
     path = tiny.write_recipe(tmp_path / "r.yaml", content)
     assert main(["train", str(path), "--out", str(tmp_path / "run")]) == 0
     plain, relaxed = lines(tmp_path / "run")[0], lines(done)[0]

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 import tiny
 import torch
-from outcomes import COUNTED, digest, kill_after, lines, refused
+from outcomes import COUNTED, digest, kill_after, lines, ranked_evaluation, refused
 from safetensors.torch import load_file, save_file
 
 from data_tools.manifest import read_manifest
@@ -323,9 +323,8 @@ def test_the_best_checkpoint_is_the_one_done_names(unbroken: Path, tmp_path: Pat
     run = tmp_path / "run"
     shutil.copytree(unbroken, run)
     (run / "finetune/checkpoints.json").write_text("{}")  # as a kill between two files may leave it
-    out = tmp_path / "again.npy"
-    assert main(["rank", str(run), "--audio", str(world), "--split", "evaluation", "--out", str(out)]) == 0
-    assert np.array_equal(read_scores(out).values, read_scores(unbroken / "scores/evaluation.npy").values)
+    found = ranked_evaluation(run, world, tmp_path / "again.npy")
+    assert np.array_equal(found, read_scores(unbroken / "scores/evaluation.npy").values)
 
 
 def test_a_trained_models_settings_stay(

@@ -133,6 +133,24 @@ def write_recipe(path: Path, content: dict[str, Any]) -> Path:
     return path
 
 
+def relevance(points: dict[int, float] | None = None, **changes: Any) -> dict[str, Any]:
+    """Settings of CIDEr; points: r at each percentile. The default relaxes even a tiny world's captions."""
+    points = points or {60: 1.0, 80: 0.7, 95: 0.4}
+    return {
+        "kind": "cider",
+        "corpus": ["train"],
+        "documents": "caption",
+        "tokenizer": "regex",
+        "pairs": "all",
+        "of_clips": "mean",
+        "relax": [{"percentile": percentile, "factor": factor} for percentile, factor in points.items()],
+    } | changes
+
+
+PAPERS_POINTS = {80: 1.0, 90: 0.7, 99: 0.4}
+RELAXED = [{"kind": "ranking", "weight": 1, "margin": 0.2, "relax": "cider"}, {"kind": "matching", "weight": 3}]
+
+
 def two_stages(**changes: Any) -> dict[str, dict[str, Any]]:
     start = {"kind": "stage", "stage": "pretrain", "checkpoint": "loss"}
     return {

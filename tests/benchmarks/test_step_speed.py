@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import tiny
 import torch
 from benchmarks.timing import best_seconds, told
 
@@ -15,21 +16,7 @@ from system.text import SentenceText
 
 pytestmark = pytest.mark.benchmark
 
-CIDER = schema.Cider.model_validate(
-    {
-        "kind": "cider",
-        "corpus": ["x"],
-        "documents": "caption",
-        "tokenizer": "regex",
-        "pairs": "all",
-        "of_clips": "mean",
-        "relax": [
-            {"percentile": 80, "factor": 1},
-            {"percentile": 90, "factor": 0.7},
-            {"percentile": 99, "factor": 0.4},
-        ],
-    }
-)
+CIDER = schema.Cider.model_validate(tiny.relevance(tiny.PAPERS_POINTS))
 
 
 def clotho(shared: Path) -> list[list[str]]:
