@@ -1,27 +1,20 @@
-"""The four experts with filled weights: what the original code gives, mistakes that must show, odd waves, odd files."""
+"""The four experts with filled weights: what the original code gives, and mistakes that must show."""
 
 import functools
 import json
-import math
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
-from urllib.parse import unquote
 
 import filled
 import numpy as np
 import pytest
 import scipy.signal
-import soundfile
 import torch
 from filled import SHAPES, fill, rule
+from loaded import KINDS, largest, loaded, relative, weights
 
-from data_tools.audio import read_audio
-from system.errors import KitError
-from system.experts import OpenL3, PannsCnn14, Vggish, VggSound, audioset, openl3, panns, vggish, vggsound
-from system.experts.base import ExpertSettings, Frames
+from system.experts import Vggish, audioset, openl3, panns, vggish, vggsound
 from system.experts.weights import Weights, read_weights
 
 CPU = torch.device("cpu")
@@ -31,13 +24,6 @@ GOLDENS = {
     "vggsound": "vggsound_resnet18_H",
     "vggish": "vggish",
 }
-KINDS: dict[str, type[ExpertSettings]] = {
-    "panns_cnn14_16k": PannsCnn14,
-    "openl3": OpenL3,
-    "vggsound": VggSound,
-    "vggish": Vggish,
-}
-INSIDE = {"panns_cnn14_16k": "model", "vggsound": "model_state_dict"}
 Golden = Callable[[str], dict[str, np.ndarray]]
 Compute = Callable[..., np.ndarray]
 
@@ -48,23 +34,7 @@ def golden(shared: Path) -> Golden:
 
 
 @pytest.fixture(scope="module")
-def weights() -> Callable[[str], Weights]:
-    return functools.cache(lambda kind: read_weights(Path(filled.files(kind)["weights"]), INSIDE.get(kind)))
-
-
-@pytest.fixture(scope="module")
-def loaded() -> Callable[..., Frames]:
-    """Experts from their files, each loaded once."""
-
-    @functools.cache
-    def of(kind: str, **settings: Any) -> Frames:
-        return KINDS[kind](**{"kind": kind, **filled.files(kind), **settings}).load(CPU)
-
-    return of
-
-
-@pytest.fixture(scope="module")
-def frames(golden: Golden, loaded: Callable[..., Frames]) -> Callable[..., dict[str, np.ndarray]]:
+def frames(golden: Golden) -> Callable[..., dict[str, np.ndarray]]:
     """Frames of the golden waves by letter."""
 
     @functools.cache
@@ -76,7 +46,7 @@ def frames(golden: Golden, loaded: Callable[..., Frames]) -> Callable[..., dict[
 
 
 @pytest.fixture
-def changed(monkeypatch: pytest.MonkeyPatch, weights: Callable[[str], Weights]) -> Compute:
+def changed(monkeypatch: pytest.MonkeyPatch) -> Compute:
     """Frames of one wave by an expert that is loaded anew, after a mistake was planted in code or weights."""
 
     def of(kind: str, samples: np.ndarray, others: Weights | None = None, **settings: Any) -> np.ndarray:
@@ -88,17 +58,6 @@ def changed(monkeypatch: pytest.MonkeyPatch, weights: Callable[[str], Weights]) 
 
 def wave(content: dict[str, np.ndarray], letter: str) -> np.ndarray:
     return (content[f"{letter}_wave_int16"] / 32768).astype(np.float32)
-
-
-def relative(found: Any, expected: np.ndarray) -> float:
-    """Largest difference by the largest value."""
-    assert np.shape(found) == expected.shape
-    return float(np.abs(np.asarray(found) - expected).max() / np.abs(expected).max())
-
-
-def largest(found: Any, expected: np.ndarray) -> float:
-    assert np.shape(found) == expected.shape
-    return float(np.abs(np.asarray(found) - expected).max())
 
 
 def statistics(x: torch.Tensor) -> np.ndarray:
@@ -141,9 +100,7 @@ def test_the_computed_front_ends_are_the_original_ones(golden: Golden) -> None:
         ("vggish", {"output": "raw", "pca_weights": None}, 72_141_184),
     ],
 )
-def test_the_checkpoints_have_the_parameters_the_paper_counts(
-    weights: Callable[[str], Weights], kind: str, settings: dict[str, Any], count: int
-) -> None:
+def test_the_checkpoints_have_the_parameters_the_paper_counts(kind: str, settings: dict[str, Any], count: int) -> None:
     expert = KINDS[kind](**{"kind": kind, **filled.files(kind), **settings})
     tensors = dict(weights(kind).tensors)
     if "pca_weights" in expert.weight_files():
@@ -161,9 +118,7 @@ def panns_log_mel(content: dict[str, np.ndarray], letter: str) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("letter", "ABS")
-def test_panns(
-    weights: Callable[[str], Weights], golden: Golden, frames: Callable[..., dict[str, np.ndarray]], letter: str
-) -> None:
+def test_panns(golden: Golden, frames: Callable[..., dict[str, np.ndarray]], letter: str) -> None:
     content = golden("panns_cnn14_16k")
     assert largest(panns_log_mel(content, letter), content[f"{letter}_logmel"]) < 2e-3
     series = torch.from_numpy(frames("panns_cnn14_16k")[letter])
@@ -176,7 +131,7 @@ def test_panns(
 
 
 @torch.inference_mode()
-def test_panns_block_by_block(weights: Callable[[str], Weights], golden: Golden) -> None:
+def test_panns_block_by_block(golden: Golden) -> None:
     content = golden("panns_cnn14_16k")
     stages = json.loads(str(content["A_stages"]))
     scale, shift = weights("panns_cnn14_16k").affine("bn0", 64, panns.EPS)
@@ -218,9 +173,7 @@ def openl3_log_mel(weights: Weights, content: dict[str, np.ndarray], letter: str
 
 
 @pytest.mark.parametrize("letter", "ABS")
-def test_openl3(
-    weights: Callable[[str], Weights], golden: Golden, frames: Callable[..., dict[str, np.ndarray]], letter: str
-) -> None:
+def test_openl3(golden: Golden, frames: Callable[..., dict[str, np.ndarray]], letter: str) -> None:
     content = golden("openl3")
     assert largest(openl3_log_mel(weights("openl3"), content, letter), content[f"{letter}_logmel"]) < 2e-2
     assert relative(frames("openl3")[letter], content[f"{letter}_embedding"]) < 5e-5
@@ -231,7 +184,7 @@ def test_openl3_without_the_silence_in_front(golden: Golden, frames: Callable[..
 
 
 @torch.inference_mode()
-def test_openl3_before_its_last_pooling(weights: Callable[[str], Weights], golden: Golden) -> None:
+def test_openl3_before_its_last_pooling(golden: Golden) -> None:
     content, own = golden("openl3"), weights("openl3")
     scale, shift = own.affine("batch_normalization_1", 1, openl3.EPS)
     columns = openl3.log_mel(torch.from_numpy(openl3.seconds(wave(content, "B")).copy()), *openl3.front_end(own))
@@ -241,9 +194,7 @@ def test_openl3_before_its_last_pooling(weights: Callable[[str], Weights], golde
     assert relative(found, content["B_pre_pool_mean_max_per_channel"]) < 5e-5
 
 
-def test_openl3_takes_the_mel_basis_of_its_checkpoint(
-    weights: Callable[[str], Weights], changed: Compute, golden: Golden
-) -> None:
+def test_openl3_takes_the_mel_basis_of_its_checkpoint(changed: Compute, golden: Golden) -> None:
     content = golden("openl3")
     area = {"speclayer.mel_basis": torch.from_numpy(filled.openl3_mel(is_area_normed=True))}
     other = Weights(Path("area normed"), {**weights("openl3").tensors, **area})
@@ -256,7 +207,6 @@ def test_openl3_takes_the_mel_basis_of_its_checkpoint(
 
 @pytest.mark.parametrize(("mistake", "least"), [("symmetric Hann", 5e-4), ("batch norm eps", 2e-3)])
 def test_mistakes_in_openl3_show(
-    weights: Callable[[str], Weights],
     changed: Compute,
     golden: Golden,
     monkeypatch: pytest.MonkeyPatch,
@@ -298,7 +248,7 @@ def test_vggish(golden: Golden, frames: Callable[..., dict[str, np.ndarray]], le
 
 
 @torch.inference_mode()
-def test_vggish_before_its_dense_layers(weights: Callable[[str], Weights], golden: Golden) -> None:
+def test_vggish_before_its_dense_layers(golden: Golden) -> None:
     content = golden("vggish")
     parts = torch.from_numpy(vggish.examples(wave(content, "A")).copy())
     maps = vggish.convolutions(weights("vggish"))(parts[:, None])
@@ -342,9 +292,7 @@ def ten_seconds(samples: np.ndarray) -> np.ndarray:
 
 
 @pytest.mark.parametrize("name", ["Anotile", "B", "S"])
-def test_vggsound(
-    weights: Callable[[str], Weights], golden: Golden, frames: Callable[..., dict[str, np.ndarray]], name: str
-) -> None:
+def test_vggsound(golden: Golden, frames: Callable[..., dict[str, np.ndarray]], name: str) -> None:
     content = golden("vggsound")
     found = vggsound.spectrogram(wave(content, name[0]))
     assert list(found.shape) == content[f"{name}_spec_shape"].tolist()
@@ -365,7 +313,7 @@ def test_vggsound_as_the_original_repeats_and_cuts(changed: Compute, golden: Gol
 
 
 @torch.inference_mode()
-def test_vggsound_before_its_average_over_frequency(weights: Callable[[str], Weights], golden: Golden) -> None:
+def test_vggsound_before_its_average_over_frequency(golden: Golden) -> None:
     content = golden("vggsound")
     network = vggsound.residual_network(weights("vggsound"))
     stages = json.loads(str(content["Anotile_stages"]))
@@ -398,215 +346,13 @@ def test_mistakes_in_vggsound_show(
         assert largest(vggsound.spectrogram(wave(content, "A")), content["Anotile_spec"]) > 0.5
 
 
-# odd waves
-
-FRAME_COUNTS: dict[str, Callable[[int], int]] = {  # by the definitions
-    "panns_cnn14_16k": lambda n: (1 + max(n, 4960) // 160) // 32,
-    "openl3": lambda n: 1 + max(0, math.ceil((n - 24_000) / 24_000)),
-    "vggsound": lambda n: math.ceil((1 + (max(n, 512) - 512) // 159) / 32),
-    "vggish": lambda n: (1 + (max(n, 15_600) - 400) // 160) // 96,
-}
-
-
-def noise(samples: int, seed: int) -> np.ndarray:
-    return np.random.default_rng(seed).normal(0, 0.1, samples).astype(np.float32)
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_frames_of_any_length_are_counted_by_the_definition_and_finite(
-    loaded: Callable[..., Frames], kind: str
-) -> None:
-    rate = 48_000 if kind == "openl3" else 16_000
-    lengths = [1, 511, 512, 671, 4959, 4960, rate // 2, rate // 2 + 1, 15_599, 15_600, rate, 30_959, 30_960]
-    waves = [noise(n, n) for n in lengths] + [np.zeros(n, np.float32) for n in (1, rate // 10, rate)]
-    waves += [np.ones(rate, np.float32), np.full(rate, 1e-30, np.float32), 5 * noise(rate, 1)]
-    series = loaded(kind)(waves)
-    for samples, own in zip(waves, series, strict=True):
-        assert own.shape == (FRAME_COUNTS[kind](len(samples)), KINDS[kind].model_construct().dim), len(samples)
-        assert own.dtype == np.float32
-        assert np.isfinite(own).all(), len(samples)
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_frames_do_not_depend_on_the_other_waves_and_come_again_to_the_bit(
-    loaded: Callable[..., Frames], kind: str
-) -> None:
-    rate = 48_000 if kind == "openl3" else 16_000
-    waves = [noise(round(rate * seconds), n) for n, seconds in enumerate((1.0, 2.3, 1.0, 0.1, 1.0, 2.3))]
-    output = {"output": "pca"} if kind == "vggish" else {}  # quantised values would hide differences, or jump
-    together = loaded(kind, **output)(waves)
-    assert all(np.array_equal(a, b) for a, b in zip(together, loaded(kind, **output)(waves), strict=True))
-    for samples, own in zip(waves, together, strict=True):
-        assert relative(loaded(kind, **output)([samples])[0], own) < 5e-6
-
-
-@pytest.mark.parametrize(("kind", "module"), [("panns_cnn14_16k", panns), ("vggsound", vggsound)])
-@pytest.mark.parametrize("samples", [32 * 160 * 11 - 1, 32 * 160 * 11, 32 * 160 * 9 + 2000])
-def test_clips_computed_in_pieces_have_the_same_frames(
-    loaded: Callable[..., Frames], monkeypatch: pytest.MonkeyPatch, kind: str, module: Any, samples: int
-) -> None:
-    whole = loaded(kind)([noise(samples, 5)])[0]
-    monkeypatch.setattr(module, "PIECE", 2)
-    assert relative(loaded(kind)([noise(samples, 5)])[0], whole) < 5e-6
-    monkeypatch.setattr(module, "REACH", module.REACH - 2)
-    assert relative(loaded(kind)([noise(samples, 5)])[0], whole) > 1e-5, "frames see further than is computed"
-
-
-def test_vggsound_hears_nothing_over_full_scale() -> None:
-    loud = 5 * noise(16_000, 3)
-    clipped = np.clip(loud, -1, 1)
-    assert (loud != clipped).any()
-    assert np.array_equal(vggsound.spectrogram(loud), vggsound.spectrogram(clipped))
-
-
-def test_pooling_over_time_by_hand(loaded: Callable[..., Frames]) -> None:
-    samples = noise(16_000, 3)
-    series = loaded("vggsound")([samples])[0]
-    assert len(series) == 4
-    for kernel, stride, expected in ((2, 1, [(0, 2), (1, 3), (2, 4)]), (3, 2, [(0, 3)]), (9, 4, [(0, 4)])):
-        pooling = vggsound.TimePooling(kernel=kernel, stride=stride)
-        found = loaded("vggsound", time_pooling=pooling)([samples])[0]
-        assert np.allclose(found, [series[first:end].mean(0) for first, end in expected], rtol=1e-5, atol=1e-6)
-    assert VggSound(kind="vggsound", weights="a", time_pooling=pooling).frames_per_second == pytest.approx(
-        3.145 / 4, 1e-3
-    )
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("kind", KINDS)
-def test_ten_minutes_stay_within_memory(kind: str) -> None:
-    """In a process of its own, whose largest size is known."""
-    code = f"""
-import resource, numpy as np, torch
-from system.experts import OpenL3, PannsCnn14, Vggish, VggSound
-expert = {KINDS[kind].__name__}(**{dict(kind=kind, **filled.files(kind))!r})
-samples = expert.rate * 600
-frames = expert.load(torch.device("cpu"))([np.random.default_rng(0).normal(0, 0.1, samples).astype(np.float32)])[0]
-assert np.isfinite(frames).all()
-print(len(frames), samples, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
-"""
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    count, samples, kib = map(int, done.stdout.split())
-    assert count == FRAME_COUNTS[kind](samples)
-    assert kib < 2.5 * 2**20
-
-
 @pytest.mark.parametrize("kind", KINDS)
 def test_frames_are_the_same_in_the_layout_of_other_devices(
     changed: Compute, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
-    samples = noise(24_000, 4)
+    samples = np.random.default_rng(4).normal(0, 0.1, 24_000).astype(np.float32)
     settings = {"output": "raw"} if kind == "vggish" else {}
     expected = changed(kind, samples, **settings)
     monkeypatch.setattr(torch.Tensor, "to_mkldnn", lambda _: pytest.fail("not without oneDNN"))
     monkeypatch.setattr(torch.backends.mkldnn, "is_available", lambda: False)
     assert relative(changed(kind, samples, **settings), expected) < 5e-6
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_a_gpu_gives_the_frames_of_the_cpu(loaded: Callable[..., Frames], kind: str) -> None:
-    if not torch.cuda.is_available():
-        pytest.skip("needs a GPU")
-    waves = [noise(100_000, n) for n in range(3)]
-    output = {"output": "pca"} if kind == "vggish" else {}
-    on_gpu = KINDS[kind](**{"kind": kind, **filled.files(kind), **output}).load(torch.device("cuda"))(waves)
-    for own, expected in zip(on_gpu, loaded(kind, **output)(waves), strict=True):
-        assert relative(own, expected) < 5e-5
-
-
-# odd files
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_a_checkpoint_without_a_key_or_of_another_shape_is_named(
-    weights: Callable[[str], Weights], monkeypatch: pytest.MonkeyPatch, kind: str
-) -> None:
-    def load(tensors: dict[str, Any]) -> None:
-        monkeypatch.setattr("system.experts.weights.read_weights", lambda *_: Weights(Path("some.pth"), tensors))
-        KINDS[kind].model_construct(kind=kind, weights="some.pth", output="raw", pca_weights=None).load(CPU)
-
-    key = {
-        "panns_cnn14_16k": "conv_block6.bn2.running_var",
-        "openl3": "speclayer.mel_basis",
-        "vggsound": "audnet.layer4.0.downsample.0.weight",
-        "vggish": "embeddings.4.bias",
-    }[kind]
-    tensors = dict(weights(kind).tensors)
-    value = tensors.pop(key)
-    with pytest.raises(KitError, match=rf"^some\.pth has no tensor {key}: it is not the published checkpoint"):
-        load(tensors)
-    with pytest.raises(KitError, match=rf"^some\.pth: {key} has shape \(3, 3\), not \({value.shape[0]},"):
-        load({**tensors, key: torch.zeros(3, 3)})
-    with pytest.raises(KitError, match=rf"^some\.pth: {key} has values that are not finite"):
-        load({**tensors, key: torch.full_like(value, torch.nan)})
-
-
-@pytest.mark.parametrize("zipped", [False, True])
-def test_damaged_and_foreign_files_are_told_in_a_sentence(tmp_path: Path, zipped: bool) -> None:
-    whole = tmp_path / "whole.pth"
-    content = {"model": {"a": torch.arange(500.0), "b": np.arange(3.0)}, "queue": [np.int64(7), np.float32(0.5)]}
-    torch.save(content, whole, _use_new_zipfile_serialization=zipped)
-    weights = read_weights(whole, "model")
-    assert weights.take("a", 500).tolist() == list(range(500))
-    assert weights.take("b", 3).dtype == torch.float32
-    data = whole.read_bytes()
-    bad = tmp_path / "bad.pth"
-    for damaged in (b"", b"<html>Not found</html>", data[: len(data) // 2], data[:-9], data[:60], b"PK\x03\x04" + data):
-        bad.write_bytes(damaged)
-        with pytest.raises(
-            KitError, match=r"bad\.pth is damaged, cut short, or no checkpoint of tensors; fetch it again"
-        ):
-            read_weights(bad, "model")
-    with pytest.raises(KitError, match="has no tensors under model_state_dict"):
-        read_weights(whole, "model_state_dict")
-    torch.save([1, 2], bad)
-    with pytest.raises(KitError, match="has no tensors: it is not the published checkpoint"):
-        read_weights(bad)
-
-
-def test_nothing_in_a_checkpoint_is_executed(tmp_path: Path) -> None:
-    class Planted:
-        def __reduce__(self) -> tuple[Any, ...]:
-            return Path.touch, (tmp_path / "executed",)
-
-    torch.save({"a": Planted()}, tmp_path / "planted.pth", _use_new_zipfile_serialization=False)
-    with pytest.raises(KitError, match="no checkpoint of tensors"):
-        read_weights(tmp_path / "planted.pth")
-    assert not (tmp_path / "executed").exists()
-
-
-def test_arrays_pickled_by_numpy_1_are_read(tmp_path: Path) -> None:
-    path = tmp_path / "old.pth"
-    torch.save({"a": np.arange(6.0).reshape(2, 3)}, path, _use_new_zipfile_serialization=False)
-    data = path.read_bytes()
-    old = data.replace(b"numpy._core.multiarray", b"numpy.core.multiarray")
-    assert old != data or np.__version__ < "2"
-    path.write_bytes(old)
-    assert read_weights(path).take("a", 2, 3).tolist() == [[0, 1, 2], [3, 4, 5]]
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_a_missing_file_is_named_with_where_it_is_published(tmp_path: Path, kind: str) -> None:
-    settings = {setting: str(tmp_path / Path(path).name) for setting, path in filled.files(kind).items()}
-    expert = KINDS[kind](**{"kind": kind, **settings})
-    assert set(expert.published()) == set(expert.weight_files())
-    for setting, address in expert.published().items():
-        assert unquote(address).endswith(Path(settings[setting]).name), "filled files have the published names"
-    with pytest.raises(KitError, match=rf"no weight file {settings['weights']}; published at http.*; put it there"):
-        expert.key()
-
-
-# the waves that go in
-
-
-@pytest.mark.parametrize("rate", [16_000, 32_000, 48_000])
-def test_resampling_is_soxr_hq_and_the_originals_resamplers_differ_as_said(
-    shared: Path, tmp_path: Path, rate: int
-) -> None:
-    golden = np.load(shared / "golden/resample.npz")
-    soundfile.write(tmp_path / "wave.wav", golden["wave_int16_44100"], 44_100, subtype="PCM_16")
-    found = read_audio(tmp_path / "wave.wav", rate)
-    expected = golden[f"librosa_soxr_hq_{rate}"]
-    assert 0 <= len(expected) - len(found) <= 1  # librosa rounds the length up
-    assert largest(found, expected[: len(found)]) < 1e-6
-    assert 4e-3 < largest(found, golden[f"resampy_kaiser_best_f64_{rate}"]) < 1.7e-2

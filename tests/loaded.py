@@ -1,0 +1,43 @@
+"""The four experts with filled weights, each loaded once, and how far their frames are from what they should be."""
+
+import functools
+from pathlib import Path
+from typing import Any
+
+import filled
+import numpy as np
+import torch
+
+from system.experts import OpenL3, PannsCnn14, Vggish, VggSound
+from system.experts.base import ExpertSettings, Frames
+from system.experts.weights import Weights, read_weights
+
+KINDS: dict[str, type[ExpertSettings]] = {
+    "panns_cnn14_16k": PannsCnn14,
+    "openl3": OpenL3,
+    "vggsound": VggSound,
+    "vggish": Vggish,
+}
+INSIDE = {"panns_cnn14_16k": "model", "vggsound": "model_state_dict"}
+
+
+@functools.cache
+def weights(kind: str) -> Weights:
+    return read_weights(Path(filled.files(kind)["weights"]), INSIDE.get(kind))
+
+
+@functools.cache
+def loaded(kind: str, **settings: Any) -> Frames:
+    return KINDS[kind](**{"kind": kind, **filled.files(kind), **settings}).load(torch.device("cpu"))
+
+
+def relative(found: Any, expected: np.ndarray) -> float:
+    """Largest difference by the largest value."""
+    assert np.shape(found) == expected.shape
+    return float(np.abs(np.asarray(found) - expected).max() / np.abs(expected).max())
+
+
+def largest(found: Any, expected: np.ndarray) -> float:
+    """Largest difference."""
+    assert np.shape(found) == expected.shape
+    return float(np.abs(np.asarray(found) - expected).max())

@@ -1,0 +1,215 @@
+"""The four experts on odd waves and odd files, of any length and in any company."""
+
+import math
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote
+
+import filled
+import numpy as np
+import pytest
+import soundfile
+import torch
+from loaded import KINDS, largest, loaded, relative, weights
+
+from data_tools.audio import read_audio
+from system.errors import KitError
+from system.experts import VggSound, panns, vggsound
+from system.experts.weights import Weights, read_weights
+
+CPU = torch.device("cpu")
+FRAME_COUNTS: dict[str, Callable[[int], int]] = {  # by the definitions
+    "panns_cnn14_16k": lambda n: (1 + max(n, 4960) // 160) // 32,
+    "openl3": lambda n: 1 + max(0, math.ceil((n - 24_000) / 24_000)),
+    "vggsound": lambda n: math.ceil((1 + (max(n, 512) - 512) // 159) / 32),
+    "vggish": lambda n: (1 + (max(n, 15_600) - 400) // 160) // 96,
+}
+
+
+def noise(samples: int, seed: int) -> np.ndarray:
+    return np.random.default_rng(seed).normal(0, 0.1, samples).astype(np.float32)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_frames_of_any_length_are_counted_by_the_definition_and_finite(kind: str) -> None:
+    rate = 48_000 if kind == "openl3" else 16_000
+    lengths = [1, 511, 512, 671, 4959, 4960, rate // 2, rate // 2 + 1, 15_599, 15_600, rate, 30_959, 30_960]
+    waves = [noise(n, n) for n in lengths] + [np.zeros(n, np.float32) for n in (1, rate // 10, rate)]
+    waves += [np.ones(rate, np.float32), np.full(rate, 1e-30, np.float32), 5 * noise(rate, 1)]
+    series = loaded(kind)(waves)
+    for samples, own in zip(waves, series, strict=True):
+        assert own.shape == (FRAME_COUNTS[kind](len(samples)), KINDS[kind].model_construct().dim), len(samples)
+        assert own.dtype == np.float32
+        assert np.isfinite(own).all(), len(samples)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_frames_do_not_depend_on_the_other_waves_and_come_again_to_the_bit(kind: str) -> None:
+    rate = 48_000 if kind == "openl3" else 16_000
+    waves = [noise(round(rate * seconds), n) for n, seconds in enumerate((1.0, 2.3, 1.0, 0.1, 1.0, 2.3))]
+    output = {"output": "pca"} if kind == "vggish" else {}  # quantised values would hide differences, or jump
+    together = loaded(kind, **output)(waves)
+    assert all(np.array_equal(a, b) for a, b in zip(together, loaded(kind, **output)(waves), strict=True))
+    for samples, own in zip(waves, together, strict=True):
+        assert relative(loaded(kind, **output)([samples])[0], own) < 5e-6
+
+
+@pytest.mark.parametrize(("kind", "module"), [("panns_cnn14_16k", panns), ("vggsound", vggsound)])
+@pytest.mark.parametrize("samples", [32 * 160 * 11 - 1, 32 * 160 * 11, 32 * 160 * 9 + 2000])
+def test_clips_computed_in_pieces_have_the_same_frames(
+    monkeypatch: pytest.MonkeyPatch, kind: str, module: Any, samples: int
+) -> None:
+    whole = loaded(kind)([noise(samples, 5)])[0]
+    monkeypatch.setattr(module, "PIECE", 2)
+    assert relative(loaded(kind)([noise(samples, 5)])[0], whole) < 5e-6
+    monkeypatch.setattr(module, "REACH", module.REACH - 2)
+    assert relative(loaded(kind)([noise(samples, 5)])[0], whole) > 1e-5, "frames see further than is computed"
+
+
+def test_vggsound_hears_nothing_over_full_scale() -> None:
+    loud = 5 * noise(16_000, 3)
+    clipped = np.clip(loud, -1, 1)
+    assert (loud != clipped).any()
+    assert np.array_equal(vggsound.spectrogram(loud), vggsound.spectrogram(clipped))
+
+
+def test_pooling_over_time_by_hand() -> None:
+    samples = noise(16_000, 3)
+    series = loaded("vggsound")([samples])[0]
+    assert len(series) == 4
+    for kernel, stride, expected in ((2, 1, [(0, 2), (1, 3), (2, 4)]), (3, 2, [(0, 3)]), (9, 4, [(0, 4)])):
+        pooling = vggsound.TimePooling(kernel=kernel, stride=stride)
+        found = loaded("vggsound", time_pooling=pooling)([samples])[0]
+        assert np.allclose(found, [series[first:end].mean(0) for first, end in expected], rtol=1e-5, atol=1e-6)
+    assert VggSound(kind="vggsound", weights="a", time_pooling=pooling).frames_per_second == pytest.approx(
+        3.145 / 4, 1e-3
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", KINDS)
+def test_ten_minutes_stay_within_memory(kind: str) -> None:
+    """In a process of its own, whose largest size is known."""
+    code = f"""
+import resource, numpy as np, torch
+from system.experts import OpenL3, PannsCnn14, Vggish, VggSound
+expert = {KINDS[kind].__name__}(**{dict(kind=kind, **filled.files(kind))!r})
+samples = expert.rate * 600
+frames = expert.load(torch.device("cpu"))([np.random.default_rng(0).normal(0, 0.1, samples).astype(np.float32)])[0]
+assert np.isfinite(frames).all()
+print(len(frames), samples, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    count, samples, kib = map(int, done.stdout.split())
+    assert count == FRAME_COUNTS[kind](samples)
+    assert kib < 2.5 * 2**20
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_gpu_gives_the_frames_of_the_cpu(kind: str) -> None:
+    if not torch.cuda.is_available():
+        pytest.skip("needs a GPU")
+    waves = [noise(100_000, n) for n in range(3)]
+    output = {"output": "pca"} if kind == "vggish" else {}
+    on_gpu = KINDS[kind](**{"kind": kind, **filled.files(kind), **output}).load(torch.device("cuda"))(waves)
+    for own, expected in zip(on_gpu, loaded(kind, **output)(waves), strict=True):
+        assert relative(own, expected) < 5e-5
+
+
+# odd files
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_checkpoint_without_a_key_or_of_another_shape_is_named(monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
+    def load(tensors: dict[str, Any]) -> None:
+        monkeypatch.setattr("system.experts.weights.read_weights", lambda *_: Weights(Path("some.pth"), tensors))
+        KINDS[kind].model_construct(kind=kind, weights="some.pth", output="raw", pca_weights=None).load(CPU)
+
+    key = {
+        "panns_cnn14_16k": "conv_block6.bn2.running_var",
+        "openl3": "speclayer.mel_basis",
+        "vggsound": "audnet.layer4.0.downsample.0.weight",
+        "vggish": "embeddings.4.bias",
+    }[kind]
+    tensors = dict(weights(kind).tensors)
+    value = tensors.pop(key)
+    with pytest.raises(KitError, match=rf"^some\.pth has no tensor {key}: it is not the published checkpoint"):
+        load(tensors)
+    with pytest.raises(KitError, match=rf"^some\.pth: {key} has shape \(3, 3\), not \({value.shape[0]},"):
+        load({**tensors, key: torch.zeros(3, 3)})
+    with pytest.raises(KitError, match=rf"^some\.pth: {key} has values that are not finite"):
+        load({**tensors, key: torch.full_like(value, torch.nan)})
+
+
+@pytest.mark.parametrize("zipped", [False, True])
+def test_damaged_and_foreign_files_are_told_in_a_sentence(tmp_path: Path, zipped: bool) -> None:
+    whole = tmp_path / "whole.pth"
+    content = {"model": {"a": torch.arange(500.0), "b": np.arange(3.0)}, "queue": [np.int64(7), np.float32(0.5)]}
+    torch.save(content, whole, _use_new_zipfile_serialization=zipped)
+    weights = read_weights(whole, "model")
+    assert weights.take("a", 500).tolist() == list(range(500))
+    assert weights.take("b", 3).dtype == torch.float32
+    data = whole.read_bytes()
+    bad = tmp_path / "bad.pth"
+    for damaged in (b"", b"<html>Not found</html>", data[: len(data) // 2], data[:-9], data[:60], b"PK\x03\x04" + data):
+        bad.write_bytes(damaged)
+        with pytest.raises(
+            KitError, match=r"bad\.pth is damaged, cut short, or no checkpoint of tensors; fetch it again"
+        ):
+            read_weights(bad, "model")
+    with pytest.raises(KitError, match="has no tensors under model_state_dict"):
+        read_weights(whole, "model_state_dict")
+    torch.save([1, 2], bad)
+    with pytest.raises(KitError, match="has no tensors: it is not the published checkpoint"):
+        read_weights(bad)
+
+
+def test_nothing_in_a_checkpoint_is_executed(tmp_path: Path) -> None:
+    class Planted:
+        def __reduce__(self) -> tuple[Any, ...]:
+            return Path.touch, (tmp_path / "executed",)
+
+    torch.save({"a": Planted()}, tmp_path / "planted.pth", _use_new_zipfile_serialization=False)
+    with pytest.raises(KitError, match="no checkpoint of tensors"):
+        read_weights(tmp_path / "planted.pth")
+    assert not (tmp_path / "executed").exists()
+
+
+def test_arrays_pickled_by_numpy_1_are_read(tmp_path: Path) -> None:
+    path = tmp_path / "old.pth"
+    torch.save({"a": np.arange(6.0).reshape(2, 3)}, path, _use_new_zipfile_serialization=False)
+    data = path.read_bytes()
+    old = data.replace(b"numpy._core.multiarray", b"numpy.core.multiarray")
+    assert old != data or np.__version__ < "2"
+    path.write_bytes(old)
+    assert read_weights(path).take("a", 2, 3).tolist() == [[0, 1, 2], [3, 4, 5]]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_missing_file_is_named_with_where_it_is_published(tmp_path: Path, kind: str) -> None:
+    settings = {setting: str(tmp_path / Path(path).name) for setting, path in filled.files(kind).items()}
+    expert = KINDS[kind](**{"kind": kind, **settings})
+    assert set(expert.published()) == set(expert.weight_files())
+    for setting, address in expert.published().items():
+        assert unquote(address).endswith(Path(settings[setting]).name), "filled files have the published names"
+    with pytest.raises(KitError, match=rf"no weight file {settings['weights']}; published at http.*; put it there"):
+        expert.key()
+
+
+# the waves that go in
+
+
+@pytest.mark.parametrize("rate", [16_000, 32_000, 48_000])
+def test_resampling_is_soxr_hq_and_the_originals_resamplers_differ_as_said(
+    shared: Path, tmp_path: Path, rate: int
+) -> None:
+    golden = np.load(shared / "golden/resample.npz")
+    soundfile.write(tmp_path / "wave.wav", golden["wave_int16_44100"], 44_100, subtype="PCM_16")
+    found = read_audio(tmp_path / "wave.wav", rate)
+    expected = golden[f"librosa_soxr_hq_{rate}"]
+    assert 0 <= len(expected) - len(found) <= 1  # librosa rounds the length up
+    assert largest(found, expected[: len(found)]) < 1e-6
+    assert 4e-3 < largest(found, golden[f"resampy_kaiser_best_f64_{rate}"]) < 1.7e-2

@@ -1,0 +1,274 @@
+"""Frames of clips: computed in groups, broken audio named, resumed after kills."""
+
+import hashlib
+import json
+import multiprocessing
+import os
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import numpy as np
+import pytest
+import soundfile
+import tiny
+import torch
+
+from data_tools.audio import content_key, read_audio
+from data_tools.manifest import Clip, read_manifest
+from system.bank import Bank, open_bank
+from system.errors import KitError
+from system.experts.logmel import LogMel
+from system.experts.yamnet import Yamnet
+from system.frames import DECODED_AHEAD, DECODERS, GROUP_CLIPS, ContentKeys, build_features
+
+LOGMEL = LogMel(kind="logmel", sample_rate=16_000, bands=32, window_seconds=0.04, hop_seconds=0.02, stack=4)
+CPU = torch.device("cpu")
+
+
+def broken_world(tmp_path: Path) -> list[Clip]:
+    clips = read_manifest(tiny.make_world(tmp_path / "world", {"development": 6}))
+    (tmp_path / "world/development/development 001.wav").write_bytes(b"")
+    (tmp_path / "world/development/development 002.wav").unlink()
+    soundfile.write(
+        tmp_path / "world/development/development 003.wav", np.array([0.1, np.nan] * 500), 16_000, subtype="FLOAT"
+    )
+    loud = np.full(16_000, 1e30)
+    soundfile.write(tmp_path / "world/development/development 004.wav", loud, 16_000, subtype="DOUBLE")
+    return clips
+
+
+def test_broken_audio_is_named_counted_and_left_out(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    clips = broken_world(tmp_path)
+    with caplog.at_level("INFO"):
+        features = build_features(clips, {"logmel": LOGMEL}, tmp_path / "banks", quiet=True)
+    assert sorted(features.keys) == [clips[0].id, clips[5].id]
+    for n in (1, 2, 3, 4):
+        assert f"development {n:03d}.wav" in features.broken[clips[n].id]
+    assert "4 of 6 clips have broken audio and are left out" in caplog.text
+    with pytest.raises(KitError, match=r"development 00\d\.wav"):
+        build_features(clips, {"logmel": LOGMEL}, tmp_path / "banks", strict=True, quiet=True)
+
+
+@pytest.mark.parametrize(("rate", "channels"), [(8_000, 1), (16_000, 8), (44_100, 2), (192_000, 1)])
+def test_any_rate_and_channel_count_goes_in(tmp_path: Path, rate: int, channels: int) -> None:
+    clip = read_manifest(tiny.make_world(tmp_path / "world", {"development": 1}))[0]
+    t = np.arange(rate) / rate
+    wave = np.repeat(np.sin(2 * np.pi * 1000 * t)[:, None] * 0.3, channels, 1)
+    soundfile.write(clip.path, wave, rate)
+    features = build_features([clip], {"logmel": LOGMEL}, tmp_path / "banks", quiet=True)
+    reference = LOGMEL.load(CPU)([(np.sin(2 * np.pi * 1000 * np.arange(16_000) / 16_000) * 0.3).astype(np.float32)])[0]
+    found = features.frames("logmel", clip.id).astype(np.float32)
+    assert found.shape == reference.shape
+    assert (found[2:-2].reshape(-1, 32).argmax(1) == reference[2:-2].reshape(-1, 32).argmax(1)).all()
+
+
+def test_content_decides_not_name_and_a_changed_file_is_seen(tmp_path: Path) -> None:
+    clips = read_manifest(tiny.make_world(tmp_path / "world", {"development": 4}))
+    Path(clips[1].path).write_bytes(Path(clips[0].path).read_bytes())
+    build = lambda: build_features(clips, {"logmel": LOGMEL}, tmp_path / "banks", quiet=True)  # noqa: E731
+    features = build()
+    assert len(features.banks["logmel"]) == 3
+    assert np.array_equal(features.frames("logmel", clips[0].id), features.frames("logmel", clips[1].id))
+    soundfile.write(clips[1].path, tiny.tone(7, 2.0, 99), 16_000)
+    again = build()
+    assert len(again.banks["logmel"]) == 4
+    assert len(again.frames("logmel", clips[1].id)) != len(features.frames("logmel", clips[0].id))
+
+
+def test_what_another_process_stored_meanwhile_is_not_computed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    clips = read_manifest(tiny.make_world(tmp_path / "world", {"development": 4}))
+    elsewhere = build_features(clips, {"logmel": LOGMEL}, tmp_path / "other", quiet=True)
+    add = Bank.add
+
+    def add_after_another(self: Bank, series: Iterator[tuple[str, np.ndarray]]) -> Iterator[str]:
+        twin = Bank(self.folder, self.dim, self.dtype)
+        for _ in add(twin, [(key, elsewhere.banks["logmel"].read(key)) for key in elsewhere.keys.values()]):
+            pass
+        return add(self, series)
+
+    computed: list[int] = []
+    monkeypatch.setattr(Bank, "add", add_after_another)
+    monkeypatch.setattr(LogMel, "load", lambda self, device: lambda waves: computed.append(1) or [np.zeros((1, 128))])
+    features = build_features(clips, {"logmel": LOGMEL}, tmp_path / "banks", quiet=True)
+    assert computed == []
+    assert all(len(features.frames("logmel", clip.id)) for clip in clips)
+
+
+def recorded_calls(monkeypatch: pytest.MonkeyPatch) -> list[list[int]]:
+    """What an expert is asked for from now on: a list of lengths a call. Its frame is the mean of the wave."""
+    calls: list[list[int]] = []
+
+    def load(self: LogMel, device: torch.device):  # type: ignore[no-untyped-def]
+        def frames(waves: list[np.ndarray]) -> list[np.ndarray]:
+            calls.append([len(wave) for wave in waves])
+            return [np.full((1, 128), wave.mean(), np.float32) for wave in waves]
+
+        return frames
+
+    monkeypatch.setattr(LogMel, "load", load)
+    return calls
+
+
+def write_levels(folder: Path, count: int, seconds: float) -> list[Clip]:
+    """Clip n is the constant (n + 1) / 256."""
+    clips = read_manifest(tiny.make_world(folder, {"development": count}))
+    for n, clip in enumerate(clips):
+        soundfile.write(clip.path, np.full(round(seconds * 16_000), (n + 1) / 256), 16_000)
+    return clips
+
+
+def test_clips_are_computed_in_groups_and_a_broken_one_loses_no_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clips = write_levels(tmp_path / "world", 2 * GROUP_CLIPS + 3, 0.5)
+    for n in (0, GROUP_CLIPS, len(clips) - 1):
+        Path(clips[n].path).write_bytes(b"no sound %d" % n)
+    calls = recorded_calls(monkeypatch)
+    features = build_features(clips, {"logmel": LOGMEL}, tmp_path / "banks", quiet=True)
+    assert calls == [[8000] * GROUP_CLIPS] * 2
+    assert set(features.broken) == {clips[n].id for n in (0, GROUP_CLIPS, len(clips) - 1)}
+    for n, clip in enumerate(clips):
+        if clip.id not in features.broken:
+            assert features.frames("logmel", clip.id)[0, 0] == (n + 1) / 256, "frames of another clip"
+
+
+def test_every_clip_of_a_broken_content_is_broken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    clips = write_levels(tmp_path / "world", 4, 0.5)
+    for n in (1, 3):
+        Path(clips[n].path).write_bytes(b"no sound")
+    recorded_calls(monkeypatch)
+    features = build_features(clips, {"logmel": LOGMEL}, tmp_path / "banks", quiet=True)
+    assert sorted(features.keys) == [clips[0].id, clips[2].id]
+    for n in (1, 3):
+        assert Path(clips[n].path).name in features.broken[clips[n].id]
+
+
+def test_a_group_of_long_clips_is_small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    clips = write_levels(tmp_path / "world", 5, 50)
+    calls = recorded_calls(monkeypatch)
+    build_features(clips, {"logmel": LOGMEL}, tmp_path / "banks", quiet=True)
+    assert calls == [[800_000] * 3, [800_000] * 2]  # two minutes are reached by the third
+
+
+def test_clips_are_decoded_ahead_but_not_far(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    clips = write_levels(tmp_path / "world", 40, 0.1)
+    decoded: list[str] = []
+    threads: set[str] = set()
+
+    def read(path: str, rate: int) -> np.ndarray:
+        decoded.append(path)
+        threads.add(threading.current_thread().name)
+        return read_audio(path, rate)
+
+    most_ahead = 0
+
+    def load(self: LogMel, device: torch.device):  # type: ignore[no-untyped-def]
+        taken = 0
+
+        def frames(waves: list[np.ndarray]) -> list[np.ndarray]:
+            nonlocal taken, most_ahead
+            taken += len(waves)
+            time.sleep(0.05)
+            most_ahead = max(most_ahead, len(decoded) - taken)
+            return [np.zeros((1, 128), np.float32) for _ in waves]
+
+        return frames
+
+    monkeypatch.setattr("system.frames.read_audio", read)
+    monkeypatch.setattr(LogMel, "load", load)
+    build_features(clips, {"logmel": LOGMEL}, tmp_path / "banks", quiet=True)
+    assert sorted(decoded) == sorted(clip.path for clip in clips)
+    assert 0 < most_ahead <= DECODED_AHEAD + DECODERS
+    assert threading.current_thread().name not in threads
+
+
+def test_content_keys_are_remembered_and_a_damaged_store_is_named(tmp_path: Path) -> None:
+    file = tmp_path / "a.wav"
+    file.write_bytes(b"one")
+    keys = []
+    for _ in range(2):
+        with closing(ContentKeys(tmp_path / "banks")) as content:
+            keys.append(content(str(file)))
+    assert keys == [hashlib.sha256(b"one").hexdigest()] * 2
+    (tmp_path / "banks/contents.sqlite").write_bytes(b"no database, only words" * 50)
+    with pytest.raises(KitError, match="is damaged .* delete it"):
+        ContentKeys(tmp_path / "banks")
+
+
+def _digest(wave: np.ndarray) -> str:
+    return hashlib.sha256(wave.tobytes()).hexdigest()
+
+
+def _build_slowly(clips: list[Clip], banks: Path) -> None:
+    original = LogMel.load
+
+    def slow(self: LogMel, device: torch.device):  # type: ignore[no-untyped-def]
+        frames = original(self, device)
+
+        def told(waves: list[np.ndarray]) -> list[np.ndarray]:
+            with (banks / "computed").open("a") as file:
+                file.writelines(f"{_digest(wave)}\n" for wave in waves)
+            time.sleep(0.02 * len(waves))
+            return frames(waves)
+
+        return told
+
+    LogMel.load = slow  # type: ignore[method-assign]
+    build_features(clips, {"logmel": LOGMEL}, banks, quiet=True)
+
+
+@pytest.mark.slow
+def test_a_killed_build_computes_no_finished_clip_again(tmp_path: Path) -> None:
+    clips = read_manifest(tiny.make_world(tmp_path / "world", {"development": 200}))
+    waves = {content_key(clip.path): _digest(read_audio(clip.path, LOGMEL.rate)) for clip in clips}
+    banks = tmp_path / "banks"
+    banks.mkdir()
+    context = multiprocessing.get_context("spawn")
+    random = np.random.default_rng(5)
+    finished: set[str] = set()  # waves whose frames were stored when a process was killed
+    told = 0  # lines of `computed` up to then
+
+    def computed_since() -> set[str]:
+        return set((banks / "computed").read_text().splitlines()[told:])
+
+    for _ in range(5):
+        process = context.Process(target=_build_slowly, args=(clips, banks))
+        process.start()
+        while not list(banks.glob("logmel-*/index.jsonl")):
+            time.sleep(0.01)
+        index = next(banks.glob("logmel-*/index.jsonl"))
+        while len(index.read_bytes().splitlines()) <= len(finished) and process.is_alive():
+            time.sleep(0.005)
+        time.sleep(float(random.uniform(0, 0.25)))
+        os.kill(process.pid, signal.SIGKILL)  # type: ignore[arg-type]
+        process.join()
+        bank = open_bank(index.parent, 128, "float16", LOGMEL.identity())
+        assert len(bank) > len(finished)
+        assert not computed_since() & finished
+        finished = {waves[key] for key in bank.rows}
+        told = len((banks / "computed").read_text().splitlines())
+    assert len(finished) < 200, "killed too late to show anything"
+    process = context.Process(target=_build_slowly, args=(clips, banks))
+    process.start()
+    process.join()
+    assert process.exitcode == 0
+    assert computed_since() == set(waves.values()) - finished
+    killed = build_features(clips, {"logmel": LOGMEL}, banks, quiet=True)
+    whole = build_features(clips, {"logmel": LOGMEL}, tmp_path / "other", quiet=True)
+    for clip in clips:
+        assert np.array_equal(killed.frames("logmel", clip.id), whole.frames("logmel", clip.id))
+    assert json.loads((index.parent / "bank.json").read_text())["dim"] == 128
+
+
+def test_all_weights_are_opened_before_any_frame_is_computed(tmp_path: Path) -> None:
+    manifest = tiny.make_world(tmp_path / "world", {"development": 3})
+    (tmp_path / "cut.npz").write_bytes(b"PK")
+    logmel = LogMel(kind="logmel", sample_rate=16_000, bands=8, window_seconds=0.04, hop_seconds=0.02, stack=1)
+    experts = {"first": logmel, "second": Yamnet(kind="yamnet", weights=str(tmp_path / "cut.npz"))}
+    with pytest.raises(KitError, match="cut.npz"):
+        build_features(read_manifest(manifest), experts, tmp_path / "banks", quiet=True)
+    assert not len(open_bank(tmp_path / "banks" / logmel.key(), 8, "float16", logmel.identity()))

@@ -1,0 +1,227 @@
+"""What training and ranking refuse, in sentences, and what they keep when something fails."""
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import tiny
+import torch
+from outcomes import digest, ranked_evaluation, refused
+from safetensors.torch import load_file, save_file
+
+from submission.scores import read_scores
+from system import checkpoints
+from system.__main__ import main
+
+
+def test_a_checkpoint_of_another_recipe_is_refused(
+    unbroken: Path, recipe: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = tmp_path / "run"
+    shutil.copytree(unbroken, run)
+    assert "other settings (seed)" in refused(capsys, "train", recipe, "--set", "seed=9", "--out", run)
+    (run / "result.json").unlink()
+    (run / "finetune/done.json").unlink()
+    for name in ("last.pt", "checkpoints.json"):
+        (run / "finetune" / name).unlink()
+    best = json.loads((run / "pretrain/checkpoints.json").read_text())["loss"][0][1]
+    state = load_file(run / f"pretrain/e{int(best):04d}.safetensors")
+    state.pop(sorted(state)[0])
+    save_file(state, run / f"pretrain/e{int(best):04d}.safetensors")
+    assert "is a checkpoint of another model" in refused(capsys, "train", recipe, "--out", run)
+    (run / f"pretrain/e{int(best):04d}.safetensors").write_bytes(b"cut")
+    assert "is not a whole safetensors file" in refused(capsys, "train", recipe, "--out", run)
+
+
+def test_a_damaged_state_is_named(
+    unbroken: Path, recipe: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = tmp_path / "run"
+    shutil.copytree(unbroken, run)
+    (run / "result.json").unlink()
+    (run / "finetune/done.json").unlink()
+    (run / "finetune/last.pt").write_bytes((run / "finetune/last.pt").read_bytes()[:1000])
+    assert "last.pt is damaged" in refused(capsys, "train", recipe, "--out", run)
+
+
+def test_changed_data_is_refused(world: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    manifest = shutil.copytree(world.parent, tmp_path / "world") / "manifest.jsonl"
+    path = tiny.write_recipe(tmp_path / "r.yaml", tiny.recipe(manifest, tmp_path))
+    assert main(["train", str(path), "--out", str(tmp_path / "run")]) == 0
+    text = manifest.read_text().splitlines(keepends=True)
+    manifest.write_text("".join(text[1:]))
+    assert "changed since this run began" in refused(capsys, "train", path, "--out", tmp_path / "run")
+
+
+def test_missing_data_and_foreign_folders_are_told(
+    world: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    content = tiny.recipe(tmp_path / "none.jsonl", tmp_path)
+    path = tiny.write_recipe(tmp_path / "r.yaml", content)
+    assert "no manifest" in refused(capsys, "run", path, "--out", tmp_path / "run")
+    content = tiny.recipe(world, tmp_path)
+    content["data"]["train"]["split"] = "train"
+    path = tiny.write_recipe(tmp_path / "r.yaml", content)
+    assert "has no split train, it has development" in refused(capsys, "train", path, "--runs", tmp_path)
+    path = tiny.write_recipe(tmp_path / "r.yaml", tiny.recipe(world, tmp_path))
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full/letter.txt").write_text("hello")
+    assert "is not a run and not empty" in refused(capsys, "train", path, "--out", tmp_path / "full")
+    assert "needs as many training items" in refused(
+        capsys, "train", path, "--set", "stages.only.batch_size=99", "--runs", tmp_path
+    )
+
+
+def test_a_broken_clip_that_is_to_be_ranked_is_told_before_training(
+    world: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    copy = shutil.copytree(world.parent, tmp_path / "world")
+    (copy / "evaluation/evaluation 003.wav").write_bytes(b"RIFF")
+    path = tiny.write_recipe(tmp_path / "r.yaml", tiny.recipe(copy / "manifest.jsonl", tmp_path))
+    assert "evaluation 003.wav" in refused(capsys, "run", path, "--out", tmp_path / "run")
+    assert not (tmp_path / "run/only").exists()
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "words"),
+    [
+        (" 2001", " 2000", "have the same text"),
+        ('evaluation 003.wav"', 'evaluation 002.wav"', "have the same file name"),
+    ],
+)
+def test_what_no_ranked_csv_can_tell_apart_is_told_before_training(
+    world: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], old: str, new: str, words: str
+) -> None:
+    copy = shutil.copytree(world.parent, tmp_path / "world") / "manifest.jsonl"
+    text = copy.read_text()
+    text = (
+        text.replace(" 2008", " 2000") if old == " 2001" else text.replace(f'"file_name":"{old}', f'"file_name":"{new}')
+    )
+    copy.write_text(text)
+    path = tiny.write_recipe(tmp_path / "r.yaml", tiny.recipe(copy, tmp_path))
+    assert words in refused(capsys, "run", path, "--out", tmp_path / "run")
+    assert not (tmp_path / "run/only").exists()
+    if old == " 2001":  # figures need no ranked CSV
+        change = ["--set", "rank.evaluation.ranked_csv=false", "--out", str(tmp_path / "figures")]
+        assert main(["run", str(path), *change]) == 0
+        assert not (tmp_path / "figures/submission/evaluation.csv").exists()
+
+
+def test_a_manifest_of_another_command_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    make = "python -m data_tools scenes made --seed 1 --development 10 --validation 10 --evaluation 10"
+    content = tiny.recipe(tmp_path / "made/manifest.jsonl", tmp_path)
+    for source in content["data"].values():
+        source |= {"manifest": "made/manifest.jsonl", "make": make}
+    path = tiny.write_recipe(tmp_path / "r.yaml", content)
+    assert main(["features", str(path)]) == 0
+    assert main(["features", str(path)]) == 0
+    tiny.write_recipe(path, json.loads(json.dumps(content).replace("--seed 1", "--seed 2")))
+    assert "was made by" in refused(capsys, "features", path)
+
+
+def test_an_id_of_two_files_is_refused(world: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    copy = shutil.copytree(world.parent, tmp_path / "tones") / "manifest.jsonl"
+    content = tiny.recipe(world, tmp_path)
+    content["data"]["other"] = {"manifest": str(copy), "split": "development"}
+    path = tiny.write_recipe(tmp_path / "r.yaml", content)
+    assert "is also the id of" in refused(capsys, "features", path)
+
+
+def test_audio_that_is_trained_on_and_watched_is_told(
+    world: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    content = tiny.recipe(world, tmp_path)
+    content["stages"]["only"]["train"]["data"] = ["train", "validation"]
+    path = tiny.write_recipe(tmp_path / "r.yaml", content)
+    assert main(["train", str(path), "--out", str(tmp_path / "run")]) == 0
+    assert "stage only: 16 recordings it is trained on are also in what it is watched on" in caplog.text
+
+
+def test_the_best_checkpoint_is_the_one_done_names(unbroken: Path, tmp_path: Path, world: Path) -> None:
+    run = tmp_path / "run"
+    shutil.copytree(unbroken, run)
+    (run / "finetune/checkpoints.json").write_text("{}")  # as a kill between two files may leave it
+    found = ranked_evaluation(run, world, tmp_path / "again.npy")
+    assert np.array_equal(found, read_scores(unbroken / "scores/evaluation.npy").values)
+
+
+def test_a_trained_models_settings_stay(
+    unbroken: Path, world: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    common = ["--audio", world, "--split", "evaluation", "--out", tmp_path / "s.npy"]
+    for change in ("model.audio.heads=1", "model.audio.experts.logmel.bands=31"):
+        assert "a trained model's settings stay" in refused(capsys, "rank", unbroken, *common, "--set", change)
+    assert main(["rank", str(unbroken), *map(str, common), "--set", f"banks={tmp_path / 'banks'}"]) == 0
+
+
+def test_a_run_ranks_with_the_experts_it_was_trained_with(
+    unbroken: Path, world: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = tmp_path / "run"
+    shutil.copytree(unbroken, run)
+    provenance = json.loads((run / "provenance.json").read_text())
+    provenance["experts"]["logmel"]["sha256"] = {"weights": "another"}
+    (run / "provenance.json").write_text(json.dumps(provenance))
+    told = refused(capsys, "rank", run, "--audio", world, "--split", "evaluation", "--out", tmp_path / "s.npy")
+    assert "experts.logmel.sha256" in told
+
+
+def test_a_caption_without_a_known_word_is_told_before_training(
+    world: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    manifest = shutil.copytree(world.parent, tmp_path / "world") / "manifest.jsonl"
+    manifest.write_text(manifest.read_text().replace("One deep beep 2000", "zebra 2000"))
+    path = tiny.write_recipe(tmp_path / "r.yaml", tiny.recipe(manifest, tmp_path))
+    assert "no word that the model knows" in refused(capsys, "run", path, "--out", tmp_path / "run")
+    assert not (tmp_path / "run/only").exists()
+
+
+def test_no_space_left_is_one_sentence_and_nothing_is_lost(
+    world: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tiny.write_recipe(tmp_path / "r.yaml", tiny.recipe(world, tmp_path))
+    saved = checkpoints.save_state
+    calls: list[int] = []
+
+    def full_disk(folder: Path, state: dict[str, Any], weights: Any) -> None:
+        calls.append(1)
+        if len(calls) == 2:
+            raise OSError(28, "No space left on device", str(folder / "last.pt"))
+        saved(folder, state, weights)
+
+    monkeypatch.setattr(checkpoints, "save_state", full_disk)
+    assert "last.pt: No space left on device" in refused(capsys, "train", path, "--out", tmp_path / "run")
+    monkeypatch.setattr(checkpoints, "save_state", saved)
+    assert checkpoints.load_state(tmp_path / "run/only")["step"] == 3  # type: ignore[index]
+    assert main(["train", str(path), "--out", str(tmp_path / "run")]) == 0
+    assert main(["train", str(path), "--out", str(tmp_path / "whole")]) == 0
+    assert digest(tmp_path / "run") == digest(tmp_path / "whole")
+
+
+@pytest.mark.parametrize("where", ["gradients", "Validation.__call__", "Feed.batch"])
+def test_a_full_gpu_is_one_sentence(
+    world: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, where: str
+) -> None:
+    def full(*_: object) -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    monkeypatch.setattr(f"system.train.{where}", full)
+    path = tiny.write_recipe(tmp_path / "r.yaml", tiny.recipe(world, tmp_path))
+    told = refused(capsys, "train", path, "--out", tmp_path / "run")
+    assert "stage only: batch_size 8 does not fit the GPU's memory; set gradient_cache to less than 8" in told
+
+
+def test_a_loss_that_is_not_finite_stops_with_a_sentence(
+    world: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    stage = tiny.stage(clip_gradient=None, epochs=40)
+    stage["losses"][1]["weight"] = 1e38
+    stage["losses"].append({"kind": "matching", "weight": 3e38})
+    path = tiny.write_recipe(tmp_path / "r.yaml", tiny.recipe(world, tmp_path, only=stage))
+    assert "lower the learning rate" in refused(capsys, "train", path, "--out", tmp_path / "run")
