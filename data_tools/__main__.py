@@ -5,6 +5,16 @@ import sys
 from data_tools.door import Verb, open_door
 
 VERBS = {
+    "crawl": Verb(
+        "read the descriptions of all of Freesound into a store; stop and start it anywhere",
+        "python -m data_tools crawl data/freesound.sqlite",
+        module="freesound.crawl",
+    ),
+    "sandbox": Verb(
+        "serve invented sounds as Freesound's API does, to try crawl, classify and fetch without a key",
+        "python -m data_tools sandbox --sounds 2000",
+        module="sandbox.verb",
+    ),
     "clotho": Verb(
         "make a manifest of Clotho, or of a folder laid out like it",
         "python -m data_tools clotho data/clotho --out data/clotho.jsonl",

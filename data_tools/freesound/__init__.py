@@ -1,0 +1,1 @@
+"""Freesound: its API, the store of descriptions, and the audio that is fetched."""

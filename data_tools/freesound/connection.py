@@ -1,0 +1,66 @@
+"""What crawl and fetch share: the options of a connection to the API, and the open client."""
+
+import argparse
+import os
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from data_tools.errors import DataError
+from data_tools.freesound.client import SITE, Client
+from data_tools.freesound.credentials import TOKEN, read_key, read_secret
+from data_tools.freesound.quota import Clock, Quota
+from data_tools.freesound.store import Store
+from data_tools.freesound.transport import Http
+
+ADDRESS = "FREESOUND_API"
+PER_MINUTE, PER_DAY = 60, 2000  # of a standard key
+_LOOPBACK = ("127.0.0.1", "localhost", "::1")
+
+
+def add_connection(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("connection")
+    group.add_argument("--site", help=f"address of the API (default: {ADDRESS} of the environment, or {SITE})")
+    group.add_argument("--key-file", type=Path, help="file of mode 600 with the API key (default: FREESOUND_API_KEY)")
+    group.add_argument("--per-minute", type=int, default=PER_MINUTE, help="requests a minute (default: %(default)s)")
+    group.add_argument("--per-day", type=int, default=PER_DAY, help="requests in 24 hours (default: %(default)s)")
+    group.add_argument("--workers", type=int, default=4, help="requests at the same time (default: %(default)s)")
+    group.add_argument(
+        "--timeout", type=float, default=60.0, help="seconds to wait for an answer's next bytes (default: %(default)s)"
+    )
+    group.add_argument(
+        "--speed",
+        type=float,
+        default=1.0,
+        help="let waits pass so many times as fast (only for a sandbox on this machine)",
+    )
+
+
+@asynccontextmanager
+async def connect(arguments: argparse.Namespace, store: Store) -> AsyncIterator[Client]:
+    """The client of these options. Raises DataError for options out of range and for a missing or open key."""
+    site = (arguments.site or os.environ.get(ADDRESS) or SITE).rstrip("/")
+    _check(arguments, site)
+    key = read_key(arguments.key_file)
+    token = read_secret(TOKEN, getattr(arguments, "token_file", None))
+    clock = Clock(arguments.speed)
+    quota = Quota(store.database, arguments.per_minute, arguments.per_day, clock)
+    async with Http(arguments.timeout) as transport:
+        yield Client(site, key, quota, transport, clock, token)
+
+
+def _check(arguments: argparse.Namespace, site: str) -> None:
+    address = urlsplit(site)
+    local = address.hostname in _LOOPBACK
+    if address.scheme != "https" and not (local and address.scheme == "http"):
+        raise DataError(f"the address {site} must begin with https://: the key would be sent in the open")
+    if address.query or address.username or address.fragment:
+        raise DataError(f"the address {site} may only have a host and a path; the key goes into FREESOUND_API_KEY")
+    for name in ("per_minute", "per_day", "workers"):
+        if getattr(arguments, name) < 1:
+            raise DataError(f"--{name.replace('_', '-')} {getattr(arguments, name)}: use 1 or more")
+    if not arguments.timeout > 0 or not arguments.speed > 0:
+        raise DataError("--timeout and --speed are seconds and a factor above 0")
+    if arguments.speed != 1 and not local:
+        raise DataError("--speed is for a sandbox on this machine; the real API counts real minutes")

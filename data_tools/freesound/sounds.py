@@ -1,0 +1,104 @@
+"""What the API says of a sound, and a page of a search.
+
+Freesound API v2, https://freesound.org/docs/api/resources_apiv2.html (2026: `/apiv2/search/`).
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Annotated, Any
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+
+PAGE_SIZE = 150  # the API clamps larger ones silently
+FIELDS = (
+    "id,name,tags,description,username,license,gen_ai_preference,duration,type,channels,samplerate,filesize,md5,created,"
+    "previews,category"
+)
+PREVIEWS = ("preview-hq-mp3", "preview-lq-mp3", "preview-hq-ogg", "preview-lq-ogg")
+
+
+class MalformedError(ValueError):
+    """An answer that is not what the API documents: cut short, not JSON, without the fields asked for."""
+
+
+def _milliseconds(value: object) -> object:
+    return parse_time(value) if isinstance(value, str) else value
+
+
+def _well_formed(value: object) -> object:
+    """Text that UTF-8 can hold: a lone surrogate, which JSON may smuggle in as an escape, becomes U+FFFD."""
+    return value.encode("utf-16", "surrogatepass").decode("utf-16", "replace") if isinstance(value, str) else value
+
+
+Text = Annotated[str, BeforeValidator(_well_formed)]
+
+
+class Sound(BaseModel):
+    """A sound as a search tells of it. created: milliseconds since 1970, UTC. duration: seconds.
+
+    license: the address of the deed. previews: addresses by PREVIEWS' names. Fields the API left out are None.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="ignore", strict=True)
+
+    id: Annotated[int, Field(gt=0, lt=2**53)]
+    created: Annotated[int, BeforeValidator(_milliseconds)]
+    name: Text = ""
+    description: Text = ""
+    tags: list[Text] = []
+    username: Text = ""
+    license: Text = ""
+    gen_ai_preference: Text | None = None
+    duration: Annotated[float, Field(ge=0, allow_inf_nan=False)]
+    type: Text | None = None
+    channels: int | None = None
+    samplerate: float | None = None
+    filesize: int | None = None
+    md5: Text | None = None
+    previews: dict[str, str] = {}
+    category: Any = None
+
+
+@dataclass(frozen=True)
+class Page:
+    """count: sounds of the whole search, over all pages. sounds: of this page, None where the API gave null."""
+
+    count: int
+    sounds: list[Sound | None]
+
+
+def parse_page(body: bytes) -> Page:
+    """Raises MalformedError for anything but a page of a search."""
+    try:
+        content = json.loads(body)
+    except ValueError as error:
+        raise MalformedError(f"not JSON ({error})") from None
+    if not isinstance(content, Mapping):
+        raise MalformedError("not an object")
+    count, results = content.get("count"), content.get("results")
+    if type(count) is not int or count < 0 or not isinstance(results, list):
+        raise MalformedError("no count, or no results")
+    try:
+        return Page(count, [None if item is None else Sound.model_validate(item) for item in results])
+    except ValidationError as error:
+        problem = error.errors(include_url=False, include_input=False)[0]
+        raise MalformedError(f"a sound's {'.'.join(map(str, problem['loc']))}: {problem['msg']}") from None
+
+
+def parse_time(text: str) -> int:
+    """Milliseconds since 1970 of an ISO 8601 date or time; without a zone it is UTC. Raises ValueError for others."""
+    time = datetime.fromisoformat(text)
+    if time.tzinfo is None:
+        time = time.replace(tzinfo=UTC)
+    return (time - datetime(1970, 1, 1, tzinfo=UTC)) // _MILLISECOND
+
+
+def format_time(milliseconds: int) -> str:
+    """As the search's filters take it: 2026-01-31T23:59:59.999Z."""
+    time = datetime.fromtimestamp(milliseconds // 1000, UTC)
+    return f"{time:%Y-%m-%dT%H:%M:%S}.{milliseconds % 1000:03d}Z"
+
+
+_MILLISECOND = datetime(1970, 1, 1, 0, 0, 0, 1000) - datetime(1970, 1, 1)

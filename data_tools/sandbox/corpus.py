@@ -1,0 +1,156 @@
+"""Invented sounds: each a function of the seed and its number, so that half a million need no memory.
+
+Sounds are numbered by upload time. Ids rise with it, as Freesound's nearly do, over Freesound's range, so that some of
+them are on the real exclusion lists. Uploads grow over the years and come in bursts within one second.
+"""
+
+import bisect
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from data_tools.captions import describe, describe_noisily
+from data_tools.compose import KINDS, SECONDS, draw_events
+from data_tools.freesound.sounds import PREVIEWS, format_time, parse_time
+from data_tools.sandbox.texts import NAMES, dress
+from data_tools.synth import CLASSES
+
+FIRST_MS, LAST_MS = parse_time("2005-04-05"), parse_time("2026-06-30")
+HIGHEST_ID = 760_000
+CAPTIONS = 0.3  # of the descriptions read as captions do
+BURST, BURSTS = 64, 0.02  # sounds in a burst, share of such bursts
+BROKEN = 0.005  # of the sounds have files that cannot be decoded
+LICENCES = {
+    "Creative Commons 0": ("http://creativecommons.org/publicdomain/zero/1.0/", 0.55),
+    "Attribution": ("https://creativecommons.org/licenses/by/4.0/", 0.30),
+    "Attribution NonCommercial": ("https://creativecommons.org/licenses/by-nc/4.0/", 0.12),
+    "Sampling+": ("http://creativecommons.org/licenses/sampling+/1.0/", 0.03),
+}
+PREFERENCES = {
+    "no-additional-preferences": 0.85,
+    "open-source-models": 0.04,
+    "noncommercial-open-source-models": 0.03,
+    "no-gen-ai": 0.08,
+}
+# Seconds at these shares of the sounds, straight lines between: some too short, half of them a scene long.
+_SECONDS = ((0.0, 0.15, 0.2, 0.75, 0.93, 0.97, 1.0), (0.2, 3.0, SECONDS, SECONDS, 30.0, 120.0, 600.0))
+
+Numbers = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Scene:
+    """What is to be heard: kind and events as data_tools.compose has them."""
+
+    kind: str
+    events: list[str]
+
+
+class Corpus:
+    """size: sounds, 1 or more. Numbers of sounds run from 0 to size - 1."""
+
+    def __init__(self, size: int, seed: int) -> None:
+        self.size, self.seed = size, seed
+        self._spacing = max(1, HIGHEST_ID // size)
+
+    def created(self, number: int) -> int:
+        """Milliseconds since 1970, rising with the number."""
+        block = number // BURST
+        if _uniform(self.seed, "burst", np.array([block]))[0] < BURSTS:
+            return self._spread(block * BURST) // 1000 * 1000
+        return self._spread(number)
+
+    def _spread(self, number: int) -> int:
+        return FIRST_MS + round((LAST_MS - FIRST_MS) * ((number + 0.5) / self.size) ** 0.6)
+
+    def from_time(self, milliseconds: float) -> int:
+        """The first number uploaded at that time or later; size when there is none."""
+        return bisect.bisect_left(range(self.size), milliseconds, key=self.created)
+
+    def id(self, number: int) -> int:
+        return 1 + number * self._spacing + int(self.uniform("id", np.array([number]))[0] * self._spacing)
+
+    def number(self, sound_id: int) -> int | None:
+        """The sound of an id, None when there is none."""
+        number = (sound_id - 1) // self._spacing
+        return number if 0 <= number < self.size and self.id(number) == sound_id else None
+
+    def uniform(self, purpose: str, numbers: Numbers) -> npt.NDArray[np.float64]:
+        """A value in [0, 1) for each number, of its own for every purpose."""
+        return _uniform(self.seed, purpose, numbers)
+
+    def seconds(self, numbers: Numbers) -> npt.NDArray[np.float64]:
+        return np.round(np.interp(self.uniform("seconds", numbers), *_SECONDS), 3)
+
+    def licences(self, numbers: Numbers) -> npt.NDArray[np.str_]:
+        """By the names that filters use."""
+        return _pick(self.uniform("licence", numbers), {name: share for name, (_, share) in LICENCES.items()})
+
+    def preferences(self, numbers: Numbers) -> npt.NDArray[np.str_]:
+        return _pick(self.uniform("preference", numbers), PREFERENCES)
+
+    def scene(self, number: int) -> Scene:
+        """What is heard in it; also the seed of its audio."""
+        rng = np.random.default_rng((self.seed, number, 0))
+        kind = list(KINDS)[int(rng.integers(len(KINDS)))]
+        return Scene(kind, [event.name for event in draw_events(rng, kind, {name: [] for name in CLASSES})])
+
+    def is_broken(self, number: int) -> bool:
+        return bool(self.uniform("broken", np.array([number]))[0] < BROKEN)
+
+    def sound(self, number: int, site: str) -> Mapping[str, Any]:
+        """As the API tells of it, all fields."""
+        one = np.array([number])
+        rng = np.random.default_rng((self.seed, number, 1))
+        scene = self.scene(number)
+        plain = rng.random() < CAPTIONS
+        text = describe(rng, scene.kind, scene.events, 1, 0.0)[0] if plain else describe_noisily(rng, scene.events)
+        sound_id, user = self.id(number), int(rng.integers(1, 2 + self.size // 20))
+        seconds = float(self.seconds(one)[0])
+        previews = f"{site}/data/previews/{sound_id // 1000}/{sound_id}_{user}"
+        return {
+            "id": sound_id,
+            "name": _name(rng, scene, sound_id),
+            "tags": [*scene.events, "field-recording"],
+            "description": dress(rng, text, plain),
+            "username": f"user{user}",
+            "license": LICENCES[str(self.licences(one)[0])][0],
+            "gen_ai_preference": str(self.preferences(one)[0]),
+            "duration": seconds,
+            "type": "wav",
+            "channels": 1,
+            "samplerate": 44100.0,
+            "filesize": 44 + 2 * round(seconds * 44100),
+            "md5": f"{int(rng.integers(2**62)):032x}",
+            "created": format_time(self.created(number)).removesuffix("Z"),
+            "previews": {name: f"{previews}-{name.split('-')[1]}.{name.split('-')[2]}" for name in PREVIEWS},
+            "category": ["Sound effects", "Objects"],
+            "url": f"{site}/people/user{user}/sounds/{sound_id}/",
+            "download": f"{site}/apiv2/sounds/{sound_id}/download/",
+        }
+
+
+def _name(rng: np.random.Generator, scene: Scene, sound_id: int) -> str:
+    """A title; one in a hundred would be a dangerous file name."""
+    if rng.random() < 0.01:
+        return NAMES[int(rng.integers(len(NAMES)))]
+    return f"{' '.join(scene.events)} {sound_id % 90 + 10}.wav"
+
+
+def _uniform(seed: int, purpose: str, numbers: Numbers) -> npt.NDArray[np.float64]:
+    """The upper bits of splitmix64 (Steele, Lea, Flood, OOPSLA 2014) of seed, purpose and number."""
+    start = int.from_bytes(purpose.encode().ljust(8, b"\0")[:8], "little") ^ (seed * 0x9E3779B97F4A7C15 & (2**64 - 1))
+    with np.errstate(over="ignore"):
+        mixed = np.uint64(start) + (numbers.astype(np.uint64) + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15)
+        mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+        mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+        mixed ^= mixed >> np.uint64(31)
+    return (mixed >> np.uint64(11)).astype(np.float64) / 2**53
+
+
+def _pick(values: npt.NDArray[np.float64], shares: Mapping[str, float]) -> npt.NDArray[np.str_]:
+    edges = np.cumsum(list(shares.values()))[:-1]
+    return np.array(list(shares))[np.searchsorted(edges, values, side="right")]

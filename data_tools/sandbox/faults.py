@@ -1,0 +1,69 @@
+"""What goes wrong on purpose: by chance, seeded, at the rates asked for; and the throttle."""
+
+import random
+from collections import deque
+from collections.abc import Mapping
+from typing import Any
+
+from data_tools.errors import DataError
+from data_tools.freesound.quota import DAY, MINUTE, Clock
+
+KINDS = ("429", "500", "overload", "reset", "timeout", "truncate", "null")
+_DAILY = 0.1  # of the 429s speak of the day
+
+
+class Faults:
+    """rates: the share of requests that fail, by kind. Raises DataError for other kinds, and shares that are none."""
+
+    def __init__(self, rates: Mapping[str, float], seed: int) -> None:
+        if unknown := set(rates) - set(KINDS):
+            raise DataError(f"no fault {sorted(unknown)[0]!r}; there are {', '.join(KINDS)}")
+        if any(not 0 <= rate <= 1 for rate in rates.values()) or sum(rates.values()) > 1:
+            raise DataError("the rates of faults must be 0 or more and add up to 1 at most")
+        self._rates = dict(rates)
+        self._rng = random.Random(seed)
+
+    def draw(self) -> str | None:
+        """The fault of one request."""
+        value = self._rng.random()
+        for kind, rate in self._rates.items():
+            if (value := value - rate) < 0:
+                return kind
+        return None
+
+    def throttled(self) -> str:
+        return _throttled("2000/day" if self._rng.random() < _DAILY else "60/minute")
+
+    def with_nulls(self, results: list[Any]) -> list[Any]:
+        """A page of which every item is null with a chance of one in ten."""
+        return [None if self._rng.random() < 0.1 else item for item in results]
+
+    def cut(self, body: bytes) -> bytes:
+        """A beginning of it, at most all but one byte."""
+        return body[: self._rng.randrange(len(body))]
+
+
+class Throttle:
+    """The API's limits by sliding windows; None: no limit."""
+
+    def __init__(self, per_minute: int | None, per_day: int | None, clock: Clock) -> None:
+        self._limits = [
+            (limit, seconds, f"{limit}/{name}")
+            for limit, seconds, name in ((per_minute, MINUTE, "minute"), (per_day, DAY, "day"))
+            if limit is not None
+        ]
+        self._clock = clock
+        self._times: deque[float] = deque(maxlen=max((limit for limit, _, _ in self._limits), default=1))
+
+    def refusal(self) -> str | None:
+        """The words of a 429, or None, and the request is counted."""
+        now = self._clock.now()
+        for limit, seconds, name in self._limits:
+            if len(self._times) >= limit and self._times[-limit] > now - seconds:
+                return _throttled(name)
+        self._times.append(now)
+        return None
+
+
+def _throttled(limit: str) -> str:
+    return f"Request was throttled because of exceeding a request limit rate ({limit})"

@@ -1,0 +1,130 @@
+"""A stand-in for Freesound on this machine, for trying the tools without a key, and for their tests."""
+
+import argparse
+import asyncio
+import logging
+import os
+import random
+import shlex
+import signal
+import sys
+
+from data_tools.errors import DataError
+from data_tools.freesound.connection import ADDRESS, PER_DAY, PER_MINUTE
+from data_tools.freesound.credentials import KEY, TOKEN
+from data_tools.freesound.quota import Clock
+from data_tools.freesound.sounds import PAGE_SIZE
+from data_tools.sandbox.answers import Answers, Change
+from data_tools.sandbox.corpus import Corpus
+from data_tools.sandbox.faults import KINDS, Faults, Throttle
+
+MOST_SOUNDS = 760_000
+KEY_VALUE = "sandbox-key"
+
+log = logging.getLogger(__name__)
+
+
+def make_answers(sounds: int, seed: int, nulls: float, churn: int) -> Answers:
+    """churn: so many sounds go away and so many appear during the first crawl of all."""
+    rng = random.Random(seed)
+    corpus = Corpus(sounds, seed)
+    numbers = rng.sample(range(sounds), 2 * churn)
+    changes = [
+        Change(rng.randint(1, max(1, sounds // PAGE_SIZE)), number, there=place % 2 == 0)
+        for place, number in enumerate(numbers)
+    ]
+    return Answers(corpus, nulls, tuple(sorted(changes)))
+
+
+async def _serve(arguments: argparse.Namespace) -> int:
+    from aiohttp import web
+
+    from data_tools.sandbox.server import TOKEN as TOKEN_VALUE
+    from data_tools.sandbox.server import Sandbox
+
+    answers = make_answers(arguments.sounds, arguments.seed, arguments.nulls, arguments.churn)
+    faults = Faults(_rates(arguments), arguments.seed)
+    per_minute, per_day = (None, None) if arguments.no_throttle else (arguments.per_minute, arguments.per_day)
+    sandbox = Sandbox(answers, KEY_VALUE, faults, Throttle(per_minute, per_day, Clock(arguments.speed)))
+    runner = web.AppRunner(sandbox.app(), access_log=None)
+    await runner.setup()
+    site = web.TCPSite(runner, "127.0.0.1", arguments.port)
+    try:
+        await site.start()
+        port = runner.addresses[0][1]
+        address = f"http://127.0.0.1:{port}"
+        settings = {ADDRESS: address, KEY: KEY_VALUE, TOKEN: TOKEN_VALUE}
+        if arguments.then:
+            return await _run_all(arguments.then, settings)
+        print(f"{arguments.sounds} invented sounds on {address}; for the other verbs, in another shell:", flush=True)
+        print(f"export {' '.join(f'{name}={value}' for name, value in settings.items())}", flush=True)
+        await _stopped()
+        print(f"{answers.requests} searches answered")
+        return 0
+    finally:
+        await runner.cleanup()
+
+
+def _rates(arguments: argparse.Namespace) -> dict[str, float]:
+    rates = dict.fromkeys(KINDS, arguments.storm) if arguments.storm else {}
+    for text in arguments.fault:
+        kind, _, rate = text.partition("=")
+        try:
+            rates[kind] = float(rate)
+        except ValueError:
+            raise DataError(f"--fault {text}: expects KIND=SHARE, such as 500=0.05") from None
+    return rates
+
+
+async def _run_all(commands: list[str], settings: dict[str, str]) -> int:
+    """Verbs of this room one after another, against the sandbox; the first status that is not 0, or 0."""
+    for command in commands:
+        log.info("data_tools %s", command)
+        argv = [sys.executable, "-m", "data_tools", *shlex.split(command)]
+        process = await asyncio.create_subprocess_exec(*argv, env=os.environ | settings)
+        try:
+            status = await process.wait()
+        except asyncio.CancelledError:
+            process.send_signal(signal.SIGINT)
+            await process.wait()
+            raise
+        if status:
+            return status if status > 0 else 1
+    return 0
+
+
+async def _stopped() -> None:
+    """Until Ctrl-C or a request to end."""
+    stop = asyncio.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    await stop.wait()
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--sounds", type=int, default=2000, help="how many (default: %(default)s)")
+    parser.add_argument("--seed", type=int, default=1, help="(default: %(default)s)")
+    parser.add_argument("--port", type=int, default=8025, help="0: any that is free (default: %(default)s)")
+    parser.add_argument("--per-minute", type=int, default=PER_MINUTE, help="of the throttle (default: %(default)s)")
+    parser.add_argument("--per-day", type=int, default=PER_DAY, help="of the throttle (default: %(default)s)")
+    parser.add_argument("--no-throttle", action="store_true", help="answer any number of requests")
+    parser.add_argument(
+        "--speed", type=float, default=1.0, help="let the throttle's minutes pass so many times as fast"
+    )
+    parser.add_argument(
+        "--fault", action="append", default=[], metavar="KIND=SHARE", help=f"of requests: {', '.join(KINDS)}"
+    )
+    parser.add_argument("--storm", type=float, default=0.0, metavar="SHARE", help="of every kind of fault")
+    parser.add_argument("--nulls", type=float, default=0.0, metavar="SHARE", help="of sounds that are null for good")
+    parser.add_argument("--churn", type=int, default=0, help="sounds that go away, and that appear, during a crawl")
+    parser.add_argument(
+        "--then", nargs="+", metavar="COMMAND", help="run these verbs of data_tools against it, in order, and end"
+    )
+
+
+def run(arguments: argparse.Namespace) -> int:
+    if not 1 <= arguments.sounds <= MOST_SOUNDS:
+        raise DataError(f"--sounds {arguments.sounds}: use 1 to {MOST_SOUNDS}")
+    if not 0 <= 2 * arguments.churn <= arguments.sounds:
+        raise DataError(f"--churn {arguments.churn}: use 0 to half of the sounds")
+    return asyncio.run(_serve(arguments))
