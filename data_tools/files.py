@@ -1,6 +1,7 @@
-"""Text and tables in, whole files out: strict UTF-8 and CSV reading, writing to a temporary name and renaming."""
+"""Text and tables in, whole files out: strict UTF-8 and CSV reading, writing to a temporary name and renaming, locks."""
 
 import csv
+import fcntl
 import io
 import os
 import re
@@ -88,6 +89,18 @@ def replacing(path: Path) -> Iterator[Path]:
         raise OSError(error.errno, error.strerror, str(path)) from error
     finally:
         temporary.unlink(missing_ok=True)
+
+
+@contextmanager
+def alone(path: Path) -> Iterator[None]:
+    """One process at a time works on path; `.lock` beside it is the sign. Raises DataError when another one does."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with open(f"{path}.lock", "w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise DataError(f"{path}: another process is writing to it; wait for its end or stop it") from None
+        yield
 
 
 def write_text(path: Path, text: str) -> None:

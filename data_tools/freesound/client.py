@@ -82,7 +82,7 @@ class Client:
         async def ask() -> Page:
             nonlocal overloads
             answer = await self._counted(url, {"Authorization": f"Token {self._key.reveal()}"})
-            if answer.status == 404:
+            if answer.status == 404 and window.page > 1:
                 raise PastEndError
             try:
                 self._judge(answer, KEY)
@@ -101,8 +101,13 @@ class Client:
         return await self._until_it_comes(ask, SEARCH_ATTEMPTS, give_up)
 
     async def preview(self, url: str, into: Path) -> int:
-        """Save a preview; returns its bytes. It counts as no request. Raises LostError."""
-        return await self._file(url, into, {"Authorization": f"Token {self._key.reveal()}"}, self._transport.get, KEY)
+        """Save a preview; returns its bytes. It counts as no request. Raises LostError.
+
+        url: absolute, or from the site on. The key is sent only to the API's own host.
+        """
+        return await self._file(
+            urljoin(self.site, url), into, {"Authorization": f"Token {self._key.reveal()}"}, self._transport.get, KEY
+        )
 
     async def original(self, sound: int, into: Path) -> int:
         """Save the uploader's file, which needs an access token; returns its bytes. Raises LostError."""

@@ -16,7 +16,6 @@ from data_tools.freesound.transport import Http
 
 ADDRESS = "FREESOUND_API"
 PER_MINUTE, PER_DAY = 60, 2000  # of a standard key
-_LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 
 def add_connection(parser: argparse.ArgumentParser) -> None:
@@ -50,9 +49,13 @@ async def connect(arguments: argparse.Namespace, store: Store) -> AsyncIterator[
         yield Client(site, key, quota, transport, clock, token)
 
 
+def is_local(site: str) -> bool:
+    """Whether an address is this machine: a sandbox."""
+    return urlsplit(site).hostname in ("127.0.0.1", "localhost", "::1")
+
+
 def _check(arguments: argparse.Namespace, site: str) -> None:
-    address = urlsplit(site)
-    local = address.hostname in _LOOPBACK
+    address, local = urlsplit(site), is_local(site)
     if address.scheme != "https" and not (local and address.scheme == "http"):
         raise DataError(f"the address {site} must begin with https://: the key would be sent in the open")
     if address.query or address.username or address.fragment:

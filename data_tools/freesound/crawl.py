@@ -8,12 +8,13 @@ import time
 from pathlib import Path
 
 from data_tools.errors import DataError
+from data_tools.files import alone
 from data_tools.freesound.client import Client, OverloadedError, PastEndError
-from data_tools.freesound.connection import add_connection, connect
+from data_tools.freesound.connection import add_connection, connect, is_local
 from data_tools.freesound.quota import DAY
 from data_tools.freesound.sounds import PAGE_SIZE, Page, Sound, format_time, parse_time
 from data_tools.freesound.store import Store
-from data_tools.freesound.windows import Window, reread
+from data_tools.freesound.windows import Window
 
 BEGINNING = "2005-01-01"  # Freesound opened in April 2005
 NULL_ATTEMPTS = 3  # at a page that has items the API gives as null
@@ -52,13 +53,13 @@ async def walk(client: Client, store: Store, workers: int) -> None:
 
 async def _step(client: Client, store: Store, window: Window) -> None:
     """One page of a window."""
-    narrowed = store.fact("filter")
+    narrowed = store.fact("filter") or None
     try:
         page = await _whole_page(client, window, narrowed)
     except PastEndError:
-        parts = reread(window).windows
+        parts: tuple[Window, ...] = (Window(window.first_ms, window.last_ms, compared=window.compared),)
     except OverloadedError:
-        parts = window.parts or (window,)
+        parts = window.halves or (window,)
     else:
         if window.page == 1 and not store.fact("total"):
             store.set_fact("total", str(page.count))
@@ -102,22 +103,23 @@ def duration(seconds: float) -> str:
 
 def _plan(store: Store, since: str | None, narrowed: str | None, site: str) -> None:
     """Put the windows of this command into the store. Raises DataError for another filter or address than before."""
-    for name, value in (("filter", narrowed), ("site", site)):
-        before = store.fact(name)
-        if store.fact("until") and before != value:
+    until = int(store.fact("until") or 0)
+    facts = {"site": site, "filter": narrowed or ""}
+    for name, value in facts.items():
+        before = store.fact(name) or ""
+        moved = name == "site" and is_local(before) and is_local(site)  # a sandbox may have another port every time
+        if until and before != value and not moved:
             raise DataError(
                 f"{store.path}: was crawled with {name} {before or 'none'}, not {value or 'none'}; "
                 "use that again, or another store"
             )
-    until = int(store.fact("until") or 0)
+    if since == "last" and not until:
+        raise DataError(f"{store.path}: was never crawled, so there is no last time; leave out --since last")
     with store.transaction():
+        for name, value in facts.items():
+            store.set_fact(name, value)
         if not until:
-            if since == "last":
-                raise DataError(f"{store.path}: was never crawled, so there is no last time; leave out --since last")
-            _begin(store, BEGINNING if since is None else since)
-            for name, value in (("filter", narrowed), ("site", site)):
-                if value is not None:
-                    store.set_fact(name, value)
+            _begin(store, since or BEGINNING)
         elif since and not store.open_windows(1):
             _begin(store, format_time(until + 1) if since == "last" else since)
 
@@ -130,7 +132,7 @@ def _begin(store: Store, first: str) -> None:
         raise DataError(f"--since {first}: expects `last` or a date such as 2026-01-31") from None
     if first_ms > now:
         raise DataError(f"--since {first}: lies in the future")
-    store.add_window(Window(first_ms, now))
+    store.add_window(Window(first_ms, now, compared=store.count() > 0))
     store.set_fact("until", str(now))
 
 
@@ -149,7 +151,7 @@ async def _crawl(arguments: argparse.Namespace, store: Store) -> int:
         if arguments.dry_run:
             await _dry_run(client, store, arguments.filter)
             return 0
-        with store.alone():
+        with alone(store.path):
             _plan(store, arguments.since, arguments.filter, client.site)
             if not store.open_windows(1):
                 print(f"{store.path} is complete up to {_until(store)}; --since last reads what came after")

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 
 MINUTE, DAY = 60.0, 86_400.0
-_LOOK_AGAIN = 10.0  # seconds after which a wait is reckoned anew: an answer may have come, or another process stopped
+_LOOK_AGAIN = 1.0  # seconds after which a wait is reckoned anew while requests are under way
 UNANSWERED = 600.0  # seconds by which the answer of a request that was killed is taken to have come
 
 log = logging.getLogger(__name__)
@@ -54,6 +54,7 @@ class Quota:
         self.per_minute, self.per_day = per_minute, per_day
         self._limits = ((per_minute, MINUTE), (per_day, DAY))
         self._clock = clock
+        self._turn = asyncio.Lock()
         self._told = 0.0  # until when the user knows of a wait
         database.executescript(
             "CREATE TABLE IF NOT EXISTS requests (id INTEGER PRIMARY KEY, counted_to REAL NOT NULL);"
@@ -73,15 +74,18 @@ class Quota:
 
     async def take(self) -> int:
         """Wait until a request may go, and count it. Returns what `answered` wants to be told."""
-        while True:
-            with self._transaction():
-                now = self._clock.now()
-                wait = self._wait(now)
-                if wait <= 0:
-                    self._database.execute("DELETE FROM requests WHERE counted_to <= ?", (now - DAY,))
-                    return self._insert(now + UNANSWERED)
-            self._tell(now, wait)
-            await self._clock.sleep(min(wait, _LOOK_AGAIN))
+        async with self._turn:
+            while True:
+                with self._transaction():
+                    now = self._clock.now()
+                    wait = self._wait(now)
+                    if wait <= 0:
+                        self._database.execute("DELETE FROM requests WHERE counted_to <= ?", (now - DAY,))
+                        return self._insert(now + UNANSWERED)
+                self._tell(now, wait)
+                # As long as it takes by what is known; an answer under way may shorten it.
+                under_way = self._database.execute("SELECT 1 FROM requests WHERE counted_to > ?", (now,)).fetchone()
+                await self._clock.sleep(min(wait, _LOOK_AGAIN) if under_way else wait)
 
     def answered(self, request: int) -> None:
         """The request's answer has come, or it is known that none will."""

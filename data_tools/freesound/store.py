@@ -4,7 +4,7 @@ Every answer is written whole, together with the progress it made, in one transa
 most the answers under way. Sounds are keyed by id, so that one that is read twice is there once.
 """
 
-import fcntl
+import dataclasses
 import json
 import os
 import sqlite3
@@ -19,7 +19,8 @@ from data_tools.freesound.windows import Answer, Progress, Window, advance
 
 FORMAT = 1
 
-# Of a sound as the API names them; created in ms since 1970; tags joined by blanks (a tag has none).
+# Of a sound as the API names them; created in ms since 1970; tags joined by blanks (a tag has none); the address of a
+# preview without the API's own site.
 COLUMNS = (
     *("id", "created", "name", "description", "tags", "username", "license", "gen_ai_preference", "duration"),
     *("type", "channels", "samplerate", "filesize", "md5", "category"),
@@ -31,8 +32,8 @@ CREATE TABLE facts (name TEXT PRIMARY KEY, value TEXT NOT NULL);
 CREATE TABLE sounds (id INTEGER PRIMARY KEY, {", ".join(COLUMNS[1:])}, gone INTEGER NOT NULL DEFAULT 0);
 CREATE INDEX sounds_created ON sounds (created);
 CREATE TABLE windows (
-    first_ms INTEGER PRIMARY KEY, last_ms INTEGER NOT NULL, page INTEGER NOT NULL, reached_ms INTEGER, count INTEGER,
-    attempt INTEGER NOT NULL
+    first_ms INTEGER PRIMARY KEY, last_ms INTEGER NOT NULL, page INTEGER NOT NULL, expected INTEGER,
+    read_from_ms INTEGER, attempt INTEGER NOT NULL, compared INTEGER NOT NULL
 );
 CREATE TABLE nulls (after_ms INTEGER NOT NULL, page INTEGER NOT NULL, position INTEGER NOT NULL);
 CREATE INDEX nulls_after ON nulls (after_ms);
@@ -48,6 +49,10 @@ class Null(NamedTuple):
     before_ms: int | None
     page: int
     position: int
+
+    @property
+    def where(self) -> str:
+        return f"item {self.position} of page {self.page}"
 
 
 class Store:
@@ -91,16 +96,6 @@ class Store:
             raise
         self.database.execute("COMMIT")
 
-    @contextmanager
-    def alone(self) -> Iterator[None]:
-        """Held by one crawl at a time. Raises DataError when another has it."""
-        with open(f"{self.path}.lock", "w") as file:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError:
-                raise DataError(f"{self.path}: another crawl is writing to it; wait for its end or stop it") from None
-            yield
-
     def fact(self, name: str) -> str | None:
         row = self.database.execute("SELECT value FROM facts WHERE name = ?", (name,)).fetchone()
         return row[0] if row else None
@@ -112,8 +107,7 @@ class Store:
 
     def add_window(self, window: Window) -> None:
         self.database.execute(
-            "INSERT OR REPLACE INTO windows VALUES (?, ?, ?, ?, ?, ?)",
-            (window.first_ms, window.last_ms, window.page, window.reached_ms, window.count, window.attempt),
+            "INSERT OR REPLACE INTO windows VALUES (?, ?, ?, ?, ?, ?, ?)", dataclasses.astuple(window)
         )
 
     def open_windows(self, limit: int) -> list[Window]:
@@ -129,17 +123,19 @@ class Store:
             self.add_window(part)
 
     def save(self, window: Window, page: Page) -> Progress:
-        """Keep an answer to the window's next page, and what is left of the window."""
+        """Keep an answer to a window, and what is left of the window."""
+        created = [sound.created for sound in page.sounds if sound]
+        reached = max(created, default=None)
+        passed = sum(time < reached for time in created) if reached is not None else 0
+        nulls = page.sounds.count(None)
         with self.transaction():
-            before = self._known(window)
-            if window.page == 1 and before != page.count:
+            known = self._known(window) if window.compared else 0
+            progress = advance(window, Answer(page.count, len(page.sounds), reached, passed + nulls), known)
+            if window.page == 1 and progress != Progress():  # it is read anew
                 self._clear(window)
             self._upsert(sound for sound in page.sounds if sound)
             self._list_nulls(window, page.sounds)
-            created = [sound.created for sound in page.sounds if sound]
-            answer = Answer(page.count, len(page.sounds), max(created, default=None))
-            progress = advance(window, answer, before, self._known(window))
-            if progress.complete and None not in page.sounds:
+            if progress.complete and not nulls:
                 self._mark_gone(window, [sound.id for sound in page.sounds if sound])
             if progress.uneven:
                 values = (window.first_ms, window.last_ms, page.count)
@@ -163,16 +159,17 @@ class Store:
         self.database.execute("DELETE FROM uneven WHERE first_ms BETWEEN ? AND ?", span)
 
     def _upsert(self, sounds: Iterable[Sound]) -> None:
+        site = self.fact("site") or ""
         marks = ", ".join("?" * len(COLUMNS))
         updates = ", ".join(f"{column} = excluded.{column}" for column in COLUMNS[1:])
         self.database.executemany(
             f"INSERT INTO sounds ({', '.join(COLUMNS)}) VALUES ({marks}) "
             f"ON CONFLICT (id) DO UPDATE SET {updates}, gone = 0",
-            map(_row, sounds),
+            (_row(sound, site) for sound in sounds),
         )
 
     def _list_nulls(self, window: Window, sounds: Iterable[Sound | None]) -> None:
-        after = window.first_ms if window.reached_ms is None else window.reached_ms
+        after = window.first_ms
         for position, sound in enumerate(sounds, 1):
             if sound:
                 after = sound.created
@@ -204,7 +201,7 @@ class Store:
         return self.database.execute("SELECT * FROM uneven ORDER BY first_ms").fetchall()
 
 
-def _row(sound: Sound) -> tuple[object, ...]:
+def _row(sound: Sound, site: str) -> tuple[object, ...]:
     category = (
         sound.category if sound.category is None or isinstance(sound.category, str) else json.dumps(sound.category)
     )
@@ -212,7 +209,7 @@ def _row(sound: Sound) -> tuple[object, ...]:
         *(sound.id, sound.created, sound.name, sound.description, " ".join(sound.tags), sound.username, sound.license),
         *(sound.gen_ai_preference, sound.duration, sound.type, sound.channels, sound.samplerate, sound.filesize),
         *(sound.md5, category),
-        *(sound.previews.get(preview) for preview in PREVIEWS),
+        *(sound.previews.get(preview, "").removeprefix(site) or None for preview in PREVIEWS),
     )
 
 

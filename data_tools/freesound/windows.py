@@ -1,16 +1,16 @@
-"""How the whole of Freesound is walked: windows of upload time, each read page by page, split where too large.
+"""How the whole of Freesound is walked: windows of upload time, each read from its earliest sound on.
 
-A search that is sorted by `created` and bounded by it does not change behind the walk when new sounds are uploaded, and
-no page is deep. What may still change is told by `count`: a sound that goes away moves the later ones forward, so that
-one slips from the next page to the page already read; a sound that is published late appears among those already read.
-A deletion and an addition that cancel out between two pages are not seen.
+Every request asks for the sounds of a window by rising upload time, and the next one begins where the answer ended: at
+the upload time of its last sound, which is read twice. So no page is deep, and neither new uploads nor sounds that go
+away move anything past the walk. Only a sound that appears in a part that was read already is left to the next update.
+A window with very many sounds is split, so that no search is a burden.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from data_tools.freesound.sounds import PAGE_SIZE
 
-DEEPEST = 60  # pages of a window; a larger window is split
+LARGEST = 200 * PAGE_SIZE  # sounds of a window
 ATTEMPTS = 3  # at a window whose sounds do not add up to its count
 
 
@@ -18,39 +18,39 @@ ATTEMPTS = 3  # at a window whose sounds do not add up to its count
 class Window:
     """Uploads from first_ms to last_ms, both included (milliseconds since 1970, UTC).
 
-    page: the next one to ask for, from 1. reached_ms: when the last sound of the pages before was uploaded.
-    count: sounds of the window as the last answer told; None: no answer yet that was about this window alone.
+    page: to ask for; above 1 only where more sounds than a page holds were uploaded in one millisecond.
+    expected, read_from_ms: the count if nothing has gone, and where the part read just before begins.
     attempt: how often its sounds did not add up so far.
+    compared: its sounds were read before, so that a part whose count is right need not be read again.
     """
 
     first_ms: int
     last_ms: int
     page: int = 1
-    reached_ms: int | None = None
-    count: int | None = None
+    expected: int | None = None
+    read_from_ms: int | None = None
     attempt: int = 0
+    compared: bool = False
 
     @property
-    def parts(self) -> tuple["Window", "Window"] | None:
-        """Two windows: the earlier half of the time that is left, with the pages read so far, and the rest.
-
-        None where the time left cannot be halved, or one part would be nothing.
-        """
-        start = self.first_ms if self.reached_ms is None else self.reached_ms
-        middle = (start + self.last_ms) // 2
+    def halves(self) -> tuple["Window", ...]:
+        """Its halves in time; () for a single millisecond."""
+        middle = (self.first_ms + self.last_ms) // 2
         if middle == self.last_ms:
-            return None
-        return replace(self, last_ms=middle, count=None), Window(middle + 1, self.last_ms, attempt=self.attempt)
+            return ()
+        parts = ((self.first_ms, middle), (middle + 1, self.last_ms))
+        return tuple(Window(*part, compared=self.compared) for part in parts)
 
 
 @dataclass(frozen=True)
 class Answer:
     """What a page told. count: of the whole window. received: items of the page, null ones too. reached_ms: upload
-    time of its last sound, None: it had none."""
+    time of its last sound, None: it had none. passed: how many of the items come before that time."""
 
     count: int
     received: int
     reached_ms: int | None
+    passed: int
 
 
 @dataclass(frozen=True)
@@ -63,48 +63,46 @@ class Progress:
     uneven: bool = False
 
 
-def advance(window: Window, answer: Answer, known_before: int, known_after: int) -> Progress:
-    """After an answer to the window's next page.
+def advance(window: Window, answer: Answer, known: int) -> Progress:
+    """After an answer.
 
-    known_before, known_after: sounds of the window that are stored, or known to be null, before and after the answer.
+    known: sounds of the window that were stored, or known to be null, before the answer.
     """
-    if window.page == 1:
-        return _first_page(window, answer, known_before)
-    if window.count is not None and answer.count < window.count:
-        return reread(window)
-    walked = _walked(window, answer)
-    if window.count is None and answer.count > DEEPEST * PAGE_SIZE and walked.parts:
-        return Progress(walked.parts)
-    if window.page * PAGE_SIZE < answer.count:
-        return Progress((walked,))
-    return Progress() if known_after == answer.count else _uneven(window)
-
-
-def reread(window: Window) -> Progress:
-    """After sounds went away: what follows the last sound read is a window of its own, since its pages have moved."""
-    start = window.first_ms if window.reached_ms is None else window.reached_ms
-    return Progress((Window(start, window.last_ms, attempt=window.attempt),))
-
-
-def _first_page(window: Window, answer: Answer, known_before: int) -> Progress:
-    if answer.count == known_before:
+    rest = max(0, answer.count - (window.page - 1) * PAGE_SIZE)
+    if answer.received != min(rest, PAGE_SIZE):
+        return _uneven(window, answer)
+    if rest <= PAGE_SIZE:
+        return Progress(_missed(window, answer), complete=window.page == 1)
+    if window.compared and answer.count == known:
         return Progress()
-    if answer.count <= PAGE_SIZE:
-        return Progress(complete=True) if answer.received == answer.count else _uneven(window)
-    if 2 * known_before > answer.count and window.parts:  # a few differ: the half that does is looked into
-        return Progress(window.parts)
-    walked = _walked(window, answer)
-    if answer.count > DEEPEST * PAGE_SIZE and walked.parts:
-        return Progress(walked.parts)
-    return Progress((walked,))
+    if window.compared and 2 * known > answer.count and window.halves:  # the half that differs is looked into
+        return Progress(window.halves)
+    return Progress((*_missed(window, answer), *_unread(window, answer)))
 
 
-def _walked(window: Window, answer: Answer) -> Window:
-    reached = window.reached_ms if answer.reached_ms is None else answer.reached_ms
-    return replace(window, page=window.page + 1, reached_ms=reached, count=answer.count)
+def _unread(window: Window, answer: Answer) -> tuple[Window, ...]:
+    """What the answer did not reach."""
+    if answer.reached_ms in (None, window.first_ms):
+        return (Window(window.first_ms, window.last_ms, window.page + 1, compared=window.compared),)
+    assert answer.reached_ms is not None
+    expected = answer.count - answer.passed if window.page == 1 else None
+    rest = Window(
+        answer.reached_ms, window.last_ms, expected=expected, read_from_ms=window.first_ms, compared=window.compared
+    )
+    return rest.halves if expected and expected > LARGEST and rest.halves else (rest,)
 
 
-def _uneven(window: Window) -> Progress:
+def _missed(window: Window, answer: Answer) -> tuple[Window, ...]:
+    """The part read just before, where the count has become less than was left: sounds after it have gone, or it had
+    more sounds than the answer gave."""
+    if window.expected is None or window.read_from_ms is None or answer.count >= window.expected:
+        return ()
+    return (Window(window.read_from_ms, window.first_ms - 1, compared=True),)
+
+
+def _uneven(window: Window, answer: Answer) -> Progress:
     attempt = window.attempt + 1
-    again = Window(window.first_ms, window.last_ms, attempt=attempt)
-    return Progress((again,)) if attempt < ATTEMPTS else Progress(uneven=True)
+    if attempt < ATTEMPTS:
+        return Progress((Window(window.first_ms, window.last_ms, attempt=attempt, compared=window.compared),))
+    more = answer.count > window.page * PAGE_SIZE and answer.received > 0
+    return Progress(_unread(window, answer) if more else (), uneven=True)

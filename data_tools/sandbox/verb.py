@@ -46,7 +46,7 @@ async def _serve(arguments: argparse.Namespace) -> int:
     faults = Faults(_rates(arguments), arguments.seed)
     per_minute, per_day = (None, None) if arguments.no_throttle else (arguments.per_minute, arguments.per_day)
     sandbox = Sandbox(answers, KEY_VALUE, faults, Throttle(per_minute, per_day, Clock(arguments.speed)))
-    runner = web.AppRunner(sandbox.app(), access_log=None)
+    runner = web.AppRunner(sandbox.app(), access_log=None, shutdown_timeout=0.5)  # some answers hang on purpose
     await runner.setup()
     site = web.TCPSite(runner, "127.0.0.1", arguments.port)
     try:

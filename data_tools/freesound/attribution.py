@@ -1,0 +1,66 @@
+"""What a folder of fetched audio says of itself: the manifest, whom to thank for each file, hours by licence."""
+
+from collections import defaultdict
+from collections.abc import Sequence
+from urllib.parse import quote
+
+from data_tools.files import write_table
+from data_tools.freesound.client import SITE
+from data_tools.freesound.folder import Folder
+from data_tools.freesound.selection import Chosen
+from data_tools.manifest import Clip, Split, write_manifest
+
+MANIFEST, ATTRIBUTION, LICENCES, LOST = "manifest.jsonl", "ATTRIBUTION.csv", "licences.csv", "lost.csv"
+SOURCE = "freesound"
+SPLIT: Split = "train"  # as WavCaps
+
+
+def write_results(folder: Folder, sounds: Sequence[Chosen]) -> int:
+    """Write the four tables of what was chosen and is there, the manifest last; tell what they hold. Returns 0, or 1
+    when nothing is there."""
+    kept, lost = folder.kept(), folder.lost()
+    there = [sound for sound in sounds if sound.id in kept]
+    rows = [(sound.id, lost[sound.id]) for sound in sounds if sound.id in lost]
+    write_table(folder.path / LOST, ["freesound_id", "why"], rows)
+    print(f"{len(there):>8}  files are there; {len(rows)} could not be had ({LOST} tells why)")
+    if not there:
+        return 1
+    write_table(
+        folder.path / ATTRIBUTION,
+        ["file_name", "title", "uploader", "licence", "page", "sha256"],
+        [
+            (f"{sound.id}.flac", sound.title, sound.uploader, sound.licence, page(sound), kept[sound.id].sha256)
+            for sound in there
+        ],
+    )
+    licences = defaultdict(list)
+    for sound in there:
+        licences[sound.licence].append(kept[sound.id].seconds)
+    summary = [(licence, len(own), round(sum(own) / 3600, 3)) for licence, own in sorted(licences.items())]
+    write_table(folder.path / LICENCES, ["licence", "files", "hours"], summary)
+    for licence, files, hours in summary:
+        print(f"{files:>8}  {hours:.2f} hours under {licence}")
+    write_manifest(folder.path / MANIFEST, [_clip(folder, sound, kept[sound.id].seconds) for sound in there])
+    print(f"wrote {folder.path / MANIFEST}; name the uploaders as {ATTRIBUTION} does wherever the audio goes")
+    return 0
+
+
+def page(sound: Chosen) -> str:
+    """Its page on Freesound."""
+    return f"{SITE}/people/{quote(sound.uploader, safe='')}/sounds/{sound.id}/"
+
+
+def _clip(folder: Folder, sound: Chosen, seconds: float) -> Clip:
+    name = f"{sound.id}.flac"
+    return Clip(
+        id=f"{SOURCE}/{SPLIT}/{name}",
+        file_name=name,
+        path=str(folder.path.absolute() / name),
+        seconds=seconds,
+        captions=[sound.caption],
+        source=SOURCE,
+        split=SPLIT,
+        freesound_id=str(sound.id),
+        licence=sound.licence or None,
+        uploader=sound.uploader or None,
+    )

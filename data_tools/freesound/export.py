@@ -1,0 +1,70 @@
+"""The sounds of a store as a table for other tools: CSV or Parquet."""
+
+import argparse
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from data_tools.errors import DataError
+from data_tools.files import replacing
+from data_tools.freesound.store import COLUMNS, Store
+
+if TYPE_CHECKING:
+    import pandas
+
+_ROWS = 20_000  # at a time
+
+
+def _chunks(store: Store) -> "Iterator[pandas.DataFrame]":
+    """Sounds by rising id; `created` as a time in UTC."""
+    import pandas
+
+    query = f"SELECT {', '.join(COLUMNS)} FROM sounds WHERE NOT gone ORDER BY id"
+    for chunk in pandas.read_sql_query(query, store.database, chunksize=_ROWS):
+        chunk["created"] = pandas.to_datetime(chunk["created"], unit="ms", utc=True)
+        for column in ("channels", "filesize"):
+            chunk[column] = chunk[column].astype("Int64")
+        for column in ("duration", "samplerate"):
+            chunk[column] = chunk[column].astype("float64")
+        yield chunk
+
+
+def _write_csv(chunks: "Iterator[pandas.DataFrame]", path: Path) -> None:
+    with open(path, "w", encoding="utf-8", newline="") as file:
+        for number, chunk in enumerate(chunks):
+            chunk.to_csv(file, header=number == 0, index=False, lineterminator="\n")
+
+
+def _write_parquet(chunks: "Iterator[pandas.DataFrame]", path: Path) -> None:
+    import pyarrow
+    import pyarrow.parquet
+
+    first = pyarrow.Table.from_pandas(next(chunks), preserve_index=False)
+    text = [pyarrow.string() if pyarrow.types.is_null(kind) else kind for kind in first.schema.types]
+    schema = pyarrow.schema(list(zip(first.schema.names, text, strict=True)))
+    with pyarrow.parquet.ParquetWriter(path, schema) as writer:
+        writer.write_table(first.cast(schema))
+        for chunk in chunks:
+            writer.write_table(pyarrow.Table.from_pandas(chunk, schema, preserve_index=False))
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("store", type=Path, metavar="STORE", help="made by crawl")
+    parser.add_argument("--out", type=Path, required=True, help="the table to write: .csv, or .parquet (needs pyarrow)")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    writers = {".csv": _write_csv, ".parquet": _write_parquet}
+    if arguments.out.suffix not in writers:
+        raise DataError(f"{arguments.out}: name a .csv or .parquet file")
+    store = Store(arguments.store)
+    try:
+        count = store.count()
+        if not count:
+            raise DataError(f"{arguments.store}: has no sounds yet; go on with python -m data_tools crawl")
+        with replacing(arguments.out) as temporary:
+            writers[arguments.out.suffix](_chunks(store), temporary)
+    finally:
+        store.close()
+    print(f"wrote {arguments.out}: {count} sounds")
+    return 0

@@ -1,0 +1,164 @@
+"""The audio of the sounds that are worth it: fetched, decoded, kept as FLAC, with a manifest and whom to thank."""
+
+import argparse
+import asyncio
+import logging
+import os
+from pathlib import Path
+
+from data_tools.audio import AudioError, content_key, read_audio
+from data_tools.errors import DataError
+from data_tools.exclusion import read_exclusions
+from data_tools.files import alone
+from data_tools.freesound.attribution import write_results
+from data_tools.freesound.client import Client, LostError
+from data_tools.freesound.connection import add_connection, connect
+from data_tools.freesound.credentials import TOKEN, read_secret
+from data_tools.freesound.folder import DATABASE, Folder
+from data_tools.freesound.selection import LICENCES, PREFERENCES, WEIGHTINGS, Chosen, Selection, Wanted, select
+from data_tools.freesound.store import Store
+
+ATTEMPTS = 3  # at a file that comes whole and cannot be used
+TOLERANCE = 0.5  # seconds by which a file may be longer or shorter than Freesound says: MP3 pads
+
+log = logging.getLogger(__name__)
+
+
+async def fetch_all(client: Client, folder: Folder, sounds: list[Chosen], originals: bool, workers: int) -> None:
+    """Fetch what is not there yet. A sound that cannot be had is noted with the reason, and the next one is fetched."""
+    from tqdm import tqdm
+
+    there = folder.kept()
+    left = iter([sound for sound in sounds if sound.id not in there])
+    # disable=None: no bar when stderr is not a terminal.
+    bar = tqdm(total=len(sounds), initial=sum(sound.id in there for sound in sounds), unit="file", disable=None)
+
+    async def work() -> None:
+        for sound in left:
+            try:
+                await _fetch(client, folder, sound, originals)
+            except (LostError, AudioError) as error:
+                folder.lose(sound.id, str(error))
+            finally:
+                folder.part(sound.id).unlink(missing_ok=True)
+            bar.update()
+
+    with bar:
+        try:
+            async with asyncio.TaskGroup() as group:
+                for _ in range(workers):
+                    group.create_task(work())
+        except BaseExceptionGroup as several:  # one reason is enough to stop
+            raise several.exceptions[0] from None
+
+
+async def _fetch(client: Client, folder: Folder, sound: Chosen, originals: bool) -> None:
+    part = folder.part(sound.id)
+    for attempt in range(1, ATTEMPTS + 1):
+        size = await (client.original(sound.id, part) if originals else client.preview(sound.preview, part))
+        try:
+            if originals and sound.bytes not in (None, size):
+                raise AudioError(f"{size} bytes came, not {sound.bytes}")
+            sha256, seconds = await asyncio.to_thread(_convert, part, folder, sound)
+        except AudioError as error:
+            if attempt == ATTEMPTS:
+                raise AudioError(str(error).removeprefix(f"{part}: ")) from None
+        else:
+            folder.keep(sound.id, sha256, seconds)
+            return
+
+
+def _convert(part: Path, folder: Folder, sound: Chosen) -> tuple[str, float]:
+    """The file as FLAC (mono, 16 bit) in its place: its hash and its length in seconds."""
+    import soundfile
+
+    samples = read_audio(part, folder.rate)
+    seconds = len(samples) / folder.rate
+    if abs(seconds - sound.seconds) > TOLERANCE:
+        raise AudioError(f"lasts {seconds:.2f} s, not {sound.seconds:.2f} s as Freesound says")
+    flac = part.with_suffix(".part.flac")
+    soundfile.write(flac, samples, folder.rate, subtype="PCM_16")
+    sha256 = content_key(flac)
+    os.replace(flac, folder.audio(sound.id))
+    return sha256, seconds
+
+
+def _tell_selection(selection: Selection) -> None:
+    hours = sum(sound.seconds for sound in selection.chosen) / 3600
+    print(f"{len(selection.chosen):>8}  sounds to fetch, {hours:.1f} hours")
+    for reason, count in selection.refused.most_common():
+        print(f"{count:>8}  not fetched: {reason}")
+    for sound_id, lists in list(selection.excluded.items())[:10]:
+        print(f"          {sound_id} is on {', '.join(lists)}")
+
+
+async def _run(arguments: argparse.Namespace, store: Store) -> int:
+    wanted = Wanted(
+        arguments.threshold,
+        arguments.weighting,
+        tuple(arguments.languages),
+        tuple(arguments.seconds),
+        tuple(arguments.licences),
+        tuple(arguments.ai_preferences),
+    )
+    selection = select(store, arguments.scores, wanted, read_exclusions(arguments.exclude))
+    del selection.chosen[arguments.limit :]
+    _tell_selection(selection)
+    if not selection.chosen:
+        raise DataError(f"{arguments.scores}: no sound is left to fetch; lower --threshold or widen the other rules")
+    if arguments.dry_run:
+        return 0
+    if arguments.originals and read_secret(TOKEN, arguments.token_file) is None:
+        raise DataError(f"originals need an access token of OAuth2: set {TOKEN} or name a file by --token-file")
+    with alone(arguments.out / DATABASE):
+        folder = Folder(arguments.out, arguments.rate, arguments.originals)
+        async with connect(arguments, store) as client:
+            await fetch_all(client, folder, selection.chosen, arguments.originals, arguments.workers)
+        return write_results(folder, selection.chosen)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("store", type=Path, metavar="STORE", help="made by crawl")
+    parser.add_argument("--scores", type=Path, required=True, help="scores.csv of classify")
+    parser.add_argument(
+        "--threshold", type=float, default=0.2, help="scores above it (default: %(default)s, the paper's)"
+    )
+    parser.add_argument(
+        "--weighting", choices=WEIGHTINGS, default=WEIGHTINGS[0], help="of classes (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--exclude", type=Path, nargs="+", required=True, metavar="LIST", help="ids never to be fetched"
+    )
+    parser.add_argument("--out", type=Path, required=True, metavar="FOLDER", help="for the audio and its manifest")
+    parser.add_argument("--rate", type=int, default=44_100, help="Hz of the FLAC files (default: %(default)s)")
+    parser.add_argument(
+        "--seconds",
+        type=float,
+        nargs=2,
+        default=(3.0, 120.0),
+        metavar=("MIN", "MAX"),
+        help="(default: 3 120, the paper's)",
+    )
+    parser.add_argument("--languages", nargs="+", default=["en"], help="of descriptions (default: en)")
+    parser.add_argument("--licences", nargs="+", choices=LICENCES, default=list(LICENCES), help="(default: all)")
+    parser.add_argument(
+        "--ai-preferences", nargs="+", choices=PREFERENCES, default=list(PREFERENCES[:-1]), metavar="PREFERENCE",
+        help=f"of uploaders; of {', '.join(PREFERENCES)} (default: all but the last)",
+    )  # fmt: skip
+    parser.add_argument("--limit", type=int, help="at most so many, best scores first")
+    parser.add_argument("--originals", action="store_true", help="the uploaders' files, not previews (128 kbit/s MP3)")
+    parser.add_argument("--token-file", type=Path, help=f"file of mode 600 with the access token (default: {TOKEN})")
+    parser.add_argument("--dry-run", action="store_true", help="tell what would be fetched, and fetch nothing")
+    add_connection(parser)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    if not 0 <= arguments.seconds[0] <= arguments.seconds[1]:
+        raise DataError("--seconds: the first must be 0 or more, and not above the second")
+    if not 4000 <= arguments.rate <= 192_000:
+        raise DataError(f"--rate {arguments.rate}: use 4000 to 192000 Hz")
+    store = Store(arguments.store)
+    try:
+        return asyncio.run(_run(arguments, store))
+    finally:
+        store.close()

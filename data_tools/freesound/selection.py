@@ -1,0 +1,132 @@
+"""Which sounds of a store are worth fetching, and why the others are not."""
+
+from collections import Counter
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from data_tools.errors import DataError
+from data_tools.exclusion import Exclusions
+from data_tools.freesound.store import Store
+
+if TYPE_CHECKING:
+    import pandas
+
+# How a deed's address tells its licence; Freesound's four, of any version.
+LICENCES = {
+    "cc0": "/publicdomain/zero/",
+    "by": "/licenses/by/",
+    "by-nc": "/licenses/by-nc/",
+    "sampling+": "/licenses/sampling+/",
+}
+# What an uploader may say about generative training; the last one is about every use of that kind.
+PREFERENCES = (
+    *("no-additional-preferences", "open-source-models", "noncommercial-open-source-models"),
+    "no-gen-ai",
+)
+WEIGHTINGS = ("natural", "balanced")
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """The rules. seconds: shortest and longest, both included. threshold: a score must be above it.
+
+    licences, preferences, languages: those that may be; a sound that tells none of the first two is not fetched.
+    """
+
+    threshold: float
+    weighting: str = "natural"
+    languages: tuple[str, ...] = ("en",)
+    seconds: tuple[float, float] = (3.0, 120.0)
+    licences: tuple[str, ...] = tuple(LICENCES)
+    preferences: tuple[str, ...] = PREFERENCES[:-1]
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """A sound to fetch. caption: the cleaned description."""
+
+    id: int
+    caption: str
+    title: str
+    uploader: str
+    licence: str
+    seconds: float
+    bytes: int | None
+    preview: str
+
+
+@dataclass
+class Selection:
+    """chosen: by falling score. refused: how many by reason. excluded: the lists that forbid an id, by id."""
+
+    chosen: list[Chosen] = field(default_factory=list)
+    refused: Counter[str] = field(default_factory=Counter)
+    excluded: dict[str, tuple[str, ...]] = field(default_factory=dict)
+
+
+def select(store: Store, scores: Path, wanted: Wanted, exclusions: Exclusions) -> Selection:
+    """Raises DataError for a table of scores that is not one."""
+    selection = Selection()
+    for sound_id, score, language, text in _scored(scores, wanted).itertuples(index=False, name=None):
+        reason, sound = _judge(store, sound_id, score, language, text, wanted)
+        if sound is None:
+            selection.refused[reason] += 1
+        elif lists := exclusions.lists(str(sound_id)):
+            selection.refused["on an exclusion list"] += 1
+            selection.excluded[str(sound_id)] = lists
+        else:
+            selection.chosen.append(sound)
+    return selection
+
+
+def _scored(path: Path, wanted: Wanted) -> "pandas.DataFrame":
+    """The table's rows as (id, score, language, text), by falling score."""
+    import pandas
+
+    column = f"score_{wanted.weighting}"
+    columns = ["freesound_id", column, "language", "text"]
+    if not path.is_file():
+        raise DataError(f"{path}: no such file; make it with python -m data_tools classify")
+    try:
+        table = pandas.read_csv(path, usecols=columns, dtype=str, keep_default_na=False)[columns]
+    except ValueError as error:  # also of its parser, and of bytes that are not UTF-8
+        raise DataError(f"{path}: not a table of scores ({' '.join(str(error).split())})") from None
+    ids, scores = table["freesound_id"], pandas.to_numeric(table[column], errors="coerce")
+    for wrong, told in (
+        (~ids.str.fullmatch(r"[1-9]\d{0,15}"), "is not a Freesound id"),
+        (ids.duplicated(), "comes twice"),
+        (~scores.between(0, 1), f"has no {column} from 0 to 1"),
+    ):
+        if wrong.any():
+            raise DataError(f"{path}, row {int(wrong.argmax()) + 1}: the id {ids[wrong.argmax()][:40]!r} {told}")
+    table["freesound_id"], table[column] = ids.astype("int64"), scores
+    return table.sort_values([column, "freesound_id"], ascending=[False, True])
+
+
+def _judge(
+    store: Store, sound_id: int, score: float, language: str, text: str, wanted: Wanted
+) -> tuple[str, Chosen | None]:
+    """A sound that the rules allow, or why they do not."""
+    if not score > wanted.threshold:
+        return f"score of {wanted.threshold} or less", None
+    if language not in wanted.languages:
+        return f"language other than {', '.join(wanted.languages)}", None
+    row = store.database.execute(
+        "SELECT name, username, license, gen_ai_preference, duration, filesize, preview_hq_mp3, gone FROM sounds "
+        "WHERE id = ?",
+        (sound_id,),
+    ).fetchone()
+    if row is None or row[7]:
+        return "not in the store, or gone from Freesound", None
+    title, uploader, licence, preference, seconds, size, preview, _ = row
+    low, high = wanted.seconds
+    if not low <= seconds <= high:
+        return f"shorter than {low:g} s or longer than {high:g} s", None
+    if not any(LICENCES[name] in licence for name in wanted.licences):
+        return f"licence other than {', '.join(wanted.licences)}", None
+    if preference not in wanted.preferences:
+        return "the uploader's AI preference", None
+    if not preview:
+        return "no preview", None
+    return "", Chosen(sound_id, text, title, uploader, licence, seconds, size, preview)

@@ -1,0 +1,69 @@
+"""Where a crawl stands: what is kept, what is left, what the quota allows, what the API could not give."""
+
+import argparse
+from pathlib import Path
+
+from data_tools.files import write_table
+from data_tools.freesound.connection import PER_DAY, PER_MINUTE
+from data_tools.freesound.crawl import duration
+from data_tools.freesound.quota import Clock, Quota
+from data_tools.freesound.sounds import format_time
+from data_tools.freesound.store import Store
+
+SHOWN = 10
+
+
+def _describe(store: Store) -> list[str]:
+    total, until = store.fact("total"), store.fact("until")
+    windows = store.database.execute("SELECT COUNT(*) FROM windows").fetchone()[0]
+    used = Quota(store.database, PER_MINUTE, PER_DAY, Clock()).used()
+    lines = [
+        f"{store.count():>8}  sounds kept, of {total or 'an unknown number'} that the API told of at the beginning",
+        f"{store.count('gone'):>8}  more have gone from Freesound since they were read",
+        f"{store.count('NOT gone AND duration BETWEEN 3 AND 120'):>8}  last 3 s to 2 min",
+        f"{windows:>8}  windows are left to read" + (f", up to {format_time(int(until))}" if until else ""),
+        f"{used.minute:>8}  requests in the last minute, {used.day} in the last 24 hours",
+    ]
+    if used.wait:
+        lines.append(f"{duration(used.wait):>8}  until the next request, at a standard key's limits")
+    for column in ("license", "gen_ai_preference"):
+        lines.append(f"\n{column}:")
+        query = f"SELECT {column}, COUNT(*) FROM sounds WHERE NOT gone GROUP BY 1 ORDER BY 2 DESC"
+        lines += [f"{count:>8}  {value or 'not told'}" for value, count in store.database.execute(query)]
+    return lines
+
+
+def _gaps(store: Store) -> list[tuple[str, str, str, str]]:
+    """Rows of the list: what, from, to, where."""
+    nulls = [
+        ("null item", format_time(null.after_ms), format_time(null.before_ms) if null.before_ms else "", null.where)
+        for null in store.nulls()
+    ]
+    uneven = [
+        ("window that does not add up", format_time(first), format_time(last), f"count {count}")
+        for first, last, count in store.uneven()
+    ]
+    return nulls + uneven
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("store", type=Path, metavar="STORE", help="made by crawl")
+    parser.add_argument("--list", type=Path, metavar="FILE.csv", help="write all that the API could not give")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    store = Store(arguments.store)
+    try:
+        print("\n".join(_describe(store)))
+        gaps = _gaps(store)
+    finally:
+        store.close()
+    if gaps:
+        print("\nthe API could not give (uploaded from .. to ..):")
+        print("\n".join(f"  {what}: {first} to {last or 'now'}, {where}" for what, first, last, where in gaps[:SHOWN]))
+        if len(gaps) > SHOWN:
+            print(f"  and {len(gaps) - SHOWN} more (--list FILE.csv writes all)")
+    if arguments.list:
+        write_table(arguments.list, ["what", "from", "to", "where"], gaps)
+        print(f"\nwrote {arguments.list}: {len(gaps)} rows")
+    return 0

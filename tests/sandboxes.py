@@ -1,0 +1,120 @@
+"""The sandbox in three shapes: its answers called directly in virtual time, and its server in a process of its own."""
+
+import asyncio
+import json
+import random
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Coroutine, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, TypeVar
+from urllib.parse import parse_qsl, urlsplit
+
+from data_tools.freesound.client import Client
+from data_tools.freesound.credentials import Secret
+from data_tools.freesound.quota import Clock, Quota
+from data_tools.freesound.store import Store
+from data_tools.freesound.transport import Answer
+from data_tools.sandbox.answers import Answers
+from data_tools.sandbox.faults import Throttle
+from data_tools.sandbox.verb import KEY_VALUE
+
+SITE = "http://127.0.0.1:8025"
+UNLIMITED = ["--per-minute", "1000000", "--per-day", "1000000"]
+Result = TypeVar("Result")
+
+
+class VirtualLoop(asyncio.SelectorEventLoop):
+    """Time stands still while anything can run, and jumps to the next timer when nothing can."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._now = 0.0
+
+    def time(self) -> float:
+        return self._now
+
+    def _run_once(self) -> None:
+        if not self._ready and self._scheduled:
+            self._now = max(self._now, self._scheduled[0]._when)
+        super()._run_once()
+
+
+class LoopClock(Clock):
+    """The time of the loop that runs."""
+
+    def now(self) -> float:
+        return 1e9 + asyncio.get_running_loop().time()
+
+
+def run_virtually(work: Coroutine[Any, Any, Result]) -> tuple[Result, float]:
+    """Its result, and the virtual seconds it took."""
+    with asyncio.Runner(loop_factory=VirtualLoop) as runner:
+        result = runner.run(work)
+        return result, runner.get_loop().time()
+
+
+class Direct:
+    """A transport to a sandbox in this process. latency: seconds, drawn anew for each request; a request arrives at
+    any moment of it. tamper: what becomes of an answer, by number of request from 1."""
+
+    def __init__(
+        self,
+        answers: Answers,
+        throttle: Throttle | None = None,
+        latency: Callable[[], float] = lambda: 0.0,
+        tamper: Callable[[int, Answer], Answer] = lambda number, answer: answer,
+    ) -> None:
+        self.answers, self.throttle, self._latency, self._tamper = answers, throttle, latency, tamper
+        self.urls: list[str] = []
+        self.refused = 0
+        self._rng = random.Random(0)
+
+    async def get(self, url: str, headers: Mapping[str, str], into: Path | None = None) -> Answer:
+        assert headers["Authorization"] == f"Token {KEY_VALUE}"
+        self.urls.append(url)
+        number = len(self.urls)
+        latency = self._latency()
+        arrival = latency * self._rng.random()
+        await asyncio.sleep(arrival)
+        refusal = self.throttle.refusal() if self.throttle else None
+        if refusal:
+            self.refused += 1
+            reply = (429, {"detail": refusal})
+        else:
+            reply = self.answers.search(dict(parse_qsl(urlsplit(url).query, keep_blank_values=True)), SITE)
+        await asyncio.sleep(latency - arrival)
+        body = json.dumps(reply[1]).encode()
+        return self._tamper(number, Answer(reply[0], body, len(body)))
+
+
+def direct_client(store: Store, transport: Direct, per_minute: int = 10**6, per_day: int = 10**6) -> Client:
+    clock = LoopClock()
+    return Client(SITE, Secret(KEY_VALUE), Quota(store.database, per_minute, per_day, clock), transport, clock)
+
+
+@contextmanager
+def serving(*arguments: str) -> Iterator[dict[str, str]]:
+    """A sandbox in a process of its own; the variables that lead to it."""
+    command = [sys.executable, "-m", "data_tools", "sandbox", "--port", "0", *arguments]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    try:
+        assert process.stdout is not None
+        assert "invented sounds on" in process.stdout.readline()
+        words = process.stdout.readline().split()
+        assert words[0] == "export"
+        yield dict(word.split("=", 1) for word in words[1:])
+    finally:
+        process.send_signal(signal.SIGINT)
+        process.communicate(timeout=30)
+
+
+def stored(path: Path, columns: str = "id") -> list[tuple[Any, ...]]:
+    """Rows of the sounds that are not gone, by id."""
+    store = Store(path)
+    try:
+        return store.database.execute(f"SELECT {columns} FROM sounds WHERE NOT gone ORDER BY id").fetchall()
+    finally:
+        store.close()

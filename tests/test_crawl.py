@@ -1,0 +1,421 @@
+"""The crawl against the sandbox: in this process on a virtual clock, and over HTTP with kills and faults."""
+
+import json
+import math
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from sandboxes import SITE, UNLIMITED, Direct, LoopClock, direct_client, run_virtually, serving, stored
+from test_quota import least_seconds
+
+from data_tools.__main__ import main
+from data_tools.errors import DataError
+from data_tools.freesound import crawl
+from data_tools.freesound.sounds import PAGE_SIZE, parse_time
+from data_tools.freesound.store import Store
+from data_tools.freesound.transport import Answer, BrokenError
+from data_tools.sandbox.answers import Answers
+from data_tools.sandbox.corpus import Corpus
+from data_tools.sandbox.faults import Throttle
+from data_tools.sandbox.verb import make_answers
+
+
+def read_all(
+    path: Path,
+    transport: Direct,
+    workers: int = 4,
+    per_minute: int = 10**6,
+    per_day: int = 10**6,
+    since: str | None = None,
+) -> float:
+    """Crawl to the end; the virtual seconds it took."""
+    store = Store(path, create=True)
+    try:
+        crawl._plan(store, since, None, SITE)
+
+        async def work() -> None:
+            await crawl.walk(direct_client(store, transport, per_minute, per_day), store, workers)
+
+        return run_virtually(work())[1]
+    finally:
+        store.close()
+
+
+def truth(answers: Answers) -> list[tuple[Any, ...]]:
+    """Id, upload time, description and duration of every sound that is there, by id."""
+    found = []
+    for number in range(answers.corpus.size):
+        if number not in answers._hidden and not answers.is_null(number):
+            sound = answers.corpus.sound(number, SITE)
+            found.append((sound["id"], parse_time(sound["created"]), sound["description"], sound["duration"]))
+    return found
+
+
+TOLD = "id, created, description, duration"
+
+
+@pytest.mark.parametrize("size", [1, 149, 150, 151, 3000])
+def test_every_sound_is_kept_once_with_what_the_api_told(tmp_path: Path, size: int) -> None:
+    transport = Direct(make_answers(size, 7, 0.0, 0))
+    read_all(tmp_path / "store", transport)
+    assert stored(tmp_path / "store", TOLD) == truth(transport.answers)
+    row = stored(tmp_path / "store", "*")[0]
+    sound = transport.answers.corpus.sound(0, SITE)
+    assert list(row[2:15]) == [
+        *(sound["name"], sound["description"], " ".join(sound["tags"]), sound["username"], sound["license"]),
+        *(sound["gen_ai_preference"], sound["duration"], "wav", 1, 44100.0, sound["filesize"], sound["md5"]),
+        json.dumps(sound["category"]),
+    ]
+    assert row[15] == sound["previews"]["preview-hq-mp3"].removeprefix(SITE)
+    assert len(transport.urls) <= math.ceil(size / PAGE_SIZE) + 1
+
+
+def test_no_page_is_deep_and_no_request_is_wasted(tmp_path: Path) -> None:
+    transport = Direct(make_answers(20_000, 7, 0.0, 0))
+    read_all(tmp_path / "store", transport)
+    assert len(stored(tmp_path / "store")) == 20_000
+    for part in ("sort=created_asc", "&page=1&", "page_size=150", "fields=id%2Cname%2C", "filter=created%3A%5B"):
+        assert all(part in url for url in transport.urls)
+    assert len(transport.urls) <= 1.03 * 20_000 / PAGE_SIZE
+
+
+def test_the_quota_is_kept_and_costs_no_more_time_than_it_must(tmp_path: Path) -> None:
+    """The sandbox's own throttle refuses nothing, with answers that take their time."""
+    rng = random.Random(3)
+    transport = Direct(
+        make_answers(30_000, 7, 0.0, 0), Throttle(20, 90, LoopClock()), latency=lambda: rng.choice((0.05, 0.2, 1.0))
+    )
+    seconds = read_all(tmp_path / "store", transport, per_minute=20, per_day=90)
+    assert transport.refused == 0
+    assert len(stored(tmp_path / "store")) == 30_000
+    assert seconds <= 1.02 * least_seconds(len(transport.urls), 20, 90)
+
+
+def test_both_kinds_of_throttling_are_waited_for(tmp_path: Path) -> None:
+    def throttled(number: int, answer: Answer) -> Answer:
+        words = {2: "60/minute", 4: "2000/day"}.get(number)
+        return (
+            Answer(429, json.dumps({"detail": f"exceeding a request limit rate ({words})"}).encode(), 0)
+            if words
+            else answer
+        )
+
+    transport = Direct(make_answers(1000, 7, 0.0, 0), tamper=throttled)
+    seconds = read_all(tmp_path / "store", transport, workers=1)
+    assert len(stored(tmp_path / "store")) == 1000
+    assert seconds == pytest.approx(60 + 86_400, abs=1)
+
+
+def bad(status: int, body: bytes) -> Callable[[int, Answer], Answer]:
+    return lambda number, answer: Answer(status, body, len(body)) if number in (1, 3, 4) else answer
+
+
+def broken(number: int, answer: Answer) -> Answer:
+    if number in (1, 3, 4):
+        raise BrokenError("ServerDisconnectedError")
+    return answer
+
+
+@pytest.mark.parametrize(
+    "tamper",
+    [
+        bad(500, b"<h1>Server Error (500)</h1>"),
+        bad(502, b""),
+        bad(200, b'{"count": 400, "results": [{"id": 1, "na'),
+        bad(200, b"[]"),
+        bad(200, b'{"count": -1, "results": []}'),
+        bad(200, b'{"count": 1, "results": [{"id": "../x", "created": "2020-01-01", "duration": 1}]}'),
+        bad(200, b'{"count": 1, "results": [{"id": 5, "created": "2020-01-01"}]}'),
+        broken,
+    ],
+)
+def test_answers_that_fail_are_asked_for_again(tmp_path: Path, tamper: Callable[[int, Answer], Answer]) -> None:
+    transport = Direct(make_answers(1000, 7, 0.0, 0), tamper=tamper)
+    seconds = read_all(tmp_path / "store", transport, workers=1)
+    assert stored(tmp_path / "store", TOLD) == truth(transport.answers)
+    assert len(transport.urls) == math.ceil(1000 / (PAGE_SIZE - 1)) + 3
+    assert 3 <= seconds <= 8, "two, two and four seconds, or up to half of it less"
+
+
+def test_a_search_that_is_overloaded_again_and_again_is_split(tmp_path: Path) -> None:
+    def overloaded(number: int, answer: Answer) -> Answer:
+        span = json.loads(answer.body).get("count", 0)
+        detail = b'{"detail": "Search is overloaded, please try again later."}'
+        return Answer(500, detail, len(detail)) if span > 400 else answer
+
+    transport = Direct(make_answers(1000, 7, 0.0, 0), tamper=overloaded)
+    read_all(tmp_path / "store", transport)
+    assert stored(tmp_path / "store", TOLD) == truth(transport.answers)
+
+
+def test_an_api_that_never_answers_ends_in_a_sentence_and_the_next_crawl_goes_on(tmp_path: Path) -> None:
+    answers = make_answers(3000, 7, 0.0, 0)
+    with pytest.raises(DataError, match=r"gives no answer \(the answer was 503 \); run the same command later"):
+        read_all(
+            tmp_path / "store",
+            Direct(answers, tamper=lambda number, answer: answer if number < 9 else Answer(503, b"", 0)),
+        )
+    before = stored(tmp_path / "store")
+    assert 150 <= len(before) <= 8 * PAGE_SIZE
+    transport = Direct(answers)
+    read_all(tmp_path / "store", transport)
+    assert stored(tmp_path / "store", TOLD) == truth(answers)
+    assert len(transport.urls) <= math.ceil((3000 - len(before)) / PAGE_SIZE) + 4
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "told"),
+    [
+        (401, '{"detail": "Invalid token"}', "refuses the key (Invalid token); correct FREESOUND_API_KEY or its file"),
+        (403, "", "refuses the key (403)"),
+        (400, '{"detail": "Search server error: undefined field x"}', "refuses the request: 400 Search server error"),
+        (429, '{"detail": "Your credential has been suspended"}', "has suspended this key"),
+        (405, '{"detail": "a\\nb\\u001b[2Jc"}', "405 a"),
+    ],
+)
+def test_what_asking_again_cannot_mend_is_told_at_once(tmp_path: Path, status: int, body: str, told: str) -> None:
+    transport = Direct(make_answers(10, 1, 0.0, 0), tamper=lambda *_: Answer(status, body.encode(), 0))
+    with pytest.raises(DataError) as refusal:
+        read_all(tmp_path / "store", transport)
+    assert told in str(refusal.value)
+    assert str(refusal.value).isprintable()
+    assert len(transport.urls) <= 4
+
+
+def test_null_items_that_come_back_are_kept_and_those_that_do_not_are_listed(tmp_path: Path) -> None:
+    def flicker(number: int, answer: Answer) -> Answer:
+        content = json.loads(answer.body)
+        if number in (1, 4) and content.get("results"):
+            content["results"][3] = content["results"][-1] = None
+        return Answer(answer.status, json.dumps(content).encode(), 0)
+
+    transport = Direct(make_answers(2000, 5, 0.004, 0), tamper=flicker)
+    answers = transport.answers
+    read_all(tmp_path / "store", transport, workers=1)
+    assert stored(tmp_path / "store", TOLD) == truth(answers)
+    nulls = [number for number in range(2000) if answers.is_null(number)]
+    assert len(nulls) > 3
+    store = Store(tmp_path / "store")
+    listed = store.nulls()
+    assert not store.uneven()
+    store.close()
+    assert len(listed) == len(nulls)
+    for number, null in zip(nulls, listed, strict=True):
+        assert null.after_ms <= answers.corpus.created(number) <= (null.before_ms or math.inf)
+
+
+def test_sounds_that_come_and_go_while_it_is_read(tmp_path: Path) -> None:
+    transport = Direct(make_answers(6000, 9, 0.0, 4))
+    read_all(tmp_path / "store", transport, workers=2)
+    kept = {row[0] for row in stored(tmp_path / "store")}
+    corpus = transport.answers.corpus
+    changed = {corpus.id(change.number) for change in make_answers(6000, 9, 0.0, 4)._changes}
+    assert len(changed) == 8
+    assert {row[0] for row in truth(transport.answers)} - changed <= kept
+
+
+def test_an_update_reads_only_what_changed(tmp_path: Path) -> None:
+    answers = make_answers(6000, 9, 0.0, 0)
+    read_all(tmp_path / "store", Direct(answers))
+    answers._hidden = {100, 5000}
+    transport = Direct(answers)
+    read_all(tmp_path / "store", transport, since="2004-01-01")
+    assert stored(tmp_path / "store", TOLD) == truth(answers)
+    assert len(transport.urls) < 30, "of forty pages"
+    answers._hidden = set()
+    read_all(tmp_path / "store", Direct(answers), since="2004-01-01")
+    assert len(stored(tmp_path / "store")) == 6000
+
+
+def test_what_came_since_the_last_crawl(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    answers = make_answers(3000, 9, 0.0, 0)
+    until = answers.corpus.created(2000)
+    monkeypatch.setattr(crawl.time, "time", lambda: until / 1000)
+    read_all(tmp_path / "store", Direct(answers))
+    first = len(stored(tmp_path / "store"))
+    assert 2000 < first < 2100
+    monkeypatch.undo()
+    transport = Direct(answers)
+    read_all(tmp_path / "store", transport, since="last")
+    assert len(stored(tmp_path / "store")) == 3000
+    assert len(transport.urls) <= 9
+
+
+@pytest.mark.parametrize(
+    ("since", "told"), [("last", "never crawled"), ("soon", "expects `last` or a date"), ("2100-01-01", "future")]
+)
+def test_dates_that_are_none(tmp_path: Path, since: str, told: str) -> None:
+    with pytest.raises(DataError, match=told):
+        read_all(tmp_path / "store", Direct(make_answers(10, 1, 0.0, 0)), since=since)
+
+
+# through the door
+
+
+def crawled(path: Path, settings: dict[str, str], *arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "data_tools", "crawl", str(path), *arguments],
+        env=os.environ | settings,
+        capture_output=True,
+        text=True,
+    )
+
+
+def test_from_the_door_to_tables(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    import pandas
+
+    path = tmp_path / "store.sqlite"
+    with serving("--sounds", "700", "--nulls", "0.01") as settings:
+        plan = crawled(path, settings, "--dry-run")
+        assert "700 sounds are there, 0 of them in" in plan.stdout
+        assert "5 requests are left at least, 0 seconds" in plan.stdout
+        done = crawled(path, settings)
+        assert done.returncode == 0, done.stderr
+        other = crawled(path, settings, "--filter", "duration:[3 TO 120]")
+        assert "was crawled with filter none, not duration:[3 TO 120]" in other.stderr
+        small = crawled(tmp_path / "small.sqlite", settings, "--filter", "duration:[3 TO 120]")
+        assert small.returncode == 0
+    again = crawled(path, {**settings, "FREESOUND_API_KEY": "x"})
+    assert "is complete up to" in again.stdout, "without a request"
+    assert main(["status", str(path), "--list", str(tmp_path / "gaps.csv")]) == 0
+    told = capsys.readouterr().out
+    nulls = 700 - len(stored(path))
+    assert nulls > 0
+    assert f"{len(stored(path)):>8}  sounds kept, of 700 that" in told
+    assert len((tmp_path / "gaps.csv").read_text().splitlines()) == 1 + nulls
+    assert all(3 <= row[0] <= 120 for row in stored(tmp_path / "small.sqlite", "duration"))
+    assert len(stored(tmp_path / "small.sqlite")) < len(stored(path))
+    for suffix, read in ((".csv", pandas.read_csv), (".parquet", pandas.read_parquet)):
+        assert main(["export", str(path), "--out", str(tmp_path / f"sounds{suffix}")]) == 0
+        table = read(tmp_path / f"sounds{suffix}")
+        assert list(zip(table["id"], table["duration"], strict=True)) == stored(path, "id, duration")
+        assert table["description"].fillna("").tolist() == [row[0] for row in stored(path, "description")]
+
+
+def test_refusals_of_the_door(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FREESOUND_API_KEY", "k")
+    text = tmp_path / "text.csv"
+    text.write_text("id,description\n" * 3)
+    cases = [
+        (["status", tmp_path / "none.sqlite"], "no such store; make it with python -m data_tools crawl"),
+        (["crawl", text], "not a store of Freesound sounds (file is not a database)"),
+        (["crawl", tmp_path / "a", "--site", "http://freesound.org"], "must begin with https://"),
+        (["crawl", tmp_path / "a", "--site", "https://freesound.org/?token=x"], "may only have a host and a path"),
+        (["crawl", tmp_path / "a", "--speed", "2"], "--speed is for a sandbox on this machine"),
+        (["crawl", tmp_path / "a", "--per-day", "0"], "--per-day 0: use 1 or more"),
+        (["export", tmp_path / "a", "--out", tmp_path / "a.txt"], "name a .csv or .parquet file"),
+        (["export", tmp_path / "a", "--out", tmp_path / "a.csv"], "has no sounds yet"),
+    ]
+    for arguments, told in cases:
+        assert main([str(argument) for argument in arguments]) == 1
+        errors = capsys.readouterr().err
+        assert told in errors
+        assert errors.count("error: ") == 1
+
+
+def test_two_crawls_do_not_write_to_one_store(tmp_path: Path) -> None:
+    with serving("--sounds", "300") as settings:
+        from data_tools.files import alone
+
+        with alone(tmp_path / "store"):
+            refused = crawled(tmp_path / "store", settings)
+        assert refused.returncode == 1
+        assert "another process is writing to it" in refused.stderr
+
+
+def run_and_kill(path: Path, settings: dict[str, str], rng: random.Random, arguments: list[str]) -> bool:
+    """Start a crawl and kill it at a random moment; False when it had ended before."""
+    command = [sys.executable, "-m", "data_tools", "crawl", str(path), *arguments]
+    process = subprocess.Popen(command, env=os.environ | settings, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+    try:
+        _, errors = process.communicate(timeout=rng.uniform(0.8, 3.0))
+    except subprocess.TimeoutExpired:
+        process.send_signal(signal.SIGKILL)
+        process.communicate()
+        return True
+    assert process.returncode == 0, errors.decode()
+    return False
+
+
+def storm(path: Path, sounds: int, kills: int) -> int:
+    """Crawl through every kind of fault and so many kills; returns the kills there were. Asserts the truth."""
+    rng = random.Random(4)
+    patient = [*UNLIMITED, "--speed", "1000000", "--timeout", "1", "--workers", "8"]
+    killed = 0
+    with serving("--sounds", str(sounds), "--storm", "0.05", "--nulls", "0.001", "--no-throttle") as settings:
+        while killed < kills and run_and_kill(path, settings, rng, patient):
+            killed += 1
+        done = crawled(path, settings, *patient)
+        assert done.returncode == 0, done.stderr
+    answers = make_answers(sounds, 1, 0.001, 0)
+    assert stored(path, TOLD) == truth(answers)
+    nulls = np.flatnonzero(answers.corpus.uniform("null", np.arange(sounds)) < 0.001)
+    store = Store(path)
+    listed = store.nulls()
+    assert not store.uneven()
+    assert not store.open_windows(1)
+    store.close()
+    times = [answers.corpus.created(int(number)) for number in nulls]
+    assert len(listed) == len(times)
+    for moment, null in zip(times, listed, strict=True):
+        assert null.after_ms <= moment <= (null.before_ms or math.inf)
+    return killed
+
+
+def test_a_small_storm(tmp_path: Path) -> None:
+    assert storm(tmp_path / "store", 3000, 1) == 1
+
+
+@pytest.mark.slow
+def test_a_storm_with_twenty_kills(tmp_path: Path) -> None:
+    assert storm(tmp_path / "store", 60_000, 20) == 20
+
+
+@pytest.mark.slow
+def test_half_a_million_sounds(tmp_path: Path) -> None:
+    """Every id once, hardly a request too many, little memory."""
+    path = tmp_path / "store"
+    code = "import resource, sys; from data_tools.__main__ import main; status = main(sys.argv[1:]); "
+    code += "print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss); sys.exit(status)"
+    with serving("--sounds", "500000", "--no-throttle") as settings:
+        began = time.monotonic()
+        done = subprocess.run(
+            [sys.executable, "-c", code, "crawl", str(path), *UNLIMITED],
+            env=os.environ | settings,
+            capture_output=True,
+            text=True,
+        )
+        seconds = time.monotonic() - began
+    assert done.returncode == 0, done.stderr
+    kib = int(done.stdout.splitlines()[-1])
+    corpus = Corpus(500_000, 1)
+    assert [row[0] for row in stored(path)] == [corpus.id(number) for number in range(500_000)]
+    store = Store(path)
+    (requests,) = store.database.execute("SELECT COUNT(*) FROM requests").fetchone()
+    store.close()
+    print(f"\n{requests} requests of {math.ceil(500_000 / PAGE_SIZE)}, {seconds:.0f} s, {kib / 1024:.0f} MiB")
+    assert requests <= 1.02 * math.ceil(500_000 / PAGE_SIZE)
+    assert kib < 250_000
+
+
+@pytest.mark.slow
+def test_half_a_million_sounds_at_the_standard_quota(tmp_path: Path) -> None:
+    """On a virtual clock: the throttle refuses nothing, and two days are hardly exceeded."""
+    transport = Direct(make_answers(500_000, 1, 0.0, 0), Throttle(60, 2000, LoopClock()), latency=lambda: 0.3)
+    seconds = read_all(tmp_path / "store", transport, per_minute=60, per_day=2000)
+    assert transport.refused == 0
+    assert len(stored(tmp_path / "store")) == 500_000
+    least = least_seconds(len(transport.urls), 60, 2000)
+    print(f"\n{len(transport.urls)} requests in {seconds / 3600:.2f} hours, at least {least / 3600:.2f}")
+    assert seconds <= 1.02 * least

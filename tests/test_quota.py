@@ -1,0 +1,137 @@
+"""The quota by counting, on a virtual clock: never a request too many, hardly a second too late."""
+
+import asyncio
+import random
+import sqlite3
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from sandboxes import LoopClock, run_virtually
+
+from data_tools.freesound.quota import DAY, MINUTE, UNANSWERED, Quota
+from data_tools.sandbox.faults import Throttle
+
+
+def open_quota(path: Path, per_minute: int = 60, per_day: int = 2000) -> Quota:
+    return Quota(sqlite3.connect(path, isolation_level=None), per_minute, per_day, LoopClock())
+
+
+def least_seconds(requests: int, per_minute: int, per_day: int) -> float:
+    """When the last of so many requests may go at the earliest, the first at 0, none taking any time."""
+    times: list[float] = []
+    for number in range(requests):
+        bounds = [times[number - per_minute] + MINUTE] if number >= per_minute else []
+        bounds += [times[number - per_day] + DAY] if number >= per_day else []
+        times.append(max(bounds, default=0.0))
+    return times[-1]
+
+
+async def ask(quota: Quota, requests: int, workers: int, latency: Callable[[], float]) -> list[float]:
+    """Make requests as a crawl does; returns when each arrived at the API: any time between sending and answer."""
+    rng = random.Random(1)
+    left = iter(range(requests))
+    arrivals = []
+
+    async def work() -> None:
+        for _ in left:
+            slot = await quota.take()
+            seconds = latency()
+            arrivals.append(asyncio.get_running_loop().time() + seconds * rng.random())
+            await asyncio.sleep(seconds)
+            quota.answered(slot)
+
+    await asyncio.gather(*(work() for _ in range(workers)))
+    return sorted(arrivals)
+
+
+def test_least_seconds_by_hand() -> None:
+    assert least_seconds(60, 60, 2000) == 0
+    assert least_seconds(61, 60, 2000) == 60
+    assert least_seconds(2000, 60, 2000) == 33 * 60
+    assert least_seconds(2001, 60, 2000) == DAY
+    assert least_seconds(3, 1, 2) == DAY
+
+
+@pytest.mark.parametrize(
+    ("requests", "per_minute", "per_day"), [(4500, 60, 2000), (700, 7, 130), (9, 1, 3), (50, 50, 50)]
+)
+def test_requests_without_delay_take_the_least_time(
+    tmp_path: Path, requests: int, per_minute: int, per_day: int
+) -> None:
+    quota = open_quota(tmp_path / "quota", per_minute, per_day)
+    arrivals, seconds = run_virtually(ask(quota, requests, 4, lambda: 0.0))
+    least = least_seconds(requests, per_minute, per_day)
+    assert least <= arrivals[-1] <= 1.001 * least + 1
+    for limit, span in ((per_minute, MINUTE), (per_day, DAY)):
+        assert all(later - earlier >= span for earlier, later in zip(arrivals, arrivals[limit:], strict=False))
+
+
+def test_requests_under_way_are_counted_until_they_have_surely_arrived(tmp_path: Path) -> None:
+    rng = random.Random(0)
+    quota = open_quota(tmp_path / "quota")
+    arrivals, _ = run_virtually(ask(quota, 3000, 8, lambda: rng.choice((0.1, 0.3, 2.0))))
+    for limit, span in ((60, MINUTE), (2000, DAY)):
+        assert all(later - earlier >= span for earlier, later in zip(arrivals, arrivals[limit:], strict=False))
+    assert arrivals[-1] <= 1.02 * least_seconds(3000, 60, 2000)
+
+
+def test_the_count_outlives_the_process_and_is_shared(tmp_path: Path) -> None:
+    async def first() -> None:
+        await ask(open_quota(tmp_path / "quota", 5, 100), 5, 1, lambda: 0.0)
+
+    async def both() -> float:
+        await first()
+        other = open_quota(tmp_path / "quota", 5, 100)
+        assert (other.used().minute, other.used().day, other.used().wait) == (5, 5, MINUTE)
+        await ask(other, 1, 1, lambda: 0.0)
+        return asyncio.get_running_loop().time()
+
+    assert run_virtually(both())[0] == pytest.approx(MINUTE)
+
+
+def test_a_request_that_was_killed_is_counted_as_long_as_it_may_have_lasted(tmp_path: Path) -> None:
+    async def killed() -> float:
+        await open_quota(tmp_path / "quota", 1, 100).take()
+        await open_quota(tmp_path / "quota", 1, 100).take()
+        return asyncio.get_running_loop().time()
+
+    assert run_virtually(killed())[0] == pytest.approx(UNANSWERED + MINUTE)
+
+
+def test_a_pause_holds_every_request_and_outlives_the_process(tmp_path: Path) -> None:
+    async def paused() -> float:
+        open_quota(tmp_path / "quota").pause(DAY)
+        quota = open_quota(tmp_path / "quota")
+        quota.pause(MINUTE)  # a shorter one does not shorten it
+        await quota.take()
+        return asyncio.get_running_loop().time()
+
+    assert run_virtually(paused())[0] == pytest.approx(DAY)
+
+
+def test_the_time_of_requests_to_come(tmp_path: Path) -> None:
+    async def work() -> None:
+        quota = open_quota(tmp_path / "quota")
+        assert quota.seconds_for(0) == 0
+        assert quota.seconds_for(60) == 0
+        assert quota.seconds_for(120) == MINUTE
+        assert quota.seconds_for(2001) == DAY
+        assert quota.seconds_for(4001) == 2 * DAY
+
+    run_virtually(work())
+
+
+def test_the_sandbox_throttles_by_the_same_windows() -> None:
+    async def work() -> list[str | None]:
+        throttle = Throttle(2, 3, LoopClock())
+        told = []
+        for wait in (0, 0, 0, 61, 0, 86_400):
+            await asyncio.sleep(wait)
+            told.append(throttle.refusal())
+        return told
+
+    found = run_virtually(work())[0]
+    assert [refusal and refusal.rpartition("rate ")[2] for refusal in found] == [
+        *(None, None, "(2/minute)", None, "(3/day)", None)
+    ]

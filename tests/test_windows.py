@@ -1,0 +1,156 @@
+"""Windows of upload time: what is left after an answer, by hand, and against a corpus that changes meanwhile."""
+
+import random
+from collections.abc import Callable
+
+import pytest
+
+from data_tools.freesound import windows
+from data_tools.freesound.windows import Answer, Progress, Window, advance
+
+PAGE = windows.PAGE_SIZE
+
+
+def test_a_window_of_one_page_or_nothing_is_done_and_complete() -> None:
+    assert advance(Window(0, 999), Answer(0, 0, None, 0), 0) == Progress(complete=True)
+    assert advance(Window(0, 999), Answer(PAGE, PAGE, 900, PAGE - 1), 0) == Progress(complete=True)
+
+
+def test_what_was_not_reached_begins_at_the_last_sound() -> None:
+    first = advance(Window(0, 999), Answer(400, PAGE, 300, 148), 0)
+    assert first.windows == (Window(300, 999, expected=252, read_from_ms=0),)
+    second = advance(first.windows[0], Answer(252, PAGE, 700, 149), 0)
+    assert second.windows == (Window(700, 999, expected=103, read_from_ms=300),)
+    assert advance(second.windows[0], Answer(103, 103, 990, 102), 0) == Progress(complete=True)
+
+
+def test_a_window_too_large_is_halved_where_it_is_unread() -> None:
+    large = windows.LARGEST + PAGE
+    assert advance(Window(0, 999), Answer(large, PAGE, 199, 149), 0).windows == (Window(199, 599), Window(600, 999))
+    assert len(advance(Window(0, 999), Answer(large - 1, PAGE, 199, 149), 0).windows) == 1
+
+
+def test_a_millisecond_is_walked_by_pages_however_many_it_holds() -> None:
+    large = windows.LARGEST + PAGE
+    progress = advance(Window(5, 5), Answer(large, PAGE, 5, 0), 0)
+    assert progress.windows == (Window(5, 5, page=2),)
+    assert advance(Window(5, 9, page=2), Answer(2 * PAGE + 1, PAGE, 7, 100), 0).windows == (
+        Window(7, 9, read_from_ms=5),
+    )
+    assert advance(Window(5, 5, page=2), Answer(PAGE + 7, 7, 5, 0), 0) == Progress()
+    assert Window(5, 5).halves == ()
+    assert Window(5, 6).halves == (Window(5, 5), Window(6, 6))
+
+
+def test_where_fewer_are_left_than_were_told_the_part_just_read_is_looked_at_again() -> None:
+    gone = advance(Window(300, 999, expected=252, read_from_ms=0), Answer(251, PAGE, 700, 149), 0)
+    assert gone.windows == (Window(0, 299, compared=True), Window(700, 999, expected=102, read_from_ms=300))
+    last = advance(Window(700, 999, expected=103, read_from_ms=300), Answer(100, 100, 990, 99), 0)
+    assert last == Progress((Window(300, 699, compared=True),), complete=True)
+
+
+def test_of_what_was_read_before_only_the_part_that_differs_is_read_again() -> None:
+    window = Window(0, 999, compared=True)
+    assert advance(window, Answer(400, PAGE, 300, 149), 400) == Progress()
+    halves = (Window(0, 499, compared=True), Window(500, 999, compared=True))
+    assert advance(window, Answer(400, PAGE, 300, 149), 401).windows == halves
+    assert advance(window, Answer(400, PAGE, 300, 149), 200).windows == (
+        Window(300, 999, expected=251, read_from_ms=0, compared=True),
+    )
+    assert advance(window, Answer(100, 100, 300, 99), 100) == Progress(complete=True)
+
+
+def test_an_answer_that_is_shorter_than_its_count_is_asked_for_again_and_then_told() -> None:
+    window = Window(0, 999)
+    for attempt in range(1, windows.ATTEMPTS):
+        progress = advance(window, Answer(400, PAGE - 1, 300, 148), 0)
+        assert progress.windows == (Window(0, 999, attempt=attempt),)
+        window = progress.windows[0]
+    told = advance(window, Answer(400, PAGE - 1, 300, 148), 0)
+    assert told == Progress((Window(300, 999, expected=252, read_from_ms=0),), uneven=True)
+    assert advance(window, Answer(40, 39, 300, 38), 0) == Progress(uneven=True)
+
+
+class Walk:
+    """A walk in memory over upload times that change between requests."""
+
+    def __init__(self, rng: random.Random, size: int) -> None:
+        self.rng = rng
+        self.there = {number: rng.randrange(2000) // rng.choice((1, 1, 1, 8)) for number in range(size)}
+        self.known: dict[int, int] = {}
+        self.requests = 0
+
+    def within(self, sounds: dict[int, int], window: Window) -> list[int]:
+        inside = [number for number, time in sounds.items() if window.first_ms <= time <= window.last_ms]
+        return sorted(inside, key=lambda number: (sounds[number], number))
+
+    def step(self, window: Window) -> tuple[Window, ...]:
+        self.requests += 1
+        found = self.within(self.there, window)
+        page = found[(window.page - 1) * windows.PAGE_SIZE : window.page * windows.PAGE_SIZE]
+        if window.page > 1 and not page:
+            return (Window(window.first_ms, window.last_ms),)
+        times = [self.there[number] for number in page]
+        reached = max(times, default=None)
+        passed = sum(time != reached for time in times)
+        progress = advance(window, Answer(len(found), len(page), reached, passed), len(self.within(self.known, window)))
+        assert not progress.uneven
+        self.known |= {number: self.there[number] for number in page}
+        if progress.complete:
+            for number in set(self.within(self.known, window)) - set(page):
+                del self.known[number]
+        return progress.windows
+
+    def go_away(self) -> None:
+        del self.there[self.rng.choice(list(self.there))]
+
+    def appear(self) -> None:
+        self.there[10_000 + self.requests] = self.rng.randrange(2000)
+
+    def come_and_go(self) -> None:
+        self.rng.choice((self.go_away, self.appear))()
+
+    def all(self, change: Callable[[], None] | None = None) -> None:
+        """In any order. change: happens after one request in ten."""
+        left = [Window(0, 1999, compared=bool(self.known))]
+        while left:
+            window = left.pop(self.rng.randrange(len(left)))
+            left += self.step(window)
+            if change and self.rng.random() < 0.1:
+                change()
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_every_sound_is_found_at_hardly_more_than_its_share_of_requests(
+    seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(windows, "PAGE_SIZE", 5)
+    monkeypatch.setattr(windows, "LARGEST", 100)
+    rng = random.Random(seed)
+    walk = Walk(rng, rng.choice((0, 1, 5, 6, 100, 101, 700)))
+    walk.all()
+    assert walk.known == walk.there
+    size = len(walk.there)
+    assert walk.requests <= 1 + size / 3.5 + size / 50, (
+        "of five a sound or two are read twice, and half a page a window"
+    )
+
+
+@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.parametrize("what", ["go_away", "appear", "come_and_go"])
+def test_sounds_that_stay_are_found_while_others_come_and_go(
+    seed: int, what: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(windows, "PAGE_SIZE", 5)
+    monkeypatch.setattr(windows, "LARGEST", 100)
+    walk = Walk(random.Random(seed), 500)
+    before = dict(walk.there)
+    walk.all(getattr(walk, what))
+    assert before != walk.there
+    stayed = before.keys() & walk.there.keys()
+    assert not stayed - walk.known.keys()
+    if what != "come_and_go":  # where counts do not cancel out
+        first, walk.requests = walk.requests, 0
+        walk.all()  # an update of the same time
+        assert walk.known == walk.there
+        assert walk.requests < first, "only where the counts differ"
