@@ -1,0 +1,294 @@
+"""The sandbox answers as Freesound's API does: fields, filters, pages, errors, throttle, audio."""
+
+import io
+import json
+import re
+import urllib.error
+import urllib.request
+from typing import Any
+
+import numpy as np
+import pytest
+import soundfile
+from sandboxes import SITE, serving
+
+from data_tools.__main__ import main
+from data_tools.errors import DataError
+from data_tools.freesound.credentials import KEY
+from data_tools.freesound.sounds import FIELDS, PREVIEWS, MalformedError, Sound, format_time, parse_page, parse_time
+from data_tools.sandbox.answers import Answers
+from data_tools.sandbox.corpus import LICENCES, PREFERENCES, Corpus
+from data_tools.sandbox.faults import KINDS, Faults
+from data_tools.sandbox.verb import make_answers
+
+EVERYTHING = {"query": "", "sort": "created_asc", "fields": "id,created,duration,license,gen_ai_preference"}
+
+
+def search(answers: Answers, **parameters: str) -> dict[str, Any]:
+    reply = answers.search(EVERYTHING | parameters, SITE)
+    assert reply.status == 200, reply.content
+    return reply.content
+
+
+def every(answers: Answers, **parameters: str) -> list[dict[str, Any]]:
+    """All results, over all pages."""
+    found: list[dict[str, Any]] = []
+    page = 1
+    while True:
+        content = search(answers, page=str(page), page_size="150", **parameters)
+        found += content["results"]
+        if content["next"] is None:
+            assert len(found) == content["count"]
+            return found
+        page += 1
+
+
+@pytest.mark.parametrize("size", [1, 2000, 500_000])
+def test_sounds_are_the_same_for_a_seed_and_ordered_in_time(size: int) -> None:
+    corpus, other = Corpus(size, 3), Corpus(size, 4)
+    numbers = sorted({0, size - 1, *range(0, size, max(1, size // 500))})
+    sounds = [corpus.sound(number, SITE) for number in numbers]
+    assert sounds == [Corpus(size, 3).sound(number, SITE) for number in numbers]
+    assert sounds != [other.sound(number, SITE) for number in numbers]
+    ids, times = [sound["id"] for sound in sounds], [corpus.created(number) for number in numbers]
+    assert ids == sorted(set(ids))
+    assert times == sorted(times)
+    assert [corpus.number(sound_id) for sound_id in ids] == numbers
+    for number, time in zip(numbers, times, strict=True):
+        assert corpus.from_time(time) <= number < corpus.from_time(time + 1)
+    assert corpus.number(0) is None
+    assert corpus.number(10**9) is None
+
+
+def test_ids_that_are_not_there_have_no_sound() -> None:
+    corpus = Corpus(100, 1)
+    ids = {corpus.id(number) for number in range(100)}
+    assert {found for found in range(1, 2000) if corpus.number(found) is not None} == {i for i in ids if i < 2000}
+
+
+def test_some_are_uploaded_in_the_same_second() -> None:
+    corpus = Corpus(20_000, 1)
+    times = np.array([corpus.created(number) for number in range(20_000)])
+    _, counts = np.unique(times, return_counts=True)
+    assert counts.max() >= 64
+    assert 0.9 < len(counts) / 20_000 < 1
+
+
+def test_the_fields_are_the_documented_ones() -> None:
+    sound = Corpus(10, 1).sound(3, SITE)
+    assert set(FIELDS.split(",")) <= sound.keys()
+    assert set(sound["previews"]) == set(PREVIEWS)
+    assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}", sound["created"])
+    parsed = Sound.model_validate(sound)
+    assert (parsed.id, parsed.created) == (sound["id"], Corpus(10, 1).created(3))
+    assert sound["filesize"] == 44 + 2 * round(44_100 * sound["duration"])
+
+
+def test_filters_find_what_a_look_at_every_sound_finds() -> None:
+    answers = make_answers(3000, 2, 0.0, 0)
+    sounds = every(answers)
+    assert [sound["created"] for sound in sounds] == sorted(sound["created"] for sound in sounds)
+    first, last = (parse_time(sounds[place]["created"]) for place in (700, 1400))
+
+    def within(low: float, value: float, high: float) -> bool:
+        return low <= value <= high
+
+    cases = {
+        f"created:[{format_time(first)} TO {format_time(last)}]": lambda s: within(
+            first, parse_time(s["created"]), last
+        ),
+        f"created:[* TO {format_time(last)}] duration:[3 TO *]": lambda s: (
+            parse_time(s["created"]) <= last and s["duration"] >= 3
+        ),
+        "duration:[3 TO 8]": lambda s: 3 <= s["duration"] <= 8,
+        'license:"Creative Commons 0"': lambda s: "zero" in s["license"],
+        'license:("Attribution" OR "Sampling+")': lambda s: "/by/" in s["license"] or "sampling" in s["license"],
+        "gen_ai_preference:no-gen-ai": lambda s: s["gen_ai_preference"] == "no-gen-ai",
+        "type:(wav OR aiff)": lambda s: True,
+        "type:mp3": lambda s: False,
+        "created:[* TO NOW]": lambda s: True,
+    }
+    for text, rule in cases.items():
+        expected = [sound for sound in sounds if rule(sound)]
+        assert every(answers, filter=text) == expected, text
+    assert every(answers, sort="created_desc") == sounds[::-1]
+    assert sorted(every(answers, sort="nonsense"), key=lambda s: s["id"]) == sounds
+
+
+def test_pages_as_the_api_has_them() -> None:
+    answers = make_answers(400, 2, 0.0, 0)
+    assert len(search(answers)["results"]) == 15
+    assert len(search(answers, page_size="1000")["results"]) == 150
+    assert search(answers, page="x")["results"] == search(answers, page="1")["results"]
+    assert search(answers, fields="id")["results"][0].keys() == {"id"}
+    assert search(answers, filter="duration:[900 TO 1000]") == {
+        "count": 0,
+        "next": None,
+        "previous": None,
+        "results": [],
+    }
+    for page, size in (("4", "150"), ("0", "15"), ("-1", "15"), ("1", "0"), ("1", "-3")):
+        assert answers.search(EVERYTHING | {"page": page, "page_size": size}, SITE).status == 404
+    assert answers.search({}, SITE).content["results"][0].keys() == {"id", "name", "tags", "username", "license"}
+
+
+@pytest.mark.parametrize(
+    "text", ["x", "duration", "duration:[1 to 2]", "duration:[a TO b]", "colour:red", "(", "created:[1]"]
+)
+def test_bad_filters_are_refused(text: str) -> None:
+    reply = make_answers(10, 1, 0.0, 0).search({"filter": text}, SITE)
+    assert reply.status == 400
+    assert reply.content["detail"].startswith("Search server error: ")
+
+
+def test_shares_are_the_stated_ones() -> None:
+    corpus, numbers = Corpus(50_000, 1), np.arange(50_000)
+    for found, shares in (
+        (corpus.licences(numbers), {name: share for name, (_, share) in LICENCES.items()}),
+        (corpus.preferences(numbers), PREFERENCES),
+    ):
+        for name, share in shares.items():
+            assert (found == name).mean() == pytest.approx(share, abs=0.01)
+    seconds = corpus.seconds(numbers)
+    assert ((seconds >= 3) & (seconds <= 120)).mean() == pytest.approx(0.82, abs=0.01)
+    assert (seconds == 8).mean() == pytest.approx(0.55, abs=0.01)
+
+
+def test_sounds_come_and_go() -> None:
+    answers = make_answers(300, 5, 0.0, 3)
+    counts = [search(answers)["count"] for _ in range(4)]
+    assert counts[-1] == 297
+    assert len(answers._hidden) == 3
+
+
+def test_nulls_for_good_are_null_every_time() -> None:
+    answers = make_answers(2000, 5, 0.01, 0)
+    sounds = every(answers)
+    assert len(sounds) == 2000
+    nulls = {place for place, sound in enumerate(sounds) if sound is None}
+    assert nulls == {number for number in range(2000) if answers.is_null(number)}
+    assert 5 < len(nulls) < 40
+
+
+@pytest.mark.parametrize("suffix", ["mp3", "ogg", "wav"])
+def test_audio_is_real_and_as_long_as_told(suffix: str) -> None:
+    answers = make_answers(400, 2, 0.0, 0)
+    seconds = answers.corpus.seconds(np.arange(400))
+    for number in (int(np.argmin(seconds)), int(np.argmin(abs(seconds - 20))), int(np.flatnonzero(seconds == 8)[0])):
+        samples, rate = soundfile.read(io.BytesIO(answers.audio(number, suffix)))
+        assert rate == 44_100
+        assert abs(len(samples) / rate - seconds[number]) < 0.1
+        assert np.abs(samples).max() > 0.01
+        assert answers.audio(number, suffix) == answers.audio(number, suffix) or suffix == "ogg"  # serial numbers
+    broken = next(number for number in range(400) if answers.corpus.is_broken(number))
+    with pytest.raises(soundfile.LibsndfileError):
+        soundfile.read(io.BytesIO(answers.audio(broken, suffix)))
+
+
+def test_faults_come_at_their_rates_and_are_seeded() -> None:
+    faults, again = (Faults(dict.fromkeys(KINDS, 0.05), 3) for _ in range(2))
+    drawn = [faults.draw() for _ in range(20_000)]
+    assert drawn == [again.draw() for _ in range(20_000)]
+    for kind in KINDS:
+        assert drawn.count(kind) / 20_000 == pytest.approx(0.05, abs=0.005)
+    assert Faults({}, 1).draw() is None
+    body = json.dumps({"count": 1}).encode()
+    assert all(body.startswith(cut) and len(cut) < len(body) for cut in (faults.cut(body) for _ in range(100)))
+
+
+@pytest.mark.parametrize(
+    ("body", "told"),
+    [
+        (b'{"count": 1, "res', "not JSON"),
+        (b"null", "not an object"),
+        (b'{"results": []}', "no count"),
+        (b'{"count": true, "results": []}', "no count"),
+        (b'{"count": 1, "results": {}}', "no results"),
+        (b'{"count": 1, "results": [{"id": "1", "created": "2020-01-01", "duration": 1}]}', "a sound's id: "),
+        (b'{"count": 1, "results": [{"id": 1, "created": "soon", "duration": 1}]}', "a sound's created: "),
+        (b'{"count": 1, "results": [{"id": 1, "created": "2020-01-01", "duration": -1}]}', "a sound's duration: "),
+        (b'{"count": 1, "results": [7]}', "a sound's"),
+    ],
+)
+def test_what_is_no_page_is_told(body: bytes, told: str) -> None:
+    with pytest.raises(MalformedError, match=told):
+        parse_page(body)
+
+
+def test_text_that_utf8_cannot_hold_is_read() -> None:
+    name = rb'"name": "a\ud800b\ud83d\ude00"'
+    body = b'{"count": 1, "results": [{"id": 1, "created": "2020-01-01", "duration": 1, ' + name + b"}]}"
+    sound = parse_page(body).sounds[0]
+    assert sound is not None
+    assert sound.name == "a\ufffdb\U0001f600"
+
+
+def test_times_by_hand() -> None:
+    assert parse_time("1970-01-01T00:00:01.5") == 1500
+    assert parse_time("2014-04-16T20:07:11.145") == 1_397_678_831_145
+    assert parse_time("2014-04-16T22:07:11.145+02:00") == 1_397_678_831_145
+    assert parse_time("2005-01-01") == 1_104_537_600_000
+    assert format_time(1_397_678_831_145) == "2014-04-16T20:07:11.145Z"
+    assert format_time(-1) == "1969-12-31T23:59:59.999Z"
+
+
+# over HTTP
+
+
+def ask(settings: dict[str, str], path: str, **headers: str) -> tuple[int, bytes]:
+    request = urllib.request.Request(settings["FREESOUND_API"] + path, headers=headers)
+    try:
+        with urllib.request.urlopen(request, timeout=10) as response:
+            return response.status, response.read()
+    except urllib.error.HTTPError as error:
+        return error.code, error.read()
+
+
+def test_over_http() -> None:
+    with serving("--sounds", "300", "--per-minute", "8") as settings:
+        token = {"Authorization": f"Token {settings[KEY]}"}
+        bearer = {"Authorization": f"Bearer {settings['FREESOUND_ACCESS_TOKEN']}"}
+        status, body = ask(
+            settings, "/apiv2/search/?query=&page_size=150&sort=created_asc&fields=id,previews,duration", **token
+        )
+        assert status == 200
+        first = json.loads(body)["results"][0]
+        assert ask(settings, "/apiv2/search/text/?query=", **token)[0] == 200
+        assert ask(settings, "/apiv2/search/?filter=", **token)[0] == 400
+        assert ask(settings, f"/apiv2/search/?token={settings[KEY]}")[0] == 200
+        assert ask(settings, f"/apiv2/sounds/{first['id']}/", **token)[0] == 200
+        assert ask(settings, "/apiv2/sounds/999999999/", **token)[0] == 404
+        for headers in ({}, {"Authorization": "Token x"}, bearer):
+            assert ask(settings, "/apiv2/search/?query=", **headers)[0] == 401
+        preview = first["previews"]["preview-hq-mp3"].removeprefix(settings["FREESOUND_API"])
+        assert abs(soundfile.info(io.BytesIO(ask(settings, preview)[1])).duration - first["duration"]) < 0.1
+        assert ask(settings, "/data/previews/0/x.mp3")[0] == 404
+        original = ask(settings, f"/apiv2/sounds/{first['id']}/download/", **bearer)
+        assert original[0] == 200
+        assert len(original[1]) == 44 + 2 * round(44_100 * first["duration"])
+        assert ask(settings, f"/apiv2/sounds/{first['id']}/download/", **token)[0] == 401
+        assert ask(settings, "/apiv2/search/?query=", **token)[0] == 200
+        status, body = ask(settings, "/apiv2/search/?query=", **token)
+        assert (status, json.loads(body)["detail"].rpartition(" ")[2]) == (429, "(8/minute)")
+
+
+def test_refusals_of_the_door(capsys: pytest.CaptureFixture[str]) -> None:
+    for arguments, told in (
+        (["--sounds", "0"], "--sounds 0: use 1 to 760000"),
+        (["--sounds", "10", "--churn", "6"], "--churn 6: use 0 to half of the sounds"),
+        (["--fault", "flood=0.1"], "no fault 'flood'; there are 429, 500"),
+        (["--fault", "500"], "--fault 500: expects KIND=SHARE"),
+        (["--storm", "0.5"], "add up to 1 at most"),
+    ):
+        assert main(["sandbox", "--port", "0", *arguments]) == 1
+        assert told in capsys.readouterr().err
+    with pytest.raises(DataError, match="must be 0 or more"):
+        Faults({"500": -0.1}, 1)
+
+
+def test_commands_are_run_one_after_another_until_one_fails(tmp_path: Any, capfd: pytest.CaptureFixture[str]) -> None:
+    store = tmp_path / "a b.sqlite"
+    assert main(["sandbox", "--port", "0", "--sounds", "20", "--then", f"crawl '{store}'", f"status '{store}'"]) == 0
+    assert "20  sounds kept" in capfd.readouterr().out
+    assert main(["sandbox", "--port", "0", "--then", f"status '{tmp_path}/none'", f"crawl '{tmp_path}/new'"]) == 1
+    assert not (tmp_path / "new").exists()
