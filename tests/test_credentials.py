@@ -1,0 +1,177 @@
+"""The API key: where it comes from, where it goes, and that it is seen nowhere else."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sandboxes import SITE, Direct, LoopClock, direct_client, run_virtually, serving
+
+from data_tools.errors import DataError
+from data_tools.freesound.client import Client, LostError
+from data_tools.freesound.credentials import KEY, TOKEN, Secret, read_key, read_secret
+from data_tools.freesound.quota import Quota
+from data_tools.freesound.store import Store
+from data_tools.freesound.transport import Answer, BrokenError
+from data_tools.freesound.windows import Window
+from data_tools.sandbox.verb import make_answers
+
+MARK = "kEy-THAT-must-not-be-seen"
+
+
+def test_a_key_comes_from_a_private_file_or_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(KEY, raising=False)
+    with pytest.raises(DataError, match="no API key: set FREESOUND_API_KEY, or name a file of mode 600 by --key-file"):
+        read_key(None)
+    monkeypatch.setenv(KEY, f" {MARK}\n")
+    assert read_key(None).reveal() == MARK
+    file = tmp_path / "key"
+    with pytest.raises(DataError, match="key: no such file"):
+        read_key(file)
+    file.write_text("from-file\n")
+    for mode in (0o644, 0o640, 0o604, 0o601):
+        file.chmod(mode)
+        with pytest.raises(DataError, match="others may read it; run `chmod 600"):
+            read_key(file)
+    file.chmod(0o600)
+    assert read_key(file).reveal() == "from-file"
+    monkeypatch.delenv(TOKEN, raising=False)
+    assert read_secret(TOKEN, None) is None
+
+
+@pytest.mark.parametrize("value", [b"", b"two words", b"line\nbreak", b"\xff\xfe", "schlüssel".encode(), b"a\x00b"])
+def test_what_cannot_be_a_key_is_refused_without_being_told(tmp_path: Path, value: bytes) -> None:
+    file = tmp_path / "key"
+    file.write_bytes(value)
+    file.chmod(0o600)
+    with pytest.raises(DataError, match="holds no key") as refusal:
+        read_key(file)
+    assert not value or value.decode("utf-8", "replace") not in str(refusal.value)
+
+
+def test_a_secret_prints_as_dots() -> None:
+    secret = Secret(MARK)
+    for text in (repr(secret), str(secret), f"{secret}", f"{[secret]}"):
+        assert MARK not in text
+
+
+def echo(number: int, answer: Answer) -> Answer:
+    return Answer(401, f'{{"detail": "the token {MARK} is not known"}}'.encode(), 0)
+
+
+def test_an_error_that_quotes_the_key_is_told_without_it(tmp_path: Path) -> None:
+    store = Store(tmp_path / "store", create=True)
+
+    class Quoting(Direct):
+        async def get(self, url: str, headers: Any, into: Path | None = None) -> Answer:
+            assert headers["Authorization"] == f"Token {MARK}"
+            return echo(1, Answer(200, b"", 0))
+
+    async def work() -> None:
+        clock = LoopClock()
+        quota = Quota(store.database, 60, 2000, clock)
+        client = Client(SITE, Secret(MARK), quota, Quoting(make_answers(1, 1, 0.0, 0)), clock)
+        await client.search(Window(0, 1))
+
+    with pytest.raises(DataError, match=r"refuses the key \(the token \.\.\. is not known\)"):
+        run_virtually(work())
+    store.close()
+
+
+class Recording:
+    """A transport that follows a map of redirects and notes which hosts saw the key."""
+
+    def __init__(self, moved: dict[str, str]) -> None:
+        self.moved, self.seen = moved, list[tuple[str, bool]]()
+
+    async def get(self, url: str, headers: Any, into: Path | None = None) -> Answer:
+        self.seen.append((url, "Authorization" in headers))
+        if "broken" in url:
+            raise BrokenError("ConnectionResetError")
+        if url in self.moved:
+            return Answer(302, b"", 0, self.moved[url])
+        return Answer(200, b"", 7)
+
+
+def preview(tmp_path: Path, site: str, url: str, moved: dict[str, str]) -> tuple[int, list[tuple[str, bool]]]:
+    store = Store(tmp_path / "store", create=True)
+    transport = Recording(moved)
+
+    async def work() -> int:
+        clock = LoopClock()
+        client = Client(site, Secret(MARK), Quota(store.database, 60, 2000, clock), transport, clock)
+        return await client.preview(url, tmp_path / "part")
+
+    try:
+        return run_virtually(work())[0], transport.seen
+    finally:
+        store.close()
+
+
+def test_the_key_goes_to_the_apis_own_hosts_alone(tmp_path: Path) -> None:
+    site = "https://freesound.org"
+    for url, expected in (
+        ("https://freesound.org/data/1.mp3", True),
+        ("https://cdn.freesound.org/1.mp3", True),
+        ("http://cdn.freesound.org/1.mp3", False),
+        ("https://freesound.org.example.com/1.mp3", False),
+        ("https://evilfreesound.org/1.mp3", False),
+    ):
+        assert preview(tmp_path, site, url, {}) == (7, [(url, expected)])
+    assert preview(tmp_path, site, "/data/1.mp3", {})[1] == [("https://freesound.org/data/1.mp3", True)]
+    _, seen = preview(tmp_path, site, "/a", {f"{site}/a": "https://other.example/b", "https://other.example/b": "/c"})
+    assert seen == [(f"{site}/a", True), ("https://other.example/b", False), ("https://other.example/c", False)]
+
+
+def test_files_that_do_not_come_are_given_up(tmp_path: Path) -> None:
+    with pytest.raises(LostError, match=r"a broken one: ConnectionResetError, 6 times"):
+        preview(tmp_path, SITE, "/broken", {})
+    with pytest.raises(DataError, match="refuses the request: 302"):
+        preview(tmp_path, SITE, "/a", {f"{SITE}/a": "/a"})
+
+
+def test_the_key_is_in_no_url(tmp_path: Path) -> None:
+    store = Store(tmp_path / "store", create=True)
+    transport = Direct(make_answers(10, 1, 0.0, 0))
+
+    async def work() -> None:
+        await direct_client(store, transport).search(Window(0, 2**41), "duration:[1 TO 2]")
+
+    run_virtually(work())
+    store.close()
+    assert "sandbox-key" not in transport.urls[0]
+    assert "+duration%3A%5B1+TO+2%5D" in transport.urls[0]
+
+
+def test_the_key_is_seen_nowhere(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Not in files, output or process arguments, of crawls that succeed, are refused, and fail."""
+    out = b""
+    with serving("--sounds", "300", "--fault", "500=0.3", "--no-throttle") as settings:
+        file = tmp_path / "private" / "key"
+        file.parent.mkdir()
+        file.write_text(settings.pop(KEY))
+        file.chmod(0o600)
+        address = settings["FREESOUND_API"]
+        runs = [
+            (["--key-file", str(file), "--speed", "1000"], {}),
+            (["--speed", "1000"], {KEY: MARK}),
+            (["--site", address.replace(address[-5:], "9"), "--speed", "1e7", "--dry-run"], {KEY: MARK}),
+        ]
+        for number, (arguments, variables) in enumerate(runs):
+            command = [sys.executable, "-m", "data_tools", "crawl", str(tmp_path / f"store{number}"), *arguments]
+            environment = {name: value for name, value in os.environ.items() if name != KEY} | settings | variables
+            process = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+            while not (seen := Path(f"/proc/{process.pid}/cmdline").read_bytes()):
+                assert process.poll() is None
+            assert b"data_tools\0crawl" in seen
+            out += seen + process.communicate(timeout=120)[0]
+            assert process.returncode == (0 if number == 0 else 1), out.decode()
+        secret = file.read_text().encode()
+    file.unlink()
+    files = [path for path in tmp_path.rglob("*") if path.is_file()]
+    assert any(path.name == "store0" for path in files)
+    for text in (out, caplog.text.encode(), *(path.read_bytes() for path in files)):
+        assert secret not in text
+        assert MARK.encode() not in text
