@@ -36,9 +36,11 @@ def test_rooms_import_one_way(root: Path, room: str) -> None:
 
 @pytest.mark.parametrize("room", ["data_tools", "submission"])
 def test_torch_free_rooms_never_name_torch(root: Path, room: str) -> None:
+    """But for the classifier, which embeds sentences."""
     heavy = {"torch", "torchaudio", "transformers", "sentence_transformers"}
     for path in sources(root, room):
-        assert not imported(ast.parse(path.read_text())) & heavy, path
+        if path.parent != root / "data_tools" / "classify":
+            assert not imported(ast.parse(path.read_text())) & heavy, path
 
 
 @pytest.mark.parametrize("room", ROOMS)
@@ -93,7 +95,7 @@ def test_doors_open_without_torch(root: Path, arguments: list[str]) -> None:
         f"    runpy.run_module({arguments[0]!r}, run_name='__main__')\n"
         "except SystemExit as stop:\n"
         "    assert not stop.code, stop.code\n"
-        "assert 'torch' not in sys.modules and 'pandas' not in sys.modules\n"
+        "assert not {'torch', 'pandas', 'aiohttp', 'sklearn'} & set(sys.modules)\n"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=root)
     assert done.returncode == 0, done.stderr

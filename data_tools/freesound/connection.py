@@ -12,7 +12,6 @@ from data_tools.freesound.client import SITE, Client
 from data_tools.freesound.credentials import TOKEN, read_key, read_secret
 from data_tools.freesound.quota import Clock, Quota
 from data_tools.freesound.store import Store
-from data_tools.freesound.transport import Http
 
 ADDRESS = "FREESOUND_API"
 PER_MINUTE, PER_DAY = 60, 2000  # of a standard key
@@ -39,6 +38,8 @@ def add_connection(parser: argparse.ArgumentParser) -> None:
 @asynccontextmanager
 async def connect(arguments: argparse.Namespace, store: Store) -> AsyncIterator[Client]:
     """The client of these options. Raises DataError for options out of range and for a missing or open key."""
+    from data_tools.freesound.http import Http
+
     site = (arguments.site or os.environ.get(ADDRESS) or SITE).rstrip("/")
     _check(arguments, site)
     key = read_key(arguments.key_file)

@@ -1,15 +1,8 @@
-"""HTTP by aiohttp: one GET, its answer in memory or in a file; whatever goes wrong on the way is one exception."""
+"""The way to the API, as the client sees it: one GET, its answer in memory or in a file."""
 
-import ssl
 from collections.abc import Mapping
 from pathlib import Path
-from types import TracebackType
 from typing import NamedTuple, Protocol
-
-import aiohttp
-
-_CHUNK = 1 << 16
-_MOVED = (301, 302, 303, 307, 308)
 
 
 class Answer(NamedTuple):
@@ -34,36 +27,3 @@ class Transport(Protocol):
         Raises BrokenError.
         """
         ...
-
-
-class Http:
-    """Transport over the network. timeout: seconds without a byte before a request is given up."""
-
-    def __init__(self, timeout: float) -> None:
-        limits = aiohttp.ClientTimeout(total=None, sock_connect=timeout, sock_read=timeout)
-        agent = {"User-Agent": "lbar-kit"}
-        self._session = aiohttp.ClientSession(timeout=limits, headers=agent, trust_env=True)
-
-    async def __aenter__(self) -> "Http":
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self._session.close()
-
-    async def get(self, url: str, headers: Mapping[str, str], into: Path | None = None) -> Answer:
-        try:
-            async with self._session.get(url, headers=headers, allow_redirects=False) as response:
-                if into is None or response.status != 200:
-                    body = await response.read()
-                    moved = response.headers.get("Location") if response.status in _MOVED else None
-                    return Answer(response.status, body, len(body), moved)
-                length = 0
-                with open(into, "wb") as file:
-                    async for chunk in response.content.iter_chunked(_CHUNK):
-                        file.write(chunk)
-                        length += len(chunk)
-                return Answer(response.status, b"", length)
-        except (aiohttp.ClientError, TimeoutError, ssl.SSLError, ConnectionError) as error:
-            raise BrokenError(type(error).__name__) from None  # its own text may hold the request's headers
