@@ -84,9 +84,11 @@ def _missing_inputs(source: schema.Source) -> Iterator[str]:
     except SystemExit:
         yield f"  {MISTAKE} python -m data_tools does not take `{shlex.join(words)}`"
         arguments = {}
-    for key, value in arguments.items():
-        if key != "out" and isinstance(value, Path) and not value.exists():
-            yield f"  {value} MISSING; published at {source.published or 'a place the recipe does not name'}"
+    inputs = [value for key, value in arguments.items() if key != "out"]
+    paths = [path for value in inputs for path in (value if isinstance(value, list) else [value])]
+    if missing := [str(path) for path in paths if isinstance(path, Path) and not path.exists()]:
+        place = source.published or "a place the recipe does not name"
+        yield f"  {', '.join(missing)} MISSING; published at {place}"
     if not words and source.published:
         yield f"  published at {source.published}"
 

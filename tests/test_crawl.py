@@ -339,7 +339,7 @@ def run_and_kill(path: Path, settings: dict[str, str], rng: random.Random, argum
     command = [sys.executable, "-m", "data_tools", "crawl", str(path), *arguments]
     process = subprocess.Popen(command, env=os.environ | settings, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
     try:
-        _, errors = process.communicate(timeout=rng.uniform(0.8, 3.0))
+        _, errors = process.communicate(timeout=rng.uniform(0.7, 2.0))
     except subprocess.TimeoutExpired:
         process.send_signal(signal.SIGKILL)
         process.communicate()
@@ -379,7 +379,7 @@ def test_a_small_storm(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_a_storm_with_twenty_kills(tmp_path: Path) -> None:
-    assert storm(tmp_path / "store", 60_000, 20) == 20
+    assert storm(tmp_path / "store", 100_000, 20) == 20
 
 
 @pytest.mark.slow

@@ -2,7 +2,6 @@
 
 import argparse
 import asyncio
-import logging
 import os
 from pathlib import Path
 
@@ -21,7 +20,7 @@ from data_tools.freesound.store import Store
 ATTEMPTS = 3  # at a file that comes whole and cannot be used
 TOLERANCE = 0.5  # seconds by which a file may be longer or shorter than Freesound says: MP3 pads
 
-log = logging.getLogger(__name__)
+NONE = Path("none")  # said in place of an exclusion list
 
 
 async def fetch_all(client: Client, folder: Folder, sounds: list[Chosen], originals: bool, workers: int) -> None:
@@ -101,8 +100,9 @@ async def _run(arguments: argparse.Namespace, store: Store) -> int:
         tuple(arguments.licences),
         tuple(arguments.ai_preferences),
     )
-    selection = select(store, arguments.scores, wanted, read_exclusions(arguments.exclude))
-    del selection.chosen[arguments.limit :]
+    exclusions = read_exclusions([] if arguments.exclude == [NONE] else arguments.exclude)
+    selection = select(store, arguments.scores, wanted, exclusions)
+    selection.chosen = selection.chosen[: arguments.limit]
     _tell_selection(selection)
     if not selection.chosen:
         raise DataError(f"{arguments.scores}: no sound is left to fetch; lower --threshold or widen the other rules")
@@ -155,6 +155,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     if not 0 <= arguments.seconds[0] <= arguments.seconds[1]:
         raise DataError("--seconds: the first must be 0 or more, and not above the second")
+    if arguments.limit is not None and arguments.limit < 1:
+        raise DataError(f"--limit {arguments.limit}: use 1 or more")
     if not 4000 <= arguments.rate <= 192_000:
         raise DataError(f"--rate {arguments.rate}: use 4000 to 192000 Hz")
     store = Store(arguments.store)

@@ -19,6 +19,7 @@ DEFAULT_PAGE_SIZE = 15
 PREVIEW_RATE = 44_100
 _DEFAULT_FIELDS = "id,name,tags,username,license"
 _CLAUSE = re.compile(r'(\w+):(\[[^\]]*\]|"[^"]*"|\([^)]*\)|\S+)')
+_QUALITY: dict[str, Any] = {"mp3": {"bitrate_mode": "CONSTANT", "compression_level": 0.6}}  # 128 kbit/s
 _FORMATS = {"mp3": ("MP3", "MPEG_LAYER_III"), "ogg": ("OGG", "VORBIS"), "wav": ("WAV", "PCM_16")}
 
 
@@ -86,7 +87,7 @@ class Answers:
 
         kind, subtype = _FORMATS[suffix]
         with io.BytesIO() as file:
-            soundfile.write(file, samples, PREVIEW_RATE, format=kind, subtype=subtype)
+            soundfile.write(file, samples, PREVIEW_RATE, subtype, format=kind, **_QUALITY.get(suffix, {}))
             return file.getvalue()
 
     def is_null(self, number: int) -> bool:

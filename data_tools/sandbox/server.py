@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import os
 import re
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -24,7 +25,7 @@ class Sandbox:
 
     def __init__(self, answers: Answers, key: str, faults: Faults, throttle: Throttle) -> None:
         self.answers, self.key, self.faults, self.throttle = answers, key, faults, throttle
-        self._threads = ThreadPoolExecutor(1)  # audio is made beside the searches
+        self._threads = ThreadPoolExecutor(os.cpu_count())  # audio is made beside the searches
 
     def app(self) -> web.Application:
         @web.middleware

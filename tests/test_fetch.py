@@ -1,0 +1,354 @@
+"""Fetching: what is chosen, what is on disk after faults and kills, and what the folder says of itself."""
+
+import csv
+import hashlib
+import os
+import random
+import signal
+import sqlite3
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import numpy as np
+import pytest
+import soundfile
+from sandboxes import UNLIMITED, serving
+
+from data_tools.__main__ import main
+from data_tools.exclusion import read_exclusions
+from data_tools.freesound.selection import LICENCES, PREFERENCES, Wanted, select
+from data_tools.freesound.store import Store
+from data_tools.manifest import read_manifest
+from data_tools.sandbox.answers import Answers
+from data_tools.sandbox.texts import NAMES
+from data_tools.sandbox.verb import make_answers
+
+SOUNDS = 160
+FAST = [*UNLIMITED, "--speed", "1000000", "--timeout", "10"]
+
+
+def write_scores(path: Path, rows: list[tuple[object, ...]]) -> Path:
+    with path.open("w", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(["freesound_id", "score_natural", "score_balanced", "language", "text"])
+        writer.writerows(rows)
+    return path
+
+
+def write_list(path: Path, ids: list[object]) -> Path:
+    path.write_text("\n".join(["sound_id", *map(str, ids), "Not found"]) + "\n")
+    return path
+
+
+@pytest.fixture(scope="module")
+def answers() -> Answers:
+    return make_answers(SOUNDS, 1, 0.0, 0)
+
+
+@pytest.fixture(scope="module")
+def crawled(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A store of the sandbox's sounds."""
+    path = tmp_path_factory.mktemp("crawled") / "store.sqlite"
+    assert main(["sandbox", "--port", "0", "--sounds", str(SOUNDS), "--then", f"crawl {path}"]) == 0
+    return path
+
+
+@pytest.fixture
+def store(crawled: Path) -> Iterator[Store]:
+    opened = Store(crawled)
+    yield opened
+    opened.close()
+
+
+def everything(answers: Answers) -> list[tuple[object, ...]]:
+    """Scores that fall with the number, balanced ones that rise."""
+    size = answers.corpus.size
+    return [
+        (answers.corpus.id(number), 1 - number / size, number / size, "en", f"sound number {number}")
+        for number in range(size)
+    ]
+
+
+def test_each_rule_refuses_what_it_must(store: Store, answers: Answers, tmp_path: Path) -> None:
+    corpus, numbers = answers.corpus, np.arange(SOUNDS)
+    rows = everything(answers)
+    rows[0] = (*rows[0][:3], "de", "ein Text")
+    rows.append((10**8, 0.9, 0.9, "en", "unknown"))
+    seconds, licences = corpus.seconds(numbers), corpus.licences(numbers)
+    preferences = corpus.preferences(numbers)
+    english = numbers > 0
+    enough = (1 - numbers / SOUNDS) > 0.4
+    fit = (seconds >= 3) & (seconds <= 120)
+    free = np.isin(licences, ["Creative Commons 0", "Attribution"])
+    willing = preferences != "no-gen-ai"
+    expected = np.flatnonzero(english & enough & fit & free & willing)
+    excluded = [corpus.id(int(expected[3])), corpus.id(int(expected[9])), 5]
+    lists = read_exclusions([write_list(tmp_path / "never.csv", excluded)])
+    wanted = Wanted(0.4, licences=("cc0", "by"))
+    found = select(store, write_scores(tmp_path / "scores.csv", rows), wanted, lists)
+    kept = [corpus.id(int(number)) for number in expected if corpus.id(int(number)) not in excluded]
+    assert [sound.id for sound in found.chosen] == kept, "by falling score"
+    assert found.refused == {
+        "score of 0.4 or less": int((~enough).sum()),
+        "language other than en": 1,
+        "not in the store, or gone from Freesound": 1,
+        "shorter than 3 s or longer than 120 s": int((english & enough & ~fit).sum()),
+        "licence other than cc0, by": int((english & enough & fit & ~free).sum()),
+        "the uploader's AI preference": int((english & enough & fit & free & ~willing).sum()),
+        "on an exclusion list": 2,
+    }
+    assert {key: [Path(name).name for name in names] for key, names in found.excluded.items()} == {
+        str(excluded[0]): ["never.csv"],
+        str(excluded[1]): ["never.csv"],
+    }
+    balanced = select(store, tmp_path / "scores.csv", Wanted(0.9, "balanced"), lists)
+    assert all(sound.id > corpus.id(int(0.9 * SOUNDS)) for sound in balanced.chosen)
+    everyone = select(
+        store, tmp_path / "scores.csv", Wanted(0.4, preferences=PREFERENCES, licences=tuple(LICENCES)), lists
+    )
+    assert len(everyone.chosen) == (english & enough & fit).sum() - 2
+
+
+def test_a_score_at_the_threshold_is_not_above_it(store: Store, answers: Answers, tmp_path: Path) -> None:
+    number = int(np.flatnonzero(answers.corpus.seconds(np.arange(SOUNDS)) == 8)[0])
+    row = (answers.corpus.id(number), 0.2, 0.2000001, "en", "x")
+    lists = read_exclusions([write_list(tmp_path / "never.csv", [1])])
+    scores = write_scores(tmp_path / "scores.csv", [row])
+    assert not select(store, scores, Wanted(0.2, preferences=PREFERENCES), lists).chosen
+    assert select(store, scores, Wanted(0.2, "balanced", preferences=PREFERENCES), lists).chosen
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("", "not a table of scores"),
+        ("freesound_id,score_natural,language,text\n", "no sound is left to fetch"),
+        ("freesound_id,score,language,text\n1,0.5,en,a\n", "not a table of scores"),
+        ("freesound_id,score_natural,language,text\n1,0.5,en,a\n1,0.6,en,a\n", "row 2: the id '1' comes twice"),
+        ("freesound_id,score_natural,language,text\n../x,0.5,en,a\n", "row 1: the id '../x' is not a Freesound id"),
+        (
+            "freesound_id,score_natural,language,text\n7,high,en,a\n",
+            "row 1: the id '7' has no score_natural from 0 to 1",
+        ),
+        (
+            "freesound_id,score_natural,language,text\n7,nan,en,a\n",
+            "row 1: the id '7' has no score_natural from 0 to 1",
+        ),
+        ('freesound_id,score_natural,language,text\n7,"0.5,en,a\n', "not a table of scores"),
+    ],
+)
+def test_tables_of_scores_that_are_none(
+    crawled: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], text: str, told: str
+) -> None:
+    (tmp_path / "scores.csv").write_text(text)
+    never = write_list(tmp_path / "never.csv", [1])
+    arguments = ["--scores", tmp_path / "scores.csv", "--exclude", never, "--out", tmp_path / "out"]
+    assert main(["fetch", str(crawled), *map(str, arguments)]) == 1
+    errors = capsys.readouterr().err
+    assert told in errors
+    assert len(errors.splitlines()) == 1
+    assert not (tmp_path / "out").exists()
+
+
+def test_no_sound_is_fetched_without_a_list_of_exclusions(crawled: Path, tmp_path: Path) -> None:
+    arguments = ["--scores", str(tmp_path / "scores.csv"), "--out", str(tmp_path / "out")]
+    assert main(["fetch", str(crawled), *arguments]) == 2
+
+
+def command(crawled: Path, out: Path, *arguments: str) -> list[str]:
+    """Fetching by the tables beside the folder."""
+    tables = ["--scores", str(out.parent / "scores.csv"), "--exclude", str(out.parent / "never.csv")]
+    return [sys.executable, "-m", "data_tools", "fetch", str(crawled), *tables, "--out", str(out), *arguments]
+
+
+def fetch(crawled: Path, out: Path, settings: dict[str, str], *arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        command(crawled, out, *arguments), env=os.environ | settings, capture_output=True, text=True, timeout=300
+    )
+
+
+def copy(store: Path, to: Path) -> None:
+    with closing(sqlite3.connect(store)) as source, closing(sqlite3.connect(to)) as target:
+        source.backup(target)
+
+
+def expected_numbers(answers: Answers, excluded: list[int]) -> tuple[list[int], list[int]]:
+    """Of everything over 0.2: those to be had, and those that are broken for good."""
+    corpus, numbers = answers.corpus, np.arange(answers.corpus.size)
+    fit = (corpus.seconds(numbers) >= 3) & (corpus.seconds(numbers) <= 120) & (1 - numbers / corpus.size > 0.2)
+    fit &= corpus.preferences(numbers) != "no-gen-ai"
+    chosen = [int(number) for number in np.flatnonzero(fit) if corpus.id(int(number)) not in excluded]
+    broken = [number for number in chosen if corpus.is_broken(number)]
+    return [number for number in chosen if number not in broken], broken
+
+
+def assert_folder(out: Path, answers: Answers, excluded: list[int], rate: int) -> None:
+    """Everything that must be there is there, whole, and told of; nothing else is."""
+    corpus = answers.corpus
+    numbers, broken = expected_numbers(answers, excluded)
+    names = {f"{corpus.id(number)}.flac" for number in numbers}
+    told = {"manifest.jsonl", "ATTRIBUTION.csv", "licences.csv", "lost.csv"}
+    found = {path.name for path in out.iterdir() if not path.name.startswith("fetched.sqlite")}
+    assert found == names | told
+    clips = {clip.file_name: clip for clip in read_manifest(out / "manifest.jsonl")}
+    with (out / "ATTRIBUTION.csv").open(newline="", encoding="utf-8") as file:
+        attribution = {row["file_name"]: row for row in csv.DictReader(file)}
+    assert clips.keys() == attribution.keys() == names
+    for number in numbers:
+        sound, name = corpus.sound(number, ""), f"{corpus.id(number)}.flac"
+        samples, found_rate = soundfile.read(out / name)
+        assert found_rate == rate
+        assert samples.ndim == 1
+        assert abs(len(samples) / rate - sound["duration"]) < 0.1
+        clip, row = clips[name], attribution[name]
+        assert clip.captions == [f"sound number {number}"]
+        assert (clip.freesound_id, clip.split, clip.source) == (str(sound["id"]), "train", "freesound")
+        assert clip.seconds == len(samples) / rate
+        assert (row["title"], row["uploader"], row["licence"]) == (sound["name"], sound["username"], sound["license"])
+        assert (clip.licence, clip.uploader) == (sound["license"], sound["username"])
+        assert row["page"] == f"https://freesound.org/people/{sound['username']}/sounds/{sound['id']}/"
+        assert row["sha256"] == hashlib.sha256((out / name).read_bytes()).hexdigest()
+    with (out / "lost.csv").open(newline="") as file:
+        lost = {int(row["freesound_id"]): row["why"] for row in csv.DictReader(file)}
+    assert lost.keys() == {corpus.id(number) for number in broken}
+    assert all("cannot be decoded" in why for why in lost.values())
+    with (out / "licences.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert sum(int(row["files"]) for row in rows) == len(numbers)
+    hours = sum(clip.seconds or 0 for clip in clips.values()) / 3600
+    assert sum(float(row["hours"]) for row in rows) == pytest.approx(hours, abs=0.002)
+
+
+def test_the_right_sounds_are_on_disk(crawled: Path, answers: Answers, tmp_path: Path) -> None:
+    """Through faults; with titles that would be dangerous names; a second run fetches nothing."""
+    out = tmp_path / "out"
+    write_scores(tmp_path / "scores.csv", everything(answers))
+    excluded = [answers.corpus.id(number) for number in expected_numbers(answers, [])[0][5:50:20]]
+    write_list(tmp_path / "never.csv", list(excluded))
+    with serving("--sounds", str(SOUNDS), "--fault", "reset=0.07", "--fault", "truncate=0.07") as settings:
+        first = fetch(crawled, out, settings, *FAST, "--rate", "16000")
+        assert first.returncode == 0, first.stderr
+        assert_folder(out, answers, excluded, 16_000)
+        before = {path: path.stat().st_mtime_ns for path in out.glob("*.flac")}
+        assert fetch(crawled, out, settings, *FAST, "--rate", "16000").returncode == 0
+        assert {path: path.stat().st_mtime_ns for path in out.glob("*.flac")} == before
+        deleted = next(iter(before))
+        deleted.unlink()
+        other = fetch(crawled, out, settings, *FAST, "--rate", "8000")
+        assert "was begun with rate 16000, not 8000" in other.stderr
+        assert fetch(crawled, out, settings, *FAST, "--rate", "16000").returncode == 0
+        assert deleted.exists()
+    assert "3  not fetched: on an exclusion list" in first.stdout
+    assert {path.name for path in tmp_path.iterdir()} == {"scores.csv", "never.csv", "out"}, "nothing left the folder"
+
+
+def test_titles_and_uploaders_lead_nowhere(crawled: Path, answers: Answers, tmp_path: Path) -> None:
+    """Names such as ../../x, CON, 300 characters, control characters: in the tables alone, as they are."""
+    home = tmp_path / "a" / "b"
+    home.mkdir(parents=True)
+    write_scores(home / "scores.csv", everything(answers))
+    write_list(home / "never.csv", [1])
+    store = home / "copy.sqlite"
+    copy(crawled, store)
+    with closing(sqlite3.connect(store)) as database, database:
+        rows = database.execute("SELECT id FROM sounds WHERE duration = 8 ORDER BY id").fetchall()
+        for (sound_id,), name in zip(rows, NAMES * 20, strict=False):
+            database.execute("UPDATE sounds SET name = ?, username = ? WHERE id = ?", (name, name, sound_id))
+    with serving("--sounds", str(SOUNDS)) as settings:
+        done = fetch(store, home / "out", settings, *FAST, "--limit", "20", "--seconds", "8", "8", "--rate", "8000")
+    assert done.returncode == 0, done.stderr
+    files = {str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*") if path.is_file()}
+    audio = {name for name in files if name.startswith("a/b/out/") and name.endswith(".flac")}
+    assert len(audio) == 20
+    assert all(name.removeprefix("a/b/out/").removesuffix(".flac").isdigit() for name in audio)
+    tables = {"manifest.jsonl", "ATTRIBUTION.csv", "licences.csv", "lost.csv"}
+    assert {name for name in files - audio if "sqlite" not in name} == {
+        *("a/b/scores.csv", "a/b/never.csv"),
+        *(f"a/b/out/{name}" for name in tables),
+    }
+    with (home / "out" / "ATTRIBUTION.csv").open(newline="", encoding="utf-8") as file:
+        told = list(csv.DictReader(file))
+    assert {row["title"] for row in told} == set(NAMES)
+    assert all("/../" not in row["page"] for row in told)
+    assert {clip.uploader for clip in read_manifest(home / "out" / "manifest.jsonl")} == set(NAMES)
+
+
+def test_originals_need_a_token_and_count_as_requests(crawled: Path, answers: Answers, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    write_scores(tmp_path / "scores.csv", everything(answers))
+    write_list(tmp_path / "never.csv", [1])
+    store = tmp_path / "copy.sqlite"
+    copy(crawled, store)
+    with serving("--sounds", str(SOUNDS), "--fault", "truncate=0.2") as settings:
+        token = settings.pop("FREESOUND_ACCESS_TOKEN")
+        limits = [*UNLIMITED, "--limit", "12", "--originals"]
+        process = fetch(store, out, settings, *limits)
+        assert "originals need an access token of OAuth2: set FREESOUND_ACCESS_TOKEN" in process.stderr
+        settings["FREESOUND_ACCESS_TOKEN"] = "wrong"
+        process = fetch(store, out, settings, *limits)
+        assert "refuses the key" in process.stderr
+        settings["FREESOUND_ACCESS_TOKEN"] = token
+        with closing(sqlite3.connect(store)) as database:
+            before = database.execute("SELECT COUNT(*) FROM requests").fetchone()[0]
+        process = fetch(store, out, settings, *limits)
+        assert process.returncode == 0, process.stderr
+    clips = read_manifest(out / "manifest.jsonl")
+    assert len(clips) == 12
+    with closing(sqlite3.connect(store)) as database:
+        (after,) = database.execute("SELECT COUNT(*) FROM requests").fetchone()
+    assert after - before >= 12
+    for clip in clips:
+        number = answers.corpus.number(int(clip.freesound_id or 0))
+        assert number is not None
+        original = answers._samples(number)
+        samples, rate = soundfile.read(clip.path)
+        assert rate == 44_100
+        assert np.abs(samples - original).max() < 2e-4, "16 bit twice"
+
+
+def interrupted(crawled: Path, out: Path, settings: dict[str, str], kills: int) -> int:
+    """Fetch with so many kills at random moments; returns how many there were."""
+    rng = random.Random(2)
+    killed = 0
+    while True:
+        process = subprocess.Popen(
+            command(crawled, out, *FAST, "--rate", "16000"),
+            env=os.environ | settings,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+        )
+        try:
+            _, errors = process.communicate(timeout=rng.uniform(1.5, 6) if killed < kills else 600)
+            assert process.returncode == 0, errors
+            return killed
+        except subprocess.TimeoutExpired:
+            process.send_signal(signal.SIGKILL)
+            process.communicate()
+            killed += 1
+            for path in out.glob("*.flac"):
+                soundfile.read(path)  # what is visible is whole
+
+
+@pytest.mark.slow
+def test_a_thousand_sounds_with_faults_and_kills(tmp_path: Path) -> None:
+    size = 1600
+    answers = make_answers(size, 1, 0.0, 0)
+    write_scores(tmp_path / "scores.csv", everything(answers))
+    excluded = [answers.corpus.id(number) for number in range(0, size, 40)]
+    write_list(tmp_path / "never.csv", list(excluded))
+    faults = [f"--fault={kind}=0.02" for kind in ("500", "reset", "timeout", "truncate", "429")]
+    with serving("--sounds", str(size), "--no-throttle") as settings:
+        subprocess.run(
+            [sys.executable, "-m", "data_tools", "crawl", str(tmp_path / "store"), *UNLIMITED],
+            env=os.environ | settings,
+            check=True,
+        )
+    assert 950 < len(expected_numbers(answers, excluded)[0]) < 1100
+    with serving("--sounds", str(size), "--no-throttle", *faults) as settings:
+        assert interrupted(tmp_path / "store", tmp_path / "out", settings, 5) == 5
+    for path in tmp_path.glob("store*"):
+        path.unlink()
+    assert_folder(tmp_path / "out", answers, excluded, 16_000)
