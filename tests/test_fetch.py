@@ -334,7 +334,7 @@ def interrupted(crawled: Path, out: Path, settings: dict[str, str], kills: int) 
 
 @pytest.mark.slow
 def test_a_thousand_sounds_with_faults_and_kills(tmp_path: Path) -> None:
-    size = 1600
+    size = 1760
     answers = make_answers(size, 1, 0.0, 0)
     write_scores(tmp_path / "scores.csv", everything(answers))
     excluded = [answers.corpus.id(number) for number in range(0, size, 40)]

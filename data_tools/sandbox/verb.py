@@ -8,6 +8,7 @@ import random
 import shlex
 import signal
 import sys
+from pathlib import Path
 
 from data_tools.errors import DataError
 from data_tools.freesound.connection import ADDRESS, PER_DAY, PER_MINUTE
@@ -78,6 +79,8 @@ def _rates(arguments: argparse.Namespace) -> dict[str, float]:
 
 async def _run_all(commands: list[str], settings: dict[str, str]) -> int:
     """Verbs of this room one after another, against the sandbox; the first status that is not 0, or 0."""
+    home = str(Path(__file__).parents[2])  # the package may be found by the working folder alone
+    settings = settings | {"PYTHONPATH": os.pathsep.join(filter(None, [home, os.environ.get("PYTHONPATH")]))}
     for command in commands:
         log.info("data_tools %s", command)
         argv = [sys.executable, "-m", "data_tools", *shlex.split(command)]
