@@ -1,0 +1,1 @@
+"""Which descriptions read like captions: clean, embed, classify, report."""

@@ -1,0 +1,94 @@
+"""The classifier of "Take it easy" (DCASE 2022, section 2): a network on sentence embeddings, trained and applied.
+
+From the paper: three fully connected layers of 256 with ReLU, one sigmoid output, 1 for a caption and 0 for a
+description. Ours, where the paper is silent: AdamW, learning rate, batch and epochs.
+"""
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+
+import numpy as np
+import torch
+from torch import nn
+
+# N texts, D embedding
+
+WIDTH = 256
+LAYERS = 3
+LEARNING_RATE = 1e-3
+WEIGHT_DECAY = 1e-2
+BATCH = 512
+_ROWS_AT_ONCE = 8192  # scored together: bounds the memory
+
+
+def make_network(dim: int, seed: int) -> nn.Sequential:
+    """(N, D) -> (N, 1): the logit, which `score` puts through the sigmoid. It draws on the seed alone.
+
+    Weights and biases begin as torch's linear layers do, uniform within 1 / sqrt(inputs).
+    """
+    generator = torch.Generator().manual_seed(seed)
+    widths = [dim, *[WIDTH] * LAYERS, 1]
+    layers: list[nn.Module] = []
+    for before, after in zip(widths, widths[1:], strict=False):
+        linear = nn.utils.skip_init(nn.Linear, before, after)
+        for parameter in linear.parameters():
+            nn.init.uniform_(parameter, -(before**-0.5), before**-0.5, generator=generator)
+        layers += [linear, nn.ReLU()]
+    return nn.Sequential(*layers[:-1])
+
+
+def train(
+    vectors: np.ndarray, rows: np.ndarray, labels: np.ndarray, weights: np.ndarray, epochs: int, seed: int
+) -> nn.Module:
+    """A network trained by weighted binary cross entropy for a fixed number of epochs, on the CPU.
+
+    vectors: (rows, D) float16 or float32, mapped or not. rows, labels, weights: (N,) of what is learnt.
+    seed: of the first weights and of the order of the texts.
+    """
+    rng = np.random.default_rng(seed)
+    network = make_network(vectors.shape[1], seed)
+    optimiser = torch.optim.AdamW(network.parameters(), LEARNING_RATE, weight_decay=WEIGHT_DECAY)
+    for _ in range(epochs):
+        order = rng.permutation(len(rows))
+        for start in range(0, len(order), BATCH):
+            part = order[start : start + BATCH]
+            loss = nn.functional.binary_cross_entropy_with_logits(
+                network(_loaded(vectors, rows[part]))[:, 0],
+                torch.from_numpy(labels[part].astype(np.float32)),
+                torch.from_numpy(weights[part]),
+            )
+            optimiser.zero_grad()
+            loss.backward()
+            optimiser.step()
+    return network.eval()
+
+
+def score(network: nn.Module, vectors: np.ndarray, rows: np.ndarray) -> np.ndarray:
+    """(N,) float32 in [0, 1]: the sigmoid output for each row; chunks are read in the order of the file."""
+    order = np.argsort(rows, kind="stable")
+    found = np.empty(len(rows), np.float32)
+    with torch.inference_mode():
+        for start in range(0, len(order), _ROWS_AT_ONCE):
+            part = order[start : start + _ROWS_AT_ONCE]
+            found[part] = torch.sigmoid(network(_loaded(vectors, rows[part]))[:, 0]).numpy()
+    return found
+
+
+def _loaded(vectors: np.ndarray, rows: np.ndarray) -> torch.Tensor:
+    return torch.from_numpy(vectors[rows].astype(np.float32))
+
+
+@contextmanager
+def thread_a_network() -> Iterator[ThreadPoolExecutor]:
+    """A pool with a thread a core, each for a whole network.
+
+    Layers this small gain little from several threads, and lose much where other work takes one of the cores away.
+    """
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        with ThreadPoolExecutor(before) as pool:
+            yield pool
+    finally:
+        torch.set_num_threads(before)

@@ -1,0 +1,197 @@
+"""Cleaning of descriptions: a closed list of rules, each with a name by which its uses are counted."""
+
+import html
+import re
+from collections.abc import Callable
+from typing import NamedTuple
+
+from data_tools.classify.language import language_of
+from data_tools.manifest import MAX_WORDS
+
+EMPTY = "empty"  # stands behind the rules of a text of which no letter is left
+
+
+def _words(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
+
+# Words between what a sentence tells of the sound and its boilerplate: "birds, [this recording is] free to use".
+_LEAD = """a all also always an and any are as automatically available be because been best but by can completely do
+    don't download feel for free freely from get given have here however i if in is it it's its just like may must my
+    need no not of off only or originally our please released shared should so still taken that the them then these they
+    this those to under use used want was were which with would you your audio clip clips effect effects file files loop
+    loops recording recordings sample samples sound sounds track tracks"""
+
+# What a licence or a wish for credit says; none of it occurs where a sound is told.
+_LICENCE = r"""creative[ -]commons | public[ ]domains? | all[ ]rights[ ]reserved | copyright(?:ed|s)?\b | ©
+| attribution[ -](?:required|needed|licen[cs]e|non-?commercial|share|not|is|[34]\.0)
+| (?:no|without|require[sd]?|needs?)[ ]attribution
+| licen[cs]ed[ ](?:under|as)\b | under[ ](?:\S+[ ]){0,4}licen[cs]e\b(?![ ]plate) | licen[cs]e[ ]*:
+| free[ ](?:to[ ](?:use|download|share|remix)|of[ ](?:charge|copyright|rights)
+    |for[ ](?:any|personal|private|commercial|non-?commercial|use\b|all[ ](?:to|uses|kinds|your)))
+| use[ ](?:it|them|this|these|as|how|however|whatever|what|freely|wherever)\b[^.!?\n]{0,200}?
+    you(?:['’]d)?[ ](?:like|want|wish)
+| (?:personal|private|non-?commercial|commercial)[ ](?:non-?commercial[ ])?(?:use|uses|purposes?|projects?)\b
+| (?:credit|attribute|cite|site)[ ](?:me|us|back|goes|(?:is[ ])?(?:not[ ])?(?:required|needed|appreciated))\b
+| (?:credit|attribute|cite|site)[ ]the[ ](?:author|artist|creator)
+| (?:give|giving|needs?|require[sd]?|no)[ ](?:\w+[ ]){0,2}credits?\b(?![ ]cards?)
+| please[ ](?:credit|attribute|cite)"""
+
+# What is said to other users.
+_ASIDE = r"""(?<=[.!?][ ])(?:enjoy|thanks(?:[ ]to)?)(?:[ ]\w+)?(?=[.!]|$)
+| (?:big|many|special|huge)[ ]thanks\b | requested[ ]by\b | a[ ]request[ ](?:from|by)\b
+| let[ ]me[ ]know\b | feel[ ]free[ ]to\b | leave[ ]a[ ](?:comment|rating) | comments?[ ](?:are[ ])?welcome
+| please[ ](?:rate|comment|vote|visit|let[ ]me|check[ ](?:out|my)) | check[ ]out[ ](?:my|our)\b
+| hope[ ](?:you|this|it|that|someone)\b[^.!?\n]{0,200}?(?:like|enjoy|use\w*|help\w*)\b
+| (?:contact|e-?mail)[ ]me\b | (?:follow[ ]me|find[ ]me)[ ](?:on|at)\b | (?:subscribe|donate)[ ]to\b
+| (?:my|our)[ ](?:web ?site|web ?page|home ?page|youtube[ ]channel|patreon|soundcloud|bandcamp|blog)\b
+| (?:my|our)[ ]other[ ](?:sounds|samples|packs?|uploads)\b
+| if[ ]you[ ](?:use|download|like|need)[ ](?:this|it|these|them|my|any|more)\b"""
+
+# A sentence of none but technical and leading words, at least one of them in _MADE, tells how the file came about.
+_MADE = _words(
+    """recorded edited normalized normalised mastered remastered processed unprocessed denoised resampled equalized
+    equalised converted exported khz kbps"""
+)
+_TECHNICAL = _MADE | _words(
+    f"""{_LEAD} ableton adobe akg aiff and at audacity audition binaural bit bits bitrate channel compressed cubase dat
+    device digital edirol equipment external flac handheld handy hz internal iphone live logic m-audio made marantz mic
+    microphone microphones mics minidisc mono mp3 neumann ogg olympus on onboard pc pcm preamp pro quality rate raw
+    reaper recorder rode røde roland samsung sampled sampling sennheiser shure smartphone software sony stereo studio
+    tascam tools using via wav without xy zoom"""
+)
+_MODEL = re.compile(
+    r"\d+(?:\.\d+)*(?:k?hz|k|-?bits?|kbps|db)?|h[1-8]\w{0,4}|dr-?\d+\w*|pcm-?\w+|mk[he]-?\d+|sm-?5[78]|nt-?\d\w?|ntg-?\d"
+    r"|r-?0[59]|ls-?\d+|m10|d50|d100|c-?414|mixpre-?\w+"
+)
+
+_INLINE_TAGS = "a b code del em font i img pre q s small span strong sub sup td u"
+_BREAK_TAGS = "blockquote br div h1 h2 h3 h4 h5 h6 hr li ol p table tr ul"
+_LINK = r"(?:https?://|ftp://|www\.)\S*[\w/]|(?<![\w-])[\w-]{1,63}(?:\.[\w-]{1,63}){0,4}\.(?:com|org|net|co\.uk)\b(?:/\S*[\w/])?"
+
+
+def _one_of(words: str) -> str:
+    return "|".join(map(re.escape, words.split()))
+
+
+def _boilerplate(core: str) -> re.Pattern[str]:
+    """The core, and on to the end of its sentence or bracket; a full stop within a link ends nothing."""
+    return re.compile(rf"(?<!\w)(?:{core})(?:[^.!?\n)\]]|[.!?](?=\S))*[.!?]*", re.IGNORECASE | re.VERBOSE)
+
+
+# Repetitions are bounded, so that no text, however odd, takes a time that grows with its length squared.
+_ENTITIES = re.compile(r"&(?:#\d{1,7}|#[xX][0-9a-fA-F]{1,6}|[A-Za-z][A-Za-z0-9]{1,31});")
+_BREAKS = re.compile(rf"<\s*/?\s*(?:{_one_of(_BREAK_TAGS)})\b[^<>]*>", re.IGNORECASE)
+_INLINES = re.compile(rf"<\s*/?\s*(?:{_one_of(_INLINE_TAGS)})(?:\s[^<>]*)?/?>", re.IGNORECASE)
+_LEADS = re.compile(rf"(?:(?<![\w'])(?:{_one_of(_LEAD)})(?![\w'-])|[ \t,;:-])+\Z", re.IGNORECASE)
+_LICENCES, _ASIDES = _boilerplate(_LICENCE), _boilerplate(_ASIDE)
+_LICENCE_NAMES = re.compile(
+    r"\b(?:(?:royalty|copyright)[ -]free|CC[ -]?(?:0|zero|BY(?:-(?:NC|SA|ND))*)(?:[ ][1-4]\.0)?"
+    r"|(?<!the )public[ -]domain(?=\s(?!(?:so|and|but|as|audio|sounds?)\b)\w))\b",
+    re.IGNORECASE,
+)
+_ADDRESSES = re.compile(r"(?:mailto:)?(?<![\w.+-])[\w.+-]{1,64}@[\w-]{1,63}(?:\.[\w-]{1,63})+", re.IGNORECASE)
+_LINKS = re.compile(
+    rf"[\s,;:]{{0,3}}(?:\b(?:from|at|on|via|by|see|visit|here)\b[:\s]{{0,3}}){{0,3}}[(<\[]?(?:{_LINK})[)>\]]?",
+    re.IGNORECASE,
+)
+_SENTENCE_END = re.compile(r"((?<=[.!?])\s+|\n+)")
+_BRACKETS = re.compile(r"\s*(?:\(([^()]*)\)|\[([^\[\]]*)\])")
+_TOKEN = re.compile(r"[^\W_](?:[\w'’.-]*\w)?")
+_EXTENSION = re.compile(r"(?<=[\w)\]#])(?:\s?\.(?:wave?|aiff?|mp3|flac|og[ga]|m4a|wma|aac)\b)+(?!\.\w)", re.IGNORECASE)
+_UNDERSCORES = re.compile(r"(?<=[^\W_])_+(?=[^\W_])")
+_INVISIBLE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u00ad\u200b\ufeff]")
+
+
+def _entities(text: str) -> str:
+    """Decoded until none is left (some texts were escaped twice); only whole ones, so that "R&notes" stays."""
+    while (decoded := _ENTITIES.sub(lambda found: html.unescape(found[0]), text)) != text:
+        text = decoded
+    return text
+
+
+def _markup(text: str) -> str:
+    return _INLINES.sub("", _BREAKS.sub("\n", text))
+
+
+def _licence(text: str) -> str:
+    return _without(_LICENCES, _LICENCE_NAMES.sub("", text))
+
+
+def _without(boilerplate: re.Pattern[str], text: str) -> str:
+    """The text without its boilerplate and what leads to it; a sentence of which something is left keeps its end."""
+    while found := boilerplate.search(text):
+        before, end = _LEADS.sub("", text[: found.start()]), found[0][-1]
+        kept_end = end if end in ".!?" and before and before[-1] not in ".!?\n([" else ""
+        text = before + kept_end + text[found.end() :]
+    return text
+
+
+def _equipment(text: str) -> str:
+    text = _BRACKETS.sub(lambda found: "" if _only_technical(found[1] or found[2] or "") else found[0], text)
+    return "".join(part for part in _SENTENCE_END.split(text) if not _only_technical(part))
+
+
+def _only_technical(text: str) -> bool:
+    tokens = [token.lower() for token in _TOKEN.findall(text)]
+    return any(token in _MADE or token.endswith(("khz", "kbps")) for token in tokens) and all(
+        token in _TECHNICAL or _MODEL.fullmatch(token) for token in tokens
+    )
+
+
+def _file_name(text: str) -> str:
+    return _UNDERSCORES.sub(" ", _EXTENSION.sub("", text))
+
+
+def _spaces(text: str) -> str:
+    text = re.sub(r"[(\[<]\s*[)\]>]", " ", _INVISIBLE.sub(" ", text))
+    text = re.sub(r"\s+(?=[,.;:!?](?:\s|$))", "", " ".join(text.split()))
+    return re.sub(r"^[,.;:]+\s+|^-\s+|[\s,;:]+-?$|\s-+$", "", text).strip()
+
+
+def _shortened(text: str) -> str:
+    if len(words := text.split()) <= MAX_WORDS:
+        return text
+    start = " ".join(words[:MAX_WORDS])
+    ends = [found.end() for found in re.finditer(r"[.!?](?=\s)", start)]
+    return start[: ends[-1]] if ends else start
+
+
+# In this order; licence and asides go first while links still show where a sentence does not end.
+RULES: dict[str, Callable[[str], str]] = {
+    "entities": _entities,  # &amp; and the like, decoded
+    "markup": _markup,  # HTML tags, known by name: out, those that begin a line as a line end
+    "licence": _licence,  # licences and wishes for credit: with their leading words to the end of the sentence
+    "asides": lambda text: _without(_ASIDES, text),  # words to other users: in the same way
+    "addresses": lambda text: _ADDRESSES.sub("", text),  # e-mail
+    "links": lambda text: _LINKS.sub("", text),  # with "from", "at", "see" before them
+    "equipment": _equipment,  # sentences and brackets of technical words alone: "Recorded with a Zoom H4n, 96 kHz."
+    "file_name": _file_name,  # the extension of a sound file, and "_" between words, which becomes a space
+    "spaces": _spaces,  # white space and control characters, empty brackets, separators left at an end
+    "shortened": _shortened,  # to the whole sentences within MAX_WORDS words, which a manifest's captions may have
+}
+
+
+class Cleaned(NamedTuple):
+    """text: "" when no letter was left. rules: names of those that changed it, then EMPTY. language: language_of it."""
+
+    text: str
+    rules: tuple[str, ...]
+    language: str
+
+
+def clean(text: str) -> Cleaned:
+    """A description as a caption could stand in a manifest, and what was done to it.
+
+    Only the RULES change anything, and no rule rewords: it takes away, decodes, or puts a space. Text in other
+    languages is named and left as it is.
+    """
+    rules = []
+    for name, rule in RULES.items():
+        changed = rule(text)
+        if changed != text:
+            rules.append(name)
+            text = changed
+    if not any(character.isalpha() for character in text):
+        return Cleaned("", (*rules, EMPTY), language_of(""))
+    return Cleaned(text, tuple(rules), language_of(text))

@@ -1,0 +1,124 @@
+"""Cross-fitting: which texts share a fold, what each fold's network learns from, and the scores it gives to its own.
+
+No text is scored by a network that learnt it, or an equal text, or another text of its uploader or clip.
+"""
+
+from dataclasses import dataclass
+from itertools import product
+from typing import Literal, get_args
+
+import numpy as np
+
+from data_tools.errors import DataError
+
+# N texts (a description or caption each), D embedding
+
+Weighting = Literal["natural", "balanced"]
+WEIGHTINGS: tuple[Weighting, ...] = get_args(Weighting)
+
+
+@dataclass(frozen=True)
+class Texts:
+    """What is learnt from and scored; the same text may stand in several places.
+
+    labels: (N,) bool, True for a caption. rows: (N,) of the text's embedding: equal for equal texts.
+    groups: (N,) int, equal for those that must share a fold: an uploader's descriptions, a clip's captions. A group
+    has one label.
+    """
+
+    labels: np.ndarray
+    rows: np.ndarray
+    groups: np.ndarray
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+
+@dataclass(frozen=True)
+class Fitting:
+    folds: int = 5
+    epochs: int = 5
+    seed: int = 0
+
+
+@dataclass(frozen=True)
+class CrossFit:
+    """scores: (N,) float64 in [0, 1] by weighting, rounded to 6 decimals. folds: (N,), by which fold's network.
+
+    left_out: how many texts of other folds each fold's networks did without, because this fold holds an equal text.
+    """
+
+    scores: dict[Weighting, np.ndarray]
+    folds: np.ndarray
+    left_out: list[int]
+
+
+def cross_fit(vectors: np.ndarray, texts: Texts, fitting: Fitting) -> CrossFit:
+    """Train a network a fold and weighting, and score every text by its own fold's. Shows a bar on a terminal.
+
+    vectors: (rows, D), mapped or not. Raises DataError for fewer groups of a class than folds, and when a fold leaves
+    nothing of a class to learn from.
+    """
+    from tqdm import tqdm
+
+    from data_tools.classify.classifier import score, thread_a_network, train
+
+    folds = assign_folds(texts, fitting)
+    chosen = [training_texts(texts, folds, fold) for fold in range(fitting.folds)]
+    scores = {weighting: np.empty(len(texts)) for weighting in WEIGHTINGS}
+
+    def fit(network: tuple[Weighting, int]) -> None:
+        weighting, fold = network
+        learnt, own = chosen[fold], np.flatnonzero(folds == fold)
+        labels = texts.labels[learnt]
+        weights = class_weights(labels, weighting)
+        trained = train(vectors, texts.rows[learnt], labels, weights, fitting.epochs, fitting.seed)
+        scores[weighting][own] = score(trained, vectors, texts.rows[own])
+
+    networks = list(product(WEIGHTINGS, range(fitting.folds)))
+    with thread_a_network() as pool:
+        for _ in tqdm(pool.map(fit, networks), "training", len(networks), unit="network", disable=None):
+            pass
+    left_out = [int((folds != fold).sum()) - len(learnt) for fold, learnt in enumerate(chosen)]
+    return CrossFit({name: values.round(6) for name, values in scores.items()}, folds, left_out)
+
+
+def assign_folds(texts: Texts, fitting: Fitting) -> np.ndarray:
+    """(N,) the fold of each text: of each class, the groups are dealt to the folds at random, as many to each."""
+    from sklearn.model_selection import GroupKFold
+
+    folds = np.empty(len(texts), np.int64)
+    for label, name in ((True, "captions"), (False, "descriptions")):
+        own = np.flatnonzero(texts.labels == label)
+        count = len(np.unique(texts.groups[own]))
+        if count < fitting.folds:
+            origin = "clips" if label else "uploaders or distinct texts"
+            raise DataError(
+                f"the {name} are of {count} {origin}, fewer than {fitting.folds} folds; give more, or fewer --folds"
+            )
+        dealing = GroupKFold(fitting.folds, shuffle=True, random_state=fitting.seed)
+        for fold, (_, held) in enumerate(dealing.split(own, groups=texts.groups[own])):
+            folds[own[held]] = fold
+    return folds
+
+
+def training_texts(texts: Texts, folds: np.ndarray, fold: int) -> np.ndarray:
+    """Numbers of the texts that a fold's networks learn from: of the other folds, less those equal to one of its own.
+
+    Leaving texts out, rather than joining the groups that share a text, keeps the folds even: among real uploaders,
+    short texts such as "rain" would tie most groups into one.
+    """
+    held = np.zeros(texts.rows.max() + 1, bool)
+    held[texts.rows[folds == fold]] = True
+    chosen = np.flatnonzero((folds != fold) & ~held[texts.rows])
+    if len(np.unique(texts.labels[chosen])) < 2:
+        raise DataError("too few different texts: a fold leaves no caption or no description to learn from; give more")
+    return chosen
+
+
+def class_weights(labels: np.ndarray, weighting: Weighting) -> np.ndarray:
+    """(N,) float32 with mean 1: all 1 (natural), or such that both classes have the same sum (balanced)."""
+    if weighting == "natural":
+        return np.ones(len(labels), np.float32)
+    captions = labels.mean()
+    return np.where(labels, 0.5 / captions, 0.5 / (1 - captions)).astype(np.float32)

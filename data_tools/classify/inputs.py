@@ -1,0 +1,99 @@
+"""What is classified: descriptions from the crawl's store or a CSV file, captions from CSV files or manifests."""
+
+import sqlite3
+from collections.abc import Iterator, Sequence
+from contextlib import closing
+from pathlib import Path
+from typing import NamedTuple
+from urllib.parse import quote
+
+from data_tools.errors import DataError
+from data_tools.files import caption_columns, read_table
+from data_tools.manifest import TEST_SPLITS, check_caption, iter_manifest
+
+
+class Description(NamedTuple):
+    """uploader: None when not known."""
+
+    id: str
+    text: str
+    uploader: str | None
+
+
+class Caption(NamedTuple):
+    """clip: the same for all captions of a clip."""
+
+    clip: str
+    text: str
+
+
+def read_descriptions(path: Path) -> Iterator[Description]:
+    """Every sound of a crawl's store (SQLite, table `sounds`), by rising id, one at a time; a missing text is "".
+
+    The store is opened read-only, and is never in memory. Raises DataError for a file that is no such store.
+    """
+    if not path.is_file():
+        raise DataError(f"{path}: no such file")
+    try:
+        with closing(sqlite3.connect(f"file:{quote(str(path.absolute()))}?mode=ro", uri=True)) as store:
+            for id, text, uploader in store.execute("SELECT id, description, username FROM sounds ORDER BY id"):
+                yield Description(str(id), text or "", uploader or None)
+    except sqlite3.Error as error:
+        raise DataError(f"{path}: not a store of Freesound sounds ({error}); give one, or a .csv file") from None
+
+
+def read_description_table(path: Path, text_column: str, id_column: str | None) -> Iterator[Description]:
+    """Rows of a CSV file, which is read whole; the uploader is its column `username`, where it has one.
+
+    id_column: None = the column `id`, or without one the rows' numbers from 1.
+    Raises DataError for a column that is not there, and an id that is empty or comes twice.
+    """
+    rows = read_table(path, [text_column, *([id_column] if id_column else [])])
+    id_column = id_column or ("id" if "id" in rows[0][1] else None)
+    seen: dict[str, int] = {}
+    for number, (line, row) in enumerate(rows, 1):
+        name = row[id_column].strip() if id_column else str(number)
+        if not name:
+            raise DataError(f"{path}, line {line}: the {id_column} is empty; fill it in or remove the row")
+        if name in seen:
+            raise DataError(f"{path}, line {line}: the {id_column} {name!r} is already on line {seen[name]}")
+        seen[name] = line
+        yield Description(name, row[text_column], row.get("username") or None)
+
+
+def open_descriptions(path: Path, text_column: str, id_column: str | None) -> Iterator[Description]:
+    """A table where the name ends in .csv, else a store."""
+    if path.suffix.lower() == ".csv":
+        return read_description_table(path, text_column, id_column)
+    return read_descriptions(path)
+
+
+def read_captions(paths: Sequence[Path]) -> tuple[list[Caption], int]:
+    """Captions of Clotho-like CSV files and manifests (.jsonl), and how many of a manifest's test splits were left out.
+
+    What chooses training data must not have learnt from test captions; a CSV file does not tell its split.
+    Raises DataError for a bad file or caption, and when no caption is left.
+    """
+    captions: list[Caption] = []
+    left_out = 0
+    for path in paths:
+        if path.suffix == ".jsonl":
+            for _, clip in iter_manifest(path):
+                if clip.split in TEST_SPLITS:
+                    left_out += len(clip.captions)
+                else:
+                    captions += [Caption(clip.id, text) for text in clip.captions]
+        else:
+            captions += _read_caption_table(path)
+    if not captions:
+        raise DataError(f"{', '.join(map(str, paths))}: no captions outside test splits to learn from")
+    return captions, left_out
+
+
+def _read_caption_table(path: Path) -> Iterator[Caption]:
+    rows = read_table(path, ["file_name", "caption_1"])
+    columns = caption_columns(path, rows[0][1])
+    for line, row in rows:
+        for column in columns:
+            check_caption(row[column], f"{path}, line {line}, {column}")
+            yield Caption(f"{path}/{row['file_name']}", row[column])

@@ -1,0 +1,126 @@
+"""What the scores say: figures for report.json, examples to read, and the lines that the verb prints."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from data_tools.classify.crossfit import WEIGHTINGS, CrossFit, Weighting, class_weights
+
+# N texts, of which the first ones are descriptions
+
+THRESHOLDS = [round(0.05 * n, 2) for n in range(1, 20)]
+EXAMPLES = 10
+_BINS = 10  # of the reliability table
+
+
+def figures_of(labels: np.ndarray, scores: np.ndarray, folds: np.ndarray, weights: np.ndarray) -> dict[str, Any]:
+    """How well scores tell captions (labels True) from descriptions, and how well they are calibrated.
+
+    roc_auc and average_precision: rank measures as counted, in [0, 1]; roc_auc_by_fold within each fold.
+    brier: weighted mean of (score - label)^2; reliability: by tenths of the score, (its weighted mean, the weighted
+    share of captions, how many texts). weights: (N,) those that the training had, so that each weighting is judged
+    by its own balance of classes.
+    """
+    from sklearn.metrics import average_precision_score, brier_score_loss, roc_auc_score
+
+    return {
+        "roc_auc": float(roc_auc_score(labels, scores)),
+        "roc_auc_by_fold": [
+            float(roc_auc_score(labels[folds == fold], scores[folds == fold])) for fold in np.unique(folds)
+        ],
+        "average_precision": float(average_precision_score(labels, scores)),
+        "brier": float(brier_score_loss(labels, scores, sample_weight=weights)),
+        "reliability": reliability(labels, scores, weights),
+        "kept": {f"{threshold:.2f}": kept(scores[~labels], threshold) for threshold in THRESHOLDS},
+    }
+
+
+def kept(scores: np.ndarray, threshold: float) -> int:
+    """How many scores are above the threshold; one that equals it is not."""
+    return int((scores > threshold).sum())
+
+
+def reliability(labels: np.ndarray, scores: np.ndarray, weights: np.ndarray) -> list[dict[str, float]]:
+    """For each tenth of [0, 1] that has scores: their weighted mean, the weighted share of captions, their number."""
+    bins = np.minimum((scores * _BINS).astype(int), _BINS - 1)
+    total, of_scores, of_captions = (
+        np.bincount(bins, weights * values, _BINS) for values in (np.ones(len(scores)), scores, labels)
+    )
+    return [
+        {"score": of_scores[n] / total[n], "captions": of_captions[n] / total[n], "texts": int((bins == n).sum())}
+        for n in range(_BINS)
+        if total[n]
+    ]
+
+
+def weighting_figures(labels: np.ndarray, fit: CrossFit, threshold: float) -> dict[str, dict[str, Any]]:
+    """figures_of both weightings, and how many descriptions are kept at the threshold."""
+    found: dict[str, dict[str, Any]] = {}
+    for weighting in WEIGHTINGS:
+        scores = fit.scores[weighting]
+        found[weighting] = figures_of(labels, scores, fit.folds, class_weights(labels, weighting))
+        found[weighting]["kept_at_threshold"] = kept(scores[~labels], threshold)
+    return found
+
+
+def examples(
+    scores: dict[Weighting, np.ndarray],
+    descriptions: Sequence[str],
+    captions: Sequence[str],
+    threshold: float,
+    seed: int,
+) -> str:
+    """Texts to judge by eye, each once, for both weightings: best, drawn from the kept, around the threshold, worst.
+
+    scores: (N,) by weighting, of the descriptions and behind them the captions.
+    """
+    lines: list[str] = []
+    for weighting, values in scores.items():
+        own, others = values[: len(descriptions)], values[len(descriptions) :]
+        above, below = np.flatnonzero(own > threshold), np.flatnonzero(own <= threshold)
+        drawn = np.random.default_rng(seed).permutation(above)
+        parts = {
+            "descriptions with the highest scores": (np.argsort(-own, kind="stable"), own, descriptions),
+            f"descriptions above {threshold:g}, drawn at random": (drawn, own, descriptions),
+            f"descriptions just above {threshold:g}": (above[np.argsort(own[above], kind="stable")], own, descriptions),
+            f"descriptions just below {threshold:g}": (
+                below[np.argsort(-own[below], kind="stable")],
+                own,
+                descriptions,
+            ),
+            "captions with the lowest scores": (np.argsort(others, kind="stable"), others, captions),
+        }
+        for title, (order, of, texts) in parts.items():
+            lines += [f"{weighting}: {title}", *_listed(order, of, texts), ""]
+    return "\n".join(lines)
+
+
+def _listed(order: np.ndarray, scores: np.ndarray, texts: Sequence[str]) -> list[str]:
+    first: dict[str, float] = {}
+    for number in order:
+        first.setdefault(texts[number], scores[number])
+        if len(first) == EXAMPLES:
+            break
+    return [f"  {value:.3f}  {text}" for text, value in first.items()]
+
+
+def summary(report: dict[str, Any]) -> list[str]:
+    """The lines for the terminal."""
+    described, captioned = report["descriptions"], report["captions"]
+    other = sum(count for language, count in report["languages"].items() if language != "en")
+    model = report["model"]
+    lines = [
+        f"descriptions: {described['read']}, of them {described['scored']} scored, {described['empty']} left empty by "
+        f"cleaning, {other} not English",
+        f"captions: {captioned['scored']} of {captioned['clips']} clips",
+        f"embeddings: {model['name']}, {model['dim']} dimensions; {model['computed']} texts computed now, "
+        f"{model['distinct_texts'] - model['computed']} were there already",
+    ]
+    threshold = report["settings"]["threshold"]
+    for weighting, found in report["weightings"].items():
+        lines.append(
+            f"{weighting + ':':10}ROC AUC {found['roc_auc']:.4f}, average precision {found['average_precision']:.4f}, "
+            f"Brier {found['brier']:.4f}; {found['kept_at_threshold']} descriptions above {threshold:g}"
+        )
+    return lines

@@ -1,0 +1,184 @@
+"""The verb `classify`: descriptions and captions in, a folder of scores, figures and examples out."""
+
+import argparse
+import csv
+import json
+import time
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from data_tools.classify.clean import RULES, Cleaned, clean
+from data_tools.classify.crossfit import CrossFit, Fitting, Texts, cross_fit
+from data_tools.classify.embed import (
+    DEFAULT_MODEL,
+    PACKAGED_MODEL,
+    Encoder,
+    SentenceEncoder,
+    open_embeddings,
+)
+from data_tools.classify.figures import FIGURES, draw
+from data_tools.classify.inputs import Caption, Description, open_descriptions, read_captions
+from data_tools.classify.report import examples, summary, weighting_figures
+from data_tools.errors import DataError
+from data_tools.files import replacing, write_text
+
+COLUMNS = ("freesound_id", "score_natural", "score_balanced", "language", "text", "rules")
+
+
+class Described(NamedTuple):
+    id: str
+    uploader: str | None
+    cleaned: Cleaned
+
+
+def classify(
+    descriptions: Iterable[Description],
+    captions: Sequence[Caption],
+    encoder: Encoder,
+    out: Path,
+    fitting: Fitting,
+    threshold: float = 0.2,
+) -> dict[str, Any]:
+    """Clean, embed, cross-fit, and write the folder; returns what report.json holds.
+
+    scores.csv has a row a description, in the order given: freesound_id, score_natural, score_balanced (6 decimals, in
+    [0, 1]), language, text (cleaned), rules (joined by ";"). A description that cleaning left without a letter is
+    neither learnt from nor scored: its text is empty, its scores are 0, and it is in no figure but the count of empty.
+    threshold: for the counts, examples and figures alone; "kept" means a score above it.
+    Raises DataError for no descriptions, for none with a word, and what the steps raise.
+    """
+    seconds: dict[str, float] = {}
+    with _timed(seconds, "cleaning"):
+        described = [Described(item.id, item.uploader, clean(item.text)) for item in _shown(descriptions)]
+        captioned = [(item.clip, clean(item.text)) for item in captions]
+    scored = [item for item in described if item.cleaned.text]
+    learnt = [(clip, cleaned.text) for clip, cleaned in captioned if cleaned.text]
+    if not scored:
+        raise DataError("no description has a word in it; nothing can be classified")
+
+    words = [*(item.cleaned.text for item in scored), *(text for _, text in learnt)]
+    with _timed(seconds, "embedding"):
+        embeddings = open_embeddings(out / "embeddings", encoder)
+        computed = embeddings.add(words, encoder)
+    with _timed(seconds, "training and scoring"):
+        texts = _texts(scored, learnt, embeddings.rows(words))
+        fit = cross_fit(embeddings.vectors(), texts, fitting)
+    _write_scores(out / "scores.csv", described, fit)
+
+    report: dict[str, Any] = {
+        "descriptions": {
+            "read": len(described),
+            "empty": len(described) - len(scored),
+            "scored": len(scored),
+            "uploaders": len({item.uploader for item in described if item.uploader}),
+        },
+        "captions": {"read": len(captions), "scored": len(learnt), "clips": len({clip for clip, _ in captioned})},
+        "rules": {
+            "descriptions": _rule_counts(item.cleaned for item in described),
+            "captions": _rule_counts(cleaned for _, cleaned in captioned),
+        },
+        "languages": dict(Counter(item.cleaned.language for item in described).most_common()),
+        "model": {
+            "name": encoder.name,
+            "fingerprint": encoder.fingerprint,
+            "dim": encoder.dim,
+            "distinct_texts": len(set(words)),
+            "computed": computed,
+        },
+        "settings": {**asdict(fitting), "threshold": threshold},
+        "left_out_of_training": fit.left_out,
+        "weightings": weighting_figures(texts.labels, fit, threshold),
+        "seconds": seconds,
+    }
+    write_text(
+        out / "examples.txt", examples(fit.scores, words[: len(scored)], words[len(scored) :], threshold, fitting.seed)
+    )
+    with _timed(seconds, "figures"):
+        draw(out, texts.labels, fit.scores, report["weightings"], threshold)
+    write_text(out / "report.json", json.dumps(report, indent=1, ensure_ascii=False) + "\n")
+    return report
+
+
+def _texts(scored: Sequence[Described], learnt: Sequence[tuple[str, str]], rows: np.ndarray) -> Texts:
+    """Groups: a known uploader's descriptions, the equal texts of unknown ones, a clip's captions."""
+    keys = [("by", item.uploader) if item.uploader else ("text", item.cleaned.text) for item in scored]
+    keys += [("clip", clip) for clip, _ in learnt]
+    numbers: dict[tuple[str, str], int] = {}
+    groups = np.fromiter((numbers.setdefault(key, len(numbers)) for key in keys), np.int64, len(keys))
+    return Texts(np.arange(len(keys)) >= len(scored), rows, groups)
+
+
+def _write_scores(path: Path, described: Sequence[Described], fit: CrossFit) -> None:
+    found = zip(fit.scores["natural"], fit.scores["balanced"], strict=True)
+    with replacing(path) as temporary, temporary.open("w", encoding="utf-8", newline="") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(COLUMNS)
+        for id, _, (text, rules, language) in described:
+            natural, balanced = next(found) if text else (0.0, 0.0)
+            writer.writerow([id, f"{natural:.6f}", f"{balanced:.6f}", language, text, ";".join(rules)])
+
+
+def _rule_counts(cleaned: Iterable[Cleaned]) -> dict[str, int]:
+    counts = Counter(name for item in cleaned for name in item.rules)
+    return {name: counts[name] for name in (*RULES, "empty")}
+
+
+def _shown(descriptions: Iterable[Description]) -> Iterator[Description]:
+    from tqdm import tqdm
+
+    yield from tqdm(descriptions, desc="cleaning", unit="description", disable=None)
+
+
+@contextmanager
+def _timed(seconds: dict[str, float], name: str) -> Iterator[None]:
+    began = time.perf_counter()
+    yield
+    seconds[name] = round(time.perf_counter() - began, 1)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("descriptions", type=Path, help="the crawl's store, or a .csv file")
+    parser.add_argument(
+        "--captions", type=Path, nargs="+", required=True, help="Clotho's captions (.csv) or manifests (.jsonl)"
+    )
+    parser.add_argument("--out", type=Path, required=True, help="the folder to write; embeddings in it are used again")
+    parser.add_argument(
+        "--model",
+        default=DEFAULT_MODEL,
+        help=f"a sentence-transformers model: hub name, folder, or {PACKAGED_MODEL} for the package of that name "
+        f"(default: {DEFAULT_MODEL})",
+    )
+    parser.add_argument("--threshold", type=float, default=0.2, help="above it is kept, in the report (default: 0.2)")
+    parser.add_argument("--folds", type=int, default=Fitting.folds, help=f"2 or more (default: {Fitting.folds})")
+    parser.add_argument("--epochs", type=int, default=Fitting.epochs, help=f"of training (default: {Fitting.epochs})")
+    parser.add_argument("--seed", type=int, default=0, help="of folds and networks (default: 0)")
+    parser.add_argument("--text-column", default="description", help="of a .csv file (default: description)")
+    parser.add_argument("--id-column", help="of a .csv file (default: id; without one, rows are numbered)")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    fitting = _fitting(arguments)
+    captions, left_out = read_captions(arguments.captions)
+    descriptions = open_descriptions(arguments.descriptions, arguments.text_column, arguments.id_column)
+    encoder = SentenceEncoder(arguments.model)
+    report = classify(descriptions, captions, encoder, arguments.out, fitting, arguments.threshold)
+    print(*summary(report), sep="\n")
+    if left_out:
+        print(f"{left_out} captions of test splits were left out")
+    print(f"wrote {arguments.out}: scores.csv, report.json, examples.txt, {', '.join(FIGURES)}")
+    return 0
+
+
+def _fitting(arguments: argparse.Namespace) -> Fitting:
+    if not 0 < arguments.threshold < 1:
+        raise DataError(f"--threshold {arguments.threshold:g}: use a value between 0 and 1")
+    for name, least in (("folds", 2), ("epochs", 1), ("seed", 0)):
+        if getattr(arguments, name) < least:
+            raise DataError(f"--{name} {getattr(arguments, name)}: use {least} or more")
+    return Fitting(arguments.folds, arguments.epochs, arguments.seed)

@@ -1,0 +1,123 @@
+"""Lists of Freesound ids that training data must not hold: whatever form they are published in, one answer per id."""
+
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType
+
+from data_tools.errors import DataError
+from data_tools.files import read_table, read_text
+from data_tools.manifest import iter_manifest
+
+NOT_FOUND = "Not found"  # stands in the published lists for recordings that were never found again on Freesound
+
+
+@dataclass(frozen=True)
+class Listed:
+    """What one list says. ids: distinct ids; not_found: entries that name none (`Not found`, a clip without an id)."""
+
+    name: str
+    ids: int
+    not_found: int
+
+
+@dataclass(frozen=True)
+class Exclusions:
+    """Which lists forbid which Freesound id.
+
+    sources: a Listed for every list, in order. by_id: names of the lists, by id; its length is the size of the union.
+    """
+
+    sources: tuple[Listed, ...]
+    by_id: Mapping[str, tuple[str, ...]]
+
+    def lists(self, freesound_id: str) -> tuple[str, ...]:
+        """Names of the lists that forbid the id, () for none. The id is compared as a number: "007" is 7."""
+        return self.by_id.get(plain_id(freesound_id), ())
+
+
+def plain_id(freesound_id: str) -> str:
+    """The id as lists are compared by: digits without leading zeros or blanks around them; other text as it is.
+
+    >>> plain_id("007"), plain_id("Not found")
+    ('7', 'Not found')
+    """
+    text = freesound_id.strip()
+    return str(int(text)) if _is_number(text) else freesound_id
+
+
+def read_exclusions(paths: Iterable[Path | str]) -> Exclusions:
+    """All lists as one. What each is, its content tells:
+
+    * the challenge's CSV with the column `sound_id` (dcase2025_task6_excluded_freesound_ids.csv);
+    * Clotho's metadata CSV as published (`file_name`, `sound_id`; UTF-8 or ISO-8859-1);
+    * aac-datasets' CSV `index,id`;
+    * WavCaps' JSON object of lists, of which `FreeSound` counts;
+    * a manifest (.jsonl): the Freesound ids of its clips.
+
+    Ids stay text from file to answer, so that `Not found` cannot turn a column into floating-point numbers; it and
+    clips without an id are counted and forbid nothing. A list is named by its file name, or by its path where two
+    lists have the same file name.
+    Raises DataError for a file that is none of these, an id that is neither digits nor `Not found`, and a list
+    without a single id.
+    """
+    lists = [Path(path) for path in dict.fromkeys(map(str, paths))]
+    names = [path.name for path in lists]
+    sources = []
+    by_id: dict[str, tuple[str, ...]] = {}
+    for path in lists:
+        name = path.name if names.count(path.name) == 1 else str(path)
+        entries = [_checked(path, where, entry) for where, entry in _entries(path)]
+        ids = dict.fromkeys(entry for entry in entries if entry is not None)
+        if not ids:
+            raise DataError(f"{path}: no Freesound id in this list; name a list that has some")
+        for number in ids:
+            by_id[number] = (*by_id.get(number, ()), name)
+        sources.append(Listed(name, len(ids), entries.count(None)))
+    return Exclusions(tuple(sources), MappingProxyType(by_id))
+
+
+def _entries(path: Path) -> Iterator[tuple[str, str]]:
+    """(place in the file, entry) for every entry of one list."""
+    if path.suffix == ".jsonl":
+        for line, clip in iter_manifest(path):
+            yield f"line {line}", clip.freesound_id or NOT_FOUND
+    elif read_text(path, fallback_encoding="iso-8859-1").lstrip().startswith(("{", "[")):
+        yield from _wavcaps(path)
+    else:
+        rows = read_table(path, [], fallback_encoding="iso-8859-1")
+        column = next((name for name in ("sound_id", "id") if name in rows[0][1]), None)
+        if column is None:
+            raise DataError(
+                f"{path}, line 1: not a list of Freesound ids: expects a CSV file with the column sound_id or id, "
+                f"WavCaps' JSON, or a manifest (.jsonl); the first line has {', '.join(rows[0][1])}"
+            )
+        for line, row in rows:
+            yield f"line {line}", row[column]
+
+
+def _wavcaps(path: Path) -> Iterator[tuple[str, str]]:
+    try:
+        content = json.loads(read_text(path))
+    except json.JSONDecodeError as error:
+        raise DataError(f"{path}, line {error.lineno}: not JSON ({error.msg}); fetch the list again") from None
+    ids = content.get("FreeSound") if isinstance(content, dict) else None
+    if not isinstance(ids, list):
+        raise DataError(f"{path}: not a list of Freesound ids: the JSON has no object with the list FreeSound")
+    for number, entry in enumerate(ids, 1):
+        yield f"FreeSound entry {number}", entry if isinstance(entry, str) else json.dumps(entry)
+
+
+def _checked(path: Path, where: str, entry: str) -> str | None:
+    """The plain id; None for an entry that names no recording."""
+    text = entry.strip()
+    if text == NOT_FOUND:
+        return None
+    if not _is_number(text):
+        raise DataError(f"{path}, {where}: the id {entry[:40]!r} is neither digits nor {NOT_FOUND!r}; correct the list")
+    return plain_id(text)
+
+
+def _is_number(text: str) -> bool:
+    return text.isascii() and text.isdigit()
