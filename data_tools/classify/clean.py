@@ -19,8 +19,8 @@ def _words(text: str) -> frozenset[str]:
 _LEAD = """a all also always an and any are as automatically available be because been best but by can completely do
     don't download feel for free freely from get given have here however i if in is it it's its just like may must my
     need no not of off only or originally our please released shared should so still taken that the them then these they
-    this those to under use used want was were which with would you your audio clip clips effect effects file files loop
-    loops recording recordings sample samples sound sounds track tracks"""
+    this those to under use used want was were which with work would you your audio clip clips effect effects file files
+    loop loops recording recordings sample samples sound sounds track tracks"""
 
 # What a licence or a wish for credit says; none of it occurs where a sound is told.
 _LICENCE = r"""creative[ -]commons | public[ ]domains? | all[ ]rights[ ]reserved | copyright(?:ed|s)?\b | ©
@@ -90,7 +90,10 @@ _LICENCE_NAMES = re.compile(
     r"|(?<!the )public[ -]domain(?=\s(?!(?:so|and|but|as|audio|sounds?)\b)\w))\b",
     re.IGNORECASE,
 )
-_ADDRESSES = re.compile(r"(?:mailto:)?(?<![\w.+-])[\w.+-]{1,64}@[\w-]{1,63}(?:\.[\w-]{1,63})+", re.IGNORECASE)
+_ADDRESSES = re.compile(
+    r"(?:\b(?:contact|e-?mail)[:\s]{1,3})?(?:mailto:)?(?<![\w.+-])[\w.+-]{1,64}@[\w-]{1,63}(?:\.[\w-]{1,63})+",
+    re.IGNORECASE,
+)
 _LINKS = re.compile(
     rf"[\s,;:]{{0,3}}(?:\b(?:from|at|on|via|by|see|visit|here)\b[:\s]{{0,3}}){{0,3}}[(<\[]?(?:{_LINK})[)>\]]?",
     re.IGNORECASE,
