@@ -92,12 +92,12 @@ def test_the_quota_is_kept_and_costs_no_more_time_than_it_must(tmp_path: Path) -
     """The sandbox's own throttle refuses nothing, with answers that take their time."""
     rng = random.Random(3)
     transport = Direct(
-        make_answers(30_000, 7, 0.0, 0), Throttle(20, 90, LoopClock()), latency=lambda: rng.choice((0.05, 0.2, 1.0))
+        make_answers(12_000, 7, 0.0, 0), Throttle(9, 36, LoopClock()), latency=lambda: rng.choice((0.05, 0.2, 1.0))
     )
-    seconds = read_all(tmp_path / "store", transport, per_minute=20, per_day=90)
+    seconds = read_all(tmp_path / "store", transport, per_minute=9, per_day=36)
     assert transport.refused == 0
-    assert len(stored(tmp_path / "store")) == 30_000
-    assert seconds <= 1.02 * least_seconds(len(transport.urls), 20, 90)
+    assert len(stored(tmp_path / "store")) == 12_000
+    assert seconds <= 1.02 * least_seconds(len(transport.urls), 9, 36)
 
 
 def test_both_kinds_of_throttling_are_waited_for(tmp_path: Path) -> None:
@@ -224,16 +224,16 @@ def test_sounds_that_come_and_go_while_it_is_read(tmp_path: Path) -> None:
 
 
 def test_an_update_reads_only_what_changed(tmp_path: Path) -> None:
-    answers = make_answers(6000, 9, 0.0, 0)
+    answers = make_answers(4000, 9, 0.0, 0)
     read_all(tmp_path / "store", Direct(answers))
-    answers._hidden = {100, 5000}
+    answers._hidden = {100, 3500}
     transport = Direct(answers)
     read_all(tmp_path / "store", transport, since="2004-01-01")
     assert stored(tmp_path / "store", TOLD) == truth(answers)
-    assert len(transport.urls) < 30, "of forty pages"
+    assert len(transport.urls) < 22, "of 27 pages"
     answers._hidden = set()
     read_all(tmp_path / "store", Direct(answers), since="2004-01-01")
-    assert len(stored(tmp_path / "store")) == 6000
+    assert len(stored(tmp_path / "store")) == 4000
 
 
 def test_what_came_since_the_last_crawl(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -52,6 +52,9 @@ def test_where_fewer_are_left_than_were_told_the_part_just_read_is_looked_at_aga
 def test_of_what_was_read_before_only_the_part_that_differs_is_read_again() -> None:
     window = Window(0, 999, compared=True)
     assert advance(window, Answer(400, PAGE, 300, 149), 400) == Progress()
+    assert advance(Window(0, 999), Answer(400, PAGE, 300, 149), 400).windows == (
+        Window(300, 999, expected=251, read_from_ms=0),
+    ), "a count alone says little of a window that was never read"
     halves = (Window(0, 499, compared=True), Window(500, 999, compared=True))
     assert advance(window, Answer(400, PAGE, 300, 149), 401).windows == halves
     assert advance(window, Answer(400, PAGE, 300, 149), 200).windows == (
