@@ -69,12 +69,14 @@ class Direct:
     ) -> None:
         self.answers, self.throttle, self._latency, self._tamper = answers, throttle, latency, tamper
         self.urls: list[str] = []
+        self.times: list[float] = []  # of sending, in the loop's seconds
         self.refused = 0
         self._rng = random.Random(0)
 
     async def get(self, url: str, headers: Mapping[str, str], into: Path | None = None) -> Answer:
         assert headers["Authorization"] == f"Token {KEY_VALUE}"
         self.urls.append(url)
+        self.times.append(asyncio.get_running_loop().time())
         number = len(self.urls)
         latency = self._latency()
         arrival = latency * self._rng.random()

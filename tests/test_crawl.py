@@ -115,6 +115,21 @@ def test_both_kinds_of_throttling_are_waited_for(tmp_path: Path) -> None:
     assert seconds == pytest.approx(60 + 86_400, abs=1)
 
 
+def test_no_worker_asks_while_the_api_wants_a_pause(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("data_tools.freesound.windows.LARGEST", 300)
+
+    def throttled(number: int, answer: Answer) -> Answer:
+        detail = b'{"detail": "exceeding a request limit rate (60/minute)"}'
+        return Answer(429, detail, 0) if number == 6 else answer
+
+    transport = Direct(make_answers(3000, 7, 0.0, 0), tamper=throttled, latency=lambda: 0.5)
+    read_all(tmp_path / "store", transport)
+    assert len(stored(tmp_path / "store")) == 3000
+    told = transport.times[5] + 0.5
+    assert len(transport.urls) > 20
+    assert not [time for time in transport.times if told < time < told + 60]
+
+
 def bad(status: int, body: bytes) -> Callable[[int, Answer], Answer]:
     return lambda number, answer: Answer(status, body, len(body)) if number in (1, 3, 4) else answer
 
@@ -286,6 +301,11 @@ def test_from_the_door_to_tables(tmp_path: Path, capsys: pytest.CaptureFixture[s
         assert small.returncode == 0
     again = crawled(path, {**settings, "FREESOUND_API_KEY": "x"})
     assert "is complete up to" in again.stdout, "without a request"
+    with serving("--sounds", "700", "--nulls", "0.01") as settings:  # on another port
+        update = crawled(path, settings, "--since", "2005-01-01")
+        assert update.returncode == 0, update.stderr
+    elsewhere = crawled(path, settings, "--site", "https://freesound.org", "--since", "last")
+    assert "was crawled with site http://127.0.0.1:" in elsewhere.stderr
     assert main(["status", str(path), "--list", str(tmp_path / "gaps.csv")]) == 0
     told = capsys.readouterr().out
     nulls = 700 - len(stored(path))
