@@ -276,6 +276,33 @@ def test_titles_and_uploaders_lead_nowhere(crawled: Path, answers: Answers, tmp_
     assert {clip.uploader for clip in read_manifest(home / "out" / "manifest.jsonl")} == set(NAMES)
 
 
+def test_what_is_not_as_freesound_told_is_lost(crawled: Path, answers: Answers, tmp_path: Path) -> None:
+    numbers = [n for n in expected_numbers(answers, [])[0] if answers.corpus.seconds(np.array([n]))[0] == 8][:4]
+    gone, longer, larger, fine = (answers.corpus.id(number) for number in numbers)
+    write_scores(tmp_path / "scores.csv", [(i, 0.9, 0.9, "en", "x") for i in (gone, longer, larger, fine)])
+    write_list(tmp_path / "never.csv", [1])
+    store = tmp_path / "copy.sqlite"
+    copy(crawled, store)
+    with closing(sqlite3.connect(store)) as database, database:
+        database.execute("UPDATE sounds SET gone = 1 WHERE id = ?", (gone,))
+        database.execute("UPDATE sounds SET duration = 20 WHERE id = ?", (longer,))
+        database.execute("UPDATE sounds SET filesize = 7 WHERE id = ?", (larger,))
+    with serving("--sounds", str(SOUNDS)) as settings:
+        previews = fetch(store, tmp_path / "previews", settings, *UNLIMITED)
+        originals = fetch(store, tmp_path / "originals", settings, *UNLIMITED, "--originals")
+    assert "1  not fetched: not in the store, or gone from Freesound" in previews.stdout
+    assert originals.returncode == 0, originals.stderr
+    lasts = f'{longer},"lasts 8.00 s, not 20.00 s as Freesound says"\n'
+    bytes_came = f'{larger},"{44 + 2 * 8 * 44_100} bytes came, not 7"\n'
+    told = {longer: lasts, larger: bytes_came}
+    for folder, lost in (("previews", [longer]), ("originals", [longer, larger])):
+        assert {path.stem for path in (tmp_path / folder).glob("*.flac")} == {
+            str(i) for i in (longer, larger, fine) if i not in lost
+        }
+        lines = (tmp_path / folder / "lost.csv").read_text().splitlines(keepends=True)[1:]
+        assert sorted(lines) == sorted(told[i] for i in lost)
+
+
 def test_originals_need_a_token_and_count_as_requests(crawled: Path, answers: Answers, tmp_path: Path) -> None:
     out = tmp_path / "out"
     write_scores(tmp_path / "scores.csv", everything(answers))
