@@ -10,6 +10,22 @@ VERBS = {
         "python -m data_tools crawl data/freesound.sqlite",
         module="freesound.crawl",
     ),
+    "status": Verb(
+        "tell where a crawl stands, and what the API could not give",
+        "python -m data_tools status data/freesound.sqlite",
+        module="freesound.status",
+    ),
+    "export": Verb(
+        "write the sounds of a store as a table",
+        "python -m data_tools export data/freesound.sqlite --out data/freesound.csv",
+        module="freesound.export",
+    ),
+    "fetch": Verb(
+        "fetch the audio of the best descriptions, as FLAC with a manifest; never a sound that is on an exclusion list",
+        "python -m data_tools fetch data/freesound.sqlite --scores data/classified/scores.csv "
+        "--exclude data/dcase2025_task6_excluded_freesound_ids.csv --out data/freesound",
+        module="freesound.fetch",
+    ),
     "sandbox": Verb(
         "serve invented sounds as Freesound's API does, to try crawl, classify and fetch without a key",
         "python -m data_tools sandbox --sounds 2000",
@@ -39,6 +55,11 @@ VERBS = {
         "find missing and corrupt audio and duplicate ids (exit status 1), and overlaps between splits",
         "python -m data_tools check data/clotho.jsonl data/audiocaps.jsonl --list findings.csv",
     ),
+    "audit": Verb(
+        "find training clips that are forbidden or are in a test split too, by id, name or sound (exit status 1)",
+        "python -m data_tools audit data/freesound.jsonl --against data/clotho.jsonl "
+        "--exclude dcase2025_task6_excluded_freesound_ids.csv --audio --list findings.csv",
+    ),
     "scenes": Verb(
         "compose a captioned data set of synthetic or recorded sound events, laid out like Clotho",
         "python -m data_tools scenes data/scenes --seed 1\n"
@@ -48,6 +69,12 @@ VERBS = {
     "ceiling": Verb(
         "tell the mAP@10 that a perfect labeller of composed scenes would reach",
         "python -m data_tools ceiling data/scenes --split evaluation",
+    ),
+    "classify": Verb(
+        "score descriptions of sounds by how much they read like captions, for fetching those that do",
+        "python -m data_tools classify data/freesound.sqlite --captions data/clotho/clotho_captions_development.csv "
+        "--out data/classified",
+        module="classify.verb",
     ),
 }
 

@@ -63,9 +63,9 @@ def check_clips(clips: Iterable[Clip], quick: bool = False) -> list[Finding]:
         *(Finding(CORRUPT, audio[clip.path].reason, [clip]) for clip in unique if audio[clip.path].problem == CORRUPT),
         *_shared(DUPLICATE_ID, clips, lambda clip: [clip.id]),
         *_shared(CONTENT_INSIDE, unique, lambda clip: [f"{clip.source}/{clip.split} {key}" for key in content(clip)]),
-        *_across(CONTENT_ACROSS, unique, content),
-        *_across(FREESOUND_ACROSS, unique, lambda clip: [clip.freesound_id] if clip.freesound_id else []),
-        *_across(NAME_ACROSS, unique, lambda clip: [clip.file_name]),
+        *across(CONTENT_ACROSS, unique, content),
+        *across(FREESOUND_ACROSS, unique, lambda clip: [clip.freesound_id] if clip.freesound_id else []),
+        *across(NAME_ACROSS, unique, lambda clip: [clip.file_name]),
         *_shared(SHARED_CAPTION, unique, lambda clip: dict.fromkeys(clip.captions)),
         *(Finding(NO_CAPTION, "", [clip]) for clip in unique if not clip.captions and clip.split != "blind"),
     ]
@@ -103,7 +103,7 @@ def _shared(kind: str, clips: Iterable[Clip], keys: Callable[[Clip], Iterable[st
     return [Finding(kind, key, group) for key, group in groups.items() if len(group) > 1]
 
 
-def _across(kind: str, clips: Iterable[Clip], keys: Callable[[Clip], Iterable[str]]) -> list[Finding]:
+def across(kind: str, clips: Iterable[Clip], keys: Callable[[Clip], Iterable[str]]) -> list[Finding]:
     """A finding for every key that clips of more than one split have."""
     return [
         finding

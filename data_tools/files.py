@@ -1,4 +1,4 @@
-"""Text and tables in, whole files out: strict UTF-8 and CSV reading, writing to a temporary name and renaming, locks."""
+"""Text and tables in, whole files out: strict UTF-8 and CSV, a temporary name and renaming, locks."""
 
 import csv
 import fcntl

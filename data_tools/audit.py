@@ -1,0 +1,246 @@
+"""What training data shares with the data that it must not know: forbidden ids, test clips, the same recordings."""
+
+import argparse
+from collections import Counter
+from collections.abc import Collection, Iterable, Sequence
+from multiprocessing.pool import ThreadPool
+from pathlib import Path
+from typing import NamedTuple
+
+from data_tools.audio import AudioError
+from data_tools.check import FREESOUND_ACROSS, NAME_ACROSS, SHOWN, across
+from data_tools.errors import DataError
+from data_tools.exclusion import Exclusions, plain_id, read_exclusions
+from data_tools.files import write_table
+from data_tools.fingerprint import Fingerprint, fingerprint, near_duplicates
+from data_tools.manifest import TEST_SPLITS, Clip, read_manifest
+
+FORBIDDEN = "Freesound id on an exclusion list"
+CAPTION_ACROSS = "same caption across splits"
+SOUND_ACROSS = "near-duplicate audio across splits"
+KINDS = (FORBIDDEN, FREESOUND_ACROSS, NAME_ACROSS, SOUND_ACROSS, CAPTION_ACROSS)
+
+VALIDATION_SPLITS = frozenset({"validation", "val"})
+
+
+class Touch(NamedTuple):
+    """One clip that touches one other split, or one exclusion list.
+
+    split, touched: "<source>/<split>" of the clip and of what it touches; touched is the list's name for FORBIDDEN.
+    other: id of the touched split's first such clip; the id on the list for FORBIDDEN. evidence: what they share.
+    """
+
+    finding: str
+    clip: Clip
+    split: str
+    touched: str
+    other: str
+    evidence: str
+    leak: bool  # training data knows what it must not: the audit fails
+
+
+class Heard(NamedTuple):
+    """Fingerprints by clip id, and why others have none. unread: reasons; quiet: ids of short, silent, steady clips."""
+
+    prints: dict[str, Fingerprint]
+    unread: list[str]
+    quiet: list[str]
+
+
+def audit(
+    clips: Sequence[Clip], against: Sequence[Clip], exclusions: Exclusions | None = None, heard: Heard | None = None
+) -> list[Touch]:
+    """All touches, sorted as KINDS, one per clip, split or list that it touches, and thing they share.
+
+    clips: audited, with each other and with `against`, whose own overlaps are not looked for. A split is a source's
+    split, as in check; a touch is told of the clip whose split comes first: training, validation, test.
+    leak: a training clip (splits development, train) is on an exclusion list, or has the Freesound id, file name or
+    sound of a clip of a test split. Captions are told only: two recordings may well be described in the same words.
+    """
+    audited = {clip.id: clip for clip in clips}
+    others = {clip.id: clip for clip in against if clip.id not in audited}
+    everything = sorted([*audited.values(), *others.values()], key=_stage)
+    found = [
+        *across(FREESOUND_ACROSS, everything, lambda clip: [plain_id(clip.freesound_id)] if clip.freesound_id else []),
+        *across(NAME_ACROSS, everything, lambda clip: [clip.file_name]),
+        *across(CAPTION_ACROSS, everything, lambda clip: dict.fromkeys(clip.captions)),
+    ]
+    touches = _forbidden(audited.values(), exclusions) if exclusions else []
+    for finding in found:
+        touches += _pairwise(finding.kind, finding.clips, finding.key, audited)
+    if heard:
+        touches += _same_sound(everything, audited, heard)
+    return sorted(touches, key=lambda touch: KINDS.index(touch.finding))
+
+
+def listen(clips: Iterable[Clip]) -> Heard:
+    """Fingerprints of the clips' audio, two or more files at a time; a file that cannot be read is told in unread."""
+    from tqdm import tqdm
+
+    ordered = list(clips)
+    heard = Heard({}, [], [])
+    with ThreadPool() as pool:
+        results = tqdm(pool.imap(_listen, ordered), total=len(ordered), unit="file", disable=None)
+        for clip, result in zip(ordered, results, strict=True):
+            if isinstance(result, Fingerprint):
+                heard.prints[clip.id] = result
+            elif result is None:
+                heard.quiet.append(clip.id)
+            else:
+                heard.unread.append(result)
+    return heard
+
+
+def _listen(clip: Clip) -> Fingerprint | str | None:
+    try:
+        return fingerprint(clip.path)
+    except AudioError as error:
+        return str(error)
+
+
+def _stage(clip: Clip) -> int:
+    return 2 if clip.split in TEST_SPLITS else int(clip.split in VALIDATION_SPLITS)
+
+
+def _split(clip: Clip) -> str:
+    return f"{clip.source}/{clip.split}"
+
+
+def _forbidden(clips: Iterable[Clip], exclusions: Exclusions) -> list[Touch]:
+    return [
+        Touch(
+            FORBIDDEN, clip, _split(clip), name, plain_id(clip.freesound_id), f"Freesound id {clip.freesound_id}", True
+        )
+        for clip in clips
+        if _stage(clip) == 0 and clip.freesound_id
+        for name in exclusions.lists(clip.freesound_id)
+    ]
+
+
+def _pairwise(kind: str, clips: Sequence[Clip], shared: str, audited: Collection[str]) -> list[Touch]:
+    """What every clip of a group that shares something touches in the splits after its own."""
+    splits: dict[str, list[Clip]] = {}
+    for clip in clips:
+        splits.setdefault(_split(clip), []).append(clip)
+    touches = []
+    names = list(splits)
+    for position, name in enumerate(names):
+        for touched in names[position + 1 :]:
+            for clip in splits[name]:
+                others = [other for other in splits[touched] if clip.id in audited or other.id in audited]
+                if others:
+                    more = f" ({len(others)} clips)" if len(others) > 1 else ""
+                    touches.append(_touch(kind, clip, others[0], shared + more))
+    return touches
+
+
+def _touch(kind: str, clip: Clip, other: Clip, evidence: str) -> Touch:
+    leak = kind != CAPTION_ACROSS and _stage(clip) == 0 and _stage(other) == 2
+    return Touch(kind, clip, _split(clip), _split(other), other.id, evidence, leak)
+
+
+def _same_sound(everything: Sequence[Clip], audited: Collection[str], heard: Heard) -> list[Touch]:
+    """Each audited split is compared with all that is only compared with, and with the audited splits before it."""
+    listened = [clip for clip in everything if clip.id in heard.prints]
+    place = {clip.id: number for number, clip in enumerate(everything)}
+    earlier = [clip for clip in listened if clip.id not in audited]
+    touches = []
+    for split in dict.fromkeys(_split(clip) for clip in listened if clip.id in audited):
+        own = [clip for clip in listened if _split(clip) == split and clip.id in audited]
+        for match in near_duplicates([heard.prints[c.id] for c in own], [heard.prints[c.id] for c in earlier]):
+            pair, offset = (own[match.first], earlier[match.second]), match.offset
+            if _split(pair[0]) == _split(pair[1]):
+                continue
+            if place[pair[0].id] > place[pair[1].id]:
+                pair, offset = (pair[1], pair[0]), 0.0 - offset
+            evidence = f"{match.seconds:.2f} s alike, {offset:+.2f} s later in the other, score {match.score}"
+            touches.append(_touch(SOUND_ACROSS, *pair, evidence))
+        earlier += own
+    return sorted(touches, key=lambda touch: place[touch.clip.id])
+
+
+def _report(touches: Sequence[Touch], compared: bool) -> list[str]:
+    lines = []
+    for kind in KINDS:
+        group = [touch for touch in touches if touch.finding == kind]
+        told = "-" if kind == SOUND_ACROSS and not compared else len({touch.clip.id for touch in group})
+        lines.append(f"{told:>7}  {kind}")
+        pairs = Counter(
+            (split, touched) for split, touched, _ in {(t.split, t.touched, t.clip.id): None for t in group}
+        )
+        lines += [f"{count:>14}  {split} touches {touched}" for (split, touched), count in pairs.items()]
+    for kind in KINDS:
+        group = [touch for touch in touches if touch.finding == kind]
+        if group:
+            lines.append(f"\n{kind}:")
+        lines += [f"  {t.clip.id} | {t.touched if kind == FORBIDDEN else t.other}: {t.evidence}" for t in group[:SHOWN]]
+        if len(group) > SHOWN:
+            lines.append(f"  and {len(group) - SHOWN} more (--list FILE.csv writes all)")
+    return lines
+
+
+def _verdict(touches: Sequence[Touch], training: int, compared: bool) -> str:
+    leaks = [touch for touch in touches if touch.leak]
+    if leaks:
+        kinds = "; ".join(dict.fromkeys(touch.finding for touch in leaks))
+        return f"training data touches what it must not: leave out {len({t.clip.id for t in leaks})} clips ({kinds})"
+    shared = "a Freesound id, file name or sound" if compared else "a Freesound id or file name"
+    return f"none of {training} training clips is on an exclusion list or shares {shared} with a test split"
+
+
+def _told(heard: Heard | None) -> list[str]:
+    if heard is None:
+        return ["audio was not compared (--audio does)"]
+    lines = [f"{len(heard.prints):>7}  clips whose sound was compared"]
+    if heard.quiet:
+        lines.append(f"{len(heard.quiet):>7}  clips too short, silent or steady to be told apart: {heard.quiet[0]} ..")
+    if heard.unread:
+        lines.append(f"{len(heard.unread):>7}  clips without readable audio: {heard.unread[0]} ..")
+    return lines
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("manifests", nargs="+", type=Path, metavar="MANIFEST", help="audited, also with each other")
+    parser.add_argument(
+        "--against",
+        nargs="+",
+        type=Path,
+        default=[],
+        metavar="MANIFEST",
+        help="compared with, not audited: what these share among themselves is known and not told",
+    )
+    parser.add_argument(
+        "--exclude", nargs="+", type=Path, default=[], metavar="LIST", help="lists of forbidden Freesound ids"
+    )
+    parser.add_argument("--audio", action="store_true", help="compare the sound of all clips too, by fingerprints")
+    parser.add_argument("--list", type=Path, metavar="FILE.csv", help="write all findings, one row per touch")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Exit status 1 when a training clip is forbidden or is in a test split too, by id, file name or sound."""
+    clips = [clip for path in arguments.manifests for clip in read_manifest(path)]
+    against = [clip for path in arguments.against for clip in read_manifest(path)]
+    training = [clip for clip in clips if _stage(clip) == 0]
+    if not training:
+        raise DataError(f"no clip of a training split in {', '.join(map(str, arguments.manifests))}; nothing to audit")
+    if not arguments.exclude and not any(_stage(clip) == 2 for clip in [*clips, *against]):
+        raise DataError("no clip of a test split and no exclusion list; name what to audit against, or --exclude LIST")
+    exclusions = read_exclusions(arguments.exclude) if arguments.exclude else None
+    heard = listen({clip.id: clip for clip in [*against, *clips]}.values()) if arguments.audio else None
+    touches = audit(clips, against, exclusions, heard)
+
+    print(f"{len(clips):>7}  clips, {len(training)} of them for training; against {len(against)} others")
+    for listed in exclusions.sources if exclusions else ():
+        print(f"{listed.ids:>7}  Freesound ids on {listed.name}, and {listed.not_found} entries without one")
+    without = sum(not clip.freesound_id for clip in training)
+    if without:
+        print(f"{without:>7}  training clips without a Freesound id: names, captions and sound alone can tell them")
+    print(*_told(heard), sep="\n")
+    compared = heard is not None and bool(heard.prints)
+    print(*_report(touches, compared), sep="\n")
+    if arguments.list:
+        rows = [(t.finding, t.clip.id, t.clip.freesound_id, t.touched, t.other, t.evidence) for t in touches]
+        write_table(arguments.list, ["finding", "clip", "freesound_id", "touched", "other", "evidence"], rows)
+        print(f"\nwrote {arguments.list}: {len(rows)} rows")
+    print(f"\n{_verdict(touches, len(training), compared)}")
+    return int(any(touch.leak for touch in touches))

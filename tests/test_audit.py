@@ -1,0 +1,278 @@
+"""`audit`: what training data shares with test splits and exclusion lists, by hand and on the real sets."""
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import soundfile
+from data_files import failure, publish_clotho, rows
+
+from data_tools.__main__ import main
+from data_tools.audit import Touch, audit
+from data_tools.exclusion import read_exclusions
+from data_tools.manifest import Clip, Split, write_manifest
+
+LISTS = (
+    "dcase2025/dcase2025_task6_excluded_freesound_ids.csv",
+    "exclusion/blacklist_clotho.full.v2.csv",
+    "exclusion/blacklist_exclude_test_ac.json",
+)
+
+
+def clip(
+    name: str,
+    split: Split,
+    freesound_id: str | None = None,
+    caption: str | None = None,
+    source: str = "x",
+    path: str | None = None,
+) -> Clip:
+    return Clip(
+        id=f"{source}/{split}/{name}",
+        file_name=name,
+        path=path or name,
+        seconds=None,
+        captions=[caption or f"{source} {split} {name}"],
+        source=source,
+        split=split,
+        freesound_id=freesound_id,
+        licence=None,
+        uploader=None,
+    )
+
+
+def brief(touches: list[Touch]) -> list[tuple[str, str, str, str, bool]]:
+    return [(touch.finding, touch.clip.id, touch.other, touch.evidence, touch.leak) for touch in touches]
+
+
+def test_every_kind_by_hand(tmp_path: Path) -> None:
+    (tmp_path / "never.csv").write_text("sound_id\n1\n3\nNot found\n")
+    clips = [
+        clip("e1.wav", "evaluation", "007"),
+        clip("same.wav", "evaluation", "8"),
+        clip("v1.wav", "validation", "3"),
+        clip("v2.wav", "validation", "7", "a dog"),
+        clip("d1.wav", "development", "7"),
+        clip("d2.wav", "development", "01", "a dog"),
+        clip("same.wav", "development"),
+        clip("d3.wav", "development", "9", "a cat"),
+        clip("d4.wav", "development", "9", "a cat"),
+    ]
+    identity = "same Freesound id across splits"
+    assert brief(audit(clips, [], read_exclusions([tmp_path / "never.csv"]))) == [
+        ("Freesound id on an exclusion list", "x/development/d2.wav", "1", "Freesound id 01", True),
+        (identity, "x/development/d1.wav", "x/validation/v2.wav", "7", False),
+        (identity, "x/development/d1.wav", "x/evaluation/e1.wav", "7", True),
+        (identity, "x/validation/v2.wav", "x/evaluation/e1.wav", "7", False),
+        ("same file name across splits", "x/development/same.wav", "x/evaluation/same.wav", "same.wav", True),
+        ("same caption across splits", "x/development/d2.wav", "x/validation/v2.wav", "a dog", False),
+    ]
+
+
+def test_sources_are_apart_and_others_are_only_compared_with() -> None:
+    known = [clip("a.wav", "development", "1"), clip("b.wav", "evaluation", "1"), clip("c.wav", "evaluation", "1")]
+    new = [clip("d.wav", "train", "1", source="y"), clip("e.wav", "train", "2", source="y")]
+    kind = "same Freesound id across splits"
+    assert audit(new[1:], known) == []
+    assert brief(audit(new, known)) == [
+        (kind, "y/train/d.wav", "x/development/a.wav", "1", False),
+        (kind, "y/train/d.wav", "x/evaluation/b.wav", "1 (2 clips)", True),
+    ]
+    assert len(audit([*new, *known], [])) == 3
+    assert audit([*new, *known], known) == audit([*new, *known, *new], []) == audit([*new, *known], [])
+    assert audit([clip("a.wav", "train", "1"), clip("a.wav", "train", "1")], []) == []
+
+
+def test_same_captions_are_told_and_no_reason_to_fail(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write_manifest(tmp_path / "m.jsonl", [clip("a.wav", "train", "1", "a dog"), clip("b.wav", "test", "2", "a dog")])
+    assert main(["audit", str(tmp_path / "m.jsonl")]) == 0
+    printed = capsys.readouterr().out
+    assert "      1  same caption across splits\n             1  x/train touches x/test\n" in printed
+    assert "none of 1 training clips is on an exclusion list or shares a Freesound id or file name with a" in printed
+
+
+# Sound
+
+
+def noise(seed: int, seconds: float = 3.0) -> np.ndarray:
+    return np.random.default_rng(seed).normal(0, 0.1, int(16_000 * seconds)).astype(np.float32)
+
+
+@pytest.fixture
+def sounds(tmp_path: Path) -> Path:
+    """A development and an evaluation manifest: d0 is e0 as a quieter MP3 without its first half second."""
+    for name, wave in {
+        "d0.mp3": noise(0)[8_000:] / 2,
+        "d1.wav": noise(1),
+        "d2.wav": noise(2),
+        "e0.wav": noise(0),
+        "e1.wav": noise(3),
+        "quiet.wav": np.zeros(48_000, np.float32),
+    }.items():
+        soundfile.write(tmp_path / name, wave, 16_000)
+    (tmp_path / "broken.wav").write_text("<html>")
+    shutil.copy(tmp_path / "d2.wav", tmp_path / "again.wav")
+    names = ("d0.mp3", "d1.wav", "d2.wav", "quiet.wav", "gone.wav")
+    write_manifest(tmp_path / "d.jsonl", [clip(name, "development", path=str(tmp_path / name)) for name in names])
+    names = ("e0.wav", "e1.wav", "broken.wav")
+    write_manifest(tmp_path / "e.jsonl", [clip(name, "evaluation", path=str(tmp_path / name)) for name in names])
+    again = clip("again.wav", "train", source="y", path=str(tmp_path / "again.wav"))
+    write_manifest(tmp_path / "y.jsonl", [again])
+    return tmp_path
+
+
+def test_the_same_sound_is_found_without_an_id(sounds: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    argv = ["audit", str(sounds / "d.jsonl"), str(sounds / "y.jsonl"), "--against", str(sounds / "e.jsonl"), "--audio"]
+    assert main([*argv, "--list", str(sounds / "f.csv")]) == 1
+    captured = capsys.readouterr()
+    assert captured.err == ""  # no progress bar where nobody watches
+    assert "6  clips, 6 of them for training; against 3 others" in captured.out
+    assert "6  training clips without a Freesound id" in captured.out
+    assert "6  clips whose sound was compared" in captured.out
+    assert "1  clips too short, silent or steady to be told apart: x/development/quiet.wav" in captured.out
+    assert "2  clips without readable audio: " in captured.out
+    assert "broken.wav: cannot be decoded" in captured.out
+    for line in ("2  near-duplicate audio across splits", "1  x/development touches y/train"):
+        assert f" {line}\n" in captured.out
+    assert "touches what it must not: leave out 1 clips (near-duplicate audio across splits)" in captured.out
+    listed = rows(sounds / "f.csv")
+    assert [(row["finding"], row["clip"], row["touched"], row["other"]) for row in listed] == [
+        ("near-duplicate audio across splits", "x/development/d0.mp3", "x/evaluation", "x/evaluation/e0.wav"),
+        ("near-duplicate audio across splits", "x/development/d2.wav", "y/train", "y/train/again.wav"),
+    ]
+    assert "+0.50 s later in the other" in listed[0]["evidence"]
+    assert listed[1]["evidence"].startswith("2.78 s alike, +0.00 s later")
+
+
+def test_manifests_in_the_other_order_tell_the_same(sounds: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    names = ("d", "e", "y")
+    for order in (names, names[::-1]):
+        argv = ["audit", *(str(sounds / f"{name}.jsonl") for name in order), "--audio"]
+        assert main([*argv, "--list", str(sounds / "f.csv")]) == 1
+        touched = {(row["clip"], row["other"]) for row in rows(sounds / "f.csv")}
+        assert ("x/development/d0.mp3", "x/evaluation/e0.wav") in touched
+        assert "+0.50 s later" in capsys.readouterr().out
+
+
+def test_a_split_in_two_manifests_is_one_split(sounds: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    clips = [clip("more.wav", "development", path=str(sounds / "d1.wav")), clip("e9.wav", "evaluation", path="gone")]
+    write_manifest(sounds / "more.jsonl", clips)
+    argv = ["audit", str(sounds / "d.jsonl"), "--against", str(sounds / "more.jsonl"), "--audio"]
+    assert main(argv) == 0
+    printed = capsys.readouterr().out
+    assert "      0  near-duplicate audio across splits" in printed
+    assert "none of 5 training clips is on an exclusion list or shares a Freesound id, file name or sound" in printed
+
+
+def test_sound_that_is_nowhere_is_not_said_to_differ(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write_manifest(tmp_path / "m.jsonl", [clip("a.wav", "train"), clip("b.wav", "test")])
+    assert main(["audit", str(tmp_path / "m.jsonl"), "--audio"]) == 0
+    printed = capsys.readouterr().out
+    assert "2  clips without readable audio: " in printed
+    assert "      -  near-duplicate audio across splits" in printed
+    assert "shares a Freesound id or file name with a test split" in printed
+
+
+def test_without_audio_nothing_is_read_and_it_is_said(sounds: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["audit", str(sounds / "d.jsonl"), str(sounds / "e.jsonl")]) == 0
+    printed = capsys.readouterr().out
+    assert "audio was not compared (--audio does)" in printed
+    assert "      -  near-duplicate audio across splits" in printed
+
+
+# Real sets
+
+
+@pytest.fixture(scope="module")
+def clotho(shared: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("audit")
+    (folder / "clotho").mkdir()
+    publish_clotho(shared, folder / "clotho")
+    assert main(["clotho", str(folder / "clotho"), "--out", str(folder / "clotho.jsonl")]) == 0
+    return folder / "clotho.jsonl"
+
+
+def test_clotho_shares_five_ids_and_four_names(clotho: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["audit", str(clotho), "--list", str(clotho.with_suffix(".csv"))]) == 1
+    printed = capsys.readouterr().out
+    listed = rows(clotho.with_suffix(".csv"))
+
+    def shared_by(kind: str) -> set[tuple[str, str, str]]:
+        found = [row for row in listed if row["finding"] == kind]
+        return {(row["evidence"], row["clip"].split("/")[1], row["touched"].split("/")[1]) for row in found}
+
+    assert shared_by("same Freesound id across splits") == {
+        ("86163", "development", "validation"),
+        ("130603", "development", "validation"),
+        ("137692", "development", "evaluation"),
+        ("66304", "validation", "evaluation"),
+        ("86161", "validation", "evaluation"),
+    }
+    names = shared_by("same file name across splits")
+    assert len(names) == 4
+    assert ("FREEZER_DOOR_OPEN_CLOSE.wav", "development", "evaluation") in names
+    assert "      5  same Freesound id across splits" in printed
+    assert "      4  same file name across splits" in printed
+    assert "8  training clips without a Freesound id" in printed
+    assert "leave out 1 clips (same Freesound id across splits; same file name across splits)" in printed
+
+
+def test_the_official_list_names_three_clips_of_development(
+    shared: Path, clotho: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["audit", str(clotho), "--exclude", str(shared / "data" / LISTS[0])]) == 1
+    printed = capsys.readouterr().out
+    assert "3079  Freesound ids on dcase2025_task6_excluded_freesound_ids.csv, and 1 entries without one" in printed
+    assert "      3  Freesound id on an exclusion list" in printed
+    assert "leave out 3 clips" in printed
+
+
+def test_every_excluded_recording_of_esc10_is_named(
+    shared: Path, clotho: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    table = rows(shared / "data/esc10/esc10.csv")
+    clips = [clip(row["file_name"], "train", row["freesound_id"], row["category"], "esc10") for row in table]
+    write_manifest(tmp_path / "esc10.jsonl", clips)
+    argv = ["audit", str(tmp_path / "esc10.jsonl"), "--against", str(clotho), "--list", str(tmp_path / "f.csv")]
+    for names, counts in ((LISTS[:1], (20,)), (LISTS, (20, 60, 21))):
+        assert main([*argv, "--exclude", *(str(shared / "data" / name) for name in names)]) == 1
+        capsys.readouterr()
+        named: dict[str, set[str]] = {Path(name).name: set() for name in names}
+        for row in rows(tmp_path / "f.csv"):
+            if row["finding"] == "Freesound id on an exclusion list":
+                named[row["touched"]].add(row["clip"])
+        assert tuple(map(len, named.values())) == counts
+        for name, ids in named.items():
+            text = (shared / "data" / next(one for one in LISTS if one.endswith(name))).read_text()
+            numbers = {line.split(",")[-1] for line in text.splitlines()} | set(text.split('"'))
+            listed = {row["file_name"] for row in table if row["freesound_id"] in numbers}
+            assert {one.split("/")[-1] for one in ids} == listed
+    free = [one for one in clips if f"esc10/train/{one.file_name}" not in set().union(*named.values())]
+    write_manifest(tmp_path / "free.jsonl", free)
+    argv = ["audit", str(tmp_path / "free.jsonl"), "--against", str(clotho), "--exclude"]
+    assert main([*argv, *(str(shared / "data" / name) for name in LISTS)]) == 0
+    assert f"none of {len(free)} training clips is on an exclusion list" in capsys.readouterr().out
+
+
+# Wrong use
+
+
+def test_audits_of_nothing_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write_manifest(tmp_path / "train.jsonl", [clip("a.wav", "train", "1")])
+    write_manifest(tmp_path / "test.jsonl", [clip("b.wav", "test", "2")])
+    assert "no clip of a training split" in failure(capsys, "audit", tmp_path / "test.jsonl")
+    assert "no clip of a test split and no exclusion list" in failure(capsys, "audit", tmp_path / "train.jsonl")
+    assert main(["audit", str(tmp_path / "train.jsonl"), "--against", str(tmp_path / "test.jsonl")]) == 0
+    (tmp_path / "never.csv").write_text("sound_id\nx\n")
+    told = failure(capsys, "audit", tmp_path / "train.jsonl", "--exclude", tmp_path / "never.csv")
+    assert "never.csv, line 2: the id 'x' is neither digits" in told
+    assert main(["audit"]) == main(["audit", str(tmp_path / "train.jsonl"), "--nonsense"]) == 2
+
+
+def test_the_verb_needs_no_torch(root: Path) -> None:
+    code = "import sys, data_tools.audit; assert not {'torch', 'pandas', 'scipy', 'soundfile'} & set(sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=root)
+    assert done.returncode == 0, done.stderr

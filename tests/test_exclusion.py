@@ -1,0 +1,151 @@
+"""Exclusion lists in every published form: ids stay text, `Not found` forbids nothing, bad lists are told."""
+
+import csv
+import json
+from pathlib import Path
+
+import pytest
+from data_files import PUBLISHED, rows, write_rows
+
+from data_tools.errors import DataError
+from data_tools.exclusion import Listed, plain_id, read_exclusions
+from data_tools.manifest import Clip, write_manifest
+
+
+def clip(number: int, freesound_id: str | None) -> Clip:
+    return Clip(
+        id=f"x/train/{number}.wav",
+        file_name=f"{number}.wav",
+        path=f"{number}.wav",
+        seconds=None,
+        captions=["A dog barks."],
+        source="x",
+        split="train",
+        freesound_id=freesound_id,
+        licence=None,
+        uploader=None,
+    )
+
+
+def published(shared: Path) -> dict[str, Path]:
+    return {
+        "official": shared / "data/dcase2025/dcase2025_task6_excluded_freesound_ids.csv",
+        "strict": shared / "data/exclusion/blacklist_clotho.full.v2.csv",
+        "wavcaps": shared / "data/exclusion/blacklist_exclude_test_ac.json",
+        "evaluation": shared / "data/clotho/evaluation_audio_metadata.csv",
+    }
+
+
+def test_every_form_by_hand(tmp_path: Path) -> None:
+    (tmp_path / "official.csv").write_text("sound_id\n12\nNot found\n007\n")
+    (tmp_path / "aac.csv").write_text("index,id\n0,7\n1,99\n")
+    (tmp_path / "wavcaps.json").write_text(json.dumps({"AudioSet": ["Y12.wav"], "FreeSound": ["12", 5, "Not found"]}))
+    values = [["é.wav", "k", sound_id, "l", "", "me", "CC0"] for sound_id in ("12", "Not found", "31")]
+    write_rows(tmp_path / "metadata.csv", PUBLISHED, values, "iso-8859-1")
+    write_manifest(tmp_path / "m.jsonl", [clip(1, "99"), clip(2, None), clip(3, "8")])
+    names = ["official.csv", "aac.csv", "wavcaps.json", "metadata.csv", "m.jsonl"]
+    lists = read_exclusions([tmp_path / name for name in names])
+    assert lists.sources == (
+        Listed("official.csv", 2, 1),
+        Listed("aac.csv", 2, 0),
+        Listed("wavcaps.json", 2, 1),
+        Listed("metadata.csv", 2, 1),
+        Listed("m.jsonl", 2, 1),
+    )
+    assert lists.lists("12") == ("official.csv", "wavcaps.json", "metadata.csv")
+    assert lists.lists("7") == lists.lists("007") == ("official.csv", "aac.csv")
+    assert lists.lists("99") == ("aac.csv", "m.jsonl")
+    assert lists.lists("5") == ("wavcaps.json",)
+    for free in ("1", "Not found", "Y12.wav", "", "12.0", "nan"):
+        assert lists.lists(free) == ()
+    assert sorted(lists.by_id) == ["12", "31", "5", "7", "8", "99"]
+
+
+def test_plain_ids() -> None:
+    assert [plain_id(text) for text in ("7", "007", " 7 ", "0", "7a", "Not found", "²")] == [
+        "7",
+        "7",
+        "7",
+        "0",
+        "7a",
+        "Not found",
+        "²",
+    ]
+
+
+def test_an_id_that_comes_twice_counts_once(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("sound_id\n5\n05\n5\n")
+    (tmp_path / "b").mkdir()
+    (tmp_path / "b" / "a.csv").write_text("sound_id\n5\n")
+    lists = read_exclusions([tmp_path / "a.csv", tmp_path / "a.csv", tmp_path / "b" / "a.csv"])
+    assert [(listed.ids, listed.not_found) for listed in lists.sources] == [(1, 0), (1, 0)]
+    assert lists.lists("5") == (str(tmp_path / "a.csv"), str(tmp_path / "b" / "a.csv"))
+
+
+def test_nothing_forbids_nothing() -> None:
+    assert read_exclusions([]).lists("7") == ()
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("a.csv", b"sound_id\n7\nx8\n", "a.csv, line 3: the id 'x8' is neither digits nor 'Not found'"),
+        ("a.csv", b"sound_id\n354184.0\n", "line 2: the id '354184.0' is neither digits"),
+        ("a.csv", b"index,id\n0,-7\n", "line 2: the id '-7' is neither digits"),
+        ("a.csv", b"sound_id,x\n7,1\n,1\n", "line 3: the id '' is neither digits"),
+        ("a.csv", b"sound_id\nNot found\n", "a.csv: no Freesound id in this list"),
+        ("a.csv", b"sound_id\n", "a.csv: a header and no rows"),
+        ("a.csv", b"", "a.csv: the file is empty"),
+        ("a.csv", b"354184\n265492\n", "a.csv, line 1: not a list of Freesound ids: .*the first line has 354184"),
+        ("a.csv", b"file_name,caption_1\na.wav,dog\n", "line 1: not a list of Freesound ids"),
+        ("a.json", b'{"AudioSet": ["Y.wav"]}', "a.json: not a list of Freesound ids: the JSON has no object with"),
+        ("a.json", b'{"FreeSound": {}}', "no object with the list FreeSound"),
+        ("a.json", b'{"FreeSound": []}', "a.json: no Freesound id in this list"),
+        ("a.json", b'{"FreeSound": ["1", null]}', "a.json, FreeSound entry 2: the id 'null' is neither digits"),
+        ("a.json", b'{"FreeSound":\n ["1",, "2"]}', "a.json, line 2: not JSON"),
+        ("a.json", b'["1", "2"]', "a.json: not a list of Freesound ids"),
+        ("a.jsonl", b'{"id": 1}\n', "a.jsonl, line 1: not a clip"),
+    ],
+)
+def test_bad_lists(tmp_path: Path, name: str, content: bytes, message: str) -> None:
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(DataError, match=message) as told:
+        read_exclusions([tmp_path / name])
+    assert "\n" not in str(told.value)
+
+
+def test_bad_places(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"none.csv: no such file"):
+        read_exclusions([tmp_path / "none.csv"])
+    with pytest.raises(DataError, match="no such file"):
+        read_exclusions([tmp_path])
+    write_manifest(tmp_path / "m.jsonl", [clip(1, None)])
+    with pytest.raises(DataError, match=r"m.jsonl: no Freesound id in this list"):
+        read_exclusions([tmp_path / "m.jsonl"])
+    write_manifest(tmp_path / "m.jsonl", [clip(1, "7"), clip(2, "seven")])
+    with pytest.raises(DataError, match=r"m.jsonl, line 2: the id 'seven' is neither"):
+        read_exclusions([tmp_path / "m.jsonl"])
+
+
+def test_the_published_lists(shared: Path) -> None:
+    paths = published(shared)
+    lists = read_exclusions(paths.values())
+    assert [(listed.ids, listed.not_found) for listed in lists.sources] == [(3079, 1), (7941, 1), (2077, 11), (1040, 5)]
+    official, strict = paths["official"].name, paths["strict"].name
+    evaluation = {row["sound_id"] for row in rows(paths["evaluation"])} - {"Not found"}
+    assert len(evaluation) == 1040
+    assert all(official in lists.lists(number) for number in evaluation)
+    with paths["official"].open() as file:
+        numbers = [row["sound_id"] for row in csv.DictReader(file)]
+    assert len(set(numbers)) == 3080
+    assert all({official, strict} <= set(lists.lists(number)) for number in numbers if number != "Not found")
+    wavcaps = set(json.loads(paths["wavcaps"].read_text())["FreeSound"]) - {"Not found"}
+    assert len(lists.by_id) == len(read_exclusions([paths["strict"]]).by_id | dict.fromkeys(wavcaps))
+
+
+def test_recordings_of_esc10_that_are_excluded(shared: Path) -> None:
+    table = rows(shared / "data/esc10/esc10.csv")
+    for name, recordings, ids in (("official", 20, 14), ("strict", 60, 42), ("wavcaps", 21, 10)):
+        lists = read_exclusions([published(shared)[name]])
+        named = [row["freesound_id"] for row in table if lists.lists(row["freesound_id"])]
+        assert (len(named), len(set(named))) == (recordings, ids)
