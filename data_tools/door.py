@@ -36,12 +36,12 @@ def open_door(
     """
     argv = sys.argv[1:] if argv is None else argv
     try:
-        arguments = make_parser(room, description, verbs, argv).parse_args(argv)
-    except SystemExit as stop:  # argparse has printed its help or complaint
-        return int(stop.code or 0)
-    logging.basicConfig(format="%(message)s", stream=sys.stderr)
-    logging.getLogger().setLevel(logging.INFO)
-    try:
+        try:
+            arguments = make_parser(room, description, verbs, argv).parse_args(argv)
+        except SystemExit as stop:  # argparse has printed its help or complaint
+            return int(stop.code or 0)
+        logging.basicConfig(format="%(message)s", stream=sys.stderr)
+        logging.getLogger().setLevel(logging.INFO)
         if odd := [value for value in argv if not is_utf8(value)]:
             raise DataError(f"the argument {odd[0]!a} is not UTF-8; rename the file or folder")
         return int(arguments.run(arguments))

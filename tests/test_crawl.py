@@ -76,7 +76,7 @@ def test_every_sound_is_kept_once_with_what_the_api_told(tmp_path: Path, size: i
         json.dumps(sound["category"]),
     ]
     assert row[15] == sound["previews"]["preview-hq-mp3"].removeprefix(SITE)
-    assert len(transport.urls) <= math.ceil(size / PAGE_SIZE) + 1
+    assert len(transport.urls) <= math.ceil(size / (PAGE_SIZE - 1)) + 1, "one for the whole at the end"
 
 
 def test_no_page_is_deep_and_no_request_is_wasted(tmp_path: Path) -> None:
@@ -148,8 +148,9 @@ def broken(number: int, answer: Answer) -> Answer:
         bad(200, b'{"count": 400, "results": [{"id": 1, "na'),
         bad(200, b"[]"),
         bad(200, b'{"count": -1, "results": []}'),
-        bad(200, b'{"count": 1, "results": [{"id": "../x", "created": "2020-01-01", "duration": 1}]}'),
-        bad(200, b'{"count": 1, "results": [{"id": 5, "created": "2020-01-01"}]}'),
+        bad(200, b'{"count": 1}'),
+        bad(200, b'{"count": 9007199254740992, "results": []}'),
+        bad(200, b"[" * 200_000),
         broken,
     ],
 )
@@ -157,7 +158,7 @@ def test_answers_that_fail_are_asked_for_again(tmp_path: Path, tamper: Callable[
     transport = Direct(make_answers(1000, 7, 0.0, 0), tamper=tamper)
     seconds = read_all(tmp_path / "store", transport, workers=1)
     assert stored(tmp_path / "store", TOLD) == truth(transport.answers)
-    assert len(transport.urls) == math.ceil(1000 / (PAGE_SIZE - 1)) + 3
+    assert len(transport.urls) == math.ceil(1000 / (PAGE_SIZE - 1)) + 1 + 3
     assert 3 <= seconds <= 8, "two, two and four seconds, or up to half of it less"
 
 
@@ -170,6 +171,97 @@ def test_a_search_that_is_overloaded_again_and_again_is_split(tmp_path: Path) ->
     transport = Direct(make_answers(1000, 7, 0.0, 0), tamper=overloaded)
     read_all(tmp_path / "store", transport)
     assert stored(tmp_path / "store", TOLD) == truth(transport.answers)
+
+
+def answer_of(sounds: list[dict[str, Any]], count: int | None = None) -> Answer:
+    return Answer(200, json.dumps({"count": len(sounds) if count is None else count, "results": sounds}).encode(), 0)
+
+
+@pytest.mark.parametrize("number", [1, 5, 17])
+def test_an_answer_that_holds_back_sounds_is_found_out(tmp_path: Path, number: int) -> None:
+    """A search that ran out of time may give few or no sounds, and a count that fits them."""
+    for kept in (0, 40):
+        transport = Direct(
+            make_answers(2500, 7, 0.0, 0),
+            tamper=lambda now, answer, kept=kept: (  # type: ignore[misc]
+                answer_of(json.loads(answer.body)["results"][:kept]) if now == number else answer
+            ),
+        )
+        path = tmp_path / f"store{kept}"
+        read_all(path, transport, workers=1)
+        assert stored(path, TOLD) == truth(transport.answers)
+
+
+def test_one_empty_answer_makes_nothing_gone(tmp_path: Path) -> None:
+    answers = make_answers(2500, 7, 0.0, 0)
+    read_all(tmp_path / "store", Direct(answers))
+    transport = Direct(answers, tamper=lambda number, answer: answer_of([]) if number in (1, 2) else answer)
+    read_all(tmp_path / "store", transport, since="2004-01-01")
+    assert len(stored(tmp_path / "store")) == 2500
+
+
+def test_the_searchs_index_knows_whole_seconds(tmp_path: Path) -> None:
+    """Five thousand uploads in a minute, told with milliseconds, found by the second."""
+    answers = make_answers(5000, 7, 0.0, 0)
+    begin = parse_time("2020-01-01")
+    answers.corpus.created = lambda number: begin + number * 12 + 345  # type: ignore[method-assign]
+    transport = Direct(answers)
+    read_all(tmp_path / "store", transport)
+    assert stored(tmp_path / "store", TOLD) == truth(answers)
+    assert len(transport.urls) < 150, "in a second there are 83"
+
+
+@pytest.mark.parametrize(
+    "second_page", [Answer(404, b"", 0), Answer(200, b'{"count": 200, "results": []}', 0)], ids=["404", "empty"]
+)
+def test_a_second_page_that_never_comes_ends_the_walk(tmp_path: Path, second_page: Answer) -> None:
+    answers = make_answers(200, 7, 0.0, 0)
+    answers.corpus.created = lambda number: parse_time("2020-01-01")  # type: ignore[method-assign]
+    transport = Direct(answers)
+    get = transport.get
+
+    async def without(url: str, *arguments: Any) -> Answer:
+        answer = await get(url, *arguments)
+        return second_page if "&page=2&" in url else answer
+
+    transport.get = without  # type: ignore[method-assign]
+    read_all(tmp_path / "store", transport)
+    assert len(stored(tmp_path / "store")) == 150
+    assert len(transport.urls) < 300
+    store = Store(tmp_path / "store")
+    assert store.fact("complete") is None
+    assert [row[:2] for row in store.uneven()] == [(parse_time("2020-01-01") // 1000,) * 2]
+    store.close()
+
+
+def test_an_outage_that_says_overloaded_ends_like_any_other(tmp_path: Path) -> None:
+    detail = b'{"detail": "Search is overloaded, please try again later."}'
+    transport = Direct(make_answers(3000, 7, 0.0, 0), tamper=lambda *_: Answer(500, detail, 0))
+    with pytest.raises(DataError, match="gives no answer .the answer was 500 Search is overloaded"):
+        read_all(tmp_path / "store", transport)
+    assert len(transport.urls) < 300
+
+
+def test_sounds_outside_of_the_window_are_refused(tmp_path: Path) -> None:
+    old = {"id": 7, "created": "1999-01-01", "duration": 1.0}
+    transport = Direct(make_answers(30, 7, 0.0, 0), tamper=lambda *_: answer_of([old]))
+    with pytest.raises(DataError, match="the API gave a sound of 1999-01-01T.* for a search from 2005-01-01T"):
+        read_all(tmp_path / "store", transport)
+    assert stored(tmp_path / "store") == []
+
+
+def test_nulls_are_listed_once_however_often_they_are_read(tmp_path: Path) -> None:
+    answers = make_answers(2500, 5, 0.01, 0)
+    read_all(tmp_path / "store", Direct(answers))
+    nulls = 2500 - len(stored(tmp_path / "store"))
+    assert nulls > 10
+    for _ in range(2):
+        transport = Direct(answers)
+        read_all(tmp_path / "store", transport, since="2004-01-01")
+        assert len(transport.urls) <= 4, "the count is right: nothing is read again"
+        store = Store(tmp_path / "store")
+        assert len(store.nulls()) == nulls
+        store.close()
 
 
 def test_an_api_that_never_answers_ends_in_a_sentence_and_the_next_crawl_goes_on(tmp_path: Path) -> None:
@@ -245,7 +337,7 @@ def test_an_update_reads_only_what_changed(tmp_path: Path) -> None:
     transport = Direct(answers)
     read_all(tmp_path / "store", transport, since="2004-01-01")
     assert stored(tmp_path / "store", TOLD) == truth(answers)
-    assert len(transport.urls) < 22, "of 27 pages"
+    assert len(transport.urls) < 27, "there are 27 pages"
     answers._hidden = set()
     read_all(tmp_path / "store", Direct(answers), since="2004-01-01")
     assert len(stored(tmp_path / "store")) == 4000
@@ -291,7 +383,7 @@ def test_from_the_door_to_tables(tmp_path: Path, capsys: pytest.CaptureFixture[s
     path = tmp_path / "store.sqlite"
     with serving("--sounds", "700", "--nulls", "0.01") as settings:
         plan = crawled(path, settings, "--dry-run")
-        assert "700 sounds are there, 0 of them in" in plan.stdout
+        assert "700 sounds are there since 2005-01-01, 0 of them in" in plan.stdout
         assert "5 requests are left at least, 0 seconds" in plan.stdout
         done = crawled(path, settings)
         assert done.returncode == 0, done.stderr
@@ -300,7 +392,7 @@ def test_from_the_door_to_tables(tmp_path: Path, capsys: pytest.CaptureFixture[s
         small = crawled(tmp_path / "small.sqlite", settings, "--filter", "duration:[3 TO 120]")
         assert small.returncode == 0
     again = crawled(path, {**settings, "FREESOUND_API_KEY": "x"})
-    assert "is complete up to" in again.stdout, "without a request"
+    assert "is complete from 2005-01-01 to" in again.stdout, "without a request"
     with serving("--sounds", "700", "--nulls", "0.01") as settings:  # on another port
         update = crawled(path, settings, "--since", "2005-01-01")
         assert update.returncode == 0, update.stderr
@@ -327,21 +419,44 @@ def test_refusals_of_the_door(
     monkeypatch.setenv("FREESOUND_API_KEY", "k")
     text = tmp_path / "text.csv"
     text.write_text("id,description\n" * 3)
+    blank, empty, damaged = tmp_path / "blank", tmp_path / "empty", tmp_path / "damaged"
+    blank.touch()
+    Store(empty, create=True).close()
+    store = Store(damaged, create=True)
+    store.database.execute("DROP TABLE windows")
+    store.close()
+    before = {path.name: path.read_bytes() for path in (text, blank, empty)}
     cases = [
         (["status", tmp_path / "none.sqlite"], "no such store; make it with python -m data_tools crawl"),
-        (["crawl", text], "not a store of Freesound sounds (file is not a database)"),
+        (["crawl", text], "text.csv: SQLite cannot use it (file is not a database)"),
         (["crawl", tmp_path / "a", "--site", "http://freesound.org"], "must begin with https://"),
         (["crawl", tmp_path / "a", "--site", "https://freesound.org/?token=x"], "may only have a host and a path"),
         (["crawl", tmp_path / "a", "--speed", "2"], "--speed is for a sandbox on this machine"),
-        (["crawl", tmp_path / "a", "--per-day", "0"], "--per-day 0: use 1 or more"),
-        (["export", tmp_path / "a", "--out", tmp_path / "a.txt"], "name a .csv or .parquet file"),
-        (["export", tmp_path / "a", "--out", tmp_path / "a.csv"], "has no sounds yet"),
+        (["crawl", tmp_path / "a", "--filter", "created:[* TO NOW]"], "the crawl itself filters by created"),
+        (["crawl", tmp_path / "a", "--per-day", "0"], "--per-day 0: use 1 to 1000000"),
+        (["crawl", tmp_path / "a", "--per-minute", str(10**30)], "--per-minute 1000000000000000000000000000000: use 1"),
+        (["crawl", tmp_path / "a", "--workers", "65"], "--workers 65: use 1 to 64"),
+        (["crawl", tmp_path / "a", "--timeout", "inf"], "--timeout inf: use 0.1 to 86400"),
+        (["crawl", tmp_path / "a", "--speed", "nan"], "--speed nan: use 0.01 to 10000000"),
+        *(
+            (["crawl", tmp_path / "a", "--site", site], "is none; it should look like https://freesound.org")
+            for site in ("https://[::1", "https://a:99999", "https://a:x", "https://", "freesound.org", "https://a b")
+        ),
+        (["crawl", tmp_path / "a", "--key-file", tmp_path / "none"], "none: no such file"),
+        (["status", tmp_path / "a"], "no such store"),
+        (["crawl", tmp_path], ": SQLite cannot use it (unable to open database file)"),
+        (["export", empty, "--out", tmp_path / "a.txt"], "name a .csv or .parquet file"),
+        (["export", empty, "--out", tmp_path / "a.csv"], "has no sounds yet"),
+        (["export", blank, "--out", tmp_path / "a.csv"], "not a store of Freesound sounds of format"),
+        (["status", blank], "not a store of Freesound sounds of format"),
+        (["status", damaged], "damaged: SQLite cannot use it (no such table: windows)"),
     ]
     for arguments, told in cases:
         assert main([str(argument) for argument in arguments]) == 1
         errors = capsys.readouterr().err
         assert told in errors
         assert errors.count("error: ") == 1
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir() if path != damaged} == before
 
 
 def test_two_crawls_do_not_write_to_one_store(tmp_path: Path) -> None:

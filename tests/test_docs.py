@@ -47,7 +47,7 @@ def commands(root: Path) -> list[list[str]]:
         for verb in importlib.import_module(f"{room}.__main__").VERBS.values():
             texts += [line.strip() for line in verb.example.splitlines()]
     return [
-        shlex.split(text, comments=True)
+        shlex.split(text.removesuffix(" &"), comments=True)
         for text in texts
         if text.startswith(tuple(f"python -m {room}" for room in ROOMS))
     ]
@@ -68,9 +68,9 @@ def test_every_command_that_is_shown_is_one_the_doors_take(root: Path) -> None:
 
 def test_no_placeholder_is_left(root: Path) -> None:
     for path in (root / "README.md", root / "recipes/README.md"):
-        assert not re.findall(
-            r"\b[A-Z]{4,}_[A-Z_]{4,}\b", path.read_text().replace("LBAR_SHARED", "").replace("TYPE_CHECKING", "")
-        ), path
+        words = set(re.findall(r"\b[A-Z]{4,}_[A-Z_]{3,}\b", path.read_text()))
+        variables = {"FREESOUND_API", "FREESOUND_API_KEY", "FREESOUND_ACCESS_TOKEN"}
+        assert words <= {"LBAR_SHARED", "TYPE_CHECKING", *variables}, path
 
 
 def test_the_set_up_commands_name_extras_that_exist(root: Path) -> None:

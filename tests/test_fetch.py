@@ -138,6 +138,8 @@ def test_a_score_at_the_threshold_is_not_above_it(store: Store, answers: Answers
             "row 1: the id '7' has no score_natural from 0 to 1",
         ),
         ('freesound_id,score_natural,language,text\n7,"0.5,en,a\n', "not a table of scores"),
+        ("freesound_id,score_natural,language,text\n7,0.5,en,a\n8,0.5,en\n", "row 2: 3 values for 4 columns"),
+        ("freesound_id,score_natural,language,text\n7,0.5,en,a\n8,0.\n", "row 2: 2 values for 4 columns"),
     ],
 )
 def test_tables_of_scores_that_are_none(
@@ -309,7 +311,7 @@ def test_originals_need_a_token_and_count_as_requests(crawled: Path, answers: An
     write_list(tmp_path / "never.csv", [1])
     store = tmp_path / "copy.sqlite"
     copy(crawled, store)
-    with serving("--sounds", str(SOUNDS), "--fault", "truncate=0.2") as settings:
+    with serving("--sounds", str(SOUNDS), "--fault", "truncate=0.07") as settings:
         token = settings.pop("FREESOUND_ACCESS_TOKEN")
         limits = [*UNLIMITED, "--limit", "12", "--originals"]
         process = fetch(store, out, settings, *limits)

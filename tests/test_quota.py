@@ -3,18 +3,19 @@
 import asyncio
 import random
 import sqlite3
+import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from sandboxes import LoopClock, run_virtually
 
-from data_tools.freesound.quota import DAY, MINUTE, UNANSWERED, Quota
+from data_tools.freesound.quota import DAY, MINUTE, UNANSWERED, Clock, Quota
 from data_tools.sandbox.faults import Throttle
 
 
-def open_quota(path: Path, per_minute: int = 60, per_day: int = 2000) -> Quota:
-    return Quota(sqlite3.connect(path, isolation_level=None), per_minute, per_day, LoopClock())
+def open_quota(path: Path, per_minute: int = 60, per_day: int = 2000, speed: float = 1.0) -> Quota:
+    return Quota(sqlite3.connect(path, isolation_level=None), per_minute, per_day, LoopClock(speed))
 
 
 def least_seconds(requests: int, per_minute: int, per_day: int) -> float:
@@ -110,6 +111,50 @@ def test_a_pause_holds_every_request_and_outlives_the_process(tmp_path: Path) ->
     assert run_virtually(paused())[0] == pytest.approx(DAY)
 
 
+def test_a_fast_clock_tells_real_time() -> None:
+    assert abs(Clock(1000).now() - time.time()) < 60
+    assert Clock(1000).real(MINUTE) == 0.06
+
+
+@pytest.mark.parametrize("speed", [0.5, 1000.0])
+def test_minutes_and_days_pass_at_the_speed_of_the_clock(tmp_path: Path, speed: float) -> None:
+    quota = open_quota(tmp_path / "quota", 7, 130, speed)
+    arrivals, _ = run_virtually(ask(quota, 300, 4, lambda: 0.0))
+    for limit, span in ((7, MINUTE / speed), (130, DAY / speed)):
+        assert all(later - earlier >= 0.999 * span for earlier, later in zip(arrivals, arrivals[limit:], strict=False))
+    least = least_seconds(300, 7, 130) / speed
+    assert arrivals[-1] <= 1.001 * least + 1 / speed
+
+
+def test_a_store_that_was_used_fast_can_be_used_at_real_speed(tmp_path: Path) -> None:
+    async def both() -> float:
+        await ask(open_quota(tmp_path / "quota", 60, 2000, 1000.0), 60, 1, lambda: 0.0)
+        fast = open_quota(tmp_path / "quota", 60, 2000, 1000.0)
+        assert fast.used().wait == pytest.approx(MINUTE, abs=0.01)
+        fast.pause(DAY)
+        assert open_quota(tmp_path / "quota").used().wait == pytest.approx(DAY / 1000, abs=0.01)
+        real = open_quota(tmp_path / "quota")
+        await real.take()
+        return asyncio.get_running_loop().time()
+
+    assert run_virtually(both())[0] == pytest.approx(DAY / 1000, abs=0.01)
+
+
+@pytest.mark.parametrize("ahead", [2 * UNANSWERED, 10 * DAY, 1e12])
+def test_a_clock_that_was_ahead_does_not_block(tmp_path: Path, ahead: float) -> None:
+    async def work() -> float:
+        quota = open_quota(tmp_path / "quota", 5, 100)
+        now = LoopClock().now()
+        for _ in range(5):
+            quota._insert(now + ahead)
+        assert quota.used().wait <= UNANSWERED + MINUTE
+        quota.pause(ahead if ahead > 2 * DAY else 0)
+        await ask(quota, 6, 1, lambda: 0.0)  # five as soon as those have counted for a minute, and one more
+        return asyncio.get_running_loop().time()
+
+    assert run_virtually(work())[0] == pytest.approx(2 * MINUTE, abs=0.01)
+
+
 def test_the_time_of_requests_to_come(tmp_path: Path) -> None:
     async def work() -> None:
         quota = open_quota(tmp_path / "quota")
@@ -122,12 +167,13 @@ def test_the_time_of_requests_to_come(tmp_path: Path) -> None:
     run_virtually(work())
 
 
-def test_the_sandbox_throttles_by_the_same_windows() -> None:
+@pytest.mark.parametrize("speed", [1.0, 1000.0])
+def test_the_sandbox_throttles_by_the_same_windows(speed: float) -> None:
     async def work() -> list[str | None]:
-        throttle = Throttle(2, 3, LoopClock())
+        throttle = Throttle(2, 3, LoopClock(speed))
         told = []
         for wait in (0, 0, 0, 61, 0, 86_400):
-            await asyncio.sleep(wait)
+            await asyncio.sleep(wait / speed)
             told.append(throttle.refusal())
         return told
 

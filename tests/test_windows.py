@@ -6,7 +6,7 @@ from collections.abc import Callable
 import pytest
 
 from data_tools.freesound import windows
-from data_tools.freesound.windows import Answer, Progress, Window, advance
+from data_tools.freesound.windows import Answer, Progress, Window, advance, past_end, too_much
 
 PAGE = windows.PAGE_SIZE
 
@@ -18,9 +18,9 @@ def test_a_window_of_one_page_or_nothing_is_done_and_complete() -> None:
 
 def test_what_was_not_reached_begins_at_the_last_sound() -> None:
     first = advance(Window(0, 999), Answer(400, PAGE, 300, 148), 0)
-    assert first.windows == (Window(300, 999, expected=252, read_from_ms=0),)
+    assert first.windows == (Window(300, 999, expected=252, read_from=0),)
     second = advance(first.windows[0], Answer(252, PAGE, 700, 149), 0)
-    assert second.windows == (Window(700, 999, expected=103, read_from_ms=300),)
+    assert second.windows == (Window(700, 999, expected=103, read_from=300),)
     assert advance(second.windows[0], Answer(103, 103, 990, 102), 0) == Progress(complete=True)
 
 
@@ -34,31 +34,40 @@ def test_a_millisecond_is_walked_by_pages_however_many_it_holds() -> None:
     large = windows.LARGEST + PAGE
     progress = advance(Window(5, 5), Answer(large, PAGE, 5, 0), 0)
     assert progress.windows == (Window(5, 5, page=2),)
-    assert advance(Window(5, 9, page=2), Answer(2 * PAGE + 1, PAGE, 7, 100), 0).windows == (
-        Window(7, 9, read_from_ms=5),
-    )
+    assert advance(Window(5, 9, page=2), Answer(2 * PAGE + 1, PAGE, 7, 100), 0).windows == (Window(7, 9, read_from=5),)
     assert advance(Window(5, 5, page=2), Answer(PAGE + 7, 7, 5, 0), 0) == Progress()
     assert Window(5, 5).halves == ()
     assert Window(5, 6).halves == (Window(5, 5), Window(6, 6))
 
 
 def test_where_fewer_are_left_than_were_told_the_part_just_read_is_looked_at_again() -> None:
-    gone = advance(Window(300, 999, expected=252, read_from_ms=0), Answer(251, PAGE, 700, 149), 0)
-    assert gone.windows == (Window(0, 299, compared=True), Window(700, 999, expected=102, read_from_ms=300))
-    last = advance(Window(700, 999, expected=103, read_from_ms=300), Answer(100, 100, 990, 99), 0)
-    assert last == Progress((Window(300, 699, compared=True),), complete=True)
+    gone = advance(Window(300, 999, expected=252, read_from=0), Answer(251, PAGE, 700, 149), 0)
+    assert gone.windows == (Window(0, 299, compared=True), Window(700, 999, expected=102, read_from=300))
+
+
+def test_an_end_that_comes_early_is_believed_the_third_time() -> None:
+    window = Window(700, 999, expected=103, read_from=300)
+    early = Answer(100, 100, 990, 99)
+    for attempt in (1, 2):
+        assert advance(window, early, 0).windows == (Window(700, 999, 1, 103, 300, attempt),)
+        window = Window(700, 999, 1, 103, 300, attempt)
+    assert advance(window, early, 0) == Progress((Window(300, 699, compared=True),), complete=True)
+    nothing = Answer(0, 0, None, 0)
+    assert advance(Window(0, 999, compared=True), nothing, 7).windows == (Window(0, 999, attempt=1, compared=True),)
+    assert advance(Window(0, 999, attempt=2), nothing, 7) == Progress(complete=True)
 
 
 def test_of_what_was_read_before_only_the_part_that_differs_is_read_again() -> None:
     window = Window(0, 999, compared=True)
     assert advance(window, Answer(400, PAGE, 300, 149), 400) == Progress()
     assert advance(Window(0, 999), Answer(400, PAGE, 300, 149), 400).windows == (
-        Window(300, 999, expected=251, read_from_ms=0),
+        Window(300, 999, expected=251, read_from=0),
     ), "a count alone says little of a window that was never read"
     halves = (Window(0, 499, compared=True), Window(500, 999, compared=True))
-    assert advance(window, Answer(400, PAGE, 300, 149), 401).windows == halves
+    for known in (399, 401):
+        assert advance(window, Answer(400, PAGE, 300, 149), known).windows == halves
     assert advance(window, Answer(400, PAGE, 300, 149), 200).windows == (
-        Window(300, 999, expected=251, read_from_ms=0, compared=True),
+        Window(300, 999, expected=251, read_from=0, compared=True),
     )
     assert advance(window, Answer(100, 100, 300, 99), 100) == Progress(complete=True)
 
@@ -70,8 +79,32 @@ def test_an_answer_that_is_shorter_than_its_count_is_asked_for_again_and_then_to
         assert progress.windows == (Window(0, 999, attempt=attempt),)
         window = progress.windows[0]
     told = advance(window, Answer(400, PAGE - 1, 300, 148), 0)
-    assert told == Progress((Window(300, 999, expected=252, read_from_ms=0),), uneven=True)
-    assert advance(window, Answer(40, 39, 300, 38), 0) == Progress(uneven=True)
+    assert told == Progress((Window(300, 999, expected=252, read_from=0),), uneven=True)
+    assert advance(Window(0, 999, attempt=2), Answer(40, 39, 300, 38), 0) == Progress(uneven=True)
+
+
+def test_a_second_page_that_never_comes_is_given_up() -> None:
+    window, asked = Window(5, 5), 0
+    while True:
+        asked += 1
+        first = advance(window, Answer(PAGE + 9, PAGE, 5, 0), 0)
+        assert first.windows == (Window(5, 5, page=2, attempt=window.attempt),)
+        missing = past_end(first.windows[0])
+        if missing.uneven:
+            break
+        window = missing.windows[0]
+    assert asked == windows.ATTEMPTS
+
+
+def test_what_is_too_much_is_split_so_often_and_no_further() -> None:
+    parts, splits = (Window(0, 10_000, compared=True),), 0
+    while parts:
+        part, splits = parts[0], splits + 1
+        assert part.compared
+        parts = too_much(part)
+    assert splits == 1 + windows.SPLITS
+    assert (part.first, part.last) == (0, 39)
+    assert too_much(Window(3, 3)) == ()
 
 
 class Walk:
@@ -84,7 +117,7 @@ class Walk:
         self.requests = 0
 
     def within(self, sounds: dict[int, int], window: Window) -> list[int]:
-        inside = [number for number, time in sounds.items() if window.first_ms <= time <= window.last_ms]
+        inside = [number for number, time in sounds.items() if window.first <= time <= window.last]
         return sorted(inside, key=lambda number: (sounds[number], number))
 
     def step(self, window: Window) -> tuple[Window, ...]:
@@ -92,7 +125,7 @@ class Walk:
         found = self.within(self.there, window)
         page = found[(window.page - 1) * windows.PAGE_SIZE : window.page * windows.PAGE_SIZE]
         if window.page > 1 and not page:
-            return (Window(window.first_ms, window.last_ms),)
+            return past_end(window).windows
         times = [self.there[number] for number in page]
         reached = max(times, default=None)
         passed = sum(time != reached for time in times)

@@ -6,6 +6,7 @@ Errors and limits as of 2026: https://freesound.org/docs/api/overview.html. The 
 import json
 import logging
 import random
+import re
 from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import TypeVar
@@ -16,7 +17,7 @@ from data_tools.freesound.credentials import KEY, TOKEN, Secret
 from data_tools.freesound.quota import DAY, MINUTE, Clock, Quota
 from data_tools.freesound.sounds import FIELDS, PAGE_SIZE, MalformedError, Page, format_time, parse_page
 from data_tools.freesound.transport import Answer, BrokenError, Transport
-from data_tools.freesound.windows import Window
+from data_tools.freesound.windows import Window, too_much
 
 SITE = "https://freesound.org"
 SEARCH_ATTEMPTS = 40  # with the waits below, five to six hours of an API that does not answer
@@ -24,6 +25,7 @@ FILE_ATTEMPTS = 6
 OVERLOADS = 3  # in a row, until the search is taken to be too large
 LONGEST_WAIT = 600.0  # seconds between two attempts
 _REDIRECTS = 3
+_QUIET_ATTEMPTS, _QUIET_SECONDS = 2, 10.0  # that fail, and of the API's time, before the user hears of it
 
 log = logging.getLogger(__name__)
 Result = TypeVar("Result")
@@ -31,7 +33,7 @@ Get = Callable[[str, Mapping[str, str], Path | None], Awaitable[Answer]]
 
 
 class OverloadedError(Exception):
-    """The search is too much for the API, again and again."""
+    """The search is too much for the API, again and again, and can be split."""
 
 
 class PastEndError(Exception):
@@ -67,7 +69,7 @@ class Client:
 
         Raises OverloadedError, PastEndError; DataError for what asking again cannot mend.
         """
-        within = f"created:[{format_time(window.first_ms)} TO {format_time(window.last_ms)}]"
+        within = f"created:[{format_time(window.first * 1000)} TO {format_time(window.last * 1000 + 999)}]"
         parameters = {
             "query": "",
             "filter": f"{within} {narrowed}" if narrowed else within,
@@ -91,7 +93,7 @@ class Client:
                 raise _AgainError(f"its answer cannot be read: {error}") from None
             except _AgainError as error:
                 overloads = overloads + 1 if error.overloaded else 0
-                if overloads == OVERLOADS:
+                if overloads == OVERLOADS and too_much(window):
                     raise OverloadedError from None
                 raise
 
@@ -103,10 +105,11 @@ class Client:
     async def preview(self, url: str, into: Path) -> int:
         """Save a preview; returns its bytes. It counts as no request. Raises LostError.
 
-        url: absolute, or from the site on. The key is sent only to the API's own host.
+        url: absolute, or what follows the site. The key is sent only to the API's own host.
         """
+        absolute = _joined(self.site, url) if re.match(r"(\w+:)?//", url) else f"{self.site}/{url.lstrip('/')}"
         return await self._file(
-            urljoin(self.site, url), into, {"Authorization": f"Token {self._key.reveal()}"}, self._transport.get, KEY
+            absolute, into, {"Authorization": f"Token {self._key.reveal()}"}, self._transport.get, KEY
         )
 
     async def original(self, sound: int, into: Path) -> int:
@@ -129,9 +132,12 @@ class Client:
                 answer = await get(at, authorization if self._is_ours(at) else {}, into)
                 if answer.location is None:
                     break
-                at = urljoin(at, answer.location)
+                at = _joined(at, answer.location)
             if answer.status in (404, 410):
                 raise LostError(f"the answer was {answer.status}: it is not there any more")
+            token_refused = answer.status in (401, 403) and secret == TOKEN and self._is_ours(at)
+            if answer.status not in (200, 429) and answer.status < 500 and not token_refused:
+                raise LostError(f"the answer was {answer.status}")
             self._judge(answer, secret)
             return answer.length
 
@@ -149,7 +155,7 @@ class Client:
         self, ask: Callable[[], Awaitable[Result]], attempts: int, give_up: Callable[[str], Exception]
     ) -> Result:
         """Ask, and ask again after longer and longer waits. A pause the API demands is no failed attempt."""
-        failed = 0
+        failed, began = 0, self._clock.now()
         while True:
             try:
                 return await ask()
@@ -165,7 +171,10 @@ class Client:
             failed += 1
             if failed == attempts:
                 raise give_up(why)
-            await self._clock.sleep(min(LONGEST_WAIT, 2.0**failed) * random.uniform(0.5, 1))
+            wait = min(LONGEST_WAIT, 2.0**failed) * random.uniform(0.5, 1)
+            if failed > _QUIET_ATTEMPTS or self._clock.now() - began > self._clock.real(_QUIET_SECONDS):
+                log.info("%s: %s; asks again in %.0f seconds", self.site, why, wait)
+            await self._clock.sleep(wait)
 
     def _judge(self, answer: Answer, secret: str) -> None:
         """Raises _AgainError for what may be better next time, DataError for what will not."""
@@ -187,7 +196,7 @@ class Client:
         """The API's own words, on one line, without the key should they quote it."""
         try:
             content = json.loads(body)
-        except ValueError:
+        except (ValueError, RecursionError):
             return ""
         detail = str(content.get("detail", "")) if isinstance(content, dict) else ""
         for secret in (self._key, self._token):
@@ -199,3 +208,11 @@ class Client:
         there, ours = urlsplit(url), urlsplit(self.site)
         same = there.netloc == ours.netloc or (there.hostname or "").endswith(f".{ours.hostname}")
         return same and there.scheme == ours.scheme
+
+
+def _joined(base: str, url: str) -> str:
+    """Where an address leads from base. Raises LostError for what is none."""
+    try:
+        return urljoin(base, url)
+    except ValueError:
+        raise LostError(f"its address is none: {url[:200]!a}") from None

@@ -5,16 +5,18 @@ import os
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import NamedTuple
 from urllib.parse import urlsplit
 
 from data_tools.errors import DataError
 from data_tools.freesound.client import SITE, Client
-from data_tools.freesound.credentials import TOKEN, read_key, read_secret
+from data_tools.freesound.credentials import TOKEN, Secret, read_key, read_secret
 from data_tools.freesound.quota import Clock, Quota
 from data_tools.freesound.store import Store
 
 ADDRESS = "FREESOUND_API"
 PER_MINUTE, PER_DAY = 60, 2000  # of a standard key
+LIMITS = {"per_minute": (1, 1_000_000), "per_day": (1, 1_000_000), "speed": (0.01, 10_000_000)}  # of the options
 
 
 def add_connection(parser: argparse.ArgumentParser) -> None:
@@ -35,19 +37,39 @@ def add_connection(parser: argparse.ArgumentParser) -> None:
     )
 
 
-@asynccontextmanager
-async def connect(arguments: argparse.Namespace, store: Store) -> AsyncIterator[Client]:
-    """The client of these options. Raises DataError for options out of range and for a missing or open key."""
-    from data_tools.freesound.http import Http
+class Settings(NamedTuple):
+    """site: the API's address. token: of OAuth2, for originals."""
 
+    site: str
+    key: Secret
+    token: Secret | None
+
+
+def read_settings(arguments: argparse.Namespace) -> Settings:
+    """Raises DataError for options out of range and for a missing or open key."""
     site = (arguments.site or os.environ.get(ADDRESS) or SITE).rstrip("/")
     _check(arguments, site)
-    key = read_key(arguments.key_file)
-    token = read_secret(TOKEN, getattr(arguments, "token_file", None))
+    return Settings(site, read_key(arguments.key_file), read_secret(TOKEN, getattr(arguments, "token_file", None)))
+
+
+@asynccontextmanager
+async def connect(arguments: argparse.Namespace, store: Store) -> AsyncIterator[Client]:
+    """The client of these options. Raises DataError as read_settings does."""
+    from data_tools.freesound.http import Http
+
+    settings = read_settings(arguments)
     clock = Clock(arguments.speed)
     quota = Quota(store.database, arguments.per_minute, arguments.per_day, clock)
     async with Http(arguments.timeout) as transport:
-        yield Client(site, key, quota, transport, clock, token)
+        yield Client(settings.site, settings.key, quota, transport, clock, settings.token)
+
+
+def check_bounds(arguments: argparse.Namespace, **bounds: tuple[float, float]) -> None:
+    """Raises DataError for an option that is not from the first number of its bounds to the second."""
+    for name, (least, most) in bounds.items():
+        value = getattr(arguments, name)
+        if not least <= value <= most:
+            raise DataError(f"--{name.replace('_', '-')} {value}: use {least} to {most}")
 
 
 def is_local(site: str) -> bool:
@@ -56,15 +78,17 @@ def is_local(site: str) -> bool:
 
 
 def _check(arguments: argparse.Namespace, site: str) -> None:
-    address, local = urlsplit(site), is_local(site)
+    try:
+        address, local = urlsplit(site), is_local(site)
+        whole = address.hostname and address.port != 0 and site.isprintable() and " " not in site
+    except ValueError:  # of a port that is no number, of brackets that are not closed
+        whole = False
+    if not whole:
+        raise DataError(f"the address {site!a} is none; it should look like {SITE}")
     if address.scheme != "https" and not (local and address.scheme == "http"):
         raise DataError(f"the address {site} must begin with https://: the key would be sent in the open")
     if address.query or address.username or address.fragment:
         raise DataError(f"the address {site} may only have a host and a path; the key goes into FREESOUND_API_KEY")
-    for name in ("per_minute", "per_day", "workers"):
-        if getattr(arguments, name) < 1:
-            raise DataError(f"--{name.replace('_', '-')} {getattr(arguments, name)}: use 1 or more")
-    if not arguments.timeout > 0 or not arguments.speed > 0:
-        raise DataError("--timeout and --speed are seconds and a factor above 0")
+    check_bounds(arguments, **LIMITS, workers=(1, 64), timeout=(0.1, 86_400))
     if arguments.speed != 1 and not local:
         raise DataError("--speed is for a sandbox on this machine; the real API counts real minutes")

@@ -5,18 +5,22 @@ import asyncio
 import logging
 import math
 import time
+from contextlib import closing
 from pathlib import Path
 
 from data_tools.errors import DataError
 from data_tools.files import alone
 from data_tools.freesound.client import Client, OverloadedError, PastEndError
-from data_tools.freesound.connection import add_connection, connect, is_local
+from data_tools.freesound.connection import add_connection, connect, is_local, read_settings
+from data_tools.freesound.database import naming
 from data_tools.freesound.quota import DAY
 from data_tools.freesound.sounds import PAGE_SIZE, Page, Sound, format_time, parse_time
 from data_tools.freesound.store import Store
-from data_tools.freesound.windows import Window
+from data_tools.freesound.windows import Progress, Window, past_end, too_much
 
 BEGINNING = "2005-01-01"  # Freesound opened in April 2005
+LATE = 30 * 86_400  # seconds by which a sound may be published after its upload: --since last looks back so far
+CHECKS = 3  # of the whole, until what came and went meanwhile is caught up with
 NULL_ATTEMPTS = 3  # at a page that has items the API gives as null
 PROGRESS_SECONDS = 10.0
 _BYTES_A_SOUND = 700  # of the store, measured with invented sounds
@@ -24,18 +28,35 @@ _BYTES_A_SOUND = 700  # of the store, measured with invented sounds
 log = logging.getLogger(__name__)
 
 
-async def walk(client: Client, store: Store, workers: int) -> None:
-    """Read every window that is left, `workers` at a time, and keep each answer as it comes.
+async def walk(client: Client, store: Store, workers: int) -> bool:
+    """Read every window that is left, `workers` at a time, and keep each answer as it comes; then compare the whole.
 
-    Raises DataError for what asking again cannot mend; all that was read is kept.
+    Returns whether the sounds kept add up to the API's last count. Raises DataError for what asking again cannot mend;
+    all that was read is kept.
     """
+    for _ in range(CHECKS):
+        await _read_windows(client, store, workers)
+        if store.fact("complete") == store.fact("until"):
+            return True
+        with store.transaction():
+            store.add_window(_whole(store))
+    await _read_windows(client, store, workers)
+    return store.fact("complete") == store.fact("until")
+
+
+def _whole(store: Store) -> Window:
+    """All that the crawl is about, to be compared with what is kept."""
+    return Window(int(store.fact("from") or 0), int(store.fact("until") or 0), compared=True)
+
+
+async def _read_windows(client: Client, store: Store, workers: int) -> None:
     under_way: dict[asyncio.Task[None], int] = {}
     told = time.monotonic()
     try:
         while True:
             for window in store.open_windows(workers):
-                if len(under_way) < workers and window.first_ms not in under_way.values():
-                    under_way[asyncio.create_task(_step(client, store, window))] = window.first_ms
+                if len(under_way) < workers and window.first not in under_way.values():
+                    under_way[asyncio.create_task(_step(client, store, window))] = window.first
             if not under_way:
                 return
             done, _ = await asyncio.wait(under_way, return_when=asyncio.FIRST_COMPLETED)
@@ -53,20 +74,22 @@ async def walk(client: Client, store: Store, workers: int) -> None:
 
 async def _step(client: Client, store: Store, window: Window) -> None:
     """One page of a window."""
-    narrowed = store.fact("filter") or None
     try:
-        page = await _whole_page(client, window, narrowed)
+        page = await _whole_page(client, window, store.fact("filter") or None)
     except PastEndError:
-        parts: tuple[Window, ...] = (Window(window.first_ms, window.last_ms, compared=window.compared),)
+        progress = past_end(window)
     except OverloadedError:
-        parts = window.halves or (window,)
+        progress = Progress(too_much(window))
     else:
-        if window.page == 1 and not store.fact("total"):
+        progress = store.save(window, page)
+        whole = _whole(store)
+        if (window.first, window.last, window.page) == (whole.first, whole.last, 1):
             store.set_fact("total", str(page.count))
-        store.save(window, page)
+            if window.compared and not progress.windows and not progress.uneven:
+                store.set_fact("complete", str(whole.last))
         return
     with store.transaction():
-        store.replace_window(window, parts)
+        store.keep_progress(window, progress)
 
 
 async def _whole_page(client: Client, window: Window, narrowed: str | None) -> Page:
@@ -101,77 +124,94 @@ def duration(seconds: float) -> str:
     return f"{seconds:.0f} seconds"
 
 
-def _plan(store: Store, since: str | None, narrowed: str | None, site: str) -> None:
-    """Put the windows of this command into the store. Raises DataError for another filter or address than before."""
-    until = int(store.fact("until") or 0)
-    facts = {"site": site, "filter": narrowed or ""}
-    for name, value in facts.items():
-        before = store.fact(name) or ""
-        moved = name == "site" and is_local(before) and is_local(site)  # a sandbox may have another port every time
-        if until and before != value and not moved:
+def _require_same(store: Store, narrowed: str | None, site: str) -> None:
+    """Raises DataError for another filter or address than the store was begun with."""
+    for name, value in (("site", site), ("filter", narrowed or "")):
+        before = store.fact(name)
+        moved = name == "site" and is_local(before or "") and is_local(site)  # a sandbox has another port every time
+        if before is not None and before != value and not moved:
             raise DataError(
                 f"{store.path}: was crawled with {name} {before or 'none'}, not {value or 'none'}; "
                 "use that again, or another store"
             )
-    if since == "last" and not until:
-        raise DataError(f"{store.path}: was never crawled, so there is no last time; leave out --since last")
+
+
+def _plan(store: Store, since: str | None, narrowed: str | None, site: str) -> None:
+    """Put the windows of this command into the store. Raises DataError for an option that does not fit the store."""
+    _require_same(store, narrowed, site)
+    begun = store.fact("until") is not None
+    first = _first_second(store, since)
+    if since and begun and store.fact("complete") != store.fact("until"):
+        raise DataError(f"{store.path}: is not complete yet; run the same command without --since first")
     with store.transaction():
-        for name, value in facts.items():
-            store.set_fact(name, value)
-        if not until:
-            _begin(store, since or BEGINNING)
-        elif since and not store.open_windows(1):
-            _begin(store, format_time(until + 1) if since == "last" else since)
+        store.set_fact("site", site)
+        store.set_fact("filter", narrowed or "")
+        if since or not begun:
+            now = int(time.time())
+            store.add_window(Window(first, now, compared=begun))
+            store.set_fact("from", str(min(first, int(store.fact("from") or first))))
+            store.set_fact("until", str(now))
 
 
-def _begin(store: Store, first: str) -> None:
-    now = int(time.time() * 1000)
+def _first_second(store: Store, since: str | None) -> int:
+    """Where this command's reading begins. Raises DataError for a date that is none."""
+    if since == "last":
+        until = store.fact("until")
+        if until is None:
+            raise DataError(f"{store.path}: was never crawled, so there is no last time; leave out --since last")
+        return int(until) - LATE
     try:
-        first_ms = parse_time(first)
+        first = parse_time(since or BEGINNING) // 1000
     except ValueError:
-        raise DataError(f"--since {first}: expects `last` or a date such as 2026-01-31") from None
-    if first_ms > now:
-        raise DataError(f"--since {first}: lies in the future")
-    store.add_window(Window(first_ms, now, compared=store.count() > 0))
-    store.set_fact("until", str(now))
+        raise DataError(f"--since {since}: expects `last` or a date such as 2026-01-31") from None
+    if first > time.time():
+        raise DataError(f"--since {since}: lies in the future")
+    return first
 
 
-async def _dry_run(client: Client, store: Store, narrowed: str | None) -> None:
-    now = int(time.time() * 1000)
-    count = (await client.search(Window(parse_time(BEGINNING), now), narrowed)).count
-    left = max(0, count - store.count())
-    requests = math.ceil(left / PAGE_SIZE)
-    print(f"{count} sounds are there, {store.count()} of them in {store.path}")
+async def _dry_run(client: Client, store: Store, since: str | None, narrowed: str | None) -> None:
+    _require_same(store, narrowed, client.site)
+    window = Window(_first_second(store, since), int(time.time()))
+    count = (await client.search(window, narrowed)).count
+    kept = store.count(f"NOT gone AND created >= {window.first * 1000}")
+    requests = math.ceil(max(0, count - kept) / PAGE_SIZE)
+    print(f"{count} sounds are there since {_day(window.first)}, {kept} of them in {store.path}")
     print(f"{requests} requests are left at least, {duration(client.quota.seconds_for(requests))} at this key's limits")
-    print(f"about {left * _BYTES_A_SOUND / 2**20:.0f} MiB of disk; nothing was stored but this one request's count")
+    mebibytes = max(0, count - kept) * _BYTES_A_SOUND / 2**20
+    print(f"about {mebibytes:.0f} MiB of disk; nothing was stored but this request's count")
 
 
 async def _crawl(arguments: argparse.Namespace, store: Store) -> int:
     async with connect(arguments, store) as client:
         if arguments.dry_run:
-            await _dry_run(client, store, arguments.filter)
+            await _dry_run(client, store, arguments.since, arguments.filter)
             return 0
         with alone(store.path):
             _plan(store, arguments.since, arguments.filter, client.site)
-            if not store.open_windows(1):
-                print(f"{store.path} is complete up to {_until(store)}; --since last reads what came after")
+            if store.fact("complete") == store.fact("until"):
+                print(f"{_told(store)}; --since last reads what came after")
                 return 0
-            await walk(client, store, arguments.workers)
+            added_up = await walk(client, store, arguments.workers)
             print(progress_line(client, store))
-    print(f"{store.path} is complete up to {_until(store)}: {store.count()} sounds")
-    return _told_gaps(store)
-
-
-def _until(store: Store) -> str:
-    return format_time(int(store.fact("until") or 0))
-
-
-def _told_gaps(store: Store) -> int:
+    if added_up:
+        print(f"{_told(store)}: {store.count()} sounds")
+    else:
+        print(f"{store.path}: {store.count()} sounds are kept, and the API counts {store.fact('total')}; run it again")
     if nulls := store.nulls():
         print(f"{len(nulls)} items are null for good, in the API's own answers; python -m data_tools status lists them")
     if uneven := store.uneven():
         print(f"{len(uneven)} windows do not add up to the API's count; python -m data_tools status lists them")
-    return 0
+    return 0 if added_up else 1
+
+
+def _told(store: Store) -> str:
+    return (
+        f"{store.path} is complete from {_day(int(store.fact('from') or 0))} to {_day(int(store.fact('until') or 0))}"
+    )
+
+
+def _day(second: int) -> str:
+    return format_time(second * 1000)[:10]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -185,8 +225,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    store = Store(arguments.store, create=True)
-    try:
+    if arguments.filter and "created:" in arguments.filter:
+        raise DataError(f"--filter {arguments.filter}: the crawl itself filters by created; use --since")
+    read_settings(arguments)  # what is wrong with them is told before there is a store
+    with closing(Store(arguments.store, create=True)) as store, naming(arguments.store):
         return asyncio.run(_crawl(arguments, store))
-    finally:
-        store.close()

@@ -2,11 +2,13 @@
 
 import argparse
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from data_tools.errors import DataError
 from data_tools.files import replacing
+from data_tools.freesound.database import naming
 from data_tools.freesound.store import COLUMNS, Store
 
 if TYPE_CHECKING:
@@ -19,8 +21,9 @@ def _chunks(store: Store) -> "Iterator[pandas.DataFrame]":
     """Sounds by rising id; `created` as a time in UTC."""
     import pandas
 
-    query = f"SELECT {', '.join(COLUMNS)} FROM sounds WHERE NOT gone ORDER BY id"
-    for chunk in pandas.read_sql_query(query, store.database, chunksize=_ROWS):
+    sounds = store.database.execute(f"SELECT {', '.join(COLUMNS)} FROM sounds WHERE NOT gone ORDER BY id")
+    while rows := sounds.fetchmany(_ROWS):
+        chunk = pandas.DataFrame(rows, columns=list(COLUMNS))
         chunk["created"] = pandas.to_datetime(chunk["created"], unit="ms", utc=True)
         for column in ("channels", "filesize"):
             chunk[column] = chunk[column].astype("Int64")
@@ -57,14 +60,11 @@ def run(arguments: argparse.Namespace) -> int:
     writers = {".csv": _write_csv, ".parquet": _write_parquet}
     if arguments.out.suffix not in writers:
         raise DataError(f"{arguments.out}: name a .csv or .parquet file")
-    store = Store(arguments.store)
-    try:
+    with closing(Store(arguments.store, read_only=True)) as store, naming(arguments.store):
         count = store.count()
         if not count:
             raise DataError(f"{arguments.store}: has no sounds yet; go on with python -m data_tools crawl")
         with replacing(arguments.out) as temporary:
             writers[arguments.out.suffix](_chunks(store), temporary)
-    finally:
-        store.close()
     print(f"wrote {arguments.out}: {count} sounds")
     return 0

@@ -2,18 +2,21 @@
 
 import argparse
 import asyncio
-import os
+import hashlib
+import io
+from contextlib import closing
 from pathlib import Path
 
-from data_tools.audio import AudioError, content_key, read_audio
+from data_tools.audio import AudioError, read_audio
 from data_tools.errors import DataError
 from data_tools.exclusion import read_exclusions
-from data_tools.files import alone
+from data_tools.files import alone, replacing
 from data_tools.freesound.attribution import write_results
 from data_tools.freesound.client import Client, LostError
-from data_tools.freesound.connection import add_connection, connect
-from data_tools.freesound.credentials import TOKEN, read_secret
-from data_tools.freesound.folder import DATABASE, Folder
+from data_tools.freesound.connection import add_connection, connect, read_settings
+from data_tools.freesound.credentials import TOKEN
+from data_tools.freesound.database import naming
+from data_tools.freesound.folder import DATABASE, Folder, Kept
 from data_tools.freesound.selection import LICENCES, PREFERENCES, WEIGHTINGS, Chosen, Selection, Wanted, select
 from data_tools.freesound.store import Store
 
@@ -58,28 +61,28 @@ async def _fetch(client: Client, folder: Folder, sound: Chosen, originals: bool)
         try:
             if originals and sound.bytes not in (None, size):
                 raise AudioError(f"{size} bytes came, not {sound.bytes}")
-            sha256, seconds = await asyncio.to_thread(_convert, part, folder, sound)
+            kept = await asyncio.to_thread(_convert, part, folder, sound)
         except AudioError as error:
             if attempt == ATTEMPTS:
                 raise AudioError(str(error).removeprefix(f"{part}: ")) from None
         else:
-            folder.keep(sound.id, sha256, seconds)
+            folder.keep(kept)
             return
 
 
-def _convert(part: Path, folder: Folder, sound: Chosen) -> tuple[str, float]:
-    """The file as FLAC (mono, 16 bit) in its place: its hash and its length in seconds."""
+def _convert(part: Path, folder: Folder, sound: Chosen) -> Kept:
+    """The file as FLAC (mono, 16 bit) in its place."""
     import soundfile
 
     samples = read_audio(part, folder.rate)
     seconds = len(samples) / folder.rate
     if abs(seconds - sound.seconds) > TOLERANCE:
         raise AudioError(f"lasts {seconds:.2f} s, not {sound.seconds:.2f} s as Freesound says")
-    flac = part.with_suffix(".part.flac")
-    soundfile.write(flac, samples, folder.rate, subtype="PCM_16")
-    sha256 = content_key(flac)
-    os.replace(flac, folder.audio(sound.id))
-    return sha256, seconds
+    flac = io.BytesIO()  # in memory: libsndfile does not tell why it cannot write
+    soundfile.write(flac, samples, folder.rate, subtype="PCM_16", format="FLAC")
+    with replacing(folder.audio(sound.id)) as temporary:
+        temporary.write_bytes(flac.getbuffer())
+    return Kept(sound.id, hashlib.sha256(flac.getbuffer()).hexdigest(), seconds, flac.getbuffer().nbytes)
 
 
 def _tell_selection(selection: Selection) -> None:
@@ -108,10 +111,13 @@ async def _run(arguments: argparse.Namespace, store: Store) -> int:
         raise DataError(f"{arguments.scores}: no sound is left to fetch; lower --threshold or widen the other rules")
     if arguments.dry_run:
         return 0
-    if arguments.originals and read_secret(TOKEN, arguments.token_file) is None:
+    settings = read_settings(arguments)  # what is wrong with them is told before there is a folder
+    if arguments.originals and settings.token is None:
         raise DataError(f"originals need an access token of OAuth2: set {TOKEN} or name a file by --token-file")
-    with alone(arguments.out / DATABASE):
-        folder = Folder(arguments.out, arguments.rate, arguments.originals)
+    with (
+        alone(arguments.out / DATABASE),
+        closing(Folder(arguments.out, arguments.rate, arguments.originals)) as folder,
+    ):
         async with connect(arguments, store) as client:
             await fetch_all(client, folder, selection.chosen, arguments.originals, arguments.workers)
         return write_results(folder, selection.chosen)
@@ -159,8 +165,5 @@ def run(arguments: argparse.Namespace) -> int:
         raise DataError(f"--limit {arguments.limit}: use 1 or more")
     if not 4000 <= arguments.rate <= 192_000:
         raise DataError(f"--rate {arguments.rate}: use 4000 to 192000 Hz")
-    store = Store(arguments.store)
-    try:
+    with closing(Store(arguments.store)) as store, naming(arguments.store):
         return asyncio.run(_run(arguments, store))
-    finally:
-        store.close()

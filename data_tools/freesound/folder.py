@@ -5,16 +5,26 @@ from pathlib import Path
 from typing import NamedTuple
 
 from data_tools.errors import DataError
+from data_tools.freesound.database import naming, transaction
 
 DATABASE = "fetched.sqlite"
+_SCHEMA = """
+PRAGMA journal_mode = WAL;
+CREATE TABLE IF NOT EXISTS facts (name TEXT PRIMARY KEY, value TEXT NOT NULL);
+CREATE TABLE IF NOT EXISTS files (
+    id INTEGER PRIMARY KEY, sha256 TEXT NOT NULL, seconds REAL NOT NULL, bytes INTEGER NOT NULL
+);
+CREATE TABLE IF NOT EXISTS lost (id INTEGER PRIMARY KEY, why TEXT NOT NULL);
+"""
 
 
 class Kept(NamedTuple):
-    """A file in the folder. sha256: of the FLAC file."""
+    """A file in the folder. sha256, bytes: of the FLAC file."""
 
     id: int
     sha256: str
     seconds: float
+    bytes: int
 
 
 class Folder:
@@ -24,23 +34,32 @@ class Folder:
     """
 
     def __init__(self, path: Path, rate: int, originals: bool) -> None:
-        """Raises DataError for a folder that was begun with another rate or kind of file."""
+        """Raises DataError for a folder that was begun with another rate or kind of file, or whose database cannot be
+        used."""
         self.path, self.rate = path, rate
         path.mkdir(parents=True, exist_ok=True)
-        self.database = sqlite3.connect(path / DATABASE, isolation_level=None)
-        self.database.executescript(
-            "PRAGMA journal_mode = WAL;"
-            "CREATE TABLE IF NOT EXISTS facts (name TEXT PRIMARY KEY, value TEXT NOT NULL);"
-            "CREATE TABLE IF NOT EXISTS kept (id INTEGER PRIMARY KEY, sha256 TEXT NOT NULL, seconds REAL NOT NULL);"
-            "CREATE TABLE IF NOT EXISTS lost (id INTEGER PRIMARY KEY, why TEXT NOT NULL);"
-        )
-        for name, value in (("rate", str(rate)), ("files", "originals" if originals else "previews")):
+        with naming(path / DATABASE):
+            self.database = sqlite3.connect(path / DATABASE, isolation_level=None)
+        try:
+            with naming(path / DATABASE):
+                self._begin(originals)
+        except BaseException:
+            self.database.close()
+            raise
+        for leftover in path.glob(".*.part*"):  # of a run that was killed
+            leftover.unlink()
+
+    def _begin(self, originals: bool) -> None:
+        self.database.executescript(_SCHEMA)
+        for name, value in (("rate", str(self.rate)), ("files", "originals" if originals else "previews")):
             self.database.execute("INSERT OR IGNORE INTO facts VALUES (?, ?)", (name, value))
             (before,) = self.database.execute("SELECT value FROM facts WHERE name = ?", (name,)).fetchone()
             if before != value:
-                raise DataError(f"{path}: was begun with {name} {before}, not {value}; use that, or another folder")
-        for leftover in path.glob(".*.part*"):  # of a run that was killed
-            leftover.unlink()
+                told = f"was begun with {name} {before}, not {value}; use that, or another folder"
+                raise DataError(f"{self.path}: {told}")
+
+    def close(self) -> None:
+        self.database.close()
 
     def audio(self, sound_id: int) -> Path:
         return self.path / f"{sound_id}.flac"
@@ -49,17 +68,25 @@ class Folder:
         return self.path / f".{sound_id}.part"
 
     def kept(self) -> dict[int, Kept]:
-        """Whole files by id; one that somebody deleted is not among them."""
-        rows = map(Kept._make, self.database.execute("SELECT id, sha256, seconds FROM kept"))
-        return {row.id: row for row in rows if self.audio(row.id).is_file()}
+        """Whole files by id; one that somebody deleted, or that has another size by now, is not among them."""
+        with naming(self.path / DATABASE):
+            rows = [Kept(*row) for row in self.database.execute("SELECT id, sha256, seconds, bytes FROM files")]
+        return {row.id: row for row in rows if self._has(row)}
+
+    def _has(self, row: Kept) -> bool:
+        path = self.audio(row.id)
+        return path.is_file() and path.stat().st_size == row.bytes
 
     def lost(self) -> dict[int, str]:
         """Why a sound could not be had, by id."""
-        return dict(self.database.execute("SELECT id, why FROM lost"))
+        with naming(self.path / DATABASE):
+            return dict(self.database.execute("SELECT id, why FROM lost"))
 
-    def keep(self, sound_id: int, sha256: str, seconds: float) -> None:
-        self.database.execute("INSERT OR REPLACE INTO kept VALUES (?, ?, ?)", (sound_id, sha256, seconds))
-        self.database.execute("DELETE FROM lost WHERE id = ?", (sound_id,))
+    def keep(self, kept: Kept) -> None:
+        with naming(self.path / DATABASE), transaction(self.database):
+            self.database.execute("INSERT OR REPLACE INTO files VALUES (?, ?, ?, ?)", kept)
+            self.database.execute("DELETE FROM lost WHERE id = ?", (kept.id,))
 
     def lose(self, sound_id: int, why: str) -> None:
-        self.database.execute("INSERT OR REPLACE INTO lost VALUES (?, ?)", (sound_id, why))
+        with naming(self.path / DATABASE):
+            self.database.execute("INSERT OR REPLACE INTO lost VALUES (?, ?)", (sound_id, why))

@@ -12,29 +12,41 @@ import logging
 import math
 import sqlite3
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-MINUTE, DAY = 60.0, 86_400.0
+from data_tools.freesound.database import transaction
+
+MINUTE, DAY = 60.0, 86_400.0  # of the API's time, as all seconds here but those that are stored
 _LOOK_AGAIN = 1.0  # seconds after which a wait is reckoned anew while requests are under way
 UNANSWERED = 600.0  # seconds by which the answer of a request that was killed is taken to have come
+SCHEMA = """
+CREATE TABLE IF NOT EXISTS requests (id INTEGER PRIMARY KEY, counted_to REAL NOT NULL);
+CREATE INDEX IF NOT EXISTS requests_counted_to ON requests (counted_to);
+CREATE TABLE IF NOT EXISTS pause (id INTEGER PRIMARY KEY CHECK (id = 0), until REAL NOT NULL);
+"""
 
 log = logging.getLogger(__name__)
 
 
 class Clock:
-    """Seconds, `speed` times as fast as they pass: a stand-in for the API may run through days in minutes."""
+    """The API's seconds, which pass `speed` times as fast as real ones: a stand-in for it may run through days in
+    minutes."""
 
     def __init__(self, speed: float = 1.0) -> None:
         self.speed = speed
 
     def now(self) -> float:
-        return time.time() * self.speed
+        """Real seconds since 1970."""
+        return time.time()
+
+    def real(self, seconds: float) -> float:
+        """How many real seconds the API's seconds last."""
+        return seconds / self.speed
 
     async def sleep(self, seconds: float) -> None:
-        await asyncio.sleep(seconds / self.speed)
+        """seconds: of the API."""
+        await asyncio.sleep(self.real(seconds))
 
 
 @dataclass(frozen=True)
@@ -56,33 +68,21 @@ class Quota:
         self._clock = clock
         self._turn = asyncio.Lock()
         self._told = 0.0  # until when the user knows of a wait
-        database.executescript(
-            "CREATE TABLE IF NOT EXISTS requests (id INTEGER PRIMARY KEY, counted_to REAL NOT NULL);"
-            "CREATE INDEX IF NOT EXISTS requests_counted_to ON requests (counted_to);"
-            "CREATE TABLE IF NOT EXISTS pause (id INTEGER PRIMARY KEY CHECK (id = 0), until REAL NOT NULL);"
-        )
-
-    @contextmanager
-    def _transaction(self) -> Iterator[None]:
-        self._database.execute("BEGIN IMMEDIATE")
-        try:
-            yield
-        except BaseException:
-            self._database.execute("ROLLBACK")
-            raise
-        self._database.execute("COMMIT")
+        database.executescript(SCHEMA)
 
     async def take(self) -> int:
         """Wait until a request may go, and count it. Returns what `answered` wants to be told."""
         async with self._turn:
             while True:
-                with self._transaction():
+                with transaction(self._database):
                     now = self._clock.now()
+                    self._correct(now)
                     wait = self._wait(now)
                     if wait <= 0:
-                        self._database.execute("DELETE FROM requests WHERE counted_to <= ?", (now - DAY,))
-                        return self._insert(now + UNANSWERED)
-                self._tell(now, wait)
+                        before = now - self._clock.real(DAY)
+                        self._database.execute("DELETE FROM requests WHERE counted_to <= ?", (before,))
+                        return self._insert(now + self._clock.real(UNANSWERED))
+                self._tell(now + self._clock.real(wait), wait)
                 # As long as it takes by what is known; an answer under way may shorten it.
                 under_way = self._database.execute("SELECT 1 FROM requests WHERE counted_to > ?", (now,)).fetchone()
                 await self._clock.sleep(min(wait, _LOOK_AGAIN) if under_way else wait)
@@ -93,7 +93,7 @@ class Quota:
 
     def pause(self, seconds: float) -> None:
         """No request for so long: the API said that there were too many."""
-        until = self._clock.now() + seconds
+        until = self._clock.now() + self._clock.real(seconds)
         self._database.execute(
             "INSERT INTO pause VALUES (0, ?) ON CONFLICT DO UPDATE SET until = max(until, excluded.until)", (until,)
         )
@@ -101,8 +101,10 @@ class Quota:
     def used(self) -> Used:
         now = self._clock.now()
         minute, day = (
-            self._database.execute("SELECT COUNT(*) FROM requests WHERE counted_to > ?", (now - seconds,)).fetchone()[0]
-            for _, seconds in self._limits
+            self._database.execute(
+                "SELECT COUNT(*) FROM requests WHERE counted_to > ?", (now - self._clock.real(span),)
+            ).fetchone()[0]
+            for _, span in self._limits
         )
         return Used(minute, day, max(0.0, self._wait(now)))
 
@@ -114,11 +116,17 @@ class Quota:
             return used.wait + max(0, requests - self.per_minute + used.minute) / self.per_minute * MINUTE
         return math.ceil((requests - today) / self.per_day) * DAY
 
-    def _tell(self, now: float, wait: float) -> None:
-        if wait > 2 * MINUTE and now + wait > self._told + MINUTE:
-            self._told = now + wait
-            at = datetime.fromtimestamp(time.time() + wait / self._clock.speed, UTC)
+    def _tell(self, until: float, wait: float) -> None:
+        if wait > 2 * MINUTE and until > self._told + self._clock.real(MINUTE):
+            self._told = until
+            at = datetime.fromtimestamp(until, UTC)
             log.info("no request is left for now; goes on at %s UTC (it may be stopped meanwhile)", f"{at:%d %B %H:%M}")
+
+    def _correct(self, now: float) -> None:
+        """Times that no request can have yet were stored while the clock was ahead: the requests count as of now."""
+        latest = now + self._clock.real(UNANSWERED)
+        self._database.execute("UPDATE requests SET counted_to = ? WHERE counted_to > ?", (now, latest))
+        self._database.execute("DELETE FROM pause WHERE until > ?", (latest + self._clock.real(DAY),))
 
     def _insert(self, counted_to: float) -> int:
         cursor = self._database.execute("INSERT INTO requests (counted_to) VALUES (?)", (counted_to,))
@@ -126,13 +134,13 @@ class Quota:
         return cursor.lastrowid
 
     def _wait(self, now: float) -> float:
-        """Seconds until one more request is within both limits, and any pause is over."""
+        """Seconds of the API until one more request is within both limits, and any pause is over."""
         paused = self._database.execute("SELECT until FROM pause").fetchone()
-        free = [paused[0]] if paused else []
+        free = [min(paused[0], now + self._clock.real(DAY))] if paused else []
         for limit, seconds in self._limits:
             nth = self._database.execute(
                 "SELECT counted_to FROM requests ORDER BY counted_to DESC LIMIT 1 OFFSET ?", (limit - 1,)
             ).fetchone()
             if nth:
-                free.append(nth[0] + seconds)
-        return max(free, default=now) - now
+                free.append(min(nth[0], now + self._clock.real(UNANSWERED)) + self._clock.real(seconds))
+        return (max(free, default=now) - now) * self._clock.speed

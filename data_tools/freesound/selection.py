@@ -1,6 +1,8 @@
 """Which sounds of a store are worth fetching, and why the others are not."""
 
+import csv
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -66,22 +68,26 @@ class Selection:
 
 
 def select(store: Store, scores: Path, wanted: Wanted, exclusions: Exclusions) -> Selection:
-    """Raises DataError for a table of scores that is not one."""
+    """Raises DataError for a table of scores that is not one, and for a sound to fetch that has no text."""
     selection = Selection()
-    for sound_id, score, language, text in _scored(scores, wanted).itertuples(index=False, name=None):
+    for row, sound_id, score, language, text in _scored(scores, wanted).itertuples(name=None):
         reason, sound = _judge(store, sound_id, score, language, text, wanted)
         if sound is None:
             selection.refused[reason] += 1
         elif lists := exclusions.lists(str(sound_id)):
             selection.refused["on an exclusion list"] += 1
             selection.excluded[str(sound_id)] = lists
+        elif not text.strip():
+            raise DataError(
+                f"{scores}, row {row + 1}: the id {sound_id} has no text to be its caption; run classify again"
+            )
         else:
             selection.chosen.append(sound)
     return selection
 
 
 def _scored(path: Path, wanted: Wanted) -> "pandas.DataFrame":
-    """The table's rows as (id, score, language, text), by falling score."""
+    """The table's rows as (id, score, language, text), by falling score; their index is their place in the file."""
     import pandas
 
     column = f"score_{wanted.weighting}"
@@ -89,9 +95,9 @@ def _scored(path: Path, wanted: Wanted) -> "pandas.DataFrame":
     if not path.is_file():
         raise DataError(f"{path}: no such file; make it with python -m data_tools classify")
     try:
-        table = pandas.read_csv(path, usecols=columns, dtype=str, keep_default_na=False)[columns]
-    except ValueError as error:  # also of its parser, and of bytes that are not UTF-8
-        raise DataError(f"{path}: not a table of scores ({' '.join(str(error).split())})") from None
+        table = pandas.DataFrame(_rows(path, columns), columns=columns, dtype=str)
+    except (UnicodeDecodeError, csv.Error) as error:
+        raise DataError(f"{path}: not a table of scores ({error})") from None
     ids, scores = table["freesound_id"], pandas.to_numeric(table[column], errors="coerce")
     for wrong, told in (
         (~ids.str.fullmatch(r"[1-9]\d{0,15}"), "is not a Freesound id"),
@@ -102,6 +108,21 @@ def _scored(path: Path, wanted: Wanted) -> "pandas.DataFrame":
             raise DataError(f"{path}, row {int(wrong.argmax()) + 1}: the id {ids[wrong.argmax()][:40]!r} {told}")
     table["freesound_id"], table[column] = ids.astype("int64"), scores
     return table.sort_values([column, "freesound_id"], ascending=[False, True])
+
+
+def _rows(path: Path, columns: list[str]) -> Iterator[list[str]]:
+    """These columns of a table; unlike pandas' own reader it refuses rows that are cut short."""
+    with open(path, encoding="utf-8-sig", newline="") as file:
+        reader = csv.reader(file, strict=True)
+        header = next(reader, [])
+        if missing := [name for name in columns if name not in header]:
+            raise DataError(f"{path}: not a table of scores (no column {', '.join(missing)})")
+        places = [header.index(name) for name in columns]
+        for number, values in enumerate(reader, 1):
+            if len(values) != len(header):
+                told = f"row {number}: {len(values)} values for {len(header)} columns; run classify again"
+                raise DataError(f"{path}, {told}")
+            yield [values[place] for place in places]
 
 
 def _judge(

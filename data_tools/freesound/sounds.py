@@ -7,7 +7,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Annotated, Any
+from typing import Annotated
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
@@ -16,6 +16,7 @@ FIELDS = (
     "id,name,tags,description,username,license,gen_ai_preference,duration,type,channels,samplerate,filesize,md5,created,"
     "previews,category"
 )
+_YEAR_10000 = 253_402_300_800_000  # in milliseconds; no time can be written from then on
 PREVIEWS = ("preview-hq-mp3", "preview-lq-mp3", "preview-hq-ogg", "preview-lq-ogg")
 
 
@@ -32,38 +33,46 @@ def _well_formed(value: object) -> object:
     return value.encode("utf-16", "surrogatepass").decode("utf-16", "replace") if isinstance(value, str) else value
 
 
+def _as_json(value: object) -> object:
+    return value if value is None or isinstance(value, str) else json.dumps(value)
+
+
 Text = Annotated[str, BeforeValidator(_well_formed)]
+OptionalText = Annotated[Text, BeforeValidator(lambda value: "" if value is None else value)]
+Whole = Annotated[int, Field(ge=0, lt=2**53)]
 
 
 class Sound(BaseModel):
     """A sound as a search tells of it. created: milliseconds since 1970, UTC. duration: seconds.
 
-    license: the address of the deed. previews: addresses by PREVIEWS' names. Fields the API left out are None.
+    license: the address of the deed. previews: addresses by PREVIEWS' names. category: JSON where it is no text.
+    Fields the API left out are None, texts that are null are "".
     """
 
     model_config = ConfigDict(frozen=True, extra="ignore", strict=True)
 
     id: Annotated[int, Field(gt=0, lt=2**53)]
-    created: Annotated[int, BeforeValidator(_milliseconds)]
-    name: Text = ""
-    description: Text = ""
-    tags: list[Text] = []
-    username: Text = ""
-    license: Text = ""
+    created: Annotated[int, Field(lt=_YEAR_10000), BeforeValidator(_milliseconds)]
+    name: OptionalText = ""
+    description: OptionalText = ""
+    tags: Annotated[list[OptionalText], BeforeValidator(lambda value: [] if value is None else value)] = []
+    username: OptionalText = ""
+    license: OptionalText = ""
     gen_ai_preference: Text | None = None
     duration: Annotated[float, Field(ge=0, allow_inf_nan=False)]
     type: Text | None = None
-    channels: int | None = None
+    channels: Whole | None = None
     samplerate: float | None = None
-    filesize: int | None = None
+    filesize: Whole | None = None
     md5: Text | None = None
-    previews: dict[str, str] = {}
-    category: Any = None
+    previews: Annotated[dict[str, OptionalText], BeforeValidator(lambda value: {} if value is None else value)] = {}
+    category: Annotated[Text | None, BeforeValidator(_as_json)] = None
 
 
 @dataclass(frozen=True)
 class Page:
-    """count: sounds of the whole search, over all pages. sounds: of this page, None where the API gave null."""
+    """count: sounds of the whole search, over all pages. sounds: of this page, None where the API gave null or what is
+    no sound: without an id, an upload time or a duration, or with a value of another type than documented."""
 
     count: int
     sounds: list[Sound | None]
@@ -73,18 +82,21 @@ def parse_page(body: bytes) -> Page:
     """Raises MalformedError for anything but a page of a search."""
     try:
         content = json.loads(body)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise MalformedError(f"not JSON ({error})") from None
     if not isinstance(content, Mapping):
         raise MalformedError("not an object")
     count, results = content.get("count"), content.get("results")
-    if type(count) is not int or count < 0 or not isinstance(results, list):
+    if type(count) is not int or not 0 <= count < 2**53 or not isinstance(results, list):
         raise MalformedError("no count, or no results")
+    return Page(count, [_sound(item) for item in results])
+
+
+def _sound(item: object) -> Sound | None:
     try:
-        return Page(count, [None if item is None else Sound.model_validate(item) for item in results])
-    except ValidationError as error:
-        problem = error.errors(include_url=False, include_input=False)[0]
-        raise MalformedError(f"a sound's {'.'.join(map(str, problem['loc']))}: {problem['msg']}") from None
+        return Sound.model_validate(item)
+    except (ValidationError, RecursionError):
+        return None
 
 
 def parse_time(text: str) -> int:

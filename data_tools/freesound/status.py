@@ -1,11 +1,13 @@
 """Where a crawl stands: what is kept, what is left, what the quota allows, what the API could not give."""
 
 import argparse
+from contextlib import closing
 from pathlib import Path
 
 from data_tools.files import write_table
 from data_tools.freesound.connection import PER_DAY, PER_MINUTE
 from data_tools.freesound.crawl import duration
+from data_tools.freesound.database import naming
 from data_tools.freesound.quota import Clock, Quota
 from data_tools.freesound.sounds import format_time
 from data_tools.freesound.store import Store
@@ -21,7 +23,7 @@ def _describe(store: Store) -> list[str]:
         f"{store.count():>8}  sounds kept, of {total or 'an unknown number'} that the API told of at the beginning",
         f"{store.count('gone'):>8}  more have gone from Freesound since they were read",
         f"{store.count('NOT gone AND duration BETWEEN 3 AND 120'):>8}  last 3 s to 2 min",
-        f"{windows:>8}  windows are left to read" + (f", up to {format_time(int(until))}" if until else ""),
+        f"{windows:>8}  windows are left to read" + (f", up to {format_time(int(until) * 1000)}" if until else ""),
         f"{used.minute:>8}  requests in the last minute, {used.day} in the last 24 hours",
     ]
     if used.wait:
@@ -40,7 +42,12 @@ def _gaps(store: Store) -> list[tuple[str, str, str, str]]:
         for null in store.nulls()
     ]
     uneven = [
-        ("window that does not add up", format_time(first), format_time(last), f"count {count}")
+        (
+            "window that does not add up",
+            format_time(first * 1000),
+            format_time(last * 1000),
+            f"count {count or 'unknown'}",
+        )
         for first, last, count in store.uneven()
     ]
     return nulls + uneven
@@ -52,12 +59,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    store = Store(arguments.store)
-    try:
+    with closing(Store(arguments.store, read_only=True)) as store, naming(arguments.store):
         print("\n".join(_describe(store)))
         gaps = _gaps(store)
-    finally:
-        store.close()
     if gaps:
         print("\nthe API could not give (uploaded from .. to ..):")
         print("\n".join(f"  {what}: {first} to {last or 'now'}, {where}" for what, first, last, where in gaps[:SHOWN]))

@@ -6,15 +6,16 @@ most the answers under way. Sounds are keyed by id, so that one that is read twi
 
 import dataclasses
 import json
-import os
 import sqlite3
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import NamedTuple
 
 from data_tools.errors import DataError
-from data_tools.freesound.sounds import PREVIEWS, Page, Sound
+from data_tools.freesound import quota
+from data_tools.freesound.database import naming, transaction
+from data_tools.freesound.sounds import PREVIEWS, Page, Sound, format_time
 from data_tools.freesound.windows import Answer, Progress, Window, advance
 
 FORMAT = 1
@@ -32,12 +33,12 @@ CREATE TABLE facts (name TEXT PRIMARY KEY, value TEXT NOT NULL);
 CREATE TABLE sounds (id INTEGER PRIMARY KEY, {", ".join(COLUMNS[1:])}, gone INTEGER NOT NULL DEFAULT 0);
 CREATE INDEX sounds_created ON sounds (created);
 CREATE TABLE windows (
-    first_ms INTEGER PRIMARY KEY, last_ms INTEGER NOT NULL, page INTEGER NOT NULL, expected INTEGER,
-    read_from_ms INTEGER, attempt INTEGER NOT NULL, compared INTEGER NOT NULL
+    first INTEGER PRIMARY KEY, last INTEGER NOT NULL, page INTEGER NOT NULL, expected INTEGER, read_from INTEGER,
+    attempt INTEGER NOT NULL, splits INTEGER NOT NULL, compared INTEGER NOT NULL
 );
 CREATE TABLE nulls (after_ms INTEGER NOT NULL, page INTEGER NOT NULL, position INTEGER NOT NULL);
 CREATE INDEX nulls_after ON nulls (after_ms);
-CREATE TABLE uneven (first_ms INTEGER PRIMARY KEY, last_ms INTEGER NOT NULL, count INTEGER NOT NULL);
+CREATE TABLE uneven (first INTEGER PRIMARY KEY, last INTEGER NOT NULL, count INTEGER);
 """
 
 
@@ -58,43 +59,45 @@ class Null(NamedTuple):
 class Store:
     """An open store. database: in autocommit mode; transactions are begun by hand."""
 
-    def __init__(self, path: Path, create: bool = False) -> None:
-        """Raises DataError for a file that is missing (unless create), or is no store of this format."""
+    def __init__(self, path: Path, create: bool = False, read_only: bool = False) -> None:
+        """Raises DataError for a file that is missing or empty (unless create), is no store of this format, or cannot
+        be opened. A file that is no store stays as it is."""
         self.path = path
         if not create and not path.is_file():
             raise DataError(f"{path}: no such store; make it with python -m data_tools crawl {path}")
         path.parent.mkdir(parents=True, exist_ok=True)
-        self.database = sqlite3.connect(path, isolation_level=None, timeout=60)
+        with naming(path):
+            self.database = sqlite3.connect(path, isolation_level=None, timeout=60)
         try:
-            self.database.execute("PRAGMA journal_mode = WAL")
-            self.database.execute("PRAGMA synchronous = NORMAL")
-            self._claim_format()
-        except sqlite3.DatabaseError as error:
+            with naming(path):
+                self._claim_format(create)
+                if read_only:
+                    self.database.execute("PRAGMA query_only = ON")
+                else:
+                    self.database.execute("PRAGMA journal_mode = WAL")
+                    self.database.execute("PRAGMA synchronous = NORMAL")
+        except BaseException:
             self.database.close()
-            raise DataError(f"{path}: not a store of Freesound sounds ({error}); name another file") from None
+            raise
 
     def close(self) -> None:
         self.database.close()
 
-    def _claim_format(self) -> None:
-        with self.transaction():
-            tables = {name for (name,) in self.database.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
-            if not tables:
-                for statement in _SCHEMA.split(";"):
-                    self.database.execute(statement)
-                self.set_fact("format", str(FORMAT))
-            elif "facts" not in tables or self.fact("format") != str(FORMAT):
-                raise DataError(f"{self.path}: not a store of Freesound sounds of format {FORMAT}; name another file")
+    def _claim_format(self, create: bool) -> None:
+        if create and not self._tables():
+            with self.transaction():
+                if not self._tables():  # another process may have been first
+                    for statement in (_SCHEMA + quota.SCHEMA).split(";"):
+                        self.database.execute(statement)
+                    self.set_fact("format", str(FORMAT))
+        if "facts" not in self._tables() or self.fact("format") != str(FORMAT):
+            raise DataError(f"{self.path}: not a store of Freesound sounds of format {FORMAT}; name another file")
 
-    @contextmanager
-    def transaction(self) -> Iterator[None]:
-        self.database.execute("BEGIN IMMEDIATE")
-        try:
-            yield
-        except BaseException:
-            self.database.execute("ROLLBACK")
-            raise
-        self.database.execute("COMMIT")
+    def _tables(self) -> set[str]:
+        return {name for (name,) in self.database.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
+
+    def transaction(self) -> AbstractContextManager[None]:
+        return transaction(self.database)
 
     def fact(self, name: str) -> str | None:
         row = self.database.execute("SELECT value FROM facts WHERE name = ?", (name,)).fetchone()
@@ -107,56 +110,55 @@ class Store:
 
     def add_window(self, window: Window) -> None:
         self.database.execute(
-            "INSERT OR REPLACE INTO windows VALUES (?, ?, ?, ?, ?, ?, ?)", dataclasses.astuple(window)
+            "INSERT OR REPLACE INTO windows VALUES (?, ?, ?, ?, ?, ?, ?, ?)", dataclasses.astuple(window)
         )
 
     def open_windows(self, limit: int) -> list[Window]:
         """Windows that are left, earliest first."""
-        return [
-            Window(*row) for row in self.database.execute("SELECT * FROM windows ORDER BY first_ms LIMIT ?", (limit,))
-        ]
+        return [Window(*row) for row in self.database.execute("SELECT * FROM windows ORDER BY first LIMIT ?", (limit,))]
 
-    def replace_window(self, window: Window, parts: Iterable[Window]) -> None:
-        """In a transaction of the caller's."""
-        self.database.execute("DELETE FROM windows WHERE first_ms = ?", (window.first_ms,))
-        for part in parts:
+    def keep_progress(self, window: Window, progress: Progress, count: int | None = None) -> None:
+        """What is left of a window takes its place. In a transaction of the caller's."""
+        self.database.execute("DELETE FROM windows WHERE first = ?", (window.first,))
+        for part in progress.windows:
             self.add_window(part)
+        if progress.uneven:
+            self.database.execute("INSERT OR REPLACE INTO uneven VALUES (?, ?, ?)", (window.first, window.last, count))
 
     def save(self, window: Window, page: Page) -> Progress:
-        """Keep an answer to a window, and what is left of the window."""
-        created = [sound.created for sound in page.sounds if sound]
-        reached = max(created, default=None)
-        passed = sum(time < reached for time in created) if reached is not None else 0
+        """Keep an answer to a window, and what is left of the window.
+
+        Raises DataError for sounds outside of the window: the walk would lose its way.
+        """
+        created = [sound.created // 1000 for sound in page.sounds if sound]
+        # A second of grace, in case the search rounds where it is taken to cut.
+        if created and not window.first - 1 <= min(created) <= max(created) <= window.last + 1:
+            raise DataError(
+                f"{self.path}: the API gave a sound of {format_time(min(created) * 1000)} for a search from "
+                f"{format_time(window.first * 1000)} to {format_time(window.last * 1000)}; this answer was not kept"
+            )
+        reached = min(max(max(created), window.first), window.last) if created else None
+        passed = sum(second < reached for second in created) if reached is not None else 0
         nulls = page.sounds.count(None)
         with self.transaction():
-            known = self._known(window) if window.compared else 0
-            progress = advance(window, Answer(page.count, len(page.sounds), reached, passed + nulls), known)
-            if window.page == 1 and progress != Progress():  # it is read anew
-                self._clear(window)
+            answer = Answer(page.count, len(page.sounds), reached, passed + nulls)
+            progress = advance(window, answer, self._known(window))
             self._upsert(sound for sound in page.sounds if sound)
-            self._list_nulls(window, page.sounds)
+            self._list_nulls(window, page.sounds, window.last if progress.complete or reached is None else reached)
             if progress.complete and not nulls:
                 self._mark_gone(window, [sound.id for sound in page.sounds if sound])
-            if progress.uneven:
-                values = (window.first_ms, window.last_ms, page.count)
-                self.database.execute("INSERT OR REPLACE INTO uneven VALUES (?, ?, ?)", values)
-            self.replace_window(window, progress.windows)
+            if window.page == 1 and progress != Progress():  # it is read anew
+                self.database.execute("DELETE FROM uneven WHERE first BETWEEN ? AND ?", (window.first, window.last))
+            self.keep_progress(window, progress, page.count)
             return progress
 
     def _known(self, window: Window) -> int:
-        span = (window.first_ms, window.last_ms)
+        span = _milliseconds(window.first, window.last)
         query = "SELECT COUNT(*) FROM sounds WHERE created BETWEEN ? AND ? AND NOT gone"
         sounds: int = self.database.execute(query, span).fetchone()[0]
-        nulls: int = self.database.execute(
-            "SELECT COUNT(*) FROM nulls WHERE after_ms BETWEEN ? AND ?", span
-        ).fetchone()[0]
+        query = "SELECT COUNT(*) FROM nulls WHERE after_ms BETWEEN ? AND ?"
+        nulls: int = self.database.execute(query, span).fetchone()[0]
         return sounds + nulls
-
-    def _clear(self, window: Window) -> None:
-        """Forget what was wrong with a window that is read anew."""
-        span = (window.first_ms, window.last_ms)
-        self.database.execute("DELETE FROM nulls WHERE after_ms BETWEEN ? AND ?", span)
-        self.database.execute("DELETE FROM uneven WHERE first_ms BETWEEN ? AND ?", span)
 
     def _upsert(self, sounds: Iterable[Sound]) -> None:
         site = self.fact("site") or ""
@@ -168,8 +170,13 @@ class Store:
             (_row(sound, site) for sound in sounds),
         )
 
-    def _list_nulls(self, window: Window, sounds: Iterable[Sound | None]) -> None:
-        after = window.first_ms
+    def _list_nulls(self, window: Window, sounds: Iterable[Sound | None], reached: int) -> None:
+        """In place of those listed before for what the page covers: up to the second it reached."""
+        self.database.execute(
+            "DELETE FROM nulls WHERE after_ms BETWEEN ? AND ? AND page >= ?",
+            (*_milliseconds(window.first, reached), window.page),
+        )
+        after = window.first * 1000
         for position, sound in enumerate(sounds, 1):
             if sound:
                 after = sound.created
@@ -179,7 +186,7 @@ class Store:
     def _mark_gone(self, window: Window, there: list[int]) -> None:
         self.database.execute(
             "UPDATE sounds SET gone = 1 WHERE created BETWEEN ? AND ? AND id NOT IN (SELECT value FROM json_each(?))",
-            (window.first_ms, window.last_ms, json.dumps(there)),
+            (*_milliseconds(window.first, window.last), json.dumps(there)),
         )
 
     # what is there
@@ -196,26 +203,20 @@ class Store:
         )
         return [Null(*row) for row in rows]
 
-    def uneven(self) -> list[tuple[int, int, int]]:
-        """Windows given up: first and last millisecond, and the count the API told."""
-        return self.database.execute("SELECT * FROM uneven ORDER BY first_ms").fetchall()
+    def uneven(self) -> list[tuple[int, int, int | None]]:
+        """Windows given up: first and last second, and the count the API told."""
+        return self.database.execute("SELECT * FROM uneven ORDER BY first").fetchall()
 
 
 def _row(sound: Sound, site: str) -> tuple[object, ...]:
-    category = (
-        sound.category if sound.category is None or isinstance(sound.category, str) else json.dumps(sound.category)
-    )
     return (
         *(sound.id, sound.created, sound.name, sound.description, " ".join(sound.tags), sound.username, sound.license),
         *(sound.gen_ai_preference, sound.duration, sound.type, sound.channels, sound.samplerate, sound.filesize),
-        *(sound.md5, category),
+        *(sound.md5, sound.category),
         *(sound.previews.get(preview, "").removeprefix(site) or None for preview in PREVIEWS),
     )
 
 
-def is_store(path: Path) -> bool:
-    """Whether a file is an SQLite database, by its first bytes."""
-    if not path.is_file() or os.path.getsize(path) < 16:
-        return False
-    with open(path, "rb") as file:
-        return file.read(16) == b"SQLite format 3\0"
+def _milliseconds(first: int, last: int) -> tuple[int, int]:
+    """The first and the last millisecond of a span of seconds."""
+    return first * 1000, last * 1000 + 999

@@ -112,7 +112,9 @@ class Answers:
     def _filtered(self, text: str | None) -> Numbers:
         clauses = {} if text is None else _clauses(text)
         first, last = _span(clauses.pop("created", "[* TO *]"), _time)
-        numbers = np.arange(self.corpus.from_time(first), self.corpus.from_time(np.nextafter(last, np.inf)))
+        # The index knows whole seconds: a sound is found by the second in which it was uploaded.
+        from_second, past_second = np.ceil(first / 1000) * 1000, np.floor(last / 1000) * 1000 + 1000
+        numbers = np.arange(self.corpus.from_time(from_second), self.corpus.from_time(past_second))
         keep = ~np.isin(numbers, list(self._hidden)) if self._hidden else np.ones(len(numbers), bool)
         for field, value in clauses.items():
             keep &= self._matches(field, value, numbers)

@@ -60,10 +60,13 @@ class Sandbox:
             assert request.transport is not None
             request.transport.abort()
             return web.Response()
-        request["fault"] = fault
         response = await handler(request)
-        if fault == "truncate" and isinstance(response, web.Response) and isinstance(response.body, bytes):
-            response.body = self.faults.cut(response.body)
+        if isinstance(response, web.Response) and isinstance(response.body, bytes) and response.status == 200:
+            if fault == "truncate":
+                response.body = self.faults.cut(response.body)
+            if fault == "null" and request.path.startswith("/apiv2/search/"):
+                content = json.loads(response.body)
+                return _json(Reply(200, content | {"results": self.faults.with_nulls(content["results"])}))
         return response
 
     def _unauthorised(self, request: web.Request) -> str | None:
@@ -76,10 +79,7 @@ class Sandbox:
     async def _search(self, request: web.Request) -> web.Response:
         if request.query.get("filter") == "":
             return _json(Reply(400, {"detail": "Search server error: empty filter."}))
-        reply = self.answers.search(request.query, _site(request))
-        if request["fault"] == "null" and reply.status == 200:
-            reply.content["results"] = self.faults.with_nulls(reply.content["results"])
-        return _json(reply)
+        return _json(self.answers.search(request.query, _site(request)))
 
     async def _sound(self, request: web.Request) -> web.Response:
         number = self.answers.corpus.number(int(request.match_info["id"]))

@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 
 from data_tools.errors import DataError
-from data_tools.freesound.connection import ADDRESS, PER_DAY, PER_MINUTE
+from data_tools.freesound.connection import ADDRESS, LIMITS, PER_DAY, PER_MINUTE, check_bounds
 from data_tools.freesound.credentials import KEY, TOKEN
 from data_tools.freesound.quota import Clock
 from data_tools.freesound.sounds import PAGE_SIZE
@@ -126,8 +126,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    if not 1 <= arguments.sounds <= MOST_SOUNDS:
-        raise DataError(f"--sounds {arguments.sounds}: use 1 to {MOST_SOUNDS}")
+    check_bounds(arguments, sounds=(1, MOST_SOUNDS), seed=(0, 2**32 - 1), port=(0, 65_535), nulls=(0, 1), **LIMITS)
     if not 0 <= 2 * arguments.churn <= arguments.sounds:
         raise DataError(f"--churn {arguments.churn}: use 0 to half of the sounds")
+    for command in arguments.then or ():
+        try:
+            shlex.split(command)
+        except ValueError as error:
+            raise DataError(f"--then {command!a}: {error}; quote it as a shell would") from None
     return asyncio.run(_serve(arguments))

@@ -1,0 +1,519 @@
+"""Answers, addresses, disks and interruptions as they should not be: one bad thing never costs the rest."""
+
+import asyncio
+import json
+import logging
+import os
+import resource
+import signal
+import socket
+import sqlite3
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from contextlib import closing
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+from typing import Any
+
+import pandas
+import pytest
+import soundfile
+from sandboxes import SITE, UNLIMITED, Direct, LoopClock, run_virtually, serving, stored
+from test_crawl import read_all, truth
+from test_fetch import FAST, assert_folder, everything, expected_numbers, fetch, write_list, write_scores
+
+from data_tools import door
+from data_tools.__main__ import main
+from data_tools.errors import DataError
+from data_tools.freesound.client import Client, LostError
+from data_tools.freesound.credentials import KEY, Secret
+from data_tools.freesound.folder import Folder, Kept
+from data_tools.freesound.http import Http
+from data_tools.freesound.quota import Quota
+from data_tools.freesound.sounds import parse_page
+from data_tools.freesound.store import Store
+from data_tools.freesound.transport import Answer, BrokenError
+from data_tools.sandbox.answers import Answers
+from data_tools.sandbox.verb import make_answers
+
+SOUND = {"id": 7, "created": "2020-01-01", "duration": 1.5}
+
+
+# one odd item of a page
+
+
+def parsed(item: object) -> Any:
+    return parse_page(json.dumps({"count": 1, "results": [item]}).encode()).sounds[0]
+
+
+def test_text_that_is_null_is_empty() -> None:
+    texts = dict.fromkeys(("name", "description", "username", "license", "tags", "previews"))
+    sound = parsed(SOUND | texts | dict.fromkeys(("type", "md5", "category", "channels", "filesize", "samplerate")))
+    assert (sound.name, sound.description, sound.username, sound.license) == ("", "", "", "")
+    assert (sound.tags, sound.previews, sound.type, sound.category) == ([], {}, None, None)
+    assert parsed(SOUND | {"tags": ["a", None]}).tags == ["a", ""]
+    assert parsed(SOUND | {"previews": {"preview-hq-mp3": None}}).previews == {"preview-hq-mp3": ""}
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"id": None},
+        {"id": "7"},
+        {"id": 2**53},
+        {"id": 0},
+        {"created": "soon"},
+        {"created": None},
+        {"created": 2**52},
+        {"duration": None},
+        {"duration": -1},
+        {"type": 3},
+        {"tags": "a b"},
+        {"filesize": 2**63},
+        {"channels": 2**53},
+        {"channels": -1},
+        {"category": json.loads("[" * 900 + "]" * 900)},
+    ],
+)
+def test_what_is_no_sound_is_a_null_item(change: dict[str, object]) -> None:
+    assert parsed(SOUND | change) is None or "category" in change
+    assert parsed(7) is None
+    assert parsed([]) is None
+
+
+def test_surrogates_are_mended_wherever_text_is() -> None:
+    odd, mended = "a\ud800b", "a\ufffdb"
+    sound = parsed(SOUND | {"category": odd, "previews": {"preview-hq-mp3": odd}, "tags": [odd]})
+    assert (sound.category, sound.previews, sound.tags) == (mended, {"preview-hq-mp3": mended}, [mended])
+    assert parsed(SOUND | {"category": ["x", odd]}).category.isascii()
+
+
+def test_odd_items_are_listed_and_the_rest_is_kept(tmp_path: Path) -> None:
+    def odd(number: int, answer: Answer) -> Answer:
+        content = json.loads(answer.body)
+        for item in content.get("results", ()):
+            if item["id"] in spoilt:
+                item |= {"duration": None}
+            elif item["id"] in wordless:
+                item |= {"description": None}
+            elif item["id"] in smuggled:
+                item |= {"category": "\ud800", "previews": {"preview-hq-mp3": f"{SITE}/\ud800"}}
+        return Answer(answer.status, json.dumps(content).encode(), 0)
+
+    transport = Direct(make_answers(400, 7, 0.0, 0), tamper=odd)
+    ids = [row[0] for row in truth(transport.answers)]
+    spoilt, wordless, smuggled = {ids[5], ids[200]}, {ids[6]}, {ids[7]}
+    read_all(tmp_path / "store", transport, workers=1)
+    assert {row[0] for row in stored(tmp_path / "store")} == set(ids) - spoilt
+    assert dict(stored(tmp_path / "store", "id, description"))[ids[6]] == ""
+    with closing(Store(tmp_path / "store", read_only=True)) as store:
+        assert len(store.nulls()) == 2
+    assert len(transport.urls) < 30
+
+
+def test_an_error_that_is_deep_json_is_told(tmp_path: Path) -> None:
+    transport = Direct(make_answers(10, 1, 0.0, 0), tamper=lambda *_: Answer(403, b"[" * 200_000, 0))
+    with pytest.raises(DataError, match=r"refuses the key \(403\)"):
+        read_all(tmp_path / "store", transport)
+
+
+# files and their addresses
+
+
+class Scripted:
+    """A transport that gives the answers of a list, the last one for ever."""
+
+    def __init__(self, *answers: Answer | Exception) -> None:
+        self.answers, self.urls = list(answers), list[str]()
+
+    async def get(self, url: str, headers: Any, into: Path | None = None) -> Answer:
+        self.urls.append(url)
+        answer = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+
+def ask(tmp_path: Path, transport: Scripted, work: Callable[[Client], Any], site: str = "https://a.b") -> Any:
+    with closing(Store(tmp_path / "store", create=True)) as store:
+
+        async def asked() -> Any:
+            clock = LoopClock()
+            quota = Quota(store.database, 60, 2000, clock)
+            return await work(Client(site, Secret("k"), quota, transport, clock, Secret("t")))
+
+        return run_virtually(asked())
+
+
+@pytest.mark.parametrize("status", [204, 302, 400, 401, 403, 404, 405, 410, 451])
+def test_a_preview_that_is_refused_is_lost_alone(tmp_path: Path, status: int) -> None:
+    for moved in ([], [Answer(302, b"", 0, "https://cdn.example/x")]):
+        transport = Scripted(*moved, Answer(status, b"", 0, "https://cdn.example/x" if status == 302 else None))
+        with pytest.raises(LostError, match=f"the answer was {status}"):
+            ask(tmp_path, transport, lambda client: client.preview("/x", tmp_path / "x"))
+        assert len(transport.urls) <= 4
+
+
+def test_an_original_that_is_refused_tells_of_the_token_unless_another_host_refuses(tmp_path: Path) -> None:
+    def original(client: Client) -> Any:
+        return client.original(7, tmp_path / "x")
+
+    for status in (401, 403):
+        with pytest.raises(DataError, match="correct FREESOUND_ACCESS_TOKEN"):
+            ask(tmp_path, Scripted(Answer(status, b"", 0)), original)
+        with pytest.raises(LostError, match=f"the answer was {status}"):
+            ask(tmp_path, Scripted(Answer(302, b"", 0, "https://cdn.example/x"), Answer(status, b"", 0)), original)
+    with pytest.raises(LostError, match="the answer was 400"):
+        ask(tmp_path, Scripted(Answer(400, b"", 0)), original)
+
+
+@pytest.mark.parametrize("status", [429, 500, 503])
+def test_a_preview_that_is_delayed_is_asked_for_again(tmp_path: Path, status: int) -> None:
+    transport = Scripted(Answer(status, b"", 0), Answer(200, b"", 9))
+    length, seconds = ask(tmp_path, transport, lambda client: client.preview("/x", tmp_path / "x"))
+    assert length == 9
+    assert seconds >= (60 if status == 429 else 1)
+
+
+@pytest.mark.parametrize("moved", [[], [Answer(302, b"", 0, "http://[::1")]])
+def test_an_address_that_is_none_is_lost(tmp_path: Path, moved: list[Answer]) -> None:
+    url = "/x" if moved else "http://[::1"
+    with pytest.raises(LostError, match=r"its address is none: 'http://\[::1'"):
+        ask(tmp_path, Scripted(*moved, Answer(200, b"", 9)), lambda client: client.preview(url, tmp_path / "x"))
+
+
+@pytest.mark.parametrize(
+    ("url", "asked"),
+    [
+        ("/data/x.mp3", "https://a.b/prefix/data/x.mp3"),
+        ("/data//x.mp3", "https://a.b/prefix/data//x.mp3"),
+        ("https://a.b/elsewhere/x.mp3", "https://a.b/elsewhere/x.mp3"),
+        ("//cdn.a.b/x.mp3", "https://cdn.a.b/x.mp3"),
+    ],
+)
+def test_previews_of_a_site_below_a_path(tmp_path: Path, url: str, asked: str) -> None:
+    transport = Scripted(Answer(200, b"", 9))
+    ask(tmp_path, transport, lambda client: client.preview(url, tmp_path / "x"), "https://a.b/prefix")
+    assert transport.urls == [asked]
+
+
+def test_what_does_not_come_is_told_within_ten_seconds(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    offline = [BrokenError("ClientConnectorError")] * 3
+    transport = Scripted(*offline, Answer(200, b"", 9))
+    _, seconds = ask(tmp_path, transport, lambda client: client.preview("/x", tmp_path / "x"))
+    assert seconds <= 14
+    (told,) = caplog.messages
+    assert told.startswith("https://a.b: no connection, or a broken one: ClientConnectorError; asks again in ")
+    caplog.clear()
+    ask(tmp_path, Scripted(*offline[:2], Answer(200, b"", 9)), lambda client: client.preview("/x", tmp_path / "x"))
+    assert not caplog.messages, "two quick failures are nobody's business"
+
+    class Slow(Scripted):
+        async def get(self, url: str, headers: Any, into: Path | None = None) -> Answer:
+            await asyncio.sleep(60)
+            return await super().get(url, headers, into)
+
+    ask(tmp_path, Slow(offline[0], Answer(200, b"", 9)), lambda client: client.preview("/x", tmp_path / "x"))
+    assert len(caplog.messages) == 1, "after a minute the first one is told"
+
+
+# HTTP
+
+
+class Noting(BaseHTTPRequestHandler):
+    """Notes what was asked for and with which secret."""
+
+    seen: list[tuple[str, str | None]]
+
+    def do_GET(self) -> None:
+        self.seen.append((self.path, self.headers["Authorization"]))
+        self.send_response(200)
+        self.end_headers()
+        self.wfile.write(b"x" * 200_000)
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@pytest.fixture
+def server(monkeypatch: pytest.MonkeyPatch) -> Any:
+    Noting.seen = []
+    with HTTPServer(("127.0.0.1", 0), Noting) as found:
+        thread = threading.Thread(target=found.serve_forever)
+        thread.start()
+        yield f"127.0.0.1:{found.server_port}"
+        found.shutdown()
+        thread.join()
+
+
+def got(url: str, into: Path | None = None) -> Answer:
+    async def work() -> Answer:
+        async with Http(5) as http:
+            return await http.get(url, {}, into)
+
+    return asyncio.run(work())
+
+
+def test_no_secret_of_netrc_is_sent(server: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "netrc").write_text("machine 127.0.0.1 login me password secret\n")
+    (tmp_path / "netrc").chmod(0o600)
+    monkeypatch.setenv("NETRC", str(tmp_path / "netrc"))
+    assert got(f"http://{server}/x").length == 200_000
+    assert Noting.seen == [("/x", None)]
+
+
+def test_a_proxy_is_for_other_hosts_alone(server: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("no_proxy", "NO_PROXY"):
+        monkeypatch.delenv(name, raising=False)
+    for proxy in (f"http://{server}", server):
+        monkeypatch.setenv("http_proxy", proxy)
+        got("http://freesound.invalid/x")
+        assert Noting.seen.pop() == ("http://freesound.invalid/x", None)
+    monkeypatch.setenv("http_proxy", "http://127.0.0.1:1")
+    got(f"http://{server}/y")
+    assert Noting.seen.pop() == ("/y", None)
+    monkeypatch.setenv("no_proxy", "freesound.invalid")
+    with pytest.raises(BrokenError, match="ClientConnectorDNSError"):
+        got("http://freesound.invalid/x")
+
+
+def test_a_file_that_cannot_be_written_is_named(server: str, tmp_path: Path) -> None:
+    full = tmp_path / "full"
+    full.symlink_to("/dev/full")
+    with pytest.raises(OSError, match="No space left") as error:
+        got(f"http://{server}/x", full)
+    assert not isinstance(error.value, BrokenError)
+    assert error.value.filename == str(full)
+
+
+# disks that are full: no file may grow beyond so many bytes
+
+
+def limited(limit: int, *arguments: object, settings: dict[str, str]) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "data_tools", *map(str, arguments)],
+        env=os.environ | settings,
+        capture_output=True,
+        text=True,
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit)),
+    )
+
+
+def one_error(done: subprocess.CompletedProcess[str], *told: object) -> None:
+    assert done.returncode == 1, done.stderr
+    assert "Traceback" not in done.stderr
+    (line,) = [line for line in done.stderr.splitlines() if line.startswith("error: ")]
+    assert all(str(part) in line for part in told), line
+
+
+def test_a_disk_that_is_full_in_mid_crawl(tmp_path: Path) -> None:
+    path = tmp_path / "store"
+    with serving("--sounds", "1500", "--no-throttle") as settings:
+        one_error(limited(400_000, "crawl", path, *UNLIMITED, settings=settings), path, "SQLite cannot use it")
+        kept = len(stored(path))
+        assert 0 < kept < 1500
+        assert limited(10**9, "crawl", path, *UNLIMITED, settings=settings).returncode == 0
+    assert len(stored(path)) == 1500
+
+
+@pytest.fixture(scope="module")
+def tables(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a store, scores of everything and an exclusion list."""
+    folder = tmp_path_factory.mktemp("tables")
+    command = f"crawl {folder / 'store'}"
+    assert main(["sandbox", "--port", "0", "--sounds", "60", "--then", command]) == 0
+    write_scores(folder / "scores.csv", everything(ANSWERS))
+    write_list(folder / "never.csv", [1])
+    return folder
+
+
+ANSWERS: Answers = make_answers(60, 1, 0.0, 0)
+
+
+def fetching(tables: Path, out: Path) -> list[object]:
+    return ["fetch", tables / "store", "--scores", tables / "scores.csv", "--exclude", "none", "--out", out, *UNLIMITED]
+
+
+def test_a_disk_that_is_full_while_audio_is_written(tables: Path, tmp_path: Path) -> None:
+    """First for the MP3 that comes, then, with room for that, for the FLAC."""
+    out = tmp_path / "out"
+    with serving("--sounds", "60") as settings:
+        for limit, suffix in ((70_000, ".part"), (300_000, ".flac")):
+            done = limited(limit, *fetching(tables, out), "--seconds", 8, 8, "--rate", 192_000, settings=settings)
+            one_error(done, f"{out}/", f"{suffix}: File too large")
+            assert not list(out.glob(".*.part*"))
+            assert not list(out.glob("*.flac"))
+
+
+def test_databases_that_are_none(tables: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
+    monkeypatch.setenv(KEY, "k")
+    out = tmp_path / "out"
+    out.mkdir()
+    (out / "fetched.sqlite").write_bytes(b"garbage" * 1000)
+    places = [(Path("/proc/store"), "unable to open database file"), (tmp_path, "unable to open database file")]
+    cases = [(["crawl", path], path, why) for path, why in places]
+    cases.append((fetching(tables, out), out / "fetched.sqlite", "file is not a database"))
+    for arguments, path, why in cases:
+        assert main([str(argument) for argument in arguments]) == 1
+        errors = capsys.readouterr().err
+        assert errors.startswith(f"error: {path}: SQLite cannot use it ({why})")
+        assert len(errors.splitlines()) == 1
+
+
+def test_a_file_of_another_size_is_not_kept(tmp_path: Path) -> None:
+    with closing(Folder(tmp_path / "out", 16_000, False)) as folder:
+        for number, length in ((1, 5), (2, 5), (3, 5)):
+            folder.audio(number).write_bytes(b"x" * length)
+            folder.keep(Kept(number, "", 1.0, 5))
+        folder.audio(2).write_bytes(b"xx")
+        folder.audio(3).unlink()
+        folder.audio(3).mkdir()
+        assert list(folder.kept()) == [1]
+
+
+def test_a_sound_to_fetch_without_a_text_is_refused(tables: Path, tmp_path: Path, capsys: Any) -> None:
+    rows = everything(ANSWERS)
+    place = expected_numbers(ANSWERS, [])[0][3]
+    rows[place] = (*rows[place][:4], " ")
+    rows[-1] = (*rows[-1][:4], "")  # its score is too low for it to matter
+    scores = write_scores(tmp_path / "scores.csv", rows)
+    arguments = ["fetch", tables / "store", "--scores", scores, "--exclude", "none", "--out", tmp_path / "out"]
+    assert main([str(argument) for argument in arguments]) == 1
+    told = f"scores.csv, row {place + 1}: the id {rows[place][0]} has no text"
+    assert told in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
+
+
+# Ctrl-C, and a look at a store in use
+
+
+def test_an_interrupt_while_a_verb_is_imported(monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
+    def interrupted(name: str) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(door, "import_module", interrupted)
+    assert main(["crawl", "x"]) == 130
+    assert capsys.readouterr().err == "interrupted\n"
+    assert main(["--help"]) == 0
+    assert main(["nonsense"]) == 2
+
+
+def started(settings: dict[str, str], *arguments: object) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-m", "data_tools", *map(str, arguments)],
+        env=os.environ | settings,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def until(process: subprocess.Popen[str], reached: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 60
+    while not reached():
+        assert process.poll() is None, process.communicate()
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def interrupt(process: subprocess.Popen[str]) -> None:
+    process.send_signal(signal.SIGINT)
+    _, errors = process.communicate(timeout=30)
+    assert process.returncode == 130, errors
+    assert errors.splitlines()[-1] == "interrupted"
+    assert "Traceback" not in errors
+
+
+def kept(path: Path) -> int:
+    try:
+        with closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True)) as database:
+            return int(database.execute("SELECT COUNT(*) FROM sounds").fetchone()[0])
+    except sqlite3.OperationalError:
+        return 0
+
+
+def test_a_crawl_that_is_looked_at_and_interrupted_goes_on(tmp_path: Path, capsys: Any) -> None:
+    path = tmp_path / "store"
+    with serving("--sounds", "2000", "--no-throttle") as settings:
+        process = started(settings, "crawl", path, "--per-minute", "6")
+        until(process, lambda: kept(path) > 600)
+        assert main(["status", str(path)]) == 0
+        assert "windows are left to read" in capsys.readouterr().out
+        least = kept(path)
+        assert main(["export", str(path), "--out", str(tmp_path / "sounds.csv")]) == 0
+        assert least <= len(pandas.read_csv(tmp_path / "sounds.csv")) <= kept(path)
+        interrupt(process)
+        before = stored(path)
+        assert 600 < len(before) < 2000
+        process = started(settings, "crawl", path, *UNLIMITED)
+        _, errors = process.communicate(timeout=60)
+        assert process.returncode == 0, errors
+    assert len(stored(path)) == 2000
+    assert {child.name for child in tmp_path.iterdir()} == {"store", "store.lock", "sounds.csv"}
+
+
+def test_a_look_at_a_store_leaves_it_as_it_is(tables: Path, tmp_path: Path, capsys: Any) -> None:
+    """Even where it is not in the mode that crawl puts it in, and while another process writes."""
+    path = tmp_path / "store"
+    with closing(sqlite3.connect(tables / "store")) as source, closing(sqlite3.connect(path)) as target:
+        source.backup(target)
+        target.execute("PRAGMA journal_mode = DELETE")
+    before = path.read_bytes()
+    with closing(sqlite3.connect(path, isolation_level=None)) as other:
+        other.execute("BEGIN IMMEDIATE")
+        assert main(["status", str(path)]) == 0
+        assert main(["export", str(path), "--out", str(tmp_path / "sounds.csv")]) == 0
+        other.execute("ROLLBACK")
+    assert path.read_bytes() == before
+    assert {child.name for child in tmp_path.iterdir()} == {"store", "sounds.csv"}
+    with closing(Store(path, read_only=True)) as store, pytest.raises(sqlite3.OperationalError, match="readonly"):
+        store.set_fact("until", "0")
+
+
+def test_an_interrupt_ends_every_request_under_way(tmp_path: Path) -> None:
+    """One request is answered, the others never: the crawl ends at once, not after their timeout."""
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        settings = {"FREESOUND_API": f"http://127.0.0.1:{silent.getsockname()[1]}", KEY: "k"}
+        process = started(settings, "crawl", tmp_path / "store", "--timeout", "300")
+        silent.settimeout(60)
+        connection, _ = silent.accept()
+        with connection:
+            interrupt(process)
+
+
+def test_a_refusal_ends_every_request_under_way(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("data_tools.freesound.windows.LARGEST", 300)
+    answered: list[int] = []
+
+    def refused(number: int, answer: Answer) -> Answer:
+        answered.append(number)
+        return Answer(401, b"", 0) if number == 6 else answer
+
+    transport = Direct(
+        make_answers(3000, 7, 0.0, 0), tamper=refused, latency=lambda: 0.5 if len(transport.urls) < 7 else 1e5
+    )
+    with pytest.raises(DataError, match="refuses the key"):
+        read_all(tmp_path / "store", transport)
+    assert len(transport.urls) > 6
+    assert max(answered) == 6
+
+
+def test_a_fetch_that_is_interrupted_goes_on(tables: Path, tmp_path: Path) -> None:
+    out = tables / "out"
+    with serving("--sounds", "60") as settings:
+        process = started(settings, *fetching(tables, out), "--rate", 16_000, "--workers", 2)
+        until(process, lambda: len(list(out.glob("*.flac"))) > 3)
+        interrupt(process)
+        there = list(out.glob("*.flac"))
+        assert 3 < len(there) < len(expected_numbers(ANSWERS, [])[0])
+        for path in there:
+            soundfile.read(path)
+        assert not list(out.glob(".*.part*"))
+        assert not (out / "manifest.jsonl").exists()
+        done = fetch(tables / "store", out, settings, *FAST, "--rate", "16000")
+        assert done.returncode == 0, done.stderr
+    assert_folder(out, ANSWERS, [1], 16_000)
