@@ -172,8 +172,9 @@ MISSING = [
     "data/audiocaps.jsonl [train] MISSING; make it with: python -m data_tools audiocaps",
     "data/audiocaps MISSING; published at github.com/cdjkim/audiocaps",
     "data/freesound/manifest.jsonl [train] MISSING; make it with: python -m data_tools fetch data/freesound.sqlite",
-    "data/freesound.sqlite MISSING; published at freesound.org, by crawl and classify (README",
-    "data/dcase2025_task6_excluded_freesound_ids.csv MISSING",
+    "data/freesound.sqlite, data/classified/scores.csv, data/dcase2025_task6_excluded_freesound_ids.csv, "
+    "data/clotho/clotho_metadata_validation.csv, data/clotho/clotho_metadata_evaluation.csv MISSING; published at "
+    "freesound.org, by crawl and classify (README",
     "data/clotho.jsonl [development] MISSING; make it with: python -m data_tools clotho",
     "data/clotho MISSING; published at zenodo.org/records/4783391",
     "data/clotho.jsonl [validation] MISSING",
