@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from torch import nn
 
+from data_tools.classify.embed import model_fingerprint
 from system import schema
 from system.attention import SeriesEncoder, mean_over_real
 from system.bank import open_bank
@@ -132,7 +133,7 @@ class SentenceText(TextEncoder):
         self.trained = model if settings.trainable else None
         # A frozen model is no submodule: its weights are in no checkpoint and its layers never enter training mode.
         self._frozen: list[Any] = [] if settings.trainable else [model.eval()]
-        self._identity = _checksum(model)
+        self._identity = model_fingerprint(model)
         self._tokens: dict[str, list[int]] = {}
         if self._frozen:
             folder = banks / f"text-{self._identity[:12]}"
@@ -208,16 +209,6 @@ def load_sentence_transformer(name: str) -> Any:
             f"no sentence-transformers model {name!r} ({reason}); "
             "give a folder that holds one, or a hub name while online"
         ) from error
-
-
-def _checksum(model: Any) -> str:
-    """sha256 of all that decides an embedding: modules and their settings, vocabulary, weights."""
-    digest = hashlib.sha256(repr(model).encode())
-    digest.update(json.dumps(sorted(model.tokenizer.get_vocab().items())).encode())
-    for name, value in model.state_dict().items():
-        digest.update(name.encode())
-        digest.update(value.detach().cpu().contiguous().numpy().tobytes())
-    return digest.hexdigest()
 
 
 def build_text(

@@ -166,7 +166,7 @@ def test_a_second_writer_is_refused(tmp_path: Path) -> None:
             open_embeddings(tmp_path, self).add(["another"], WordEncoder())
             return super().encode(texts)
 
-    with pytest.raises(DataError, match="another process is adding to it"):
+    with pytest.raises(DataError, match="another process is writing to it"):
         open_embeddings(tmp_path, Meddling()).add(TEXTS, Meddling())
 
 

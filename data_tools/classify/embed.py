@@ -7,7 +7,6 @@ A row counts when both files hold it whole; what stands behind the last such row
 Another model, or another version of its weights, is another folder.
 """
 
-import fcntl
 import hashlib
 import json
 import logging
@@ -19,6 +18,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from data_tools.errors import DataError
+from data_tools.files import alone
 
 # N texts, D embedding
 
@@ -56,7 +56,7 @@ class SentenceEncoder:
         self.name = name
         self._model = _load(_packaged_folder() if name == PACKAGED_MODEL else name)
         self.dim = int(self._model.get_embedding_dimension())
-        self.fingerprint = _fingerprint(self._model)
+        self.fingerprint = model_fingerprint(self._model)
 
     def encode(self, texts: Sequence[str]) -> np.ndarray:
         # The library sorts what it is given by length, so that hardly anything is padded.
@@ -109,11 +109,7 @@ class Embeddings:
         from tqdm import tqdm
 
         self.folder.mkdir(parents=True, exist_ok=True)
-        with (self.folder / "lock").open("w") as lock:
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                raise DataError(f"{self.folder}: another process is adding to it; let it end first") from None
+        with alone(self._vectors_file):
             self._read()  # it may have grown since it was opened
             missing = self.missing(texts)
             with (
@@ -177,8 +173,8 @@ def _load(name: str) -> Any:
         ) from error
 
 
-def _fingerprint(model: Any) -> str:
-    """SHA-256 of all that decides an embedding: modules and their settings, vocabulary, weights."""
+def model_fingerprint(model: Any) -> str:
+    """SHA-256 of all that decides a SentenceTransformer's vectors: modules, their settings, vocabulary, weights."""
     digest = hashlib.sha256(repr(model).encode())
     digest.update(json.dumps(sorted(model.tokenizer.get_vocab().items())).encode())
     for name, value in model.state_dict().items():

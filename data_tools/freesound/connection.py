@@ -13,6 +13,7 @@ from data_tools.freesound.client import SITE, Client
 from data_tools.freesound.credentials import TOKEN, Secret, read_key, read_secret
 from data_tools.freesound.quota import Clock, Quota
 from data_tools.freesound.store import Store
+from data_tools.freesound.transport import is_local
 
 ADDRESS = "FREESOUND_API"
 PER_MINUTE, PER_DAY = 60, 2000  # of a standard key
@@ -70,11 +71,6 @@ def check_bounds(arguments: argparse.Namespace, **bounds: tuple[float, float]) -
         value = getattr(arguments, name)
         if not least <= value <= most:
             raise DataError(f"--{name.replace('_', '-')} {value}: use {least} to {most}")
-
-
-def is_local(site: str) -> bool:
-    """Whether an address is this machine: a sandbox."""
-    return urlsplit(site).hostname in ("127.0.0.1", "localhost", "::1")
 
 
 def _check(arguments: argparse.Namespace, site: str) -> None:

@@ -11,11 +11,12 @@ from pathlib import Path
 from data_tools.errors import DataError
 from data_tools.files import alone
 from data_tools.freesound.client import Client, OverloadedError, PastEndError
-from data_tools.freesound.connection import add_connection, connect, is_local, read_settings
+from data_tools.freesound.connection import add_connection, connect, read_settings
 from data_tools.freesound.database import naming
 from data_tools.freesound.quota import DAY
 from data_tools.freesound.sounds import PAGE_SIZE, Page, Sound, format_time, parse_time
 from data_tools.freesound.store import Store
+from data_tools.freesound.transport import is_local
 from data_tools.freesound.windows import Progress, Window, past_end, too_much
 
 BEGINNING = "2005-01-01"  # Freesound opened in April 2005

@@ -9,8 +9,7 @@ from urllib.request import getproxies, proxy_bypass
 
 import aiohttp
 
-from data_tools.freesound.connection import is_local
-from data_tools.freesound.transport import Answer, BrokenError
+from data_tools.freesound.transport import Answer, BrokenError, is_local
 
 _CHUNK = 1 << 16
 _MOVED = (301, 302, 303, 307, 308)

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple, Protocol
+from urllib.parse import urlsplit
 
 
 class Answer(NamedTuple):
@@ -27,3 +28,8 @@ class Transport(Protocol):
         Raises BrokenError.
         """
         ...
+
+
+def is_local(site: str) -> bool:
+    """Whether an address is this machine: a sandbox."""
+    return urlsplit(site).hostname in ("127.0.0.1", "localhost", "::1")
