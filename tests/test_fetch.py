@@ -318,7 +318,7 @@ def test_originals_need_a_token_and_count_as_requests(crawled: Path, answers: An
         assert "originals need an access token of OAuth2: set FREESOUND_ACCESS_TOKEN" in process.stderr
         settings["FREESOUND_ACCESS_TOKEN"] = "wrong"
         process = fetch(store, out, settings, *limits)
-        assert "refuses the key" in process.stderr
+        assert "refuses the token" in process.stderr
         settings["FREESOUND_ACCESS_TOKEN"] = token
         with closing(sqlite3.connect(store)) as database:
             before = database.execute("SELECT COUNT(*) FROM requests").fetchone()[0]

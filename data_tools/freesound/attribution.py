@@ -23,6 +23,8 @@ def write_results(folder: Folder, sounds: Sequence[Chosen]) -> int:
     rows = [(sound.id, lost[sound.id]) for sound in sounds if sound.id in lost]
     write_table(folder.path / LOST, ["freesound_id", "why"], rows)
     print(f"{len(there):>8}  files are there; {len(rows)} could not be had ({LOST} tells why)")
+    if other := len(kept) - len(there):
+        print(f"{other:>8}  files of earlier runs stay in {folder.path} and are not in the manifest")
     if not there:
         return 1
     write_table(

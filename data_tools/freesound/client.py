@@ -189,7 +189,8 @@ class Client:
         if answer.status >= 500:
             raise _AgainError(f"the answer was {answer.status} {detail}", overloaded="overloaded" in detail)
         if answer.status in (401, 403):
-            raise DataError(f"{self.site} refuses the key ({detail or answer.status}); correct {secret} or its file")
+            what = "token" if secret == TOKEN else "key"
+            raise DataError(f"{self.site} refuses the {what} ({detail or answer.status}); correct {secret} or its file")
         raise DataError(f"{self.site} refuses the request: {answer.status} {detail}; check the address and the filter")
 
     def _detail(self, body: bytes) -> str:

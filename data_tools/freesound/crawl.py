@@ -128,7 +128,7 @@ def duration(seconds: float) -> str:
 def _require_same(store: Store, narrowed: str | None, site: str) -> None:
     """Raises DataError for another filter or address than the store was begun with."""
     for name, value in (("site", site), ("filter", narrowed or "")):
-        before = store.fact(name)
+        before = store.fact(name) if store.count() else None  # of a store without sounds nothing is spoilt
         moved = name == "site" and is_local(before or "") and is_local(site)  # a sandbox has another port every time
         if before is not None and before != value and not moved:
             raise DataError(

@@ -133,7 +133,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--weighting", choices=WEIGHTINGS, default=WEIGHTINGS[0], help="of classes (default: %(default)s)"
     )
     parser.add_argument(
-        "--exclude", type=Path, nargs="+", required=True, metavar="LIST", help="ids never to be fetched"
+        "--exclude",
+        type=Path,
+        nargs="+",
+        required=True,
+        metavar="LIST",
+        help="ids never to be fetched: CSV with sound_id or id, WavCaps' JSON, or a manifest; `none`: there are none",
     )
     parser.add_argument("--out", type=Path, required=True, metavar="FOLDER", help="for the audio and its manifest")
     parser.add_argument("--rate", type=int, default=44_100, help="Hz of the FLAC files (default: %(default)s)")

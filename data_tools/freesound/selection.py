@@ -130,7 +130,7 @@ def _judge(
 ) -> tuple[str, Chosen | None]:
     """A sound that the rules allow, or why they do not."""
     if not score > wanted.threshold:
-        return f"score of {wanted.threshold} or less", None
+        return f"score of {wanted.threshold} or less" if text else "no words left by cleaning", None
     if language not in wanted.languages:
         return f"language other than {', '.join(wanted.languages)}", None
     row = store.database.execute(
