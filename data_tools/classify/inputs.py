@@ -1,14 +1,14 @@
 """What is classified: descriptions from the crawl's store or a CSV file, captions from CSV files or manifests."""
 
-import sqlite3
 from collections.abc import Iterator, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import NamedTuple
-from urllib.parse import quote
 
 from data_tools.errors import DataError
 from data_tools.files import caption_columns, read_table
+from data_tools.freesound.database import naming
+from data_tools.freesound.store import Store
 from data_tools.manifest import TEST_SPLITS, check_caption, iter_manifest
 
 
@@ -28,18 +28,14 @@ class Caption(NamedTuple):
 
 
 def read_descriptions(path: Path) -> Iterator[Description]:
-    """Every sound of a crawl's store (SQLite, table `sounds`), by rising id, one at a time; a missing text is "".
+    """Every sound of a crawl's store that is still on Freesound, by rising id, one at a time; a missing text is "".
 
-    The store is opened read-only, and is never in memory. Raises DataError for a file that is no such store.
+    Raises DataError for a file that is no such store.
     """
-    if not path.is_file():
-        raise DataError(f"{path}: no such file")
-    try:
-        with closing(sqlite3.connect(f"file:{quote(str(path.absolute()))}?mode=ro", uri=True)) as store:
-            for id, text, uploader in store.execute("SELECT id, description, username FROM sounds ORDER BY id"):
-                yield Description(str(id), text or "", uploader or None)
-    except sqlite3.Error as error:
-        raise DataError(f"{path}: not a store of Freesound sounds ({error}); give one, or a .csv file") from None
+    with closing(Store(path, read_only=True)) as store, naming(path):
+        query = "SELECT id, description, username FROM sounds WHERE NOT gone ORDER BY id"
+        for id, text, uploader in store.database.execute(query):
+            yield Description(str(id), text or "", uploader or None)
 
 
 def read_description_table(path: Path, text_column: str, id_column: str | None) -> Iterator[Description]:

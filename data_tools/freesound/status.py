@@ -20,7 +20,7 @@ def _describe(store: Store) -> list[str]:
     windows = store.database.execute("SELECT COUNT(*) FROM windows").fetchone()[0]
     used = Quota(store.database, PER_MINUTE, PER_DAY, Clock()).used()
     lines = [
-        f"{store.count():>8}  sounds kept, of {total or 'an unknown number'} that the API told of at the beginning",
+        f"{store.count():>8}  sounds kept, of {total or 'an unknown number'} that the API counted last",
         f"{store.count('gone'):>8}  more have gone from Freesound since they were read",
         f"{store.count('NOT gone AND duration BETWEEN 3 AND 120'):>8}  last 3 s to 2 min",
         f"{windows:>8}  windows are left to read" + (f", up to {format_time(int(until) * 1000)}" if until else ""),

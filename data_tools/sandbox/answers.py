@@ -19,7 +19,7 @@ DEFAULT_PAGE_SIZE = 15
 PREVIEW_RATE = 44_100
 _DEFAULT_FIELDS = "id,name,tags,username,license"
 _CLAUSE = re.compile(r'(\w+):(\[[^\]]*\]|"[^"]*"|\([^)]*\)|\S+)')
-_QUALITY: dict[str, Any] = {"mp3": {"bitrate_mode": "CONSTANT", "compression_level": 0.6}}  # 128 kbit/s
+_QUALITY: dict[str, Any] = {"mp3": {"bitrate_mode": "CONSTANT", "compression_level": 0.6}}  # 160 kbit/s
 _FORMATS = {"mp3": ("MP3", "MPEG_LAYER_III"), "ogg": ("OGG", "VORBIS"), "wav": ("WAV", "PCM_16")}
 
 

@@ -102,7 +102,7 @@ class Corpus:
         return bool(self.uniform("broken", np.array([number]))[0] < BROKEN)
 
     def sound(self, number: int, site: str) -> Mapping[str, Any]:
-        """As the API tells of it, all fields."""
+        """As the API tells of it, all fields; md5 alone is made up, since no file is made to tell of a sound."""
         one = np.array([number])
         rng = np.random.default_rng((self.seed, number, 1))
         scene = self.scene(number)
