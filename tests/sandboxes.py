@@ -12,9 +12,11 @@ from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import parse_qsl, urlsplit
 
+from data_tools.freesound import crawl
 from data_tools.freesound.client import Client
 from data_tools.freesound.credentials import Secret
 from data_tools.freesound.quota import Clock, Quota
+from data_tools.freesound.sounds import parse_time
 from data_tools.freesound.store import Store
 from data_tools.freesound.transport import Answer
 from data_tools.sandbox.answers import Answers
@@ -120,3 +122,37 @@ def stored(path: Path, columns: str = "id") -> list[tuple[Any, ...]]:
         return store.database.execute(f"SELECT {columns} FROM sounds WHERE NOT gone ORDER BY id").fetchall()
     finally:
         store.close()
+
+
+def read_all(
+    path: Path,
+    transport: Direct,
+    workers: int = 4,
+    per_minute: int = 10**6,
+    per_day: int = 10**6,
+    since: str | None = None,
+) -> float:
+    """Crawl to the end; the virtual seconds it took."""
+    store = Store(path, create=True)
+    try:
+        crawl._plan(store, since, None, SITE)
+
+        async def work() -> None:
+            await crawl.walk(direct_client(store, transport, per_minute, per_day), store, workers)
+
+        return run_virtually(work())[1]
+    finally:
+        store.close()
+
+
+def truth(answers: Answers) -> list[tuple[Any, ...]]:
+    """Id, upload time, description and duration of every sound that is there, by id."""
+    found = []
+    for number in range(answers.corpus.size):
+        if number not in answers._hidden and not answers.is_null(number):
+            sound = answers.corpus.sound(number, SITE)
+            found.append((sound["id"], parse_time(sound["created"]), sound["description"], sound["duration"]))
+    return found
+
+
+TOLD = "id, created, description, duration"

@@ -1,0 +1,212 @@
+"""The crawl through its door: against the sandbox over HTTP, with kills and faults, and half a million sounds."""
+
+import math
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from sandboxes import TOLD, UNLIMITED, Direct, LoopClock, read_all, serving, stored, truth
+from test_quota import least_seconds
+
+from data_tools.__main__ import main
+from data_tools.freesound.sounds import PAGE_SIZE
+from data_tools.freesound.store import Store
+from data_tools.sandbox.corpus import Corpus
+from data_tools.sandbox.faults import Throttle
+from data_tools.sandbox.verb import make_answers
+
+
+def crawled(path: Path, settings: dict[str, str], *arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "data_tools", "crawl", str(path), *arguments],
+        env=os.environ | settings,
+        capture_output=True,
+        text=True,
+    )
+
+
+def test_from_the_door_to_tables(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    import pandas
+
+    path = tmp_path / "store.sqlite"
+    with serving("--sounds", "700", "--nulls", "0.01") as settings:
+        plan = crawled(path, settings, "--dry-run")
+        assert "700 sounds are there since 2005-01-01, 0 of them in" in plan.stdout
+        assert "5 requests are left at least, 0 seconds" in plan.stdout
+        mistyped = crawled(path, settings, "--filter", "duration:[3 TO")
+        assert "refuses the request: 400" in mistyped.stderr
+        done = crawled(path, settings)
+        assert done.returncode == 0, done.stderr
+        other = crawled(path, settings, "--filter", "duration:[3 TO 120]")
+        assert "was crawled with filter none, not duration:[3 TO 120]" in other.stderr
+        small = crawled(tmp_path / "small.sqlite", settings, "--filter", "duration:[3 TO 120]")
+        assert small.returncode == 0
+    again = crawled(path, {**settings, "FREESOUND_API_KEY": "x"})
+    assert "is complete from 2005-01-01 to" in again.stdout, "without a request"
+    with serving("--sounds", "700", "--nulls", "0.01") as settings:  # on another port
+        update = crawled(path, settings, "--since", "2005-01-01")
+        assert update.returncode == 0, update.stderr
+    elsewhere = crawled(path, settings, "--site", "https://freesound.org", "--since", "last")
+    assert "was crawled with site http://127.0.0.1:" in elsewhere.stderr
+    assert main(["status", str(path), "--list", str(tmp_path / "gaps.csv")]) == 0
+    told = capsys.readouterr().out
+    nulls = 700 - len(stored(path))
+    assert nulls > 0
+    assert f"{len(stored(path)):>8}  sounds kept, of 700 that" in told
+    assert len((tmp_path / "gaps.csv").read_text().splitlines()) == 1 + nulls
+    assert all(3 <= row[0] <= 120 for row in stored(tmp_path / "small.sqlite", "duration"))
+    assert len(stored(tmp_path / "small.sqlite")) < len(stored(path))
+    for suffix, read in ((".csv", pandas.read_csv), (".parquet", pandas.read_parquet)):
+        assert main(["export", str(path), "--out", str(tmp_path / f"sounds{suffix}")]) == 0
+        table = read(tmp_path / f"sounds{suffix}")
+        assert list(zip(table["id"], table["duration"], strict=True)) == stored(path, "id, duration")
+        assert table["description"].fillna("").tolist() == [row[0] for row in stored(path, "description")]
+
+
+def test_refusals_of_the_door(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FREESOUND_API_KEY", "k")
+    text = tmp_path / "text.csv"
+    text.write_text("id,description\n" * 3)
+    blank, empty, damaged = tmp_path / "blank", tmp_path / "empty", tmp_path / "damaged"
+    blank.touch()
+    Store(empty, create=True).close()
+    store = Store(damaged, create=True)
+    store.database.execute("DROP TABLE windows")
+    store.close()
+    before = {path.name: path.read_bytes() for path in (text, blank, empty)}
+    cases = [
+        (["status", tmp_path / "none.sqlite"], "no such store; make it with python -m data_tools crawl"),
+        (["crawl", text], "text.csv: SQLite cannot use it (file is not a database)"),
+        (["crawl", tmp_path / "a", "--site", "http://freesound.org"], "must begin with https://"),
+        (["crawl", tmp_path / "a", "--site", "https://freesound.org/?token=x"], "may only have a host and a path"),
+        (["crawl", tmp_path / "a", "--speed", "2"], "--speed is for a sandbox on this machine"),
+        (["crawl", tmp_path / "a", "--filter", "created:[* TO NOW]"], "the crawl itself filters by created"),
+        (["crawl", tmp_path / "a", "--per-day", "0"], "--per-day 0: use 1 to 1000000"),
+        (["crawl", tmp_path / "a", "--per-minute", str(10**30)], "--per-minute 1000000000000000000000000000000: use 1"),
+        (["crawl", tmp_path / "a", "--workers", "65"], "--workers 65: use 1 to 64"),
+        (["crawl", tmp_path / "a", "--timeout", "inf"], "--timeout inf: use 0.1 to 86400"),
+        (["crawl", tmp_path / "a", "--speed", "nan"], "--speed nan: use 0.01 to 10000000"),
+        *(
+            (["crawl", tmp_path / "a", "--site", site], "is none; it should look like https://freesound.org")
+            for site in ("https://[::1", "https://a:99999", "https://a:x", "https://", "freesound.org", "https://a b")
+        ),
+        (["crawl", tmp_path / "a", "--key-file", tmp_path / "none"], "none: no such file"),
+        (["status", tmp_path / "a"], "no such store"),
+        (["crawl", tmp_path], ": SQLite cannot use it (unable to open database file)"),
+        (["export", empty, "--out", tmp_path / "a.txt"], "name a .csv or .parquet file"),
+        (["export", empty, "--out", tmp_path / "a.csv"], "has no sounds yet"),
+        (["export", blank, "--out", tmp_path / "a.csv"], "not a store of Freesound sounds of format"),
+        (["status", blank], "not a store of Freesound sounds of format"),
+        (["status", damaged], "damaged: SQLite cannot use it (no such table: windows)"),
+    ]
+    for arguments, told in cases:
+        assert main([str(argument) for argument in arguments]) == 1
+        errors = capsys.readouterr().err
+        assert told in errors
+        assert errors.count("error: ") == 1
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir() if path != damaged} == before
+
+
+def test_two_crawls_do_not_write_to_one_store(tmp_path: Path) -> None:
+    with serving("--sounds", "300") as settings:
+        from data_tools.files import alone
+
+        with alone(tmp_path / "store"):
+            refused = crawled(tmp_path / "store", settings)
+        assert refused.returncode == 1
+        assert "another process is writing to it" in refused.stderr
+
+
+def run_and_kill(path: Path, settings: dict[str, str], rng: random.Random, arguments: list[str]) -> bool:
+    """Start a crawl and kill it at a random moment; False when it had ended before."""
+    command = [sys.executable, "-m", "data_tools", "crawl", str(path), *arguments]
+    process = subprocess.Popen(command, env=os.environ | settings, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+    try:
+        _, errors = process.communicate(timeout=rng.uniform(0.7, 2.0))
+    except subprocess.TimeoutExpired:
+        process.send_signal(signal.SIGKILL)
+        process.communicate()
+        return True
+    assert process.returncode == 0, errors.decode()
+    return False
+
+
+def storm(path: Path, sounds: int, kills: int) -> int:
+    """Crawl through every kind of fault and so many kills; returns the kills there were. Asserts the truth."""
+    rng = random.Random(4)
+    patient = [*UNLIMITED, "--speed", "1000000", "--timeout", "1", "--workers", "8"]
+    killed = 0
+    with serving("--sounds", str(sounds), "--storm", "0.05", "--nulls", "0.001", "--no-throttle") as settings:
+        while killed < kills and run_and_kill(path, settings, rng, patient):
+            killed += 1
+        done = crawled(path, settings, *patient)
+        assert done.returncode == 0, done.stderr
+    answers = make_answers(sounds, 1, 0.001, 0)
+    assert stored(path, TOLD) == truth(answers)
+    nulls = np.flatnonzero(answers.corpus.uniform("null", np.arange(sounds)) < 0.001)
+    store = Store(path)
+    listed = store.nulls()
+    assert not store.uneven()
+    assert not store.open_windows(1)
+    store.close()
+    times = [answers.corpus.created(int(number)) for number in nulls]
+    assert len(listed) == len(times)
+    for moment, null in zip(times, listed, strict=True):
+        assert null.after_ms <= moment <= (null.before_ms or math.inf)
+    return killed
+
+
+def test_a_small_storm(tmp_path: Path) -> None:
+    assert storm(tmp_path / "store", 3000, 1) == 1
+
+
+@pytest.mark.slow
+def test_a_storm_with_twenty_kills(tmp_path: Path) -> None:
+    assert storm(tmp_path / "store", 100_000, 20) == 20
+
+
+@pytest.mark.slow
+def test_half_a_million_sounds(tmp_path: Path) -> None:
+    """Every id once, hardly a request too many, little memory."""
+    path = tmp_path / "store"
+    code = "import sys; from data_tools.__main__ import main; status = main(sys.argv[1:]); "
+    code += "print(open('/proc/self/status').read().partition('VmHWM:')[2].split()[0]); sys.exit(status)"
+    with serving("--sounds", "500000", "--no-throttle") as settings:
+        began = time.monotonic()
+        done = subprocess.run(
+            [sys.executable, "-c", code, "crawl", str(path), *UNLIMITED],
+            env=os.environ | settings,
+            capture_output=True,
+            text=True,
+        )
+        seconds = time.monotonic() - began
+    assert done.returncode == 0, done.stderr
+    kib = int(done.stdout.splitlines()[-1])
+    corpus = Corpus(500_000, 1)
+    assert [row[0] for row in stored(path)] == [corpus.id(number) for number in range(500_000)]
+    store = Store(path)
+    (requests,) = store.database.execute("SELECT COUNT(*) FROM requests").fetchone()
+    store.close()
+    print(f"\n{requests} requests of {math.ceil(500_000 / PAGE_SIZE)}, {seconds:.0f} s, {kib / 1024:.0f} MiB")
+    assert requests <= 1.02 * math.ceil(500_000 / PAGE_SIZE)
+    assert kib < 250_000
+
+
+@pytest.mark.slow
+def test_half_a_million_sounds_at_the_standard_quota(tmp_path: Path) -> None:
+    """On a virtual clock: the throttle refuses nothing, and two days are hardly exceeded."""
+    transport = Direct(make_answers(500_000, 1, 0.0, 0), Throttle(60, 2000, LoopClock()), latency=lambda: 0.3)
+    seconds = read_all(tmp_path / "store", transport, per_minute=60, per_day=2000)
+    assert transport.refused == 0
+    assert len(stored(tmp_path / "store")) == 500_000
+    least = least_seconds(len(transport.urls), 60, 2000)
+    print(f"\n{len(transport.urls)} requests in {seconds / 3600:.2f} hours, at least {least / 3600:.2f}")
+    assert seconds <= 1.02 * least
