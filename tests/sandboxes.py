@@ -155,4 +155,12 @@ def truth(answers: Answers) -> list[tuple[Any, ...]]:
     return found
 
 
+def assert_whole(path: Path, answers: Answers) -> None:
+    """The store holds the sandbox's truth. Tells the first few that differ: all of them would drown everything else."""
+    kept, there = stored(path, TOLD), truth(answers)
+    assert sorted(set(there) - set(kept))[:5] == [], "missing"
+    assert sorted(set(kept) - set(there))[:5] == [], "never there"
+    assert len(kept) == len(there)
+
+
 TOLD = "id, created, description, duration"

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 from sandboxes import (
     SITE,
-    TOLD,
     Direct,
     LoopClock,
+    assert_whole,
     read_all,
     stored,
     truth,
@@ -32,7 +32,7 @@ from data_tools.sandbox.verb import make_answers
 def test_every_sound_is_kept_once_with_what_the_api_told(tmp_path: Path, size: int) -> None:
     transport = Direct(make_answers(size, 7, 0.0, 0))
     read_all(tmp_path / "store", transport)
-    assert stored(tmp_path / "store", TOLD) == truth(transport.answers)
+    assert_whole(tmp_path / "store", transport.answers)
     row = stored(tmp_path / "store", "*")[0]
     sound = transport.answers.corpus.sound(0, SITE)
     assert list(row[2:15]) == [
@@ -122,7 +122,7 @@ def broken(number: int, answer: Answer) -> Answer:
 def test_answers_that_fail_are_asked_for_again(tmp_path: Path, tamper: Callable[[int, Answer], Answer]) -> None:
     transport = Direct(make_answers(1000, 7, 0.0, 0), tamper=tamper)
     seconds = read_all(tmp_path / "store", transport, workers=1)
-    assert stored(tmp_path / "store", TOLD) == truth(transport.answers)
+    assert_whole(tmp_path / "store", transport.answers)
     assert len(transport.urls) == math.ceil(1000 / (PAGE_SIZE - 1)) + 1 + 3
     assert 3 <= seconds <= 8, "two, two and four seconds, or up to half of it less"
 
@@ -135,7 +135,7 @@ def test_a_search_that_is_overloaded_again_and_again_is_split(tmp_path: Path) ->
 
     transport = Direct(make_answers(1000, 7, 0.0, 0), tamper=overloaded)
     read_all(tmp_path / "store", transport)
-    assert stored(tmp_path / "store", TOLD) == truth(transport.answers)
+    assert_whole(tmp_path / "store", transport.answers)
 
 
 def answer_of(sounds: list[dict[str, Any]], count: int | None = None) -> Answer:
@@ -154,7 +154,7 @@ def test_an_answer_that_holds_back_sounds_is_found_out(tmp_path: Path, number: i
         )
         path = tmp_path / f"store{kept}"
         read_all(path, transport, workers=1)
-        assert stored(path, TOLD) == truth(transport.answers)
+        assert_whole(path, transport.answers)
 
 
 def test_one_empty_answer_makes_nothing_gone(tmp_path: Path) -> None:
@@ -172,7 +172,7 @@ def test_the_searchs_index_knows_whole_seconds(tmp_path: Path) -> None:
     answers.corpus.created = lambda number: begin + number * 12 + 345  # type: ignore[method-assign]
     transport = Direct(answers)
     read_all(tmp_path / "store", transport)
-    assert stored(tmp_path / "store", TOLD) == truth(answers)
+    assert_whole(tmp_path / "store", answers)
     assert len(transport.urls) < 150, "in a second there are 83"
 
 
@@ -240,7 +240,7 @@ def test_an_api_that_never_answers_ends_in_a_sentence_and_the_next_crawl_goes_on
     assert 150 <= len(before) <= 8 * PAGE_SIZE
     transport = Direct(answers)
     read_all(tmp_path / "store", transport)
-    assert stored(tmp_path / "store", TOLD) == truth(answers)
+    assert_whole(tmp_path / "store", answers)
     assert len(transport.urls) <= math.ceil((1800 - len(before)) / PAGE_SIZE) + 4
 
 
@@ -273,7 +273,7 @@ def test_null_items_that_come_back_are_kept_and_those_that_do_not_are_listed(tmp
     transport = Direct(make_answers(2000, 5, 0.004, 0), tamper=flicker)
     answers = transport.answers
     read_all(tmp_path / "store", transport, workers=1)
-    assert stored(tmp_path / "store", TOLD) == truth(answers)
+    assert_whole(tmp_path / "store", answers)
     nulls = [number for number in range(2000) if answers.is_null(number)]
     assert len(nulls) > 3
     store = Store(tmp_path / "store")
@@ -283,6 +283,22 @@ def test_null_items_that_come_back_are_kept_and_those_that_do_not_are_listed(tmp
     assert len(listed) == len(nulls)
     for number, null in zip(nulls, listed, strict=True):
         assert null.after_ms <= answers.corpus.created(number) <= (null.before_ms or math.inf)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_no_sound_is_taken_for_null_because_answers_held_it_back_by_chance(tmp_path: Path, seed: int) -> None:
+    """Half of all answers hold back a third of their items, others each time."""
+    rng = random.Random(seed)
+
+    def hold_back(number: int, answer: Answer) -> Answer:
+        content = json.loads(answer.body)
+        if rng.random() < 0.5 and "results" in content:
+            content["results"] = [None if rng.random() < 1 / 3 else item for item in content["results"]]
+        return Answer(answer.status, json.dumps(content).encode(), 0)
+
+    transport = Direct(make_answers(2000, 5, 0.004, 0), tamper=hold_back)
+    read_all(tmp_path / "store", transport, workers=1)
+    assert_whole(tmp_path / "store", transport.answers)
 
 
 def test_sounds_that_come_and_go_while_it_is_read(tmp_path: Path) -> None:
@@ -301,7 +317,7 @@ def test_an_update_reads_only_what_changed(tmp_path: Path) -> None:
     answers._hidden = {100, 3500}
     transport = Direct(answers)
     read_all(tmp_path / "store", transport, since="2004-01-01")
-    assert stored(tmp_path / "store", TOLD) == truth(answers)
+    assert_whole(tmp_path / "store", answers)
     assert len(transport.urls) < 27, "there are 27 pages"
     answers._hidden = set()
     read_all(tmp_path / "store", Direct(answers), since="2004-01-01")

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from sandboxes import TOLD, UNLIMITED, Direct, LoopClock, read_all, serving, stored, truth
+from sandboxes import UNLIMITED, Direct, LoopClock, assert_whole, read_all, serving, stored
 from test_quota import least_seconds
 
 from data_tools.__main__ import main
@@ -150,7 +150,7 @@ def storm(path: Path, sounds: int, kills: int) -> int:
         done = crawled(path, settings, *patient)
         assert done.returncode == 0, done.stderr
     answers = make_answers(sounds, 1, 0.001, 0)
-    assert stored(path, TOLD) == truth(answers)
+    assert_whole(path, answers)
     nulls = np.flatnonzero(answers.corpus.uniform("null", np.arange(sounds)) < 0.001)
     store = Store(path)
     listed = store.nulls()

@@ -14,7 +14,7 @@ from data_tools.freesound.client import Client, OverloadedError, PastEndError
 from data_tools.freesound.connection import add_connection, connect, read_settings
 from data_tools.freesound.database import naming
 from data_tools.freesound.quota import DAY
-from data_tools.freesound.sounds import PAGE_SIZE, Page, Sound, format_time, parse_time
+from data_tools.freesound.sounds import PAGE_SIZE, Page, format_time, parse_time
 from data_tools.freesound.store import Store
 from data_tools.freesound.transport import is_local
 from data_tools.freesound.windows import Progress, Window, past_end, too_much
@@ -22,7 +22,7 @@ from data_tools.freesound.windows import Progress, Window, past_end, too_much
 BEGINNING = "2005-01-01"  # Freesound opened in April 2005
 LATE = 30 * 86_400  # seconds by which a sound may be published after its upload: --since last looks back so far
 CHECKS = 3  # of the whole, until what came and went meanwhile is caught up with
-NULL_ATTEMPTS = 3  # at a page that has items the API gives as null
+FEWEST_NULL_ATTEMPTS, NULL_ATTEMPTS = 3, 10  # at a page that has items the API gives as null
 PROGRESS_SECONDS = 10.0
 _BYTES_A_SOUND = 700  # of the store, measured with invented sounds
 
@@ -94,17 +94,23 @@ async def _step(client: Client, store: Store, window: Window) -> None:
 
 
 async def _whole_page(client: Client, window: Window, narrowed: str | None) -> Page:
-    """A page, asked for again while it has null items, which may be there the next time."""
+    """A page, asked for again while it has null items, which may be there the next time.
+
+    Those are null for good that are null every time, and of which the last answer held back no others: an answer that
+    holds back more than that says nothing of them.
+    """
     page = await client.search(window, narrowed)
-    sounds: list[Sound | None] = page.sounds
-    for _ in range(NULL_ATTEMPTS - 1):
-        if None not in sounds:
+    for asked in range(2, NULL_ATTEMPTS + 1):
+        if None not in page.sounds:
             break
         again = await client.search(window, narrowed)
-        if len(again.sounds) != len(sounds) or again.count != page.count:
-            return again  # sounds have moved; what is wrong now shows at the window's end
-        sounds = [ours or theirs for ours, theirs in zip(sounds, again.sounds, strict=True)]
-    return Page(page.count, sounds)
+        if len(again.sounds) != len(page.sounds) or again.count != page.count:
+            page = again  # sounds have moved; what is wrong now shows at the window's end
+            continue
+        page = Page(page.count, [ours or theirs for ours, theirs in zip(page.sounds, again.sounds, strict=True)])
+        if asked >= FEWEST_NULL_ATTEMPTS and again.sounds.count(None) == page.sounds.count(None):
+            break
+    return page
 
 
 def progress_line(client: Client, store: Store) -> str:
