@@ -1,33 +1,87 @@
-"""What each year of the challenge asks for: one record a year."""
+"""What each year of the challenge asks for: one record a year. A new year is a new record.
+
+Every fact says where it comes from and how sure it is:
+confirmed   read in the organisers' own code, data or pages
+secondary   read in a participant's code or a data set's documentation that quotes them
+inferred    follows from confirmed ones
+remembered  could not be read again; correct it in the record if the year's page says otherwise
+"""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
+from typing import Literal, NamedTuple
 
 from submission.errors import SubmissionError
+
+Sure = Literal["confirmed", "secondary", "inferred", "remembered"]
+
+
+class Source(NamedTuple):
+    """Where a fact comes from, and how sure it is."""
+
+    sure: Sure
+    where: str
+
+
+class Names(NamedTuple):
+    """File names of a package; {label}, {author}, {institute}, {task} and {index} are filled in."""
+
+    output: str
+    meta: str
+    report: str
+
+
+BY_LABEL = Names("{label}.output.csv", "{label}.meta.yaml", "{label}.technical_report.pdf")
+BY_TASK = Names(
+    "{author}_{institute}_task{task}_submission_{index}_output.csv",
+    "{author}_{institute}_task{task}_submission_{index}_metadata.yaml",
+    "{author}_{institute}_task{task}_submission_{index}_technical_report.pdf",
+)
 
 
 @dataclass(frozen=True)
 class Edition:
     """One year of the language-based audio retrieval task.
 
-    year: the challenge year. task: its number and subtask letter, as in submission labels.
-    columns: the header of a ranked CSV: the query's column, then one column per rank.
-    recall_ks: the k of every published R@k. map_k: the k of the primary metric, mAP@k.
-    sources: field name -> where the fact was published.
+    name: the challenge year, or `custom`. task: its number and subtask letter, as in submission labels.
+    output: what is handed in: `ranked`, the best file names of every query, or `matrix`, every score.
+    query_column: header of the queries. rank_prefix, ranking_length: the columns of a ranked CSV are the prefix and
+    the rank from 1 on; of a year whose output is a matrix they serve a ranked CSV made for one's own use.
+    map_ks: the k of every published mAP@k, the primary metric's first. recall_ks: of every published R@k.
+    label: pattern of a system's label. names: ways to name a package's files, the usual one first. systems: that one
+    may hand in. abbreviation: longest abbreviation of a system, in characters. excluded: where the list of Freesound
+    ids is that external data must not hold; None: none is known.
+    result: the block of meta.yaml's results. external: the keys of each data set among meta.yaml's external ones.
+    sources: field -> where the fact comes from.
     """
 
-    year: int
+    name: str
     task: str
-    columns: tuple[str, ...]
+    output: Literal["ranked", "matrix"]
+    query_column: str
+    rank_prefix: str
+    ranking_length: int
+    map_ks: tuple[int, ...]
     recall_ks: tuple[int, ...]
-    map_k: int
-    sources: Mapping[str, str]
+    label: str
+    names: Mapping[str, Names]
+    systems: int
+    abbreviation: int
+    excluded: str | None
+    result: str
+    external: tuple[str, ...]
+    sources: Mapping[str, Source]
 
     @property
-    def ranking_length(self) -> int:
-        """File names a row must hold."""
-        return len(self.columns) - 1
+    def columns(self) -> tuple[str, ...]:
+        """The header of a ranked CSV: the query's column, then one column a rank."""
+        return (self.query_column, *(f"{self.rank_prefix}{rank}" for rank in range(1, self.ranking_length + 1)))
+
+    @property
+    def map_k(self) -> int:
+        """The k of the primary metric."""
+        return self.map_ks[0]
 
     @property
     def metric(self) -> str:
@@ -35,28 +89,140 @@ class Edition:
         return f"mAP@{self.map_k}"
 
 
-_RECORDS = (
-    Edition(
-        year=2022,
-        task="6b",
-        columns=("caption", *(f"file_name_{rank}" for rank in range(1, 11))),
-        recall_ks=(1, 5, 10),
-        map_k=10,
-        sources={
-            "year": "DCASE Challenge 2022",
-            "task": "README of the baseline, github.com/xieh97/dcase2022-audio-retrieval: Task 6, subtask B",
-            "columns": "the baseline's utils/eval_utils.py, which writes them, and its test.output.csv",
-            "recall_ks": "the baseline's eval_script.py and the results table of its README",
-            "map_k": "the baseline's eval_script.py (positions 1 to 10) and the results table of its README",
-        },
+_BASELINE_2022 = "github.com/xieh97/dcase2022-audio-retrieval"
+_BASELINE_2025 = "github.com/CPJKU/dcase2025_task6_baseline"
+_QUOTED = "a 2024 participant who quotes the 2023 task page: Labbé, dcase24t6/utils/dcase.py"
+_SUBMISSION_PAGE = "dcase.community/challenge2025/submission (the same wording in 2021, 2024 and 2026)"
+_VALIDATOR = "the validator of DCASE2020 Task 1, the one official package checker found"
+_TEMPLATE = "the task's own template could not be read; the general one of DCASE is FalconPerez_Aalto_task3_1.meta.yaml"
+
+_2022 = Edition(
+    name="2022",
+    task="6b",
+    output="ranked",
+    query_column="caption",
+    rank_prefix="file_name_",
+    ranking_length=10,
+    map_ks=(10,),
+    recall_ks=(1, 5, 10),
+    label=r"[^_\s]+_[^_\s]+_task6b_[1-4]",
+    names=MappingProxyType({"label": BY_LABEL, "task": BY_TASK}),
+    systems=4,
+    abbreviation=10,
+    excluded=None,
+    result="development_testing",
+    external=("name", "purpose", "url", "total_audio_length"),
+    sources=MappingProxyType(
+        {
+            "task": Source("confirmed", f"README of the baseline, {_BASELINE_2022}: Task 6, subtask B"),
+            "output": Source("confirmed", "the baseline's test.output.csv"),
+            "query_column": Source("confirmed", "the baseline's utils/eval_utils.py and its test.output.csv"),
+            "rank_prefix": Source("confirmed", "the baseline's utils/eval_utils.py and its test.output.csv"),
+            "ranking_length": Source("confirmed", "the baseline's test.output.csv"),
+            "map_ks": Source("confirmed", "the baseline's eval_script.py (positions 1 to 10) and README"),
+            "recall_ks": Source("confirmed", "the baseline's eval_script.py and README"),
+            "label": Source("secondary", "the submission page as BioDCASE 2025 repeats it"),
+            "names": Source("inferred", f"{_VALIDATOR}; `task` style: {_QUOTED}"),
+            "systems": Source("confirmed", _SUBMISSION_PAGE),
+            "abbreviation": Source("confirmed", _VALIDATOR),
+            "excluded": Source("remembered", "no list of 2022 was found"),
+            "result": Source("remembered", _TEMPLATE),
+            "external": Source("remembered", _TEMPLATE),
+        }
     ),
 )
-EDITIONS: Mapping[int, Edition] = MappingProxyType({record.year: record for record in _RECORDS})
 
 
-def get_edition(year: int) -> Edition:
-    """The record of one year. Raises SubmissionError, naming the known years, for any other."""
-    if year not in EDITIONS:
-        known = ", ".join(str(known_year) for known_year in sorted(EDITIONS))
-        raise SubmissionError(f"no edition {year} is known; choose one of: {known}")
-    return EDITIONS[year]
+def _later(record: Edition, sources: Mapping[str, Source], **changes: object) -> Edition:
+    """A year like another but for these facts, each with its source."""
+    return replace(record, **changes, sources=MappingProxyType({**record.sources, **sources}))  # type: ignore[arg-type]
+
+
+_2023 = _later(
+    _2022,
+    {
+        "task": Source(
+            "confirmed", "dcase.community/challenge2023/task-language-based-audio-retrieval: Task 6, subtask B"
+        ),
+        "output": Source("secondary", _QUOTED),
+        "query_column": Source("secondary", _QUOTED),
+        "rank_prefix": Source("secondary", f"{_QUOTED}; the 2023 baseline itself writes no header of names"),
+        "ranking_length": Source("secondary", _QUOTED),
+        "map_ks": Source(
+            "confirmed",
+            "the baseline's postprocessing/xmodal_retrieval.py, github.com/xieh97/dcase2023-audio-retrieval",
+        ),
+        "recall_ks": Source("confirmed", "the baseline's postprocessing/xmodal_retrieval.py"),
+        "excluded": Source("remembered", "a list of 2023 is said to exist; it was not found"),
+    },
+    name="2023",
+    rank_prefix="fname_",
+)
+
+_EXCLUDED_2024 = "dcase.community/documents/challenge2024/dcase2024_task6_excluded_freesound_ids.csv"
+_2024 = _later(
+    _2023,
+    {
+        "task": Source("confirmed", "dcase.community/challenge2024/task-language-based-audio-retrieval: Task 8"),
+        "output": Source("secondary", "evaluation data of a 2024 participant, ONE-PEACE"),
+        "query_column": Source("secondary", "evaluation data of a 2024 participant, ONE-PEACE"),
+        "rank_prefix": Source("secondary", "evaluation data of a 2024 participant, ONE-PEACE"),
+        "ranking_length": Source("secondary", "evaluation data of a 2024 participant, ONE-PEACE"),
+        "map_ks": Source("confirmed", "the results page of 2024"),
+        "excluded": Source("secondary", "linked by the winner of 2024, github.com/OptimusPrimus/salsa"),
+    },
+    name="2024",
+    task="8",
+    label=r"[^_\s]+_[^_\s]+_task8_[1-4]",
+    excluded=_EXCLUDED_2024,
+)
+
+_2025 = _later(
+    _2024,
+    {
+        "task": Source("confirmed", f"README of the baseline, {_BASELINE_2025}: Task 6"),
+        "output": Source(
+            "inferred", "the baseline's d25_t6/predict.py writes the example file of a submission package so"
+        ),
+        "query_column": Source("confirmed", "the baseline's d25_t6/predict.py"),
+        "rank_prefix": Source("inferred", "2025 asks for no ranked CSV; the columns are those of 2024"),
+        "ranking_length": Source("inferred", "2025 asks for no ranked CSV; 16 names serve its metric"),
+        "map_ks": Source("confirmed", "README of the baseline (2025-06-09): mAP@16; its code logs mAP@10"),
+        "recall_ks": Source("confirmed", "the baseline's d25_t6/retrieval_module.py"),
+        "names": Source("inferred", "the published report is Filomeno_JKU_task6_1.technical_report.pdf"),
+        "excluded": Source("confirmed", f"{_BASELINE_2025}, resources/dcase2025_task6_excluded_freesound_ids.csv"),
+    },
+    name="2025",
+    task="6",
+    output="matrix",
+    query_column="index",
+    ranking_length=16,
+    map_ks=(16, 10),
+    label=r"[^_\s]+_[^_\s]+_task6_[1-4]",
+    names=MappingProxyType({"label": BY_LABEL}),
+    excluded="resources/dcase2025_task6_excluded_freesound_ids.csv of " + _BASELINE_2025,
+)
+
+_OURS = Source("inferred", "ours: for data and rules that are no challenge's")
+_CUSTOM = replace(
+    _2022,
+    name="custom",
+    task="0",
+    query_column="query",
+    map_ks=(10, 16),
+    label=r"[^_\s]+_[^_\s]+_task0_[1-9]\d*",
+    names=MappingProxyType({"label": BY_LABEL}),
+    systems=100,
+    sources=MappingProxyType(dict.fromkeys(_2022.sources, _OURS)),
+)
+
+EDITIONS: Mapping[str, Edition] = MappingProxyType(
+    {record.name: record for record in (_2022, _2023, _2024, _2025, _CUSTOM)}
+)
+
+
+def get_edition(name: str | int) -> Edition:
+    """The record of one year, or of `custom`. Raises SubmissionError, naming the known ones, for any other."""
+    if str(name) not in EDITIONS:
+        raise SubmissionError(f"no edition {name} is known; choose one of: {', '.join(EDITIONS)}")
+    return EDITIONS[str(name)]

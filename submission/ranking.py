@@ -1,19 +1,35 @@
 """Ranked CSVs, the file a participant hands in: one row per query, its text and then file names, best first."""
 
-from collections.abc import Iterator
+import re
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from submission.columns import (
+    EMPTY_LINE,
+    INDEX_COLUMN,
+    TRAILING_COMMA,
+    Fault,
+    QueryColumn,
+    has_index_column,
+    matrix_edition,
+    names_of,
+    ranked_editions,
+    refuse,
+    shown,
+    trimmed,
+)
 from submission.editions import Edition
 from submission.errors import SubmissionError
 from submission.files import replacing
-from submission.metrics import ranked_columns
+from submission.near import AUDIO
+from submission.order import ranked_columns
 from submission.scores import ScoreMatrix
-from submission.table import Problem, Row, format_table, parse_table
-from submission.truth import Truth, matrix_truth
+from submission.table import Problem, Row, format_table, parse_rows
+from submission.truth import Truth, instead, matrix_truth
 
-# Longer texts are cut in messages.
-SHOWN_CHARACTERS = 70
+# A number that is no count: a score, where a file name should be.
+_SCORE = re.compile(r"[+-]?(?:\d+\.\d*|\.\d+|\d+(?=e))(?:e[+-]?\d+)?", re.ASCII | re.IGNORECASE)
 
 
 @dataclass(frozen=True)
@@ -38,25 +54,34 @@ def write_ranked_csv(matrix: ScoreMatrix, path: Path, edition: Edition) -> None:
     length = edition.ranking_length
     if len(matrix.file_names) < length:
         raise SubmissionError(
-            f"the pool has {len(matrix.file_names)} clips and a row of edition {edition.year} lists {length}; "
+            f"the pool has {len(matrix.file_names)} clips and a row of edition {edition.name} lists {length}; "
             "rank a larger pool"
         )
     columns = ranked_columns(matrix.values, matrix.file_names, length).tolist()
-    rows = [
-        [text, *(matrix.file_names[column] for column in best)]
-        for text, best in zip(matrix.query_texts, columns, strict=True)
-    ]
-    data = format_table([edition.columns, *rows])
-    _, problems = check_ranked_csv(data, edition, truth)
-    _refuse(f"{path} would not pass its check", problems)
-    with replacing(path) as file:
-        file.write(data)
+    names = ([matrix.file_names[column] for column in best] for best in columns)
+    _write(zip(matrix.query_texts, names, strict=True), path, edition, truth)
+
+
+def write_ranked_lists(ranked: list[RankedList], path: Path, edition: Edition) -> None:
+    """Write ranked lists, such as another edition's, as a ranked CSV of an edition: in their order, longer ones cut.
+
+    Raises SubmissionError for a list shorter than the ranking length (nothing says which names would follow), and
+    for anything that would make a file check_ranked_csv reports; OSError when writing fails.
+    """
+    length = edition.ranking_length
+    for answer in ranked:
+        if len(answer.file_names) < length:
+            raise SubmissionError(
+                f"line {answer.line} lists {len(answer.file_names)} names and a row of edition {edition.name} lists "
+                f"{length}, which a shorter list does not say; make the file from the scores"
+            )
+    _write(((answer.query, answer.file_names[:length]) for answer in ranked), path, edition, None)
 
 
 def read_ranked_csv(path: Path, edition: Edition, truth: Truth | None = None) -> list[RankedList]:
     """The ranked lists of a file in which check_ranked_csv finds no problem; SubmissionError for any other."""
     ranked, problems = check_ranked_csv(path.read_bytes(), edition, truth)
-    _refuse(str(path), problems)
+    refuse(str(path), problems)
     return ranked
 
 
@@ -68,59 +93,103 @@ def check_ranked_csv(
     Always: UTF-8 without byte order mark, sound quoting, the edition's header, its number of columns in every row, at
     least one row, no query twice, no empty cell, no file twice in a row. With a truth also: no file name and no query
     it does not have, byte for byte, and a row for every query it has (reported last: no one line is to blame).
+    What hides the rest is told, and the rest is then checked as it was meant: row numbers in front, a comma at the end
+    of lines, no header. A score matrix, and a file with another separator, is told as such and no further.
     Stricter than the official 2022 script, which skips empty lines, lets a repeated query's last row win, counts a
     repeated file twice, and fails on a missing query.
     """
-    rows, problems = parse_table(data)
-    if not rows:  # not a text file at all: its first line says as much as all the others
-        return [], problems[:1]
-    if rows[0].line == 1:
-        problems += _header_problems(rows.pop(0), edition)
-    if not rows and not problems:
-        problems.append(Problem(1, "no row follows the header"))
+    problems: list[Problem] = []
     ranked: list[RankedList] = []
-    line_of_query: dict[str, int] = {}
-    for line, cells in rows:
-        sentences = list(_row_problems(cells, edition, truth))
-        query = cells[0] if cells else ""
-        if line_of_query.setdefault(query, line) != line and query:
-            sentences.append(f"the query {_shown(query)} is repeated; it stands on line {line_of_query[query]} already")
-        problems += [Problem(line, sentence) for sentence in sentences]
+    queries = QueryColumn(edition, truth)
+    first_column = 0
+    n_rows = 0
+    for row in parse_rows(data):
+        if isinstance(row, Problem):
+            problems.append(row)
+            continue
+        if row.line == 1:
+            first_column = int(has_index_column(row.cells))
+            problems += [Problem(1, *INDEX_COLUMN)] * first_column
+            header = row.cells[first_column:]
+            if header != list(edition.columns) and matrix_edition(header):
+                sentence = f"this is a score matrix, and edition {edition.name} is checked as ranked lists of names"
+                return [], [*problems, Problem(1, f"{sentence}; `convert` makes them of it", "a score matrix")]
+            problems += [Problem(1, *fault) for fault in _header_faults(header, edition, truth)]
+            if not _is_row(header, edition, truth):
+                continue
+        n_rows += 1
+        cells = row.cells[first_column:]
+        problems += [Problem(row.line, *fault) for fault in _row_faults(Row(row.line, cells), edition, truth, queries)]
+        cells = trimmed(cells, len(edition.columns))
         if len(cells) == len(edition.columns):
-            ranked.append(RankedList(line, query, cells[1:]))
-    problems.sort(key=lambda problem: problem.line or 0)
-    if truth:
-        problems += [
-            Problem(None, f"no row for the query {_shown(text)} ({query.where})")
-            for text, query in truth.queries.items()
-            if text not in line_of_query
-        ]
-    return ranked, problems
+            ranked.append(RankedList(row.line, cells[0], cells[1:]))
+    if not n_rows and not problems:
+        problems.append(Problem(1, "no row follows the header", "no row"))
+    return ranked, [*problems, *(queries.missing() if n_rows else ())]
 
 
-def _header_problems(header: Row, edition: Edition) -> Iterator[Problem]:
-    expected = f"the header of edition {edition.year} is {edition.columns[0]},{edition.columns[1]},..."
-    expected += f",{edition.columns[-1]}"
-    if len(header.cells) != len(edition.columns):
-        yield Problem(1, f"found {len(header.cells)} of {len(edition.columns)} columns; {expected}")
+def _write(lists: Iterable[tuple[str, list[str]]], path: Path, edition: Edition, truth: Truth | None) -> None:
+    data = format_table([edition.columns, *([query, *names] for query, names in lists)])
+    _, problems = check_ranked_csv(data, edition, truth)
+    refuse(f"{path} would not pass its check", problems)
+    with replacing(path) as file:
+        file.write(data)
+
+
+def _is_row(cells: list[str], edition: Edition, truth: Truth | None) -> bool:
+    """Whether the first line is an answer already, and the header is missing."""
+    known = bool(truth and cells and cells[0] in truth.queries)
+    return known or (len(cells) == len(edition.columns) and all(cell.lower().endswith(AUDIO) for cell in cells[1:]))
+
+
+def _header_faults(header: list[str], edition: Edition, truth: Truth | None) -> Iterator[Fault]:
+    columns = edition.columns
+    expected = f"the header of edition {edition.name} is {columns[0]},{columns[1]},...,{columns[-1]}"
+    wrong = [
+        f"column {number} is {shown(found)} instead of {wanted}"
+        for number, (found, wanted) in enumerate(zip(header, columns, strict=False), start=1)
+        if found != wanted
+    ]
+    others = ranked_editions(header)
+    if _is_row(header, edition, truth):
+        yield f"the header is missing; {expected}", "header"
         return
-    for number, (found, wanted) in enumerate(zip(header.cells, edition.columns, strict=True), start=1):
-        if found != wanted:
-            yield Problem(1, f"column {number} is {_shown(found)} instead of {wanted}; {expected}")
-            return
-
-
-def _row_problems(cells: list[str], edition: Edition, truth: Truth | None) -> Iterator[str]:
-    if not cells:
-        yield "an empty line; remove it"
+    if wrong and others:
+        yield f"this is the header of {names_of(others)}; {expected}", "header"
         return
-    query, *names = cells
-    if not query.strip():
-        yield f"{edition.columns[0]} is empty"
-    elif truth and query not in truth.queries:
-        yield f"unknown query {_shown(query)}{_instead(truth.similar_query(query))}"
+    if trimmed(header, len(columns)) != header:
+        yield TRAILING_COMMA
+    elif len(header) != len(columns):
+        yield f"found {len(header)} of {len(columns)} columns; {expected}", "header"
+    if wrong:
+        more = f" (and {len(wrong) - 1} columns more)" if len(wrong) > 1 else ""
+        yield f"{wrong[0]}{more}; {expected}", "header"
+
+
+def _row_faults(row: Row, edition: Edition, truth: Truth | None, queries: QueryColumn) -> Iterator[Fault]:
+    if not row.cells:
+        yield EMPTY_LINE
+        return
+    yield from queries.faults(row.line, row.cells[0])
+    cells = trimmed(row.cells, len(edition.columns))
+    if cells != row.cells:
+        yield TRAILING_COMMA
     if len(cells) != len(edition.columns):
-        yield f"found {len(cells)} of {len(edition.columns)} columns: one query and {edition.ranking_length} file names"
+        yield (
+            f"found {len(cells)} of {len(edition.columns)} columns: one query and {edition.ranking_length} file names",
+            "columns missing or too many",
+        )
+        return
+    yield from _name_faults(cells[1:], edition, truth)
+
+
+def _name_faults(names: list[str], edition: Edition, truth: Truth | None) -> Iterator[Fault]:
+    known: frozenset[str] = truth.file_names if truth else frozenset()
+    if all(_SCORE.fullmatch(name) and name not in known for name in names):
+        yield (
+            f"scores stand where file names belong: {edition.columns[1]} is {shown(names[0])}",
+            "scores instead of names",
+        )
         return
     columns_of_name: dict[str, list[str]] = {}
     for column, name in zip(edition.columns[1:], names, strict=True):
@@ -128,26 +197,12 @@ def _row_problems(cells: list[str], edition: Edition, truth: Truth | None) -> It
     for name, columns in columns_of_name.items():
         where = " and ".join(columns)
         if not name.strip():
-            yield f"{where} {'is' if len(columns) == 1 else 'are'} empty"
+            yield f"{where} {'is' if len(columns) == 1 else 'are'} empty", "an empty file name"
             continue
         if len(columns) > 1:
-            yield f"the file {_shown(name)} is listed more than once, as {where}"
-        if truth and name not in truth.file_names:
-            yield f"unknown file name {_shown(name)} in {where}{_instead(truth.similar_file_name(name))}"
-
-
-def _instead(similar: str | None) -> str:
-    if similar is None:
-        return ""
-    return f"; there is {_shown(similar)}, and blanks, HTML entities and Unicode forms must agree byte for byte"
-
-
-def _shown(text: str) -> str:
-    """Text in quotes on one line, its blanks visible, cut when long."""
-    return repr(text if len(text) <= SHOWN_CHARACTERS else text[:SHOWN_CHARACTERS] + "...")
-
-
-def _refuse(what: str, problems: list[Problem]) -> None:
-    if problems:
-        more = f" (and {len(problems) - 1} more; `check` lists them all)" if len(problems) > 1 else ""
-        raise SubmissionError(f"{what}: {problems[0]}{more}")
+            yield f"the file {shown(name)} is listed more than once, as {where}", "a file listed more than once"
+        if truth and name not in known:
+            yield (
+                f"unknown file name {shown(name)} in {where}{instead(truth.similar_file_name(name))}",
+                "unknown file name",
+            )

@@ -5,17 +5,17 @@ columns are: `queries` (id, text, ids of the relevant clips or null), `clips` (i
 """
 
 import json
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from submission import metrics
 from submission.errors import SubmissionError
 from submission.files import replacing
+from submission.order import require_finite
 
 
 @dataclass(frozen=True, eq=False)
@@ -70,23 +70,11 @@ class ScoreMatrix:
             for clip_id in clips:
                 if clip_id not in pool:
                     raise SubmissionError(f"{where}: its relevant clip {clip_id!r} is not among the {n_clips} clips")
-        metrics.require_finite(self.values)
+        require_finite(self.values)
 
-
-def mean_of(parts: Mapping[str, ScoreMatrix]) -> ScoreMatrix:
-    """The mean of matrices, by name, of the same queries and clips in the same order; the facts keep those of each.
-
-    Computed in float64, so that the order of the parts does not matter to float32. Raises SubmissionError when the
-    queries or clips differ.
-    """
-    first_name, first = next(iter(parts.items()))
-    for name, part in parts.items():
-        if (part.query_ids, part.clip_ids) != (first.query_ids, first.clip_ids):
-            raise SubmissionError(
-                f"the scores {name} and {first_name} are of other queries or clips; a mean needs the same ones"
-            )
-    values = np.asarray(np.mean([part.values for part in parts.values()], axis=0, dtype=np.float64), np.float32)
-    return replace(first, values=values, facts={"mean of": {name: part.facts for name, part in parts.items()}})
+    def __len__(self) -> int:
+        """Queries."""
+        return len(self.query_ids)
 
 
 def write_scores(path: Path, matrix: ScoreMatrix) -> None:

@@ -1,51 +1,113 @@
 """From a ranked CSV or a score matrix to its figures."""
 
+from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 
 from submission.editions import Edition
 from submission.errors import SubmissionError
-from submission.metrics import Summary, relevant_ranks, summarise
+from submission.intervals import grouped
+from submission.order import ranks_of_lists, relevant_ranks
 from submission.ranking import read_ranked_csv
 from submission.scores import ScoreMatrix
-from submission.truth import read_clotho_truth
+from submission.summary import Found
+from submission.truth import Truth
 
 
-def score_ranked_csv(path: Path, truth_path: Path, edition: Edition) -> Summary:
-    """Figures of a ranked CSV against a captions file in Clotho's format.
+def found_in_csv(path: Path, truth: Truth, edition: Edition, annotations: Truth | None = None) -> Found:
+    """Ranks in a ranked CSV of an edition.
 
+    truth: the queries the file must answer and the pool. annotations: score only its queries, by its relevant clips.
     Source: DCASE 2022 eval_script.py. Deviations: none in the figures; files with a problem are refused (see
     ranking.check_ranked_csv and truth.read_clotho_truth) where the script scores them or fails, and cells are read
     as text, where pandas turns a caption such as NA into no value.
-    Raises SubmissionError for a file or a truth that is refused, OSError for one that cannot be opened.
+    Raises SubmissionError for a file that is refused, OSError for one that cannot be opened.
     """
-    truth = read_clotho_truth(truth_path)
     ranked = read_ranked_csv(path, edition, truth)
-    relevant = [truth.queries[answer.query].relevant or frozenset() for answer in ranked]
-    ranks = [
-        np.array([rank for rank, name in enumerate(answer.file_names, start=1) if name in names], dtype=np.int64)
-        for answer, names in zip(ranked, relevant, strict=True)
+    wanted = annotations or truth
+    answers = [answer for answer in ranked if answer.query in wanted.queries]
+    relevant = [wanted.queries[answer.query].relevant or frozenset() for answer in answers]
+    _require_known([answer.query for answer, own in zip(answers, relevant, strict=True) if not own], len(answers))
+    lists = [
+        [rank for rank, name in enumerate(answer.file_names, start=1) if name in names]
+        for answer, names in zip(answers, relevant, strict=True)
     ]
-    n_relevant = [len(names) for names in relevant]
-    return summarise(ranks, n_relevant, edition.recall_ks, edition.map_k, len(truth.file_names))
+    return Found(
+        ranks=ranks_of_lists(lists),
+        n_relevant=np.array([len(names) for names in relevant], dtype=np.int64),
+        groups=grouped(relevant),
+        texts=[answer.query for answer in answers],
+        n_pool=len(truth.file_names),
+        depth=edition.ranking_length,
+    )
 
 
-def score_matrix(matrix: ScoreMatrix, edition: Edition) -> Summary:
-    """Figures of a score matrix from the relevance it holds.
+def found_in_matrix(matrix: ScoreMatrix) -> Found:
+    """Ranks in a score matrix by the relevance it holds.
 
     Every row is a query of its own, two rows with one text included (as in the 2023 baseline; the official 2022
     script keeps only one of them. Clotho's validation and evaluation splits have no such text).
     Raises SubmissionError where relevance is not known.
     """
-    blind = [query_id for query_id, clips in zip(matrix.query_ids, matrix.relevant, strict=True) if clips is None]
+    _require_known(
+        [id_ for id_, own in zip(matrix.query_ids, matrix.relevant, strict=True) if own is None], len(matrix)
+    )
+    column_of = {clip_id: column for column, clip_id in enumerate(matrix.clip_ids)}
+    relevant = [sorted(column_of[clip] for clip in clips or ()) for clips in matrix.relevant]
+    return Found(
+        ranks=relevant_ranks(matrix.values, relevant, matrix.file_names),
+        n_relevant=np.array([len(columns) for columns in relevant], dtype=np.int64),
+        groups=grouped(map(tuple, relevant)),
+        texts=matrix.query_texts,
+        n_pool=len(matrix.clip_ids),
+    )
+
+
+def found_from_audio(matrix: ScoreMatrix) -> Found:
+    """The other direction: ranks of every clip's captions among all captions, for the clips that have any.
+
+    Equal scores are ordered by query id. Raises SubmissionError where relevance is not known.
+    """
+    _require_known(
+        [id_ for id_, own in zip(matrix.query_ids, matrix.relevant, strict=True) if own is None], len(matrix)
+    )
+    rows_of: Mapping[str, list[int]] = {clip_id: [] for clip_id in matrix.clip_ids}
+    for row, clips in enumerate(matrix.relevant):
+        for clip in clips or ():
+            rows_of[clip].append(row)
+    asked = [column for column, clip in enumerate(matrix.clip_ids) if rows_of[clip]]
+    relevant = [rows_of[matrix.clip_ids[column]] for column in asked]
+    return Found(
+        ranks=relevant_ranks(np.ascontiguousarray(matrix.values[:, asked].T), relevant, matrix.query_ids),
+        n_relevant=np.array([len(rows) for rows in relevant], dtype=np.int64),
+        groups=np.arange(len(asked)),
+        texts=[matrix.file_names[column] for column in asked],
+        n_pool=len(matrix.query_ids),
+    )
+
+
+def annotated(matrix: ScoreMatrix, annotations: Truth) -> ScoreMatrix:
+    """The rows of the annotated queries, with their relevant clips instead of the matrix's own.
+
+    A query is known by its text and a clip by its file name, as in the 2025 baseline's retrieval_module.py.
+    """
+    rows = [row for row, text in enumerate(matrix.query_texts) if text in annotations.queries]
+    clip_of = dict(zip(matrix.file_names, matrix.clip_ids, strict=True))
+    texts = [matrix.query_texts[row] for row in rows]
+    return replace(
+        matrix,
+        values=matrix.values[rows],
+        query_ids=[matrix.query_ids[row] for row in rows],
+        query_texts=texts,
+        relevant=[[clip_of[name] for name in sorted(annotations.queries[text].relevant or ())] for text in texts],
+    )
+
+
+def _require_known(blind: list[str], n_queries: int) -> None:
     if blind:
         raise SubmissionError(
-            f"no relevant clip is known for {len(blind)} of {len(matrix.query_ids)} queries (first {blind[0]!r}), so "
-            "there is nothing to score; a blind set is scored by the organisers"
+            f"no relevant clip is known for {len(blind)} of {n_queries} queries (first {blind[0]!r}), so there is "
+            "nothing to score; a blind set is scored by the organisers"
         )
-    column_of = {clip_id: column for column, clip_id in enumerate(matrix.clip_ids)}
-    relevant = [[column_of[clip] for clip in clips or ()] for clips in matrix.relevant]
-    ranks = relevant_ranks(matrix.values, relevant, matrix.file_names)
-    n_relevant = [len(columns) for columns in relevant]
-    return summarise(ranks, n_relevant, edition.recall_ks, edition.map_k, len(matrix.clip_ids))

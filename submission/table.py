@@ -1,20 +1,24 @@
 """CSV as RFC 4180 has it, in UTF-8: read strictly with line numbers, and written byte for byte."""
 
 import csv
+import io
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 # One cell is quoted, with its own quotes doubled, or holds no quote, comma or line break at all. csv alone is more
 # lenient: it takes a"b as a cell.
 _CELL = r'(?:"(?:[^"]|"")*+"|[^",\r\n]*+)'
 _ROW = re.compile(rf"{_CELL}(?:,{_CELL})*+(?:\r?\n)?")
-_LINE = re.compile(r"[^\n]*\n|[^\n]+")
+_QUOTED = re.compile(r'"(?:[^"]|"")*+"')
+# A first line that no comma divides first: one word, perhaps quoted, and then another separator.
+_OTHER_SEPARATOR = re.compile(rb'(?:\xef\xbb\xbf)?"?\w+"?([;\t|])')
+_SEPARATORS = {b";": "semicolons", b"\t": "tabs", b"|": "vertical bars"}
 _NEEDS_QUOTES = re.compile(r'[",\r\n]')
 # What the error handler "surrogateescape" makes of a byte that is not UTF-8; valid UTF-8 never decodes to these.
 _NOT_UTF8 = re.compile("[\udc80-\udcff]")
 _QUOTING = "a cell with a comma, a quote or a line break stands in double quotes, its own quotes doubled"
-_BYTE_ORDER_MARK = "\ufeff"
+_BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
 
 class Row(NamedTuple):
@@ -25,44 +29,61 @@ class Row(NamedTuple):
 
 
 class Problem(NamedTuple):
-    """Something wrong with a file. line: where (from 1), or None when no one line is to blame."""
+    """Something wrong with a file. line: where (from 1), or None when no one line is to blame.
+
+    sentence: what is wrong here. kind: what is wrong in general, the same words for every problem of its kind.
+    """
 
     line: int | None
     sentence: str
+    kind: str
 
     def __str__(self) -> str:
         return f"{'whole file' if self.line is None else f'line {self.line}'}: {self.sentence}"
 
 
-def parse_table(data: bytes) -> tuple[list[Row], list[Problem]]:
-    """Split the bytes of a CSV file into rows.
+def parse_rows(data: bytes) -> Iterator[Row | Problem]:
+    """The rows of a CSV file, one at a time; nothing is kept of those already given.
 
     Cells come out verbatim: blanks, entities and case are kept. Lines end with \\n or \\r\\n, the last one may lack it;
     a line break inside a quoted cell belongs to the cell. A row that cannot be read is a Problem instead, and
-    reading goes on with the line after the one it starts on.
+    reading goes on with the line after the one it starts on. A file that is none of this throughout (empty, UTF-16,
+    with another separator or line end) is one Problem on line 1.
     """
-    if not data:
-        return [], [Problem(1, "the file is empty")]
-    text = data.decode("utf-8", errors="surrogateescape")
-    rows: list[Row] = []
-    problems: list[Problem] = []
-    if text.startswith(_BYTE_ORDER_MARK):
-        problems.append(Problem(1, "the file starts with a byte order mark; save it as UTF-8 without one"))
-        text = text.removeprefix(_BYTE_ORDER_MARK)
-    lines = _LINE.findall(text)
-    start = 0
-    while start < len(lines):
-        end = _row_end(lines, start)
-        row = "".join(lines[start:end])
-        fault = _fault(row) if end else f"a quote on this line has no partner; {_QUOTING}"
+    fault = _fault_of_file(data)
+    if fault:
+        yield Problem(1, *fault)
+        return
+    file = io.BytesIO(data)
+    number = 1
+    if data.startswith(_BYTE_ORDER_MARK):
+        file.seek(len(_BYTE_ORDER_MARK))
+        yield Problem(1, "the file starts with a byte order mark; save it as UTF-8 without one", "byte order mark")
+    while line := file.readline():
+        after = file.tell()
+        lines = _whole_row(line, file)
+        row = b"".join(lines).decode("utf-8", errors="surrogateescape")
+        fault = _fault_of_row(row) if lines else (f"a quote on this line has no partner; {_QUOTING}", "broken quoting")
         if not fault:
             try:
-                rows.append(Row(start + 1, next(csv.reader([row]))))
+                yield Row(number, next(csv.reader([row])))
             except csv.Error as error:  # a cell beyond csv.field_size_limit()
-                fault = f"{error}; shorten the cell"
+                fault = f"{error}; shorten the cell", "a cell too long"
         if fault:
-            problems.append(Problem(start + 1, fault))
-        start = start + 1 if fault else end
+            yield Problem(number, *fault)
+            file.seek(after)
+        number += 1 if fault else len(lines)
+
+
+def parse_table(data: bytes) -> tuple[list[Row], list[Problem]]:
+    """All that parse_rows gives, rows and problems apart."""
+    rows: list[Row] = []
+    problems: list[Problem] = []
+    for parsed in parse_rows(data):
+        if isinstance(parsed, Row):
+            rows.append(parsed)
+        else:
+            problems.append(parsed)
     return rows, problems
 
 
@@ -77,21 +98,54 @@ def format_table(rows: Iterable[Iterable[str]]) -> bytes:
     return text.encode("utf-8", errors="surrogatepass")
 
 
-def _row_end(lines: list[str], start: int) -> int:
-    """Index after the row's last line; 0 if the row never ends. A whole row holds an even number of quotes."""
-    if lines[start].count('"') % 2 == 0:
-        return start + 1
-    return next((end + 1 for end in range(start + 1, len(lines)) if lines[end].count('"') % 2), 0)
+def _whole_row(line: bytes, file: io.BytesIO) -> list[bytes]:
+    """The lines of the row that starts with `line`; none if it never ends. A whole row has an even number of quotes."""
+    lines = [line]
+    is_open = line.count(b'"') % 2
+    while is_open:
+        line = file.readline()
+        if not line:
+            return []
+        lines.append(line)
+        is_open ^= line.count(b'"') % 2
+    return lines
 
 
-def _fault(row: str) -> str | None:
-    if _NOT_UTF8.search(row):
-        return "not UTF-8; save the file in UTF-8"
-    if "\0" in row:
-        return "holds a NUL byte; remove it"
-    if not _ROW.fullmatch(row):
-        return f"broken quoting; {_QUOTING}"
+def _fault_of_file(data: bytes) -> tuple[str, str] | None:
+    """(sentence, kind) of what makes every line of a file wrong in the same way."""
+    if not data:
+        return "the file is empty", "empty file"
+    first = data[: data.find(b"\n")] if b"\n" in data else data
+    if data.startswith((b"\xff\xfe", b"\xfe\xff")) or first.count(b"\0") > len(first) // 3:
+        return "not UTF-8 but UTF-16, as some programs save text; save the file in UTF-8", "not UTF-8"
+    if b"\n" not in data and b"\r" in data.rstrip(b"\r"):
+        return "lines end with a carriage return alone; save the file with \\n at the end of each", "line ends"
+    separator = _OTHER_SEPARATOR.match(first)
+    if separator:
+        name = _SEPARATORS[separator[1]]
+        return f"columns are separated by {name}; separate them by commas, then check the file again", "separators"
     return None
+
+
+def _fault_of_row(row: str) -> tuple[str, str] | None:
+    bad = _NOT_UTF8.search(row)
+    if bad:
+        byte = ord(bad[0]) - 0xDC00
+        return (
+            f"not UTF-8 (character {bad.start() + 1} is the byte 0x{byte:02X}, {chr(byte)!r} in Latin-1); save the "
+            "file in UTF-8",
+            "not UTF-8",
+        )
+    if "\0" in row:
+        return "holds a NUL byte; remove it", "NUL byte"
+    if _ROW.fullmatch(row):
+        return None
+    if "\r" in _QUOTED.sub("", row.removesuffix("\n").removesuffix("\r")):
+        return (
+            "a carriage return stands outside quotes; end lines with \\n, and quote a cell that holds one",
+            "line ends",
+        )
+    return f"broken quoting; {_QUOTING}", "broken quoting"
 
 
 def _quoted(cell: str) -> str:

@@ -1,54 +1,66 @@
-"""The truth that a ranked CSV is held against: the pool's file names, the queries, and what is relevant to each.
+"""The truth that a submitted file is held against: the pool's file names, the queries, and what is relevant to each.
 
-A ranked CSV names a query by its text alone. A text that stands for two queries therefore cannot be told apart in
+Such a file names a query by its text alone. A text that stands for two queries therefore cannot be told apart in
 it, and every reader here refuses it: the official 2022 scorer would keep the last one and drop the others unseen.
 """
 
-import html
-import unicodedata
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+import ast
+import os
+import warnings
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 
 from submission.errors import SubmissionError
+from submission.near import AUDIO, NAME_WAYS, TEXT_WAYS, Nearest
 from submission.scores import ScoreMatrix
 from submission.table import Row, parse_table
 
 # Places named in one message; Clotho's development split has 16.
 SHOWN_PLACES = 20
+# Longer texts are cut in messages.
+SHOWN_CHARACTERS = 70
 
 
 @dataclass(frozen=True)
 class TruthQuery:
-    """One query. where: its place in the source, for messages. relevant: file names, or None when not known."""
+    """One query. where: its place in the source, for messages. relevant: file names, or None when not known.
+
+    id: the source's own id of it; None where the source has none.
+    """
 
     where: str
     relevant: frozenset[str] | None
+    id: str | None = None
 
 
 @dataclass(frozen=True)
 class Truth:
-    """queries: text -> TruthQuery, in the source's order. file_names: those of the pool."""
+    """queries: text -> TruthQuery, in the source's order. file_names: those of the pool.
+
+    clip_ids: file name -> the source's own id of the clip; empty where the source has none.
+    """
 
     queries: Mapping[str, TruthQuery]
     file_names: frozenset[str]
+    clip_ids: Mapping[str, str] = field(default_factory=dict)
 
-    def similar_query(self, text: str) -> str | None:
-        """The query that differs from text only as _loose forgives, for a hint in a message; None if there is none."""
-        return self._loose_queries.get(_loose(text))
+    def similar_query(self, text: str) -> tuple[str, str] | None:
+        """(the query that text was meant to be, how it differs), for a hint in a message; None if none is near."""
+        return self._near_queries.to(text)
 
-    def similar_file_name(self, name: str) -> str | None:
-        """The pool's file name that differs from name only as _loose forgives; None if there is none."""
-        return self._loose_file_names.get(_loose(name))
-
-    @cached_property
-    def _loose_queries(self) -> dict[str, str]:
-        return {_loose(text): text for text in self.queries}
+    def similar_file_name(self, name: str) -> tuple[str, str] | None:
+        """(the pool's file name that name was meant to be, how it differs); None if none is near."""
+        return self._near_file_names.to(name)
 
     @cached_property
-    def _loose_file_names(self) -> dict[str, str]:
-        return {_loose(name): name for name in self.file_names}
+    def _near_queries(self) -> Nearest:
+        return Nearest(self.queries, TEXT_WAYS)
+
+    @cached_property
+    def _near_file_names(self) -> Nearest:
+        return Nearest(sorted(self.file_names), NAME_WAYS)
 
 
 def read_clotho_truth(path: Path) -> Truth:
@@ -61,26 +73,18 @@ def read_clotho_truth(path: Path) -> Truth:
     than published ones. Such a split is scored from its score matrix, where each caption stays a query of its own.
     Raises SubmissionError, naming file and line, for this and for anything that is not such a table.
     """
-    rows, problems = parse_table(path.read_bytes())
-    if problems:
-        raise SubmissionError(f"{path}: {problems[0]}")
-    header, *clips = rows
+    header, *clips = _rows(path)
     _check_header(path, header)
     if not clips:
         raise SubmissionError(f"{path}: line 1: no clip follows the header")
     line_of_name: dict[str, int] = {}
     rows_of_caption: dict[str, list[Row]] = {}
     for row in clips:
-        where = f"{path}: line {row.line}"
-        if len(row.cells) != len(header.cells):
-            raise SubmissionError(f"{where}: found {len(row.cells)} of {len(header.cells)} columns")
         for column, cell in zip(header.cells, row.cells, strict=True):
             if not cell.strip():
-                raise SubmissionError(f"{where}: {column} is empty")
+                raise SubmissionError(f"{path}: line {row.line}: {column} is empty")
         name, *captions = row.cells
-        if name in line_of_name:
-            raise SubmissionError(f"{where}: file name {name!r} stands on line {line_of_name[name]} already")
-        line_of_name[name] = row.line
+        _refuse_repeated(path, row.line, "file name", name, line_of_name)
         for caption in dict.fromkeys(captions):
             rows_of_caption.setdefault(caption, []).append(row)
     _refuse_shared(path, rows_of_caption)
@@ -92,7 +96,7 @@ def read_clotho_truth(path: Path) -> Truth:
 
 
 def matrix_truth(matrix: ScoreMatrix) -> Truth:
-    """Truth as a score matrix holds it; relevant is None where the matrix knows of none.
+    """Truth as a score matrix holds it, ids included; relevant is None where the matrix knows of none.
 
     Raises SubmissionError when a ranked CSV could not tell two of its clips (by file name) or queries (by text) apart.
     """
@@ -113,10 +117,136 @@ def matrix_truth(matrix: ScoreMatrix) -> Truth:
         )
     name_of = dict(zip(matrix.clip_ids, matrix.file_names, strict=True))
     queries = {
-        text: TruthQuery(f"query {id_!r}", None if clips is None else frozenset(name_of[clip] for clip in clips))
+        text: TruthQuery(f"query {id_!r}", None if clips is None else frozenset(name_of[clip] for clip in clips), id_)
         for id_, text, clips in zip(matrix.query_ids, matrix.query_texts, matrix.relevant, strict=True)
     }
-    return Truth(queries, frozenset(matrix.file_names))
+    return Truth(queries, frozenset(matrix.file_names), dict(zip(matrix.file_names, matrix.clip_ids, strict=True)))
+
+
+def read_blind_truth(queries: Path, audio: Path) -> Truth:
+    """Truth of a blind set: its queries from a CSV file, its pool from the folder of its audio; nothing is relevant.
+
+    queries: a file with a column `caption`, one query a row; other columns do not matter. audio: the pool is every
+    file directly in it with the ending of an audio file (hidden files are none), under the name it has on disk. Three
+    clips of the 2022 set are called otherwise in retrieval_audio_metadata.csv (`:` where the disk has `_`): the names
+    on disk count, since the organisers' own code lists the folder.
+    Raises SubmissionError for a table without that column, an empty query, a query that stands twice, a folder
+    without audio, and a name on disk that is not UTF-8; OSError for what cannot be read.
+    """
+    header, *rows = _rows(queries)
+    if header.cells.count("caption") != 1:
+        raise SubmissionError(
+            f"{queries}: line 1: the header must have one column caption, as in retrieval_captions.csv; "
+            f"found {','.join(header.cells)!r}"
+        )
+    column = header.cells.index("caption")
+    line_of_query: dict[str, int] = {}
+    for row in rows:
+        if not row.cells[column].strip():
+            raise SubmissionError(f"{queries}: line {row.line}: caption is empty")
+        _refuse_repeated(queries, row.line, "query", row.cells[column], line_of_query)
+    if not line_of_query:
+        raise SubmissionError(f"{queries}: line 1: no query follows the header")
+    return Truth(
+        {text: TruthQuery(f"line {line} of {queries.name}", None) for text, line in line_of_query.items()},
+        frozenset(_audio_names(audio)),
+    )
+
+
+def read_annotations(path: Path, pool: Truth) -> Truth:
+    """The queries of the 2025 annotations, each with its several relevant clips, over another truth's pool.
+
+    path: a file query,audio_filenames, the second column a Python list of file names. pool: has every query and every
+    file name of it, byte for byte; what is relevant in it does not count (46 of the 1,037 queries of the real file do
+    not list the clip that they were written for). Returns the queries of the file, in its order, and the whole pool.
+    Source: DCASE 2025 baseline, resources/metadata_eval.csv and retrieval_module.py. Deviations: none for that file;
+    a query or a name that stands twice, which the baseline takes, is refused.
+    Raises SubmissionError, naming file and line, for this and for anything that is not such a table.
+    """
+    header, *rows = _rows(path)
+    if header.cells != ["query", "audio_filenames"]:
+        raise SubmissionError(
+            f"{path}: line 1: the header must be query,audio_filenames as in metadata_eval.csv; "
+            f"found {','.join(header.cells)!r}"
+        )
+    if not rows:
+        raise SubmissionError(f"{path}: line 1: no query follows the header")
+    line_of_query: dict[str, int] = {}
+    queries: dict[str, TruthQuery] = {}
+    for row in rows:
+        text, listed = row.cells
+        if text not in pool.queries:
+            raise SubmissionError(f"{path}: line {row.line}: unknown query {text!r}{instead(pool.similar_query(text))}")
+        _refuse_repeated(path, row.line, "query", text, line_of_query)
+        names = _listed_names(f"{path}: line {row.line}", listed, pool)
+        queries[text] = TruthQuery(f"line {row.line} of {path.name}", names, pool.queries[text].id)
+    return Truth(queries, pool.file_names, pool.clip_ids)
+
+
+def instead(similar: tuple[str, str] | None) -> str:
+    """The end of a sentence about an unknown text: what Truth.similar_query or similar_file_name knows of it."""
+    if similar is None:
+        return ""
+    return f"; there is {similar[0]!r}, which differs in {similar[1]}: they must agree byte for byte"
+
+
+def _rows(path: Path) -> list[Row]:
+    """The rows of a table of equal width, its header first; SubmissionError for any other file."""
+    rows, problems = parse_table(path.read_bytes())
+    if problems:
+        raise SubmissionError(f"{path}: {problems[0]}")
+    width = len(rows[0].cells)
+    for row in rows:
+        if len(row.cells) != width:
+            raise SubmissionError(f"{path}: line {row.line}: found {len(row.cells)} of {width} columns")
+    return rows
+
+
+def _refuse_repeated(path: Path, line: int, what: str, text: str, line_of_text: dict[str, int]) -> None:
+    if line_of_text.setdefault(text, line) != line:
+        raise SubmissionError(f"{path}: line {line}: {what} {text!r} stands on line {line_of_text[text]} already")
+
+
+def _listed_names(where: str, listed: str, pool: Truth) -> frozenset[str]:
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")  # a backslash that means nothing: no list that Python wrote
+            names = ast.literal_eval(listed)
+    except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
+        names = None
+    if not isinstance(names, list) or not names or not all(isinstance(name, str) for name in names):
+        raise SubmissionError(
+            f"{where}: audio_filenames must be a Python list of one or more file names, such as "
+            f"['rain.wav', 'a door.wav']; found {listed[:SHOWN_CHARACTERS]!r}"
+        )
+    seen: set[str] = set()
+    for name in names:
+        if name not in pool.file_names:
+            raise SubmissionError(f"{where}: unknown file name {name!r}{instead(pool.similar_file_name(name))}")
+        if name in seen:
+            raise SubmissionError(f"{where}: the file {name!r} is listed twice")
+        seen.add(name)
+    return frozenset(names)
+
+
+def _audio_names(folder: Path) -> Iterator[str]:
+    found = False
+    for name in sorted(os.listdir(folder)):
+        if name.startswith(".") or not name.lower().endswith(AUDIO) or not (folder / name).is_file():
+            continue
+        try:
+            name.encode()
+        except UnicodeEncodeError:
+            raise SubmissionError(
+                f"{folder}: the file name {os.fsencode(name)!r} is not UTF-8, and no submitted file can say it; "
+                "extract the archive again with UTF-8 names"
+            ) from None
+        found = True
+        yield name
+    if not found:
+        raise SubmissionError(
+            f"{folder}: no audio file ({', '.join(AUDIO)}) lies directly in this folder; give the one that holds them"
+        )
 
 
 def _check_header(path: Path, header: Row) -> None:
@@ -146,8 +276,3 @@ def _first_repeat(texts: Iterable[str]) -> tuple[int, int] | None:
         if first_index.setdefault(text, index) != index:
             return first_index[text], index
     return None
-
-
-def _loose(text: str) -> str:
-    """Text without the differences that tools bring in unseen: HTML entities, Unicode forms, surrounding blanks."""
-    return unicodedata.normalize("NFC", html.unescape(text)).strip()

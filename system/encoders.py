@@ -60,8 +60,12 @@ class ExpertHeads(nn.Module):
         )
 
     def forward(self, audio: dict[str, Series]) -> Embedded:
-        each = [head(audio[name.removeprefix("expert_")]) for name, head in self.heads.items()]
-        return Embedded(torch.stack(each).mean(0))
+        return Embedded(torch.stack(list(self.each(audio).values())).mean(0))
+
+    def each(self, audio: dict[str, Series]) -> dict[str, torch.Tensor]:
+        """(B, E) of every expert by its name."""
+        names = {name: name.removeprefix("expert_") for name in self.heads}
+        return {names[name]: head(audio[names[name]]) for name, head in self.heads.items()}
 
 
 class RetrievalModel(nn.Module):

@@ -204,8 +204,8 @@ def _cross_checks(value: Any) -> Iterator[tuple[Keys, str]]:
         yield from _check_checkpoint(at, ranked.get("stage"), ranked.get("checkpoint"), stages)
         yield from _check_mean(at, ranked.get("of"), dict(list(ranks.items())[:position]))
         edition = ranked.get("edition")
-        if isinstance(edition, int) and edition not in EDITIONS:
-            yield (*at, "edition"), f"no edition {edition}; there are {', '.join(map(str, EDITIONS))}"
+        if edition is not None and str(edition) not in EDITIONS:
+            yield (*at, "edition"), f"no edition {edition}; there are {', '.join(EDITIONS)}"
 
 
 def _check_relevance(relevance: Any, data: dict[str, Any], stages: dict[str, Any]) -> Iterator[tuple[Keys, str]]:

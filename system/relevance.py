@@ -60,7 +60,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--factors", nargs="+", type=float, metavar="R", help="of the figure: r at each percentile (default: 1 0.7 0.4)"
     )
-    parser.add_argument("--figure", type=Path, help="the histogram with the relax function over it (.png)")
+    parser.add_argument("--figure", type=Path, help="the histogram with the relax function over it (.png or .svg)")
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -88,8 +88,8 @@ def _require_usable(percents: Sequence[float], factors: Sequence[float], figure:
         raise KitError(f"--factors {bad[0]:g}: a factor is a number from 0 to 1")
     if figure is None:
         return
-    if figure.suffix != ".png":
-        raise KitError(f"--figure {figure}: a figure ends in .png")
+    if figure.suffix not in (".png", ".svg"):
+        raise KitError(f"--figure {figure}: a figure ends in .png or .svg")
     if len(percents) != len(factors) or list(percents) != sorted(set(percents)):
         raise KitError("the figure needs rising --percentiles and as many --factors, r at each of them")
 

@@ -1,6 +1,6 @@
 """Embedding clips and captions, and the score matrix of queries against clips."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -11,7 +11,7 @@ from submission.scores import ScoreMatrix
 from system.batches import Item
 from system.encoders import RetrievalModel
 from system.errors import KitError
-from system.feeding import collate
+from system.feeding import Batch, collate
 from system.frames import Features
 from system.similarity import Embedded, joined
 
@@ -22,15 +22,29 @@ CLIPS_PER_BATCH = 64
 def embed_clips(model: RetrievalModel, clips: Sequence[Clip], features: Features, device: torch.device) -> Embedded:
     """Embeddings of clips, (C, D) in their order; the model is put into evaluation mode, so each is always the same."""
     model.eval()
-    # Neighbours in length share a batch, so that little is padded; padding changes no embedding.
+    batches, back = _batches(clips, features, device)
+    return joined([model.audio(batch.audio) for batch in batches]).rows(back)
+
+
+@torch.inference_mode()
+def expert_norms(
+    model: RetrievalModel, clips: Sequence[Clip], features: Features, device: torch.device
+) -> dict[str, np.ndarray]:
+    """(C,) norms of every expert's embedding of the clips, in their order: the larger, the more it says in the mean."""
+    model.eval()
+    batches, back = _batches(clips, features, device)
+    parts = [{name: each.norm(dim=1) for name, each in model.audio.each(batch.audio).items()} for batch in batches]
+    return {name: torch.cat([part[name] for part in parts])[back].cpu().numpy() for name in parts[0]}
+
+
+def _batches(clips: Sequence[Clip], features: Features, device: torch.device) -> tuple[Iterator[Batch], torch.Tensor]:
+    """Batches of clips, and what puts their rows into the clips' order. Neighbours in length share a batch, so that
+    little is padded; padding changes no embedding."""
     first = next(iter(features.banks))
     order = sorted(range(len(clips)), key=lambda i: len(features.frames(first, clips[i].id)))
-    parts = []
-    for start in range(0, len(order), CLIPS_PER_BATCH):
-        items = [Item(clips[i], ()) for i in order[start : start + CLIPS_PER_BATCH]]
-        parts.append(model.audio(collate(items, features).to(device).audio))
-    back = torch.from_numpy(np.argsort(order)).to(device)
-    return joined(parts).rows(back)
+    groups = (order[start : start + CLIPS_PER_BATCH] for start in range(0, len(order), CLIPS_PER_BATCH))
+    batches = (collate([Item(clips[i], ()) for i in group], features).to(device) for group in groups)
+    return batches, torch.from_numpy(np.argsort(order)).to(device)
 
 
 @torch.inference_mode()

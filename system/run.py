@@ -13,11 +13,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from data_tools.manifest import caption_queries
-from submission.editions import get_edition
-from submission.metrics import chance
+from submission.blend import blend
+from submission.editions import Edition, get_edition
 from submission.ranking import write_ranked_csv
-from submission.scores import ScoreMatrix, mean_of, read_scores, write_scores
-from submission.scoring import score_matrix as figures_of
+from submission.scores import ScoreMatrix, read_scores, write_scores
+from submission.scoring import found_in_matrix
+from submission.summary import Summary, summarise
 from system import schema
 from system.errors import KitError
 from system.experts.base import file_sha256
@@ -96,6 +97,7 @@ def _trained_on(recipe: schema.Recipe) -> list[str]:
 
 
 def _train_and_rank(loaded: Loaded, run: Run, data: "Data", began: float) -> None:
+    from system.description import data_of, experts_of, parameters_of
     from system.plots import draw_run
     from system.train import initial_model, prepare, train
 
@@ -110,11 +112,11 @@ def _train_and_rank(loaded: Loaded, run: Run, data: "Data", began: float) -> Non
         "seed": recipe.seed,
         "commits": read_json(run.provenance)["commits"],
         "hardware": _hardware(),
-        "trainable_parameters": sum(p.numel() for p in model.parameters() if p.requires_grad),
-        "parameters": model.parameters_by_part(),
+        "parameters": parameters_of(recipe, model),
+        "experts": experts_of(recipe),
+        "data": data_of(recipe, data),
         "seconds": round(time.monotonic() - began, 1),  # of this process
         "training_seconds": round(sum(line["seconds"] for line in _lines(run.metrics)), 1),  # of all epochs
-        "clips": {name: len(clips) for name, clips in data.clips.items()},
         "broken": data.features.broken,
         "rank": ranked,
     }
@@ -136,8 +138,9 @@ def _rank(
     recipe: schema.Recipe, run: Run, data: "Data", model: "RetrievalModel", untrained: "RetrievalModel"
 ) -> dict[str, dict[str, Any]]:
     """Score matrix, ranked CSV, and figures of every `rank` entry, beside the untrained model's and chance."""
+    from system.description import write_clips
     from system.device import device_of
-    from system.retrieve import score_matrix
+    from system.retrieve import expert_norms, score_matrix
 
     sources = dict.fromkeys(map(recipe.ranked_source, recipe.rank))
     before = {
@@ -148,23 +151,30 @@ def _rank(
     for name, entry in recipe.rank.items():
         source, edition = recipe.ranked_source(name), get_edition(entry.edition)
         matrix, taken = _matrix(recipe, entry, run, data, model)
+        clips = data.whole(source)
+        # The model now holds the entry's checkpoint; a mean has no experts of its own.
+        of_one = isinstance(entry, schema.ByCheckpoint)
+        norms = expert_norms(model, clips, data.features, device_of()) if of_one else {}
         csv = run.folder / "submission" / f"{name}.csv"
         for path in (run.scores(name), csv):
             path.parent.mkdir(exist_ok=True)
         write_scores(run.scores(name), matrix)
+        write_clips(run.clips(name), clips, norms)
         if entry.ranked_csv:
             write_ranked_csv(matrix, csv, edition)
         summary = figures_of(matrix, edition)
         ranked[name] = {
             **summary.values,
             "interval": list(summary.interval),
+            "bootstrap": list(summary.bootstrap),
+            "median_rank": summary.median_rank,
             "data": source,
             "queries": len(matrix.query_ids),
             "clips": len(matrix.clip_ids),
             "checkpoint": taken,
-            "edition": edition.year,
+            "edition": edition.name,
             "metric": edition.metric,
-            "chance": chance(len(matrix.clip_ids), edition.map_k),
+            "chance": summary.chance,
             "untrained": figures_of(before[source], edition).values[edition.metric],
             "ceiling": _ceiling(recipe.data[source]),
             "also_trained_on": data.shared(_trained_on(recipe), [source]),
@@ -172,6 +182,10 @@ def _rank(
             "ranked_csv": str(csv) if entry.ranked_csv else None,
         }
     return ranked
+
+
+def figures_of(matrix: ScoreMatrix, edition: Edition) -> Summary:
+    return summarise(found_in_matrix(matrix), edition.recall_ks, edition.map_ks)
 
 
 def _matrix(
@@ -185,7 +199,7 @@ def _matrix(
 
     if isinstance(entry, schema.ByMean):
         parts = {name: read_scores(run.scores(name)) for name in entry.of}
-        return mean_of(parts), f"mean of {', '.join(entry.of)}"
+        return blend(parts), f"mean of {', '.join(entry.of)}"
     clips = data.clips[entry.data]
     taken = load_checkpoint(model, run.stage(entry.stage), entry.checkpoint)
     facts = facts_of(run, model, recipe, taken)
@@ -207,7 +221,7 @@ def report(run: Run) -> str:
     result = read_json(run.result)
     lines = [
         f"run        {run.folder}",
-        f"trained    {result['trainable_parameters']:,} parameters, {result['hardware']}, "
+        f"trained    {sum(result['parameters']['trained'].values()):,} parameters, {result['hardware']}, "
         f"{result['seconds']:.0f} s in this process, {result['training_seconds']:.0f} s of training",
     ]
     for name, entry in result["rank"].items():

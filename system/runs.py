@@ -5,7 +5,7 @@
   provenance.json  versions, machine, data       log.txt          what was said
   vocabulary.json  words, for text from scratch  metrics.jsonl    a line an epoch
   <stage>/         last.pt, the best checkpoints, checkpoints.json, done.json
-  scores/  submission/  figures/   score matrices, ranked lists, curves
+  scores/  submission/  figures/   score matrices and what they are of, ranked lists, curves
   result.json      written last: exists = finished
 """
 
@@ -65,6 +65,10 @@ class Run:
 
     def scores(self, name: str) -> Path:
         return self.folder / "scores" / f"{name}.npy"
+
+    def clips(self, name: str) -> Path:
+        """What was ranked: see description.write_clips."""
+        return self.folder / "scores" / f"{name}.clips.csv"
 
     @contextmanager
     def held(self) -> Iterator[None]:

@@ -207,7 +207,7 @@ class ByCheckpoint(Strict):
     data: str
     stage: str
     checkpoint: Checkpoint
-    edition: int  # challenge year, which says what the figures and the file are
+    edition: int | Literal["custom"]  # challenge year, which says what the figures and the file are
     ranked_csv: bool
 
 
@@ -216,7 +216,7 @@ class ByMean(Strict):
 
     kind: Literal["mean"]
     of: Annotated[list[str], Field(min_length=2)]
-    edition: int
+    edition: int | Literal["custom"]
     ranked_csv: bool
 
 

@@ -61,6 +61,10 @@ class TextEncoder(nn.Module, ABC):
         """Checksum of a pre-trained encoder; None for one from scratch, whose weights are all in the checkpoints."""
         return None
 
+    def frozen_parameters(self) -> int:
+        """Parameters that are used but not trained."""
+        return 0
+
     @abstractmethod
     def unreadable(self, texts: Sequence[str]) -> list[str]:
         """Texts of which the encoder knows no word at all: all clips would score alike."""
@@ -172,6 +176,9 @@ class SentenceText(TextEncoder):
 
     def identity(self) -> str | None:
         return self._identity
+
+    def frozen_parameters(self) -> int:
+        return sum(p.numel() for model in self._frozen for p in model.parameters())
 
     def _kept(self, texts: Sequence[str]) -> torch.Tensor:
         keys = [hashlib.sha256(text.encode()).hexdigest() for text in texts]

@@ -61,7 +61,7 @@ def train(loaded: Loaded, run: Run, data: Data, model: RetrievalModel) -> None:
 
     What was trained is in the run's checkpoints. Raises KitError for what does not fit, Interrupted after Ctrl-C.
     """
-    relevance = training_relevance(loaded.recipe, data, run.figures / "relevance.png")
+    relevance = training_relevance(loaded.recipe, data, run.figures / "relevance.svg")
     initial = {name: value.clone() for name, value in model.state_dict().items()}
     for number, (name, stage) in enumerate(loaded.recipe.stages.items()):
         if (run.stage(name) / "done.json").exists():

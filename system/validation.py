@@ -4,7 +4,8 @@ import numpy as np
 import torch
 
 from data_tools.manifest import Clip
-from submission.metrics import relevant_ranks, summarise
+from submission.metrics import average_precision
+from submission.order import relevant_ranks
 from system import losses, schema
 from system.batches import Item, items_of
 from system.cider.relax import Relevance
@@ -68,4 +69,4 @@ class Validation:
         matrix = model.score(clips, captions).T.float().cpu().numpy()
         owners = [[row] for row, clip in enumerate(self.clips.values()) for _ in clip.captions]
         ranks = relevant_ranks(matrix, owners, list(self.clips))
-        return summarise(ranks, [1] * len(owners), n_clips=len(self.clips)).values["mAP@10"]
+        return float(average_precision(ranks, np.ones(len(owners), dtype=np.int64)).mean())

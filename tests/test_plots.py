@@ -19,7 +19,7 @@ LINES = [
 
 def test_every_line_is_drawn_under_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     drawn: dict[str, Any] = {}
-    monkeypatch.setattr(plots, "_save", lambda figure, path: drawn.setdefault(path.stem, figure))
+    monkeypatch.setattr(plots, "save", lambda figure, path: drawn.setdefault(path.stem, figure))
     (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in LINES))
     plots.draw_run(Run(tmp_path))
     assert set(drawn) == {"loss", "violations", "similarity", "accuracy"}
@@ -46,5 +46,5 @@ def test_every_line_is_drawn_under_its_name(tmp_path: Path, monkeypatch: pytest.
 def test_a_run_without_a_ranking_loss_has_no_violations(tmp_path: Path) -> None:
     lines = [{"stage": "only", "epoch": 1, "loss": 1.0, "validation": {"loss": 2.0}}]
     (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    assert [path.name for path in plots.draw_run(Run(tmp_path))] == ["loss.png"]
-    assert (tmp_path / "figures/loss.png").read_bytes()[:4] == b"\x89PNG"
+    assert [path.name for path in plots.draw_run(Run(tmp_path))] == ["loss.svg"]
+    assert "<svg" in (tmp_path / "figures/loss.svg").read_text()[:400]

@@ -283,7 +283,7 @@ def test_the_figure_shows_bars_and_curve(tmp_path: Path, monkeypatch: pytest.Mon
     [
         (["{csv}", "--percentiles", "101"], "--percentiles 101: a percentile is a number from 0 to 100"),
         (["{csv}", "--percentiles", "nan"], "--percentiles nan: a percentile"),
-        (["{csv}", "--figure", "a.jpg"], "--figure a.jpg: a figure ends in .png"),
+        (["{csv}", "--figure", "a.jpg"], "--figure a.jpg: a figure ends in .png or .svg"),
         (["{csv}", "--figure", "a.png", "--percentiles", "80", "90"], "rising --percentiles and as many --factors"),
         (["{csv}", "--figure", "a.png", "--percentiles", "80", "80", "90"], "rising --percentiles"),
         (["{csv}", "--split", "train"], "leave out --split"),

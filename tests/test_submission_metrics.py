@@ -1,16 +1,44 @@
-"""The submission room's metrics: worked by hand, against the definition, and on degenerate input."""
+"""Metrics, the order of clips, and summaries: by hand, against slow loops from the definition, degenerate."""
 
 import doctest
 import math
-from collections.abc import Callable
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import pytest
 
-from submission import metrics
+from submission import intervals, metrics, order
 from submission.errors import SubmissionError
+from submission.order import NEVER
+from submission.summary import Found, Summary, summarise, summarise_audio_to_text
 
-# --- metrics: worked by hand -------------------------------------------------------------------------------------
+
+def found_of(
+    lists: Sequence[Sequence[int]], n_relevant: list[int], n_pool: int = 20, depth: int | None = None
+) -> Found:
+    return Found(
+        ranks=order.ranks_of_lists(lists),
+        n_relevant=np.array(n_relevant),
+        groups=np.arange(len(lists)),
+        texts=[f"query {n}" for n in range(len(lists))],
+        n_pool=n_pool,
+        depth=depth,
+    )
+
+
+def summary_of(values: np.ndarray, relevant: list[list[int]], names: list[str], **options: Any) -> Summary:
+    found = Found(
+        ranks=order.relevant_ranks(values, relevant, names),
+        n_relevant=np.array([len(own) for own in relevant]),
+        groups=np.arange(len(relevant)),
+        texts=[str(n) for n in range(len(relevant))],
+        n_pool=len(names),
+    )
+    return summarise(found, **options)
+
+
+# --- by hand -----------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -21,21 +49,26 @@ from submission.errors import SubmissionError
         ([10], 1, 10, 0.1),
         ([11], 1, 10, 0.0),
         ([], 1, 10, 0.0),
-        ([1, 2], 2, 10, 1.0),
-        ([2, 4], 2, 10, (1 / 2 + 2 / 4) / 2),
-        ([1, 3, 20], 3, 10, (1 + 2 / 3) / 3),
-        ([1], 4, 10, 1 / 4),
-        ([3, 16], 2, 16, (1 / 3 + 2 / 16) / 2),
-        ([1, 2, 3], 3, 2, 2 / 3),  # the divisor is every relevant clip, not the k that could be found
+        ([1, 3], 2, 10, (1 + 2 / 3) / 2),
+        ([1, 3], 4, 10, (1 + 2 / 3) / 4),
+        ([4, 20], 2, 10, (1 / 4) / 2),
+        ([4, 20], 2, 16, (1 / 4) / 2),
+        ([4, 16], 2, 16, (1 / 4 + 2 / 16) / 2),
+        ([4, 20], 2, None, (1 / 4 + 2 / 20) / 2),
+        (list(range(1, 13)), 12, 10, 10 / 12),
+        (list(range(1, 13)), 12, 16, 1.0),
+        ([1, NEVER], 2, None, 0.5),
     ],
 )
 def test_average_precision_by_hand(ranks: list[int], n_relevant: int, k: int, expected: float) -> None:
-    assert metrics.average_precision(ranks, n_relevant, k) == pytest.approx(expected, abs=1e-15)
+    assert metrics.average_precision(ranks, n_relevant, k) == pytest.approx(expected)
+    both = metrics.average_precision(order.ranks_of_lists([ranks, [1]]), np.array([n_relevant, 1]), k)
+    assert both.tolist() == pytest.approx([expected, 1.0])
 
 
 @pytest.mark.parametrize(
     ("ranks", "n_relevant", "k", "expected"),
-    [([1], 1, 1, 1.0), ([2], 1, 1, 0.0), ([5], 1, 5, 1.0), ([6], 1, 5, 0.0), ([1, 7, 9], 4, 8, 0.5), ([], 2, 5, 0.0)],
+    [([1], 1, 1, 1.0), ([2], 1, 1, 0.0), ([5], 1, 5, 1.0), ([6], 1, 5, 0.0), ([1, 7], 2, 5, 0.5), ([1, 7], 4, 10, 0.5)],
 )
 def test_recall_by_hand(ranks: list[int], n_relevant: int, k: int, expected: float) -> None:
     assert metrics.recall(ranks, n_relevant, k) == expected
@@ -45,50 +78,52 @@ def test_recall_by_hand(ranks: list[int], n_relevant: int, k: int, expected: flo
 @pytest.mark.parametrize(
     ("ranks", "n_relevant", "words"),
     [
-        ([0], 1, "from 1 that rise"),
-        ([2, 2], 2, "rise strictly"),
-        ([3, 2], 2, "rise strictly"),
-        ([1.5], 1, "whole numbers"),
-        ([1], 0, "1 ranks are given for 0"),
-        ([], 0, "0 ranks are given for 0"),
-        ([1, 2], 1, "2 ranks are given for 1"),
+        ([0], 1, r"whole numbers from 1 that rise strictly; got \[0\]"),
+        ([3, 2], 2, r"rise strictly; got \[3, 2\]"),
+        ([2, 2], 2, r"rise strictly; got \[2, 2\]"),
+        ([1.5], 1, r"whole numbers from 1"),
+        ([1], 0, "1 ranks are given for 0 relevant clips"),
+        ([], 0, "0 ranks are given for 0 relevant clips"),
+        ([1, 2], 1, "2 ranks are given for 1 relevant clips"),
     ],
 )
-def test_metrics_refuse_ranks_that_are_none(
-    metric: Callable[..., float], ranks: list[float], n_relevant: int, words: str
-) -> None:
+def test_metrics_refuse_ranks_that_are_none(metric: Any, ranks: list[int], n_relevant: int, words: str) -> None:
     with pytest.raises(SubmissionError, match=words):
         metric(ranks, n_relevant, 10)
 
 
-def test_the_examples_in_the_docstrings_hold() -> None:
-    results = doctest.testmod(metrics)
-    assert (results.failed, results.attempted) == (0, 5)
+@pytest.mark.parametrize(("module", "examples"), [(metrics, 3), (intervals, 2)])
+def test_the_examples_in_the_docstrings_hold(module: Any, examples: int) -> None:
+    results = doctest.testmod(module)
+    assert (results.failed, results.attempted) == (0, examples)
+
+
+def test_audio_to_text_has_three_names_by_hand() -> None:
+    """Two clips, of 5 captions and of 1: where their captions stand among all."""
+    found = found_of([[2, 3, 7, 9, 30], [12]], [5, 1], n_pool=40)
+    summary = summarise_audio_to_text(found)
+    assert [summary.values[f"HR@{k}"] for k in (1, 5, 10)] == [0, 0.5, 0.5]
+    assert [summary.values[f"R@{k}"] for k in (1, 5, 10)] == pytest.approx([0, (2 / 5) / 2, (4 / 5) / 2])
+    assert [summary.values[f"pooled R@{k}"] for k in (1, 5, 10)] == pytest.approx([0, 2 / 6, 4 / 6])
+    at_ten = (1 / 2 + 2 / 3 + 3 / 7 + 4 / 9) / 5
+    assert summary.values["mAP@10"] == pytest.approx(at_ten / 2)
+    assert summary.values["mAP"] == pytest.approx((at_ten + (5 / 30) / 5 + 1 / 12) / 2)
+    assert summary.median_rank == 7
 
 
 def test_ranks_by_hand_ties_go_by_file_name() -> None:
     values = np.array([[3, 1, 2, 2], [0, 0, 0, 0]], dtype=np.float32)
     names = ["d.wav", "a.wav", "c.wav", "B.wav"]  # code points: B < a < c < d
-    ranks = metrics.relevant_ranks(values, [[2, 0], [1, 3]], names)
-    assert [own.tolist() for own in ranks] == [[1, 3], [1, 2]]
-    assert metrics.ranked_columns(values, names, 4).tolist() == [[0, 3, 2, 1], [3, 1, 2, 0]]
+    assert order.relevant_ranks(values, [[2, 0], [1]], names).tolist() == [[1, 3], [2, NEVER]]
+    assert order.ranked_columns(values, names, 4).tolist() == [[0, 3, 2, 1], [3, 1, 2, 0]]
+    assert order.ranked_columns(values, names, 2).tolist() == [[0, 3], [3, 1]]
 
 
-def test_jackknife_interval_by_hand() -> None:
-    # Mean 1/2, standard deviation sqrt(1/2), standard error 1/2; 1.959964 standard errors either way.
-    assert metrics.jackknife_interval([0.0, 1.0]) == pytest.approx((0.5 - 0.979982, 0.5 + 0.979982), abs=1e-6)
-    assert metrics.jackknife_interval([0.25] * 9) == (0.25, 0.25)
-    assert all(math.isnan(bound) for bound in metrics.jackknife_interval([1.0]))
-    with pytest.raises(SubmissionError, match="no query"):
-        metrics.jackknife_interval([])
-
-
-def test_jackknife_interval_is_the_leave_one_out_one() -> None:
-    samples = np.random.default_rng(3).random(37)
-    left_out = np.array([np.delete(samples, index).mean() for index in range(37)])
-    error = math.sqrt(36 / 37 * np.sum((left_out - left_out.mean()) ** 2))
-    expected = (samples.mean() - 1.6448536 * error, samples.mean() + 1.6448536 * error)
-    assert metrics.jackknife_interval(samples, confidence=0.90) == pytest.approx(expected, abs=1e-8)
+def test_median_rank_by_hand() -> None:
+    assert metrics.median_rank(order.ranks_of_lists([[3, 4], [1], [8]])) == 3
+    assert metrics.median_rank(order.ranks_of_lists([[3], [1], [8], [6]])) == 4.5
+    assert metrics.median_rank(order.ranks_of_lists([[3], [], []])) == math.inf
+    assert metrics.median_rank(order.ranks_of_lists([[], []])) == math.inf
 
 
 def test_chance_by_hand() -> None:
@@ -103,34 +138,39 @@ def test_chance_by_hand() -> None:
 
 
 def test_summary_by_hand() -> None:
-    summary = metrics.summarise([[1], [4], [7, 8], []], [1, 1, 2, 1], n_clips=20)
-    assert summary.values == {
-        "R@1": 0.25,
-        "R@5": 0.5,
-        "R@10": 0.75,
-        "mAP@10": pytest.approx((1 + 1 / 4 + (1 / 7 + 2 / 8) / 2 + 0) / 4),
-    }
+    summary = summarise(found_of([[1], [4], [7, 8], []], [1, 1, 2, 1]))
+    precisions = [1, 1 / 4, (1 / 7 + 2 / 8) / 2, 0]
+    assert summary.values == {"R@1": 0.25, "R@5": 0.5, "R@10": 0.75, "mAP@10": pytest.approx(sum(precisions) / 4)}
     assert list(summary.values) == ["R@1", "R@5", "R@10", "mAP@10"]
-    assert (summary.n_queries, summary.n_relevant, summary.n_clips) == (4, 1.25, 20)
-    assert summary.interval == metrics.jackknife_interval([1, 1 / 4, (1 / 7 + 2 / 8) / 2, 0])
-    with pytest.raises(SubmissionError, match="1 queries have ranks and 2"):
-        metrics.summarise([[1]], [1, 1])
-    with pytest.raises(SubmissionError, match="no query"):
-        metrics.summarise([], [])
+    assert summary.per_query["mAP@10"].tolist() == pytest.approx(precisions)
+    assert summary.interval == pytest.approx(intervals.jackknife_interval(precisions))
+    assert summary.chance == pytest.approx(metrics.chance(20, 10, 1.25))
+    assert summary.median_rank == 5.5
+    with pytest.raises(SubmissionError, match="no query to score"):
+        found_of([], [])
+
+
+def test_a_k_beyond_the_lists_is_a_lower_bound_and_says_so() -> None:
+    summary = summarise(found_of([[1], []], [2, 1], depth=10), map_ks=(16, 10))
+    assert (summary.primary, summary.values["mAP@16"]) == ("mAP@16", 0.25)
+    lines = summary.lines()
+    assert "note    mAP@16: a lower bound, since the lists hold 10 names" in lines
+    assert "median  above 10 (rank of the first relevant one)" in lines
+    assert not any("bound," in line for line in summarise(found_of([[1], []], [2, 1]), map_ks=(16, 10)).lines())
 
 
 def test_summary_of_one_query_shows_no_interval() -> None:
-    lines = metrics.summarise([[1]], [1]).lines()
-    assert any("one query shows no spread" in line for line in lines)
-    assert not any(word in line for line in lines for word in ("nan", "chance", "clips"))
+    lines = summarise(found_of([[1]], [1])).lines()
+    assert sum("shows no spread" in line for line in lines) == 2
+    assert not any("nan" in line for line in lines)
 
 
-# --- metrics: against the definition -----------------------------------------------------------------------------
+# --- against the definition --------------------------------------------------------------------------------------
 
 
 def slow_ranks(scores: np.ndarray, columns: list[int], names: list[str]) -> list[int]:
-    order = sorted(range(len(names)), key=lambda column: (-scores[column], names[column]))
-    return [rank for rank, column in enumerate(order, start=1) if column in columns]
+    ordered = sorted(range(len(names)), key=lambda column: (-scores[column], names[column]))
+    return [rank for rank, column in enumerate(ordered, start=1) if column in columns]
 
 
 def slow_average_precision(ranks: list[int], n_relevant: int, k: int) -> float:
@@ -141,51 +181,54 @@ def slow_average_precision(ranks: list[int], n_relevant: int, k: int) -> float:
     return total / n_relevant
 
 
-@pytest.mark.parametrize("seed", range(25))
+@pytest.mark.parametrize("seed", range(40))
 def test_metrics_agree_with_a_slow_loop(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     random = np.random.default_rng(seed)
-    monkeypatch.setattr(metrics, "BLOCK_ROWS", int(random.integers(1, 9)))  # blocks must not show in the result
+    monkeypatch.setattr(order, "BLOCK_ROWS", int(random.integers(1, 9)))  # blocks must not show in the result
     n_queries, n_clips = (int(size) for size in random.integers(1, 24, size=2))
-    # Whole numbers from a small range: ties everywhere.
-    values = random.integers(-3, 4, size=(n_queries, n_clips)).astype(np.float32)
+    if seed % 4 == 0:
+        values = random.normal(size=(n_queries, n_clips)).astype(np.float32)
+    else:  # whole numbers from a small range: ties everywhere; a constant one
+        values = random.integers(-3, 4 if seed % 4 < 3 else -2, size=(n_queries, n_clips)).astype(np.float32)
     names = [f"{index:02d} é"[:: int(random.choice([1, -1]))] for index in random.permutation(n_clips)]
     relevant = [
         random.choice(n_clips, size=random.integers(1, min(n_clips, 12) + 1), replace=False).tolist()
         for _ in range(n_queries)
     ]
     expected = [slow_ranks(row, columns, names) for row, columns in zip(values, relevant, strict=True)]
-    ranks = metrics.relevant_ranks(values, relevant, names)
-    assert [own.tolist() for own in ranks] == expected
-    best = metrics.ranked_columns(values, names, n_clips)
-    assert [
-        [rank for rank, column in enumerate(row, start=1) if column in columns]
-        for row, columns in zip(best.tolist(), relevant, strict=True)
-    ] == expected
-    summary = metrics.summarise(ranks, [len(columns) for columns in relevant], ks=(1, 3, 10), map_k=16)
+    ranks = order.relevant_ranks(values, relevant, names)
+    assert [[rank for rank in own if rank < NEVER] for own in ranks.tolist()] == expected
+    for k in {1, (n_clips + 1) // 2, n_clips}:
+        best = order.ranked_columns(values, names, k)
+        ordered = [sorted(range(n_clips), key=lambda column: (-row[column], names[column]))[:k] for row in values]
+        assert best.tolist() == ordered
+    summary = summary_of(values, relevant, names, recall_ks=(1, 3, 10), map_ks=(16, 10))
     pairs = list(zip(expected, relevant, strict=True))
     for k in (1, 3, 10):
         hits = [sum(rank <= k for rank in own) / len(columns) for own, columns in pairs]
         assert summary.values[f"R@{k}"] == pytest.approx(sum(hits) / n_queries)
-    precisions = [slow_average_precision(own, len(columns), 16) for own, columns in pairs]
-    assert summary.values["mAP@16"] == pytest.approx(sum(precisions) / n_queries)
+    for k in (10, 16):
+        precisions = [slow_average_precision(own, len(columns), k) for own, columns in pairs]
+        assert summary.per_query[f"mAP@{k}"].tolist() == pytest.approx(precisions)
+        assert summary.values[f"mAP@{k}"] == pytest.approx(sum(precisions) / n_queries)
+    assert summary.median_rank == pytest.approx(np.median([own[0] for own in expected]))
 
 
 @pytest.mark.parametrize(("n_clips", "n_relevant", "k"), [(15, 1, 10), (7, 1, 10), (9, 3, 4), (5, 5, 10)])
 def test_chance_is_what_random_orders_score(n_clips: int, n_relevant: int, k: int) -> None:
     random = np.random.default_rng(0)
-    drawn = [np.sort(random.permutation(n_clips)[:n_relevant]) + 1 for _ in range(20_000)]
-    average = np.mean([metrics.average_precision(ranks, n_relevant, k) for ranks in drawn])
+    drawn = np.sort(random.permuted(np.tile(np.arange(n_clips), (20_000, 1)), axis=1)[:, :n_relevant]) + 1
+    average = metrics.average_precision(drawn, np.full(20_000, n_relevant), k).mean()
     assert average == pytest.approx(metrics.chance(n_clips, k, n_relevant), abs=0.006)
 
 
-# --- metrics: degenerate input -----------------------------------------------------------------------------------
+# --- degenerate --------------------------------------------------------------------------------------------------
 
 
 def test_a_constant_matrix_scores_at_chance() -> None:
     # Were ties given to the relevant clip, this would score 1.
-    values = np.zeros((40, 40), dtype=np.float32)
-    ranks = metrics.relevant_ranks(values, [[column] for column in range(40)], [f"{n:02d}" for n in range(40)])
-    summary = metrics.summarise(ranks, [1] * 40)
+    names = [f"{n:02d}" for n in range(40)]
+    summary = summary_of(np.zeros((40, 40), dtype=np.float32), [[column] for column in range(40)], names)
     assert summary.values["mAP@10"] == pytest.approx(metrics.chance(40))
     assert summary.values["R@1"] == 1 / 40
 
@@ -193,23 +236,23 @@ def test_a_constant_matrix_scores_at_chance() -> None:
 def test_perfect_and_worst_systems() -> None:
     names = [f"{n:02d}" for n in range(30)]
     relevant = [[column] for column in range(30)]
-    perfect = metrics.summarise(metrics.relevant_ranks(np.eye(30), relevant, names), [1] * 30)
+    perfect = summary_of(np.eye(30), relevant, names)
     assert set(perfect.values.values()) == {1.0}
-    assert perfect.interval == (1.0, 1.0)
-    worst = metrics.summarise(metrics.relevant_ranks(-np.eye(30), relevant, names), [1] * 30)
+    assert perfect.interval == perfect.bootstrap == (1.0, 1.0)
+    worst = summary_of(-np.eye(30), relevant, names)
     assert set(worst.values.values()) == {0.0}
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
 def test_a_score_that_is_no_number_is_refused(bad: float, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(metrics, "BLOCK_ROWS", 1)  # the row named is the matrix's, not its block's
+    monkeypatch.setattr(order, "BLOCK_ROWS", 1)  # the row named is the matrix's, not its block's
     values = np.zeros((3, 4), dtype=np.float32)
     values[1, 2] = bad
     words = r"row 1, column 2 \(from 0\) is -?(nan|inf)"
     with pytest.raises(SubmissionError, match=words):
-        metrics.relevant_ranks(values, [[0], [0], [0]], list("abcd"))
+        order.relevant_ranks(values, [[0], [0], [0]], list("abcd"))
     with pytest.raises(SubmissionError, match=words):
-        metrics.ranked_columns(values, list("abcd"), 2)
+        order.ranked_columns(values, list("abcd"), 2)
 
 
 @pytest.mark.parametrize(
@@ -224,4 +267,4 @@ def test_a_score_that_is_no_number_is_refused(bad: float, monkeypatch: pytest.Mo
 )
 def test_relevant_ranks_refuses_columns_that_do_not_fit(relevant: list[list[int]], names: str, words: str) -> None:
     with pytest.raises(SubmissionError, match=words):
-        metrics.relevant_ranks(np.zeros((2, 2)), relevant, list(names))
+        order.relevant_ranks(np.zeros((2, 2)), relevant, list(names))

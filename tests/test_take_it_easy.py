@@ -13,8 +13,9 @@ from outcomes import COUNTED, digest, kill_after, lines, refused
 
 from data_tools.clotho import hold_out
 from data_tools.errors import DataError
+from submission.blend import blend
 from submission.errors import SubmissionError
-from submission.scores import mean_of, read_scores
+from submission.scores import read_scores
 from system.__main__ import main
 from system.check import plan
 from system.recipe import RecipeError, load_recipe
@@ -69,8 +70,8 @@ def test_a_relaxed_run_tells_what_its_loss_saw_and_draws_it(done: Path) -> None:
         assert 0 <= line["violations_relaxed"] <= line["violations"] <= 1
     assert any(line["violations_relaxed"] < line["violations"] for line in lines(done)), "nothing was relaxed"
     drawn = {path.name for path in (done / "figures").iterdir()}
-    assert drawn == {"loss.png", "violations.png", "similarity.png", "accuracy.png", "relevance.png"}
-    assert all(path.read_bytes()[:4] == b"\x89PNG" for path in (done / "figures").iterdir())
+    assert drawn == {"loss.svg", "violations.svg", "similarity.svg", "accuracy.svg", "relevance.svg"}
+    assert all("<svg" in path.read_text()[:400] for path in (done / "figures").iterdir())
 
 
 def test_relaxation_reaches_the_loss_of_training_and_validation(done: Path, world: Path, tmp_path: Path) -> None:
@@ -82,7 +83,7 @@ def test_relaxation_reaches_the_loss_of_training_and_validation(done: Path, worl
     plain, relaxed = lines(tmp_path / "run")[0], lines(done)[0]
     assert relaxed["loss"] < plain["loss"]
     assert relaxed["validation"]["loss"] < plain["validation"]["loss"]
-    assert not (tmp_path / "run/figures/relevance.png").exists()
+    assert not (tmp_path / "run/figures/relevance.svg").exists()
 
 
 def test_cached_gradients_train_the_same_model(done: Path, world: Path, tmp_path: Path) -> None:
@@ -161,8 +162,8 @@ def test_a_mean_of_other_queries_is_refused(done: Path) -> None:
     one = read_scores(done / "scores/by_loss.npy")
     other = type(one)(**{**vars(one), "query_ids": one.query_ids[::-1]})
     with pytest.raises(SubmissionError, match="the scores b and a are of other queries or clips"):
-        mean_of({"a": one, "b": other})
-    assert np.array_equal(mean_of({"a": one, "b": one}).values, one.values)
+        blend({"a": one, "b": other})
+    assert np.array_equal(blend({"a": one, "b": one}).values, one.values)
 
 
 # the shipped recipes

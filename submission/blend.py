@@ -1,0 +1,178 @@
+"""The verb blend: one score matrix of several, by weights that are given, equal, or searched on validation."""
+
+import argparse
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from submission.editions import Edition, get_edition
+from submission.errors import SubmissionError
+from submission.order import ranked_columns
+from submission.scores import ScoreMatrix, read_scores, write_scores
+from submission.scoring import found_in_matrix
+from submission.summary import summarise
+
+How = Literal["raw", "standardised", "rank"]
+PICKS = 20  # of the search: weights are whole 20ths
+
+Values = npt.NDArray[np.float64]
+
+
+def blend(parts: Mapping[str, ScoreMatrix], how: How = "raw", weights: Sequence[float] | None = None) -> ScoreMatrix:
+    """The weighted mean of matrices, by name, of the same queries and clips in the same order.
+
+    how: `raw` as they are; `standardised` each query's scores less their mean, over their standard deviation (zeros
+    where all are equal); `rank` 1 for a query's first clip to 0 for its last, ties as in order. weights: not negative,
+    one a part; None: equal. Summed in float64: with equal weights, the order of the parts does not matter to float32.
+    The facts say how, the weights, and the facts of each part.
+    Raises SubmissionError when queries, clips or relevance differ, and for weights that are none.
+    """
+    _require_same(parts)
+    factors = _factors(weights, len(parts))
+    first = next(iter(parts.values()))
+    total = np.zeros(first.values.shape)
+    for factor, part in zip(factors, parts.values(), strict=True):
+        total += factor * SCALES[how](part)
+    total /= factors.sum()
+    facts = {
+        "blend": how,
+        "weights": dict(zip(parts, (factors / factors.sum()).tolist(), strict=True)),
+        "of": {name: part.facts for name, part in parts.items()},
+    }
+    return replace(first, values=total.astype(np.float32), facts=facts)
+
+
+def search_weights(parts: Mapping[str, ScoreMatrix], how: How, edition: Edition) -> tuple[list[float], float]:
+    """Weights that score best on these matrices, which should be of a validation split; and that score.
+
+    Ensemble selection: beginning with the best single part, PICKS - 1 times the part is added whose addition scores
+    best, and the best of all these means is kept; a part's weight is its share of the picks.
+    Source: Caruana et al., "Ensemble Selection from Libraries of Models" (ICML 2004), section 2, with replacement.
+    Raises SubmissionError as blend does, and where relevance is not known.
+    """
+    _require_same(parts)
+    names = list(parts)
+    scaled = [SCALES[how](part) for part in parts.values()]
+    frame = next(iter(parts.values()))
+
+    def score(total: Values) -> float:
+        matrix = replace(frame, values=total.astype(np.float32))
+        return summarise(found_in_matrix(matrix), (), edition.map_ks[:1]).values[edition.metric]
+
+    picked: list[int] = []
+    total = np.zeros(frame.values.shape)
+    best: tuple[float, list[int]] = (-1.0, [])
+    while len(picked) < PICKS:
+        scores = [score((total + values) / (len(picked) + 1)) for values in scaled]
+        picked.append(int(np.argmax(scores)))
+        total += scaled[picked[-1]]
+        if scores[picked[-1]] > best[0]:
+            best = (scores[picked[-1]], picked.copy())
+    reached, chosen = best
+    return [chosen.count(index) / len(chosen) for index in range(len(names))], reached
+
+
+def _raw(part: ScoreMatrix) -> Values:
+    return part.values.astype(np.float64)
+
+
+def _standardised(part: ScoreMatrix) -> Values:
+    values = part.values.astype(np.float64)
+    values -= values.mean(axis=1, keepdims=True)
+    spread = values.std(axis=1, keepdims=True)
+    return values / np.where(spread > 0, spread, 1.0)
+
+
+def _rank(part: ScoreMatrix) -> Values:
+    n_clips = part.values.shape[1]
+    best = ranked_columns(part.values, part.file_names, n_clips)
+    scores = np.empty(part.values.shape)
+    np.put_along_axis(scores, best, np.linspace(1.0, 0.0, n_clips)[None, :], axis=1)
+    return scores
+
+
+SCALES: Mapping[How, Callable[[ScoreMatrix], Values]] = {"raw": _raw, "standardised": _standardised, "rank": _rank}
+
+
+def _require_same(parts: Mapping[str, ScoreMatrix]) -> None:
+    first_name, first = next(iter(parts.items()))
+    for name, part in parts.items():
+        for what in ("query_ids", "query_texts", "clip_ids", "file_names", "relevant"):
+            if getattr(part, what) != getattr(first, what):
+                raise SubmissionError(
+                    f"the scores {name} and {first_name} are of other queries or clips, or in another order (their "
+                    f"{what.replace('_', ' ')} differ); a mean needs the same ones"
+                )
+
+
+def _factors(weights: Sequence[float] | None, n_parts: int) -> Values:
+    factors = np.ones(n_parts) if weights is None else np.array(weights, dtype=np.float64)
+    if len(factors) != n_parts:
+        raise SubmissionError(f"{len(factors)} weights are given for {n_parts} matrices; give one for each")
+    if not np.all(np.isfinite(factors)) or np.any(factors < 0) or not factors.sum() > 0:
+        raise SubmissionError("weights must be numbers of 0 or more, and one at least above 0")
+    return factors
+
+
+def _require_apart(tested: Mapping[str, ScoreMatrix], validation: Mapping[str, ScoreMatrix]) -> None:
+    """Weights are never searched on what they are then tested on, nor with other models."""
+    pairs = list(zip(tested.items(), validation.items(), strict=True))
+    for (name, test), (other, own) in pairs:
+        shared = set(test.clip_ids) & set(own.clip_ids)
+        if shared:
+            raise SubmissionError(
+                f"{name} and {other} have {len(shared)} clips in common (first {min(shared)!r}); weights are searched "
+                "on a validation split, never on what is tested"
+            )
+        for fact in ("from", "checkpoint"):
+            made, searched = test.facts.get(fact), own.facts.get(fact)
+            if made != searched:
+                raise SubmissionError(
+                    f"{name} comes from {made} and {other} from {searched}; give --validation the matrices of the same "
+                    "models in the same order"
+                )
+
+
+def _read_all(paths: Sequence[Path]) -> dict[str, ScoreMatrix]:
+    if len({path.resolve() for path in paths}) < len(paths):
+        raise SubmissionError("one score matrix is named twice; name each once and give it a larger weight")
+    return {str(path): read_scores(path) for path in paths}
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("scores", nargs="+", type=Path, metavar="SCORES.npy", help="two matrices or more")
+    parser.add_argument("--out", type=Path, required=True, metavar="BLEND.npy", help="the score matrix to write")
+    parser.add_argument("--how", choices=tuple(SCALES), default="raw", help="what the mean is of (default %(default)s)")
+    given = parser.add_mutually_exclusive_group()
+    given.add_argument("--weights", nargs="+", type=float, metavar="W", help="one a matrix (default: equal)")
+    given.add_argument(
+        "--validation",
+        nargs="+",
+        type=Path,
+        metavar="SCORES.npy",
+        help="the same models' matrices of a validation split, in the same order: search the weights on them",
+    )
+
+
+def run(arguments: argparse.Namespace) -> int:
+    edition, parts = get_edition(arguments.edition), _read_all(arguments.scores)
+    if len(parts) < 2:
+        raise SubmissionError("a blend needs two score matrices or more")
+    weights = arguments.weights
+    if arguments.validation:
+        if len(arguments.validation) != len(parts):
+            raise SubmissionError(f"--validation needs {len(parts)} matrices, one a model, in the same order")
+        validation = _read_all(arguments.validation)
+        _require_apart(parts, validation)
+        weights, reached = search_weights(validation, arguments.how, edition)
+        print(f"searched on validation: {edition.metric} {reached:.4f} there")
+    matrix = blend(parts, arguments.how, weights)
+    write_scores(arguments.out, matrix)
+    for name, weight in matrix.facts["weights"].items():
+        print(f"  {weight:.2f}  {name}")
+    print(f"wrote {arguments.out}: {len(matrix)} queries x {len(matrix.clip_ids)} clips, {arguments.how} scores")
+    return 0

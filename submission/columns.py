@@ -1,0 +1,95 @@
+"""What a ranked CSV and a matrix CSV have in common when they are checked: a header and a column of queries."""
+
+from collections.abc import Iterator
+
+from submission.editions import EDITIONS, Edition
+from submission.errors import SubmissionError
+from submission.table import Problem
+from submission.truth import SHOWN_CHARACTERS, Truth, instead
+
+# What is wrong, as a sentence about one place and as its kind in general: the last two fields of a Problem.
+Fault = tuple[str, str]
+
+EMPTY_LINE: Fault = ("an empty line; remove it", "an empty line")
+TRAILING_COMMA: Fault = ("a comma at the end of the line makes one column more; remove it", "a comma at the end")
+INDEX_COLUMN: Fault = (
+    "a column of row numbers stands before the others, as pandas writes unless told index=False; remove it",
+    "a column of row numbers",
+)
+
+
+class QueryColumn:
+    """The queries of a file as its rows go by, held against an edition and, where there is one, a truth."""
+
+    def __init__(self, edition: Edition, truth: Truth | None) -> None:
+        self._name = edition.query_column
+        self._truth = truth
+        self._line_of: dict[str, int] = {}
+
+    def faults(self, line: int, query: str) -> Iterator[Fault]:
+        """What is wrong with the query of the row on this line: empty, unknown to the truth, given before."""
+        if not query.strip():
+            yield f"{self._name} is empty", "an empty query"
+            return
+        if self._truth and query not in self._truth.queries:
+            yield f"unknown query {shown(query)}{instead(self._truth.similar_query(query))}", "unknown query"
+        if self._line_of.setdefault(query, line) != line:
+            yield (
+                f"the query {shown(query)} is repeated; it stands on line {self._line_of[query]} already",
+                "a query repeated",
+            )
+
+    def missing(self) -> Iterator[Problem]:
+        """A problem of the whole file for every query of the truth that no row answered."""
+        for text, query in self._truth.queries.items() if self._truth else ():
+            if text not in self._line_of:
+                yield Problem(None, f"no row for the query {shown(text)} ({query.where})", "no row for a query")
+
+
+def trimmed(cells: list[str], width: int) -> list[str]:
+    """The cells without an empty last one that only a comma at the end of the line makes, if one is beyond width."""
+    return cells[:-1] if len(cells) == width + 1 and not cells[-1] else cells
+
+
+def has_index_column(header: list[str]) -> bool:
+    """Whether pandas' row numbers stand before an edition's query column."""
+    columns = {edition.query_column for edition in EDITIONS.values()}
+    return header[:1] in ([""], ["Unnamed: 0"]) and len(header) > 1 and header[1] in columns
+
+
+def ranked_editions(header: list[str]) -> list[Edition]:
+    """The editions whose ranked CSVs have this header."""
+    return [edition for edition in EDITIONS.values() if header == list(edition.columns)]
+
+
+def is_ranked(header: list[str]) -> bool:
+    """Whether the header goes on with the first rank of some edition's ranked CSV."""
+    return len(header) > 1 and header[1] in {f"{edition.rank_prefix}1" for edition in EDITIONS.values()}
+
+
+def matrix_edition(header: list[str]) -> Edition | None:
+    """The edition whose matrix CSV has this header: its query column, and no ranks after it."""
+    if is_ranked(header):
+        return None
+    matrix = (edition for edition in EDITIONS.values() if edition.output == "matrix")
+    return next((edition for edition in matrix if header[:1] == [edition.query_column]), None)
+
+
+def names_of(editions: list[Edition]) -> str:
+    """E.g. `edition 2023 (and 2024)`; `no edition` for none."""
+    if not editions:
+        return "no edition"
+    first, *others = (edition.name for edition in editions)
+    return f"edition {first}" + (f" (and {', '.join(others)})" if others else "")
+
+
+def shown(text: str) -> str:
+    """Text in quotes on one line, its blanks visible, cut when long."""
+    return repr(text if len(text) <= SHOWN_CHARACTERS else text[:SHOWN_CHARACTERS] + "...")
+
+
+def refuse(what: str, problems: list[Problem]) -> None:
+    """Raises SubmissionError that tells the first problem, if there is any, and how many there are."""
+    if problems:
+        more = f" (and {len(problems) - 1} more; `check` lists them all)" if len(problems) > 1 else ""
+        raise SubmissionError(f"{what}: {problems[0]}{more}")

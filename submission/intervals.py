@@ -1,0 +1,143 @@
+"""How sure a mean over queries is, and whether two systems differ. Q queries in G groups.
+
+Captions of one clip succeed and fail together: five of them tell less than five clips' captions. The bootstrap and the
+paired test therefore draw and flip whole groups, the queries that share their relevant clips. The jackknife is the
+official one and takes every query as independent; on Clotho it is the narrower.
+"""
+
+from collections.abc import Hashable, Iterable
+from dataclasses import dataclass
+from statistics import NormalDist
+
+import numpy as np
+import numpy.typing as npt
+
+from submission.errors import SubmissionError
+
+CONFIDENCE = 0.95
+RESAMPLES = 2_000
+FLIPS = 10_000
+_DRAWN_AT_ONCE = 2**21  # numbers, to bound memory
+
+Values = npt.NDArray[np.float64]
+Groups = npt.NDArray[np.int64]
+
+
+def jackknife_interval(per_query: npt.ArrayLike, confidence: float = CONFIDENCE) -> tuple[float, float]:
+    """Confidence interval of a mean over queries.
+
+    per_query: (Q,) one metric's value per query. confidence: in (0, 1).
+    Returns mean -+ z s / sqrt(Q) with the sample standard deviation s (divisor Q - 1) and the normal quantile z; both
+    bounds NaN for one query, which shows no spread. The bounds are not cut to [0, 1].
+    Raises SubmissionError for no queries.
+    Source: DCASE 2022 eval_script.py, which takes astropy's jackknife of the mean: leaving out one query at a time
+    gives exactly this standard error, and no bias. Deviations: none.
+
+    >>> low, high = jackknife_interval([0.0, 1.0])
+    >>> round(low, 4), round(high, 4)
+    (-0.48, 1.48)
+    """
+    samples = _samples(per_query)
+    if samples.size == 1:
+        return (float("nan"), float("nan"))
+    half_width = NormalDist().inv_cdf((1 + confidence) / 2) * samples.std(ddof=1) / np.sqrt(samples.size)
+    return (float(samples.mean() - half_width), float(samples.mean() + half_width))
+
+
+def bootstrap_interval(
+    per_query: npt.ArrayLike, groups: Groups | None = None, confidence: float = CONFIDENCE, seed: int = 0
+) -> tuple[float, float]:
+    """Percentile bootstrap interval of a mean over queries: RESAMPLES times as many groups are drawn as there are.
+
+    per_query: (Q,). groups: (Q,) number of each query's group, as grouped gives them; None: each is its own.
+    Returns the two percentiles of the means; both bounds NaN for one group. Raises SubmissionError for no queries.
+    Source: Efron 1979, drawn by clusters (Davison and Hinkley 1997, section 3.8). Deviations: none.
+    """
+    samples = _samples(per_query)
+    sums, sizes = _by_group(samples, groups)
+    if len(sums) == 1:
+        return (float("nan"), float("nan"))
+    rng = np.random.default_rng(seed)
+    means = []
+    for count in _portions(RESAMPLES, len(sums)):
+        drawn = rng.integers(len(sums), size=(count, len(sums)))
+        means.append(sums[drawn].sum(axis=1) / sizes[drawn].sum(axis=1))
+    low, high = np.quantile(np.concatenate(means), [(1 - confidence) / 2, (1 + confidence) / 2])
+    return (float(low), float(high))
+
+
+@dataclass(frozen=True)
+class Difference:
+    """Of two systems over the same queries, the second minus the first.
+
+    mean: of the differences. interval: its bootstrap interval. p: chance of a mean at least so far from 0 if the
+    systems were alike. better, equal, worse: queries at which the second is so. n_groups: that were flipped.
+    """
+
+    mean: float
+    interval: tuple[float, float]
+    p: float
+    better: int
+    equal: int
+    worse: int
+    n_groups: int
+
+
+def paired_difference(
+    first: npt.ArrayLike, second: npt.ArrayLike, groups: Groups | None = None, seed: int = 0
+) -> Difference:
+    """Paired randomisation test between two systems: in FLIPS random ways, whole groups swap their systems.
+
+    first, second: (Q,) one metric's values of the same queries. groups: as for bootstrap_interval.
+    p counts the ways, the observed one included, whose mean difference is at least as large on either side.
+    Raises SubmissionError for no queries and for lengths that differ.
+    Source: Fisher's randomisation test as Smucker, Allan and Carterette compare retrieval systems (CIKM 2007).
+    Deviations: theirs flips queries. That counts five captions of a clip as five witnesses: where they agree wholly,
+    41 % of comparisons between systems that are alike come out below 0.05, and 4 % with groups (of 400 drawn ones).
+    """
+    one, other = _samples(first), _samples(second)
+    if one.shape != other.shape:
+        raise SubmissionError(f"the systems have {len(one)} and {len(other)} queries; compare them over the same ones")
+    differences = other - one
+    sums, _ = _by_group(differences, groups)
+    rng = np.random.default_rng(seed)
+    observed = abs(sums.sum()) * (1 - 1e-12)  # sums of one set in another order differ in their last bits
+    extreme = 0
+    for count in _portions(FLIPS, len(sums)):
+        signs = rng.integers(2, size=(count, len(sums)), dtype=np.int8) * 2 - 1
+        extreme += int(np.count_nonzero(np.abs(signs @ sums) >= observed))
+    return Difference(
+        mean=float(differences.mean()),
+        interval=bootstrap_interval(differences, groups, seed=seed),
+        p=(1 + extreme) / (1 + FLIPS),
+        better=int(np.count_nonzero(differences > 0)),
+        equal=int(np.count_nonzero(differences == 0)),
+        worse=int(np.count_nonzero(differences < 0)),
+        n_groups=len(sums),
+    )
+
+
+def grouped(keys: Iterable[Hashable]) -> Groups:
+    """(Q,) numbers from 0, equal where the keys are."""
+    numbers: dict[Hashable, int] = {}
+    return np.array([numbers.setdefault(key, len(numbers)) for key in keys], dtype=np.int64)
+
+
+def _samples(per_query: npt.ArrayLike) -> Values:
+    samples = np.asarray(per_query, dtype=np.float64)
+    if samples.size == 0:
+        raise SubmissionError("there is no query to take a mean over")
+    return samples
+
+
+def _by_group(samples: Values, groups: Groups | None) -> tuple[Values, npt.NDArray[np.int64]]:
+    """Sum and number of the samples of every group."""
+    if groups is None:
+        return samples, np.ones(len(samples), dtype=np.int64)
+    return np.bincount(groups, weights=samples).astype(np.float64), np.bincount(groups).astype(np.int64)
+
+
+def _portions(total: int, width: int) -> Iterable[int]:
+    """Parts of a total, so that a part x width numbers are few."""
+    size = max(1, _DRAWN_AT_ONCE // width)
+    return (min(size, total - start) for start in range(0, total, size))

@@ -1,0 +1,233 @@
+"""Matrix CSVs, handed in since 2025: one row per query, its text and then a score for every clip of the pool."""
+
+import io
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from submission.columns import (
+    EMPTY_LINE,
+    INDEX_COLUMN,
+    TRAILING_COMMA,
+    Fault,
+    QueryColumn,
+    has_index_column,
+    is_ranked,
+    names_of,
+    ranked_editions,
+    refuse,
+    shown,
+    trimmed,
+)
+from submission.editions import Edition
+from submission.files import replacing
+from submission.scores import ScoreMatrix
+from submission.table import Problem, format_table, parse_rows
+from submission.truth import Truth, instead, matrix_truth
+
+# Columns named in one message about a row.
+SHOWN_COLUMNS = 3
+# What a decimal number is made of. Python's float() also takes blanks, underscores, other scripts' digits, nan and inf.
+_OF_NUMBERS = b"0123456789+-.eE"
+# Half way from the largest float32 to the next power of two: what is rounded to infinity.
+_TOO_LARGE = 2.0**128 - 2.0**103
+
+Scores = npt.NDArray[np.float32]
+
+
+def write_matrix_csv(matrix: ScoreMatrix, path: Path, edition: Edition) -> None:
+    """Write all scores as a matrix CSV: the header is the edition's query column and the file names.
+
+    Rows and columns keep the matrix's order. Texts and file names are written byte for byte, in UTF-8 with RFC 4180
+    quoting and \\n line ends. A score has the fewest digits that read back as the same float32, by way of float64 as
+    readers go (a few float32 need more digits so than directly). The file appears whole or not at all.
+    Source: DCASE 2025 baseline, d25_t6/predict.py. Deviations: none in the layout; of two queries with one text, which
+    are refused here, it keeps the last.
+    Raises SubmissionError for clips that share a file name, for queries that share a text, and for any text or name
+    that would make a file check_matrix_csv reports; OSError when writing fails.
+    """
+    truth = matrix_truth(matrix)
+    file = io.BytesIO()
+    file.write(format_table([[edition.query_column, *matrix.file_names]]))
+    for text, scores in zip(matrix.query_texts, matrix.values, strict=True):
+        file.write(format_table([[text]]).removesuffix(b"\n"))
+        file.write(("," + ",".join(_texts(scores)) + "\n").encode())
+    data = file.getvalue()
+    _, problems = check_matrix_csv(data, edition, truth)
+    refuse(f"{path} would not pass its check", problems)
+    with replacing(path) as whole:
+        whole.write(data)
+
+
+def read_matrix_csv(path: Path, edition: Edition, truth: Truth | None = None) -> ScoreMatrix:
+    """The scores of a file in which check_matrix_csv finds no problem; SubmissionError for any other.
+
+    Rows and columns keep the file's order. Scores are rounded to float32: text with more digits changes by at most
+    6e-8 of its size (7e-46 near 0). Ids of queries and clips are the truth's where it has any, otherwise the texts
+    and file names; relevant clips are the truth's.
+    """
+    matrix, problems = check_matrix_csv(path.read_bytes(), edition, truth)
+    refuse(str(path), problems)
+    assert matrix is not None
+    return matrix
+
+
+def check_matrix_csv(
+    data: bytes, edition: Edition, truth: Truth | None = None
+) -> tuple[ScoreMatrix | None, list[Problem]]:
+    """(the scores, none) or (None, everything wrong with the bytes of a matrix CSV in the order of its lines).
+
+    Always: UTF-8 without byte order mark, sound quoting, the edition's query column and then file names, none of them
+    empty or twice, a finite decimal number that float32 can hold in every column of every row, at least one row, no
+    query empty or twice. With a truth also: exactly its file names and its queries, byte for byte, in any order.
+    What hides the rest is told, and the rest is then checked as it was meant: row numbers in front, a comma at the end
+    of lines, no header. A ranked CSV, and a file with another separator, is told as such and no further.
+    """
+    problems: list[Problem] = []
+    queries = QueryColumn(edition, truth)
+    texts: list[str] = []
+    values = bytearray()
+    names: list[str] | None = None
+    first_column = 0
+    for row in parse_rows(data):
+        if isinstance(row, Problem):
+            problems.append(row)
+            continue
+        if row.line == 1:
+            first_column = int(has_index_column(row.cells))
+            problems += [Problem(1, *INDEX_COLUMN)] * first_column
+            header = row.cells[first_column:]
+            if is_ranked(header):
+                its = names_of(ranked_editions(header))
+                sentence = f"this is a ranked CSV (with the header of {its}); edition {edition.name} needs every score"
+                return None, [*problems, Problem(1, sentence, "a ranked CSV")]
+            problems += [Problem(1, *fault) for fault in _header_faults(header, edition, truth)]
+            if not _is_row(header, edition):
+                names = header[1:-1] if header[-1:] == [""] else header[1:]
+                continue
+        cells = row.cells[first_column:]
+        if not cells:
+            problems.append(Problem(row.line, *EMPTY_LINE))
+            continue
+        if names is None:  # no header: columns bear their numbers
+            names = [f"column {number}" for number in range(2, len(cells) + 1)]
+        problems += [Problem(row.line, *fault) for fault in queries.faults(row.line, cells[0])]
+        scores, faults = _scores(cells, names)
+        problems += [Problem(row.line, *fault) for fault in faults]
+        texts.append(cells[0])
+        values += scores.tobytes()
+    if not texts and not problems:
+        problems.append(Problem(1, "no row follows the header", "no row"))
+    problems += queries.missing() if texts else ()
+    if problems or names is None:
+        return None, problems
+    return _matrix(np.frombuffer(values, dtype=np.float32).reshape(len(texts), len(names)), texts, names, truth), []
+
+
+def _matrix(values: Scores, texts: list[str], names: list[str], truth: Truth | None) -> ScoreMatrix:
+    if truth is None:
+        return ScoreMatrix(values, list(texts), texts, list(names), names, [None] * len(texts))
+    queries = [truth.queries[text] for text in texts]
+    clip_ids = [truth.clip_ids.get(name, name) for name in names]
+    relevant = [
+        None if query.relevant is None else sorted(truth.clip_ids.get(name, name) for name in query.relevant)
+        for query in queries
+    ]
+    query_ids = [text if query.id is None else query.id for text, query in zip(texts, queries, strict=True)]
+    return ScoreMatrix(values, query_ids, texts, clip_ids, names, relevant)
+
+
+def _texts(scores: Scores) -> list[str]:
+    """The texts of fewest digits that readers turn back into the same float32."""
+    texts: list[str] = scores.astype("U").tolist()
+    again = np.array(texts, dtype=np.float64).astype(np.float32)
+    # Fewest for a direct reading; by way of float64 a text may be rounded twice. That float64's own text is exact.
+    for column in np.flatnonzero(again != scores):
+        texts[column] = repr(float(scores[column]))
+    return texts
+
+
+def _parsed(cells: Sequence[str]) -> Scores | None:
+    """Cells as float32, or None where one is not a decimal number that float32 can hold."""
+    try:
+        if "".join(cells).encode("ascii").translate(None, _OF_NUMBERS):
+            return None
+        values = np.array(list(map(float, cells)), dtype=np.float64)
+    except ValueError:
+        return None
+    return values.astype(np.float32) if (np.abs(values) < _TOO_LARGE).all() else None
+
+
+def _is_score(cell: str) -> bool:
+    """Whether _parsed takes this cell; for one cell much faster."""
+    try:
+        return not cell.encode("ascii").translate(None, _OF_NUMBERS) and abs(float(cell)) < _TOO_LARGE
+    except ValueError:
+        return False
+
+
+def _scores(cells: list[str], names: list[str]) -> tuple[Scores, Iterator[Fault]]:
+    """The scores of a row and what is wrong with them; where something is, the scores do not matter."""
+    own = trimmed(cells, len(names) + 1)[1:]
+    values = _parsed(own)
+    if values is not None and len(cells) == len(names) + 1:
+        return values, iter(())
+    return np.empty(0, dtype=np.float32), _score_faults(cells, own, names)
+
+
+def _score_faults(cells: list[str], own: list[str], names: list[str]) -> Iterator[Fault]:
+    if len(own) + 1 != len(cells):
+        yield TRAILING_COMMA
+    if len(own) != len(names):
+        yield (
+            f"found {len(own) + 1} of {len(names) + 1} columns: one query and a score for each of {len(names)} files",
+            "columns missing or too many",
+        )
+        return
+    bad = [(name, cell) for name, cell in zip(names, own, strict=True) if not _is_score(cell)]
+    if bad:
+        told = ", ".join(
+            f"{shown(cell) if cell.strip() else 'nothing'} for {shown(name)}" for name, cell in bad[:SHOWN_COLUMNS]
+        )
+        more = f" and in {len(bad) - SHOWN_COLUMNS} columns more" if len(bad) > SHOWN_COLUMNS else ""
+        yield f"no finite number of float32 but {told}{more}", "a score that is no finite number"
+
+
+def _is_row(header: list[str], edition: Edition) -> bool:
+    """Whether the first line holds scores already, and the header is missing."""
+    return len(header) > 1 and header[0] != edition.query_column and _parsed(header[1:]) is not None
+
+
+def _header_faults(header: list[str], edition: Edition, truth: Truth | None) -> Iterator[Fault]:
+    if _is_row(header, edition):
+        yield f"the header is missing; it is {edition.query_column} and then every file name", "header"
+        return
+    if header[:1] != [edition.query_column]:
+        found = shown(header[0]) if header else "missing"
+        yield f"column 1 is {found} instead of {edition.query_column}, before one column per file", "header"
+    columns_of_name: dict[str, list[int]] = {}
+    for column, name in enumerate(header[1:], start=2):
+        columns_of_name.setdefault(name, []).append(column)
+    if not columns_of_name:
+        yield f"no file name follows {edition.query_column}", "header"
+        return
+    known: frozenset[str] = truth.file_names if truth else frozenset()
+    for name, columns in columns_of_name.items():
+        where = " and ".join(map(str, columns))
+        if not name.strip():
+            if not name and columns == [len(header)]:
+                yield TRAILING_COMMA
+            else:
+                yield f"column {where} of the header {'is' if len(columns) == 1 else 'are'} empty", "an empty file name"
+            continue
+        if len(columns) > 1:
+            yield f"the file {shown(name)} has more than one column: {where}", "a file with more than one column"
+        if truth and name not in known:
+            yield (
+                f"unknown file name {shown(name)} in column {where}{instead(truth.similar_file_name(name))}",
+                "unknown file name",
+            )
+    for name in sorted(known - columns_of_name.keys()):
+        yield f"no column for the file {shown(name)}", "no column for a file"

@@ -1,0 +1,122 @@
+"""The order of clips for a query, the one used by every function of this room. Q queries, C clips, R relevant clips.
+
+Score descending, then file name ascending by code point (then column, where two clips of a matrix bear one name). The
+official 2022 code leaves equal scores in arbitrary order, and that of 2025 in the order of the pool; with a tie the
+metrics here may differ from either in both directions by that tie's size. A matrix of one constant therefore scores as
+the alphabet does, which is chance, not as a perfect system.
+"""
+
+from collections.abc import Iterator, Sequence
+from itertools import chain
+
+import numpy as np
+import numpy.typing as npt
+
+from submission.errors import SubmissionError
+
+Ranks = npt.NDArray[np.int64]
+NEVER = np.iinfo(np.int64).max  # the rank of a clip that is not found, and what fills up rows of ranks
+# Rows handled at once: bounds the memory of a (rows, C) copy, and changes no result.
+BLOCK_ROWS = 512
+
+
+def relevant_ranks(values: npt.NDArray[np.floating], relevant: Sequence[Sequence[int]], names: Sequence[str]) -> Ranks:
+    """Ranks of every query's relevant clips.
+
+    values: (Q, C) scores, finite, higher is better. relevant: per query the columns of its relevant clips.
+    names: (C,) file names, which order clips of equal score.
+    Returns (Q, R) ranks from 1, rising in each row: 1 + clips that score higher + clips of equal score that come first
+    by name. R is the most relevant clips of any query; rows with fewer end in NEVER.
+    Raises SubmissionError for a score that is not finite, for lengths that disagree, and for a column that is out of
+    range or named twice for one query.
+    """
+    require_finite(values)
+    if len(relevant) != len(values) or len(names) != values.shape[1]:
+        raise SubmissionError(
+            f"scores of shape {values.shape} need {values.shape[0]} lists of relevant columns and {values.shape[1]} "
+            f"file names; there are {len(relevant)} and {len(names)}"
+        )
+    counts = np.array([len(own) for own in relevant], dtype=np.int64)
+    rows = np.repeat(np.arange(len(relevant)), counts)
+    columns = np.fromiter(chain.from_iterable(relevant), dtype=np.int64, count=len(rows))
+    _require_columns(columns, rows, len(names))
+    position = np.empty(len(names), dtype=np.int64)
+    position[_by_name(names)] = np.arange(len(names))
+    found = np.empty(len(rows), dtype=np.int64)
+    for block in _blocks(len(rows)):
+        scores = values[rows[block]]
+        own_column = columns[block, None]
+        own_score = np.take_along_axis(scores, own_column, axis=1)
+        ahead = (scores > own_score) | ((scores == own_score) & (position < position[own_column]))
+        found[block] = 1 + np.count_nonzero(ahead, axis=1)
+    return _filled(found, counts)
+
+
+def ranks_of_lists(lists: Sequence[Sequence[int]]) -> Ranks:
+    """(Q, R) ranks of lists of them, each rising; rows with fewer than the longest end in NEVER."""
+    counts = np.array([len(own) for own in lists], dtype=np.int64)
+    return _filled(np.fromiter(chain.from_iterable(lists), dtype=np.int64, count=counts.sum()), counts)
+
+
+def ranked_columns(values: npt.NDArray[np.floating], names: Sequence[str], k: int) -> npt.NDArray[np.int64]:
+    """Columns of the k best clips of every query, best first, in this module's one order.
+
+    values: (Q, C) scores, finite. names: (C,) file names. k: 1 to C.
+    Returns (Q, k). Raises SubmissionError for a score that is not finite.
+    """
+    require_finite(values)
+    by_name = _by_name(names)
+    best = np.empty((len(values), k), dtype=np.int64)
+    for block in _blocks(len(values)):
+        best[block] = by_name[_best_columns(values[block][:, by_name], k)]
+    return best
+
+
+def require_finite(values: npt.NDArray[np.floating]) -> None:
+    """Raises SubmissionError naming the first NaN or infinite score: it has no place in an order."""
+    for block in _blocks(len(values)):
+        finite = np.isfinite(values[block])
+        if not finite.all():
+            row, column = np.argwhere(~finite)[0]
+            raise SubmissionError(
+                f"the score in row {block.start + row}, column {column} (from 0) is {values[block][row, column]}; "
+                "every score must be a finite number"
+            )
+
+
+def _best_columns(values: npt.NDArray[np.floating], k: int) -> npt.NDArray[np.int64]:
+    """(rows, k) columns by score descending, then column ascending."""
+    n_clips = values.shape[1]
+    # A partition finds the best k of a row in any order; put in column order, a stable sort leaves ties as they stand.
+    best = np.sort(np.argpartition(values, n_clips - k, axis=1)[:, n_clips - k :], axis=1)
+    scores = np.take_along_axis(values, best, axis=1)
+    best = np.take_along_axis(best, np.argsort(-scores, axis=1, kind="stable"), axis=1)
+    # Where the k-th score is also that of clips left out, the partition has chosen among them at will.
+    split = np.count_nonzero(values >= scores.min(axis=1, keepdims=True), axis=1) > k
+    best[split] = np.argsort(-values[split], axis=1, kind="stable")[:, :k]
+    return best
+
+
+def _filled(ranks: Ranks, counts: npt.NDArray[np.int64]) -> Ranks:
+    """Ranks of all queries one behind the other -> a rising row for each, filled up with NEVER."""
+    filled = np.full((len(counts), counts.max(initial=0)), NEVER)
+    filled[np.arange(filled.shape[1]) < counts[:, None]] = ranks
+    filled.sort(axis=1)
+    return filled
+
+
+def _require_columns(columns: npt.NDArray[np.int64], rows: npt.NDArray[np.int64], n_clips: int) -> None:
+    if np.any((columns < 0) | (columns >= n_clips)):
+        raise SubmissionError(f"a relevant column is outside 0 to {n_clips - 1}")
+    cells, times = np.unique(rows * n_clips + columns, return_counts=True)
+    if np.any(times > 1):
+        row = cells[times > 1][0] // n_clips
+        raise SubmissionError(f"row {row} of the scores names one relevant column twice")
+
+
+def _by_name(names: Sequence[str]) -> npt.NDArray[np.int64]:
+    return np.array(sorted(range(len(names)), key=names.__getitem__), dtype=np.int64)
+
+
+def _blocks(length: int) -> Iterator[slice]:
+    return (slice(start, min(start + BLOCK_ROWS, length)) for start in range(0, length, BLOCK_ROWS))

@@ -1,0 +1,114 @@
+"""The verb pack: from finished runs to the archive that is handed in."""
+
+import argparse
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from submission.editions import Edition, get_edition
+from submission.errors import SubmissionError
+from submission.package.about import About, System, read_about
+from submission.package.archive import Packed, write_archive
+from submission.package.facts import FinishedRun, open_finished
+from submission.package.meta import label_of, make_meta, missing_addresses
+from submission.scores import ScoreMatrix, read_scores
+from submission.truth import matrix_truth
+from submission.write import write_csv
+
+
+def pack(
+    systems: Sequence[Sequence[FinishedRun]],
+    about_path: Path,
+    edition: Edition,
+    out: Path,
+    report: Path | None = None,
+    style: str = "label",
+) -> tuple[Path, list[Packed]]:
+    """Write the archive of these systems, each one run or those that were blended; returns its path and what is in it.
+
+    about_path: the file that says what no run knows; files it names lie beside it. Without a report the archive is
+    called NAME.NOT_READY.zip.
+    Raises SubmissionError, a line a fact, for all that is missing or wrong.
+    """
+    about = read_about(about_path, len(systems))
+    if problems := list(_problems(systems, about, edition, style)):
+        raise SubmissionError("\n".join(f"{about_path}: {problem}" for problem in problems))
+    packed = [
+        _packed(runs, about, system, edition, index, about_path.parent)
+        for index, (runs, system) in enumerate(zip(systems, about.systems, strict=True), start=1)
+    ]
+    unready = out.with_suffix(".NOT_READY.zip")
+    path = out if report else unready
+    write_archive(path, packed, edition, style, report.read_bytes() if report else None)
+    if report:
+        unready.unlink(missing_ok=True)
+    return path, packed
+
+
+def _problems(systems: Sequence[Sequence[FinishedRun]], about: About, edition: Edition, style: str) -> Iterator[str]:
+    if len(systems) > edition.systems:
+        yield f"{len(systems)} systems are handed in; edition {edition.name} takes {edition.systems}"
+    if style not in edition.names:
+        yield f"edition {edition.name} has no style {style!r} of names; use {', '.join(edition.names)}"
+    for number, (runs, system) in enumerate(zip(systems, about.systems, strict=True)):
+        if len(system.abbreviation) > edition.abbreviation:
+            yield f"systems.{number}.abbreviation: has more than {edition.abbreviation} characters"
+        for key in ("output", "scored"):
+            if len(runs) > 1 and getattr(system, key) is None:
+                yield f"systems.{number}.{key}: is missing; a blend of {len(runs)} runs needs its score matrix"
+    for name in sorted({name for runs in systems for name in missing_addresses(runs, about)}):
+        yield f"sources.{name}.url: is missing; tell where {name} is published, or null for nowhere"
+
+
+def _packed(
+    runs: Sequence[FinishedRun], about: About, system: System, edition: Edition, index: int, beside: Path
+) -> Packed:
+    label = label_of(about, edition, index)
+    scored = _matrix(runs, beside / system.scored) if system.scored else runs[0].matrix
+    meta = make_meta(runs, about, system, scored, edition, label)
+    if system.output and not system.output.endswith(".npy"):
+        return Packed(label, (beside / system.output).read_bytes(), meta)
+    matrix = _matrix(runs, beside / system.output) if system.output else runs[0].matrix
+    with TemporaryDirectory() as folder:
+        csv = Path(folder) / "output.csv"
+        write_csv(matrix, csv, edition, ranked=False)
+        return Packed(label, csv.read_bytes(), meta, matrix_truth(matrix))
+
+
+def _matrix(runs: Sequence[FinishedRun], path: Path) -> ScoreMatrix:
+    """Scores that these runs made, by their own facts. Raises SubmissionError when others did."""
+    matrix = read_scores(path)
+    facts = [matrix.facts]
+    while any("of" in fact for fact in facts):
+        facts = [part for fact in facts for part in (fact["of"].values() if "of" in fact else [fact])]
+    made = {str(fact.get("from")) for fact in facts}
+    wanted = {run.folder.resolve().name for run in runs}
+    if made != wanted:
+        raise SubmissionError(f"{path}: was made by {', '.join(sorted(made))}, not by {', '.join(sorted(wanted))}")
+    return matrix
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "runs",
+        nargs="+",
+        metavar="RUN[:ENTRY][,RUN...]",
+        help="a system each: a finished run (and one of its ranked entries), or those of a blend",
+    )
+    parser.add_argument("--about", type=Path, required=True, metavar="ABOUT.yaml", help="what no run knows; see README")
+    parser.add_argument("--out", type=Path, required=True, metavar="NAME.zip", help="the archive to write")
+    parser.add_argument("--report", type=Path, metavar="REPORT.pdf", help="the technical report")
+    parser.add_argument("--style", default="label", help="how files are named: label, or task for 2022 to 2024")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    edition, out = get_edition(arguments.edition), arguments.out
+    if out.suffix != ".zip" or "." in out.stem:
+        raise SubmissionError(f"{out}: a package is NAME.zip, without other dots in its name")
+    systems = [[open_finished(name) for name in text.split(",")] for text in arguments.runs]
+    path, packed = pack(systems, arguments.about, edition, out, arguments.report, arguments.style)
+    for system in packed:
+        print(f"{system.label}: {system.meta['submission']['name']}")
+    unready = "" if arguments.report else ": NOT READY, it has no technical report; add --report REPORT.pdf"
+    print(f"wrote {path}{unready}")
+    return 0

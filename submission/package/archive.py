@@ -1,0 +1,173 @@
+"""The archive that is handed in: its tree, written whole or not at all, and checked as the official validator does.
+
+<name>/task<T>/<label>/<label>.output.csv       one folder a system
+<name>/task<T>/<label>/<label>.meta.yaml
+<name>/task<T>/<label>.technical_report.pdf     one report on all of them, named after the first
+
+Source: see Edition.sources, `names`; the layout is that of the validator of DCASE2020 Task 1.
+"""
+
+import re
+import zipfile
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from submission.editions import Edition, Names
+from submission.errors import SubmissionError
+from submission.files import replacing
+from submission.matrix_csv import check_matrix_csv
+from submission.package.meta import check_meta
+from submission.ranking import check_ranked_csv
+from submission.truth import Truth
+
+LARGEST = 4 * 2**30  # bytes of a member: a full matrix takes some 60 MB
+_DAWN = (1980, 1, 1, 0, 0, 0)  # of every member, so that the same package is the same bytes
+
+
+@dataclass(frozen=True)
+class Packed:
+    """One system's files. label: of its folder. output: bytes of the CSV. meta: content of meta.yaml. truth: what the
+    CSV must answer; None where only its form can be checked."""
+
+    label: str
+    output: bytes
+    meta: dict[str, Any]
+    truth: Truth | None = None
+
+
+def file_names(names: Names, label: str, edition: Edition) -> Names:
+    """The names of one system's files."""
+    author, institute, _, index = label.split("_")
+    filled = {"label": label, "author": author, "institute": institute, "task": edition.task, "index": index}
+    return Names(*(name.format(**filled) for name in names))
+
+
+def write_archive(path: Path, systems: list[Packed], edition: Edition, style: str, report: bytes | None) -> None:
+    """Write the archive, and check it as it lies on the disk before it takes its name.
+
+    Raises SubmissionError, a line a problem, for what check_archive finds; OSError when writing fails.
+    """
+    import yaml
+
+    task = f"{path.name.split('.')[0]}/task{edition.task}"
+    members: dict[str, bytes] = {}
+    for system in systems:
+        names = file_names(edition.names[style], system.label, edition)
+        folder = f"{task}/{system.label}"
+        members[f"{folder}/{names.output}"] = system.output
+        members[f"{folder}/{names.meta}"] = yaml.safe_dump(system.meta, sort_keys=False, allow_unicode=True).encode()
+    if report is not None:
+        members[f"{task}/{file_names(edition.names[style], systems[0].label, edition).report}"] = report
+    with replacing(path) as file:
+        with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
+            for name, data in members.items():
+                archive.writestr(zipfile.ZipInfo(name, _DAWN), data, zipfile.ZIP_DEFLATED)
+        file.flush()
+        truths = {system.label: system.truth for system in systems}
+        problems = list(check_archive(Path(file.name), edition, truths, ready=report is not None))
+        if problems:
+            raise SubmissionError("\n".join(f"{path} would not pass its check: {problem}" for problem in problems))
+
+
+def check_archive(
+    path: Path, edition: Edition, truths: Mapping[str, Truth | None] | None = None, ready: bool = True
+) -> Iterator[str]:
+    """Everything the official validator would refuse, and what it does not look at, a sentence each.
+
+    truths: by label, what an output must answer. ready: a technical report must be there.
+    """
+    try:
+        archive = zipfile.ZipFile(path)
+    except (zipfile.BadZipFile, OSError) as error:
+        yield f"no zip archive ({error})"
+        return
+    with archive:
+        try:
+            damaged = archive.testzip()
+        except (zipfile.BadZipFile, RuntimeError, NotImplementedError, EOFError) as error:
+            yield f"a member cannot be read ({error})"
+            return
+        if damaged:
+            yield f"{damaged}: its checksum is wrong"
+            return
+        yield from _check_members(archive, edition, truths or {}, ready)
+
+
+def _check_members(
+    archive: zipfile.ZipFile, edition: Edition, truths: Mapping[str, Truth | None], ready: bool
+) -> Iterator[str]:
+    files = [info for info in archive.infolist() if not info.is_dir()]
+    names = [info.filename for info in files]
+    for name in sorted({name for name in names if names.count(name) > 1}):
+        yield f"{name}: is there twice"
+    wrong = [name for name in names if not _is_placed(name, edition)]
+    for name in wrong:
+        task = f"<package>/task{edition.task}"
+        yield f"{name}: does not belong there; a package has {task}/<label>/<file> and {task}/<report>.pdf"
+    placed = [PurePosixPath(name) for name in names if name not in wrong]
+    if len(tops := {path.parts[0] for path in placed}) > 1:
+        yield f"there are several top folders: {', '.join(sorted(tops))}"
+    reports = [path for path in placed if path.suffix == ".pdf"]
+    for path in reports:
+        if not archive.read(str(path)).startswith(b"%PDF-"):
+            yield f"{path}: no PDF"
+    if ready and not reports:
+        yield "there is no technical report (.pdf)"
+    systems: dict[str, list[PurePosixPath]] = {}
+    for path in placed:
+        if len(path.parts) == 4 and path.suffix != ".pdf":
+            systems.setdefault(path.parts[2], []).append(path)
+    if not systems:
+        yield "there is no system"
+    if len(systems) > edition.systems:
+        yield f"there are {len(systems)} systems; {edition.systems} may be handed in"
+    for label, paths in systems.items():
+        yield from _check_system(archive, label, paths, edition, truths.get(label))
+
+
+def _is_placed(name: str, edition: Edition) -> bool:
+    parts = name.split("/")
+    sound = all(part not in ("", ".", "..") for part in parts) and "\\" not in name
+    report = len(parts) == 3 and parts[-1].endswith(".pdf")
+    return sound and (report or len(parts) == 4) and parts[1] == f"task{edition.task}"
+
+
+def _check_system(
+    archive: zipfile.ZipFile, label: str, paths: list[PurePosixPath], edition: Edition, truth: Truth | None
+) -> Iterator[str]:
+    if not re.fullmatch(edition.label, label):
+        yield (
+            f"{label}: no label of this task: expected <last name>_<institute>_task{edition.task}_<1 to "
+            f"{edition.systems}>, without blanks or other underscores"
+        )
+        return
+    styles = [file_names(names, label, edition) for names in edition.names.values()]
+    found = {path.name for path in paths}
+    style = next((names for names in styles if names.output in found or names.meta in found), styles[0])
+    for name in sorted({style.output, style.meta} - found):
+        yield f"{label}: {name} is missing"
+    for path in paths:
+        data = archive.read(str(path)) if archive.getinfo(str(path)).file_size <= LARGEST else None
+        if data is None:
+            yield f"{path}: is too large"
+        elif path.name == style.output:
+            check = check_ranked_csv if edition.output == "ranked" else check_matrix_csv
+            _, problems = check(data, edition, truth)
+            yield from (f"{path}: {problem}" for problem in problems)
+        elif path.name == style.meta:
+            yield from (f"{path}: {sentence}" for sentence in _check_meta_bytes(data, label, edition))
+        else:
+            yield f"{path}: does not belong here; {label} has {style.output} and {style.meta}"
+
+
+def _check_meta_bytes(data: bytes, label: str, edition: Edition) -> Iterator[str]:
+    import yaml
+
+    try:
+        meta = yaml.safe_load(data)
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        yield f"not YAML ({' '.join(str(error).split())[:200]})"
+        return
+    yield from check_meta(meta, label, edition)

@@ -1,0 +1,244 @@
+"""meta.yaml of a system: filled from its run and from what the participant says, and checked as the validator does."""
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from submission.editions import Edition
+from submission.package.about import About, System
+from submission.package.facts import FinishedRun
+from submission.scores import ScoreMatrix
+from submission.scoring import found_in_matrix
+from submission.summary import summarise
+
+BLOCKS = {
+    "submission": ("label", "name", "abbreviation", "authors"),
+    "system": ("description", "complexity", "external_datasets"),
+    "results": (),
+}
+AUTHOR = ("lastname", "firstname", "email", "affiliation")
+AFFILIATION = ("abbreviation", "institute", "location")
+DESCRIPTION = ("input_sampling_rate", "acoustic_features", "machine_learning_method", "loss_function", "optimizer")
+
+
+def label_of(about: About, edition: Edition, index: int) -> str:
+    """Last name and institute of the corresponding author, task, and index; blanks and underscores become hyphens."""
+    author = about.corresponding
+    parts = [re.sub(r"[\s_]+", "-", part) for part in (author.lastname, author.affiliation.abbreviation)]
+    return f"{parts[0]}_{parts[1]}_task{edition.task}_{index}"
+
+
+def missing_addresses(runs: Sequence[FinishedRun], about: About) -> list[str]:
+    """Data sets and pre-trained models whose address neither the runs nor the participant tell."""
+    return [name for name, known in _addresses(runs).items() if known is None and name not in about.sources]
+
+
+def make_meta(
+    runs: Sequence[FinishedRun], about: About, system: System, scored: ScoreMatrix, edition: Edition, label: str
+) -> dict[str, Any]:
+    """The content of meta.yaml. Source: see Edition.sources; keys whose value is not applicable are null.
+
+    runs: one, or those that were blended. scored: what the results are of. Parameters are those of all members of an
+    ensemble, frozen experts counted once. Lengths are minutes, as in DCASE's templates.
+    """
+    members = sum(len(run.members) for run in runs)
+    summary = summarise(found_in_matrix(scored), edition.recall_ks, edition.map_ks)
+    return {
+        "submission": {
+            "label": label,
+            "name": system.name,
+            "abbreviation": system.abbreviation,
+            "authors": [author.model_dump() for author in about.authors],
+        },
+        "system": {
+            "description": _description(runs) | {"ensemble": members if members > 1 else None},
+            "complexity": {"total_parameters": _total_parameters(runs)},
+            "external_datasets": list(_external(runs, about)),
+            "source_code": about.source_code,
+        },
+        "results": {edition.result: {name.replace("@", ""): round(value, 4) for name, value in summary.values.items()}},
+    }
+
+
+def _description(runs: Sequence[FinishedRun]) -> dict[str, Any]:
+    experts = [expert for run in runs for expert in run.result["experts"].values()]
+    frozen = [run.result["experts"][name]["kind"] for run in runs for name in _frozen_experts(run)]
+    models = [run.recipe["model"] for run in runs]
+    stages = [run.stage_of(member) for run in runs for member in run.members]
+    optimizers = [stage["optimizer"] for stage in stages]
+    return {
+        "input_sampling_rate": _joined(f"{rate / 1000:g}kHz" for rate in sorted({e["rate"] for e in experts})),
+        "acoustic_features": _joined(expert["kind"] for expert in experts),
+        "acoustic_embeddings": _joined(frozen),
+        "data_augmentation": None,
+        "machine_learning_method": _joined(f"{m['audio']['kind']}, {m['text']['kind']}" for m in models),
+        "learning_scheme": "supervised",
+        "audio_modelling": _joined(model["audio"]["kind"] for model in models),
+        "word_embeddings": _joined(map(text_name, runs)),
+        "word_modelling": _joined(model["text"]["kind"] for model in models),
+        "loss_function": _joined(_loss(term) for stage in stages for term in stage["losses"]),
+        "optimizer": _joined(optimizer["kind"] for optimizer in optimizers),
+        "learning_rate": _only([optimizer["lr"] for optimizer in optimizers]),
+        "weight_decay": _only([optimizer.get("weight_decay") for optimizer in optimizers]),
+        "metric_monitored": _joined(monitored for run in runs for monitored in _monitored(run)),
+    }
+
+
+def _joined(values: Iterable[str]) -> str | None:
+    """Each once, in their order; None for none."""
+    return ", ".join(dict.fromkeys(values)) or None
+
+
+def _only(values: list[Any]) -> Any:
+    """The value, or all of them where members differ."""
+    unique = list(dict.fromkeys(values))
+    return unique[0] if len(unique) == 1 else unique
+
+
+def _total_parameters(runs: Sequence[FinishedRun]) -> int:
+    trained = sum(len(run.members) * sum(run.result["parameters"]["trained"].values()) for run in runs)
+    frozen: dict[str, int] = {}
+    for run in runs:
+        kinds = {name: expert["kind"] for name, expert in run.result["experts"].items()} | {"text": text_name(run)}
+        frozen |= {kinds[name]: count for name, count in run.result["parameters"]["frozen"].items()}
+    return trained + sum(frozen.values())
+
+
+def _frozen_experts(run: FinishedRun) -> list[str]:
+    return [name for name in run.result["experts"] if name in run.result["parameters"]["frozen"]]
+
+
+def text_name(run: FinishedRun) -> str:
+    """Of the text encoder: the pre-trained model's name, or `trained from scratch`."""
+    return Path(run.recipe["model"]["text"].get("model", "trained from scratch")).name
+
+
+def check_meta(meta: Any, label: str, edition: Edition) -> Iterator[str]:
+    """What the validator would refuse, a sentence each. label: of the folder the file lies in."""
+    if not isinstance(meta, dict):
+        yield "not a mapping of submission, system and results"
+        return
+    missing = [
+        f"{block}.{key}" if key else block
+        for block, keys in BLOCKS.items()
+        for key in ("", *keys)
+        if not (isinstance(meta.get(block), dict) and (not key or meta[block].get(key) is not None))
+    ]
+    if missing:
+        yield f"{', '.join(missing)} {'is' if len(missing) == 1 else 'are'} missing"
+        return
+    submission, system = meta["submission"], meta["system"]
+    if submission["label"] != label:
+        yield f"submission.label is {submission['label']!r}, but the folder's name is {label!r}"
+    abbreviation = str(submission["abbreviation"])
+    if len(abbreviation) > edition.abbreviation:
+        yield f"submission.abbreviation {abbreviation!r} has more than {edition.abbreviation} characters"
+    yield from _check_authors(submission["authors"])
+    yield from _lacking(system["description"], DESCRIPTION, "system.description")
+    total = system["complexity"].get("total_parameters") if isinstance(system["complexity"], dict) else None
+    if isinstance(total, bool) or not isinstance(total, int) or total < 0:
+        yield f"system.complexity.total_parameters is {total!r}, not a whole number"
+    if not isinstance(system["external_datasets"], list):
+        yield "system.external_datasets is no list"
+    else:
+        for number, entry in enumerate(system["external_datasets"]):
+            yield from _lacking(entry, edition.external, f"system.external_datasets.{number}", null=True)
+    yield from _check_results(meta["results"].get(edition.result), edition)
+
+
+def _check_authors(authors: Any) -> Iterator[str]:
+    if not isinstance(authors, list) or not authors:
+        yield "submission.authors is no list of authors"
+        return
+    for number, author in enumerate(authors):
+        where = f"submission.authors.{number}"
+        yield from _lacking(author, AUTHOR, where)
+        if isinstance(author, dict) and author.get("affiliation") is not None:
+            yield from _lacking(author["affiliation"], AFFILIATION, f"{where}.affiliation")
+    corresponding = sum(isinstance(author, dict) and author.get("corresponding") is True for author in authors)
+    if corresponding != 1:
+        yield f"submission.authors: {corresponding} are corresponding authors, exactly one must be"
+
+
+def _check_results(results: Any, edition: Edition) -> Iterator[str]:
+    if not isinstance(results, dict):
+        yield f"results.{edition.result} is missing"
+        return
+    wanted = [*(f"R{k}" for k in edition.recall_ks), *(f"mAP{k}" for k in edition.map_ks)]
+    for key in wanted:
+        value = results.get(key)
+        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= 1:
+            yield f"results.{edition.result}.{key} is {value!r}, not a number from 0 to 1"
+
+
+def _lacking(part: Any, keys: tuple[str, ...], where: str, null: bool = False) -> Iterator[str]:
+    """null: a key must be there, but may say that it does not apply."""
+    if not isinstance(part, dict):
+        yield f"{where} is no mapping"
+        return
+    for key in keys:
+        if key not in part or (not null and part[key] in (None, "")):
+            yield f"{where}.{key} is missing"
+
+
+def _external(runs: Sequence[FinishedRun], about: About) -> Iterator[dict[str, Any]]:
+    addresses = _addresses(runs) | {name: address.url for name, address in about.sources.items()}
+    for name, parts in _training_sets(runs).items():
+        clips, captions = (sum(part[key] for part in parts) for key in ("clips", "captions"))
+        licences: Counter[str] = sum((Counter(part["licences"]) for part in parts), Counter())
+        yield {
+            "name": name,
+            "purpose": "training",
+            "url": addresses[name],
+            "has_audio": True,
+            "has_captions": captions > 0,
+            "nb_captions_per_audio": round(captions / clips, 2),
+            "total_audio_length": round(60 * sum(part["hours"] for part in parts), 1),
+            "licences": dict(licences),
+        }
+    for purpose, names in (
+        ("audio_modelling", [run.result["experts"][name]["kind"] for run in runs for name in _frozen_experts(run)]),
+        ("word_modelling", [text_name(run) for run in runs if "model" in run.recipe["model"]["text"]]),
+    ):
+        for name in dict.fromkeys(names):
+            yield {"name": name, "purpose": purpose, "url": addresses[name], "total_audio_length": None}
+
+
+def _addresses(runs: Sequence[FinishedRun]) -> dict[str, str | None]:
+    """Everything external by its name, with its address where a run knows it."""
+    found: dict[str, str | None] = {}
+    for run in runs:
+        for source in run.result["data"].values():
+            for name in source["sets"] if source["trains"] else ():
+                found[name] = source["published"] or found.get(name)
+        for name in _frozen_experts(run):
+            expert = run.result["experts"][name]
+            found[expert["kind"]] = ", ".join(expert["published"]) or None
+        if "model" in run.recipe["model"]["text"]:
+            found[text_name(run)] = None
+    return found
+
+
+def _training_sets(runs: Sequence[FinishedRun]) -> dict[str, list[dict[str, Any]]]:
+    """The parts of every data set that any run trains on. A part that several runs or sources name counts once."""
+    found: dict[str, list[dict[str, Any]]] = {}
+    for run in runs:
+        for source in run.result["data"].values():
+            for name, part in source["sets"].items() if source["trains"] else ():
+                if part not in found.setdefault(name, []):
+                    found[name].append(part)
+    return found
+
+
+def _loss(term: dict[str, Any]) -> str:
+    """Such as `ranking (weight 1, margin 0.2, relax none)`."""
+    settings = ", ".join(f"{key} {value}" for key, value in term.items() if key != "kind" and value is not None)
+    return f"{term['kind']} ({settings})"
+
+
+def _monitored(run: FinishedRun) -> Iterator[str]:
+    for member in run.members:
+        checkpoint = run.recipe["rank"][member]["checkpoint"]
+        yield "none (last checkpoint)" if checkpoint == "last" else f"validation {checkpoint}"

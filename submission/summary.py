@@ -1,0 +1,118 @@
+"""Figures of many queries: a value per query and metric, their means, intervals, and how they are told."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+from submission.errors import SubmissionError
+from submission.intervals import Groups, bootstrap_interval, jackknife_interval
+from submission.metrics import average_precision, chance, hit_rate, median_rank, pooled_recall, recall
+from submission.order import Ranks
+
+Values = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Found:
+    """Where the relevant ones of every query stand.
+
+    ranks: (Q, R), as order.relevant_ranks gives them. n_relevant: (Q,) relevant ones in the pool, found or not.
+    groups: (Q,) which queries share their relevant ones (intervals.grouped). texts: (Q,) the queries.
+    n_pool: size of the pool. depth: ranks beyond it are not known, as of a ranked CSV; None: all are.
+    """
+
+    ranks: Ranks
+    n_relevant: npt.NDArray[np.int64]
+    groups: Groups
+    texts: list[str]
+    n_pool: int
+    depth: int | None = None
+
+    def __post_init__(self) -> None:
+        if not len(self.texts):
+            raise SubmissionError("there is no query to score")
+
+
+@dataclass(frozen=True)
+class Summary:
+    """Means over queries.
+
+    values: metric as published ("R@1", ..., "mAP@10") -> mean in [0, 1], in the order of a results table. primary: the
+    metric the intervals are of. per_query: metric -> (Q,) values; a mean's AP@k is called as the mean is.
+    interval: 95 % jackknife interval of the primary metric, as the official one. bootstrap: its 95 % bootstrap interval
+    over groups. median_rank: of the first relevant one; inf beyond the depth. chance: the primary metric of a random
+    order, NaN where none is defined.
+    """
+
+    values: dict[str, float]
+    primary: str
+    per_query: dict[str, Values]
+    interval: tuple[float, float]
+    bootstrap: tuple[float, float]
+    median_rank: float
+    chance: float
+    found: Found
+    notes: list[str] = field(default_factory=list)
+
+    def lines(self) -> list[str]:
+        """The summary as text, one figure a line."""
+        table = [("queries", str(len(self.found.texts))), ("pool", str(self.found.n_pool))]
+        table += [(name, f"{value:.4f}") for name, value in self.values.items()]
+        table.append(("95 %", f"{_spread(self.interval)} ({self.primary}, jackknife over queries)"))
+        table.append(("95 %", f"{_spread(self.bootstrap)} ({self.primary}, bootstrap over queries that share clips)"))
+        middle = f"{self.median_rank:g}" if math.isfinite(self.median_rank) else f"above {self.found.depth}"
+        table.append(("median", f"{middle} (rank of the first relevant one)"))
+        if not math.isnan(self.chance):
+            table.append(("chance", f"{self.chance:.4f} ({self.primary} of a random order)"))
+        return [f"{name:8}{text}" for name, text in table] + [f"note    {note}" for note in self.notes]
+
+
+def summarise(found: Found, recall_ks: Sequence[int] = (1, 5, 10), map_ks: Sequence[int] = (10,)) -> Summary:
+    """Means over queries of R@k for every k of recall_ks, and of AP@k for every k of map_ks, the primary one first.
+
+    A k beyond the depth of ranked lists gives a lower bound, and a note says so.
+    """
+    per_query = {f"R@{k}": recall(found.ranks, found.n_relevant, k) for k in recall_ks}
+    per_query |= {f"mAP@{k}": average_precision(found.ranks, found.n_relevant, k) for k in map_ks}
+    bounded = [name for name in per_query if found.depth is not None and int(name.partition("@")[2]) > found.depth]
+    notes = [f"{', '.join(bounded)}: a lower bound, since the lists hold {found.depth} names"] if bounded else []
+    primary = f"mAP@{map_ks[0]}"
+    return _summary(found, per_query, primary, chance(found.n_pool, map_ks[0], found.n_relevant.mean()), notes)
+
+
+def summarise_audio_to_text(found: Found, ks: Sequence[int] = (1, 5, 10)) -> Summary:
+    """Means over clips that look for their captions, by the three definitions in print, each by its name.
+
+    HR@k: hit_rate (R@k of Mei et al., WavCaps, LAION-CLAP). R@k: recall. pooled R@k: pooled_recall. mAP@10 divides by
+    all captions of a clip; mAP has no cut.
+    """
+    per_query = {f"HR@{k}": hit_rate(found.ranks, k) for k in ks}
+    per_query |= {f"R@{k}": recall(found.ranks, found.n_relevant, k) for k in ks}
+    per_query["mAP@10"] = average_precision(found.ranks, found.n_relevant, 10)
+    per_query["mAP"] = average_precision(found.ranks, found.n_relevant, None)
+    summary = _summary(found, per_query, "mAP@10", chance(found.n_pool, 10, found.n_relevant.mean()), [])
+    for k in ks:
+        summary.values[f"pooled R@{k}"] = pooled_recall(found.ranks, found.n_relevant, k)
+    return summary
+
+
+def _summary(found: Found, per_query: dict[str, Values], primary: str, level: float, notes: list[str]) -> Summary:
+    return Summary(
+        values={name: float(values.mean()) for name, values in per_query.items()},
+        primary=primary,
+        per_query=per_query,
+        interval=jackknife_interval(per_query[primary]),
+        bootstrap=bootstrap_interval(per_query[primary], found.groups),
+        median_rank=median_rank(found.ranks),
+        chance=level,
+        found=found,
+        notes=notes,
+    )
+
+
+def _spread(interval: tuple[float, float]) -> str:
+    low, high = interval
+    return "none, one group of queries shows no spread" if math.isnan(low) else f"{low:.4f} to {high:.4f}"

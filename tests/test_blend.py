@@ -1,0 +1,205 @@
+"""Several systems: their blend, the search of its weights, and the paired test between two."""
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from submission.__main__ import main
+from submission.blend import blend, search_weights
+from submission.editions import get_edition
+from submission.errors import SubmissionError
+from submission.scores import ScoreMatrix, read_scores, write_scores
+from submission.scoring import found_in_matrix
+from submission.summary import summarise
+
+E2022 = get_edition(2022)
+
+
+def matrix_of(values: Any, facts: dict[str, Any] | None = None, prefix: str = "c") -> ScoreMatrix:
+    """Query i is answered by clip i."""
+    array = np.array(values, dtype=np.float32)
+    clips = [f"{prefix}{n}" for n in range(array.shape[1])]
+    return ScoreMatrix(
+        values=array,
+        query_ids=[f"q{n}" for n in range(len(array))],
+        query_texts=[f"text {n}" for n in range(len(array))],
+        clip_ids=clips,
+        file_names=[f"{clip}.wav" for clip in clips],
+        relevant=[[clips[n]] for n in range(len(array))],
+        facts=facts or {},
+    )
+
+
+def drawn(seed: int, signal: float, **options: Any) -> ScoreMatrix:
+    """A system that knows a little: its own clip's score is `signal` higher; 40 queries, 40 clips."""
+    rng = np.random.default_rng(seed)
+    return matrix_of(rng.normal(size=(40, 40)) + signal * np.eye(40), **options)
+
+
+def map_of(matrix: ScoreMatrix) -> float:
+    return summarise(found_in_matrix(matrix), E2022.recall_ks, E2022.map_ks).values["mAP@10"]
+
+
+def test_blends_by_hand() -> None:
+    first = matrix_of([[1, 2, 6], [5, 5, 5], [0, 1, 0]], {"from": "a"})
+    second = matrix_of([[0, 10, 20], [3, 1, 2], [0, 0, 9]], {"from": "b"})
+    parts = {"one": first, "two": second}
+    raw = blend(parts, "raw", [3, 1])
+    assert raw.values.tolist() == [[0.75, 4, 9.5], [4.5, 4, 4.25], [0, 0.75, 2.25]]
+    assert raw.facts == {
+        "blend": "raw",
+        "weights": {"one": 0.75, "two": 0.25},
+        "of": {"one": {"from": "a"}, "two": {"from": "b"}},
+    }
+    # Row 1: (1, 2, 6) has mean 3, deviation sqrt(14 / 3); (0, 10, 20) has 10 and sqrt(200 / 3). Row 2: no spread.
+    standardised = blend(parts, "standardised").values
+    assert standardised[0].tolist() == pytest.approx(
+        [(-0.9258201 - 1.2247449) / 2, -0.4629100 / 2, (1.3887301 + 1.2247449) / 2]
+    )
+    assert standardised[1].tolist() == pytest.approx([1.2247449 / 2, -1.2247449 / 2, 0], abs=1e-6)
+    # Ranks of row 2: c0 c1 c2 by name where all are equal; then c0 c2 c1.
+    assert blend(parts, "rank").values.tolist() == [[0, 0.5, 1], [1, 0.25, 0.25], [0.5, 0.5, 0.5]]
+
+
+def test_the_order_of_the_parts_does_not_matter() -> None:
+    parts = {str(seed): drawn(seed, 1.0) for seed in range(3)}
+    there, back = blend(parts), blend(dict(reversed(parts.items())))
+    assert np.array_equal(there.values, back.values)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"query_texts": ["x", "text 1", "text 2"]}, "two and one are of other queries or clips.*query texts differ"),
+        ({"clip_ids": ["c1", "c0", "c2"], "relevant": [["c1"], ["c1"], ["c2"]]}, "clip ids differ"),
+        ({"file_names": ["a", "b", "c"]}, "file names differ"),
+        ({"relevant": [["c0"], ["c0"], ["c2"]]}, "relevant differ"),
+    ],
+)
+def test_matrices_of_other_queries_or_clips_are_refused(change: dict[str, Any], words: str) -> None:
+    one = matrix_of(np.eye(3))
+    other = dataclasses.replace(one, **change)
+    with pytest.raises(SubmissionError, match=words):
+        blend({"one": one, "two": other})
+    with pytest.raises(SubmissionError, match=words):
+        search_weights({"one": one, "two": other}, "raw", E2022)
+
+
+@pytest.mark.parametrize(
+    ("weights", "words"),
+    [
+        ([1], "1 weights are given for 2"),
+        ([1, -1], "0 or more"),
+        ([0, 0], "one at least above 0"),
+        ([1, np.nan], "0 or more"),
+    ],
+)
+def test_weights_that_are_none_are_refused(weights: list[float], words: str) -> None:
+    with pytest.raises(SubmissionError, match=words):
+        blend({"one": matrix_of(np.eye(2)), "two": matrix_of(np.eye(2))}, "raw", weights)
+
+
+def test_searched_weights_are_at_least_as_good_as_any_single_system_and_as_tried_by_hand() -> None:
+    parts = {"good": drawn(1, 1.5), "fair": drawn(2, 1.0), "noise": drawn(3, 0.0)}
+    weights, reached = search_weights(parts, "raw", E2022)
+    assert reached == pytest.approx(map_of(blend(parts, "raw", weights)))
+    assert reached >= max(map_of(part) for part in parts.values())
+    assert sum(weights) == pytest.approx(1)
+    assert weights[2] < min(weights[:2])
+    grid = [(a, b, 20 - a - b) for a in range(21) for b in range(21 - a)]
+    best = max(map_of(blend(parts, "raw", list(shares))) for shares in grid)
+    assert reached >= best - 0.03
+    alone, reached = search_weights({"only": drawn(1, 1.5)}, "raw", E2022)
+    assert (alone, reached) == ([1.0], map_of(drawn(1, 1.5)))
+
+
+@pytest.fixture
+def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Test and validation matrices of three models."""
+    monkeypatch.chdir(tmp_path)
+    for number, name in enumerate("abc"):
+        facts = {"from": f"run {name}", "checkpoint": "best"}
+        write_scores(tmp_path / f"{name}.npy", drawn(number, 1.5 - number, facts=facts))
+        write_scores(tmp_path / f"val_{name}.npy", drawn(number + 10, 1.5 - number, facts=facts, prefix="v"))
+    return tmp_path
+
+
+def test_door_blends_by_weights_of_validation(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["blend", "a.npy", "b.npy", "c.npy", "--out", "mean.npy"]) == 0
+    equal = read_scores(files / "mean.npy")
+    assert np.array_equal(equal.values, blend({name: read_scores(files / f"{name}.npy") for name in "abc"}).values)
+    assert capsys.readouterr().out.splitlines() == [
+        *("  0.33  a.npy", "  0.33  b.npy", "  0.33  c.npy", "wrote mean.npy: 40 queries x 40 clips, raw scores")
+    ]
+    searched = ["--how", "standardised", "--validation", "val_a.npy", "val_b.npy", "val_c.npy", "--out", "best.npy"]
+    assert main(["blend", "a.npy", "b.npy", "c.npy", *searched]) == 0
+    validation = {name: read_scores(files / f"val_{name}.npy") for name in "abc"}
+    weights, reached = search_weights(validation, "standardised", E2022)
+    assert capsys.readouterr().out.startswith(f"searched on validation: mAP@10 {reached:.4f} there\n")
+    assert list(read_scores(files / "best.npy").facts["weights"].values()) == pytest.approx(weights)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["a.npy", "b.npy", "--validation", "a.npy", "b.npy"], "have 40 clips in common (first 'c0')"),
+        (["a.npy", "b.npy", "--validation", "val_b.npy", "val_a.npy"], "comes from run a and val_b.npy from run b"),
+        (["a.npy", "b.npy", "--validation", "val_a.npy"], "--validation needs 2 matrices"),
+        (["a.npy", "val_b.npy"], "are of other queries or clips"),
+        (["a.npy"], "needs two score matrices or more"),
+        (["a.npy", "./a.npy"], "named twice"),
+        (["a.npy", "b.npy", "--weights", "1"], "1 weights are given for 2 matrices"),
+        (["a.npy", "none.npy"], "none.npy is missing"),
+    ],
+)
+def test_door_refuses_blends_in_one_sentence(
+    files: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], words: str
+) -> None:
+    assert main(["blend", *arguments, "--out", "mean.npy"]) == 1
+    shown = capsys.readouterr()
+    assert words in shown.err
+    assert shown.err.count("\n") == 1
+    assert not (files / "mean.npy").exists()
+
+
+# --- two systems -------------------------------------------------------------------------------------------------
+
+
+def test_door_compares_two_systems(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["compare", "c.npy", "a.npy"]) == 0
+    low, high, difference, p, queries = capsys.readouterr().out.splitlines()
+    c, a = map_of(read_scores(files / "c.npy")), map_of(read_scores(files / "a.npy"))
+    assert (low, high) == (f"{c:.4f}  c.npy", f"{a:.4f}  a.npy")
+    assert difference.startswith(f"{a - c:+.4f}  mAP@10, the second minus the first; 95 % +")
+    assert p == "p 0.0001  paired randomisation of 40 groups of queries that share their clips"
+    assert sum(int(word) for word in queries.split() if word.isdigit()) == 40
+    assert main(["compare", "a.npy", "val_a.npy"]) == 0, (
+        "the same texts and numbers of clips: as good as the same queries"
+    )
+
+
+def test_rows_in_another_order_are_put_in_order_by_their_texts(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    matrix = read_scores(files / "a.npy")
+    back = list(range(39, -1, -1))
+    turned = dataclasses.replace(
+        matrix,
+        values=np.ascontiguousarray(matrix.values[back]),
+        query_ids=[matrix.query_ids[n] for n in back],
+        query_texts=[matrix.query_texts[n] for n in back],
+        relevant=[matrix.relevant[n] for n in back],
+    )
+    write_scores(files / "turned.npy", turned)
+    assert main(["compare", "a.npy", "turned.npy"]) == 0
+    assert "0 queries better, 40 equal, 0 worse" in capsys.readouterr().out
+
+
+def test_systems_over_other_queries_are_not_compared(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write_scores(files / "few.npy", matrix_of(np.eye(39, 40)))
+    assert main(["compare", "a.npy", "few.npy"]) == 1
+    assert "the systems answer other queries (40 and 39)" in capsys.readouterr().err
+    write_scores(files / "wide.npy", matrix_of(np.eye(40, 41)))
+    assert main(["compare", "a.npy", "wide.npy"]) == 1
+    assert "ranked other pools" in capsys.readouterr().err

@@ -1,0 +1,45 @@
+"""Editions: each year of the challenge is one record, and says where its facts come from."""
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+from ranked import E2022, score_csv, small_matrix, write_truth
+
+from submission.editions import EDITIONS, Edition, get_edition
+from submission.errors import SubmissionError
+from submission.ranking import write_ranked_csv
+
+
+@pytest.fixture
+def truth_path(tmp_path: Path) -> Path:
+    return write_truth(tmp_path)
+
+
+def test_the_2022_edition_is_what_was_published() -> None:
+    edition = get_edition(2022)
+    assert ",".join(edition.columns) == (
+        "caption,file_name_1,file_name_2,file_name_3,file_name_4,file_name_5,"
+        "file_name_6,file_name_7,file_name_8,file_name_9,file_name_10"
+    )
+    assert (edition.task, edition.ranking_length, edition.metric) == ("6b", 10, "mAP@10")
+    with pytest.raises(SubmissionError, match="no edition 1999 is known; choose one of: 2022"):
+        get_edition(1999)
+
+
+def test_every_edition_says_where_each_fact_comes_from() -> None:
+    facts = {field.name for field in dataclasses.fields(Edition)} - {"name", "sources"}
+    for year, edition in EDITIONS.items():
+        assert year == edition.name
+        assert set(edition.sources) == facts
+        assert all(edition.sources.values())
+
+
+def test_a_new_year_is_one_record(tmp_path: Path, truth_path: Path) -> None:
+    edition = dataclasses.replace(
+        E2022, name="2030", query_column="query", rank_prefix="f_", ranking_length=3, recall_ks=(1, 3), map_ks=(3,)
+    )
+    write_ranked_csv(small_matrix(), tmp_path / "new.csv", edition)
+    assert (tmp_path / "new.csv").read_bytes().startswith(b"query,f_1,f_2,f_3\n")
+    summary = score_csv(tmp_path / "new.csv", truth_path, edition)
+    assert list(summary.values) == ["R@1", "R@3", "mAP@3"]

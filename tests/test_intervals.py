@@ -1,0 +1,90 @@
+"""Intervals and the paired test: by hand, against slow loops, and by what they promise on drawn data."""
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+
+from submission.errors import SubmissionError
+from submission.intervals import bootstrap_interval, grouped, jackknife_interval, paired_difference
+
+
+def test_jackknife_interval_by_hand() -> None:
+    # Mean 1/2, standard deviation sqrt(1/2), standard error 1/2; 1.959964 standard errors either way.
+    assert jackknife_interval([0.0, 1.0]) == pytest.approx((0.5 - 0.979982, 0.5 + 0.979982), abs=1e-6)
+    assert jackknife_interval([0.25] * 9) == (0.25, 0.25)
+    assert all(math.isnan(bound) for bound in jackknife_interval([1.0]))
+    with pytest.raises(SubmissionError, match="no query"):
+        jackknife_interval([])
+
+
+def test_jackknife_interval_is_the_leave_one_out_one() -> None:
+    samples = np.random.default_rng(3).random(37)
+    left_out = np.array([np.delete(samples, index).mean() for index in range(37)])
+    error = math.sqrt(36 / 37 * np.sum((left_out - left_out.mean()) ** 2))
+    expected = (samples.mean() - 1.6448536 * error, samples.mean() + 1.6448536 * error)
+    assert jackknife_interval(samples, confidence=0.90) == pytest.approx(expected, abs=1e-8)
+
+
+def test_bootstrap_is_the_normal_interval_of_many_queries_and_wider_by_groups() -> None:
+    rng = np.random.default_rng(0)
+    samples = rng.random(4000)
+    assert bootstrap_interval(samples) == pytest.approx(jackknife_interval(samples), abs=2e-3)
+    same = np.repeat(samples[:800], 5)  # five captions that succeed together tell as much as one
+    low, high = bootstrap_interval(same, np.repeat(np.arange(800), 5))
+    one_low, one_high = jackknife_interval(samples[:800])
+    assert high - low == pytest.approx(one_high - one_low, rel=0.06)
+    assert high - low > 2 * np.diff(jackknife_interval(same))[0]
+
+
+def test_bootstrap_weighs_groups_by_their_queries() -> None:
+    """Two groups, of 3 queries with 1 and of 1 query with 0: means of draws are 1, 3/4, and 0."""
+    low, high = bootstrap_interval([1, 1, 1, 0], np.array([0, 0, 0, 1]), confidence=0.2)
+    assert (low, high) == (0.75, 0.75)
+    assert bootstrap_interval([1, 1, 1, 0], np.array([0, 0, 0, 1])) == (0, 1)
+    assert all(math.isnan(bound) for bound in bootstrap_interval([1, 0], np.array([0, 0])))
+    with pytest.raises(SubmissionError, match="no query"):
+        bootstrap_interval([])
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_p_is_that_of_all_ways_to_flip(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    first, second = rng.random((2, 11)).round(1)
+    groups = grouped(["a", "a", "b", "c", "d", "d", "d", "e", "f", "g", "h"])
+    sums = [sum((second - first)[groups == group]) for group in range(8)]
+    ways = [
+        abs(sum(sign * part for sign, part in zip(signs, sums, strict=True)))
+        for signs in itertools.product((1, -1), repeat=8)
+    ]
+    exact = sum(way >= abs(sum(sums)) - 1e-12 for way in ways) / len(ways)
+    assert paired_difference(first, second, groups).p == pytest.approx(exact, abs=0.015)
+
+
+def test_a_difference_by_hand() -> None:
+    found = paired_difference([0.0, 0.5, 1.0, 0.2], [0.5, 0.5, 0.9, 0.4])
+    assert found.mean == pytest.approx(0.15)
+    assert (found.better, found.equal, found.worse, found.n_groups) == (2, 1, 1, 4)
+    assert found.interval[0] < 0.15 < found.interval[1]
+    same = paired_difference([0.1] * 5, [0.1] * 5)
+    assert (same.mean, same.p, same.equal) == (0, 1, 5)
+    with pytest.raises(SubmissionError, match="4 and 3 queries; compare them over the same ones"):
+        paired_difference([0, 0, 0, 0], [0, 0, 0])
+
+
+def test_p_keeps_its_promise_only_when_whole_groups_are_flipped() -> None:
+    """Systems alike but for clips that suit one or the other: below 0.05 in about one of twenty comparisons."""
+    rng = np.random.default_rng(1)
+    groups = np.repeat(np.arange(40), 5)
+    by_group = by_query = 0
+    for _ in range(120):
+        difference = np.repeat(rng.normal(size=40), 5) + 0.1 * rng.normal(size=200)
+        by_group += paired_difference(np.zeros(200), difference, groups).p < 0.05
+        by_query += paired_difference(np.zeros(200), difference).p < 0.05
+    assert by_group <= 13
+    assert by_query > 24
+
+
+def test_groups_are_numbered_as_they_come() -> None:
+    assert grouped([(3,), (1, 2), (3,), ()]).tolist() == [0, 1, 0, 2]

@@ -1,0 +1,123 @@
+"""Score matrices: a pair of files that fits together, or is refused by name."""
+
+import dataclasses
+import json
+import math
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from ranked import NAMES, small_matrix
+
+from submission.errors import SubmissionError
+from submission.scores import ScoreMatrix, read_scores, write_scores
+
+
+def test_a_matrix_survives_its_files(tmp_path: Path) -> None:
+    matrix = small_matrix(relevant=[None] * 23 + [["clip3", "clip1"]])
+    write_scores(tmp_path / "s.npy", matrix)
+    again = read_scores(tmp_path / "s.npy")
+    assert isinstance(again.values, np.memmap)
+    assert again.values.tobytes() == matrix.values.tobytes()
+    for field in dataclasses.fields(ScoreMatrix)[1:]:
+        assert getattr(again, field.name) == getattr(matrix, field.name)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["s.json", "s.npy"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"values": np.zeros((24, 12))}, "must be a float32 matrix, queries x clips; got float64"),
+        ({"values": np.zeros(24, dtype=np.float32)}, r"of shape \(24,\)"),
+        ({"values": np.zeros((24, 11), dtype=np.float32)}, "need 11 clip_ids; there are 12"),
+        ({"values": np.zeros((23, 12), dtype=np.float32)}, "need 23 query_ids; there are 24"),
+        ({"values": np.zeros((24, 0), dtype=np.float32)}, "no query or no clip"),
+        ({"values": np.full((24, 12), np.inf, dtype=np.float32)}, "row 0, column 0 .* is inf"),
+        ({"query_texts": ["x"]}, "need 24 query_texts; there are 1"),
+        ({"relevant": []}, "need 24 relevant; there are 0"),
+        ({"file_names": NAMES[1:]}, "need 12 file_names; there are 11"),
+        ({"query_ids": ["q"] * 24}, "query id 'q' occurs twice"),
+        ({"clip_ids": ["c"] * 12}, "clip id 'c' occurs twice"),
+        ({"relevant": [["clip0"]] * 23 + [["clip77"]]}, "query 'q23': its relevant clip 'clip77' is not among the 12"),
+        ({"relevant": [["clip0"]] * 23 + [[]]}, "query 'q23' has an empty list"),
+        ({"relevant": [["clip0"]] * 23 + [["clip1", "clip1"]]}, "query 'q23': relevant clip 'clip1' occurs twice"),
+    ],
+)
+def test_a_matrix_that_does_not_fit_together_is_refused(changes: dict[str, Any], words: str) -> None:
+    with pytest.raises(SubmissionError, match=words):
+        small_matrix(**changes)
+
+
+def edit_json(path: Path, edit: Callable[[dict], object]) -> None:
+    document = json.loads(path.read_text(encoding="utf-8"))
+    edit(document)
+    path.write_text(json.dumps(document), encoding="utf-8")
+
+
+@pytest.mark.parametrize(
+    ("damage", "words"),
+    [
+        (lambda folder: (folder / "s.json").unlink(), r"s\.json is missing; a score matrix is the pair s\.npy and"),
+        (lambda folder: (folder / "s.npy").unlink(), r"s\.npy is missing"),
+        (lambda folder: (folder / "s.npy").write_bytes(b""), r"s\.npy is not a whole \.npy file"),
+        (lambda folder: (folder / "s.npy").write_bytes(b"caption,file_name_1\n"), "not a whole"),
+        (lambda folder: os.truncate(folder / "s.npy", 400), "not a whole"),
+        (lambda folder: np.save(folder / "s.npy", np.array([{}], dtype=object)), "not a whole"),
+        (lambda folder: np.save(folder / "s.npy", np.zeros((24, 12))), r"s\.npy: scores must be a float32"),
+        (lambda folder: np.save(folder / "s.npy", np.zeros((24, 12), dtype=">f4")), "must be a float32"),
+        (lambda folder: np.save(folder / "s.npy", np.full((24, 12), np.nan, dtype=np.float32)), "is nan"),
+        (lambda folder: np.save(folder / "s.npy", np.zeros((24, 9), dtype=np.float32)), "need 9 clip_ids"),
+        (lambda folder: (folder / "s.json").write_text("{"), r"s\.json as a whole: Invalid JSON"),
+        (lambda folder: (folder / "s.json").write_bytes(b'{"facts": "\xff"}'), r"s\.json as a whole: Invalid JSON"),
+        (lambda folder: edit_json(folder / "s.json", lambda d: d.pop("clips")), r"at clips: Field required"),
+        (lambda folder: edit_json(folder / "s.json", lambda d: d["clips"][3].update(id=3)), r"at clips\.3\.id"),
+        (lambda folder: edit_json(folder / "s.json", lambda d: d["queries"][0].update(x=1)), r"at queries\.0\.x"),
+    ],
+)
+def test_damaged_pairs_are_refused_by_name(tmp_path: Path, damage: Callable[[Path], object], words: str) -> None:
+    write_scores(tmp_path / "s.npy", small_matrix())
+    damage(tmp_path)
+    with pytest.raises(SubmissionError, match=words):
+        read_scores(tmp_path / "s.npy")
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [({"facts": {"x": object()}}, "JSON"), ({"facts": {"x": math.nan}}, "JSON"),
+     ({"query_texts": ["\ud800"] * 24}, "Unicode")],
+)  # fmt: skip
+def test_what_json_cannot_hold_is_refused_before_anything_is_written(
+    tmp_path: Path, changes: dict[str, Any], words: str
+) -> None:
+    with pytest.raises(SubmissionError, match=words):
+        write_scores(tmp_path / "s.npy", small_matrix(**changes))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_scores_need_the_npy_suffix(tmp_path: Path) -> None:
+    with pytest.raises(SubmissionError, match=r"give the name ending in \.npy"):
+        write_scores(tmp_path / "s.bin", small_matrix())
+
+
+@pytest.mark.parametrize("fails_at", [".npy", ".json"])
+def test_an_interrupted_rewrite_never_pairs_new_scores_with_old_names(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fails_at: str
+) -> None:
+    old = small_matrix(seed=1)
+    write_scores(tmp_path / "s.npy", old)
+    real = os.replace
+
+    def fail(source: Path, target: Path) -> None:
+        if target.suffix == fails_at:
+            raise OSError(28, "No space left on device")
+        real(source, target)
+
+    monkeypatch.setattr(os, "replace", fail)
+    with pytest.raises(OSError, match=rf"No space left on device: '.*s\{fails_at}'"):
+        write_scores(tmp_path / "s.npy", small_matrix(seed=2))
+    assert not [path for path in tmp_path.iterdir() if path.name.endswith(".part")]
+    with pytest.raises(SubmissionError, match=r"s\.json is missing"):
+        read_scores(tmp_path / "s.npy")

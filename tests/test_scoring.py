@@ -1,0 +1,131 @@
+"""From files to figures: several relevant clips, both directions, a table a query, and the real submission."""
+
+import ast
+import csv
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from submission.__main__ import main
+from submission.scores import ScoreMatrix, write_scores
+from submission.scoring import annotated, found_from_audio, found_in_matrix
+from submission.summary import summarise, summarise_audio_to_text
+from submission.truth import matrix_truth, read_annotations
+
+
+def read_rows(path: Path) -> list[list[str]]:
+    with path.open(encoding="utf-8", newline="") as file:
+        return list(csv.reader(file))
+
+
+@pytest.fixture
+def matrix() -> ScoreMatrix:
+    """Two clips with two captions each, a third with none."""
+    return ScoreMatrix(
+        values=np.array([[9, 1, 5], [2, 3, 4], [8, 7, 6], [0, 2, 1]], dtype=np.float32),
+        query_ids=["a1", "a2", "b1", "b2"],
+        query_texts=["A dog.", "Barking, loud", "Rain", 'A "drip"'],
+        clip_ids=["a", "b", "c"],
+        file_names=["a.wav", " b.wav", "c, d.wav"],
+        relevant=[["a"], ["a"], ["b"], ["b"]],
+    )
+
+
+def test_audio_to_text_by_hand(matrix: ScoreMatrix) -> None:
+    """Clip a scores its captions 9 and 2, the others 8 and 0: ranks 1, 3. Clip b: own 7, 2; others 1, 3: ranks 1, 3."""
+    found = found_from_audio(matrix)
+    assert found.ranks.tolist() == [[1, 3], [1, 3]]
+    assert (found.texts, found.n_pool) == (["a.wav", " b.wav"], 4)
+    summary = summarise_audio_to_text(found, (1, 2))
+    assert summary.values["HR@1"] == 1
+    assert summary.values["R@1"] == summary.values["pooled R@2"] == 0.5
+    assert summary.values["mAP@10"] == pytest.approx((1 + 2 / 3) / 2)
+
+
+def test_annotations_replace_what_is_relevant(tmp_path: Path, matrix: ScoreMatrix) -> None:
+    path = tmp_path / "annotations.csv"
+    path.write_text("query,audio_filenames\nRain,\"['a.wav', 'c, d.wav']\"\n\"Barking, loud\",[' b.wav']\n")
+    chosen = annotated(matrix, read_annotations(path, matrix_truth(matrix)))
+    assert chosen.query_ids == ["a2", "b1"]
+    assert chosen.relevant == [["b"], ["a", "c"]]
+    found = found_in_matrix(chosen)
+    assert found.ranks[0, 0] == 2
+    assert found.ranks[1].tolist() == [1, 3]
+    assert summarise(found).values["mAP@10"] == pytest.approx((1 / 2 + (1 + 2 / 3) / 2) / 2)
+    assert found.groups.tolist() == [0, 1]
+
+
+def test_door_scores_both_ways_and_writes_a_line_a_query(
+    tmp_path: Path, matrix: ScoreMatrix, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_scores(tmp_path / "s.npy", matrix)
+    table = tmp_path / "queries.csv"
+    assert main(["score", str(tmp_path / "s.npy"), "--per-query", str(table)]) == 0
+    assert "queries 4\npool    3\n" in capsys.readouterr().out
+    rows = read_rows(table)
+    assert rows[0] == ["query", "relevant", "ranks", "R@1", "R@5", "R@10", "AP@10"]
+    assert rows[2] == ["Barking, loud", "1", "3", "0", "1", "1", "0.333333"]
+    assert [row[2] for row in rows[1:]] == ["1", "3", "2", "1"]
+    assert main(["score", str(tmp_path / "s.npy"), "--direction", "audio-to-text"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert {"queries 2", "pool    4", "HR@1    1.0000", "R@1     0.5000", "mAP     0.8333"} <= set(lines)
+    assert main(["score", str(tmp_path / "s.npy"), "--per-query", str(tmp_path / "none" / "q.csv")]) == 1
+    assert "none/q.csv: No such file" in capsys.readouterr().err
+
+
+def test_a_ranked_csv_cannot_be_scored_from_audio_to_text(shared: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    real = [str(shared / "data/dcase2022_baseline/test.output.csv"), "--truth"]
+    truth = str(shared / "data/clotho/clotho_captions_evaluation.csv")
+    assert main(["score", *real, truth, "--direction", "audio-to-text"]) == 1
+    assert "a ranked CSV ranks clips only; audio-to-text needs the score matrix" in capsys.readouterr().err
+
+
+def test_the_real_submission_against_the_annotations_of_2025(
+    shared: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lists = shared / "data/dcase2022_baseline/test.output.csv"
+    annotations = shared / "data/dcase2025/metadata_eval.csv"
+    truth = shared / "data/clotho/clotho_captions_evaluation.csv"
+    table = tmp_path / "queries.csv"
+    arguments = ["--truth", str(truth), "--annotations", str(annotations), "--per-query", str(table)]
+    assert main(["score", str(lists), *arguments]) == 0
+    told = capsys.readouterr().out.splitlines()
+    ranked = {row[0]: row[1:] for row in read_rows(lists)}
+    own = {caption: row[0] for row in read_rows(truth) for caption in row[1:]}
+    precisions, without_own = [], 0
+    for query, listed in read_rows(annotations)[1:]:
+        relevant = ast.literal_eval(listed)
+        without_own += own[query] not in relevant
+        hits = [rank for rank, name in enumerate(ranked[query], 1) if name in relevant]
+        precisions.append(sum(count / rank for count, rank in enumerate(hits, 1)) / len(relevant))
+    assert (len(precisions), without_own) == (1037, 46)
+    expected = f"{sum(precisions) / 1037:.4f}"
+    assert expected == "0.0834"
+    assert {"queries 1037", f"mAP@10  {expected}", f"mAP@16  {expected}"} <= set(told)
+    assert "note    mAP@16: a lower bound, since the lists hold 10 names" in told
+    assert sum(float(row[-1]) for row in read_rows(table)[1:]) == pytest.approx(sum(precisions), abs=1e-3)
+
+
+def test_a_whole_matrix_is_scored_and_written_in_little_memory(root: Path, tmp_path: Path) -> None:
+    n_queries, n_clips = 5225, 1045
+    values = np.random.default_rng(0).normal(size=(n_queries, n_clips)).astype(np.float32)
+    clips = [f"clip {n}" for n in range(n_clips)]
+    texts = [f"query {n}" for n in range(n_queries)]
+    relevant = [[clips[n // 5]] for n in range(n_queries)]
+    write_scores(tmp_path / "s.npy", ScoreMatrix(values, texts, texts, clips, clips, relevant))
+    code = (
+        "import sys, json, resource, time\n"
+        "from submission.__main__ import main\n"
+        "assert main(['score', sys.argv[1]]) == 0\n"
+        "assert main(['write', sys.argv[1], '--out', sys.argv[2]]) == 0\n"
+        "print(json.dumps([time.process_time(), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss]))\n"
+    )
+    command = [sys.executable, "-c", code, tmp_path / "s.npy", tmp_path / "out.csv"]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=root, check=True)
+    seconds, kib = json.loads(done.stdout.splitlines()[-1])
+    print(f"\n{seconds:.2f} s of process time, {kib / 1024:.0f} MiB")
+    assert kib * 1024 < 300e6

@@ -1,0 +1,154 @@
+"""The search page in a browser: on a phone and on a desk, with names and queries that mean harm."""
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+import torch
+from browser import Browser
+from served import Letters, Served, clip_of, model_of, served, write_tone
+
+from system.serve.search import Search
+from system.similarity import Embedded
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Page
+
+pytestmark = pytest.mark.slow
+
+SIZES = [(390, 844), (1280, 800)]
+HARM = "<img src=x onerror=\"document.title='harmed'\"><script>document.title='harmed'</script>"
+LONG = "a_name_without_a_blank_" * 12 + ".wav"
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Iterator[Served]:
+    """Clips by the letters a, b and c; the first bears a harmful name and caption, the last one's file is gone."""
+    names = [f"abba {HARM}.wav", LONG, "Rain on a roof.wav", "gone.wav"]
+    text = Letters()
+    values = torch.cat([text([f"ab {HARM}"]).values, torch.tensor([[0.0, 1, 0], [0, 0, 1], [0, 1, 2]])])
+    clips = [
+        clip_of(write_tone(tmp_path / f"{n}.wav", 3.0), name, [f"A caption of {name}", "Another"])
+        for n, name in enumerate(names)
+    ]
+    Path(clips[3].path).unlink()
+    about = {"recipe": "take_it_easy", "run": "2026-11-21_take_it_easy_s1_abc1234", "checkpoint": "finetune epoch 4"}
+    search = Search(model_of(text), clips, Embedded(values))
+    with served(search, about=about | {"clips": 4}) as found:
+        yield found
+
+
+def until(page: "Page", condition: str) -> None:
+    """Wait for a condition on the page (playwright's own waiting is a script that the page's policy forbids)."""
+    deadline = time.monotonic() + 20
+    while not page.evaluate(condition):
+        assert time.monotonic() < deadline, f"{condition} has not come true"
+        page.wait_for_timeout(20)
+
+
+def find(page: "Page", query: str) -> list[str]:
+    """The names that the page shows for a query, in its order."""
+    page.get_by_label("Describe a sound").fill(query)
+    page.keyboard.press("Enter")
+    until(page, "document.querySelector('#status').textContent.includes('best first')")
+    return page.locator(".name").all_inner_texts()
+
+
+@pytest.mark.parametrize(("width", "height"), SIZES)
+def test_a_search_is_shown_heard_and_shared(browser: Browser, site: Served, width: int, height: int) -> None:
+    page = browser.page(width, height)
+    page.goto(site.address)
+    assert find(page, "c")[0] == "Rain on a roof.wav"
+    assert page.locator("#status").inner_text() == "4 clips, best first"
+    assert page.locator(".result").first.locator(".score").inner_text() == "score 1.000"
+    assert page.locator(".result").first.locator(".seconds").inner_text() == "1.0 s"
+    assert "take_it_easy" in page.locator("#about").inner_text()
+    assert "4 clips" in page.locator("#about").inner_text()
+
+    page.evaluate("document.querySelector('audio').play()")
+    until(page, "document.querySelector('audio').currentTime > 0.2")
+
+    page.locator("summary").first.click()
+    assert page.locator("details li").first.inner_text() == "A caption of Rain on a roof.wav"
+    assert page.evaluate("document.documentElement.scrollWidth") <= width, "the page scrolls sideways"
+
+    assert page.url == f"{site.address}?query=c"
+    assert find(page, "b b")[0] == LONG
+    assert page.evaluate("document.documentElement.scrollWidth") <= width, "a long name scrolls sideways"
+    page.go_back()
+    until(page, "document.querySelector('.name').textContent.startsWith('Rain')")
+    assert page.get_by_label("Describe a sound").input_value() == "c"
+
+    shared = browser.page(width, height)
+    shared.goto(page.url)
+    shared.wait_for_selector(".result")
+    assert shared.locator(".name").first.inner_text() == "Rain on a roof.wav"
+    assert browser.errors == []
+
+
+@pytest.mark.parametrize(("width", "height"), SIZES)
+def test_harmful_names_and_queries_are_text(browser: Browser, site: Served, width: int, height: int) -> None:
+    page = browser.page(width, height)
+    page.goto(site.address)
+    assert find(page, f"ab {HARM}")[0] == f"abba {HARM}.wav"
+    page.locator("summary").first.click()
+    assert page.locator("img, ol script").count() == 0
+    assert page.title() == f"ab {HARM} – Search sounds"
+    page.reload()
+    page.wait_for_selector(".result")
+    assert page.get_by_label("Describe a sound").input_value() == f"ab {HARM}"
+    assert page.title() == f"ab {HARM} – Search sounds"
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    assert browser.errors == []
+
+
+def test_keys_alone_reach_everything(browser: Browser, site: Served) -> None:
+    page = browser.page(1280)
+    page.goto(site.address)
+    assert page.evaluate("document.activeElement.id") == "query"
+    find(page, "c")
+    reached: list[str] = []
+    while len(reached) < 20 and "SUMMARY" not in reached:
+        page.keyboard.press("Tab")
+        reached.append(page.evaluate("document.activeElement.tagName"))
+        outline = page.evaluate("getComputedStyle(document.activeElement).outlineStyle")
+        assert outline != "none", f"{reached[-1]} has the focus and does not show it"
+    assert list(dict.fromkeys(reached)) == ["BUTTON", "AUDIO", "SUMMARY"]
+    page.keyboard.press("/")
+    assert page.evaluate("document.activeElement.id") == "query"
+    page.keyboard.type("a/b")
+    assert page.get_by_label("Describe a sound").input_value() == "a/b"
+
+
+def test_what_goes_wrong_is_said(browser: Browser, site: Served) -> None:
+    page = browser.page(390)
+    page.goto(site.address)
+    find(page, "c")
+    page.get_by_label("Describe a sound").fill("xyz")
+    page.keyboard.press("Enter")
+    page.wait_for_selector("#status.failed")
+    assert page.locator("#status").inner_text() == "The model knows no word of this query; use other words"
+    assert page.locator(".result").count() == 0
+    assert find(page, "ccb")[0] == "gone.wav"
+    assert page.locator("#status.failed").count() == 0
+    page.evaluate("document.querySelector('audio').play().catch(() => {})")
+    page.wait_for_selector(".mute")
+    page.route("**/api/search*", lambda route: route.abort())
+    page.get_by_label("Describe a sound").fill("a")
+    page.keyboard.press("Enter")
+    page.wait_for_selector("#status.failed")
+    assert "does not answer" in page.locator("#status").inner_text()
+    assert all("Failed to load resource" in error for error in browser.errors), browser.errors
+
+
+def test_a_slow_answer_to_an_old_query_is_not_shown(browser: Browser, site: Served) -> None:
+    page = browser.page(1280)
+    page.goto(site.address)
+    page.route("**/api/search?query=a", lambda route: None)  # never answered
+    page.get_by_label("Describe a sound").fill("a")
+    page.keyboard.press("Enter")
+    until(page, "document.querySelector('#status').textContent === 'Searching …'")
+    assert find(page, "c")[0] == "Rain on a roof.wav"
+    assert browser.errors == []

@@ -1,0 +1,232 @@
+"""The submission room's door: every verb from files to files, and every refusal in a sentence."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from ranked import good_lines, rename, small_matrix, write_truth
+
+from submission import metrics
+from submission.__main__ import main
+from submission.scores import write_scores
+
+
+@pytest.fixture
+def truth_path(tmp_path: Path) -> Path:
+    return write_truth(tmp_path)
+
+
+@pytest.fixture
+def baseline(shared: Path) -> Path:
+    return shared / "data/dcase2022_baseline/test.output.csv"
+
+
+@pytest.fixture
+def clotho(shared: Path) -> Callable[[str], Path]:
+    return lambda split: shared / f"data/clotho/clotho_captions_{split}.csv"
+
+
+def test_door_writes_checks_and_scores(tmp_path: Path, truth_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write_scores(tmp_path / "s.npy", small_matrix())
+    scores, out, truth = str(tmp_path / "s.npy"), str(tmp_path / "out.csv"), str(truth_path)
+    assert main(["write", scores, "--out", out]) == 0
+    assert capsys.readouterr().out == f"wrote {out}: 24 queries x 10 names\n"
+    for against in ([], ["--truth", truth], ["--scores", scores], ["--edition", "2022"]):
+        assert main(["check", out, *against]) == 0
+        assert capsys.readouterr().out == "ok: 24 queries x 10 names\n"
+    assert main(["score", out, "--truth", truth]) == 0
+    from_csv = capsys.readouterr().out.splitlines()
+    assert main(["score", scores]) == 0
+    from_matrix = capsys.readouterr().out.splitlines()
+    assert len(from_csv) == len(from_matrix) > 6
+    # Only the matrix knows ranks beyond the tenth.
+    differing = {line.split()[0] for line, other in zip(from_csv, from_matrix, strict=True) if line != other}
+    assert differing <= {"median"}
+    assert "queries 24" in from_csv
+    assert any(line.startswith(f"chance  {metrics.chance(12):.4f} ") for line in from_csv)
+
+
+def test_door_check_lists_every_problem_and_score_refuses_the_same_file(
+    tmp_path: Path, truth_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lines = good_lines(tmp_path)
+    bad = tmp_path / "bad.csv"
+    bad.write_bytes(b"".join([*lines[:3], b"new\n", *lines[5:]]))
+    assert main(["check", str(bad), "--truth", str(truth_path)]) == 1
+    shown = capsys.readouterr()
+    assert shown.out.splitlines() == [
+        "line 4: unknown query 'new'",
+        "line 4: found 1 of 11 columns: one query and 10 file names",
+        "whole file: no row for the query 'Sound 1, near' (line 3 of captions.csv)",
+        "whole file: no row for the query 'Sound 1 far' (line 3 of captions.csv)",
+    ]
+    assert shown.err == f"error: {bad} has 4 problems, listed above with the line each row starts on\n"
+    assert main(["score", str(bad), "--truth", str(truth_path)]) == 1
+    shown = capsys.readouterr()
+    assert shown.out == ""
+    assert shown.err == f"error: {bad}: line 4: unknown query 'new' (and 3 more; `check` lists them all)\n"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["score", "none.csv", "--truth", "captions.csv"], "none.csv: No such file or directory"),
+        (["score", "good.csv", "--truth", "none.csv"], "none.csv: No such file or directory"),
+        (["score", "good.csv"], "good.csv is scored against captions; add --truth"),
+        (["score", "s.npy", "--truth", "captions.csv"], "leave out --truth"),
+        (["score", "none.npy"], "none.npy is missing; a score matrix is the pair none.npy and none.json"),
+        (["score", "blind.npy"], "no relevant clip is known for 24 of 24 queries (first 'q0')"),
+        (["score", "half.npy"], "no relevant clip is known for 1 of 24 queries (first 'q23')"),
+        (["score", "good.csv", "--truth", "captions.csv", "--edition", "1999"], "no edition 1999 is known"),
+        (["check", "good.csv", "--edition", "last"], "no edition last is known; choose one of: 2022"),
+        (["check", "good.csv", "--queries", "captions.csv"], "a blind set is --queries FILE.csv and --audio FOLDER"),
+        (["check", "good.csv", "--audio", "."], "give both"),
+        (["check", "good.csv", "--queries", "captions.csv", "--audio", "."], "one column caption"),
+        (["write", "s.npy", "--out", "s.npy"], "s.npy: what is handed in is a CSV; give a name ending in .csv"),
+        (["write", "s.npy", "--out", "out.csv", "--ranked", "--edition", "2025"], "12 clips and a row of edition 2025"),
+        (["convert", "none.csv", "--out", "out.csv"], "none.csv: No such file or directory"),
+        (["convert", "captions.csv", "--out", "out.csv"], "captions.csv: line 1 is no edition's header; `check capt"),
+        (["convert", "empty.csv", "--out", "out.csv"], "empty.csv: line 1: the file is empty"),
+        (["convert", "good.csv", "--out", "x.npy"], "good.csv holds ranked lists and x.npy would need scores"),
+        (["convert", "good.csv", "--out", "x.csv", "--edition", "2025"], "and edition 2025 asks for scores"),
+        (
+            ["convert", "good.csv", "--out", "x.csv", "--edition", "2025", "--ranked"],
+            "line 2 lists 10 names and a row of edition 2025 lists 16, which a shorter list does not say",
+        ),
+        (
+            ["convert", "good.csv", "--out", "x.csv", "--edition", "2023", "--scores", "other.npy"],
+            "line 2: unknown query",
+        ),
+        (["convert", "good.csv", "--out", "nowhere/x.csv"], "nowhere/x.csv: No such file or directory"),
+        (["check", "."], ".: Is a directory"),
+        (["check", "good.csv", "--scores", "good.csv"], "give the name ending in .npy"),
+        (["check", "good.csv", "--scores", "twins.npy"], "have the same text"),
+        (["write", "s.npy", "--out", "nowhere/out.csv"], "nowhere/out.csv: No such file or directory"),
+        (["write", "s.npy", "--out", "."], "error: .: "),
+        (["write", "twins.npy", "--out", "out.csv"], "queries 'q0' and 'q1' have the same text"),
+    ],
+)
+def test_door_turns_what_is_expected_into_one_sentence(
+    tmp_path: Path,
+    truth_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    arguments: list[str],
+    words: str,
+) -> None:
+    good_lines(tmp_path)
+    write_scores(tmp_path / "s.npy", small_matrix())
+    write_scores(tmp_path / "blind.npy", small_matrix(relevant=[None] * 24))
+    write_scores(tmp_path / "half.npy", small_matrix(relevant=[["clip0"]] * 23 + [None]))
+    write_scores(tmp_path / "twins.npy", small_matrix(query_texts=["same", "same", *map(str, range(22))]))
+    write_scores(tmp_path / "other.npy", small_matrix(query_texts=[*map(str, range(24))]))
+    (tmp_path / "empty.csv").touch()
+    before = sorted(tmp_path.iterdir())
+    monkeypatch.chdir(tmp_path)
+    assert main(arguments) == 1
+    shown = capsys.readouterr()
+    assert shown.out == ""
+    assert shown.err.startswith("error: ")
+    assert words in shown.err
+    assert shown.err.count("\n") == 1
+    assert sorted(tmp_path.iterdir()) == before
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [[], ["rank"], ["check"], ["write", "s.npy"], ["check", "a", "--truth", "b", "--scores", "c"],
+     ["check", "a", "--truth", "b", "--queries", "c"], ["convert", "a.csv"]],
+)  # fmt: skip
+def test_door_leaves_wrong_usage_to_argparse(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as caught:
+        main(arguments)
+    assert caught.value.code == 2
+    assert "usage: python -m submission" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("verb", ["write", "convert", "check", "score"])
+def test_every_verb_shows_an_example(verb: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as caught:
+        main([verb, "--help"])
+    assert caught.value.code == 0
+    assert f"example:\n  python -m submission {verb} " in capsys.readouterr().out
+
+
+def test_door_says_when_it_was_interrupted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Path, "read_bytes", interrupt)
+    assert main(["check", str(tmp_path / "any.csv")]) == 130
+    assert capsys.readouterr().err == "error: interrupted\n"
+
+
+def run(root: Path, code: str, *arguments: object, **environment: str) -> subprocess.CompletedProcess[bytes]:
+    command = [sys.executable, "-c", code, *(str(argument) for argument in arguments)]
+    return subprocess.run(command, cwd=root, env={**os.environ, **environment}, capture_output=True, timeout=60)
+
+
+def test_checking_and_scoring_a_csv_load_numpy_and_nothing_heavy(
+    root: Path, baseline: Path, clotho: Callable[[str], Path]
+) -> None:
+    code = (
+        "import sys; from submission.__main__ import main; code = main(sys.argv[1:])\n"
+        "print({'torch', 'pandas', 'scipy', 'pydantic', 'system', 'data_tools'} & set(sys.modules), code)"
+    )
+    done = run(root, code, "check", baseline, "--truth", clotho("evaluation"))
+    assert done.stdout.decode() == "ok: 5225 queries x 10 names\nset() 0\n"
+    done = run(root, code, "score", baseline, "--truth", clotho("evaluation"))
+    shown = done.stdout.decode()
+    for line in ("R@1     0.0316", "R@5     0.1095", "R@10    0.1883", "mAP@10  0.0679", "95 %    0.0626 to 0.0732"):
+        assert line in shown
+    assert shown.endswith("set() 0\n")
+    assert done.stderr == b""
+
+
+def test_a_full_disk_is_one_sentence_and_leaves_the_old_file(root: Path, tmp_path: Path) -> None:
+    write_scores(tmp_path / "s.npy", small_matrix())
+    (tmp_path / "out.csv").write_text("old")
+    limit = "import resource, sys; resource.setrlimit(resource.RLIMIT_FSIZE, (700, resource.RLIM_INFINITY))\n"
+    door = "from submission.__main__ import main; sys.exit(main(sys.argv[1:]))"
+    done = run(root, limit + door, "write", tmp_path / "s.npy", "--out", tmp_path / "out.csv")
+    assert (done.returncode, done.stderr.decode()) == (1, f"error: {tmp_path / 'out.csv'}: File too large\n")
+    assert (tmp_path / "out.csv").read_text() == "old"
+    done = run(root, limit + door, "write", tmp_path / "s.npy", "--out", tmp_path / "out.csv", "--edition", "2025")
+    assert (done.returncode, done.stderr.decode()) == (1, f"error: {tmp_path / 'out.csv'}: File too large\n")
+    assert (tmp_path / "out.csv").read_text() == "old"
+    copy = (
+        "from pathlib import Path; from submission.scores import read_scores, write_scores\n"
+        "matrix = read_scores(Path(sys.argv[1]))\n"
+        "try: write_scores(Path(sys.argv[2]), matrix)\n"
+        "except OSError as error: print(error.filename)"
+    )
+    done = run(root, limit + copy, tmp_path / "s.npy", tmp_path / "copy.npy")
+    assert done.stdout.decode() == f"{tmp_path / 'copy.npy'}\n"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["out.csv", "s.json", "s.npy"]
+
+
+def test_a_reader_that_goes_away_is_no_error_message(root: Path, tmp_path: Path) -> None:
+    (tmp_path / "long.csv").write_bytes(b"x\n" * 20_000)
+    command = [sys.executable, "-m", "submission", "check", str(tmp_path / "long.csv")]
+    with subprocess.Popen(command, cwd=root, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert process.stdout
+        assert process.stderr
+        assert process.stdout.readline().startswith(b"line 1: found 1 of 11")
+        process.stdout.close()
+        assert process.stderr.read() == b""
+        assert process.wait(timeout=60) == 1
+
+
+def test_names_outside_the_terminals_letters_are_shown_escaped(root: Path, tmp_path: Path, truth_path: Path) -> None:
+    lines = good_lines(tmp_path)
+    (tmp_path / "bad.csv").write_bytes(rename(2, "雨.wav", "雨雨.wav")(lines))
+    door = "import sys; from submission.__main__ import main; sys.exit(main(sys.argv[1:]))"
+    done = run(root, door, "check", tmp_path / "bad.csv", "--truth", truth_path, PYTHONIOENCODING="ascii")
+    assert done.returncode == 1
+    assert rb"unknown file name '\u96e8\u96e8.wav'" in done.stdout
+    assert b"Traceback" not in done.stderr
