@@ -34,7 +34,7 @@ def test_the_tree_names_every_file_and_no_other(root: Path) -> None:
 
 def parser(room: str, words: list[str]) -> argparse.ArgumentParser:
     if room == "submission":
-        return importlib.import_module("submission.__main__")._parser()
+        return importlib.import_module("submission.__main__")._parser(words)
     return door.make_parser(room, "", importlib.import_module(f"{room}.__main__").VERBS, words)
 
 
