@@ -28,6 +28,10 @@ VERBS = {
         "one score matrix of several",
         "blend a.npy b.npy --validation val_a.npy val_b.npy --how standardised --out blend.npy",
     ),
+    "report": (
+        "one page of a finished run: figures, failures, and clips to listen to",
+        "report runs/A:by_m1 --beside runs/B --out a.html",
+    ),
     "pack": (
         "the archive that is handed in, of finished runs",
         "pack runs/A runs/B:by_m1 --about about.yaml --edition 2024 --report report.pdf --out package.zip",

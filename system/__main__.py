@@ -48,6 +48,11 @@ VERBS = {
     "export": Verb(
         "write a trained model as one folder for another machine", "python -m system export runs/RUN --out my_model"
     ),
+    "serve": Verb(
+        "search clips with a trained model on a page in the browser",
+        "python -m system serve runs/RUN\n  python -m system serve my_model --audio data/blind/test",
+        module="serve.verb",
+    ),
 }
 
 

@@ -25,9 +25,14 @@ TEXTS_AT_ONCE = {"cpu": 128, "cuda": 512}  # a GPU needs more at once to be busy
 
 
 class TextEncoder(nn.Module, ABC):
-    """Captions -> Embedded (N, D)."""
+    """Captions -> Embedded (N, D).
+
+    remembers: what it works out of a text is kept for the next time, in memory or in a bank, as suits a data set's
+    captions, which come again; not so what people type into a search page.
+    """
 
     place: torch.Tensor
+    remembers = True
 
     def __init__(self) -> None:
         super().__init__()
@@ -95,9 +100,10 @@ class ScratchText(TextEncoder):
         self.out = nn.Linear(settings.dim, settings.dim)
 
     def _numbers(self, text: str) -> list[int]:
-        if text not in self._known:
-            self._known[text] = [self.number[word] for word in words_of(text) if word in self.number][: self.max_words]
-        return self._known[text]
+        known = self._known if self.remembers else {}
+        if text not in known:
+            known[text] = [self.number[word] for word in words_of(text) if word in self.number][: self.max_words]
+        return known[text]
 
     def lengths(self, texts: Sequence[str]) -> list[int]:
         return [len(self._numbers(text)) for text in texts]
@@ -149,7 +155,7 @@ class SentenceText(TextEncoder):
 
     def embed_alike(self, texts: Sequence[str]) -> Embedded:
         if self.trained is None:
-            return Embedded(self.project(self._kept(texts)))
+            return Embedded(self.project(self._kept(texts) if self.remembers else self._encoded(texts)))
         inputs = self.trained.tokenizer.pad({"input_ids": self._tokenised(texts)}, return_tensors="pt")
         inputs = {name: inputs[name].to(self.place.device) for name in ("input_ids", "attention_mask")}
         return Embedded(self.project(self.trained(inputs)["sentence_embedding"]))
@@ -166,13 +172,14 @@ class SentenceText(TextEncoder):
 
     def _tokenised(self, texts: Sequence[str]) -> list[list[int]]:
         """Tokens of the texts, special ones included, cut to the model's longest input."""
-        missing = [text for text in dict.fromkeys(texts) if text not in self._tokens]
+        known = self._tokens if self.remembers else {}
+        missing = [text for text in dict.fromkeys(texts) if text not in known]
         for start in range(0, len(missing), 1024):
             part = missing[start : start + 1024]
             found = self._model.preprocess(part)
             rows = zip(part, found["input_ids"], found["attention_mask"].bool(), strict=True)
-            self._tokens |= {text: tokens[real].tolist() for text, tokens, real in rows}
-        return [self._tokens[text] for text in texts]
+            known |= {text: tokens[real].tolist() for text, tokens, real in rows}
+        return [known[text] for text in texts]
 
     def identity(self) -> str | None:
         return self._identity
@@ -184,12 +191,17 @@ class SentenceText(TextEncoder):
         keys = [hashlib.sha256(text.encode()).hexdigest() for text in texts]
         missing = {key: text for key, text in zip(keys, texts, strict=True) if key not in self._bank}
         if missing:
-            vectors = self._model.to(self.place.device).encode(
-                list(missing.values()), batch_size=64, show_progress_bar=False, normalize_embeddings=False
-            )
+            vectors = self._encoded(list(missing.values())).cpu().numpy()
             for _ in self._bank.add((key, v[None]) for key, v in zip(missing, vectors, strict=True)):
                 pass
         return torch.from_numpy(np.stack([self._bank.read(key)[0] for key in keys])).to(self.place.device)
+
+    def _encoded(self, texts: Sequence[str]) -> torch.Tensor:
+        """(N, D) of the frozen model."""
+        vectors: torch.Tensor = self._model.to(self.place.device).encode(
+            list(texts), batch_size=64, show_progress_bar=False, normalize_embeddings=False, convert_to_tensor=True
+        )
+        return vectors
 
     def unreadable(self, texts: Sequence[str]) -> list[str]:
         tokenizer = self._model.tokenizer

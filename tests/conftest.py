@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import tiny
+from browser import browser  # noqa: F401  a fixture
 
 from system.__main__ import main
 

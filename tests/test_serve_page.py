@@ -3,7 +3,7 @@
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
@@ -146,9 +146,13 @@ def test_what_goes_wrong_is_said(browser: Browser, site: Served) -> None:
 def test_a_slow_answer_to_an_old_query_is_not_shown(browser: Browser, site: Served) -> None:
     page = browser.page(1280)
     page.goto(site.address)
-    page.route("**/api/search?query=a", lambda route: None)  # never answered
+    held: list[Any] = []
+    page.route("**/api/search?query=a", lambda route: held.append(route))
     page.get_by_label("Describe a sound").fill("a")
     page.keyboard.press("Enter")
     until(page, "document.querySelector('#status').textContent === 'Searching …'")
     assert find(page, "c")[0] == "Rain on a roof.wav"
+    held[0].fulfill(json={"query": "a", "results": []})
+    page.wait_for_timeout(300)
+    assert page.locator(".name").first.inner_text() == "Rain on a roof.wav"
     assert browser.errors == []

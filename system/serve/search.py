@@ -1,0 +1,102 @@
+"""What the search page asks: the best clips of a pool for sentences, without the web."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import torch
+
+from data_tools.manifest import Clip
+from submission.order import ranked_columns, require_finite
+from system import schema
+from system.device import device_of
+from system.encoders import RetrievalModel
+from system.errors import KitError
+from system.frames import build_features
+from system.models import Trained
+from system.rank import read_pool
+from system.retrieve import embed_clips, embed_texts
+from system.similarity import Embedded
+
+# Q queries, C clips, D embedding
+
+
+class Wanted(NamedTuple):
+    """A query: its text, and how many clips at most."""
+
+    text: str
+    most: int
+
+
+class Hit(NamedTuple):
+    """A clip found: its row in the pool, and its score, higher is better."""
+
+    row: int
+    score: float
+
+
+class Search:
+    """A pool of clips, embedded, and the model that ranks it. Not for several threads at once."""
+
+    def __init__(self, model: RetrievalModel, clips: Sequence[Clip], embedded: Embedded) -> None:
+        """embedded: of the C clips, (C, D) or a padded series, on the model's device.
+
+        Raises SubmissionError where the model gives scores that are not finite.
+        """
+        self.model, self.clips, self._embedded = model, clips, embedded
+        self._names = [clip.file_name for clip in clips]
+        model.text.remembers = False  # what people type is theirs, and would fill the memory of a page served for weeks
+        require_finite(self._scores(["a sound"]))  # also lets the first real query find everything loaded
+
+    def answer(self, wanted: Sequence[Wanted]) -> list[list[Hit] | None]:
+        """The best clips of each query, best first; None for one of which the model knows no word.
+
+        All queries are embedded together; that changes no score by more than rounding. Equal scores stand in the order
+        of submission.order: by file name.
+        """
+        texts = list(dict.fromkeys(query.text for query in wanted))
+        unknown = set(self.model.text.unreadable(texts))
+        known = [text for text in texts if text not in unknown]
+        hits = dict(zip(known, self._best(known, max(query.most for query in wanted)), strict=True)) if known else {}
+        return [hits[query.text][: query.most] if query.text in hits else None for query in wanted]
+
+    def _best(self, texts: Sequence[str], most: int) -> list[list[Hit]]:
+        scores = self._scores(texts)
+        columns = ranked_columns(scores, self._names, min(most, len(self._names)))
+        return [[Hit(int(row), float(own[row])) for row in best] for own, best in zip(scores, columns, strict=True)]
+
+    @torch.inference_mode()
+    def _scores(self, texts: Sequence[str]) -> np.ndarray:
+        """(Q, C) float32."""
+        scores: np.ndarray = self.model.score(self._embedded, embed_texts(self.model, texts)).T.float().cpu().numpy()
+        return scores
+
+
+def pool_of(recipe: schema.Recipe, audio: Path | None, split: str | None) -> list[Clip]:
+    """The clips of `audio` (a manifest or a folder); by default those that the recipe's first `rank` entry ranks.
+
+    split: only this split's clips. Raises KitError for no clip at all, and DataError as reading a manifest does.
+    """
+    if audio is None:
+        if not recipe.rank:
+            raise KitError(f"the recipe {recipe.name} ranks nothing; name the clips with --audio")
+        source = recipe.data[recipe.ranked_source(next(iter(recipe.rank)))]
+        audio, split = Path(source.manifest), split or source.split
+        if not audio.exists():
+            raise KitError(f"{audio}, which the recipe {recipe.name} ranks, is not here; name the clips with --audio")
+    clips = [clip for clip in read_pool(audio) if split in (None, clip.split)]
+    if not clips:
+        raise KitError(f"{audio} has no clip of the split {split}; see --split")
+    return clips
+
+
+def make_search(trained: Trained, clips: list[Clip]) -> Search:
+    """Embed the clips, computing frames that the banks lack. Raises KitError when no clip is readable."""
+    recipe = trained.recipe
+    features = build_features(clips, dict(recipe.model.audio.experts), Path(recipe.banks))
+    whole = [clip for clip in clips if clip.id in features.keys]
+    if not whole:
+        first = features.broken[clips[0].id]
+        raise KitError(f"none of {len(clips)} clips is readable, first {first}")
+    return Search(trained.model, whole, embed_clips(trained.model, whole, features, device_of()))

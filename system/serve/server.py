@@ -1,0 +1,206 @@
+"""The search page over HTTP: the page, searches, the clips' audio, and nothing else."""
+
+import asyncio
+import base64
+import hashlib
+import logging
+import os
+import re
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import suppress
+from importlib.resources import files
+from ipaddress import ip_address
+from typing import Any
+from urllib.parse import urlsplit
+
+from aiohttp import web
+from aiohttp.http_exceptions import HttpProcessingError
+
+from system.serve.search import Hit, Search, Wanted
+from system.serve.waiting import BusyError, Queue
+
+MOST_CHARACTERS = 500
+MOST_RESULTS = 50
+DEFAULT_RESULTS = 10
+TYPES = {
+    ".wav": "audio/wav",
+    ".flac": "audio/flac",
+    ".mp3": "audio/mpeg",
+    ".ogg": "audio/ogg",
+    ".opus": "audio/ogg",
+    ".aif": "audio/aiff",
+    ".aiff": "audio/aiff",
+}
+
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+class Page:
+    """The handlers. about: what the page says of the model and its clips.
+
+    names: host names under which the page may be asked for. A site that a browser visits can point its own name at this
+    machine (DNS rebinding) and would then read what only this machine's user may; its requests bear that name. None:
+    any, for a page that is served to others by names which cannot be known here.
+    """
+
+    def __init__(self, search: Search, about: dict[str, Any], names: frozenset[str] | None) -> None:
+        self.search, self.about, self.names = search, about, names
+        self.queue = Queue(search)
+        self._html = files(__package__).joinpath("page.html").read_text(encoding="utf-8")
+        self._headers = {
+            "Content-Security-Policy": content_security_policy(self._html),
+            "X-Content-Type-Options": "nosniff",
+            "Cross-Origin-Resource-Policy": "same-origin",
+            "Cache-Control": "no-cache",  # row 12 is another clip when another pool is served
+        }
+
+    def app(self) -> web.Application:
+        @web.middleware
+        async def guarded(request: web.Request, handler: Handler) -> web.StreamResponse:
+            return await self._guarded(request, handler)
+
+        async def headed(request: web.Request, response: web.StreamResponse) -> None:
+            response.headers.update(self._headers)
+
+        app = web.Application(middlewares=[guarded])
+        app.on_response_prepare.append(headed)
+        app.cleanup_ctx.append(self._working)
+        app.router.add_get("/", self._page)
+        app.router.add_get("/api/search", self._search)
+        app.router.add_get("/api/about", self._about)
+        app.router.add_get("/audio/{row:0|[1-9][0-9]{0,8}}", self._audio)
+        return app
+
+    async def _working(self, app: web.Application) -> AsyncIterator[None]:
+        work = asyncio.create_task(self.queue.work())
+        yield
+        work.cancel()
+        with suppress(asyncio.CancelledError):
+            await work
+
+    async def _guarded(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        if self.names is not None and not _is_ours(request.headers.get("Host", ""), self.names):
+            return refusal(421, f"this page is served as {' or '.join(sorted(self.names))} only")
+        if request.body_exists:
+            response = refusal(413, "a request here has no body; leave it out")
+            response.force_close()
+            return response
+        try:
+            return await handler(request)
+        except web.HTTPException as error:
+            if error.status == 405:
+                response = refusal(405, f"{request.method} is not possible here; use GET")
+                response.headers["Allow"] = error.headers["Allow"]
+                return response
+            return refusal(error.status, "there is nothing here; the page is at /")
+
+    async def _page(self, request: web.Request) -> web.Response:
+        return web.Response(text=self._html, content_type="text/html")
+
+    async def _about(self, request: web.Request) -> web.Response:
+        return web.json_response(self.about)
+
+    async def _search(self, request: web.Request) -> web.Response:
+        try:
+            wanted = Wanted(_query(request), _count(request))
+        except ValueError as error:
+            return refusal(400, str(error))
+        try:
+            hits = await self.queue.answer(wanted)
+        except BusyError:
+            response = refusal(429, "too many searches at once; try again in a moment")
+            response.headers["Retry-After"] = "1"
+            return response
+        if hits is None:
+            return refusal(422, "the model knows no word of this query; use other words")
+        results = [self._result(rank, hit) for rank, hit in enumerate(hits, 1)]
+        return web.json_response({"query": wanted.text, "results": results})
+
+    def _result(self, rank: int, hit: Hit) -> dict[str, Any]:
+        clip = self.search.clips[hit.row]
+        found = {
+            "rank": rank,
+            "score": hit.score,
+            "file_name": clip.file_name,
+            "clip": clip.id,
+            "seconds": clip.seconds,
+            "audio": f"/audio/{hit.row}",
+        }
+        return found | {"captions": clip.captions} if clip.captions else found
+
+    async def _audio(self, request: web.Request) -> web.StreamResponse:
+        row = int(request.match_info["row"])
+        if row >= len(self.search.clips):
+            return refusal(404, f"there is no clip {row}; the last one is {len(self.search.clips) - 1}")
+        path = self.search.clips[row].path
+        if not os.path.isfile(path):
+            return refusal(404, "the file of this clip is no longer there")
+        kind = TYPES.get(os.path.splitext(path)[1].lower(), "application/octet-stream")
+        return web.FileResponse(path, headers={"Content-Type": kind})
+
+
+def refusal(status: int, sentence: str) -> web.Response:
+    """An answer that says what is wrong."""
+    return web.json_response({"error": sentence}, status=status)
+
+
+def _only(request: web.Request, name: str) -> str | None:
+    values = request.query.getall(name, [])
+    if len(values) > 1:
+        raise ValueError(f"{name} is given {len(values)} times; give it once")
+    return values[0] if values else None
+
+
+def _query(request: web.Request) -> str:
+    text = (_only(request, "query") or "").strip()
+    if not text:
+        raise ValueError("the query is empty; describe a sound in a sentence")
+    if len(text) > MOST_CHARACTERS:
+        raise ValueError(f"the query has {len(text)} characters, more than {MOST_CHARACTERS}; shorten it")
+    if "\ufffd" in text:  # aiohttp puts it for bytes that cannot be decoded
+        raise ValueError("the query is not UTF-8")
+    return text
+
+
+def _count(request: web.Request) -> int:
+    text = _only(request, "count")
+    if text is None:
+        return DEFAULT_RESULTS
+    if not re.fullmatch("[0-9]{1,9}", text) or not 1 <= int(text) <= MOST_RESULTS:
+        raise ValueError(f"count is not a whole number from 1 to {MOST_RESULTS}")
+    return int(text)
+
+
+def _is_ours(host: str, names: frozenset[str]) -> bool:
+    """Whether a Host header names a loopback address, which no foreign name stands for, or one of the names."""
+    try:
+        name = urlsplit(f"//{host}").hostname or ""
+        return name in names or ip_address(name).is_loopback
+    except ValueError:
+        return False
+
+
+def content_security_policy(html: str) -> str:
+    """The page's own script and style by their checksums, its own audio and answers, and nothing else."""
+
+    def sources(tag: str) -> str:
+        texts = re.findall(rf"<{tag}>(.*?)</{tag}>", html, re.DOTALL)
+        sums = [base64.b64encode(hashlib.sha256(text.encode()).digest()).decode() for text in texts]
+        return " ".join(f"'sha256-{checksum}'" for checksum in sums)
+
+    return (
+        f"default-src 'none'; script-src {sources('script')}; style-src {sources('style')}; connect-src 'self'; "
+        "media-src 'self'; img-src data:; base-uri 'none'; form-action 'self'; frame-ancestors 'none'"
+    )
+
+
+def http_log() -> logging.Logger:
+    """What the server logs, without what was no HTTP: that has been answered with 400, and a traceback of the parser
+    tells nobody anything."""
+
+    def is_ours(record: logging.LogRecord) -> bool:
+        return not (record.exc_info and isinstance(record.exc_info[1], HttpProcessingError))
+
+    log = logging.getLogger(f"{__package__}.http")
+    log.filters = [is_ours]
+    return log

@@ -1,0 +1,55 @@
+"""Queries that wait while the model is busy go next, together."""
+
+import asyncio
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+
+from system.serve.search import Hit, Search, Wanted
+
+AT_ONCE = 16  # queries: of more, each costs no less, and all wait for the end of the longest
+MOST_WAITING = 256
+
+Answer = list[Hit] | None
+
+
+class BusyError(Exception):
+    """More queries wait than may."""
+
+
+class Queue:
+    """Hands queries to a Search, batch after batch, in one thread of its own; the event loop stays free."""
+
+    def __init__(self, search: Search, at_once: int = AT_ONCE, most_waiting: int = MOST_WAITING) -> None:
+        self._search, self._at_once, self._most_waiting = search, at_once, most_waiting
+        self._waiting: asyncio.Queue[tuple[Wanted, asyncio.Future[Answer]]] = asyncio.Queue()
+
+    async def answer(self, wanted: Wanted) -> Answer:
+        """As Search.answer gives for this query. Raises BusyError where too many wait already."""
+        if self._waiting.qsize() >= self._most_waiting:
+            raise BusyError
+        future: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
+        self._waiting.put_nowait((wanted, future))
+        return await future
+
+    async def work(self) -> None:
+        """Answer whatever waits, until cancelled."""
+        with ThreadPoolExecutor(1, "search") as thread:
+            while True:
+                batch = [await self._waiting.get()]
+                while len(batch) < self._at_once and not self._waiting.empty():
+                    batch.append(self._waiting.get_nowait())
+                await self._answer_all(thread, [wanted for wanted, _ in batch], [future for _, future in batch])
+
+    async def _answer_all(
+        self, thread: ThreadPoolExecutor, wanted: Sequence[Wanted], futures: Sequence[asyncio.Future[Answer]]
+    ) -> None:
+        try:
+            answers = await asyncio.get_running_loop().run_in_executor(thread, self._search.answer, wanted)
+        except Exception as error:  # each who asked is told; the next batch may do better
+            for future in futures:
+                if not future.done():
+                    future.set_exception(error)
+            return
+        for future, answer in zip(futures, answers, strict=True):
+            if not future.done():  # nobody waits any more
+                future.set_result(answer)

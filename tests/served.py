@@ -1,0 +1,160 @@
+"""The search page in a thread of this process or in a process of its own, and requests as they are written."""
+
+import asyncio
+import http.client
+import json
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+from urllib.parse import quote
+
+import numpy as np
+import soundfile
+import torch
+
+from data_tools.manifest import Clip
+from system.serve.search import Search
+from system.serve.server import Page
+from system.similarity import Embedded, cosine
+from system.text import TextEncoder
+
+LOCAL = frozenset({"localhost"})
+
+
+class Letters(TextEncoder):
+    """Embeds a text by how often it has the letters a, b and c, so that scores can be worked by hand."""
+
+    def forward(self, texts: Sequence[str]) -> Embedded:
+        return self.embed_alike(texts)
+
+    def embed_alike(self, texts: Sequence[str]) -> Embedded:
+        return Embedded(torch.tensor([[float(text.count(letter)) for letter in "abc"] for text in texts]))
+
+    def lengths(self, texts: Sequence[str]) -> list[int]:
+        return [len(text) for text in texts]
+
+    def unreadable(self, texts: Sequence[str]) -> list[str]:
+        return [text for text in texts if not set(text) & set("abc")]
+
+    def save_assets(self, folder: Path) -> None: ...
+
+
+def model_of(text: TextEncoder) -> Any:
+    """What a search needs of a model."""
+    return SimpleNamespace(text=text, score=cosine, eval=lambda: None)
+
+
+def clip_of(path: Path, name: str | None = None, captions: Sequence[str] = ()) -> Clip:
+    """A clip of a second; its file is there or not."""
+    return Clip(
+        id=f"served/test/{name or path.name}",
+        file_name=name or path.name,
+        path=str(path),
+        seconds=1.0,
+        captions=list(captions),
+        source="served",
+        split="test",
+        freesound_id=None,
+        licence=None,
+        uploader=None,
+    )
+
+
+def write_tone(path: Path, seconds: float = 1.0) -> Path:
+    t = np.arange(round(16_000 * seconds)) / 16_000
+    soundfile.write(path, 0.2 * np.sin(2 * np.pi * 440 * t), 16_000)
+    return path
+
+
+@dataclass(frozen=True)
+class Reply:
+    status: int
+    headers: dict[str, str]
+    body: bytes
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.body)
+
+
+@dataclass(frozen=True)
+class Served:
+    page: Page
+    port: int
+
+    @property
+    def address(self) -> str:
+        return f"http://127.0.0.1:{self.port}/"
+
+    def ask(self, path: str, method: str = "GET", body: bytes | None = None, **headers: str) -> Reply:
+        """The answer to a request whose path is sent as it stands. Headers: `_` for `-`."""
+        return ask(self.port, path, method, body, **headers)
+
+    def search(self, query: str, **parameters: object) -> Reply:
+        rest = "".join(f"&{name}={quote(str(value))}" for name, value in parameters.items())
+        return self.ask(f"/api/search?query={quote(query)}{rest}")
+
+
+def ask(port: int, path: str, method: str = "GET", body: bytes | None = None, **headers: str) -> Reply:
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
+    try:
+        connection.request(method, path, body, {name.replace("_", "-"): value for name, value in headers.items()})
+        answer = connection.getresponse()
+        return Reply(answer.status, {name.lower(): value for name, value in answer.getheaders()}, answer.read())
+    finally:
+        connection.close()
+
+
+@contextmanager
+def served(
+    search: Search, names: frozenset[str] | None = LOCAL, about: dict[str, Any] | None = None
+) -> Iterator[Served]:
+    """The page of a search, in a thread."""
+    from aiohttp import web
+
+    page = Page(search, about or {}, names)
+    ready, ports, loop = threading.Event(), [], asyncio.new_event_loop()
+    stop = asyncio.Event()
+
+    async def answering() -> None:
+        runner = web.AppRunner(page.app(), access_log=None, shutdown_timeout=1)
+        await runner.setup()
+        await web.TCPSite(runner, "127.0.0.1", 0).start()
+        ports.append(runner.addresses[0][1])
+        ready.set()
+        await stop.wait()
+        await runner.cleanup()
+
+    thread = threading.Thread(target=loop.run_until_complete, args=(answering(),))
+    thread.start()
+    try:
+        assert ready.wait(30)
+        yield Served(page, ports[0])
+    finally:
+        loop.call_soon_threadsafe(stop.set)
+        thread.join()
+        loop.close()
+
+
+@contextmanager
+def serving(root: Path, *arguments: object) -> Iterator[tuple[subprocess.Popen[str], int]]:
+    """`system serve` in a process of its own, with its port; whoever tests its end ends it."""
+    command = [sys.executable, "-m", "system", "serve", *map(str, arguments), "--port", "0"]
+    process = subprocess.Popen(
+        command, cwd=root, env=os.environ, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    try:
+        assert process.stdout is not None
+        line = process.stdout.readline()
+        assert " on http://" in line, process.communicate()[1]
+        yield process, int(line.split("/ (")[0].rpartition(":")[2])
+    finally:
+        process.kill()
+        process.communicate()

