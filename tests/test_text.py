@@ -30,7 +30,8 @@ def test_frozen_sentences_are_kept_and_equal_the_library(minilm: str, tmp_path: 
 
     texts = ["A dog barks.", "Rain falls on a roof while a bell rings", "A dog barks."]
     encoder = SentenceText(sentence_settings(minilm), tmp_path)
-    expected = SentenceTransformer(minilm, device="cpu").encode(texts)
+    library = SentenceTransformer(minilm, device="cpu")
+    expected, new = library.encode(texts), library.encode(["a new text"])
     assert np.abs(encoder(texts).values.numpy() - expected).max() < 1e-5
     assert len(encoder._bank) == 2
     again = SentenceText(sentence_settings(minilm), tmp_path)
@@ -38,10 +39,15 @@ def test_frozen_sentences_are_kept_and_equal_the_library(minilm: str, tmp_path: 
     assert torch.equal(again(texts).values, encoder(texts).values)
     assert not list(encoder.parameters())
     assert not encoder.state_dict()
+    assert encoder.frozen_parameters() == 22_713_216  # as its model card says, 22.7 M
+    encoder.remembers = False
+    assert np.abs(encoder(["a new text"]).values.numpy() - new).max() < 1e-5
+    assert len(encoder._bank) == 2
 
 
 def test_trainable_sentences_do_not_depend_on_their_neighbours(minilm: str, tmp_path: Path) -> None:
     encoder = SentenceText(sentence_settings(minilm, trainable=True), tmp_path).eval()
+    assert encoder.frozen_parameters() == 0
     texts = ["A dog barks.", "Rain falls on a roof while a bell rings and somebody walks over gravel", "siren"]
     with torch.no_grad():
         together = encoder(texts).values

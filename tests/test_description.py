@@ -1,0 +1,75 @@
+"""A run's own facts: what its package and its report are filled from."""
+
+import csv
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tiny
+import torch
+
+from data_tools.manifest import read_manifest
+from submission.scores import read_scores
+from system.data import Data
+from system.description import data_of, write_clips
+from system.frames import build_features
+from system.models import open_trained
+from system.recipe import load_recipe
+from system.retrieve import embed_clips, expert_norms
+
+
+def test_a_run_says_what_it_is_made_of(unbroken: Path, world: Path) -> None:
+    result = json.loads((unbroken / "result.json").read_text())
+    trained = open_trained(unbroken)
+    heads = sum(p.numel() for p in trained.model.audio.parameters())
+    text = sum(p.numel() for p in trained.model.text.parameters())
+    assert result["parameters"] == {"trained": {"logmel": heads, "text": text}, "frozen": {}, "total": heads + text}
+    assert result["experts"]["logmel"]["rate"] == tiny.RATE
+    clips = [clip for clip in read_manifest(world) if clip.split == "development"]
+    hours = pytest.approx(sum(clip.seconds or 0 for clip in clips) / 3600)
+    assert result["data"]["train"] == {
+        "sets": {"tones": {"clips": 48, "captions": 240, "hours": hours, "licences": {"not known": 48}}},
+        "trains": ["pretrain", "finetune"],
+        "published": None,
+    }
+    assert result["data"]["evaluation"]["trains"] == []
+
+
+def test_data_sets_and_licences_of_a_source_are_counted_apart(recipe: Path, world: Path) -> None:
+    clips = [clip for clip in read_manifest(world) if clip.split == "development"][:5]
+    licences = ["CC0", None, "CC0", "CC BY 4.0", "CC0"]
+    mixed = [
+        clip.model_copy(update={"licence": licence, "source": "other" if n > 2 else "tones"})
+        for n, (clip, licence) in enumerate(zip(clips, licences, strict=True))
+    ]
+    loaded = load_recipe(recipe).recipe
+    (found,) = data_of(loaded, Data({"train": mixed}, None)).values()  # type: ignore[arg-type]  # features are not asked for
+    assert {name: (own["clips"], own["licences"]) for name, own in found["sets"].items()} == {
+        "tones": (3, {"CC0": 2, "not known": 1}),
+        "other": (2, {"CC BY 4.0": 1, "CC0": 1}),
+    }
+
+
+def test_norms_are_those_of_each_clips_own_embedding(unbroken: Path, world: Path) -> None:
+    """Clips of different lengths, so that batches put them in another order."""
+    trained = open_trained(unbroken)
+    clips = [clip for clip in read_manifest(world) if clip.split == "evaluation"][:7]
+    features = build_features(clips, dict(trained.recipe.model.audio.experts), Path(trained.recipe.banks))
+    norms = expert_norms(trained.model, clips, features, torch.device("cpu"))
+    alone = [float(embed_clips(trained.model, [clip], features, torch.device("cpu")).values.norm()) for clip in clips]
+    assert norms["logmel"].tolist() == pytest.approx(alone, rel=1e-4)  # of one expert, the mean is its own embedding
+    assert len({round(norm, 3) for norm in alone}) == 7
+
+
+def test_clips_are_listed_with_their_norms(unbroken: Path, tmp_path: Path, world: Path) -> None:
+    with (unbroken / "scores/evaluation.clips.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert [row["clip"] for row in rows] == read_scores(unbroken / "scores/evaluation.npy").clip_ids
+    assert all(Path(row["path"]).is_file() and float(row["norm logmel"]) > 0 for row in rows)
+    assert rows[3]["seconds"] == "0.900"
+    clips = [clip.model_copy(update={"seconds": None}) for clip in read_manifest(world)[:2]]
+    write_clips(tmp_path / "clips.csv", clips, {"a": np.array([1.0, 2.5]), "b": np.array([0.25, 3])})
+    with (tmp_path / "clips.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert [(row["seconds"], row["norm a"], row["norm b"]) for row in rows] == [("", "1", "0.25"), ("", "2.5", "3")]
