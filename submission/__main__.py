@@ -23,7 +23,7 @@ VERBS = {
         "figures of a CSV or of a score matrix",
         "score mine.output.csv --truth clotho_captions_evaluation.csv",
     ),
-    "compare": ("a paired test between two systems", "compare first.npy second.npy"),
+    "compare": ("a paired test between a system and others", "compare blend.npy seed1.npy seed2.npy seed3.npy"),
     "blend": (
         "one score matrix of several",
         "blend a.npy b.npy --validation val_a.npy val_b.npy --how standardised --out blend.npy",

@@ -1,6 +1,7 @@
-"""The verb compare: a paired test between two systems over the same queries."""
+"""The verb compare: a paired test between a system and others over the same queries."""
 
 import argparse
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -12,25 +13,29 @@ from submission.score import add_truth_arguments, read_summary
 from submission.summary import Summary
 
 
-def compare(first: Summary, second: Summary) -> Difference:
-    """The second system's primary metric minus the first's, query by query.
+def compare(system: Summary, others: Sequence[Summary]) -> Difference:
+    """A system's primary metric minus the mean of the others', query by query.
 
-    Rows may stand in another order where every text is there once. Raises SubmissionError for other queries, pools or
-    relevant clips.
+    Of several others, such as seeds, each query's values are averaged: a system is held against the one to be expected,
+    not the best. Rows may stand in another order where every text is there once. Raises SubmissionError for other
+    queries, pools, or numbers of relevant clips.
     """
-    order = _same_queries(first, second)
-    if first.found.n_pool != second.found.n_pool or not np.array_equal(
-        first.found.n_relevant, second.found.n_relevant[order]
-    ):
-        raise SubmissionError("the systems ranked other pools, or by other relevant clips; compare them over the same")
-    return paired_difference(
-        first.per_query[first.primary], second.per_query[second.primary][order], first.found.groups
-    )
+    theirs = []
+    for other in others:
+        order = _same_queries(system, other)
+        if system.found.n_pool != other.found.n_pool or not np.array_equal(
+            system.found.n_relevant, other.found.n_relevant[order]
+        ):
+            raise SubmissionError(
+                "the systems ranked other pools, or by other relevant clips; compare them over the same"
+            )
+        theirs.append(other.per_query[other.primary][order])
+    return paired_difference(np.mean(theirs, axis=0), system.per_query[system.primary], system.found.groups)
 
 
-def _same_queries(first: Summary, second: Summary) -> list[int]:
-    """Places of the first one's queries in the second one."""
-    texts, others = first.found.texts, second.found.texts
+def _same_queries(system: Summary, other: Summary) -> list[int]:
+    """Places of the system's queries in the other one."""
+    texts, others = system.found.texts, other.found.texts
     if texts == others:
         return list(range(len(texts)))
     place = {text: row for row, text in enumerate(others)}
@@ -42,20 +47,21 @@ def _same_queries(first: Summary, second: Summary) -> list[int]:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    for name in ("first", "second"):
-        parser.add_argument(name, metavar=name.upper(), type=Path, help="the edition's CSV, or a score matrix (.npy)")
+    of = "the edition's CSV, or a score matrix (.npy)"
+    parser.add_argument("system", metavar="SYSTEM", type=Path, help=of)
+    parser.add_argument("others", metavar="OTHER", nargs="+", type=Path, help=f"{of}; of several, their mean")
     add_truth_arguments(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
     edition = get_edition(arguments.edition)
-    paths = (arguments.first, arguments.second)
-    first, second = (read_summary(path, edition, arguments) for path in paths)
-    found = compare(first, second)
-    low, high = found.interval
-    for path, summary in zip(paths, (first, second), strict=True):
+    system, *others = (read_summary(path, edition, arguments) for path in (arguments.system, *arguments.others))
+    found = compare(system, others)
+    for path, summary in zip((arguments.system, *arguments.others), (system, *others), strict=True):
         print(f"{summary.values[summary.primary]:.4f}  {path}")
-    print(f"{found.mean:+.4f}  {first.primary}, the second minus the first; 95 % {low:+.4f} to {high:+.4f}")
+    low, high = found.interval
+    held = "the second" if len(others) == 1 else f"the mean of the other {len(others)}"
+    print(f"{found.mean:+.4f}  {system.primary}, the first minus {held}; 95 % {low:+.4f} to {high:+.4f}")
     print(f"p {found.p:.4f}  paired randomisation of {found.n_groups} groups of queries that share their clips")
     print(f"{found.better} queries better, {found.equal} equal, {found.worse} worse")
     return 0

@@ -169,16 +169,24 @@ def test_door_refuses_blends_in_one_sentence(
 
 
 def test_door_compares_two_systems(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["compare", "c.npy", "a.npy"]) == 0
-    low, high, difference, p, queries = capsys.readouterr().out.splitlines()
+    assert main(["compare", "a.npy", "c.npy"]) == 0
+    high, low, difference, p, queries = capsys.readouterr().out.splitlines()
     c, a = map_of(read_scores(files / "c.npy")), map_of(read_scores(files / "a.npy"))
     assert (low, high) == (f"{c:.4f}  c.npy", f"{a:.4f}  a.npy")
-    assert difference.startswith(f"{a - c:+.4f}  mAP@10, the second minus the first; 95 % +")
+    assert difference.startswith(f"{a - c:+.4f}  mAP@10, the first minus the second; 95 % +")
     assert p == "p 0.0001  paired randomisation of 40 groups of queries that share their clips"
     assert sum(int(word) for word in queries.split() if word.isdigit()) == 40
     assert main(["compare", "a.npy", "val_a.npy"]) == 0, (
         "the same texts and numbers of clips: as good as the same queries"
     )
+
+
+def test_door_compares_a_system_with_the_mean_of_others(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["compare", "a.npy", "b.npy", "c.npy"]) == 0
+    a, b, c = (map_of(read_scores(files / f"{name}.npy")) for name in "abc")
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[:3] == [f"{a:.4f}  a.npy", f"{b:.4f}  b.npy", f"{c:.4f}  c.npy"]
+    assert lines[3].startswith(f"{a - (b + c) / 2:+.4f}  mAP@10, the first minus the mean of the other 2; 95 % ")
 
 
 def test_rows_in_another_order_are_put_in_order_by_their_texts(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
