@@ -16,7 +16,7 @@ from system.runs import Run
 FIGURES = {
     "loss": ("loss", {"loss": "training", "validation.loss": "validation"}),
     "violations": (
-        "share of negatives that violate the margin",
+        "negatives within the margin, share",
         {"violations": "full margin", "violations_relaxed": "relaxed margin"},
     ),
     "similarity": (

@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -24,6 +25,14 @@ class Browser:
         page.on("console", lambda line: self.errors.append(line.text) if line.type == "error" else None)
         page.on("pageerror", lambda error: self.errors.append(str(error)))
         return page
+
+
+def until(page: "Page", condition: str) -> None:
+    """Wait for a condition on the page (playwright's own waiting is a script that the pages' policies forbid)."""
+    deadline = time.monotonic() + 20
+    while not page.evaluate(condition):
+        assert time.monotonic() < deadline, f"{condition} has not come true"
+        page.wait_for_timeout(20)
 
 
 @pytest.fixture

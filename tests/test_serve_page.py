@@ -1,15 +1,15 @@
 """The search page in a browser: on a phone and on a desk, with names and queries that mean harm."""
 
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
-from browser import Browser
-from served import Letters, Served, clip_of, model_of, served, write_tone
+from browser import Browser, until
+from served import Letters, Served, clip_of, model_of, served, serving, write_tone
 
+from submission.scores import read_scores
 from system.serve.search import Search
 from system.similarity import Embedded
 
@@ -38,14 +38,6 @@ def site(tmp_path: Path) -> Iterator[Served]:
     search = Search(model_of(text), clips, Embedded(values))
     with served(search, about=about | {"clips": 4}) as found:
         yield found
-
-
-def until(page: "Page", condition: str) -> None:
-    """Wait for a condition on the page (playwright's own waiting is a script that the page's policy forbids)."""
-    deadline = time.monotonic() + 20
-    while not page.evaluate(condition):
-        assert time.monotonic() < deadline, f"{condition} has not come true"
-        page.wait_for_timeout(20)
 
 
 def find(page: "Page", query: str) -> list[str]:
@@ -155,4 +147,22 @@ def test_a_slow_answer_to_an_old_query_is_not_shown(browser: Browser, site: Serv
     held[0].fulfill(json={"query": "a", "results": []})
     page.wait_for_timeout(300)
     assert page.locator(".name").first.inner_text() == "Rain on a roof.wav"
+    assert browser.errors == []
+
+
+@pytest.mark.parametrize(("width", "height"), SIZES)
+def test_a_known_caption_finds_the_clip_it_describes(
+    browser: Browser, unbroken: Path, root: Path, width: int, height: int
+) -> None:
+    """A trained run through its own door, and a caption for which it ranks the right clip first."""
+    matrix = read_scores(unbroken / "scores/evaluation.npy")
+    best = [matrix.clip_ids[column] for column in matrix.values.argmax(axis=1)]
+    known = next(row for row, own in enumerate(matrix.relevant) if own == [best[row]])
+    with serving(root, unbroken) as (_, port):
+        page = browser.page(width, height)
+        page.goto(f"http://127.0.0.1:{port}/")
+        names = find(page, matrix.query_texts[known])
+        assert names[0] == matrix.file_names[matrix.clip_ids.index(best[known])]
+        page.locator("audio").first.evaluate("audio => audio.play()")
+        until(page, "document.querySelector('audio').currentTime > 0.2")
     assert browser.errors == []

@@ -1,0 +1,256 @@
+"""What the run says of itself: what was run, on what, how it learnt, and what its reader should know."""
+
+import json
+import math
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from submission.errors import SubmissionError
+from submission.package.facts import FinishedRun
+from submission.report.measures import Rivals
+from submission.report.parts import NONE, Drawing, Section, Table, figure4, plural, queries
+
+LICENCES = 4  # of a data set that are named
+
+# The run's own curves: file name -> title, and the lines in it by their name in metrics.jsonl.
+CURVES = {
+    "loss": ("Loss", {"loss": "training", "validation.loss": "validation"}),
+    "accuracy": ("Accuracy on validation", {f"validation.{name}": name for name in ("m1", "m2", "mAP@10")}),
+    "similarity": (
+        "Scores in training batches",
+        {"positive": "matching pairs", "hardest_negative": "hardest negatives"},
+    ),
+    "violations": (
+        "Share of negatives that violate the margin",
+        {"violations": "full margin", "violations_relaxed": "relaxed margin"},
+    ),
+}
+
+
+def what_was_run(run: FinishedRun) -> Section:
+    result, ranked = run.result, run.ranked
+    began = read_provenance(run)
+    command = began.get("command") or []
+    if command and command[0].endswith("__main__.py"):
+        command = ["python", "-m", Path(command[0]).parent.name, *command[1:]]
+    parameters = result["parameters"]
+    facts = {
+        "Recipe": f"{result.get('recipe', run.recipe['name'])}, seed {run.recipe['seed']}",
+        "Changes": ", ".join(began.get("changes", [])),
+        "Command": shlex.join(command),
+        "Run": run.folder.resolve().name,
+        "Began": began.get("began", "").replace("T", " ").replace("+00:00", " UTC"),
+        "Commit": ", ".join(result["commits"]),
+        "Hardware": ", ".join(part for part in (result["hardware"], began.get("machine")) if part),
+        "Software": ", ".join(f"{name} {began[key]}" for name, key in (("Python", "python"), ("torch", "torch"))
+                              if key in began),
+        "Time": f"{_duration(result['training_seconds'])} of training, {_duration(result['seconds'])} in the last "
+        "process" if "training_seconds" in result else "",
+        "Ranked": f"{run.entry}: {queries(len(run.matrix))} against {plural(len(run.matrix.clip_ids), 'clip')} of "
+        f"{ranked.get('data', 'a source that it does not tell')}",
+        "Checkpoint": ranked.get("checkpoint", ""),
+        "Parameters": _parameters(parameters),
+    }  # fmt: skip
+    return Section(
+        anchor="run",
+        title="What was run",
+        facts=[(name, value) for name, value in facts.items() if value],
+        tables=[_data_table(run), _expert_table(run)],
+        folded=[("The resolved recipe", json.dumps(run.recipe, indent=1, ensure_ascii=False))],
+    )
+
+
+def read_provenance(run: FinishedRun) -> dict[str, Any]:
+    """provenance.json; empty where there is none. Raises SubmissionError where it is damaged."""
+    path = run.folder / "provenance.json"
+    return _parsed(path, path.read_text(encoding="utf-8")) if path.is_file() else {}
+
+
+def _parsed(path: Path, text: str) -> dict[str, Any]:
+    try:
+        content = json.loads(text)
+    except ValueError as error:
+        raise SubmissionError(f"{path}: damaged ({error}); make the run again") from None
+    if not isinstance(content, dict):
+        raise SubmissionError(f"{path}: damaged (not an object); make the run again")
+    return content
+
+
+def _duration(seconds: float) -> str:
+    return f"{seconds:.0f} s" if seconds < 120 else f"{seconds / 60:.1f} min" if seconds < 7200 else (
+        f"{seconds / 3600:.1f} h"
+    )  # fmt: skip
+
+
+def _parameters(parameters: Mapping[str, Any]) -> str:
+    def told(parts: Mapping[str, int]) -> str:
+        names = ", ".join(f"{name} {count:,}" for name, count in parts.items())
+        return f"{sum(parts.values()):,}{f' ({names})' if names else ''}"
+
+    return f"trained {told(parameters['trained'])}; frozen {told(parameters['frozen'])}"
+
+
+def _data_table(run: FinishedRun) -> Table:
+    rows = []
+    for source, about in run.result["data"].items():
+        uses = [*(f"trains {stage}" for stage in about["trains"]), *_other_uses(run, source)]
+        for name, part in about["sets"].items():
+            rows.append(
+                [
+                    source,
+                    name,
+                    "; ".join(uses) or NONE,
+                    f"{part['clips']:,}",
+                    f"{part['captions']:,}",
+                    f"{part['hours']:.2f}",
+                    _licences(part["licences"]),
+                ]
+            )
+    return Table("Data", ("source", "set", "use", "clips", "captions", "hours", "licences (clips)"), rows)
+
+
+def _other_uses(run: FinishedRun, source: str) -> Iterator[str]:
+    for stage, settings in run.recipe["stages"].items():
+        if source in settings["monitor"]["data"]:
+            yield f"monitors {stage}"
+    if source == run.ranked.get("data"):
+        yield "ranked here"
+
+
+def _licences(counts: Mapping[str, int]) -> str:
+    most = sorted(counts.items(), key=lambda item: -item[1])
+    named = ", ".join(f"{name} ({count:,})" for name, count in most[:LICENCES])
+    rest = sum(count for _, count in most[LICENCES:])
+    return named + (f", others ({rest:,})" if rest else "")
+
+
+def _expert_table(run: FinishedRun) -> Table:
+    frozen = run.result["parameters"]["frozen"]
+    rows = [
+        [
+            name,
+            expert["kind"],
+            f"{expert['rate']:,}",
+            f"{expert['dim']:,}",
+            f"{expert['frames_per_second']:.2f}",
+            f"{frozen.get(name, 0):,}",
+            ", ".join(expert["published"]) or NONE,
+        ]
+        for name, expert in run.result["experts"].items()
+    ]
+    header = ("name", "kind", "rate (Hz)", "dimension", "frames/s", "frozen parameters", "published")
+    return Table("Experts", header, rows)
+
+
+def learning(run: FinishedRun) -> Section:
+    """The curves that training drew, those that are there."""
+    path = run.folder / "metrics.jsonl"
+    lines = [_parsed(path, line) for line in path.read_text(encoding="utf-8").splitlines()] if path.is_file() else []
+    drawings = [
+        _curve(file, title, labels, lines)
+        for name, (title, labels) in CURVES.items()
+        if (file := run.folder / "figures" / f"{name}.svg").is_file()
+    ]
+    relevance = run.folder / "figures" / "relevance.svg"
+    if relevance.is_file() and run.recipe.get("relevance"):
+        drawings.append(_relevance(relevance, run.recipe["relevance"]))
+    stages = [f"{name} ({settings['epochs']} epochs)" for name, settings in run.recipe["stages"].items()]
+    told = f"{plural(len(stages), 'stage')}: {', then '.join(stages)}."
+    if len(stages) > 1:
+        told += " A dotted line stands between two stages; epochs count over all."
+    return Section("learning", "Learning curves", paragraphs=[told], drawings=drawings)
+
+
+def _curve(file: Path, title: str, labels: Mapping[str, str], lines: list[dict[str, Any]]) -> Drawing:
+    columns = {label: [_value(line, key) for line in lines] for key, label in labels.items()}
+    columns = {label: values for label, values in columns.items() if not all(map(math.isnan, values))}
+    rows = [
+        [str(number), str(line.get("stage", NONE)), *(figure4(values[number - 1]) for values in columns.values())]
+        for number, line in enumerate(lines, start=1)
+    ]
+    alt = "; ".join(_course(label, values) for label, values in columns.items())
+    return Drawing(file, title, f"{title} by epoch: {alt}.", Table(title, ("epoch", "stage", *columns), rows))
+
+
+def _value(line: Mapping[str, Any], key: str) -> float:
+    part, _, name = key.rpartition(".")
+    found = (line.get(part) or {} if part else line).get(name)
+    return math.nan if found is None else float(found)
+
+
+def _course(label: str, values: list[float]) -> str:
+    known = [(epoch, value) for epoch, value in enumerate(values, start=1) if not math.isnan(value)]
+    low, high = (choose(known, key=lambda point: point[1]) for choose in (min, max))
+    return (
+        f"{label} from {known[0][1]:.3g} to {known[-1][1]:.3g}, lowest {low[1]:.3g} (epoch {low[0]}), "
+        f"highest {high[1]:.3g} (epoch {high[0]})"
+    )
+
+
+def _relevance(file: Path, settings: Mapping[str, Any]) -> Drawing:
+    points = [(f"{point['percentile']:g}", f"{point['factor']:g}") for point in settings["relax"]]
+    told = ", ".join(f"{factor} at percentile {percentile}" for percentile, factor in points)
+    return Drawing(
+        file,
+        "How alike captions are, and the relaxed margin",
+        f"Histogram of CIDEr-D between captions of {', '.join(settings['corpus'])}; over it the factor on the margin: "
+        f"{told}.",
+        Table("Relax function", ("percentile of CIDEr-D", "factor on the margin"), points),
+    )
+
+
+def caveats(run: FinishedRun, found: Rivals) -> Section:
+    broken = run.result.get("broken", {})
+    folded = [("Clips left out, and why", "\n".join(f"{clip}: {why}" for clip, why in broken.items()))]
+    points = [
+        f"One run with one seed ({run.recipe['seed']}): intervals tell how sure the figures are over queries, not how "
+        "much another seed would differ.",
+        _also_trained_on(run.ranked),
+        _left_out(len(broken)),
+        _ties(int(found.tied.sum()), len(found.tied)),
+        *_test_in_view(run),
+        *_changed_code(run.result["commits"]),
+    ]
+    return Section("caveats", "Caveats", points=points, folded=folded if broken else ())
+
+
+def _also_trained_on(ranked: Mapping[str, Any]) -> str:
+    if "also_trained_on" not in ranked:
+        return "The run does not tell whether ranked clips were also trained on."
+    count = ranked["also_trained_on"]
+    if not count:
+        return "No ranked clip was also trained on, by its content or its Freesound id."
+    return f"Beware: {count:,} ranked clips were also trained on, by content or Freesound id."
+
+
+def _left_out(count: int) -> str:
+    if not count:
+        return "No clip was left out for broken audio."
+    return f"{plural(count, 'clip')} with broken audio {'was' if count == 1 else 'were'} left out."
+
+
+def _ties(count: int, n: int) -> str:
+    if not count:
+        return "No relevant clip is tied with one that is not."
+    return (
+        f"At {count:,} of {queries(n)} a clip that is not relevant has exactly the score of the best relevant one; "
+        "clips of equal score stand by file name."
+    )
+
+
+def _test_in_view(run: FinishedRun) -> Iterator[str]:
+    stages = [name for name, stage in run.recipe["stages"].items() if stage["monitor"].get("test_split")]
+    if stages:
+        yield (
+            f"A test split was watched during training ({', '.join(stages)}), as the recipe acknowledges: a checkpoint "
+            "chosen so is chosen with the test in view, and its figures flatter."
+        )
+
+
+def _changed_code(commits: Sequence[str]) -> Iterator[str]:
+    if any(commit.endswith("+") for commit in commits):
+        yield "The code had changes that no commit holds (+ behind the commit)."
+    if len(commits) > 1:
+        yield f"The run was resumed with other code: {', '.join(commits)}."

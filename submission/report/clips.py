@@ -1,0 +1,60 @@
+"""What a run wrote of the clips it ranked: scores/ENTRY.clips.csv with their audio, lengths, and experts' norms."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from submission.errors import SubmissionError
+from submission.table import parse_table
+
+NORM = "norm "  # an expert's column begins so
+
+
+@dataclass(frozen=True)
+class Clips:
+    """Of the C clips of a pool, in its order. paths: audio files, None where the table has no such column. seconds:
+    (C,), NaN where not known. norms: by expert, (C,) norms of its embedding of each clip; empty for a mean."""
+
+    paths: list[Path] | None
+    seconds: npt.NDArray[np.float64]
+    norms: dict[str, npt.NDArray[np.float64]]
+
+
+def read_clips(path: Path, clip_ids: Sequence[str]) -> Clips:
+    """Read the table; a column that an older run did not write is not known, nor is any where there is no table.
+
+    Raises SubmissionError for a table that cannot be read or lacks a clip, and for a cell that is no number.
+    """
+    if not path.is_file():
+        return Clips(None, np.full(len(clip_ids), np.nan), {})
+    rows, problems = parse_table(path.read_bytes())
+    if problems or not rows or rows[0].cells[0] != "clip":
+        found = problems[0] if problems else "there is no column `clip`"
+        raise SubmissionError(f"{path}: {found}; rank the run again to write it anew")
+    header = rows[0].cells
+    for row in rows[1:]:
+        if len(row.cells) != len(header):
+            raise SubmissionError(f"{path}, line {row.line}: {len(row.cells)} cells under {len(header)} columns")
+    by_clip = {row.cells[0]: row for row in rows[1:]}
+    if missing := [clip for clip in clip_ids if clip not in by_clip]:
+        raise SubmissionError(f"{path}: has no line for {len(missing)} clips of the scores, first {missing[0]!r}")
+    lines = [by_clip[clip] for clip in clip_ids]
+
+    def numbers(name: str) -> npt.NDArray[np.float64]:
+        column, found = header.index(name), np.full(len(lines), np.nan)
+        for place, line in enumerate(lines):
+            cell = line.cells[column]
+            try:
+                found[place] = float(cell) if cell else np.nan
+            except ValueError:
+                raise SubmissionError(f"{path}, line {line.line}: {name} is {cell!r}, no number") from None
+        return found
+
+    return Clips(
+        paths=[Path(line.cells[header.index("path")]) for line in lines] if "path" in header else None,
+        seconds=numbers("seconds") if "seconds" in header else np.full(len(lines), np.nan),
+        norms={name.removeprefix(NORM): numbers(name) for name in header if name.startswith(NORM)},
+    )

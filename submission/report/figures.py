@@ -1,0 +1,132 @@
+"""The report's own figures, from numbers to a file. Text in them is escaped to what every font has."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+
+from submission.plots import BLUE, GREEN, GREY, ORANGE, PURPLE, new_figure, save
+from submission.report.measures import Bar
+from submission.summary import Summary
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+Values = npt.NDArray[np.float64]
+LONGEST = 56  # characters of a label
+COLOURS = (BLUE, ORANGE, GREEN, PURPLE, GREY)
+DASHES = ("--", ":", "-.")
+HATCHES = ("", "///", "...", "\\\\\\", "xxx")
+
+
+def draw_systems(path: Path, systems: Mapping[str, Summary], levels: Mapping[str, float], metric: str) -> None:
+    """A dot and two intervals for each system, the first one stressed; below them levels without an interval."""
+    rows = len(systems) + len(levels)
+    figure = new_figure(1.1 + 0.45 * rows)
+    axes = figure.add_subplot(xlabel=metric)
+    for place, (name, summary) in enumerate(systems.items()):
+        value, colour, size = summary.values[metric], BLUE if place == 0 else GREY, 8 if place == 0 else 6
+        row = [place, place]
+        axes.plot(summary.bootstrap, row, color=colour, linewidth=5, alpha=0.4, label=_once("95 % bootstrap", place))
+        axes.plot(summary.interval, row, color=colour, linewidth=1.5, label=_once("95 % jackknife", place))
+        axes.plot([value], [place], "o", color=colour, markersize=size)
+        _label(axes, f"{name}  {value:.3f}", place, bold=place == 0)
+    for place, (name, value) in enumerate(levels.items(), start=len(systems)):
+        axes.plot([value], [place], "D", color=ORANGE, markersize=5, fillstyle="none")
+        _label(axes, f"{name}  {value:.3f}", place)
+    axes.set(ylim=(rows - 0.6, -0.75), yticks=[])
+    axes.set_xlim(0, max(1e-6, axes.get_xlim()[1]))
+    figure.legend(*axes.get_legend_handles_labels(), loc="outside upper right", ncols=2, frameon=False)
+    axes.grid(axis="x", color="#dddddd")
+    axes.set_axisbelow(True)
+    axes.spines[["left", "top", "right"]].set_visible(False)
+    save(figure, path)
+
+
+def draw_ranks(path: Path, labels: Sequence[str], counts: Sequence[int], random: Sequence[float]) -> None:
+    """Share of queries in each bin of ranks; beside it that of a random order."""
+    total = sum(counts)
+    figure = new_figure()
+    axes = figure.add_subplot(xlabel="rank of the first relevant clip", ylabel=f"% of {total:,} queries")
+    places, shares, chances = np.arange(len(labels)), 100 * np.array(counts) / total, 100 * np.array(random)
+    axes.bar(places, shares, 0.8, color=BLUE, alpha=0.75, label="this run")
+    axes.plot(places, chances, "_", color=ORANGE, markersize=19, markeredgewidth=2, label="random order")
+    room = 0.06 * max(*shares, *chances)  # that a number takes above its bar, or above the line that would cross it
+    for place, share, chance, count in zip(places, shares, chances, counts, strict=True):
+        above = chance if 0 <= chance - share < room else share
+        axes.annotate(f"{count:,}", (place, above), (0, 2), textcoords="offset points", ha="center", fontsize=8)
+    axes.set_xticks(places, labels, rotation=35, ha="right")
+    axes.margins(y=0.1)
+    axes.legend()
+    save(figure, path)
+
+
+def draw_scores(path: Path, edges: Values, counts: Mapping[str, npt.NDArray[np.int64]], unit: str) -> None:
+    """Histograms over the same edges, each filled in a colour and a hatch of its own."""
+    figure = new_figure()
+    axes = figure.add_subplot(xlabel=unit, ylabel="queries")
+    for number, (name, own) in enumerate(counts.items()):
+        axes.stairs(own, edges, fill=True, color=COLOURS[number], alpha=0.35, hatch=HATCHES[number])
+        axes.stairs(own, edges, color=COLOURS[number], linestyle=("-", "--")[number % 2], label=name)
+    axes.legend()
+    save(figure, path)
+
+
+def draw_margins(path: Path, edges: Values, counts: npt.NDArray[np.int64], unit: str, marks: Sequence[float]) -> None:
+    """Histogram of differences between relevant clip and hardest negative, 0 and the loss's margins marked."""
+    figure = new_figure()
+    axes = figure.add_subplot(xlabel=unit, ylabel="queries")
+    axes.stairs(counts, edges, fill=True, color=BLUE, alpha=0.5)
+    axes.axvline(0, color=GREY, linewidth=1)
+    for number, mark in enumerate(marks):
+        axes.axvline(mark, color=ORANGE, linestyle=DASHES[number % len(DASHES)], label=f"margin {mark:g}")
+    if marks:
+        axes.legend()
+    save(figure, path)
+
+
+def draw_boxes(path: Path, values: Mapping[str, Values], ylabel: str) -> None:
+    """A box for each name: quartiles, median, and whiskers from the 5th to the 95th percentile."""
+    figure = new_figure()
+    axes = figure.add_subplot(ylabel=ylabel)
+    drawn = axes.boxplot(list(values.values()), whis=(5, 95), showfliers=False, patch_artist=True, widths=0.5)
+    for number, box in enumerate(drawn["boxes"]):
+        box.set(facecolor=COLOURS[number % len(COLOURS)], alpha=0.45, hatch=HATCHES[number % len(HATCHES)])
+    for line in drawn["medians"]:
+        line.set(color="black", linewidth=2)
+    axes.set_xticks(np.arange(1, len(values) + 1), list(values))
+    axes.set_ylim(bottom=0)
+    save(figure, path)
+
+
+def draw_bars(path: Path, bars: Sequence[Bar], xlabel: str, ylabel: str, level: float) -> None:
+    """Means with their intervals, n on every bar; level: the mean over all, as a line."""
+    figure = new_figure()
+    axes = figure.add_subplot(xlabel=xlabel, ylabel=ylabel, ylim=(0, 1.08))
+    places, means = np.arange(len(bars)), np.array([bar.mean for bar in bars])
+    ends = np.array([bar.interval for bar in bars]).T
+    axes.bar(places, means, 0.75, color=BLUE, alpha=0.55)
+    axes.errorbar(places, means, np.abs(ends - means), fmt="none", ecolor="black", elinewidth=1.2, capsize=3)
+    axes.axhline(level, color=ORANGE, linestyle="--", linewidth=1.2, label=f"all: {level:.3f}")
+    for place, bar in zip(places, bars, strict=True):
+        axes.annotate(f"n {bar.n:,}", (place, 0.02), ha="center", fontsize=8)
+    axes.set_xticks(places, [bar.label for bar in bars])
+    axes.set_xlim(-0.6, max(len(bars), 3) - 0.4)
+    axes.legend(loc="lower right", bbox_to_anchor=(1, 1), frameon=False, fontsize="small")
+    save(figure, path)
+
+
+def _once(label: str, place: int) -> str | None:
+    """A legend names what the first row shows."""
+    return label if place == 0 else None
+
+
+def _label(axes: "Axes", text: str, place: int, bold: bool = False) -> None:
+    """A row's name above its dot, left, never read as a formula."""
+    plain = text if len(text) <= LONGEST else f"{text[: LONGEST // 2 - 1]}...{text[-LONGEST // 2 + 2 :]}"
+    plain = plain.encode("ascii", "backslashreplace").decode()
+    left = axes.get_yaxis_transform()
+    weight = "bold" if bold else "normal"
+    axes.text(0.0, place - 0.28, plain, transform=left, va="bottom", parse_math=False, fontweight=weight)

@@ -1,0 +1,114 @@
+"""Queries to listen to: what the run found for them, what it should have found, and the audio of both."""
+
+import base64
+import io
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from submission.order import ranked_columns
+from submission.report.clips import Clips
+from submission.report.measures import Rivals, choose_heard, relevant_columns
+from submission.report.parts import Heard, Player, Section
+from submission.scores import ScoreMatrix
+from submission.summary import Summary
+
+TOP = 3  # clips of a query that are shown
+FURTHER = 3  # relevant clips beside them
+LONGEST = 10.0  # seconds that are embedded of a clip
+RATE = 24_000  # Hz
+COMPRESSION = 0.79  # of libsndfile's range at this rate: 40 kbit/s
+
+TITLES = {"best": "The best", "median": "The middle", "worst": "The worst"}
+
+
+class AudioStore:
+    """Audio on the page, each clip once: numbered data URIs."""
+
+    def __init__(self) -> None:
+        self.uris: list[str] = []
+        self._known: dict[Path, tuple[int | None, str]] = {}
+
+    def add(self, path: Path) -> tuple[int | None, str]:
+        """The number of a file's audio, or None and the reason why it has none."""
+        if path not in self._known:
+            self._known[path] = self._encoded(path)
+        return self._known[path]
+
+    def _encoded(self, path: Path) -> tuple[int | None, str]:
+        import soundfile
+
+        if not path.is_file():
+            return None, f"no audio: {path} is not there any more"
+        try:
+            self.uris.append(f"data:audio/mpeg;base64,{base64.b64encode(to_mp3(path)).decode()}")
+        except (soundfile.SoundFileError, OSError) as error:
+            return None, f"no audio: {path} cannot be read ({error})"
+        return len(self.uris) - 1, ""
+
+
+def to_mp3(path: Path) -> bytes:
+    """The first 10 s of a file as mono MP3 of 24 kHz and 40 kbit/s. Raises what soundfile raises."""
+    import soundfile
+    import soxr
+
+    with soundfile.SoundFile(path) as file:
+        rate = file.samplerate
+        wave = file.read(round(LONGEST * rate), dtype="float32", always_2d=True).mean(axis=1)
+    wave = np.clip(soxr.resample(wave, rate, RATE), -1, 1)
+    mp3 = io.BytesIO()
+    soundfile.write(
+        mp3, wave, RATE, format="MP3", subtype="MPEG_LAYER_III", compression_level=COMPRESSION, bitrate_mode="CONSTANT"
+    )
+    return mp3.getvalue()
+
+
+def listening(matrix: ScoreMatrix, summary: Summary, found: Rivals, clips: Clips, store: AudioStore) -> Section:
+    """The best, middle and worst queries with their clips; their audio goes into the store."""
+    first = summary.found.ranks.min(axis=1)
+    chosen = {name: rows for name, rows in choose_heard(first, found.margin).items() if rows}
+    columns = relevant_columns(matrix)
+
+    def heard(row: int) -> Heard:
+        order = ranked_columns(matrix.values[row : row + 1], matrix.file_names, len(matrix.clip_ids))[0]
+        own = set(columns[row])
+        ranks = [rank for rank, column in enumerate(order, start=1) if rank <= TOP or int(column) in own]
+        shown = ranks[: TOP + FURTHER]
+        players = [_player(matrix, clips, store, row, int(order[rank - 1]), rank, own) for rank in shown]
+        margin = float(found.margin[row])
+        return Heard(matrix.query_texts[row], int(first[row]), margin, players, len(ranks) - len(shown))
+
+    return Section(
+        anchor="listening",
+        title="Listening",
+        paragraphs=[
+            "Queries are put in order by the rank of their first relevant clip, and those of one rank by the margin, "
+            "the score of their best relevant clip less that of their hardest negative. Shown are "
+            f"{_sizes(chosen)} of that order. Each has its {TOP} best clips and up to {FURTHER} further relevant ones.",
+            f"Players hold at most the first {LONGEST:g} s of a clip, as mono MP3 of {RATE // 1000} kHz.",
+        ],
+        heard={TITLES[name]: [heard(row) for row in rows] for name, rows in chosen.items()},
+    )
+
+
+def _sizes(chosen: Mapping[str, Sequence[int]]) -> str:
+    words = {"best": "first", "median": "middle", "worst": "last"}
+    return " and ".join(f"the {words[name]} {len(rows)}" for name, rows in chosen.items())
+
+
+def _player(
+    matrix: ScoreMatrix, clips: Clips, store: AudioStore, row: int, column: int, rank: int, own: set[int]
+) -> Player:
+    number, why = (
+        (None, "no audio: the run does not tell its file") if clips.paths is None else store.add(clips.paths[column])
+    )
+    return Player(
+        name=matrix.file_names[column],
+        rank=rank,
+        score=float(matrix.values[row, column]),
+        seconds=float(clips.seconds[column]),
+        relevant=column in own,
+        audio=number,
+        why=why,
+    )

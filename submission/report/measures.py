@@ -1,0 +1,176 @@
+"""The numbers behind the page's figures. Q queries, C clips of the pool, G groups of queries that share clips."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from statistics import NormalDist
+
+import numpy as np
+import numpy.typing as npt
+
+from submission.intervals import CONFIDENCE, Groups
+from submission.order import Ranks
+from submission.scores import ScoreMatrix
+
+Values = npt.NDArray[np.float64]
+
+HEARD = 5  # queries of a group that is listened to
+WORDS = (1, 5, 8, 11, 14, 17, 20)  # of a caption: where bins begin; Clotho's captions have 8 to 20
+SECONDS = (0, 5, 10, 15, 20, 25, 30)  # of a clip; Clotho's have 15 to 30
+
+
+@dataclass(frozen=True)
+class Rivals:
+    """Per query, (Q,): score of its best relevant clip, of its hardest negative (the best clip that is not relevant;
+    NaN where all are), and whether any negative has exactly the relevant clip's score."""
+
+    positive: Values
+    negative: Values
+    tied: npt.NDArray[np.bool_]
+
+    @property
+    def margin(self) -> Values:
+        return self.positive - self.negative
+
+
+def rivals(matrix: ScoreMatrix) -> Rivals:
+    """Of a matrix whose relevant clips are known.
+
+    >>> values = np.array([[0.5, 0.25, 0.5]], dtype=np.float32)
+    >>> found = rivals(ScoreMatrix(values, ["q"], ["q"], ["a", "b", "c"], ["a", "b", "c"], [["a", "b"]]))
+    >>> float(found.positive[0]), float(found.negative[0]), bool(found.tied[0])
+    (0.5, 0.5, True)
+    """
+    own = relevant_columns(matrix)
+    positive, negative = np.empty(len(matrix)), np.full(len(matrix), np.nan)
+    for row, columns in enumerate(own):
+        positive[row] = matrix.values[row, columns].max()
+        others = np.delete(matrix.values[row], columns)
+        if others.size:
+            negative[row] = others.max()
+    tied = np.array([_is_tied(matrix, row, columns, positive[row]) for row, columns in enumerate(own)])
+    return Rivals(positive, negative, tied)
+
+
+def _is_tied(matrix: ScoreMatrix, row: int, columns: list[int], score: float) -> bool:
+    same = matrix.values[row] == score
+    return bool(np.count_nonzero(same) > np.count_nonzero(same[columns]))
+
+
+def relevant_columns(matrix: ScoreMatrix) -> list[list[int]]:
+    """Per query, columns of its relevant clips."""
+    column_of = {clip: column for column, clip in enumerate(matrix.clip_ids)}
+    return [[column_of[clip] for clip in clips or ()] for clips in matrix.relevant]
+
+
+def rank_bins(n_pool: int) -> list[tuple[int, int]]:
+    """First and last rank of each bin: 1, 2, 3-5, 6-10, 11-20, 21-50, ... to the pool's size.
+
+    >>> rank_bins(30)
+    [(1, 1), (2, 2), (3, 5), (6, 10), (11, 20), (21, 30)]
+    """
+    bins, last, decade = [], 0, 1
+    while last < n_pool:
+        for step in (1, 2, 5):
+            if last < n_pool:
+                bins.append((last + 1, min(step * decade, n_pool)))
+                last = step * decade
+        decade *= 10
+    return bins
+
+
+def count_ranks(first: Ranks, bins: Sequence[tuple[int, int]]) -> list[int]:
+    """Queries whose first relevant clip has a rank in each bin. first: (Q,)."""
+    return [int(np.count_nonzero((first >= low) & (first <= high))) for low, high in bins]
+
+
+def random_shares(bins: Sequence[tuple[int, int]], n_pool: int, n_relevant: npt.NDArray[np.int64]) -> list[float]:
+    """Expected share of queries in each bin if clips stood in a random order.
+
+    n_relevant: (Q,) relevant clips, R each. No relevant clip is among the first r of C with the probability
+    prod_i (C - r - i) / (C - i), i = 0 ... R - 1 (hypergeometric).
+
+    >>> random_shares([(1, 1), (2, 4)], 4, np.array([1]))
+    [0.25, 0.75]
+    """
+    sizes, counts = np.unique(n_relevant, return_counts=True)
+
+    def beyond(rank: int) -> float:
+        chances = [math.prod(max(0, n_pool - rank - i) / (n_pool - i) for i in range(size)) for size in sizes]
+        return float(np.average(chances, weights=counts))
+
+    return [beyond(low - 1) - beyond(high) for low, high in bins]
+
+
+@dataclass(frozen=True)
+class Bar:
+    """Mean of the queries in a bin, its 95 % interval, and how many they are."""
+
+    label: str
+    mean: float
+    interval: tuple[float, float]
+    n: int
+
+
+def bars(values: Values, keys: Sequence[object], labels: Mapping[object, str], groups: Groups) -> list[Bar]:
+    """Means by key, in the order of labels; those of no query are left out. values: (Q,) in [0, 1]. keys: (Q,)."""
+    found = []
+    for key, label in labels.items():
+        own = np.array([one == key for one in keys])
+        if own.any():
+            interval = share_interval(values[own], groups[own])
+            found.append(Bar(label, float(values[own].mean()), interval, int(own.sum())))
+    return found
+
+
+def share_interval(values: Values, groups: Groups) -> tuple[float, float]:
+    """95 % interval of the mean of values in [0, 1] that come in groups; within [0, 1], and wide where few agree.
+
+    Returns Wilson's score interval for as many trials as there are groups, or, where they differ in size, as Kish's
+    effective number of them, (sum of sizes)^2 / sum of sizes^2.
+    Source: Wilson 1927; Kish 1965, section 8.2. Deviations: the trials are groups, as if their members agreed
+    wholly, and values need not be 0 or 1; both can only make it wider than the truth. The bootstrap has no width where
+    all values are equal, which small bins often are.
+
+    >>> low, high = share_interval(np.ones(4), np.arange(4))
+    >>> round(low, 3), high
+    (0.51, 1.0)
+    """
+    sizes = np.unique(groups, return_counts=True)[1]
+    n = float(sizes.sum() ** 2 / (sizes**2).sum())
+    z2 = NormalDist().inv_cdf((1 + CONFIDENCE) / 2) ** 2
+    mean = float(values.mean())
+    centre, half = mean + z2 / (2 * n), math.sqrt(z2 * (mean * (1 - mean) / n + z2 / (4 * n * n)))
+    return max(0.0, (centre - half) / (1 + z2 / n)), min(1.0, (centre + half) / (1 + z2 / n))
+
+
+def bin_of(value: float, starts: Sequence[float]) -> int | None:
+    """Number of the bin that holds a value, its own start included, the last one open; None for NaN."""
+    return None if math.isnan(value) else int(np.searchsorted(starts, value, side="right")) - 1
+
+
+def word_labels() -> dict[object, str]:
+    """`1–4`, ..., `20+` by the number of the bin."""
+    ends = [f"{low}–{high - 1}" for low, high in zip(WORDS, WORDS[1:], strict=False)]
+    return dict(enumerate([*ends, f"{WORDS[-1]}+"]))
+
+
+def second_labels() -> dict[object, str]:
+    """`0–5`, ..., `30+` by the number of the bin; its end is the next one's."""
+    ends = [f"{low}–{high}" for low, high in zip(SECONDS, SECONDS[1:], strict=False)]
+    return dict(enumerate([*ends, f"{SECONDS[-1]}+"]))
+
+
+def choose_heard(first: Ranks, margin: Values) -> dict[str, list[int]]:
+    """Rows of the best, the middle and the worst queries, the worst one first.
+
+    In order of the rank of the first relevant clip, then of the margin, larger is better (a query without negatives
+    has the largest), then of their rows. A third of all queries each, 5 at most; what one group has no other shows.
+    """
+    margin = np.where(np.isnan(margin), np.inf, margin)
+    order = sorted(range(len(first)), key=lambda row: (first[row], -margin[row], row))
+    size = min(HEARD, max(1, len(order) // 3))
+    best, rest = order[:size], order[size:]
+    worst, rest = rest[-size:][::-1], rest[:-size]
+    start = (len(rest) - size) // 2 if len(rest) > size else 0
+    return {"best": best, "median": rest[start : start + size], "worst": worst}

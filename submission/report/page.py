@@ -1,0 +1,83 @@
+"""The page itself: every section of a run put together and rendered into one file that needs no other."""
+
+import base64
+import hashlib
+import re
+from collections.abc import Sequence
+from importlib.resources import files
+from pathlib import Path
+
+from submission.editions import Edition
+from submission.files import replacing
+from submission.package.facts import FinishedRun
+from submission.report import account, results
+from submission.report.clips import read_clips
+from submission.report.listening import AudioStore, listening
+from submission.report.measures import rivals
+from submission.report.parts import Drawing, Section, figure4
+from submission.scoring import found_in_matrix
+from submission.summary import Summary, summarise
+
+
+def write_report(out: Path, run: FinishedRun, others: Sequence[FinishedRun], edition: Edition) -> list[Drawing]:
+    """Write the page of a run, and its figures into RUN/figures as ENTRY.NAME.svg; returns all that are shown.
+
+    others: runs to compare with, in the same edition's metrics.
+    Raises SubmissionError for a run whose files are damaged or whose relevant clips are not known; OSError when
+    writing fails.
+    """
+    summary, folder = _summary(run, edition), run.folder / "figures"
+    beside = {name: _summary(other, edition) for name, other in zip(_names(others), others, strict=True)}
+    clips = read_clips(run.folder / "scores" / f"{run.entry}.clips.csv", run.matrix.clip_ids)
+    found, store = rivals(run.matrix), AudioStore()
+    sections = [
+        account.what_was_run(run),
+        results.result(run, summary, beside, edition, folder / f"{run.entry}.result.svg"),
+        account.learning(run),
+        results.ranks(summary, folder / f"{run.entry}.ranks.svg"),
+        results.scores(run, found, folder),
+        results.experts(run, run.matrix, summary, clips, folder),
+        results.lengths(run, run.matrix, summary, clips, folder),
+        listening(run.matrix, summary, found, clips, store),
+        account.caveats(run, found),
+    ]
+    shown = [section for section in sections if section is not None]
+    html = render(f"{run.recipe['name']} · {run.entry}", shown, store.uris)
+    with replacing(out) as file:
+        file.write(html.encode())
+    return [drawing for section in shown for drawing in section.drawings]
+
+
+def _names(runs: Sequence[FinishedRun]) -> list[str]:
+    """FOLDER:ENTRY of each, with the whole path where two have one name."""
+    names = [f"{run.folder.resolve().name}:{run.entry}" for run in runs]
+    return [
+        name if names.count(name) == 1 else f"{run.folder}:{run.entry}" for name, run in zip(names, runs, strict=True)
+    ]
+
+
+def _summary(run: FinishedRun, edition: Edition) -> Summary:
+    return summarise(found_in_matrix(run.matrix), edition.recall_ks, edition.map_ks)
+
+
+def render(title: str, sections: Sequence[Section], audio: Sequence[str]) -> str:
+    """One self-contained file of HTML. All text is escaped, and the page's policy lets it load nothing but what it
+    holds and run no code but its own."""
+    from jinja2 import Environment, StrictUndefined
+
+    text = files(__package__).joinpath("page.html").read_text(encoding="utf-8")
+    environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
+    environment.filters |= {"data_uri": _data_uri, "figure4": figure4}
+    return environment.from_string(text).render(
+        title=title, sections=sections, audio=audio, script_hash=_hash(text, "script"), style_hash=_hash(text, "style")
+    )
+
+
+def _data_uri(path: Path) -> str:
+    return f"data:image/svg+xml;base64,{base64.b64encode(path.read_bytes()).decode()}"
+
+
+def _hash(text: str, tag: str) -> str:
+    """Of the page's only <tag>, as its policy names it."""
+    (content,) = re.findall(rf"<{tag}>(.*?)</{tag}>", text, re.DOTALL)
+    return f"sha256-{base64.b64encode(hashlib.sha256(content.encode()).digest()).decode()}"

@@ -1,0 +1,93 @@
+"""What the page is made of, and how its numbers are told. Sections hold text and numbers; page.html gives them form."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+NONE = "–"
+BLANK = "\N{NO-BREAK SPACE}"  # within a number and its unit
+
+
+@dataclass(frozen=True)
+class Table:
+    caption: str
+    header: Sequence[str]
+    rows: Sequence[Sequence[str]]
+
+
+@dataclass(frozen=True)
+class Drawing:
+    """A figure: its file, what it shows (title), what it says to whoever cannot see it (alt), and its numbers."""
+
+    path: Path
+    title: str
+    alt: str
+    table: Table
+
+
+@dataclass(frozen=True)
+class Player:
+    """A clip beside a query. rank: for that query. audio: number of its audio on the page, or None and
+    `why`."""
+
+    name: str
+    rank: int
+    score: float
+    seconds: float
+    relevant: bool
+    audio: int | None
+    why: str
+
+
+@dataclass(frozen=True)
+class Heard:
+    """A query to listen to. margin: score of its best relevant clip less that of its hardest negative. further:
+    relevant clips that are left out."""
+
+    text: str
+    rank: int
+    margin: float
+    clips: list[Player]
+    further: int
+
+
+@dataclass(frozen=True)
+class Section:
+    """A part of the page. headline: one large figure and the words beside it. facts: names and values. folded: texts
+    behind their titles. heard: groups of queries by their name."""
+
+    anchor: str
+    title: str
+    headline: tuple[str, str] | None = None
+    facts: Sequence[tuple[str, str]] = ()
+    paragraphs: Sequence[str] = ()
+    drawings: Sequence[Drawing] = ()
+    tables: Sequence[Table] = ()
+    folded: Sequence[tuple[str, str]] = ()
+    points: Sequence[str] = ()
+    heard: dict[str, list[Heard]] = field(default_factory=dict)
+
+
+def figure4(value: float) -> str:
+    """A metric or a score; NaN is none."""
+    return NONE if math.isnan(value) else f"{value:.4f}"
+
+
+def percent(share: float) -> str:
+    """A share in [0, 1]."""
+    return f"{100 * share:.1f}{BLANK}%"
+
+
+def spread(interval: tuple[float, float]) -> str:
+    low, high = interval
+    return NONE if math.isnan(low) else f"{low:.4f}{BLANK}to{BLANK}{high:.4f}"
+
+
+def plural(count: int, noun: str, many: str = "") -> str:
+    """E.g. `1 query`, `1,500 queries`."""
+    return f"{count:,} {noun if count == 1 else many or noun + 's'}"
+
+
+def queries(count: int) -> str:
+    return plural(count, "query", "queries")

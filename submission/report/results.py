@@ -1,0 +1,292 @@
+"""How well the run does: its figures beside others', and what is behind them: ranks, scores, experts, lengths."""
+
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from submission.compare import compare
+from submission.editions import Edition
+from submission.errors import SubmissionError
+from submission.package.facts import FinishedRun
+from submission.report import figures, measures
+from submission.report.clips import Clips
+from submission.report.measures import Bar, Rivals
+from submission.report.parts import NONE, Drawing, Section, Table, figure4, percent, plural, queries, spread
+from submission.scores import ScoreMatrix
+from submission.summary import Summary
+
+OWN = "this run"
+PAIRED = (
+    "p is that of a paired randomisation test, which swaps whole groups of queries that share clips; each comparison "
+    "is tested by itself."
+)
+INTERVALS = ("95 % jackknife", "95 % bootstrap")
+CEILING = "mAP@10"  # the metric that a run's ceiling is of
+BINS = 30
+
+
+def result(run: FinishedRun, own: Summary, others: Mapping[str, Summary], edition: Edition, path: Path) -> Section:
+    """The primary figure, beside chance, the untrained model, the ceiling and others by their names."""
+    summaries = {OWN: own, **others}
+    levels, told = _levels(run, own)
+    figures.draw_systems(path, summaries, levels, own.primary)
+    found = own.found
+    beside = "; ".join(f"{name} {level:.4f}" for name, level in levels.items())
+    systems = "; ".join(f"{name} {s.values[s.primary]:.4f} ({spread(s.bootstrap)})" for name, s in summaries.items())
+    drawing = Drawing(
+        path,
+        f"{own.primary} with its 95 % intervals",
+        f"{own.primary}, with bootstrap intervals: {systems}; {beside}.",
+        Table(
+            own.primary,
+            ("system", own.primary, *INTERVALS),
+            [[name, figure4(s.values[s.primary]), *_intervals(s)] for name, s in summaries.items()]
+            + [[name, figure4(level), NONE, NONE] for name, level in levels.items()],
+        ),
+    )
+    return Section(
+        anchor="result",
+        title="Result",
+        headline=(
+            f"{own.primary} {own.values[own.primary]:.4f}",
+            f"95 % {spread(own.interval)} by jackknife over queries, {spread(own.bootstrap)} by bootstrap over queries "
+            f"that share clips; {queries(len(found.texts))}, {plural(found.n_pool, 'clip')}; {beside}. Metrics are "
+            f"those of edition {edition.name}, shares from 0 to 1.",
+        ),
+        drawings=[drawing],
+        tables=[_figures_table(summaries, levels), *([_differences(own, others)] if others else [])],
+        paragraphs=[*told, *([PAIRED] if others else [])],
+    )
+
+
+def _intervals(summary: Summary) -> list[str]:
+    return [spread(summary.interval), spread(summary.bootstrap)]
+
+
+def _figures_table(summaries: Mapping[str, Summary], levels: Mapping[str, float]) -> Table:
+    own = summaries[OWN]
+    n_queries, n_clips = f"{len(own.found.texts):,}", f"{own.found.n_pool:,}"
+    rows = [
+        [
+            name,
+            f"{len(s.found.texts):,}",
+            f"{s.found.n_pool:,}",
+            *map(figure4, s.values.values()),
+            *_intervals(s),
+            f"{s.median_rank:g}",
+        ]
+        for name, s in summaries.items()
+    ]
+    for name, level in levels.items():
+        known = [figure4(level) if metric == own.primary else NONE for metric in own.values]
+        rows.append([name, n_queries, n_clips, *known, NONE, NONE, NONE])
+    header = ("system", "queries", "clips", *own.values, *INTERVALS, "median rank")
+    return Table(f"All figures (intervals of {own.primary}; median rank of the first relevant clip)", header, rows)
+
+
+def _levels(run: FinishedRun, own: Summary) -> tuple[dict[str, float], list[str]]:
+    """What a system can be held against, and sentences on it."""
+    ranked: dict[str, Any] = run.ranked
+    levels, told = {"chance": own.chance}, []
+    if ranked.get("metric") == own.primary and ranked.get("untrained") is not None:
+        levels["untrained"] = ranked["untrained"]
+    else:
+        told.append(f"The untrained model's {own.primary} is not known: the run does not tell it in this edition.")
+    if ranked.get("ceiling") is not None and own.primary == CEILING:
+        levels["ceiling"] = ranked["ceiling"]
+        told.append("The ceiling is what a perfect labeller of the composed scenes would score.")
+    return levels, told
+
+
+def _differences(own: Summary, others: Mapping[str, Summary]) -> Table:
+    rows = []
+    for name, summary in others.items():
+        try:
+            found = compare(own, [summary])
+        except SubmissionError as error:
+            rows.append([name, f"not comparable: {error}", NONE, NONE, NONE])
+            continue
+        counts = f"{found.better:,} / {found.equal:,} / {found.worse:,}"
+        rows.append([name, f"{found.mean:+.4f}", spread(found.interval), f"{found.p:.4f}", counts])
+    return Table(
+        f"This run minus another: {own.primary}, query by query",
+        ("other", "difference", "95 % bootstrap", "p", "queries better / equal / worse"),
+        rows,
+    )
+
+
+def ranks(summary: Summary, path: Path) -> Section:
+    """How the ranks of the first relevant clips are spread."""
+    found = summary.found
+    bins = measures.rank_bins(found.n_pool)
+    first = found.ranks.min(axis=1)
+    counts = measures.count_ranks(first, bins)
+    random = measures.random_shares(bins, found.n_pool, found.n_relevant)
+    labels = [str(low) if low == high else f"{low}–{high}" for low, high in bins]
+    figures.draw_ranks(path, labels, counts, random)
+    n = len(found.texts)
+    ten, beyond = (percent(float(np.mean(own))) for own in (first <= 10, first > 100))
+    alt = (
+        f"Of {queries(n)}, {percent(counts[0] / n)} find a relevant clip first ({percent(random[0])} in a random "
+        f"order), {ten} among the first ten, and {beyond} beyond rank 100."
+    )
+    rows = [
+        [label, f"{count:,}", percent(count / n), percent(share)]
+        for label, count, share in zip(labels, counts, random, strict=True)
+    ]
+    table = Table("Ranks", ("rank", "queries", "share", "share in a random order"), rows)
+    drawing = Drawing(path, "Rank of the first relevant clip", alt, table)
+    return Section("ranks", "Ranks", paragraphs=[alt], drawings=[drawing])
+
+
+def scores(run: FinishedRun, found: Rivals, folder: Path) -> Section:
+    """Scores of relevant clips and of hardest negatives, and how far apart they are."""
+    own = ~np.isnan(found.negative)
+    if not own.any():
+        return Section("scores", "Scores", paragraphs=["Every clip is relevant to every query; there is no negative."])
+    positive, negative, margin = found.positive[own], found.negative[own], found.margin[own]
+    n, wins = len(margin), float(np.mean(margin > 0))
+    unit = f"score ({run.recipe['model']['score']['kind']})"
+    marks = loss_margins(run)
+    told = (
+        f"At {percent(wins)} of {queries(n)} the best relevant clip scores higher than every clip that is not "
+        f"relevant; its score is {np.median(positive):.3f} at the median, that of the hardest negative "
+        f"{np.median(negative):.3f}."
+    )
+    reached = [f"{percent(float(np.mean(margin >= mark)))} reach {name}." for mark, name in marks.items()]
+    apart = [
+        f"The difference is {np.median(margin):.3f} at the median, and above 0 at {percent(wins)} of {queries(n)}."
+    ]
+    edges = np.histogram_bin_edges(np.concatenate([positive, negative]), BINS)
+    counts = {
+        "best relevant clip": np.histogram(positive, edges)[0],
+        "hardest negative": np.histogram(negative, edges)[0],
+    }
+    steps = np.histogram_bin_edges(margin, BINS)
+    parted = np.histogram(margin, steps)[0]
+    paths = [folder / f"{run.entry}.{name}.svg" for name in ("scores", "margins")]
+    figures.draw_scores(paths[0], edges, counts, unit)
+    figures.draw_margins(paths[1], steps, parted, f"difference of {unit}", list(marks))
+    tables = [_bins_table(unit, edges, counts), _bins_table(f"difference of {unit}", steps, {"queries": parted})]
+    return Section(
+        anchor="scores",
+        title="Scores",
+        paragraphs=[" ".join([told, *reached])],
+        drawings=[
+            Drawing(paths[0], "Best relevant clip and hardest negative", told, tables[0]),
+            Drawing(paths[1], "Best relevant clip less hardest negative", " ".join(apart + reached), tables[1]),
+        ],
+    )
+
+
+def _bins_table(unit: str, edges: measures.Values, counts: Mapping[str, npt.NDArray[np.int64]]) -> Table:
+    ends = [f"{low:.3f} to {high:.3f}" for low, high in itertools.pairwise(edges)]
+    rows = [[end, *map(str, own)] for end, *own in zip(ends, *counts.values(), strict=True)]
+    return Table(unit, (unit, *counts), rows)
+
+
+def loss_margins(run: FinishedRun) -> dict[float, str]:
+    """Margins of the ranking losses that trained the ranked checkpoints, with what they are called."""
+    terms = [term for entry in run.members for term in run.stage_of(entry)["losses"] if "margin" in term]
+    found: dict[float, str] = {}
+    for term in sorted(terms, key=lambda term: term["margin"]):
+        relaxed = ", which training relaxes by CIDEr-D" if term.get("relax") == "cider" else ""
+        found.setdefault(term["margin"], f"the margin {term['margin']:g} of the {term['kind']} loss{relaxed}")
+    return found
+
+
+def experts(run: FinishedRun, matrix: ScoreMatrix, summary: Summary, clips: Clips, folder: Path) -> Section | None:
+    """What each expert says in the mean that a clip's embedding is; None for a run of one expert.
+
+    A query counts to the expert with the largest mean share on its relevant clips.
+    """
+    title = "Shares of the experts"
+    if len(run.result["experts"]) < 2:
+        return None
+    if len(clips.norms) < 2:
+        of = ", ".join(run.recipe["rank"][run.entry].get("of", []))
+        why = f"{run.entry} is a mean of {of}; make the report of one of them" if of else "the run does not tell them"
+        return Section("experts", title, paragraphs=[f"Norms of the experts' embeddings are left out: {why}."])
+    norms = np.stack(list(clips.norms.values()))
+    shares = norms / np.maximum(norms.sum(axis=0), np.finfo(np.float64).tiny)
+    names, metric = list(clips.norms), summary.primary
+    told = f"{'; '.join(_shares_told(names, shares))}."
+    boxes = folder / f"{run.entry}.experts.svg"
+    figures.draw_boxes(boxes, clips.norms, "norm of the embedding")
+    drawings = [Drawing(boxes, "Norm of each expert's embedding", told, _norms_table(clips.norms, shares))]
+    keys = [int(shares[:, own].mean(axis=1).argmax()) for own in measures.relevant_columns(matrix)]
+    if len(set(keys)) > 1:
+        found = measures.bars(summary.per_query[metric], keys, dict(enumerate(names)), summary.found.groups)
+        path, said = folder / f"{run.entry}.largest.svg", "expert with the largest share on the relevant clip"
+        drawings.append(_bars_drawing(path, found, said, metric, f"{metric} by largest expert", summary.values[metric]))
+    mean = "A clip's embedding is the mean of its experts' embeddings; the longer one of them is, the more it says."
+    return Section("experts", title, paragraphs=[f"{mean} {told}"], drawings=drawings)
+
+
+def _shares_told(names: Sequence[str], shares: measures.Values) -> Iterator[str]:
+    """A clause an expert. shares: (experts, C)."""
+    largest = shares.argmax(axis=0)
+    for number, (name, share) in enumerate(zip(names, shares, strict=True)):
+        yield (
+            f"{name} has {percent(float(share.mean()))} of the sum of norms on average, and the largest norm of "
+            f"{np.count_nonzero(largest == number):,} of {plural(len(largest), 'clip')}"
+        )
+
+
+def _norms_table(norms: Mapping[str, measures.Values], shares: measures.Values) -> Table:
+    rows = [
+        [name, *(f"{value:.3f}" for value in np.percentile(norm, (5, 25, 50, 75, 95))), percent(float(share.mean()))]
+        for (name, norm), share in zip(norms.items(), shares, strict=True)
+    ]
+    return Table("Norms", ("expert", "5 %", "25 %", "median", "75 %", "95 %", "mean share of the sum"), rows)
+
+
+def lengths(run: FinishedRun, matrix: ScoreMatrix, summary: Summary, clips: Clips, folder: Path) -> Section:
+    """Recall by length of the caption and of the relevant clip."""
+    metric = max((name for name in summary.values if name.startswith("R@")), key=lambda name: int(name[2:]))
+    values, groups, level = summary.per_query[metric], summary.found.groups, summary.values[metric]
+    words = [measures.bin_of(len(text.split()), measures.WORDS) for text in summary.found.texts]
+    seconds = [
+        measures.bin_of(float(clips.seconds[own].mean()), measures.SECONDS) for own in measures.relevant_columns(matrix)
+    ]
+    drawings, missing = [], []
+    for name, keys, labels, xlabel, title in (
+        ("words", words, measures.word_labels(), "words of the caption", f"{metric} by length of the caption"),
+        (
+            "seconds",
+            seconds,
+            measures.second_labels(),
+            "seconds of the relevant clip",
+            f"{metric} by length of the clip",
+        ),
+    ):
+        found = measures.bars(values, keys, labels, groups)
+        if found:
+            path = folder / f"{run.entry}.{name}.svg"
+            drawings.append(_bars_drawing(path, found, xlabel, metric, title, level))
+        else:
+            missing.append(f"{title} is left out: the run does not tell {xlabel}.")
+    return Section(
+        "lengths",
+        "Lengths of captions and clips",
+        paragraphs=[
+            "Intervals hold 95 %: Wilson's, with as many trials as there are groups of queries that share their clips.",
+            *missing,
+        ],
+        drawings=drawings,
+    )
+
+
+def _bars_drawing(path: Path, bars: Sequence[Bar], xlabel: str, metric: str, title: str, level: float) -> Drawing:
+    figures.draw_bars(path, bars, xlabel, metric, level)
+    best, worst = (choose(bars, key=lambda bar: bar.mean) for choose in (max, min))
+    alt = (
+        f"{metric} by {xlabel}: highest for {best.label} ({best.mean:.3f}, n {best.n:,}), lowest for {worst.label} "
+        f"({worst.mean:.3f}, n {worst.n:,}); {level:.3f} over all."
+    )
+    rows = [[bar.label, f"{bar.n:,}", figure4(bar.mean), spread(bar.interval)] for bar in bars]
+    return Drawing(path, title, alt, Table(title, (xlabel, "queries", metric, "95 %"), rows))

@@ -1,0 +1,101 @@
+"""The report in a browser, from the disk: on a phone and on a desk, by keys alone, with names that mean harm."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from browser import Browser, until
+from reported import HARM, make_run, report, rescore
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Page
+
+pytestmark = pytest.mark.slow
+
+WIDTHS = [390, 1280]
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A report whose clips and queries bear a harmful name."""
+    run = make_run(tmp_path_factory.mktemp("shown"))
+
+    def harm(matrix):  # type: ignore[no-untyped-def]
+        matrix.file_names[:] = [HARM + str(n) + 40 * "long" for n in range(24)]
+        matrix.query_texts[:] = [f"{text} {HARM}" for text in matrix.query_texts]
+        return matrix
+
+    rescore(run, harm)
+    report(run, "--beside", f"{run}:mean")
+    return run / "page.html"
+
+
+def opened(browser: Browser, path: Path, width: int) -> "Page":
+    """The page from the disk; whatever it asks for beyond itself is an error."""
+    page = browser.page(width)
+    page.on("request", lambda request: None if request.url == path.as_uri() or request.url.startswith("data:")
+            else browser.errors.append(request.url))  # fmt: skip
+    page.goto(path.as_uri())
+    return page
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_the_page_is_whole_and_fits(browser: Browser, made: Path, width: int) -> None:
+    page = opened(browser, made, width)
+    assert page.evaluate("document.documentElement.scrollWidth") <= width, "the page scrolls sideways"
+    images = page.locator("img")
+    assert images.count() >= 12
+    for image in images.all():
+        assert image.evaluate("image => image.complete && image.naturalWidth > 0")
+        box = image.bounding_box()
+        assert box is not None
+        assert 200 < box["width"] <= width
+        assert image.is_visible()
+    for summary in page.locator("summary").all():
+        summary.click()
+    assert page.evaluate("document.documentElement.scrollWidth") <= width, "numbers scroll the page sideways"
+    assert page.title() == "tiny · best – report"
+    assert page.locator(".name").first.inner_text().startswith(HARM), "a name is not shown verbatim"
+    assert browser.errors == []
+
+
+def test_figures_stand_two_abreast_on_a_desk_and_below_each_other_on_a_phone(browser: Browser, made: Path) -> None:
+    def tops(width: int) -> list[float]:
+        boxes = [image.bounding_box() for image in opened(browser, made, width).locator("#learning img").all()]
+        return [box["y"] for box in boxes if box]
+
+    desk, phone = tops(1280), tops(390)
+    assert desk[0] == desk[1] < desk[2] == desk[3]
+    assert sorted(set(phone)) == phone
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_clips_are_heard_one_at_a_time(browser: Browser, made: Path, width: int) -> None:
+    page = opened(browser, made, width)
+    page.evaluate("document.querySelectorAll('audio')[0].play()")
+    until(page, "document.querySelectorAll('audio')[0].currentTime > 0.1")
+    page.evaluate("document.querySelectorAll('audio')[1].play()")
+    until(page, "document.querySelectorAll('audio')[1].currentTime > 0.1")
+    assert page.evaluate("document.querySelectorAll('audio')[0].paused")
+    assert browser.errors == []
+
+
+def test_keys_alone_reach_the_players(browser: Browser, made: Path) -> None:
+    page = opened(browser, made, 1280)
+    for _ in range(8):
+        page.keyboard.press("Tab")
+        assert page.evaluate("getComputedStyle(document.activeElement).outlineStyle") != "none"
+    assert page.evaluate("document.activeElement.textContent") == "Listening"
+    page.keyboard.press("Enter")
+    page.keyboard.press("Tab")
+    assert page.evaluate("document.activeElement.tagName") == "AUDIO"
+    page.keyboard.press("Space")
+    until(page, "document.activeElement.currentTime > 0.1")
+
+
+def test_it_prints(browser: Browser, made: Path) -> None:
+    page = opened(browser, made, 1280)
+    page.emulate_media(media="print")
+    assert page.locator("audio").first.is_hidden()
+    assert page.locator("img").first.is_visible()
+    assert page.pdf().startswith(b"%PDF")
