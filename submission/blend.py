@@ -1,20 +1,23 @@
 """The verb blend: one score matrix of several, by weights that are given, equal, or searched on validation."""
 
 import argparse
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from itertools import zip_longest
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
 
 from submission.editions import Edition, get_edition
 from submission.errors import SubmissionError
+from submission.files import require_other
+from submission.metrics import average_precision
 from submission.order import ranked_columns
 from submission.scores import ScoreMatrix, read_scores, write_scores
 from submission.scoring import found_in_matrix
-from submission.summary import summarise
 
 How = Literal["raw", "standardised", "rank"]
 PICKS = 20  # of the search: weights are whole 20ths
@@ -61,7 +64,8 @@ def search_weights(parts: Mapping[str, ScoreMatrix], how: How, edition: Edition)
 
     def score(total: Values) -> float:
         matrix = replace(frame, values=total.astype(np.float32))
-        return summarise(found_in_matrix(matrix), (), edition.map_ks[:1]).values[edition.metric]
+        found = found_in_matrix(matrix)
+        return float(average_precision(found.ranks, found.n_relevant, edition.map_k).mean())
 
     picked: list[int] = []
     total = np.zeros(frame.values.shape)
@@ -74,6 +78,14 @@ def search_weights(parts: Mapping[str, ScoreMatrix], how: How, edition: Edition)
             best = (scores[picked[-1]], picked.copy())
     reached, chosen = best
     return [chosen.count(index) / len(chosen) for index in range(len(names))], reached
+
+
+def models_of(facts: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """The facts of every model behind a score matrix: its own, or of a blend those of its parts, however deep."""
+    parts = facts.get("of")
+    if not isinstance(parts, dict):
+        return [facts]
+    return [model for part in parts.values() for model in models_of(part if isinstance(part, dict) else {})]
 
 
 def _raw(part: ScoreMatrix) -> Values:
@@ -113,8 +125,8 @@ def _factors(weights: Sequence[float] | None, n_parts: int) -> Values:
     factors = np.ones(n_parts) if weights is None else np.array(weights, dtype=np.float64)
     if len(factors) != n_parts:
         raise SubmissionError(f"{len(factors)} weights are given for {n_parts} matrices; give one for each")
-    if not np.all(np.isfinite(factors)) or np.any(factors < 0) or not factors.sum() > 0:
-        raise SubmissionError("weights must be numbers of 0 or more, and one at least above 0")
+    if np.any(factors < 0) or not 0 < sum(factors.tolist()) < math.inf:  # neither holds for NaN
+        raise SubmissionError("weights must be numbers of 0 or more, one at least above 0, with a finite sum")
     return factors
 
 
@@ -128,13 +140,15 @@ def _require_apart(tested: Mapping[str, ScoreMatrix], validation: Mapping[str, S
                 f"{name} and {other} have {len(shared)} clips in common (first {min(shared)!r}); weights are searched "
                 "on a validation split, never on what is tested"
             )
-        for fact in ("from", "checkpoint"):
-            made, searched = test.facts.get(fact), own.facts.get(fact)
-            if made != searched:
-                raise SubmissionError(
-                    f"{name} comes from {made} and {other} from {searched}; give --validation the matrices of the same "
-                    "models in the same order"
-                )
+        nothing: Mapping[str, Any] = {}
+        for made, searched in zip_longest(models_of(test.facts), models_of(own.facts), fillvalue=nothing):
+            for fact in ("from", "checkpoint"):
+                if made.get(fact) != searched.get(fact):
+                    one, another = (model.get(fact, "a model it does not tell") for model in (made, searched))
+                    raise SubmissionError(
+                        f"{name} comes from {one} and {other} from {another}; give --validation the matrices of the "
+                        "same models in the same order"
+                    )
 
 
 def _read_all(paths: Sequence[Path]) -> dict[str, ScoreMatrix]:
@@ -159,6 +173,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
+    require_other(arguments.out, [*arguments.scores, *(arguments.validation or ())])
     edition, parts = get_edition(arguments.edition), _read_all(arguments.scores)
     if len(parts) < 2:
         raise SubmissionError("a blend needs two score matrices or more")

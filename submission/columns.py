@@ -4,8 +4,8 @@ from collections.abc import Iterator
 
 from submission.editions import EDITIONS, Edition
 from submission.errors import SubmissionError
-from submission.table import Problem
-from submission.truth import SHOWN_CHARACTERS, Truth, instead
+from submission.table import Problem, shown
+from submission.truth import Truth, instead
 
 # What is wrong, as a sentence about one place and as its kind in general: the last two fields of a Problem.
 Fault = tuple[str, str]
@@ -81,11 +81,6 @@ def names_of(editions: list[Edition]) -> str:
         return "no edition"
     first, *others = (edition.name for edition in editions)
     return f"edition {first}" + (f" (and {', '.join(others)})" if others else "")
-
-
-def shown(text: str) -> str:
-    """Text in quotes on one line, its blanks visible, cut when long."""
-    return repr(text if len(text) <= SHOWN_CHARACTERS else text[:SHOWN_CHARACTERS] + "...")
 
 
 def refuse(what: str, problems: list[Problem]) -> None:

@@ -9,8 +9,8 @@ import numpy as np
 from submission.editions import get_edition
 from submission.errors import SubmissionError
 from submission.intervals import Difference, paired_difference
-from submission.score import add_truth_arguments, read_summary
-from submission.summary import Summary
+from submission.score import add_truth_arguments, read_summaries
+from submission.summary import Summary, told_interval
 
 
 def compare(system: Summary, others: Sequence[Summary]) -> Difference:
@@ -55,13 +55,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     edition = get_edition(arguments.edition)
-    system, *others = (read_summary(path, edition, arguments) for path in (arguments.system, *arguments.others))
+    paths = [arguments.system, *arguments.others]
+    system, *others = read_summaries(paths, edition, arguments)
     found = compare(system, others)
-    for path, summary in zip((arguments.system, *arguments.others), (system, *others), strict=True):
+    for path, summary in zip(paths, (system, *others), strict=True):
         print(f"{summary.values[summary.primary]:.4f}  {path}")
-    low, high = found.interval
+        for note in summary.notes:
+            print(f"        note: {note}")
     held = "the second" if len(others) == 1 else f"the mean of the other {len(others)}"
-    print(f"{found.mean:+.4f}  {system.primary}, the first minus {held}; 95 % {low:+.4f} to {high:+.4f}")
+    print(f"{found.mean:+.4f}  {system.primary}, the first minus {held}; 95 % {told_interval(found.interval, '+.4f')}")
     print(f"p {found.p:.4f}  paired randomisation of {found.n_groups} groups of queries that share their clips")
     print(f"{found.better} queries better, {found.equal} equal, {found.worse} worse")
     return 0

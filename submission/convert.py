@@ -12,6 +12,7 @@ from submission import against
 from submission.columns import matrix_edition, ranked_editions
 from submission.editions import Edition, get_edition
 from submission.errors import SubmissionError
+from submission.files import require_other
 from submission.matrix_csv import read_matrix_csv
 from submission.ranking import read_ranked_csv, write_ranked_lists
 from submission.scores import write_scores
@@ -30,6 +31,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     target, out = get_edition(arguments.edition), arguments.out
+    require_other(out, [arguments.file, arguments.truth, arguments.scores, arguments.queries])
     truth = against.chosen_truth(arguments)
     source, is_ranked = source_edition(arguments.file)
     if is_ranked:

@@ -105,7 +105,7 @@ _2022 = Edition(
     ranking_length=10,
     map_ks=(10,),
     recall_ks=(1, 5, 10),
-    label=r"[^_\s]+_[^_\s]+_task6b_[1-4]",
+    label=r"[^_\s.]+_[^_\s.]+_task6b_[1-4]",
     names=MappingProxyType({"label": BY_LABEL, "task": BY_TASK}),
     systems=4,
     abbreviation=10,
@@ -121,7 +121,10 @@ _2022 = Edition(
             "ranking_length": Source("confirmed", "the baseline's test.output.csv"),
             "map_ks": Source("confirmed", "the baseline's eval_script.py (positions 1 to 10) and README"),
             "recall_ks": Source("confirmed", "the baseline's eval_script.py and README"),
-            "label": Source("secondary", "the submission page as BioDCASE 2025 repeats it"),
+            "label": Source(
+                "secondary",
+                f"the submission page as BioDCASE 2025 repeats it; no dots: they part names for {_VALIDATOR}",
+            ),
             "names": Source("inferred", f"{_VALIDATOR}; `task` style: {_QUOTED}"),
             "systems": Source("confirmed", _SUBMISSION_PAGE),
             "abbreviation": Source("confirmed", _VALIDATOR),
@@ -173,7 +176,7 @@ _2024 = _later(
     },
     name="2024",
     task="8",
-    label=r"[^_\s]+_[^_\s]+_task8_[1-4]",
+    label=r"[^_\s.]+_[^_\s.]+_task8_[1-4]",
     excluded=_EXCLUDED_2024,
 )
 
@@ -198,7 +201,7 @@ _2025 = _later(
     query_column="index",
     ranking_length=16,
     map_ks=(16, 10),
-    label=r"[^_\s]+_[^_\s]+_task6_[1-4]",
+    label=r"[^_\s.]+_[^_\s.]+_task6_[1-4]",
     names=MappingProxyType({"label": BY_LABEL}),
     excluded="resources/dcase2025_task6_excluded_freesound_ids.csv of " + _BASELINE_2025,
 )
@@ -210,7 +213,7 @@ _CUSTOM = replace(
     task="0",
     query_column="query",
     map_ks=(10, 16),
-    label=r"[^_\s]+_[^_\s]+_task0_[1-9]\d*",
+    label=r"[^_\s.]+_[^_\s.]+_task0_[1-9]\d*",
     names=MappingProxyType({"label": BY_LABEL}),
     systems=100,
     sources=MappingProxyType(dict.fromkeys(_2022.sources, _OURS)),

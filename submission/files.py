@@ -1,10 +1,12 @@
-"""Writing a file so that nobody ever sees half of it."""
+"""Writing a file so that nobody ever sees half of it, and never over one that is read."""
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
+
+from submission.errors import SubmissionError
 
 
 @contextmanager
@@ -24,3 +26,10 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
         raise OSError(error.errno, error.strerror, str(path)) from error
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def require_other(out: Path, read: Iterable[Path | None]) -> None:
+    """Raises SubmissionError where what is to be written is one of the files that are read."""
+    for path in read:
+        if path and path.exists() and out.exists() and out.samefile(path):
+            raise SubmissionError(f"{out} would be written over {path}, which is read here; give another name")

@@ -18,13 +18,12 @@ from submission.columns import (
     names_of,
     ranked_editions,
     refuse,
-    shown,
     trimmed,
 )
 from submission.editions import Edition
 from submission.files import replacing
 from submission.scores import ScoreMatrix
-from submission.table import Problem, format_table, parse_rows
+from submission.table import Problem, format_table, parse_rows, shown
 from submission.truth import Truth, instead, matrix_truth
 
 # Columns named in one message about a row.

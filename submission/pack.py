@@ -5,12 +5,13 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from submission.blend import models_of
 from submission.editions import Edition, get_edition
 from submission.errors import SubmissionError
 from submission.package.about import About, System, read_about
 from submission.package.archive import Packed, write_archive
 from submission.package.facts import FinishedRun, open_finished
-from submission.package.meta import label_of, make_meta, missing_addresses
+from submission.package.meta import label_of, make_meta, missing_addresses, unfit_parts
 from submission.scores import ScoreMatrix, read_scores
 from submission.truth import matrix_truth
 from submission.write import write_csv
@@ -50,6 +51,7 @@ def _problems(systems: Sequence[Sequence[FinishedRun]], about: About, edition: E
         yield f"{len(systems)} systems are handed in; edition {edition.name} takes {edition.systems}"
     if style not in edition.names:
         yield f"edition {edition.name} has no style {style!r} of names; use {', '.join(edition.names)}"
+    yield from unfit_parts(about)
     for number, (runs, system) in enumerate(zip(systems, about.systems, strict=True)):
         if len(system.abbreviation) > edition.abbreviation:
             yield f"systems.{number}.abbreviation: has more than {edition.abbreviation} characters"
@@ -78,10 +80,7 @@ def _packed(
 def _matrix(runs: Sequence[FinishedRun], path: Path) -> ScoreMatrix:
     """Scores that these runs made, by their own facts. Raises SubmissionError when others did."""
     matrix = read_scores(path)
-    facts = [matrix.facts]
-    while any("of" in fact for fact in facts):
-        facts = [part for fact in facts for part in (fact["of"].values() if "of" in fact else [fact])]
-    made = {str(fact.get("from")) for fact in facts}
+    made = {str(model.get("from", "a run it does not tell")) for model in models_of(matrix.facts)}
     wanted = {run.folder.resolve().name for run in runs}
     if made != wanted:
         raise SubmissionError(f"{path}: was made by {', '.join(sorted(made))}, not by {', '.join(sorted(wanted))}")

@@ -16,7 +16,6 @@ from submission.columns import (
     names_of,
     ranked_editions,
     refuse,
-    shown,
     trimmed,
 )
 from submission.editions import Edition
@@ -25,7 +24,7 @@ from submission.files import replacing
 from submission.near import AUDIO
 from submission.order import ranked_columns
 from submission.scores import ScoreMatrix
-from submission.table import Problem, Row, format_table, parse_rows
+from submission.table import Problem, Row, format_table, parse_rows, shown
 from submission.truth import Truth, instead, matrix_truth
 
 # A number that is no count: a score, where a file name should be.

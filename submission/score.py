@@ -1,11 +1,12 @@
 """The verb score: figures of a ranked CSV, a matrix CSV, or a score matrix."""
 
 import argparse
+from collections.abc import Sequence
 from pathlib import Path
 
 from submission.editions import Edition, get_edition
 from submission.errors import SubmissionError
-from submission.files import replacing
+from submission.files import replacing, require_other
 from submission.scores import ScoreMatrix, read_scores
 from submission.scoring import annotated, found_from_audio, found_in_csv, found_in_matrix
 from submission.summary import Summary, summarise, summarise_audio_to_text
@@ -23,12 +24,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def add_truth_arguments(parser: argparse.ArgumentParser) -> None:
-    """What read_summary needs to know beside a file."""
+    """What read_summaries needs to know beside files."""
     parser.add_argument(
         "--truth",
         metavar="CAPTIONS.csv",
         type=Path,
-        help=f"for a CSV: captions file in Clotho's format, e.g. {CAPTIONS}",
+        help=f"for CSVs: captions file in Clotho's format, e.g. {CAPTIONS}",
     )
     parser.add_argument(
         "--annotations",
@@ -45,7 +46,9 @@ def add_truth_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    summary = read_summary(arguments.file, get_edition(arguments.edition), arguments)
+    if arguments.per_query:
+        require_other(arguments.per_query, [arguments.file, arguments.truth, arguments.annotations])
+    (summary,) = read_summaries([arguments.file], get_edition(arguments.edition), arguments)
     print("\n".join(summary.lines()))
     if arguments.per_query:
         with replacing(arguments.per_query) as file:
@@ -73,15 +76,20 @@ def per_query_rows(summary: Summary) -> list[list[str]]:
     return [header, *rows]
 
 
-def read_summary(path: Path, edition: Edition, arguments: argparse.Namespace) -> Summary:
-    """Figures of a file. arguments: of add_truth_arguments. Raises SubmissionError for what cannot be scored."""
+def read_summaries(paths: Sequence[Path], edition: Edition, arguments: argparse.Namespace) -> list[Summary]:
+    """Figures of files. arguments: of add_truth_arguments. Raises SubmissionError for what cannot be scored."""
+    csvs = [path for path in paths if path.suffix != ".npy"]
+    if csvs and not arguments.truth:
+        raise SubmissionError(f"{csvs[0]} is scored against captions; add --truth {CAPTIONS}")
+    if arguments.truth and not csvs:
+        raise SubmissionError(f"{paths[0]} is a score matrix and holds its own truth; leave out --truth")
+    truth = read_clotho_truth(arguments.truth) if arguments.truth else None
+    return [_summary(path, edition, truth, arguments) for path in paths]
+
+
+def _summary(path: Path, edition: Edition, truth: Truth | None, arguments: argparse.Namespace) -> Summary:
     annotations = arguments.annotations
     figures = get_edition(ANNOTATED) if annotations else edition
-    if path.suffix != ".npy" and not arguments.truth:
-        raise SubmissionError(f"{path} is scored against captions; add --truth {CAPTIONS}")
-    if path.suffix == ".npy" and arguments.truth:
-        raise SubmissionError(f"{path} is a score matrix and holds its own truth; leave out --truth")
-    truth: Truth | None = read_clotho_truth(arguments.truth) if arguments.truth else None
     if path.suffix != ".npy" and edition.output == "ranked":
         assert truth is not None
         if arguments.direction == "audio-to-text":

@@ -68,7 +68,8 @@ def found_in_matrix(matrix: ScoreMatrix) -> Found:
 def found_from_audio(matrix: ScoreMatrix) -> Found:
     """The other direction: ranks of every clip's captions among all captions, for the clips that have any.
 
-    Equal scores are ordered by query id. Raises SubmissionError where relevance is not known.
+    Equal scores are ordered by the queries' texts, the one name of a query in every file. Raises SubmissionError where
+    relevance is not known.
     """
     _require_known(
         [id_ for id_, own in zip(matrix.query_ids, matrix.relevant, strict=True) if own is None], len(matrix)
@@ -80,7 +81,7 @@ def found_from_audio(matrix: ScoreMatrix) -> Found:
     asked = [column for column, clip in enumerate(matrix.clip_ids) if rows_of[clip]]
     relevant = [rows_of[matrix.clip_ids[column]] for column in asked]
     return Found(
-        ranks=relevant_ranks(np.ascontiguousarray(matrix.values[:, asked].T), relevant, matrix.query_ids),
+        ranks=relevant_ranks(np.ascontiguousarray(matrix.values[:, asked].T), relevant, matrix.query_texts),
         n_relevant=np.array([len(rows) for rows in relevant], dtype=np.int64),
         groups=np.arange(len(asked)),
         texts=[matrix.file_names[column] for column in asked],

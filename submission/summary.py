@@ -44,7 +44,7 @@ class Summary:
     metric the intervals are of. per_query: metric -> (Q,) values; a mean's AP@k is called as the mean is.
     interval: 95 % jackknife interval of the primary metric, as the official one. bootstrap: its 95 % bootstrap interval
     over groups. median_rank: of the first relevant one; inf beyond the depth. chance: the primary metric of a random
-    order, NaN where none is defined.
+    order.
     """
 
     values: dict[str, float]
@@ -61,13 +61,16 @@ class Summary:
         """The summary as text, one figure a line."""
         table = [("queries", str(len(self.found.texts))), ("pool", str(self.found.n_pool))]
         table += [(name, f"{value:.4f}") for name, value in self.values.items()]
-        table.append(("95 %", f"{_spread(self.interval)} ({self.primary}, jackknife over queries)"))
-        table.append(("95 %", f"{_spread(self.bootstrap)} ({self.primary}, bootstrap over queries that share clips)"))
+        table.append(("95 %", f"{told_interval(self.interval)} ({self.primary}, jackknife over queries)"))
+        table.append(
+            ("95 %", f"{told_interval(self.bootstrap)} ({self.primary}, bootstrap over queries that share clips)")
+        )
         middle = f"{self.median_rank:g}" if math.isfinite(self.median_rank) else f"above {self.found.depth}"
         table.append(("median", f"{middle} (rank of the first relevant one)"))
-        if not math.isnan(self.chance):
-            table.append(("chance", f"{self.chance:.4f} ({self.primary} of a random order)"))
-        return [f"{name:8}{text}" for name, text in table] + [f"note    {note}" for note in self.notes]
+        table.append(("chance", f"{self.chance:.4f} ({self.primary} of a random order)"))
+        table += [("note", note) for note in self.notes]
+        width = max(8, *(len(name) + 1 for name, _ in table))
+        return [f"{name:{width}}{text}" for name, text in table]
 
 
 def summarise(found: Found, recall_ks: Sequence[int] = (1, 5, 10), map_ks: Sequence[int] = (10,)) -> Summary:
@@ -113,6 +116,7 @@ def _summary(found: Found, per_query: dict[str, Values], primary: str, level: fl
     )
 
 
-def _spread(interval: tuple[float, float]) -> str:
+def told_interval(interval: tuple[float, float], digits: str = ".4f") -> str:
+    """Both bounds in this format, or why there are none."""
     low, high = interval
-    return "none, one group of queries shows no spread" if math.isnan(low) else f"{low:.4f} to {high:.4f}"
+    return "none, one group of queries shows no spread" if math.isnan(low) else f"{low:{digits}} to {high:{digits}}"

@@ -3,7 +3,8 @@
 import csv
 import io
 import re
-from collections.abc import Iterable, Iterator
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 # One cell is quoted, with its own quotes doubled, or holds no quote, comma or line break at all. csv alone is more
@@ -19,6 +20,10 @@ _NEEDS_QUOTES = re.compile(r'[",\r\n]')
 _NOT_UTF8 = re.compile("[\udc80-\udcff]")
 _QUOTING = "a cell with a comma, a quote or a line break stands in double quotes, its own quotes doubled"
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+# What a file starts with that is no text at all.
+_KINDS = {b"\x93NUMPY": "a NumPy file", b"PK\x03\x04": "a zip archive or a spreadsheet", b"%PDF-": "a PDF"}
+SHOWN_CHARACTERS = 70  # of a text in a message
+SHOWN_PROBLEMS = 20  # of one kind that are told in full; of the others the lines
 
 
 class Row(NamedTuple):
@@ -98,6 +103,30 @@ def format_table(rows: Iterable[Iterable[str]]) -> bytes:
     return text.encode("utf-8", errors="surrogatepass")
 
 
+def told(problems: Sequence[Problem], shown: int | None = SHOWN_PROBLEMS) -> Iterator[str]:
+    """Problems as lines of text: the first `shown` of each kind in full (None: all), then a line a kind for its others.
+
+    That line has the number of every line of the file that is concerned: `lines 26-5226: 5201 more of: ...`.
+    """
+    times: Counter[str] = Counter()
+    others: dict[str, list[Problem]] = {}
+    for problem in problems:
+        times[problem.kind] += 1
+        if shown is None or times[problem.kind] <= shown:
+            yield str(problem)
+        else:
+            others.setdefault(problem.kind, []).append(problem)
+    for kind, folded in others.items():
+        lines = sorted({problem.line for problem in folded if problem.line is not None})
+        where = f"lines {_spans(lines)}" if lines else "whole file"
+        yield f"{where}: {len(folded)} more of: {kind} (`check --all` tells each)"
+
+
+def shown(text: str) -> str:
+    """Text in quotes on one line, its blanks visible, cut when long."""
+    return repr(text if len(text) <= SHOWN_CHARACTERS else text[:SHOWN_CHARACTERS] + "...")
+
+
 def _whole_row(line: bytes, file: io.BytesIO) -> list[bytes]:
     """The lines of the row that starts with `line`; none if it never ends. A whole row has an even number of quotes."""
     lines = [line]
@@ -115,6 +144,9 @@ def _fault_of_file(data: bytes) -> tuple[str, str] | None:
     """(sentence, kind) of what makes every line of a file wrong in the same way."""
     if not data:
         return "the file is empty", "empty file"
+    kind = next((name for start, name in _KINDS.items() if data.startswith(start)), None)
+    if kind:
+        return f"{kind}, not a CSV; give or export the CSV itself", "another kind of file"
     first = data[: data.find(b"\n")] if b"\n" in data else data
     if data.startswith((b"\xff\xfe", b"\xfe\xff")) or first.count(b"\0") > len(first) // 3:
         return "not UTF-8 but UTF-16, as some programs save text; save the file in UTF-8", "not UTF-8"
@@ -150,3 +182,14 @@ def _fault_of_row(row: str) -> tuple[str, str] | None:
 
 def _quoted(cell: str) -> str:
     return '"' + cell.replace('"', '""') + '"' if _NEEDS_QUOTES.search(cell) else cell
+
+
+def _spans(lines: Sequence[int]) -> str:
+    """Rising line numbers, runs of them as first-last: 3-5, 9."""
+    spans: list[list[int]] = []
+    for line in lines:
+        if spans and line == spans[-1][1] + 1:
+            spans[-1][1] = line
+        else:
+            spans.append([line, line])
+    return ", ".join(str(first) if first == last else f"{first}-{last}" for first, last in spans)

@@ -15,12 +15,10 @@ from pathlib import Path
 from submission.errors import SubmissionError
 from submission.near import AUDIO, NAME_WAYS, TEXT_WAYS, Nearest
 from submission.scores import ScoreMatrix
-from submission.table import Row, parse_table
+from submission.table import Row, parse_table, shown
 
 # Places named in one message; Clotho's development split has 16.
 SHOWN_PLACES = 20
-# Longer texts are cut in messages.
-SHOWN_CHARACTERS = 70
 
 
 @dataclass(frozen=True)
@@ -137,7 +135,7 @@ def read_blind_truth(queries: Path, audio: Path) -> Truth:
     if header.cells.count("caption") != 1:
         raise SubmissionError(
             f"{queries}: line 1: the header must have one column caption, as in retrieval_captions.csv; "
-            f"found {','.join(header.cells)!r}"
+            f"found {shown(','.join(header.cells))}"
         )
     column = header.cells.index("caption")
     line_of_query: dict[str, int] = {}
@@ -167,7 +165,7 @@ def read_annotations(path: Path, pool: Truth) -> Truth:
     if header.cells != ["query", "audio_filenames"]:
         raise SubmissionError(
             f"{path}: line 1: the header must be query,audio_filenames as in metadata_eval.csv; "
-            f"found {','.join(header.cells)!r}"
+            f"found {shown(','.join(header.cells))}"
         )
     if not rows:
         raise SubmissionError(f"{path}: line 1: no query follows the header")
@@ -217,7 +215,7 @@ def _listed_names(where: str, listed: str, pool: Truth) -> frozenset[str]:
     if not isinstance(names, list) or not names or not all(isinstance(name, str) for name in names):
         raise SubmissionError(
             f"{where}: audio_filenames must be a Python list of one or more file names, such as "
-            f"['rain.wav', 'a door.wav']; found {listed[:SHOWN_CHARACTERS]!r}"
+            f"['rain.wav', 'a door.wav']; found {shown(listed)}"
         )
     seen: set[str] = set()
     for name in names:
@@ -255,7 +253,7 @@ def _check_header(path: Path, header: Row) -> None:
     if header.line != 1 or header.cells != expected:
         raise SubmissionError(
             f"{path}: line 1: the header must be file_name,caption_1,caption_2,... as in Clotho's caption files; "
-            f"found {','.join(header.cells)!r}"
+            f"found {shown(','.join(header.cells))}"
         )
 
 

@@ -8,12 +8,13 @@ import numpy as np
 import pytest
 
 from submission.__main__ import main
-from submission.blend import blend, search_weights
+from submission.blend import blend, models_of, search_weights
 from submission.editions import get_edition
 from submission.errors import SubmissionError
 from submission.scores import ScoreMatrix, read_scores, write_scores
 from submission.scoring import found_in_matrix
 from submission.summary import summarise
+from submission.table import format_table
 
 E2022 = get_edition(2022)
 
@@ -95,6 +96,8 @@ def test_matrices_of_other_queries_or_clips_are_refused(change: dict[str, Any], 
         ([1, -1], "0 or more"),
         ([0, 0], "one at least above 0"),
         ([1, np.nan], "0 or more"),
+        ([1, np.inf], "finite sum"),
+        ([1e308, 1e308], "finite sum"),
     ],
 )
 def test_weights_that_are_none_are_refused(weights: list[float], words: str) -> None:
@@ -153,16 +156,37 @@ def test_door_blends_by_weights_of_validation(files: Path, capsys: pytest.Captur
         (["a.npy", "./a.npy"], "named twice"),
         (["a.npy", "b.npy", "--weights", "1"], "1 weights are given for 2 matrices"),
         (["a.npy", "none.npy"], "none.npy is missing"),
+        (["a.npy", "b.npy", "--out", "b.npy"], "b.npy would be written over b.npy, which is read here"),
+        (["a.npy", "b.npy", "--out", "a.npy", "--validation", "val_a.npy", "val_b.npy"], "written over a.npy"),
     ],
 )
 def test_door_refuses_blends_in_one_sentence(
     files: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], words: str
 ) -> None:
-    assert main(["blend", *arguments, "--out", "mean.npy"]) == 1
+    before = {path.name: path.read_bytes() for path in files.iterdir()}
+    assert main(["blend", "--out", "mean.npy", *arguments]) == 1
     shown = capsys.readouterr()
     assert words in shown.err
     assert shown.err.count("\n") == 1
-    assert not (files / "mean.npy").exists()
+    assert {path.name: path.read_bytes() for path in files.iterdir()} == before
+
+
+def test_weights_of_a_blend_of_blends_are_searched_with_its_own_models(
+    files: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for split in ("", "val_"):
+        assert main(["blend", f"{split}a.npy", f"{split}b.npy", "--out", f"{split}ab.npy"]) == 0
+    assert main(["blend", "val_b.npy", "val_a.npy", "--out", "val_ba.npy"]) == 0
+    assert main(["blend", "val_a.npy", "val_ab.npy", "--out", "val_aab.npy"]) == 0
+    found = read_scores(files / "val_aab.npy").facts
+    assert [model["from"] for model in models_of(found)] == ["run a", "run a", "run b"]
+    together = ["blend", "ab.npy", "c.npy", "--out", "abc.npy", "--validation"]
+    assert main([*together, "val_ab.npy", "val_c.npy"]) == 0
+    capsys.readouterr()
+    assert main([*together, "val_ba.npy", "val_c.npy"]) == 1
+    assert "ab.npy comes from run a and val_ba.npy from run b" in capsys.readouterr().err
+    assert main([*together, "val_a.npy", "val_c.npy"]) == 1
+    assert "ab.npy comes from run b and val_a.npy from a model it does not tell" in capsys.readouterr().err
 
 
 # --- two systems -------------------------------------------------------------------------------------------------
@@ -211,3 +235,27 @@ def test_systems_over_other_queries_are_not_compared(files: Path, capsys: pytest
     write_scores(files / "wide.npy", matrix_of(np.eye(40, 41)))
     assert main(["compare", "a.npy", "wide.npy"]) == 1
     assert "ranked other pools" in capsys.readouterr().err
+
+
+def test_a_ranked_csv_is_compared_with_a_matrix(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    captions = [[f"c{n}.wav", f"text {n}"] for n in range(40)]
+    (files / "captions.csv").write_bytes(format_table([["file_name", "caption_1"], *captions]))
+    listed = [[text, repr([name])] for name, text in captions]
+    (files / "listed.csv").write_bytes(format_table([["query", "audio_filenames"], *listed]))
+    assert main(["write", "a.npy", "--out", "a.csv"]) == 0
+    capsys.readouterr()
+    assert main(["compare", "a.npy", "a.csv", "--truth", "captions.csv"]) == 0
+    assert capsys.readouterr().out.endswith("0 queries better, 40 equal, 0 worse\n")
+    assert main(["compare", "a.npy", "a.csv", "--truth", "captions.csv", "--annotations", "listed.csv"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[2] == "        note: mAP@16: a lower bound, since the lists hold 10 names"
+    assert main(["compare", "a.npy", "a.csv"]) == 1
+    assert "a.csv is scored against captions; add --truth" in capsys.readouterr().err
+    assert main(["compare", "a.npy", "b.npy", "--truth", "captions.csv"]) == 1
+    assert "a.npy is a score matrix and holds its own truth; leave out --truth" in capsys.readouterr().err
+
+
+def test_one_query_shows_no_interval_of_a_difference(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write_scores(files / "one.npy", matrix_of([[1.0, 0.0]]))
+    assert main(["compare", "one.npy", "one.npy"]) == 0
+    assert "95 % none, one group of queries shows no spread" in capsys.readouterr().out

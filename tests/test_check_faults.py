@@ -9,9 +9,8 @@ import pytest
 from ranked import E2022, change_cell, change_line, check_problems
 
 from submission.__main__ import main
-from submission.check import told
 from submission.ranking import check_ranked_csv
-from submission.table import Problem, format_table
+from submission.table import Problem, format_table, told
 from submission.truth import Truth, read_clotho_truth
 
 Fault = Callable[[list[bytes]], bytes]
@@ -53,7 +52,10 @@ def rename_first(edit: Callable[[str], str], among: Callable[[str], bool] = lamb
 def folded(patterns: Callable[[int], str], first: int, kind: str, more: int = 5225) -> list[str]:
     """What is told of the same fault on every line from `first` on."""
     shown = [patterns(line) for line in range(first, first + SHOWN)]
-    return [*shown, rf"lines {first + SHOWN}-5226: {more + 2 - first - SHOWN} more of: {kind} \(--all tells each\)"]
+    return [
+        *shown,
+        rf"lines {first + SHOWN}-5226: {more + 2 - first - SHOWN} more of: {kind} \(`check --all` tells each\)",
+    ]
 
 
 NO_ROW = r"whole file: no row for the query '"
@@ -96,7 +98,7 @@ FAULTS: dict[str, tuple[Fault, list[str]]] = {
     "a row twice": (lambda lines: b"".join([*lines, lines[41]]),
                     ["line 5227: the query '.*' is repeated; it stands on line 42 already"]),
     "half of the file": (lambda lines: b"".join(lines[:2613]),
-                         [*[NO_ROW] * SHOWN, r"whole file: 2593 more of: no row for a query \(--all tells each\)"]),
+                         [*[NO_ROW] * SHOWN, r"whole file: 2593 more of: no row for a query \(`check --all` tells"]),
     "a short row": (change_line(10, lambda line: line.rsplit(b",", 1)[0] + b"\n"),
                     ["line 10: found 10 of 11 columns: one query and 10 file names"]),
     "ten names more": (by_row(lambda row: row + row[1:], 2),
@@ -159,7 +161,7 @@ def test_thousands_of_names_nobody_has_are_told_soon_and_on_a_few_lines(lines: l
     assert len(problems) == 52_250
     shown = list(told(problems, SHOWN))
     assert len(shown) == SHOWN + 1
-    assert shown[-1] == "lines 4-5226: 52230 more of: unknown file name (--all tells each)"
+    assert shown[-1] == "lines 4-5226: 52230 more of: unknown file name (`check --all` tells each)"
 
 
 def test_what_is_folded_by_hand() -> None:
@@ -168,7 +170,8 @@ def test_what_is_folded_by_hand() -> None:
     problems += [Problem(9, "a9 again", "a"), Problem(None, "c", "c"), Problem(None, "d", "c"), Problem(None, "e", "c")]
     assert list(told(problems, 2)) == [
         "line 1: a1", "line 2: a2", "line 3: b3", "whole file: c", "whole file: d",
-        "lines 3-4, 6-7, 9: 6 more of: a (--all tells each)", "whole file: 1 more of: c (--all tells each)",
+        "lines 3-4, 6-7, 9: 6 more of: a (`check --all` tells each)",
+        "whole file: 1 more of: c (`check --all` tells each)",
     ]  # fmt: skip
     assert list(told(problems, len(problems))) == [str(problem) for problem in problems]
 

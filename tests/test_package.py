@@ -366,7 +366,7 @@ def test_planted_faults_are_refused(
     assert main(["check", str(path), "--edition", "2024"]) == 1
     shown = capsys.readouterr()
     assert words in shown.out
-    assert "problem" in shown.err
+    assert "mine.zip is not fit to be handed in" in shown.err
 
 
 def test_damaged_archives_are_refused(tmp_path: Path, members: Members) -> None:

@@ -237,6 +237,18 @@ def test_audio_whole_and_in_parts(site: Served) -> None:
     assert (head.status, head.headers["content-length"], head.body) == (200, str(len(whole)), b"")
 
 
+def test_a_packed_file_beside_a_clip_is_not_sent_for_it(tmp_path: Path) -> None:
+    search = hand_made(tmp_path)
+    (tmp_path / "z.wav.gz").write_bytes(b"something else")
+    with served(search) as site:
+        for _ in range(2):
+            reply = site.ask("/audio/0", Accept_Encoding="gzip, br")
+            assert (reply.status, reply.body) == (200, (tmp_path / "z.wav").read_bytes())
+            assert "content-encoding" not in reply.headers
+            assert reply.headers["x-content-type-options"] == "nosniff"
+        assert site.ask("/audio/0", Accept_Encoding="gzip", Range="bytes=0-3").body == b"RIFF"
+
+
 def test_kinds_of_audio(tmp_path: Path) -> None:
     kinds = {"a.FLAC": "audio/flac", "b.mp3": "audio/mpeg", "c.opus": "audio/ogg", "d.aif": "audio/aiff"}
     clips = [clip_of(tmp_path / name) for name in (*kinds, "e.html")]

@@ -107,6 +107,17 @@ def test_door_check_lists_every_problem_and_score_refuses_the_same_file(
         (["write", "s.npy", "--out", "nowhere/out.csv"], "nowhere/out.csv: No such file or directory"),
         (["write", "s.npy", "--out", "."], "error: .: "),
         (["write", "twins.npy", "--out", "out.csv"], "queries 'q0' and 'q1' have the same text"),
+        (["convert", "good.csv", "--out", "good.csv", "--edition", "2023"], "would be written over good.csv, which is"),
+        (["score", "s.npy", "--per-query", "s.npy"], "s.npy would be written over s.npy, which is read here"),
+        (
+            ["score", "good.csv", "--truth", "captions.csv", "--per-query", "./captions.csv"],
+            "written over captions.csv",
+        ),
+        (["score", "good.csv", "--truth", "s.npy"], "s.npy: line 1: a NumPy file, not a CSV"),
+        (["convert", "s.npy", "--out", "x.csv"], "s.npy: line 1: a NumPy file, not a CSV"),
+        (["score", "good.csv", "--truth", "wide.csv"], "found 'index,0.wav,1.wav,"),
+        (["score", "s.npy", "--annotations", "wide.csv"], "found 'index,0.wav,1.wav,"),
+        (["check", "good.csv", "--queries", "wide.csv", "--audio", "."], "found 'index,0.wav,1.wav,"),
     ],
 )
 def test_door_turns_what_is_expected_into_one_sentence(
@@ -124,6 +135,7 @@ def test_door_turns_what_is_expected_into_one_sentence(
     write_scores(tmp_path / "twins.npy", small_matrix(query_texts=["same", "same", *map(str, range(22))]))
     write_scores(tmp_path / "other.npy", small_matrix(query_texts=[*map(str, range(24))]))
     (tmp_path / "empty.csv").touch()
+    (tmp_path / "wide.csv").write_text("index," + ",".join(f"{number}.wav" for number in range(1000)) + "\n")
     before = sorted(tmp_path.iterdir())
     monkeypatch.chdir(tmp_path)
     assert main(arguments) == 1
@@ -132,6 +144,7 @@ def test_door_turns_what_is_expected_into_one_sentence(
     assert shown.err.startswith("error: ")
     assert words in shown.err
     assert shown.err.count("\n") == 1
+    assert len(shown.err) < 400, "a sentence can be read at a glance"
     assert sorted(tmp_path.iterdir()) == before
 
 

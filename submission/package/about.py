@@ -10,14 +10,24 @@ sources:                       # data sets and pre-trained models whose address 
 source_code: null
 """
 
+import unicodedata
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
+from pydantic_core import PydanticCustomError
 
 from submission.errors import SubmissionError
+from submission.package.documents import parse_yaml
 
-Text = Annotated[str, Field(min_length=1)]
+
+def _visible(text: str) -> str:
+    if not text.strip() or any(unicodedata.category(letter) in ("Cc", "Cs") for letter in text):
+        raise PydanticCustomError("visible", "is empty or has characters that cannot be seen; write one line of text")
+    return text
+
+
+Text = Annotated[str, AfterValidator(_visible)]
 
 
 class _Part(BaseModel):
@@ -46,8 +56,8 @@ class System(_Part):
 
     name: Text
     abbreviation: Text
-    output: str | None = None
-    scored: str | None = None
+    output: Text | None = None
+    scored: Text | None = None
 
 
 class Address(_Part):
@@ -68,6 +78,8 @@ class About(_Part):
 def read_about(path: Path, n_systems: int) -> About:
     """Read the file. Raises SubmissionError naming every fact that is missing or wrong, a line each."""
     document = read_yaml(path)
+    if not isinstance(document, dict):
+        raise SubmissionError(f"{path}: must say authors and systems; see submission/package/about.py")
     try:
         about = About.model_validate(document)
     except ValidationError as error:
@@ -90,11 +102,9 @@ def read_about(path: Path, n_systems: int) -> About:
 
 def read_yaml(path: Path) -> Any:
     """Raises SubmissionError for a file that is missing or no YAML."""
-    import yaml
-
     if not path.is_file():
         raise SubmissionError(f"{path}: no such file; it says who hands in what: see submission/package/about.py")
     try:
-        return yaml.safe_load(path.read_bytes())
-    except (yaml.YAMLError, ValueError, RecursionError) as error:
-        raise SubmissionError(f"{path}: not YAML ({' '.join(str(error).split())[:200]})") from None
+        return parse_yaml(path.read_bytes())
+    except SubmissionError as error:
+        raise SubmissionError(f"{path}: {error}") from None

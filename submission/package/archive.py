@@ -8,8 +8,10 @@ Source: see Edition.sources, `names`; the layout is that of the validator of DCA
 """
 
 import re
+import stat
 import zipfile
-from collections.abc import Iterator, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -18,11 +20,13 @@ from submission.editions import Edition, Names
 from submission.errors import SubmissionError
 from submission.files import replacing
 from submission.matrix_csv import check_matrix_csv
+from submission.package.documents import parse_yaml
 from submission.package.meta import check_meta
 from submission.ranking import check_ranked_csv
+from submission.table import SHOWN_PROBLEMS, told
 from submission.truth import Truth
 
-LARGEST = 4 * 2**30  # bytes of a member: a full matrix takes some 60 MB
+LARGEST = 2**30  # bytes of a system's files, unpacked: a full matrix takes some 60 MB
 _DAWN = (1980, 1, 1, 0, 0, 0)  # of every member, so that the same package is the same bytes
 
 
@@ -66,44 +70,60 @@ def write_archive(path: Path, systems: list[Packed], edition: Edition, style: st
                 archive.writestr(zipfile.ZipInfo(name, _DAWN), data, zipfile.ZIP_DEFLATED)
         file.flush()
         truths = {system.label: system.truth for system in systems}
-        problems = list(check_archive(Path(file.name), edition, truths, ready=report is not None))
+        problems = list(check_archive(Path(file.name), edition, truths.get, ready=report is not None))
         if problems:
             raise SubmissionError("\n".join(f"{path} would not pass its check: {problem}" for problem in problems))
 
 
 def check_archive(
-    path: Path, edition: Edition, truths: Mapping[str, Truth | None] | None = None, ready: bool = True
+    path: Path,
+    edition: Edition,
+    truth_of: Callable[[str], Truth | None] = lambda label: None,
+    ready: bool = True,
+    shown: int | None = SHOWN_PROBLEMS,
 ) -> Iterator[str]:
     """Everything the official validator would refuse, and what it does not look at, a sentence each.
 
-    truths: by label, what an output must answer. ready: a technical report must be there.
+    truth_of: what the output of a label must answer. ready: a technical report must be there. shown: as for table.told.
+    Raises OSError for a file that cannot be opened.
     """
-    try:
-        archive = zipfile.ZipFile(path)
-    except (zipfile.BadZipFile, OSError) as error:
-        yield f"no zip archive ({error})"
-        return
-    with archive:
+    with path.open("rb") as file:
+        try:
+            archive = zipfile.ZipFile(file)
+        except Exception as error:  # zipfile meets a damaged directory with BadZipFile, OSError, IndexError, and more
+            yield f"no zip archive ({error})"
+            return
+        size = sum(info.file_size for info in archive.infolist())
+        if size > LARGEST * edition.systems:
+            yield f"its members are {size} bytes unpacked, more than {edition.systems} systems can need"
+            return
         try:
             damaged = archive.testzip()
-        except (zipfile.BadZipFile, RuntimeError, NotImplementedError, EOFError) as error:
+        except Exception as error:  # every compression has errors of its own
             yield f"a member cannot be read ({error})"
             return
         if damaged:
             yield f"{damaged}: its checksum is wrong"
             return
-        yield from _check_members(archive, edition, truths or {}, ready)
+        yield from _check_members(archive, edition, truth_of, ready, shown)
 
 
 def _check_members(
-    archive: zipfile.ZipFile, edition: Edition, truths: Mapping[str, Truth | None], ready: bool
+    archive: zipfile.ZipFile,
+    edition: Edition,
+    truth_of: Callable[[str], Truth | None],
+    ready: bool,
+    shown: int | None,
 ) -> Iterator[str]:
-    files = [info for info in archive.infolist() if not info.is_dir()]
-    names = [info.filename for info in files]
-    for name in sorted({name for name in names if names.count(name) > 1}):
+    files = [info for info in archive.infolist() if not info.filename.endswith("/")]  # is_dir() fails on an empty name
+    for info in files:
+        if stat.S_ISLNK(info.external_attr >> 16):
+            yield f"{info.filename}: is a link; put the file itself there"
+    names = Counter(info.filename for info in files)
+    for name in sorted(name for name, times in names.items() if times > 1):
         yield f"{name}: is there twice"
-    wrong = [name for name in names if not _is_placed(name, edition)]
-    for name in wrong:
+    wrong = {name for name in names if not _is_placed(name, edition)}
+    for name in sorted(wrong):
         task = f"<package>/task{edition.task}"
         yield f"{name}: does not belong there; a package has {task}/<label>/<file> and {task}/<report>.pdf"
     placed = [PurePosixPath(name) for name in names if name not in wrong]
@@ -111,8 +131,9 @@ def _check_members(
         yield f"there are several top folders: {', '.join(sorted(tops))}"
     reports = [path for path in placed if path.suffix == ".pdf"]
     for path in reports:
-        if not archive.read(str(path)).startswith(b"%PDF-"):
-            yield f"{path}: no PDF"
+        with archive.open(str(path)) as report:
+            if report.read(5) != b"%PDF-":
+                yield f"{path}: no PDF"
     if ready and not reports:
         yield "there is no technical report (.pdf)"
     systems: dict[str, list[PurePosixPath]] = {}
@@ -124,7 +145,7 @@ def _check_members(
     if len(systems) > edition.systems:
         yield f"there are {len(systems)} systems; {edition.systems} may be handed in"
     for label, paths in systems.items():
-        yield from _check_system(archive, label, paths, edition, truths.get(label))
+        yield from _check_system(archive, label, paths, edition, truth_of(label), shown)
 
 
 def _is_placed(name: str, edition: Edition) -> bool:
@@ -135,12 +156,17 @@ def _is_placed(name: str, edition: Edition) -> bool:
 
 
 def _check_system(
-    archive: zipfile.ZipFile, label: str, paths: list[PurePosixPath], edition: Edition, truth: Truth | None
+    archive: zipfile.ZipFile,
+    label: str,
+    paths: list[PurePosixPath],
+    edition: Edition,
+    truth: Truth | None,
+    shown: int | None,
 ) -> Iterator[str]:
     if not re.fullmatch(edition.label, label):
         yield (
             f"{label}: no label of this task: expected <last name>_<institute>_task{edition.task}_<1 to "
-            f"{edition.systems}>, without blanks or other underscores"
+            f"{edition.systems}>, without blanks, dots or other underscores"
         )
         return
     styles = [file_names(names, label, edition) for names in edition.names.values()]
@@ -149,25 +175,20 @@ def _check_system(
     for name in sorted({style.output, style.meta} - found):
         yield f"{label}: {name} is missing"
     for path in paths:
-        data = archive.read(str(path)) if archive.getinfo(str(path)).file_size <= LARGEST else None
-        if data is None:
-            yield f"{path}: is too large"
-        elif path.name == style.output:
+        if path.name == style.output:
             check = check_ranked_csv if edition.output == "ranked" else check_matrix_csv
-            _, problems = check(data, edition, truth)
-            yield from (f"{path}: {problem}" for problem in problems)
+            _, problems = check(archive.read(str(path)), edition, truth)
+            yield from (f"{path}: {line}" for line in told(problems, shown))
         elif path.name == style.meta:
-            yield from (f"{path}: {sentence}" for sentence in _check_meta_bytes(data, label, edition))
+            yield from (f"{path}: {line}" for line in _check_meta_bytes(archive.read(str(path)), label, edition))
         else:
             yield f"{path}: does not belong here; {label} has {style.output} and {style.meta}"
 
 
 def _check_meta_bytes(data: bytes, label: str, edition: Edition) -> Iterator[str]:
-    import yaml
-
     try:
-        meta = yaml.safe_load(data)
-    except (yaml.YAMLError, ValueError, RecursionError) as error:
-        yield f"not YAML ({' '.join(str(error).split())[:200]})"
+        meta = parse_yaml(data)
+    except SubmissionError as error:
+        yield str(error)
         return
     yield from check_meta(meta, label, edition)

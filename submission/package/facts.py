@@ -1,15 +1,15 @@
 """What a finished run says of itself: the facts that a package's meta.yaml and the report are filled from."""
 
 import json
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from submission.errors import SubmissionError
+from submission.package.shapes import Recipe, Result, broken_links, faults
 from submission.scores import ScoreMatrix, read_scores
-
-NEEDED = ("rank", "parameters", "experts", "data", "commits", "hardware")  # of result.json
 
 
 @dataclass(frozen=True)
@@ -49,15 +49,13 @@ class FinishedRun:
 def open_finished(text: str) -> FinishedRun:
     """RUN, or RUN:ENTRY for one of several ranked entries (default: the first).
 
-    Raises SubmissionError for a folder that is no finished run, and for an entry it does not have.
+    Raises SubmissionError for a folder that is no finished run, for files that lack what is needed of them (a line a
+    fault), and for an entry it does not have.
     """
     name, _, entry = text.rpartition(":") if ":" in text and not Path(text).exists() else (text, "", "")
     folder = Path(name)
-    result, recipe = (_read(folder, file) for file in ("result.json", "resolved.json"))
-    if missing := [key for key in NEEDED if key not in result]:
-        raise SubmissionError(
-            f"{folder / 'result.json'}: lacks {', '.join(missing)}; it is of an older version, make the run again"
-        )
+    result, recipe = _read(folder / "result.json", Result), _read(folder / "resolved.json", Recipe)
+    _refuse(folder, broken_links(result, recipe))
     if not result["rank"]:
         raise SubmissionError(f"{folder}: the run ranked nothing; give its recipe a rank entry")
     if entry and entry not in result["rank"]:
@@ -65,14 +63,19 @@ def open_finished(text: str) -> FinishedRun:
     return FinishedRun(folder, result, recipe, entry or next(iter(result["rank"])))
 
 
-def _read(folder: Path, name: str) -> dict[str, Any]:
-    path = folder / name
+def _read(path: Path, shape: type[Result] | type[Recipe]) -> dict[str, Any]:
     if not path.is_file():
-        raise SubmissionError(f"{folder}: not a finished run (no {name}); finish it with python -m system run")
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise SubmissionError(f"{path}: damaged ({error}); make the run again") from None
-    if not isinstance(content, dict):
-        raise SubmissionError(f"{path}: damaged (not an object); make the run again")
+        raise SubmissionError(
+            f"{path.parent}: not a finished run (no {path.name}); finish it with python -m system run"
+        )
+    data = path.read_bytes()
+    _refuse(path, faults(data, shape))
+    content: dict[str, Any] = json.loads(data)
     return content
+
+
+def _refuse(path: Path, problems: Iterable[str]) -> None:
+    """Raises SubmissionError with a line a problem, if there is any."""
+    told = [f"{path}: {problem}; it is damaged, or of an older version: make the run again" for problem in problems]
+    if told:
+        raise SubmissionError("\n".join(told))

@@ -12,6 +12,7 @@ from submission.package.facts import FinishedRun
 from submission.scores import ScoreMatrix
 from submission.scoring import found_in_matrix
 from submission.summary import summarise
+from submission.table import shown
 
 BLOCKS = {
     "submission": ("label", "name", "abbreviation", "authors"),
@@ -20,14 +21,31 @@ BLOCKS = {
 }
 AUTHOR = ("lastname", "firstname", "email", "affiliation")
 AFFILIATION = ("abbreviation", "institute", "location")
+LONGEST = 128  # bits of a whole number that is shown
 DESCRIPTION = ("input_sampling_rate", "acoustic_features", "machine_learning_method", "loss_function", "optimizer")
 
 
 def label_of(about: About, edition: Edition, index: int) -> str:
-    """Last name and institute of the corresponding author, task, and index; blanks and underscores become hyphens."""
+    """Last name and institute of the corresponding author, task, and index; blanks, dots and underscores, which divide
+    the names of files, become hyphens."""
     author = about.corresponding
-    parts = [re.sub(r"[\s_]+", "-", part) for part in (author.lastname, author.affiliation.abbreviation)]
-    return f"{parts[0]}_{parts[1]}_task{edition.task}_{index}"
+    lastname, institute = (_part(text) for text in (author.lastname, author.affiliation.abbreviation))
+    return f"{lastname}_{institute}_task{edition.task}_{index}"
+
+
+def _part(text: str) -> str:
+    return re.sub(r"[\s._]+", "-", text).strip("-")
+
+
+def unfit_parts(about: About) -> Iterator[str]:
+    """What of the corresponding author no label, which names folders and files, can be made of."""
+    author = about.corresponding
+    for key, text in (("lastname", author.lastname), ("affiliation.abbreviation", author.affiliation.abbreviation)):
+        if not re.fullmatch(r"\w[\w'’-]*", _part(text)):
+            yield (
+                f"authors.{about.authors.index(author)}.{key}: {text!r} cannot stand in the names of files; use "
+                "letters, digits and hyphens"
+            )
 
 
 def missing_addresses(runs: Sequence[FinishedRun], about: About) -> list[str]:
@@ -131,15 +149,17 @@ def check_meta(meta: Any, label: str, edition: Edition) -> Iterator[str]:
         return
     submission, system = meta["submission"], meta["system"]
     if submission["label"] != label:
-        yield f"submission.label is {submission['label']!r}, but the folder's name is {label!r}"
-    abbreviation = str(submission["abbreviation"])
-    if len(abbreviation) > edition.abbreviation:
-        yield f"submission.abbreviation {abbreviation!r} has more than {edition.abbreviation} characters"
+        yield f"submission.label is {_told(submission['label'])}, but the folder's name is {label!r}"
+    abbreviation = submission["abbreviation"]
+    if not isinstance(abbreviation, str):
+        yield f"submission.abbreviation is {_told(abbreviation)}, not text"
+    elif len(abbreviation) > edition.abbreviation:
+        yield f"submission.abbreviation {_told(abbreviation)} has more than {edition.abbreviation} characters"
     yield from _check_authors(submission["authors"])
     yield from _lacking(system["description"], DESCRIPTION, "system.description")
     total = system["complexity"].get("total_parameters") if isinstance(system["complexity"], dict) else None
     if isinstance(total, bool) or not isinstance(total, int) or total < 0:
-        yield f"system.complexity.total_parameters is {total!r}, not a whole number"
+        yield f"system.complexity.total_parameters is {_told(total)}, not a whole number"
     if not isinstance(system["external_datasets"], list):
         yield "system.external_datasets is no list"
     else:
@@ -170,7 +190,17 @@ def _check_results(results: Any, edition: Edition) -> Iterator[str]:
     for key in wanted:
         value = results.get(key)
         if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= 1:
-            yield f"results.{edition.result}.{key} is {value!r}, not a number from 0 to 1"
+            yield f"results.{edition.result}.{key} is {_told(value)}, not a number from 0 to 1"
+
+
+def _told(value: Any) -> str:
+    """A scalar as it stands. Of anything else its kind: a few lines of YAML can unfold to gigabytes, and Python prints
+    no number of many thousand digits."""
+    if isinstance(value, str):
+        return shown(value)
+    if isinstance(value, int) and value.bit_length() > LONGEST:
+        return "a number of very many digits"
+    return repr(value) if value is None or isinstance(value, int | float) else f"a {type(value).__name__}"
 
 
 def _lacking(part: Any, keys: tuple[str, ...], where: str, null: bool = False) -> Iterator[str]:

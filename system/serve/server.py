@@ -14,6 +14,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from aiohttp import web
+from aiohttp.abc import AbstractStreamWriter
 from aiohttp.http_exceptions import HttpProcessingError
 
 from system.serve.search import Hit, Search, Wanted
@@ -136,7 +137,16 @@ class Page:
         if not os.path.isfile(path):
             return refusal(404, "the file of this clip is no longer there")
         kind = TYPES.get(os.path.splitext(path)[1].lower(), "application/octet-stream")
-        return web.FileResponse(path, headers={"Content-Type": kind})
+        return _File(path, headers={"Content-Type": kind})
+
+
+class _File(web.FileResponse):
+    """The file itself. aiohttp would send NAME.gz or NAME.br beside it to whoever takes these, and that is no clip."""
+
+    async def prepare(self, request: web.BaseRequest) -> AbstractStreamWriter | None:
+        headers = request.headers.copy()
+        headers.popall("Accept-Encoding", None)
+        return await super().prepare(request.clone(headers=headers))
 
 
 def refusal(status: int, sentence: str) -> web.Response:

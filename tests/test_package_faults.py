@@ -1,0 +1,318 @@
+"""What becomes of archives that are damaged or made to do harm, of odd YAML, and of runs that were edited by hand."""
+
+import copy
+import json
+import shutil
+import stat
+import warnings
+import zipfile
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from submission.__main__ import main
+from submission.editions import get_edition
+from submission.errors import SubmissionError
+from submission.package import archive
+from submission.package.archive import check_archive
+from submission.package.documents import parse_yaml
+from submission.package.facts import open_finished
+from submission.scores import read_scores, write_scores
+
+E2022 = get_edition(2022)
+LABEL = "Doe_EX_task6b_1"
+OUTPUT, META, REPORT = (
+    f"mine/task6b/{name}"
+    for name in (
+        f"{LABEL}/{LABEL}.output.csv",
+        f"{LABEL}/{LABEL}.meta.yaml",
+        f"{LABEL}.technical_report.pdf",
+    )
+)
+Members = dict[str, bytes]
+
+
+def about(**author: Any) -> dict[str, Any]:
+    affiliation = {"abbreviation": "EX", "institute": "Example Institute", "department": None, "location": "Town"}
+    person = {"lastname": "Doe", "firstname": "Jo", "email": "jo@example.org", "corresponding": True}
+    return {
+        "authors": [person | {"affiliation": affiliation} | author],
+        "systems": [{"name": "One", "abbreviation": "one"}],
+        "sources": {"tones": {"url": None}},
+    }
+
+
+@pytest.fixture
+def here(unbroken: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with a finished run, what a participant says, and a report."""
+    (tmp_path / "run").symlink_to(unbroken)
+    (tmp_path / "about.yaml").write_text(yaml.safe_dump(about()))
+    (tmp_path / "report.pdf").write_bytes(b"%PDF-1.4\n%%EOF\n")
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def pack(run: str = "run") -> int:
+    return main(["pack", run, "--about", "about.yaml", "--report", "report.pdf", "--out", "mine.zip"])
+
+
+@pytest.fixture
+def members(here: Path) -> Members:
+    assert pack() == 0
+    with zipfile.ZipFile("mine.zip") as made:
+        found = {name: made.read(name) for name in made.namelist()}
+    assert set(found) == {OUTPUT, META, REPORT}
+    return found
+
+
+def write_zip(members: Members, method: int = zipfile.ZIP_DEFLATED, mode: int = 0o644) -> Path:
+    """mode: of the output, in the archive."""
+    with zipfile.ZipFile("t.zip", "w", method) as made, warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for name, data in members.items():
+            info = zipfile.ZipInfo(name)
+            info.external_attr = (mode if name == OUTPUT else 0o644) << 16
+            made.writestr(info, data, method)
+    return Path("t.zip")
+
+
+# --- archives ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("method", [zipfile.ZIP_DEFLATED, zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA])
+def test_damage_inside_any_compression_is_a_sentence(
+    members: Members, method: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert list(check_archive(write_zip(members, method), E2022)) == []
+    data = bytearray(Path("t.zip").read_bytes())
+    with zipfile.ZipFile("t.zip") as made:
+        begin = made.getinfo(OUTPUT).header_offset + 30 + len(OUTPUT) + 20
+    data[begin : begin + 40] = bytes(255 - byte for byte in data[begin : begin + 40])
+    Path("t.zip").write_bytes(data)
+    capsys.readouterr()
+    assert main(["check", "t.zip"]) == 1
+    shown = capsys.readouterr()
+    assert shown.out.startswith("a member cannot be read (")
+    assert shown.err == "error: t.zip is not fit to be handed in, for what is listed above\n"
+
+
+def test_a_directory_that_python_cannot_read_is_a_sentence(members: Members) -> None:
+    data = bytearray(write_zip(members).read_bytes())
+    entry = data.index(b"PK\x01\x02")
+    data[entry + 6] = 200  # needs version 20.0 of the format
+    Path("t.zip").write_bytes(data)
+    assert list(check_archive(Path("t.zip"), E2022)) == ["no zip archive (zip file version 20.0)"]
+
+
+def test_members_of_an_odd_kind_are_told(members: Members) -> None:
+    (problem,) = check_archive(write_zip(members, mode=stat.S_IFLNK | 0o777), E2022)
+    assert problem == f"{OUTPUT}: is a link; put the file itself there"
+    assert list(check_archive(write_zip(members | {"mine/task6b/notes/": b""}), E2022)) == []
+    (problem,) = check_archive(write_zip(members | {"\0x": b""}), E2022)
+    assert problem.startswith(": does not belong there")
+    dotted = {name.replace("Doe_", "St.Doe_"): data for name, data in members.items()}
+    assert any("St.Doe_EX_task6b_1: no label" in problem for problem in check_archive(write_zip(dotted), E2022))
+
+
+def test_what_unpacks_to_more_than_systems_need_is_not_unpacked(
+    members: Members, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(archive, "LARGEST", 25_000)
+    path = write_zip(members | {"mine/task6b/bomb.pdf": bytes(101_000)})
+    assert path.stat().st_size < 50_000
+    (problem,) = check_archive(path, E2022)
+    assert problem.endswith(" bytes unpacked, more than 4 systems can need")
+
+
+def test_a_package_is_held_against_what_it_must_answer(
+    here: Path, members: Members, capsys: pytest.CaptureFixture[str]
+) -> None:
+    matrix = read_scores(here / "run/scores/evaluation.npy")
+    write_scores(here / "same.npy", matrix)
+    write_scores(here / "other.npy", replace(matrix, query_texts=[f"other {text}" for text in matrix.query_texts]))
+    assert main(["check", "mine.zip", "--scores", "same.npy"]) == 0
+    capsys.readouterr()
+    assert main(["check", "mine.zip", "--scores", "other.npy"]) == 1
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].startswith(f"{OUTPUT}: line 2: unknown query ")
+    assert sum("unknown query" in line for line in lines) == 21, "twenty, and a line of the others"
+    assert main(["check", "mine.zip", "--scores", "other.npy", "--all"]) == 1
+    assert capsys.readouterr().out.count("unknown query") == 120
+    assert main(["check", "mine.zip", "--ranked"]) == 1
+    assert "leave out --ranked" in capsys.readouterr().err
+    assert main(["check", "none.zip"]) == 1
+    assert capsys.readouterr().err == "error: none.zip: No such file or directory\n"
+
+
+# --- YAML --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "a: !!timestamp x", "a: !!bool x", 'a: !!int ""', 'a: !!float ""', "a: 2024-13-45", "a: 1" + "0" * 5000,
+        "a: 1\nb: 2\na: 3", "a: {b: 1, b: 2}", "--- 1\n--- 2", "? [a]\n: b", "a: !!python/name:os.system x",
+        "[" * 400, "\xff",
+    ],
+)  # fmt: skip
+def test_what_is_no_plain_yaml_is_refused(text: str) -> None:
+    with pytest.raises(SubmissionError, match="^not YAML"):
+        parse_yaml(text.encode("latin-1"))
+
+
+def test_a_name_may_stand_for_a_part_that_is_said_once() -> None:
+    assert parse_yaml(b"a: &x {b: 1, c: 2}\nd: {<<: *x, c: 3}") == {"a": {"b": 1, "c": 2}, "d": {"b": 1, "c": 3}}
+
+
+def test_yaml_that_unfolds_without_end_is_not_shown(members: Members) -> None:
+    levels = "\n".join(f"l{n}: &l{n} [{', '.join([f'*l{n - 1}'] * 9)}]" for n in range(1, 12))
+    bomb = f"l0: &l0 [x]\n{levels}\n".encode()
+    for old, new, told in (
+        (b"label: Doe_EX_task6b_1", b"label: *l11", "submission.label is a list, but"),
+        (b"abbreviation: one", b"abbreviation: *l11", "submission.abbreviation is a list, not text"),
+        (b"abbreviation: one", b"abbreviation: 12", "submission.abbreviation is 12, not text"),
+        (b"R1:", b"R1: *l11\n    R2:", "R1 is a list, not a number from 0 to 1"),
+        (b"R1:", b"R1: 0x" + b"f" * 9000 + b"\n    R2:", "R1 is a number of very many digits, not a number"),
+    ):
+        assert old in members[META]
+        (problem,) = check_archive(write_zip(members | {META: bomb + members[META].replace(old, new, 1)}), E2022)
+        assert told in problem
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        ("", "must say authors and systems"),
+        ("- 1", "must say authors and systems"),
+        (about(lastname=" "), "authors.0.lastname: is empty or has characters that cannot be seen"),
+        (about(lastname="a\nb"), "authors.0.lastname: is empty or has characters that cannot be seen"),
+        (about(lastname="a\0b"), "authors.0.lastname: is empty or has characters that cannot be seen"),
+        (about(lastname="_"), "authors.0.lastname: '_' cannot stand in the names of files"),
+        (about(lastname="a/b"), "authors.0.lastname: 'a/b' cannot stand in the names of files"),
+        (about(lastname="a:b"), "authors.0.lastname: 'a:b' cannot stand in the names of files"),
+        (about() | {"systems": [{"name": "N", "abbreviation": "n", "output": ""}]}, "systems.0.output: is empty"),
+        (about() | {"systems": [{"name": "N", "abbreviation": "n", "output": "a\0b"}]}, "systems.0.output: is empty"),
+        (about() | {"systems": [{"name": "N", "abbreviation": "n", "output": "odd.npy"}]}, "made by a run it does not"),
+    ],
+)
+def test_odd_facts_are_refused_by_name(
+    here: Path, content: str | dict[str, Any], words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_scores(here / "odd.npy", replace(read_scores(here / "run/scores/evaluation.npy"), facts={"of": {"a": 3}}))
+    text = content if isinstance(content, str) else yaml.safe_dump(content)
+    (here / "about.yaml").write_text(text)
+    assert pack() == 1
+    shown = capsys.readouterr()
+    assert words in shown.err
+    assert shown.err.count("\n") == 1
+    assert not Path("mine.zip").exists()
+
+
+def test_what_divides_the_names_of_files_leaves_the_label(here: Path) -> None:
+    (here / "about.yaml").write_text(yaml.safe_dump(about(lastname="St. John_O'Hara ")))
+    assert pack() == 0
+    with zipfile.ZipFile("mine.zip") as made:
+        names = [name.rpartition("/")[2] for name in made.namelist()]
+    assert names[0] == "St-John-O'Hara_EX_task6b_1.output.csv"
+    assert all(name.count(".") == 2 for name in names)
+
+
+def test_the_faults_of_a_csv_that_is_handed_in_are_folded(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (here / "theirs.csv").write_text("caption\n" * 500)
+    systems = [{"name": "N", "abbreviation": "n", "output": "theirs.csv"}]
+    (here / "about.yaml").write_text(yaml.safe_dump(about() | {"systems": systems}))
+    assert pack() == 1
+    lines = capsys.readouterr().err.splitlines()
+    assert 20 < len(lines) < 60
+    assert any("479 more of: columns missing or too many" in line for line in lines)
+
+
+# --- runs edited by hand -----------------------------------------------------------------------------------------
+
+
+def paths_of(content: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    yield path
+    for key in content if isinstance(content, dict) else range(len(content)) if isinstance(content, list) else ():
+        yield from paths_of(content[key], (*path, key))
+
+
+LEFT_OUT = object()
+
+
+def edited(content: Any, path: tuple[Any, ...], value: Any) -> Any:
+    changed = part = copy.deepcopy(content)
+    for key in path[:-1]:
+        part = part[key]
+    if value is LEFT_OUT:
+        part.pop(path[-1])
+    else:
+        part[path[-1]] = value
+    return changed
+
+
+@pytest.fixture
+def copied(here: Path) -> Path:
+    """A run whose two files can be changed; its scores are the real one's."""
+    (here / "mine").mkdir()
+    for name in ("result.json", "resolved.json"):
+        shutil.copy(here / "run" / name, here / "mine")
+    (here / "mine/scores").symlink_to(here / "run/scores")
+    return here / "mine"
+
+
+@pytest.mark.parametrize("name", ["result.json", "resolved.json"])
+def test_no_edit_of_a_runs_files_ends_in_a_traceback(
+    copied: Path, name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Every value that a package is made of left out, or put as null, text or a list; what opens is packed."""
+    content = json.loads((copied / name).read_text())
+    used = {"rank", "parameters", "experts", "data"} if name == "result.json" else {"rank", "model", "stages"}
+    opened = refused = 0
+    for number, path in enumerate(path for path in paths_of(content) if path and path[0] in used):
+        value = [None, "x", [[1]], LEFT_OUT][number % 4]
+        (copied / name).write_text(json.dumps(edited(content, path, value)))
+        try:
+            open_finished(str(copied))
+        except SubmissionError:
+            refused += 1
+            continue
+        opened += 1
+        assert pack("mine") in (0, 1)
+    assert min(opened, refused) > 10
+    assert "Traceback" not in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("name", "path", "value", "words"),
+    [
+        ("result.json", ("parameters",), None, "result.json: parameters: Input should be an object; it is damaged"),
+        ("result.json", ("data", "train", "sets", "tones", "clips"), 0, "data.train.sets.tones.clips: Input should be"),
+        ("result.json", ("parameters", "frozen"), {"gone": 3}, "parameters.frozen.gone: no such expert"),
+        ("result.json", ("rank",), {"other": {}}, "rank.other: is in result.json only"),
+        ("result.json", ("rank",), {}, "the run ranked nothing"),
+        ("resolved.json", ("rank", "evaluation", "stage"), "gone", "rank.evaluation.stage: no stage 'gone'"),
+        ("resolved.json", ("rank", "again"), {"kind": "mean", "of": ["again"]}, "rank.again.of: no earlier entry"),
+    ],
+)
+def test_what_a_run_lacks_is_told_by_name(
+    copied: Path, name: str, path: tuple[str, ...], value: Any, words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    content = json.loads((copied / name).read_text())
+    (copied / name).write_text(json.dumps(edited(content, path, value)))
+    assert pack("mine") == 1
+    shown = capsys.readouterr()
+    assert words in shown.err
+    assert shown.err.startswith("error: mine")
+
+
+@pytest.mark.parametrize("data", [b"", b"[]", b"\xff", b"[" * 100_000, b'{"rank": '])
+def test_a_damaged_result_is_one_sentence(copied: Path, data: bytes, capsys: pytest.CaptureFixture[str]) -> None:
+    (copied / "result.json").write_bytes(data)
+    assert pack("mine") == 1
+    shown = capsys.readouterr()
+    assert shown.err.startswith("error: mine/result.json: as a whole: ")
+    assert shown.err.count("\n") == 1
