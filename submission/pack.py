@@ -13,7 +13,8 @@ from submission.package.archive import Packed, write_archive
 from submission.package.facts import FinishedRun, open_finished
 from submission.package.meta import label_of, make_meta, missing_addresses, unfit_parts
 from submission.scores import ScoreMatrix, read_scores
-from submission.truth import matrix_truth
+from submission.scoring import annotated
+from submission.truth import matrix_truth, read_annotations
 from submission.write import write_csv
 
 
@@ -67,14 +68,22 @@ def _packed(
 ) -> Packed:
     label = label_of(about, edition, index)
     scored = _matrix(runs, beside / system.scored) if system.scored else runs[0].matrix
+    if about.annotations:
+        scored = annotated(scored, read_annotations(beside / about.annotations, matrix_truth(scored)))
     meta = make_meta(runs, about, system, scored, edition, label)
     if system.output and not system.output.endswith(".npy"):
-        return Packed(label, (beside / system.output).read_bytes(), meta)
+        return Packed(label, f"hands in {system.output}", (beside / system.output).read_bytes(), meta)
+    of = f"hands in {system.output}" if system.output else _own(runs[0])
     matrix = _matrix(runs, beside / system.output) if system.output else runs[0].matrix
     with TemporaryDirectory() as folder:
         csv = Path(folder) / "output.csv"
-        write_csv(matrix, csv, edition, ranked=False)
-        return Packed(label, csv.read_bytes(), meta, matrix_truth(matrix))
+        write_csv(matrix, csv, edition)
+        return Packed(label, of, csv.read_bytes(), meta, matrix_truth(matrix))
+
+
+def _own(run: FinishedRun) -> str:
+    ranked = f"{run.entry!r} ({len(run.matrix.clip_ids)} clips)"
+    return f"hands in what the run itself ranked, {ranked}; for the blind set give this system an `output`"
 
 
 def _matrix(runs: Sequence[FinishedRun], path: Path) -> ScoreMatrix:
@@ -107,7 +116,7 @@ def run(arguments: argparse.Namespace) -> int:
     systems = [[open_finished(name) for name in text.split(",")] for text in arguments.runs]
     path, packed = pack(systems, arguments.about, edition, out, arguments.report, arguments.style)
     for system in packed:
-        print(f"{system.label}: {system.meta['submission']['name']}")
+        print(f"{system.label}: {system.meta['submission']['name']}, {system.of}")
     unready = "" if arguments.report else ": NOT READY, it has no technical report; add --report REPORT.pdf"
     print(f"wrote {path}{unready}")
     return 0

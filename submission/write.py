@@ -26,7 +26,7 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def write_csv(matrix: ScoreMatrix, path: Path, edition: Edition, ranked: bool) -> str:
+def write_csv(matrix: ScoreMatrix, path: Path, edition: Edition, ranked: bool = False) -> str:
     """Write what the edition asks for, or ranked lists at any rate. Returns what was written, in words."""
     if path.suffix != ".csv":
         raise SubmissionError(f"{path}: what is handed in is a CSV; give a name ending in .csv")

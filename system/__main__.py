@@ -25,7 +25,7 @@ VERBS = {
         "python -m system rank runs/RUN --audio data/blind/test --queries data/blind/captions.csv --out blind.npy",
     ),
     "run": Verb(
-        "do all of a recipe: data, features, training, ranked CSV, scores; what is done is passed over",
+        "do all of a recipe: data, features, training, the challenge's CSV, scores; what is done is passed over",
         "python -m system run recipes/quickstart.yaml",
     ),
     "relevance": Verb(

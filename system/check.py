@@ -174,15 +174,17 @@ def _cost_lines(stage: schema.Stage, estimates: Estimates, gpu_bytes: float | No
 def _rank_lines(recipe: schema.Recipe, found: dict[str, Found]) -> Iterator[str]:
     for name, entry in recipe.rank.items():
         source = recipe.ranked_source(name)
-        length, clips = get_edition(entry.edition).ranking_length, len(found[source].clips)
+        edition, clips = get_edition(entry.edition), len(found[source].clips)
         if isinstance(entry, schema.ByMean):
             how = f"by the mean of {', '.join(entry.of)}"
         else:
             which = "last" if entry.checkpoint == "last" else f"best {entry.checkpoint}"
             how = f"by the {which} checkpoint of {entry.stage}"
         yield f"rank {name}: {source} {how}, edition {entry.edition}"
-        if entry.ranked_csv and 0 < clips < length:
-            yield f"  {MISTAKE} a ranked CSV lists {length} clips, {source} has {clips}; say ranked_csv: false"
+        if entry.csv and edition.output == "ranked" and 0 < clips < edition.ranking_length:
+            yield (
+                f"  {MISTAKE} a ranked CSV lists {edition.ranking_length} clips, {source} has {clips}; say csv: false"
+            )
 
 
 def gpu_memory() -> float | None:

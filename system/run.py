@@ -1,4 +1,4 @@
-"""All of a recipe in one go: data, features, stages, ranked CSV, scores. What is done is passed over."""
+"""All of a recipe in one go: data, features, stages, the challenge's CSV, scores. What is done is passed over."""
 
 import argparse
 import json
@@ -15,10 +15,10 @@ import numpy as np
 from data_tools.manifest import caption_queries
 from submission.blend import blend
 from submission.editions import Edition, get_edition
-from submission.ranking import write_ranked_csv
 from submission.scores import ScoreMatrix, read_scores, write_scores
 from submission.scoring import found_in_matrix
 from submission.summary import Summary, summarise
+from submission.write import write_csv
 from system import schema
 from system.errors import KitError
 from system.experts.base import file_sha256
@@ -83,9 +83,9 @@ def _rehearse(recipe: schema.Recipe, run: Run, data: "Data", model: "RetrievalMo
         zeros = np.zeros((len(queries), len(clips)), np.float32)
         matrix = matrix_of(zeros, clips, queries, {})
         figures_of(matrix, get_edition(entry.edition))
-        if entry.ranked_csv:
+        if entry.csv:
             with tempfile.TemporaryDirectory(dir=run.folder) as folder:
-                write_ranked_csv(matrix, Path(folder) / f"{name}.csv", get_edition(entry.edition))
+                write_csv(matrix, Path(folder) / f"{name}.csv", get_edition(entry.edition))
     for source in dict.fromkeys(map(recipe.ranked_source, recipe.rank)):
         shared = data.shared(_trained_on(recipe), [source])
         if shared:
@@ -137,7 +137,7 @@ def _hardware() -> str:
 def _rank(
     recipe: schema.Recipe, run: Run, data: "Data", model: "RetrievalModel", untrained: "RetrievalModel"
 ) -> dict[str, dict[str, Any]]:
-    """Score matrix, ranked CSV, and figures of every `rank` entry, beside the untrained model's and chance."""
+    """Score matrix, the edition's CSV, and figures of every `rank` entry, beside the untrained model's and chance."""
     from system.description import write_clips
     from system.device import device_of
     from system.retrieve import expert_norms, score_matrix
@@ -160,8 +160,8 @@ def _rank(
             path.parent.mkdir(exist_ok=True)
         write_scores(run.scores(name), matrix)
         write_clips(run.clips(name), clips, norms)
-        if entry.ranked_csv:
-            write_ranked_csv(matrix, csv, edition)
+        if entry.csv:
+            write_csv(matrix, csv, edition)
         summary = figures_of(matrix, edition)
         ranked[name] = {
             **summary.values,
@@ -179,7 +179,7 @@ def _rank(
             "ceiling": _ceiling(recipe.data[source]),
             "also_trained_on": data.shared(_trained_on(recipe), [source]),
             "scores": str(run.scores(name)),
-            "ranked_csv": str(csv) if entry.ranked_csv else None,
+            "csv": str(csv) if entry.csv else None,
         }
     return ranked
 
@@ -232,7 +232,7 @@ def report(run: Run) -> str:
             f"{name}: {entry['queries']} queries, {entry['clips']} clips, {entry['checkpoint']}",
             f"  {metric}   {entry[metric]:.4f}  (95 % {low:.4f} to {high:.4f})   {recalls}",
             f"  beside     chance {entry['chance']:.4f}, untrained {entry['untrained']:.4f}{ceiling}",
-            f"  ranked CSV {entry['ranked_csv'] or 'none'}",
+            f"  CSV        {entry['csv'] or 'none'}",
         ]
         if entry["also_trained_on"]:
             lines.append(f"  beware     {entry['also_trained_on']} of these clips were also trained on")

@@ -200,15 +200,15 @@ class ByCheckpoint(Strict):
     """A score matrix of one source's captions against its clips by one checkpoint, its figures, and the challenge's
     file of it.
 
-    A ranked CSV knows a query by its text: a split whose clips share captions (AudioCaps) has figures, but no such
-    file."""
+    csv: write the edition's CSV. It knows a query by its text: a split whose clips share captions (AudioCaps) has
+    figures, but no such file."""
 
     kind: Literal["checkpoint"]
     data: str
     stage: str
     checkpoint: Checkpoint
     edition: int | Literal["custom"]  # challenge year, which says what the figures and the file are
-    ranked_csv: bool
+    csv: bool
 
 
 class ByMean(Strict):
@@ -217,7 +217,7 @@ class ByMean(Strict):
     kind: Literal["mean"]
     of: Annotated[list[str], Field(min_length=2)]
     edition: int | Literal["custom"]
-    ranked_csv: bool
+    csv: bool
 
 
 Ranked = Annotated[ByCheckpoint | ByMean, Field(discriminator="kind")]

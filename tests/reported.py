@@ -34,7 +34,7 @@ def make_run(folder: Path) -> Path:
     experts["coarse"] = experts["logmel"] | {"bands": 16}
     content["relevance"] = tiny.relevance()
     entry = content["rank"].pop("evaluation")
-    mean = {"kind": "mean", "of": ["last", "best"], "edition": 2022, "ranked_csv": False}
+    mean = {"kind": "mean", "of": ["last", "best"], "edition": 2022, "csv": False}
     content["rank"] = {"last": entry | {"checkpoint": "last", "edition": 2025}, "best": entry, "mean": mean}
     recipe = tiny.write_recipe(folder / "tiny.yaml", content)
     assert system_main(["run", str(recipe), "--out", str(folder / "run")]) == 0

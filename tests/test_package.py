@@ -18,6 +18,7 @@ from submission.blend import blend
 from submission.editions import EDITIONS, get_edition
 from submission.package.archive import check_archive
 from submission.scores import read_scores, write_scores
+from submission.table import format_table
 from system.__main__ import main as system_main
 
 PDF = b"%PDF-1.4\n%%EOF\n"
@@ -37,7 +38,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("packed")
     content = tiny.recipe(tiny.make_world(folder / "world", tiny.SIZES), folder, only=tiny.stage(epochs=1))
     entry = content["rank"]["evaluation"]
-    mean = {"kind": "mean", "of": ["by_map", "by_loss"], "edition": 2022, "ranked_csv": True}
+    mean = {"kind": "mean", "of": ["by_map", "by_loss"], "edition": 2022, "csv": True}
     content["rank"] = {"by_map": entry, "by_loss": entry | {"checkpoint": "loss"}, "mean": mean}
     recipe = tiny.write_recipe(folder / "tiny.yaml", content)
     for seed in (1, 2):
@@ -177,6 +178,24 @@ def test_a_blend_of_runs_is_a_system(here: Path, capsys: pytest.CaptureFixture[s
     (here / "about.yaml").write_text(yaml.safe_dump(about(systems=1)))
     assert packed("2022", systems=["run1,run2"]) == 1
     assert "systems.0.output: is missing; a blend of 2 runs needs its score matrix" in capsys.readouterr().err
+
+
+def test_results_of_2025_are_of_the_annotations_where_they_are_given(
+    here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Two queries: one whose three best clips are relevant, one whose worst is."""
+    matrix = read_scores(here / "run1/scores/by_map.npy")
+    order = [sorted(range(24), key=lambda column, row=row: -matrix.values[row, column]) for row in (0, 7)]
+    relevant = [[matrix.file_names[column] for column in order[0][:3]], [matrix.file_names[order[1][-1]]]]
+    rows = [[matrix.query_texts[row], repr(names)] for row, names in zip((0, 7), relevant, strict=True)]
+    (here / "annotations.csv").write_bytes(format_table([["query", "audio_filenames"], *rows]))
+    (here / "about.yaml").write_text(yaml.safe_dump(about(1, annotations="annotations.csv")))
+    assert packed("2025", systems=["run1"]) == 0
+    assert "hands in what the run itself ranked, 'by_map' (24 clips)" in capsys.readouterr().out
+    with zipfile.ZipFile("mine.NOT_READY.zip") as archive:
+        (name,) = [name for name in archive.namelist() if name.endswith(".meta.yaml")]
+        results = yaml.safe_load(archive.read(name))["results"]["development_testing"]
+    assert results == {"R1": pytest.approx(1 / 6, abs=1e-4), "R5": 0.5, "R10": 0.5, "mAP16": 0.5, "mAP10": 0.5}
 
 
 @pytest.mark.parametrize(

@@ -69,7 +69,7 @@ stages:
     precision: float32
     monitor: {data: [test], metrics: [loss, mAP@7], keep: 3}
 rank:
-  evaluation: {kind: checkpoint, data: tset, stage: pretrain, checkpoint: m1, edition: 1999, ranked_csv: true}
+  evaluation: {kind: checkpoint, data: tset, stage: pretrain, checkpoint: m1, edition: 1999, csv: true}
 """
 PLANTED = [  # line, key, words
     (1, "name", "pattern"),

@@ -105,7 +105,7 @@ def test_what_no_ranked_csv_can_tell_apart_is_told_before_training(
     assert words in refused(capsys, "run", path, "--out", tmp_path / "run")
     assert not (tmp_path / "run/only").exists()
     if old == " 2001":  # figures need no ranked CSV
-        change = ["--set", "rank.evaluation.ranked_csv=false", "--out", str(tmp_path / "figures")]
+        change = ["--set", "rank.evaluation.csv=false", "--out", str(tmp_path / "figures")]
         assert main(["run", str(path), *change]) == 0
         assert not (tmp_path / "figures/submission/evaluation.csv").exists()
 

@@ -39,7 +39,7 @@ def schedule(world: Path, folder: Path, **changes: Any) -> dict[str, Any]:
     content["relevance"] = tiny.relevance()
     entry = content["rank"].pop("evaluation")
     content["rank"] = {f"by_{metric}": entry | {"checkpoint": metric} for metric in ("loss", "m1", "m2")}
-    content["rank"]["mean"] = {"kind": "mean", "of": list(content["rank"]), "edition": 2022, "ranked_csv": True}
+    content["rank"]["mean"] = {"kind": "mean", "of": list(content["rank"]), "edition": 2022, "csv": True}
     return content
 
 
@@ -57,7 +57,7 @@ def test_four_systems_are_ranked_and_the_last_is_the_mean(done: Path) -> None:
     parts = [read_scores(done / f"scores/{name}.npy").values for name in list(ranked)[:3]]
     mean = read_scores(done / "scores/mean.npy")
     assert np.allclose(mean.values, np.mean(parts, 0), atol=1e-7)
-    assert set(mean.facts["mean of"]) == {"by_loss", "by_m1", "by_m2"}
+    assert set(mean.facts["of"]) == {"by_loss", "by_m1", "by_m2"}
     assert ranked["mean"]["checkpoint"] == "mean of by_loss, by_m1, by_m2"
     assert all((done / f"submission/{name}.csv").exists() for name in ranked)
     for metric in ("loss", "m1", "m2"):
@@ -135,7 +135,7 @@ def test_an_expert_of_a_finished_run_can_be_left_out_by_null(world: Path, tmp_pa
         ("rank.mean.of=[by_loss, by_m7]", "no earlier entry 'by_m7' of kind checkpoint"),
         ("rank.mean.of=[by_loss]", "at least 2 items"),
         (
-            "rank.again={kind: mean, of: [mean, by_m1], edition: 2022, ranked_csv: true}",
+            "rank.again={kind: mean, of: [mean, by_m1], edition: 2022, csv: true}",
             "no earlier entry 'mean' of kind checkpoint",
         ),
         ("rank.by_m2.data=validation", "they rank different sources"),

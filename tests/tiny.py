@@ -122,7 +122,7 @@ def recipe(manifest: Path, folder: Path, **stages: dict[str, Any]) -> dict[str, 
                 "stage": list(stages)[-1],
                 "checkpoint": "mAP@10",
                 "edition": 2022,
-                "ranked_csv": True,
+                "csv": True,
             }
         },
     }

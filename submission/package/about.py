@@ -7,6 +7,7 @@ systems:                       # one for each that is handed in, in their order
   - {name: ..., abbreviation: ..., output: blind.npy}
 sources:                       # data sets and pre-trained models whose address no run knows; null: not published
   freesound: {url: https://freesound.org}
+annotations: metadata_eval.csv # of 2025: what the results count as relevant; left out: each caption's own clip
 source_code: null
 """
 
@@ -68,6 +69,7 @@ class About(_Part):
     authors: Annotated[list[Author], Field(min_length=1)]
     systems: Annotated[list[System], Field(min_length=1)]
     sources: dict[str, Address] = {}
+    annotations: Text | None = None
     source_code: Text | None = None
 
     @property

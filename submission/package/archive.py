@@ -32,10 +32,11 @@ _DAWN = (1980, 1, 1, 0, 0, 0)  # of every member, so that the same package is th
 
 @dataclass(frozen=True)
 class Packed:
-    """One system's files. label: of its folder. output: bytes of the CSV. meta: content of meta.yaml. truth: what the
-    CSV must answer; None where only its form can be checked."""
+    """One system. label: of its folder. of: what is handed in, in words. output: bytes of the CSV. meta: content
+    of meta.yaml. truth: what the CSV must answer; None where only its form can be checked."""
 
     label: str
+    of: str
     output: bytes
     meta: dict[str, Any]
     truth: Truth | None = None
