@@ -40,6 +40,8 @@ def run(arguments: argparse.Namespace) -> int:
         number = "1 problem" if len(problems) == 1 else f"{len(problems)} problems"
         raise SubmissionError(f"{path} has {number}, listed above with the line each row starts on")
     print(good)
+    if truth is None:
+        print("note: its texts and names were held against nothing; add --truth, --scores, or --queries and --audio")
     return 0
 
 

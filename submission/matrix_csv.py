@@ -101,6 +101,7 @@ def check_matrix_csv(
             if is_ranked(header):
                 its = names_of(ranked_editions(header))
                 sentence = f"this is a ranked CSV (with the header of {its}); edition {edition.name} needs every score"
+                sentence += "; make them from the score matrix, or add the lists' own --edition"
                 return None, [*problems, Problem(1, sentence, "a ranked CSV")]
             problems += [Problem(1, *fault) for fault in _header_faults(header, edition, truth)]
             if not _is_row(header, edition):

@@ -56,9 +56,10 @@ def _problems(systems: Sequence[Sequence[FinishedRun]], about: About, edition: E
     for number, (runs, system) in enumerate(zip(systems, about.systems, strict=True)):
         if len(system.abbreviation) > edition.abbreviation:
             yield f"systems.{number}.abbreviation: has more than {edition.abbreviation} characters"
-        for key in ("output", "scored"):
+        for key, what in (("output", "what it hands in"), ("scored", "the split its figures are of")):
             if len(runs) > 1 and getattr(system, key) is None:
-                yield f"systems.{number}.{key}: is missing; a blend of {len(runs)} runs needs its score matrix"
+                blended = f"a blend of {len(runs)} runs needs the score matrix of {what}"
+                yield f"systems.{number}.{key}: is missing; {blended}"
     for name in sorted({name for runs in systems for name in missing_addresses(runs, about)}):
         yield f"sources.{name}.url: is missing; tell where {name} is published, or null for nowhere"
 

@@ -110,9 +110,10 @@ def check_ranked_csv(
             first_column = int(has_index_column(row.cells))
             problems += [Problem(1, *INDEX_COLUMN)] * first_column
             header = row.cells[first_column:]
-            if header != list(edition.columns) and matrix_edition(header):
+            if header != list(edition.columns) and (its := matrix_edition(header)):
                 sentence = f"this is a score matrix, and edition {edition.name} is checked as ranked lists of names"
-                return [], [*problems, Problem(1, f"{sentence}; `convert` makes them of it", "a score matrix")]
+                sentence += f"; add --edition {its.name}, or let `convert` make them of it"
+                return [], [*problems, Problem(1, sentence, "a score matrix")]
             problems += [Problem(1, *fault) for fault in _header_faults(header, edition, truth)]
             if not _is_row(header, edition, truth):
                 continue
@@ -154,7 +155,7 @@ def _header_faults(header: list[str], edition: Edition, truth: Truth | None) -> 
         yield f"the header is missing; {expected}", "header"
         return
     if wrong and others:
-        yield f"this is the header of {names_of(others)}; {expected}", "header"
+        yield f"this is the header of {names_of(others)}: add --edition {others[0].name}; {expected}", "header"
         return
     if trimmed(header, len(columns)) != header:
         yield TRAILING_COMMA

@@ -110,5 +110,5 @@ def _require_known(blind: list[str], n_queries: int) -> None:
     if blind:
         raise SubmissionError(
             f"no relevant clip is known for {len(blind)} of {n_queries} queries (first {blind[0]!r}), so there is "
-            "nothing to score; a blind set is scored by the organisers"
+            "nothing to score; a blind set is scored by the organisers, and a converted CSV needs `convert --truth`"
         )

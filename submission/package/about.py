@@ -87,7 +87,8 @@ def read_about(path: Path, n_systems: int) -> About:
     except ValidationError as error:
         raise SubmissionError(
             "\n".join(
-                f"{path}: {'.'.join(map(str, item['loc'])) or 'the file'}: {item['msg']}" for item in error.errors()
+                f"{path}: {'.'.join(map(str, item['loc'])) or 'the file'}: {_told(item['type'], item['msg'])}"
+                for item in error.errors()
             )
         ) from None
     problems = []
@@ -100,6 +101,15 @@ def read_about(path: Path, n_systems: int) -> About:
     if problems:
         raise SubmissionError("\n".join(f"{path}: {problem}" for problem in problems))
     return about
+
+
+def _told(kind: str, message: str) -> str:
+    """What is wrong with a fact, in the words of one who writes the file."""
+    words = {
+        "missing": "is missing",
+        "extra_forbidden": "is no fact that is asked for; take it out, or correct its name",
+    }
+    return words.get(kind, message.replace("valid dictionary", "mapping of names to facts"))
 
 
 def read_yaml(path: Path) -> Any:

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from submission.editions import Edition, Names
+from submission.editions import EDITIONS, Edition, Names
 from submission.errors import SubmissionError
 from submission.files import replacing
 from submission.matrix_csv import check_matrix_csv
@@ -124,6 +124,10 @@ def _check_members(
     for name in sorted(name for name, times in names.items() if times > 1):
         yield f"{name}: is there twice"
     wrong = {name for name in names if not _is_placed(name, edition)}
+    theirs = next((other for other in EDITIONS.values() if all(_is_placed(name, other) for name in names)), None)
+    if wrong and theirs:
+        yield f"this is a package of edition {theirs.name}, not of {edition.name}; add --edition {theirs.name}"
+        return
     for name in sorted(wrong):
         task = f"<package>/task{edition.task}"
         yield f"{name}: does not belong there; a package has {task}/<label>/<file> and {task}/<report>.pdf"
