@@ -164,6 +164,7 @@ def storm(path: Path, sounds: int, kills: int) -> int:
     return killed
 
 
+@pytest.mark.slow
 def test_a_small_storm(tmp_path: Path) -> None:
     assert storm(tmp_path / "store", 3000, 1) == 1
 

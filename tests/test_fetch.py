@@ -224,6 +224,7 @@ def assert_folder(out: Path, answers: Answers, excluded: list[int], rate: int) -
     assert sum(float(row["hours"]) for row in rows) == pytest.approx(hours, abs=0.002)
 
 
+@pytest.mark.slow
 def test_the_right_sounds_are_on_disk(crawled: Path, answers: Answers, tmp_path: Path) -> None:
     """Through faults; with titles that would be dangerous names; a second run fetches nothing."""
     out = tmp_path / "out"

@@ -502,6 +502,7 @@ def test_a_refusal_ends_every_request_under_way(tmp_path: Path, monkeypatch: pyt
     assert max(answered) == 6
 
 
+@pytest.mark.slow
 def test_a_fetch_that_is_interrupted_goes_on(tables: Path, tmp_path: Path) -> None:
     out = tables / "out"
     with serving("--sounds", "60") as settings:

@@ -55,7 +55,8 @@ def test_least_seconds_by_hand() -> None:
 
 
 @pytest.mark.parametrize(
-    ("requests", "per_minute", "per_day"), [(2600, 60, 2000), (700, 7, 130), (9, 1, 3), (50, 50, 50)]
+    ("requests", "per_minute", "per_day"),
+    [pytest.param(2600, 60, 2000, marks=pytest.mark.slow), (700, 7, 130), (9, 1, 3), (50, 50, 50)],
 )
 def test_requests_without_delay_take_the_least_time(
     tmp_path: Path, requests: int, per_minute: int, per_day: int

@@ -62,6 +62,7 @@ def limited(command: list[str], root: Path, bytes_per_file: int) -> subprocess.C
     return subprocess.run(command, cwd=root, capture_output=True, text=True, preexec_fn=limit)
 
 
+@pytest.mark.slow
 def test_a_bank_on_a_full_disk_is_told_and_goes_on_later(tmp_path: Path, root: Path) -> None:
     manifest = tiny.make_world(tmp_path / "world", {"development": 40, "validation": 8, "evaluation": 12})
     recipe = tiny.write_recipe(tmp_path / "r.yaml", content := tiny.recipe(manifest, tmp_path))
@@ -86,6 +87,7 @@ def test_a_bank_on_a_full_disk_is_told_and_goes_on_later(tmp_path: Path, root: P
     assert len(after) == 60
 
 
+@pytest.mark.slow
 def test_a_checkpoint_on_a_full_disk_is_told_and_nothing_is_lost(tmp_path: Path, root: Path) -> None:
     manifest = tiny.make_world(tmp_path / "world", {"development": 16, "validation": 8, "evaluation": 12})
     recipe = tiny.write_recipe(tmp_path / "r.yaml", tiny.recipe(manifest, tmp_path))
