@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 from system.serve.search import Hit, Search, Wanted
 
-AT_ONCE = 16  # queries: of more, each costs no less, and all wait for the end of the longest
+AT_ONCE = 32  # queries: embedded in parts of like length, of which more together are less padded
 MOST_WAITING = 256
 
 Answer = list[Hit] | None
