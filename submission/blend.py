@@ -58,7 +58,6 @@ def search_weights(parts: Mapping[str, ScoreMatrix], how: How, edition: Edition)
     Raises SubmissionError as blend does, and where relevance is not known.
     """
     _require_same(parts)
-    names = list(parts)
     scaled = [SCALES[how](part) for part in parts.values()]
     frame = next(iter(parts.values()))
 
@@ -77,7 +76,7 @@ def search_weights(parts: Mapping[str, ScoreMatrix], how: How, edition: Edition)
         if scores[picked[-1]] > best[0]:
             best = (scores[picked[-1]], picked.copy())
     reached, chosen = best
-    return [chosen.count(index) / len(chosen) for index in range(len(names))], reached
+    return [chosen.count(index) / len(chosen) for index in range(len(parts))], reached
 
 
 def models_of(facts: Mapping[str, Any]) -> list[Mapping[str, Any]]:

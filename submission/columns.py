@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from submission.editions import EDITIONS, Edition
 from submission.errors import SubmissionError
-from submission.table import Problem, shown
+from submission.table import Problem, Row, parse_rows, shown
 from submission.truth import Truth, instead
 
 # What is wrong, as a sentence about one place and as its kind in general: the last two fields of a Problem.
@@ -49,6 +49,18 @@ class QueryColumn:
 def trimmed(cells: list[str], width: int) -> list[str]:
     """The cells without an empty last one that only a comma at the end of the line makes, if one is beyond width."""
     return cells[:-1] if len(cells) == width + 1 and not cells[-1] else cells
+
+
+def rows_of(data: bytes) -> Iterator[Row | Problem]:
+    """Rows as parse_rows gives them, without the row numbers that pandas writes in front, which are told."""
+    first_column = 0
+    for row in parse_rows(data):
+        if isinstance(row, Row):
+            if row.line == 1 and has_index_column(row.cells):
+                first_column = 1
+                yield Problem(1, *INDEX_COLUMN)
+            row = Row(row.line, row.cells[first_column:])
+        yield row
 
 
 def has_index_column(header: list[str]) -> bool:

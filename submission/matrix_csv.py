@@ -9,21 +9,20 @@ import numpy.typing as npt
 
 from submission.columns import (
     EMPTY_LINE,
-    INDEX_COLUMN,
     TRAILING_COMMA,
     Fault,
     QueryColumn,
-    has_index_column,
     is_ranked,
     names_of,
     ranked_editions,
     refuse,
+    rows_of,
     trimmed,
 )
 from submission.editions import Edition
 from submission.files import replacing
 from submission.scores import ScoreMatrix
-from submission.table import Problem, format_table, parse_rows, shown
+from submission.table import Problem, format_table, shown
 from submission.truth import Truth, instead, matrix_truth
 
 # Columns named in one message about a row.
@@ -89,15 +88,12 @@ def check_matrix_csv(
     texts: list[str] = []
     values = bytearray()
     names: list[str] | None = None
-    first_column = 0
-    for row in parse_rows(data):
+    for row in rows_of(data):
         if isinstance(row, Problem):
             problems.append(row)
             continue
         if row.line == 1:
-            first_column = int(has_index_column(row.cells))
-            problems += [Problem(1, *INDEX_COLUMN)] * first_column
-            header = row.cells[first_column:]
+            header = row.cells
             if is_ranked(header):
                 its = names_of(ranked_editions(header))
                 sentence = f"this is a ranked CSV (with the header of {its}); edition {edition.name} needs every score"
@@ -107,7 +103,7 @@ def check_matrix_csv(
             if not _is_row(header, edition):
                 names = header[1:-1] if header[-1:] == [""] else header[1:]
                 continue
-        cells = row.cells[first_column:]
+        cells = row.cells
         if not cells:
             problems.append(Problem(row.line, *EMPTY_LINE))
             continue

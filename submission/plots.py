@@ -15,6 +15,25 @@ if TYPE_CHECKING:
 
 BLUE, ORANGE, GREEN, PURPLE, GREY = "#0072b2", "#d55e00", "#009e73", "#aa4499", "#595959"
 STYLES = ((BLUE, "-", "o"), (ORANGE, "--", "s"), (GREEN, "-.", "^"), (PURPLE, ":", "D"), (GREY, "-", "x"))
+# The curves of a run: file name -> title, axis, and the lines in it by their name in metrics.jsonl.
+CURVES = {
+    "loss": ("Loss", "loss", {"loss": "training", "validation.loss": "validation"}),
+    "accuracy": (
+        "Accuracy on validation",
+        "validation",
+        {f"validation.{name}": name for name in ("m1", "m2", "mAP@10")},
+    ),
+    "similarity": (
+        "Scores in training batches",
+        "score in training batches",
+        {"positive": "matching pairs", "hardest_negative": "hardest negatives"},
+    ),
+    "violations": (
+        "Share of negatives that violate the margin",
+        "negatives within the margin, share",
+        {"violations": "full margin", "violations_relaxed": "relaxed margin"},
+    ),
+}
 MARKED = 40  # points of a line, beyond which markers would hide it
 
 

@@ -7,15 +7,14 @@ from pathlib import Path
 
 from submission.columns import (
     EMPTY_LINE,
-    INDEX_COLUMN,
     TRAILING_COMMA,
     Fault,
     QueryColumn,
-    has_index_column,
     matrix_edition,
     names_of,
     ranked_editions,
     refuse,
+    rows_of,
     trimmed,
 )
 from submission.editions import Edition
@@ -24,7 +23,7 @@ from submission.files import replacing
 from submission.near import AUDIO
 from submission.order import ranked_columns
 from submission.scores import ScoreMatrix
-from submission.table import Problem, Row, format_table, parse_rows, shown
+from submission.table import Problem, Row, format_table, shown
 from submission.truth import Truth, instead, matrix_truth
 
 # A number that is no count: a score, where a file name should be.
@@ -100,16 +99,13 @@ def check_ranked_csv(
     problems: list[Problem] = []
     ranked: list[RankedList] = []
     queries = QueryColumn(edition, truth)
-    first_column = 0
     n_rows = 0
-    for row in parse_rows(data):
+    for row in rows_of(data):
         if isinstance(row, Problem):
             problems.append(row)
             continue
         if row.line == 1:
-            first_column = int(has_index_column(row.cells))
-            problems += [Problem(1, *INDEX_COLUMN)] * first_column
-            header = row.cells[first_column:]
+            header = row.cells
             if header != list(edition.columns) and (its := matrix_edition(header)):
                 sentence = f"this is a score matrix, and edition {edition.name} is checked as ranked lists of names"
                 sentence += f"; add --edition {its.name}, or let `convert` make them of it"
@@ -118,9 +114,8 @@ def check_ranked_csv(
             if not _is_row(header, edition, truth):
                 continue
         n_rows += 1
-        cells = row.cells[first_column:]
-        problems += [Problem(row.line, *fault) for fault in _row_faults(Row(row.line, cells), edition, truth, queries)]
-        cells = trimmed(cells, len(edition.columns))
+        problems += [Problem(row.line, *fault) for fault in _row_faults(row, edition, truth, queries)]
+        cells = trimmed(row.cells, len(edition.columns))
         if len(cells) == len(edition.columns):
             ranked.append(RankedList(row.line, cells[0], cells[1:]))
     if not n_rows and not problems:

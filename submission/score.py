@@ -8,7 +8,7 @@ from submission.editions import Edition, get_edition
 from submission.errors import SubmissionError
 from submission.files import replacing, require_other
 from submission.scores import ScoreMatrix, read_scores
-from submission.scoring import annotated, found_from_audio, found_in_csv, found_in_matrix
+from submission.scoring import annotated, figures_of, found_from_audio, found_in_csv
 from submission.summary import Summary, summarise, summarise_audio_to_text
 from submission.table import format_table
 from submission.truth import Truth, matrix_truth, read_annotations, read_clotho_truth
@@ -101,7 +101,7 @@ def _summary(path: Path, edition: Edition, truth: Truth | None, arguments: argpa
         matrix = annotated(matrix, read_annotations(annotations, matrix_truth(matrix)))
     if arguments.direction == "audio-to-text":
         return summarise_audio_to_text(found_from_audio(matrix), edition.recall_ks)
-    return summarise(found_in_matrix(matrix), figures.recall_ks, figures.map_ks)
+    return figures_of(matrix, figures)
 
 
 def _matrix(path: Path, edition: Edition, truth: Truth | None) -> ScoreMatrix:

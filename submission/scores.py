@@ -76,6 +76,11 @@ class ScoreMatrix:
         """Queries."""
         return len(self.query_ids)
 
+    def relevant_columns(self) -> list[list[int]]:
+        """Per query, columns of its relevant clips, rising; none where they are not known."""
+        column_of = {clip_id: column for column, clip_id in enumerate(self.clip_ids)}
+        return [sorted(column_of[clip] for clip in clips or ()) for clips in self.relevant]
+
 
 def write_scores(path: Path, matrix: ScoreMatrix) -> None:
     """Write NAME.npy and then NAME.json beside it; each appears whole or not at all.

@@ -12,7 +12,7 @@ from submission.intervals import grouped
 from submission.order import ranks_of_lists, relevant_ranks
 from submission.ranking import read_ranked_csv
 from submission.scores import ScoreMatrix
-from submission.summary import Found
+from submission.summary import Found, Summary, summarise
 from submission.truth import Truth
 
 
@@ -54,8 +54,7 @@ def found_in_matrix(matrix: ScoreMatrix) -> Found:
     _require_known(
         [id_ for id_, own in zip(matrix.query_ids, matrix.relevant, strict=True) if own is None], len(matrix)
     )
-    column_of = {clip_id: column for column, clip_id in enumerate(matrix.clip_ids)}
-    relevant = [sorted(column_of[clip] for clip in clips or ()) for clips in matrix.relevant]
+    relevant = matrix.relevant_columns()
     return Found(
         ranks=relevant_ranks(matrix.values, relevant, matrix.file_names),
         n_relevant=np.array([len(columns) for columns in relevant], dtype=np.int64),
@@ -87,6 +86,11 @@ def found_from_audio(matrix: ScoreMatrix) -> Found:
         texts=[matrix.file_names[column] for column in asked],
         n_pool=len(matrix.query_ids),
     )
+
+
+def figures_of(matrix: ScoreMatrix, edition: Edition) -> Summary:
+    """An edition's figures of a score matrix. Raises SubmissionError as found_in_matrix does."""
+    return summarise(found_in_matrix(matrix), edition.recall_ks, edition.map_ks)
 
 
 def annotated(matrix: ScoreMatrix, annotations: Truth) -> ScoreMatrix:

@@ -7,24 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from submission.plots import BLUE, ORANGE, draw_line, new_figure, save
+from submission.plots import BLUE, CURVES, ORANGE, draw_line, new_figure, save
 from system.cider.pairs import Distribution
 from system.cider.relax import Relax
 from system.runs import Run
-
-# File name, axis, and the lines in it: name in metrics.jsonl -> label.
-FIGURES = {
-    "loss": ("loss", {"loss": "training", "validation.loss": "validation"}),
-    "violations": (
-        "negatives within the margin, share",
-        {"violations": "full margin", "violations_relaxed": "relaxed margin"},
-    ),
-    "similarity": (
-        "score in training batches",
-        {"positive": "matching pairs", "hardest_negative": "hardest negatives"},
-    ),
-    "accuracy": ("validation", {"validation.m1": "m1", "validation.m2": "m2", "validation.mAP@10": "mAP@10"}),
-}
 
 
 def relevance_figure(found: Distribution, percents: Sequence[float], relax: Relax, title: str, path: Path) -> None:
@@ -57,7 +43,7 @@ def draw_run(run: Run) -> list[Path]:
     run.figures.mkdir(exist_ok=True)
     return [
         _draw(run.figures / f"{name}.svg", lines, axis, labels)
-        for name, (axis, labels) in FIGURES.items()
+        for name, (_, axis, labels) in CURVES.items()
         if any(_value(line, key) is not None for line in lines for key in labels)
     ]
 

@@ -14,10 +14,9 @@ import numpy as np
 
 from data_tools.manifest import caption_queries
 from submission.blend import blend
-from submission.editions import Edition, get_edition
+from submission.editions import get_edition
 from submission.scores import ScoreMatrix, read_scores, write_scores
-from submission.scoring import found_in_matrix
-from submission.summary import Summary, summarise
+from submission.scoring import figures_of
 from submission.write import write_csv
 from system import schema
 from system.errors import KitError
@@ -182,10 +181,6 @@ def _rank(
             "csv": str(csv) if entry.csv else None,
         }
     return ranked
-
-
-def figures_of(matrix: ScoreMatrix, edition: Edition) -> Summary:
-    return summarise(found_in_matrix(matrix), edition.recall_ks, edition.map_ks)
 
 
 def _matrix(

@@ -10,8 +10,7 @@ from submission.editions import Edition
 from submission.package.about import About, System
 from submission.package.facts import FinishedRun
 from submission.scores import ScoreMatrix
-from submission.scoring import found_in_matrix
-from submission.summary import summarise
+from submission.scoring import figures_of
 from submission.table import shown
 
 BLOCKS = {
@@ -62,7 +61,7 @@ def make_meta(
     ensemble, frozen experts counted once. Lengths are minutes, as in DCASE's templates.
     """
     members = sum(len(run.members) for run in runs)
-    summary = summarise(found_in_matrix(scored), edition.recall_ks, edition.map_ks)
+    summary = figures_of(scored, edition)
     return {
         "submission": {
             "label": label,

@@ -9,24 +9,11 @@ from typing import Any
 
 from submission.errors import SubmissionError
 from submission.package.facts import FinishedRun
+from submission.plots import CURVES
 from submission.report.measures import Rivals
 from submission.report.parts import NONE, Drawing, Section, Table, figure4, plural, queries
 
 LICENCES = 4  # of a data set that are named
-
-# The run's own curves: file name -> title, and the lines in it by their name in metrics.jsonl.
-CURVES = {
-    "loss": ("Loss", {"loss": "training", "validation.loss": "validation"}),
-    "accuracy": ("Accuracy on validation", {f"validation.{name}": name for name in ("m1", "m2", "mAP@10")}),
-    "similarity": (
-        "Scores in training batches",
-        {"positive": "matching pairs", "hardest_negative": "hardest negatives"},
-    ),
-    "violations": (
-        "Share of negatives that violate the margin",
-        {"violations": "full margin", "violations_relaxed": "relaxed margin"},
-    ),
-}
 
 
 def what_was_run(run: FinishedRun) -> Section:
@@ -150,7 +137,7 @@ def learning(run: FinishedRun) -> Section:
     lines = [_parsed(path, line) for line in path.read_text(encoding="utf-8").splitlines()] if path.is_file() else []
     drawings = [
         _curve(file, title, labels, lines)
-        for name, (title, labels) in CURVES.items()
+        for name, (title, _, labels) in CURVES.items()
         if (file := run.folder / "figures" / f"{name}.svg").is_file()
     ]
     relevance = run.folder / "figures" / "relevance.svg"

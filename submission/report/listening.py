@@ -9,7 +9,7 @@ import numpy as np
 
 from submission.order import ranked_columns
 from submission.report.clips import Clips
-from submission.report.measures import Rivals, choose_heard, relevant_columns
+from submission.report.measures import Rivals, choose_heard
 from submission.report.parts import Heard, Player, Section
 from submission.scores import ScoreMatrix
 from submission.summary import Summary
@@ -68,7 +68,7 @@ def listening(matrix: ScoreMatrix, summary: Summary, found: Rivals, clips: Clips
     """The best, middle and worst queries with their clips; their audio goes into the store."""
     first = summary.found.ranks.min(axis=1)
     chosen = {name: rows for name, rows in choose_heard(first, found.margin).items() if rows}
-    columns = relevant_columns(matrix)
+    columns = matrix.relevant_columns()
 
     def heard(row: int) -> Heard:
         order = ranked_columns(matrix.values[row : row + 1], matrix.file_names, len(matrix.clip_ids))[0]

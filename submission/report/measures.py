@@ -41,7 +41,7 @@ def rivals(matrix: ScoreMatrix) -> Rivals:
     >>> float(found.positive[0]), float(found.negative[0]), bool(found.tied[0])
     (0.5, 0.5, True)
     """
-    own = relevant_columns(matrix)
+    own = matrix.relevant_columns()
     positive, negative = np.empty(len(matrix)), np.full(len(matrix), np.nan)
     for row, columns in enumerate(own):
         positive[row] = matrix.values[row, columns].max()
@@ -55,12 +55,6 @@ def rivals(matrix: ScoreMatrix) -> Rivals:
 def _is_tied(matrix: ScoreMatrix, row: int, columns: list[int], score: float) -> bool:
     same = matrix.values[row] == score
     return bool(np.count_nonzero(same) > np.count_nonzero(same[columns]))
-
-
-def relevant_columns(matrix: ScoreMatrix) -> list[list[int]]:
-    """Per query, columns of its relevant clips."""
-    column_of = {clip: column for column, clip in enumerate(matrix.clip_ids)}
-    return [[column_of[clip] for clip in clips or ()] for clips in matrix.relevant]
 
 
 def rank_bins(n_pool: int) -> list[tuple[int, int]]:

@@ -15,8 +15,7 @@ from submission.report.clips import read_clips
 from submission.report.listening import AudioStore, listening
 from submission.report.measures import rivals
 from submission.report.parts import Drawing, Section, figure4
-from submission.scoring import found_in_matrix
-from submission.summary import Summary, summarise
+from submission.scoring import figures_of
 
 
 def write_report(out: Path, run: FinishedRun, others: Sequence[FinishedRun], edition: Edition) -> list[Drawing]:
@@ -26,8 +25,8 @@ def write_report(out: Path, run: FinishedRun, others: Sequence[FinishedRun], edi
     Raises SubmissionError for a run whose files are damaged or whose relevant clips are not known; OSError when
     writing fails.
     """
-    summary, folder = _summary(run, edition), run.folder / "figures"
-    beside = {name: _summary(other, edition) for name, other in zip(_names(others), others, strict=True)}
+    summary, folder = figures_of(run.matrix, edition), run.folder / "figures"
+    beside = {name: figures_of(other.matrix, edition) for name, other in zip(_names(others), others, strict=True)}
     clips = read_clips(run.folder / "scores" / f"{run.entry}.clips.csv", run.matrix.clip_ids)
     found, store = rivals(run.matrix), AudioStore()
     sections = [
@@ -54,10 +53,6 @@ def _names(runs: Sequence[FinishedRun]) -> list[str]:
     return [
         name if names.count(name) == 1 else f"{run.folder}:{run.entry}" for name, run in zip(names, runs, strict=True)
     ]
-
-
-def _summary(run: FinishedRun, edition: Edition) -> Summary:
-    return summarise(found_in_matrix(run.matrix), edition.recall_ks, edition.map_ks)
 
 
 def render(title: str, sections: Sequence[Section], audio: Sequence[str]) -> str:

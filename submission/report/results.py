@@ -218,7 +218,7 @@ def experts(run: FinishedRun, matrix: ScoreMatrix, summary: Summary, clips: Clip
     boxes = folder / f"{run.entry}.experts.svg"
     figures.draw_boxes(boxes, clips.norms, "norm of the embedding")
     drawings = [Drawing(boxes, "Norm of each expert's embedding", told, _norms_table(clips.norms, shares))]
-    keys = [int(shares[:, own].mean(axis=1).argmax()) for own in measures.relevant_columns(matrix)]
+    keys = [int(shares[:, own].mean(axis=1).argmax()) for own in matrix.relevant_columns()]
     if len(set(keys)) > 1:
         found = measures.bars(summary.per_query[metric], keys, dict(enumerate(names)), summary.found.groups)
         path, said = folder / f"{run.entry}.largest.svg", "expert with the largest share on the relevant clip"
@@ -250,9 +250,7 @@ def lengths(run: FinishedRun, matrix: ScoreMatrix, summary: Summary, clips: Clip
     metric = max((name for name in summary.values if name.startswith("R@")), key=lambda name: int(name[2:]))
     values, groups, level = summary.per_query[metric], summary.found.groups, summary.values[metric]
     words = [measures.bin_of(len(text.split()), measures.WORDS) for text in summary.found.texts]
-    seconds = [
-        measures.bin_of(float(clips.seconds[own].mean()), measures.SECONDS) for own in measures.relevant_columns(matrix)
-    ]
+    seconds = [measures.bin_of(float(clips.seconds[own].mean()), measures.SECONDS) for own in matrix.relevant_columns()]
     drawings, missing = [], []
     for name, keys, labels, xlabel, title in (
         ("words", words, measures.word_labels(), "words of the caption", f"{metric} by length of the caption"),
