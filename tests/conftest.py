@@ -4,11 +4,13 @@ Fast tests: `python -m pytest`; slow ones: `python -m pytest -m slow`.
 """
 
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import tiny
 from browser import browser  # noqa: F401  a fixture
+from ranked import write_truth
 
 from system.__main__ import main
 
@@ -26,6 +28,24 @@ def shared() -> Path:
         told = f"needs real data: no folder {folder}/data (set LBAR_SHARED)"
         pytest.fail(told) if os.environ.get("LBAR_REQUIRE_DATA") else pytest.skip(told)
     return folder
+
+
+@pytest.fixture
+def baseline(shared: Path) -> Path:
+    """The ranked CSV of the 2022 baseline."""
+    return shared / "data/dcase2022_baseline/test.output.csv"
+
+
+@pytest.fixture
+def clotho(shared: Path) -> Callable[[str], Path]:
+    """Clotho's captions by split."""
+    return lambda split: shared / f"data/clotho/clotho_captions_{split}.csv"
+
+
+@pytest.fixture
+def truth_path(tmp_path: Path) -> Path:
+    """Captions of the small pool of ranked.py."""
+    return write_truth(tmp_path)
 
 
 @pytest.fixture(scope="session")

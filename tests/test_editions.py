@@ -4,16 +4,11 @@ import dataclasses
 from pathlib import Path
 
 import pytest
-from ranked import E2022, score_csv, small_matrix, write_truth
+from ranked import E2022, score_csv, small_matrix
 
 from submission.editions import EDITIONS, Edition, get_edition
 from submission.errors import SubmissionError
 from submission.ranking import write_ranked_csv
-
-
-@pytest.fixture
-def truth_path(tmp_path: Path) -> Path:
-    return write_truth(tmp_path)
 
 
 def test_the_2022_edition_is_what_was_published() -> None:

@@ -22,7 +22,6 @@ from ranked import (
     score_csv,
     score_matrix,
     small_matrix,
-    write_truth,
 )
 
 from submission.errors import SubmissionError
@@ -30,21 +29,6 @@ from submission.ranking import check_ranked_csv, read_ranked_csv, write_ranked_c
 from submission.scores import ScoreMatrix
 from submission.table import format_table, parse_table
 from submission.truth import matrix_truth, read_clotho_truth
-
-
-@pytest.fixture
-def truth_path(tmp_path: Path) -> Path:
-    return write_truth(tmp_path)
-
-
-@pytest.fixture
-def baseline(shared: Path) -> Path:
-    return shared / "data/dcase2022_baseline/test.output.csv"
-
-
-@pytest.fixture
-def clotho(shared: Path) -> Callable[[str], Path]:
-    return lambda split: shared / f"data/clotho/clotho_captions_{split}.csv"
 
 
 def test_written_rows_by_hand(tmp_path: Path) -> None:

@@ -7,27 +7,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from ranked import good_lines, rename, small_matrix, write_truth
+from ranked import good_lines, rename, small_matrix
 
 from submission import metrics
 from submission.__main__ import main
 from submission.scores import write_scores
-
-
-@pytest.fixture
-def truth_path(tmp_path: Path) -> Path:
-    return write_truth(tmp_path)
-
-
-@pytest.fixture
-def baseline(shared: Path) -> Path:
-    return shared / "data/dcase2022_baseline/test.output.csv"
-
-
-@pytest.fixture
-def clotho(shared: Path) -> Callable[[str], Path]:
-    return lambda split: shared / f"data/clotho/clotho_captions_{split}.csv"
-
 
 NOTHING = ([], ["--edition", "2022"])
 

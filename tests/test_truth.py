@@ -11,11 +11,6 @@ from submission.near import NAME_WAYS, Nearest
 from submission.truth import Truth, TruthQuery, read_annotations, read_blind_truth, read_clotho_truth
 
 
-@pytest.fixture
-def clotho(shared: Path) -> Callable[[str], Path]:
-    return lambda split: shared / f"data/clotho/clotho_captions_{split}.csv"
-
-
 @pytest.mark.parametrize(
     ("data", "words"),
     [
