@@ -19,6 +19,7 @@ from submission.errors import SubmissionError
 from submission.matrix_csv import check_matrix_csv, read_matrix_csv, write_matrix_csv
 from submission.ranking import write_ranked_csv
 from submission.scores import ScoreMatrix, write_scores
+from submission.table import format_table, parse_table
 from submission.truth import matrix_truth
 
 E2025 = EDITIONS["2025"]
@@ -277,7 +278,7 @@ def test_all_real_names_and_captions_survive_both_files(shared: Path, tmp_path: 
     with open(shared / f"data/clotho/clotho_captions_{split}.csv", encoding="utf-8", newline="") as file:
         names, *columns = zip(*list(csv.reader(file))[1:], strict=True)
     texts = sorted({text for column in columns for text in column})
-    # As few rows as hold every caption once would be the whole matrix: captions by ranked lists, names by few rows.
+    # All captions against all names would be files of gigabytes: all names of few rows, all captions of few columns.
     few = matrix_of(np.random.default_rng(0).normal(size=(3, len(names))), list(names))
     few = dataclasses.replace(few, query_texts=[max(texts, key=len), min(texts, key=len), 'a "b", c '])
     write_matrix_csv(few, tmp_path / "names.csv", E2025)
@@ -288,6 +289,13 @@ def test_all_real_names_and_captions_survive_both_files(shared: Path, tmp_path: 
     write_matrix_csv(some, tmp_path / "texts.csv", E2025)
     again = read_matrix_csv(tmp_path / "texts.csv", E2025, matrix_truth(some))
     assert again.query_texts == texts
+    listing = matrix_of(np.random.default_rng(2).normal(size=(len(texts), 12)), list(names[:12]))
+    write_ranked_csv(dataclasses.replace(listing, query_texts=texts), tmp_path / "listing.csv", EDITIONS["2022"])
+    with open(tmp_path / "listing.csv", encoding="utf-8", newline="") as file:
+        assert [row[0] for row in csv.reader(file)] == ["caption", *texts]
+    data = (tmp_path / "listing.csv").read_bytes()
+    rows, problems = parse_table(data)
+    assert (format_table(row.cells for row in rows), problems) == (data, [])
     distance = (np.arange(len(names)) - 10 * np.arange(math.ceil(len(names) / 10))[:, None]) % len(names)
     write_ranked_csv(matrix_of(-distance, list(names)), tmp_path / "ranked.csv", EDITIONS["2022"])
     with open(tmp_path / "ranked.csv", encoding="utf-8", newline="") as file:

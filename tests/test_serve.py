@@ -173,6 +173,22 @@ def test_what_waits_goes_together() -> None:
     assert found[5:] == [[Hit(4, 0.5)], [Hit(5, 0.5)]]
 
 
+def test_who_asks_just_behind_goes_along() -> None:
+    async def both() -> None:
+        queue = Queue(search)  # type: ignore[arg-type]
+        work = asyncio.create_task(queue.work())
+        first = asyncio.create_task(queue.answer(Wanted("x", 1)))
+        await asyncio.sleep(0)  # the worker has taken it
+        await asyncio.sleep(0)
+        await asyncio.gather(first, queue.answer(Wanted("yy", 1)))
+        work.cancel()
+
+    search = Held()
+    search.go.set()
+    asyncio.run(asyncio.wait_for(both(), 20))
+    assert search.batches == [["x", "yy"]]
+
+
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     """The hand-made search; c.wav's file is not there."""
