@@ -92,8 +92,8 @@ class Features:
 
 
 def bank_of(expert: ExpertSettings, banks: Path) -> Bank:
-    """The bank of an expert's frames: float16, in a folder named by all that decides the frames."""
-    return open_bank(banks / expert.key(), expert.dim, "float16", expert.identity())
+    """The bank of an expert's frames, in a folder named by all that decides the frames."""
+    return open_bank(banks / expert.key(), expert.dim, expert.dtype, expert.identity())
 
 
 def build_features(

@@ -9,13 +9,14 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from data_tools.manifest import Split
-from system.experts import Expert
+from system.experts import Expert, LogMelSlaney, Waveform
 from system.strict import Strict
 
 Name = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]*$")]  # it becomes part of keys and file names
 Positive = Annotated[int, Field(ge=1)]
-Metric = Literal["loss", "m1", "m2", "mAP@10"]
-Checkpoint = Literal["last", "loss", "m1", "m2", "mAP@10"]  # the last one, or the best one by a monitored metric
+# recall_sum: R@1 + R@5 + R@10 of captions that look for their clip, in [0, 3]
+Metric = Literal["loss", "m1", "m2", "mAP@10", "recall_sum"]
+Checkpoint = Literal["last", "loss", "m1", "m2", "mAP@10", "recall_sum"]  # the last, or the best by a monitored metric
 
 
 class Expected(Strict):
@@ -52,6 +53,81 @@ class ExpertHeads(Strict):
     dropout: float = Field(ge=0, lt=1)
 
 
+class PooledMlp(Strict):
+    """Frames of one frozen expert, pooled over time; linear to `hidden`, ReLU, linear to the text size.
+
+    Source: "On Metric Learning for Audio-Text Cross-Modal Retrieval" (2022), section 2.2, with its encoder frozen.
+    """
+
+    kind: Literal["pooled_mlp"]
+    experts: Annotated[dict[Name, Expert], Field(min_length=1, max_length=1)]
+    pooling: Literal["mean", "max", "max_mean"]  # max_mean: their sum, as PANNs do
+    hidden: Positive
+    dropout: float = Field(ge=0, lt=1)  # of the pooled frames
+
+
+class SpecAugment(Strict):
+    """In training, stripes of random place and width set to zero: of time (10 ms columns), and of frequency (bands)."""
+
+    time_stripes: int = Field(ge=0)
+    time_width: Positive  # the widest
+    band_stripes: int = Field(ge=0)
+    band_width: Positive
+
+
+class Panns(Strict):
+    """A network of PANNs on waveforms at 32 kHz, pooled over frequency, then over time; linear to `hidden`, ReLU,
+    linear to the text size.
+
+    Source: "On Metric Learning for Audio-Text Cross-Modal Retrieval" (2022), section 2.2; public code where silent.
+    """
+
+    kind: Literal["panns"]
+    network: Literal["resnet38", "cnn14"]
+    weights: str | None  # the published checkpoint; null: from scratch
+    trainable: bool
+    most_seconds: float = Field(gt=0)  # a longer clip: a random part in training, the whole one elsewhere
+    frequency_pooling: Literal["mean", "max_mean"]  # mean: the public code; max_mean: the paper
+    time_pooling: Literal["mean", "max", "max_mean"]
+    dropout: float = Field(ge=0, lt=1)  # between the network's blocks
+    spec_augment: SpecAugment | None
+    hidden: Positive
+
+    @property
+    def experts(self) -> dict[str, Expert]:
+        """What its input is kept as: 16-bit waveforms."""
+        return {"waveform": Waveform(kind="waveform", sample_rate=32_000)}
+
+
+class Crnn(Strict):
+    """The CRNN of the DCASE 2022 baseline: log-mel frames, convolutions that leave every fourth, a GRU in both
+    directions, frames again by linear interpolation; 2 x `hidden` values each, of length 1, or their mean of length 1.
+    """
+
+    kind: Literal["crnn"]
+    experts: Annotated[dict[Name, LogMelSlaney], Field(min_length=1, max_length=1)]
+    hidden: Positive  # of the GRU, in each direction
+    dropout: float = Field(ge=0, lt=1)  # behind the convolutions
+    embedding: Literal["frames", "mean"]
+    padding: Literal["masked", "counted"]  # counted: in training what fills a batch up is heard too, as in public code
+
+
+class Gru(Strict):
+    """Frames of one frozen expert: linear to `width`, a GRU in both directions; 2 x `hidden` values a frame, of length
+    1, or their mean of length 1. The CRNN above without its convolutions, for frames that a network has made already.
+    """
+
+    kind: Literal["gru"]
+    experts: Annotated[dict[Name, Expert], Field(min_length=1, max_length=1)]
+    width: Positive
+    hidden: Positive  # in each direction
+    dropout: float = Field(ge=0, lt=1)  # behind the linear layer
+    embedding: Literal["frames", "mean"]
+
+
+Audio = ExpertHeads | PooledMlp | Panns | Crnn | Gru
+
+
 class Transformer(Strict):
     """A small text transformer from scratch over the words of the training captions."""
 
@@ -74,16 +150,64 @@ class SentenceTransformers(Strict):
     projection: Literal["none", "linear"]  # a trainable D x D layer behind the encoder
 
 
+class FirstToken(Strict):
+    """A pre-trained transformer's first token ([CLS]); linear to `hidden`, ReLU, linear to `dim`.
+
+    Source: "On Metric Learning for Audio-Text Cross-Modal Retrieval" (2022), section 2.2.
+    """
+
+    kind: Literal["first_token"]
+    model: str  # hub name or folder
+    trainable: bool
+    removed: str  # characters taken out of captions, which are lower-cased; "": captions as they are
+    dropout: float | None = Field(ge=0, lt=1)  # of the transformer's hidden states and attention; null: as published
+    hidden: Positive
+    dim: Positive  # D
+
+
+class WordVectors(Strict):
+    """A frozen vector a word, of length 1, or their mean of length 1; read from a file in word2vec's binary or text
+    format.
+
+    unknown: words that the file does not have get a random vector of length 1: `each` its own, drawn from its letters
+    and so the same everywhere, or `one` for all of them.
+    Source: "On Negative Sampling for Contrastive Audio-Text Retrieval" (2023), section 4.2.
+    """
+
+    kind: Literal["word_vectors"]
+    vectors: str  # file
+    dim: Positive  # D of the file, checked when it is read
+    unknown: Literal["each", "one"]
+    embedding: Literal["words", "mean"]
+    padding: Literal["masked", "counted"]  # counted: in training what fills a batch up counts too, as in public code
+
+
+Text = Transformer | SentenceTransformers | FirstToken | WordVectors
+
+
 class Cosine(Strict):
     """Cosine of a clip's and a caption's embedding."""
 
     kind: Literal["cosine"]
 
 
+class FrameWord(Strict):
+    """Dot products of all frames of a clip and all words of a caption, those below 0 taken as 0; then `mean`: of all;
+    `best_frame`: every word's best frame, the mean over words; `best_word`: every frame's best word, the mean over
+    frames.
+
+    Source: Xie et al., "Unsupervised Audio-Caption Aligning Learns Correspondences between Individual Sound Events and
+    Textual Phrases" (2022), and "On Negative Sampling for Contrastive Audio-Text Retrieval" (2023), which uses `mean`.
+    """
+
+    kind: Literal["frame_word"]
+    reduce: Literal["mean", "best_frame", "best_word"]
+
+
 class Model(Strict):
-    audio: ExpertHeads
-    text: Annotated[Transformer | SentenceTransformers, Field(discriminator="kind")]
-    score: Cosine
+    audio: Annotated[Audio, Field(discriminator="kind")]
+    text: Annotated[Text, Field(discriminator="kind")]
+    score: Annotated[Cosine | FrameWord, Field(discriminator="kind")]
 
 
 class RelaxPoint(Strict):
@@ -151,14 +275,94 @@ class Schedule(Strict):
     warmup_steps: int = Field(ge=0)
 
 
+class StepDecay(Strict):
+    """The learning rate is multiplied by `factor` behind every `every_epochs` epochs."""
+
+    kind: Literal["step"]
+    every_epochs: Positive
+    factor: float = Field(gt=0, lt=1)
+
+
+class Plateau(Strict):
+    """The learning rate is multiplied by `factor` once a monitored metric has been no better than its best for more
+    than `patience` epochs; then the count begins anew. It never falls below `least_lr`.
+
+    better: by more than `threshold`, as a difference. Source: torch's ReduceLROnPlateau with threshold_mode "abs".
+    """
+
+    kind: Literal["plateau"]
+    metric: Metric
+    factor: float = Field(gt=0, lt=1)
+    patience: int = Field(ge=0)
+    threshold: float = Field(ge=0)
+    least_lr: float = Field(ge=0)
+
+
+class Patience(Strict):
+    """The stage ends once a monitored metric has not been better than its best for `epochs` epochs."""
+
+    kind: Literal["patience"]
+    metric: Metric
+    epochs: Positive
+
+
+class Steady(Strict):
+    """The stage ends once the standard deviation of a metric's last `epochs` values is at most `deviation`, not before
+    `at_least` epochs. Source: Ray Tune's TrialPlateauStopper, which the public code of both CRNN systems uses."""
+
+    kind: Literal["steady"]
+    metric: Metric
+    epochs: Annotated[int, Field(ge=2)]
+    deviation: float = Field(ge=0)
+    at_least: Positive
+
+
+Negatives = Literal[
+    "all",
+    "hardest",
+    "random",
+    "random_apart",
+    "semi_hard",
+    "text_hard",
+    "text_easy",
+    "audio_hard",
+    "audio_easy",
+]
+
+
 class Ranking(Strict):
-    """Contrastive ranking loss over all negatives of the batch; `relax: cider` lowers the margin between clips whose
-    captions resemble each other, as the recipe's `relevance` says."""
+    """Contrastive ranking loss; `relax: cider` lowers the margin between clips whose captions resemble each other, as
+    the recipe's `relevance` says.
+
+    negatives: all of the batch, or one caption and one clip an item: the `hardest` (highest score), `random` ones,
+    `random_apart` (never the caption and the clip of one item), the `semi_hard` (score closest to the matching pair's),
+    or caption and clip of the one item whose captions (`text_`) or clip (`audio_`) resemble the item's most (`_hard`)
+    or least (`_easy`).
+    reduce: of all negatives, the sum or the mean of the hinges, or the hinge of the mean score.
+    """
 
     kind: Literal["ranking"]
     weight: float = Field(gt=0)
     margin: float = Field(ge=0, le=2)
     relax: Literal["none", "cider"]
+    negatives: Negatives = "all"
+    reduce: Literal["sum", "mean", "hinge_of_mean"] = "sum"
+
+
+class WeightedTriplet(Strict):
+    """Maximum polynomial loss: polynomials of the matching pair's score and of the hardest negative's.
+
+    positive, negative: coefficients, that of the constant first. clamp: `sum`, the paper's, [positive + negative]_+
+    with the hardest negative of all; `each`, the public code's, [positive]_+ + [negative]_+ with the hardest of the
+    negatives that violate the margin, and nothing where none does.
+    """
+
+    kind: Literal["weighted_triplet"]
+    weight: float = Field(gt=0)
+    margin: float = Field(ge=0, le=2)  # read by clamp `each`
+    positive: Annotated[list[float], Field(min_length=1)]
+    negative: Annotated[list[float], Field(min_length=1)]
+    clamp: Literal["sum", "each"]
 
 
 class Matching(Strict):
@@ -169,14 +373,20 @@ class Matching(Strict):
 
 
 class NtXent(Strict):
-    """Normalised temperature-scaled cross entropy: each clip's caption among all of the batch, and the other way."""
+    """Normalised temperature-scaled cross entropy: each clip's caption among all of the batch, and the other way.
+
+    same_clip: other items of the batch that show the same audio are left out, or are negatives as in public code.
+    directions: the mean of both, as in public code, or their sum, as the paper writes it.
+    """
 
     kind: Literal["nt_xent"]
     weight: float = Field(gt=0)
     temperature: float = Field(gt=0, le=1)
+    same_clip: Literal["left_out", "negatives"] = "left_out"
+    directions: Literal["mean", "sum"] = "mean"
 
 
-Loss = Annotated[Ranking | Matching | NtXent, Field(discriminator="kind")]
+Loss = Annotated[Ranking | WeightedTriplet | Matching | NtXent, Field(discriminator="kind")]
 
 
 class Stage(Strict):
@@ -190,7 +400,8 @@ class Stage(Strict):
     steps_per_epoch: Positive | Literal["all"]  # "all": as many as the items fill
     losses: Annotated[list[Loss], Field(min_length=1)]
     optimizer: AdamW
-    schedule: Schedule
+    schedule: Annotated[Schedule | StepDecay | Plateau, Field(discriminator="kind")]
+    stop: Annotated[Patience | Steady | None, Field(discriminator="kind")] = None  # null: all epochs
     clip_gradient: Annotated[float, Field(gt=0)] | None  # largest norm of all gradients together
     precision: Literal["float32", "bf16", "fp16"]  # 16 bits on CUDA only; elsewhere float32 is used and said
     monitor: Monitor

@@ -10,8 +10,9 @@ import torch
 
 from data_tools.manifest import Clip, read_manifest
 from system import losses, schema
+from system.audio.heads import ExpertHead
 from system.batches import Item
-from system.encoders import ExpertHead, RetrievalModel
+from system.encoders import RetrievalModel
 from system.errors import KitError
 from system.experts.logmel import LogMel
 from system.feeding import Series, collate
@@ -82,7 +83,7 @@ def test_training_mode_ignores_padding_too() -> None:
 def test_experts_are_averaged_without_normalising() -> None:
     settings = heads()
     settings = settings.model_copy(update={"experts": {"a": settings.experts["e"], "b": settings.experts["e"]}})
-    from system.encoders import ExpertHeads
+    from system.audio.heads import ExpertHeads
 
     both = ExpertHeads(settings, 12).eval()
     series = Series(torch.randn(3, 5, 8), torch.tensor([5, 2, 4]))

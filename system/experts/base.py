@@ -61,6 +61,11 @@ class ExpertSettings(Strict):
         """Frames a second of audio, for plans and estimates."""
 
     @property
+    def dtype(self) -> str:
+        """What its frames are kept in: float16, float32, or int16."""
+        return "float16"
+
+    @property
     def cost(self) -> float:
         """Seconds that two CPU cores take for a second of audio, as measured, for plans and estimates."""
         return 0.0

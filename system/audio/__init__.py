@@ -1,0 +1,1 @@
+"""Clips to embeddings: the closed list of audio encoders, one file each."""
