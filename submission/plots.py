@@ -33,6 +33,11 @@ CURVES = {
         "negatives within the margin, share",
         {"violations": "full margin", "violations_relaxed": "relaxed margin"},
     ),
+    "spread": (
+        "Spread of validation embeddings (0: all alike)",
+        "1 - mean cosine of all pairs",
+        {"spread_of_clips": "clips", "spread_of_captions": "captions"},
+    ),
 }
 MARKED = 40  # points of a line, beyond which markers would hide it
 

@@ -18,8 +18,8 @@ from torch import nn
 from data_tools.files import replacing
 from system.errors import KitError
 from system.runs import read_json, write_json
+from system.schedule import LOWER_IS_BETTER
 
-LOWER_IS_BETTER = {"loss"}
 # Metric -> the best [value, epoch], best first.
 Table = dict[str, list[list[float]]]
 

@@ -47,6 +47,8 @@ def make_missing(recipe: schema.Recipe) -> None:
     """
     for expert in recipe.model.audio.experts.values():
         expert.checksums()  # a missing weight file is told before anything is made
+    if missing := recipe.model.missing_files():
+        raise KitError(missing[0])
     for name, source in recipe.data.items():
         manifest, kept = Path(source.manifest), Path(source.manifest + ".made_by")
         if manifest.exists():

@@ -14,7 +14,11 @@ from system.encoders import RetrievalModel
 from system.errors import KitError
 from system.recipe import load_recipe
 from system.runs import Run, made_with, read_json, require_same
-from system.text import ScratchText, build_text
+from system.text.base import TextEncoder
+from system.text.first_token import FirstTokenText
+from system.text.scratch import ScratchText
+from system.text.sentence import SentenceText
+from system.text.vectors import WordVectorText
 from system.words import vocabulary_of
 
 log = logging.getLogger(__name__)
@@ -23,6 +27,19 @@ log = logging.getLogger(__name__)
 def build_model(recipe: schema.Recipe, vocabulary: list[str]) -> RetrievalModel:
     """A model with fresh weights, drawn from torch's random state."""
     return RetrievalModel(recipe.model, build_text(recipe.model.text, vocabulary, Path(recipe.banks)))
+
+
+def build_text(settings: schema.Text, vocabulary: list[str], banks: Path) -> TextEncoder:
+    """The text encoder of a recipe. vocabulary: of all training captions; only the encoder from scratch reads it."""
+    match settings:
+        case schema.Transformer():
+            return ScratchText(settings, vocabulary)
+        case schema.SentenceTransformers():
+            return SentenceText(settings, banks)
+        case schema.FirstToken():
+            return FirstTokenText(settings, banks)
+        case schema.WordVectors():
+            return WordVectorText(settings)
 
 
 def training_vocabulary(recipe: schema.Recipe, clips: dict[str, list[Clip]]) -> list[str]:
@@ -101,15 +118,17 @@ def _moved(path: Path, changes: list[str]) -> schema.Recipe:
     recipe = load_recipe(path, changes).recipe
     if _trained_settings(recipe) != _trained_settings(load_recipe(path).recipe):
         raise KitError(
-            f"{' '.join(changes)}: a trained model's settings stay; only weights, model.text.model, banks may change"
+            f"{' '.join(changes)}: a trained model's settings stay; only weights, model.text.model, "
+            "model.text.vectors, banks may change"
         )
     return recipe
 
 
 def _trained_settings(recipe: schema.Recipe) -> dict[str, Any]:
-    settings = recipe.model.model_dump(exclude={"text": {"model"}})
-    for name, expert in recipe.model.audio.experts.items():
-        settings["audio"]["experts"][name] = expert.model_dump(exclude=set(expert.weight_files()))
+    places = {"audio": {"weights", "experts"}, "text": {"model", "vectors"}}
+    settings = recipe.model.model_dump(exclude=places)
+    experts = recipe.model.audio.experts.items()
+    settings["experts"] = {name: expert.model_dump(exclude=set(expert.weight_files())) for name, expert in experts}
     return settings
 
 
@@ -138,6 +157,11 @@ def _open_exported(folder: Path, changes: list[str]) -> Trained:
                 f"name the same weight file with --set model.audio.experts.{name}.weights=FILE"
             )
     model = build_model(recipe, _vocabulary(folder)).to(device_of())
+    if isinstance(recipe.model.text, schema.WordVectors) and model.text.identity() != facts["text"]:
+        raise KitError(
+            f"{folder} was trained with other word vectors (their checksum is in model.json); "
+            "name the same file with --set model.text.vectors=FILE"
+        )
     load_weights(model, folder / "model.safetensors")
     return Trained(model, recipe, facts)
 

@@ -196,6 +196,8 @@ def _cross_checks(value: Any) -> Iterator[tuple[Keys, str]]:
         yield ("stages", name), f"a run keeps other things in a folder {name}; give the stage another name"
     for position, (name, stage) in enumerate(stages.items()):
         yield from _check_stage(("stages", name), stage, data, list(stages)[:position], stages)
+        if stage.get("gradient_cache") is not None and _counts_padding(_child(value, "model")):
+            yield ("stages", name, "gradient_cache"), "`padding: counted` counts a whole batch's; say null, or masked"
     yield from _check_relevance(_child(value, "relevance"), data, stages)
     ranks = dict(_items(_child(value, "rank")))
     for position, (name, ranked) in enumerate(ranks.items()):
@@ -263,6 +265,26 @@ def _check_model(model: Any) -> Iterator[tuple[Keys, str]]:
         width, heads = _child(settings, size), _child(settings, "heads")
         if isinstance(width, int) and isinstance(heads, int) and heads > 0 and width % heads:
             yield ("model", part, "heads"), f"{heads} heads do not divide {size} {width}"
+    yield from _check_series(model)
+    hidden, dim = _child(_child(model, "audio"), "hidden"), _child(_child(model, "text"), "dim")
+    directed = _child(_child(model, "audio"), "kind") in ("crnn", "gru")
+    if directed and isinstance(hidden, int) and isinstance(dim, int) and 2 * hidden != dim:
+        yield ("model", "audio", "hidden"), f"both directions give 2 x {hidden} values, text has {dim}"
+
+
+def _counts_padding(model: Any) -> bool:
+    return any(_child(_child(model, part), "padding") == "counted" for part in ("audio", "text"))
+
+
+def _check_series(model: Any) -> Iterator[tuple[Keys, str]]:
+    """A score of frames and words needs both, any other one needs neither."""
+    wanted = _child(_child(model, "score"), "kind") == "frame_word"
+    for part, series in (("audio", "frames"), ("text", "words")):
+        kind, embedding = (_child(_child(model, part), key) for key in ("kind", "embedding"))
+        if isinstance(kind, str) and wanted and embedding != series:
+            yield ("model", part), f"score frame_word needs {series}: a kind that has `embedding: {series}`"
+        if not wanted and embedding == series:
+            yield ("model", part, "embedding"), f"score cosine needs one embedding, not {series}; say mean"
 
 
 def _check_source(at: Keys, name: Any, data: dict[str, Any]) -> Iterator[tuple[Keys, str]]:
@@ -291,6 +313,11 @@ def _check_stage(
     at_once, batch_size = stage.get("gradient_cache"), stage.get("batch_size")
     if isinstance(at_once, int) and isinstance(batch_size, int) and at_once >= batch_size:
         yield (*at, "gradient_cache"), f"as large as the batch of {batch_size}, it only costs time; say null or less"
+    monitored = _child(stage.get("monitor"), "metrics")
+    for part in ("schedule", "stop"):
+        metric = _child(stage.get(part), "metric")
+        if isinstance(metric, str) and isinstance(monitored, list) and metric not in monitored:
+            yield (*at, part, "metric"), f"{metric} is not monitored; add it to monitor.metrics"
     start = stage.get("start_from")
     origin = _child(start, "stage")
     if isinstance(origin, str) and origin not in before:

@@ -4,6 +4,7 @@ Shapes of the document: `data` names manifests; `model` says how clips and capti
 train it in order; `rank` writes score matrices and ranked lists of the trained model. A stage says everything about
 itself."""
 
+from pathlib import Path
 from typing import Annotated, Literal
 
 from pydantic import Field
@@ -98,6 +99,13 @@ class Panns(Strict):
         """What its input is kept as: 16-bit waveforms."""
         return {"waveform": Waveform(kind="waveform", sample_rate=32_000)}
 
+    def weight_files(self) -> dict[str, Path]:
+        return {} if self.weights is None else {"weights": Path(self.weights)}
+
+    def published(self) -> str:
+        names = {"resnet38": "ResNet38_mAP%3D0.434.pth", "cnn14": "Cnn14_mAP%3D0.431.pth"}
+        return f"https://zenodo.org/record/3987831/files/{names[self.network]}"
+
 
 class Crnn(Strict):
     """The CRNN of the DCASE 2022 baseline: log-mel frames, convolutions that leave every fourth, a GRU in both
@@ -159,7 +167,7 @@ class FirstToken(Strict):
     kind: Literal["first_token"]
     model: str  # hub name or folder
     trainable: bool
-    removed: str  # characters taken out of captions, which are lower-cased; "": captions as they are
+    removed: str  # characters taken out of captions
     dropout: float | None = Field(ge=0, lt=1)  # of the transformer's hidden states and attention; null: as published
     hidden: Positive
     dim: Positive  # D
@@ -180,6 +188,12 @@ class WordVectors(Strict):
     unknown: Literal["each", "one"]
     embedding: Literal["words", "mean"]
     padding: Literal["masked", "counted"]  # counted: in training what fills a batch up counts too, as in public code
+
+    def weight_files(self) -> dict[str, Path]:
+        return {"vectors": Path(self.vectors)}
+
+    def published(self) -> str:
+        return "code.google.com/archive/p/word2vec (GoogleNews-vectors-negative300.bin.gz, unpacked)"
 
 
 Text = Transformer | SentenceTransformers | FirstToken | WordVectors
@@ -208,6 +222,17 @@ class Model(Strict):
     audio: Annotated[Audio, Field(discriminator="kind")]
     text: Annotated[Text, Field(discriminator="kind")]
     score: Annotated[Cosine | FrameWord, Field(discriminator="kind")]
+
+    def missing_files(self) -> list[str]:
+        """A sentence for each published file of an encoder (not of an expert, which tells its own) that is absent."""
+        parts = [("audio", self.audio), ("text", self.text)]
+        return [
+            f"{part.kind}: no file {path}; published at {part.published()}; put it there, or --set model.{name}.{key}"
+            for name, part in parts
+            if isinstance(part, Panns | WordVectors)
+            for key, path in part.weight_files().items()
+            if not path.is_file()
+        ]
 
 
 class RelaxPoint(Strict):

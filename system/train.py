@@ -19,6 +19,7 @@ from data_tools.files import write_text
 from system import checkpoints, losses, schema
 from system.batches import Sampler, items_of
 from system.cider.relax import Relevance
+from system.collapse import collapsed
 from system.data import Data, load_data, make_missing
 from system.device import device_of, memory_told
 from system.encoders import RetrievalModel
@@ -29,6 +30,7 @@ from system.options import add_recipe_arguments, load_from
 from system.plots import relevance_figure
 from system.recipe import Loaded
 from system.runs import Run, open_run, read_json, record_provenance, write_json
+from system.schedule import is_over, rate_factor
 from system.step import gradients
 from system.validation import Validation
 
@@ -98,9 +100,11 @@ def training_relevance(recipe: schema.Recipe, data: Data, figure: Path) -> Relev
 
 
 def initial_model(recipe: schema.Recipe, run: Run) -> RetrievalModel:
-    """The same for the same recipe, seed, and vocabulary."""
+    """The same for the same recipe, seed, vocabulary, and published weights."""
     torch.manual_seed(recipe.seed)
-    return build_model(recipe, read_json(run.vocabulary)).to(device_of())
+    model = build_model(recipe, read_json(run.vocabulary))
+    model.audio.load_pretrained()
+    return model.to(device_of())
 
 
 class _Stage:
@@ -141,6 +145,7 @@ class _Stage:
         self.scaler = torch.amp.GradScaler(self.device.type, enabled=self.precision == "fp16")
         self.best: checkpoints.Table = {}
         self.step = 0
+        self.history: list[dict[str, float]] = []  # validation values of the finished epochs
         self.sums: dict[str, float] = {}  # of the epoch so far: loss, and what diagnose tells
 
     def run_to_end(self) -> None:
@@ -154,12 +159,16 @@ class _Stage:
             closing(Feed(self.sampler, self.features, self.relevance, self.device)) as feed,
             tqdm(total=total, initial=self.step, desc=self.name, unit="step", disable=None) as bar,
         ):
-            while self.step < total:
+            while self.step < total and not is_over(self.stage.stop, self.history):
                 began = time.monotonic()
                 self._epoch(feed, bar, stop)
                 self._finish_epoch(time.monotonic() - began)
                 self._stop_if_asked(stop)
-        write_json(self.folder / "done.json", {"epochs": self.stage.epochs, "steps": total, "best": self.best})
+        if self.step < total:
+            log.info(
+                "stage %s ends early: %s stands still", self.name, self.stage.stop.metric if self.stage.stop else ""
+            )
+        write_json(self.folder / "done.json", {"epochs": len(self.history), "steps": self.step, "best": self.best})
 
     def _begin(self) -> None:
         """Resume from last.pt, or take the weights the stage starts from."""
@@ -177,7 +186,7 @@ class _Stage:
             self.optimizer.load_state_dict(state["optimizer"])
             self.scaler.load_state_dict(state["scaler"])
             self.best, self.step, self.sums = state["best"], state["step"], state["sums"]
-        self._forget_lines_after(self.step // self.steps)
+        self.history = self._kept_lines(self.step // self.steps)
 
     def _start_weights(self) -> None:
         start = self.stage.start_from
@@ -212,7 +221,7 @@ class _Stage:
         torch.manual_seed(int(np.random.SeedSequence([*self.seed, self.step]).generate_state(1)[0]))
         batch = feed.batch(self.step)
         for group in self.optimizer.param_groups:
-            group["lr"] = self.stage.optimizer.lr * rate_factor(self.stage, self.step, self.stage.epochs * self.steps)
+            group["lr"] = self.stage.optimizer.lr * rate_factor(self.stage, self.step, self.steps, self.history)
         return self._update(batch)
 
     def _update(self, batch: Batch) -> dict[str, float]:
@@ -232,7 +241,8 @@ class _Stage:
 
     def _finish_epoch(self, seconds: float) -> None:
         epoch = self.step // self.steps
-        values = self.validation(self.model)
+        values, seen = self.validation(self.model)
+        self.history.append(values)
         self.best = checkpoints.updated(self.best, values, epoch, self.stage.monitor.keep)
         line = {
             "stage": self.name,
@@ -242,6 +252,8 @@ class _Stage:
             "lr": self.optimizer.param_groups[0]["lr"],
             "seconds": round(seconds, 2),
             "validation": values,
+            **seen,
+            "collapsed": collapsed(seen),
         }
         self.sums = {}
         with self.run.metrics.open("a", encoding="utf-8") as file:
@@ -249,6 +261,16 @@ class _Stage:
         self._save(self.model if epoch in checkpoints.kept_epochs(self.best) else None)
         shown = " ".join(f"{name} {value:.4f}" for name, value in values.items())
         log.info("%s epoch %d: training loss %.4f; validation %s", self.name, epoch, line["loss"], shown)
+        for side in line["collapsed"]:
+            log.warning(
+                "%s epoch %d: COLLAPSED, the %s have one embedding or none (spread %.1e, %.0f %% zeros); lower the "
+                "learning rate, or take other negatives",
+                self.name,
+                epoch,
+                side,
+                seen[f"spread_of_{side}"],
+                100 * seen[f"zeros_of_{side}"],
+            )
 
     def _save(self, epoch_weights: RetrievalModel | None) -> None:
         state = {
@@ -263,11 +285,12 @@ class _Stage:
         }
         checkpoints.save_state(self.folder, state, epoch_weights)
 
-    def _forget_lines_after(self, epoch: int) -> None:
-        """Drop this stage's lines of epochs that were not saved: they will be written again."""
+    def _kept_lines(self, epoch: int) -> list[dict[str, float]]:
+        """Drop this stage's lines of epochs that were not saved, which will be written again; the validation values of
+        the others."""
         if not self.run.metrics.exists():
-            return
-        kept = []
+            return []
+        kept, history = [], []
         for text in self.run.metrics.read_text(encoding="utf-8").splitlines():
             try:
                 line = json.loads(text)
@@ -275,17 +298,10 @@ class _Stage:
                 continue
             if line["stage"] != self.name or line["epoch"] <= epoch:
                 kept.append(text + "\n")
+            if line["stage"] == self.name and line["epoch"] <= epoch:
+                history.append(line["validation"])
         write_text(self.run.metrics, "".join(kept))
-
-
-def rate_factor(stage: schema.Stage, step: int, total: int) -> float:
-    """Factor on the learning rate of a step (from 0) of `total`: (step + 1) / warm-up, then 1 or a half cosine to 0."""
-    warmup = stage.schedule.warmup_steps
-    if step < warmup:
-        return (step + 1) / warmup
-    if stage.schedule.kind == "constant":
-        return 1.0
-    return 0.5 * (1 + math.cos(math.pi * (step - warmup) / max(1, total - warmup)))
+        return history
 
 
 @contextmanager

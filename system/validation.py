@@ -1,14 +1,16 @@
-"""Validation after an epoch: the loss and the paper's m1 and m2 over fixed batches, mAP@10 over everything."""
+"""Validation after an epoch: the loss and the paper's m1 and m2 over fixed batches, mAP@10 and recalls over
+everything."""
 
 import numpy as np
 import torch
 
 from data_tools.manifest import Clip
-from submission.metrics import average_precision
+from submission.metrics import average_precision, recall
 from submission.order import relevant_ranks
 from system import losses, schema
 from system.batches import Item, items_of
 from system.cider.relax import Relevance
+from system.collapse import watch
 from system.device import device_of
 from system.encoders import RetrievalModel
 from system.errors import KitError
@@ -19,7 +21,8 @@ from system.similarity import Embedded
 
 
 class Validation:
-    """Loss, m1 and m2 over batches of the training size, mAP@10 over all captions and clips; always the same batches.
+    """Loss, m1 and m2 over batches of the training size, mAP@10 and the sum of recalls over all captions and clips;
+    always the same batches, and the same random negatives.
 
     Batches take the clips in one fixed random order; a last smaller one is left out unless it is the only one, since
     m1 and m2 depend on the number of items. A batch of clips uses the first `captions_per_clip` captions.
@@ -45,28 +48,36 @@ class Validation:
         self.batches = [(group, without_audio(group, features, relevance)) for group in groups]
         self.texts = [caption for clip in self.clips.values() for caption in clip.captions]
 
-    def __call__(self, model: RetrievalModel) -> dict[str, float]:
+    def __call__(self, model: RetrievalModel) -> tuple[dict[str, float], dict[str, float]]:
+        """The monitored metrics, and what the collapse watch sees."""
         clips = embed_clips(model, list(self.clips.values()), self.features, device_of())
         captions = embed_texts(model, self.texts)
+        with torch.inference_mode(), torch.random.fork_rng():
+            torch.manual_seed(0)
+            values = self._of_batches(model, clips, captions)
+        if {"mAP@10", "recall_sum"} & set(self.stage.monitor.metrics):
+            values |= self._of_everything(model, clips, captions)
+        return {name: values[name] for name in self.stage.monitor.metrics}, watch(clips, captions)
+
+    def _of_batches(self, model: RetrievalModel, clips: Embedded, captions: Embedded) -> dict[str, float]:
         sums = {"loss": 0.0, "m1": 0.0, "m2": 0.0}
         clip_row = {clip_id: row for row, clip_id in enumerate(self.clips)}
         text_row = {text: row for row, text in enumerate(self.texts)}
-        with torch.inference_mode():
-            for items, batch in self.batches:
-                scores = model.batch_scores(
-                    batch.to(clips.values.device),
-                    clips.rows([clip_row[item.clip.id] for item in items]),
-                    captions.rows([text_row[text] for text in batch.captions]),
-                )
-                m1, m2 = losses.accuracies(scores)
-                for name, value in (("loss", float(losses.total(scores, self.stage.losses))), ("m1", m1), ("m2", m2)):
-                    sums[name] += value / len(self.batches)
-        if "mAP@10" in self.stage.monitor.metrics:
-            sums["mAP@10"] = self._map(model, clips, captions)
-        return {name: sums[name] for name in self.stage.monitor.metrics}
+        for items, batch in self.batches:
+            scores = model.batch_scores(
+                batch.to(clips.values.device),
+                clips.rows([clip_row[item.clip.id] for item in items]),
+                captions.rows([text_row[text] for text in batch.captions]),
+            )
+            m1, m2 = losses.accuracies(scores)
+            for name, value in (("loss", float(losses.total(scores, self.stage.losses))), ("m1", m1), ("m2", m2)):
+                sums[name] += value / len(self.batches)
+        return sums
 
-    def _map(self, model: RetrievalModel, clips: Embedded, captions: Embedded) -> float:
-        matrix = model.score(clips, captions).T.float().cpu().numpy()
+    def _of_everything(self, model: RetrievalModel, clips: Embedded, captions: Embedded) -> dict[str, float]:
+        with torch.inference_mode():
+            matrix = model.score(clips, captions).T.float().cpu().numpy()
         owners = [[row] for row, clip in enumerate(self.clips.values()) for _ in clip.captions]
-        ranks = relevant_ranks(matrix, owners, list(self.clips))
-        return float(average_precision(ranks, np.ones(len(owners), dtype=np.int64)).mean())
+        ranks, ones = relevant_ranks(matrix, owners, list(self.clips)), np.ones(len(owners), dtype=np.int64)
+        recalls = [float(recall(ranks, ones, k).mean()) for k in (1, 5, 10)]
+        return {"mAP@10": float(average_precision(ranks, ones).mean()), "recall_sum": sum(recalls)}

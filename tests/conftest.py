@@ -3,8 +3,9 @@
 Fast tests: `python -m pytest`; slow ones: `python -m pytest -m slow`.
 """
 
+import logging
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -28,6 +29,33 @@ def shared() -> Path:
         told = f"needs real data: no folder {folder}/data (set LBAR_SHARED)"
         pytest.fail(told) if os.environ.get("LBAR_REQUIRE_DATA") else pytest.skip(told)
     return folder
+
+
+class _Collapses(logging.Handler):
+    """Messages of the collapse watch."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.told: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if "COLLAPSED" in record.getMessage():
+            self.told.append(record.getMessage())
+
+
+@pytest.fixture(scope="session", autouse=True)
+def collapses() -> Iterator[_Collapses]:
+    handler = _Collapses()
+    logging.getLogger("system").addHandler(handler)
+    yield handler
+    logging.getLogger("system").removeHandler(handler)
+
+
+@pytest.fixture(autouse=True)
+def _no_model_collapses(request: pytest.FixtureRequest, collapses: _Collapses) -> Iterator[None]:
+    yield
+    told, collapses.told = collapses.told, []
+    assert not told or request.node.get_closest_marker("collapses"), told[0]
 
 
 @pytest.fixture

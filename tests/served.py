@@ -23,7 +23,7 @@ from data_tools.manifest import Clip
 from system.serve.search import Search
 from system.serve.server import Page
 from system.similarity import Embedded, cosine
-from system.text import TextEncoder
+from system.text.base import TextEncoder
 
 LOCAL = frozenset({"localhost"})
 

@@ -22,7 +22,6 @@ from system.recipe import load_recipe
 from system.retrieve import embed_clips, embed_texts
 from system.similarity import Embedded, cosine
 from system.step import embedded_scores
-from system.train import rate_factor
 from system.validation import Validation
 
 CPU = torch.device("cpu")
@@ -175,15 +174,6 @@ def test_scores_stay_in_float32_in_16_bits(world: Any) -> None:
     assert all(p.grad is not None and torch.isfinite(p.grad).all() for p in model.parameters())
 
 
-def test_rate_factor_by_hand(world: Any) -> None:
-    stage = world[0].stages["only"]
-    constant = stage.model_copy(update={"schedule": schema.Schedule(kind="constant", warmup_steps=4)})
-    assert [rate_factor(constant, step, 10) for step in (0, 1, 3, 4, 9)] == [0.25, 0.5, 1.0, 1.0, 1.0]
-    cosine_ = stage.model_copy(update={"schedule": schema.Schedule(kind="cosine", warmup_steps=2)})
-    found = [rate_factor(cosine_, step, 10) for step in (0, 2, 6, 9)]
-    assert found == pytest.approx([0.5, 1.0, 0.5, 0.5 * (1 + np.cos(np.pi * 7 / 8))])
-
-
 def test_unknown_words_are_passed_over(world: Any) -> None:
     model = scratch_model(world[0]).eval()
     with torch.no_grad():
@@ -199,7 +189,9 @@ def test_validation_figures_equal_slow_ones(world: Any) -> None:
     model = scratch_model(recipe).eval()
     own = [clip for clip in clips if clip.split == "validation"]
     stage = recipe.stages["only"].model_copy(update={"batch_size": 4})
-    values = Validation(own, stage, features)(model)
+    metrics = ["loss", "m1", "m2", "mAP@10", "recall_sum"]
+    stage = stage.model_copy(update={"monitor": stage.monitor.model_copy(update={"metrics": metrics})})
+    values, seen = Validation(own, stage, features)(model)
     order = np.random.default_rng(0).permutation(len(own))[:8]
     batches = [[Item(own[i], tuple(own[i].captions[:2])) for i in order[start : start + 4]] for start in (0, 4)]
     expected = []
@@ -211,12 +203,31 @@ def test_validation_figures_equal_slow_ones(world: Any) -> None:
             embed_texts(model, [c for clip in own for c in clip.captions]), embed_clips(model, own, features, CPU)
         )
     assert [values["loss"], values["m1"], values["m2"]] == pytest.approx(np.mean(expected, 0).tolist(), abs=1e-5)
-    precisions = []
+    found = []
     for query, row in enumerate(matrix.numpy()):
         names = sorted(range(len(own)), key=lambda c: (-row[c], own[c].id))
-        rank = 1 + names.index(query // 5)
-        precisions.append(1 / rank if rank <= 10 else 0.0)
-    assert values["mAP@10"] == pytest.approx(float(np.mean(precisions)), abs=1e-6)
+        found.append(1 + names.index(query // 5))
+    ranks = np.array(found)
+    assert values["mAP@10"] == pytest.approx(float(np.where(ranks <= 10, 1 / ranks, 0).mean()), abs=1e-6)
+    assert values["recall_sum"] == pytest.approx(float(sum((ranks <= k).mean() for k in (1, 5, 10))), abs=1e-6)
+    assert (seen["zeros_of_clips"], seen["zeros_of_captions"]) == (0, 0)
+    assert 0 < seen["spread_of_captions"] < 1
+
+
+def test_validation_draws_the_same_random_negatives_every_time(world: Any) -> None:
+    recipe, clips, features = world
+    model = scratch_model(recipe).eval()
+    own = [clip for clip in clips if clip.split == "validation"]
+    random = schema.Ranking(kind="ranking", weight=1, margin=2, relax="none", negatives="random")
+    stage = recipe.stages["only"].model_copy(update={"batch_size": 8, "losses": [random]})
+    validation = Validation(own, stage, features)
+    torch.manual_seed(5)
+    first = validation(model)[0]["loss"]
+    after = torch.rand(1)
+    torch.manual_seed(6)
+    assert validation(model)[0]["loss"] == first
+    torch.manual_seed(5)
+    assert torch.equal(torch.rand(1), after)  # and leaves the training's draws as they are
 
 
 def test_validation_needs_clips(world: Any) -> None:

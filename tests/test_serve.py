@@ -28,7 +28,7 @@ from system.models import open_trained
 from system.serve.search import Hit, Search, Wanted, make_search, pool_of
 from system.serve.waiting import BusyError, Queue
 from system.similarity import Embedded
-from system.text import SentenceText
+from system.text.sentence import SentenceText
 
 ROOT_2 = pytest.approx(0.5**0.5)
 

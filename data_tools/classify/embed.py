@@ -56,7 +56,7 @@ class SentenceEncoder:
         self.name = name
         self._model = _load(_packaged_folder() if name == PACKAGED_MODEL else name)
         self.dim = int(self._model.get_embedding_dimension())
-        self.fingerprint = model_fingerprint(self._model)
+        self.fingerprint = model_fingerprint(self._model, self._model.tokenizer)
 
     def encode(self, texts: Sequence[str]) -> np.ndarray:
         # The library sorts what it is given by length, so that hardly anything is padded.
@@ -173,10 +173,10 @@ def _load(name: str) -> Any:
         ) from error
 
 
-def model_fingerprint(model: Any) -> str:
-    """SHA-256 of all that decides a SentenceTransformer's vectors: modules, their settings, vocabulary, weights."""
+def model_fingerprint(model: Any, tokenizer: Any) -> str:
+    """SHA-256 of all that decides a model's vectors: modules, their settings, vocabulary, weights."""
     digest = hashlib.sha256(repr(model).encode())
-    digest.update(json.dumps(sorted(model.tokenizer.get_vocab().items())).encode())
+    digest.update(json.dumps(sorted(tokenizer.get_vocab().items())).encode())
     for name, value in model.state_dict().items():
         digest.update(name.encode())
         digest.update(value.detach().cpu().contiguous().numpy().tobytes())

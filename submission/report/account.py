@@ -3,6 +3,7 @@
 import json
 import math
 import shlex
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -133,8 +134,7 @@ def _expert_table(run: FinishedRun) -> Table:
 
 def learning(run: FinishedRun) -> Section:
     """The curves that training drew, those that are there."""
-    path = run.folder / "metrics.jsonl"
-    lines = [_parsed(path, line) for line in path.read_text(encoding="utf-8").splitlines()] if path.is_file() else []
+    lines = _epochs(run)
     drawings = [
         _curve(file, title, labels, lines)
         for name, (title, _, labels) in CURVES.items()
@@ -143,11 +143,18 @@ def learning(run: FinishedRun) -> Section:
     relevance = run.folder / "figures" / "relevance.svg"
     if relevance.is_file() and run.recipe.get("relevance"):
         drawings.append(_relevance(relevance, run.recipe["relevance"]))
-    stages = [f"{name} ({settings['epochs']} epochs)" for name, settings in run.recipe["stages"].items()]
+    ran = Counter(line.get("stage") for line in lines)
+    stages = [f"{name} ({plural(ran[name], 'epoch')})" for name in run.recipe["stages"]]
     told = f"{plural(len(stages), 'stage')}: {', then '.join(stages)}."
     if len(stages) > 1:
         told += " A dotted line stands between two stages; epochs count over all."
     return Section("learning", "Learning curves", paragraphs=[told], drawings=drawings)
+
+
+def _epochs(run: FinishedRun) -> list[dict[str, Any]]:
+    """The lines of metrics.jsonl, an epoch each."""
+    path = run.folder / "metrics.jsonl"
+    return [_parsed(path, line) for line in path.read_text(encoding="utf-8").splitlines()] if path.is_file() else []
 
 
 def _curve(file: Path, title: str, labels: Mapping[str, str], lines: list[dict[str, Any]]) -> Drawing:
@@ -194,6 +201,7 @@ def caveats(run: FinishedRun, found: Rivals) -> Section:
     points = [
         f"One run with one seed ({run.recipe['seed']}): intervals tell how sure the figures are over queries, not how "
         "much another seed would differ.",
+        *_collapses(_epochs(run)),
         _also_trained_on(run.ranked),
         _left_out(len(broken)),
         _ties(int(found.tied.sum()), len(found.tied)),
@@ -201,6 +209,16 @@ def caveats(run: FinishedRun, found: Rivals) -> Section:
         *_changed_code(run.result["commits"]),
     ]
     return Section("caveats", "Caveats", points=points, folded=folded if broken else ())
+
+
+def _collapses(lines: list[dict[str, Any]]) -> Iterator[str]:
+    bad = [(line, side) for line in lines for side in line.get("collapsed", [])]
+    for stage, side in dict.fromkeys((line["stage"], side) for line, side in bad):
+        epochs = [line["epoch"] for line, other in bad if (line["stage"], other) == (stage, side)]
+        yield (
+            f"The model collapsed: in {plural(len(epochs), 'epoch')} of stage {stage}, from {epochs[0]} to "
+            f"{epochs[-1]}, all validation {side} had the same embedding, or none."
+        )
 
 
 def _also_trained_on(ranked: Mapping[str, Any]) -> str:

@@ -12,7 +12,7 @@ from benchmarks.timing import best_seconds, told
 
 from system import losses, schema
 from system.cider.relax import Relevance
-from system.text import SentenceText
+from system.text.sentence import SentenceText
 
 pytestmark = pytest.mark.benchmark
 

@@ -14,7 +14,7 @@ from system.encoders import RetrievalModel
 from system.feeding import Batch, Series
 from system.recipe import load_recipe
 from system.step import gradients
-from system.text import SentenceText
+from system.text.sentence import SentenceText
 
 pytestmark = pytest.mark.benchmark
 

@@ -1,0 +1,1 @@
+"""Captions to embeddings: the closed list of text encoders, one file each."""

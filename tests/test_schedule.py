@@ -1,0 +1,77 @@
+"""Learning rates and ends of stages, by hand and against torch."""
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from system import schema
+from system.schedule import is_over, rate_factor
+
+
+def stage(schedule: Any, epochs: int = 1, lr: float = 1e-3) -> schema.Stage:
+    return schema.Stage.model_construct(
+        epochs=epochs, schedule=schedule, optimizer=schema.AdamW(kind="adamw", lr=lr, weight_decay=0)
+    )
+
+
+def plateau(**changes: Any) -> schema.Plateau:
+    values = {"metric": "loss", "factor": 0.1, "patience": 5, "threshold": 0.005, "least_lr": 1e-6}
+    return schema.Plateau(kind="plateau", **(values | changes))
+
+
+def losses_of(*values: float) -> list[dict[str, float]]:
+    return [{"loss": value, "m1": -value} for value in values]
+
+
+def test_warm_up_then_constant_or_a_half_cosine() -> None:
+    constant = stage(schema.Schedule(kind="constant", warmup_steps=4))
+    assert [rate_factor(constant, step, 10, []) for step in (0, 1, 3, 4, 9)] == [0.25, 0.5, 1.0, 1.0, 1.0]
+    cosine = stage(schema.Schedule(kind="cosine", warmup_steps=2), epochs=2)
+    found = [rate_factor(cosine, step, 5, []) for step in (0, 2, 6, 9)]
+    assert found == pytest.approx([0.5, 1.0, 0.5, 0.5 * (1 + math.cos(math.pi * 7 / 8))])
+
+
+def test_steps_of_twenty_epochs() -> None:
+    decay = stage(schema.StepDecay(kind="step", every_epochs=20, factor=0.1), epochs=50)
+    steps = [0, 20 * 7 - 1, 20 * 7, 40 * 7 - 1, 40 * 7]
+    assert [rate_factor(decay, step, 7, []) for step in steps] == pytest.approx([1, 1, 0.1, 0.1, 0.01])
+
+
+def test_a_plateau_equals_torchs_scheduler() -> None:
+    for seed in range(20):
+        values = 1 + np.cumsum(np.random.default_rng(seed).normal(-0.002, 0.01, 80))
+        settings = plateau(patience=seed % 6, threshold=(0, 0.005)[seed % 2], least_lr=1e-5)
+        optimizer = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=1e-3)
+        theirs = torch.optim.lr_scheduler.ReduceLROnPlateau(
+            optimizer, factor=0.1, patience=settings.patience, threshold=settings.threshold, threshold_mode="abs",
+            min_lr=1e-5,
+        )  # fmt: skip
+        for epoch in range(len(values)):
+            ours = 1e-3 * rate_factor(stage(settings), 0, 1, losses_of(*values[:epoch]))
+            assert ours == pytest.approx(optimizer.param_groups[0]["lr"])
+            theirs.step(values[epoch])
+
+
+def test_a_plateau_of_what_should_rise() -> None:
+    rising = stage(plateau(metric="m1", patience=0, threshold=0))
+    assert rate_factor(rising, 0, 1, [{"m1": 0.1}, {"m1": 0.2}]) == 1
+    assert rate_factor(rising, 0, 1, [{"m1": 0.2}, {"m1": 0.2}]) == pytest.approx(0.1)
+
+
+def test_patience_counts_epochs_behind_the_best() -> None:
+    patience = schema.Patience(kind="patience", metric="loss", epochs=2)
+    assert not is_over(None, losses_of(1, 1, 1, 1))
+    assert not is_over(patience, [])
+    assert not is_over(patience, losses_of(3, 1, 2))
+    assert is_over(patience, losses_of(3, 1, 2, 1))  # as good as the best is not better
+    assert not is_over(patience, losses_of(3, 1, 2, 0.5))
+
+
+def test_steady_looks_at_the_last_values_alone() -> None:
+    steady = schema.Steady(kind="steady", metric="loss", epochs=3, deviation=0.1, at_least=5)
+    assert not is_over(steady, losses_of(1, 1, 1, 1))
+    assert is_over(steady, losses_of(9, 5, 1, 1.1, 0.9))  # deviation 0.082
+    assert not is_over(steady, losses_of(1, 1, 1, 1.2, 0.9))  # 0.125

@@ -1,0 +1,125 @@
+"""Word vectors from files, and captions made of them."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from system import schema
+from system.errors import KitError
+from system.text.vectors import WordVectorText
+from system.word_vectors import WordVectorFile
+
+WORDS = ["dog", "bark", "A", "talkie", "walkie", "café", "dog"]
+
+
+def vectors(dim: int = 4) -> np.ndarray:
+    return np.random.default_rng(0).normal(size=(len(WORDS), dim)).astype(np.float32)
+
+
+def binary(path: Path, line_ends: bool = False) -> Path:
+    body = b"".join(
+        word.encode() + b" " + vector.tobytes() + (b"\n" if line_ends else b"")
+        for word, vector in zip(WORDS, vectors(), strict=True)
+    )
+    path.write_bytes(f"{len(WORDS)} 4\n".encode() + body)
+    return path
+
+
+def text(path: Path, header: bool) -> Path:
+    lines = [f"{len(WORDS)} 4"] if header else []
+    lines += [f"{word} {' '.join(map(repr, map(float, v)))}" for word, v in zip(WORDS, vectors(), strict=True)]
+    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    return path
+
+
+@pytest.mark.parametrize("kind", ["bin", "bin with line ends", "word2vec text", "glove"])
+def test_every_format_gives_the_same_vectors(tmp_path: Path, kind: str) -> None:
+    if kind.startswith("bin"):
+        path = binary(tmp_path / "v.bin", "line ends" in kind)
+    else:
+        path = text(tmp_path / "v.txt", kind == "word2vec text")
+    file = WordVectorFile(path, 4)
+    assert len(file) == len(WORDS)
+    for word, expected in list(zip(WORDS, vectors(), strict=True))[:-1]:  # the second dog is not the first
+        assert file.get(word).tolist() == expected.tolist()
+    assert [file.get(word) for word in ("cat", "do", "dogs", "", "caf")] == [None] * 5
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "words"),
+    [
+        ("v.bin", b"2 4\ndog " + bytes(16) + b"bar", "ends in its word 2 of 2"),
+        ("v.bin", b"3 4\ndog " + bytes(16) + b"bark " + bytes(15), "ends in its word 2 of 3"),
+        ("v.bin", b"dog 1 2 3 4\n", "does not begin with the numbers of words and dimensions"),
+        ("v.bin", b"1 5\ndog " + bytes(20), "dimension 5, not 4; set text.dim to 5"),
+        ("v.txt", b"1 5\ndog 1 2 3 4 5\n", "dimension 5, not 4"),
+        ("v.txt", b"dog\n", "byte 0: not a word and its values"),
+        ("v.txt", b"", "no word vectors .*v.txt; .*published at"),
+    ],
+)
+def test_files_that_are_none_are_refused(tmp_path: Path, name: str, content: bytes, words: str) -> None:
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(KitError, match=words):
+        WordVectorFile(tmp_path / name, 4)
+
+
+@pytest.mark.parametrize(("line", "words"), [("dog 1 2 x 4", "4 values behind a word"), ("dog 1 2 3", "3 values")])
+def test_a_bad_line_of_a_text_file_is_named_when_it_is_read(tmp_path: Path, line: str, words: str) -> None:
+    (tmp_path / "v.txt").write_text(f"bark 1 2 3 4\n{line}\n")
+    words_of = encoder(tmp_path / "v.txt")
+    with pytest.raises(KitError, match=f"byte 17: {words}"):  # before any training
+        words_of.prepare(["a dog"])
+
+
+def encoder(path: Path, **changes: Any) -> WordVectorText:
+    values = {"dim": 4, "unknown": "each", "embedding": "words", "padding": "masked"} | changes
+    return WordVectorText(schema.WordVectors(kind="word_vectors", vectors=str(path), **values))
+
+
+def unit(vector: np.ndarray) -> np.ndarray:
+    return vector / np.linalg.norm(vector)
+
+
+def test_captions_by_hand(tmp_path: Path) -> None:
+    words = encoder(binary(tmp_path / "v.bin"))
+    dog, bark, a, talkie, walkie, *_ = vectors()
+    found = words(["A dog's bark!", "walkie-talkie"])
+    assert found.lengths is not None
+    assert found.lengths.tolist() == [3, 1]
+    expected = [unit(a), unit(dog), unit(bark)]  # "a" as "A"; "dog's" as "dog", since "s" is not there
+    assert np.allclose(found.values[0].numpy(), expected, atol=1e-6)
+    assert np.allclose(found.values[1, 0].numpy(), unit((walkie + talkie) / 2), atol=1e-6)
+    assert not found.values[1, 1:].any()
+    assert not list(words.parameters())
+    assert words.frozen_parameters() == 7 * 4
+
+
+def test_unknown_words_are_random_and_the_same_everywhere(tmp_path: Path) -> None:
+    path = binary(tmp_path / "v.bin")
+    each, again, one = encoder(path), encoder(path), encoder(path, unknown="one")
+    zebra, lion = each.vector("zebra"), each.vector("lion")
+    assert np.linalg.norm(zebra) == pytest.approx(1)
+    assert zebra.tolist() == again.vector("zebra").tolist()
+    assert abs(zebra @ lion) < 0.999
+    assert one.vector("zebra").tolist() == one.vector("lion").tolist()
+    assert each.unreadable(["zebra lion", "zebra dog", "", "..."]) == ["zebra lion", "", "..."]
+
+
+def test_the_mean_of_words_has_length_one(tmp_path: Path) -> None:
+    mean = encoder(binary(tmp_path / "v.bin"), embedding="mean")
+    found = mean(["dog bark", "dog"])
+    assert found.lengths is None
+    dog, bark = unit(vectors()[0]), unit(vectors()[1])
+    assert np.allclose(found.values.numpy(), [unit(dog + bark), dog], atol=1e-6)
+
+
+def test_padding_is_counted_in_training_alone(tmp_path: Path) -> None:
+    counted = encoder(binary(tmp_path / "v.bin"), padding="counted")
+    texts = ["dog", "dog bark a"]
+    assert counted.train()(texts).lengths.tolist() == [3, 3]  # type: ignore[union-attr]
+    assert counted.eval()(texts).lengths.tolist() == [1, 3]  # type: ignore[union-attr]
+    assert encoder(tmp_path / "v.bin").train()(texts).lengths.tolist() == [1, 3]  # type: ignore[union-attr]
+    assert torch.equal(counted.train()(texts).values, counted.eval()(texts).values)
