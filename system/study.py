@@ -1,14 +1,10 @@
-"""A study: one recipe over seeds and cells of changed settings, each a run of its own, and the table of mean and
-spread."""
+"""A study: one recipe over seeds and cells of changed settings, each a run of its own, and the table of them all."""
 
 import argparse
-import csv
-import io
 import json
 import logging
-import statistics
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, ValidationError
 
@@ -18,16 +14,32 @@ from system.run import run_recipe
 from system.runs import Run
 from system.schema import Name
 from system.strict import Strict
+from system.tables import DEFAULT, Column, Row, Table, figures_of_run
 from system.yaml12 import parse
 
 
+class Published(Strict):
+    """A paper's own figures, to stand below ours: by cell, one for every column, in the table's unit; null: none.
+
+    entry: the `rank` entry they are of. source: paper and table.
+    """
+
+    source: str
+    entry: Name
+    cells: dict[Name, list[float | None]]
+
+
 class Study(Strict):
-    """name: folder of its runs. recipe: path from the study's folder. cells: by name, dotted settings that change."""
+    """name: folder of its runs. recipe: path from the study's folder. cells: by name, dotted settings that change.
+    columns: of the table."""
 
     name: Name
     recipe: str
     seeds: Annotated[list[Annotated[int, Field(ge=0)]], Field(min_length=1)]
     cells: Annotated[dict[Name, dict[str, Any]], Field(min_length=1)]
+    columns: Annotated[list[Column], Field(min_length=1)] = DEFAULT
+    unit: Literal["share", "percent"] = "share"
+    published: Published | None = None
 
 
 log = logging.getLogger(__name__)
@@ -58,6 +70,8 @@ def load_study(path: Path, changes: list[str]) -> tuple[Study, Cells]:
         problems.append(f"{path}: seeds: one comes twice, which would count one run twice; name each once")
     if problems:
         raise RecipeError(problems)
+    if study.published:
+        problems += [f"{path}: published.cells: {text}" for text in _unfit(study, study.published)]
     cells: Cells = {}
     for cell, settings in study.cells.items():
         own = [f"{key}={json.dumps(value)}" for key, value in settings.items()]
@@ -73,39 +87,39 @@ def load_study(path: Path, changes: list[str]) -> tuple[Study, Cells]:
     return study, cells
 
 
-def run_study(study: Study, cells: Cells, runs: Path) -> list[dict[str, Any]]:
-    """Do every run that is not finished, then the rows of the table: a cell and a ranked source each."""
+def _unfit(study: Study, published: Published) -> list[str]:
+    unknown = [f"{name}: no such cell" for name in published.cells.keys() - study.cells.keys()]
+    return unknown + [
+        f"{name}: {len(figures)} figures for {len(study.columns)} columns"
+        for name, figures in published.cells.items()
+        if len(figures) != len(study.columns)
+    ]
+
+
+def run_study(study: Study, cells: Cells, runs: Path) -> Table:
+    """Do every run that is not finished, then the table: a row a cell and ranked source."""
     finished = {}
     for (cell, seed), loaded in cells.items():
         log.info("study %s: cell %s, seed %d", study.name, cell, seed)
         finished[cell, seed] = run_recipe(loaded, runs, runs / study.name / f"{cell}_s{seed}")
-    return [row for cell in study.cells for row in _rows(cell, [finished[cell, seed] for seed in study.seeds])]
+    rows = [
+        row
+        for cell in study.cells
+        for row in _rows(cell, [finished[cell, seed] for seed in study.seeds], study.published)
+    ]
+    return Table(rows, study.columns, study.unit == "percent")
 
 
-def _rows(cell: str, runs: list[Run]) -> list[dict[str, Any]]:
-    results = [json.loads(run.result.read_text(encoding="utf-8")) for run in runs]
+def _rows(cell: str, runs: list[Run], published: Published | None) -> list[Row]:
+    entries: dict[str, dict[str, Any]] = json.loads(runs[0].result.read_text(encoding="utf-8"))["rank"]
     rows = []
-    for name in results[0]["rank"]:
-        entries = [result["rank"][name] for result in results]
-        metric = entries[0]["metric"]
-        row: dict[str, Any] = {"cell": cell, "data": name, "seeds": len(runs), "clips": entries[0]["clips"]}
-        for key in [metric, *(key for key in entries[0] if key.startswith("R@"))]:
-            row[key] = _mean_and_spread([entry[key] for entry in entries])
-        ceiling = entries[0]["ceiling"]
-        row |= {"chance": f"{entries[0]['chance']:.4f}", "ceiling": "" if ceiling is None else f"{ceiling:.4f}"}
-        rows.append(row | {"training s": _mean_and_spread([result["training_seconds"] for result in results], 0)})
+    for name, entry in entries.items():
+        figures = [figures_of_run(run.scores(name)) for run in runs]
+        ceiling = "" if entry["ceiling"] is None else f"{entry['ceiling']:.4f}"
+        facts = {f"chance {entry['metric']}": f"{entry['chance']:.4f}", "ceiling": ceiling}
+        paper = published.cells.get(cell) if published and published.entry == name else None
+        rows.append(Row(cell, name, figures, facts, paper))
     return rows
-
-
-def _mean_and_spread(values: list[float], digits: int = 4) -> str:
-    """Mean ± sample standard deviation (n - 1); the mean alone for one value."""
-    mean = f"{statistics.mean(values):.{digits}f}"
-    return mean if len(values) < 2 else f"{mean} ± {statistics.stdev(values):.{digits}f}"
-
-
-def markdown(rows: list[dict[str, Any]]) -> str:
-    lines = [list(rows[0]), ["---"] * len(rows[0]), *([str(value) for value in row.values()] for row in rows)]
-    return "".join(f"| {' | '.join(cells)} |\n" for cells in lines)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -118,14 +132,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     study, cells = load_study(arguments.study, arguments.set)
-    rows = run_study(study, cells, arguments.runs)
-    table = markdown(rows)
+    table = run_study(study, cells, arguments.runs)
+    text = table.markdown()
+    if study.published:
+        text += f"\nFigures of the paper: {study.published.source}\n"
     folder = arguments.runs / study.name
-    text = io.StringIO()
-    writer = csv.DictWriter(text, list(rows[0]), lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(rows)
-    write_text(folder / "table.md", table)
-    write_text(folder / "table.csv", text.getvalue())
-    print(table, end="")
+    write_text(folder / "table.md", text)
+    write_text(folder / "table.tex", table.latex())
+    write_text(folder / "table.csv", table.csv())
+    print(text, end="")
     return 0

@@ -47,6 +47,33 @@ def test_audio_to_text_by_hand(matrix: ScoreMatrix) -> None:
     assert summary.values["mAP@10"] == pytest.approx((1 + 2 / 3) / 2)
 
 
+@pytest.mark.parametrize("seed", range(20))
+def test_audio_to_text_definitions_equal_a_slow_oracle(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    n_clips, n_texts = int(rng.integers(2, 9)), int(rng.integers(9, 40))
+    owner = [*range(n_clips), *rng.integers(n_clips, size=n_texts - n_clips).tolist()]  # one to many captions a clip
+    values = rng.normal(size=(n_texts, n_clips)).astype(np.float32)
+    clips, texts = [f"c{i}" for i in range(n_clips)], [f"t{i}" for i in range(n_texts)]
+    whole = ScoreMatrix(values, texts, texts, clips, clips, [[clips[i]] for i in owner])
+    found = summarise_audio_to_text(found_from_audio(whole)).values
+    for k in (1, 5, 10):
+        hit = recalled = all_hits = 0.0
+        for clip in range(n_clips):
+            listed = sorted(range(n_texts), key=lambda t: -values[t, clip])[:k]
+            hits = sum(owner[t] == clip for t in listed)
+            hit += (hits > 0) / n_clips
+            recalled += hits / owner.count(clip) / n_clips
+            all_hits += hits / n_texts
+        assert (found[f"HR@{k}"], found[f"R@{k}"], found[f"pooled R@{k}"]) == pytest.approx((hit, recalled, all_hits))
+    for name, depth in (("mAP@10", 10), ("mAP", n_texts)):
+        total = 0.0
+        for clip in range(n_clips):
+            listed = sorted(range(n_texts), key=lambda t: -values[t, clip])
+            places = [rank for rank, t in enumerate(listed, 1) if owner[t] == clip]
+            total += sum(i / rank for i, rank in enumerate(places, 1) if rank <= depth) / len(places) / n_clips
+        assert found[name] == pytest.approx(total)
+
+
 def test_equal_scores_from_audio_to_text_stand_by_text_whatever_the_ids(matrix: ScoreMatrix) -> None:
     """All equal: by text. `Barking, loud`, `Dogs`, `Rain`, `a dog` are b1, b2, a2, a1; a clip's own rank so."""
     alike = replace(matrix, values=np.zeros((4, 3), np.float32), query_texts=["a dog", "Rain", "Barking, loud", "Dogs"])

@@ -36,12 +36,13 @@ def test_a_study_runs_every_cell_once_and_prints_mean_and_spread(
     values = [results[f"wide_s{seed}"]["rank"]["evaluation"]["mAP@10"] for seed in (1, 2)]
     assert f"{np.mean(values):.4f} ± {np.std(values, ddof=1):.4f}" in table.splitlines()[3]
     assert (folder / "table.md").read_text() == table
+    assert "wide & evaluation & 2 & 24 &" in (folder / "table.tex").read_text()
+    first = {path: path.read_bytes() for path in folder.glob("table.*")}
     shutil.rmtree(folder / "wide_s2")
     kept = {path: path.stat().st_mtime_ns for path in folder.rglob("*") if path.is_file() and path.parent != folder}
     assert main(["study", str(study), "--runs", str(tmp_path / "runs")]) == 0
-    again = capsys.readouterr().out
-    drop_time = lambda text: [line.split("|")[:-2] for line in text.splitlines()]  # noqa: E731
-    assert drop_time(again) == drop_time(table)
+    assert capsys.readouterr().out == table
+    assert {path: path.read_bytes() for path in folder.glob("table.*")} == first
     assert all(path.stat().st_mtime_ns == changed for path, changed in kept.items())
 
 
@@ -54,6 +55,21 @@ def test_all_mistakes_of_a_study_are_told(world: Path, tmp_path: Path, capsys: p
     assert "seeds" in refused(capsys, "study", write_study(tmp_path, recipe, seeds=[]))
     assert "no such study" in refused(capsys, "study", tmp_path / "none.yaml")
     assert "no such recipe" in refused(capsys, "study", write_study(tmp_path, tmp_path / "gone.yaml"))
+
+
+def test_published_figures_that_do_not_fit_are_told(
+    world: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    recipe = tiny.write_recipe(tmp_path / "r.yaml", tiny.recipe(world, tmp_path))
+    published = {"source": "a paper, Table 1", "entry": "evaluation", "cells": {"plain": [0.5, 0.1], "other": [1]}}
+    told = refused(
+        capsys,
+        "study",
+        write_study(tmp_path, recipe, published=published, columns=["T2A mAP@10", "A2T R@5", "A2T mAP"]),
+    )
+    assert "published.cells: other: no such cell" in told
+    assert "published.cells: plain: 2 figures for 3 columns" in told
+    assert "columns" in refused(capsys, "study", write_study(tmp_path, recipe, columns=["mAP"]))
 
 
 def test_recipes_and_studies_are_told_apart(recipe: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

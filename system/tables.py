@@ -1,0 +1,181 @@
+"""The table of a study: mean and spread over seeds, a paper's own figures below, as Markdown, LaTeX, and CSV."""
+
+import csv
+import io
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from submission.intervals import Groups, paired_difference
+from submission.metrics import average_precision
+from submission.scores import read_scores
+from submission.scoring import found_from_audio, found_in_matrix
+from submission.summary import summarise, summarise_audio_to_text
+
+Values = npt.NDArray[np.float64]
+
+# T2A: captions look for their clip. A2T: clips look for their captions, by each of the definitions in print.
+Column = Literal[
+    "T2A R@1", "T2A R@5", "T2A R@10", "T2A mAP@10", "T2A mAP",
+    "A2T HR@1", "A2T HR@5", "A2T HR@10", "A2T R@1", "A2T R@5", "A2T R@10",
+    "A2T pooled R@1", "A2T pooled R@5", "A2T pooled R@10", "A2T mAP@10", "A2T mAP",
+]  # fmt: skip
+DEFAULT: list[Column] = [
+    "T2A mAP@10", "T2A R@1", "T2A R@5", "T2A R@10", "A2T mAP@10", "A2T HR@1", "A2T HR@5", "A2T HR@10",
+]  # fmt: skip
+
+NOTES = {
+    "HR@": "A2T HR@k: clips with any of their captions among the first k, which Mei et al. (On Metric Learning), "
+    "WavCaps and LAION-CLAP print as R@k.",
+    "A2T R@": "A2T R@k: captions of a clip among the first k, divided by all of its captions, as DCASE and Xie et al. "
+    "(On Negative Sampling) have it.",
+    "pooled": "A2T pooled R@k: captions found by all clips together, divided by all captions (text-audio-retrieval).",
+    "mAP@10": "mAP@10: divided by all relevant ones, ranks beyond 10 count nothing.",
+}
+WITHOUT_CUT = "mAP: of all ranks."
+
+
+@dataclass(frozen=True)
+class Figures:
+    """What one run ranked: by column, a value a query (one value for a pooled recall); which queries share their clips;
+    the size of the pool."""
+
+    values: Mapping[str, Values]
+    groups: Groups
+    clips: int
+
+
+def figures_of_run(scores: Path) -> Figures:
+    """Every column of a saved score matrix."""
+    matrix = read_scores(scores)
+    found, back = found_in_matrix(matrix), summarise_audio_to_text(found_from_audio(matrix))
+    values = {f"T2A {name}": own for name, own in summarise(found).per_query.items()}
+    values["T2A mAP"] = average_precision(found.ranks, found.n_relevant, None)
+    values |= {f"A2T {name}": own for name, own in back.per_query.items()}
+    pooled = {name: value for name, value in back.values.items() if name not in back.per_query}
+    values |= {f"A2T {name}": np.array([value]) for name, value in pooled.items()}
+    return Figures(values, found.groups, found.n_pool)
+
+
+@dataclass(frozen=True)
+class Row:
+    """A cell of the study and a ranked source. runs: of all seeds. facts: columns behind the figures. paper: the
+    published figures, in the order of the columns, in the table's unit."""
+
+    cell: str
+    data: str
+    runs: Sequence[Figures]
+    facts: Mapping[str, str]
+    paper: Sequence[float | None] | None = None
+
+    def means(self, column: str) -> list[float]:
+        """The figure of every seed."""
+        return [float(run.values[column].mean()) for run in self.runs]
+
+    def per_query(self, column: str) -> Values:
+        """Means over the seeds of every query's value."""
+        return np.mean([run.values[column] for run in self.runs], axis=0)
+
+
+@dataclass(frozen=True)
+class Table:
+    """rows: of one study. columns: as they stand. percent: figures times 100 with one digit, else shares with four."""
+
+    rows: Sequence[Row]
+    columns: Sequence[Column]
+    percent: bool
+
+    @property
+    def primary(self) -> str:
+        """The column that the paired tests are of: the first mean average precision, else the first column."""
+        return next((column for column in self.columns if "mAP" in column), self.columns[0])
+
+    def told(self, value: float) -> str:
+        return f"{100 * value:.1f}" if self.percent else f"{value:.4f}"
+
+    def mean_and_spread(self, values: Sequence[float]) -> str:
+        """Mean ± sample standard deviation (n - 1); the mean alone for one value."""
+        mean = self.told(statistics.mean(values))
+        return mean if len(values) < 2 else f"{mean} ± {self.told(statistics.stdev(values))}"
+
+    def best(self, data: str, column: str) -> Row:
+        """The row of the highest mean among those of a ranked source; the first of equal ones."""
+        return max((row for row in self.rows if row.data == data), key=lambda row: statistics.mean(row.means(column)))
+
+    def p(self, row: Row) -> str:
+        """Of the paired test of a row against the best one: how often chance alone gives as large a difference."""
+        best = self.best(row.data, self.primary)
+        if row is best:
+            return "best"
+        found = paired_difference(best.per_query(self.primary), row.per_query(self.primary), row.runs[0].groups)
+        return f"{found.p:.4f}"
+
+    @property
+    def header(self) -> list[str]:
+        return ["cell", "data", "seeds", "clips", *self.columns, f"p of {self.primary}", *self.rows[0].facts]
+
+    def _lines(self, bold: str) -> list[list[str]]:
+        """The cells of the table; bold: how to print a bold text, with {} for it."""
+        lines = []
+        for row in self.rows:
+            texts = []
+            for column in self.columns:
+                text = self.mean_and_spread(row.means(column))
+                is_best = statistics.mean(row.means(column)) == statistics.mean(
+                    self.best(row.data, column).means(column)
+                )
+                texts.append(bold.format(text) if is_best and len(self.rows) > 1 else text)
+            facts = [self.p(row), *row.facts.values()]
+            lines.append([row.cell, row.data, str(len(row.runs)), f"{row.runs[0].clips:,}", *texts, *facts])
+            if row.paper:
+                paper = ["" if value is None else f"{value:g}" for value in row.paper]
+                lines.append([f"{row.cell}, paper", "", "", "", *paper, *[""] * len(facts)])
+        return lines
+
+    def notes(self) -> list[str]:
+        told = [note for key, note in NOTES.items() if any(key in column for column in self.columns)]
+        told += [WITHOUT_CUT] if any(column.endswith("mAP") for column in self.columns) else []
+        if len(self.rows) > 1:
+            told.append(
+                f"Bold: the highest mean. p: paired randomisation test of {self.primary}, query by query and averaged "
+                "over seeds, against the best cell."
+            )
+        return told
+
+    def markdown(self) -> str:
+        lines = [self.header, ["---"] * len(self.header), *self._lines("**{}**")]
+        table = "".join(f"| {' | '.join(cells)} |\n" for cells in lines)
+        return table + "".join(f"\n{note}\n" for note in self.notes())
+
+    def latex(self) -> str:
+        """A tabular of the booktabs package."""
+        rows = [self.header, *self._lines(r"\textbf{{{}}}")]
+        texts = [" & ".join(_escaped(cell) for cell in cells) + r" \\" for cells in rows]
+        body = "\n".join([r"\toprule", texts[0], r"\midrule", *texts[1:], r"\bottomrule"])
+        return f"\\begin{{tabular}}{{l{'c' * (len(self.header) - 1)}}}\n{body}\n\\end{{tabular}}\n"
+
+    def csv(self) -> str:
+        """Numbers alone: for every column the mean, the spread over seeds, and the paper's figure."""
+        text = io.StringIO()
+        writer = csv.writer(text, lineterminator="\n")
+        parts = [f"{column} {part}" for column in self.columns for part in ("mean", "std", "paper")]
+        writer.writerow(["cell", "data", "seeds", "clips", *parts, "p", *self.rows[0].facts])
+        for row in self.rows:
+            numbers: list[object] = []
+            for place, column in enumerate(self.columns):
+                values = row.means(column)
+                spread = statistics.stdev(values) if len(values) > 1 else ""
+                numbers += [statistics.mean(values), spread, row.paper[place] if row.paper else ""]
+            writer.writerow(
+                [row.cell, row.data, len(row.runs), row.runs[0].clips, *numbers, self.p(row), *row.facts.values()]
+            )
+        return text.getvalue()
+
+
+def _escaped(cell: str) -> str:
+    return cell.replace("_", r"\_").replace("%", r"\%").replace("±", r"$\pm$")

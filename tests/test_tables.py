@@ -1,0 +1,77 @@
+"""Tables of studies, worked by hand."""
+
+import csv
+import io
+
+import numpy as np
+import pytest
+
+from submission.scores import ScoreMatrix, write_scores
+from system.tables import Figures, Row, Table, figures_of_run
+
+
+def figures(*precisions: float, clips: int = 9) -> Figures:
+    values = np.array(precisions)
+    return Figures({"T2A mAP@10": values, "A2T HR@1": 1 - values}, np.arange(len(values)), clips)
+
+
+FACTS = {"chance mAP@10": "0.1"}
+GOOD = Row("good_one", "evaluation", [figures(1, 0.5), figures(0.5, 0.5)], FACTS, [0.7, None])
+BAD = Row("bad", "evaluation", [figures(0.25, 0.25), figures(0.25, 0.25)], FACTS)
+TABLE = Table([BAD, GOOD], ["T2A mAP@10", "A2T HR@1"], percent=False)
+
+
+def test_mean_spread_best_and_paper_by_hand() -> None:
+    lines = TABLE.markdown().splitlines()
+    assert lines[0] == "| cell | data | seeds | clips | T2A mAP@10 | A2T HR@1 | p of T2A mAP@10 | chance mAP@10 |"
+    # Means of the seeds: .75 and .5; their deviation .25 / sqrt 2 x 1 = .1768. HR@1 is highest for the bad one, .75.
+    assert lines[2].startswith("| bad | evaluation | 2 | 9 | 0.2500 ± 0.0000 | **0.7500 ± 0.0000** | ")
+    assert lines[3] == "| good_one | evaluation | 2 | 9 | **0.6250 ± 0.1768** | 0.3750 ± 0.1768 | best | 0.1 |"
+    assert lines[4] == "| good_one, paper |  |  |  | 0.7 |  |  |  |"
+    # Two queries, the better one better at both: 2 of 4 ways to flip them differ as much, give or take the draw.
+    assert float(lines[2].split("|")[7]) == pytest.approx(0.5, abs=0.03)
+    assert "A2T HR@k" in TABLE.markdown()
+    assert "A2T R@k" not in TABLE.markdown()
+
+
+def test_percent_has_one_digit() -> None:
+    assert Table([GOOD], ["T2A mAP@10"], percent=True).markdown().splitlines()[2].split("|")[5] == " 62.5 ± 17.7 "
+
+
+def test_each_ranked_source_has_a_best_of_its_own() -> None:
+    other = Row("bad", "validation", [figures(0.1, 0.1)], FACTS)
+    lines = Table([BAD, GOOD, other], ["T2A mAP@10"], percent=False).markdown().splitlines()
+    assert "**0.1000**" in lines[5]
+    assert "best" in lines[5]
+
+
+def test_latex_is_escaped_and_ruled() -> None:
+    lines = TABLE.latex().splitlines()
+    assert lines[0] == r"\begin{tabular}{lccccccc}"
+    assert lines[1] == r"\toprule"
+    assert r"good\_one & evaluation & 2 & 9 & \textbf{0.6250 $\pm$ 0.1768} &" in lines[5]
+    assert lines[-2:] == [r"\bottomrule", r"\end{tabular}"]
+
+
+def test_csv_holds_numbers() -> None:
+    rows = list(csv.DictReader(io.StringIO(TABLE.csv())))
+    assert [row["cell"] for row in rows] == ["bad", "good_one"]
+    assert float(rows[1]["T2A mAP@10 mean"]) == pytest.approx(0.625)
+    assert float(rows[1]["T2A mAP@10 std"]) == pytest.approx(0.25 / np.sqrt(2))
+    assert (rows[1]["T2A mAP@10 paper"], rows[1]["A2T HR@1 paper"], rows[0]["T2A mAP@10 paper"]) == ("0.7", "", "")
+
+
+def test_columns_of_a_score_matrix_by_hand(tmp_path) -> None:  # type: ignore[no-untyped-def]
+    # Two captions a clip. Query 0 and 1 ask for a, 2 and 3 for b.
+    values = np.array([[0.9, 0.1], [0.2, 0.8], [0.3, 0.7], [0.6, 0.5]], np.float32)
+    ids = ["0", "1", "2", "3"]
+    relevant: list[list[str] | None] = [["a"], ["a"], ["b"], ["b"]]
+    write_scores(tmp_path / "s.npy", ScoreMatrix(values, ids, list("wxyz"), ["a", "b"], ["a.wav", "b.wav"], relevant))
+    found = figures_of_run(tmp_path / "s.npy").values
+    assert found["T2A R@1"].tolist() == [1, 0, 1, 0]
+    assert found["T2A mAP"].tolist() == found["T2A mAP@10"].tolist() == [1, 0.5, 1, 0.5]
+    # Clip a ranks captions 0, 3, 2, 1: its own at 1 and 4. Clip b ranks 1, 2, 3, 0: its own at 2 and 3.
+    assert found["A2T HR@1"].tolist() == [1, 0]
+    assert found["A2T R@1"].tolist() == [0.5, 0]
+    assert found["A2T pooled R@1"].tolist() == [0.25]
+    assert found["A2T mAP"].tolist() == pytest.approx([(1 + 2 / 4) / 2, (1 / 2 + 2 / 3) / 2])
