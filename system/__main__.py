@@ -45,6 +45,10 @@ VERBS = {
         "make the weight file of the expert yamnet from the public yamnet.tflite",
         "python -m system convert yamnet.tflite --out data/weights/yamnet_layers.npz",
     ),
+    "word_vectors": Verb(
+        "write the input embeddings of a pre-trained transformer as word vectors, a word each",
+        "python -m system word_vectors FOLDER_OF_all-MiniLM-L6-v2 --out data/weights/minilm_words.bin",
+    ),
     "export": Verb(
         "write a trained model as one folder for another machine", "python -m system export runs/RUN --out my_model"
     ),

