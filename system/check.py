@@ -15,8 +15,10 @@ from data_tools.door import make_parser
 from data_tools.manifest import read_manifest
 from submission.editions import get_edition
 from system import schema
+from system.audio.published import ADDRESSES
+from system.audio.sizes import encoder_parameters
 from system.errors import KitError
-from system.estimates import CORE_FLOPS, GPU_FLOPS, Estimates, Found, encoder_parameters
+from system.estimates import CORE_FLOPS, GPU_FLOPS, Estimates, Found, frame_bytes
 from system.options import add_recipe_arguments, load_from
 
 GIB = 1 << 30
@@ -96,7 +98,7 @@ def _missing_inputs(source: schema.Source) -> Iterator[str]:
 def _expert_lines(recipe: schema.Recipe, estimates: Estimates) -> Iterator[str]:
     seconds = estimates.audio_seconds()
     experts = recipe.model.audio.experts
-    disk = {name: seconds * expert.frames_per_second * expert.dim * 2 / GIB for name, expert in experts.items()}
+    disk = {name: seconds * expert.frames_per_second * frame_bytes(expert) / GIB for name, expert in experts.items()}
     hours = {name: seconds * expert.cost / 3600 for name, expert in experts.items()}
     for name, expert in experts.items():
         rate = f"{expert.frames_per_second:.2f} frames/s at {expert.rate} Hz"
@@ -118,14 +120,31 @@ def _duration(seconds: float) -> str:
 
 def _parameter_lines(recipe: schema.Recipe, estimates: Estimates) -> Iterator[str]:
     audio, text = recipe.model.audio, recipe.model.text
-    heads, own = estimates.head_parameters, estimates.text_parameters
-    if isinstance(text, schema.SentenceTransformers):
+    if isinstance(audio, schema.Panns):
+        yield f"audio network {audio.network}: {_network_weights(audio)}"
+    if isinstance(text, schema.SentenceTransformers | schema.FirstToken):
         is_path = text.model.startswith((".", "~", os.sep))
         elsewhere = "MISSING: no such folder" if is_path else "no folder here: a hub name"
         yield f"text model {text.model}: {'a folder that is there' if Path(text.model).is_dir() else elsewhere}"
-    encoder = encoder_parameters(audio.width, audio.layers, audio.ff, audio.positions)
-    shown = ", ".join([f"{name} head {count:,}" for name, count in heads.items()] + [f"text {own:,}"])
-    yield f"trainable parameters: {shown}; in all {sum(heads.values()) + own:,} (encoder of a head: {encoder:,})"
+    if isinstance(text, schema.WordVectors):
+        yield f"text vectors {text.vectors}: {'a file that is there' if Path(text.vectors).is_file() else 'MISSING'}"
+    is_heads = isinstance(audio, schema.ExpertHeads)
+    parts = estimates.parameters_by_part
+    named = [f"{name}{' head' if is_heads and name != 'text' else ''} {count:,}" for name, count in parts.items()]
+    encoder = ""
+    if isinstance(audio, schema.ExpertHeads):
+        own = encoder_parameters(audio.width, audio.layers, audio.ff, audio.positions)
+        encoder = f" (encoder of a head: {own:,})"
+    yield f"trainable parameters: {', '.join(named)}; in all {sum(parts.values()):,}{encoder}"
+
+
+def _network_weights(audio: schema.Panns) -> str:
+    how = "trained" if audio.trainable else "frozen"
+    if audio.weights is None:
+        return f"{how}, from scratch"
+    if Path(audio.weights).is_file():
+        return f"{how}, from {audio.weights}"
+    return f"{how}, from {audio.weights} MISSING; published at {ADDRESSES[audio.network]}"
 
 
 def _stage_lines(recipe: schema.Recipe, name: str, found: dict[str, Found]) -> Iterator[str]:

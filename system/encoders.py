@@ -5,20 +5,32 @@ from torch import nn
 
 from system import schema
 from system.audio.base import AudioEncoder
+from system.audio.crnn import Crnn, Gru
 from system.audio.heads import ExpertHeads
+from system.audio.panns import Panns
+from system.audio.pooled import PooledMlp
+from system.batch_scores import BatchScores
 from system.feeding import Batch
-from system.losses import BatchScores
-from system.similarity import SCORES, Embedded
-from system.text import TextEncoder
+from system.similarity import Embedded, score_of
+from system.text.base import TextEncoder
 
 # B clips, N captions
 
 
 def build_audio(settings: schema.Audio, out: int) -> AudioEncoder:
-    """The audio encoder of a recipe, with fresh weights. out: size of its embedding."""
-    if isinstance(settings, schema.ExpertHeads):
-        return ExpertHeads(settings, out)
-    raise NotImplementedError
+    """The audio encoder of a recipe, with fresh weights. out: size of its embedding, which a GRU's settings say
+    themselves."""
+    match settings:
+        case schema.ExpertHeads():
+            return ExpertHeads(settings, out)
+        case schema.PooledMlp():
+            return PooledMlp(settings, out)
+        case schema.Panns():
+            return Panns(settings, out)
+        case schema.Crnn():
+            return Crnn(settings)
+        case schema.Gru():
+            return Gru(settings)
 
 
 class RetrievalModel(nn.Module):
@@ -28,7 +40,7 @@ class RetrievalModel(nn.Module):
         super().__init__()
         self.audio = build_audio(settings.audio, settings.text.dim)
         self.text = text
-        self.score = SCORES[settings.score.kind]  # (B, N) scores of every clip against every caption
+        self.score = score_of(settings.score)  # (B, N) scores of every clip against every caption
 
     def parameters_by_part(self) -> dict[str, int]:
         """Trainable parameters of the audio encoder's parts and of the text encoder."""

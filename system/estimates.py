@@ -1,5 +1,6 @@
 """What a recipe will take, reckoned without torch: parameters, memory and time of a step, disk of the banks."""
 
+import functools
 import json
 import math
 import struct
@@ -7,8 +8,21 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
+import numpy as np
+
 from data_tools.manifest import Clip
 from system import schema
+from system.audio.sizes import (
+    TRAINING,
+    Size,
+    audio_size,
+    encoder_flops,
+    encoder_kept,
+    encoder_parameters,
+    layer_parameters,
+    mlp_parameters,
+)
+from system.experts.base import ExpertSettings
 from system.words import vocabulary_of
 
 BYTES = 4  # of a float32
@@ -17,7 +31,8 @@ ASSUMED_CAPTIONS = 5.0
 ASSUMED_VOCABULARY = 4_000
 TOKENS = 16  # of a caption: 15.3 on average in Clotho, 12.0 in AudioCaps; sorted chunks add one in 25
 MAX_HEADER = 100_000_000  # bytes, of a safetensors file
-CORE_FLOPS = 62e9  # a second and CPU core in float32, measured on heads and text (2 cores: 125e9)
+# A second and CPU core in float32, measured on heads and text (2 cores: 125e9), and on PANNs (58e9 to 64e9).
+CORE_FLOPS = 62e9
 GPU_FLOPS = {"RTX 3090": 25e12, "H200": 250e12}  # a third and a quarter of their peak in 16 bits: assumed, not measured
 
 
@@ -75,24 +90,25 @@ class TextSize:
     heads: int
 
 
-MINILM = TextSize(22_713_216, 384, 6, 1536, 12)  # all-MiniLM-L6-v2, and what an unknown one is taken for
+MINILM = TextSize(22_713_216, 384, 6, 1536, 12)  # all-MiniLM-L6-v2, and what an unknown sentence encoder is taken for
+BERT = TextSize(108_891_648, 768, 12, 3072, 12)  # bert-base-uncased without its pooler, and an unknown transformer
+UNREADABLE = (OSError, ValueError, LookupError, TypeError, AttributeError, struct.error)
 
 
-def text_size(settings: schema.SentenceTransformers) -> TextSize:
-    """From the folder's files; all-MiniLM-L6-v2's for a hub name and for files of another form."""
+def text_size(settings: schema.SentenceTransformers | schema.FirstToken) -> TextSize:
+    """From the folder's files; all-MiniLM-L6-v2's or BERT's for a hub name and for files of another form."""
     folder = Path(settings.model)
     try:
         config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-        sizes = _safetensors_sizes(folder / "model.safetensors")
-        return TextSize(
-            parameters=sum(sizes),
-            width=int(config["hidden_size"]),
-            layers=int(config["num_hidden_layers"]),
-            ff=int(config["intermediate_size"]),
-            heads=int(config["num_attention_heads"]),
-        )
-    except (OSError, ValueError, LookupError, TypeError, AttributeError, struct.error):
-        return MINILM
+        width, depth, ff = (int(config[key]) for key in ("hidden_size", "num_hidden_layers", "intermediate_size"))
+        if isinstance(settings, schema.FirstToken):  # its file may hold more than is used
+            tables = sum(int(config[name]) for name in ("vocab_size", "max_position_embeddings", "type_vocab_size"))
+            parameters = (tables + 2) * width + depth * layer_parameters(width, ff)
+        else:
+            parameters = sum(_safetensors_sizes(folder / "model.safetensors"))
+        return TextSize(parameters, width, depth, ff, int(config["num_attention_heads"]))
+    except UNREADABLE:
+        return BERT if isinstance(settings, schema.FirstToken) else MINILM
 
 
 def _safetensors_sizes(path: Path) -> list[int]:
@@ -104,20 +120,48 @@ def _safetensors_sizes(path: Path) -> list[int]:
     return [math.prod(entry["shape"]) for entry in tensors if str(entry["dtype"]).startswith(("F", "BF"))]
 
 
-def head_parameters(audio: schema.ExpertHeads, dim: int, out: int) -> int:
-    """Parameters of one expert's head: linear, encoder (see encoder_parameters), linear."""
-    return (
-        (dim + 1) * audio.width
-        + encoder_parameters(audio.width, audio.layers, audio.ff, audio.positions)
-        + (audio.width + 1) * out
-    )
+def frame_bytes(expert: ExpertSettings) -> int:
+    """Of one frame in the expert's bank."""
+    return expert.dim * np.dtype(expert.dtype).itemsize
 
 
-def encoder_parameters(width: int, layers: int, ff: int, positions: int) -> int:
-    """Positions (two rows more than positions, as BART), a norm, and per layer attention, feed-forward and two
-    norms."""
-    layer = 4 * (width + 1) * width + (width + 1) * ff + (ff + 1) * width + 4 * width
-    return (positions + 2) * width + 2 * width + layers * layer
+@functools.singledispatch
+def caption_size(text: schema.Text, vocabulary: int) -> Size:
+    """Of a text encoder, for one caption. vocabulary: words of the training captions. Frozen encoders have embedded
+    the captions before the first step."""
+    raise NotImplementedError(type(text).__name__)
+
+
+@caption_size.register
+def _(text: schema.Transformer, vocabulary: int) -> Size:
+    layers = text.dim, text.layers, text.ff
+    parameters = (vocabulary + 1) * text.dim + encoder_parameters(*layers, text.max_words) + (text.dim + 1) * text.dim
+    return Size({"text": parameters}, encoder_kept(TOKENS, *layers, text.heads), encoder_flops(TOKENS, *layers))
+
+
+@caption_size.register
+def _(text: schema.SentenceTransformers, vocabulary: int) -> Size:
+    return _pre_trained(text, (text.dim + 1) * text.dim if text.projection == "linear" else 0)
+
+
+@caption_size.register
+def _(text: schema.FirstToken, vocabulary: int) -> Size:
+    return _pre_trained(text, mlp_parameters(text_size(text).width, text.hidden, text.dim))
+
+
+def _pre_trained(text: schema.SentenceTransformers | schema.FirstToken, behind: int) -> Size:
+    """behind: trainable parameters behind the pre-trained ones."""
+    own = text_size(text)
+    layers = own.width, own.layers, own.ff
+    if text.trainable:
+        kept = encoder_kept(TOKENS, *layers, own.heads)
+        return Size({"text": behind + own.parameters}, kept, encoder_flops(TOKENS, *layers) + TRAINING * behind)
+    return Size({"text": behind}, 0.0, float(TRAINING * behind), frozen=own.parameters)
+
+
+@caption_size.register
+def _(text: schema.WordVectors, vocabulary: int) -> Size:
+    return Size({"text": 0}, 0.0, 0.0, exact=float(TOKENS * text.dim))
 
 
 @dataclass(frozen=True)
@@ -137,27 +181,24 @@ class Estimates:
         self.recipe, self.found = recipe, found
 
     @cached_property
-    def text_parameters(self) -> int:
-        """Trainable parameters of the text side."""
-        text = self.recipe.model.text
-        if isinstance(text, schema.Transformer):
-            words = (self._vocabulary + 1) * text.dim
-            encoder = encoder_parameters(text.dim, text.layers, text.ff, text.max_words)
-            return words + encoder + (text.dim + 1) * text.dim
-        projection = (text.dim + 1) * text.dim if text.projection == "linear" else 0
-        return projection + (text_size(text).parameters if text.trainable else 0)
+    def text(self) -> Size:
+        """The text encoder, for a caption."""
+        return caption_size(self.recipe.model.text, self._vocabulary)
+
+    def audio(self, load: Load) -> Size:
+        """The audio encoder, for a clip of a batch."""
+        return audio_size(self.recipe.model.audio, self.recipe.model.text.dim, load.seconds, load.longest)
+
+    @property
+    def parameters_by_part(self) -> dict[str, int]:
+        """Trainable parameters of the audio encoder's parts and of the text encoder."""
+        return self.audio(Load(1, 1.0, 1.0, 1.0)).trainable | self.text.trainable
 
     @cached_property
     def _vocabulary(self) -> int:
         sources = {name for stage in self.recipe.stages.values() for name in stage.train.data}
         captions = (caption for name in sources for clip in self.found[name].clips for caption in clip.captions)
         return len(vocabulary_of(captions)) or ASSUMED_VOCABULARY
-
-    @cached_property
-    def head_parameters(self) -> dict[str, int]:
-        """Of every expert's head."""
-        audio, out = self.recipe.model.audio, self.recipe.model.text.dim
-        return {name: head_parameters(audio, expert.dim, out) for name, expert in audio.experts.items()}
 
     def load(self, stage: schema.Stage) -> Load:
         """Of a batch whose sources are drawn as the stage mixes them."""
@@ -174,52 +215,30 @@ class Estimates:
         return Load(stage.batch_size, seconds or ASSUMED_SECONDS, longest, stage.batch_size * captions)
 
     def memory(self, stage: schema.Stage, precision: str) -> float:
-        """Bytes of weights, gradients, AdamW's two moments, the batch's frames, and twice the activations that a
-        training step keeps, of one part of the batch when gradients are cached.
+        """Bytes of weights, gradients, AdamW's two moments, the batch's frames, and twice what a training step keeps
+        for its backward pass, of one part of the batch when gradients are cached.
 
-        Twice, for gradients in flight and what the allocator holds. An encoder layer keeps about 14 values of its
-        width, 3 of its feed-forward and 3 per head and pair of places, for every place; half the bytes in 16 bits.
+        Twice, for gradients in flight and what the allocator holds; half the bytes in 16 bits.
         """
-        load, audio, text = self.load(stage), self.recipe.model.audio, self.recipe.model.text
+        load = self.load(stage)
+        audio, text = self.audio(load), self.text
         share = min(1.0, (stage.gradient_cache or load.clips) / load.clips)
         size = BYTES if precision == "float32" else BYTES // 2
+        kept = load.clips * (audio.exact * BYTES + audio.kept * size)
+        kept += load.captions * (text.exact * BYTES + text.kept * size)
+        frames = load.clips * load.longest * self._bytes_a_second  # one padded tensor an expert
+        trainable = sum((audio.trainable | text.trainable).values())
+        return trainable * 4 * BYTES + (audio.frozen + text.frozen) * BYTES + frames + 2 * share * kept
 
-        def layers(places: float, width: int, depth: int, ff: int, heads: int) -> float:
-            return depth * places * (14 * width + 3 * ff + 3 * heads * places) * size
-
-        frames = activations = 0.0
-        for expert in audio.experts.values():
-            places = load.seconds * expert.frames_per_second
-            windows = max(1.0, places / audio.positions)
-            frames += load.clips * load.longest * expert.frames_per_second * expert.dim * 2  # one padded tensor
-            encoder = layers(places / windows, audio.width, audio.layers, audio.ff, audio.heads)
-            activations += load.clips * (places * expert.dim * BYTES + windows * encoder)
-        if isinstance(text, schema.Transformer):
-            activations += load.captions * layers(TOKENS, text.dim, text.layers, text.ff, text.heads)
-        elif text.trainable:
-            own = text_size(text)
-            activations += load.captions * layers(TOKENS, own.width, own.layers, own.ff, own.heads)
-        parameters = sum(self.head_parameters.values()) + self.text_parameters
-        return parameters * 4 * BYTES + frames + 2 * share * activations
+    @property
+    def _bytes_a_second(self) -> float:
+        """Of all experts' frames, as their banks keep them."""
+        return sum(frame_bytes(e) * e.frames_per_second for e in self.recipe.model.audio.experts.values())
 
     def step_flops(self, stage: schema.Stage) -> float:
-        """Floating-point operations of a training step: six a weight and place (forward two, backward four), and the
-        attention's products; a forward more with cached gradients."""
-        load, audio, text = self.load(stage), self.recipe.model.audio, self.recipe.model.text
-
-        def layers(places: float, width: int, depth: int, ff: int) -> float:
-            return 6 * depth * places * (4 * width * width + 2 * width * ff + 2 * places * width)
-
-        total = 0.0
-        for expert in audio.experts.values():
-            places = load.seconds * expert.frames_per_second
-            encoder = layers(places, audio.width, audio.layers, audio.ff)
-            total += load.clips * (6 * places * expert.dim * audio.width + encoder)
-        if isinstance(text, schema.Transformer):
-            total += load.captions * layers(TOKENS, text.dim, text.layers, text.ff)
-        elif text.trainable:
-            own = text_size(text)
-            total += load.captions * layers(TOKENS, own.width, own.layers, own.ff)
+        """Floating-point operations of a training step; a forward pass more with cached gradients."""
+        load = self.load(stage)
+        total = load.clips * self.audio(load).flops + load.captions * self.text.flops
         return total * (4 / 3 if stage.gradient_cache else 1)
 
     def gradient_cache_that_fits(self, stage: schema.Stage, limit: float) -> int | None:
@@ -230,9 +249,8 @@ class Estimates:
         return size or None
 
     def frame_bytes(self, stage: schema.Stage) -> float:
-        """All float16 frames of the stage's clips, which stay on a GPU that has room for them."""
-        seconds = 3600 * sum(self.found[name].hours for name in stage.train.data)
-        return seconds * sum(2 * e.frames_per_second * e.dim for e in self.recipe.model.audio.experts.values())
+        """All frames of the stage's clips, which stay on a GPU that has room for them."""
+        return 3600 * sum(self.found[name].hours for name in stage.train.data) * self._bytes_a_second
 
     def audio_seconds(self) -> float:
         """Seconds of audio of all sources, each clip once."""

@@ -54,7 +54,8 @@ def _moved(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
 
 
 def collate(items: Sequence[Item], features: Features, relevance: Relevance | None = None) -> Batch:
-    """The batch of items whose clips all have frames, which stay in float16. relevance: when a loss asks for relax."""
+    """The batch of items whose clips all have frames, in the type their banks keep. relevance: when a loss asks for
+    relax."""
     batch = without_audio(items, features, relevance)
     return replace(batch, audio={name: _padded(features, name, batch.clip_keys) for name in features.banks})
 
@@ -69,12 +70,13 @@ def without_audio(items: Sequence[Item], features: Features, relevance: Relevanc
 
 
 def _padded(features: Features, expert: str, keys: Sequence[str]) -> Series:
-    frames = [features.banks[expert].read(key) for key in keys]
-    lengths = torch.tensor([len(f) for f in frames])
-    values = torch.zeros(len(frames), int(lengths.max()), features.banks[expert].dim, dtype=torch.float16)
-    for row, f in zip(values.numpy(), frames, strict=True):
+    bank = features.banks[expert]
+    frames = [bank.read(key) for key in keys]
+    lengths = np.array([len(f) for f in frames])
+    values = np.zeros((len(frames), lengths.max(), bank.dim), bank.dtype)
+    for row, f in zip(values, frames, strict=True):
         row[: len(f)] = f
-    return Series(values, lengths)
+    return Series(torch.from_numpy(values), torch.from_numpy(lengths))
 
 
 class Resident:
@@ -88,17 +90,19 @@ class Resident:
     def size(keys: Iterable[str], features: Features) -> int:
         """Bytes it takes."""
         unique = set(keys)
-        return sum(2 * bank.dim * bank.rows[key][1] for bank in features.banks.values() for key in unique)
+        banks = features.banks.values()
+        return sum(bank.dtype.itemsize * bank.dim * bank.rows[key][1] for bank in banks for key in unique)
 
     def _table(
         self, features: Features, expert: str, device: torch.device
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """All frames (F, D) float16, the first frame of every clip, and its number of frames."""
+        """All frames (F, D) as the bank keeps them, the first frame of every clip, and its number of frames."""
         bank = features.banks[expert]
         lengths = torch.tensor([bank.rows[key][1] for key in self.place_of])
         first = lengths.cumsum(0) - lengths
-        frames = torch.empty(int(lengths.sum()), bank.dim, dtype=torch.float16, device=device)
         keys = list(self.place_of)
+        kept = torch.from_numpy(np.empty(0, bank.dtype)).dtype
+        frames = torch.empty(int(lengths.sum()), bank.dim, dtype=kept, device=device)
         for start in range(0, len(keys), 256):  # a copy to the device for many clips at a time
             part = np.concatenate([bank.read(key) for key in keys[start : start + 256]])
             at = int(first[start])
@@ -115,7 +119,7 @@ class Resident:
         places = torch.arange(int(own.max()), device=frames.device)
         real = places < own[:, None]
         index = (first[clips][:, None] + places).clamp(max=len(frames) - 1)
-        return Series(frames[index].masked_fill(~real[..., None], 0.0), own)
+        return Series(frames[index].masked_fill(~real[..., None], 0), own)
 
 
 def _fits(size: int, device: torch.device) -> bool:

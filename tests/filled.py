@@ -18,7 +18,8 @@ import numpy as np
 
 Shapes = dict[str, tuple[int, ...]]
 
-INPUT_NORMS = ("bn0", "batch_normalization_1")  # of decibels, so their statistics are those of decibels
+# Their statistics are those of decibels, and of natural logarithms.
+INPUT_NORMS = ("bn0", "batch_normalization_1", "audio_enc.cnn.features.0", "audio_enc.cnn.0")
 FROZEN = ("spectrogram_extractor.", "logmel_extractor.", "speclayer.")
 
 
@@ -41,6 +42,27 @@ def panns_shapes() -> Shapes:
             inputs = outputs
     kernels = {f"spectrogram_extractor.stft.conv_{part}.weight": (257, 1, 512) for part in ("real", "imag")}
     return shapes | kernels | {"logmel_extractor.melW": (257, 64)}
+
+
+def resnet38_shapes() -> Shapes:
+    shapes = norm("bn0", 64) | dense("fc1", 2048, 2048) | dense("fc_audioset", 527, 2048)
+
+    def pair(key: str, inputs: int, outputs: int) -> Shapes:
+        first = dense(f"{key}.conv1", outputs, inputs, 3, 3, bias=False) | norm(f"{key}.bn1", outputs)
+        return first | dense(f"{key}.conv2", outputs, outputs, 3, 3, bias=False) | norm(f"{key}.bn2", outputs)
+
+    shapes |= pair("conv_block1", 1, 64) | pair("conv_block_after1", 512, 2048)
+    inputs = 64
+    for layer, (outputs, blocks) in enumerate(((64, 3), (128, 4), (256, 6), (512, 3)), start=1):
+        for block in range(blocks):
+            key = f"resnet.layer{layer}.{block}"
+            shapes |= pair(key, inputs, outputs)
+            if inputs != outputs:
+                shapes |= dense(f"{key}.downsample.1", outputs, inputs, 1, 1, bias=False)
+                shapes |= norm(f"{key}.downsample.2", outputs)
+            inputs = outputs
+    kernels = {f"spectrogram_extractor.stft.conv_{part}.weight": (513, 1, 1024) for part in ("real", "imag")}
+    return shapes | kernels | {"logmel_extractor.melW": (513, 64)}
 
 
 def openl3_shapes() -> Shapes:
@@ -78,6 +100,18 @@ def vggish_shapes() -> Shapes:
     return shapes | {"pproc.pca_eigen_vectors": (128, 128), "pproc.pca_means": (128, 1)}
 
 
+def crnn_shapes() -> Shapes:
+    """The audio encoder of the DCASE 2022 baseline; no checkpoint of it is published."""
+    shapes: Shapes = {}
+    for place, inputs, outputs in ((0, 1, 32), (4, 32, 128), (7, 128, 128), (11, 128, 128), (14, 128, 128)):
+        shapes |= norm(f"audio_enc.cnn.features.{place}", inputs)
+        shapes |= dense(f"audio_enc.cnn.features.{place + 1}", outputs, inputs, 3, 3, bias=False)
+    for end in ("", "_reverse"):
+        shapes |= {f"audio_enc.gru.weight_ih_l0{end}": (450, 128), f"audio_enc.gru.weight_hh_l0{end}": (450, 150)}
+        shapes |= {f"audio_enc.gru.bias_{part}_l0{end}": (450,) for part in ("ih", "hh")}
+    return shapes
+
+
 def rule(key: str, shapes: Shapes) -> str:
     """Name of the rule by which a tensor is filled."""
     prefix, _, part = key.rpartition(".")
@@ -94,6 +128,8 @@ def rule(key: str, shapes: Shapes) -> str:
         return f"bn_{part}"
     if part == "pca_eigen_vectors":
         return "pca"
+    if part.startswith("weight_"):  # of a GRU
+        return f"gru_{part.split('_')[1]}"
     return "bias" if len(shapes[key]) == 1 else "weight"
 
 
@@ -105,9 +141,10 @@ def fill(key: str, shapes: Shapes) -> np.ndarray:
     random = np.random.Generator(np.random.PCG64(zlib.crc32(key.encode("utf-8"))))
     values = random.random(shape) if how in ("affine_u", "bn_var") else random.standard_normal(shape)
     he = math.sqrt(2 / math.prod(shape[1:]))
+    decibels = not key.startswith("audio_enc")
     scale, shift = {
-        "affine_n": (5.0, -30.0),
-        "affine_u": (300.0, 150.0),
+        "affine_n": (5.0, -30.0) if decibels else (1.0, -10.0),
+        "affine_u": (300.0, 150.0) if decibels else (20.0, 10.0),
         "bn_mean": (0.1, 0.0),
         "bn_var": (1.0, 0.5),
         "bn_weight": (0.1, 1.0),
@@ -115,6 +152,8 @@ def fill(key: str, shapes: Shapes) -> np.ndarray:
         "res_bn2": (0.03, 0.3),
         "bias": (0.1, 0.0),
         "pca": (0.25 * he, 0.0),
+        "gru_ih": (0.05 * he, 0.0),
+        "gru_hh": (0.5 * he, 0.0),
         "weight": (he, 0.0),
     }[how]
     values *= scale
@@ -168,10 +207,10 @@ def openl3_mel(is_area_normed: bool = False) -> np.ndarray:
     return (basis / np.maximum(basis.sum(1, keepdims=True), 1e-30)).astype(np.float32)
 
 
-def panns_mel() -> np.ndarray:
-    """(257, 64) float32, Slaney scale and area norm, 50 to 8,000 Hz."""
-    edges = slaney_edges(64, 50, 8000)
-    return area_norm(triangles(edges, 16_000, 512), edges).T.astype(np.float32)
+def panns_mel(rate: int = 16_000, size: int = 512, highest: float = 8000) -> np.ndarray:
+    """(size // 2 + 1, 64) float32, Slaney scale and area norm, from 50 Hz."""
+    edges = slaney_edges(64, 50, highest)
+    return area_norm(triangles(edges, rate, size), edges).T.astype(np.float32)
 
 
 def tensors(shapes: Shapes) -> Iterator[tuple[str, np.ndarray]]:
@@ -181,9 +220,15 @@ def tensors(shapes: Shapes) -> Iterator[tuple[str, np.ndarray]]:
 
 SHAPES = {
     "panns_cnn14_16k": panns_shapes,
+    "panns_resnet38": resnet38_shapes,
     "openl3": openl3_shapes,
     "vggsound": vggsound_shapes,
     "vggish": vggish_shapes,
+}
+
+PANNS = {
+    "panns_cnn14_16k": ("Cnn14_16k_mAP=0.438.pth", 512, panns_mel),
+    "panns_resnet38": ("ResNet38_mAP=0.434.pth", 1024, lambda: panns_mel(32_000, 1024, 14_000)),
 }
 
 
@@ -193,13 +238,14 @@ def write(kind: str, folder: Path) -> dict[str, str]:
 
     folder.mkdir(parents=True, exist_ok=True)
     filled = {key: torch.from_numpy(values) for key, values in tensors(SHAPES[kind]())}
-    if kind == "panns_cnn14_16k":
-        real, imaginary = dft_kernels(512)
+    if kind in PANNS:
+        name, size, mel = PANNS[kind]
+        real, imaginary = dft_kernels(size)
         filled["spectrogram_extractor.stft.conv_real.weight"] = torch.from_numpy(real)
         filled["spectrogram_extractor.stft.conv_imag.weight"] = torch.from_numpy(imaginary)
-        filled["logmel_extractor.melW"] = torch.from_numpy(panns_mel())
+        filled["logmel_extractor.melW"] = torch.from_numpy(mel())
         sampler = {"indexes": np.arange(8), "pointer": np.int64(3)}  # the published file keeps numpy arrays as well
-        return saved(folder, weights=("Cnn14_16k_mAP=0.438.pth", {"iteration": 0, "model": filled, "sampler": sampler}))
+        return saved(folder, weights=(name, {"iteration": 0, "model": filled, "sampler": sampler}))
     if kind == "openl3":
         real, imaginary = dft_kernels(2048)
         filled["speclayer.dft_real_kernels"] = torch.from_numpy(real)
@@ -217,7 +263,7 @@ def write(kind: str, folder: Path) -> dict[str, str]:
 
 @functools.cache
 def files(kind: str) -> dict[str, str]:
-    """The same, written once a process into a folder that goes when the process ends: together they are 700 MB."""
+    """The same, written once a process into a folder that goes when the process ends: together they are 1 GB."""
     return write(kind, Path(_folder().name))
 
 

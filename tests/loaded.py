@@ -1,4 +1,4 @@
-"""The four experts with filled weights, each loaded once, and how far their frames are from what they should be."""
+"""The five experts with filled weights, each loaded once, and how far their frames are from what they should be."""
 
 import functools
 from pathlib import Path
@@ -8,17 +8,18 @@ import filled
 import numpy as np
 import torch
 
-from system.experts import OpenL3, PannsCnn14, Vggish, VggSound
+from system.experts import OpenL3, PannsCnn14, PannsResNet38, Vggish, VggSound
 from system.experts.base import ExpertSettings, Frames
 from system.experts.weights import Weights, read_weights
 
 KINDS: dict[str, type[ExpertSettings]] = {
     "panns_cnn14_16k": PannsCnn14,
+    "panns_resnet38": PannsResNet38,
     "openl3": OpenL3,
     "vggsound": VggSound,
     "vggish": Vggish,
 }
-INSIDE = {"panns_cnn14_16k": "model", "vggsound": "model_state_dict"}
+INSIDE = {"panns_cnn14_16k": "model", "panns_resnet38": "model", "vggsound": "model_state_dict"}
 
 
 @functools.cache

@@ -77,7 +77,7 @@ def test_flops_and_memory_by_hand(tmp_path: Path) -> None:
     kept = 10 * (100 * 128 * 4 + windows * 64 * (14 * 32 + 3 * 48 + 3 * 2 * 64) * 4)
     kept += 20 * 16 * (14 * 32 + 3 * 48 + 3 * 2 * 16) * 4
     frames = 10 * 8.0 * 12.5 * 128 * 2
-    weights = 16 * (sum(estimates.head_parameters.values()) + estimates.text_parameters)
+    weights = 16 * sum(estimates.parameters_by_part.values())
     assert estimates.memory(stage, "float32") == pytest.approx(weights + frames + 2 * kept)
     assert estimates.memory(cached, "float32") == pytest.approx(weights + frames + kept)
     assert estimates.memory(stage, "fp16") < estimates.memory(stage, "float32")

@@ -1,4 +1,4 @@
-"""The four experts with filled weights: what the original code gives, and mistakes that must show."""
+"""The five experts with filled weights: what the original code gives, and mistakes that must show."""
 
 import functools
 import json
@@ -20,6 +20,7 @@ from system.experts.weights import Weights, read_weights
 CPU = torch.device("cpu")
 GOLDENS = {
     "panns_cnn14_16k": "panns_cnn14_16k",
+    "panns_resnet38": "panns_resnet38",
     "openl3": "openl3_mel256_env_512",
     "vggsound": "vggsound_resnet18_H",
     "vggish": "vggish",
@@ -95,6 +96,7 @@ def test_the_computed_front_ends_are_the_original_ones(golden: Golden) -> None:
     [
         ("openl3", {}, 4_687_042),
         ("panns_cnn14_16k", {}, 81_033_231),
+        ("panns_resnet38", {}, 74_866_703),
         ("vggsound", {}, 11_328_757),
         ("vggish", {}, 72_157_696),
         ("vggish", {"output": "raw", "pca_weights": None}, 72_141_184),

@@ -1,4 +1,4 @@
-"""The four experts on odd waves and odd files, of any length and in any company."""
+"""The five experts on odd waves and odd files, of any length and in any company."""
 
 import math
 import subprocess
@@ -17,12 +17,13 @@ from loaded import KINDS, largest, loaded, relative, weights
 
 from data_tools.audio import read_audio
 from system.errors import KitError
-from system.experts import VggSound, panns, vggsound
+from system.experts import VggSound, panns, resnet38, vggsound
 from system.experts.weights import Weights, read_weights
 
 CPU = torch.device("cpu")
 FRAME_COUNTS: dict[str, Callable[[int], int]] = {  # by the definitions
     "panns_cnn14_16k": lambda n: (1 + max(n, 4960) // 160) // 32,
+    "panns_resnet38": lambda n: (1 + max(n, 9920) // 320) // 32,
     "openl3": lambda n: 1 + max(0, math.ceil((n - 24_000) / 24_000)),
     "vggsound": lambda n: math.ceil((1 + (max(n, 512) - 512) // 159) / 32),
     "vggish": lambda n: (1 + (max(n, 15_600) - 400) // 160) // 96,
@@ -35,7 +36,7 @@ def noise(samples: int, seed: int) -> np.ndarray:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_frames_of_any_length_are_counted_by_the_definition_and_finite(kind: str) -> None:
-    rate = 48_000 if kind == "openl3" else 16_000
+    rate = KINDS[kind].model_construct().rate
     lengths = [1, 511, 512, 671, 4959, 4960, rate // 2, rate // 2 + 1, 15_599, 15_600, rate, 30_959, 30_960]
     waves = [noise(n, n) for n in lengths] + [np.zeros(n, np.float32) for n in (1, rate // 10, rate)]
     waves += [np.ones(rate, np.float32), np.full(rate, 1e-30, np.float32), 5 * noise(rate, 1)]
@@ -48,7 +49,7 @@ def test_frames_of_any_length_are_counted_by_the_definition_and_finite(kind: str
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_frames_do_not_depend_on_the_other_waves_and_come_again_to_the_bit(kind: str) -> None:
-    rate = 48_000 if kind == "openl3" else 16_000
+    rate = KINDS[kind].model_construct().rate
     waves = [noise(round(rate * seconds), n) for n, seconds in enumerate((1.0, 2.3, 1.0, 0.1, 1.0, 2.3))]
     output = {"output": "pca"} if kind == "vggish" else {}  # quantised values would hide differences, or jump
     together = loaded(kind, **output)(waves)
@@ -95,7 +96,7 @@ def test_ten_minutes_stay_within_memory(kind: str) -> None:
     """In a process of its own, whose largest size is known."""
     code = f"""
 import resource, numpy as np, torch
-from system.experts import OpenL3, PannsCnn14, Vggish, VggSound
+from system.experts import OpenL3, PannsCnn14, PannsResNet38, Vggish, VggSound
 expert = {KINDS[kind].__name__}(**{dict(kind=kind, **filled.files(kind))!r})
 samples = expert.rate * 600
 frames = expert.load(torch.device("cpu"))([np.random.default_rng(0).normal(0, 0.1, samples).astype(np.float32)])[0]
@@ -130,6 +131,7 @@ def test_a_checkpoint_without_a_key_or_of_another_shape_is_named(monkeypatch: py
 
     key = {
         "panns_cnn14_16k": "conv_block6.bn2.running_var",
+        "panns_resnet38": "resnet.layer4.0.downsample.2.running_var",
         "openl3": "speclayer.mel_basis",
         "vggsound": "audnet.layer4.0.downsample.0.weight",
         "vggish": "embeddings.4.bias",

@@ -10,11 +10,13 @@ from system.experts.base import ExpertSettings, Frames
 if TYPE_CHECKING:
     import torch
 
+FULL_SCALE = 32_768  # what a sample of 1.0 is kept as
+
 
 class Waveform(ExpertSettings):
-    """Frames (N, 1), a frame a sample, 16-bit integers: 32,767 is full scale, what lies beyond it is cut.
+    """Frames (N, 1), a frame a sample, 16-bit integers of 1 / 32,768; what lies beyond full scale is cut.
 
-    Rounding is at most 1.6e-5 of full scale, nothing for 16-bit files at this rate.
+    Rounding is at most 1.6e-5 of full scale (3.1e-5 for a sample of 1.0 itself), nothing for 16-bit files at this rate.
     """
 
     kind: Literal["waveform"]
@@ -33,4 +35,9 @@ class Waveform(ExpertSettings):
         return float(self.sample_rate)
 
     def load(self, device: "torch.device") -> Frames:
-        return lambda waves: [(np.clip(wave, -1.0, 1.0) * 32767.0).round().astype(np.int16)[:, None] for wave in waves]
+        limits = np.iinfo(np.int16)
+
+        def samples(wave: np.ndarray) -> np.ndarray:
+            return (wave * FULL_SCALE).round().clip(limits.min, limits.max).astype(np.int16)[:, None]
+
+        return lambda waves: [samples(wave) for wave in waves]

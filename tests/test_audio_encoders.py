@@ -1,0 +1,546 @@
+"""The audio encoders: what they hear, what is random in them, what padding and company change."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from torch.nn.utils.rnn import pad_sequence
+
+from data_tools.audio import read_audio
+from system import schema
+from system.audio import panns, published, resnet38
+from system.audio.cnn14 import Cnn14
+from system.audio.convolutions import fold_norms
+from system.audio.crnn import FEWEST, Crnn, Gru, norm_of_real, run_gru, stretched
+from system.audio.frontend import LogMel, spec_augment
+from system.audio.panns import Panns, random_parts
+from system.audio.pooled import PooledMlp
+from system.audio.pooling import pooled_over_time
+from system.bank import open_bank
+from system.encoders import build_audio
+from system.errors import KitError
+from system.experts import LogMelSlaney, Waveform
+from system.experts.network import in_pieces
+from system.experts.slaney import SILENCE
+from system.feeding import Resident, Series, collate
+from system.frames import Features
+
+CPU = torch.device("cpu")
+SECOND = 32_000
+WIDTH = 16  # of the narrow network's frames
+
+
+# pooling and two layers
+
+
+def test_pooling_by_hand_and_without_padded_places() -> None:
+    values = torch.tensor([[[1.0, -4.0], [3.0, -2.0], [torch.nan, torch.inf]], [[2.0, 2.0], [4.0, 0.0], [0.0, 7.0]]])
+    lengths = torch.tensor([2, 3])
+    for pooling, expected in (
+        ("mean", [[2, -3], [2, 3]]),
+        ("max", [[3, -2], [4, 7]]),
+        ("max_mean", [[5, -5], [6, 10]]),
+    ):
+        assert pooled_over_time(values, lengths, pooling).tolist() == expected, pooling  # type: ignore[arg-type]
+    half = pooled_over_time(torch.full((1, 3000, 1), 60.0, dtype=torch.float16), torch.tensor([3000]), "mean")
+    assert half.item() == 60, "a sum in 16 bits would be infinite"
+
+
+def expert(dim: int) -> dict[str, Any]:
+    settings = {"kind": "logmel", "sample_rate": 16_000, "bands": dim, "window_seconds": 0.04, "hop_seconds": 0.02}
+    return {"frozen": settings | {"stack": 1}}
+
+
+def test_pooled_frames_go_through_two_layers() -> None:
+    settings = {"kind": "pooled_mlp", "experts": expert(8), "pooling": "max_mean", "hidden": 5, "dropout": 0.5}
+    encoder = build_audio(schema.PooledMlp.model_validate(settings), 3).eval()
+    assert isinstance(encoder, PooledMlp)
+    values, lengths = torch.randn(2, 7, 8).half(), torch.tensor([7, 4])
+    values[1, 4:] = torch.nan
+    found = encoder({"frozen": Series(values, lengths)}).values
+    own = values[1, :4].float()
+    first, _, last = encoder.mlp
+    expected = last(first(own.mean(0) + own.amax(0)).relu())
+    assert torch.allclose(found[1], expected, atol=1e-6)
+    assert not torch.equal(encoder.train()({"frozen": Series(values, lengths)}).values, found), "no dropout"
+    assert encoder.parts().keys() == {"mlp"}
+
+
+# waves and what is made of them
+
+
+def test_waves_are_kept_to_half_a_step_and_16_bit_files_exactly() -> None:
+    frames = Waveform(kind="waveform", sample_rate=32_000).load(CPU)
+    exact = np.array([-32_768, -32_767, -1, 0, 1, 16_385, 32_767])
+    (kept,) = frames([(exact / 32_768).astype(np.float32)])
+    assert kept.dtype == np.int16
+    assert kept[:, 0].tolist() == exact.tolist()
+    (loud,) = frames([np.array([-3.0, 1.0, 3.0], np.float32)])
+    assert loud[:, 0].tolist() == [-32_768, 32_767, 32_767]
+    noise = np.random.default_rng(0).uniform(-0.99, 0.99, 9999).astype(np.float32)
+    assert np.abs(frames([noise])[0][:, 0] / 32_768 - noise).max() <= 0.5 / 32_768 + 1e-9
+
+
+def test_frames_keep_the_type_of_their_bank_on_the_way_to_a_batch(tmp_path: Path) -> None:
+    series = {"a": np.arange(-3, 2)[:, None], "b": 30_000 + np.arange(2)[:, None]}
+    for dtype in ("int16", "float32", "float16"):
+        bank = open_bank(tmp_path / dtype, 1, dtype, {})
+        assert len(list(bank.add(series.items()))) == 2
+        features = Features({"waveform": bank}, {"one": "a", "other": "b"})
+
+        class Item:
+            def __init__(self, clip: str) -> None:
+                self.clip, self.captions = type("Clip", (), {"id": clip}), ()
+
+        padded = collate([Item("other"), Item("one")], features).audio["waveform"]  # type: ignore[list-item]
+        assert str(padded.values.dtype) == f"torch.{dtype}"
+        expected = np.array([[30_000, 30_001, 0, 0, 0], [-3, -2, -1, 0, 1]], dtype)
+        assert padded.values[..., 0].tolist() == expected.tolist()
+        assert padded.lengths.tolist() == [2, 5]
+        resident = Resident(["a", "b"], features, CPU)
+        assert torch.equal(resident.audio(["b", "a"])["waveform"].values, padded.values)
+        assert resident.tables["waveform"][0].dtype == padded.values.dtype
+        assert Resident.size(["a", "b"], features) == 7 * np.dtype(dtype).itemsize
+
+
+def test_log_mel_settings_that_cannot_be() -> None:
+    settings = {"kind": "logmel_slaney", "sample_rate": 16_000, "bands": 64, "window_seconds": 0.04}
+    for lowest, highest in ((500, 400), (12, 8001)):
+        with pytest.raises(ValueError, match=f"lowest {lowest} and highest {highest} Hz: they must rise"):
+            LogMelSlaney.model_validate(settings | {"hop_seconds": 0.02, "lowest": lowest, "highest": highest})
+
+
+def test_the_front_end_computes_in_float32_under_autocast() -> None:
+    waves = 0.1 * torch.randn(2, 9999)
+    expected = LogMel()(waves)
+    with torch.autocast("cpu", torch.bfloat16):
+        found = LogMel()(waves)
+    assert torch.equal(found, expected)
+
+
+def test_random_parts_by_their_places() -> None:
+    waves = torch.arange(1, 41).expand(500, 40).contiguous().to(torch.int16)
+    lengths = torch.tensor([40, 25, 10, 7, 11] * 100)
+    waves = waves.masked_fill(torch.arange(40) >= lengths[:, None], 0)
+    torch.manual_seed(0)
+    parts, own = random_parts(waves, lengths, 10)
+    assert parts.shape == (500, 10)
+    assert parts.dtype == torch.int16
+    assert own.tolist() == [10, 10, 10, 7, 10] * 100
+    assert (parts[3::5, :7] == torch.arange(1, 8)).all()
+    assert (parts[3::5, 7:] == 0).all()
+    for kind, last in ((0, 31), (1, 16), (2, 1), (4, 2)):
+        first = parts[kind::5, 0]
+        assert (parts[kind::5] == first[:, None] + torch.arange(10)).all()
+        assert first.min() >= 1
+        assert first.max() <= last
+        assert len(set(first.tolist())) > min(last, 20) * 0.7
+    assert random_parts(waves, lengths, 40) == (waves, lengths)
+    torch.manual_seed(0)
+    assert torch.equal(random_parts(waves, lengths, 10)[0], parts)
+
+
+def test_stripes_are_left_out_of_every_clip() -> None:
+    settings = schema.SpecAugment(time_stripes=2, time_width=64, band_stripes=2, band_width=8)
+    columns = torch.ones(400, 1, 200, 64)
+    torch.manual_seed(0)
+    found = spec_augment(columns, settings)
+    assert found.shape == columns.shape
+    assert set(found.unique().tolist()) == {0.0, 1.0}
+    silent = (found == 0)[:, 0]
+    in_time, in_bands = silent.all(2), silent.all(1)
+    assert torch.equal(silent, in_time[:, :, None] | in_bands[:, None, :])
+    assert 63 < in_time.sum(1).max() <= 2 * 63
+    assert 7 < in_bands.sum(1).max() <= 2 * 7
+    assert in_time.sum(1).float().mean() == pytest.approx(2 * 31.5 * 0.93, rel=0.1)  # 7 % of two stripes overlap
+    assert in_time.float().mean(0)[40:160].min() > 0.2, "stripes come anywhere"
+    assert len({tuple(row) for row in in_time.tolist()}) > 390, "every clip has its own"
+    one = settings.model_copy(update={"time_stripes": 1, "band_stripes": 0})
+    edges = spec_augment(columns, one)[:, 0, :, 0].diff(dim=1).abs().sum(1)
+    assert edges.max() <= 2, "a stripe is one piece"
+    none = settings.model_copy(update={"time_stripes": 0, "band_stripes": 0})
+    assert torch.equal(spec_augment(columns, none), columns)
+    short = spec_augment(torch.ones(99, 1, 5, 64), one)
+    assert (short.mean((1, 2, 3)) == 0).any(), "stripes may take all of a short clip"
+    torch.manual_seed(0)
+    assert torch.equal(spec_augment(columns, settings), found)
+
+
+# PANNs, by a narrow network of the same making
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> Iterator[None]:
+    """For so little at a time several threads mostly wait for each other."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+@pytest.fixture
+def narrow(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Panns]:
+    monkeypatch.setattr(resnet38, "RESNET38_STEM", 4)
+    monkeypatch.setattr(resnet38, "RESNET38_LAYERS", ((4, 2), (8, 1), (8, 1), (12, 1)))
+    monkeypatch.setattr(resnet38, "DIM", WIDTH)
+    monkeypatch.setattr(panns, "DIM", WIDTH)
+
+    def made(**changes: Any) -> Panns:
+        settings = {
+            "kind": "panns",
+            "network": "resnet38",
+            "weights": None,
+            "trainable": True,
+            "most_seconds": 2,
+            "frequency_pooling": "mean",
+            "time_pooling": "max_mean",
+            "dropout": 0.2,
+            "spec_augment": {"time_stripes": 2, "time_width": 16, "band_stripes": 2, "band_width": 8},
+            "hidden": 8,
+        }
+        torch.manual_seed(1)
+        encoder = build_audio(schema.Panns.model_validate(settings | changes), 6)
+        assert isinstance(encoder, Panns)
+        for module in encoder.network.modules():
+            if isinstance(module, torch.nn.BatchNorm2d):  # as after training: no block is a mere shortcut
+                module.running_mean = 0.1 * torch.randn(module.num_features)
+                module.running_var = 0.5 + torch.rand(module.num_features)
+                torch.nn.init.uniform_(module.weight, 0.5, 1.5)
+        encoder.network.bn0.running_mean = torch.full((64,), -40.0)
+        encoder.network.bn0.running_var = torch.full((64,), 300.0)
+        return encoder
+
+    return made
+
+
+def waves(*seconds: float) -> list[torch.Tensor]:
+    """Tones in noise that swell to their ends, another pitch a clip."""
+    draw = np.random.default_rng(3)
+    clips = []
+    for n, length in enumerate(seconds):
+        t = np.arange(round(length * SECOND)) / SECOND
+        clip = 20_000 * t / length * np.sin(2 * np.pi * 300 * 2**n * t) + draw.normal(0, 200, len(t))
+        clips.append(torch.from_numpy(clip.astype(np.int16)[:, None]))
+    return clips
+
+
+def series(values: list[torch.Tensor]) -> Series:
+    return Series(pad_sequence(values, batch_first=True), torch.tensor([len(one) for one in values]))
+
+
+@torch.inference_mode()
+def test_a_clips_embedding_does_not_depend_on_the_others(narrow: Callable[..., Panns]) -> None:
+    encoder = narrow().eval()
+    clips = waves(1.0, 1.9, 1.0, 0.1, 0.31, 1.4, 0.00004)
+    together = encoder({"waveform": series(clips)}).values
+    assert together.isfinite().all()
+    for clip, own in zip(clips, together, strict=True):
+        assert torch.allclose(encoder({"waveform": series([clip])}).values[0], own, atol=1e-5)
+        padded = encoder({"waveform": series([F.pad(clip, (0, 0, 0, SECOND))])}).values[0]
+        assert (padded - own).abs().max() > 1e-3, "silence behind a clip must show"
+    assert torch.cdist(together, together).fill_diagonal_(1).min() > 3e-4, "all clips are one"
+
+
+@torch.inference_mode()
+def test_clips_under_one_frame_are_filled_with_silence(narrow: Callable[..., Panns]) -> None:
+    encoder = narrow().eval()
+    (clip,) = waves(0.1)
+    filled = F.pad(clip, (0, 0, 0, published.SHORTEST - len(clip)))
+    alone = encoder({"waveform": series([clip])}).values
+    assert torch.equal(encoder({"waveform": series([filled])}).values, alone)
+    longer = F.pad(clip, (0, 0, 0, 2 * published.SHORTEST))
+    assert not torch.allclose(encoder({"waveform": series([longer])}).values, alone, atol=1e-3)
+
+
+@pytest.mark.parametrize("kind", [resnet38.ResNet38, Cnn14])
+def test_frames_see_no_further_than_their_reach(monkeypatch: pytest.MonkeyPatch, kind: Any) -> None:
+    """By the places of the input that change one frame, of a network whose every weight is positive."""
+    monkeypatch.setattr(resnet38, "RESNET38_STEM", 1)
+    monkeypatch.setattr(resnet38, "RESNET38_LAYERS", ((1, 3), (1, 4), (1, 6), (1, 3)))
+    monkeypatch.setattr(resnet38, "DIM", 1)
+    monkeypatch.setattr("system.audio.cnn14.CNN14_CHANNELS", (1,) * 6)
+    network = kind().double().eval()
+    for parameter in network.parameters():
+        torch.nn.init.constant_(parameter, 0.1)
+    x = torch.rand(1, 1, 32 * 31, 64, dtype=torch.float64, requires_grad=True)
+    whole = network(x)
+    whole[0, 0, 15].sum().backward()
+    seen = x.grad[0, 0].abs().sum(1).nonzero()[:, 0]
+    to_either_side = max(32 * 15 - int(seen.min()), int(seen.max()) - (32 * 16 - 1))
+    assert to_either_side == {4: 126, 10: 302}[network.reach]
+    assert 32 * (network.reach - 1) < to_either_side <= 32 * network.reach
+    assert torch.allclose(in_pieces(network, x, 2, 32, network.reach, 2), whole, rtol=1e-12, atol=0)
+
+
+@torch.inference_mode()
+def test_long_clips_are_computed_in_pieces(narrow: Callable[..., Panns], monkeypatch: pytest.MonkeyPatch) -> None:
+    encoder = narrow().eval()
+    clips = series(waves(9.0))
+    whole = encoder({"waveform": clips}).values
+    monkeypatch.setattr(panns, "PIECE", 3)
+    assert torch.allclose(encoder({"waveform": clips}).values, whole, atol=1e-5)
+
+
+def test_folded_norms_change_nothing(narrow: Callable[..., Panns]) -> None:
+    network = narrow().network.eval()
+    x = torch.randn(1, 1, 70, 64)
+    with torch.inference_mode():
+        expected = network(x)
+    fold_norms(network)
+    norms = [name for name, module in network.named_modules() if isinstance(module, torch.nn.BatchNorm2d)]
+    assert not norms
+    with torch.inference_mode():
+        assert torch.allclose(network(x), expected, atol=1e-5)
+
+
+def test_training_hears_a_part_and_pools_over_real_frames(
+    narrow: Callable[..., Panns], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    encoder = narrow().train()
+    heard = []
+    monkeypatch.setattr(encoder.front_end, "forward", lambda waves: heard.append(waves) or LogMel()(waves))
+    counted = []
+    monkeypatch.setattr(
+        panns,
+        "pooled_over_time",
+        lambda values, lengths, how: counted.append((values, lengths)) or pooled_over_time(values, lengths, how),
+    )
+    clips = waves(3.0, 1.0, 0.1)
+    encoder({"waveform": series(clips)})
+    (given,), ((frames, lengths),) = heard, counted
+    assert given.shape == (3, 2 * SECOND)
+    assert lengths.tolist() == [6, 3, 1]  # 201, 101 and 32 columns
+    assert frames.shape == (3, 6, WIDTH)
+    assert torch.equal(given[1, :SECOND], clips[1][:, 0] / 32_768)
+    assert (given[1, SECOND:] == 0).all()
+    first = int((clips[0].unfold(0, 8, 1)[:, 0] == given[0, :8] * 32_768).all(1).nonzero()[0])
+    assert torch.equal(given[0] * 32_768, clips[0][first : first + 2 * SECOND, 0].float())
+    assert 0 < first < SECOND
+
+
+def test_a_frozen_network_stays_as_published(narrow: Callable[..., Panns]) -> None:
+    encoder = narrow(trainable=False).train()
+    before = {name: value.clone() for name, value in encoder.network.state_dict().items()}
+    kept: list[torch.Tensor] = []
+    with torch.autograd.graph.saved_tensors_hooks(lambda tensor: kept.append(tensor) or tensor, lambda tensor: tensor):
+        encoder({"waveform": series(waves(1.0, 1.5))}).values.sum().backward()
+    assert all(parameter.grad is None and not parameter.requires_grad for parameter in encoder.network.parameters())
+    assert all(parameter.grad is not None for parameter in encoder.mlp.parameters())
+    assert all(torch.equal(value, before[name]) for name, value in encoder.network.state_dict().items())
+    assert all(tensor.ndim == 2 for tensor in kept), "a graph over the network is kept"
+    assert encoder.mlp.training
+    trained = narrow().train()
+    trained({"waveform": series(waves(1.0, 1.5))}).values.sum().backward()
+    assert all(parameter.grad is not None for parameter in trained.network.parameters())
+    assert not torch.equal(trained.network.bn0.running_mean, encoder.network.bn0.running_mean)
+
+
+def test_the_same_random_state_gives_the_same_training_embedding(narrow: Callable[..., Panns]) -> None:
+    """Cached gradients embed a part twice: crops, stripes and dropout must come again."""
+    encoder = narrow().train()
+    clips = series(waves(3.0, 1.0))
+    state = torch.get_rng_state()
+    first = encoder({"waveform": clips}).values
+    assert not torch.equal(encoder({"waveform": clips}).values, first)
+    torch.set_rng_state(state)
+    assert torch.equal(encoder({"waveform": clips}).values, first)
+
+
+def test_published_weights_that_are_missing_or_wrong(narrow: Callable[..., Panns], tmp_path: Path) -> None:
+    path = tmp_path / "ResNet38_mAP=0.434.pth"
+    encoder = narrow(weights=str(path))
+    with pytest.raises(KitError, match=rf"resnet38: no weight file {path}; published at https://zenodo\.org/record/39"):
+        encoder.load_pretrained()
+    state = {name: value + 1 for name, value in encoder.network.state_dict().items()}
+    others = {"fc1.weight": torch.zeros(3), "spectrogram_extractor.stft.conv_real.weight": torch.zeros(2)}
+    torch.save({"model": state | others, "iteration": 3}, path)
+    encoder.load_pretrained()
+    for name, value in encoder.network.state_dict().items():
+        assert name.endswith("num_batches_tracked") or torch.equal(value, state[name]), name
+    other = {**state, "resnet.layer2.0.conv1.weight": torch.zeros(2, 2)}
+    for content, told in (
+        ({"model": {name: value for name, value in state.items() if name != "bn0.bias"}}, "has no tensor bn0.bias"),
+        ({"model": other}, r"layer2\.0\.conv1\.weight has shape \(2, 2\), not \(8, 4, 3, 3\): it is not the published"),
+        (state, "has no tensors under model: it is not the published checkpoint"),
+    ):
+        torch.save(content, path)
+        with pytest.raises(KitError, match=told):
+            encoder.load_pretrained()
+    path.write_bytes(b"<html>")
+    with pytest.raises(KitError, match="is damaged, cut short, or no checkpoint of tensors; fetch it again"):
+        encoder.load_pretrained()
+    narrow(weights=None).load_pretrained()
+
+
+# GRUs
+
+
+def slaney(bands: int = 64) -> dict[str, Any]:
+    settings = {"kind": "logmel_slaney", "sample_rate": 16_000, "bands": bands, "window_seconds": 0.04}
+    return {"logmel": settings | {"hop_seconds": 0.02, "lowest": 12, "highest": 8_000}}
+
+
+def crnn(**changes: Any) -> Crnn:
+    settings = {"kind": "crnn", "experts": slaney(), "hidden": 6, "dropout": 0.0, "embedding": "frames"}
+    torch.manual_seed(2)
+    encoder = build_audio(schema.Crnn.model_validate({**settings, "padding": "masked"} | changes), 12)
+    assert isinstance(encoder, Crnn)
+    return encoder
+
+
+def frames(*lengths: int, dim: int = 64) -> list[torch.Tensor]:
+    torch.manual_seed(3)
+    return [3 * torch.randn(length, dim) - 10 for length in lengths]
+
+
+def test_the_crnn_has_the_size_of_the_original() -> None:
+    encoder = crnn(hidden=150)
+    assert sum(parameter.numel() for parameter in encoder.parameters() if parameter.requires_grad) == 732_354
+    second = encoder.cnn[8].weight
+    assert float(second.detach().std()) == pytest.approx((2 / (128 * 9)) ** 0.5, rel=0.02)
+    assert encoder.gru.input_size == 128
+    assert crnn(experts=slaney(bands=128)).gru.input_size == 256
+    with pytest.raises(KitError, match="logmel has 40 bands, its convolutions need 64"):
+        crnn(experts=slaney(bands=40))
+
+
+def embedded(encoder: Crnn | Gru, values: Series, expert: str = "logmel") -> list[torch.Tensor]:
+    """Of every clip its own."""
+    found = encoder({expert: values})
+    if found.lengths is None:
+        return list(found.values)
+    return [own[:length] for own, length in zip(found.values, found.lengths.tolist(), strict=True)]
+
+
+@pytest.mark.parametrize("embedding", ["frames", "mean"])
+def test_masked_padding_changes_nothing(embedding: str) -> None:
+    """Neither embeddings nor gradients nor what batch norms have seen, in training and in evaluation."""
+    clips = frames(30, 11, 4, 47, 3, 1)
+    tight = series(clips)
+    wide = Series(F.pad(tight.values, (0, 0, 0, 9)), tight.lengths)
+    for row, length in enumerate(tight.lengths.tolist()):
+        wide.values[row, length:] = 7.0
+    encoders = [crnn(embedding=embedding).train() for _ in range(2)]
+    for encoder, values in zip(encoders, (tight, wide), strict=True):
+        torch.cat([own.flatten() for own in embedded(encoder, values)]).sin().sum().backward()
+    for one, other in zip(encoders[0].parameters(), encoders[1].parameters(), strict=True):
+        assert torch.allclose(one.grad, other.grad, atol=1e-5 * float(one.grad.abs().max()))
+    for (name, one), other in zip(encoders[0].named_buffers(), encoders[1].buffers(), strict=True):
+        assert torch.allclose(one, other, rtol=1e-5), name
+    assert encoders[0].cnn[4].running_mean.abs().max() > 0.01
+    encoder = encoders[0].eval()
+    with torch.inference_mode():
+        together = embedded(encoder, wide)
+        for clip, own in zip(clips, together, strict=True):
+            assert torch.allclose(embedded(encoder, series([clip]))[0], own, atol=1e-5)
+            assert torch.allclose(own.norm(dim=-1), torch.ones(own.shape[:-1]))
+            assert embedding == "mean" or len(own) == max(len(clip), FEWEST)
+
+
+def test_batch_norm_of_real_places_by_hand() -> None:
+    x = torch.randn(3, 2, 5, 4, requires_grad=True)
+    lengths = torch.tensor([5, 2, 3])
+    norm = torch.nn.BatchNorm2d(2)
+    found = norm_of_real(norm, x, lengths)
+    kept = torch.cat([own[:, :length].flatten(1) for own, length in zip(x, lengths, strict=True)], 1)
+    expected = (x - kept.mean(1)[:, None, None]) / (kept.var(1, correction=0)[:, None, None] + norm.eps).sqrt()
+    for row, length in enumerate(lengths.tolist()):
+        assert torch.allclose(found[row, :, :length], expected[row, :, :length], atol=1e-6)
+        assert (found[row, :, length:] == 0).all()
+    assert torch.allclose(norm.running_mean, 0.1 * kept.mean(1))
+
+
+def test_counted_padding_is_heard_in_training_as_in_the_public_code() -> None:
+    encoder = crnn(padding="counted", embedding="mean").train()
+    values = series(frames(30, 11, 47))
+    found = encoder({"logmel": values}).values
+    with torch.no_grad():
+        maps = encoder.cnn(values.values[:, None])
+        hidden, _ = encoder.gru(maps.transpose(1, 2).flatten(2))
+        whole = F.interpolate(hidden.transpose(1, 2), 47, mode="linear", align_corners=False).transpose(1, 2)
+        assert torch.allclose(found, F.normalize(whole.mean(1), dim=-1), atol=1e-5)
+        given = crnn(padding="counted").train()({"logmel": values})
+        assert given.lengths is not None
+        assert given.lengths.tolist() == [47, 47, 47]
+        assert torch.allclose(given.values, F.normalize(whole, dim=-1), atol=1e-5)
+        evaluated = crnn(padding="counted").eval()({"logmel": values})
+        assert evaluated.lengths is not None
+        assert evaluated.lengths.tolist() == [30, 11, 47]
+        assert torch.equal(evaluated.values, crnn(padding="masked").eval()({"logmel": values}).values)
+
+
+@torch.inference_mode()
+def test_clips_under_four_frames_are_filled_with_silence() -> None:
+    encoder = crnn().eval()
+    (clip,) = frames(2)
+    silence = torch.full((2, 64), SILENCE)
+    assert torch.equal(embedded(encoder, series([clip]))[0], embedded(encoder, series([torch.cat([clip, silence])]))[0])
+
+
+@pytest.mark.parametrize(("given", "wanted"), [(1, 4), (1, 7), (2, 8), (7, 31), (25, 101), (39, 156)])
+def test_stretching_is_torchs_interpolation(given: int, wanted: int) -> None:
+    values = torch.randn(2, 40, 3)
+    found = stretched(values, torch.tensor([given, 40]), torch.tensor([wanted, 163]))
+    assert found.shape == (2, 163, 3)
+    for row, (own, size) in enumerate(((given, wanted), (40, 163))):
+        expected = F.interpolate(values[row : row + 1, :own].transpose(1, 2), size, mode="linear").transpose(1, 2)
+        assert torch.allclose(found[row, :size], expected[0], atol=1e-5)
+
+
+def test_a_gru_reads_every_series_from_both_of_its_ends() -> None:
+    gru = torch.nn.GRU(3, 4, batch_first=True, bidirectional=True)
+    values, lengths = torch.randn(3, 9, 3), torch.tensor([4, 9, 1])
+    found = run_gru(gru, values, lengths)
+    for row, length in enumerate(lengths.tolist()):
+        assert torch.allclose(found[row, :length], gru(values[row : row + 1, :length])[0][0], atol=1e-6)
+        assert (found[row, length:] == 0).all()
+
+
+@pytest.mark.parametrize("embedding", ["frames", "mean"])
+def test_a_gru_on_frozen_frames(embedding: str) -> None:
+    settings = {"kind": "gru", "experts": expert(8), "width": 5, "hidden": 4, "dropout": 0.0, "embedding": embedding}
+    encoder = build_audio(schema.Gru.model_validate(settings), 8)
+    assert isinstance(encoder, Gru)
+    clips = frames(5, 1, 8, dim=8)
+    padded = series(clips)
+    padded.values[0, 5:] = 9.0
+    for clip, own in zip(clips, embedded(encoder, padded, "frozen"), strict=True):
+        hidden = F.normalize(encoder.gru(encoder.linear(clip))[0], dim=-1)
+        whole = encoder.gru(encoder.linear(clip))[0].mean(0)
+        expected = hidden if embedding == "frames" else F.normalize(whole, dim=-1)
+        assert torch.allclose(own, expected, atol=1e-5)
+    assert encoder.parts().keys() == {"linear", "gru"}
+
+
+# where the numbers are 16 bits long
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_sixteen_bits_on_a_gpu(narrow: Callable[..., Panns], dtype: torch.dtype) -> None:
+    if not torch.cuda.is_available():
+        pytest.skip("needs a GPU")
+    for encoder, audio in (
+        (narrow(dropout=0.0, spec_augment=None), {"waveform": series(waves(1.0, 1.5))}),
+        (crnn(), {"logmel": series(frames(30, 11))}),
+    ):
+        expected = encoder.train()(audio).values
+        moved = {name: Series(one.values.cuda(), one.lengths.cuda()) for name, one in audio.items()}
+        with torch.autocast("cuda", dtype):
+            found = encoder.cuda()(moved).values
+        found.float().sum().backward()
+        assert (found.float().cpu() - expected).abs().max() < 0.1 * expected.abs().max()
+        assert all(p.grad is not None and p.grad.isfinite().all() for p in encoder.parameters())
+
+
+def test_real_recordings_are_embedded(shared: Path, narrow: Callable[..., Panns]) -> None:
+    paths = sorted((shared / "data/esc10/audio").iterdir())[:3]
+    (kind,) = narrow().settings.experts.values()
+    clips = [torch.from_numpy(own) for own in kind.load(CPU)([read_audio(path, kind.rate) for path in paths])]
+    with torch.inference_mode():
+        found = narrow().eval()({"waveform": series(clips)}).values
+    assert found.isfinite().all()
+    assert torch.cdist(found, found)[0, 1:].min() > 1e-4

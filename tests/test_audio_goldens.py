@@ -1,0 +1,284 @@
+"""The networks that are trained, with filled weights: what the original code gives, and mistakes that must show."""
+
+import functools
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import filled
+import numpy as np
+import pytest
+import torch
+from filled import fill, rule
+from loaded import largest, loaded, relative, weights
+
+from system import schema
+from system.audio.cnn14 import Cnn14
+from system.audio.convolutions import take_published
+from system.audio.crnn import Crnn, run_gru, stretched
+from system.audio.frontend import LogMel
+from system.audio.panns import Panns
+from system.experts import LogMelSlaney, panns
+from system.experts.weights import Weights
+from system.feeding import Series
+
+CPU = torch.device("cpu")
+BASELINE = {
+    "kind": "logmel_slaney",
+    "sample_rate": 44_100,
+    "bands": 64,
+    "window_seconds": 0.04,
+    "hop_seconds": 0.02,
+    "lowest": 12,
+    "highest": 8_000,
+}
+Golden = Callable[[str], dict[str, np.ndarray]]
+
+
+@pytest.fixture(scope="module")
+def golden(shared: Path) -> Golden:
+    return functools.cache(lambda name: dict(np.load(shared / f"golden/{name}.npz")))
+
+
+def wave(content: dict[str, np.ndarray], letter: str) -> np.ndarray:
+    return (content[f"{letter}_wave_int16"] / 32768).astype(np.float32)
+
+
+# ResNet-38
+
+
+def resnet38(**changes: Any) -> Panns:
+    settings = {
+        "kind": "panns",
+        "network": "resnet38",
+        "weights": None,
+        "trainable": True,
+        "most_seconds": 10,
+        "frequency_pooling": "mean",
+        "time_pooling": "max_mean",
+        "dropout": 0.2,
+        "spec_augment": None,
+        "hidden": 8,
+    }
+    return Panns(schema.Panns.model_validate(settings | changes), 4)
+
+
+@pytest.fixture(scope="module")
+def encoder() -> Panns:
+    made = resnet38(weights=filled.files("panns_resnet38")["weights"])
+    made.load_pretrained()
+    return made.eval()
+
+
+def pooled(encoder: Panns, samples: np.ndarray) -> torch.Tensor:
+    """(2048,) of 16-bit samples."""
+    waves = torch.from_numpy(samples)[None]
+    with torch.inference_mode():
+        return encoder._pooled(waves, torch.tensor([len(samples)]))[0]
+
+
+@pytest.mark.parametrize("letter", "ABS")
+def test_log_mel_at_32_khz(golden: Golden, letter: str) -> None:
+    content = golden("panns_resnet38")
+    found = LogMel()(torch.from_numpy(wave(content, letter))[None])[0]
+    assert largest(found, content[f"{letter}_logmel"]) < 2e-3
+    assert largest(LogMel().basis, content["melW"]) < 1e-7
+
+
+def test_a_symmetric_window_shows_in_the_log_mel(golden: Golden, monkeypatch: pytest.MonkeyPatch) -> None:
+    content = golden("panns_resnet38")
+    monkeypatch.setattr(torch, "hann_window", functools.partial(torch.hann_window, periodic=False))
+    assert largest(LogMel()(torch.from_numpy(wave(content, "A"))[None])[0], content["A_logmel"]) > 0.05
+
+
+@pytest.mark.parametrize("letter", "BS")
+def test_the_encoder_pools_what_the_original_pools(golden: Golden, encoder: Panns, letter: str) -> None:
+    content = golden("panns_resnet38")
+    found = pooled(encoder, content[f"{letter}_wave_int16"])
+    assert relative(found, content[f"{letter}_pooled"]) < 2e-5
+    embedding = weights("panns_resnet38").linear("fc1", 2048, 2048)(found).relu()
+    logits = weights("panns_resnet38").linear("fc_audioset", 2048, 527)(embedding).detach()
+    assert relative(embedding.detach(), content[f"{letter}_embedding"]) < 2e-5
+    assert relative(logits, content[f"{letter}_logits"]) < 2e-5
+    assert largest(logits.sigmoid(), content[f"{letter}_clipwise"]) < 2e-5
+
+
+def test_other_poolings_of_the_original_maps(golden: Golden, encoder: Panns, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The frames of the original are means over frequency; its maps are known by their statistics."""
+    content = golden("panns_resnet38")
+    waves = torch.from_numpy(wave(content, "A"))[None]
+    with torch.inference_mode():
+        maps = encoder._maps(waves)
+    mean, deviation, highest, *shape = json.loads(str(content["A_stages"]))["conv_block_after1"]
+    assert list(maps.shape) == shape
+    found = [float(maps.double().mean()), float(maps.double().std()), float(maps.max())]
+    assert found == pytest.approx([mean, deviation, highest], rel=2e-5)
+    monkeypatch.setattr(encoder, "_maps", lambda _: maps)
+    frames, both = maps[0].mean(2), maps[0].amax(2) + maps[0].mean(2)
+    assert relative(frames.T, content["A_frames"]) < 2e-5
+    for how, series in (("mean", frames), ("max_mean", both)):
+        monkeypatch.setattr(encoder, "settings", encoder.settings.model_copy(update={"frequency_pooling": how}))
+        for over_time, expected in (
+            ("mean", series.mean(1)),
+            ("max", series.amax(1)),
+            ("max_mean", series.mean(1) + series.amax(1)),
+        ):
+            changed = encoder.settings.model_copy(update={"time_pooling": over_time})
+            monkeypatch.setattr(encoder, "settings", changed)
+            assert relative(pooled(encoder, content["A_wave_int16"]), expected.numpy()) < 2e-6, (how, over_time)
+
+
+def test_the_frozen_expert_gives_the_originals_frames(golden: Golden) -> None:
+    content = golden("panns_resnet38")
+    found = loaded("panns_resnet38")([wave(content, letter) for letter in "ABS"])
+    for letter, frames in zip("ABS", found, strict=True):
+        assert relative(frames, content[f"{letter}_frames"]) < 2e-5
+
+
+@pytest.mark.parametrize(("mistake", "least"), [("batch norm eps", 2e-3), ("constant padding", 2e-4)])
+def test_mistakes_in_resnet38_show(
+    golden: Golden, encoder: Panns, monkeypatch: pytest.MonkeyPatch, mistake: str, least: float
+) -> None:
+    content = golden("panns_resnet38")
+    if mistake == "batch norm eps":
+        for module in encoder.network.modules():
+            if hasattr(module, "eps"):
+                monkeypatch.setattr(module, "eps", 1e-3)
+    else:
+        stft = torch.stft
+        monkeypatch.setattr(torch, "stft", lambda *args, **settings: stft(*args, **settings | {"pad_mode": "constant"}))
+    assert relative(pooled(encoder, content["B_wave_int16"]), content["B_pooled"]) > least
+
+
+def test_the_checkpoints_keys_are_the_networks(encoder: Panns) -> None:
+    """But for the front-end and the classifier; and the values arrive where their names say."""
+    ignored = ("spectrogram_extractor.", "logmel_extractor.", "fc1.", "fc_audioset.")
+    for network, shapes in ((encoder.network, filled.resnet38_shapes()), (Cnn14(), filled.panns_shapes())):
+        own = {key: tuple(value.shape) for key, value in network.state_dict().items()}
+        assert own == {key: shape for key, shape in shapes.items() if not key.startswith(ignored)}
+    key = "resnet.layer3.0.downsample.2.running_mean"
+    assert encoder.network.state_dict()[key].numpy() == pytest.approx(fill(key, filled.resnet38_shapes()))
+
+
+@torch.inference_mode()
+def test_cnn14_gives_the_originals_frames(golden: Golden) -> None:
+    """The one for 16 kHz is the same network behind another front-end."""
+    content = golden("panns_cnn14_16k")
+    network = Cnn14(0.2).eval()
+    take_published(network, weights("panns_cnn14_16k"))
+    columns = panns.log_mel(torch.from_numpy(wave(content, "A"))[None], torch.from_numpy(filled.panns_mel()))
+    assert relative(network(network.standardised(columns)).mean(3)[0].T, content["A_frames"]) < 2e-5
+
+
+# CRNN
+
+
+def crnn(embedding: str = "frames") -> Crnn:
+    settings = {"kind": "crnn", "experts": {"logmel": BASELINE}, "hidden": 150, "dropout": 0.3}
+    made = Crnn(schema.Crnn.model_validate({**settings, "embedding": embedding, "padding": "masked"}))
+    shapes = filled.crnn_shapes()
+    tensors = {
+        key.removeprefix("audio_enc.").replace("features.", ""): torch.from_numpy(fill(key, shapes)) for key in shapes
+    }
+    take_published(made, Weights(Path("filled"), tensors))
+    return made.eval()
+
+
+def test_the_crnn_is_filled_by_the_pattern(shared: Path) -> None:
+    described = json.loads((shared / "golden/keys.json").read_text())["xieh97_dcase2022_crnn"]["keys"]
+    described = {key: one for key, one in described.items() if key.startswith("audio_enc")}
+    shapes = filled.crnn_shapes()
+    assert {key: list(shape) for key, shape in shapes.items()} == {key: one["shape"] for key, one in described.items()}
+    for key, one in described.items():
+        assert rule(key, shapes) == one["rule"], key
+        if one["rule"] != "left":
+            assert fill(key, shapes).astype(np.float64).sum() == pytest.approx(one["sum"], rel=1e-9, abs=1e-6)
+    assert sum(parameter.numel() for parameter in crnn().parameters()) == 732_354
+
+
+@pytest.mark.parametrize("letter", "AB")
+def test_log_mel_of_the_baseline(golden: Golden, letter: str) -> None:
+    content = golden("xieh97_dcase2022_crnn")
+    found = LogMelSlaney.model_validate(BASELINE).load(CPU)([wave(content, letter)])[0]
+    assert found.dtype == np.float32
+    assert largest(found, content[f"{letter}_logmel_reflect"]) < 1e-4
+    edges = np.abs(np.r_[found[:4], found[-4:]] - content[f"{letter}_logmel_constant_edges"]).max(1)
+    assert edges[[0, -1]].min() > 1.3, "the ends are reflected"
+    assert edges[1:-1].max() < 1e-4
+    assert largest(found.astype(np.float16), content[f"{letter}_logmel_reflect"]) > 1e-3, "16 bits would do"
+
+
+@pytest.mark.parametrize("mistake", ["symmetric Hann", "no area norm", "highest frequency"])
+def test_mistakes_in_the_baselines_log_mel_show(golden: Golden, monkeypatch: pytest.MonkeyPatch, mistake: str) -> None:
+    import torchaudio
+
+    settings = dict(BASELINE)
+    if mistake == "symmetric Hann":
+        monkeypatch.setattr(torch, "hann_window", functools.partial(torch.hann_window, periodic=False))
+    elif mistake == "no area norm":
+        basis = torchaudio.functional.melscale_fbanks
+        monkeypatch.setattr(
+            torchaudio.functional, "melscale_fbanks", lambda *args, **named: basis(*args, **named | {"norm": None})
+        )
+    else:
+        settings["highest"] = 8_100
+    content = golden("xieh97_dcase2022_crnn")
+    found = LogMelSlaney.model_validate(settings).load(CPU)([wave(content, "A")])[0]
+    assert largest(found, content["A_logmel_reflect"]) > 1e-2
+
+
+@torch.inference_mode()
+def test_the_crnn_gives_what_the_original_gives_layer_by_layer(golden: Golden) -> None:
+    content, made = golden("xieh97_dcase2022_crnn"), crnn()
+    series = [torch.from_numpy(content[f"{letter}_logmel_reflect"]) for letter in "AB"]
+    lengths = torch.tensor([len(one) for one in series])
+    values = torch.nn.utils.rnn.pad_sequence(series, batch_first=True, padding_value=7.0)
+    maps, shorter = made.convolved(values, lengths)
+    hidden = run_gru(made.gru, maps, shorter)
+    frames = stretched(hidden, shorter, lengths)
+    unit = made({"logmel": Series(values, lengths)})
+    mean = crnn("mean")({"logmel": Series(values, lengths)})
+    for row, (letter, length, short) in enumerate(zip("AB", lengths.tolist(), shorter.tolist(), strict=True)):
+        assert relative(maps[row, :short], content[f"{letter}_cnn"]) < 2e-5
+        assert relative(hidden[row, :short], content[f"{letter}_gru"]) < 2e-5
+        assert relative(frames[row, :length], content[f"{letter}_frames"]) < 2e-5
+        assert relative(frames[row, :length].mean(0), content[f"{letter}_clip"]) < 2e-5
+        assert relative(mean.values[row], content[f"{letter}_clip_l2"]) < 2e-5
+        expected = content[f"{letter}_frames"] / np.linalg.norm(content[f"{letter}_frames"], axis=1, keepdims=True)
+        assert relative(unit.values[row, :length], expected) < 2e-5
+    assert unit.lengths is not None
+    assert unit.lengths.tolist() == lengths.tolist()
+    assert mean.lengths is None
+
+
+@torch.inference_mode()
+@pytest.mark.parametrize("mistake", ["pooling", "slope", "direction"])
+def test_mistakes_in_the_crnn_show(golden: Golden, mistake: str) -> None:
+    content, made = golden("xieh97_dcase2022_crnn"), crnn("mean")
+    if mistake == "pooling":
+        made.cnn[3] = torch.nn.LPPool2d(2, (2, 4))
+    elif mistake == "slope":
+        for layer in made.cnn:
+            if isinstance(layer, torch.nn.LeakyReLU):
+                layer.negative_slope = 0.11
+    else:
+        made.gru.weight_ih_l0_reverse.copy_(made.gru.weight_ih_l0)
+    values = torch.from_numpy(content["A_logmel_reflect"])[None]
+    found = made({"logmel": Series(values, torch.tensor([values.shape[1]]))}).values[0]
+    assert relative(found, content["A_clip_l2"]) > 1e-3
+
+
+@torch.inference_mode()
+def test_the_crnns_frames_of_the_paper_on_negatives(golden: Golden) -> None:
+    """The same encoder, filled by the same pattern under other names, on the same clips cut to one length."""
+    content, logmel = golden("xieh97_frameword"), golden("xieh97_dcase2022_crnn")
+    made, shapes = crnn(), filled.crnn_shapes()
+    names = {key: key.replace("features.", "") for key in shapes}
+    both = {names[key]: shape for key, shape in shapes.items()}
+    tensors = {name.removeprefix("audio_enc."): torch.from_numpy(fill(name, both)) for name in both}
+    take_published(made, Weights(Path("filled"), tensors))
+    length = int(content["model_T"])
+    values = torch.from_numpy(np.stack([logmel[f"{letter}_logmel_reflect"][:length] for letter in "AB"]))
+    found = made({"logmel": Series(values, torch.tensor([length, length]))}).values
+    assert relative(found[:, ::4], content["model_audio_frames_l2"]) < 2e-5
