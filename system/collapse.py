@@ -1,4 +1,4 @@
-"""The collapse watch: whether a model gives all clips, or all captions, the same embedding, or none at all."""
+"""The collapse watch: whether a model gives all clips, or all captions, one embedding, or none, or one score."""
 
 import torch
 import torch.nn.functional as F
@@ -6,7 +6,7 @@ import torch.nn.functional as F
 from system.similarity import Embedded
 
 ALIKE = 1e-3  # spread below which embeddings count as one: a mean cosine above 0.999
-ZEROS = 0.5  # share of zero vectors above which nothing is left to compare
+ZEROS = 0.5  # share of zero vectors, or of captions that all clips score alike, above which nothing is left to rank by
 
 
 def spread(embedded: Embedded) -> float:
@@ -33,18 +33,34 @@ def zeros(embedded: Embedded) -> float:
     return float((vectors.abs().amax(-1) <= 1e-6).float().mean())
 
 
-def watch(clips: Embedded, captions: Embedded) -> dict[str, float]:
-    """Spread and share of zeros of both sides, by the names they have in metrics.jsonl."""
+def alike(scores: torch.Tensor) -> float:
+    """Share of captions that all clips score within 1e-6. scores: (B, N) of clips against captions.
+
+    Scores that are clamped (frame_word) may all be 0 while the embeddings differ.
+    """
+    return float((scores.amax(0) - scores.amin(0) <= 1e-6).float().mean())
+
+
+def watch(clips: Embedded, captions: Embedded, captions_alike: float) -> dict[str, float]:
+    """Spread and share of zeros of both sides and the share of captions scored alike, by their names in
+    metrics.jsonl."""
     sides = {"clips": clips, "captions": captions}
-    return {
+    seen = {
         f"{name}_of_{side}": measure(embedded)
         for side, embedded in sides.items()
         for name, measure in (("spread", spread), ("zeros", zeros))
     }
+    return seen | {"captions_alike": captions_alike}
 
 
 def collapsed(seen: dict[str, float]) -> list[str]:
-    """The sides whose embeddings say nothing any more: "clips", "captions"."""
-    return [
-        side for side in ("clips", "captions") if seen[f"spread_of_{side}"] < ALIKE or seen[f"zeros_of_{side}"] > ZEROS
+    """What says nothing any more, a sentence each; empty for a healthy model."""
+    found = [
+        f"the {side} have one embedding or none (spread {seen[f'spread_of_{side}']:.1e}, "
+        f"{100 * seen[f'zeros_of_{side}']:.0f} % zeros)"
+        for side in ("clips", "captions")
+        if seen[f"spread_of_{side}"] < ALIKE or seen[f"zeros_of_{side}"] > ZEROS
     ]
+    if seen["captions_alike"] > ZEROS:
+        found.append(f"all clips have one score for {100 * seen['captions_alike']:.0f} % of captions")
+    return found

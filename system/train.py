@@ -261,16 +261,8 @@ class _Stage:
         self._save(self.model if epoch in checkpoints.kept_epochs(self.best) else None)
         shown = " ".join(f"{name} {value:.4f}" for name, value in values.items())
         log.info("%s epoch %d: training loss %.4f; validation %s", self.name, epoch, line["loss"], shown)
-        for side in line["collapsed"]:
-            log.warning(
-                "%s epoch %d: COLLAPSED, the %s have one embedding or none (spread %.1e, %.0f %% zeros); lower the "
-                "learning rate, or take other negatives",
-                self.name,
-                epoch,
-                side,
-                seen[f"spread_of_{side}"],
-                100 * seen[f"zeros_of_{side}"],
-            )
+        for what in line["collapsed"]:
+            log.warning("%s epoch %d: COLLAPSED, %s; lower the rate, or take other negatives", self.name, epoch, what)
 
     def _save(self, epoch_weights: RetrievalModel | None) -> None:
         state = {

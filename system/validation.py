@@ -10,7 +10,7 @@ from submission.order import relevant_ranks
 from system import losses, schema
 from system.batches import Item, items_of
 from system.cider.relax import Relevance
-from system.collapse import watch
+from system.collapse import alike, watch
 from system.device import device_of
 from system.encoders import RetrievalModel
 from system.errors import KitError
@@ -54,13 +54,15 @@ class Validation:
         captions = embed_texts(model, self.texts)
         with torch.inference_mode(), torch.random.fork_rng():
             torch.manual_seed(0)
-            values = self._of_batches(model, clips, captions)
+            values, captions_alike = self._of_batches(model, clips, captions)
         if {"mAP@10", "recall_sum"} & set(self.stage.monitor.metrics):
             values |= self._of_everything(model, clips, captions)
-        return {name: values[name] for name in self.stage.monitor.metrics}, watch(clips, captions)
+        return {name: values[name] for name in self.stage.monitor.metrics}, watch(clips, captions, captions_alike)
 
-    def _of_batches(self, model: RetrievalModel, clips: Embedded, captions: Embedded) -> dict[str, float]:
+    def _of_batches(self, model: RetrievalModel, clips: Embedded, captions: Embedded) -> tuple[dict[str, float], float]:
+        """Means over the batches of loss, m1 and m2, and of the share of captions that all clips score alike."""
         sums = {"loss": 0.0, "m1": 0.0, "m2": 0.0}
+        captions_alike = 0.0
         clip_row = {clip_id: row for row, clip_id in enumerate(self.clips)}
         text_row = {text: row for row, text in enumerate(self.texts)}
         for items, batch in self.batches:
@@ -72,7 +74,8 @@ class Validation:
             m1, m2 = losses.accuracies(scores)
             for name, value in (("loss", float(losses.total(scores, self.stage.losses))), ("m1", m1), ("m2", m2)):
                 sums[name] += value / len(self.batches)
-        return sums
+            captions_alike += alike(scores.each) / len(self.batches)
+        return sums, captions_alike
 
     def _of_everything(self, model: RetrievalModel, clips: Embedded, captions: Embedded) -> dict[str, float]:
         with torch.inference_mode():

@@ -9,8 +9,8 @@ import tiny
 import torch
 
 from system.__main__ import main
-from system.collapse import collapsed, spread, watch, zeros
-from system.similarity import Embedded
+from system.collapse import alike, collapsed, spread, watch, zeros
+from system.similarity import Embedded, frame_word
 
 
 def test_spread_and_zeros_by_hand() -> None:
@@ -30,12 +30,27 @@ def test_of_a_series_only_real_places_count() -> None:
     assert zeros(half) == pytest.approx(1 / 3)
 
 
-def test_a_side_collapses_by_likeness_or_by_zeros() -> None:
+def test_a_side_collapses_by_likeness_or_by_zeros_and_scores_by_likeness() -> None:
     anywhere = Embedded(torch.eye(4))
-    assert collapsed(watch(anywhere, anywhere)) == []
-    assert collapsed(watch(Embedded(torch.ones(4, 2) + 0.01 * torch.eye(4)[:, :2]), anywhere)) == ["clips"]
+    assert collapsed(watch(anywhere, anywhere, 0.5)) == []
+    nearly_one = Embedded(torch.ones(4, 2) + 0.01 * torch.eye(4)[:, :2])
+    assert [what[:9] for what in collapsed(watch(nearly_one, anywhere, 0))] == ["the clips"]
     mostly_zero = Embedded(torch.tensor([[1.0, 0], [0, 1], [0, 0], [0, 0], [0, 0]]))
-    assert collapsed(watch(anywhere, mostly_zero)) == ["captions"]
+    assert "60 % zeros" in collapsed(watch(anywhere, mostly_zero, 0))[0]
+    assert collapsed(watch(anywhere, anywhere, 0.6)) == ["all clips have one score for 60 % of captions"]
+
+
+def test_captions_that_all_clips_score_alike_by_hand() -> None:
+    assert alike(torch.tensor([[0.0, 0.3, 1.0], [0.0, 0.3, 2.0], [0.0, 0.3 + 1e-7, 1.0]])) == pytest.approx(2 / 3)
+
+
+def test_clamped_scores_that_are_all_zero_are_a_collapse() -> None:
+    """Frames that look away from every word: the embeddings differ, the scores do not."""
+    clips = Embedded(torch.randn(4, 3, 5).abs(), torch.full((4,), 3))
+    words = Embedded(-torch.randn(6, 2, 5).abs(), torch.full((6,), 2))
+    scores = frame_word(clips, words, "mean")
+    assert spread(clips) > 0.01
+    assert alike(scores) == 1
 
 
 @pytest.mark.collapses
@@ -54,7 +69,7 @@ def test_a_collapse_is_told_in_log_metrics_and_report(tmp_path: Path, caplog: py
         assert main(["run", str(recipe), "--out", str(tmp_path / "run")]) == 0
     lines = [json.loads(line) for line in (tmp_path / "run/metrics.jsonl").read_text().splitlines()]
     assert lines[-1]["collapsed"]
-    assert lines[-1][f"spread_of_{lines[-1]['collapsed'][0]}"] < 1e-3
+    assert min(lines[-1]["spread_of_clips"], lines[-1]["spread_of_captions"]) < 1e-3
     assert "COLLAPSED" in caplog.text
     assert "COLLAPSED" in (tmp_path / "run/log.txt").read_text()
     from submission.__main__ import main as submission

@@ -2,13 +2,15 @@
 
 import json
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import tiny
-from outcomes import refused
+from outcomes import COUNTED, kill_after, refused
 
 from system.__main__ import main
 
@@ -44,6 +46,25 @@ def test_a_study_runs_every_cell_once_and_prints_mean_and_spread(
     assert capsys.readouterr().out == table
     assert {path: path.read_bytes() for path in folder.glob("table.*")} == first
     assert all(path.stat().st_mtime_ns == changed for path, changed in kept.items())
+
+
+@pytest.mark.slow
+def test_a_killed_study_repeats_no_finished_cell_and_gives_the_same_tables(
+    world: Path, tmp_path: Path, root: Path
+) -> None:
+    study = write_study(tmp_path, tiny.write_recipe(tmp_path / "r.yaml", tiny.recipe(world, tmp_path)))
+    assert main(["study", str(study), "--runs", str(tmp_path / "unbroken")]) == 0
+    folder = tmp_path / "killed/margins"
+    command = [sys.executable, "-c", COUNTED, "study", str(study), "--runs", str(folder.parent)]
+    for cell, steps in (("plain_s2", 3), ("wide_s1", 2), ("wide_s1", 5)):
+        process = subprocess.Popen(command, cwd=root, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
+        kill_after(process, folder / cell, steps)
+    finished = {path: path.stat().st_mtime_ns for path in (folder / "plain_s1").rglob("*") if path.is_file()}
+    assert subprocess.run(command, cwd=root, capture_output=True).returncode == 0
+    assert {path: path.stat().st_mtime_ns for path in (folder / "plain_s1").rglob("*") if path.is_file()} == finished
+    assert len((folder / "plain_s1/steps.txt").read_text().splitlines()) == 6  # two epochs of three, once
+    for table in ("table.md", "table.tex", "table.csv"):
+        assert (folder / table).read_bytes() == (tmp_path / "unbroken/margins" / table).read_bytes()
 
 
 def test_all_mistakes_of_a_study_are_told(world: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

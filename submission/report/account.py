@@ -212,12 +212,13 @@ def caveats(run: FinishedRun, found: Rivals) -> Section:
 
 
 def _collapses(lines: list[dict[str, Any]]) -> Iterator[str]:
-    bad = [(line, side) for line in lines for side in line.get("collapsed", [])]
-    for stage, side in dict.fromkeys((line["stage"], side) for line, side in bad):
-        epochs = [line["epoch"] for line, other in bad if (line["stage"], other) == (stage, side)]
+    bad = [line for line in lines if line.get("collapsed")]
+    for stage in dict.fromkeys(line["stage"] for line in bad):
+        own = [line for line in bad if line["stage"] == stage]
+        told = "; ".join(own[-1]["collapsed"])
         yield (
-            f"The model collapsed: in {plural(len(epochs), 'epoch')} of stage {stage}, from {epochs[0]} to "
-            f"{epochs[-1]}, all validation {side} had the same embedding, or none."
+            f"The model collapsed: in {plural(len(own), 'epoch')} of stage {stage}, from {own[0]['epoch']} to "
+            f"{own[-1]['epoch']}; at the last of them {told}."
         )
 
 
