@@ -15,7 +15,6 @@ from data_tools.door import make_parser
 from data_tools.manifest import read_manifest
 from submission.editions import get_edition
 from system import schema
-from system.audio.published import ADDRESSES
 from system.audio.sizes import encoder_parameters
 from system.errors import KitError
 from system.estimates import CORE_FLOPS, GPU_FLOPS, Estimates, Found, frame_bytes
@@ -127,7 +126,8 @@ def _parameter_lines(recipe: schema.Recipe, estimates: Estimates) -> Iterator[st
         elsewhere = "MISSING: no such folder" if is_path else "no folder here: a hub name"
         yield f"text model {text.model}: {'a folder that is there' if Path(text.model).is_dir() else elsewhere}"
     if isinstance(text, schema.WordVectors):
-        yield f"text vectors {text.vectors}: {'a file that is there' if Path(text.vectors).is_file() else 'MISSING'}"
+        missing = f"MISSING; published at {text.published()}"
+        yield f"text vectors {text.vectors}: {'a file that is there' if Path(text.vectors).is_file() else missing}"
     is_heads = isinstance(audio, schema.ExpertHeads)
     parts = estimates.parameters_by_part
     named = [f"{name}{' head' if is_heads and name != 'text' else ''} {count:,}" for name, count in parts.items()]
@@ -144,7 +144,7 @@ def _network_weights(audio: schema.Panns) -> str:
         return f"{how}, from scratch"
     if Path(audio.weights).is_file():
         return f"{how}, from {audio.weights}"
-    return f"{how}, from {audio.weights} MISSING; published at {ADDRESSES[audio.network]}"
+    return f"{how}, from {audio.weights} MISSING; published at {audio.published()}"
 
 
 def _stage_lines(recipe: schema.Recipe, name: str, found: dict[str, Found]) -> Iterator[str]:

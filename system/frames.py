@@ -17,7 +17,6 @@ from system.bank import Bank, open_bank
 from system.errors import KitError
 from system.experts.base import ExpertSettings, Frames
 
-FLOAT16_MAX = float(np.finfo(np.float16).max)
 # An expert is handed clips in groups, so that short ones share batches; a kill loses the group under way.
 GROUP_CLIPS = 16
 GROUP_SECONDS = 120
@@ -166,10 +165,10 @@ def _fill(
             with memory_told(f"{name}: {len(group)} clips", "free what else uses it, or compute on a larger one"):
                 computed = frames_of(list(group.values()))
             for key, frames in zip(group, computed, strict=True):
-                if np.abs(frames).max() <= FLOAT16_MAX:
+                if bank.dtype.kind == "i" or np.abs(frames).max() <= np.finfo(bank.dtype).max:
                     yield key, frames
                 else:
-                    unfit = f"{missing[key].path}: {name} gives frames that are not finite in float16"
+                    unfit = f"{missing[key].path}: {name} gives frames that are not finite in {bank.dtype}"
                     fails(key, AudioError(unfit))
 
     with tqdm(total=len(missing), desc=f"{name} frames", unit="clip", disable=quiet or None) as progress:

@@ -266,6 +266,11 @@ def _check_model(model: Any) -> Iterator[tuple[Keys, str]]:
         if isinstance(width, int) and isinstance(heads, int) and heads > 0 and width % heads:
             yield ("model", part, "heads"), f"{heads} heads do not divide {size} {width}"
     yield from _check_series(model)
+    audio = _child(model, "audio")
+    for name, expert in _items(_child(audio, "experts")) if _child(audio, "kind") == "crnn" else ():
+        bands = expert.get("bands")
+        if isinstance(bands, int) and bands < 64:
+            yield ("model", "audio", "experts", name, "bands"), f"the convolutions of crnn need 64 bands, not {bands}"
     hidden, dim = _child(_child(model, "audio"), "hidden"), _child(_child(model, "text"), "dim")
     directed = _child(_child(model, "audio"), "kind") in ("crnn", "gru")
     if directed and isinstance(hidden, int) and isinstance(dim, int) and 2 * hidden != dim:

@@ -22,8 +22,23 @@ CLIPS_PER_BATCH = 64
 def embed_clips(model: RetrievalModel, clips: Sequence[Clip], features: Features, device: torch.device) -> Embedded:
     """Embeddings of clips, (C, D) in their order; the model is put into evaluation mode, so each is always the same."""
     model.eval()
-    batches, back = _batches(clips, features, device)
-    return joined([model.audio(batch.audio) for batch in batches]).rows(back)
+    batches, order = _batches(clips, features, device)
+    return _in_order([model.audio(batch.audio) for batch in batches], order)
+
+
+def _in_order(parts: list[Embedded], order: torch.Tensor) -> Embedded:
+    """The parts' rows, the first of which is of clip order[0]. `parts` is emptied: series of all frames are large."""
+    if parts[0].lengths is None:
+        return joined(parts).rows(order.argsort())
+    longest, dim = max(part.values.shape[1] for part in parts), parts[0].values.shape[2]
+    values = parts[0].values.new_zeros(len(order), longest, dim)
+    lengths = torch.zeros_like(order)
+    for places in order.split([len(part.values) for part in parts]):
+        part = parts.pop(0)
+        values[places, : part.values.shape[1]] = part.values
+        if part.lengths is not None:
+            lengths[places] = part.lengths.to(lengths)
+    return Embedded(values, lengths)
 
 
 @torch.inference_mode()
@@ -32,19 +47,20 @@ def expert_norms(
 ) -> dict[str, np.ndarray]:
     """(C,) norms of every expert's embedding of the clips, in their order: the larger, the more it says in the mean."""
     model.eval()
-    batches, back = _batches(clips, features, device)
+    batches, order = _batches(clips, features, device)
+    back = order.argsort()
     parts = [{name: each.norm(dim=1) for name, each in model.audio.each(batch.audio).items()} for batch in batches]
     return {name: torch.cat([part[name] for part in parts])[back].cpu().numpy() for name in parts[0]}
 
 
 def _batches(clips: Sequence[Clip], features: Features, device: torch.device) -> tuple[Iterator[Batch], torch.Tensor]:
-    """Batches of clips, and what puts their rows into the clips' order. Neighbours in length share a batch, so that
+    """Batches of clips, and which clip each of their rows is of. Neighbours in length share a batch, so that
     little is padded; padding changes no embedding."""
     first = next(iter(features.banks))
     order = sorted(range(len(clips)), key=lambda i: len(features.frames(first, clips[i].id)))
     groups = (order[start : start + CLIPS_PER_BATCH] for start in range(0, len(order), CLIPS_PER_BATCH))
     batches = (collate([Item(clips[i], ()) for i in group], features).to(device) for group in groups)
-    return batches, torch.from_numpy(np.argsort(order)).to(device)
+    return batches, torch.tensor(order, device=device)
 
 
 @torch.inference_mode()

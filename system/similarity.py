@@ -13,7 +13,7 @@ from system import schema
 # B clips, N captions, L frames, W words, D embedding
 
 PLACES = 1 << 24  # frames x words whose dot products are held at a time: 64 MiB in float32
-_FRAMES_AT_ONCE = 256  # when their best words are sought: what is compared stays in a core's cache
+_FRAMES_AT_ONCE = 128  # when their best words are sought: what is compared stays in a core's cache
 
 
 class Embedded(NamedTuple):
@@ -93,7 +93,7 @@ def _against_words(frames: torch.Tensor, counts: torch.Tensor, words: _Words, re
     counts = counts.clamp(min=1)
     dots = (words.vectors @ frames.flatten(0, 1).T).relu_()  # (V, B L)
     if reduce == "best_word":
-        best: torch.Tensor = _BestWord.apply(dots, words.places)
+        best: torch.Tensor = _BestWord.apply(dots, words.places, words.counts)
         return (best.unflatten(1, frames.shape[:2]).sum(2) / counts).T
     dots = dots.unflatten(1, frames.shape[:2])
     by_word = dots.amax(2) if reduce == "best_frame" else dots.sum(2) / counts
@@ -101,23 +101,28 @@ def _against_words(frames: torch.Tensor, counts: torch.Tensor, words: _Words, re
 
 
 class _BestWord(torch.autograd.Function):
-    """(V, F) dot products of words and frames, (N, W) places of captions' words -> (N, F) of each one's best word.
+    """(V, F) dot products of words and frames, (N, W) places and (N,) counts of captions' words -> (N, F) of each
+    caption's best word.
 
     torch's own operations would keep every comparison for the backward pass, or make an (N, W, F) tensor."""
 
     @staticmethod
-    def forward(ctx: Any, dots: torch.Tensor, places: torch.Tensor) -> torch.Tensor:
+    def forward(ctx: Any, dots: torch.Tensor, places: torch.Tensor, counts: torch.Tensor) -> torch.Tensor:
         best = dots.new_empty(len(places), dots.shape[1])
+        order = counts.argsort(descending=True)  # so that those with an n-th word come first
+        having = (counts[:, None] > torch.arange(places.shape[1], device=counts.device)).sum(0).tolist()
+        columns = places[order].T.contiguous()
         for part, out in zip(dots.split(_FRAMES_AT_ONCE, 1), best.split(_FRAMES_AT_ONCE, 1), strict=True):
-            highest, other = part.index_select(0, places[:, 0]), part.new_empty(len(places), part.shape[1])
-            for place in places.T[1:]:
-                torch.maximum(highest, torch.index_select(part, 0, place, out=other), out=highest)
-            out.copy_(highest)
+            highest, other = part.index_select(0, columns[0]), part.new_empty(len(places), part.shape[1])
+            for column, n in zip(columns[1:], having[1:], strict=True):
+                found = torch.index_select(part, 0, column[:n], out=other[:n])
+                torch.maximum(highest[:n], found, out=highest[:n])
+            out[order] = highest
         ctx.save_for_backward(dots, places, best)
         return best
 
     @staticmethod
-    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None]:
+    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None, None]:
         """All of a best word's gradient goes to it, to the first of several."""
         dots, places, best = ctx.saved_tensors
         found, left = torch.zeros_like(dots), gradient
@@ -125,7 +130,7 @@ class _BestWord(torch.autograd.Function):
             own = left.where(dots.index_select(0, place) == best, 0.0)
             found.index_add_(0, place, own)
             left = left - own
-        return found, None
+        return found, None, None
 
 
 def frame_word(clips: Embedded, captions: Embedded, reduce: Literal["mean", "best_frame", "best_word"]) -> torch.Tensor:

@@ -115,8 +115,7 @@ def _rows(cell: str, runs: list[Run], published: Published | None) -> list[Row]:
     rows = []
     for name, entry in entries.items():
         figures = [figures_of_run(run.scores(name)) for run in runs]
-        ceiling = "" if entry["ceiling"] is None else f"{entry['ceiling']:.4f}"
-        facts = {f"chance {entry['metric']}": f"{entry['chance']:.4f}", "ceiling": ceiling}
+        facts = {f"chance {entry['metric']}": entry["chance"], f"ceiling {entry['metric']}": entry["ceiling"]}
         paper = published.cells.get(cell) if published and published.entry == name else None
         rows.append(Row(cell, name, figures, facts, paper))
     return rows

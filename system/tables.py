@@ -64,13 +64,13 @@ def figures_of_run(scores: Path) -> Figures:
 
 @dataclass(frozen=True)
 class Row:
-    """A cell of the study and a ranked source. runs: of all seeds. facts: columns behind the figures. paper: the
-    published figures, in the order of the columns, in the table's unit."""
+    """A cell of the study and a ranked source. runs: of all seeds. facts: shares by column, behind the figures; None:
+    not known. paper: the published figures, in the order of the columns, in the table's unit."""
 
     cell: str
     data: str
     runs: Sequence[Figures]
-    facts: Mapping[str, str]
+    facts: Mapping[str, float | None]
     paper: Sequence[float | None] | None = None
 
     def means(self, column: str) -> list[float]:
@@ -95,7 +95,9 @@ class Table:
         """The column that the paired tests are of: the first mean average precision, else the first column."""
         return next((column for column in self.columns if "mAP" in column), self.columns[0])
 
-    def told(self, value: float) -> str:
+    def told(self, value: float | None) -> str:
+        if value is None:
+            return ""
         return f"{100 * value:.1f}" if self.percent else f"{value:.4f}"
 
     def mean_and_spread(self, values: Sequence[float]) -> str:
@@ -130,7 +132,7 @@ class Table:
                     self.best(row.data, column).means(column)
                 )
                 texts.append(bold.format(text) if is_best and len(self.rows) > 1 else text)
-            facts = [self.p(row), *row.facts.values()]
+            facts = [self.p(row), *map(self.told, row.facts.values())]
             lines.append([row.cell, row.data, str(len(row.runs)), f"{row.runs[0].clips:,}", *texts, *facts])
             if row.paper:
                 paper = ["" if value is None else f"{value:g}" for value in row.paper]

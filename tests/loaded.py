@@ -6,6 +6,7 @@ from typing import Any
 
 import filled
 import numpy as np
+import pytest
 import torch
 
 from system.experts import OpenL3, PannsCnn14, PannsResNet38, Vggish, VggSound
@@ -19,6 +20,8 @@ KINDS: dict[str, type[ExpertSettings]] = {
     "vggsound": VggSound,
     "vggish": Vggish,
 }
+# The narrow networks of test_audio_encoders.py are the same code in a hundredth of the time.
+TIMELY = [pytest.param(kind, marks=pytest.mark.slow) if kind == "panns_resnet38" else kind for kind in KINDS]
 INSIDE = {"panns_cnn14_16k": "model", "panns_resnet38": "model", "vggsound": "model_state_dict"}
 
 

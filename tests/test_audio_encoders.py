@@ -1,6 +1,6 @@
 """The audio encoders: what they hear, what is random in them, what padding and company change."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from threads import one_thread  # noqa: F401  a fixture
 from torch.nn.utils.rnn import pad_sequence
 
 from data_tools.audio import read_audio
@@ -28,6 +29,8 @@ from system.experts.network import in_pieces
 from system.experts.slaney import SILENCE
 from system.feeding import Resident, Series, collate
 from system.frames import Features
+
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 CPU = torch.device("cpu")
 SECOND = 32_000
@@ -171,15 +174,6 @@ def test_stripes_are_left_out_of_every_clip() -> None:
 
 
 # PANNs, by a narrow network of the same making
-
-
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    """For so little at a time several threads mostly wait for each other."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 @pytest.fixture

@@ -131,8 +131,8 @@ def test_other_poolings_of_the_original_maps(golden: Golden, encoder: Panns, mon
 
 def test_the_frozen_expert_gives_the_originals_frames(golden: Golden) -> None:
     content = golden("panns_resnet38")
-    found = loaded("panns_resnet38")([wave(content, letter) for letter in "ABS"])
-    for letter, frames in zip("ABS", found, strict=True):
+    found = loaded("panns_resnet38")([wave(content, letter) for letter in "BS"])
+    for letter, frames in zip("BS", found, strict=True):
         assert relative(frames, content[f"{letter}_frames"]) < 2e-5
 
 

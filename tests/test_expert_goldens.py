@@ -12,7 +12,7 @@ import pytest
 import scipy.signal
 import torch
 from filled import SHAPES, fill, rule
-from loaded import KINDS, largest, loaded, relative, weights
+from loaded import KINDS, TIMELY, largest, loaded, relative, weights
 
 from system.experts import Vggish, audioset, openl3, panns, vggish, vggsound
 from system.experts.weights import Weights, read_weights
@@ -348,7 +348,7 @@ def test_mistakes_in_vggsound_show(
         assert largest(vggsound.spectrogram(wave(content, "A")), content["Anotile_spec"]) > 0.5
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", TIMELY)
 def test_frames_are_the_same_in_the_layout_of_other_devices(
     changed: Compute, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:

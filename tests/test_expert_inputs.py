@@ -13,11 +13,11 @@ import numpy as np
 import pytest
 import soundfile
 import torch
-from loaded import KINDS, largest, loaded, relative, weights
+from loaded import KINDS, TIMELY, largest, loaded, relative, weights
 
 from data_tools.audio import read_audio
 from system.errors import KitError
-from system.experts import VggSound, panns, resnet38, vggsound
+from system.experts import VggSound, panns, vggsound
 from system.experts.weights import Weights, read_weights
 
 CPU = torch.device("cpu")
@@ -34,7 +34,7 @@ def noise(samples: int, seed: int) -> np.ndarray:
     return np.random.default_rng(seed).normal(0, 0.1, samples).astype(np.float32)
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", TIMELY)
 def test_frames_of_any_length_are_counted_by_the_definition_and_finite(kind: str) -> None:
     rate = KINDS[kind].model_construct().rate
     lengths = [1, 511, 512, 671, 4959, 4960, rate // 2, rate // 2 + 1, 15_599, 15_600, rate, 30_959, 30_960]
@@ -47,7 +47,7 @@ def test_frames_of_any_length_are_counted_by_the_definition_and_finite(kind: str
         assert np.isfinite(own).all(), len(samples)
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", TIMELY)
 def test_frames_do_not_depend_on_the_other_waves_and_come_again_to_the_bit(kind: str) -> None:
     rate = KINDS[kind].model_construct().rate
     waves = [noise(round(rate * seconds), n) for n, seconds in enumerate((1.0, 2.3, 1.0, 0.1, 1.0, 2.3))]
@@ -123,7 +123,7 @@ def test_a_gpu_gives_the_frames_of_the_cpu(kind: str) -> None:
 # odd files
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", TIMELY)
 def test_a_checkpoint_without_a_key_or_of_another_shape_is_named(monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
     def load(tensors: dict[str, Any]) -> None:
         monkeypatch.setattr("system.experts.weights.read_weights", lambda *_: Weights(Path("some.pth"), tensors))

@@ -11,11 +11,32 @@ import pytest
 import torch
 
 from system import losses, schema
+from system.similarity import Embedded, cosine
 
 RANKING = schema.Ranking(kind="ranking", weight=1, margin=0.2, relax="none")
 RELAXED = schema.Ranking(kind="ranking", weight=1, margin=0.2, relax="cider")
 MATCHING = schema.Matching(kind="matching", weight=3)
 NT_XENT = schema.NtXent(kind="nt_xent", weight=1, temperature=0.07)
+PUBLIC_NT_XENT = schema.NtXent(kind="nt_xent", weight=1, temperature=0.07, same_clip="negatives")
+POSITIVE, NEGATIVE = [0.5, -0.7, 0.2], [0.03, -0.4, 0.9]  # the paper's polynomials
+WEIGHTED = {
+    clamp: schema.WeightedTriplet(
+        kind="weighted_triplet",
+        weight=1,
+        margin=0.2,
+        positive=POSITIVE,
+        negative=NEGATIVE,
+        clamp=clamp,
+    )
+    for clamp in ("sum", "each")
+}
+ANY_NEGATIVES = typing.get_args(schema.Negatives)
+REDUCTIONS = typing.get_args(schema.Ranking.model_fields["reduce"].annotation)
+
+
+def ranking(negatives: str = "all", reduce: str = "sum", margin: float = 0.2, relax: str = "none") -> schema.Ranking:
+    settings = {"kind": "ranking", "weight": 1, "margin": margin, "relax": relax}
+    return schema.Ranking.model_validate({**settings, "negatives": negatives, "reduce": reduce})
 
 
 def batch_scores(scores: Any, clip_ids: list[int] | None = None, relax: Any = None) -> losses.BatchScores:
@@ -51,9 +72,9 @@ def test_relaxed_ranking_by_hand() -> None:
     # i = 2: j = 0: .2 + .0 - .7 < 0, .2 + .8 - .7 = .3; j = 1: .14 + .2 - .7 < 0, .14 + .6 - .7 = .04.
     batch = batch_scores(scores, relax=relax)
     assert losses.ranking(batch, RELAXED).item() == pytest.approx((0.18 + 0.3 + 0.04) / 3)
-    captions, clips = losses.hinges(batch, 0.2, relaxed=True)
+    captions, clips = losses.gaps(batch, 0.2, relaxed=True)
     assert captions[1, 2].item() == pytest.approx(0.18)
-    assert (clips[0, 2].item(), clips[1, 2].item()) == (pytest.approx(0.3), pytest.approx(0.04))
+    assert (clips[2, 0].item(), clips[2, 1].item()) == (pytest.approx(0.3), pytest.approx(0.04))
     assert losses.ranking(batch, RANKING).item() == pytest.approx(0.8 / 3)  # a plain term leaves r alone
 
 
@@ -124,22 +145,14 @@ def test_nt_xent_by_hand() -> None:
     assert found.item() == pytest.approx(np.log(1 + np.exp(-1)))
 
 
-def test_nt_xent_equals_the_original_code(shared: Path) -> None:
-    golden = np.load(shared / "golden/losses.npz")
-    seen = 0
-    for n in range(10):
-        labels = golden[f"sim{n}_labels"].tolist()
-        scores = torch.tensor(golden[f"sim{n}_sim"], requires_grad=True)
-        loss = losses.nt_xent(batch_scores(scores, labels), NT_XENT)
-        expected = float(golden[f"sim{n}_ntxent_loss"])
-        if len(set(labels)) < len(labels):  # the original leaves clips that come twice in its denominators
-            assert loss.item() < expected
-            continue
-        assert loss.item() == pytest.approx(expected, abs=1e-9)
-        loss.backward()
-        assert np.abs(scores.grad.numpy() - golden[f"sim{n}_ntxent_grad_sim"]).max() < 1e-9
-        seen += 1
-    assert seen >= 5
+def test_nt_xent_with_same_clip_negatives_and_as_a_sum() -> None:
+    random = np.random.default_rng(3)
+    scores, ids = random.uniform(-1, 1, (5, 5)), [0, 0, 1, 2, 2]
+    public = losses.nt_xent(batch_scores(scores, ids), PUBLIC_NT_XENT).item()
+    assert public == pytest.approx(slow_nt_xent(scores, list(range(5)), 0.07))
+    assert losses.nt_xent(batch_scores(scores, ids), NT_XENT).item() < public
+    equation = PUBLIC_NT_XENT.model_copy(update={"directions": "sum"})
+    assert losses.nt_xent(batch_scores(scores, ids), equation).item() == pytest.approx(2 * public)
 
 
 def test_what_the_loss_sees_by_hand() -> None:
@@ -154,30 +167,174 @@ def test_what_the_loss_sees_by_hand() -> None:
     assert seen["hardest_negative"] == pytest.approx(2.8 / 6)
     assert seen["violations"] == pytest.approx(4 / 12)
     assert seen["violations_relaxed"] == pytest.approx(2 / 12)
-    assert "violations" not in losses.diagnose(batch_scores(scores), [NT_XENT])
+    assert losses.diagnose(batch, [MATCHING, WEIGHTED["each"]])["violations"].item() == pytest.approx(4 / 12)
+    assert losses.diagnose(batch, [ranking("semi_hard", "mean")])["violations"].item() == pytest.approx(4 / 12)
+    for term in (NT_XENT, WEIGHTED["sum"]):  # they read no margin
+        assert set(losses.diagnose(batch_scores(scores), [term])) == {"positive", "hardest_negative"}
     assert "violations_relaxed" not in losses.diagnose(batch_scores(scores), [RANKING])
     alone = losses.diagnose(batch_scores(torch.ones(2, 2), [3, 3]), [RANKING])
-    assert all(np.isfinite(value.item()) for value in alone.values())
+    assert {name: value.item() for name, value in alone.items()} == {
+        "positive": 1,
+        "hardest_negative": 0,
+        "violations": 0,
+    }
+    # Items 0 and 1 show one clip: (0, 1) and (1, 0) are no negatives.
+    pair = losses.diagnose(batch_scores([[0.9, 0.8, 0.1], [0.7, 0.5, 0.2], [0.3, 0.4, 0.6]], [0, 0, 1]), [RANKING])
+    assert pair["hardest_negative"].item() == pytest.approx((0.1 + 0.2 + 0.4 + 0.3 + 0.4 + 0.2) / 6)
 
 
-def test_ranking_equals_the_original_code_and_its_gradient(shared: Path) -> None:
+ORIGINAL = {
+    "triplet_sum": RANKING,
+    "triplet_max": ranking("hardest"),
+    "triplet_weighted": WEIGHTED["each"],
+    "ntxent": PUBLIC_NT_XENT,
+}
+
+
+@pytest.mark.parametrize("name", ORIGINAL)
+def test_the_four_objectives_equal_the_original_code_and_its_gradients(name: str, shared: Path) -> None:
     golden = np.load(shared / "golden/losses.npz")
-    seen = 0
-    for n in range(10):
-        scores = torch.tensor(golden[f"sim{n}_sim"], requires_grad=True)
-        loss = losses.ranking(batch_scores(scores, golden[f"sim{n}_labels"].tolist()), RANKING)
-        assert loss.item() == pytest.approx(float(golden[f"sim{n}_triplet_sum_loss"]), abs=1e-9)
+    assert len(golden["cases"]) == 15
+    for case in golden["cases"]:
+        given = [f"{case}_audio", f"{case}_text"] if case.startswith("emb") else [f"{case}_sim"]
+        leaves = [torch.tensor(golden[key], requires_grad=True) for key in given]
+        scores = cosine(*map(Embedded, leaves)) if len(leaves) == 2 else leaves[0]
+        loss = losses.total(batch_scores(scores, golden[f"{case}_labels"].tolist()), [ORIGINAL[name]])
+        assert loss.item() == pytest.approx(float(golden[f"{case}_{name}_loss"]), abs=1e-9)
         loss.backward()
-        assert np.abs(scores.grad.numpy() - golden[f"sim{n}_triplet_sum_grad_sim"]).max() < 1e-9
-        seen += 1
-    assert seen == 10
+        for key, leaf in zip(given, leaves, strict=True):
+            expected = golden[f"{case}_{name}_grad_{key.split('_')[1]}"]
+            assert leaf.grad is not None
+            assert np.abs(leaf.grad.numpy() - expected).max() < 1e-9
+
+
+def test_weighted_triplet_by_hand() -> None:
+    scores = [[0.9, 0.3, 0.8], [0.1, 0.5, 0.6], [0.0, 0.2, 0.7]]
+    # P(.9) = .5 - .63 + .162 = .032, P(.5) = .2, P(.7) = .108. Hardest caption .8, .6, .2, clip .1, .3, .8:
+    # N(.8) = .03 - .32 + .576 = .286, N(.6) = .114, N(.2) = -.014; N(.1) = -.001, N(.3) = -.009, N(.8) = .286.
+    batch = batch_scores(torch.tensor(scores, dtype=torch.float64))
+    total = (0.032 + 0.286) + (0.2 + 0.114) + (0.108 - 0.014) + (0.032 - 0.001) + (0.2 - 0.009) + (0.108 + 0.286)
+    assert losses.weighted_triplet(batch, WEIGHTED["sum"]).item() == pytest.approx(total / 3)
+    # Above s_ii - .2: .8 of .9, .6 of .5; .2 of .7 is not; of the clips .3 of .5 is not (the comparison is strict and
+    # .3 + .2 is .5), .8 of .7 is.
+    each = (0.032 + 0.286) + (0.2 + 0.114) + (0.108 + 0.286)
+    assert losses.weighted_triplet(batch, WEIGHTED["each"]).item() == pytest.approx(each / 3)
+
+
+def slow_weighted(scores: np.ndarray, ids: list[int], settings: schema.WeightedTriplet) -> float:
+    total = 0.0
+    for matrix in (scores, scores.T):
+        for i in range(len(scores)):
+            others = [matrix[i, j] for j in range(len(scores)) if ids[i] != ids[j]]
+            p = sum(a * matrix[i, i] ** n for n, a in enumerate(settings.positive))
+            if settings.clamp == "each":
+                others = [s for s in others if s + settings.margin > matrix[i, i]]
+            if others:
+                q = sum(b * max(others) ** n for n, b in enumerate(settings.negative))
+                total += max(p + q, 0) if settings.clamp == "sum" else max(p, 0) + max(q, 0)
+    return total / len(scores)
+
+
+@pytest.mark.parametrize("clamp", WEIGHTED)
+@pytest.mark.parametrize("size", [1, 2, 5, 13])
+def test_weighted_triplet_equals_its_definition(size: int, clamp: str) -> None:
+    random = np.random.default_rng(size)
+    scores, ids = random.uniform(-1, 1, (size, size)), random.integers(0, max(1, size - 2), size).tolist()
+    settings = WEIGHTED[clamp].model_copy(update={"positive": [0.1, -0.3, 0.2, 0.4], "negative": [-0.2, 0.9]})
+    found = losses.weighted_triplet(batch_scores(scores, ids), settings).item()
+    assert found == pytest.approx(slow_weighted(scores, ids, settings))
+
+
+def test_a_collapsed_model_has_a_loss_where_the_original_fails() -> None:
+    # P(1) = 0 and N(1) = .53, in both directions of every item.
+    for clamp in WEIGHTED.values():
+        found = losses.weighted_triplet(batch_scores(torch.ones(3, 3)), clamp).item()
+        assert found == pytest.approx(1.06, abs=1e-6)
+
+
+def slow_gaps(scores: np.ndarray, ids: list[int], relax: np.ndarray, i: int) -> list[list[float]]:
+    """m r_ij + s_ij - s_ii, and with s_ji, of item i's negatives; m = 0.2."""
+    others = [j for j in range(len(scores)) if ids[j] != ids[i]]
+    return [[0.2 * relax[i, j] + s[i, j] - s[i, i] for j in others] for s in (scores, scores.T)]
+
+
+@pytest.mark.parametrize("size", [1, 2, 5, 13])
+def test_reductions_equal_their_definitions(size: int) -> None:
+    random = np.random.default_rng(size)
+    scores, ids = random.uniform(-1, 1, (size, size)), random.integers(0, max(1, size - 2), size).tolist()
+    relax = random.uniform(0.4, 1, (size, size))
+    mean, hinge_of_mean = 0.0, 0.0
+    for i in range(size):
+        for gaps in slow_gaps(scores, ids, relax, i):
+            if gaps:
+                mean += float(np.mean(np.maximum(gaps, 0))) / size
+                hinge_of_mean += max(float(np.mean(gaps)), 0) / size
+    batch = batch_scores(scores, ids, relax)
+    assert losses.ranking(batch, ranking(reduce="mean", relax="cider")).item() == pytest.approx(mean)
+    assert losses.ranking(batch, ranking(reduce="hinge_of_mean", relax="cider")).item() == pytest.approx(hinge_of_mean)
+    assert mean >= hinge_of_mean
+
+
+def test_reductions_by_hand() -> None:
+    scores = [[0.9, 0.3, 0.8], [0.1, 0.5, 0.6], [0.0, 0.2, 0.7]]
+    # Gaps with a margin of .2: captions -.4 and .1 | -.2 and .3 | -.5 and -.3, clips -.6 and -.7 | 0 and -.1 | .3 and
+    # .1. Means of the hinges .05, .15, 0, 0, 0, .2; of the gaps -.15, .05, -.4, -.65, -.05, .2.
+    batch = batch_scores(torch.tensor(scores, dtype=torch.float64))
+    assert losses.ranking(batch, ranking(reduce="mean")).item() == pytest.approx(0.4 / 3)
+    assert losses.ranking(batch, ranking(reduce="hinge_of_mean")).item() == pytest.approx(0.25 / 3)
+    hardest = ranking("hardest")  # captions .1, .3, -.3, clips -.6, 0, .3
+    assert losses.ranking(batch, hardest).item() == pytest.approx(0.7 / 3)
+
+
+@pytest.mark.parametrize("negatives", ANY_NEGATIVES[1:])
+def test_of_one_negative_all_reductions_are_one(negatives: str) -> None:
+    random = np.random.default_rng(5)
+    batch = batch_scores(random.uniform(-1, 1, (6, 6)), [0, 1, 2, 2, 3, 4], random.uniform(0, 1, (6, 6)))
+    found = set()
+    for reduce in REDUCTIONS:
+        torch.manual_seed(1)
+        found.add(losses.ranking(batch, ranking(negatives, reduce, relax="cider")).item())
+    assert len(found) == 1
+
+
+def every_term() -> list[schema.Loss]:
+    rankings = [ranking(negatives, reduce) for negatives in ANY_NEGATIVES for reduce in REDUCTIONS]
+    return [*rankings, RELAXED, ranking("semi_hard", relax="cider"), *WEIGHTED.values(), NT_XENT, PUBLIC_NT_XENT]
+
+
+@pytest.mark.parametrize("term", every_term(), ids=str)
+def test_items_without_a_negative_add_nothing(term: schema.Loss) -> None:
+    """A batch of one clip, and one whose items are all captions of one; same-clip NT-Xent has negatives even there."""
+    for ids in ([0], [3, 3, 3, 3]):
+        scores = torch.rand(len(ids), len(ids), requires_grad=True)
+        loss = losses.total(batch_scores(scores, ids, np.ones((len(ids), len(ids)))), [term])
+        loss.backward()
+        assert scores.grad is not None
+        if term is not PUBLIC_NT_XENT or len(ids) == 1:
+            assert loss.item() == 0
+            assert not scores.grad.any()
+        assert torch.isfinite(scores.grad).all()
+
+
+@pytest.mark.parametrize("term", every_term(), ids=str)
+def test_a_batch_that_is_told_apart_has_no_active_triplet(term: schema.Loss) -> None:
+    scores = torch.full((4, 4), -1.0).fill_diagonal_(0.5).requires_grad_()
+    if term.kind != "nt_xent" and term is not WEIGHTED["sum"]:
+        loss = losses.total(batch_scores(scores, relax=np.ones((4, 4))), [term])
+        loss.backward()
+        assert scores.grad is not None
+        assert loss.item() == 0
+        assert not scores.grad.any()
 
 
 def test_gradients_in_double() -> None:
     scores = torch.rand(5, 5, dtype=torch.float64, requires_grad=True)
     relax = torch.rand(5, 5, dtype=torch.float64)
     assert torch.autograd.gradcheck(
-        lambda s: losses.total(batch_scores(s, [0, 1, 2, 0, 4], relax), [RELAXED, MATCHING, NT_XENT]), scores
+        lambda s: losses.total(
+            batch_scores(s, [0, 1, 2, 0, 4], relax), [RELAXED, MATCHING, NT_XENT, WEIGHTED["each"], WEIGHTED["sum"]]
+        ),
+        scores,
     )
 
 

@@ -259,7 +259,7 @@ def test_planned_parameters_are_the_models(tmp_path: Path) -> None:
     own = tiny.make_world(tmp_path / "words", {"development": 1})
     clip = read_manifest(own)[0].model_copy(update={"captions": ["a dog barks"]})
     planned = Estimates(recipe, {name: Found([clip] if name == "train" else []) for name in recipe.data})
-    assert {**planned.head_parameters, "text": planned.text_parameters} == model.parameters_by_part()
+    assert planned.parameters_by_part == model.parameters_by_part()
 
 
 def test_the_papers_head_has_the_papers_size() -> None:

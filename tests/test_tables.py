@@ -15,7 +15,7 @@ def figures(*precisions: float, clips: int = 9) -> Figures:
     return Figures({"T2A mAP@10": values, "A2T HR@1": 1 - values}, np.arange(len(values)), clips)
 
 
-FACTS = {"chance mAP@10": "0.1"}
+FACTS: dict[str, float | None] = {"chance mAP@10": 0.1, "ceiling mAP@10": None}
 GOOD = Row("good_one", "evaluation", [figures(1, 0.5), figures(0.5, 0.5)], FACTS, [0.7, None])
 BAD = Row("bad", "evaluation", [figures(0.25, 0.25), figures(0.25, 0.25)], FACTS)
 TABLE = Table([BAD, GOOD], ["T2A mAP@10", "A2T HR@1"], percent=False)
@@ -23,11 +23,14 @@ TABLE = Table([BAD, GOOD], ["T2A mAP@10", "A2T HR@1"], percent=False)
 
 def test_mean_spread_best_and_paper_by_hand() -> None:
     lines = TABLE.markdown().splitlines()
-    assert lines[0] == "| cell | data | seeds | clips | T2A mAP@10 | A2T HR@1 | p of T2A mAP@10 | chance mAP@10 |"
+    assert (
+        lines[0]
+        == "| cell | data | seeds | clips | T2A mAP@10 | A2T HR@1 | p of T2A mAP@10 | chance mAP@10 | ceiling mAP@10 |"
+    )
     # Means of the seeds: .75 and .5; their deviation .25 / sqrt 2 x 1 = .1768. HR@1 is highest for the bad one, .75.
     assert lines[2].startswith("| bad | evaluation | 2 | 9 | 0.2500 ± 0.0000 | **0.7500 ± 0.0000** | ")
-    assert lines[3] == "| good_one | evaluation | 2 | 9 | **0.6250 ± 0.1768** | 0.3750 ± 0.1768 | best | 0.1 |"
-    assert lines[4] == "| good_one, paper |  |  |  | 0.7 |  |  |  |"
+    assert lines[3] == "| good_one | evaluation | 2 | 9 | **0.6250 ± 0.1768** | 0.3750 ± 0.1768 | best | 0.1000 |  |"
+    assert lines[4] == "| good_one, paper |  |  |  | 0.7 |  |  |  |  |"
     # Two queries, the better one better at both: 2 of 4 ways to flip them differ as much, give or take the draw.
     assert float(lines[2].split("|")[7]) == pytest.approx(0.5, abs=0.03)
     assert "A2T HR@k" in TABLE.markdown()
@@ -35,7 +38,12 @@ def test_mean_spread_best_and_paper_by_hand() -> None:
 
 
 def test_percent_has_one_digit() -> None:
-    assert Table([GOOD], ["T2A mAP@10"], percent=True).markdown().splitlines()[2].split("|")[5] == " 62.5 ± 17.7 "
+    assert Table([GOOD], ["T2A mAP@10"], percent=True).markdown().splitlines()[2].split("|")[5:9] == [
+        " 62.5 ± 17.7 ",
+        " best ",
+        " 10.0 ",
+        "  ",
+    ]
 
 
 def test_each_ranked_source_has_a_best_of_its_own() -> None:
@@ -47,7 +55,7 @@ def test_each_ranked_source_has_a_best_of_its_own() -> None:
 
 def test_latex_is_escaped_and_ruled() -> None:
     lines = TABLE.latex().splitlines()
-    assert lines[0] == r"\begin{tabular}{lccccccc}"
+    assert lines[0] == r"\begin{tabular}{lcccccccc}"
     assert lines[1] == r"\toprule"
     assert r"good\_one & evaluation & 2 & 9 & \textbf{0.6250 $\pm$ 0.1768} &" in lines[5]
     assert lines[-2:] == [r"\bottomrule", r"\end{tabular}"]

@@ -70,7 +70,7 @@ def test_a_relaxed_run_tells_what_its_loss_saw_and_draws_it(done: Path) -> None:
         assert 0 <= line["violations_relaxed"] <= line["violations"] <= 1
     assert any(line["violations_relaxed"] < line["violations"] for line in lines(done)), "nothing was relaxed"
     drawn = {path.name for path in (done / "figures").iterdir()}
-    assert drawn == {"loss.svg", "violations.svg", "similarity.svg", "accuracy.svg", "relevance.svg"}
+    assert drawn == {"loss.svg", "violations.svg", "similarity.svg", "accuracy.svg", "relevance.svg", "spread.svg"}
     assert all("<svg" in path.read_text()[:400] for path in (done / "figures").iterdir())
 
 

@@ -4,7 +4,6 @@ import itertools
 from typing import ClassVar
 
 import torch
-from torch import nn
 
 from system.audio.convolutions import ConvBlock, PannsNetwork
 from system.audio.published import CNN14_CHANNELS
@@ -17,10 +16,9 @@ class Cnn14(PannsNetwork):
     reach: ClassVar[int] = 4  # 2 x (1 + 2 + ... + 32) = 126 columns
 
     def __init__(self, dropout: float = 0.0) -> None:
-        super().__init__()
+        super().__init__(dropout)
         for n, (inputs, outputs) in enumerate(itertools.pairwise((1, *CNN14_CHANNELS)), start=1):
             self.add_module(f"conv_block{n}", ConvBlock(inputs, outputs, halves=n < len(CNN14_CHANNELS)))
-        self.dropout = nn.Dropout(dropout)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         for n in range(1, len(CNN14_CHANNELS) + 1):

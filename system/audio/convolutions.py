@@ -23,9 +23,10 @@ class PannsNetwork(nn.Module, ABC):
 
     reach: ClassVar[int]
 
-    def __init__(self) -> None:
+    def __init__(self, dropout: float = 0.0) -> None:
         super().__init__()
         self.bn0 = nn.BatchNorm1d(BANDS)
+        self.dropout = nn.Dropout(dropout)
 
     def standardised(self, columns: torch.Tensor) -> torch.Tensor:
         """(B, T, 64) dB -> (B, 1, T, 64), every band by its batch norm."""

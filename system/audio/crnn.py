@@ -58,7 +58,7 @@ class Crnn(AudioEncoder):
             else:
                 x = layer(x)
                 if isinstance(layer, nn.LPPool2d):
-                    lengths = lengths // layer.kernel_size[0]
+                    lengths = lengths // layer.kernel_size[0]  # type: ignore[index]
         return x.transpose(1, 2).flatten(2), lengths
 
     def parts(self) -> dict[str, nn.Module]:
@@ -120,7 +120,8 @@ def norm_of_real(norm: nn.BatchNorm2d, x: torch.Tensor, lengths: torch.Tensor) -
     """The batch norm of (B, C, T, F) that sees real places alone; 0 at the others."""
     real = real_places(lengths, x.shape[2])
     if bool(real.all()):
-        return norm(x)  # type: ignore[no-any-return]
+        whole: torch.Tensor = norm(x)
+        return whole
     by_time = x.transpose(1, 2)
     kept = norm(by_time[real][..., None])  # (places, C, F, 1)
     return (
@@ -141,7 +142,7 @@ def stretched(values: torch.Tensor, lengths: torch.Tensor, wanted: torch.Tensor)
     linearly, as torch's interpolate does (align_corners False)."""
     places = torch.arange(int(wanted.max()), device=values.device) + 0.5
     at = (places * (lengths / wanted)[:, None] - 0.5).clamp(min=0)
-    before = torch.minimum(at.long(), lengths[:, None] - 1)
+    before = at.long().clamp(max=values.shape[1] - 1)  # at padded places it would lie behind the end
     after = torch.minimum(before + 1, lengths[:, None] - 1)
     rows = torch.arange(len(values), device=values.device)[:, None]
     return torch.lerp(values[rows, before], values[rows, after], (at - before)[..., None].to(values.dtype))

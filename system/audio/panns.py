@@ -29,7 +29,7 @@ NETWORKS: dict[Name, type[PannsNetwork]] = {"resnet38": ResNet38, "cnn14": Cnn14
 
 
 class Panns(AudioEncoder):
-    """16-bit waves -> log-mel -> network -> pooled over frequency, then over time -> two linear layers; see schema.Panns.
+    """16-bit waves -> log-mel -> network -> pooled over frequency, then time -> two linear layers; see schema.Panns.
 
     In training a clip is filled with silence to the longest of its batch (silence to 0.31 s is added anywhere to a
     shorter clip). Batch norms count that silence, and frames up to `reach` before a clip's end hear it in place of the
@@ -82,10 +82,9 @@ class Panns(AudioEncoder):
 
     def _pooled(self, waves: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
         """(B, N) int16 and lengths of at least one frame -> (B, 2048)."""
-        with torch.set_grad_enabled(torch.is_grad_enabled() and self.settings.trainable):
-            maps = self._maps(waves.float() / FULL_SCALE).float()  # a sum over frames needs more than 16 bits
-            frames = maps.mean(3) if self.settings.frequency_pooling == "mean" else maps.amax(3) + maps.mean(3)
-            return pooled_over_time(frames.transpose(1, 2), (1 + lengths // HOP) // STRIDE, self.settings.time_pooling)
+        maps = self._maps(waves.float() / FULL_SCALE).float()  # a sum over frames needs more than 16 bits
+        frames = maps.mean(3) if self.settings.frequency_pooling == "mean" else maps.amax(3) + maps.mean(3)
+        return pooled_over_time(frames.transpose(1, 2), (1 + lengths // HOP) // STRIDE, self.settings.time_pooling)
 
     def _maps(self, waves: torch.Tensor) -> torch.Tensor:
         """(B, N) float32 -> (B, 2048, T, 2)."""

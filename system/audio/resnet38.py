@@ -18,7 +18,7 @@ class ResNet38(PannsNetwork):
     reach: ClassVar[int] = 10  # 2 + 12 + 32 + 96 + 96 + 64 = 302 columns
 
     def __init__(self, dropout: float = 0.0) -> None:
-        super().__init__()
+        super().__init__(dropout)
         self.conv_block1 = ConvBlock(1, RESNET38_STEM, halves=True)
         layers, inputs = OrderedDict[str, nn.Module](), RESNET38_STEM
         for n, (outputs, blocks) in enumerate(RESNET38_LAYERS, start=1):
@@ -27,7 +27,6 @@ class ResNet38(PannsNetwork):
             layers[f"layer{n}"], inputs = nn.Sequential(first, *others), outputs
         self.resnet = nn.Sequential(layers)
         self.conv_block_after1 = ConvBlock(inputs, DIM, halves=False)
-        self.dropout = nn.Dropout(dropout)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         x = self.resnet(self.dropout(self.conv_block1(x)))

@@ -2,7 +2,6 @@
 torch."""
 
 import functools
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from system import schema
@@ -84,7 +83,8 @@ def _(audio: schema.PooledMlp, out: int, seconds: float, longest: float) -> Size
 @audio_size.register
 def _(audio: schema.Panns, out: int, seconds: float, longest: float) -> Size:
     """Every convolution keeps about two values of its output, for its batch norm and what follows; a frozen network
-    holds about three times its largest output."""
+    holds about three times its largest output. Measured on a CPU, ResNet-38 and BERT, 2 clips of 10 s, 4 of 10 s, 2 of
+    30 s: a step's peak is 7, 2, and 1 % above what is reckoned from this."""
     columns = min(longest, audio.most_seconds) * RATE / HOP
     layers = CONVOLUTIONS[audio.network]
     outputs = [layer.outputs * columns * BANDS / layer.scale**2 for layer in layers]
@@ -102,13 +102,14 @@ def _parameters(layer: Convolution) -> int:
 
 @audio_size.register
 def _(audio: schema.Crnn, out: int, seconds: float, longest: float) -> Size:
-    """Every convolution keeps about four values of its input and output each, for the batch norm in front of it, what
-    it takes, and its ReLU; a pooling three of its input."""
+    """Every convolution keeps about two values of its input, for the batch norm in front of it, and two of its output.
+    Measured on a CPU: 8 clips of 30 s take 13 % less memory than is reckoned from this, 32 of 20 s 12 % less; its
+    narrow layers reach a third of the operations a second that wide ones do, so a step takes three times as long."""
     (expert,) = audio.experts.values()
     columns = longest * expert.frames_per_second
     inputs, outputs = (1, 32, 128, 128, 128), (32, 128, 128, 128, 128)
     places = [columns * expert.bands / shrunk for shrunk in (1, 8, 8, 64, 64)]
-    rows: Sequence[tuple[int, int, float]] = list(zip(inputs, outputs, places, strict=True))
+    rows = list(zip(inputs, outputs, places, strict=True))
     convolutions = sum(9 * i * o + 2 * i for i, o, _ in rows)
     width = 128 * (expert.bands // 64)
     kept = sum(2 * (i + o) * n for i, o, n in rows) + columns * (3 * audio.hidden + 4 * out)

@@ -31,7 +31,7 @@ class PannsResNet38(ExpertSettings):
     rate: ClassVar[int] = RATE
     dim: ClassVar[int] = DIM
     frames_per_second: ClassVar[float] = FRAMES_PER_SECOND
-    cost: ClassVar[float] = 0.045
+    cost: ClassVar[float] = 0.027
     parameters: ClassVar[int] = 74_866_703  # with the frozen front-end and the classifier, as the paper counts
 
     def weight_files(self) -> dict[str, Path]:

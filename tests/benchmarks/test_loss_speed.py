@@ -1,0 +1,56 @@
+"""Every term of the loss and every choice of negatives at a batch of 512, forward and backward, as ratios measured in
+one run: `python -m pytest -m benchmark -s`. Nothing here fails for being slow."""
+
+import typing
+from collections.abc import Callable
+from functools import partial
+
+import pytest
+import torch
+from benchmarks.timing import best_seconds
+
+from system import losses, schema
+from system.batch_scores import BatchScores
+
+pytestmark = pytest.mark.benchmark
+
+SIZE = 512
+
+
+def terms() -> dict[str, schema.Loss]:
+    ranking = {"kind": "ranking", "weight": 1, "margin": 0.2, "relax": "none"}
+    polynomials = {"margin": 0.2, "positive": [0.5, -0.7, 0.2], "negative": [0.03, -0.4, 0.9]}
+    found: dict[str, schema.Loss] = {
+        f"ranking, {negatives}": schema.Ranking.model_validate({**ranking, "negatives": negatives})
+        for negatives in typing.get_args(schema.Negatives)
+    }
+    for reduce in ("mean", "hinge_of_mean"):
+        found[f"ranking, all, {reduce}"] = schema.Ranking.model_validate({**ranking, "reduce": reduce})
+    found["ranking, all, relaxed"] = schema.Ranking.model_validate({**ranking, "relax": "cider"})
+    for clamp in ("sum", "each"):
+        weighted = {"kind": "weighted_triplet", "weight": 1, "clamp": clamp, **polynomials}
+        found[f"weighted_triplet, {clamp}"] = schema.WeightedTriplet.model_validate(weighted)
+    found["matching"] = schema.Matching(kind="matching", weight=1)
+    found["nt_xent"] = schema.NtXent(kind="nt_xent", weight=1, temperature=0.07)
+    return found
+
+
+def test_losses_against_a_product_and_a_softmax() -> None:
+    torch.manual_seed(0)
+    scores, other = torch.rand(SIZE, SIZE, requires_grad=True), torch.rand(SIZE, SIZE, requires_grad=True)
+    same = torch.eye(SIZE, dtype=torch.bool)
+    within = torch.rand(SIZE, SIZE)
+
+    def yardstick() -> None:
+        (scores @ other).softmax(1).square().sum().backward()
+
+    def step(term: schema.Loss) -> None:
+        batch = BatchScores(scores, torch.arange(SIZE), same, within, lambda: within, lambda: within)
+        losses.TERMS[term.kind](batch, term).backward()
+
+    named = terms()
+    works: list[Callable[[], object]] = [yardstick, *(partial(step, term) for term in named.values())]
+    base, *taken = best_seconds(works, 15)
+    print(f"\nproduct of two {SIZE} x {SIZE} matrices and softmax, forward and backward: {1e3 * base:.2f} ms")
+    for name, seconds in zip(named, taken, strict=True):
+        print(f"{name:28} {1e3 * seconds:6.2f} ms  {seconds / base:5.2f} x")

@@ -1,0 +1,167 @@
+"""Scores of frames against words: worked by hand, against a loop over pairs, and against the original code."""
+
+import csv
+import typing
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from system import schema, similarity
+from system.similarity import Embedded, cosine, frame_word, score_of
+
+REDUCTIONS = typing.get_args(schema.FrameWord.model_fields["reduce"].annotation)
+
+
+def series(*rows: Any, fill: float = 99.0) -> Embedded:
+    """Vectors of several clips or captions; what fills the shorter ones up is loud, so that none of it goes unseen."""
+    rows = tuple(torch.as_tensor(row, dtype=torch.float64) for row in rows)
+    longest = max(len(row) for row in rows)
+    values = torch.full((len(rows), longest, rows[0].shape[1]), fill, dtype=torch.float64)
+    for filled, row in zip(values, rows, strict=True):
+        filled[: len(row)] = row
+    return Embedded(values, torch.tensor([len(row) for row in rows]))
+
+
+def oracle(clips: Embedded, captions: Embedded, reduce: str) -> torch.Tensor:
+    """Pair by pair, as the definition says."""
+    assert clips.lengths is not None
+    assert captions.lengths is not None
+    found = torch.zeros(len(clips.values), len(captions.values), dtype=torch.float64)
+    for i, frames in enumerate(clips.values):
+        for j, words in enumerate(captions.values):
+            dots = (frames[: clips.lengths[i]] @ words[: captions.lengths[j]].T).clamp(min=0)
+            if dots.numel():
+                whole = {"mean": dots, "best_frame": dots.amax(0), "best_word": dots.amax(1)}[reduce]
+                found[i, j] = whole.mean()
+    return found
+
+
+def made(seed: int, lengths: list[int], known: int | None = None, dim: int = 5) -> Embedded:
+    """Random series; of `known` different vectors only, where given."""
+    draw = np.random.default_rng(seed)
+    vectors = draw.normal(size=(known or 1000, dim))
+    return series(*(vectors[draw.integers(0, len(vectors), length)].reshape(-1, dim) for length in lengths))
+
+
+def test_frame_word_scores_by_hand() -> None:
+    # Frames (1, 0), (0, 1), (-1, 0) against words (2, 1), (-1, 1): dots 2, -1 | 1, 1 | -2, 1 -> 2, 0, 1, 1, 0, 1.
+    clips, captions = series([[1, 0], [0, 1], [-1, 0]], [[0, 1]]), series([[2, 1], [-1, 1]], [[-1, 1]])
+    mean = frame_word(clips, captions, "mean")
+    assert mean.tolist() == [[pytest.approx(5 / 6), pytest.approx(2 / 3)], [1.0, 1.0]]
+    # The words' best frames give 2 and 1, the frames' best words 2, 1 and 1.
+    assert frame_word(clips, captions, "best_frame").tolist() == [[1.5, 1.0], [1.0, 1.0]]
+    assert frame_word(clips, captions, "best_word").tolist() == [[pytest.approx(4 / 3), pytest.approx(2 / 3)], [1, 1]]
+    assert score_of(schema.FrameWord(kind="frame_word", reduce="mean"))(clips, captions).tolist() == mean.tolist()
+    assert score_of(schema.Cosine(kind="cosine")) is cosine
+
+
+@pytest.mark.parametrize("reduce", REDUCTIONS)
+@pytest.mark.parametrize("places", [1, 40, 1 << 24])
+@pytest.mark.parametrize("known", [None, 4])
+def test_frame_word_equals_the_loop_however_it_is_cut(
+    reduce: Any, places: int, known: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(similarity, "PLACES", places)
+    monkeypatch.setattr(similarity, "_FRAMES_AT_ONCE", 2)
+    clips, captions = made(1, [3, 1, 7, 0, 2, 5]), made(2, [2, 4, 1, 0, 6, 3, 3], known)
+    for first, second in ((clips, captions), (clips, clips), (captions, captions)):
+        expected = oracle(first, second, reduce)
+        assert torch.allclose(frame_word(first, second, reduce), expected, rtol=0, atol=1e-12)
+    assert not frame_word(clips, captions, reduce)[3].any()  # a series of no frames, and one of no words
+    assert not frame_word(clips, captions, reduce)[:, 3].any()
+
+
+@pytest.mark.parametrize("reduce", REDUCTIONS)
+@pytest.mark.parametrize("places", [20, 1 << 24])
+@pytest.mark.parametrize("trained_words", [True, False])
+def test_gradients_of_frame_word_equal_the_loops(
+    reduce: Any, places: int, trained_words: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(similarity, "PLACES", places)
+    clips, captions = made(3, [3, 1, 0, 4, 2]), made(4, [2, 4, 0, 1, 3])
+    weights = torch.from_numpy(np.random.default_rng(5).normal(size=(5, 5)))
+    leaves = [clips.values.requires_grad_(), captions.values.requires_grad_(trained_words)][: 1 + trained_words]
+    found = torch.autograd.grad((frame_word(clips, captions, reduce) * weights).sum(), leaves)
+    expected = torch.autograd.grad((oracle(clips, captions, reduce) * weights).sum(), leaves)
+    for gradient, slow in zip(found, expected, strict=True):
+        assert slow.abs().max() > 0.1
+        assert torch.allclose(gradient, slow, rtol=0, atol=1e-12)
+
+
+def test_a_word_that_comes_twice_passes_on_its_best_words_gradient_once() -> None:
+    clips = series([[1.0, 2.0]])
+    clips.values.requires_grad_()
+    frame_word(clips, series([[3.0, 1.0], [3.0, 1.0], [0.0, 1.0]]), "best_word").sum().backward()
+    assert clips.values.grad is not None
+    assert clips.values.grad[0].tolist() == [[3.0, 1.0]]
+
+
+def test_words_that_almost_agree_stay_apart() -> None:
+    word = torch.tensor([0.6, 0.8], dtype=torch.float64)
+    captions = series((word + 1e-15)[None], word[None])
+    found = frame_word(series([[1e12, 0.0]]), captions, "mean")[0]
+    assert (found[0] - found[1]).item() == pytest.approx(1e-3, rel=0.2)
+
+
+@pytest.mark.parametrize("reduce", REDUCTIONS)
+def test_what_is_held_at_a_time_is_bounded_in_training_too(reduce: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tensors kept for the backward pass, by their size, while the whole has 64 times the places."""
+    monkeypatch.setattr(similarity, "PLACES", 1 << 10)
+    clips, captions = made(6, [16] * 16, dim=2), made(7, [16] * 16, dim=2)
+    clips.values.requires_grad_()
+    captions.values.requires_grad_()
+    kept: list[int] = []
+    with torch.autograd.graph.saved_tensors_hooks(lambda t: (kept.append(t.numel()), t)[1], lambda t: t):
+        found = frame_word(clips, captions, reduce)
+    assert sum(kept) < 8 * similarity.PLACES
+    found.sum().backward()
+    assert captions.values.grad is not None
+    assert captions.values.grad.any()
+
+
+def test_pooled_embeddings_have_no_frames() -> None:
+    pooled = Embedded(torch.ones(2, 3))
+    with pytest.raises(ValueError, match="need series of frames and of words"):
+        frame_word(pooled, series([[1.0, 2.0, 3.0]]), "mean")
+
+
+def test_frame_word_equals_the_original_code(shared: Path) -> None:
+    """STSQ is `mean`, MTSQ (a word's best frame) `best_frame`, MQST (a frame's best word) `best_word`."""
+    golden = np.load(shared / "golden/xieh97_frameword.npz")
+    clips, captions = series(*golden["ns_audio"]), series(*golden["ns_text"])
+    for reduce, name in (("mean", "STSQ"), ("best_frame", "MTSQ"), ("best_word", "MQST")):
+        found = frame_word(clips, captions, reduce)
+        assert np.abs(found.numpy() - golden[f"align_{name}"]).max() < 1e-9
+    assert np.abs(frame_word(clips, captions, "mean").numpy() - golden["ns_score_matrix"]).max() < 1e-9
+
+
+def test_the_first_pair_of_the_original_model(shared: Path) -> None:
+    golden = np.load(shared / "golden/xieh97_frameword.npz")
+    dots = golden["model_frame_word_matrix_00"].astype(np.float64)  # (T, W) dot products, below 0 as they are or at 0
+    score = frame_word(series(dots), series(np.eye(dots.shape[1])), "mean").item()
+    assert score == pytest.approx(golden["model_scores"][0, 0], abs=1e-7)
+
+
+def test_distinct_words_are_scored_once(shared: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """200 captions of Clotho with a random vector a word, in float32, against the loop."""
+    with (shared / "data/clotho/clotho_captions_evaluation.csv").open(newline="", encoding="utf-8") as file:
+        texts = [row["caption_1"].lower().strip(".").split() for row in csv.DictReader(file)][:200]
+    draw = np.random.default_rng(0)
+    vector = {word: row / np.linalg.norm(row) for text in texts for word in text for row in [draw.normal(size=16)]}
+    captions = series(*(np.array([vector[word] for word in text]) for text in texts)).float()
+    clips = made(8, [30, 20, 45], dim=16).float()
+    rows: list[int] = []
+    real = similarity._against_words
+
+    def watched(frames: torch.Tensor, counts: torch.Tensor, words: Any, reduce: str) -> torch.Tensor:
+        rows.append(len(words.vectors))
+        return real(frames, counts, words, reduce)
+
+    monkeypatch.setattr(similarity, "_against_words", watched)
+    for reduce in REDUCTIONS:
+        expected = oracle(clips, captions, reduce)
+        assert torch.allclose(frame_word(clips, captions, reduce).double(), expected, rtol=0, atol=1e-5)
+    assert set(rows) == {len(vector) + 1}  # and the zeros that fill captions up
