@@ -9,10 +9,10 @@ import tiny
 import torch
 
 from data_tools.manifest import Clip, read_manifest
-from system import losses, schema
+from system import losses, retrieve, schema
 from system.audio.heads import ExpertHead
 from system.batches import Item
-from system.encoders import RetrievalModel
+from system.encoders import RetrievalModel, build_audio
 from system.errors import KitError
 from system.experts.logmel import LogMel
 from system.feeding import Series, collate
@@ -179,6 +179,23 @@ def test_unknown_words_are_passed_over(world: Any) -> None:
     with torch.no_grad():
         assert torch.allclose(model.text(["a zebra tone"]).values, model.text(["a tone"]).values)
     assert model.text.unreadable(["a tone", "zebra", "低い音", "..."]) == ["zebra", "低い音", "..."]
+
+
+def test_series_of_a_pool_come_in_the_clips_order_and_unpadded(world: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    recipe, clips, features = world
+    experts = {name: expert.model_dump() for name, expert in recipe.model.audio.experts.items()}
+    settings = {"kind": "gru", "experts": experts, "width": 4, "hidden": 3, "dropout": 0, "embedding": "frames"}
+    model = scratch_model(recipe)
+    model.audio = build_audio(schema.Gru.model_validate(settings), 6)
+    monkeypatch.setattr(retrieve, "CLIPS_PER_BATCH", 5)
+    found = embed_clips(model, clips, features, CPU)
+    assert found.lengths is not None
+    for row, clip in enumerate(clips):
+        length = len(features.frames("logmel", clip.id))
+        alone = model.audio(collate([Item(clip, ())], features).audio).values[0]
+        assert found.lengths[row] == length
+        assert torch.allclose(found.values[row, :length], alone, atol=1e-6)
+        assert not found.values[row, length:].any()
 
 
 # validation
