@@ -18,8 +18,10 @@ from system.encoders import RetrievalModel
 
 
 def parameters_of(recipe: schema.Recipe, model: RetrievalModel) -> dict[str, Any]:
-    """Of the whole system: what is trained, by part; what is frozen, by expert or `text`; the total of both."""
+    """Of the whole system: what is trained, by part; what is frozen, by expert, `audio`, or `text`; the total."""
     frozen = {name: expert.parameters for name, expert in recipe.model.audio.experts.items() if expert.parameters}
+    if count := sum(p.numel() for p in model.audio.parameters() if not p.requires_grad):
+        frozen["audio"] = count
     if count := model.text.frozen_parameters():
         frozen["text"] = count
     trained = model.parameters_by_part()

@@ -8,6 +8,7 @@ import argparse
 import json
 from pathlib import Path
 
+from system import schema
 from system.checkpoints import save_weights
 from system.errors import KitError
 from system.models import Trained, open_trained
@@ -39,7 +40,14 @@ def _card(trained: Trained, out: Path) -> str:
         f"- trained on: {sources}\n\nFrozen audio experts, not in this folder:\n\n{experts}\n\n"
         f"    python -m system rank {out.name} --audio FOLDER --queries QUERIES --out SCORES.npy\n"
         "\nWhere an expert's weights lie elsewhere: --set model.audio.experts.NAME.weights=FILE\n"
+        f"{_words_card(trained)}"
     )
+
+
+def _words_card(trained: Trained) -> str:
+    if not isinstance(trained.recipe.model.text, schema.WordVectors):
+        return ""
+    return f"\nWord vectors, not in this folder: sha256 {trained.facts['text']}, --set model.text.vectors=FILE\n"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

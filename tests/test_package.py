@@ -109,7 +109,10 @@ def check_meta_by_hand(meta: dict[str, Any], label: str, edition: str, matrix: A
     assert described["input_sampling_rate"] == "16kHz"
     assert described["optimizer"] == "adamw"
     assert described["learning_rate"] == 0.001
-    assert described["loss_function"] == "ranking (weight 1.0, margin 0.2, relax none), matching (weight 3.0)"
+    assert (
+        described["loss_function"]
+        == "ranking (weight 1.0, margin 0.2, relax none, negatives all, reduce sum), matching (weight 3.0)"
+    )
     mean = label.endswith("_3")
     assert described["metric_monitored"] == {
         "1": "validation mAP@10",

@@ -117,7 +117,7 @@ def test_sentences_find_what_is_described_and_no_query_is_kept(trainable: bool, 
     alone = [search.answer([Wanted(query, 1)])[0] for query in queries]
     assert [hits[0].score for hits in alone if hits] == pytest.approx([h[0].score for h in found if h], abs=1e-5)
     assert not list(tmp_path.glob("text-*/frames.bin")), "a query was written to disk"
-    assert set(model.text._tokens) <= {queries[-1]}
+    assert set(model.text._tokens._known) <= {queries[-1]}
 
 
 def test_words_from_scratch_are_not_piled_up(trained_search: Search) -> None:

@@ -1,0 +1,126 @@
+"""Frames against words through the real doors: run, export, rank, report, and what is refused."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import tiny
+from outcomes import lines, ranked_evaluation, refused
+
+from data_tools.manifest import read_manifest
+from submission.__main__ import main as submission
+from submission.scores import read_scores
+from system.__main__ import main
+from system.models import open_trained
+from system.serve.search import Wanted, make_search
+from system.word_vectors import write_word_vectors
+from system.words import vocabulary_of
+
+
+def content(world: Path, folder: Path) -> dict[str, Any]:
+    """A tiny recipe with a GRU over log-mel frames, word vectors, and a stage that ends early."""
+    stage = tiny.stage(
+        unit="pair",
+        captions_per_clip=None,
+        epochs=9,
+        losses=[{"kind": "ranking", "weight": 1, "margin": 0.5, "relax": "none", "negatives": "semi_hard"}],
+        schedule={"kind": "plateau", "metric": "loss", "factor": 0.1, "patience": 0, "threshold": 9, "least_lr": 1e-5},
+        stop={"kind": "steady", "metric": "loss", "epochs": 2, "deviation": 9, "at_least": 3},
+    )
+    whole = tiny.recipe(world, folder, only=stage)
+    audio = whole["model"]["audio"]
+    whole["model"] = {
+        "audio": {
+            "kind": "gru", "experts": audio["experts"], "width": 8, "hidden": 6, "dropout": 0.1, "embedding": "frames"
+        },
+        "text": {
+            "kind": "word_vectors", "vectors": str(folder / "words.bin"), "dim": 12, "unknown": "each",
+            "embedding": "words", "padding": "counted",
+        },
+        "score": {"kind": "frame_word", "reduce": "mean"},
+    }  # fmt: skip
+    return whole
+
+
+def write_words(path: Path, world: Path, seed: int = 0) -> None:
+    words = vocabulary_of(caption for clip in read_manifest(world) for caption in clip.captions)
+    rng = np.random.default_rng(seed)
+    write_word_vectors(path, {word: rng.normal(size=12) for word in words})
+
+
+@pytest.fixture(scope="module")
+def done(world: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("frame_word")
+    write_words(folder / "words.bin", world)
+    recipe = tiny.write_recipe(folder / "r.yaml", content(world, folder))
+    assert main(["run", str(recipe), "--out", str(folder / "run")]) == 0
+    return folder / "run"
+
+
+def test_a_stage_slows_down_and_ends_early(done: Path) -> None:
+    assert [line["lr"] for line in lines(done)] == pytest.approx([1e-3, 1e-3, 1e-4])
+    assert json.loads((done / "only/done.json").read_text())["epochs"] == 3
+    assert "ends early: loss stands still" in (done / "log.txt").read_text()
+    assert json.loads((done / "result.json").read_text())["parameters"]["frozen"]["text"] > 0
+
+
+def test_the_exported_model_ranks_as_the_run_did(done: Path, world: Path, tmp_path: Path) -> None:
+    expected = read_scores(done / "scores/evaluation.npy").values
+    assert np.ptp(expected) > 0
+    assert main(["export", str(done), "--out", str(tmp_path / "model")]) == 0
+    assert "Word vectors, not in this folder" in (tmp_path / "model/README.md").read_text()
+    for model in (done, tmp_path / "model"):
+        assert np.allclose(ranked_evaluation(model, world, tmp_path / "s.npy"), expected, atol=1e-6)
+
+
+def test_other_word_vectors_are_refused(
+    done: Path, world: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    main(["export", str(done), "--out", str(tmp_path / "model")])
+    write_words(tmp_path / "other.bin", world, seed=1)
+    capsys.readouterr()
+    ask = ("--audio", world, "--split", "evaluation", "--out", tmp_path / "s.npy")
+    other = ("--set", f"model.text.vectors={tmp_path / 'other.bin'}")
+    assert "trained with other word vectors" in refused(capsys, "rank", tmp_path / "model", *ask, *other)
+    assert "text changed" in refused(capsys, "rank", done, *ask, *other)
+    gone = ("--set", f"model.text.vectors={tmp_path / 'gone.bin'}")
+    assert "no word vectors" in refused(capsys, "rank", tmp_path / "model", *ask, *gone)
+
+
+def test_a_missing_file_of_vectors_is_told_before_anything_is_made(
+    world: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    recipe = tiny.write_recipe(tmp_path / "r.yaml", content(world, tmp_path))
+    assert "word_vectors: no file" in refused(capsys, "run", recipe, "--out", tmp_path / "run")
+    assert not (tmp_path / "banks").exists()
+    assert main(["check", str(recipe)]) == 0
+    assert "words.bin: MISSING; published at" in capsys.readouterr().out
+
+
+def test_search_and_report_of_series(done: Path, world: Path) -> None:
+    clips = [clip for clip in read_manifest(world) if clip.split == "evaluation"]
+    search = make_search(open_trained(done), clips)
+    found, unknown = search.answer([Wanted(clips[0].captions[0], 3), Wanted("zebra", 3)])
+    assert found is not None
+    assert len(found) == 3
+    assert unknown is None
+    assert submission(["report", str(done)]) == 0
+    assert "only (3 epochs)" in (done / "report.html").read_text(encoding="utf-8")
+
+
+def test_settings_that_do_not_go_together_are_told(
+    world: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    recipe = tiny.write_recipe(tmp_path / "r.yaml", content(world, tmp_path))
+    for change, words in (
+        ("model.audio.embedding=mean", "score frame_word needs frames"),
+        ("model.text.embedding=mean", "score frame_word needs words"),
+        ('model.score={"kind": "cosine"}', "score cosine needs one embedding, not frames; say mean"),
+        ("model.audio.hidden=7", "both directions give 2 x 7 values, text has 12"),
+        ("stages.only.gradient_cache=2", "`padding: counted` counts a whole batch's"),
+        ("stages.only.stop.metric=recall_sum", "recall_sum is not monitored"),
+        ("stages.only.schedule.metric=recall_sum", "recall_sum is not monitored"),
+    ):
+        assert words in refused(capsys, "check", recipe, "--set", change), change
