@@ -179,7 +179,8 @@ def _cost_lines(stage: schema.Stage, estimates: Estimates, gpu_bytes: float | No
     kept = f"its clips' frames, kept on a GPU with twice the room: {estimates.frame_bytes(stage) / GIB:.1f} GiB"
     yield f"  memory: about {cpu / GIB:.1f} GiB in float32{on_gpu}, beside Python and torch (estimate); {kept}"
     if gpu_bytes is not None and gpu > GPU_SHARE * gpu_bytes:
-        smaller = estimates.gradient_cache_that_fits(stage, GPU_SHARE * gpu_bytes)
+        by_parts = estimates.recipe.model.embeds_by_parts
+        smaller = estimates.gradient_cache_that_fits(stage, GPU_SHARE * gpu_bytes) if by_parts else None
         cached = f"set gradient_cache to {smaller}, which gives the same gradients in a third more time"
         mend = cached if smaller else "lower batch_size"
         yield f"  batch_size {stage.batch_size} will not fit the GPU's {gpu_bytes / GIB:.1f} GiB: {mend}"

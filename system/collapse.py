@@ -5,7 +5,7 @@ import torch.nn.functional as F
 
 from system.similarity import Embedded
 
-ALIKE = 1e-3  # spread below which embeddings count as one: a mean cosine above 0.999
+ALIKE = 1e-5  # spread below which embeddings count as one: a mean cosine above 0.99999
 ZEROS = 0.5  # share of zero vectors, or of captions that all clips score alike, above which nothing is left to rank by
 
 

@@ -14,6 +14,8 @@ from system.errors import KitError
 from system.models import Trained, open_trained
 from system.runs import write_json
 
+EXPERTS_ELSEWHERE = "\nWhere an expert's weights lie elsewhere: --set model.audio.experts.NAME.weights=FILE\n"
+
 
 def export_model(trained: Trained, out: Path) -> None:
     """Write the folder; model.safetensors last, since it marks a whole export. KitError when `out` is not empty."""
@@ -29,18 +31,18 @@ def export_model(trained: Trained, out: Path) -> None:
 
 def _card(trained: Trained, out: Path) -> str:
     recipe, facts = trained.recipe, trained.facts
-    parameters = sum(p.numel() for p in trained.model.parameters())
+    parameters = sum(p.numel() for p in trained.model.parameters()) + trained.model.text.frozen_parameters()
     sources = ", ".join(sorted({name for stage in recipe.stages.values() for name in stage.train.data}))
-    experts = "\n".join(f"- {name}: `{json.dumps(identity)}`" for name, identity in facts["experts"].items())
+    inputs = "\n".join(f"- {name}: `{json.dumps(identity)}`" for name, identity in facts["experts"].items())
+    weights = any(expert.weight_files() for expert in recipe.model.audio.experts.values())
     return (
         f"# {recipe.name}\n\n"
-        f"Language-based audio retrieval model, {parameters:,} parameters in this folder.\n\n"
+        f"Language-based audio retrieval model, {parameters:,} parameters with those of its text encoder.\n\n"
         f"- from: {facts['from']}, {facts['checkpoint']}\n"
         f"- seed: {facts['seed']}, commits: {', '.join(facts['commits'])}\n"
-        f"- trained on: {sources}\n\nFrozen audio experts, not in this folder:\n\n{experts}\n\n"
+        f"- trained on: {sources}\n\nWhat it hears audio through, not in this folder:\n\n{inputs}\n\n"
         f"    python -m system rank {out.name} --audio FOLDER --queries QUERIES --out SCORES.npy\n"
-        "\nWhere an expert's weights lie elsewhere: --set model.audio.experts.NAME.weights=FILE\n"
-        f"{_words_card(trained)}"
+        f"{EXPERTS_ELSEWHERE if weights else ''}{_words_card(trained)}"
     )
 
 

@@ -62,6 +62,7 @@ def load_recipe(path: Path | str, changes: list[str] | None = None) -> Loaded:
     recipe, mistakes = _validate(document)
     problems += mistakes
     problems += [(keys, document.line(keys), text) for keys, text in _cross_checks(document.value)]
+    problems += [(keys, document.line(keys), text) for keys, text in (_by_parts(recipe) if recipe else ())]
     if problems or recipe is None:
         raise RecipeError(_report(path, problems))
     return Loaded(recipe, source, tuple(changes or []))
@@ -196,8 +197,6 @@ def _cross_checks(value: Any) -> Iterator[tuple[Keys, str]]:
         yield ("stages", name), f"a run keeps other things in a folder {name}; give the stage another name"
     for position, (name, stage) in enumerate(stages.items()):
         yield from _check_stage(("stages", name), stage, data, list(stages)[:position], stages)
-        if stage.get("gradient_cache") is not None and _counts_padding(_child(value, "model")):
-            yield ("stages", name, "gradient_cache"), "`padding: counted` counts a whole batch's; say null, or masked"
     yield from _check_relevance(_child(value, "relevance"), data, stages)
     ranks = dict(_items(_child(value, "rank")))
     for position, (name, ranked) in enumerate(ranks.items()):
@@ -267,6 +266,8 @@ def _check_model(model: Any) -> Iterator[tuple[Keys, str]]:
             yield ("model", part, "heads"), f"{heads} heads do not divide {size} {width}"
     yield from _check_series(model)
     audio = _child(model, "audio")
+    if isinstance(audio, dict) and audio.get("weights", "") is None and audio.get("trainable") is False:
+        yield ("model", "audio", "trainable"), "a network without published weights that is not trained says nothing"
     for name, expert in _items(_child(audio, "experts")) if _child(audio, "kind") == "crnn" else ():
         bands = expert.get("bands")
         if isinstance(bands, int) and bands < 64:
@@ -277,8 +278,10 @@ def _check_model(model: Any) -> Iterator[tuple[Keys, str]]:
         yield ("model", "audio", "hidden"), f"both directions give 2 x {hidden} values, text has {dim}"
 
 
-def _counts_padding(model: Any) -> bool:
-    return any(_child(_child(model, part), "padding") == "counted" for part in ("audio", "text"))
+def _by_parts(recipe: schema.Recipe) -> Iterator[tuple[Keys, str]]:
+    for name, stage in recipe.stages.items():
+        if stage.gradient_cache is not None and not recipe.model.embeds_by_parts:
+            yield ("stages", name, "gradient_cache"), "batch norms and counted padding see the whole batch; say null"
 
 
 def _check_series(model: Any) -> Iterator[tuple[Keys, str]]:

@@ -80,6 +80,12 @@ def load_study(path: Path, changes: list[str]) -> tuple[Study, Cells]:
                 cells[cell, seed] = load_recipe(path.parent / study.recipe, [*changes, *own, f"seed={seed}"])
         except RecipeError as error:
             problems += [f"{path}: cell {cell}: {problem}" for problem in error.problems]
+    if not problems and study.published:
+        entries = {name for loaded in cells.values() for name in loaded.recipe.rank}
+        if study.published.entry not in entries:
+            problems.append(
+                f"{path}: published.entry: no rank entry {study.published.entry!r}; there are {', '.join(entries)}"
+            )
     if not problems and not all(loaded.recipe.rank for loaded in cells.values()):
         problems.append(f"{path}: {study.recipe} ranks nothing, so there is no table to make; give it a rank entry")
     if problems:

@@ -92,8 +92,13 @@ class Table:
 
     @property
     def primary(self) -> str:
-        """The column that the paired tests are of: the first mean average precision, else the first column."""
-        return next((column for column in self.columns if "mAP" in column), self.columns[0])
+        """The figure that the paired tests are of: the first mean average precision of captions, or mAP@10."""
+        return next((column for column in self.columns if column.startswith("T2A mAP")), "T2A mAP@10")
+
+    @property
+    def facts(self) -> list[str]:
+        """The names of the rows' facts, each once."""
+        return list(dict.fromkeys(name for row in self.rows for name in row.facts))
 
     def told(self, value: float | None) -> str:
         if value is None:
@@ -119,7 +124,7 @@ class Table:
 
     @property
     def header(self) -> list[str]:
-        return ["cell", "data", "seeds", "clips", *self.columns, f"p of {self.primary}", *self.rows[0].facts]
+        return ["cell", "data", "seeds", "clips", *self.columns, f"p of {self.primary}", *self.facts]
 
     def _lines(self, bold: str) -> list[list[str]]:
         """The cells of the table; bold: how to print a bold text, with {} for it."""
@@ -132,7 +137,7 @@ class Table:
                     self.best(row.data, column).means(column)
                 )
                 texts.append(bold.format(text) if is_best and len(self.rows) > 1 else text)
-            facts = [self.p(row), *map(self.told, row.facts.values())]
+            facts = [self.p(row), *(self.told(row.facts.get(name)) for name in self.facts)]
             lines.append([row.cell, row.data, str(len(row.runs)), f"{row.runs[0].clips:,}", *texts, *facts])
             if row.paper:
                 paper = ["" if value is None else f"{value:g}" for value in row.paper]
@@ -166,7 +171,7 @@ class Table:
         text = io.StringIO()
         writer = csv.writer(text, lineterminator="\n")
         parts = [f"{column} {part}" for column in self.columns for part in ("mean", "std", "paper")]
-        writer.writerow(["cell", "data", "seeds", "clips", *parts, "p", *self.rows[0].facts])
+        writer.writerow(["cell", "data", "seeds", "clips", *parts, "p", *self.facts])
         for row in self.rows:
             numbers: list[object] = []
             for place, column in enumerate(self.columns):
@@ -174,7 +179,15 @@ class Table:
                 spread = statistics.stdev(values) if len(values) > 1 else ""
                 numbers += [statistics.mean(values), spread, row.paper[place] if row.paper else ""]
             writer.writerow(
-                [row.cell, row.data, len(row.runs), row.runs[0].clips, *numbers, self.p(row), *row.facts.values()]
+                [
+                    row.cell,
+                    row.data,
+                    len(row.runs),
+                    row.runs[0].clips,
+                    *numbers,
+                    self.p(row),
+                    *map(row.facts.get, self.facts),
+                ]
             )
         return text.getvalue()
 

@@ -70,11 +70,13 @@ def train(loaded: Loaded, run: Run, data: Data, model: RetrievalModel) -> None:
             log.info("stage %s is finished", name)
             continue
         model.load_state_dict(initial)
-        with memory_told(f"stage {name}: batch_size {stage.batch_size}", _less_memory(stage)):
+        with memory_told(f"stage {name}: batch_size {stage.batch_size}", _less_memory(stage, loaded.recipe.model)):
             _Stage(loaded.recipe, name, stage, number, run, data, model, relevance).run_to_end()
 
 
-def _less_memory(stage: schema.Stage) -> str:
+def _less_memory(stage: schema.Stage, model: schema.Model) -> str:
+    if not model.embeds_by_parts:
+        return "lower batch_size, or use a GPU with more of it"
     at_once = stage.gradient_cache or stage.batch_size
     if at_once == 1:
         return "use a GPU with more of it, or fewer experts"
@@ -187,6 +189,11 @@ class _Stage:
             self.scaler.load_state_dict(state["scaler"])
             self.best, self.step, self.sums = state["best"], state["step"], state["sums"]
         self.history = self._kept_lines(self.step // self.steps)
+        if len(self.history) != self.step // self.steps:
+            raise KitError(
+                f"{self.run.metrics} has {len(self.history)} epochs of stage {self.name}, {self.folder} was left after "
+                f"{self.step // self.steps}; put the lost lines back, or start a new run"
+            )
 
     def _start_weights(self) -> None:
         start = self.stage.start_from

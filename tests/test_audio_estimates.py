@@ -16,7 +16,7 @@ from system.audio.sizes import audio_size
 from system.check import plan
 from system.encoders import build_audio
 from system.estimates import BERT, MINILM, Estimates, Found, caption_size, text_size
-from system.recipe import load_recipe
+from system.recipe import RecipeError, load_recipe
 
 PANNS = {
     "kind": "panns",
@@ -179,11 +179,14 @@ def test_the_plan_of_the_papers_model(tmp_path: Path) -> None:
     assert "text model bert-base-uncased: no folder here: a hub name" in text
     assert "parameters: network 68,507,072, mlp 6,294,528, text 112,564,736; in all 187,366,336\n" in text
     assert "4 of these lines say MISSING" in text
-    assert "batch_size 32 will not fit the GPU's 8.0 GiB: set gradient_cache to" in text
+    assert "batch_size 32 will not fit the GPU's 8.0 GiB: lower batch_size" in text  # batch norms see the whole batch
     weights.write_bytes(b"there")
     assert f"resnet38: trained, from {weights}\n" in plan(recipe)
-    still = made(tmp_path, PANNS | {"weights": None, "trainable": False}, BERT_BASE | {"trainable": False})
-    assert "audio network resnet38: frozen, from scratch\n" in plan(still)
+    still = made(tmp_path, PANNS | {"weights": str(weights), "trainable": False}, BERT_BASE | {"trainable": False})
+    assert f"audio network resnet38: frozen, from {weights}\n" in plan(still)
+    assert "resnet38: trained, from scratch\n" in plan(made(tmp_path, PANNS | {"weights": None}, BERT_BASE))
+    with pytest.raises(RecipeError, match="a network without published weights that is not trained says nothing"):
+        made(tmp_path, PANNS | {"weights": None, "trainable": False}, BERT_BASE)
 
 
 def test_memory_counts_what_is_trained_and_what_is_only_held(tmp_path: Path) -> None:
@@ -196,7 +199,7 @@ def test_memory_counts_what_is_trained_and_what_is_only_held(tmp_path: Path) -> 
     waves = 32 * 20 * 32_000 * 2
     kept = 32 * estimates.audio(load).kept * 4 + load.captions * estimates.text.kept * 4
     assert estimates.memory(stage, "float32") == pytest.approx(16 * 187_366_336 + waves + 2 * kept)
-    still = made(tmp_path, PANNS | {"trainable": False}, BERT_BASE | {"trainable": False})
+    still = made(tmp_path, PANNS | {"weights": "w.pth", "trainable": False}, BERT_BASE | {"trainable": False})
     held = Estimates(still, found)
     trained = 6_294_528 + 769 * 2048 + 2049 * 1024
     expected = 16 * trained + 4 * (68_507_072 + BERT.parameters) + waves + 2 * 32 * held.audio(load).kept * 4

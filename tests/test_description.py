@@ -2,6 +2,7 @@
 
 import csv
 import json
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -10,6 +11,9 @@ import tiny
 import torch
 
 from data_tools.manifest import read_manifest
+from submission.__main__ import main as submission
+from submission.package import meta
+from submission.package.facts import open_finished
 from submission.scores import read_scores
 from system.data import Data
 from system.description import data_of, write_clips
@@ -73,3 +77,23 @@ def test_clips_are_listed_with_their_norms(unbroken: Path, tmp_path: Path, world
     with (tmp_path / "clips.csv").open(newline="") as file:
         rows = list(csv.DictReader(file))
     assert [(row["seconds"], row["norm a"], row["norm b"]) for row in rows] == [("", "1", "0.25"), ("", "2.5", "3")]
+
+
+def test_frozen_networks_and_word_vectors_reach_report_and_package(unbroken: Path, tmp_path: Path) -> None:
+    """A run whose audio encoder is a frozen network of PANNs with SpecAugment, and whose words are word2vec's."""
+    run = tmp_path / "run"
+    shutil.copytree(unbroken, run)
+    result = json.loads((run / "result.json").read_text())
+    result["parameters"]["frozen"] = {"audio": 1000, "text": 500}
+    (run / "result.json").write_text(json.dumps(result))
+    recipe = json.loads((run / "resolved.json").read_text())
+    recipe["model"]["audio"] |= {"kind": "panns", "weights": "w/ResNet38.pth", "spec_augment": {"time_stripes": 2}}
+    recipe["model"]["text"] = {"kind": "word_vectors", "vectors": "w/news.bin"}
+    (run / "resolved.json").write_text(json.dumps(recipe))
+    finished = open_finished(str(run))
+    trained = sum(result["parameters"]["trained"].values())
+    assert meta._total_parameters([finished]) == trained + 1500
+    described = meta._description([finished])
+    assert (described["data_augmentation"], described["word_embeddings"]) == ("SpecAugment", "news.bin")
+    assert meta._addresses([finished]).keys() >= {"ResNet38.pth", "news.bin"}
+    assert submission(["report", str(run)]) == 0

@@ -88,3 +88,14 @@ def test_faults_are_sentences(minilm: str, tmp_path: Path) -> None:
     DistilBertConfig().save_pretrained(tmp_path / "other")
     with pytest.raises(KitError, match="has no hidden_dropout_prob .*set text.dropout to null"):
         FirstTokenText(settings(str(tmp_path / "other"), dropout=0.2), tmp_path)
+
+
+def test_a_model_without_a_first_token_is_refused(minilm: str, tmp_path: Path) -> None:
+    from transformers import AutoTokenizer, GPT2Config, GPT2Model
+
+    GPT2Model(GPT2Config(n_layer=1, n_head=2, n_embd=8, vocab_size=40_000)).save_pretrained(tmp_path / "causal")
+    tokenizer = AutoTokenizer.from_pretrained(minilm)
+    tokenizer.cls_token = None
+    tokenizer.save_pretrained(tmp_path / "causal")
+    with pytest.raises(KitError, match="has no first token that stands for a text"):
+        FirstTokenText(settings(str(tmp_path / "causal")), tmp_path)

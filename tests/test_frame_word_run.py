@@ -119,7 +119,7 @@ def test_settings_that_do_not_go_together_are_told(
         ("model.text.embedding=mean", "score frame_word needs words"),
         ('model.score={"kind": "cosine"}', "score cosine needs one embedding, not frames; say mean"),
         ("model.audio.hidden=7", "both directions give 2 x 7 values, text has 12"),
-        ("stages.only.gradient_cache=2", "`padding: counted` counts a whole batch's"),
+        ("stages.only.gradient_cache=2", "batch norms and counted padding see the whole batch"),
         ("stages.only.stop.metric=recall_sum", "recall_sum is not monitored"),
         ("stages.only.schedule.metric=recall_sum", "recall_sum is not monitored"),
     ):

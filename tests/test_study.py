@@ -91,6 +91,8 @@ def test_published_figures_that_do_not_fit_are_told(
     assert "published.cells: other: no such cell" in told
     assert "published.cells: plain: 2 figures for 3 columns" in told
     assert "columns" in refused(capsys, "study", write_study(tmp_path, recipe, columns=["mAP"]))
+    mistyped = {"source": "a paper", "entry": "evalution", "cells": {}}
+    assert "no rank entry 'evalution'" in refused(capsys, "study", write_study(tmp_path, recipe, published=mistyped))
 
 
 def test_recipes_and_studies_are_told_apart(recipe: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -46,6 +46,14 @@ def test_percent_has_one_digit() -> None:
     ]
 
 
+def test_columns_of_the_other_direction_alone_and_facts_of_other_editions() -> None:
+    other = Row("other", "evaluation", BAD.runs, {"chance mAP@16": 0.2})
+    lines = Table([GOOD, other], ["A2T HR@1"], percent=False).markdown().splitlines()
+    assert lines[0].endswith("| p of T2A mAP@10 | chance mAP@10 | ceiling mAP@10 | chance mAP@16 |")
+    assert lines[2].endswith("| best | 0.1000 |  |  |")
+    assert lines[4].endswith("|  |  | 0.2000 |")
+
+
 def test_each_ranked_source_has_a_best_of_its_own() -> None:
     other = Row("bad", "validation", [figures(0.1, 0.1)], FACTS)
     lines = Table([BAD, GOOD, other], ["T2A mAP@10"], percent=False).markdown().splitlines()

@@ -89,7 +89,7 @@ def _description(runs: Sequence[FinishedRun]) -> dict[str, Any]:
         "input_sampling_rate": _joined(f"{rate / 1000:g}kHz" for rate in sorted({e["rate"] for e in experts})),
         "acoustic_features": _joined(expert["kind"] for expert in experts),
         "acoustic_embeddings": _joined(frozen),
-        "data_augmentation": None,
+        "data_augmentation": _joined(name for model in models for name in _augmentations(model)),
         "machine_learning_method": _joined(f"{m['audio']['kind']}, {m['text']['kind']}" for m in models),
         "learning_scheme": "supervised",
         "audio_modelling": _joined(model["audio"]["kind"] for model in models),
@@ -118,7 +118,8 @@ def _total_parameters(runs: Sequence[FinishedRun]) -> int:
     trained = sum(len(run.members) * sum(run.result["parameters"]["trained"].values()) for run in runs)
     frozen: dict[str, int] = {}
     for run in runs:
-        kinds = {name: expert["kind"] for name, expert in run.result["experts"].items()} | {"text": text_name(run)}
+        kinds = {name: expert["kind"] for name, expert in run.result["experts"].items()}
+        kinds |= {"audio": audio_name(run) or "audio", "text": text_name(run)}
         frozen |= {kinds[name]: count for name, count in run.result["parameters"]["frozen"].items()}
     return trained + sum(frozen.values())
 
@@ -128,8 +129,23 @@ def _frozen_experts(run: FinishedRun) -> list[str]:
 
 
 def text_name(run: FinishedRun) -> str:
-    """Of the text encoder: the pre-trained model's name, or `trained from scratch`."""
-    return Path(run.recipe["model"]["text"].get("model", "trained from scratch")).name
+    """Of the text encoder: the name of the pre-trained model or of the word vectors, or `trained from scratch`."""
+    text = run.recipe["model"]["text"]
+    return Path(text.get("model") or text.get("vectors") or "trained from scratch").name
+
+
+def _is_pretrained(run: FinishedRun) -> bool:
+    return bool(run.recipe["model"]["text"].keys() & {"model", "vectors"})
+
+
+def audio_name(run: FinishedRun) -> str | None:
+    """The file of published weights that an audio encoder of waveforms starts from; None for none."""
+    weights = run.recipe["model"]["audio"].get("weights")
+    return None if weights is None else Path(weights).name
+
+
+def _augmentations(model: dict[str, Any]) -> list[str]:
+    return ["SpecAugment"] if model["audio"].get("spec_augment") else []
 
 
 def check_meta(meta: Any, label: str, edition: Edition) -> Iterator[str]:
@@ -229,7 +245,8 @@ def _external(runs: Sequence[FinishedRun], about: About) -> Iterator[dict[str, A
         }
     for purpose, names in (
         ("audio_modelling", [run.result["experts"][name]["kind"] for run in runs for name in _frozen_experts(run)]),
-        ("word_modelling", [text_name(run) for run in runs if "model" in run.recipe["model"]["text"]]),
+        ("audio_modelling", [weights for run in runs if (weights := audio_name(run))]),
+        ("word_modelling", [text_name(run) for run in runs if _is_pretrained(run)]),
     ):
         for name in dict.fromkeys(names):
             yield {"name": name, "purpose": purpose, "url": addresses[name], "total_audio_length": None}
@@ -245,7 +262,9 @@ def _addresses(runs: Sequence[FinishedRun]) -> dict[str, str | None]:
         for name in _frozen_experts(run):
             expert = run.result["experts"][name]
             found[expert["kind"]] = ", ".join(expert["published"]) or None
-        if "model" in run.recipe["model"]["text"]:
+        if weights := audio_name(run):
+            found[weights] = None
+        if _is_pretrained(run):
             found[text_name(run)] = None
     return found
 

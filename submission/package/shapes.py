@@ -132,7 +132,7 @@ def faults(data: bytes, shape: type[Result] | type[Recipe]) -> Iterator[str]:
 def broken_links(result: dict[str, Any], recipe: dict[str, Any]) -> Iterator[str]:
     """Names that lead nowhere, in content that has its shape."""
     for name in result["parameters"]["frozen"]:
-        if name != "text" and name not in result["experts"]:
+        if name not in ("audio", "text") and name not in result["experts"]:
             yield f"parameters.frozen.{name}: no such expert"
     ranked: set[str] = set()
     for name, entry in recipe["rank"].items():

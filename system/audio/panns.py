@@ -35,8 +35,9 @@ class Panns(AudioEncoder):
     shorter clip). Batch norms count that silence, and frames up to `reach` before a clip's end hear it in place of the
     end; pooling takes a clip's own frames alone. In evaluation clips are computed in groups of one length, so that an
     embedding does not depend on the others.
-    Source: github.com/XinhaoMei/audio-text_retrieval. Deviations: there pooling over time takes the silence as well, in
-    evaluation too; a clip over the longest was cut once, here a random part is heard at every visit.
+    Source: github.com/XinhaoMei/audio-text_retrieval. Deviations: a frozen network stays in evaluation mode, while
+    there its dropout and the statistics of its batch norms go on in training; there pooling over time takes the silence
+    as well, in evaluation too; a clip over the longest was cut once, here a random part is heard at every visit.
     """
 
     def __init__(self, settings: schema.Panns, out: int) -> None:

@@ -44,9 +44,9 @@ class SpecAugment(Strict):
     """In training, stripes of random place and width set to zero: of time (10 ms columns), and of frequency (bands)."""
 
     time_stripes: int = Field(ge=0)
-    time_width: Positive  # the widest
+    time_width: Positive  # the widest is one less
     band_stripes: int = Field(ge=0)
-    band_width: Positive
+    band_width: Positive  # the widest is one less
 
 
 class Panns(Strict):
@@ -146,8 +146,8 @@ class FirstToken(Strict):
 
 
 class WordVectors(Strict):
-    """A frozen vector a word, of length 1, or their mean of length 1; read from a file in word2vec's binary or text
-    format.
+    """A frozen vector a word, made of length 1, or the mean of them as they are, made of length 1; read from a file in
+    word2vec's binary or text format.
 
     unknown: words that the file does not have get a random vector of length 1: `each` its own, drawn from its letters
     and so the same everywhere, or `one` for all of them.
@@ -194,6 +194,14 @@ class Model(Strict):
     audio: Annotated[Audio, Field(discriminator="kind")]
     text: Annotated[Text, Field(discriminator="kind")]
     score: Annotated[Cosine | FrameWord, Field(discriminator="kind")]
+
+    @property
+    def embeds_by_parts(self) -> bool:
+        """Whether an embedding is the same in parts of a training batch, so that cached gradients are the same: trained
+        batch norms and counted padding see the whole batch."""
+        norms = self.audio.kind == "crnn" or (isinstance(self.audio, Panns) and self.audio.trainable)
+        words = self.text if isinstance(self.text, WordVectors) else None
+        return not norms and not (words and words.embedding == "words" and words.padding == "counted")
 
     def missing_files(self) -> list[str]:
         """A sentence for each published file of an encoder (not of an expert, which tells its own) that is absent."""

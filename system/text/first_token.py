@@ -111,7 +111,7 @@ def load_transformer(name: str, dropout: float | None) -> tuple[Any, Any]:
     takes no such dropout.
     """
     from transformers import AutoConfig, AutoModel, AutoTokenizer
-    from transformers.utils.logging import disable_progress_bar
+    from transformers.utils.logging import disable_progress_bar, get_verbosity, set_verbosity, set_verbosity_error
 
     disable_progress_bar()
     try:
@@ -121,7 +121,10 @@ def load_transformer(name: str, dropout: float | None) -> tuple[Any, Any]:
             raise KitError(f"text model {name!r} has no {' and '.join(rates)}; set text.dropout to null")
         config.update({rate: dropout for rate in rates if dropout is not None})
         tokenizer = AutoTokenizer.from_pretrained(name)
+        before = get_verbosity()
+        set_verbosity_error()  # a saved folder has no pooler, of which the library tells at length
         model = AutoModel.from_pretrained(name, config=config, dtype=torch.float32)
+        set_verbosity(before)
     except KitError:
         raise
     except Exception as error:  # the library raises many kinds for a missing, cut, or foreign folder
@@ -129,6 +132,8 @@ def load_transformer(name: str, dropout: float | None) -> tuple[Any, Any]:
         raise KitError(
             f"no transformer {name!r} ({reason}); give a folder that holds one, or a hub name while online"
         ) from error
+    if tokenizer.cls_token_id is None or not hasattr(model.config, "max_position_embeddings"):
+        raise KitError(f"text model {name!r} has no first token that stands for a text; use one like BERT or RoBERTa")
     model.pooler = None  # behind the first token; untrained weights of it would be saved and counted
     tokenizer.deprecation_warnings["Asking-to-pad-a-fast-tokenizer"] = True  # texts are tokenised only once
     return tokenizer, model

@@ -20,7 +20,7 @@ from system.words import words_of
 
 
 class WordVectorText(TextEncoder):
-    """A vector of length 1 a word (N, W, D), or their mean, of length 1 (N, D).
+    """A vector of length 1 a word (N, W, D), or the mean of the file's vectors, made of length 1 (N, D).
 
     A word that the file does not have is looked up with a capital, then as its parts between hyphens and apostrophes,
     whose mean stands for it; what is then still unknown gets a random vector. Captions are lower-cased and lose their
@@ -53,22 +53,26 @@ class WordVectorText(TextEncoder):
         series = torch.from_numpy(values).to(self.place.device)
         if self.embedding == "mean":  # a mean over padded places has another length only, which goes
             return Embedded(F.normalize(series.sum(1), dim=-1))
+        series = F.normalize(series, dim=-1)
         counted = self.counts_padding and self.training
         return Embedded(series, (torch.full_like(lengths, longest) if counted else lengths).to(self.place.device))
 
     def vector(self, word: str) -> np.ndarray:
-        """(D,) of length 1."""
+        """(D,) as the file has it; of length 1 for an unknown word."""
         known = self._known(word)
         return known if known is not None else self._random(word if self.unknown == "each" else "")
 
     def _known(self, word: str) -> np.ndarray | None:
-        if word not in self._vectors:
-            found = [self._in_file(word)]
-            if found[0] is None:
-                found = [self._in_file(part) for part in re.split("['’-]", word)]
-            there = [vector for vector in found if vector is not None]
-            self._vectors[word] = _unit(np.mean(there, axis=0)) if there else None
-        return self._vectors[word]
+        if word in self._vectors:
+            return self._vectors[word]
+        found = [self._in_file(word)]
+        if found[0] is None:
+            found = [self._in_file(part) for part in re.split("['’-]", word)]
+        there = [vector for vector in found if vector is not None]
+        mean = np.mean(there, axis=0) if there else None
+        if self.remembers:
+            self._vectors[word] = mean
+        return mean
 
     def _in_file(self, word: str) -> np.ndarray | None:
         found = self.file.get(word)
