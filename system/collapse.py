@@ -18,7 +18,7 @@ def spread(embedded: Embedded) -> float:
     vectors = embedded.values
     if embedded.lengths is not None:
         real = torch.arange(vectors.shape[1], device=vectors.device) < embedded.lengths[:, None]
-        vectors = (vectors * real[..., None]).sum(1)
+        vectors = torch.einsum("bld,bl->bd", vectors, real.to(vectors.dtype))  # without a copy of all frames
     units = F.normalize(vectors.double(), dim=-1)
     if not len(units) or not units.any():
         return 0.0
@@ -27,10 +27,10 @@ def spread(embedded: Embedded) -> float:
 
 def zeros(embedded: Embedded) -> float:
     """Share of vectors (of a series: of real places) whose values are all within 1e-6 of 0."""
-    vectors = embedded.values
+    largest = torch.linalg.vector_norm(embedded.values, torch.inf, dim=-1)
     if embedded.lengths is not None:
-        vectors = vectors[torch.arange(vectors.shape[1], device=vectors.device) < embedded.lengths[:, None]]
-    return float((vectors.abs().amax(-1) <= 1e-6).float().mean())
+        largest = largest[torch.arange(largest.shape[1], device=largest.device) < embedded.lengths[:, None]]
+    return float((largest <= 1e-6).float().mean())
 
 
 def alike(scores: torch.Tensor) -> float:

@@ -157,7 +157,7 @@ def frame_word(clips: Embedded, captions: Embedded, reduce: Literal["mean", "bes
     )
     columns = []
     for group in groups:
-        size = max(1, PLACES // group.most(longest))
+        size = max(1, PLACES // max(group.most(longest), clips.values[0].numel()))  # a part's frames are copied, too
         parts = zip(clips.values.split(size), counts.split(size), strict=True)
         columns.append(
             torch.cat([work(part[:, : max(1, int(real.max()))], real, group, reduce) for part, real in parts])
