@@ -32,6 +32,11 @@ class Embedded(NamedTuple):
         return Embedded(self.values.float(), self.lengths)
 
 
+def real_places(lengths: torch.Tensor, size: int) -> torch.Tensor:
+    """(B,) lengths -> (B, size) bool, true up to each length."""
+    return torch.arange(size, device=lengths.device) < lengths[:, None]
+
+
 def joined(parts: Sequence[Embedded]) -> Embedded:
     """Embeddings one behind the other; series are filled to the longest."""
     if parts[0].lengths is None:
@@ -63,7 +68,7 @@ def _real(series: Embedded) -> torch.Tensor:
     """(B, L) bool: which places of a series are real."""
     if series.lengths is None:
         raise ValueError("frame_word scores need series of frames and of words; these embeddings are pooled")
-    return torch.arange(series.values.shape[1], device=series.values.device) < series.lengths[:, None]
+    return real_places(series.lengths, series.values.shape[1])
 
 
 def _words_of(captions: Embedded) -> _Words:

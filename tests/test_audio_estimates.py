@@ -18,18 +18,7 @@ from system.encoders import build_audio
 from system.estimates import BERT, MINILM, Estimates, Found, caption_size, text_size
 from system.recipe import RecipeError, load_recipe
 
-PANNS = {
-    "kind": "panns",
-    "network": "resnet38",
-    "weights": "data/weights/ResNet38_mAP=0.434.pth",
-    "trainable": True,
-    "most_seconds": 10,
-    "frequency_pooling": "mean",
-    "time_pooling": "max_mean",
-    "dropout": 0.2,
-    "spec_augment": None,
-    "hidden": 2048,
-}
+PANNS = tiny.panns(weights="data/weights/ResNet38_mAP=0.434.pth", hidden=2048)
 FROZEN = {"cnn": {"kind": "panns_cnn14_16k", "weights": "a"}}
 LOGMEL = {"kind": "logmel_slaney", "sample_rate": 44_100, "bands": 128, "window_seconds": 0.04, "hop_seconds": 0.02}
 AUDIO: list[tuple[dict[str, Any], int]] = [
@@ -176,6 +165,8 @@ def test_the_plan_of_the_papers_model(tmp_path: Path) -> None:
     text = plan(recipe, gpu_bytes=8 * 2**30)
     published = "published at https://zenodo.org/record/3987831/files/ResNet38_mAP%3D0.434.pth"
     assert f"audio network resnet38: trained, from {weights} MISSING; {published}" in text
+    (told,) = recipe.model.missing_files()  # before anything is made
+    assert told == f"panns: no file {weights}; {published}; put it there, or --set model.audio.weights"
     assert "text model bert-base-uncased: no folder here: a hub name" in text
     assert "parameters: network 68,507,072, mlp 6,294,528, text 112,564,736; in all 187,366,336\n" in text
     assert "4 of these lines say MISSING" in text

@@ -9,6 +9,7 @@ from typing import Any
 import filled
 import numpy as np
 import pytest
+import tiny
 import torch
 from filled import fill, rule
 from loaded import largest, loaded, relative, weights
@@ -49,19 +50,7 @@ def wave(content: dict[str, np.ndarray], letter: str) -> np.ndarray:
 
 
 def resnet38(**changes: Any) -> Panns:
-    settings = {
-        "kind": "panns",
-        "network": "resnet38",
-        "weights": None,
-        "trainable": True,
-        "most_seconds": 10,
-        "frequency_pooling": "mean",
-        "time_pooling": "max_mean",
-        "dropout": 0.2,
-        "spec_augment": None,
-        "hidden": 8,
-    }
-    return Panns(schema.Panns.model_validate(settings | changes), 4)
+    return Panns(schema.Panns.model_validate(tiny.panns(**changes)), 4)
 
 
 @pytest.fixture(scope="module")

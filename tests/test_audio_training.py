@@ -26,18 +26,8 @@ from system.similarity import joined
 from system.step import audio_parts, caption_parts, gradients
 
 CPU = torch.device("cpu")
-PANNS = {
-    "kind": "panns",
-    "network": "resnet38",
-    "weights": None,
-    "trainable": True,
-    "most_seconds": 10,
-    "frequency_pooling": "mean",
-    "time_pooling": "max_mean",
-    "dropout": 0.2,
-    "spec_augment": {"time_stripes": 2, "time_width": 64, "band_stripes": 2, "band_width": 8},
-    "hidden": 64,
-}
+STRIPES = {"time_stripes": 2, "time_width": 64, "band_stripes": 2, "band_width": 8}
+PANNS = tiny.panns(spec_augment=STRIPES, hidden=64)
 NT_XENT = [{"kind": "nt_xent", "weight": 1, "temperature": 0.07}]
 
 

@@ -128,6 +128,22 @@ def recipe(manifest: Path, folder: Path, **stages: dict[str, Any]) -> dict[str, 
     }
 
 
+def panns(**changes: Any) -> dict[str, Any]:
+    """Settings of a network of PANNs from scratch, with small layers behind it."""
+    return {
+        "kind": "panns",
+        "network": "resnet38",
+        "weights": None,
+        "trainable": True,
+        "most_seconds": 10,
+        "frequency_pooling": "mean",
+        "time_pooling": "max_mean",
+        "dropout": 0.2,
+        "spec_augment": None,
+        "hidden": 8,
+    } | changes
+
+
 def write_recipe(path: Path, content: dict[str, Any]) -> Path:
     path.write_text(yaml.safe_dump(content, sort_keys=False), encoding="utf-8")
     return path

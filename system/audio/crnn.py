@@ -9,11 +9,11 @@ from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from system import schema
 from system.audio.base import AudioEncoder
-from system.audio.pooling import pooled_over_time, real_places
+from system.audio.pooling import pooled_over_time
 from system.errors import KitError
 from system.experts.slaney import SILENCE
 from system.feeding import Series
-from system.similarity import Embedded
+from system.similarity import Embedded, real_places
 
 # B clips, T frames, E embedding
 

@@ -12,9 +12,8 @@ from system.audio.cnn14 import Cnn14
 from system.audio.convolutions import PannsNetwork, take_published
 from system.audio.frontend import LogMel, spec_augment
 from system.audio.pooling import mlp, pooled_over_time
-from system.audio.published import ADDRESSES, DIM, HOP, RATE, SHORTEST, STRIDE, Name
+from system.audio.published import DIM, HOP, RATE, SHORTEST, STRIDE, Name
 from system.audio.resnet38 import ResNet38
-from system.errors import KitError
 from system.experts.network import in_pieces, of_one_length
 from system.experts.waveform import FULL_SCALE
 from system.experts.weights import read_weights
@@ -57,13 +56,7 @@ class Panns(AudioEncoder):
     def load_pretrained(self) -> None:
         if self.settings.weights is None:
             return
-        path = Path(self.settings.weights)
-        if not path.is_file():
-            raise KitError(
-                f"{self.settings.network}: no weight file {path}; published at {ADDRESSES[self.settings.network]}; "
-                "put it there, --set model.audio.weights to where it lies, or to null to train from scratch"
-            )
-        take_published(self.network, read_weights(path, "model"))
+        take_published(self.network, read_weights(Path(self.settings.weights), "model"))
 
     def forward(self, audio: dict[str, Series]) -> Embedded:
         waves, lengths = audio[self.expert].values[..., 0], audio[self.expert].lengths

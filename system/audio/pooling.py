@@ -5,14 +5,11 @@ from typing import Literal
 import torch
 from torch import nn
 
+from system.similarity import real_places
+
 # B clips, T frames, D values in a frame
 
 Pooling = Literal["mean", "max", "max_mean"]
-
-
-def real_places(lengths: torch.Tensor, size: int) -> torch.Tensor:
-    """(B,) lengths -> (B, size) bool, true up to each length."""
-    return torch.arange(size, device=lengths.device) < lengths[:, None]
 
 
 def pooled_over_time(values: torch.Tensor, lengths: torch.Tensor, pooling: Pooling) -> torch.Tensor:
