@@ -9,15 +9,14 @@ import pytest
 import tiny
 import torch
 import torch.nn.functional as F
+from heard import crnn, expert, frames, series
 from threads import one_thread  # noqa: F401  a fixture
-from torch.nn.utils.rnn import pad_sequence
 
 from data_tools.audio import read_audio
 from system import schema
 from system.audio import panns, published, resnet38
 from system.audio.cnn14 import Cnn14
 from system.audio.convolutions import fold_norms
-from system.audio.crnn import FEWEST, Crnn, Gru, norm_of_real, run_gru, stretched
 from system.audio.frontend import LogMel, spec_augment
 from system.audio.panns import Panns, random_parts
 from system.audio.pooled import PooledMlp
@@ -27,7 +26,6 @@ from system.encoders import build_audio
 from system.errors import KitError
 from system.experts import LogMelSlaney, Waveform
 from system.experts.network import in_pieces
-from system.experts.slaney import SILENCE
 from system.feeding import Resident, Series, collate
 from system.frames import Features
 
@@ -52,11 +50,6 @@ def test_pooling_by_hand_and_without_padded_places() -> None:
         assert pooled_over_time(values, lengths, pooling).tolist() == expected, pooling  # type: ignore[arg-type]
     half = pooled_over_time(torch.full((1, 3000, 1), 60.0, dtype=torch.float16), torch.tensor([3000]), "mean")
     assert half.item() == 60, "a sum in 16 bits would be infinite"
-
-
-def expert(dim: int) -> dict[str, Any]:
-    settings = {"kind": "logmel", "sample_rate": 16_000, "bands": dim, "window_seconds": 0.04, "hop_seconds": 0.02}
-    return {"frozen": settings | {"stack": 1}}
 
 
 def test_pooled_frames_go_through_two_layers() -> None:
@@ -213,10 +206,6 @@ def waves(*seconds: float) -> list[torch.Tensor]:
     return clips
 
 
-def series(values: list[torch.Tensor]) -> Series:
-    return Series(pad_sequence(values, batch_first=True), torch.tensor([len(one) for one in values]))
-
-
 @torch.inference_mode()
 def test_a_clips_embedding_does_not_depend_on_the_others(narrow: Callable[..., Panns]) -> None:
     encoder = narrow().eval()
@@ -362,143 +351,6 @@ def test_published_weights_that_are_missing_or_wrong(narrow: Callable[..., Panns
 
 
 # GRUs
-
-
-def slaney(bands: int = 64) -> dict[str, Any]:
-    settings = {"kind": "logmel_slaney", "sample_rate": 16_000, "bands": bands, "window_seconds": 0.04}
-    return {"logmel": settings | {"hop_seconds": 0.02, "lowest": 12, "highest": 8_000}}
-
-
-def crnn(**changes: Any) -> Crnn:
-    settings = {"kind": "crnn", "experts": slaney(), "hidden": 6, "dropout": 0.0, "embedding": "frames"}
-    torch.manual_seed(2)
-    encoder = build_audio(schema.Crnn.model_validate({**settings, "padding": "masked"} | changes), 12)
-    assert isinstance(encoder, Crnn)
-    return encoder
-
-
-def frames(*lengths: int, dim: int = 64) -> list[torch.Tensor]:
-    torch.manual_seed(3)
-    return [3 * torch.randn(length, dim) - 10 for length in lengths]
-
-
-def test_the_crnn_has_the_size_of_the_original() -> None:
-    encoder = crnn(hidden=150)
-    assert sum(parameter.numel() for parameter in encoder.parameters() if parameter.requires_grad) == 732_354
-    second = encoder.cnn[8].weight
-    assert float(second.detach().std()) == pytest.approx((2 / (128 * 9)) ** 0.5, rel=0.02)
-    assert encoder.gru.input_size == 128
-    assert crnn(experts=slaney(bands=128)).gru.input_size == 256
-    with pytest.raises(KitError, match="logmel has 40 bands, its convolutions need 64"):
-        crnn(experts=slaney(bands=40))
-
-
-def embedded(encoder: Crnn | Gru, values: Series, expert: str = "logmel") -> list[torch.Tensor]:
-    """Of every clip its own."""
-    found = encoder({expert: values})
-    if found.lengths is None:
-        return list(found.values)
-    return [own[:length] for own, length in zip(found.values, found.lengths.tolist(), strict=True)]
-
-
-@pytest.mark.parametrize("embedding", ["frames", "mean"])
-def test_masked_padding_changes_nothing(embedding: str) -> None:
-    """Neither embeddings nor gradients nor what batch norms have seen, in training and in evaluation."""
-    clips = frames(30, 11, 4, 47, 3, 1)
-    tight = series(clips)
-    wide = Series(F.pad(tight.values, (0, 0, 0, 9)), tight.lengths)
-    for row, length in enumerate(tight.lengths.tolist()):
-        wide.values[row, length:] = 7.0
-    encoders = [crnn(embedding=embedding).train() for _ in range(2)]
-    for encoder, values in zip(encoders, (tight, wide), strict=True):
-        torch.cat([own.flatten() for own in embedded(encoder, values)]).sin().sum().backward()
-    for one, other in zip(encoders[0].parameters(), encoders[1].parameters(), strict=True):
-        assert torch.allclose(one.grad, other.grad, atol=1e-5 * float(one.grad.abs().max()))
-    for (name, one), other in zip(encoders[0].named_buffers(), encoders[1].buffers(), strict=True):
-        assert torch.allclose(one, other, rtol=1e-5), name
-    assert encoders[0].cnn[4].running_mean.abs().max() > 0.01
-    encoder = encoders[0].eval()
-    with torch.inference_mode():
-        together = embedded(encoder, wide)
-        for clip, own in zip(clips, together, strict=True):
-            assert torch.allclose(embedded(encoder, series([clip]))[0], own, atol=1e-5)
-            assert torch.allclose(own.norm(dim=-1), torch.ones(own.shape[:-1]))
-            assert embedding == "mean" or len(own) == max(len(clip), FEWEST)
-
-
-def test_batch_norm_of_real_places_by_hand() -> None:
-    x = torch.randn(3, 2, 5, 4, requires_grad=True)
-    lengths = torch.tensor([5, 2, 3])
-    norm = torch.nn.BatchNorm2d(2)
-    found = norm_of_real(norm, x, lengths)
-    kept = torch.cat([own[:, :length].flatten(1) for own, length in zip(x, lengths, strict=True)], 1)
-    expected = (x - kept.mean(1)[:, None, None]) / (kept.var(1, correction=0)[:, None, None] + norm.eps).sqrt()
-    for row, length in enumerate(lengths.tolist()):
-        assert torch.allclose(found[row, :, :length], expected[row, :, :length], atol=1e-6)
-        assert (found[row, :, length:] == 0).all()
-    assert torch.allclose(norm.running_mean, 0.1 * kept.mean(1))
-
-
-def test_counted_padding_is_heard_in_training_as_in_the_public_code() -> None:
-    encoder = crnn(padding="counted", embedding="mean").train()
-    values = series(frames(30, 11, 47))
-    found = encoder({"logmel": values}).values
-    with torch.no_grad():
-        maps = encoder.cnn(values.values[:, None])
-        hidden, _ = encoder.gru(maps.transpose(1, 2).flatten(2))
-        whole = F.interpolate(hidden.transpose(1, 2), 47, mode="linear", align_corners=False).transpose(1, 2)
-        assert torch.allclose(found, F.normalize(whole.mean(1), dim=-1), atol=1e-5)
-        given = crnn(padding="counted").train()({"logmel": values})
-        assert given.lengths is not None
-        assert given.lengths.tolist() == [47, 47, 47]
-        assert torch.allclose(given.values, F.normalize(whole, dim=-1), atol=1e-5)
-        evaluated = crnn(padding="counted").eval()({"logmel": values})
-        assert evaluated.lengths is not None
-        assert evaluated.lengths.tolist() == [30, 11, 47]
-        assert torch.equal(evaluated.values, crnn(padding="masked").eval()({"logmel": values}).values)
-
-
-@torch.inference_mode()
-def test_clips_under_four_frames_are_filled_with_silence() -> None:
-    encoder = crnn().eval()
-    (clip,) = frames(2)
-    silence = torch.full((2, 64), SILENCE)
-    assert torch.equal(embedded(encoder, series([clip]))[0], embedded(encoder, series([torch.cat([clip, silence])]))[0])
-
-
-@pytest.mark.parametrize(("given", "wanted"), [(1, 4), (1, 7), (2, 8), (7, 31), (25, 101), (39, 156)])
-def test_stretching_is_torchs_interpolation(given: int, wanted: int) -> None:
-    values = torch.randn(2, 40, 3)
-    found = stretched(values, torch.tensor([given, 40]), torch.tensor([wanted, 163]))
-    assert found.shape == (2, 163, 3)
-    for row, (own, size) in enumerate(((given, wanted), (40, 163))):
-        expected = F.interpolate(values[row : row + 1, :own].transpose(1, 2), size, mode="linear").transpose(1, 2)
-        assert torch.allclose(found[row, :size], expected[0], atol=1e-5)
-
-
-def test_a_gru_reads_every_series_from_both_of_its_ends() -> None:
-    gru = torch.nn.GRU(3, 4, batch_first=True, bidirectional=True)
-    values, lengths = torch.randn(3, 9, 3), torch.tensor([4, 9, 1])
-    found = run_gru(gru, values, lengths)
-    for row, length in enumerate(lengths.tolist()):
-        assert torch.allclose(found[row, :length], gru(values[row : row + 1, :length])[0][0], atol=1e-6)
-        assert (found[row, length:] == 0).all()
-
-
-@pytest.mark.parametrize("embedding", ["frames", "mean"])
-def test_a_gru_on_frozen_frames(embedding: str) -> None:
-    settings = {"kind": "gru", "experts": expert(8), "width": 5, "hidden": 4, "dropout": 0.0, "embedding": embedding}
-    encoder = build_audio(schema.Gru.model_validate(settings), 8)
-    assert isinstance(encoder, Gru)
-    clips = frames(5, 1, 8, dim=8)
-    padded = series(clips)
-    padded.values[0, 5:] = 9.0
-    for clip, own in zip(clips, embedded(encoder, padded, "frozen"), strict=True):
-        hidden = F.normalize(encoder.gru(encoder.linear(clip))[0], dim=-1)
-        whole = encoder.gru(encoder.linear(clip))[0].mean(0)
-        expected = hidden if embedding == "frames" else F.normalize(whole, dim=-1)
-        assert torch.allclose(own, expected, atol=1e-5)
-    assert encoder.parts().keys() == {"linear", "gru"}
 
 
 # where the numbers are 16 bits long
