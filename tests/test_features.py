@@ -85,7 +85,7 @@ def test_what_another_process_stored_meanwhile_is_not_computed(tmp_path: Path, m
     add = Bank.add
 
     def add_after_another(self: Bank, series: Iterator[tuple[str, np.ndarray]]) -> Iterator[str]:
-        twin = Bank(self.folder, self.dim, self.dtype)
+        twin = Bank(self.folder, self.dim, self.dtype, self.hint, verify=False)
         for _ in add(twin, [(key, elsewhere.banks["logmel"].read(key)) for key in elsewhere.keys.values()]):
             pass
         return add(self, series)

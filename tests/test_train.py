@@ -14,8 +14,9 @@ import numpy as np
 import pytest
 import tiny
 import torch
-from outcomes import COUNTED, digest, kill_after, lines, refused
+from outcomes import COUNTED, digest, kill_after, lines, refused, rewrite
 
+from data_tools.documents import sha256_of
 from data_tools.manifest import read_manifest
 from submission.scores import read_scores
 from system import checkpoints, train
@@ -83,13 +84,15 @@ def test_the_same_recipe_gives_the_same_bits_and_another_seed_others(
 
 
 def test_only_the_best_checkpoints_stay(tmp_path: Path) -> None:
-    model, table = torch.nn.Linear(2, 2), {}
+    model, table, written = torch.nn.Linear(2, 2), {}, {}
     for epoch, loss in enumerate([3.0, 1.0, 2.0, 1.0, 0.5], start=1):
         table = checkpoints.updated(table, {"loss": loss, "m1": -loss}, epoch, keep=2)
         kept = model if epoch in checkpoints.kept_epochs(table) else None
-        checkpoints.save_state(tmp_path, {"best": table, "epoch": epoch}, kept)
+        written = checkpoints.save_state(tmp_path, {"best": table, "epoch": epoch}, kept, written)
     assert table == {"loss": [[0.5, 5], [1.0, 2]], "m1": [[-0.5, 5], [-1.0, 2]]}
     assert sorted(path.name for path in tmp_path.glob("e*")) == ["e0002.safetensors", "e0005.safetensors"]
+    kept = ("e0002.safetensors", "e0005.safetensors", "last.pt")
+    assert written == {name: sha256_of(tmp_path / name) for name in kept}
 
 
 def test_lines_of_epochs_that_were_not_saved_are_written_again(unbroken: Path, recipe: Path, tmp_path: Path) -> None:
@@ -229,8 +232,7 @@ def test_a_result_of_other_code_is_told(
 ) -> None:
     run = tmp_path / "run"
     shutil.copytree(unbroken, run)
-    result = json.loads((run / "result.json").read_text())
-    (run / "result.json").write_text(json.dumps(result | {"commits": ["0000000"]}))
+    rewrite(run / "result.json", commits=["0000000"])
     assert main(["run", str(recipe), "--out", str(run)]) == 0
     assert "made by the code of 0000000" in caplog.text
 

@@ -40,12 +40,17 @@ class AudioStore:
         import soundfile
 
         if not path.is_file():
-            return None, f"no audio: {path} is not there any more"
+            return None, f"no audio: {path.name} is not there any more"
         try:
             self.uris.append(f"data:audio/mpeg;base64,{base64.b64encode(to_mp3(path)).decode()}")
         except (soundfile.SoundFileError, OSError) as error:
-            return None, f"no audio: {path} cannot be read ({error})"
+            return None, f"no audio: {path.name} cannot be read ({_reason(error)})"
         return len(self.uris) - 1, ""
+
+
+def _reason(error: Exception) -> str:
+    """Why a file cannot be read, without its path, which both libraries put in front or behind."""
+    return getattr(error, "error_string", None) or getattr(error, "strerror", None) or type(error).__name__
 
 
 def to_mp3(path: Path) -> bytes:
