@@ -12,7 +12,7 @@ from data_tools.documents import read_json, read_shaped, require_unharmed
 from data_tools.manifest import Clip
 from system import schema
 from system.checkpoints import load_checkpoint, load_weights
-from system.device import device_of
+from system.device import device_of, memory_told
 from system.encoders import RetrievalModel
 from system.errors import KitError
 from system.recipe import load_recipe
@@ -29,7 +29,8 @@ log = logging.getLogger(__name__)
 
 def build_model(recipe: schema.Recipe, vocabulary: list[str]) -> RetrievalModel:
     """A model with fresh weights, drawn from torch's random state."""
-    return RetrievalModel(recipe.model, build_text(recipe.model.text, vocabulary, Path(recipe.banks)))
+    with memory_told("the model", "make its layers smaller, or use a machine with more memory"):
+        return RetrievalModel(recipe.model, build_text(recipe.model.text, vocabulary, Path(recipe.banks)))
 
 
 def build_text(settings: schema.Text, vocabulary: list[str], banks: Path) -> TextEncoder:
