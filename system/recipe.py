@@ -97,20 +97,20 @@ def _apply(document: Document, changes: list[str]) -> Iterator[Problem]:
         dotted, equals, text = change.partition("=")
         keys: Keys = tuple(int(part) if _INDEX.fullmatch(part) else part for part in dotted.split("."))
         if not equals or not dotted:
-            yield keys, 0, f"--set {change}: write it as key.key=value"
+            yield keys, 0, f"--set {_cut(change)}: write it as key.key=value"
             continue
         at = document.value
         for part in keys[:-1]:
             at = _child(at, part)
         last = keys[-1]
         value = parse(text)
-        yield from ((keys, 0, f"--set {change}: {problem}") for _, _, problem in value.problems)
+        yield from ((keys, 0, f"--set {_cut(change)}: {problem}") for _, _, problem in value.problems)
         if isinstance(at, dict) and isinstance(last, str):
             at[last] = value.value if text else None
         elif isinstance(at, list) and isinstance(last, int) and last < len(at):
             at[last] = value.value
         else:
-            yield keys, 0, f"--set {change}: the recipe has no such place"
+            yield keys, 0, f"--set {_cut(change)}: the recipe has no such place"
 
 
 def _leave_out_nulls(value: Any) -> None:

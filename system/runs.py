@@ -173,12 +173,14 @@ def open_run(loaded: Loaded, runs: Path, out: Path | None = None) -> Run:
 
 def _is_of(path: Path, resolved: str) -> bool:
     """Whether a resolved.json holds these settings, as it stands or with the keys that later releases added."""
-    data, name_and_seed = path.read_bytes(), "\n".join(resolved.split("\n")[:3])
-    if data == resolved.encode() or not data.startswith(name_and_seed.encode()):
-        return data == resolved.encode()
+    data, wanted = path.read_bytes(), json.loads(resolved)
+    if data == resolved.encode():
+        return True
     try:
-        return load_recipe(path).resolved() == resolved
-    except RecipeError:
+        found = parse_json(data, str(path))
+        near = isinstance(found, dict) and all(found.get(key) == wanted[key] for key in ("name", "seed"))
+        return near and load_recipe(path).resolved() == resolved
+    except (DataError, RecipeError):
         return False
 
 

@@ -43,10 +43,8 @@ def without_checksums(run: Path) -> Path:
     """Make a run one of a release that noted no checksums, so that a test may edit its files."""
     for path in run.rglob("*.json"):
         content = json.loads(path.read_text())
-        if isinstance(content, dict):
-            for key in ("checksum", "sha256"):
-                content.pop(key, None)
-            path.write_text(json.dumps(content))
+        if isinstance(content, dict) and content.keys() & {"checksum", "sha256"}:
+            path.write_text(json.dumps({k: v for k, v in content.items() if k not in ("checksum", "sha256")}))
     return run
 
 

@@ -9,7 +9,7 @@ import tiny
 import torch
 from outcomes import refused
 
-from system import checkpoints, train
+from system import checkpoints, step, train
 from system.__main__ import main
 from system.errors import KitError
 
@@ -31,11 +31,11 @@ def test_weights_that_the_last_step_of_an_epoch_made_overflow_are_not_saved(
     world: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The loss and the gradients of the sixth step are finite; its update is not."""
-    path, step = write(world, tmp_path), torch.optim.AdamW.step
+    path, update = write(world, tmp_path), torch.optim.AdamW.step
     calls: list[int] = []
 
     def overflowing(self: torch.optim.AdamW, *arguments: Any) -> Any:
-        found = step(self, *arguments)
+        found = update(self, *arguments)
         calls.append(1)
         if len(calls) == 6:
             self.param_groups[0]["params"][0].data.view(-1)[0] = torch.inf
@@ -57,11 +57,10 @@ def test_gradients_that_overflow_end_the_stage_before_the_update(
     for limit in (1.0, None):
         folder = tmp_path / str(limit)
         folder.mkdir()
-        path, gradients = write(world, folder, clip_gradient=limit), train.gradients
-        calls: list[int] = []
+        path, calls = write(world, folder, clip_gradient=limit), []
 
         def spoilt(model: Any, *rest: Any, calls: list[int] = calls) -> dict[str, float]:
-            seen = gradients(model, *rest)
+            seen = step.gradients(model, *rest)
             calls.append(1)
             if len(calls) == 5:
                 next(p for p in model.parameters() if p.grad is not None).grad.view(-1)[0] = torch.nan
