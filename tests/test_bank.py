@@ -1,10 +1,12 @@
 """The bank of series: whole after kills, refused when something else made it, one writer at a time."""
 
+import io
 import json
 import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -171,3 +173,24 @@ def test_frames_that_a_power_cut_left_unwritten_are_computed_again(tmp_path: Pat
     bank = open_bank(folder, 6, "float32", {}, verify=True)
     assert fill(bank, range(6)) == ["4", "5"]
     assert all(np.array_equal(bank.read(str(n)), series(n)) for n in range(6))
+
+
+def test_an_index_line_stands_for_frames_that_are_written(tmp_path: Path) -> None:
+    """A disk that is full at the frames leaves no line that tells of them."""
+
+    class Full(io.BytesIO):
+        def write(self, data: Any) -> int:
+            raise OSError(28, "No space left on device")
+
+    bank, index = open_bank(tmp_path / "b", 6, "float32", {}), io.BytesIO()
+    with pytest.raises(OSError, match="No space left"):
+        bank._append(Full(), index, "1", series(1), 0)
+    assert index.getvalue() == b""
+    assert "1" not in bank
+
+
+def test_what_another_process_dropped_meanwhile_is_stored_again(tmp_path: Path) -> None:
+    bank = open_bank(tmp_path / "b", 6, "float32", {})
+    fill(bank, range(6))
+    rewrite_index(tmp_path / "b", lambda lines: [line for line in lines if b'"key": "4"' not in line])
+    assert fill(bank, range(6)) == ["4"]

@@ -76,3 +76,18 @@ def test_pairs_are_items_and_few_captions_are_all_used() -> None:
 def test_too_few_items_are_refused(sizes: list[int]) -> None:
     with pytest.raises(KitError, match="batch_size 8 needs as many training items"):
         Sampler([items_of(fake_clips(n, "a", 1), "clip") for n in sizes], "equal", 8, 1, (0,))
+
+
+def test_every_source_is_shuffled_by_itself() -> None:
+    """Two sources of ten items: the same order in both would pair their items for ever."""
+    sources = [items_of(fake_clips(10, name, 1), "clip") for name in ("one", "two")]
+    sampler = Sampler(sources, "equal", 20, 1, (1,))
+    items = sampler.batch(0)
+    orders = [[int(item.clip.file_name) for item in items if item.clip.source == name] for name in ("one", "two")]
+    assert [sorted(order) for order in orders] == [list(range(10))] * 2
+    assert orders[0] != orders[1]
+
+
+@pytest.mark.parametrize(("items", "steps"), [(8, 1), (15, 1), (16, 2), (31, 3)])
+def test_an_epoch_of_all_items_has_whole_batches_only(items: int, steps: int) -> None:
+    assert Sampler([items_of(fake_clips(items, "a", 1), "clip")], "size", 8, 1, (1,)).steps_of_all == steps

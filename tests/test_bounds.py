@@ -10,8 +10,10 @@ import torch
 from outcomes import refused
 
 from system.__main__ import main
+from system.check import find_data, plan
 from system.device import memory_told
 from system.errors import KitError
+from system.estimates import Estimates
 from system.recipe import RecipeError, load_recipe
 from system.yaml12 import MAX_DEPTH, MAX_NODES, parse
 
@@ -121,3 +123,11 @@ def test_a_model_that_does_not_fit_ends_the_run_with_a_sentence(
     path = tiny.write_recipe(tmp_path / "r.yaml", tiny.recipe(world, tmp_path))
     monkeypatch.setattr("system.models.build_text", full)
     assert "the model does not fit this machine's memory" in refused(capsys, "run", path, "--out", tmp_path / "run")
+
+
+def test_a_step_may_fill_four_fifths_of_a_gpu(world: Path, tmp_path: Path) -> None:
+    """CUDA itself and its cache take the rest."""
+    recipe = load_recipe(tiny.write_recipe(tmp_path / "r.yaml", tiny.recipe(world, tmp_path))).recipe
+    needed = Estimates(recipe, find_data(recipe)).memory(recipe.stages["only"], "float32")
+    assert "will not fit" not in plan(recipe, needed / 0.79)
+    assert "will not fit" in plan(recipe, needed / 0.85)

@@ -76,3 +76,12 @@ def test_a_collapse_is_told_in_log_metrics_and_report(tmp_path: Path, caplog: py
 
     assert submission(["report", str(tmp_path / "run")]) == 0
     assert "The model collapsed: in" in (tmp_path / "run/report.html").read_text(encoding="utf-8")
+
+
+def test_embeddings_that_differ_a_little_less_than_a_fresh_models_are_a_collapse() -> None:
+    """A fresh model on meaningless audio has a spread of 1e-4; below 1e-5 there is one embedding."""
+    healthy = {"spread_of_clips": 1.1e-5, "spread_of_captions": 0.5, "captions_alike": 0.0}
+    healthy |= {"zeros_of_clips": 0.0, "zeros_of_captions": 0.0}
+    assert collapsed(healthy) == []
+    assert len(collapsed(healthy | {"spread_of_clips": 0.9e-5})) == 1
+    assert len(collapsed(healthy | {"spread_of_clips": 0.5e-5, "spread_of_captions": 0.5e-5})) == 2

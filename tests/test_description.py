@@ -9,18 +9,19 @@ import numpy as np
 import pytest
 import tiny
 import torch
+from outcomes import without_checksums
 
-from data_tools.manifest import read_manifest
+from data_tools.manifest import caption_queries, read_manifest
 from submission.__main__ import main as submission
 from submission.package import meta
 from submission.package.facts import open_finished
 from submission.scores import read_scores
 from system.data import Data
 from system.description import data_of, write_clips
-from system.frames import build_features
+from system.frames import Features, build_features
 from system.models import open_trained
 from system.recipe import load_recipe
-from system.retrieve import embed_clips, expert_norms
+from system.retrieve import embed_clips, expert_norms, score_matrix
 
 
 def test_a_run_says_what_it_is_made_of(unbroken: Path, world: Path) -> None:
@@ -82,7 +83,7 @@ def test_clips_are_listed_with_their_norms(unbroken: Path, tmp_path: Path, world
 def test_frozen_networks_and_word_vectors_reach_report_and_package(unbroken: Path, tmp_path: Path) -> None:
     """A run whose audio encoder is a frozen network of PANNs with SpecAugment, and whose words are word2vec's."""
     run = tmp_path / "run"
-    shutil.copytree(unbroken, run)
+    without_checksums(shutil.copytree(unbroken, run))
     result = json.loads((run / "result.json").read_text())
     result["parameters"]["frozen"] = {"audio": 1000, "text": 500}
     (run / "result.json").write_text(json.dumps(result))
@@ -97,3 +98,36 @@ def test_frozen_networks_and_word_vectors_reach_report_and_package(unbroken: Pat
     assert (described["data_augmentation"], described["word_embeddings"]) == ("SpecAugment", "news.bin")
     assert meta._addresses([finished]).keys() >= {"ResNet38.pth", "news.bin"}
     assert submission(["report", str(run)]) == 0
+
+
+def test_norms_stand_in_the_order_of_the_clips_whatever_their_lengths(unbroken: Path, world: Path) -> None:
+    """An order by length that is not its own inverse: of three clips, each goes to the place of the next."""
+    trained = open_trained(unbroken)
+    pool = sorted((clip for clip in read_manifest(world) if clip.split == "evaluation"), key=lambda clip: clip.seconds)
+    clips = [pool[9], pool[18], pool[0]]
+    features = build_features(clips, dict(trained.recipe.model.audio.experts), Path(trained.recipe.banks))
+    norms = expert_norms(trained.model, clips, features, torch.device("cpu"))["logmel"].tolist()
+    alone = [float(embed_clips(trained.model, [clip], features, torch.device("cpu")).values.norm()) for clip in clips]
+    assert norms == pytest.approx(alone, rel=1e-4)
+
+
+def test_clips_without_frames_are_left_out_of_a_score_matrix(unbroken: Path, world: Path) -> None:
+    trained = open_trained(unbroken)
+    clips = [clip for clip in read_manifest(world) if clip.split == "evaluation"][:5]
+    features = build_features(clips, dict(trained.recipe.model.audio.experts), Path(trained.recipe.banks))
+    del features.keys[clips[2].id]
+    queries = caption_queries(clips[:2])
+    found = score_matrix(trained.model, clips, queries, features, torch.device("cpu"), {})
+    assert found.clip_ids == [clips[n].id for n in (0, 1, 3, 4)]
+    assert found.values.shape == (len(queries), 4)
+
+
+def test_recordings_in_two_splits_are_counted_by_their_freesound_id(tmp_path: Path, recipe: Path, world: Path) -> None:
+    """Data sets keep different excerpts of one recording: other bytes, the same id."""
+    clips = [clip for clip in read_manifest(world) if clip.split == "development"][:4]
+    ids = ["7", None, "7", None]
+    named = [clip.model_copy(update={"freesound_id": id_}) for clip, id_ in zip(clips, ids, strict=True)]
+    keys = {clip.id: f"content {n}" for n, clip in enumerate(named)}
+    data = Data({"a": named[:2], "b": named[2:]}, Features({}, keys))
+    assert data.shared(["a"], ["b"]) == 1
+    assert Data({"a": named[1:2], "b": named[3:]}, Features({}, keys)).shared(["a"], ["b"]) == 0, "no id is no match"

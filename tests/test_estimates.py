@@ -135,3 +135,20 @@ def test_hours_and_frames_count_every_clip_once(tmp_path: Path) -> None:
     found = {"train": Found(own), "validation": Found(own[:1]), "evaluation": Found([], EXPECTED)}
     assert Estimates(recipe, found).audio_seconds() == pytest.approx(7200 + 3000)
     assert math.isclose(Estimates(recipe, found).frame_bytes(stage), 7200 * 12.5 * 128 * 2)
+
+
+def test_both_types_of_16_bits_halve_what_is_kept(tmp_path: Path) -> None:
+    recipe, stage = made(tmp_path, batch_size=64)
+    estimates = Estimates(recipe, {"train": Found(clips("a", [10.0] * 300, 1)), "validation": Found([], EXPECTED)})
+    whole, bf16, fp16 = (estimates.memory(stage, precision) for precision in ("float32", "bf16", "fp16"))
+    assert bf16 == fp16 < whole
+
+
+@pytest.mark.parametrize(("batch", "largest"), [(64, 32), (65, 64), (2, 1), (100, 64)])
+def test_cached_gradients_are_of_the_largest_power_of_two_below_the_batch(
+    tmp_path: Path, batch: int, largest: int
+) -> None:
+    recipe, stage = made(tmp_path, batch_size=batch)
+    estimates = Estimates(recipe, {"train": Found(clips("a", [10.0] * 300, 1)), "validation": Found([], EXPECTED)})
+    assert estimates.gradient_cache_that_fits(stage, 1e18) == largest
+    assert estimates.gradient_cache_that_fits(stage, 0) is None

@@ -315,3 +315,13 @@ def test_verify_reads_all_audio_again_and_computes_damaged_frames_again(
         assert np.allclose(found, before, rtol=2e-3), "to the rounding of float16: other clips shared its group"
     again = build_features(clips, {"logmel": LOGMEL}, tmp_path / "banks", quiet=True, verify=True)
     assert all(len(again.frames("logmel", clip.id)) for clip in clips)
+
+
+def test_a_file_of_the_same_size_and_another_time_is_read_again(tmp_path: Path) -> None:
+    (tmp_path / "a").write_bytes(b"one")
+    with closing(ContentKeys(tmp_path / "keys")) as keys:
+        before = keys(str(tmp_path / "a"))
+    (tmp_path / "a").write_bytes(b"two")
+    os.utime(tmp_path / "a", ns=(1, 1))
+    with closing(ContentKeys(tmp_path / "keys")) as keys:
+        assert keys(str(tmp_path / "a")) == hashlib.sha256(b"two").hexdigest() != before

@@ -354,3 +354,18 @@ def test_every_term_of_the_schema_has_its_function() -> None:
     members = typing.get_args(typing.get_args(schema.Loss)[0])
     assert len(members) > 1
     assert {typing.get_args(member.model_fields["kind"].annotation)[0] for member in members} == set(losses.TERMS)
+
+
+def test_the_violations_shown_are_those_of_the_first_margin() -> None:
+    """Gaps of -0.3: below a margin of 0.2, above one of 0.5."""
+    batch = batch_scores([[0.5, 0.2], [0.2, 0.5]])
+    narrow, wide = ranking(margin=0.2), ranking(margin=0.5)
+    assert losses.diagnose(batch, [narrow, wide])["violations"] == 0
+    assert losses.diagnose(batch, [wide, narrow])["violations"] == 1
+    assert losses.diagnose(batch, [MATCHING, wide, narrow])["violations"] == 1
+
+
+def test_a_hardest_negative_below_zero_goes_into_the_polynomial_as_it_is() -> None:
+    """N(-1) = .03 + .4 + .9 = 1.33, where N(0) is .03; P(.5) = .5 - .35 + .05 = .2."""
+    batch = batch_scores([[0.5, -1.0], [-1.0, 0.5]])
+    assert losses.weighted_triplet(batch, WEIGHTED["sum"]).item() == pytest.approx(2 * (0.2 + 1.33))

@@ -95,7 +95,7 @@ def test_digits_do_not_depend_on_the_release_of_numpy(tmp_path: Path) -> None:
     write_matrix_csv(matrix_of([scores]), tmp_path / "out.csv", E2025)
     cells = (tmp_path / "out.csv").read_text().splitlines()[1].split(",")[1:]
     assert cells == (
-        "999999.0 1e+06 -1.234567e+06 1.6777216e+07 1.2345679e+08 1e+15 1.5e+20 1e-04 0.0".split()
+        ["999999.0", "1e+06", "-1.234567e+06", "1.6777216e+07", "1.2345679e+08", "1e+15", "1.5e+20", "1e-04", "0.0"]
     )
 
 

@@ -44,7 +44,8 @@ def test_a_frozen_model_that_several_systems_share_is_counted_once() -> None:
 
 
 @pytest.mark.parametrize(
-    ("clips", "captions", "has", "each"), [(3, 7, True, 2.33), (3, 0, False, 0.0), (6, 4, True, 0.67), (2, 10, True, 5.0)]
+    ("clips", "captions", "has", "each"),
+    [(3, 7, True, 2.33), (3, 0, False, 0.0), (6, 4, True, 0.67), (2, 10, True, 5.0)],
 )
 def test_captions_of_a_training_set_by_hand(clips: int, captions: int, has: bool, each: float) -> None:
     part = {"clips": clips, "captions": captions, "hours": 0.25, "licences": {"CC0": clips}}

@@ -273,3 +273,65 @@ def test_json_changes(tmp_path: Path) -> None:
     loaded = load(tmp_path, valid(tmp_path), ['stages.only.losses=[{"kind": "matching", "weight": 2}]'])
     assert [loss.kind for loss in loaded.recipe.stages["only"].losses] == ["matching"]
     assert json.loads(loaded.resolved())["stages"]["only"]["losses"][0]["weight"] == 2
+
+
+@pytest.mark.parametrize("name", ["scores", "submission", "figures"])
+def test_a_stage_may_not_have_the_name_of_a_runs_folder(tmp_path: Path, name: str) -> None:
+    content = valid(tmp_path) | {"stages": {name: tiny.stage()}, "rank": {}}
+    with pytest.raises(RecipeError, match=f"stages.{name}: a run keeps other things in a folder {name}"):
+        load(tmp_path, content)
+
+
+def test_factors_may_stay_where_percentiles_rise(tmp_path: Path) -> None:
+    content = valid(tmp_path)
+    content["stages"]["only"]["losses"] = tiny.RELAXED
+    load(tmp_path, content | {"relevance": tiny.relevance({60: 0.7, 80: 0.7, 95: 0.4})})
+    for points in ({60: 0.4, 80: 0.7}, {80: 1.0, 60: 0.7}, {80: 1.0}):
+        settings = tiny.relevance(points)
+        settings["relax"] += settings["relax"][-1:] if len(points) == 1 else []
+        with pytest.raises(RecipeError, match="percentiles must rise, and factors must not"):
+            load(tmp_path, content | {"relevance": settings})
+
+
+def test_the_convolutions_of_the_crnn_need_64_bands(tmp_path: Path) -> None:
+    slaney = {"kind": "logmel_slaney", "sample_rate": 44_100, "window_seconds": 0.04, "hop_seconds": 0.02}
+    slaney |= {"lowest": 0.0, "highest": 22_050.0}
+    for bands, fine in ((48, False), (63, False), (64, True)):
+        content = valid(tmp_path)
+        crnn = {"kind": "crnn", "hidden": 16, "dropout": 0.1, "embedding": "mean", "padding": "masked"}
+        content["model"]["audio"] = crnn | {"experts": {"logmel": slaney | {"bands": bands}}}
+        if fine:
+            load(tmp_path, content)
+            continue
+        with pytest.raises(RecipeError, match=f"logmel.bands: the convolutions of crnn need 64 bands, not {bands}"):
+            load(tmp_path, content)
+
+
+@pytest.mark.parametrize("part", ["train", "monitor"])
+def test_a_source_is_named_once(tmp_path: Path, part: str) -> None:
+    content = valid(tmp_path)
+    content["stages"]["only"][part]["data"] *= 2
+    with pytest.raises(RecipeError, match=f"stages.only.{part}.data.1: .* is there already; name each once"):
+        load(tmp_path, content)
+
+
+@pytest.mark.parametrize("split", ["evaluation", "test", "blind"])
+def test_every_test_split_is_refused_for_training(tmp_path: Path, split: str) -> None:
+    with pytest.raises(RecipeError, match=rf"'train' is a test split \({split}\); train on another split"):
+        load(tmp_path, valid(tmp_path), [f"data.train.split={split}"])
+
+
+def test_a_stage_starts_from_an_earlier_one_and_a_monitored_checkpoint(tmp_path: Path) -> None:
+    def content(stage: str, checkpoint: str, metrics: list[str]) -> dict[str, Any]:
+        start = {"kind": "stage", "stage": stage, "checkpoint": checkpoint}
+        first, last = tiny.stage(), tiny.stage()
+        first["monitor"] = first["monitor"] | {"metrics": metrics}
+        return valid(tmp_path) | {"stages": {"a": first, "b": tiny.stage(start_from=start), "c": last}, "rank": {}}
+
+    load(tmp_path, content("a", "m1", ["m1"]))
+    load(tmp_path, content("a", "last", ["m1"]))
+    for stage in ("c", "b"):
+        with pytest.raises(RecipeError, match=f"no earlier stage '{stage}'; there are a"):
+            load(tmp_path, content(stage, "last", ["m1"]))
+    with pytest.raises(RecipeError, match="stage 'a' does not monitor 'loss'"):
+        load(tmp_path, content("a", "loss", ["m1"]))

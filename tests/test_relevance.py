@@ -314,3 +314,10 @@ def test_factors_are_from_0_to_1(tmp_path: Path, factor: str, capsys: pytest.Cap
     path.write_text("file_name,caption_1\na.wav,a dog barks\nb.wav,rain falls\n")
     assert main(["relevance", str(path), "--factors", "1", "0.7", factor]) == 1
     assert "a factor is a number from 0 to 1" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("percents", [[80, 80, 99], [90, 80, 99], [80, 99, 99]])
+def test_percentiles_that_do_not_rise_are_refused(percents: list[float], tmp_path: Path) -> None:
+    relax = [{"percentile": percent, "factor": 0.5} for percent in percents]
+    with pytest.raises(KitError, match="the percentiles of relax do not rise"):
+        Relevance(settings(relax=relax), corpus(), tmp_path)

@@ -11,6 +11,7 @@ import socket
 import threading
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,7 @@ from system import schema
 from system.__main__ import main
 from system.models import open_trained
 from system.serve.search import Hit, Search, Wanted, make_search, pool_of
+from system.serve.server import content_security_policy
 from system.serve.waiting import BusyError, Queue
 from system.similarity import Embedded
 from system.text.sentence import SentenceText
@@ -473,3 +475,17 @@ def test_what_cannot_be_served(unbroken: Path, world: Path, tmp_path: Path, caps
     assert "is not here; name the clips with --audio" in refused(capsys, "serve", tmp_path / "model", "--port", 0)
     (tmp_path / "model/recipe.json").write_text(json.dumps(recipe | {"rank": {}}))
     assert "ranks nothing; name the clips with --audio" in refused(capsys, "serve", tmp_path / "model", "--port", 0)
+
+
+def test_the_page_loads_and_writes_nothing_that_is_not_its_own(site: Served) -> None:
+    """No text becomes markup, and nothing comes from elsewhere: in the page's source and in its policy."""
+    html = files("system.serve").joinpath("page.html").read_text(encoding="utf-8")
+    for way in ("innerHTML", "outerHTML", "insertAdjacentHTML", "document.write", "srcdoc", "eval("):
+        assert way not in html, way
+    policy = dict(part.strip().split(" ", 1) for part in content_security_policy(html).split(";"))
+    scripts, styles = policy.pop("script-src"), policy.pop("style-src")
+    assert all(source.startswith("'sha256-") for source in [*scripts.split(), *styles.split()])
+    assert policy == {
+        "default-src": "'none'", "connect-src": "'self'", "media-src": "'self'", "img-src": "data:",
+        "base-uri": "'none'", "form-action": "'self'", "frame-ancestors": "'none'",
+    }  # fmt: skip

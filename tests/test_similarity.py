@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from system import schema, similarity
+from system import losses, schema, similarity
 from system.similarity import Embedded, cosine, frame_word, score_of
 
 REDUCTIONS = typing.get_args(schema.FrameWord.model_fields["reduce"].annotation)
@@ -165,3 +165,13 @@ def test_distinct_words_are_scored_once(shared: Path, monkeypatch: pytest.Monkey
         expected = oracle(clips, captions, reduce)
         assert torch.allclose(frame_word(clips, captions, reduce).double(), expected, rtol=0, atol=1e-5)
     assert set(rows) == {len(vector) + 1}  # and the zeros that fill captions up
+
+
+def test_an_items_captions_are_averaged_however_many_there_are() -> None:
+    """Seven captions of the first item, one of the second: each of the seven weighs 1/7."""
+    each = torch.arange(16.0).reshape(2, 8)
+    batch = losses.BatchScores(
+        each, torch.tensor([0] * 7 + [1]), torch.eye(2, dtype=torch.bool), None, lambda: each, lambda: torch.eye(8)
+    )
+    assert batch.average[:, 0].tolist() == pytest.approx([1 / 7] * 7 + [0])
+    assert batch.scores.tolist() == [[3.0, 7.0], [11.0, 15.0]]

@@ -227,3 +227,24 @@ def test_what_fails_in_the_reading_thread_is_raised(world: World) -> None:
     feed.features = broken
     with closing(feed), pytest.raises(KeyError):
         feed.batch(0)
+
+
+@pytest.mark.parametrize("at_once", [None, 5])
+def test_scores_are_in_float32_whatever_the_embeddings_are_in(
+    world: World, at_once: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Embeddings of 16 bits, leaves of the cache too, are widened before they are compared."""
+    seen: set[torch.dtype] = set()
+    model = world.model(0.0)
+    batch_scores = model.batch_scores
+
+    def spied(batch: Any, clips: Any, captions: Any) -> Any:
+        seen.update({clips.values.dtype, captions.values.dtype} if at_once else {torch.float32})
+        scores = batch_scores(batch, clips, captions)
+        seen.add(scores.each.dtype)
+        return scores
+
+    monkeypatch.setattr(model, "batch_scores", spied)
+    stage = world.recipe.stages["only"].model_copy(update={"gradient_cache": at_once})
+    gradients(model, collate(world.items, world.features, world.relevance), stage, "bf16", scaler())
+    assert seen == {torch.float32}

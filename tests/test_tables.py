@@ -6,6 +6,7 @@ import io
 import numpy as np
 import pytest
 
+from submission.intervals import paired_difference
 from submission.scores import ScoreMatrix, write_scores
 from system.tables import Figures, Row, Table, figures_of_run
 
@@ -91,3 +92,24 @@ def test_columns_of_a_score_matrix_by_hand(tmp_path) -> None:  # type: ignore[no
     assert found["A2T R@1"].tolist() == [0.5, 0]
     assert found["A2T pooled R@1"].tolist() == [0.25]
     assert found["A2T mAP"].tolist() == pytest.approx([(1 + 2 / 4) / 2, (1 / 2 + 2 / 3) / 2])
+
+
+def test_p_is_of_the_mean_over_seeds_with_the_captions_of_a_clip_together() -> None:
+    """Six captions of two clips; the second seed turns the first one's difference round for the second clip."""
+    groups = np.array([0, 0, 0, 1, 1, 1])
+
+    def run(*values: float) -> Figures:
+        return Figures({"T2A mAP@10": np.array(values)}, groups, 9)
+
+    best = Row("best", "evaluation", [run(1, 1, 1, 1, 1, 1), run(1, 1, 1, 0.5, 0.5, 0.5)], {})
+    other = Row("other", "evaluation", [run(0, 0, 0, 0.9, 0.9, 0.9), run(0, 0, 0, 0.5, 0.5, 0.5)], {})
+    table = Table([best, other], ["T2A mAP@10"], percent=False)
+    assert best.per_query("T2A mAP@10").tolist() == [1, 1, 1, 0.75, 0.75, 0.75]
+    expected = paired_difference(best.per_query("T2A mAP@10"), other.per_query("T2A mAP@10"), groups)
+    assert table.p(other) == f"{expected.p:.4f}"
+    assert float(table.p(other)) == pytest.approx(0.5, abs=0.03), "two clips: two of four ways to flip, not of 64"
+
+
+def test_what_latex_reads_otherwise_is_escaped() -> None:
+    row = Row("5%_more", "eval_set", [figures(1, 0.5)], {})
+    assert r"5\%\_more & eval\_set" in Table([row], ["T2A mAP@10"], percent=False).latex()

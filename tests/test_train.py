@@ -335,3 +335,32 @@ def test_a_folder_that_a_kill_left_at_its_first_write_is_a_fresh_one(
     other.mkdir()
     (other / "notes.txt").write_text("mine")
     assert "is not a run and not empty" in refused(capsys, "train", recipe, "--out", other)
+
+
+def test_the_recipes_weight_decay_and_rate_are_the_optimizers(
+    world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[dict[str, float]] = []
+
+    class Spied(torch.optim.AdamW):
+        def __init__(self, parameters: Any, **settings: float) -> None:
+            seen.append(settings)
+            super().__init__(parameters, **settings)
+
+    monkeypatch.setattr(torch.optim, "AdamW", Spied)
+    stage = tiny.stage(epochs=1, steps_per_epoch=1, optimizer={"kind": "adamw", "lr": 0.002, "weight_decay": 0.37})
+    path = tiny.write_recipe(tmp_path / "r.yaml", tiny.recipe(world, tmp_path, only=stage))
+    assert main(["train", str(path), "--out", str(tmp_path / "run")]) == 0
+    assert seen == [{"lr": 0.002, "weight_decay": 0.37}]
+
+
+def test_a_stage_begun_in_another_precision_does_not_go_on(
+    unbroken: Path, recipe: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = shutil.copytree(unbroken, tmp_path / "run")
+    (run / "result.json").unlink()
+    (run / "finetune/done.json").unlink()
+    state = torch.load(run / "finetune/last.pt", weights_only=True)
+    torch.save(state | {"precision": "bf16"}, run / "finetune/last.pt")
+    told = refused(capsys, "train", recipe, "--out", run)
+    assert "was begun in bf16 and this machine computes in float32; go on where it began" in told
