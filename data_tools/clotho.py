@@ -159,7 +159,7 @@ def _metadata(path: Path) -> dict[str, dict[str, str]]:
             raise DataError(f"{path}, line {line}: the file name {name!r} comes twice; keep one row per clip")
         if sound_id in ("Not found", ""):
             del row["sound_id"]
-        elif not sound_id.isdecimal():
+        elif not (sound_id.isascii() and sound_id.isdecimal()):
             raise DataError(f"{path}, line {line}: the sound_id {sound_id!r} is neither a number nor 'Not found'")
         metadata[name] = row
     return metadata

@@ -6,10 +6,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 
+from data_tools.documents import parse_json
 from data_tools.errors import DataError
 from data_tools.files import read_table, read_text
 from data_tools.manifest import iter_manifest
 
+LONGEST = 18  # digits of an id; Freesound's have six
 NOT_FOUND = "Not found"  # stands in the published lists for recordings that were never found again on Freesound
 
 
@@ -99,9 +101,9 @@ def _entries(path: Path) -> Iterator[tuple[str, str]]:
 
 def _wavcaps(path: Path) -> Iterator[tuple[str, str]]:
     try:
-        content = json.loads(read_text(path))
-    except json.JSONDecodeError as error:
-        raise DataError(f"{path}, line {error.lineno}: not JSON ({error.msg}); fetch the list again") from None
+        content = parse_json(read_text(path), str(path))
+    except DataError as error:
+        raise DataError(f"{error}; fetch the list again") from None
     ids = content.get("FreeSound") if isinstance(content, dict) else None
     if not isinstance(ids, list):
         raise DataError(f"{path}: not a list of Freesound ids: the JSON has no object with the list FreeSound")
@@ -120,4 +122,4 @@ def _checked(path: Path, where: str, entry: str) -> str | None:
 
 
 def _is_number(text: str) -> bool:
-    return text.isascii() and text.isdigit()
+    return text.isascii() and text.isdigit() and len(text) <= LONGEST

@@ -67,7 +67,7 @@ def read_table(
 
 def caption_columns(path: Path, row: Mapping[str, str]) -> list[str]:
     """The names caption_1 .. caption_n of a row, in order. Raises DataError for none of them or a number left out."""
-    numbers = sorted(int(name[8:]) for name in row if re.fullmatch(r"caption_[1-9]\d*", name))
+    numbers = sorted(int(name[8:]) for name in row if re.fullmatch("caption_[1-9][0-9]{0,3}", name))
     if not numbers or numbers[-1] != len(numbers):
         raise DataError(f"{path}: expects columns caption_1, caption_2 .. without a gap; found {', '.join(row)}")
     return [f"caption_{number}" for number in numbers]

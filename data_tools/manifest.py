@@ -11,6 +11,7 @@ from typing import Annotated, Literal, TypeVar
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from pydantic_core import PydanticSerializationError
 
+from data_tools.documents import parse_json
 from data_tools.errors import DataError
 from data_tools.files import caption_columns, read_table, read_text, write_text
 
@@ -22,6 +23,8 @@ TEST_SPLITS: frozenset[str] = frozenset({"evaluation", "test", "blind"})
 MAX_WORDS = 512  # the longest input of the usual sentence encoders, in tokens, is no longer than this
 
 Text = Annotated[str, Field(min_length=1)]
+# Digits of no other script: lists of excluded ids would not know them.
+FreesoundId = Annotated[str, Field(pattern=r"^ *[0-9]{1,18} *$")]
 
 
 class _Line(BaseModel):
@@ -45,7 +48,7 @@ class Clip(_Line):
     captions: list[str]
     source: Text
     split: Split
-    freesound_id: Text | None
+    freesound_id: FreesoundId | None
     licence: Text | None
     uploader: Text | None
 
@@ -161,7 +164,7 @@ def _lines(path: Path, kind: type[Line]) -> Iterator[tuple[int, Line]]:
         if not line.strip():
             raise DataError(f"{path}, line {number}: the line is blank; remove it")
         try:
-            yield number, kind.model_validate_json(line)
+            yield number, kind.model_validate(parse_json(line, f"{path}, line {number}"))
         except ValidationError as error:
             problems = "; ".join(
                 f"{'.'.join(map(str, problem['loc']))}: {problem['msg']}".removeprefix(": ")

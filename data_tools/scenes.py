@@ -18,6 +18,7 @@ from data_tools.captions import MAX_HELD_OUT, describe, describe_noisily
 from data_tools.ceiling import LABEL_COLUMNS
 from data_tools.clotho import CLOTHO_SPLITS, METADATA_COLUMNS, read_clotho
 from data_tools.compose import KINDS, Event, Pool, draw_events, render
+from data_tools.documents import parse_json
 from data_tools.errors import DataError
 from data_tools.files import read_text, replacing, write_table, write_text
 from data_tools.manifest import TEST_SPLITS, Split, write_manifest
@@ -110,9 +111,9 @@ def _claim(out: Path, settings: Settings) -> None:
         write_text(path, json.dumps(wanted, indent=2) + "\n")
         return
     try:
-        begun = json.loads(read_text(path))
-    except json.JSONDecodeError as error:
-        raise DataError(f"{path}: not JSON ({error}); delete the folder or choose another") from None
+        begun = parse_json(read_text(path), str(path))
+    except DataError as error:
+        raise DataError(f"{error}; delete the folder or choose another") from None
     if begun != wanted:
         begun = begun if isinstance(begun, dict) else {}
         changed = [

@@ -5,7 +5,6 @@ Research", 2023; https://github.com/XinhaoMei/WavCaps. For academic use only, sa
 """
 
 import argparse
-import json
 import re
 from pathlib import Path
 from typing import Any
@@ -13,6 +12,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from data_tools.audio import AUDIO_SUFFIXES, AudioError, audio_seconds
+from data_tools.documents import parse_json
 from data_tools.errors import DataError
 from data_tools.files import read_text
 from data_tools.manifest import Clip, check_caption, write_manifest
@@ -63,12 +63,7 @@ def read_wavcaps(path: Path, audio: Path, source: str, keep_missing: bool = Fals
 
 
 def _items(path: Path) -> list[dict[str, Any]]:
-    try:
-        content = json.loads(read_text(path))
-    except ValueError as error:
-        if isinstance(error, DataError):
-            raise
-        raise DataError(f"{path}: not JSON ({error})") from None
+    content = parse_json(read_text(path), str(path))
     items = content.get("data") if isinstance(content, dict) else None
     if not isinstance(items, list) or not items or not all(isinstance(item, dict) for item in items):
         raise DataError(f"{path}: not a WavCaps file, which is {{'num_captions_per_audio': 1, 'data': [items]}}")

@@ -9,7 +9,7 @@ from data_files import PUBLISHED, rows, write_rows
 
 from data_tools.errors import DataError
 from data_tools.exclusion import Listed, plain_id, read_exclusions
-from data_tools.manifest import Clip, write_manifest
+from data_tools.manifest import Clip, read_manifest, write_manifest
 
 
 def clip(number: int, freesound_id: str | None) -> Clip:
@@ -102,7 +102,7 @@ def test_nothing_forbids_nothing() -> None:
         ("a.json", b'{"FreeSound": {}}', "no object with the list FreeSound"),
         ("a.json", b'{"FreeSound": []}', "a.json: no Freesound id in this list"),
         ("a.json", b'{"FreeSound": ["1", null]}', "a.json, FreeSound entry 2: the id 'null' is neither digits"),
-        ("a.json", b'{"FreeSound":\n ["1",, "2"]}', "a.json, line 2: not JSON"),
+        ("a.json", b'{"FreeSound":\n ["1",, "2"]}', "a.json: not JSON .*line 2"),
         ("a.json", b'["1", "2"]', "a.json: not a list of Freesound ids"),
         ("a.jsonl", b'{"id": 1}\n', "a.jsonl, line 1: not a clip"),
     ],
@@ -122,8 +122,8 @@ def test_bad_places(tmp_path: Path) -> None:
     write_manifest(tmp_path / "m.jsonl", [clip(1, None)])
     with pytest.raises(DataError, match=r"m.jsonl: no Freesound id in this list"):
         read_exclusions([tmp_path / "m.jsonl"])
-    write_manifest(tmp_path / "m.jsonl", [clip(1, "7"), clip(2, "seven")])
-    with pytest.raises(DataError, match=r"m.jsonl, line 2: the id 'seven' is neither"):
+    (tmp_path / "m.jsonl").write_text(clip(1, "7").model_dump_json().replace('"7"', '"seven"') + "\n")
+    with pytest.raises(DataError, match=r"m.jsonl, line 1: not a clip .freesound_id: "):
         read_exclusions([tmp_path / "m.jsonl"])
 
 
@@ -149,3 +149,25 @@ def test_recordings_of_esc10_that_are_excluded(shared: Path) -> None:
         lists = read_exclusions([published(shared)[name]])
         named = [row["freesound_id"] for row in table if lists.lists(row["freesound_id"])]
         assert (len(named), len(set(named))) == (recordings, ids)
+
+
+@pytest.mark.parametrize("freesound_id", ["١٢", "１２", "12.0", "x", "9" * 19, "1 2"])
+def test_an_id_that_lists_would_not_know_is_no_id_in_a_manifest(tmp_path: Path, freesound_id: str) -> None:
+    """12 is excluded; written in another script, or as a number with a point, it would have passed the list."""
+    line = clip(1, "12").model_dump() | {"freesound_id": freesound_id}
+    (tmp_path / "m.jsonl").write_text(json.dumps(line) + "\n")
+    with pytest.raises(DataError, match="m.jsonl, line 1: not a clip .freesound_id: "):
+        read_manifest(tmp_path / "m.jsonl")
+    (tmp_path / "ids.csv").write_text(f"sound_id\n12\n{freesound_id}\n")
+    with pytest.raises(DataError, match=r"ids.csv, line 3: the id .* is neither digits nor 'Not found'"):
+        read_exclusions([tmp_path / "ids.csv"])
+
+
+def test_json_that_gives_a_key_twice_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "list.json").write_text('{"FreeSound": ["12"], "FreeSound": ["13"]}')
+    with pytest.raises(DataError, match="list.json: the key 'FreeSound' is given twice; keep one; fetch the list again"):
+        read_exclusions([tmp_path / "list.json"])
+    line = clip(1, "12").model_dump_json()
+    (tmp_path / "m.jsonl").write_text(line[:-1] + ', "freesound_id": null}\n')
+    with pytest.raises(DataError, match="m.jsonl, line 1: the key 'freesound_id' is given twice"):
+        read_manifest(tmp_path / "m.jsonl")

@@ -1,6 +1,7 @@
 """Answers, addresses, disks and interruptions as they should not be: one bad thing never costs the rest."""
 
 import asyncio
+import hashlib
 import json
 import logging
 import os
@@ -364,15 +365,17 @@ def test_databases_that_are_none(tables: Path, tmp_path: Path, monkeypatch: pyte
         assert len(errors.splitlines()) == 1
 
 
-def test_a_file_of_another_size_is_not_kept(tmp_path: Path) -> None:
+def test_a_file_of_another_size_or_content_is_not_kept(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     with closing(Folder(tmp_path / "out", 16_000, False)) as folder:
-        for number, length in ((1, 5), (2, 5), (3, 5)):
-            folder.audio(number).write_bytes(b"x" * length)
-            folder.keep(Kept(number, "", 1.0, 5))
+        for number in (1, 2, 3, 4):
+            folder.audio(number).write_bytes(b"xxxxx")
+            folder.keep(Kept(number, hashlib.sha256(b"xxxxx").hexdigest(), 1.0, 5))
         folder.audio(2).write_bytes(b"xx")
         folder.audio(3).unlink()
         folder.audio(3).mkdir()
+        folder.audio(4).write_bytes(b"xxyxx")
         assert list(folder.kept()) == [1]
+        assert f"{folder.audio(4)} is damaged: it is not what was fetched; it is fetched again" in caplog.text
 
 
 def test_a_sound_to_fetch_without_a_text_is_refused(tables: Path, tmp_path: Path, capsys: Any) -> None:

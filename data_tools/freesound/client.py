@@ -3,7 +3,6 @@
 Errors and limits as of 2026: https://freesound.org/docs/api/overview.html. The API sends no Retry-After.
 """
 
-import json
 import logging
 import random
 import re
@@ -12,6 +11,7 @@ from pathlib import Path
 from typing import TypeVar
 from urllib.parse import urlencode, urljoin, urlsplit
 
+from data_tools.documents import parse_json
 from data_tools.errors import DataError
 from data_tools.freesound.credentials import KEY, TOKEN, Secret
 from data_tools.freesound.quota import DAY, MINUTE, Clock, Quota
@@ -196,8 +196,8 @@ class Client:
     def _detail(self, body: bytes) -> str:
         """The API's own words, on one line, without the key should they quote it."""
         try:
-            content = json.loads(body)
-        except (ValueError, RecursionError):
+            content = parse_json(body, "the answer")
+        except DataError:
             return ""
         detail = str(content.get("detail", "")) if isinstance(content, dict) else ""
         for secret in (self._key, self._token):

@@ -1,9 +1,11 @@
 """A folder of fetched audio: <id>.flac each, and which of them are whole."""
 
+import logging
 import sqlite3
 from pathlib import Path
 from typing import NamedTuple
 
+from data_tools.documents import sha256_of
 from data_tools.errors import DataError
 from data_tools.freesound.database import naming, transaction
 
@@ -16,6 +18,9 @@ CREATE TABLE IF NOT EXISTS files (
 );
 CREATE TABLE IF NOT EXISTS lost (id INTEGER PRIMARY KEY, why TEXT NOT NULL);
 """
+
+
+log = logging.getLogger(__name__)
 
 
 class Kept(NamedTuple):
@@ -37,6 +42,7 @@ class Folder:
         """Raises DataError for a folder that was begun with another rate or kind of file, or whose database cannot be
         used."""
         self.path, self.rate = path, rate
+        self._unharmed: set[Path] = set()  # files whose content has been compared
         path.mkdir(parents=True, exist_ok=True)
         with naming(path / DATABASE):
             self.database = sqlite3.connect(path / DATABASE, isolation_level=None)
@@ -68,14 +74,21 @@ class Folder:
         return self.path / f".{sound_id}.part"
 
     def kept(self) -> dict[int, Kept]:
-        """Whole files by id; one that somebody deleted, or that has another size by now, is not among them."""
+        """Whole files by id; one that somebody deleted, or that is not what was fetched by now, is not among them."""
         with naming(self.path / DATABASE):
             rows = [Kept(*row) for row in self.database.execute("SELECT id, sha256, seconds, bytes FROM files")]
         return {row.id: row for row in rows if self._has(row)}
 
     def _has(self, row: Kept) -> bool:
         path = self.audio(row.id)
-        return path.is_file() and path.stat().st_size == row.bytes
+        if not path.is_file() or path.stat().st_size != row.bytes:
+            return False
+        if path not in self._unharmed:
+            if sha256_of(path) != row.sha256:
+                log.warning("%s is damaged: it is not what was fetched; it is fetched again", path)
+                return False
+            self._unharmed.add(path)
+        return True
 
     def lost(self) -> dict[int, str]:
         """Why a sound could not be had, by id."""

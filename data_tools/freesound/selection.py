@@ -100,7 +100,7 @@ def _scored(path: Path, wanted: Wanted) -> "pandas.DataFrame":
         raise DataError(f"{path}: not a table of scores ({error})") from None
     ids, scores = table["freesound_id"], pandas.to_numeric(table[column], errors="coerce")
     for wrong, told in (
-        (~ids.str.fullmatch(r"[1-9]\d{0,15}"), "is not a Freesound id"),
+        (~ids.str.fullmatch("[1-9][0-9]{0,15}"), "is not a Freesound id"),
         (ids.duplicated(), "comes twice"),
         (~scores.between(0, 1), f"has no {column} from 0 to 1"),
     ):

@@ -11,6 +11,9 @@ from typing import Annotated
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
+from data_tools.documents import parse_json
+from data_tools.errors import DataError
+
 PAGE_SIZE = 150  # the API clamps larger ones silently
 FIELDS = (
     "id,name,tags,description,username,license,gen_ai_preference,duration,type,channels,samplerate,filesize,md5,created,"
@@ -81,9 +84,9 @@ class Page:
 def parse_page(body: bytes) -> Page:
     """Raises MalformedError for anything but a page of a search."""
     try:
-        content = json.loads(body)
-    except (ValueError, RecursionError) as error:
-        raise MalformedError(f"not JSON ({error})") from None
+        content = parse_json(body, "the answer")
+    except DataError as error:
+        raise MalformedError(str(error)) from None
     if not isinstance(content, Mapping):
         raise MalformedError("not an object")
     count, results = content.get("count"), content.get("results")
