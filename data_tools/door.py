@@ -55,6 +55,9 @@ def open_door(
     except OSError as error:
         name = error.filename2 or error.filename
         print(f"error: {f'{name}: ' if name else ''}{error.strerror or error}", file=sys.stderr)
+    except MemoryError:
+        hint = "end what else uses it, or work on fewer data at once"
+        print(f"error: this machine's memory is full; {hint}", file=sys.stderr)
     except KeyboardInterrupt as stop:
         print(stop.args[0] if stop.args else "interrupted", file=sys.stderr)
         return 130

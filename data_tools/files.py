@@ -5,6 +5,7 @@ import fcntl
 import io
 import os
 import re
+import shutil
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -76,19 +77,71 @@ def caption_columns(path: Path, row: Mapping[str, str]) -> list[str]:
 def replacing(path: Path) -> Iterator[Path]:
     """A temporary name in path's folder (made when missing) that becomes path when the block ends without an error.
 
+    After the block the file stays there through a power cut. A kill leaves the temporary file: see remove_parts.
     An OSError of writing it names path: the temporary name would mean nothing to the reader.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
         yield temporary
+        sync(temporary)
         os.replace(temporary, path)
+        sync(path.parent)
     except OSError as error:
         if error.filename not in (None, str(temporary)):
             raise
         raise OSError(error.errno, error.strerror, str(path)) from error
     finally:
         temporary.unlink(missing_ok=True)
+
+
+@contextmanager
+def replacing_folder(path: Path) -> Iterator[Path]:
+    """A temporary folder beside path, which is absent or empty, that becomes path when the block ends without an error.
+
+    What a killed process left of the same folder is removed first. An OSError names path, or the file in it.
+    """
+    path = path.absolute()
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}.part")
+    shutil.rmtree(temporary, ignore_errors=True)
+    try:
+        temporary.mkdir()
+        yield temporary
+        for file in temporary.rglob("*"):
+            sync(file)
+        if path.exists():
+            path.rmdir()
+        os.replace(temporary, path)
+        sync(path.parent)
+    except OSError as error:
+        name = str(error.filename or path).replace(str(temporary), str(path))
+        raise OSError(error.errno, error.strerror, name) from error
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+
+
+def sync(path: Path) -> None:
+    """Have the disk hold what was written to a file, or a folder's list of names, before anything else is done."""
+    if os.name == "nt" and path.is_dir():  # Windows opens no folders, and needs no such call for them
+        return
+    number = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(number)
+    finally:
+        os.close(number)
+
+
+def remove_parts(folder: Path) -> None:
+    """Remove the temporary files that killed processes left in a folder and below it.
+
+    Only for whoever holds the folder's lock: another process's temporary files look the same.
+    """
+    for path in folder.rglob(".*.part"):
+        if path.is_dir():
+            shutil.rmtree(path)
+        else:
+            path.unlink(missing_ok=True)
 
 
 @contextmanager

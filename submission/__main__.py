@@ -10,6 +10,7 @@ import os
 import sys
 from importlib import import_module
 
+from data_tools.errors import DataError
 from submission.editions import EDITIONS
 from submission.errors import SubmissionError
 
@@ -51,7 +52,7 @@ def main(argv: list[str] | None = None) -> int:
         code: int = arguments.run(arguments)
         sys.stdout.flush()
         return code
-    except SubmissionError as error:
+    except (SubmissionError, DataError) as error:
         print("\n".join(f"error: {line}" for line in str(error).splitlines()), file=sys.stderr)
     except BrokenPipeError:
         # The reader (head, less) went away; what the interpreter still holds for it goes nowhere.

@@ -70,7 +70,7 @@ def search_weights(parts: Mapping[str, ScoreMatrix], how: How, edition: Edition)
     total = np.zeros(frame.values.shape)
     best: tuple[float, list[int]] = (-1.0, [])
     while len(picked) < PICKS:
-        scores = [score((total + values) / (len(picked) + 1)) for values in scaled]
+        scores = [score(total + values) for values in scaled]  # a sum puts clips in the order that its mean does
         picked.append(int(np.argmax(scores)))
         total += scaled[picked[-1]]
         if scores[picked[-1]] > best[0]:

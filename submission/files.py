@@ -6,6 +6,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
 
+from data_tools.files import sync
 from submission.errors import SubmissionError
 
 
@@ -20,7 +21,9 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
     try:
         with open(temporary, "wb") as file:
             yield file
+        sync(temporary)
         os.replace(temporary, path)
+        sync(path.parent)
     except OSError as error:
         # The temporary file's name would mean nothing to the reader.
         raise OSError(error.errno, error.strerror, str(path)) from error

@@ -31,6 +31,8 @@ SHOWN_COLUMNS = 3
 _OF_NUMBERS = b"0123456789+-.eE"
 # Half way from the largest float32 to the next power of two: what is rounded to infinity.
 _TOO_LARGE = 2.0**128 - 2.0**103
+# From here on scores are written with an exponent: 1.5e+06.
+_LONG = 1e6
 
 Scores = npt.NDArray[np.float32]
 
@@ -138,6 +140,8 @@ def _matrix(values: Scores, texts: list[str], names: list[str], truth: Truth | N
 def _texts(scores: Scores) -> list[str]:
     """The texts of fewest digits that readers turn back into the same float32."""
     texts: list[str] = scores.astype("U").tolist()
+    for column in np.flatnonzero(np.abs(scores) >= _LONG):  # releases of numpy differ in when they take to an exponent
+        texts[column] = np.format_float_scientific(scores[column], trim="-", exp_digits=2)
     again = np.array(texts, dtype=np.float64).astype(np.float32)
     # Fewest for a direct reading; by way of float64 a text may be rounded twice. That float64's own text is exact.
     for column in np.flatnonzero(again != scores):

@@ -1,9 +1,13 @@
 """The score matrix: how well every clip of a pool answers every query, as one pair of files.
 
 NAME.npy holds the scores, float32 of shape (Q, C), higher is better; NAME.json beside it says what the rows and
-columns are: `queries` (id, text, ids of the relevant clips or null), `clips` (id, file name), and free `facts`.
+columns are: `queries` (id, text, ids of the relevant clips or null), `clips` (id, file name), and free `facts`. It also
+holds the sha256 of NAME.npy and its own checksum; a pair without them, of an earlier release or made elsewhere, is read
+too.
 """
 
+import hashlib
+import io
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -13,6 +17,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from data_tools.documents import parse_json, sealed, sha256_of, unsealed
+from data_tools.errors import DataError
 from submission.errors import SubmissionError
 from submission.files import replacing
 from submission.order import require_finite
@@ -93,21 +99,26 @@ def write_scores(path: Path, matrix: ScoreMatrix) -> None:
     sidecar = _sidecar_path(path)
     queries = zip(matrix.query_ids, matrix.query_texts, matrix.relevant, strict=True)
     clips = zip(matrix.clip_ids, matrix.file_names, strict=True)
+    values = np.ascontiguousarray(matrix.values)
+    header = io.BytesIO()
+    np.lib.format.write_array_header_1_0(header, np.lib.format.header_data_from_array_1_0(values))
+    checksum = hashlib.sha256(header.getbuffer())
+    checksum.update(values.data)
     document = {
         "facts": matrix.facts,
+        "sha256": checksum.hexdigest(),
         "queries": [{"id": id_, "text": text, "relevant": relevant} for id_, text, relevant in queries],
         "clips": [{"id": id_, "file_name": name} for id_, name in clips],
     }
     try:
-        encoded = json.dumps(document, ensure_ascii=False, allow_nan=False, indent=1).encode()
+        encoded = json.dumps(sealed(document), ensure_ascii=False, allow_nan=False, indent=1).encode()
     except (TypeError, ValueError) as error:
         raise SubmissionError(
             f"{sidecar}: ids, texts, file names and facts must be plain JSON values in valid Unicode ({error})"
         ) from None
-    values = np.ascontiguousarray(matrix.values)
     with replacing(path) as file:
         # Not np.save: it hands the data to C's stdio and does not see the last of it fail on a full disk.
-        np.lib.format.write_array_header_1_0(file, np.lib.format.header_data_from_array_1_0(values))
+        file.write(header.getbuffer())
         file.write(values.data)
         sidecar.unlink(missing_ok=True)
     with replacing(sidecar) as file:
@@ -117,12 +128,9 @@ def write_scores(path: Path, matrix: ScoreMatrix) -> None:
 def read_scores(path: Path) -> ScoreMatrix:
     """Read NAME.npy (memory-mapped, read only) and NAME.json beside it.
 
-    Raises SubmissionError, naming the file, when either is missing, cannot be read as what it should be, or disagrees
-    with the other, and for whatever ScoreMatrix refuses.
+    Raises SubmissionError, naming the file, when either is missing, damaged, cannot be read as what it should be, or
+    disagrees with the other, and for whatever ScoreMatrix refuses; DataError for text that is not JSON.
     """
-    # pydantic is slow to import, and scoring a ranked CSV does not need it.
-    from pydantic import TypeAdapter, ValidationError
-
     sidecar = _sidecar_path(path)
     for half in (path, sidecar):
         if not half.is_file():
@@ -133,12 +141,11 @@ def read_scores(path: Path) -> ScoreMatrix:
         raise
     except Exception as error:  # numpy meets a damaged header with ValueError, SyntaxError, TokenError, and more
         raise SubmissionError(f"{path} is not a whole .npy file of numbers ({error}); write it again") from None
-    try:
-        document = TypeAdapter(_Sidecar).validate_json(sidecar.read_bytes())
-    except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(str(step) for step in first["loc"])
-        raise SubmissionError(f"{sidecar} {f'at {where}' if where else 'as a whole'}: {first['msg']}") from None
+    if (size := path.stat().st_size) != (whole := values.offset + values.nbytes):
+        raise SubmissionError(f"{path} has {size} bytes, its header tells of {whole}; write it again")
+    document = _read_sidecar(sidecar)
+    if document.sha256 not in (None, sha256_of(path)):
+        raise SubmissionError(f"{path} is damaged: it has not the checksum that {sidecar.name} notes; {AGAIN}")
     try:
         return ScoreMatrix(
             values=values,
@@ -151,6 +158,25 @@ def read_scores(path: Path) -> ScoreMatrix:
         )
     except SubmissionError as error:
         raise SubmissionError(f"{path}: {error}") from None
+
+
+AGAIN = "rank again what it holds, with the command that wrote it"
+
+
+def _read_sidecar(path: Path) -> "_Sidecar":
+    # pydantic is slow to import, and scoring a ranked CSV does not need it.
+    from pydantic import TypeAdapter, ValidationError
+
+    data = path.read_bytes()
+    try:
+        unsealed(parse_json(data, str(path)), str(path))
+        return TypeAdapter(_Sidecar).validate_json(data)
+    except DataError as error:
+        raise SubmissionError(f"{error}; {AGAIN}") from None
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(str(step) for step in first["loc"])
+        raise SubmissionError(f"{path} {f'at {where}' if where else 'as a whole'}: {first['msg']}") from None
 
 
 # What NAME.json holds, in the order written; pydantic reads these plain dataclasses strictly.
@@ -177,6 +203,8 @@ class _Sidecar:
     facts: dict[str, Any]
     queries: list[_Query]
     clips: list[_Clip]
+    sha256: str | None = None
+    checksum: str | None = None
     __pydantic_config__ = _STRICT
 
 

@@ -2,23 +2,28 @@
 
     <folder>/bank.json      what made it (expert, front-end, weights), dimension, value type
              frames.bin     all series, one behind the other
-             index.jsonl    a line per finished series: key, first row, rows; written after its frames
+             index.jsonl    a line per finished series: key, first row, rows, CRC-32; written after its frames
 
 A series counts as stored when its index line is whole; bytes behind the last whole line are cut off when the bank is
-opened for writing. That makes it safe against kills at any moment; a power cut may cost what the system had not
-written out."""
+opened for writing. That makes it safe against kills at any moment. The checksum, of the key and the frames, is compared
+when a series is read for the first time, so that neither a flipped bit nor what a power cut has left unwritten is ever
+used. Banks of earlier releases have no checksums; they are read as they are."""
 
 import fcntl
 import json
 import logging
-from collections.abc import Iterable, Iterator
+import sys
+import zlib
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from data_tools.files import write_text
+from data_tools.documents import parse_json
+from data_tools.errors import DataError
+from data_tools.files import remove_parts, replacing, sync, write_text
 from system.errors import KitError
 
 log = logging.getLogger(__name__)
@@ -27,12 +32,20 @@ log = logging.getLogger(__name__)
 class Bank:
     """Stored series by key, each (T, D) with T >= 1. Open with `open_bank`."""
 
-    def __init__(self, folder: Path, dim: int, dtype: np.dtype[Any]) -> None:
-        self.folder, self.dim, self.dtype = folder, dim, dtype
+    def __init__(self, folder: Path, dim: int, dtype: np.dtype[Any], hint: str, verify: bool) -> None:
+        self.folder, self.dim, self.dtype, self.hint = folder, dim, dtype, hint
         self.rows: dict[str, tuple[int, int]] = {}  # key -> first row, number of rows
+        self._checksums: dict[str, int] = {}  # of the series not yet read
         self._end_of_index = 0
         self._map: np.ndarray | None = None
-        self._read_index()
+        self._read_index(skip_damaged=verify)
+        if verify:
+            self._tell(*self.drop_damaged())
+
+    def _tell(self, dropped: int, unknown: int) -> None:
+        if unknown:
+            log.warning("%s: %d series are of an earlier release, which stored no checksums", self.folder, unknown)
+        log.info("%s: %d series, %d were damaged and are forgotten", self.folder, len(self), dropped)
 
     @property
     def _frames_file(self) -> Path:
@@ -48,7 +61,7 @@ class Bank:
     def __len__(self) -> int:
         return len(self.rows)
 
-    def _read_index(self) -> None:
+    def _read_index(self, skip_damaged: bool = False) -> None:
         """Take the whole lines only: a killed writer may have left half a line, or a line whose frames are not all
         there."""
         if not self._index_file.exists():
@@ -56,27 +69,85 @@ class Bank:
         stored = (
             self._frames_file.stat().st_size // (self.dim * self.dtype.itemsize) if self._frames_file.exists() else 0
         )
-        with self._index_file.open("rb") as file:
-            for line in file:
-                if not line.endswith(b"\n"):
-                    break
-                try:
-                    item = json.loads(line)
-                    key, first, rows = str(item["key"]), int(item["first"]), int(item["rows"])
-                except (ValueError, KeyError, TypeError):
-                    break
-                if first + rows > stored:
-                    break
-                self.rows[key] = (first, rows)
-                self._end_of_index += len(line)
+        lines = self._index_file.read_bytes().split(b"\n")[:-1]
+        items = [self._item(line, stored) for line in lines]
+        last = max((number for number, item in enumerate(items) if item), default=-1)
+        for number, item in enumerate(items[: last + 1]):
+            if item is None:  # a kill leaves no such line before a whole one
+                if skip_damaged:
+                    continue
+                raise KitError(f"{self._index_file}, line {number + 1}, is damaged; {self.hint}")
+            key, first, rows, checksum = item
+            self.rows[key] = (first, rows)
+            if checksum is not None:
+                self._checksums[key] = checksum
+        self._end_of_index = sum(len(line) + 1 for line in lines[: last + 1])
+
+    @staticmethod
+    def _item(line: bytes, stored: int) -> tuple[str, int, int, int | None] | None:
+        """Key, first row, rows and checksum of an index line; None for a line that is none, or tells of more than the
+        `stored` rows."""
+        try:
+            item = json.loads(line)
+            key, first, rows, checksum = item["key"], item["first"], item["rows"], item.get("crc32")
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+            return None
+        numbers = (first, rows) if checksum is None else (first, rows, checksum)
+        whole = isinstance(key, str) and all(type(number) is int for number in numbers)
+        return (key, first, rows, checksum) if whole and 0 <= first < first + rows <= stored else None
 
     def read(self, key: str) -> np.ndarray:
-        """The (T, D) series of a key, a view of the mapped file. Raises KeyError for an unknown key."""
+        """The (T, D) series of a key, a view of the mapped file.
+
+        Raises KeyError for an unknown key, KitError where the series is not what was stored.
+        """
         first, rows = self.rows[key]
         if self._map is None or len(self._map) < first + rows:
             end = max(first + rows for first, rows in self.rows.values())  # behind it may stand half a series
             self._map = np.memmap(self._frames_file, self.dtype, "r", shape=(end, self.dim))
-        return self._map[first : first + rows]
+        found = self._map[first : first + rows]
+        expected = self._checksums.get(key)
+        if expected is not None:
+            if _checksum(key, found) != expected:
+                raise KitError(f"{self._frames_file}: the frames of {key} are damaged; {self.hint}")
+            self._checksums.pop(key, None)  # another thread may have read it meanwhile
+        return found
+
+    def drop_damaged(self) -> tuple[int, int]:
+        """Read every series and forget the damaged ones, so that they are computed again.
+
+        Returns how many lines of the index were dropped, and how many series have no checksum and could not be judged.
+        """
+        with self._lock():
+            self._reload(skip_damaged=True)
+            unknown = len(self.rows) - len(self._checksums)
+            whole = {key: self.rows[key] for key in self.rows if key not in self._checksums or self._is_whole(key)}
+            lines = self._index_file.read_bytes().split(b"\n")[:-1] if self._index_file.exists() else []
+            kept = [line for line in lines if self._names(line, whole)]
+            if len(kept) < len(lines):
+                with replacing(self._index_file) as temporary:
+                    temporary.write_bytes(b"".join(line + b"\n" for line in kept))
+            self._reload()
+        return len(lines) - len(kept), unknown
+
+    def _names(self, line: bytes, series: Mapping[str, tuple[int, int]]) -> bool:
+        """Whether an index line is that of one of these series."""
+        item = self._item(line, sys.maxsize)
+        return item is not None and series.get(item[0]) == item[1:3]
+
+    def _is_whole(self, key: str) -> bool:
+        try:
+            self.read(key)
+        except KitError:
+            return False
+        return True
+
+    def _reload(self, skip_damaged: bool = False) -> None:
+        self.rows.clear()
+        self._checksums.clear()
+        self._end_of_index = 0
+        self._map = None
+        self._read_index(skip_damaged)
 
     def add(self, series: Iterable[tuple[str, np.ndarray]]) -> Iterator[str]:
         """Store series as they come and yield each key once it is on disk; a key that is there already is passed over.
@@ -86,11 +157,11 @@ class Bank:
         """
         try:
             with self._lock():
-                self.rows.clear()
-                self._end_of_index = 0
-                self._read_index()  # another process may have added series since this one opened the bank
+                self._reload()  # another process may have added series since this one opened the bank
                 with self._frames_file.open("ab") as frames, self._index_file.open("ab") as index:
                     yield from self._append_all(frames, index, series)
+                sync(self._frames_file)
+                sync(self._index_file)
         except OSError as error:  # of a write: it names no file
             raise error if error.filename else OSError(error.errno, error.strerror, str(self._frames_file)) from error
 
@@ -108,7 +179,8 @@ class Bank:
         if values.ndim != 2 or values.shape[1] != self.dim or not len(values):
             raise KitError(f"{self.folder}: frames of shape {values.shape} do not fit a bank of dimension {self.dim}")
         stored = np.ascontiguousarray(values, self.dtype)
-        line = json.dumps({"key": key, "first": end, "rows": len(stored)}).encode() + b"\n"
+        item = {"key": key, "first": end, "rows": len(stored), "crc32": _checksum(key, stored)}
+        line = json.dumps(item).encode() + b"\n"
         frames.write(stored.tobytes())
         frames.flush()
         index.write(line)  # after its frames: a line stands for frames that are there
@@ -124,19 +196,33 @@ class Bank:
             except BlockingIOError:
                 log.info("waiting for another process that is adding to %s", self.folder)
                 fcntl.flock(file, fcntl.LOCK_EX)
+            remove_parts(self.folder)
             yield
 
 
-def open_bank(folder: Path, dim: int, dtype: str, identity: dict[str, Any]) -> Bank:
-    """Open a bank, or begin an empty one. KitError when the folder holds a bank that something else made."""
+def _checksum(key: str, values: np.ndarray) -> int:
+    """CRC-32 of a key and its series."""
+    return zlib.crc32(np.ascontiguousarray(values).data, zlib.crc32(key.encode()))
+
+
+def open_bank(
+    folder: Path, dim: int, dtype: str, identity: dict[str, Any], hint: str | None = None, verify: bool = False
+) -> Bank:
+    """Open a bank, or begin an empty one.
+
+    hint: what to do about damage, the end of the message's sentence. verify: read every series now, and forget those
+    that are damaged, so that they are computed again; says how many.
+    Raises KitError when the folder holds a bank that something else made, or one that is damaged.
+    """
     facts = {"identity": identity, "dim": dim, "dtype": dtype}
     facts_file = folder / "bank.json"
     if not facts_file.exists():
         write_text(facts_file, json.dumps(facts, indent=1) + "\n")
     try:
-        found = json.loads(facts_file.read_text())
-    except ValueError as error:
+        found = parse_json(facts_file.read_bytes(), str(facts_file))
+    except DataError as error:
         raise KitError(f"{facts_file} is damaged; delete {folder} and build the bank again") from error
     if found != json.loads(json.dumps(facts)):
         raise KitError(f"{folder} was made by {found}, not by {facts}; delete it or use another banks folder")
-    return Bank(folder, dim, np.dtype(dtype))
+    hint = hint or f"delete {folder}, then the same command computes it again"
+    return Bank(folder, dim, np.dtype(dtype), hint, verify)

@@ -21,6 +21,7 @@ from system.estimates import CORE_FLOPS, GPU_FLOPS, Estimates, Found, frame_byte
 from system.options import add_recipe_arguments, load_from
 
 GIB = 1 << 30
+LARGEST_MEMORY = 8192 * GIB
 GPU_SHARE = 0.8  # of a GPU's memory that an estimate may fill; CUDA itself and its cache take the rest
 MISTAKE = "MISTAKE:"  # data that is there and does not fit the recipe
 
@@ -176,6 +177,8 @@ def _cost_lines(stage: schema.Stage, estimates: Estimates, gpu_bytes: float | No
     """Memory and time of a step; times of a GPU only in 16 bits, which its rates are of."""
     cpu, gpu = (estimates.memory(stage, precision) for precision in ("float32", stage.precision))
     on_gpu = f", {gpu / GIB:.1f} GiB on a GPU in {stage.precision}" if stage.precision != "float32" else ""
+    if cpu > LARGEST_MEMORY:
+        yield f"  {MISTAKE} a step would take {cpu / GIB:,.0f} GiB, which no machine has; make layers or batch smaller"
     kept = f"its clips' frames, kept on a GPU with twice the room: {estimates.frame_bytes(stage) / GIB:.1f} GiB"
     yield f"  memory: about {cpu / GIB:.1f} GiB in float32{on_gpu}, beside Python and torch (estimate); {kept}"
     if gpu_bytes is not None and gpu > GPU_SHARE * gpu_bytes:

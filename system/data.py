@@ -97,9 +97,9 @@ def read_clips(recipe: schema.Recipe) -> dict[str, list[Clip]]:
     return clips
 
 
-def load_data(recipe: schema.Recipe, strict: bool = False) -> Data:
-    """Read every source and build what the banks lack."""
+def load_data(recipe: schema.Recipe, strict: bool = False, verify: bool = False) -> Data:
+    """Read every source and build what the banks lack. strict, verify: as for build_features."""
     clips = read_clips(recipe)
     everything = list({clip.id: clip for source in clips.values() for clip in source}.values())
-    features = build_features(everything, dict(recipe.model.audio.experts), Path(recipe.banks), strict)
+    features = build_features(everything, dict(recipe.model.audio.experts), Path(recipe.banks), strict, verify=verify)
     return Data(clips, features)

@@ -14,8 +14,17 @@ def device_of() -> torch.device:
 
 @contextmanager
 def memory_told(what: str, mend: str) -> Iterator[None]:
-    """KitError, with what to do, when the GPU's memory is full."""
+    """KitError, with what to do, when the memory of the GPU or of the machine is full."""
     try:
         yield
     except torch.OutOfMemoryError as error:
         raise KitError(f"{what} does not fit the GPU's memory; {mend}") from error
+    except (MemoryError, RuntimeError) as error:
+        if not _is_full(error):
+            raise
+        raise KitError(f"{what} does not fit this machine's memory; {mend}") from error
+
+
+def _is_full(error: Exception) -> bool:
+    """Whether numpy or Python found no memory, or torch: on a CPU it has no exception of its own for it."""
+    return isinstance(error, MemoryError) or "DefaultCPUAllocator" in str(error)

@@ -1,7 +1,6 @@
 """What a recipe will take, reckoned without torch: parameters, memory and time of a step, disk of the banks."""
 
 import functools
-import json
 import math
 import struct
 from dataclasses import dataclass
@@ -10,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
+from data_tools.documents import parse_json
 from data_tools.manifest import Clip
 from system import schema
 from system.audio.sizes import (
@@ -99,7 +99,7 @@ def text_size(settings: schema.SentenceTransformers | schema.FirstToken) -> Text
     """From the folder's files; all-MiniLM-L6-v2's or BERT's for a hub name and for files of another form."""
     folder = Path(settings.model)
     try:
-        config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+        config = parse_json((folder / "config.json").read_bytes(), "config.json")
         width, depth, ff = (int(config[key]) for key in ("hidden_size", "num_hidden_layers", "intermediate_size"))
         if isinstance(settings, schema.FirstToken):  # its file may hold more than is used
             tables = sum(int(config[name]) for name in ("vocab_size", "max_position_embeddings", "type_vocab_size"))
@@ -115,7 +115,7 @@ def _safetensors_sizes(path: Path) -> list[int]:
     """Values in every floating-point tensor, from the file's header."""
     with path.open("rb") as file:
         (length,) = struct.unpack("<Q", file.read(8))
-        header = json.loads(file.read(min(length, MAX_HEADER)))
+        header = parse_json(file.read(min(length, MAX_HEADER)), path.name)
     tensors = [entry for name, entry in header.items() if name != "__metadata__"]
     return [math.prod(entry["shape"]) for entry in tensors if str(entry["dtype"]).startswith(("F", "BF"))]
 

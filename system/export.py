@@ -1,6 +1,6 @@
 """A trained model as one folder that another machine can rank with, or start a stage from.
 
-model.safetensors   weights        recipe.json   the resolved recipe     model.json   where it comes from
+model.safetensors   weights        recipe.json   the resolved recipe     model.json   where it comes from, and checksums
 vocabulary.json | text/   what the caption encoder needs                 README.md    a card for people
 """
 
@@ -8,25 +8,28 @@ import argparse
 import json
 from pathlib import Path
 
+from data_tools.documents import sha256_of, write_json
+from data_tools.files import replacing_folder, write_text
 from system import schema
 from system.checkpoints import save_weights
 from system.errors import KitError
 from system.models import Trained, open_trained
-from system.runs import write_json
 
 EXPERTS_ELSEWHERE = "\nWhere an expert's weights lie elsewhere: --set model.audio.experts.NAME.weights=FILE\n"
 
 
 def export_model(trained: Trained, out: Path) -> None:
-    """Write the folder; model.safetensors last, since it marks a whole export. KitError when `out` is not empty."""
-    if out.exists() and any(out.iterdir()):
+    """Write the folder, whole or not at all. KitError when `out` is not empty."""
+    if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise KitError(f"{out} is not empty; name another folder")
-    out.mkdir(parents=True, exist_ok=True)
-    trained.model.text.save_assets(out)
-    write_json(out / "recipe.json", trained.recipe.model_dump(mode="json"))
-    write_json(out / "model.json", trained.facts)
-    (out / "README.md").write_text(_card(trained, out), encoding="utf-8")
-    save_weights(trained.model, out / "model.safetensors")
+    with replacing_folder(out) as folder:
+        trained.model.text.save_assets(folder)
+        write_text(folder / "recipe.json", json.dumps(trained.recipe.model_dump(mode="json"), indent=1) + "\n")
+        save_weights(trained.model, folder / "model.safetensors")
+        files = sorted(path for path in folder.rglob("*") if path.is_file())
+        checksums = {path.relative_to(folder).as_posix(): sha256_of(path) for path in files}
+        write_json(folder / "model.json", {**trained.facts, "sha256": checksums})
+        write_text(folder / "README.md", _card(trained, out))
 
 
 def _card(trained: Trained, out: Path) -> str:

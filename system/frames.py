@@ -22,6 +22,7 @@ GROUP_CLIPS = 16
 GROUP_SECONDS = 120
 DECODERS = 2  # threads
 DECODED_AHEAD = 4  # clips that wait decoded
+DAMAGED = "python -m system features RECIPE --verify finds all that is damaged and computes it again"
 
 log = logging.getLogger(__name__)
 
@@ -29,12 +30,14 @@ log = logging.getLogger(__name__)
 class ContentKeys:
     """sha256 of audio files, remembered by path, size and time of change, so that a file is read once.
 
-    A changed file (another size or time) is read again; its frames are then looked for under the new content.
+    A changed file (another size or time) is read again; its frames are then looked for under the new content. So is, by
+    `again`, one whose frames are about to be computed: files may be copied over with their size and time kept.
     """
 
     def __init__(self, folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         self.path = folder / "contents.sqlite"
+        self._read_now: dict[str, str] = {}  # by path, contents that this process has read itself
         with self._told():
             self.store = sqlite3.connect(self.path, timeout=60)
             self.store.execute("pragma synchronous = off")  # only remembered work: what a power cut loses is read again
@@ -62,12 +65,28 @@ class ContentKeys:
             row = self.store.execute("select size, changed, sha256 from files where path = ?", (path,)).fetchone()
         if row and row[:2] == (status.st_size, status.st_mtime_ns):
             return str(row[2])
-        key = content_key(path)
+        return self.again(path)
+
+    def again(self, path: str) -> str:
+        """The content key of a file as it is now, whatever is remembered. Raises AudioError for a missing one."""
+        if path in self._read_now:
+            return self._read_now[path]
+        try:
+            status, key = Path(path).stat(), content_key(path)
+        except OSError as error:
+            raise AudioError(f"{path}: no such audio file") from error
         facts = (path, status.st_size, status.st_mtime_ns, key)
         with self._told():
             self.store.execute("insert or replace into files values (?, ?, ?, ?)", facts)
             self.store.commit()
+        self._read_now[path] = key
         return key
+
+    def forget(self) -> None:
+        """Have every file read again when it is next asked for."""
+        with self._told():
+            self.store.execute("delete from files")
+            self.store.commit()
 
     def close(self) -> None:
         self.store.close()
@@ -90,29 +109,41 @@ class Features:
         return self.banks[expert].read(self.keys[clip_id])
 
 
-def bank_of(expert: ExpertSettings, banks: Path) -> Bank:
-    """The bank of an expert's frames, in a folder named by all that decides the frames."""
-    return open_bank(banks / expert.key(), expert.dim, expert.dtype, expert.identity())
+def bank_of(expert: ExpertSettings, banks: Path, verify: bool = False) -> Bank:
+    """The bank of an expert's frames, in a folder named by all that decides the frames. verify: see open_bank."""
+    return open_bank(banks / expert.key(), expert.dim, expert.dtype, expert.identity(), DAMAGED, verify)
 
 
 def build_features(
-    clips: list[Clip], experts: dict[str, ExpertSettings], banks: Path, strict: bool = False, quiet: bool = False
+    clips: list[Clip],
+    experts: dict[str, ExpertSettings],
+    banks: Path,
+    strict: bool = False,
+    quiet: bool = False,
+    verify: bool = False,
 ) -> Features:
     """Compute what the banks lack for these clips, with progress; a broken file is reported and left out.
 
     A content that several clips share is computed once. strict: raise KitError for the first broken file instead.
+    verify: read all that the banks hold, and compute again what is damaged; read all audio files again.
+    Raises KitError for a file whose content is no longer what it was when its frames were looked for.
     """
     from tqdm import tqdm
 
     from system.device import device_of
 
-    features = Features({name: bank_of(expert, banks) for name, expert in experts.items()})
+    features = Features({name: bank_of(expert, banks, verify) for name, expert in experts.items()})
     with closing(ContentKeys(banks)) as content:
+        if verify:
+            content.forget()
         for clip in tqdm(clips, desc="content", unit="clip", disable=quiet or None):
             try:
                 features.keys[clip.id] = content(clip.path)
             except AudioError as error:
                 _broken(features, clip, error, strict)
+        for clip in clips:
+            if any(features.keys.get(clip.id, "") not in bank for bank in features.banks.values()):
+                _read_again(features, clip, content, strict)
     # All weights are opened before the first frame is computed: a damaged file is told in seconds, not after hours.
     networks = {name: e.load(device_of()) for name, e in experts.items() if _missing(features, name, clips)}
     for name in list(networks):
@@ -120,6 +151,20 @@ def build_features(
     if features.broken:
         log.warning("%d of %d clips have broken audio and are left out", len(features.broken), len(clips))
     return features
+
+
+def _read_again(features: Features, clip: Clip, content: ContentKeys, strict: bool) -> None:
+    """The content of a clip whose frames are about to be computed, from its bytes; says where it is another one."""
+    if clip.id not in features.keys:
+        return
+    try:
+        key = content.again(clip.path)
+    except AudioError as error:
+        _broken(features, clip, error, strict)
+        return
+    if key != features.keys[clip.id]:
+        log.warning("%s: its content changed, while its size and time of change stayed", clip.path)
+        features.keys[clip.id] = key
 
 
 def _broken(features: Features, clip: Clip, error: AudioError, strict: bool) -> None:

@@ -6,14 +6,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from pydantic import BaseModel, ConfigDict
+
+from data_tools.documents import read_json, read_shaped, require_unharmed
 from data_tools.manifest import Clip
 from system import schema
 from system.checkpoints import load_checkpoint, load_weights
-from system.device import device_of
+from system.device import device_of, memory_told
 from system.encoders import RetrievalModel
 from system.errors import KitError
 from system.recipe import load_recipe
-from system.runs import Run, made_with, read_json, require_same
+from system.runs import Run, made_with, require_same
 from system.text.base import TextEncoder
 from system.text.first_token import FirstTokenText
 from system.text.scratch import ScratchText
@@ -26,7 +29,8 @@ log = logging.getLogger(__name__)
 
 def build_model(recipe: schema.Recipe, vocabulary: list[str]) -> RetrievalModel:
     """A model with fresh weights, drawn from torch's random state."""
-    return RetrievalModel(recipe.model, build_text(recipe.model.text, vocabulary, Path(recipe.banks)))
+    with memory_told("the model", "make its layers smaller, or use a machine with more memory"):
+        return RetrievalModel(recipe.model, build_text(recipe.model.text, vocabulary, Path(recipe.banks)))
 
 
 def build_text(settings: schema.Text, vocabulary: list[str], banks: Path) -> TextEncoder:
@@ -52,22 +56,47 @@ def training_vocabulary(recipe: schema.Recipe, clips: dict[str, list[Clip]]) -> 
     starts = {s.start_from.folder for s in recipe.stages.values() if isinstance(s.start_from, schema.FromModel)}
     if len(starts) > 1:
         raise KitError(f"stages start from several models ({', '.join(sorted(starts))}), whose words differ; use one")
-    before: list[str] = [word for folder in starts for word in read_json(_exported(Path(folder)) / "vocabulary.json")]
+    before = [word for folder in starts for word in _vocabulary(_exported(Path(folder)), EXPORT_AGAIN)]
     sources = sorted({source for stage in recipe.stages.values() for source in stage.train.data})
     found = vocabulary_of(caption for source in sources for clip in clips[source] for caption in clip.captions)
     known = set(before)
     return before + [word for word in found if word not in known]
 
 
+class ExportedFacts(BaseModel):
+    """model.json of an exported model. sha256: of the folder's other files, by name; an earlier release noted none."""
+
+    model_config = ConfigDict(strict=True, frozen=True, extra="allow")
+
+    recipe: str
+    checkpoint: str
+    experts: dict[str, dict[str, Any]]
+    text: str | None
+    sha256: dict[str, str] = {}
+
+
+EXPORT_AGAIN = "write the model again with python -m system export"
+
+
 def _exported(folder: Path) -> Path:
+    """The folder of an exported model that is as it was written. KitError for no such folder, DataError for a damaged
+    one."""
     if not (folder / "model.safetensors").exists():
         raise KitError(f"{folder} is not an exported model; make one with python -m system export")
+    for name, checksum in _exported_facts(folder).sha256.items():
+        require_unharmed(folder / name, checksum, EXPORT_AGAIN)
     return folder
 
 
-def _vocabulary(folder: Path) -> list[str]:
+def _exported_facts(folder: Path) -> ExportedFacts:
+    return read_shaped(folder / "model.json", ExportedFacts, EXPORT_AGAIN)
+
+
+def _vocabulary(folder: Path, hint: str) -> list[str]:
     path = folder / "vocabulary.json"
-    words: list[str] = read_json(path) if path.exists() else []
+    words = read_json(path, hint) if path.exists() else []
+    if not isinstance(words, list) or not all(isinstance(word, str) for word in words):
+        raise KitError(f"{path} is damaged (it is no list of words); {hint}")
     return words
 
 
@@ -85,7 +114,9 @@ def open_trained(
 ) -> Trained:
     """Open a run (`stage` and `checkpoint`: default, those of its first `rank` entry) or an exported model.
 
-    changes: settings that may differ on this machine, such as where an expert's weights lie.
+    changes: settings that may differ on this machine, such as where an expert's weights lie. The `banks` of an exported
+    model are those of the current folder, whatever its recipe says, unless `changes` names others.
+    Raises KitError for what does not fit, DataError for a missing or damaged file.
     """
     if (folder / "model.safetensors").exists():
         if stage or checkpoint:
@@ -107,9 +138,9 @@ def _open_run(run: Run, stage: str | None, checkpoint: str | None, changes: list
     checkpoint = checkpoint or (first.checkpoint if first and first.stage == stage else "last")
     if not run.vocabulary.exists():
         raise KitError(f"{run.folder} has not been trained yet; run: python -m system train")
-    model = build_model(recipe, _vocabulary(run.folder)).to(device_of())
+    model = build_model(recipe, _vocabulary(run.folder, run.again(run.vocabulary))).to(device_of())
     now = made_with(recipe, model.text.identity())
-    experts = as_trained(run.folder, read_json(run.provenance)["experts"], now["experts"])
+    experts = as_trained(run.folder, run.read_provenance().experts, now["experts"])
     require_same(run, {"experts": experts, "text": now["text"]})
     taken = load_checkpoint(model, run.stage(stage), checkpoint)
     return Trained(model, recipe, facts_of(run, model, recipe, taken))
@@ -141,7 +172,7 @@ def facts_of(run: Run, model: RetrievalModel, recipe: schema.Recipe, checkpoint:
         "seed": recipe.seed,
         "from": run.folder.name,
         "checkpoint": checkpoint,
-        "commits": read_json(run.provenance)["commits"],
+        "commits": run.read_provenance().commits,
         "experts": {name: expert.identity() for name, expert in recipe.model.audio.experts.items()},
         "text": model.text.identity(),
     }
@@ -152,7 +183,7 @@ def as_trained(folder: Path, before: dict[str, Any], now: dict[str, Any]) -> dic
     that has another one."""
     taken = json.loads(json.dumps(now))
     for name in before.keys() & taken.keys():
-        version = before[name]["version"]
+        version = before[name].get("version")
         if version != taken[name]["version"]:
             log.warning(
                 "%s was trained on %s as its frames were computed before (version %s); they are computed anew "
@@ -167,25 +198,26 @@ def as_trained(folder: Path, before: dict[str, Any], now: dict[str, Any]) -> dic
 
 
 def _open_exported(folder: Path, changes: list[str]) -> Trained:
+    facts = _exported_facts(_exported(folder))
+    changes = ["banks=banks", *changes]  # a model from elsewhere does not say where this machine writes
     if (folder / "text").is_dir():  # the exported sentence encoder, wherever the folder now lies
         changes = [f"model.text.model={json.dumps(str((folder / 'text').resolve()))}", *changes]
     recipe = _moved(folder / "recipe.json", changes)
-    facts = read_json(folder / "model.json")
     now = {name: expert.identity() for name, expert in recipe.model.audio.experts.items()}
-    for name, identity in as_trained(folder, facts["experts"], now).items():
-        if identity != facts["experts"][name]:
+    for name, identity in as_trained(folder, facts.experts, now).items():
+        if identity != facts.experts.get(name):
             raise KitError(
                 f"{folder} was trained on frames of another {name} (its identity is in model.json); "
                 f"name the same weight file with --set model.audio.experts.{name}.weights=FILE"
             )
-    model = build_model(recipe, _vocabulary(folder)).to(device_of())
-    if isinstance(recipe.model.text, schema.WordVectors) and model.text.identity() != facts["text"]:
+    model = build_model(recipe, _vocabulary(folder, EXPORT_AGAIN)).to(device_of())
+    if isinstance(recipe.model.text, schema.WordVectors) and model.text.identity() != facts.text:
         raise KitError(
             f"{folder} was trained with other word vectors (their checksum is in model.json); "
             "name the same file with --set model.text.vectors=FILE"
         )
-    load_weights(model, folder / "model.safetensors")
-    return Trained(model, recipe, facts | {"experts": now})
+    load_weights(model, folder / "model.safetensors", EXPORT_AGAIN)
+    return Trained(model, recipe, facts.model_dump(exclude={"sha256"}) | {"experts": now})
 
 
 def load_exported_weights(model: RetrievalModel, folder: Path) -> None:
@@ -194,7 +226,7 @@ def load_exported_weights(model: RetrievalModel, folder: Path) -> None:
     Words that the exported model does not have keep the vectors they have in `model`; KitError when its words are not
     the first ones of `model`'s.
     """
-    words = _vocabulary(_exported(folder))
+    words = _vocabulary(_exported(folder), EXPORT_AGAIN)
     if isinstance(model.text, ScratchText) and model.text.vocabulary[: len(words)] != words:
         raise KitError(f"{folder} has other words than when this run began; start a new run")
-    load_weights(model, folder / "model.safetensors")
+    load_weights(model, folder / "model.safetensors", EXPORT_AGAIN)

@@ -1,6 +1,5 @@
 """The figures of a run: its curves, and how CIDEr-D is distributed in its corpus and relaxes the loss."""
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -39,7 +38,7 @@ def relevance_figure(found: Distribution, percents: Sequence[float], relax: Rela
 
 def draw_run(run: Run) -> list[Path]:
     """Draw what the run's metrics hold into its figures folder; returns the files. Epochs count over all stages."""
-    lines = [json.loads(line) for line in run.metrics.read_text(encoding="utf-8").splitlines()]
+    lines = run.read_metrics()
     run.figures.mkdir(exist_ok=True)
     return [
         _draw(run.figures / f"{name}.svg", lines, axis, labels)

@@ -3,6 +3,7 @@
 import difflib
 import itertools
 import json
+import re
 import shlex
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -27,7 +28,12 @@ class RecipeError(KitError):
         self.problems = problems
 
 
+_INDEX = re.compile("[0-9]{1,9}")  # of a list's item
 RUN_FOLDERS = {"scores", "submission", "figures"}  # of a run, beside those of its stages
+
+MAX_PROBLEMS = 200  # that are told; what is behind them is counted
+MAX_SUGGESTED = 20  # unknown keys for which a near one is looked for
+MAX_SHOWN = 80  # characters of a key or a value in a message
 
 Problem = tuple[Keys, int, str]  # where in the document, its line (0: the command line), what is wrong
 
@@ -73,32 +79,38 @@ def _report(path: Path, problems: list[Problem]) -> list[str]:
     by_key: dict[tuple[int, str], list[str]] = {}
     for keys, line, text in problems:
         by_key.setdefault((line, ".".join(map(str, keys))), []).append(text)
-    return [
-        f"{f'{path}:{line}' if line else path}: {key}{': ' if key else ''}{'; or '.join(dict.fromkeys(texts))}"
+    lines = [
+        f"{f'{path}:{line}' if line else path}: {_cut(key)}{': ' if key else ''}{'; or '.join(dict.fromkeys(texts))}"
         for (line, key), texts in sorted(by_key.items())
     ]
+    more = len(lines) - MAX_PROBLEMS
+    return [*lines[:MAX_PROBLEMS], *([f"{path}: and {more:,} more mistakes"] if more > 0 else [])]
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= MAX_SHOWN else f"{text[:MAX_SHOWN]}..."
 
 
 def _apply(document: Document, changes: list[str]) -> Iterator[Problem]:
     """Set `a.b.0.c=value` in the document; the schema then refuses what it does not know."""
     for change in changes:
         dotted, equals, text = change.partition("=")
-        keys: Keys = tuple(int(part) if part.isdigit() else part for part in dotted.split("."))
+        keys: Keys = tuple(int(part) if _INDEX.fullmatch(part) else part for part in dotted.split("."))
         if not equals or not dotted:
-            yield keys, 0, f"--set {change}: write it as key.key=value"
+            yield keys, 0, f"--set {_cut(change)}: write it as key.key=value"
             continue
         at = document.value
         for part in keys[:-1]:
             at = _child(at, part)
         last = keys[-1]
         value = parse(text)
-        yield from ((keys, 0, f"--set {change}: {problem}") for _, _, problem in value.problems)
+        yield from ((keys, 0, f"--set {_cut(change)}: {problem}") for _, _, problem in value.problems)
         if isinstance(at, dict) and isinstance(last, str):
             at[last] = value.value if text else None
         elif isinstance(at, list) and isinstance(last, int) and last < len(at):
             at[last] = value.value
         else:
-            yield keys, 0, f"--set {change}: the recipe has no such place"
+            yield keys, 0, f"--set {_cut(change)}: the recipe has no such place"
 
 
 def _leave_out_nulls(value: Any) -> None:
@@ -123,9 +135,11 @@ def _validate(document: Document) -> tuple[schema.Recipe | None, list[Problem]]:
         return schema.Recipe.model_validate(document.value), []
     except ValidationError as error:
         found = []
+        unknown = 0
         for item in error.errors(include_url=False):
             keys = _without_tags(document.value, item["loc"])
-            found.append((keys, document.line(keys), _sentence(item)))
+            unknown += item["type"] == "extra_forbidden"
+            found.append((keys, document.line(keys), _sentence(item, suggest=unknown <= MAX_SUGGESTED)))
         return None, found
 
 
@@ -146,8 +160,10 @@ def _without_tags(value: Any, location: tuple[str | int, ...]) -> Keys:
     return tuple(keys)
 
 
-def _sentence(item: Any) -> str:
+def _sentence(item: Any, suggest: bool = True) -> str:
     kind, given = item["type"], item.get("input")
+    if kind == "extra_forbidden" and (not suggest or len(str(item["loc"][-1])) > MAX_SHOWN):
+        return "unknown key"
     if kind == "extra_forbidden":
         near = difflib.get_close_matches(str(item["loc"][-1]), sorted(_all_keys(schema.Recipe)), 1)
         if near == [item["loc"][-1]]:
@@ -158,7 +174,7 @@ def _sentence(item: Any) -> str:
     if kind == "union_tag_not_found":
         return "missing kind"
     message = item["msg"][0].lower() + item["msg"][1:]
-    return message if isinstance(given, dict | list) else f"{message}, not {given!r}"
+    return message if isinstance(given, dict | list) else f"{message}, not {_cut(repr(given))}"
 
 
 def _all_keys(model: type[BaseModel]) -> set[str]:

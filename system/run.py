@@ -1,7 +1,6 @@
 """All of a recipe in one go: data, features, stages, the challenge's CSV, scores. What is done is passed over."""
 
 import argparse
-import json
 import logging
 import os
 import platform
@@ -12,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from data_tools.documents import sha256_of, write_json
 from data_tools.manifest import caption_queries
 from submission.blend import blend
 from submission.editions import get_edition
@@ -23,7 +23,7 @@ from system.errors import KitError
 from system.experts.base import file_sha256
 from system.options import add_recipe_arguments, load_from
 from system.recipe import Loaded
-from system.runs import Run, commit, open_run, read_json, write_json
+from system.runs import Run, commit, open_run
 
 if TYPE_CHECKING:
     from system.data import Data
@@ -38,7 +38,7 @@ def run_recipe(loaded: Loaded, runs: Path, out: Path | None = None) -> Run:
     log.info("run %s", folder.folder)
     if folder.result.exists():
         _require_same_data(loaded.recipe, folder)
-        made_by = read_json(folder.result)["commits"][-1]
+        made_by = folder.read_result().commits[-1]
         other = (
             "" if made_by == commit() else f", made by the code of {made_by}, this is {commit()}; --out makes another"
         )
@@ -56,7 +56,7 @@ def run_recipe(loaded: Loaded, runs: Path, out: Path | None = None) -> Run:
 def _require_same_data(recipe: schema.Recipe, run: Run) -> None:
     """A finished run stands for the manifests it was made with, as far as they are still there."""
     there = {name: Path(source.manifest) for name, source in recipe.data.items() if Path(source.manifest).exists()}
-    before = read_json(run.provenance)["manifests"]
+    before = run.read_provenance().manifests
     changed = [name for name, path in there.items() if before.get(name) != file_sha256(path)]
     if changed:
         raise KitError(
@@ -109,21 +109,25 @@ def _train_and_rank(loaded: Loaded, run: Run, data: "Data", began: float) -> Non
     result = {
         "recipe": recipe.name,
         "seed": recipe.seed,
-        "commits": read_json(run.provenance)["commits"],
+        "commits": run.read_provenance().commits,
         "hardware": _hardware(),
         "parameters": parameters_of(recipe, model),
         "experts": experts_of(recipe),
         "data": data_of(recipe, data),
         "seconds": round(time.monotonic() - began, 1),  # of this process
-        "training_seconds": round(sum(line["seconds"] for line in _lines(run.metrics)), 1),  # of all epochs
+        "training_seconds": round(sum(line["seconds"] for line in run.read_metrics()), 1),  # of all epochs
         "broken": data.features.broken,
         "rank": ranked,
+        "sha256": _checksums(run),
     }
     write_json(run.result, result)
 
 
-def _lines(path: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+def _checksums(run: Run) -> dict[str, str]:
+    """sha256 of what the report and the package read of a finished run, by the name within its folder."""
+    kept = (path for name in ("scores", "submission") for path in (run.folder / name).glob("*") if path.is_file())
+    files = [run.folder / "resolved.json", run.metrics, *kept]  # provenance.json has a checksum of its own
+    return {path.relative_to(run.folder).as_posix(): sha256_of(path) for path in sorted(files)}
 
 
 def _hardware() -> str:
@@ -213,13 +217,13 @@ def _ceiling(source: schema.Source) -> float | None:
 
 def report(run: Run) -> str:
     """The result as lines for people."""
-    result = read_json(run.result)
+    result = run.read_result()
     lines = [
         f"run        {run.folder}",
-        f"trained    {sum(result['parameters']['trained'].values()):,} parameters, {result['hardware']}, "
-        f"{result['seconds']:.0f} s in this process, {result['training_seconds']:.0f} s of training",
+        f"trained    {sum(result.parameters['trained'].values()):,} parameters, {result.hardware}, "
+        f"{result.seconds:.0f} s in this process, {result.training_seconds:.0f} s of training",
     ]
-    for name, entry in result["rank"].items():
+    for name, entry in result.rank.items():
         metric, (low, high) = entry["metric"], entry["interval"]
         recalls = "  ".join(f"{key} {value:.4f}" for key, value in entry.items() if key.startswith("R@"))
         ceiling = f", ceiling {entry['ceiling']:.4f}" if entry["ceiling"] is not None else ""

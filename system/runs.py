@@ -10,30 +10,64 @@
 """
 
 import fcntl
+import hashlib
 import json
 import logging
 import os
 import platform
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from data_tools.files import write_text
+from pydantic import BaseModel, ConfigDict, Field
+
+from data_tools.documents import parse_json, read_json_lines, read_shaped, require_unharmed, sha256_of, write_json
+from data_tools.errors import DataError
+from data_tools.files import remove_parts, replacing, write_text
+from data_tools.manifest import Clip
 from system import schema
 from system.errors import KitError
 from system.experts.base import file_sha256
-from system.recipe import Loaded
+from system.recipe import Loaded, RecipeError, load_recipe
 
 log = logging.getLogger(__name__)
 
 
-def write_json(path: Path, value: object) -> None:
-    write_text(path, json.dumps(value, indent=1, ensure_ascii=False) + "\n")
+class Provenance(BaseModel):
+    """What of provenance.json is read again.
+
+    manifests, contents: checksums by data source, of its manifest and of all its audio. experts: their identities.
+    text: identity of a pre-trained text encoder. starts: checksums of exported models by folder. sha256: checksums of
+    the run's own files. An earlier release wrote neither `contents` nor `sha256`.
+    """
+
+    model_config = ConfigDict(strict=True, frozen=True, extra="allow")
+
+    commits: list[str] = Field(min_length=1)
+    manifests: dict[str, str]
+    contents: dict[str, str] = {}
+    experts: dict[str, dict[str, Any]]
+    text: str | None
+    starts: dict[str, str]
+    sha256: dict[str, str] = {}
+
+
+class RunResult(BaseModel):
+    """What of result.json is read again by this room."""
+
+    model_config = ConfigDict(strict=True, frozen=True, extra="allow")
+
+    commits: list[str] = Field(min_length=1)
+    hardware: str
+    parameters: dict[str, Any]
+    seconds: float
+    training_seconds: float
+    rank: dict[str, dict[str, Any]]
 
 
 @dataclass(frozen=True)
@@ -70,9 +104,32 @@ class Run:
         """What was ranked: see description.write_clips."""
         return self.folder / "scores" / f"{name}.clips.csv"
 
+    def again(self, *damaged: Path) -> str:
+        """The end of a sentence on damaged files: what to delete, and the command that then makes them again."""
+        files = [*damaged, *([self.result] if self.result.exists() and self.result not in damaged else [])]
+        return (
+            f"delete {' and '.join(map(str, files))}, then what is lost is made again by: "
+            f"python -m system run {self.folder / 'resolved.json'} --out {self.folder}"
+        )
+
+    def read_provenance(self) -> Provenance:
+        """DataError when it, or one of the files it has the checksums of, is missing or damaged."""
+        found = read_shaped(self.provenance, Provenance, self.again(self.provenance))
+        for name, checksum in found.sha256.items():
+            require_unharmed(self.folder / name, checksum, self.again(self.folder / name))
+        return found
+
+    def read_result(self) -> RunResult:
+        return read_shaped(self.result, RunResult, self.again(self.result))
+
+    def read_metrics(self) -> list[dict[str, Any]]:
+        """The lines of metrics.jsonl, one an epoch of every stage."""
+        return read_json_lines(self.metrics, self.again(self.metrics))
+
     @contextmanager
     def held(self) -> Iterator[None]:
-        """No second process may work on the run meanwhile; its log goes to log.txt too."""
+        """No second process may work on the run meanwhile; its log goes to log.txt too. What killed processes left
+        half written is removed."""
         with (self.folder / "lock").open("w") as file:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -80,6 +137,7 @@ class Run:
                 raise KitError(
                     f"{self.folder}: another process is working on this run; wait for it, or stop it"
                 ) from error
+            remove_parts(self.folder)
             handler = logging.FileHandler(self.folder / "log.txt", encoding="utf-8")
             handler.setFormatter(logging.Formatter("%(asctime)s %(message)s"))
             logging.getLogger().addHandler(handler)
@@ -93,39 +151,73 @@ class Run:
 def open_run(loaded: Loaded, runs: Path, out: Path | None = None) -> Run:
     """The run of these settings: the one there is, to be resumed, or a new folder.
 
-    out: the folder to use, by itself; KitError when it holds another recipe's run.
+    out: the folder to use, by itself; KitError when it holds another recipe's run, or something else.
     """
     resolved = loaded.resolved()
     if out is None:
-        same = [f.parent for f in sorted(runs.glob("*/resolved.json")) if f.read_text(encoding="utf-8") == resolved]
+        same = [path.parent for path in sorted(runs.glob("*/resolved.json")) if _is_of(path, resolved)]
         unfinished = [folder for folder in same if not (folder / "result.json").exists()]
-        if same:
-            return Run((unfinished or same)[-1])
-        out = _new_folder(loaded, runs)
-    elif (out / "resolved.json").exists():
+        out = (unfinished or same)[-1] if same else _new_folder(loaded, runs)
+    fresh = _is_fresh(out)
+    if (out / "resolved.json").exists():
         _refuse_other(out, resolved)
-        return Run(out)
-    elif out.exists() and any(out.iterdir()):
+    elif not fresh and _noted(out) != hashlib.sha256(resolved.encode()).hexdigest():
         raise KitError(f"{out} is not a run and not empty; name another folder")
-    out.mkdir(parents=True, exist_ok=True)
-    write_text(out / "resolved.json", resolved)  # first: it is what a run is found by
-    (out / "recipe.yaml").write_bytes(loaded.source)
+    if fresh or not (out / "recipe.yaml").exists():
+        with replacing(out / "recipe.yaml") as temporary:
+            temporary.write_bytes(loaded.source)
+    if not (out / "resolved.json").exists():
+        write_text(out / "resolved.json", resolved)  # after the recipe: it is what a run is found by
     return Run(out)
+
+
+def _is_of(path: Path, resolved: str) -> bool:
+    """Whether a resolved.json holds these settings, as it stands or with the keys that later releases added."""
+    data, wanted = path.read_bytes(), json.loads(resolved)
+    if data == resolved.encode():
+        return True
+    try:
+        found = parse_json(data, str(path))
+        near = isinstance(found, dict) and all(found.get(key) == wanted[key] for key in ("name", "seed"))
+        return near and load_recipe(path).resolved() == resolved
+    except (DataError, RecipeError):
+        return False
+
+
+def _is_fresh(folder: Path) -> bool:
+    """Whether a folder is absent or empty, or holds only what a process left that was killed while it began a run."""
+    return not folder.exists() or all(
+        path.name == "recipe.yaml" or (path.name.startswith(".") and path.suffix == ".part")
+        for path in folder.iterdir()
+    )
+
+
+def _noted(folder: Path) -> str | None:
+    """The checksum of a run's resolved.json, as its provenance has it."""
+    try:
+        return read_shaped(folder / "provenance.json", Provenance, "").sha256.get("resolved.json")
+    except DataError:
+        return None
 
 
 def _new_folder(loaded: Loaded, runs: Path) -> Path:
     recipe = loaded.recipe
     name = f"{datetime.now(UTC):%Y-%m-%d}_{recipe.name}_s{recipe.seed}_{commit()}"
-    taken = {folder.name for folder in runs.glob(name + "*")}
+    taken = {folder.name for folder in runs.glob(name + "*") if not _is_fresh(folder)}
     candidates = [name, *(f"{name}-{n}" for n in range(2, len(taken) + 3))]
     return runs / next(candidate for candidate in candidates if candidate not in taken)
 
 
 def _refuse_other(out: Path, resolved: str) -> None:
-    found = (out / "resolved.json").read_text(encoding="utf-8")
-    if found != resolved:
-        differing = ", ".join(sorted(_differing(json.loads(found), json.loads(resolved)))[:5])
-        raise KitError(f"{out} is a run of other settings ({differing}); name another folder, or delete that one")
+    path = out / "resolved.json"
+    if _is_of(path, resolved):
+        return
+    if _noted(out) not in (None, sha256_of(path)):
+        raise KitError(f"{path} is damaged; delete it, and the command that began the run writes it again")
+    differing = sorted(_differing(parse_json(path.read_bytes(), str(path)), json.loads(resolved)))
+    raise KitError(
+        f"{out} is a run of other settings ({', '.join(differing[:5])}); name another folder, or delete that one"
+    )
 
 
 def _differing(a: Any, b: Any, at: str = "") -> Iterator[str]:
@@ -154,44 +246,40 @@ def commit() -> str:
         return "unversioned"
 
 
-def read_json(path: Path) -> Any:
-    """KitError for a file that is missing or not JSON."""
-    try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except (FileNotFoundError, ValueError) as error:
-        raise KitError(f"{path} is missing or damaged; it belongs to a run, start that run again") from error
-
-
-def made_with(recipe: schema.Recipe, text: str | None) -> dict[str, Any]:
-    """Checksums of all that a run depends on beside its settings. text: identity of a pre-trained text encoder."""
+def made_with(recipe: schema.Recipe, text: str | None, contents: Mapping[str, str] | None = None) -> dict[str, Any]:
+    """Checksums of all that a run depends on beside its settings. text: identity of a pre-trained text encoder.
+    contents: by source, of all its audio; left out where it has not been read."""
     starts = [s.start_from.folder for s in recipe.stages.values() if isinstance(s.start_from, schema.FromModel)]
     return {
         "manifests": {name: file_sha256(Path(source.manifest)) for name, source in recipe.data.items()},
         "experts": {name: expert.identity() for name, expert in recipe.model.audio.experts.items()},
         "text": text,
         "starts": {folder: file_sha256(Path(folder) / "model.safetensors") for folder in starts},
+        **({} if contents is None else {"contents": dict(contents)}),
     }
 
 
 def require_same(run: Run, now: dict[str, Any]) -> None:
     """KitError when something that the run was made with has changed; what `now` leaves out is not compared."""
-    before = read_json(run.provenance)
-    changed = sorted(_differing({key: before[key] for key in now}, json.loads(json.dumps(now))))
+    before = run.read_provenance().model_dump(exclude_unset=True)
+    known = {key: before[key] for key in now if key in before}  # an earlier release noted less
+    changed = sorted(_differing(known, json.loads(json.dumps({key: now[key] for key in known}))))
     if changed:
-        raise KitError(f"{run.folder}: {', '.join(changed)} changed since this run began; start a new run")
+        audio = ": audio files are not what they were" if any(key.startswith("contents") for key in changed) else ""
+        raise KitError(f"{run.folder}: {', '.join(changed)} changed since this run began{audio}; start a new run")
 
 
-def record_provenance(run: Run, loaded: Loaded, text: str | None) -> None:
+def record_provenance(run: Run, loaded: Loaded, text: str | None, contents: Mapping[str, str]) -> None:
     """Write what the run is made with; on resuming, refuse what changed and note another commit."""
     import torch
 
     recipe = loaded.recipe
-    now = made_with(recipe, text)
+    now = made_with(recipe, text, contents)
     if run.provenance.exists():
         require_same(run, now)
-        before = read_json(run.provenance)
-        if before["commits"][-1] != commit():
-            write_json(run.provenance, before | {"commits": [*before["commits"], commit()]})
+        before = run.read_provenance()
+        if before.commits[-1] != commit():
+            write_json(run.provenance, before.model_dump(exclude_unset=True) | {"commits": [*before.commits, commit()]})
         return
     facts = {
         "recipe": recipe.name,
@@ -207,4 +295,12 @@ def record_provenance(run: Run, loaded: Loaded, text: str | None) -> None:
         "threads": torch.get_num_threads(),
         "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
     }
-    write_json(run.provenance, facts | now)
+    own = [run.folder / "resolved.json", run.vocabulary]
+    write_json(run.provenance, facts | now | {"sha256": {path.name: sha256_of(path) for path in own}})
+
+
+def contents_of(clips: Iterable[Clip], keys: Mapping[str, str]) -> str:
+    """One checksum of a source's audio: of the ids and contents of its clips. keys: content by clip id; a clip whose
+    audio is broken has none."""
+    lines = sorted(f"{clip.id}\0{keys.get(clip.id)}\n" for clip in clips)
+    return hashlib.sha256("".join(lines).encode()).hexdigest()

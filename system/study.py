@@ -117,7 +117,7 @@ def run_study(study: Study, cells: Cells, runs: Path) -> Table:
 
 
 def _rows(cell: str, runs: list[Run], published: Published | None) -> list[Row]:
-    entries: dict[str, dict[str, Any]] = json.loads(runs[0].result.read_text(encoding="utf-8"))["rank"]
+    entries = runs[0].read_result().rank
     rows = []
     for name, entry in entries.items():
         figures = [figures_of_run(run.scores(name)) for run in runs]

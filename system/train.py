@@ -15,6 +15,7 @@ import numpy as np
 import torch
 from tqdm import tqdm
 
+from data_tools.documents import read_json, read_json_lines, sha256_of, write_json
 from data_tools.files import write_text
 from system import checkpoints, losses, schema
 from system.batches import Sampler, items_of
@@ -29,10 +30,12 @@ from system.models import build_model, load_exported_weights, training_vocabular
 from system.options import add_recipe_arguments, load_from
 from system.plots import relevance_figure
 from system.recipe import Loaded
-from system.runs import Run, open_run, read_json, record_provenance, write_json
+from system.runs import Run, contents_of, open_run, record_provenance
 from system.schedule import is_over, rate_factor
 from system.step import gradients
 from system.validation import Validation
+
+LEAST_SCALE = 2.0**-10  # of fp16 losses, from 65,536 on: halved that often, gradients are not finite at any scale
 
 log = logging.getLogger(__name__)
 
@@ -51,7 +54,8 @@ def prepare(loaded: Loaded, run: Run, data: Data) -> RetrievalModel:
     if not run.vocabulary.exists():
         write_json(run.vocabulary, training_vocabulary(recipe, data.clips))
     model = initial_model(recipe, run)
-    record_provenance(run, loaded, model.text.identity())
+    contents = {name: contents_of(clips, data.features.keys) for name, clips in data.clips.items()}
+    record_provenance(run, loaded, model.text.identity(), contents)
     used = {name for stage in recipe.stages.values() for name in (*stage.train.data, *stage.monitor.data)}
     model.text.prepare([caption for name in sorted(used) for clip in data.whole(name) for caption in clip.captions])
     return model
@@ -65,13 +69,34 @@ def train(loaded: Loaded, run: Run, data: Data, model: RetrievalModel) -> None:
     """
     relevance = training_relevance(loaded.recipe, data, run.figures / "relevance.svg")
     initial = {name: value.clone() for name, value in model.state_dict().items()}
+    before: list[dict[str, Any]] = []  # metrics of the stages so far
     for number, (name, stage) in enumerate(loaded.recipe.stages.items()):
         if (run.stage(name) / "done.json").exists():
             log.info("stage %s is finished", name)
+            before += checkpoints.read_done(run.stage(name)).lines or _lines_in_file(run, name)
             continue
         model.load_state_dict(initial)
         with memory_told(f"stage {name}: batch_size {stage.batch_size}", _less_memory(stage, loaded.recipe.model)):
-            _Stage(loaded.recipe, name, stage, number, run, data, model, relevance).run_to_end()
+            before += _Stage(loaded.recipe, name, stage, number, run, data, model, relevance).run_to_end(before)
+    _write_metrics(run, before)
+
+
+def _lines_in_file(run: Run, stage: str) -> list[dict[str, Any]]:
+    """A stage's lines of metrics.jsonl, for checkpoints of an earlier release, which do not hold them."""
+    if not run.metrics.exists():
+        return []
+    lines = read_json_lines(run.metrics, "put its lines back, or start a new run", unfinished=True)
+    return [line for line in lines if isinstance(line, dict) and line.get("stage") == stage]
+
+
+def _write_metrics(run: Run, lines: list[dict[str, Any]]) -> None:
+    """Have metrics.jsonl hold the lines that the checkpoints do, and no others."""
+    text = "".join(json.dumps(line) + "\n" for line in lines).encode()
+    there = run.metrics.read_bytes() if run.metrics.exists() else b""
+    if not there.startswith(text):
+        log.warning("%s had lost lines or was damaged; it is written again from the checkpoints", run.metrics)
+    if there != text:
+        write_text(run.metrics, text.decode())
 
 
 def _less_memory(stage: schema.Stage, model: schema.Model) -> str:
@@ -104,7 +129,7 @@ def training_relevance(recipe: schema.Recipe, data: Data, figure: Path) -> Relev
 def initial_model(recipe: schema.Recipe, run: Run) -> RetrievalModel:
     """The same for the same recipe, seed, vocabulary, and published weights."""
     torch.manual_seed(recipe.seed)
-    model = build_model(recipe, read_json(run.vocabulary))
+    model = build_model(recipe, read_json(run.vocabulary, run.again(run.vocabulary)))
     model.audio.load_pretrained()
     return model.to(device_of())
 
@@ -147,11 +172,20 @@ class _Stage:
         self.scaler = torch.amp.GradScaler(self.device.type, enabled=self.precision == "fp16")
         self.best: checkpoints.Table = {}
         self.step = 0
-        self.history: list[dict[str, float]] = []  # validation values of the finished epochs
+        self.lines: list[dict[str, Any]] = []  # metrics of the finished epochs
+        self.sha256: dict[str, str] = {}  # of the files in its folder
         self.sums: dict[str, float] = {}  # of the epoch so far: loss, and what diagnose tells
 
-    def run_to_end(self) -> None:
+    @property
+    def history(self) -> list[dict[str, float]]:
+        """Validation values of the finished epochs."""
+        return [line["validation"] for line in self.lines]
+
+    def run_to_end(self, before: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        """Train what is still to train; returns the stage's metrics, a line an epoch. before: those of the stages
+        before it."""
         self._begin()
+        _write_metrics(self.run, [*before, *self.lines])
         if self.precision != self.stage.precision:
             log.info("stage %s: %s needs CUDA; computing in float32", self.name, self.stage.precision)
         total = self.stage.epochs * self.steps
@@ -170,7 +204,9 @@ class _Stage:
             log.info(
                 "stage %s ends early: %s stands still", self.name, self.stage.stop.metric if self.stage.stop else ""
             )
-        write_json(self.folder / "done.json", {"epochs": len(self.history), "steps": self.step, "best": self.best})
+        done = {"epochs": len(self.lines), "steps": self.step, "best": self.best}
+        write_json(self.folder / "done.json", done | {"sha256": self.sha256, "lines": self.lines})
+        return self.lines
 
     def _begin(self) -> None:
         """Resume from last.pt, or take the weights the stage starts from."""
@@ -188,12 +224,15 @@ class _Stage:
             self.optimizer.load_state_dict(state["optimizer"])
             self.scaler.load_state_dict(state["scaler"])
             self.best, self.step, self.sums = state["best"], state["step"], state["sums"]
-        self.history = self._kept_lines(self.step // self.steps)
-        if len(self.history) != self.step // self.steps:
-            raise KitError(
-                f"{self.run.metrics} has {len(self.history)} epochs of stage {self.name}, {self.folder} was left after "
-                f"{self.step // self.steps}; put the lost lines back, or start a new run"
-            )
+            self.sha256 = {**state.get("sha256", {}), "last.pt": sha256_of(self.folder / "last.pt")}
+            epochs = self.step // self.steps
+            kept = state["lines"] if "lines" in state else _lines_in_file(self.run, self.name)
+            self.lines = [line for line in kept if line["epoch"] <= epochs]
+            if len(self.lines) != epochs:
+                raise KitError(
+                    f"{self.run.metrics} has {len(self.lines)} epochs of stage {self.name}, {self.folder} was left "
+                    f"after {epochs}; put the lost lines back, or start a new run"
+                )
 
     def _start_weights(self) -> None:
         start = self.stage.start_from
@@ -216,6 +255,7 @@ class _Stage:
             if self.step % self.steps == 0:
                 return
             if stop["asked"]:
+                self._require_finite()
                 self._save(None)
             self._stop_if_asked(stop)
 
@@ -235,21 +275,30 @@ class _Stage:
         self.optimizer.zero_grad()
         seen = gradients(self.model, batch, self.stage, self.precision, self.scaler)
         if not math.isfinite(seen["loss"]):
-            raise KitError(
-                f"stage {self.name}: the loss is {seen['loss']} at step {self.step}; lower the learning rate, "
-                f"{self.folder} still holds the state before"
-            )
-        if self.stage.clip_gradient is not None:
-            self.scaler.unscale_(self.optimizer)
-            torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.stage.clip_gradient)
+            raise KitError(self._overflow(f"the loss is {seen['loss']}"))
+        self.scaler.unscale_(self.optimizer)
+        norm = torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.stage.clip_gradient or math.inf)
+        # In fp16 an overflow is no fault: the scaler skips the update, and takes a smaller scale from then on.
+        if not self.scaler.is_enabled() and not math.isfinite(norm):
+            raise KitError(self._overflow(f"the norm of the gradients is {norm}"))
         self.scaler.step(self.optimizer)
         self.scaler.update()
+        if self.scaler.is_enabled() and self.scaler.get_scale() < LEAST_SCALE:
+            raise KitError(self._overflow("gradients overflow at every scale"))
         return seen
+
+    def _overflow(self, what: str) -> str:
+        """A sentence on numbers that are not finite, in the step under way or left by the last one."""
+        state = self.folder / "last.pt"
+        left = f"{state} still holds an earlier state" if state.exists() else "nothing of it was saved yet"
+        return f"stage {self.name}: {what} at step {self.step}; lower the learning rate in a new run ({left})"
 
     def _finish_epoch(self, seconds: float) -> None:
         epoch = self.step // self.steps
+        self._require_finite()
         values, seen = self.validation(self.model)
-        self.history.append(values)
+        if lost := [f"{name} {value}" for name, value in values.items() if not math.isfinite(value)]:
+            raise KitError(self._overflow(f"validation gives {', '.join(lost)}"))
         self.best = checkpoints.updated(self.best, values, epoch, self.stage.monitor.keep)
         line = {
             "stage": self.name,
@@ -263,6 +312,7 @@ class _Stage:
             "collapsed": collapsed(seen),
         }
         self.sums = {}
+        self.lines.append(line)
         with self.run.metrics.open("a", encoding="utf-8") as file:
             file.write(json.dumps(line) + "\n")
         self._save(self.model if epoch in checkpoints.kept_epochs(self.best) else None)
@@ -270,6 +320,10 @@ class _Stage:
         log.info("%s epoch %d: training loss %.4f; validation %s", self.name, epoch, line["loss"], shown)
         for what in line["collapsed"]:
             log.warning("%s epoch %d: COLLAPSED, %s; lower the rate, or take other negatives", self.name, epoch, what)
+
+    def _require_finite(self) -> None:
+        """KitError before weights that an update made overflow take the place of good ones."""
+        checkpoints.require_finite(self.model.state_dict(), "the model", self._overflow("the last update overflowed"))
 
     def _save(self, epoch_weights: RetrievalModel | None) -> None:
         state = {
@@ -281,26 +335,9 @@ class _Stage:
             "step": self.step,
             "epoch": self.step // self.steps,
             "sums": self.sums,
+            "lines": self.lines,
         }
-        checkpoints.save_state(self.folder, state, epoch_weights)
-
-    def _kept_lines(self, epoch: int) -> list[dict[str, float]]:
-        """Drop this stage's lines of epochs that were not saved, which will be written again; the validation values of
-        the others."""
-        if not self.run.metrics.exists():
-            return []
-        kept, history = [], []
-        for text in self.run.metrics.read_text(encoding="utf-8").splitlines():
-            try:
-                line = json.loads(text)
-            except ValueError:  # half a line, from a kill
-                continue
-            if line["stage"] != self.name or line["epoch"] <= epoch:
-                kept.append(text + "\n")
-            if line["stage"] == self.name and line["epoch"] <= epoch:
-                history.append(line["validation"])
-        write_text(self.run.metrics, "".join(kept))
-        return history
+        self.sha256 = checkpoints.save_state(self.folder, state, epoch_weights, self.sha256)
 
 
 @contextmanager

@@ -25,7 +25,8 @@ class WordVectorFile:
     format, and GloVe's). A word that comes twice keeps its first vector.
 
     Opening reads the file once through and keeps 16 bytes a word. Raises KitError, naming the place, for a missing,
-    cut, or foreign file, and for one of another dimension.
+    cut, or foreign file, for one of another dimension or number of words than its first line tells, and, once they are
+    asked for, for values that are not finite.
     """
 
     def __init__(self, path: Path, dim: int) -> None:
@@ -60,7 +61,7 @@ class WordVectorFile:
 
     def _vector(self, place: int) -> np.ndarray:
         if self._is_binary:
-            return np.frombuffer(self._bytes, "<f4", self.dim, place).astype(np.float32)
+            return self._finite(np.frombuffer(self._bytes, "<f4", self.dim, place).astype(np.float32), place)
         end = self._bytes.find(b"\n", place)
         numbers = self._bytes[place : end if end >= 0 else len(self._bytes)].split()
         try:
@@ -69,6 +70,11 @@ class WordVectorFile:
             vector = np.empty(0, np.float32)
         if len(vector) != self.dim:
             raise KitError(f"{self.path}: byte {place}: {len(numbers)} values behind a word, not {self.dim} numbers")
+        return self._finite(vector, place)
+
+    def _finite(self, vector: np.ndarray, place: int) -> np.ndarray:
+        if not np.isfinite(vector).all():
+            raise KitError(f"{self.path}: byte {place}: the values behind a word are not all finite; fetch it again")
         return vector
 
     def _binary_words(self) -> Iterator[tuple[bytes, int]]:
@@ -85,21 +91,29 @@ class WordVectorFile:
                 raise KitError(f"{self.path} ends in its word {n + 1:,} of {count:,}; fetch it again")
             yield data[place:blank], place
             place = blank + 1 + size
+        if rest := len(data) - place - data[place : place + 64].count(b"\n"):
+            raise KitError(f"{self.path} has {rest:,} bytes behind the {count:,} words that its first line tells of")
 
     def _text_words(self) -> Iterator[tuple[bytes, int]]:
         data = self._bytes
-        _, dim, place = self._first_line()
+        count, dim, place = self._first_line()
         if dim is not None:
             self._require_dim(dim)
+        if data[-1:] != b"\n":
+            raise KitError(f"{self.path} ends within a line, as a file that was cut does; fetch it again")
+        found = 0
         while place < len(data):
             end = data.find(b"\n", place)
             end = end if end >= 0 else len(data)
             blank = data.find(b" ", place, end)
             if blank > place:
                 yield data[place:blank], place
+                found += 1
             elif end > place:
                 raise KitError(f"{self.path}: byte {place}: not a word and its values, separated by blanks")
             place = end + 1
+        if dim is not None and found != count:
+            raise KitError(f"{self.path} has {found:,} words, its first line tells of {count:,}; fetch it again")
 
     def _first_line(self) -> tuple[int, int | None, int]:
         """Words, dimension, and where the first word begins; (0, None, 0) where the file has no line with these two."""

@@ -17,7 +17,10 @@ _NULL = re.compile(r"(?:~|null|Null|NULL|)\Z")
 _BOOL = re.compile(r"(?:true|True|TRUE|false|False|FALSE)\Z")
 _INT = re.compile(r"[-+]?[0-9]+\Z")
 _FLOAT = re.compile(r"[-+]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]+)?\Z")
-_MAX_NODES = 100_000  # aliases of aliases can unfold without end
+MAX_CHARACTERS = 1_000_000  # of a document; the longest shipped recipe has 8,000
+MAX_NODES = 20_000  # keys and values, those that aliases unfold to among them
+MAX_DEPTH = 40  # of values within values; a recipe has 8
+MAX_NUMBER = 40  # characters
 
 
 @dataclass
@@ -47,7 +50,7 @@ def _scalar(node: yaml.ScalarNode) -> Any:
         return None
     if _BOOL.match(text):
         return text[0] in "tT"
-    if _INT.match(text) and len(text) < 1000:
+    if _INT.match(text):
         return int(text)
     if _FLOAT.match(text):
         return float(text)
@@ -66,10 +69,13 @@ class _Builder:
     def build(self, node: yaml.Node, path: Path) -> Any:
         self.count += 1
         self.document.lines.setdefault(path, node.start_mark.line + 1)
-        if self.count > _MAX_NODES or id(node) in self.open_nodes:
+        if self.count > MAX_NODES or id(node) in self.open_nodes:
             self.problem(path, node, "the aliases unfold without end; write the value out")
             return None
         if isinstance(node, yaml.ScalarNode):
+            if node.style is None and len(node.value) > MAX_NUMBER and _FLOAT.match(node.value):
+                self.problem(path, node, f"a number of {len(node.value)} characters; write at most {MAX_NUMBER}")
+                return None
             return _scalar(node)
         self.open_nodes.append(id(node))
         if isinstance(node, yaml.SequenceNode):
@@ -95,10 +101,33 @@ class _Builder:
         return result
 
 
+class _Loader(yaml.SafeLoader):
+    """PyYAML's safe loader, within bounds: it calls itself for every value within a value, and takes its time."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(text)
+        self.depth = self.count = 0
+
+    def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
+        self.depth, self.count = self.depth + 1, self.count + 1
+        for found, most, what in (
+            (self.depth, MAX_DEPTH, "values lie within each other"),
+            (self.count, MAX_NODES, "keys and values"),
+        ):
+            if found > most:
+                raise yaml.composer.ComposerError(None, None, f"more than {most} {what}", self.peek_event().start_mark)
+        node: yaml.Node | None = super().compose_node(parent, index)
+        self.depth -= 1
+        return node
+
+
 def parse(text: str) -> Document:
-    """Read one YAML document (JSON is YAML too). A syntax error becomes the only problem of an empty document."""
+    """Read one YAML document (JSON is YAML too). A syntax error becomes the only problem of an empty document, as does
+    one that is larger than any recipe."""
+    if len(text) > MAX_CHARACTERS:
+        return Document({}, {}, [((), 1, f"{len(text):,} characters, more than {MAX_CHARACTERS:,}: no recipe")])
     try:
-        node = yaml.compose(text, Loader=yaml.SafeLoader)
+        node = yaml.compose(text, Loader=_Loader)
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         reason = getattr(error, "problem", None) or str(error).splitlines()[0]

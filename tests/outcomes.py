@@ -13,6 +13,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from data_tools.documents import read_json, write_json
 from submission.scores import read_scores
 from system.__main__ import main
 
@@ -31,6 +32,20 @@ def digest(folder: Path) -> str:
 def lines(run: Path) -> list[dict[str, Any]]:
     found = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     return [{key: value for key, value in line.items() if key != "seconds"} for line in found]
+
+
+def rewrite(path: Path, **changes: Any) -> None:
+    """Change keys of one of a run's JSON files as if the run had written it so."""
+    write_json(path, read_json(path, "") | changes)
+
+
+def without_checksums(run: Path) -> Path:
+    """Make a run one of a release that noted no checksums, so that a test may edit its files."""
+    for path in run.rglob("*.json"):
+        content = json.loads(path.read_text())
+        if isinstance(content, dict) and content.keys() & {"checksum", "sha256"}:
+            path.write_text(json.dumps({k: v for k, v in content.items() if k not in ("checksum", "sha256")}))
+    return run
 
 
 def refused(capsys: pytest.CaptureFixture[str], *arguments: object) -> str:

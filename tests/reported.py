@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import tiny
+from outcomes import without_checksums
 
 from submission.__main__ import main
 from submission.scores import ScoreMatrix, read_scores, write_scores
@@ -38,7 +39,7 @@ def make_run(folder: Path) -> Path:
     content["rank"] = {"last": entry | {"checkpoint": "last", "edition": 2025}, "best": entry, "mean": mean}
     recipe = tiny.write_recipe(folder / "tiny.yaml", content)
     assert system_main(["run", str(recipe), "--out", str(folder / "run")]) == 0
-    return folder / "run"
+    return without_checksums(folder / "run")
 
 
 def change(path: Path, edit: Callable[[Any], None]) -> None:

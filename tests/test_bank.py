@@ -1,8 +1,9 @@
 """The bank of series: whole after kills, refused when something else made it, one writer at a time."""
 
+import json
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -96,3 +97,77 @@ def test_a_second_writer_waits_and_sees_what_the_first_stored(tmp_path: Path) ->
     assert added == ["3", "4"]
     final = open_bank(tmp_path / "b", 6, "float16", {})
     assert all(np.array_equal(final.read(str(n)), series(n).astype(np.float16)) for n in range(5))
+
+
+def rewrite_index(folder: Path, edit: Callable[[list[bytes]], list[bytes]]) -> None:
+    index = folder / "index.jsonl"
+    index.write_bytes(b"".join(edit(index.read_bytes().splitlines(keepends=True))))
+
+
+@pytest.mark.parametrize(
+    "line",
+    [b"{\n", b"[" * 100_000 + b"\n", b"[]\n", b"3\n", b'{"key": "4", "first": -3, "rows": 2}\n',
+     b'{"key": "4", "first": true, "rows": 2}\n', b'{"key": "4", "first": 0, "rows": 0}\n',
+     b'{"key": 4, "first": 0, "rows": 1}\n', b'{"key": "4", "first": 0, "rows": 999999}\n'],
+)  # fmt: skip
+def test_a_damaged_line_before_a_whole_one_is_told_and_dropped_on_verifying(tmp_path: Path, line: bytes) -> None:
+    """A kill cuts the index at its end; what stands before a whole line was whole once."""
+    fill(open_bank(tmp_path / "b", 6, "float32", {}), range(10))
+    rewrite_index(tmp_path / "b", lambda lines: [*lines[:4], line, *lines[5:]])
+    with pytest.raises(KitError, match=r"index.jsonl, line 5, is damaged; delete .*b, then the same command"):
+        open_bank(tmp_path / "b", 6, "float32", {})
+    bank = open_bank(tmp_path / "b", 6, "float32", {}, verify=True)
+    assert set(bank.rows) == {str(n) for n in range(10) if n != 4}
+    assert fill(bank, range(10)) == ["4"]
+    again = open_bank(tmp_path / "b", 6, "float32", {})
+    assert all(np.array_equal(again.read(str(n)), series(n)) for n in range(10))
+
+
+def test_another_series_rows_and_another_key_are_damage(tmp_path: Path) -> None:
+    fill(open_bank(tmp_path / "b", 6, "float32", {}), range(10))  # series 5 and 10 have one row, 6 two
+    item = json.loads((tmp_path / "b/index.jsonl").read_bytes().splitlines()[5])
+    moved = json.dumps(item | {"first": item["first"] - 1}).encode() + b"\n"
+    rewrite_index(tmp_path / "b", lambda lines: [*lines[:5], moved, *lines[6:]])
+    with pytest.raises(KitError, match="the frames of 5 are damaged"):
+        open_bank(tmp_path / "b", 6, "float32", {}).read("5")
+    renamed = json.dumps(item | {"key": "50"}).encode() + b"\n"
+    rewrite_index(tmp_path / "b", lambda lines: [*lines[:5], renamed, *lines[6:]])
+    with pytest.raises(KitError, match="the frames of 50 are damaged"):
+        open_bank(tmp_path / "b", 6, "float32", {}).read("50")
+
+
+def test_a_series_is_checked_once_and_a_bank_of_an_earlier_release_not_at_all(tmp_path: Path) -> None:
+    folder = tmp_path / "b"
+    bank = open_bank(folder, 6, "float32", {})
+    fill(bank, range(4))
+    bank.read("2")
+    data = bytearray((folder / "frames.bin").read_bytes())
+    data[bank.rows["2"][0] * 24] ^= 1
+    (folder / "frames.bin").write_bytes(data)
+    bank.read("2")  # it was whole when it was read first
+    with pytest.raises(KitError, match="the frames of 2 are damaged"):
+        open_bank(folder, 6, "float32", {}).read("2")
+
+    def without_checksums(lines: list[bytes]) -> list[bytes]:
+        items = [{key: value for key, value in json.loads(line).items() if key != "crc32"} for line in lines]
+        return [json.dumps(item).encode() + b"\n" for item in items]
+
+    rewrite_index(folder, without_checksums)
+    old = open_bank(folder, 6, "float32", {})
+    assert not np.array_equal(old.read("2"), series(2))
+    assert old.drop_damaged() == (0, 4)
+    assert fill(old, range(6)) == ["4", "5"]
+    assert open_bank(folder, 6, "float32", {}).drop_damaged() == (0, 4)
+
+
+def test_frames_that_a_power_cut_left_unwritten_are_computed_again(tmp_path: Path) -> None:
+    """The index reached the disk, the last frames did not: the file is as long, and zero."""
+    folder = tmp_path / "b"
+    bank = open_bank(folder, 6, "float32", {})
+    fill(bank, range(6))
+    start = bank.rows["4"][0] * 24
+    data = (folder / "frames.bin").read_bytes()
+    (folder / "frames.bin").write_bytes(data[:start] + b"\0" * (len(data) - start))
+    bank = open_bank(folder, 6, "float32", {}, verify=True)
+    assert fill(bank, range(6)) == ["4", "5"]
+    assert all(np.array_equal(bank.read(str(n)), series(n)) for n in range(6))

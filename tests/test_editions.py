@@ -30,6 +30,30 @@ def test_every_edition_says_where_each_fact_comes_from() -> None:
         assert all(edition.sources.values())
 
 
+CONFIRMED = {  # what was read in the organisers' own code or pages; all else was not
+    "2022": "task output query_column rank_prefix ranking_length map_ks recall_ks systems abbreviation",
+    "2023": "task map_ks recall_ks systems abbreviation",
+    "2024": "task map_ks recall_ks systems abbreviation",
+    "2025": "task query_column map_ks recall_ks systems abbreviation excluded",
+    "custom": "",
+}
+EXCLUDED = {
+    "2022": None,
+    "2023": None,
+    "2024": "dcase.community/documents/challenge2024/dcase2024_task6_excluded_freesound_ids.csv",
+    "2025": "resources/dcase2025_task6_excluded_freesound_ids.csv of github.com/CPJKU/dcase2025_task6_baseline",
+    "custom": None,
+}
+
+
+def test_what_is_confirmed_and_which_list_is_excluded_year_by_year() -> None:
+    for year, edition in EDITIONS.items():
+        found = {fact for fact, source in edition.sources.items() if source.sure == "confirmed"}
+        assert found == set(CONFIRMED[year].split()), year
+        assert edition.excluded == EXCLUDED[year]
+    assert EDITIONS["2023"].sources["output"].sure == "secondary"
+
+
 def test_a_new_year_is_one_record(tmp_path: Path, truth_path: Path) -> None:
     edition = dataclasses.replace(
         E2022, name="2030", query_column="query", rank_prefix="f_", ranking_length=3, recall_ks=(1, 3), map_ks=(3,)

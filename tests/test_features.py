@@ -86,7 +86,7 @@ def test_what_another_process_stored_meanwhile_is_not_computed(tmp_path: Path, m
     add = Bank.add
 
     def add_after_another(self: Bank, series: Iterator[tuple[str, np.ndarray]]) -> Iterator[str]:
-        twin = Bank(self.folder, self.dim, self.dtype)
+        twin = Bank(self.folder, self.dim, self.dtype, self.hint, verify=False)
         for _ in add(twin, [(key, elsewhere.banks["logmel"].read(key)) for key in elsewhere.keys.values()]):
             pass
         return add(self, series)
@@ -273,3 +273,46 @@ def test_all_weights_are_opened_before_any_frame_is_computed(tmp_path: Path) -> 
     with pytest.raises(KitError, match="cut.npz"):
         build_features(read_manifest(manifest), experts, tmp_path / "banks", quiet=True)
     assert not len(open_bank(tmp_path / "banks" / logmel.key(), 8, "float16", logmel.identity()))
+
+
+def test_audio_that_changed_at_equal_size_and_time_is_noticed_where_frames_are_computed(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Remembered contents are not trusted for a clip whose frames are about to be computed."""
+    clips = write_levels(tmp_path / "world", 3, 0.5)
+    fine = LogMel(**LOGMEL.model_dump() | {"bands": 16})
+    before = build_features(clips, {"logmel": LOGMEL}, tmp_path / "banks", quiet=True)
+    status = Path(clips[1].path).stat()
+    wave = np.full(8_000, 0.25)
+    soundfile.write(clips[1].path, wave, 16_000)
+    os.utime(clips[1].path, ns=(status.st_atime_ns, status.st_mtime_ns))
+    assert Path(clips[1].path).stat().st_size == status.st_size
+    after = build_features(clips, {"logmel": LOGMEL, "fine": fine}, tmp_path / "banks", quiet=True)
+    assert f"{clips[1].path}: its content changed, while its size and time of change stayed" in caplog.text
+    assert after.keys[clips[0].id] == before.keys[clips[0].id]
+    assert after.keys[clips[1].id] == content_key(clips[1].path) != before.keys[clips[1].id]
+    fresh = build_features(clips, {"logmel": LOGMEL}, tmp_path / "fresh", quiet=True)
+    assert np.array_equal(after.frames("logmel", clips[1].id), fresh.frames("logmel", clips[1].id))
+
+
+def test_verify_reads_all_audio_again_and_computes_damaged_frames_again(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    clips = write_levels(tmp_path / "world", 4, 0.5)
+    expected = build_features(clips, {"logmel": LOGMEL}, tmp_path / "banks", quiet=True)
+    frames = expected.banks["logmel"].folder / "frames.bin"
+    data = bytearray(frames.read_bytes())
+    data[len(data) // 2] ^= 1
+    frames.write_bytes(data)
+    damaged = build_features(clips, {"logmel": LOGMEL}, tmp_path / "banks", quiet=True)
+    with pytest.raises(KitError, match="frames of .* are damaged; python -m system features RECIPE --verify"):
+        [damaged.frames("logmel", clip.id) for clip in clips]
+    with caplog.at_level("INFO"):
+        mended = build_features(clips, {"logmel": LOGMEL}, tmp_path / "banks", quiet=True, verify=True)
+    assert "3 series, 1 were damaged and are forgotten" in caplog.text
+    assert "computing the frames of 1 clips" in caplog.text
+    for clip in clips:
+        found, before = mended.frames("logmel", clip.id), expected.frames("logmel", clip.id)
+        assert np.allclose(found, before, rtol=2e-3), "to the rounding of float16: other clips shared its group"
+    again = build_features(clips, {"logmel": LOGMEL}, tmp_path / "banks", quiet=True, verify=True)
+    assert all(len(again.frames("logmel", clip.id)) for clip in clips)

@@ -88,3 +88,12 @@ def test_p_keeps_its_promise_only_when_whole_groups_are_flipped() -> None:
 
 def test_groups_are_numbered_as_they_come() -> None:
     assert grouped([(3,), (1, 2), (3,), ()]).tolist() == [0, 1, 0, 2]
+
+
+def test_the_interval_of_a_difference_draws_groups() -> None:
+    rng = np.random.default_rng(6)
+    first, second = rng.random((2, 30))
+    groups = np.repeat(np.arange(6), 5)
+    found = paired_difference(first, second, groups, seed=3)
+    assert found.interval == bootstrap_interval(second - first, groups, seed=3)
+    assert found.interval != bootstrap_interval(second - first, seed=3)

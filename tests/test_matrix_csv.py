@@ -80,6 +80,25 @@ def test_a_score_that_is_rounded_twice_gets_the_digits_it_needs(tmp_path: Path) 
     assert read_matrix_csv(tmp_path / "out.csv", E2025).values.tobytes() == scores.tobytes()
 
 
+def test_the_largest_scores_are_read_and_written(tmp_path: Path) -> None:
+    largest = np.finfo(np.float32).max
+    write_matrix_csv(matrix_of([[largest, -largest, 0.5]]), tmp_path / "out.csv", E2025)
+    assert read_matrix_csv(tmp_path / "out.csv", E2025).values.tolist() == [[largest, -largest, 0.5]]
+    below = math.nextafter(2.0**128 - 2.0**103, 0)
+    (tmp_path / "near.csv").write_text(f"index,0.wav,1.wav\ntext 0,{below!r},{-below!r}\n")
+    assert read_matrix_csv(tmp_path / "near.csv", E2025).values.tolist() == [[largest, -largest]]
+
+
+def test_digits_do_not_depend_on_the_release_of_numpy(tmp_path: Path) -> None:
+    """Releases take to an exponent at 1e6 or at 1e16."""
+    scores = [999_999.0, 1e6, -1234567.0, 16_777_216.0, 123_456_790.0, 1e15, 1.5e20, 1e-4, 0.0]
+    write_matrix_csv(matrix_of([scores]), tmp_path / "out.csv", E2025)
+    cells = (tmp_path / "out.csv").read_text().splitlines()[1].split(",")[1:]
+    assert cells == (
+        "999999.0 1e+06 -1.234567e+06 1.6777216e+07 1.2345679e+08 1e+15 1.5e+20 1e-04 0.0".split()
+    )
+
+
 def test_other_programs_read_it_and_their_files_are_read(tmp_path: Path) -> None:
     matrix = small_matrix()
     write_matrix_csv(matrix, tmp_path / "out.csv", E2025)
@@ -188,6 +207,8 @@ FAULTS: dict[str, tuple[Fault, list[str]]] = {
             lines).splitlines(True)).splitlines(True)).splitlines(True)),
         ["line 4: no finite .*'-inf' for ' Ambience Birds.wav', 'nan' for 'Breaking Glass .wav', '1e39' for 'the "
          "\"bus\".wav' and in 1 columns more$"]),
+    "half way beyond the largest float32": (change_cell(4, 2, lambda _: repr(2.0**128 - 2.0**103)),
+                                            [r"line 4: no finite number of float32 but '3\.4028235677973366e\+38'"]),
     "nothing": (change_cell(5, 1, lambda _: ""), ["line 5: no finite number of float32 but nothing for ' Ambience"]),
     "what only Python reads": (change_cell(5, 1, lambda _: "1_0"), ["line 5: no finite number .*'1_0'"]),
     "a blank beside": (change_cell(5, 1, lambda cell: " " + cell), ["line 5: no finite number .* ' -?[0-9]"]),
@@ -247,7 +268,7 @@ def test_door_from_scores_to_every_file_and_back(tmp_path: Path, capsys: pytest.
     assert main(["convert", out, "--out", again, "--scores", scores]) == 0
     assert Path(again).read_bytes() == Path(scores).read_bytes()
     one, other = (json.loads(Path(path).with_suffix(".json").read_text()) for path in (scores, again))
-    assert other == {**one, "facts": {"csv": "m.csv"}}
+    assert other == {**one, "facts": {"csv": "m.csv"}, "checksum": other["checksum"]}
     # A matrix CSV as ranked lists is what the scores are as ranked lists, by either way.
     for name, source in (("a.csv", ["write", scores]), ("b.csv", ["convert", out])):
         assert main([*source, "--out", str(tmp_path / name)]) == 0

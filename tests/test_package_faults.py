@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 import yaml
+from outcomes import without_checksums
 
 from submission.__main__ import main
 from submission.editions import get_edition
@@ -111,7 +112,18 @@ def test_a_directory_that_python_cannot_read_is_a_sentence(members: Members) -> 
 def test_members_of_an_odd_kind_are_told(members: Members) -> None:
     (problem,) = check_archive(write_zip(members, mode=stat.S_IFLNK | 0o777), E2022)
     assert problem == f"{OUTPUT}: is a link; put the file itself there"
+    for mode, shown in ((stat.S_IFIFO | 0o644, "prw-r--r--"), (stat.S_IFCHR | 0o600, "crw-------")):
+        (problem,) = check_archive(write_zip(members, mode=mode), E2022)
+        assert problem == f"{OUTPUT}: is no plain file ({shown}); put a plain file there"
+    for mode in (0, stat.S_IFREG | 0o600):
+        assert list(check_archive(write_zip(members, mode=mode), E2022)) == []
     assert list(check_archive(write_zip(members | {"mine/task6b/notes/": b""}), E2022)) == []
+    for name in ("mine/task6b/../x.csv", "mine/task6b/./x.csv", "../task6b/x.pdf", "mine/task6b//x.csv"):
+        problems = list(check_archive(write_zip(members | {name: b""}), E2022))
+        assert problems[0].startswith(f"{name}: does not belong there; a package has <package>/task6b/"), name
+    for start in (b"%PDF", b"%PDF\n1.4", b"%pdf-1.4", b""):
+        (problem,) = check_archive(write_zip(members | {REPORT: start}), E2022)
+        assert problem == f"{REPORT}: no PDF"
     (problem,) = check_archive(write_zip(members | {"\0x": b""}), E2022)
     assert problem.startswith(": does not belong there")
     dotted = {name.replace("Doe_", "St.Doe_"): data for name, data in members.items()}
@@ -260,6 +272,7 @@ def copied(here: Path) -> Path:
     (here / "mine").mkdir()
     for name in ("result.json", "resolved.json"):
         shutil.copy(here / "run" / name, here / "mine")
+    without_checksums(here / "mine")
     (here / "mine/scores").symlink_to(here / "run/scores")
     return here / "mine"
 
@@ -314,5 +327,5 @@ def test_a_damaged_result_is_one_sentence(copied: Path, data: bytes, capsys: pyt
     (copied / "result.json").write_bytes(data)
     assert pack("mine") == 1
     shown = capsys.readouterr()
-    assert shown.err.startswith("error: mine/result.json: as a whole: ")
+    assert shown.err.startswith("error: mine/result.json: ")
     assert shown.err.count("\n") == 1

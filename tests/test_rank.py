@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import tiny
 import torch
-from outcomes import ranked_evaluation, refused
+from outcomes import ranked_evaluation, refused, rewrite
 from safetensors.torch import load_file
 
 from submission.scores import read_scores
@@ -84,6 +84,7 @@ def test_a_stage_starts_from_an_exported_model_with_new_words(
     for name, value in exported.items():
         assert torch.allclose(started[name][: len(value)], value, atol=1e-6), name
     (model / "vocabulary.json").write_text(json.dumps(before[::-1]))
+    rewrite(model / "model.json", sha256={})
     (tmp_path / "run/only/last.pt").unlink()
     (tmp_path / "run/only/done.json").unlink()
     assert "has other words than when this run began" in refused(capsys, "train", path, "--out", tmp_path / "run")

@@ -143,8 +143,9 @@ def test_runs_beside_are_compared_or_it_says_why_not(run: Path, made: Path) -> N
     )
     assert own != other
     assert f"run:mean{own - other:+.4f}" in found.text
-    assert f"{made}:best+0.0000" in found.text, "two runs have one name"
-    assert f"{run}:best+0.0000" in found.text
+    assert f"{made.parent.name}/run:best+0.0000" in found.text, "two runs have one name"
+    assert str(made.parent) not in found.html
+    assert f"{run.parent.name}/run:best+0.0000" in found.text
     assert "1.00000 / 120 / 0" in found.text, "p, and queries better, equal, worse"
     assert "run:lastnot comparable: the systems answer other queries (120 and 80)" in found.text
     assert "p is that of a paired randomisation test" in found.text
@@ -371,14 +372,15 @@ def test_what_is_damaged_is_told_in_a_sentence(run: Path, capsys: pytest.Capture
         ("\n".join(kept.splitlines()[:-1]) + "\n", "has no line for 1 clips of the scores, first"),
         (kept + "x,y\n", "2 cells under 5 columns"),
         ("", "the file is empty"),
+        ("\n" + kept, "there is no column `clip`"),
     ):
         path.write_text(changed)
         assert words in refused(f"{run}:best")
     path.write_text(kept)
     (run / "metrics.jsonl").write_text("{\n")
-    assert "metrics.jsonl: damaged" in refused(f"{run}:best")
+    assert "metrics.jsonl, line 1: not JSON" in refused(f"{run}:best")
     (run / "provenance.json").write_text("[]")
-    assert "provenance.json: damaged (not an object)" in refused(f"{run}:best")
+    assert "provenance.json: damaged" in refused(f"{run}:best")
     (run / "result.json").unlink()
     assert "not a finished run" in refused(str(run))
     assert not (run / "report.html").exists()

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from outcomes import without_checksums
 from ranked import NAMES, small_matrix
 
 from submission.errors import SubmissionError
@@ -70,8 +71,11 @@ def edit_json(path: Path, edit: Callable[[dict], object]) -> None:
         (lambda folder: np.save(folder / "s.npy", np.zeros((24, 12), dtype=">f4")), "must be a float32"),
         (lambda folder: np.save(folder / "s.npy", np.full((24, 12), np.nan, dtype=np.float32)), "is nan"),
         (lambda folder: np.save(folder / "s.npy", np.zeros((24, 9), dtype=np.float32)), "need 9 clip_ids"),
-        (lambda folder: (folder / "s.json").write_text("{"), r"s\.json as a whole: Invalid JSON"),
-        (lambda folder: (folder / "s.json").write_bytes(b'{"facts": "\xff"}'), r"s\.json as a whole: Invalid JSON"),
+        (lambda folder: (folder / "s.json").write_text("{"), r"s\.json: not JSON"),
+        (lambda folder: (folder / "s.json").write_bytes(b'{"facts": "\xff"}'), r"s\.json: not UTF-8"),
+        (lambda folder: (folder / "s.json").write_text('{"facts": {}, "facts": {}}'), "the key 'facts' is given twice"),
+        (lambda folder: (folder / "s.json").write_text("[" * 100_000), "lie too deep within each other"),
+        (lambda folder: os.truncate(folder / "s.npy", 1281), "has 1281 bytes, its header tells of 1280"),
         (lambda folder: edit_json(folder / "s.json", lambda d: d.pop("clips")), r"at clips: Field required"),
         (lambda folder: edit_json(folder / "s.json", lambda d: d["clips"][3].update(id=3)), r"at clips\.3\.id"),
         (lambda folder: edit_json(folder / "s.json", lambda d: d["queries"][0].update(x=1)), r"at queries\.0\.x"),
@@ -79,6 +83,7 @@ def edit_json(path: Path, edit: Callable[[dict], object]) -> None:
 )
 def test_damaged_pairs_are_refused_by_name(tmp_path: Path, damage: Callable[[Path], object], words: str) -> None:
     write_scores(tmp_path / "s.npy", small_matrix())
+    without_checksums(tmp_path)
     damage(tmp_path)
     with pytest.raises(SubmissionError, match=words):
         read_scores(tmp_path / "s.npy")

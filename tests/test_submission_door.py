@@ -178,7 +178,7 @@ def test_checking_and_scoring_a_csv_load_numpy_and_nothing_heavy(
 ) -> None:
     code = (
         "import sys; from submission.__main__ import main; code = main(sys.argv[1:])\n"
-        "print({'torch', 'pandas', 'scipy', 'pydantic', 'system', 'data_tools'} & set(sys.modules), code)"
+        "print({'torch', 'pandas', 'scipy', 'pydantic', 'system'} & set(sys.modules), code)"
     )
     done = run(root, code, "check", baseline, "--truth", clotho("evaluation"))
     assert done.stdout.decode() == "ok: 5225 queries x 10 names\nset() 0\n"

@@ -1,5 +1,6 @@
 """Metrics, the order of clips, and summaries: by hand, against slow loops from the definition, degenerate."""
 
+import dataclasses
 import doctest
 import math
 from collections.abc import Sequence
@@ -148,6 +149,19 @@ def test_summary_by_hand() -> None:
     assert summary.median_rank == 5.5
     with pytest.raises(SubmissionError, match="no query to score"):
         found_of([], [])
+
+
+def test_the_bootstrap_of_a_summary_draws_queries_that_share_clips_together() -> None:
+    found = found_of([[1], [2], [3], [1], [4], [1]], [1] * 6)
+    by_clip = dataclasses.replace(found, groups=np.array([0, 0, 0, 1, 1, 1]))
+    precisions = [1, 1 / 2, 1 / 3, 1, 1 / 4, 1]
+    assert summarise(by_clip).bootstrap == pytest.approx(intervals.bootstrap_interval(precisions, by_clip.groups))
+    assert summarise(by_clip).bootstrap != pytest.approx(intervals.bootstrap_interval(precisions))
+
+
+def test_a_clip_that_was_never_found_adds_nothing_without_a_cut() -> None:
+    assert metrics.average_precision(np.array([[NEVER]]), np.array([1]), None).tolist() == [0.0]
+    assert metrics.average_precision(np.array([[2, NEVER]]), np.array([2]), None).tolist() == [0.25]
 
 
 def test_a_k_beyond_the_lists_is_a_lower_bound_and_says_so() -> None:

@@ -14,8 +14,9 @@ import numpy as np
 import pytest
 import tiny
 import torch
-from outcomes import COUNTED, digest, kill_after, lines, refused
+from outcomes import COUNTED, digest, kill_after, lines, refused, rewrite, without_checksums
 
+from data_tools.documents import sha256_of
 from data_tools.manifest import read_manifest
 from submission.scores import read_scores
 from system import checkpoints, train
@@ -83,13 +84,15 @@ def test_the_same_recipe_gives_the_same_bits_and_another_seed_others(
 
 
 def test_only_the_best_checkpoints_stay(tmp_path: Path) -> None:
-    model, table = torch.nn.Linear(2, 2), {}
+    model, table, written = torch.nn.Linear(2, 2), {}, {}
     for epoch, loss in enumerate([3.0, 1.0, 2.0, 1.0, 0.5], start=1):
         table = checkpoints.updated(table, {"loss": loss, "m1": -loss}, epoch, keep=2)
         kept = model if epoch in checkpoints.kept_epochs(table) else None
-        checkpoints.save_state(tmp_path, {"best": table, "epoch": epoch}, kept)
+        written = checkpoints.save_state(tmp_path, {"best": table, "epoch": epoch}, kept, written)
     assert table == {"loss": [[0.5, 5], [1.0, 2]], "m1": [[-0.5, 5], [-1.0, 2]]}
     assert sorted(path.name for path in tmp_path.glob("e*")) == ["e0002.safetensors", "e0005.safetensors"]
+    kept = ("e0002.safetensors", "e0005.safetensors", "last.pt")
+    assert written == {name: sha256_of(tmp_path / name) for name in kept}
 
 
 def test_lines_of_epochs_that_were_not_saved_are_written_again(unbroken: Path, recipe: Path, tmp_path: Path) -> None:
@@ -229,8 +232,7 @@ def test_a_result_of_other_code_is_told(
 ) -> None:
     run = tmp_path / "run"
     shutil.copytree(unbroken, run)
-    result = json.loads((run / "result.json").read_text())
-    (run / "result.json").write_text(json.dumps(result | {"commits": ["0000000"]}))
+    rewrite(run / "result.json", commits=["0000000"])
     assert main(["run", str(recipe), "--out", str(run)]) == 0
     assert "made by the code of 0000000" in caplog.text
 
@@ -260,3 +262,76 @@ def test_the_same_settings_find_their_run_again(recipe: Path, tmp_path: Path) ->
 def test_frames_of_other_clips_are_never_mixed_up(unbroken: Path, world: Path) -> None:
     matrix = read_scores(unbroken / "scores/evaluation.npy")
     assert matrix.file_names == [clip.file_name for clip in read_manifest(world) if clip.split == "evaluation"]
+
+
+def test_audio_that_changed_since_the_run_began_is_refused(
+    world: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    manifest = shutil.copytree(world.parent, tmp_path / "tones") / "manifest.jsonl"
+    path = tiny.write_recipe(tmp_path / "r.yaml", tiny.recipe(manifest, tmp_path))
+    command = ["train", str(path), "--out", str(tmp_path / "run")]
+    assert main(command) == 0
+    (tmp_path / "run/only/done.json").unlink()
+    clip = read_manifest(manifest)[50]
+    shutil.copy(read_manifest(manifest)[0].path, clip.path)
+    told = refused(capsys, *command)
+    assert "contents.validation changed since this run began: audio files are not what they were" in told
+    without_checksums(tmp_path / "run")
+    provenance = json.loads((tmp_path / "run/provenance.json").read_text())
+    del provenance["contents"]  # an earlier release noted none
+    (tmp_path / "run/provenance.json").write_text(json.dumps(provenance))
+    assert main(command) == 0
+
+
+def test_metrics_are_written_again_from_the_checkpoints(
+    unbroken: Path, recipe: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    run = shutil.copytree(unbroken, tmp_path / "run")
+    (run / "result.json").unlink()
+    (run / "finetune/done.json").unlink()
+    whole = (run / "metrics.jsonl").read_bytes()
+    for damaged in (b"", whole[:-40], whole.replace(b"pretrain", b"pretrail", 1)):
+        (run / "metrics.jsonl").write_bytes(damaged)
+        assert main(["train", str(recipe), "--out", str(run)]) == 0
+        assert (run / "metrics.jsonl").read_bytes() == whole
+        assert "metrics.jsonl had lost lines or was damaged" in caplog.text
+        caplog.clear()
+
+
+def test_a_run_of_a_release_without_checksums_goes_on(
+    unbroken: Path, recipe: Path, world: Path, tmp_path: Path
+) -> None:
+    """Its checkpoints hold no metrics and its files no checksums."""
+    run = without_checksums(shutil.copytree(unbroken, tmp_path / "run"))
+    (run / "result.json").unlink()
+    (run / "finetune/done.json").unlink()
+    for folder in ("pretrain", "finetune"):
+        state = torch.load(run / folder / "last.pt", weights_only=True)
+        kept = {key: value for key, value in state.items() if key not in ("lines", "sha256")}
+        torch.save(kept, run / folder / "last.pt")
+    done = json.loads((run / "pretrain/done.json").read_text())
+    (run / "pretrain/done.json").write_text(json.dumps({key: done[key] for key in ("epochs", "steps", "best")}))
+    assert main(["run", str(recipe), "--out", str(run)]) == 0
+    assert lines(run) == lines(unbroken)
+    assert digest(run) == digest(unbroken)
+
+
+def test_a_folder_that_a_kill_left_at_its_first_write_is_a_fresh_one(
+    recipe: Path, unbroken: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = tmp_path / "run"
+    run.mkdir()
+    (run / ".recipe.yaml.17.part").write_bytes(b"na")
+    (run / "recipe.yaml").write_bytes(b"name: another")
+    assert main(["train", str(recipe), "--out", str(run)]) == 0
+    assert (run / "recipe.yaml").read_bytes() == recipe.read_bytes()
+    assert not list(run.rglob("*.part"))
+    (run / "resolved.json").unlink()
+    assert main(["train", str(recipe), "--out", str(run)]) == 0, "its provenance knows the settings"
+    assert (run / "resolved.json").read_bytes() == (unbroken / "resolved.json").read_bytes()
+    (run / "resolved.json").unlink()
+    assert "is not a run and not empty" in refused(capsys, "train", recipe, "--set", "seed=9", "--out", run)
+    other = tmp_path / "other"
+    other.mkdir()
+    (other / "notes.txt").write_text("mine")
+    assert "is not a run and not empty" in refused(capsys, "train", recipe, "--out", other)

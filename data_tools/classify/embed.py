@@ -164,7 +164,7 @@ def _load(name: str) -> Any:
     disable_progress_bar()
     logging.getLogger("sentence_transformers").setLevel(logging.WARNING)  # it tells each load
     try:
-        return SentenceTransformer(name).eval()
+        return SentenceTransformer(name, trust_remote_code=False).eval()
     except Exception as error:  # the library raises many kinds for a missing, cut, or foreign folder
         reason = (str(error).splitlines() or [type(error).__name__])[0]
         raise DataError(

@@ -118,8 +118,11 @@ def _check_members(
 ) -> Iterator[str]:
     files = [info for info in archive.infolist() if not info.filename.endswith("/")]  # is_dir() fails on an empty name
     for info in files:
-        if stat.S_ISLNK(info.external_attr >> 16):
+        mode = info.external_attr >> 16  # of a file made on a system without modes: 0
+        if stat.S_ISLNK(mode):
             yield f"{info.filename}: is a link; put the file itself there"
+        elif stat.S_IFMT(mode) not in (0, stat.S_IFREG):
+            yield f"{info.filename}: is no plain file ({stat.filemode(mode)}); put a plain file there"
     names = Counter(info.filename for info in files)
     for name in sorted(name for name, times in names.items() if times > 1):
         yield f"{name}: is there twice"

@@ -1,12 +1,12 @@
 """What a finished run says of itself: the facts that a package's meta.yaml and the report are filled from."""
 
-import json
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from data_tools.documents import read_json, require_unharmed
 from submission.errors import SubmissionError
 from submission.package.shapes import Recipe, Result, broken_links, faults
 from submission.scores import ScoreMatrix, read_scores
@@ -29,7 +29,17 @@ class FinishedRun:
 
     @cached_property
     def matrix(self) -> ScoreMatrix:
-        return read_scores(self.folder / "scores" / f"{self.entry}.npy")
+        return read_scores(self.file(f"scores/{self.entry}.npy"))
+
+    def file(self, name: str) -> Path:
+        """A file of the run by its name in the folder, unharmed as far as result.json has its checksum (an earlier
+        release noted none). DataError for a damaged or missing one; one without a checksum need not be there."""
+        path, noted = self.folder / name, self.result.get("sha256", {}).get(name)
+        if noted is not None:
+            again = f"python -m system run {self.folder / 'resolved.json'} --out {self.folder}"
+            hint = f"delete it and {self.folder / 'result.json'}, then what is lost is made again by: {again}"
+            require_unharmed(path, noted, hint)
+        return path
 
     @property
     def members(self) -> list[str]:
@@ -60,7 +70,9 @@ def open_finished(text: str) -> FinishedRun:
         raise SubmissionError(f"{folder}: the run ranked nothing; give its recipe a rank entry")
     if entry and entry not in result["rank"]:
         raise SubmissionError(f"{folder}: no ranked entry {entry!r}; there are {', '.join(result['rank'])}")
-    return FinishedRun(folder, result, recipe, entry or next(iter(result["rank"])))
+    run = FinishedRun(folder, result, recipe, entry or next(iter(result["rank"])))
+    run.file("resolved.json")
+    return run
 
 
 def _read(path: Path, shape: type[Result] | type[Recipe]) -> dict[str, Any]:
@@ -68,9 +80,8 @@ def _read(path: Path, shape: type[Result] | type[Recipe]) -> dict[str, Any]:
         raise SubmissionError(
             f"{path.parent}: not a finished run (no {path.name}); finish it with python -m system run"
         )
-    data = path.read_bytes()
-    _refuse(path, faults(data, shape))
-    content: dict[str, Any] = json.loads(data)
+    content: dict[str, Any] = read_json(path, "delete it, then it is made again by the command that made the run")
+    _refuse(path, faults(path.read_bytes(), shape))
     return content
 
 

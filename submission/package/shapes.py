@@ -5,7 +5,7 @@ whatever else the files hold is left as it is.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, TypeAdapter, ValidationError
@@ -57,6 +57,7 @@ class Result:
     data: dict[str, _Source]
     commits: list[str]
     hardware: str
+    sha256: dict[str, str] = field(default_factory=dict)
     __pydantic_config__ = _STRICT
 
 

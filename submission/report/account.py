@@ -8,11 +8,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from data_tools.documents import read_json, read_json_lines
 from submission.errors import SubmissionError
 from submission.package.facts import FinishedRun
 from submission.plots import CURVES
 from submission.report.measures import Rivals
-from submission.report.parts import NONE, Drawing, Section, Table, figure4, plural, queries
+from submission.report.parts import NONE, Drawing, Section, Table, figure4, plural, queries, without_folders
 
 LICENCES = 4  # of a data set that are named
 
@@ -23,10 +24,11 @@ def what_was_run(run: FinishedRun) -> Section:
     command = began.get("command") or []
     if command and command[0].endswith("__main__.py"):
         command = ["python", "-m", Path(command[0]).parent.name, *command[1:]]
+    command, changes = without_folders(command), without_folders(began.get("changes", []))
     parameters = result["parameters"]
     facts = {
         "Recipe": f"{result.get('recipe', run.recipe['name'])}, seed {run.recipe['seed']}",
-        "Changes": ", ".join(began.get("changes", [])),
+        "Changes": ", ".join(changes),
         "Command": shlex.join(command),
         "Run": run.folder.resolve().name,
         "Began": began.get("began", "").replace("T", " ").replace("+00:00", " UTC"),
@@ -46,24 +48,29 @@ def what_was_run(run: FinishedRun) -> Section:
         title="What was run",
         facts=[(name, value) for name, value in facts.items() if value],
         tables=[_data_table(run), _expert_table(run)],
-        folded=[("The resolved recipe", json.dumps(run.recipe, indent=1, ensure_ascii=False))],
+        folded=[("The resolved recipe", json.dumps(without_folders(run.recipe), indent=1, ensure_ascii=False))],
     )
 
 
 def read_provenance(run: FinishedRun) -> dict[str, Any]:
-    """provenance.json; empty where there is none. Raises SubmissionError where it is damaged."""
+    """provenance.json; empty where there is none. Raises SubmissionError for other types of what is shown of it,
+    DataError where it is damaged."""
     path = run.folder / "provenance.json"
-    return _parsed(path, path.read_text(encoding="utf-8")) if path.is_file() else {}
-
-
-def _parsed(path: Path, text: str) -> dict[str, Any]:
-    try:
-        content = json.loads(text)
-    except ValueError as error:
-        raise SubmissionError(f"{path}: damaged ({error}); make the run again") from None
-    if not isinstance(content, dict):
-        raise SubmissionError(f"{path}: damaged (not an object); make the run again")
+    if not path.is_file():
+        return {}
+    content = read_json(path, "make the run again")
+    texts = ("began", "machine", "python", "torch")
+    if (
+        not isinstance(content, dict)
+        or any(not isinstance(content.get(name, ""), str) for name in texts)
+        or any(not _is_texts(content.get(name, [])) for name in ("command", "changes"))
+    ):
+        raise SubmissionError(f"{path}: damaged (what it tells has other types); make the run again")
     return content
+
+
+def _is_texts(value: Any) -> bool:
+    return isinstance(value, list) and all(isinstance(text, str) for text in value)
 
 
 def _duration(seconds: float) -> str:
@@ -153,8 +160,11 @@ def learning(run: FinishedRun) -> Section:
 
 def _epochs(run: FinishedRun) -> list[dict[str, Any]]:
     """The lines of metrics.jsonl, an epoch each."""
-    path = run.folder / "metrics.jsonl"
-    return [_parsed(path, line) for line in path.read_text(encoding="utf-8").splitlines()] if path.is_file() else []
+    path = run.file("metrics.jsonl")
+    lines = read_json_lines(path, "make the run again") if path.is_file() else []
+    if not all(isinstance(line, dict) for line in lines):
+        raise SubmissionError(f"{path}: damaged (a line is no object); make the run again")
+    return lines
 
 
 def _curve(file: Path, title: str, labels: Mapping[str, str], lines: list[dict[str, Any]]) -> Drawing:
@@ -197,7 +207,7 @@ def _relevance(file: Path, settings: Mapping[str, Any]) -> Drawing:
 
 def caveats(run: FinishedRun, found: Rivals) -> Section:
     broken = run.result.get("broken", {})
-    folded = [("Clips left out, and why", "\n".join(f"{clip}: {why}" for clip, why in broken.items()))]
+    folded = [("Clips left out, and why", "\n".join(f"{clip}: {_without_path(why)}" for clip, why in broken.items()))]
     points = [
         f"One run with one seed ({run.recipe['seed']}): intervals tell how sure the figures are over queries, not how "
         "much another seed would differ.",
@@ -209,6 +219,12 @@ def caveats(run: FinishedRun, found: Rivals) -> Section:
         *_changed_code(run.result["commits"]),
     ]
     return Section("caveats", "Caveats", points=points, folded=folded if broken else ())
+
+
+def _without_path(why: str) -> str:
+    """A sentence on a file, which begins with its path, without the folders."""
+    path, colon, rest = why.partition(": ")
+    return f"{without_folders(path)}{colon}{rest}"
 
 
 def _collapses(lines: list[dict[str, Any]]) -> Iterator[str]:

@@ -31,7 +31,7 @@ def read_clips(path: Path, clip_ids: Sequence[str]) -> Clips:
     if not path.is_file():
         return Clips(None, np.full(len(clip_ids), np.nan), {})
     rows, problems = parse_table(path.read_bytes())
-    if problems or not rows or rows[0].cells[0] != "clip":
+    if problems or not rows or rows[0].cells[:1] != ["clip"]:
         found = problems[0] if problems else "there is no column `clip`"
         raise SubmissionError(f"{path}: {found}; rank the run again to write it anew")
     header = rows[0].cells

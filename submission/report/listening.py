@@ -39,11 +39,11 @@ class AudioStore:
 
     def _encoded(self, path: Path) -> tuple[int | None, str]:
         if not path.is_file():
-            return None, f"no audio: {path} is not there any more"
+            return None, f"no audio: {path.name} is not there any more"
         try:
             self.uris.append(f"data:audio/mpeg;base64,{base64.b64encode(to_mp3(path)).decode()}")
         except AudioError as error:
-            return None, f"no audio: {error}"
+            return None, f"no audio: {path.name} cannot be read ({str(error).removeprefix(f'{path}: ')})"
         return len(self.uris) - 1, ""
 
 

@@ -2,6 +2,7 @@
 
 import base64
 import hashlib
+import os
 import re
 from collections.abc import Sequence
 from importlib.resources import files
@@ -27,7 +28,7 @@ def write_report(out: Path, run: FinishedRun, others: Sequence[FinishedRun], edi
     """
     summary, folder = figures_of(run.matrix, edition), run.folder / "figures"
     beside = {name: figures_of(other.matrix, edition) for name, other in zip(_names(others), others, strict=True)}
-    clips = read_clips(run.folder / "scores" / f"{run.entry}.clips.csv", run.matrix.clip_ids)
+    clips = read_clips(run.file(f"scores/{run.entry}.clips.csv"), run.matrix.clip_ids)
     found, store = rivals(run.matrix), AudioStore()
     sections = [
         account.what_was_run(run),
@@ -48,10 +49,13 @@ def write_report(out: Path, run: FinishedRun, others: Sequence[FinishedRun], edi
 
 
 def _names(runs: Sequence[FinishedRun]) -> list[str]:
-    """FOLDER:ENTRY of each, with the whole path where two have one name."""
-    names = [f"{run.folder.resolve().name}:{run.entry}" for run in runs]
+    """FOLDER:ENTRY of each, with the folders above it as far as they differ where two have one name."""
+    folders = [run.folder.resolve() for run in runs]
+    names = [f"{folder.name}:{run.entry}" for folder, run in zip(folders, runs, strict=True)]
+    common = os.path.commonpath(folders) if runs else ""
     return [
-        name if names.count(name) == 1 else f"{run.folder}:{run.entry}" for name, run in zip(names, runs, strict=True)
+        name if names.count(name) == 1 else f"{folder.relative_to(common).as_posix()}:{run.entry}"
+        for name, folder, run in zip(names, folders, runs, strict=True)
     ]
 
 

@@ -3,7 +3,8 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
+from pathlib import Path, PurePosixPath, PureWindowsPath
+from typing import Any
 
 NONE = "–"
 BLANK = "\N{NO-BREAK SPACE}"  # within a number and its unit
@@ -91,3 +92,18 @@ def plural(count: int, noun: str, many: str = "") -> str:
 
 def queries(count: int) -> str:
     return plural(count, "query", "queries")
+
+
+def without_folders(value: Any) -> Any:
+    """A value of JSON whose texts show no folder of this machine: an absolute path is cut to its last part."""
+    if isinstance(value, dict):
+        return {name: without_folders(part) for name, part in value.items()}
+    if isinstance(value, list):
+        return [without_folders(part) for part in value]
+    if not isinstance(value, str):
+        return value
+    setting, equals, path = value.rpartition("=")  # of --set
+    if not any(kind(path).is_absolute() for kind in (PurePosixPath, PureWindowsPath)):
+        return value
+    name = PureWindowsPath(path).name if PureWindowsPath(path).is_absolute() else PurePosixPath(path).name
+    return f"{setting}{equals}…/{name}"

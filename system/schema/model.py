@@ -8,7 +8,7 @@ from pydantic import Field
 from system.audio.published import ADDRESSES
 from system.experts import Expert, LogMelSlaney, Waveform
 from system.experts.base import Resampled
-from system.schema.common import Name, Positive
+from system.schema.common import Depth, Name, Positive, Size
 from system.strict import Strict
 
 
@@ -20,11 +20,11 @@ class ExpertHeads(Strict):
 
     kind: Literal["expert_heads"]
     experts: Annotated[dict[Name, Expert], Field(min_length=1)]
-    width: Positive
-    layers: Positive
-    heads: Positive
-    ff: Positive
-    positions: Positive  # frames in a window; longer series are cut into windows
+    width: Size
+    layers: Depth
+    heads: Size
+    ff: Size
+    positions: Size  # frames in a window; longer series are cut into windows
     dropout: float = Field(ge=0, lt=1)
 
 
@@ -37,7 +37,7 @@ class PooledMlp(Strict):
     kind: Literal["pooled_mlp"]
     experts: Annotated[dict[Name, Expert], Field(min_length=1, max_length=1)]
     pooling: Literal["mean", "max", "max_mean"]  # max_mean: their sum, as PANNs do
-    hidden: Positive
+    hidden: Size
     dropout: float = Field(ge=0, lt=1)  # of the pooled frames
 
 
@@ -66,7 +66,7 @@ class Panns(Resampled):
     time_pooling: Literal["mean", "max", "max_mean"]
     dropout: float = Field(ge=0, lt=1)  # between the network's blocks
     spec_augment: SpecAugment | None
-    hidden: Positive
+    hidden: Size
 
     @property
     def experts(self) -> dict[str, Expert]:
@@ -87,7 +87,7 @@ class Crnn(Strict):
 
     kind: Literal["crnn"]
     experts: Annotated[dict[Name, LogMelSlaney], Field(min_length=1, max_length=1)]
-    hidden: Positive  # of the GRU, in each direction
+    hidden: Size  # of the GRU, in each direction
     dropout: float = Field(ge=0, lt=1)  # behind the convolutions
     embedding: Literal["frames", "mean"]
     padding: Literal["masked", "counted"]  # counted: in training what fills a batch up is heard too, as in public code
@@ -100,8 +100,8 @@ class Gru(Strict):
 
     kind: Literal["gru"]
     experts: Annotated[dict[Name, Expert], Field(min_length=1, max_length=1)]
-    width: Positive
-    hidden: Positive  # in each direction
+    width: Size
+    hidden: Size  # in each direction
     dropout: float = Field(ge=0, lt=1)  # behind the linear layer
     embedding: Literal["frames", "mean"]
 
@@ -113,11 +113,11 @@ class Transformer(Strict):
     """A small text transformer from scratch over the words of the training captions."""
 
     kind: Literal["transformer"]
-    dim: Positive  # D, also the size of the audio embedding
-    layers: Positive
-    heads: Positive
-    ff: Positive
-    max_words: Positive
+    dim: Size  # D, also the size of the audio embedding
+    layers: Depth
+    heads: Size
+    ff: Size
+    max_words: Size
     dropout: float = Field(ge=0, lt=1)
 
 
@@ -126,7 +126,7 @@ class SentenceTransformers(Strict):
 
     kind: Literal["sentence_transformers"]
     model: str
-    dim: Positive  # D of the model, checked when it is loaded
+    dim: Size  # D of the model, checked when it is loaded
     trainable: bool
     projection: Literal["none", "linear"]  # a trainable D x D layer behind the encoder
 
@@ -142,8 +142,8 @@ class FirstToken(Strict):
     trainable: bool
     removed: str  # characters taken out of captions
     dropout: float | None = Field(ge=0, lt=1)  # of the transformer's hidden states and attention; null: as published
-    hidden: Positive
-    dim: Positive  # D
+    hidden: Size
+    dim: Size  # D
 
 
 class WordVectors(Strict):
@@ -157,7 +157,7 @@ class WordVectors(Strict):
 
     kind: Literal["word_vectors"]
     vectors: str  # file
-    dim: Positive  # D of the file, checked when it is read
+    dim: Size  # D of the file, checked when it is read
     unknown: Literal["each", "one"]
     embedding: Literal["words", "mean"]
     padding: Literal["masked", "counted"]  # counted: in training what fills a batch up counts too, as in public code

@@ -49,7 +49,7 @@ class Schedule(Strict):
     0."""
 
     kind: Literal["constant", "cosine"]
-    warmup_steps: int = Field(ge=0)
+    warmup_steps: int = Field(ge=0, le=1_000_000_000)
 
 
 class StepDecay(Strict):
@@ -99,7 +99,7 @@ class Stage(Strict):
     train: Train
     unit: Literal["clip", "pair"]  # a batch is made of clips with n captions each, or of (clip, caption) pairs
     captions_per_clip: Positive | Literal["all"] | None = None  # for clips: n drawn anew at every visit
-    batch_size: int = Field(ge=2)
+    batch_size: int = Field(ge=2, le=1_000_000)
     gradient_cache: Positive | None  # items embedded at a time, so that less memory gives the same gradients
     epochs: Positive
     steps_per_epoch: Positive | Literal["all"]  # "all": as many as the items fill

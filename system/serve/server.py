@@ -6,11 +6,12 @@ import hashlib
 import logging
 import os
 import re
+import stat
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import suppress
 from importlib.resources import files
 from ipaddress import ip_address
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
 from aiohttp import web
@@ -47,6 +48,7 @@ class Page:
     def __init__(self, search: Search, about: dict[str, Any], names: frozenset[str] | None) -> None:
         self.search, self.about, self.names = search, about, names
         self.queue = Queue(search)
+        self._files = [_Opened.of(clip.path) for clip in search.clips]
         self._html = files(__package__).joinpath("page.html").read_text(encoding="utf-8")
         self._headers = {
             "Content-Security-Policy": content_security_policy(self._html),
@@ -133,17 +135,55 @@ class Page:
         row = int(request.match_info["row"])
         if row >= len(self.search.clips):
             return refusal(404, f"there is no clip {row}; the last one is {len(self.search.clips) - 1}")
-        path = self.search.clips[row].path
-        if not os.path.isfile(path):
-            return refusal(404, "the file of this clip is no longer there")
+        path, known = self.search.clips[row].path, self._files[row]
+        number = known.open() if known else None
+        if number is None:
+            return refusal(404, "the file of this clip is no longer there, or is another one than at the start")
         kind = TYPES.get(os.path.splitext(path)[1].lower(), "application/octet-stream")
-        return _File(path, headers={"Content-Type": kind})
+        try:
+            response = _File(f"/dev/fd/{number}", headers={"Content-Type": kind})
+            await response.prepare(request)
+        finally:
+            os.close(number)
+        return response
+
+
+class _Opened(NamedTuple):
+    """A clip's file as it was when the page was started: where, behind all links, and which one."""
+
+    path: str
+    device: int
+    inode: int
+
+    @classmethod
+    def of(cls, path: str) -> "_Opened | None":
+        """None for a file that is not there."""
+        try:
+            real = os.path.realpath(path, strict=True)
+            status = os.stat(real)
+        except OSError:
+            return None
+        return cls(real, status.st_dev, status.st_ino)
+
+    def open(self) -> int | None:
+        """A descriptor of that very file; None where another one, or a link, has taken its place since."""
+        try:
+            number = os.open(self.path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+        except OSError:
+            return None
+        status = os.fstat(number)
+        if stat.S_ISREG(status.st_mode) and (status.st_dev, status.st_ino) == self[1:]:
+            return number
+        os.close(number)
+        return None
 
 
 class _File(web.FileResponse):
     """The file itself. aiohttp would send NAME.gz or NAME.br beside it to whoever takes these, and that is no clip."""
 
     async def prepare(self, request: web.BaseRequest) -> AbstractStreamWriter | None:
+        if self.prepared:  # sent by the handler, which closes the file; the server asks once more
+            return None
         headers = request.headers.copy()
         headers.popall("Accept-Encoding", None)
         return await super().prepare(request.clone(headers=headers))

@@ -115,15 +115,15 @@ def load_transformer(name: str, dropout: float | None) -> tuple[Any, Any]:
 
     disable_progress_bar()
     try:
-        config = AutoConfig.from_pretrained(name)
+        config = AutoConfig.from_pretrained(name, trust_remote_code=False)
         rates = ("hidden_dropout_prob", "attention_probs_dropout_prob")
         if dropout is not None and not all(hasattr(config, rate) for rate in rates):
             raise KitError(f"text model {name!r} has no {' and '.join(rates)}; set text.dropout to null")
         config.update({rate: dropout for rate in rates if dropout is not None})
-        tokenizer = AutoTokenizer.from_pretrained(name)
+        tokenizer = AutoTokenizer.from_pretrained(name, trust_remote_code=False)
         before = get_verbosity()
         set_verbosity_error()  # a saved folder has no pooler, of which the library tells at length
-        model = AutoModel.from_pretrained(name, config=config, dtype=torch.float32)
+        model = AutoModel.from_pretrained(name, config=config, dtype=torch.float32, trust_remote_code=False)
         set_verbosity(before)
     except KitError:
         raise

@@ -100,7 +100,7 @@ def load_sentence_transformer(name: str) -> Any:
 
     disable_progress_bar()
     try:
-        model = SentenceTransformer(name, device="cpu").float()
+        model = SentenceTransformer(name, device="cpu", trust_remote_code=False).float()
         model.tokenizer.deprecation_warnings["Asking-to-pad-a-fast-tokenizer"] = True  # texts are tokenised only once
         return model
     except Exception as error:  # the library raises many kinds for a missing, cut, or foreign folder

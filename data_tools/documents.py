@@ -1,0 +1,148 @@
+"""JSON documents: read strictly and within bounds, and sealed, so that damage is noticed.
+
+A sealed document holds, under `checksum`, the sha256 of all else that it holds. Documents of earlier releases have no
+such key: they are read, and nothing can be said of their damage.
+"""
+
+import hashlib
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from data_tools.errors import DataError
+from data_tools.files import write_text
+
+MAX_BYTES = 1 << 30  # of a document; the score matrix of 6,000 clips and 30,000 captions has 5 MB of ids and texts
+MAX_DIGITS = 400  # of a number; the longest float that is written out has 327
+SEAL = "checksum"
+
+if TYPE_CHECKING:
+    from pydantic import BaseModel
+
+    Shape = TypeVar("Shape", bound=BaseModel)
+
+
+def parse_json(text: str | bytes, where: str, finite: bool = True) -> Any:
+    """The value of a JSON text.
+
+    where: named in the message, such as "wavcaps.json" or "metrics.jsonl, line 3". finite: refuse NaN and Infinity,
+    which are not JSON.
+    Raises DataError for text that is not JSON or not UTF-8, an object with a key given twice, a number of more than
+    MAX_DIGITS digits, and lists within lists without end.
+    """
+
+    def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        found = dict(pairs)
+        if len(found) < len(pairs):
+            names = [name for name, _ in pairs]
+            twice = next(name for name in names if names.count(name) > 1)
+            raise DataError(f"{where}: the key {twice!r} is given twice; keep one")
+        return found
+
+    def refused(name: str) -> Any:
+        raise DataError(f"{where}: {name} is no JSON number")
+
+    def whole(digits: str) -> int:
+        if len(digits) > MAX_DIGITS:
+            raise DataError(f"{where}: a number has {len(digits)} digits, more than {MAX_DIGITS}")
+        return int(digits)
+
+    try:
+        return json.loads(text, object_pairs_hook=once, parse_constant=refused if finite else None, parse_int=whole)
+    except RecursionError:
+        raise DataError(f"{where}: lists or objects lie too deep within each other") from None
+    except UnicodeDecodeError as error:
+        raise DataError(f"{where}: not UTF-8 (byte {error.start})") from None
+    except DataError:
+        raise
+    except ValueError as error:
+        raise DataError(f"{where}: not JSON ({error})") from None
+
+
+def read_json(path: Path, hint: str) -> Any:
+    """The value of a JSON file, its seal checked and taken off.
+
+    hint: what to do about a file that is missing or damaged, the end of the message's sentence.
+    Raises DataError as parse_json does, and for a missing file and a seal that does not fit.
+    """
+    if not path.is_file():
+        raise DataError(f"{path} is missing; {hint}")
+    if path.stat().st_size > MAX_BYTES:
+        raise DataError(f"{path} has {path.stat().st_size:,} bytes, more than {MAX_BYTES:,}; {hint}")
+    try:
+        return unsealed(parse_json(path.read_bytes(), str(path)), str(path))
+    except DataError as error:
+        raise DataError(f"{error}; {hint}") from None
+
+
+def read_json_lines(path: Path, hint: str, unfinished: bool = False) -> list[Any]:
+    """The values of a file of JSON lines. unfinished: a last line without an end, which a kill may leave, is skipped.
+
+    Raises DataError as parse_json does, naming the line.
+    """
+    try:
+        *lines, rest = path.read_bytes().split(b"\n")
+    except FileNotFoundError:
+        raise DataError(f"{path} is missing; {hint}") from None
+    if rest and not unfinished:
+        lines.append(rest)
+    try:
+        return [parse_json(line, f"{path}, line {number}", finite=False) for number, line in enumerate(lines, 1)]
+    except DataError as error:
+        raise DataError(f"{error}; {hint}") from None
+
+
+def read_shaped(path: Path, shape: "type[Shape]", hint: str) -> "Shape":
+    """A JSON file as a pydantic model. Raises DataError as read_json does, and for content of another shape."""
+    from pydantic import ValidationError
+
+    try:
+        return shape.model_validate(read_json(path, hint))
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        at = ".".join(map(str, first["loc"])) or "as a whole"
+        raise DataError(f"{path} is damaged ({at}: {first['msg'].lower()}); {hint}") from None
+
+
+def write_json(path: Path, value: object) -> None:
+    """Write a value as JSON, whole or not at all; an object is sealed."""
+    value = sealed(value) if isinstance(value, dict) else value
+    write_text(path, json.dumps(value, indent=1, ensure_ascii=False) + "\n")
+
+
+def sealed(document: dict[str, Any]) -> dict[str, Any]:
+    """The document with its checksum as the last key."""
+    return {**document, SEAL: _checksum(document)}
+
+
+def unsealed(document: Any, where: str) -> Any:
+    """The document without its checksum; what is no object, or has none, as it is.
+
+    Raises DataError where the checksum does not fit.
+    """
+    if not isinstance(document, dict) or SEAL not in document:
+        return document
+    content = {name: value for name, value in document.items() if name != SEAL}
+    if document[SEAL] != _checksum(content):
+        raise DataError(f"{where} is damaged: its checksum does not fit what it holds")
+    return content
+
+
+def _checksum(document: dict[str, Any]) -> str:
+    """sha256 of the document's values: blanks and the order of keys do not count."""
+    values = json.loads(json.dumps(document))  # keys and tuples as they will be read
+    return hashlib.sha256(json.dumps(values, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
+
+
+def sha256_of(path: Path) -> str:
+    """sha256 of a file, read now. Raises OSError for one that cannot be read."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def require_unharmed(path: Path, sha256: str | None, hint: str) -> None:
+    """Raises DataError for a file that is missing or is not the one whose sha256 was noted; None: none was noted."""
+    if not path.is_file():
+        raise DataError(f"{path} is missing; {hint}")
+    if sha256 is not None and sha256_of(path) != sha256:
+        raise DataError(f"{path} is damaged: it has not the checksum that was noted when it was written; {hint}")

@@ -1,0 +1,134 @@
+"""A verb killed at its n-th file operation, for every n.
+
+A process of its own imports the rooms once and forks for every trial; it never runs anything itself, so that a fork
+takes no lock along. kill_at.c, preloaded, counts the operations below one folder.
+"""
+
+import ctypes
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from importlib import import_module
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+LONGEST = 120  # seconds of a trial
+HEAVY = [
+    "torch._dynamo", "matplotlib.figure", "matplotlib.backends.backend_svg", "PIL.Image", "numba", "aiohttp", "pandas",
+    "system.export", "system.features", "system.run", "system.study", "system.train", "submission.plots",
+    "data_tools.freesound.crawl", "data_tools.freesound.fetch",
+]  # fmt: skip
+
+
+class Ended(NamedTuple):
+    """How a trial ended. status: of the verb, -9 after its kill. operations: that were counted. errors: as printed."""
+
+    status: int
+    operations: int
+    errors: str
+
+
+class Kills:
+    """Trials of a verb. folder: what is counted below."""
+
+    def __init__(self, server: subprocess.Popen[str], folder: Path) -> None:
+        self._server, self.folder = server, folder
+
+    def run(self, argv: Sequence[object], kill_at: int = 0) -> Ended:
+        """`python -m argv[0] argv[1:]`, killed at that operation; 0: not killed."""
+        assert self._server.stdin is not None
+        assert self._server.stdout is not None
+        task = {"argv": [str(argument) for argument in argv], "folder": str(self.folder), "kill_at": kill_at}
+        self._server.stdin.write(json.dumps(task) + "\n")
+        self._server.stdin.flush()
+        return Ended(*json.loads(self._server.stdout.readline()))
+
+    def everywhere(
+        self, argv: Sequence[object], begin: Callable[[], None], check: Callable[[str], None], stride: int = 1
+    ) -> int:
+        """Kill the verb at every stride-th operation, each time from where `begin` puts the folder; then run it again,
+        which must succeed, and check what it left. Returns the number of kills."""
+        begin()
+        whole = self.run(argv)
+        assert whole.status == 0, whole.errors
+        check("without a kill")
+        kills = 0
+        for n in range(1, whole.operations + 1, stride):
+            begin()
+            killed = self.run(argv, kill_at=n)
+            if killed.status == 0:  # a little less to do this time: a log line that tells of the seconds, say
+                break
+            assert killed.status == -9, killed.errors
+            again = self.run(argv)
+            assert again.status == 0, f"killed at operation {n} of {whole.operations}: {again.errors}"
+            check(f"killed at operation {n} of {whole.operations}")
+            kills += 1
+        print(f"{' '.join(map(str, argv[:2]))}: {kills} kills at {whole.operations} file operations")
+        return kills
+
+
+@contextmanager
+def killing(folder: Path, library: Path, variables: Mapping[str, str] | None = None) -> Iterator[Kills]:
+    """A server of trials. variables: of its environment, beside the test's own.
+
+    Skips where there is no C compiler, but fails there where LBAR_REQUIRE_DATA is set.
+    """
+    compiler = shutil.which("cc")
+    if compiler is None:
+        told = "needs a C compiler (cc) for kill_at.c"
+        pytest.fail(told) if os.environ.get("LBAR_REQUIRE_DATA") else pytest.skip(told)
+    source = Path(__file__).with_name("kill_at.c")
+    subprocess.run([compiler, "-shared", "-fPIC", "-O1", "-w", "-o", library, source, "-ldl"], check=True)
+    own = {"LD_PRELOAD": str(library), "LBAR_KILLS": str(library), "OMP_NUM_THREADS": "1"}
+    environment = os.environ | dict(variables or {}) | own
+    server = subprocess.Popen(
+        [sys.executable, __file__], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment
+    )
+    try:
+        yield Kills(server, folder)
+    finally:
+        server.communicate(timeout=60)
+
+
+def _serve() -> None:
+    """Read tasks, fork for each, tell how it ended."""
+    for name in HEAVY:  # what a fork need not import again
+        import_module(name)
+    rooms = {name: import_module(f"{name}.__main__") for name in ("data_tools", "submission", "system")}
+    library = ctypes.CDLL(os.environ["LBAR_KILLS"])
+    library.operations.restype = ctypes.c_long
+    library.kill_at.argtypes = [ctypes.c_char_p, ctypes.c_long]
+    for line in sys.stdin:
+        task = json.loads(line)
+        counted, count = os.pipe()
+        told, tell = os.pipe()
+        child = os.fork()
+        if not child:
+            signal.alarm(LONGEST)
+            os.dup2(tell, 2)
+            os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+            library.kill_at(task["folder"].encode(), task["kill_at"])
+            try:
+                status = rooms[task["argv"][0]].main(task["argv"][1:])
+            except BaseException as error:  # shown to the test, whatever it is
+                status = 99
+                os.write(2, f"{type(error).__name__}: {error}".encode())
+            os.write(count, str(library.operations()).encode())
+            os._exit(status)
+        os.close(count)
+        os.close(tell)
+        with os.fdopen(told, errors="replace") as errors, os.fdopen(counted) as operations:
+            text, number = errors.read(), operations.read()
+        status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+        print(json.dumps([status, int(number or 0), text[-2000:]]), flush=True)
+
+
+if __name__ == "__main__":
+    _serve()

@@ -1,0 +1,123 @@
+"""Recipes that are too deep, too long, or ask for what no machine has: a sentence in no time, never a traceback."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tiny
+import torch
+from outcomes import refused
+
+from system.__main__ import main
+from system.device import memory_told
+from system.errors import KitError
+from system.recipe import RecipeError, load_recipe
+from system.yaml12 import MAX_DEPTH, MAX_NODES, parse
+
+
+def problems(tmp_path: Path, text: str, *changes: str) -> list[str]:
+    path = tmp_path / "r.yaml"
+    path.write_text(text, encoding="utf-8")
+    with pytest.raises(RecipeError) as caught:
+        load_recipe(path, list(changes))
+    return caught.value.problems
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("[" * 900 + "]" * 900, f"more than {MAX_DEPTH} values lie within each other"),
+        ("a: " + "{b: " * 900 + "1" + "}" * 900, f"more than {MAX_DEPTH} values lie within each other"),
+        ("\n".join(f"{'  ' * n}a:" for n in range(900)), f"more than {MAX_DEPTH} values lie within each other"),
+        ("\n".join(f"k{n}: 1" for n in range(50_000)), f"more than {MAX_NODES} keys and values"),
+        ("\n".join(f"key{n:06d}: 1" for n in range(150_000)), "1,949,999 characters, more than 1,000,000: no recipe"),
+        ("x: " + "9" * 4300, "a number of 4300 characters; write at most 40"),
+        ("x: -" + "9" * 500 + ".5", "a number of 503 characters"),
+        ("a: &a [1, 1]\n" + "b: &b [*a, *a]\n" * 1 + "c: [" + "*b, " * 9000 + "*b]", "unfold without end"),
+    ],
+)
+def test_documents_without_bounds_are_a_sentence(tmp_path: Path, text: str, words: str) -> None:
+    assert any(words in problem for problem in problems(tmp_path, text))
+
+
+def test_what_is_long_and_sound_is_read() -> None:
+    depth = MAX_DEPTH - 1
+    assert parse("[" * depth + "]" * depth).problems == []
+    assert parse("x: '" + "9" * 4300 + "'").value == {"x": "9" * 4300}
+    assert parse("x: " + "9" * 40).value == {"x": int("9" * 40)}
+    many = parse("\n".join(f"k{n}: 1" for n in range(9_000)))
+    assert len(many.value) == 9_000
+    assert many.problems == []
+
+
+def test_thousands_of_unknown_keys_are_told_up_to_a_number(world: Path, tmp_path: Path) -> None:
+    content = tiny.recipe(world, tmp_path) | {f"unknown{n}": 1 for n in range(5_000)} | {"x" * 300: 1}
+    found = problems(tmp_path, json.dumps(content))
+    assert len(found) == 201
+    assert found[-1].endswith("and 4,801 more mistakes")
+    assert all("unknown key" in problem for problem in found[:200])
+    assert max(map(len, found)) < 250
+
+
+@pytest.mark.parametrize("change", ["stages.²=1", "stages.only.losses.٣=1", f"stages.only.losses.{'9' * 5000}=1"])
+def test_odd_digits_in_set_are_keys(world: Path, tmp_path: Path, change: str) -> None:
+    assert problems(tmp_path, json.dumps(tiny.recipe(world, tmp_path)), change)
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("model.text.dim", "1000000000"),
+        ("model.text.ff", "65537"),
+        ("model.audio.width", "1000000000"),
+        ("model.audio.layers", "1001"),
+        ("model.audio.positions", "1000000000"),
+        ("stages.only.epochs", "1" + "0" * 400),
+        ("stages.only.epochs", "1000001"),
+        ("stages.only.batch_size", "10000000"),
+        ("stages.only.steps_per_epoch", "10000000"),
+    ],
+)
+def test_sizes_that_no_machine_has_are_refused(world: Path, tmp_path: Path, key: str, value: str) -> None:
+    found = problems(tmp_path, json.dumps(tiny.recipe(world, tmp_path)), f"{key}={value}")
+    assert any("less than or equal to" in problem or "a number of" in problem for problem in found)
+    assert max(map(len, found)) < 400
+
+
+def test_check_refuses_what_would_take_more_memory_than_any_machine_has(
+    world: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tiny.write_recipe(tmp_path / "r.yaml", tiny.recipe(world, tmp_path))
+    large = ["model.audio.width=65536", "model.audio.ff=65536", "model.audio.layers=1000", "model.text.dim=64"]
+    assert main(["check", str(path), *(part for change in large for part in ("--set", change))]) == 1
+    assert "MISTAKE: a step would take" in capsys.readouterr().out
+    assert main(["check", str(path)]) == 0
+
+
+def test_memory_that_is_full_is_a_sentence() -> None:
+    def torch_finds_none() -> None:
+        torch.empty(2**55)
+
+    def numpy_finds_none() -> None:
+        raise MemoryError
+
+    for full in (torch_finds_none, numpy_finds_none):
+        with (
+            pytest.raises(KitError, match="^the model does not fit this machine's memory; make it smaller$"),
+            memory_told("the model", "make it smaller"),
+        ):
+            full()
+    with pytest.raises(RuntimeError, match="another"), memory_told("the model", "make it smaller"):
+        raise RuntimeError("another")
+
+
+def test_a_model_that_does_not_fit_ends_the_run_with_a_sentence(
+    world: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: Any) -> None:
+        torch.empty(2**55)
+
+    path = tiny.write_recipe(tmp_path / "r.yaml", tiny.recipe(world, tmp_path))
+    monkeypatch.setattr("system.models.build_text", full)
+    assert "the model does not fit this machine's memory" in refused(capsys, "run", path, "--out", tmp_path / "run")

@@ -1,0 +1,116 @@
+"""JSON documents: seals worked by hand, what is refused, and bounds."""
+
+import hashlib
+import json
+from pathlib import Path
+
+import pytest
+from pydantic import BaseModel
+
+from data_tools.documents import (
+    parse_json,
+    read_json,
+    read_json_lines,
+    read_shaped,
+    require_unharmed,
+    sealed,
+    unsealed,
+    write_json,
+)
+from data_tools.errors import DataError
+
+
+def test_a_seal_is_the_sha256_of_the_values_without_blanks_in_the_order_of_keys() -> None:
+    checksum = hashlib.sha256(b'{"a":[1,2.5,null],"b":"\\u00e9"}').hexdigest()
+    document = {"b": "é", "a": [1, 2.5, None]}
+    assert sealed(document) == {**document, "checksum": checksum}
+    assert list(sealed(document))[-1] == "checksum"
+    assert unsealed({"checksum": checksum, **document}, "x") == document
+    assert unsealed(document, "x") == document, "of an earlier release"
+    assert unsealed([1], "x") == [1]
+
+
+def test_a_document_is_read_as_it_was_written(tmp_path: Path) -> None:
+    value = {"n": 0.1, "text": "日本\n", "deep": [{"x": (1, 2)}], "1": True}
+    write_json(tmp_path / "a.json", value)
+    assert read_json(tmp_path / "a.json", "") == json.loads(json.dumps(value))
+    assert "日本" in (tmp_path / "a.json").read_text(encoding="utf-8"), "a person can read it"
+    write_json(tmp_path / "list.json", ["b", "a"])
+    assert read_json(tmp_path / "list.json", "") == ["b", "a"]
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        (b'{"a": 1, "a": 1}', "a.json: the key 'a' is given twice; keep one; do this"),
+        (b'{"x": {"b": 1, "c": 2, "b": 3}}', "the key 'b' is given twice"),
+        (b"[" * 100_000, "lie too deep within each other"),
+        (b'{"a":' * 100_000, "lie too deep within each other"),
+        (b"9" * 5000, "a number has 5000 digits, more than 400"),
+        (b"-" + b"9" * 401, "a number has 402 digits"),
+        (b"NaN", "NaN is no JSON number"),
+        (b"[-Infinity]", "-Infinity is no JSON number"),
+        (b"\xff", "not UTF-8 (byte 0)"),
+        (b"", "not JSON"),
+        (b"{} x", "not JSON"),
+        (b'{"a": 1, "checksum": "0"}', "a.json is damaged: its checksum does not fit what it holds; do this"),
+    ],
+)
+def test_what_is_refused(tmp_path: Path, text: bytes, words: str) -> None:
+    (tmp_path / "a.json").write_bytes(text)
+    with pytest.raises(DataError) as caught:
+        read_json(tmp_path / "a.json", "do this")
+    assert words in str(caught.value)
+    assert str(caught.value).endswith("; do this")
+
+
+def test_a_missing_file_is_named_with_what_to_do(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"none.json is missing; make it"):
+        read_json(tmp_path / "none.json", "make it")
+    with pytest.raises(DataError, match=r"none.json is missing; make it"):
+        require_unharmed(tmp_path / "none.json", None, "make it")
+
+
+def test_numbers_of_many_digits_are_read_up_to_the_bound() -> None:
+    assert parse_json("9" * 400, "x") == int("9" * 400)
+    assert parse_json("[NaN]", "x", finite=False) != [0]
+
+
+def test_lines_are_named_and_half_a_last_line_is_skipped_where_a_kill_may_leave_it(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    path.write_bytes(b'{"n": 1}\n{"n": 2}\n{"n')
+    assert read_json_lines(path, "", unfinished=True) == [{"n": 1}, {"n": 2}]
+    with pytest.raises(DataError, match=r"a.jsonl, line 3: not JSON .*; do this"):
+        read_json_lines(path, "do this")
+    path.write_bytes(b'{"n": 1}\n{"n": 2}')
+    assert read_json_lines(path, "") == [{"n": 1}, {"n": 2}]
+    path.write_bytes(b'{"n": 1}\n\n{"n": 2}\n')
+    with pytest.raises(DataError, match="line 2: not JSON"):
+        read_json_lines(path, "", unfinished=True)
+
+
+class _Point(BaseModel):
+    model_config = {"strict": True, "extra": "forbid"}
+    x: int
+    tags: list[str] = []
+
+
+def test_a_shape_is_checked_with_the_place_of_the_fault(tmp_path: Path) -> None:
+    write_json(tmp_path / "p.json", {"x": 3, "tags": ["a"]})
+    assert read_shaped(tmp_path / "p.json", _Point, "") == _Point(x=3, tags=["a"])
+    for value, words in (
+        ({"x": 3, "tags": ["a", 1]}, r"\(tags.1: input should be a valid string\); do this"),
+        ({}, r"\(x: field required\); do this"),
+        ([1], r"\(as a whole: "),
+    ):
+        write_json(tmp_path / "p.json", value)
+        with pytest.raises(DataError, match=words):
+            read_shaped(tmp_path / "p.json", _Point, "do this")
+
+
+def test_a_file_that_is_not_the_one_that_was_noted(tmp_path: Path) -> None:
+    (tmp_path / "f").write_bytes(b"abc")
+    require_unharmed(tmp_path / "f", hashlib.sha256(b"abc").hexdigest(), "")
+    require_unharmed(tmp_path / "f", None, "")
+    with pytest.raises(DataError, match="f is damaged: .*; write it again"):
+        require_unharmed(tmp_path / "f", hashlib.sha256(b"abd").hexdigest(), "write it again")

@@ -1,0 +1,158 @@
+"""One flipped bit in any file that a run, a bank or an export leaves is noticed, or changes nothing that is used.
+
+Fast: one flip a file. Slow: many, at places drawn by a seed that is printed (LBAR_SEED sets it).
+"""
+
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from outcomes import digest, lines
+
+from submission.__main__ import main as submission
+from submission.scores import read_scores
+from system.__main__ import main
+
+SEED = int(os.environ.get("LBAR_SEED", np.random.SeedSequence().entropy % 2**32))  # type: ignore[operator]
+Use = Callable[[Path], object]  # what a folder's files are for: its result, None for a refusal
+
+
+def flip(path: Path, rng: np.random.Generator) -> str:
+    """Flip a bit of a file; returns where."""
+    data = bytearray(path.read_bytes())
+    place, bit = int(rng.integers(len(data))), int(rng.integers(8))
+    data[place] ^= 1 << bit
+    path.write_bytes(data)
+    return f"bit {bit} of byte {place} of {path}, seed {SEED}"
+
+
+def rank(world: Path, model: Path, *more: str) -> bytes | None:
+    out = model.parent / "s.npy"
+    for path in (out, out.with_suffix(".json")):
+        path.unlink(missing_ok=True)
+    verb = ["rank", str(model), "--audio", str(world), "--split", "evaluation", "--out", str(out), *more]
+    return read_scores(out).values.tobytes() if main(verb) == 0 else None
+
+
+def report(run: Path) -> str | None:
+    out = run.parent / "page.html"
+    return out.read_text() if submission(["report", str(run), "--out", str(out)]) == 0 else None
+
+
+def resume(recipe: Path, run: Path) -> object:
+    return (digest(run), lines(run)) if main(["train", str(recipe), "--out", str(run)]) == 0 else None
+
+
+def require_noticed(folder: Path, name: str, use: Use, flips: int, capsys: pytest.CaptureFixture[str]) -> int:
+    """Flip bits of a file one at a time, each in a fresh copy of its folder; returns how many were told."""
+    rng = np.random.default_rng([SEED, *name.encode()])
+    here = folder.parent / f"{folder.name} flipped"
+    expected: object = None
+    told = 0
+    for n in range(flips + 1):
+        shutil.rmtree(here, ignore_errors=True)
+        shutil.copytree(folder, here)
+        where = flip(here / name, rng) if n else "nothing flipped"
+        capsys.readouterr()
+        found = use(here)
+        errors = capsys.readouterr().err
+        if not n:
+            expected = found
+            assert expected is not None, errors
+        elif found is None:
+            told += 1
+            assert "error: " in errors, where
+            assert "Traceback" not in errors, where
+        else:
+            assert found == expected, f"{where} was used"
+    shutil.rmtree(here)
+    print(f"{name}: {told} of {flips} flips told, the others changed nothing; seed {SEED}")
+    return told
+
+
+@pytest.fixture
+def unfinished(unbroken: Path, tmp_path: Path) -> Path:
+    """The run as a kill in its second stage would leave it."""
+    run = tmp_path / "run"
+    shutil.copytree(unbroken, run)
+    (run / "result.json").unlink()
+    (run / "finetune/done.json").unlink()
+    return run
+
+
+FLIPS = [pytest.param(2, id="fast"), pytest.param(60, id="many", marks=pytest.mark.slow)]
+
+
+@pytest.mark.parametrize("flips", FLIPS)
+@pytest.mark.parametrize("name", ["resolved.json", "vocabulary.json", "provenance.json", "finetune/done.json", "best"])
+def test_of_a_run_that_ranks(
+    unbroken: Path, world: Path, tmp_path: Path, name: str, flips: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = shutil.copytree(unbroken, tmp_path / "run")
+    name = "finetune/e0003.safetensors" if name == "best" else name
+    told = require_noticed(run, name, lambda folder: rank(world, folder), flips, capsys)
+    assert told == flips if name.endswith("safetensors") else told
+
+
+@pytest.mark.parametrize("flips", FLIPS)
+def test_of_a_last_checkpoint(
+    unbroken: Path, world: Path, tmp_path: Path, flips: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = shutil.copytree(unbroken, tmp_path / "run")
+    use = lambda folder: rank(world, folder, "--checkpoint", "last")  # noqa: E731
+    assert require_noticed(run, "finetune/last.pt", use, flips, capsys) == flips
+
+
+@pytest.mark.parametrize("flips", FLIPS)
+@pytest.mark.parametrize(
+    "name",
+    ["result.json", "resolved.json", "metrics.jsonl", "scores/evaluation.npy", "scores/evaluation.json",
+     "scores/evaluation.clips.csv"],
+)  # fmt: skip
+def test_of_a_run_that_is_reported(
+    unbroken: Path, tmp_path: Path, name: str, flips: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = shutil.copytree(unbroken, tmp_path / "run")
+    told = require_noticed(run, name, report, flips, capsys)
+    assert told == flips or name == "result.json", "a flip in the blanks of JSON changes nothing"
+
+
+@pytest.mark.parametrize("flips", [pytest.param(1, id="fast"), pytest.param(30, id="many", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("name", ["finetune/last.pt", "metrics.jsonl", "pretrain/done.json"])
+def test_of_a_run_that_is_resumed(
+    unfinished: Path, recipe: Path, name: str, flips: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    require_noticed(unfinished, name, lambda run: resume(recipe, run), flips, capsys)
+
+
+@pytest.mark.parametrize("flips", FLIPS)
+@pytest.mark.parametrize("name", ["model.safetensors", "model.json", "recipe.json", "vocabulary.json"])
+def test_of_an_exported_model(
+    unbroken: Path,
+    world: Path,
+    tmp_path: Path,
+    name: str,
+    flips: int,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(["export", str(unbroken), "--out", "model"]) == 0
+    told = require_noticed(tmp_path / "model", name, lambda folder: rank(world, folder), flips, capsys)
+    assert told == flips or name == "model.json"
+
+
+@pytest.mark.parametrize("flips", FLIPS)
+@pytest.mark.parametrize("name", ["frames.bin", "index.jsonl", "bank.json"])
+def test_of_a_bank(
+    unbroken: Path, world: Path, recipe: Path, tmp_path: Path, name: str, flips: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Of frames: those that are read; a series that is gone from the index is computed again."""
+    banks = recipe.parent / "banks"
+    (bank,) = (path.name for path in banks.iterdir() if path.is_dir())
+    shutil.copytree(banks, tmp_path / "banks")
+    use = lambda folder: rank(world, unbroken, "--set", f"banks={folder}")  # noqa: E731
+    require_noticed(tmp_path / "banks", f"{bank}/{name}", use, flips, capsys)

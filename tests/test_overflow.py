@@ -1,0 +1,148 @@
+"""Numbers that overflow in training: nothing that is not finite is saved, and what was saved before stays."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tiny
+import torch
+from outcomes import refused
+
+from system import checkpoints, step, train
+from system.__main__ import main
+from system.errors import KitError
+
+
+def write(world: Path, folder: Path, **changes: Any) -> Path:
+    return tiny.write_recipe(folder / "r.yaml", tiny.recipe(world, folder, only=tiny.stage(**changes)))
+
+
+def state_after_one_epoch(run: Path) -> dict[str, Any]:
+    state = checkpoints.load_state(run / "only")
+    assert state is not None
+    assert state["step"] == 3
+    assert all(value.isfinite().all() for value in state["model"].values())
+    assert len((run / "metrics.jsonl").read_text().splitlines()) == 1
+    return state
+
+
+def test_weights_that_the_last_step_of_an_epoch_made_overflow_are_not_saved(
+    world: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The loss and the gradients of the sixth step are finite; its update is not."""
+    path, update = write(world, tmp_path), torch.optim.AdamW.step
+    calls: list[int] = []
+
+    def overflowing(self: torch.optim.AdamW, *arguments: Any) -> Any:
+        found = update(self, *arguments)
+        calls.append(1)
+        if len(calls) == 6:
+            self.param_groups[0]["params"][0].data.view(-1)[0] = torch.inf
+        return found
+
+    monkeypatch.setattr(torch.optim.AdamW, "step", overflowing)
+    told = refused(capsys, "train", path, "--out", tmp_path / "run")
+    assert "the last update overflowed at step 6" in told
+    assert "last.pt still holds an earlier state" in told
+    monkeypatch.undo()
+    state_after_one_epoch(tmp_path / "run")
+    assert main(["train", str(path), "--out", str(tmp_path / "run")]) == 0, "without the fault the run goes on"
+
+
+def test_gradients_that_overflow_end_the_stage_before_the_update(
+    world: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A loss that is finite, with gradients that are not; with and without a largest norm."""
+    for limit in (1.0, None):
+        folder = tmp_path / str(limit)
+        folder.mkdir()
+        path, calls = write(world, folder, clip_gradient=limit), []
+
+        def spoilt(model: Any, *rest: Any, calls: list[int] = calls) -> dict[str, float]:
+            seen = step.gradients(model, *rest)
+            calls.append(1)
+            if len(calls) == 5:
+                next(p for p in model.parameters() if p.grad is not None).grad.view(-1)[0] = torch.nan
+            return seen
+
+        with monkeypatch.context() as patch:
+            patch.setattr(train, "gradients", spoilt)
+            told = refused(capsys, "train", path, "--out", folder / "run")
+        assert "the norm of the gradients is nan at step 4" in told
+        state_after_one_epoch(folder / "run")
+
+
+def test_nothing_saved_yet_is_said_so(
+    world: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(train, "gradients", lambda *_: {"loss": float("nan")})
+    told = refused(capsys, "train", write(world, tmp_path), "--out", tmp_path / "run")
+    assert "the loss is nan at step 0" in told
+    assert "nothing of it was saved yet" in told
+
+
+def test_a_validation_that_is_not_finite_is_no_checkpoint(
+    world: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    validate = train.Validation.__call__
+    calls: list[int] = []
+
+    def lost(self: Any, model: Any) -> Any:
+        values, seen = validate(self, model)
+        calls.append(1)
+        return (values | {"m1": float("nan")} if len(calls) == 2 else values), seen
+
+    monkeypatch.setattr(train.Validation, "__call__", lost)
+    told = refused(capsys, "train", write(world, tmp_path), "--out", tmp_path / "run")
+    assert "validation gives m1 nan at step 6" in told
+    state_after_one_epoch(tmp_path / "run")
+
+
+def test_a_value_that_is_not_finite_is_never_best() -> None:
+    table: checkpoints.Table = {}
+    for epoch, value in enumerate([float("nan"), 1.0, float("inf"), -float("inf"), 2.0], start=1):
+        table = checkpoints.updated(table, {"loss": value, "m1": value}, epoch, keep=3)
+    assert table == {"loss": [[1.0, 2], [2.0, 5]], "m1": [[2.0, 5], [1.0, 2]]}
+
+
+def test_a_state_that_an_earlier_release_let_overflow_is_refused(unbroken: Path, tmp_path: Path) -> None:
+    state = torch.load(unbroken / "finetune/last.pt", weights_only=True)
+    name = next(iter(state["model"]))
+    state["model"][name].view(-1)[0] = torch.nan
+    (tmp_path / "finetune").mkdir()
+    torch.save(state, tmp_path / "finetune/last.pt")
+    with pytest.raises(KitError, match=f"has weights that are not finite, first {name}; delete .*finetune"):
+        checkpoints.load_state(tmp_path / "finetune")
+
+
+def test_fp16_gradients_that_overflow_at_every_scale_end_the_stage(
+    world: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A scaler halves its scale at every overflow; one overflow is no fault, 27 in a row are."""
+
+    class Scaler:
+        scale_now = 2.0**16
+
+        def unscale_(self, optimizer: Any) -> None: ...
+        def is_enabled(self) -> bool:
+            return True
+
+        def scale(self, loss: torch.Tensor) -> torch.Tensor:
+            return loss * torch.inf
+
+        def step(self, optimizer: Any) -> None: ...
+        def update(self) -> None:
+            self.scale_now /= 2
+
+        def get_scale(self) -> float:
+            return self.scale_now
+
+    monkeypatch.setattr(torch.amp, "GradScaler", lambda *_, **__: Scaler())
+    told = refused(capsys, "train", write(world, tmp_path, steps_per_epoch=40), "--out", tmp_path / "run")
+    assert "gradients overflow at every scale at step 26" in told
+
+
+def test_metrics_are_strict_json(unbroken: Path) -> None:
+    for line in (unbroken / "metrics.jsonl").read_text().splitlines():
+        json.loads(line, parse_constant=lambda name: pytest.fail(name))

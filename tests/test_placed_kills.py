@@ -1,0 +1,146 @@
+"""A kill at every file operation of the verbs that write: the same command then finishes whatever was left."""
+
+import json
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import tiny
+from outcomes import digest, lines
+from placed_kills import Kills, killing
+from sandboxes import TOLD, serving, stored
+from test_fetch import FAST, everything, write_scores
+
+from data_tools.sandbox.verb import make_answers
+from submission.scores import read_scores
+from system.__main__ import main
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture
+def work(tmp_path: Path) -> Path:
+    return tmp_path / "work"
+
+
+@pytest.fixture
+def kills(work: Path, tmp_path: Path) -> Iterator[Kills]:
+    with killing(work, tmp_path / "kill_at.so") as server:
+        yield server
+
+
+@pytest.fixture
+def small(tmp_path: Path) -> Path:
+    """A recipe of one stage of two steps; its banks are full."""
+    world = tiny.make_world(tmp_path / "tones", {"development": 8, "validation": 4, "evaluation": 12})
+    only = tiny.stage(epochs=2, steps_per_epoch=1, batch_size=4)
+    path = tiny.write_recipe(tmp_path / "small.yaml", tiny.recipe(world, tmp_path, only=only))
+    assert main(["features", str(path)]) == 0
+    return path
+
+
+def fresh(folder: Path) -> None:
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def left(folder: Path) -> list[Path]:
+    """Temporary files that nobody will ever look for again."""
+    return sorted(folder.rglob(".*.part"))
+
+
+def test_run(kills: Kills, work: Path, small: Path, tmp_path: Path) -> None:
+    whole = tmp_path / "whole"
+    assert main(["run", str(small), "--out", str(whole)]) == 0
+    expected = digest(whole), lines(whole), read_scores(whole / "scores/evaluation.npy").values.tobytes()
+
+    def check(when: str) -> None:
+        scores = read_scores(work / "scores/evaluation.npy").values.tobytes()
+        assert (digest(work), lines(work), scores) == expected, when
+        assert (work / "recipe.yaml").read_bytes() == small.read_bytes(), when
+        assert (work / "submission/evaluation.csv").read_bytes() == (whole / "submission/evaluation.csv").read_bytes()
+        assert left(work) == [], when
+
+    command = ["system", "run", small, "--out", work]
+    assert kills.everywhere(command, lambda: fresh(work), check) > 60
+
+
+def test_study(kills: Kills, work: Path, small: Path, tmp_path: Path) -> None:
+    study = tmp_path / "one.study.yaml"
+    study.write_text("name: one\nrecipe: small.yaml\nseeds: [3]\ncells: {as_is: {}}\n")
+    tables: set[str] = set()
+
+    def check(when: str) -> None:
+        tables.add((work / "one/table.md").read_text())
+        assert left(work) == [], when
+
+    assert kills.everywhere(["system", "study", study, "--runs", work], lambda: fresh(work), check) > 60
+    assert len(tables) == 1
+
+
+def test_features(kills: Kills, work: Path, small: Path, tmp_path: Path) -> None:
+    banks = tmp_path / "banks"
+    (name,) = (path.name for path in banks.iterdir() if path.is_dir())
+    expected = (banks / name / "index.jsonl").read_text().splitlines()
+
+    def check(when: str) -> None:
+        found = (work / name / "index.jsonl").read_text().splitlines()
+        assert sorted(json.loads(line)["key"] for line in found) == sorted(json.loads(line)["key"] for line in expected)
+        assert main(["features", str(small), "--set", f"banks={work}", "--verify"]) == 0, when
+        assert left(work) == [], when
+
+    command = ["system", "features", small, "--set", f"banks={work}"]
+    assert kills.everywhere(command, lambda: fresh(work), check) > 30
+
+
+def test_export(kills: Kills, work: Path, small: Path, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    assert main(["train", str(small), "--out", str(run)]) == 0
+
+    def check(when: str) -> None:
+        assert sorted(path.name for path in work.iterdir()) == ["model"], when
+        assert {path.name for path in (work / "model").iterdir()} == {
+            "model.safetensors", "recipe.json", "model.json", "vocabulary.json", "README.md",
+        }, when  # fmt: skip
+
+    command = ["system", "export", run, "--out", work / "model"]
+    assert kills.everywhere(command, lambda: fresh(work), check) > 8
+
+
+SOUNDS = 60
+
+
+@pytest.fixture(scope="module")
+def site() -> Iterator[dict[str, str]]:
+    with serving("--sounds", str(SOUNDS), "--nulls", "0.05") as variables:
+        yield variables
+
+
+def test_crawl(site: dict[str, str], work: Path, tmp_path: Path) -> None:
+    store = work / "store.sqlite"
+    wholes: set[tuple[tuple[object, ...], ...]] = set()
+
+    def check(when: str) -> None:
+        wholes.add(tuple(stored(store, TOLD)))
+        assert len(wholes) == 1, when
+
+    with killing(work, tmp_path / "kill_at.so", site) as kills:
+        assert kills.everywhere(["data_tools", "crawl", store, *FAST], lambda: fresh(work), check) > 30
+
+
+def test_fetch(site: dict[str, str], work: Path, tmp_path: Path) -> None:
+    store, out = tmp_path / "store.sqlite", work / "audio"
+    scores = write_scores(tmp_path / "scores.csv", everything(make_answers(SOUNDS, 1, 0.05, 0)))
+    contents: set[tuple[tuple[str, bytes], ...]] = set()
+
+    def check(when: str) -> None:
+        kept = sorted(path for path in out.iterdir() if path.suffix in (".flac", ".jsonl", ".csv"))
+        contents.add(tuple((path.name, path.read_bytes()) for path in kept))
+        assert len(contents) == 1, when
+        assert len(list(out.glob("*.flac"))) == 3, when
+        assert left(work) == [], when
+
+    with killing(work, tmp_path / "kill_at.so", site) as kills:
+        assert kills.run(["data_tools", "crawl", store, *FAST]).status == 0
+        fetch = ["data_tools", "fetch", store, "--scores", scores, "--exclude", "none", "--out", out, "--limit", "3"]
+        assert kills.everywhere([*fetch, *FAST], lambda: fresh(work), check) > 20
