@@ -90,6 +90,20 @@ def test_yamnet_frames_of_any_length(shared: Path, samples: int, count: int) -> 
     assert np.isfinite(frames).all()
 
 
+def test_yamnet_hears_a_scene_to_its_end(shared: Path) -> None:
+    """Its last 0.18 s lie in the last of ten frames alone, which silence fills."""
+    wave, _ = soundfile.read(shared / "data/esc10/audio/1-17150-A-12.flac", dtype="float32")
+    wave = wave[:80_000]
+    other = wave.copy()
+    other[77_100:] *= -0.5
+    tail = np.pad(wave[9 * 7680 :], (0, 9 * 7680 + 15_600 - 80_000))
+    expert = Yamnet(kind="yamnet", weights=str(shared / YAMNET_FILE))
+    frames, changed, last = expert.load(CPU)([wave, other, tail])
+    assert np.abs(frames[:9] - changed[:9]).max() < 1e-5
+    assert np.abs(frames[9] - changed[9]).max() > 0.1
+    assert np.abs(frames[9:] - last).max() < 1e-5
+
+
 def test_missing_and_wrong_yamnet_files(tmp_path: Path) -> None:
     missing = Yamnet(kind="yamnet", weights=str(tmp_path / "none.npz"))
     with pytest.raises(KitError, match=r"no weight file .*none\.npz.*yamnet\.tflite.*put it there"):
