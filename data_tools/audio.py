@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from data_tools.errors import DataError
+from data_tools.resampling import Resampling, Wave, resampler
 
 if TYPE_CHECKING:
     import soundfile
@@ -19,30 +20,56 @@ AUDIO_SUFFIXES = (".wav", ".flac", ".mp3", ".ogg", ".opus", ".aif", ".aiff")
 
 # Streaming writers put one of these where the size of the sound data belongs; it then runs to the end of the file.
 _UNKNOWN_SIZES = (0x7FFFFFFF, 0xFFFFFFFF)
-# No real file is longer; libsndfile reports about 2**63 frames for a FLAC stream that does not state its length.
-_MAX_FRAMES = 2**31
+# libsndfile reports about 2**63 samples for a FLAC stream that does not state its length.
+_MAX_STATED = 2**40
+# What is read of a file takes a gigabyte at most, and seconds: 3 hours of stereo at 96 kHz, of which 93 minutes are
+# kept at 48 kHz, or all at 16 kHz.
+MAX_VALUES = 2**31  # samples x channels
+MAX_SAMPLES = 2**28  # in one channel, at the rate they are wanted at
+MIN_RATE, MAX_RATE = 1_000, 768_000  # Hz
+MAX_PEAK = 2.0**32  # of full scale 1: whole numbers of 32 bits, kept as floats, lie below
+_BLOCK = 2**20  # samples x channels that are decoded at a time
+_MAX_CHUNKS = 1_000  # in front of the sound data; real files have a few
 
 
 class AudioError(DataError):
     """An audio file that cannot be used."""
 
 
-def read_audio(path: Path | str, sample_rate: int) -> npt.NDArray[np.float32]:
-    """The whole file as mono.
+def read_audio(
+    path: Path | str, sample_rate: int, resampling: Resampling = "soxr_hq", seconds: float | None = None
+) -> Wave:
+    """A file as mono.
 
-    sample_rate: Hz of the result; the file may have any rate and any number of channels.
-    Returns (N,) float32, N >= 1, full scale = 1 (float files may exceed it). Channels are averaged, then resampled by
-    soxr (HQ); a file so short that nothing is left at the lower rate keeps one sample.
-    Raises AudioError for a missing, empty, undecodable or truncated file, and for NaN or infinite samples.
+    sample_rate: Hz of the result; the file may have 1 to 768 kHz and any number of channels.
+    resampling: how another rate is reached, see data_tools/resampling.py. seconds: of its beginning; None: all of it.
+    Returns (N,) float32, N >= 1, full scale = 1 (float files may exceed it). Channels are averaged, then resampled; a
+    file so short that nothing is left at the lower rate keeps one sample.
+    Raises AudioError for a missing, empty, undecodable or truncated file, for NaN, infinite or
+    absurd samples (MAX_PEAK), and for one that holds more than MAX_VALUES or would give more than MAX_SAMPLES.
     """
-    import soxr
-
-    samples, rate = _decode(path)
-    mono = samples.mean(axis=1)
-    if rate == sample_rate:
-        return mono
-    resampled = soxr.resample(mono, rate, sample_rate, quality="HQ")
-    return resampled if len(resampled) else mono[:1]
+    with _opened(path) as file:
+        most = file.frames if seconds is None else min(file.frames, round(seconds * file.samplerate))
+        if most * sample_rate > MAX_SAMPLES * file.samplerate:
+            raise AudioError(
+                f"{path}: {_size(file)} are more than {MAX_SAMPLES:,} samples at {sample_rate:,} Hz, which is the most "
+                "that is read; cut it into shorter files"
+            )
+        try:
+            resample = resampler(file.samplerate, sample_rate, resampling)
+        except ValueError as error:
+            raise AudioError(f"{path}: {_size(file)} cannot be brought to {sample_rate:,} Hz: {error}") from error
+        wave = np.empty(most * sample_rate // file.samplerate + 1, np.float32)
+        read = made = 0
+        for block in _blocks(path, file, most):
+            mono = block.mean(axis=1)
+            if not read:
+                first = mono[:1]
+            read += len(mono)
+            part = resample(mono, read == most)
+            wave[made : made + len(part)] = part
+            made += len(part)
+        return wave[:made] if made else first
 
 
 def audio_seconds(path: Path | str) -> float:
@@ -52,8 +79,10 @@ def audio_seconds(path: Path | str) -> float:
 
 
 def check_audio(path: Path | str) -> None:
-    """Decode the whole file. Raises AudioError as read_audio does."""
-    _decode(path)
+    """Decode the whole file. Raises AudioError as read_audio does, but for what it would give."""
+    with _opened(path) as file:
+        for _ in _blocks(path, file, file.frames):
+            pass
 
 
 def content_key(path: Path | str) -> str:
@@ -64,17 +93,24 @@ def content_key(path: Path | str) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def _decode(path: Path | str) -> tuple[npt.NDArray[np.float32], int]:
-    """Samples (N, channels) and their rate in Hz."""
-    with _opened(path) as file:
-        samples = file.read(dtype="float32", always_2d=True)
-        if len(samples) < file.frames:
-            raise AudioError(
-                f"{path}: truncated, {len(samples)} of {file.frames} samples can be read; fetch the file again"
-            )
-        if not np.isfinite(samples).all():
+def _blocks(path: Path | str, file: "soundfile.SoundFile", length: int) -> Iterator[npt.NDArray[np.float32]]:
+    """The first `length` samples, (n, channels) at a time."""
+    done = 0
+    while done < length:
+        samples = file.read(min(length - done, max(1, _BLOCK // file.channels)), dtype="float32", always_2d=True)
+        if not len(samples):
+            raise AudioError(f"{path}: truncated, {done} of {file.frames} samples can be read; fetch the file again")
+        peak = np.abs(samples).max()
+        if not np.isfinite(peak):
             raise AudioError(f"{path}: has NaN or infinite samples; export the file again")
-        return samples, file.samplerate
+        if peak > MAX_PEAK:
+            raise AudioError(f"{path}: has samples of {peak:.0e} times full scale; export the file again")
+        done += len(samples)
+        yield samples
+
+
+def _size(file: "soundfile.SoundFile") -> str:
+    return f"{file.frames:,} samples of {file.channels} channel{'s' * (file.channels > 1)} at {file.samplerate:,} Hz"
 
 
 @contextmanager
@@ -90,8 +126,18 @@ def _opened(path: Path | str) -> Iterator["soundfile.SoundFile"]:
         with soundfile.SoundFile(path) as file:
             if not file.frames:
                 raise AudioError(f"{path}: has no samples; fetch the file again")
-            if file.frames > _MAX_FRAMES:
+            if file.frames > _MAX_STATED:
                 raise AudioError(f"{path}: its header states no length, or one that cannot be; export the file again")
+            if not MIN_RATE <= file.samplerate <= MAX_RATE:
+                raise AudioError(
+                    f"{path}: a rate of {file.samplerate:,} Hz, not one of {MIN_RATE:,} to {MAX_RATE:,} Hz; "
+                    "export the file again"
+                )
+            if file.frames * file.channels > MAX_VALUES:
+                raise AudioError(
+                    f"{path}: {_size(file)} are more than the {MAX_VALUES:,} values that are read of a file; "
+                    "cut it into shorter files"
+                )
             yield file
     except soundfile.LibsndfileError:
         raise AudioError(f"{path}: cannot be decoded; fetch it again, or convert it to WAV or FLAC") from None
@@ -103,7 +149,12 @@ def _refuse_truncated(path: Path | str) -> None:
     """Raise AudioError for a WAV or AIFF file that ends before its sound data does: libsndfile reads on silently."""
     with open(path, "rb") as file:
         kind = file.read(12)[:4]
-        while kind in (b"RIFF", b"FORM") and len(chunk := file.read(8)) == 8:
+        if kind not in (b"RIFF", b"FORM"):
+            return
+        for _ in range(_MAX_CHUNKS):
+            chunk = file.read(8)
+            if len(chunk) < 8:
+                return
             size = int.from_bytes(chunk[4:], "little" if kind == b"RIFF" else "big")
             if chunk[:4] not in (b"data", b"SSND"):
                 file.seek(size + size % 2, os.SEEK_CUR)  # chunks are padded to even length
@@ -115,3 +166,4 @@ def _refuse_truncated(path: Path | str) -> None:
                     "fetch the file again"
                 )
             return
+        raise AudioError(f"{path}: no sound data in its first {_MAX_CHUNKS:,} chunks; fetch the file again")

@@ -147,7 +147,7 @@ def build_features(
     # All weights are opened before the first frame is computed: a damaged file is told in seconds, not after hours.
     networks = {name: e.load(device_of()) for name, e in experts.items() if _missing(features, name, clips)}
     for name in list(networks):
-        _fill(features, name, experts[name].rate, networks.pop(name), clips, strict, quiet)
+        _fill(features, name, experts[name], networks.pop(name), clips, strict, quiet)
     if features.broken:
         log.warning("%d of %d clips have broken audio and are left out", len(features.broken), len(clips))
     return features
@@ -186,7 +186,7 @@ def _missing(features: Features, name: str, clips: list[Clip]) -> dict[str, Clip
 def _fill(
     features: Features,
     name: str,
-    rate: int,
+    expert: ExpertSettings,
     frames_of: Frames,
     clips: list[Clip],
     strict: bool,
@@ -206,7 +206,7 @@ def _fill(
 
     def series() -> Iterator[tuple[str, np.ndarray]]:
         wanted = {key: clip for key, clip in missing.items() if key not in bank}  # another process may have stored some
-        for group in _groups(_decoded(wanted, rate), fails, GROUP_SECONDS * rate):
+        for group in _groups(_decoded(wanted, expert), fails, GROUP_SECONDS * expert.rate):
             with memory_told(f"{name}: {len(group)} clips", "free what else uses it, or compute on a larger one"):
                 computed = frames_of(list(group.values()))
             for key, frames in zip(group, computed, strict=True):
@@ -225,12 +225,12 @@ def _fill(
     log.info("%s: %d clips computed, in %s", name, len(missing) - len(failed), bank.folder)
 
 
-def _decoded(clips: dict[str, Clip], rate: int) -> Iterator[tuple[str, Future[np.ndarray]]]:
+def _decoded(clips: dict[str, Clip], expert: ExpertSettings) -> Iterator[tuple[str, Future[np.ndarray]]]:
     """The waves of clips in order, decoded by threads a few clips ahead of whoever asks."""
     with ThreadPoolExecutor(DECODERS) as pool:
         ahead: deque[tuple[str, Future[np.ndarray]]] = deque()
         for key, clip in clips.items():
-            ahead.append((key, pool.submit(read_audio, clip.path, rate)))
+            ahead.append((key, pool.submit(read_audio, clip.path, expert.rate, expert.resampling)))
             if len(ahead) > DECODED_AHEAD:
                 yield ahead.popleft()
         yield from ahead

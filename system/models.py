@@ -139,7 +139,9 @@ def _open_run(run: Run, stage: str | None, checkpoint: str | None, changes: list
     if not run.vocabulary.exists():
         raise KitError(f"{run.folder} has not been trained yet; run: python -m system train")
     model = build_model(recipe, _vocabulary(run.folder, run.again(run.vocabulary))).to(device_of())
-    require_same(run, {key: made_with(recipe, model.text.identity())[key] for key in ("experts", "text")})
+    now = made_with(recipe, model.text.identity())
+    experts = as_trained(run.folder, run.read_provenance().experts, now["experts"])
+    require_same(run, {"experts": experts, "text": now["text"]})
     taken = load_checkpoint(model, run.stage(stage), checkpoint)
     return Trained(model, recipe, facts_of(run, model, recipe, taken))
 
@@ -176,14 +178,34 @@ def facts_of(run: Run, model: RetrievalModel, recipe: schema.Recipe, checkpoint:
     }
 
 
+def as_trained(folder: Path, before: dict[str, Any], now: dict[str, Any]) -> dict[str, Any]:
+    """Identities of experts by name, with the versions of frames that a model was trained on; a warning for each expert
+    that has another one."""
+    taken = json.loads(json.dumps(now))
+    for name in before.keys() & taken.keys():
+        version = before[name].get("version")
+        if version != taken[name]["version"]:
+            log.warning(
+                "%s was trained on %s as its frames were computed before (version %s); they are computed anew "
+                "(version %s), which may change scores a little",
+                folder,
+                name,
+                version,
+                taken[name]["version"],
+            )
+            taken[name]["version"] = version
+    return taken
+
+
 def _open_exported(folder: Path, changes: list[str]) -> Trained:
     facts = _exported_facts(_exported(folder))
     changes = ["banks=banks", *changes]  # a model from elsewhere does not say where this machine writes
     if (folder / "text").is_dir():  # the exported sentence encoder, wherever the folder now lies
         changes = [f"model.text.model={json.dumps(str((folder / 'text').resolve()))}", *changes]
     recipe = _moved(folder / "recipe.json", changes)
-    for name, expert in recipe.model.audio.experts.items():
-        if json.loads(json.dumps(expert.identity())) != facts.experts.get(name):
+    now = {name: expert.identity() for name, expert in recipe.model.audio.experts.items()}
+    for name, identity in as_trained(folder, facts.experts, now).items():
+        if identity != facts.experts.get(name):
             raise KitError(
                 f"{folder} was trained on frames of another {name} (its identity is in model.json); "
                 f"name the same weight file with --set model.audio.experts.{name}.weights=FILE"
@@ -195,7 +217,7 @@ def _open_exported(folder: Path, changes: list[str]) -> Trained:
             "name the same file with --set model.text.vectors=FILE"
         )
     load_weights(model, folder / "model.safetensors", EXPORT_AGAIN)
-    return Trained(model, recipe, facts.model_dump(exclude={"sha256"}))
+    return Trained(model, recipe, facts.model_dump(exclude={"sha256"}) | {"experts": now})
 
 
 def load_exported_weights(model: RetrievalModel, folder: Path) -> None:

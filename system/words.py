@@ -1,19 +1,30 @@
 """Words of captions, without torch."""
 
 import re
+import unicodedata
 from collections import Counter
 from collections.abc import Iterable
 
 _WORD = re.compile(r"\w+(?:['’-]\w+)*")
+_MARKS = re.compile("[\u0300-\u036f]+")
+
+
+def lower_composed(text: str) -> str:
+    """Lower case, every letter one character with its marks (NFC); marks that no letter takes in are left out.
+
+    >>> lower_composed("CAFE\u0301") == "caf\u00e9", lower_composed("x\u0304")
+    (True, 'x')
+    """
+    return text.lower() if text.isascii() else _MARKS.sub("", unicodedata.normalize("NFC", text.lower()))
 
 
 def words_of(text: str) -> list[str]:
-    """Lower-case words of any script; apostrophes and hyphens inside a word stay in it.
+    """Lower-case words of any script, as lower_composed gives them; apostrophes and hyphens inside a word stay in it.
 
     >>> words_of("A dog's bark, far-off.")
     ['a', "dog's", 'bark', 'far-off']
     """
-    return _WORD.findall(text.lower())
+    return _WORD.findall(lower_composed(text))
 
 
 def vocabulary_of(captions: Iterable[str]) -> list[str]:

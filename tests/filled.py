@@ -161,10 +161,12 @@ def fill(key: str, shapes: Shapes) -> np.ndarray:
     return values.astype(np.float32)
 
 
-def dft_kernels(size: int) -> tuple[np.ndarray, np.ndarray]:
-    """Cosine and sine kernels (size // 2 + 1, 1, size) float32 under a periodic Hann window."""
+def dft_kernels(size: int, is_window_rounded: bool = False) -> tuple[np.ndarray, np.ndarray]:
+    """Cosine and sine kernels (size // 2 + 1, 1, size) float32 under a periodic Hann window, as PANNs have them, or
+    under one rounded to float32, as OpenL3 has them."""
     phase = 2 * np.pi * np.outer(np.arange(size // 2 + 1), np.arange(size)) / size
-    hann = (0.5 - 0.5 * np.cos(2 * np.pi * np.arange(size) / size)).astype(np.float32).astype(np.float64)
+    hann = 0.5 - 0.5 * np.cos(2 * np.pi * np.arange(size) / size)
+    hann = hann.astype(np.float32) if is_window_rounded else hann
     return tuple((part[:, None] * hann).astype(np.float32) for part in (np.cos(phase), -np.sin(phase)))  # type: ignore[return-value]
 
 
@@ -247,7 +249,7 @@ def write(kind: str, folder: Path) -> dict[str, str]:
         sampler = {"indexes": np.arange(8), "pointer": np.int64(3)}  # the published file keeps numpy arrays as well
         return saved(folder, weights=(name, {"iteration": 0, "model": filled, "sampler": sampler}))
     if kind == "openl3":
-        real, imaginary = dft_kernels(2048)
+        real, imaginary = dft_kernels(2048, is_window_rounded=True)
         filled["speclayer.dft_real_kernels"] = torch.from_numpy(real)
         filled["speclayer.dft_imag_kernels"] = torch.from_numpy(imaginary)
         filled["speclayer.mel_basis"] = torch.from_numpy(openl3_mel())

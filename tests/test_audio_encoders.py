@@ -159,6 +159,10 @@ def test_stripes_are_left_out_of_every_clip() -> None:
     one = settings.model_copy(update={"time_stripes": 1, "band_stripes": 0})
     edges = spec_augment(columns, one)[:, 0, :, 0].diff(dim=1).abs().sum(1)
     assert edges.max() <= 2, "a stripe is one piece"
+    few = settings.model_copy(update={"time_stripes": 1, "time_width": 3, "band_stripes": 0})
+    left_out = spec_augment(torch.ones(999, 1, 5, 64), few)[:, 0, :, 0].eq(0).sum(0)
+    assert (left_out[:4] > 100).all()
+    assert left_out[4] == 0, "torchlibrosa never takes the last column"
     none = settings.model_copy(update={"time_stripes": 0, "band_stripes": 0})
     assert torch.equal(spec_augment(columns, none), columns)
     short = spec_augment(torch.ones(99, 1, 5, 64), one)

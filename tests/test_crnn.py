@@ -7,7 +7,7 @@ from heard import crnn, expert, frames, series, slaney
 from threads import one_thread  # noqa: F401  a fixture
 
 from system import schema
-from system.audio.crnn import FEWEST, Crnn, Gru, norm_of_real, run_gru, stretched
+from system.audio.crnn import FEWEST, Crnn, Gru, filled, norm_of_real, run_gru, stretched
 from system.encoders import build_audio
 from system.errors import KitError
 from system.experts.slaney import SILENCE
@@ -90,6 +90,16 @@ def test_counted_padding_is_heard_in_training_as_in_the_public_code() -> None:
         assert evaluated.lengths is not None
         assert evaluated.lengths.tolist() == [30, 11, 47]
         assert torch.equal(evaluated.values, crnn(padding="masked").eval()({"logmel": values}).values)
+
+
+def test_only_what_lacks_of_four_frames_becomes_silence() -> None:
+    values, lengths = filled(torch.arange(1.0, 13).view(2, 6, 1), torch.tensor([2, 6]))
+    assert values[0, :, 0].tolist() == [1, 2, pytest.approx(SILENCE), pytest.approx(SILENCE), 5, 6]
+    assert values[1, :, 0].tolist() == [7, 8, 9, 10, 11, 12]
+    assert lengths.tolist() == [4, 6]
+    short, lengths = filled(torch.ones(1, 1, 1), torch.tensor([1]))
+    assert short[0, :, 0].tolist() == [1, *[pytest.approx(SILENCE)] * 3]
+    assert lengths.tolist() == [4]
 
 
 @torch.inference_mode()

@@ -14,6 +14,7 @@ import torch
 from filled import SHAPES, fill, rule
 from loaded import KINDS, TIMELY, largest, loaded, relative, weights
 
+from system.audio.frontend import published_log_mel
 from system.experts import Vggish, audioset, openl3, panns, vggish, vggsound
 from system.experts.weights import Weights, read_weights
 
@@ -65,6 +66,15 @@ def statistics(x: torch.Tensor) -> np.ndarray:
     return np.array([float(x.double().mean()), float(x.double().std()), float(x.abs().max())])
 
 
+def symmetric(weights: Weights, keys: str) -> Weights:
+    """With DFT kernels under a symmetric window."""
+    keys_of = [keys.format(part) for part in ("real", "imag")]
+    size = weights.tensors[keys_of[0]].shape[2]
+    change = torch.hann_window(size, periodic=False) / torch.hann_window(size).clamp_min(1e-12)
+    changed = {key: weights.tensors[key] * change for key in keys_of}
+    return Weights(Path("symmetric"), {**weights.tensors, **changed})
+
+
 @pytest.mark.parametrize("kind", SHAPES)
 def test_the_fill_is_the_pattern_and_its_keys_are_the_published_ones(shared: Path, kind: str) -> None:
     described = json.loads((shared / "golden/keys.json").read_text())[GOLDENS[kind]]["keys"]
@@ -87,8 +97,9 @@ def test_the_computed_front_ends_are_the_original_ones(golden: Golden) -> None:
         (512, "panns_cnn14_16k", ("stft_conv_real_rows", "stft_conv_imag_rows")),
         (2048, "openl3", ("dft_real_kernels_rows", "dft_imag_kernels_rows")),
     ):
-        for kernels, name in zip(filled.dft_kernels(size), names, strict=True):
-            assert largest(kernels[[0, 1, 2, 10, 100, size // 2], 0], golden(kind)[name]) < 1e-6
+        for kernels, name in zip(filled.dft_kernels(size, kind == "openl3"), names, strict=True):
+            differing = kernels[[0, 1, 2, 10, 100, size // 2], 0] != golden(kind)[name]
+            assert differing.mean() < 1e-3, "but for last bits"
 
 
 @pytest.mark.parametrize(
@@ -116,7 +127,8 @@ def test_the_checkpoints_have_the_parameters_the_paper_counts(kind: str, setting
 
 
 def panns_log_mel(content: dict[str, np.ndarray], letter: str) -> torch.Tensor:
-    return panns.log_mel(torch.from_numpy(wave(content, letter))[None], torch.from_numpy(filled.panns_mel()))[0]
+    front_end = published_log_mel(weights("panns_cnn14_16k"), panns.FFT, panns.FFT_HOP)
+    return front_end(torch.from_numpy(wave(content, letter))[None])[0]
 
 
 @pytest.mark.parametrize("letter", "ABS")
@@ -154,16 +166,14 @@ def test_panns_block_by_block(golden: Golden) -> None:
 def test_mistakes_in_panns_show(
     changed: Compute, golden: Golden, monkeypatch: pytest.MonkeyPatch, mistake: str, least: float
 ) -> None:
-    content = golden("panns_cnn14_16k")
-    stft, hann = torch.stft, torch.hann_window
+    content, used, pad = golden("panns_cnn14_16k"), weights("panns_cnn14_16k"), torch.nn.functional.pad
     if mistake == "symmetric Hann":
-        monkeypatch.setattr(torch, "hann_window", functools.partial(hann, periodic=False))
-        assert largest(panns_log_mel(content, "A"), content["A_logmel"]) > 0.09
+        used = symmetric(used, "spectrogram_extractor.stft.conv_{}.weight")
     elif mistake == "constant padding":
-        monkeypatch.setattr(torch, "stft", lambda *args, **settings: stft(*args, **settings | {"pad_mode": "constant"}))
+        monkeypatch.setattr(torch.nn.functional, "pad", lambda x, sides, **_: pad(x, sides))
     else:
         monkeypatch.setattr(panns, "EPS", 1e-3)
-    assert relative(changed("panns_cnn14_16k", wave(content, "B")), content["B_frames"]) > least
+    assert relative(changed("panns_cnn14_16k", wave(content, "B"), used), content["B_frames"]) > least
 
 
 # OpenL3
@@ -171,7 +181,7 @@ def test_mistakes_in_panns_show(
 
 def openl3_log_mel(weights: Weights, content: dict[str, np.ndarray], letter: str) -> torch.Tensor:
     parts = openl3.seconds(wave(content, letter))[content[f"{letter}_logmel_frame_index"]]
-    return openl3.log_mel(torch.from_numpy(parts.copy()), *openl3.front_end(weights))
+    return openl3.log_mel(torch.from_numpy(parts.copy()), openl3.front_end(weights))
 
 
 @pytest.mark.parametrize("letter", "ABS")
@@ -189,7 +199,7 @@ def test_openl3_without_the_silence_in_front(golden: Golden, frames: Callable[..
 def test_openl3_before_its_last_pooling(golden: Golden) -> None:
     content, own = golden("openl3"), weights("openl3")
     scale, shift = own.affine("batch_normalization_1", 1, openl3.EPS)
-    columns = openl3.log_mel(torch.from_numpy(openl3.seconds(wave(content, "B")).copy()), *openl3.front_end(own))
+    columns = openl3.log_mel(torch.from_numpy(openl3.seconds(wave(content, "B")).copy()), openl3.front_end(own))
     maps = openl3.convolutions(own)((columns * scale + shift)[:, None])
     assert maps.shape == (2, 512, 32, 24)
     found = torch.stack([maps.mean((2, 3)), maps.amax((2, 3))])
@@ -217,9 +227,7 @@ def test_mistakes_in_openl3_show(
 ) -> None:
     content, used = golden("openl3"), weights("openl3")
     if mistake == "symmetric Hann":
-        kernels = used.tensors["speclayer.dft_real_kernels"].clone()
-        kernels[0, 0] = torch.hann_window(2048, periodic=False)
-        used = Weights(Path("symmetric"), {**used.tensors, "speclayer.dft_real_kernels": kernels})
+        used = symmetric(used, "speclayer.dft_{}_kernels")
         assert largest(openl3_log_mel(used, content, "A"), content["A_logmel"]) > 1.5
     else:
         monkeypatch.setattr(openl3, "EPS", 1e-5)
@@ -238,7 +246,7 @@ OUTPUTS = {
 @pytest.mark.parametrize("letter", "ABS")
 def test_vggish(golden: Golden, frames: Callable[..., dict[str, np.ndarray]], letter: str) -> None:
     content = golden("vggish")
-    columns = audioset.log_mel(wave(content, letter).astype(np.float64), vggish.OFFSET)
+    columns = audioset.log_mel(wave(content, letter), vggish.OFFSET)
     assert largest(columns, content[f"{letter}_logmel"]) < 1e-4
     parts = vggish.examples(wave(content, letter))
     assert [len(parts), 1, *parts.shape[1:]] == content[f"{letter}_examples_shape"].tolist()
@@ -263,7 +271,7 @@ def test_a_mel_basis_linear_in_hertz_shows_in_vggish(
     content = golden("vggish")
     linear = filled.triangles(filled.htk_edges(64, 125, 7500), 16_000, 512).T
     monkeypatch.setattr(audioset, "mel_basis", lambda: linear)
-    found = audioset.log_mel(wave(content, "A").astype(np.float64), vggish.OFFSET)
+    found = audioset.log_mel(wave(content, "A"), vggish.OFFSET)
     assert largest(found, content["A_logmel"]) > 1e-2
     assert relative(changed("vggish", wave(content, "A"), output="raw"), content["A_embedding_raw"]) > 1e-3
 

@@ -10,12 +10,11 @@ from urllib.parse import unquote
 
 import filled
 import numpy as np
+import published
 import pytest
-import soundfile
 import torch
-from loaded import KINDS, TIMELY, largest, loaded, relative, weights
+from loaded import KINDS, TIMELY, loaded, relative, weights
 
-from data_tools.audio import read_audio
 from system.errors import KitError
 from system.experts import VggSound, panns, vggsound
 from system.experts.weights import Weights, read_weights
@@ -68,6 +67,12 @@ def test_clips_computed_in_pieces_have_the_same_frames(
     assert relative(loaded(kind)([noise(samples, 5)])[0], whole) < 5e-6
     monkeypatch.setattr(module, "REACH", module.REACH - 2)
     assert relative(loaded(kind)([noise(samples, 5)])[0], whole) > 1e-5, "frames see further than is computed"
+
+
+def test_a_clip_that_just_fills_a_frame_of_panns_is_heard_as_it_is() -> None:
+    """Silence behind its 32 columns would stand where the wave is reflected."""
+    wave = noise(5000, 2)
+    assert relative(loaded("panns_cnn14_16k")([wave])[0], published.panns(weights("panns_cnn14_16k"), wave)) < 2e-5
 
 
 def test_vggsound_hears_nothing_over_full_scale() -> None:
@@ -201,19 +206,3 @@ def test_a_missing_file_is_named_with_where_it_is_published(tmp_path: Path, kind
         assert unquote(address).endswith(Path(settings[setting]).name), "filled files have the published names"
     with pytest.raises(KitError, match=rf"no weight file {settings['weights']}; published at http.*; put it there"):
         expert.key()
-
-
-# the waves that go in
-
-
-@pytest.mark.parametrize("rate", [16_000, 32_000, 48_000])
-def test_resampling_is_soxr_hq_and_the_originals_resamplers_differ_as_said(
-    shared: Path, tmp_path: Path, rate: int
-) -> None:
-    golden = np.load(shared / "golden/resample.npz")
-    soundfile.write(tmp_path / "wave.wav", golden["wave_int16_44100"], 44_100, subtype="PCM_16")
-    found = read_audio(tmp_path / "wave.wav", rate)
-    expected = golden[f"librosa_soxr_hq_{rate}"]
-    assert 0 <= len(expected) - len(found) <= 1  # librosa rounds the length up
-    assert largest(found, expected[: len(found)]) < 1e-6
-    assert 4e-3 < largest(found, golden[f"resampy_kaiser_best_f64_{rate}"]) < 1.7e-2

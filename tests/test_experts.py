@@ -78,12 +78,30 @@ def test_yamnet_patches_by_hand() -> None:
     assert [(int(p[0, 0]), int(p[-1, 0])) for p in found] == [(0, 95), (48, 143), (96, 191)]
 
 
-@pytest.mark.parametrize("samples", [1, 399, 15_600, 15_601, 80_000])
-def test_yamnet_frames_of_any_length(shared: Path, samples: int) -> None:
+@pytest.mark.parametrize(
+    ("samples", "count"),
+    [(1, 1), (399, 1), (15_600, 1), (15_601, 2), (23_280, 2), (23_281, 3), (80_000, 10), (128_000, 16)],
+)
+def test_yamnet_frames_of_any_length(shared: Path, samples: int, count: int) -> None:
+    """As Google's pad_waveform counts them."""
     expert = Yamnet(kind="yamnet", weights=str(shared / YAMNET_FILE))
     frames = expert.load(CPU)([np.full(samples, 0.1, np.float32)])[0]
-    assert frames.shape == (max(1, 1 + ((samples - 400) // 160 + 1 - 96) // 48), 1024)
+    assert frames.shape == (count, 1024)
     assert np.isfinite(frames).all()
+
+
+def test_yamnet_hears_a_scene_to_its_end(shared: Path) -> None:
+    """Its last 0.18 s lie in the last of ten frames alone, which silence fills."""
+    wave, _ = soundfile.read(shared / "data/esc10/audio/1-17150-A-12.flac", dtype="float32")
+    wave = wave[:80_000]
+    other = wave.copy()
+    other[77_100:] *= -0.5
+    tail = np.pad(wave[9 * 7680 :], (0, 9 * 7680 + 15_600 - 80_000))
+    expert = Yamnet(kind="yamnet", weights=str(shared / YAMNET_FILE))
+    frames, changed, last = expert.load(CPU)([wave, other, tail])
+    assert np.abs(frames[:9] - changed[:9]).max() < 1e-5
+    assert np.abs(frames[9] - changed[9]).max() > 0.1
+    assert np.abs(frames[9:] - last).max() < 1e-5
 
 
 def test_missing_and_wrong_yamnet_files(tmp_path: Path) -> None:
@@ -248,5 +266,5 @@ def test_ten_minutes_of_audio(tmp_path: Path, shared: Path) -> None:
     wave = np.random.default_rng(0).normal(0, 0.05, 600 * 16_000).astype(np.float32)
     assert LOGMEL.load(CPU)([wave])[0].shape == (7501, 128)
     frames = Yamnet(kind="yamnet", weights=str(shared / YAMNET_FILE)).load(CPU)([wave])[0]
-    assert frames.shape[0] == 1 + ((600 * 16_000 - 400) // 160 + 1 - 96) // 48
+    assert frames.shape[0] == 1 + -(-(600 * 16_000 - 15_600) // 7680)
     assert np.isfinite(frames).all()

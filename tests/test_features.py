@@ -19,6 +19,7 @@ import torch
 
 from data_tools.audio import content_key, read_audio
 from data_tools.manifest import Clip, read_manifest
+from data_tools.resampling import Resampling
 from system.bank import Bank, open_bank
 from system.errors import KitError
 from system.experts.logmel import LogMel
@@ -159,10 +160,10 @@ def test_clips_are_decoded_ahead_but_not_far(tmp_path: Path, monkeypatch: pytest
     decoded: list[str] = []
     threads: set[str] = set()
 
-    def read(path: str, rate: int) -> np.ndarray:
+    def read(path: str, rate: int, resampling: Resampling) -> np.ndarray:
         decoded.append(path)
         threads.add(threading.current_thread().name)
-        return read_audio(path, rate)
+        return read_audio(path, rate, resampling)
 
     most_ahead = 0
 

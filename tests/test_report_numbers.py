@@ -134,7 +134,7 @@ def test_a_clip_that_cannot_be_read_has_no_player(tmp_path: Path) -> None:
     (tmp_path / "broken.wav").write_bytes(b"RIFF of nothing")
     number, why = store.add(tmp_path / "broken.wav")
     assert number is None
-    assert "broken.wav cannot be read" in why
+    assert why.startswith("no audio: broken.wav cannot be read (cannot be decoded; fetch it again")
     assert store.uris == []
 
 

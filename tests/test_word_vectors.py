@@ -109,6 +109,13 @@ def test_unknown_words_are_random_and_the_same_everywhere(tmp_path: Path) -> Non
     assert each.unreadable(["zebra lion", "zebra dog", "", "..."]) == ["zebra lion", "", "..."]
 
 
+def test_an_unknown_word_is_looked_up_with_a_capital_and_no_other_way(tmp_path: Path) -> None:
+    (tmp_path / "v.txt").write_text("Axe 1 0 0 0\nAXE 0 1 0 0\nHORN 0 0 1 0\n")
+    words = encoder(tmp_path / "v.txt")
+    assert words.vector("axe").tolist() == [1, 0, 0, 0]
+    assert words.unreadable(["axe", "horn"]) == ["horn"]
+
+
 def test_the_mean_of_words_has_length_one(tmp_path: Path) -> None:
     mean = encoder(binary(tmp_path / "v.bin"), embedding="mean")
     found = mean(["dog bark", "dog"])

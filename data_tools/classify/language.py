@@ -78,6 +78,7 @@ def language_of(text: str) -> str:
     >>> language_of("Pluie sur le toit"), language_of("Kick 01"), language_of("Дождь")
     ('fr', 'en', 'cyrillic')
     """
+    text = unicodedata.normalize("NFC", text)  # else é is e and a mark, which separates words
     if not text.isascii():
         scripts = Counter(_script(letter) for letter in text if letter.isalpha())
         script, count = max(scripts.items(), key=lambda item: item[1], default=("latin", 0))

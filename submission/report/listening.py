@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
+from data_tools.audio import AudioError, read_audio
 from submission.order import ranked_columns
 from submission.report.clips import Clips
 from submission.report.measures import Rivals, choose_heard
@@ -37,31 +38,20 @@ class AudioStore:
         return self._known[path]
 
     def _encoded(self, path: Path) -> tuple[int | None, str]:
-        import soundfile
-
         if not path.is_file():
             return None, f"no audio: {path.name} is not there any more"
         try:
             self.uris.append(f"data:audio/mpeg;base64,{base64.b64encode(to_mp3(path)).decode()}")
-        except (soundfile.SoundFileError, OSError) as error:
-            return None, f"no audio: {path.name} cannot be read ({_reason(error)})"
+        except AudioError as error:
+            return None, f"no audio: {path.name} cannot be read ({str(error).removeprefix(f'{path}: ')})"
         return len(self.uris) - 1, ""
 
 
-def _reason(error: Exception) -> str:
-    """Why a file cannot be read, without its path, which both libraries put in front or behind."""
-    return getattr(error, "error_string", None) or getattr(error, "strerror", None) or type(error).__name__
-
-
 def to_mp3(path: Path) -> bytes:
-    """The first 10 s of a file as mono MP3 of 24 kHz and 40 kbit/s. Raises what soundfile raises."""
+    """The first 10 s of a file as mono MP3 of 24 kHz and 40 kbit/s. Raises AudioError as read_audio does."""
     import soundfile
-    import soxr
 
-    with soundfile.SoundFile(path) as file:
-        rate = file.samplerate
-        wave = file.read(round(LONGEST * rate), dtype="float32", always_2d=True).mean(axis=1)
-    wave = np.clip(soxr.resample(wave, rate, RATE), -1, 1)
+    wave = np.clip(read_audio(path, RATE, seconds=LONGEST), -1, 1)
     mp3 = io.BytesIO()
     soundfile.write(
         mp3, wave, RATE, format="MP3", subtype="MPEG_LAYER_III", compression_level=COMPRESSION, bitrate_mode="CONSTANT"

@@ -1,39 +1,47 @@
-"""What PANNs hear: the log-mel of 32 kHz waves, on whatever device trains, and stripes of it left out in training."""
+"""What PANNs hear: the log-mel of waves, on whatever device trains, and stripes of it left out in training."""
 
 import torch
 from torch import nn
 
 from system import schema
 from system.audio.published import BANDS, FFT, HIGHEST, HOP, LOWEST, RATE
+from system.experts.spectrum import MelPower, dft_kernels
+from system.experts.weights import Weights
 
 # B clips, N samples, T columns
 
 
 class LogMel(nn.Module):
-    """Waves (B, N) float32, N > 512 -> (B, T, 64) dB, T = 1 + N // 320.
+    """Waves (B, N) float32, N > size // 2 -> (B, T, 64) float32 dB, T = 1 + N // hop.
 
-    Periodic Hann 1024, hop 320, centred, reflected at the ends, power, 64 bands from 50 to 14,000 Hz (Slaney scale and
-    area norm), 10 log10(max(x, 1e-10)); silence is -100 dB. Always float32: 16 bits hold no power spectrum.
-    Source: torchlibrosa 0.1.0 as PANNs call it. Deviations: FFT for DFT by convolution, the basis computed, not read
-    from the checkpoint (3e-8 of at most 0.02); together 1.5e-4 dB on test waves.
+    Periodic Hann window, centred, reflected at the ends, power of the published float32 kernels in float64, 64 bands
+    (Slaney scale and area norm), 10 log10(max(x, 1e-10)); silence is -100 dB. By default as at 32 kHz: size 1024, hop
+    320, 50 to 14,000 Hz, kernels and basis computed as they are published.
+    Source: torchlibrosa 0.1.0 as PANNs call it. Deviations: DEVIATIONS
     """
 
-    window: torch.Tensor
-    basis: torch.Tensor
-
-    def __init__(self) -> None:
-        from torchaudio.functional import melscale_fbanks
-
+    def __init__(self, mel: MelPower | None = None) -> None:
         super().__init__()
-        basis = melscale_fbanks(FFT // 2 + 1, LOWEST, HIGHEST, BANDS, RATE, norm="slaney", mel_scale="slaney")
-        self.register_buffer("basis", basis, persistent=False)
-        self.register_buffer("window", torch.hann_window(FFT), persistent=False)
+        self.mel = mel or MelPower.of_kernels(*dft_kernels(FFT), mel_basis(), HOP)
 
     def forward(self, waves: torch.Tensor) -> torch.Tensor:
         with torch.autocast(waves.device.type, enabled=False):
-            spectrum = torch.stft(waves, FFT, HOP, window=self.window, pad_mode="reflect", return_complex=True)
-            power = torch.view_as_real(spectrum).square().sum(-1)
-            return 10.0 * (power.transpose(1, 2) @ self.basis).clamp_min(1e-10).log10()
+            return (10.0 * self.mel.centred(waves).clamp_min(1e-10).log10()).float()
+
+
+def published_log_mel(weights: Weights, size: int, hop: int) -> LogMel:
+    """With the kernels and the basis of a checkpoint of PANNs. KitError for one that lacks them."""
+    bins = size // 2 + 1
+    keys = (f"spectrogram_extractor.stft.conv_{part}.weight" for part in ("real", "imag"))
+    real, imaginary = (weights.take(key, bins, 1, size) for key in keys)
+    return LogMel(MelPower.of_kernels(real, imaginary, weights.take("logmel_extractor.melW", bins, BANDS), hop))
+
+
+def mel_basis() -> torch.Tensor:
+    """(513, 64) float32, as it is published."""
+    from transformers.audio_utils import mel_filter_bank
+
+    return torch.from_numpy(mel_filter_bank(FFT // 2 + 1, BANDS, LOWEST, HIGHEST, RATE, "slaney", "slaney")).float()
 
 
 def spec_augment(columns: torch.Tensor, settings: schema.SpecAugment) -> torch.Tensor:

@@ -6,6 +6,7 @@ import shutil
 from collections.abc import Sequence
 
 from system.errors import KitError
+from system.words import lower_composed
 
 # Clitics are tokens of their own ("'s", "n't"), as are the two halves of "cannot" and its like; a hyphen, apostrophe or
 # slash inside a word, and a dot, comma or colon inside a number, stay. Everything else only separates.
@@ -23,6 +24,7 @@ _TOKEN = re.compile(
 
 def regex_tokens(caption: str) -> list[str]:
     """Lower-case tokens of a caption, as PTBTokenizer gives them, without Java; none for a caption without a word.
+    Letters and their marks as words.lower_composed gives them.
 
     Source: pycocoevalcap's PTBTokenizer (Stanford CoreNLP 3.4.1, punctuation removed). Deviations: none on Clotho's
     29,645 captions; 20 of AudioCaps' 57,188 differ, where PTBTokenizer keeps brackets (`-lrb-`) and symbols (`&`, `|`,
@@ -31,7 +33,7 @@ def regex_tokens(caption: str) -> list[str]:
     >>> regex_tokens("A dog's bark, far-off: it cannot stop.")
     ['a', 'dog', "'s", 'bark', 'far-off', 'it', 'can', 'not', 'stop']
     """
-    return _TOKEN.findall(caption.lower().replace("’", "'"))
+    return _TOKEN.findall(lower_composed(caption).replace("’", "'"))
 
 
 def ptb_tokens(captions: Sequence[str]) -> list[list[str]]:

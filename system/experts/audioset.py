@@ -5,35 +5,35 @@ Source: `mel_features.py` of Google's VGGish; torchvggish carries it unchanged."
 import numpy as np
 
 RATE = 16_000  # Hz
+SIZE = 512  # of the FFT
 WINDOW = 400  # samples
 HOP = 160  # samples
 PATCH = 96  # columns in a patch (0.96 s)
 PATCH_SAMPLES = WINDOW + (PATCH - 1) * HOP  # 15,600: the least that fills a patch, 0.975 s
+AT_ONCE = 6_000  # columns, so that memory does not grow with the length of a clip
 
 
 def mel_basis() -> np.ndarray:
-    """(257, 64) float64 triangles, linear in HTK mel between 125 and 7,500 Hz, no area norm.
+    """(257, 64) float64 triangles, linear in mel (not in Hz, as librosa's) between 125 and 7,500 Hz, no area norm."""
+    from transformers.audio_utils import mel_filter_bank
 
-    torchaudio's and librosa's HTK triangles are linear in Hz."""
-
-    def mel(hertz: np.ndarray) -> np.ndarray:
-        return 1127.0 * np.log1p(hertz / 700.0)
-
-    bins = mel(np.linspace(0.0, RATE / 2, 257))[:, None]
-    edges = np.linspace(mel(np.array(125.0)), mel(np.array(7500.0)), 66)
-    low, centre, high = edges[:-2], edges[1:-1], edges[2:]
-    return np.maximum(0.0, np.minimum((bins - low) / (centre - low), (high - bins) / (high - centre)))
+    # "kaldi" is 1127 ln(1 + Hz / 700), as Google writes HTK's scale.
+    return mel_filter_bank(SIZE // 2 + 1, 64, 125, 7500, RATE, None, "kaldi", triangularize_in_mel_space=True)
 
 
 def log_mel(wave: np.ndarray, offset: float) -> np.ndarray:
-    """(N,) at 16 kHz, N >= 400 -> (T, 64), ln(mel magnitude + offset), 100 columns a second, of the wave's float type.
+    """(N,) at 16 kHz, N >= 400 -> (T, 64) float32, ln(mel magnitude + offset), 100 columns a second.
 
     Periodic Hann 400, hop 160, no centring, magnitude of a 512-point FFT (zeros at the end), incomplete windows
-    dropped."""
+    dropped; computed in float64."""
     windows = np.lib.stride_tricks.sliding_window_view(wave, WINDOW)[::HOP]
-    hann = (0.5 - 0.5 * np.cos(2 * np.pi * np.arange(WINDOW) / WINDOW)).astype(wave.dtype)
-    magnitude = np.abs(np.fft.rfft(windows * hann, 512)).astype(wave.dtype)
-    return np.log(magnitude @ mel_basis().astype(wave.dtype) + offset, dtype=wave.dtype)
+    hann = 0.5 - 0.5 * np.cos(2 * np.pi * np.arange(WINDOW) / WINDOW)
+    basis = mel_basis()
+    columns = np.empty((len(windows), basis.shape[1]), np.float32)
+    for first in range(0, len(windows), AT_ONCE):
+        magnitude = np.abs(np.fft.rfft(windows[first : first + AT_ONCE] * hann, SIZE))
+        columns[first : first + AT_ONCE] = np.log(magnitude @ basis + offset)
+    return columns
 
 
 def patches(columns: np.ndarray, hop: int) -> np.ndarray:

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     import torch
     from torch import nn
 
+    from system.experts.spectrum import MelPower
     from system.experts.weights import Weights
 
 RATE = 48_000  # Hz; also the samples of a frame
@@ -40,6 +41,7 @@ class OpenL3(ExpertSettings):
     kind: Literal["openl3"]
     weights: str
 
+    version: ClassVar[int] = 2
     rate: ClassVar[int] = RATE
     dim: ClassVar[int] = CHANNELS[-1]
     frames_per_second: ClassVar[float] = RATE / HOP
@@ -60,13 +62,13 @@ class OpenL3(ExpertSettings):
         from system.experts.weights import read_weights
 
         weights = read_weights(Path(self.weights))
-        window, basis = (part.to(device) for part in front_end(weights))
+        mel = front_end(weights).to(device)
         scale, shift = (part.to(device) for part in weights.affine("batch_normalization_1", 1, EPS))
         network = placed(convolutions(weights), device)
 
         @exact()
         def embeddings(parts: np.ndarray) -> np.ndarray:
-            columns = log_mel(torch.from_numpy(parts).to(device), window, basis)
+            columns = log_mel(torch.from_numpy(parts).to(device), mel)
             return network((columns * scale + shift)[:, None]).amax((2, 3)).cpu().numpy()
 
         return lambda waves: by_rows([seconds(wave) for wave in waves], BATCH, embeddings)
@@ -79,22 +81,22 @@ def seconds(wave: np.ndarray) -> np.ndarray:
     return np.lib.stride_tricks.sliding_window_view(padded, RATE)[::HOP]
 
 
-def front_end(weights: "Weights") -> "tuple[torch.Tensor, torch.Tensor]":
-    """Window (2048,), which is the cosine kernel of frequency 0, and mel basis (256, 1025), both of the checkpoint."""
+def front_end(weights: "Weights") -> "MelPower":
+    """(P, N) -> (P, T, 256), by the kernels and the mel basis of the checkpoint."""
+    from system.experts.spectrum import MelPower
+
     bins = FFT // 2 + 1
-    window = weights.take("speclayer.dft_real_kernels", bins, 1, FFT)[0, 0].clone()
-    return window, weights.take("speclayer.mel_basis", BANDS, bins)
+    real, imaginary = (weights.take(f"speclayer.dft_{part}_kernels", bins, 1, FFT) for part in ("real", "imag"))
+    return MelPower.of_kernels(real, imaginary, weights.take("speclayer.mel_basis", BANDS, bins).T, FFT_HOP)
 
 
-def log_mel(parts: "torch.Tensor", window: "torch.Tensor", basis: "torch.Tensor") -> "torch.Tensor":
+def log_mel(parts: "torch.Tensor", mel: "MelPower") -> "torch.Tensor":
     """(P, 48000) -> (P, 256, 199) in [-80, 0]: 10 log10 (not 20) of the mel amplitude, less its maximum."""
     import torch
 
-    padded = torch.nn.functional.pad(parts, (PAD, PAD))
-    spectrum = torch.stft(padded, FFT, FFT_HOP, window=window, center=False, return_complex=True)
-    amplitude = (basis @ torch.view_as_real(spectrum).square().sum(-1)).sqrt()
+    amplitude = mel(torch.nn.functional.pad(parts, (PAD, PAD))).sqrt()
     level = 10.0 * amplitude.clamp_min(1e-10).log10()
-    return (level - level.amax((1, 2), keepdim=True)).clamp_min(-80.0)
+    return (level - level.amax((1, 2), keepdim=True)).clamp_min(-80.0).float().transpose(1, 2)
 
 
 def convolutions(weights: "Weights") -> "nn.Sequential":

@@ -58,11 +58,12 @@ class PannsCnn14(ExpertSettings):
     def load(self, device: "torch.device") -> Frames:
         import torch
 
+        from system.audio.frontend import published_log_mel
         from system.experts.network import exact, in_pieces, of_one_length, placed
         from system.experts.weights import read_weights
 
         weights = read_weights(Path(self.weights), "model")
-        basis = weights.take("logmel_extractor.melW", FFT // 2 + 1, BANDS).to(device)
+        log_mel = published_log_mel(weights, FFT, FFT_HOP).to(device)
         scale, shift = (part.to(device) for part in weights.affine("bn0", BANDS, EPS))
         network = placed(convolutions(weights), device)
 
@@ -71,23 +72,13 @@ class PannsCnn14(ExpertSettings):
             filled = [np.pad(wave, (0, max(0, SHORTEST - len(wave)))) for wave in waves]
             results: list[np.ndarray] = [np.empty(0)] * len(waves)
             for places in of_one_length([len(wave) for wave in filled], BATCH):
-                columns = log_mel(torch.from_numpy(np.stack([filled[place] for place in places])).to(device), basis)
+                columns = log_mel(torch.from_numpy(np.stack([filled[place] for place in places])).to(device))
                 last = in_pieces(network, (columns * scale + shift)[:, None], 2, STRIDE, REACH, PIECE)
                 for place, own in zip(places, last.mean(3).transpose(1, 2).cpu(), strict=True):
                     results[place] = own.contiguous().numpy()
             return results
 
         return frames
-
-
-def log_mel(waves: "torch.Tensor", basis: "torch.Tensor") -> "torch.Tensor":
-    """(B, N) -> (B, T, 64) dB, T = 1 + N // 160."""
-    import torch
-
-    window = torch.hann_window(FFT, device=waves.device)
-    spectrum = torch.stft(waves, FFT, FFT_HOP, window=window, pad_mode="reflect", return_complex=True)
-    power = torch.view_as_real(spectrum).square().sum(-1)
-    return 10.0 * (power.transpose(1, 2) @ basis).clamp_min(1e-10).log10()
 
 
 def convolutions(weights: "Weights") -> "nn.Sequential":

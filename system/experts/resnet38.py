@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 
 import numpy as np
 
-from system.audio.published import ADDRESSES, BANDS, DIM, FRAMES_PER_SECOND, RATE, SHORTEST, STRIDE
+from system.audio.published import ADDRESSES, BANDS, DIM, FFT, FRAMES_PER_SECOND, HOP, RATE, SHORTEST, STRIDE
 from system.experts.base import ExpertSettings, Frames
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ class PannsResNet38(ExpertSettings):
         import torch
 
         from system.audio.convolutions import fold_norms, take_published
-        from system.audio.frontend import LogMel
+        from system.audio.frontend import published_log_mel
         from system.audio.resnet38 import ResNet38
         from system.experts.network import exact, in_pieces, of_one_length, placed
         from system.experts.weights import read_weights
@@ -53,7 +53,7 @@ class PannsResNet38(ExpertSettings):
         network = ResNet38()
         take_published(network, weights)
         fold_norms(network)
-        log_mel = LogMel().to(device)
+        log_mel = published_log_mel(weights, FFT, HOP).to(device)
         scale, shift = (part.to(device) for part in weights.affine("bn0", BANDS, network.bn0.eps))
         convolutions = placed(network, device)
 

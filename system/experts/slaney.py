@@ -5,7 +5,8 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 import numpy as np
 from pydantic import Field, model_validator
 
-from system.experts.base import ExpertSettings, Frames
+from system.experts.base import Frames
+from system.experts.logmel import MelSettings
 
 if TYPE_CHECKING:
     import torch
@@ -14,7 +15,7 @@ FLOOR = float(np.spacing(1.0))  # 2.2e-16, added to every power
 SILENCE = float(np.log(FLOOR))  # -36.04
 
 
-class LogMelSlaney(ExpertSettings):
+class LogMelSlaney(MelSettings):
     """Frames (T, bands), T = 1 + N // hop: ln(power + 2.2e-16) of mel bands between two frequencies.
 
     Periodic Hann window, centred, reflect padding, FFT of the next power of two, Slaney's mel scale and area norm;
@@ -24,13 +25,10 @@ class LogMelSlaney(ExpertSettings):
     """
 
     kind: Literal["logmel_slaney"]
-    sample_rate: int = Field(ge=8_000, le=48_000)  # Hz
-    bands: int = Field(ge=8, le=256)
-    window_seconds: float = Field(ge=0.005, le=0.2)
-    hop_seconds: float = Field(ge=0.002, le=0.2)
     lowest: float = Field(ge=0)  # Hz
     highest: float = Field(gt=0)  # Hz
 
+    version: ClassVar[int] = 2
     dtype: ClassVar[str] = "float32"
     cost: ClassVar[float] = 0.0005
 
@@ -43,10 +41,6 @@ class LogMelSlaney(ExpertSettings):
         return self
 
     @property
-    def rate(self) -> int:
-        return self.sample_rate
-
-    @property
     def dim(self) -> int:
         return self.bands
 
@@ -55,20 +49,5 @@ class LogMelSlaney(ExpertSettings):
         return 1.0 / self.hop_seconds
 
     def load(self, device: "torch.device") -> Frames:
-        import torch
-        from torchaudio.functional import melscale_fbanks
-
-        window = round(self.window_seconds * self.sample_rate)
-        hop = round(self.hop_seconds * self.sample_rate)
-        size = 1 << (window - 1).bit_length()
-        hann = torch.hann_window(window).to(device)
-        bands = (self.lowest, self.highest, self.bands)
-        basis = melscale_fbanks(size // 2 + 1, *bands, self.sample_rate, norm="slaney", mel_scale="slaney").to(device)
-
-        def frames(wave: np.ndarray) -> np.ndarray:
-            # Reflect padding needs more samples than it adds.
-            filled = torch.from_numpy(np.pad(wave, (0, max(0, size - len(wave))))).to(device)
-            spectrum = torch.stft(filled, size, hop, window, hann, pad_mode="reflect", return_complex=True)
-            return (spectrum.abs().square().T @ basis + FLOOR).log().cpu().numpy()
-
-        return lambda waves: [frames(wave) for wave in waves]
+        power = self.mel_power(device, self.lowest, self.highest, scale="slaney", norm="slaney")
+        return lambda waves: [(power(wave) + FLOOR).log().float().cpu().numpy() for wave in waves]

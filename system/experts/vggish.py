@@ -99,9 +99,9 @@ class Vggish(ExpertSettings):
 
 
 def examples(wave: np.ndarray) -> np.ndarray:
-    """(N,) float32 -> (T, 96, 64) float32, computed in float64."""
-    filled = np.pad(wave.astype(np.float64), (0, max(0, PATCH_SAMPLES - len(wave))))
-    return patches(log_mel(filled, OFFSET).astype(np.float32), PATCH)
+    """(N,) float32 -> (T, 96, 64) float32."""
+    filled = np.pad(wave, (0, max(0, PATCH_SAMPLES - len(wave))))
+    return patches(log_mel(filled, OFFSET), PATCH)
 
 
 def convolutions(weights: "Weights") -> "nn.Sequential":

@@ -10,7 +10,7 @@ from zipfile import BadZipFile
 import numpy as np
 
 from system.errors import KitError
-from system.experts.audioset import PATCH_SAMPLES, RATE, log_mel, patches
+from system.experts.audioset import HOP, PATCH_SAMPLES, RATE, log_mel, patches
 from system.experts.base import ExpertSettings, Frames
 
 if TYPE_CHECKING:
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 Network = Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]
 
 PATCH_HOP = 48  # log-mel columns from a patch to the next
+HOP_SAMPLES = PATCH_HOP * HOP  # 7,680
 OFFSET = 0.001  # added to the mel magnitude before the logarithm
 BATCH = 64  # patches
 LAYERS = 31  # of the tflite; the first three are its front-end
@@ -39,6 +40,7 @@ class Yamnet(ExpertSettings):
     kind: Literal["yamnet"]
     weights: str
 
+    version: ClassVar[int] = 2
     rate: ClassVar[int] = RATE
     dim: ClassVar[int] = 1024
     frames_per_second: ClassVar[float] = 100.0 / PATCH_HOP
@@ -57,10 +59,15 @@ class Yamnet(ExpertSettings):
         network = load_network(Path(self.weights), device)
 
         def parts(wave: np.ndarray) -> np.ndarray:
-            filled = np.pad(wave, (0, max(0, PATCH_SAMPLES - len(wave))))
-            return patches(log_mel(filled, OFFSET), PATCH_HOP)
+            return patches(log_mel(filled(wave), OFFSET), PATCH_HOP)
 
         return lambda waves: by_rows([parts(wave) for wave in waves], BATCH, lambda rows: network(rows)[0])
+
+
+def filled(wave: np.ndarray) -> np.ndarray:
+    """(N,) with silence up to a whole number of frames, at least one."""
+    frames = 1 + max(0, -(-(len(wave) - PATCH_SAMPLES) // HOP_SAMPLES))
+    return np.pad(wave, (0, PATCH_SAMPLES + (frames - 1) * HOP_SAMPLES - len(wave)))
 
 
 def shapes() -> dict[str, tuple[int, ...]]:

@@ -7,6 +7,7 @@ from pydantic import Field
 
 from system.audio.published import ADDRESSES
 from system.experts import Expert, LogMelSlaney, Waveform
+from system.experts.base import Resampled
 from system.schema.common import Depth, Name, Positive, Size
 from system.strict import Strict
 
@@ -49,7 +50,7 @@ class SpecAugment(Strict):
     band_width: Positive  # the widest is one less
 
 
-class Panns(Strict):
+class Panns(Resampled):
     """A network of PANNs on waveforms at 32 kHz, pooled over frequency, then over time; linear to `hidden`, ReLU,
     linear to the text size.
 
@@ -70,7 +71,7 @@ class Panns(Strict):
     @property
     def experts(self) -> dict[str, Expert]:
         """What its input is kept as: 16-bit waveforms."""
-        return {"waveform": Waveform(kind="waveform", sample_rate=32_000)}
+        return {"waveform": Waveform(kind="waveform", sample_rate=32_000, resampling=self.resampling)}
 
     def weight_files(self) -> dict[str, Path]:
         return {} if self.weights is None else {"weights": Path(self.weights)}

@@ -35,7 +35,8 @@ class FirstTokenText(TextEncoder):
         self.mlp = nn.Sequential(nn.Linear(width, settings.hidden), nn.ReLU(), nn.Linear(settings.hidden, settings.dim))
         self.trained = model if settings.trainable else None
         # A frozen model is no submodule: its weights are in no checkpoint and its layers never enter training mode.
-        self._frozen: list[Any] = [] if settings.trainable else [model.eval().requires_grad_(False)]
+        # The library loads models in evaluation mode.
+        self._frozen: list[Any] = [] if settings.trainable else [model.requires_grad_(False)]
         self._identity = model_fingerprint(model, self.tokenizer)
         self._tokens = Tokens(self._tokenise)
         if self._frozen:

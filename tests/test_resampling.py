@@ -1,0 +1,116 @@
+"""Resampling: soxr's HQ and resampy's filters, against what they gave and against the definition."""
+
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+import soundfile
+from loaded import largest
+
+from data_tools.audio import AudioError, read_audio
+from data_tools.manifest import read_manifest
+from data_tools.resampling import Resampling, resampler
+from system.experts import Waveform
+from system.frames import build_features
+
+# zeros on either side, table entries between them, shape of the Kaiser window, kept share of the lower half rate
+KAISER: dict[Resampling, tuple[int, int, float, float]] = {
+    "kaiser_best": (50, 8192, 12.98458524704002, 0.9173473712608761),
+    "kaiser_best_0.2": (64, 512, 14.769656459379492, 0.9475937167399596),
+}
+RATES = [(44_100, 48_000), (44_100, 16_000), (16_000, 48_000), (48_000, 44_100), (96_000, 32_000), (11_025, 8_000)]
+
+
+def by_definition(wave: np.ndarray, rate: int, wanted: int, how: Resampling) -> np.ndarray:
+    """Sample by sample, as resampy describes it: two wings of a table that is read with linear interpolation."""
+    zeros, entries, beta, rolloff = KAISER[how]
+    grid = np.linspace(0, zeros, zeros * entries + 1)
+    scale = min(1.0, wanted / rate)
+    table = scale * rolloff * np.sinc(rolloff * grid) * np.kaiser(2 * zeros * entries + 1, beta)[zeros * entries :]
+    slope = np.append(np.diff(table), 0.0)
+    step = int(scale * entries)
+
+    def wing(distance: float, neighbours: np.ndarray) -> float:
+        place = distance * entries
+        count = min(len(neighbours), (len(table) - int(place)) // step)
+        at = int(place) + step * np.arange(count)
+        return float(((table[at] + (place - int(place)) * slope[at]) * neighbours[:count]).sum())
+
+    found = []
+    for new in range(len(wave) * wanted // rate):
+        before, part = divmod(new * rate, wanted)
+        distance = scale * part / wanted
+        found.append(wing(distance, wave[before::-1]) + wing(scale - distance, wave[before + 1 :]))
+    return np.array(found)
+
+
+def resampled(wave: np.ndarray, rate: int, wanted: int, how: Resampling, block: int = 10**9) -> np.ndarray:
+    resample = resampler(rate, wanted, how)
+    firsts = range(0, len(wave), block)
+    return np.concatenate([resample(wave[first : first + block], first + block >= len(wave)) for first in firsts])
+
+
+@pytest.mark.parametrize("rate", [16_000, 32_000, 48_000])
+def test_soxr_and_kaiser_best_give_what_they_gave(shared: Path, tmp_path: Path, rate: int) -> None:
+    golden = np.load(shared / "golden/resample.npz")
+    soundfile.write(tmp_path / "wave.wav", golden["wave_int16_44100"], 44_100, subtype="PCM_16")
+    found = read_audio(tmp_path / "wave.wav", rate)
+    expected = golden[f"librosa_soxr_hq_{rate}"]
+    assert 0 <= len(expected) - len(found) <= 1  # librosa rounds the length up
+    assert largest(found, expected[: len(found)]) < 1e-6
+    kaiser = golden[f"resampy_kaiser_best_f64_{rate}"]
+    assert largest(read_audio(tmp_path / "wave.wav", rate, "kaiser_best"), kaiser) < 1.2e-7, "float32 rounding"
+    assert 4e-3 < largest(found, kaiser) < 1.7e-2
+    assert 4e-3 < largest(read_audio(tmp_path / "wave.wav", rate, "kaiser_best_0.2"), kaiser) < 1.7e-2
+
+
+@pytest.mark.parametrize("how", KAISER)
+@pytest.mark.parametrize(("rate", "wanted"), RATES)
+def test_kaiser_filters_by_the_definition(how: Resampling, rate: int, wanted: int) -> None:
+    wave = np.random.default_rng(rate).normal(0, 0.1, 700).astype(np.float32)
+    for length in (1, 2, 50, 700):
+        expected = by_definition(wave[:length].astype(np.float64), rate, wanted, how)
+        assert len(expected) == math.floor(length * wanted / rate)
+        found = resampled(wave[:length], rate, wanted, how)
+        assert found.dtype == np.float32
+        assert largest(found, expected) < 4e-8 if len(expected) else not len(found)
+
+
+@pytest.mark.parametrize("how", ["soxr_hq", *KAISER])
+@pytest.mark.parametrize(("rate", "wanted"), [*RATES, (16_000, 16_000)])
+def test_blocks_do_not_show(how: Resampling, rate: int, wanted: int) -> None:
+    wave = np.random.default_rng(1).normal(0, 0.1, 5000).astype(np.float32)
+    whole = resampled(wave, rate, wanted, how)
+    assert abs(len(whole) - 5000 * wanted / rate) <= 1
+    for block in (1, 333, 2500, 4999):
+        assert np.array_equal(resampled(wave, rate, wanted, how, block), whole), block
+
+
+@pytest.mark.parametrize("how", KAISER)
+def test_one_sample_is_heard_and_silence_is_silent(tmp_path: Path, how: Resampling) -> None:
+    soundfile.write(tmp_path / "one.wav", np.array([0.5]), 44_100, subtype="FLOAT")
+    assert read_audio(tmp_path / "one.wav", 16_000, how).tolist() == [0.5]
+    assert read_audio(tmp_path / "one.wav", 48_000, how).shape == (1,)
+    soundfile.write(tmp_path / "silence.wav", np.zeros(30_000), 44_100)
+    assert not read_audio(tmp_path / "silence.wav", 48_000, how).any()
+
+
+def test_a_filter_that_would_be_too_long_is_refused(tmp_path: Path) -> None:
+    soundfile.write(tmp_path / "x.wav", np.zeros(9_000), 383_999, subtype="FLOAT")
+    words = r"x\.wav: 9,000 samples of 1 channel at 383,999 Hz cannot be brought to 48,000 Hz: .*resample with soxr_hq"
+    with pytest.raises(AudioError, match=words):
+        read_audio(tmp_path / "x.wav", 48_000, "kaiser_best")
+    assert len(read_audio(tmp_path / "x.wav", 48_000)) == 1125
+
+
+def test_an_expert_hears_by_its_own_resampling(world: Path, tmp_path: Path) -> None:
+    clip = read_manifest(world)[0]
+    heard = {}
+    for how in ("soxr_hq", "kaiser_best", "kaiser_best_0.2"):
+        expert = Waveform(kind="waveform", sample_rate=11_025, resampling=how)
+        heard[how] = build_features([clip], {"w": expert}, tmp_path / "banks", quiet=True).frames("w", clip.id)[:, 0]
+        expected = (read_audio(clip.path, 11_025, how) * 32_768).round()
+        assert np.array_equal(heard[how], expected), how
+    assert not np.array_equal(heard["soxr_hq"][:5000], heard["kaiser_best"][:5000])
+    assert not np.array_equal(heard["kaiser_best_0.2"], heard["kaiser_best"])

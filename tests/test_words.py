@@ -1,0 +1,37 @@
+"""Words of captions, however their letters are written down."""
+
+import unicodedata
+
+import pytest
+
+from data_tools.classify.language import language_of
+from system.cider.tokens import regex_tokens
+from system.words import vocabulary_of, words_of
+
+CAPTIONS = {
+    "Un café à l'Été": ["un", "café", "à", "l'été"],
+    "Čeština, žluťoučký kůň": ["čeština", "žluťoučký", "kůň"],
+    "한국어 소리": ["한국어", "소리"],
+    "ベルが鳴る": ["ベルが鳴る"],
+    "İstanbul": ["istanbul"],  # its lower case is i with a dot that no letter takes in
+    "x̄ and ŷ": ["x", "and", "ŷ"],
+}
+
+
+@pytest.mark.parametrize("form", ["NFC", "NFD"])
+@pytest.mark.parametrize("caption", CAPTIONS)
+def test_decomposed_letters_are_letters(caption: str, form: str) -> None:
+    text = unicodedata.normalize(form, caption)
+    expected = [unicodedata.normalize("NFC", word) for word in CAPTIONS[caption]]
+    assert words_of(text) == expected
+    assert regex_tokens(text) == expected
+
+
+def test_a_vocabulary_counts_both_ways_of_writing_as_one_word() -> None:
+    assert vocabulary_of(["cafe\u0301 bell", "caf\u00e9"]) == ["caf\u00e9", "bell"]
+
+
+def test_languages_are_told_of_decomposed_letters() -> None:
+    for text, language in (("Tür quietscht", "de"), ("Fåglar som sjunger i skogen", "sv")):
+        for form in ("NFC", "NFD"):
+            assert language_of(unicodedata.normalize(form, text)) == language
