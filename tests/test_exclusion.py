@@ -165,7 +165,7 @@ def test_an_id_that_lists_would_not_know_is_no_id_in_a_manifest(tmp_path: Path, 
 
 def test_json_that_gives_a_key_twice_is_refused(tmp_path: Path) -> None:
     (tmp_path / "list.json").write_text('{"FreeSound": ["12"], "FreeSound": ["13"]}')
-    with pytest.raises(DataError, match="list.json: the key 'FreeSound' is given twice; keep one; fetch the list again"):
+    with pytest.raises(DataError, match="list.json: the key 'FreeSound' is given twice; keep one; fetch the list"):
         read_exclusions([tmp_path / "list.json"])
     line = clip(1, "12").model_dump_json()
     (tmp_path / "m.jsonl").write_text(line[:-1] + ', "freesound_id": null}\n')

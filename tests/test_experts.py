@@ -1,5 +1,6 @@
 """Experts against their goldens and definitions."""
 
+import hashlib
 import subprocess
 import sys
 from pathlib import Path
@@ -14,7 +15,7 @@ import torch
 from system.__main__ import main
 from system.errors import KitError
 from system.expert_table import table, usual
-from system.experts import Expert
+from system.experts import Expert, Vggish
 from system.experts.audioset import log_mel, patches
 from system.experts.logmel import LogMel
 from system.experts.network import by_rows, exact, in_pieces, of_one_length
@@ -268,3 +269,19 @@ def test_ten_minutes_of_audio(tmp_path: Path, shared: Path) -> None:
     frames = Yamnet(kind="yamnet", weights=str(shared / YAMNET_FILE)).load(CPU)([wave])[0]
     assert frames.shape[0] == 1 + -(-(600 * 16_000 - 15_600) // 7680)
     assert np.isfinite(frames).all()
+
+
+def test_a_checkpoint_that_is_not_the_published_one_is_said_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "w.pth").write_bytes(b"another file")
+    (tmp_path / "pca.pth").write_bytes(b"another one")
+    expert = Vggish(
+        kind="vggish", weights=str(tmp_path / "w.pth"), pca_weights=str(tmp_path / "pca.pth")
+    )
+    for _ in range(2):
+        assert set(expert.checksums()) == {"weights", "pca_weights"}
+    digits = hashlib.sha256(b"another file").hexdigest()[:8]
+    told = f"w.pth is not the published file: its sha256 begins with {digits}, the published one's with 10086976; fetch"
+    assert [record.getMessage() for record in caplog.records if told in record.getMessage()] != []
+    assert len(caplog.records) == 2

@@ -3,6 +3,7 @@
 import functools
 import hashlib
 import json
+import logging
 from abc import abstractmethod
 from collections.abc import Callable
 from pathlib import Path
@@ -30,6 +31,17 @@ def _sha256(path: Path, size: int, changed: int) -> str:
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
+
+@functools.cache
+def _tell_other(kind: str, path: Path, found: str, known: str) -> None:
+    log.warning(
+        "%s: %s is not the published file: its sha256 begins with %s, the published one's with %s; "
+        "fetch it again unless that is meant",
+        kind, path, found[: len(known)], known,
+    )  # fmt: skip
+
+
+log = logging.getLogger(__name__)
 
 Frames = Callable[[list[np.ndarray]], list[np.ndarray]]
 
@@ -104,6 +116,10 @@ class ExpertSettings(Resampled):
         """The address where each checkpoint file is published, by the setting that names it."""
         return {}
 
+    def known_sha256(self) -> dict[str, str]:
+        """The first digits of the published files' sha256, by the setting that names each; of those that are known."""
+        return {}
+
     def weight_source(self) -> str:
         """Where the checkpoints come from, for the message that says one is missing."""
         return f"published at {' and '.join(self.published().values())}"
@@ -117,14 +133,19 @@ class ExpertSettings(Resampled):
         """
 
     def checksums(self) -> dict[str, str]:
-        """sha256 by weight file; KitError with the file's name and published place when it is missing."""
+        """sha256 by weight file; KitError with the file's name and published place when it is missing. A file that is
+        not the published one is said once, and used."""
         for name, path in self.weight_files().items():
             if not path.is_file():
                 raise KitError(
                     f"{self.kind}: no weight file {path}; {self.weight_source()}; put it there, or --set "
                     f"this expert's {name} to where it lies"
                 )
-        return {name: file_sha256(path) for name, path in self.weight_files().items()}
+        found = {name: file_sha256(path) for name, path in self.weight_files().items()}
+        for name, digits in self.known_sha256().items():
+            if name in found and not found[name].startswith(digits):
+                _tell_other(self.kind, self.weight_files()[name], found[name], digits)
+        return found
 
     def identity(self) -> dict[str, object]:
         """All that decides the frames: settings (but not where the weights lie), version, checksums of the weights."""

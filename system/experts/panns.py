@@ -52,6 +52,9 @@ class PannsCnn14(ExpertSettings):
     def weight_files(self) -> dict[str, Path]:
         return {"weights": Path(self.weights)}
 
+    def known_sha256(self) -> dict[str, str]:
+        return {"weights": "e2ee543a27919542c2ea03eabaa70b24dcd4e6c8e05621de6b67a94e4c5058e6"}
+
     def published(self) -> dict[str, str]:
         return {"weights": "https://zenodo.org/record/3987831/files/Cnn14_16k_mAP%3D0.438.pth"}
 

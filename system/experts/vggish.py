@@ -66,6 +66,9 @@ class Vggish(ExpertSettings):
         pca = {} if self.pca_weights is None else {"pca_weights": Path(self.pca_weights)}
         return {"weights": Path(self.weights), **pca}
 
+    def known_sha256(self) -> dict[str, str]:
+        return {"weights": "10086976", "pca_weights": "970ea276"}  # digits of their names, by torch.hub's convention
+
     def published(self) -> dict[str, str]:
         release = "https://github.com/harritaylor/torchvggish/releases/download/v0.1"
         pca = {} if self.pca_weights is None else {"pca_weights": f"{release}/vggish_pca_params-970ea276.pth"}
