@@ -107,3 +107,17 @@ def test_wrong_usage_is_told_without_a_traceback(root: Path, room: str, argument
     assert done.returncode == 2
     assert "usage:" in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_no_model_from_elsewhere_brings_code_along(root: Path) -> None:
+    """Every loader of transformers and sentence-transformers says trust_remote_code=False."""
+    found = 0
+    for room in ROOMS:
+        for path in sources(root, room):
+            for node in ast.walk(ast.parse(path.read_text())):
+                name = getattr(getattr(node, "func", None), "attr", getattr(getattr(node, "func", None), "id", ""))
+                if isinstance(node, ast.Call) and name in ("from_pretrained", "SentenceTransformer"):
+                    said = {keyword.arg: ast.unparse(keyword.value) for keyword in node.keywords}
+                    assert said.get("trust_remote_code") == "False", f"{path}, line {node.lineno}"
+                    found += 1
+    assert found >= 5

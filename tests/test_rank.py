@@ -130,3 +130,43 @@ def test_models_and_folders_that_are_none(
         capsys, "rank", unbroken, "--audio", world, "--out", out, "--stage", "other"
     )
     assert "did not monitor" in refused(capsys, "rank", unbroken, "--audio", world, "--out", out, "--checkpoint", "m7")
+
+
+def test_a_model_from_elsewhere_does_not_say_where_to_write(
+    unbroken: Path, world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, evil = tmp_path / "model", tmp_path / "evil"
+    assert main(["export", str(unbroken), "--out", str(model)]) == 0
+    recipe = json.loads((model / "recipe.json").read_text())
+    (model / "recipe.json").write_text(json.dumps(recipe | {"banks": str(evil)}))
+    rewrite(model / "model.json", sha256={})
+    here = tmp_path / "here"
+    here.mkdir()
+    monkeypatch.chdir(here)
+    found = ranked_evaluation(model, world, tmp_path / "scores.npy")
+    assert np.array_equal(found, read_scores(unbroken / "scores/evaluation.npy").values)
+    assert not evil.exists()
+    assert [path.name for path in here.iterdir()] == ["banks"]
+    other = ["rank", str(model), "--audio", str(world), "--split", "evaluation", "--out", str(tmp_path / "t.npy")]
+    assert main([*other, "--set", f"banks={tmp_path / 'mine'}"]) == 0
+    assert (tmp_path / "mine").is_dir()
+
+
+def test_an_export_is_whole_or_not_there(
+    unbroken: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = tmp_path / "model"
+    (tmp_path / ".model.part").mkdir()  # as a kill leaves it
+    (tmp_path / ".model.part/model.safetensors").write_bytes(b"half")
+
+    def full(*_: object) -> str:
+        raise OSError(28, "No space left on device", str(tmp_path / ".model.part/model.safetensors"))
+
+    with monkeypatch.context() as patch:
+        patch.setattr("system.export.save_weights", full)
+        told = refused(capsys, "export", unbroken, "--out", out)
+    assert told == f"error: {out}/model.safetensors: No space left on device"
+    assert list(tmp_path.iterdir()) == []
+    out.mkdir()
+    assert main(["export", str(unbroken), "--out", str(out)]) == 0, "an empty folder is taken"
+    assert [path.name for path in tmp_path.iterdir()] == ["model"]

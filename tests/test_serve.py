@@ -4,6 +4,7 @@ import asyncio
 import base64
 import hashlib
 import json
+import os
 import re
 import shutil
 import signal
@@ -489,3 +490,35 @@ def test_the_page_loads_and_writes_nothing_that_is_not_its_own(site: Served) -> 
         "default-src": "'none'", "connect-src": "'self'", "media-src": "'self'", "img-src": "data:",
         "base-uri": "'none'", "form-action": "'self'", "frame-ancestors": "'none'",
     }  # fmt: skip
+
+
+def test_a_file_that_takes_a_clips_place_is_not_sent(tmp_path: Path) -> None:
+    """A link that was there at the start is followed; one that was put there since, or another file, is not."""
+    (tmp_path / "kept").mkdir()
+    real, other = write_tone(tmp_path / "kept/real.wav"), write_tone(tmp_path / "secret.wav", 2.0)
+    (tmp_path / "link.wav").symlink_to(real)
+    names = ["link.wav", "plain.wav", "copied.wav", "folder/inside.wav", "fifo.wav"]
+    (tmp_path / "folder").mkdir()
+    for name in names[1:]:
+        write_tone(tmp_path / name)
+    clips = [clip_of(tmp_path / name, name) for name in names]
+    with served(Search(model_of(Letters()), clips, Embedded(torch.ones(5, 3)))) as site:
+        assert [site.ask(f"/audio/{row}").status for row in range(5)] == [200] * 5
+        assert site.ask("/audio/0").body == real.read_bytes()
+        (tmp_path / "plain.wav").unlink()
+        (tmp_path / "plain.wav").symlink_to(other)
+        shutil.copy(other, tmp_path / "new.wav")
+        os.replace(tmp_path / "new.wav", tmp_path / "copied.wav")
+        (tmp_path / "folder").rename(tmp_path / "moved")
+        (tmp_path / "elsewhere").mkdir()
+        shutil.copy(other, tmp_path / "elsewhere/inside.wav")
+        (tmp_path / "folder").symlink_to(tmp_path / "elsewhere")
+        (tmp_path / "fifo.wav").unlink()
+        os.mkfifo(tmp_path / "fifo.wav")
+        for row in range(1, 5):
+            reply = site.ask(f"/audio/{row}")
+            assert reply.status == 404, names[row]
+            assert "is no longer there, or is another one than at the start" in reply.json["error"]
+        (tmp_path / "link.wav").unlink()
+        (tmp_path / "link.wav").symlink_to(other)
+        assert site.ask("/audio/0").body == real.read_bytes(), "the file behind the link at the start"

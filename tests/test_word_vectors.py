@@ -158,3 +158,33 @@ def test_a_transformers_words_are_its_input_embeddings(tmp_path: Path, capsys: p
     assert main(["word_vectors", str(folder), "--out", str(tmp_path / "words.txt")]) == 1
     assert main(["word_vectors", str(tmp_path / "none"), "--out", str(out)]) == 1
     assert "no transformer" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "words"),
+    [
+        ("v.bin", b"1 4\ndog " + bytes(16) + b"bark " + bytes(16), "has 21 bytes behind the 1 words that its first"),
+        ("v.txt", b"3 4\ndog 1 2 3 4\nbark 1 2 3 4\n", "has 2 words, its first line tells of 3"),
+        ("v.txt", b"1 4\ndog 1 2 3 4\nbark 1 2 3 4\n", "has 2 words, its first line tells of 1"),
+        ("v.txt", b"dog 1 2 3 4\nbark 1 2 3 4", "ends within a line, as a file that was cut does"),
+        ("v.txt", b"dog 1 2 3 4\nbark 1 2", "ends within a line"),
+    ],
+)
+def test_a_first_line_that_does_not_fit_and_a_cut_end_are_told(
+    tmp_path: Path, name: str, content: bytes, words: str
+) -> None:
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(KitError, match=words):
+        WordVectorFile(tmp_path / name, 4)
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+def test_values_that_are_not_finite_are_told_when_their_word_is_asked_for(tmp_path: Path, bad: float) -> None:
+    vector = np.array([1, bad, 0, 0], "<f4")
+    (tmp_path / "v.bin").write_bytes(b"2 4\ndog " + bytes(16) + b"bark " + vector.tobytes() + b"\n")
+    (tmp_path / "v.txt").write_text(f"dog 0 0 0 0\nbark 1 {bad} 0 0\n")
+    for name in ("v.bin", "v.txt"):
+        file = WordVectorFile(tmp_path / name, 4)
+        assert file.get("dog") is not None
+        with pytest.raises(KitError, match=rf"{name}: byte \d+: the values behind a word are not all finite"):
+            file.get("bark")
