@@ -75,7 +75,9 @@ class Direct:
         self.refused = 0
         self._rng = random.Random(0)
 
-    async def get(self, url: str, headers: Mapping[str, str], into: Path | None = None) -> Answer:
+    async def get(
+        self, url: str, headers: Mapping[str, str], into: Path | None = None, limit: int | None = None
+    ) -> Answer:
         assert headers["Authorization"] == f"Token {KEY_VALUE}"
         self.urls.append(url)
         self.times.append(asyncio.get_running_loop().time())

@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -65,7 +66,7 @@ def test_an_error_that_quotes_the_key_is_told_without_it(tmp_path: Path) -> None
     store = Store(tmp_path / "store", create=True)
 
     class Quoting(Direct):
-        async def get(self, url: str, headers: Any, into: Path | None = None) -> Answer:
+        async def get(self, url: str, headers: Any, into: Path | None = None, limit: int | None = None) -> Answer:
             assert headers["Authorization"] == f"Token {MARK}"
             return echo(1, Answer(200, b"", 0))
 
@@ -86,11 +87,16 @@ class Recording:
     def __init__(self, moved: dict[str, str]) -> None:
         self.moved, self.seen = moved, list[tuple[str, bool]]()
 
-    async def get(self, url: str, headers: Any, into: Path | None = None) -> Answer:
+    async def get(self, url: str, headers: Any, into: Path | None = None, limit: int | None = None) -> Answer:
         self.seen.append((url, "Authorization" in headers))
         if url in self.moved:
             return Answer(302, b"", 0, self.moved[url])
         return Answer(200, b"", 7)
+
+
+def client_of(site: str, store: Store, transport: Recording) -> Client:
+    clock = LoopClock()
+    return Client(site, Secret(MARK), Quota(store.database, 60, 2000, clock), transport, clock, Secret(MARK))
 
 
 def preview(tmp_path: Path, site: str, url: str, moved: dict[str, str]) -> tuple[int, list[tuple[str, bool]]]:
@@ -117,16 +123,60 @@ def test_the_key_goes_to_the_apis_own_hosts_alone(tmp_path: Path) -> None:
         ("https://freesound.org.example.com/1.mp3", False),
         ("https://evilfreesound.org/1.mp3", False),
     ):
-        assert preview(tmp_path, site, url, {}) == (7, [(url, expected)])
+        if expected:
+            assert preview(tmp_path, site, url, {}) == (7, [(url, True)])
+            continue
+        with pytest.raises(LostError, match="its address is none that is asked"):
+            preview(tmp_path, site, url, {})
     assert preview(tmp_path, site, "/data/1.mp3", {})[1] == [("https://freesound.org/data/1.mp3", True)]
-    _, seen = preview(tmp_path, site, "/a", {f"{site}/a": "https://other.example/b", "https://other.example/b": "/c"})
-    assert seen == [(f"{site}/a", True), ("https://other.example/b", False), ("https://other.example/c", False)]
+    moved = {f"{site}/a": "https://cdn.freesound.org/b", "https://cdn.freesound.org/b": "/c"}
+    seen = preview(tmp_path, site, "/a", moved)[1]
+    assert seen == [(f"{site}/a", True), ("https://cdn.freesound.org/b", True), ("https://cdn.freesound.org/c", True)]
+
+
+@pytest.mark.parametrize(
+    "url",
+    ["https://other.example/b", "http://freesound.org/b", "https://127.0.0.1/b", "http://169.254.169.254/latest",
+     "https://[::1]/b", "https://10.1.2.3/b", "https://localhost/b", "file:///etc/passwd", "ftp://freesound.org/b",
+     "//other.example/b", "https://freesound.org.example.com/1.mp3", "https://x:y@other.example/b",
+     "https://[::1/b", "javascript:1"],
+)  # fmt: skip
+def test_a_preview_that_moves_away_from_freesound_is_lost_and_nothing_is_asked_there(tmp_path: Path, url: str) -> None:
+    site = "https://freesound.org"
+    transport = Recording({f"{site}/a": url})
+    with closing(Store(tmp_path / "store", create=True)) as store, pytest.raises(LostError, match="is none"):
+        run_virtually(client_of(site, store, transport).preview("/a", tmp_path / "part"))
+    assert transport.seen == [(f"{site}/a", True)]
+
+
+def test_an_original_that_moves_to_another_host_is_fetched_without_the_token(tmp_path: Path) -> None:
+    site = "https://freesound.org"
+    at = f"{site}/apiv2/sounds/5/download/"
+    for url, asked in (
+        ("https://files.example/b", True),
+        ("https://8.8.8.8/b", True),
+        ("http://files.example/b", False),
+        ("https://127.0.0.1/b", False),
+        ("https://192.168.1.1/b", False),
+        ("https://[fe80::1]/b", False),
+        ("file:///etc/passwd", False),
+    ):
+        transport = Recording({at: url})
+        with closing(Store(tmp_path / "store", create=True)) as store:
+            work = client_of(site, store, transport).original(5, tmp_path / "part")
+            if asked:
+                assert run_virtually(work)[0] == 7
+                assert transport.seen == [(at, True), (url, False)]
+                continue
+            with pytest.raises(LostError, match="its address is none that is asked"):
+                run_virtually(work)
+            assert transport.seen == [(at, True)]
 
 
 def test_files_that_do_not_come_are_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked = list[str]()
 
-    async def get(self: Recording, url: str, headers: Any, into: Path | None = None) -> Answer:
+    async def get(self: Recording, url: str, *rest: Any) -> Answer:
         asked.append(url)
         raise BrokenError("ConnectionResetError")
 

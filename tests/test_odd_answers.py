@@ -130,7 +130,7 @@ class Scripted:
     def __init__(self, *answers: Answer | Exception) -> None:
         self.answers, self.urls = list(answers), list[str]()
 
-    async def get(self, url: str, headers: Any, into: Path | None = None) -> Answer:
+    async def get(self, url: str, headers: Any, into: Path | None = None, limit: int | None = None) -> Answer:
         self.urls.append(url)
         answer = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
         if isinstance(answer, Exception):
@@ -151,8 +151,8 @@ def ask(tmp_path: Path, transport: Scripted, work: Callable[[Client], Any], site
 
 @pytest.mark.parametrize("status", [204, 302, 400, 401, 403, 404, 405, 410, 451])
 def test_a_preview_that_is_refused_is_lost_alone(tmp_path: Path, status: int) -> None:
-    for moved in ([], [Answer(302, b"", 0, "https://cdn.example/x")]):
-        transport = Scripted(*moved, Answer(status, b"", 0, "https://cdn.example/x" if status == 302 else None))
+    for moved in ([], [Answer(302, b"", 0, "https://cdn.a.b/x")]):
+        transport = Scripted(*moved, Answer(status, b"", 0, "https://cdn.a.b/x" if status == 302 else None))
         with pytest.raises(LostError, match=f"the answer was {status}"):
             ask(tmp_path, transport, lambda client: client.preview("/x", tmp_path / "x"))
         assert len(transport.urls) <= 4
@@ -182,7 +182,7 @@ def test_a_preview_that_is_delayed_is_asked_for_again(tmp_path: Path, status: in
 @pytest.mark.parametrize("moved", [[], [Answer(302, b"", 0, "http://[::1")]])
 def test_an_address_that_is_none_is_lost(tmp_path: Path, moved: list[Answer]) -> None:
     url = "/x" if moved else "http://[::1"
-    with pytest.raises(LostError, match=r"its address is none: 'http://\[::1'"):
+    with pytest.raises(LostError, match=r"its address is none.*: 'http://\[::1'"):
         ask(tmp_path, Scripted(*moved, Answer(200, b"", 9)), lambda client: client.preview(url, tmp_path / "x"))
 
 
@@ -214,9 +214,9 @@ def test_what_does_not_come_is_told_within_ten_seconds(tmp_path: Path, caplog: p
     assert not caplog.messages, "two quick failures are nobody's business"
 
     class Slow(Scripted):
-        async def get(self, url: str, headers: Any, into: Path | None = None) -> Answer:
+        async def get(self, url: str, headers: Any, into: Path | None = None, limit: int | None = None) -> Answer:
             await asyncio.sleep(60)
-            return await super().get(url, headers, into)
+            return await super().get(url, headers, into, limit)
 
     ask(tmp_path, Slow(offline[0], Answer(200, b"", 9)), lambda client: client.preview("/x", tmp_path / "x"))
     assert len(caplog.messages) == 1, "after a minute the first one is told"
@@ -251,9 +251,9 @@ def server(monkeypatch: pytest.MonkeyPatch) -> Any:
         thread.join()
 
 
-def got(url: str, into: Path | None = None) -> Answer:
+def got(url: str, into: Path | None = None, limit: int | None = None) -> Answer:
     async def work() -> Answer:
-        async with Http(5) as http:
+        async with Http(SITE, 5) as http:
             return await http.get(url, {}, into)
 
     return asyncio.run(work())

@@ -7,6 +7,7 @@ import logging
 import random
 import re
 from collections.abc import Awaitable, Callable, Mapping
+from ipaddress import ip_address
 from pathlib import Path
 from typing import TypeVar
 from urllib.parse import urlencode, urljoin, urlsplit
@@ -16,7 +17,7 @@ from data_tools.errors import DataError
 from data_tools.freesound.credentials import KEY, TOKEN, Secret
 from data_tools.freesound.quota import DAY, MINUTE, Clock, Quota
 from data_tools.freesound.sounds import FIELDS, PAGE_SIZE, MalformedError, Page, format_time, parse_page
-from data_tools.freesound.transport import Answer, BrokenError, Transport
+from data_tools.freesound.transport import Answer, BrokenError, Transport, UnfitError
 from data_tools.freesound.windows import Window, too_much
 
 SITE = "https://freesound.org"
@@ -29,7 +30,7 @@ _QUIET_ATTEMPTS, _QUIET_SECONDS = 2, 10.0  # that fail, and of the API's time, b
 
 log = logging.getLogger(__name__)
 Result = TypeVar("Result")
-Get = Callable[[str, Mapping[str, str], Path | None], Awaitable[Answer]]
+Get = Callable[[str, Mapping[str, str], Path | None, int | None], Awaitable[Answer]]
 
 
 class OverloadedError(Exception):
@@ -83,7 +84,10 @@ class Client:
 
         async def ask() -> Page:
             nonlocal overloads
-            answer = await self._counted(url, {"Authorization": f"Token {self._key.reveal()}"})
+            try:
+                answer = await self._counted(url, {"Authorization": f"Token {self._key.reveal()}"})
+            except UnfitError as error:
+                raise DataError(f"{self.site}: {error}; check the address") from None
             if answer.status == 404 and window.page > 1:
                 raise PastEndError
             try:
@@ -102,26 +106,30 @@ class Client:
 
         return await self._until_it_comes(ask, SEARCH_ATTEMPTS, give_up)
 
-    async def preview(self, url: str, into: Path) -> int:
+    async def preview(self, url: str, into: Path, limit: int | None = None) -> int:
         """Save a preview; returns its bytes. It counts as no request. Raises LostError.
 
-        url: absolute, or what follows the site. The key is sent only to the API's own host.
+        url: absolute, or what follows the site. limit: its most bytes. Nothing is asked of other hosts than the API's
+        own and those under it, whatever url and redirects say.
         """
         absolute = _joined(self.site, url) if re.match(r"(\w+:)?//", url) else f"{self.site}/{url.lstrip('/')}"
         return await self._file(
-            absolute, into, {"Authorization": f"Token {self._key.reveal()}"}, self._transport.get, KEY
+            absolute, into, limit, {"Authorization": f"Token {self._key.reveal()}"}, self._transport.get, KEY
         )
 
-    async def original(self, sound: int, into: Path) -> int:
-        """Save the uploader's file, which needs an access token; returns its bytes. Raises LostError."""
+    async def original(self, sound: int, into: Path, limit: int | None = None) -> int:
+        """Save the uploader's file, which needs an access token; returns its bytes. limit: as many at most. Raises
+        LostError. Another host that it is moved to is asked without the token, and only over https."""
         assert self._token is not None
         headers = {"Authorization": f"Bearer {self._token.reveal()}"}
-        return await self._file(f"{self.site}/apiv2/sounds/{sound}/download/", into, headers, self._counted, TOKEN)
+        url = f"{self.site}/apiv2/sounds/{sound}/download/"
+        return await self._file(url, into, limit, headers, self._counted, TOKEN)
 
     async def _file(
         self,
         url: str,
         into: Path,
+        limit: int | None,
         authorization: Mapping[str, str],
         get: Get,
         secret: str,
@@ -129,7 +137,13 @@ class Client:
         async def ask() -> int:
             at = url
             for _ in range(1 + _REDIRECTS):
-                answer = await get(at, authorization if self._is_ours(at) else {}, into)
+                ours = self._is_ours(at)
+                if not ours and (secret == KEY or not _is_public(at)):
+                    raise LostError(f"its address is none that is asked: {at[:200]!a}")
+                try:
+                    answer = await get(at, authorization if ours else {}, into, limit)
+                except UnfitError as error:
+                    raise LostError(str(error)) from None
                 if answer.location is None:
                     break
                 at = _joined(at, answer.location)
@@ -143,11 +157,13 @@ class Client:
 
         return await self._until_it_comes(ask, FILE_ATTEMPTS, lambda why: LostError(f"{why}, {FILE_ATTEMPTS} times"))
 
-    async def _counted(self, url: str, headers: Mapping[str, str], into: Path | None = None) -> Answer:
+    async def _counted(
+        self, url: str, headers: Mapping[str, str], into: Path | None = None, limit: int | None = None
+    ) -> Answer:
         request = await self.quota.take()
         self.requests += 1
         try:
-            return await self._transport.get(url, headers, into)
+            return await self._transport.get(url, headers, into, limit)
         finally:
             self.quota.answered(request)
 
@@ -206,9 +222,25 @@ class Client:
 
     def _is_ours(self, url: str) -> bool:
         """Whether the key may be sent there: the API's own host or one under it, not less encrypted than the API."""
-        there, ours = urlsplit(url), urlsplit(self.site)
+        try:
+            there, ours = urlsplit(url), urlsplit(self.site)
+        except ValueError:
+            return False
         same = there.netloc == ours.netloc or (there.hostname or "").endswith(f".{ours.hostname}")
         return same and there.scheme == ours.scheme
+
+
+def _is_public(url: str) -> bool:
+    """Whether an address is encrypted and names a host, or a public number; what a name stands for is seen later."""
+    try:
+        there = urlsplit(url)
+        host = there.hostname or ""
+    except ValueError:
+        return False
+    try:
+        return there.scheme == "https" and ip_address(host).is_global
+    except ValueError:  # a name
+        return there.scheme == "https" and bool(host)
 
 
 def _joined(base: str, url: str) -> str:

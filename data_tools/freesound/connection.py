@@ -61,7 +61,7 @@ async def connect(arguments: argparse.Namespace, store: Store) -> AsyncIterator[
     settings = read_settings(arguments)
     clock = Clock(arguments.speed)
     quota = Quota(store.database, arguments.per_minute, arguments.per_day, clock)
-    async with Http(arguments.timeout) as transport:
+    async with Http(settings.site, arguments.timeout) as transport:
         yield Client(settings.site, settings.key, quota, transport, clock, settings.token)
 
 

@@ -21,6 +21,7 @@ from data_tools.freesound.selection import LICENCES, PREFERENCES, WEIGHTINGS, Ch
 from data_tools.freesound.store import Store
 
 ATTEMPTS = 3  # at a file that comes whole and cannot be used
+PREVIEW_BYTES = 64_000  # a second, and of what stands before; Freesound's best previews have 24,000
 TOLERANCE = 0.5  # seconds by which a file may be longer or shorter than Freesound says: MP3 pads
 
 NONE = Path("none")  # said in place of an exclusion list
@@ -57,7 +58,10 @@ async def fetch_all(client: Client, folder: Folder, sounds: list[Chosen], origin
 async def _fetch(client: Client, folder: Folder, sound: Chosen, originals: bool) -> None:
     part = folder.part(sound.id)
     for attempt in range(1, ATTEMPTS + 1):
-        size = await (client.original(sound.id, part) if originals else client.preview(sound.preview, part))
+        if originals:
+            size = await client.original(sound.id, part, sound.bytes)
+        else:
+            size = await client.preview(sound.preview, part, round(PREVIEW_BYTES * (1 + sound.seconds)))
         try:
             if originals and sound.bytes not in (None, size):
                 raise AudioError(f"{size} bytes came, not {sound.bytes}")

@@ -19,13 +19,20 @@ class BrokenError(OSError):
     """No whole answer: no connection, a reset, a timeout, fewer bytes than promised."""
 
 
+class UnfitError(Exception):
+    """An answer or an address that is refused, and would be no better next time: the text says why."""
+
+
 class Transport(Protocol):
     """The way to the API; tests put another in its place."""
 
-    async def get(self, url: str, headers: Mapping[str, str], into: Path | None = None) -> Answer:
-        """One request; no redirect is followed. into: the file that takes the body when the status is 200.
+    async def get(
+        self, url: str, headers: Mapping[str, str], into: Path | None = None, limit: int | None = None
+    ) -> Answer:
+        """One request; no redirect is followed. into: the file that takes the body when the status is 200. limit: bytes
+        of that file, unpacked.
 
-        Raises BrokenError.
+        Raises BrokenError; UnfitError for a longer body, and for an address that is none.
         """
         ...
 
