@@ -87,7 +87,7 @@ def test_openl3_frames_of_a_recording(recording: Recording) -> None:
 @torch.inference_mode()
 def test_openl3_frames_of_whole_recordings_in_float64(recording: Recording) -> None:
     own, worst = published.in_float64(weights("openl3")), {}
-    for name in [*NAMES, "1-31748-A-21.flac", "44 1-31748-A-21.flac"]:
+    for name in ("1-31748-A-21.flac", *NAMES[-2:]):
         wave = recording(name, openl3.RATE)
         worst[name] = relative(loaded("openl3")([wave])[0], published.openl3(own, wave))
     print({name: f"{value:.1e}" for name, value in worst.items()})

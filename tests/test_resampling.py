@@ -13,6 +13,7 @@ from data_tools.manifest import read_manifest
 from data_tools.resampling import Resampling, resampler
 from system.experts import Waveform
 from system.frames import build_features
+from system.recipe import load_recipe
 
 # zeros on either side, table entries between them, shape of the Kaiser window, kept share of the lower half rate
 KAISER: dict[Resampling, tuple[int, int, float, float]] = {
@@ -102,6 +103,20 @@ def test_a_filter_that_would_be_too_long_is_refused(tmp_path: Path) -> None:
     with pytest.raises(AudioError, match=words):
         read_audio(tmp_path / "x.wav", 48_000, "kaiser_best")
     assert len(read_audio(tmp_path / "x.wav", 48_000)) == 1125
+
+
+def test_recipes_of_papers_resample_as_the_papers_did(root: Path) -> None:
+    for name in ("take_it_easy", "honest", "clotho_v1"):
+        experts = load_recipe(root / f"recipes/take_it_easy/{name}.yaml").recipe.model.audio.experts
+        assert {kind: expert.resampling for kind, expert in experts.items()} == {
+            "openl3": "kaiser_best_0.2",
+            "panns": "kaiser_best_0.2",
+            "vggsound": "soxr_hq",
+            "vggish": "kaiser_best_0.2",
+        }
+    for name in ("clotho", "audiocaps"):
+        audio = load_recipe(root / f"recipes/metric_learning/{name}.yaml").recipe.model.audio
+        assert audio.experts["waveform"].resampling == "kaiser_best_0.2"
 
 
 def test_an_expert_hears_by_its_own_resampling(world: Path, tmp_path: Path) -> None:

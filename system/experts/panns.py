@@ -30,14 +30,13 @@ PIECE = 188  # frames (60 s) computed at once of a longer clip
 class PannsCnn14(ExpertSettings):
     """Frames (T, 2048), T = (1 + N // 160) // 32 for N samples; silence fills clips under 0.31 s (4,960 samples).
 
-    The last convolution block, averaged over frequency; no pooling over time. Log-mel: periodic Hann 512, hop 160,
-    centred, reflected at the ends, power, the checkpoint's own mel basis (64 bands, 50 to 8,000 Hz), 10 log10(max(x,
-    1e-10)) dB; silence is -100 dB.
+    The last convolution block, averaged over frequency; no pooling over time. Log-mel: see system/audio/frontend.py,
+    with the checkpoint's own kernels (periodic Hann 512, hop 160) and mel basis (64 bands, 50 to 8,000 Hz).
 
-    Source: Kong et al., PANNs (2020), `Cnn14_16k` of audioset_tagging_cnn and torchlibrosa 0.1.0. Deviations: FFT for
-    DFT by convolution and batch norms folded into convolutions (2e-6 of the largest value); clips over a minute are
-    computed in overlapping pieces, which changes nothing but rounding; resampling by soxr HQ, not resampy (0.005 on a
-    test wave of peak 0.54, 44.1 to 16 kHz).
+    Source: Kong et al., PANNs (2020), `Cnn14_16k` of audioset_tagging_cnn and torchlibrosa 0.1.0. Deviations: batch
+    norms folded into convolutions (2e-6 of the largest value; with the log-mel in float32, as before, the same); clips
+    over a minute are computed in overlapping pieces, which changes nothing but rounding; resampling by soxr HQ, where
+    librosa before 0.10 has resampy's kaiser_best (of 2022: 0.1 to 0.3 % of the largest value of frames).
     """
 
     kind: Literal["panns_cnn14_16k"]

@@ -18,11 +18,12 @@ PIECE = 188  # frames (60 s) computed at once of a longer clip
 class PannsResNet38(ExpertSettings):
     """Frames (T, 2048), T = (1 + N // 320) // 32 for N samples; silence fills clips under 0.31 s (9,920 samples).
 
-    The last convolution block, averaged over frequency; no pooling over time. Log-mel: see system/audio/frontend.py.
+    The last convolution block, averaged over frequency; no pooling over time. Log-mel: see system/audio/frontend.py,
+    with the checkpoint's own kernels and mel basis.
 
     Source: Kong et al., PANNs (2020), `ResNet38` of audioset_tagging_cnn and torchlibrosa 0.1.0. Deviations: batch
     norms folded into convolutions (2e-6 of the largest value); clips over a minute are computed in overlapping pieces,
-    which changes nothing but rounding; resampling by soxr HQ, not resampy.
+    which changes nothing but rounding; resampling: see panns.py.
     """
 
     kind: Literal["panns_resnet38"]

@@ -34,8 +34,8 @@ class Vggish(ExpertSettings):
     patches of 96 columns without overlap; what is left at the end is dropped.
 
     Source: torchvggish (harritaylor, 2021), which post-processes by default; the parameters that "Take it easy" (2022)
-    counts include the PCA. Deviation: resampling by soxr HQ, not resampy (0.005 on a test wave of peak
-    0.54, 44.1 to 16 kHz).
+    counts include the PCA. Deviation: resampling by soxr HQ, not resampy's kaiser_best (of 2022: 0.1 to
+    0.5 % of the largest value of the PCA).
     """
 
     kind: Literal["vggish"]

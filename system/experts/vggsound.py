@@ -44,8 +44,8 @@ class VggSound(ExpertSettings):
     Source: Chen et al., VGGSound (2020), `AVENet` with `pool avgpool` (model H). Deviations: the whole clip, where the
     original repeats or cuts it to 10 s (its standardisation then sees other columns); batch norms folded into
     convolutions (1e-6 of the largest value); clips over a minute are computed in overlapping pieces, which changes
-    nothing but rounding; resampling by soxr HQ, not ffmpeg (two other resamplers differ from it by 0.005 and 0.007 on a
-    test wave of peak 0.54, 44.1 to 16 kHz). "Take it easy" (2022) reports 2.3 frames a second, which
+    nothing but rounding; resampling by soxr HQ, not ffmpeg (frames by resampy's filters differ by up to 3 % of the
+    largest value). "Take it easy" (2022) reports 2.3 frames a second, which
     cannot be derived from the public code: its maps have 3.1, and no pooling of them that the paper names gives 2.3;
     `time_pooling` is there to try.
     """
