@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, ValidationError
 
-from data_tools.files import write_text
+from data_tools.files import alone, write_text
 from system.recipe import Loaded, RecipeError, load_recipe
 from system.run import run_recipe
 from system.runs import Run
@@ -142,8 +142,11 @@ def run(arguments: argparse.Namespace) -> int:
     if study.published:
         text += f"\nFigures of the paper: {study.published.source}\n"
     folder = arguments.runs / study.name
-    write_text(folder / "table.md", text)
-    write_text(folder / "table.tex", table.latex())
-    write_text(folder / "table.csv", table.csv())
+    with alone(folder / ".table"):
+        for part in folder.glob(".table.*.part"):  # of a process that was killed
+            part.unlink()
+        write_text(folder / "table.md", text)
+        write_text(folder / "table.tex", table.latex())
+        write_text(folder / "table.csv", table.csv())
     print(text, end="")
     return 0
