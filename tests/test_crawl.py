@@ -344,3 +344,27 @@ def test_what_came_since_the_last_crawl(tmp_path: Path, monkeypatch: pytest.Monk
 def test_dates_that_are_none(tmp_path: Path, since: str, told: str) -> None:
     with pytest.raises(DataError, match=told):
         read_all(tmp_path / "store", Direct(make_answers(10, 1, 0.0, 0)), since=since)
+
+
+def twice(answer: Answer) -> Answer:
+    """The page with its second item in the place of its third."""
+    content = json.loads(answer.body)
+    if len(content["results"]) > 2:
+        content["results"][2] = content["results"][1]
+    return Answer(answer.status, json.dumps(content).encode(), 0)
+
+
+def test_a_page_that_gives_one_sound_twice_is_not_a_whole_page(tmp_path: Path) -> None:
+    """Ten items of nine sounds are not the ten that are counted, however often they come; once is asked again."""
+    path, answers = tmp_path / "store", make_answers(10, 7, 0.0, 0)
+    read_all(path, Direct(answers, tamper=lambda number, answer: twice(answer) if number == 1 else answer))
+    assert_whole(path, answers)
+    path = tmp_path / "for good"
+    read_all(path, Direct(answers, tamper=lambda number, answer: twice(answer)))
+    store = Store(path)
+    assert store.count() == 9
+    assert store.fact("complete") is None
+    assert store.uneven() != []
+    store.close()
+    read_all(path, Direct(answers))
+    assert_whole(path, answers)

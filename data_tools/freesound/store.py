@@ -130,7 +130,8 @@ class Store:
 
         Raises DataError for sounds outside of the window: the walk would lose its way.
         """
-        created = [sound.created // 1000 for sound in page.sounds if sound]
+        once = {sound.id: sound for sound in page.sounds if sound}  # an item that comes twice stands in another's place
+        created = [sound.created // 1000 for sound in once.values()]
         # A second of grace, in case the search rounds where it is taken to cut.
         if created and not window.first - 1 <= min(created) <= max(created) <= window.last + 1:
             raise DataError(
@@ -141,7 +142,7 @@ class Store:
         passed = sum(second < reached for second in created) if reached is not None else 0
         nulls = page.sounds.count(None)
         with self.transaction():
-            answer = Answer(page.count, len(page.sounds), reached, passed + nulls)
+            answer = Answer(page.count, len(once) + nulls, reached, passed + nulls)
             progress = advance(window, answer, self._known(window))
             self._upsert(sound for sound in page.sounds if sound)
             self._list_nulls(window, page.sounds, window.last if progress.complete or reached is None else reached)

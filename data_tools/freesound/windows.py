@@ -48,7 +48,7 @@ class Window:
 
 @dataclass(frozen=True)
 class Answer:
-    """What a page told. count: of the whole window. received: items of the page, null ones too. reached: second in
+    """What a page told. count: of the whole window. received: items of the page, each once, null ones too. reached: second in
     which its last sound was uploaded, None: it had none. passed: how many of the items come before that second."""
 
     count: int
