@@ -238,6 +238,7 @@ def java() -> None:
         pytest.skip("PTBTokenizer needs Java, and there is none here")
 
 
+@pytest.mark.slow
 def test_regex_is_ptb_on_clotho_and_nearly_on_audiocaps(shared: Path) -> None:
     java()
     captions = clotho(shared, "development", "validation", "evaluation")

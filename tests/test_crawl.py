@@ -177,7 +177,11 @@ def test_the_searchs_index_knows_whole_seconds(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "second_page", [Answer(404, b"", 0), Answer(200, b'{"count": 200, "results": []}', 0)], ids=["404", "empty"]
+    "second_page",
+    [
+        pytest.param(Answer(404, b"", 0), id="404", marks=pytest.mark.slow),
+        pytest.param(Answer(200, b'{"count": 200, "results": []}', 0), id="empty"),
+    ],
 )
 def test_a_second_page_that_never_comes_ends_the_walk(tmp_path: Path, second_page: Answer) -> None:
     answers = make_answers(200, 7, 0.0, 0)
@@ -285,7 +289,7 @@ def test_null_items_that_come_back_are_kept_and_those_that_do_not_are_listed(tmp
         assert null.after_ms <= answers.corpus.created(number) <= (null.before_ms or math.inf)
 
 
-@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("seed", [0, 1, *(pytest.param(seed, marks=pytest.mark.slow) for seed in (2, 3, 4))])
 def test_no_sound_is_taken_for_null_because_answers_held_it_back_by_chance(tmp_path: Path, seed: int) -> None:
     """Half of all answers hold back a third of their items, others each time."""
     rng = random.Random(seed)

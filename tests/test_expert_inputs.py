@@ -33,7 +33,11 @@ def noise(samples: int, seed: int) -> np.ndarray:
     return np.random.default_rng(seed).normal(0, 0.1, samples).astype(np.float32)
 
 
-@pytest.mark.parametrize("kind", TIMELY)
+# OpenL3's network takes a third of a second for each frame.
+QUICK = [pytest.param(kind, marks=pytest.mark.slow) if kind == "openl3" else kind for kind in TIMELY]
+
+
+@pytest.mark.parametrize("kind", QUICK)
 def test_frames_of_any_length_are_counted_by_the_definition_and_finite(kind: str) -> None:
     rate = KINDS[kind].model_construct().rate
     lengths = [1, 511, 512, 671, 4959, 4960, rate // 2, rate // 2 + 1, 15_599, 15_600, rate, 30_959, 30_960]
@@ -46,7 +50,7 @@ def test_frames_of_any_length_are_counted_by_the_definition_and_finite(kind: str
         assert np.isfinite(own).all(), len(samples)
 
 
-@pytest.mark.parametrize("kind", TIMELY)
+@pytest.mark.parametrize("kind", QUICK)
 def test_frames_do_not_depend_on_the_other_waves_and_come_again_to_the_bit(kind: str) -> None:
     rate = KINDS[kind].model_construct().rate
     waves = [noise(round(rate * seconds), n) for n, seconds in enumerate((1.0, 2.3, 1.0, 0.1, 1.0, 2.3))]

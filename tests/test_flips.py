@@ -15,6 +15,7 @@ from outcomes import digest, lines
 from submission.__main__ import main as submission
 from submission.scores import read_scores
 from system.__main__ import main
+from system.recipe import load_recipe
 
 SEED = int(os.environ.get("LBAR_SEED", np.random.SeedSequence().entropy % 2**32))  # type: ignore[operator]
 Use = Callable[[Path], object]  # what a folder's files are for: its result, None for a refusal
@@ -83,7 +84,7 @@ def unfinished(unbroken: Path, tmp_path: Path) -> Path:
     return run
 
 
-FLIPS = [pytest.param(2, id="fast"), pytest.param(60, id="many", marks=pytest.mark.slow)]
+FLIPS = [pytest.param(1, id="fast"), pytest.param(60, id="many", marks=pytest.mark.slow)]
 
 
 @pytest.mark.parametrize("flips", FLIPS)
@@ -152,7 +153,8 @@ def test_of_a_bank(
 ) -> None:
     """Of frames: those that are read; a series that is gone from the index is computed again."""
     banks = recipe.parent / "banks"
-    (bank,) = (path.name for path in banks.iterdir() if path.is_dir())
-    shutil.copytree(banks, tmp_path / "banks")
+    used = load_recipe(recipe).recipe.model.audio.experts["logmel"].key()  # other tests have banks beside it
+    for kept in (banks / used, banks / "contents.sqlite"):
+        (shutil.copytree if kept.is_dir() else shutil.copy)(kept, (tmp_path / "banks").joinpath(kept.name))
     use = lambda folder: rank(world, unbroken, "--set", f"banks={folder}")  # noqa: E731
-    require_noticed(tmp_path / "banks", f"{bank}/{name}", use, flips, capsys)
+    require_noticed(tmp_path / "banks", f"{used}/{name}", use, flips, capsys)

@@ -206,7 +206,7 @@ def test_faults_come_at_their_rates_and_are_seeded() -> None:
         (b'{"count": true, "results": []}', "no count"),
         (b'{"count": 1, "results": {}}', "no results"),
         (b'{"count": 9007199254740992, "results": []}', "no count"),
-        (b'{"count": 1, "results": ' + b"[" * 200_000, "not JSON"),
+        (b'{"count": 1, "results": ' + b"[" * 200_000, "too deep within each other"),
     ],
 )
 def test_what_is_no_page_is_told(body: bytes, told: str) -> None:

@@ -316,6 +316,7 @@ def test_complete_folder_is_left_alone(tmp_path: Path, capsys: pytest.CaptureFix
     assert hashes(out) == before
 
 
+@pytest.mark.slow
 def test_killed_run_is_completed_to_the_same_files(tmp_path: Path, root: Path) -> None:
     counts = (150, 5, 5)
     out = tmp_path / "cut" / "s"

@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 import torch
-from outcomes import refused
+from outcomes import refused, rewrite
 from served import LOCAL, Letters, Served, ask, clip_of, model_of, served, serving, write_tone
 
 from data_tools.manifest import caption_queries
@@ -473,6 +473,7 @@ def test_what_cannot_be_served(unbroken: Path, world: Path, tmp_path: Path, caps
     for source in recipe["data"].values():
         source["manifest"] = str(tmp_path / "gone.jsonl")
     (tmp_path / "model/recipe.json").write_text(json.dumps(recipe))
+    rewrite(tmp_path / "model/model.json", sha256={})
     assert "is not here; name the clips with --audio" in refused(capsys, "serve", tmp_path / "model", "--port", 0)
     (tmp_path / "model/recipe.json").write_text(json.dumps(recipe | {"rank": {}}))
     assert "ranks nothing; name the clips with --audio" in refused(capsys, "serve", tmp_path / "model", "--port", 0)

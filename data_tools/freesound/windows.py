@@ -48,8 +48,9 @@ class Window:
 
 @dataclass(frozen=True)
 class Answer:
-    """What a page told. count: of the whole window. received: items of the page, each once, null ones too. reached: second in
-    which its last sound was uploaded, None: it had none. passed: how many of the items come before that second."""
+    """What a page told. count: of the whole window. received: items of the page, each once, null ones too. reached:
+    second in which its last sound was uploaded, None: it had none. passed: how many of the items come before that
+    second."""
 
     count: int
     received: int
