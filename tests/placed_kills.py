@@ -7,6 +7,7 @@ takes no lock along. kill_at.c, preloaded, counts the operations below one folde
 import ctypes
 import json
 import os
+import random
 import shutil
 import signal
 import subprocess
@@ -51,16 +52,16 @@ class Kills:
         return Ended(*json.loads(self._server.stdout.readline()))
 
     def everywhere(
-        self, argv: Sequence[object], begin: Callable[[], None], check: Callable[[str], None], stride: int = 1
+        self, argv: Sequence[object], begin: Callable[[], None], check: Callable[[str], None], stride: int
     ) -> int:
-        """Kill the verb at every stride-th operation, each time from where `begin` puts the folder; then run it again,
-        which must succeed, and check what it left. Returns the number of kills."""
+        """Kill the verb at every stride-th operation, from a random one on, each time from where `begin` puts the folder;
+        then run it again, which must succeed, and check what it left. Returns the number of operations."""
         begin()
         whole = self.run(argv)
         assert whole.status == 0, whole.errors
         check("without a kill")
         kills = 0
-        for n in range(1, whole.operations + 1, stride):
+        for n in range(random.randint(1, stride), whole.operations + 1, stride):
             begin()
             killed = self.run(argv, kill_at=n)
             if killed.status == 0:  # a little less to do this time: a log line that tells of the seconds, say
@@ -71,7 +72,7 @@ class Kills:
             check(f"killed at operation {n} of {whole.operations}")
             kills += 1
         print(f"{' '.join(map(str, argv[:2]))}: {kills} kills at {whole.operations} file operations")
-        return kills
+        return whole.operations
 
 
 @contextmanager

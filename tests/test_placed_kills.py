@@ -1,4 +1,7 @@
-"""A kill at every file operation of the verbs that write: the same command then finishes whatever was left."""
+"""A kill at every file operation of the verbs that write: the same command then finishes whatever was left.
+
+With the slow tests at every fourth operation, from a random one on; at every single one in the long form, -m campaign.
+"""
 
 import json
 import shutil
@@ -16,7 +19,9 @@ from data_tools.sandbox.verb import make_answers
 from submission.scores import read_scores
 from system.__main__ import main
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.parametrize(
+    "stride", [pytest.param(4, marks=pytest.mark.slow), pytest.param(1, marks=pytest.mark.campaign)]
+)
 
 
 @pytest.fixture
@@ -49,7 +54,7 @@ def left(folder: Path) -> list[Path]:
     return sorted(folder.rglob(".*.part"))
 
 
-def test_run(kills: Kills, work: Path, small: Path, tmp_path: Path) -> None:
+def test_run(stride: int, kills: Kills, work: Path, small: Path, tmp_path: Path) -> None:
     whole = tmp_path / "whole"
     assert main(["run", str(small), "--out", str(whole)]) == 0
     expected = digest(whole), lines(whole), read_scores(whole / "scores/evaluation.npy").values.tobytes()
@@ -62,10 +67,10 @@ def test_run(kills: Kills, work: Path, small: Path, tmp_path: Path) -> None:
         assert left(work) == [], when
 
     command = ["system", "run", small, "--out", work]
-    assert kills.everywhere(command, lambda: fresh(work), check) > 60
+    assert kills.everywhere(command, lambda: fresh(work), check, stride) > 60
 
 
-def test_study(kills: Kills, work: Path, small: Path, tmp_path: Path) -> None:
+def test_study(stride: int, kills: Kills, work: Path, small: Path, tmp_path: Path) -> None:
     study = tmp_path / "one.study.yaml"
     study.write_text("name: one\nrecipe: small.yaml\nseeds: [3]\ncells: {as_is: {}}\n")
     tables: set[str] = set()
@@ -74,11 +79,11 @@ def test_study(kills: Kills, work: Path, small: Path, tmp_path: Path) -> None:
         tables.add((work / "one/table.md").read_text())
         assert left(work) == [], when
 
-    assert kills.everywhere(["system", "study", study, "--runs", work], lambda: fresh(work), check) > 60
+    assert kills.everywhere(["system", "study", study, "--runs", work], lambda: fresh(work), check, stride) > 60
     assert len(tables) == 1
 
 
-def test_features(kills: Kills, work: Path, small: Path, tmp_path: Path) -> None:
+def test_features(stride: int, kills: Kills, work: Path, small: Path, tmp_path: Path) -> None:
     banks = tmp_path / "banks"
     (name,) = (path.name for path in banks.iterdir() if path.is_dir())
     expected = (banks / name / "index.jsonl").read_text().splitlines()
@@ -90,10 +95,10 @@ def test_features(kills: Kills, work: Path, small: Path, tmp_path: Path) -> None
         assert left(work) == [], when
 
     command = ["system", "features", small, "--set", f"banks={work}"]
-    assert kills.everywhere(command, lambda: fresh(work), check) > 30
+    assert kills.everywhere(command, lambda: fresh(work), check, stride) > 30
 
 
-def test_export(kills: Kills, work: Path, small: Path, tmp_path: Path) -> None:
+def test_export(stride: int, kills: Kills, work: Path, small: Path, tmp_path: Path) -> None:
     run = tmp_path / "run"
     assert main(["train", str(small), "--out", str(run)]) == 0
 
@@ -104,7 +109,7 @@ def test_export(kills: Kills, work: Path, small: Path, tmp_path: Path) -> None:
         }, when  # fmt: skip
 
     command = ["system", "export", run, "--out", work / "model"]
-    assert kills.everywhere(command, lambda: fresh(work), check) > 8
+    assert kills.everywhere(command, lambda: fresh(work), check, stride) > 8
 
 
 SOUNDS = 60
@@ -116,7 +121,7 @@ def site() -> Iterator[dict[str, str]]:
         yield variables
 
 
-def test_crawl(site: dict[str, str], work: Path, tmp_path: Path) -> None:
+def test_crawl(stride: int, site: dict[str, str], work: Path, tmp_path: Path) -> None:
     store = work / "store.sqlite"
     wholes: set[tuple[tuple[object, ...], ...]] = set()
 
@@ -125,10 +130,10 @@ def test_crawl(site: dict[str, str], work: Path, tmp_path: Path) -> None:
         assert len(wholes) == 1, when
 
     with killing(work, tmp_path / "kill_at.so", site) as kills:
-        assert kills.everywhere(["data_tools", "crawl", store, *FAST], lambda: fresh(work), check) > 30
+        assert kills.everywhere(["data_tools", "crawl", store, *FAST], lambda: fresh(work), check, stride) > 30
 
 
-def test_fetch(site: dict[str, str], work: Path, tmp_path: Path) -> None:
+def test_fetch(stride: int, site: dict[str, str], work: Path, tmp_path: Path) -> None:
     store, out = tmp_path / "store.sqlite", work / "audio"
     scores = write_scores(tmp_path / "scores.csv", everything(make_answers(SOUNDS, 1, 0.05, 0)))
     contents: set[tuple[tuple[str, bytes], ...]] = set()
@@ -143,4 +148,4 @@ def test_fetch(site: dict[str, str], work: Path, tmp_path: Path) -> None:
     with killing(work, tmp_path / "kill_at.so", site) as kills:
         assert kills.run(["data_tools", "crawl", store, *FAST]).status == 0
         fetch = ["data_tools", "fetch", store, "--scores", scores, "--exclude", "none", "--out", out, "--limit", "3"]
-        assert kills.everywhere([*fetch, *FAST], lambda: fresh(work), check) > 20
+        assert kills.everywhere([*fetch, *FAST], lambda: fresh(work), check, stride) > 20
