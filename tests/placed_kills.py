@@ -54,8 +54,8 @@ class Kills:
     def everywhere(
         self, argv: Sequence[object], begin: Callable[[], None], check: Callable[[str], None], stride: int
     ) -> int:
-        """Kill the verb at every stride-th operation, from a random one on, each time from where `begin` puts the folder;
-        then run it again, which must succeed, and check what it left. Returns the number of operations."""
+        """Kill the verb at every stride-th operation, from a random one on, each time from where `begin` puts the
+        folder; then run it again, which must succeed, and check what it left. Returns the number of operations."""
         begin()
         whole = self.run(argv)
         assert whole.status == 0, whole.errors
