@@ -1,6 +1,6 @@
 """A kill at every file operation of the verbs that write: the same command then finishes whatever was left.
 
-With the slow tests at every fourth operation, from a random one on; at every single one in the long form, -m campaign.
+With the slow tests at every eighth operation, from a random one on; at every single one in the long form, -m campaign.
 """
 
 import json
@@ -20,7 +20,7 @@ from submission.scores import read_scores
 from system.__main__ import main
 
 pytestmark = pytest.mark.parametrize(
-    "stride", [pytest.param(4, marks=pytest.mark.slow), pytest.param(1, marks=pytest.mark.campaign)]
+    "stride", [pytest.param(8, marks=pytest.mark.slow), pytest.param(1, marks=pytest.mark.campaign)]
 )
 
 
