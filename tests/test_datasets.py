@@ -279,6 +279,7 @@ def test_audiocaps_finds_peers_names_and_groups_captions(audiocaps: Path, capsys
         ("youtube_id,caption\na,b\n", "no column audiocap_id, start_time"),
         (AUDIOCAPS + "1,a,1.5,dog\n", "line 2: the start_time '1.5' is not a number of whole seconds"),
         (AUDIOCAPS + "1,a,²,dog\n", "line 2: the start_time"),
+        (AUDIOCAPS + f"1,a,{'7' * 5000},dog\n", "line 2: the start_time '777"),
         (AUDIOCAPS + "1,,1,dog\n", "line 2: the youtube_id is empty"),
         (AUDIOCAPS + "1,a,1,\n", "line 2: the caption is empty"),
     ],

@@ -169,7 +169,7 @@ def _run_files(run: Path) -> dict[str, Reader]:
             run / "scores/evaluation.clips.csv",
             lambda: read_clips(run / "scores/evaluation.clips.csv", ids),
         ),
-        "scores": (run / "scores/evaluation.npy", lambda: read_scores(run / "scores/evaluation.npy").values.sum()),
+        "scores": (run / "scores/evaluation.npy", lambda: read_scores(run / "scores/evaluation.npy").values.max()),
         "sidecar": (run / "scores/evaluation.json", lambda: read_scores(run / "scores/evaluation.npy")),
     }
 
