@@ -8,6 +8,8 @@ import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # read by torch when it is imported; a worker of pytest-xdist has a core
+
 import pytest
 import tiny
 from browser import browser  # noqa: F401  a fixture

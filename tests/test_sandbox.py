@@ -56,6 +56,8 @@ def test_sounds_are_the_same_for_a_seed_and_ordered_in_time(size: int) -> None:
     assert [corpus.number(sound_id) for sound_id in ids] == numbers
     for number, time in zip(numbers, times, strict=True):
         assert corpus.from_time(time) <= number < corpus.from_time(time + 1)
+    for purpose in ("id", "a longer name"):
+        assert [corpus.one_uniform(purpose, number) for number in numbers] == list(corpus.uniform(purpose, np.array(numbers)))
     assert corpus.number(0) is None
     assert corpus.number(10**9) is None
 

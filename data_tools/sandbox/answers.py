@@ -91,7 +91,7 @@ class Answers:
             return file.getvalue()
 
     def is_null(self, number: int) -> bool:
-        return bool(self.corpus.uniform("null", np.array([number]))[0] < self._nulls)
+        return self.corpus.one_uniform("null", number) < self._nulls
 
     def _samples(self, number: int) -> Samples:
         import soxr
