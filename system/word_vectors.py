@@ -65,7 +65,8 @@ class WordVectorFile:
         end = self._bytes.find(b"\n", place)
         numbers = self._bytes[place : end if end >= 0 else len(self._bytes)].split()
         try:
-            vector = np.array(numbers, dtype=np.float32)
+            with np.errstate(over="ignore"):  # beyond float32 is infinite, which is refused below
+                vector = np.array(numbers, dtype=np.float32)
         except ValueError:
             vector = np.empty(0, np.float32)
         if len(vector) != self.dim:
