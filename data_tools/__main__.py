@@ -2,7 +2,7 @@
 
 import sys
 
-from data_tools.door import Verb, open_door
+from data_tools.cli import Verb, open_door
 
 VERBS = {
     "crawl": Verb(
@@ -34,41 +34,50 @@ VERBS = {
     "clotho": Verb(
         "make a manifest of Clotho, or of a folder laid out like it",
         "python -m data_tools clotho data/clotho --out data/clotho.jsonl",
+        module="datasets.clotho",
     ),
     "audiocaps": Verb(
         "make a manifest of AudioCaps",
         "python -m data_tools audiocaps data/audiocaps --out data/audiocaps.jsonl",
+        module="datasets.audiocaps",
     ),
     "wavcaps": Verb(
         "make a manifest of one of WavCaps' four parts",
         "python -m data_tools wavcaps data/wavcaps/bbc_final.json --audio data/wavcaps/bbc --out data/bbc.jsonl",
+        module="datasets.wavcaps",
     ),
     "blind": Verb(
         "make a manifest of a folder of audio without captions",
         "python -m data_tools blind data/retrieval_audio/test --out data/blind.jsonl",
+        module="datasets.blind",
     ),
     "queries": Verb(
         "make a query file from a captions CSV or a manifest's captions",
         "python -m data_tools queries data/retrieval_captions.csv --out data/blind_queries.jsonl",
+        module="datasets.queries",
     ),
     "check": Verb(
         "find missing and corrupt audio and duplicate ids (exit status 1), and overlaps between splits",
         "python -m data_tools check data/clotho.jsonl data/audiocaps.jsonl --list findings.csv",
+        module="leakage.check",
     ),
     "audit": Verb(
         "find training clips that are forbidden or are in a test split too, by id, name or sound (exit status 1)",
         "python -m data_tools audit data/freesound.jsonl --against data/clotho.jsonl "
         "--exclude dcase2025_task6_excluded_freesound_ids.csv --audio --list findings.csv",
+        module="leakage.audit",
     ),
     "scenes": Verb(
         "compose a captioned data set of synthetic or recorded sound events, laid out like Clotho",
         "python -m data_tools scenes data/scenes --seed 1\n"
         "  python -m data_tools scenes data/esc_scenes --seed 1 --recordings data/ESC-50 "
         "--folds development=1,2,3 validation=4 evaluation=5",
+        module="scenes.build",
     ),
     "ceiling": Verb(
         "tell the mAP@10 that a perfect labeller of composed scenes would reach",
         "python -m data_tools ceiling data/scenes --split evaluation",
+        module="scenes.ceiling",
     ),
     "classify": Verb(
         "score descriptions of sounds by how much they read like captions, for fetching those that do",

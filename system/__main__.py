@@ -3,7 +3,7 @@
 import logging
 import sys
 
-from data_tools.door import Verb, open_door
+from data_tools.cli import Verb, open_door
 from data_tools.errors import DataError
 from submission.errors import SubmissionError
 from system.errors import KitError

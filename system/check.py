@@ -11,7 +11,7 @@ from contextlib import redirect_stderr
 from pathlib import Path
 
 from data_tools.__main__ import VERBS as DATA_VERBS
-from data_tools.door import make_parser
+from data_tools.cli import make_parser
 from data_tools.manifest import read_manifest
 from submission.editions import get_edition
 from system import schema

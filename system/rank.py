@@ -3,7 +3,7 @@
 import argparse
 from pathlib import Path
 
-from data_tools.blind import read_blind
+from data_tools.datasets.blind import read_blind
 from data_tools.manifest import Clip, Query, caption_queries, read_manifest, read_queries
 from submission.scores import write_scores
 from system.device import device_of

@@ -5,7 +5,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from data_tools.audiocaps import COLUMNS as AUDIOCAPS_COLUMNS
+from data_tools.datasets.audiocaps import COLUMNS as AUDIOCAPS_COLUMNS
 from data_tools.errors import DataError
 from data_tools.files import caption_columns, read_table
 from data_tools.manifest import SPLITS, check_caption, read_manifest

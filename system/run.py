@@ -210,7 +210,7 @@ def _ceiling(source: schema.Source) -> float | None:
     folder = Path(source.manifest).parent
     if not (folder / "scenes.json").exists():
         return None
-    from data_tools.ceiling import ceiling
+    from data_tools.scenes.ceiling import ceiling
 
     return ceiling(folder, source.split)
 

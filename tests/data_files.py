@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from data_tools.__main__ import main
-from data_tools.captions import not_held_out, phrasings
-from data_tools.check import KINDS, check_clips
+from data_tools.leakage.check import KINDS, check_clips
 from data_tools.manifest import read_manifest
+from data_tools.scenes.captions import not_held_out, phrasings
 
 COUNTS = {"development": 3839, "validation": 1045, "evaluation": 1045}
 PUBLISHED = ["file_name", "keywords", "sound_id", "sound_link", "start_end_samples", "manufacturer", "license"]

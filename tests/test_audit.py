@@ -11,8 +11,8 @@ import soundfile
 from data_files import failure, publish_clotho, rows
 
 from data_tools.__main__ import main
-from data_tools.audit import Touch, audit
-from data_tools.exclusion import read_exclusions
+from data_tools.leakage.audit import Touch, audit
+from data_tools.leakage.exclusion import read_exclusions
 from data_tools.manifest import Clip, Split, write_manifest
 
 LISTS = (
@@ -273,6 +273,6 @@ def test_audits_of_nothing_are_refused(tmp_path: Path, capsys: pytest.CaptureFix
 
 
 def test_the_verb_needs_no_torch(root: Path) -> None:
-    code = "import sys, data_tools.audit; assert not {'torch', 'pandas', 'scipy', 'soundfile'} & set(sys.modules)"
+    code = "import sys, data_tools.leakage.audit; assert not {'torch', 'pandas', 'scipy', 'soundfile'} & set(sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=root)
     assert done.returncode == 0, done.stderr

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from data_tools import door
+from data_tools import cli
 
 ROOMS = ("data_tools", "system", "submission")
 
@@ -27,7 +27,7 @@ def test_the_tree_names_every_file_and_no_other(root: Path) -> None:
         "base.py",
     }
     there |= {path.name for path in (root / "recipes").rglob("*.yaml")}
-    hidden = {"door.py", "errors.py", "strict.py", "options.py"}  # said by their names; no reader looks for them here
+    hidden = {"cli.py", "errors.py", "strict.py", "options.py"}  # said by their names; no reader looks for them here
     assert there - named - hidden == set()
     assert named - there - {"tiny.py"} == set()
 
@@ -35,7 +35,7 @@ def test_the_tree_names_every_file_and_no_other(root: Path) -> None:
 def parser(room: str, words: list[str]) -> argparse.ArgumentParser:
     if room == "submission":
         return importlib.import_module("submission.__main__")._parser(words)
-    return door.make_parser(room, "", importlib.import_module(f"{room}.__main__").VERBS, words)
+    return cli.make_parser(room, "", importlib.import_module(f"{room}.__main__").VERBS, words)
 
 
 def commands(root: Path) -> list[list[str]]:

@@ -8,7 +8,7 @@ import pytest
 from data_files import PUBLISHED, rows, write_rows
 
 from data_tools.errors import DataError
-from data_tools.exclusion import Listed, plain_id, read_exclusions
+from data_tools.leakage.exclusion import Listed, plain_id, read_exclusions
 from data_tools.manifest import Clip, read_manifest, write_manifest
 
 

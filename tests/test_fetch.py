@@ -18,9 +18,9 @@ import soundfile
 from sandboxes import UNLIMITED, serving
 
 from data_tools.__main__ import main
-from data_tools.exclusion import read_exclusions
 from data_tools.freesound.selection import LICENCES, PREFERENCES, Wanted, select
 from data_tools.freesound.store import Store
+from data_tools.leakage.exclusion import read_exclusions
 from data_tools.manifest import read_manifest
 from data_tools.sandbox.answers import Answers
 from data_tools.sandbox.texts import NAMES

@@ -12,9 +12,9 @@ import soundfile
 import soxr
 from data_files import rows
 
-from data_tools import fingerprint as module
 from data_tools.audio import AudioError, read_audio
-from data_tools.fingerprint import Fingerprint, Match, fingerprint, near_duplicates
+from data_tools.leakage import fingerprint as module
+from data_tools.leakage.fingerprint import Fingerprint, Match, fingerprint, near_duplicates
 
 Wave = npt.NDArray[np.float32]
 RATE = 16_000

@@ -28,13 +28,13 @@ from ranked import E2022, small_matrix, write_truth
 from test_package import about
 
 from data_tools.audio import read_audio
-from data_tools.audiocaps import read_audiocaps
-from data_tools.clotho import read_clotho
+from data_tools.datasets.audiocaps import read_audiocaps
+from data_tools.datasets.clotho import read_clotho
+from data_tools.datasets.wavcaps import read_wavcaps
 from data_tools.documents import read_json_lines
 from data_tools.errors import DataError
-from data_tools.exclusion import read_exclusions
+from data_tools.leakage.exclusion import read_exclusions
 from data_tools.manifest import read_manifest, read_queries
-from data_tools.wavcaps import read_wavcaps
 from submission.editions import EDITIONS
 from submission.errors import SubmissionError
 from submission.matrix_csv import read_matrix_csv, write_matrix_csv

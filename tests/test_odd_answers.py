@@ -26,7 +26,7 @@ from sandboxes import SITE, UNLIMITED, Direct, LoopClock, run_virtually, serving
 from test_crawl import read_all, truth
 from test_fetch import FAST, assert_folder, everything, expected_numbers, fetch, write_list, write_scores
 
-from data_tools import door
+from data_tools import cli
 from data_tools.__main__ import main
 from data_tools.errors import DataError
 from data_tools.freesound.client import Client, LostError
@@ -398,7 +398,7 @@ def test_an_interrupt_while_a_verb_is_imported(monkeypatch: pytest.MonkeyPatch, 
     def interrupted(name: str) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(door, "import_module", interrupted)
+    monkeypatch.setattr(cli, "import_module", interrupted)
     assert main(["crawl", "x"]) == 130
     assert capsys.readouterr().err == "interrupted\n"
     assert main(["--help"]) == 0

@@ -16,17 +16,17 @@ import soundfile
 from data_files import failure, wordings
 
 from data_tools.__main__ import main
-from data_tools.captions import phrasings
-from data_tools.ceiling import ceiling
-from data_tools.check import check_clips
-from data_tools.compose import KINDS, SECONDS
 from data_tools.errors import DataError
 from data_tools.files import read_table, write_table
+from data_tools.leakage.check import check_clips
 from data_tools.manifest import read_manifest
-from data_tools.phrases import PHRASINGS
-from data_tools.recordings import Recording, cut, read_recordings
-from data_tools.scenes import Settings, _plan_split
-from data_tools.synth import CLASSES, SAMPLE_RATE
+from data_tools.scenes.build import Settings, _plan_split
+from data_tools.scenes.captions import phrasings
+from data_tools.scenes.ceiling import ceiling
+from data_tools.scenes.compose import KINDS, SECONDS
+from data_tools.scenes.phrases import PHRASINGS
+from data_tools.scenes.recordings import Recording, cut, read_recordings
+from data_tools.scenes.synth import CLASSES, SAMPLE_RATE
 
 N = round(SECONDS * SAMPLE_RATE)
 

@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 from data_files import wordings
 
-from data_tools import compose
-from data_tools.captions import describe, describe_noisily, not_held_out, phrasings
-from data_tools.compose import KINDS, SECONDS, Event, draw_events, render
-from data_tools.phrases import GENERIC, PHRASINGS, TAGS, TEMPLATES
-from data_tools.recordings import Recording
-from data_tools.synth import CLASSES, SAMPLE_RATE, synthesise
+from data_tools.scenes import compose
+from data_tools.scenes.captions import describe, describe_noisily, not_held_out, phrasings
+from data_tools.scenes.compose import KINDS, SECONDS, Event, draw_events, render
+from data_tools.scenes.phrases import GENERIC, PHRASINGS, TAGS, TEMPLATES
+from data_tools.scenes.recordings import Recording
+from data_tools.scenes.synth import CLASSES, SAMPLE_RATE, synthesise
 
 N = round(SECONDS * SAMPLE_RATE)
 SYNTHESISED: dict[str, list[Recording]] = {name: [] for name in CLASSES}

@@ -11,7 +11,7 @@ import pytest
 import tiny
 from outcomes import COUNTED, digest, kill_after, lines, refused
 
-from data_tools.clotho import hold_out
+from data_tools.datasets.clotho import hold_out
 from data_tools.errors import DataError
 from submission.blend import blend
 from submission.errors import SubmissionError

@@ -9,7 +9,6 @@ from pathlib import Path
 
 from data_tools.audio import AudioError, read_audio
 from data_tools.errors import DataError
-from data_tools.exclusion import read_exclusions
 from data_tools.files import alone, replacing
 from data_tools.freesound.attribution import write_results
 from data_tools.freesound.client import Client, LostError
@@ -19,6 +18,7 @@ from data_tools.freesound.database import naming
 from data_tools.freesound.folder import DATABASE, Folder, Kept
 from data_tools.freesound.selection import LICENCES, PREFERENCES, WEIGHTINGS, Chosen, Selection, Wanted, select
 from data_tools.freesound.store import Store
+from data_tools.leakage.exclusion import read_exclusions
 
 ATTEMPTS = 3  # at a file that comes whole and cannot be used
 PREVIEW_BYTES = 64_000  # a second, and of what stands before; Freesound's best previews have 24,000

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from data_tools.errors import DataError
-from data_tools.exclusion import Exclusions
 from data_tools.freesound.store import Store
+from data_tools.leakage.exclusion import Exclusions
 
 if TYPE_CHECKING:
     import pandas

@@ -10,10 +10,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from data_tools.compose import Event, render
 from data_tools.freesound.sounds import PAGE_SIZE, parse_time
 from data_tools.sandbox.corpus import Corpus, Numbers
-from data_tools.synth import SAMPLE_RATE, Samples
+from data_tools.scenes.compose import Event, render
+from data_tools.scenes.synth import SAMPLE_RATE, Samples
 
 DEFAULT_PAGE_SIZE = 15
 PREVIEW_RATE = 44_100

@@ -13,11 +13,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from data_tools.captions import describe, describe_noisily
-from data_tools.compose import KINDS, SECONDS, draw_events
 from data_tools.freesound.sounds import PREVIEWS, format_time, parse_time
 from data_tools.sandbox.texts import NAMES, dress
-from data_tools.synth import CLASSES
+from data_tools.scenes.captions import describe, describe_noisily
+from data_tools.scenes.compose import KINDS, SECONDS, draw_events
+from data_tools.scenes.synth import CLASSES
 
 FIRST_MS, LAST_MS = parse_time("2005-04-05"), parse_time("2026-06-30")
 HIGHEST_ID = 760_000
@@ -47,7 +47,7 @@ Numbers = npt.NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Scene:
-    """What is to be heard: kind and events as data_tools.compose has them."""
+    """What is to be heard: kind and events as data_tools.scenes.compose has them."""
 
     kind: str
     events: list[str]

@@ -9,7 +9,7 @@ import pytest
 import soundfile
 
 from data_tools.audio import check_audio
-from data_tools.fingerprint import Fingerprint, fingerprint, near_duplicates
+from data_tools.leakage.fingerprint import Fingerprint, fingerprint, near_duplicates
 
 pytestmark = pytest.mark.benchmark
 

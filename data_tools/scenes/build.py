@@ -14,17 +14,17 @@ from typing import cast
 import numpy as np
 
 from data_tools.audio import content_key
-from data_tools.captions import MAX_HELD_OUT, describe, describe_noisily
-from data_tools.ceiling import LABEL_COLUMNS
-from data_tools.clotho import CLOTHO_SPLITS, METADATA_COLUMNS, read_clotho
-from data_tools.compose import KINDS, Event, Pool, draw_events, render
+from data_tools.datasets.clotho import CLOTHO_SPLITS, METADATA_COLUMNS, read_clotho
 from data_tools.documents import parse_json
 from data_tools.errors import DataError
 from data_tools.files import read_text, replacing, write_table, write_text
 from data_tools.manifest import TEST_SPLITS, Split, write_manifest
 from data_tools.names import check_source
-from data_tools.recordings import read_recordings, table_path
-from data_tools.synth import CLASSES, SAMPLE_RATE, Samples
+from data_tools.scenes.captions import MAX_HELD_OUT, describe, describe_noisily
+from data_tools.scenes.ceiling import LABEL_COLUMNS
+from data_tools.scenes.compose import KINDS, Event, Pool, draw_events, render
+from data_tools.scenes.recordings import read_recordings, table_path
+from data_tools.scenes.synth import CLASSES, SAMPLE_RATE, Samples
 
 FORMAT = 1  # of the drawing: raised whenever the same arguments would give other files
 DEFAULT_COUNTS = {"development": 2400, "validation": 300, "evaluation": 300}

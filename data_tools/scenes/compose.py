@@ -5,8 +5,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from data_tools.recordings import Recording, cut
-from data_tools.synth import SAMPLE_RATE, Rng, Samples, synthesise
+from data_tools.scenes.recordings import Recording, cut
+from data_tools.scenes.synth import SAMPLE_RATE, Rng, Samples, synthesise
 
 SECONDS = 8.0
 # The kinds of scene in turn; the events of each: in sequence, overlapping, or the last one under a sequence of two.

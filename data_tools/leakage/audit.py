@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import NamedTuple
 
 from data_tools.audio import AudioError
-from data_tools.check import FREESOUND_ACROSS, NAME_ACROSS, SHOWN, across
 from data_tools.errors import DataError
-from data_tools.exclusion import Exclusions, plain_id, read_exclusions
 from data_tools.files import write_table
-from data_tools.fingerprint import Fingerprint, fingerprint, near_duplicates
+from data_tools.leakage.check import FREESOUND_ACROSS, NAME_ACROSS, SHOWN, across
+from data_tools.leakage.exclusion import Exclusions, plain_id, read_exclusions
+from data_tools.leakage.fingerprint import Fingerprint, fingerprint, near_duplicates
 from data_tools.manifest import TEST_SPLITS, Clip, read_manifest
 
 FORBIDDEN = "Freesound id on an exclusion list"

@@ -6,7 +6,7 @@ from typing import TypeVar
 import numpy as np
 
 from data_tools.errors import DataError
-from data_tools.phrases import DEVICES, GENERIC, PHRASINGS, PLACES, TAGS, TEMPLATES, Phrasing
+from data_tools.scenes.phrases import DEVICES, GENERIC, PHRASINGS, PLACES, TAGS, TEMPLATES, Phrasing
 
 MAX_HELD_OUT = 0.5
 

@@ -4,9 +4,9 @@ import argparse
 from collections import Counter
 from pathlib import Path
 
-from data_tools.compose import KINDS
 from data_tools.errors import DataError
 from data_tools.files import read_table
+from data_tools.scenes.compose import KINDS
 
 LABEL_COLUMNS = ("file_name", "split", "kind", "events")
 

@@ -1,0 +1,1 @@
+"""Published data sets, and a folder of your own, as a manifest: one file each."""

@@ -1,0 +1,1 @@
+"""What training data shares with a test split, and what a challenge forbids."""

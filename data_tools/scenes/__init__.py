@@ -1,0 +1,1 @@
+"""Captioned scenes of synthetic or recorded sound events, laid out like Clotho."""
