@@ -57,7 +57,8 @@ def test_sounds_are_the_same_for_a_seed_and_ordered_in_time(size: int) -> None:
     for number, time in zip(numbers, times, strict=True):
         assert corpus.from_time(time) <= number < corpus.from_time(time + 1)
     for purpose in ("id", "a longer name"):
-        assert [corpus.one_uniform(purpose, number) for number in numbers] == list(corpus.uniform(purpose, np.array(numbers)))
+        several = list(corpus.uniform(purpose, np.array(numbers)))
+        assert [corpus.one_uniform(purpose, number) for number in numbers] == several
     assert corpus.number(0) is None
     assert corpus.number(10**9) is None
 
