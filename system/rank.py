@@ -5,7 +5,7 @@ from pathlib import Path
 
 from data_tools.datasets.blind import read_blind
 from data_tools.manifest import Clip, Query, caption_queries, read_manifest, read_queries
-from submission.scores import write_scores
+from submission.formats.score_matrix import write_scores
 from system.device import device_of
 from system.errors import KitError
 from system.frames import build_features

@@ -7,7 +7,7 @@ import numpy as np
 import torch
 
 from data_tools.manifest import Clip, Query
-from submission.scores import ScoreMatrix
+from submission.formats.score_matrix import ScoreMatrix
 from system.batches import Item
 from system.encoders import RetrievalModel
 from system.errors import KitError

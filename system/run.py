@@ -13,11 +13,11 @@ import numpy as np
 
 from data_tools.documents import sha256_of, write_json
 from data_tools.manifest import caption_queries
-from submission.blend import blend
+from submission.metrics.blend import blend
 from submission.editions import get_edition
-from submission.scores import ScoreMatrix, read_scores, write_scores
-from submission.scoring import figures_of
-from submission.write import write_csv
+from submission.formats.score_matrix import ScoreMatrix, read_scores, write_scores
+from submission.metrics.scoring import figures_of
+from submission.formats.edition_csv import write_csv
 from system import schema
 from system.errors import KitError
 from system.experts.base import file_sha256

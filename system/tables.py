@@ -11,11 +11,11 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
-from submission.intervals import Groups, paired_difference
-from submission.metrics import average_precision
-from submission.scores import read_scores
-from submission.scoring import found_from_audio, found_in_matrix
-from submission.summary import summarise, summarise_audio_to_text
+from submission.metrics.intervals import Groups, paired_difference
+from submission.metrics.retrieval import average_precision
+from submission.formats.score_matrix import read_scores
+from submission.metrics.scoring import found_from_audio, found_in_matrix
+from submission.metrics.summary import summarise, summarise_audio_to_text
 
 Values = npt.NDArray[np.float64]
 

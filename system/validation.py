@@ -5,8 +5,8 @@ import numpy as np
 import torch
 
 from data_tools.manifest import Clip
-from submission.metrics import average_precision, recall
-from submission.order import relevant_ranks
+from submission.metrics.retrieval import average_precision, recall
+from submission.ordering import relevant_ranks
 from system import losses, schema
 from system.batches import Item, items_of
 from system.cider.relax import Relevance

@@ -14,7 +14,7 @@ import torch
 from safetensors.torch import load_file
 
 from data_tools.documents import read_json, write_json
-from submission.scores import read_scores
+from submission.formats.score_matrix import read_scores
 from system.__main__ import main
 
 

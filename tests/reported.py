@@ -13,7 +13,7 @@ import tiny
 from outcomes import without_checksums
 
 from submission.__main__ import main
-from submission.scores import ScoreMatrix, read_scores, write_scores
+from submission.formats.score_matrix import ScoreMatrix, read_scores, write_scores
 from system.__main__ import main as system_main
 
 HARM = " <script>document.title='harmed'</script>\"'&amp; .wav"

@@ -11,8 +11,8 @@ import torch
 from threads import one_thread  # noqa: F401  a fixture
 
 from data_tools.manifest import Clip
-from submission.metrics import average_precision
-from submission.order import relevant_ranks
+from submission.metrics.retrieval import average_precision
+from submission.ordering import relevant_ranks
 from system import losses, schema
 from system.audio import panns, resnet38
 from system.batches import Item

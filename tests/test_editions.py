@@ -8,7 +8,7 @@ from ranked import E2022, score_csv, small_matrix
 
 from submission.editions import EDITIONS, Edition, get_edition
 from submission.errors import SubmissionError
-from submission.ranking import write_ranked_csv
+from submission.formats.ranked_csv import write_ranked_csv
 
 
 def test_the_2022_edition_is_what_was_published() -> None:

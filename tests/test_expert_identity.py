@@ -8,7 +8,7 @@ import pytest
 from outcomes import ranked_evaluation, refused, rewrite
 
 from data_tools.documents import read_json
-from submission.scores import read_scores
+from submission.formats.score_matrix import read_scores
 from system.__main__ import main
 from system.bank import open_bank
 from system.errors import KitError

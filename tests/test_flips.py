@@ -13,7 +13,7 @@ import pytest
 from outcomes import digest, lines
 
 from submission.__main__ import main as submission
-from submission.scores import read_scores
+from submission.formats.score_matrix import read_scores
 from system.__main__ import main
 from system.recipe import load_recipe
 

@@ -11,7 +11,7 @@ from outcomes import lines, ranked_evaluation, refused
 
 from data_tools.manifest import read_manifest
 from submission.__main__ import main as submission
-from submission.scores import read_scores
+from submission.formats.score_matrix import read_scores
 from system.__main__ import main
 from system.models import open_trained
 from system.serve.search import Wanted, make_search

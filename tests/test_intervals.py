@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from submission.errors import SubmissionError
-from submission.intervals import bootstrap_interval, grouped, jackknife_interval, paired_difference
+from submission.metrics.intervals import bootstrap_interval, grouped, jackknife_interval, paired_difference
 
 
 def test_jackknife_interval_by_hand() -> None:

@@ -16,11 +16,11 @@ from ranked import NAMES, change_cell, change_line, check_problems, score_matrix
 from submission.__main__ import main
 from submission.editions import EDITIONS
 from submission.errors import SubmissionError
-from submission.matrix_csv import check_matrix_csv, read_matrix_csv, write_matrix_csv
-from submission.ranking import write_ranked_csv
-from submission.scores import ScoreMatrix, write_scores
-from submission.table import format_table, parse_table
-from submission.truth import matrix_truth
+from submission.formats.matrix_csv import check_matrix_csv, read_matrix_csv, write_matrix_csv
+from submission.formats.ranked_csv import write_ranked_csv
+from submission.formats.score_matrix import ScoreMatrix, write_scores
+from submission.formats.csv_table import format_table, parse_table
+from submission.formats.truth import matrix_truth
 
 E2025 = EDITIONS["2025"]
 

@@ -22,7 +22,7 @@ from submission.package import archive
 from submission.package.archive import check_archive
 from submission.package.documents import parse_yaml
 from submission.package.facts import open_finished
-from submission.scores import read_scores, write_scores
+from submission.formats.score_matrix import read_scores, write_scores
 
 E2022 = get_edition(2022)
 LABEL = "Doe_EX_task6b_1"

@@ -16,7 +16,7 @@ from sandboxes import TOLD, serving, stored
 from test_fetch import FAST, everything, write_scores
 
 from data_tools.sandbox.verb import make_answers
-from submission.scores import read_scores
+from submission.formats.score_matrix import read_scores
 from system.__main__ import main
 
 pytestmark = pytest.mark.parametrize(

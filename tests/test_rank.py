@@ -11,7 +11,7 @@ import torch
 from outcomes import ranked_evaluation, refused, rewrite
 from safetensors.torch import load_file
 
-from submission.scores import read_scores
+from submission.formats.score_matrix import read_scores
 from system.__main__ import main
 
 

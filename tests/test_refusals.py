@@ -12,7 +12,7 @@ import torch
 from outcomes import digest, ranked_evaluation, refused, rewrite
 from safetensors.torch import load_file, save_file
 
-from submission.scores import read_scores
+from submission.formats.score_matrix import read_scores
 from system import checkpoints
 from system.__main__ import main
 

@@ -22,9 +22,9 @@ from submission.package.facts import FinishedRun, open_finished
 from submission.report import figures
 from submission.report.clips import read_clips
 from submission.report.results import loss_margins
-from submission.scores import ScoreMatrix, read_scores
-from submission.scoring import found_in_matrix
-from submission.summary import summarise
+from submission.formats.score_matrix import ScoreMatrix, read_scores
+from submission.metrics.scoring import found_in_matrix
+from submission.metrics.summary import summarise
 
 
 @pytest.fixture(scope="module")

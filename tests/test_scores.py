@@ -14,7 +14,7 @@ from outcomes import without_checksums
 from ranked import NAMES, small_matrix
 
 from submission.errors import SubmissionError
-from submission.scores import ScoreMatrix, read_scores, write_scores
+from submission.formats.score_matrix import ScoreMatrix, read_scores, write_scores
 
 
 def test_a_matrix_survives_its_files(tmp_path: Path) -> None:

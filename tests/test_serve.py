@@ -23,7 +23,7 @@ from served import LOCAL, Letters, Served, ask, clip_of, model_of, served, servi
 
 from data_tools.manifest import caption_queries
 from submission.errors import SubmissionError
-from submission.scores import read_scores
+from submission.formats.score_matrix import read_scores
 from system import schema
 from system.__main__ import main
 from system.models import open_trained

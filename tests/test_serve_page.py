@@ -9,7 +9,7 @@ import torch
 from browser import Browser, until
 from served import Letters, Served, clip_of, model_of, served, serving, write_tone
 
-from submission.scores import read_scores
+from submission.formats.score_matrix import read_scores
 from system.serve.search import Search
 from system.similarity import Embedded
 

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 from ranked import good_lines, rename, small_matrix
 
-from submission import metrics
+from submission.metrics import retrieval as metrics
 from submission.__main__ import main
-from submission.scores import write_scores
+from submission.formats.score_matrix import write_scores
 
 NOTHING = ([], ["--edition", "2022"])
 
@@ -202,7 +202,7 @@ def test_a_full_disk_is_one_sentence_and_leaves_the_old_file(root: Path, tmp_pat
     assert (done.returncode, done.stderr.decode()) == (1, f"error: {tmp_path / 'out.csv'}: File too large\n")
     assert (tmp_path / "out.csv").read_text() == "old"
     copy = (
-        "from pathlib import Path; from submission.scores import read_scores, write_scores\n"
+        "from pathlib import Path; from submission.formats.score_matrix import read_scores, write_scores\n"
         "matrix = read_scores(Path(sys.argv[1]))\n"
         "try: write_scores(Path(sys.argv[2]), matrix)\n"
         "except OSError as error: print(error.filename)"

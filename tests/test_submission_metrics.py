@@ -9,10 +9,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from submission import intervals, metrics, order
+from submission.metrics import intervals, retrieval as metrics
+from submission import ordering as order
 from submission.errors import SubmissionError
-from submission.order import NEVER
-from submission.summary import Found, Summary, summarise, summarise_audio_to_text
+from submission.ordering import NEVER
+from submission.metrics.summary import Found, Summary, summarise, summarise_audio_to_text
 
 
 def found_of(

@@ -18,7 +18,7 @@ from outcomes import COUNTED, digest, kill_after, lines, refused, rewrite, witho
 
 from data_tools.documents import sha256_of
 from data_tools.manifest import read_manifest
-from submission.scores import read_scores
+from submission.formats.score_matrix import read_scores
 from system import checkpoints, train
 from system.__main__ import main
 from system.batches import Sampler

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from submission.errors import SubmissionError
-from submission.near import NAME_WAYS, Nearest
-from submission.truth import Truth, TruthQuery, read_annotations, read_blind_truth, read_clotho_truth
+from submission.formats.suggest import NAME_WAYS, Nearest
+from submission.formats.truth import Truth, TruthQuery, read_annotations, read_blind_truth, read_clotho_truth
 
 
 @pytest.mark.parametrize(

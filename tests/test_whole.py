@@ -16,7 +16,7 @@ from data_files import COUNTS, publish_clotho, rows
 from data_tools.__main__ import main as data_tools
 from data_tools.manifest import read_manifest
 from submission.__main__ import main as submission
-from submission.scores import read_scores
+from submission.formats.score_matrix import read_scores
 from system.__main__ import main as system
 from system.bank import open_bank
 from system.experts.logmel import LogMel

@@ -9,7 +9,7 @@ from typing import Any
 from data_tools.documents import read_json, require_unharmed
 from submission.errors import SubmissionError
 from submission.package.shapes import Recipe, Result, broken_links, faults
-from submission.scores import ScoreMatrix, read_scores
+from submission.formats.score_matrix import ScoreMatrix, read_scores
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from submission.errors import SubmissionError
-from submission.table import parse_table
+from submission.formats.csv_table import parse_table
 
 NORM = "norm "  # an expert's column begins so
 

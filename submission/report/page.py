@@ -16,7 +16,7 @@ from submission.report.clips import read_clips
 from submission.report.listening import AudioStore, listening
 from submission.report.measures import rivals
 from submission.report.parts import Drawing, Section, figure4
-from submission.scoring import figures_of
+from submission.metrics.scoring import figures_of
 
 
 def write_report(out: Path, run: FinishedRun, others: Sequence[FinishedRun], edition: Edition) -> list[Drawing]:

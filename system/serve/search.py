@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 from data_tools.manifest import Clip
-from submission.order import ranked_columns, require_finite
+from submission.ordering import ranked_columns, require_finite
 from system import schema
 from system.device import device_of
 from system.encoders import RetrievalModel
@@ -53,7 +53,7 @@ class Search:
         """The best clips of each query, best first; None for one of which the model knows no word.
 
         All queries are embedded together; that changes no score by more than rounding. Equal scores stand in the order
-        of submission.order: by file name.
+        of submission.ordering: by file name.
         """
         texts = list(dict.fromkeys(query.text for query in wanted))
         unknown = set(self.model.text.unreadable(texts))

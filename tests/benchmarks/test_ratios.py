@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from submission.order import relevant_ranks
+from submission.ordering import relevant_ranks
 from system.bank import open_bank
 
 pytestmark = pytest.mark.benchmark

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from submission.columns import (
+from submission.formats.columns import (
     EMPTY_LINE,
     TRAILING_COMMA,
     Fault,
@@ -20,11 +20,11 @@ from submission.columns import (
 from submission.editions import Edition
 from submission.errors import SubmissionError
 from submission.files import replacing
-from submission.near import AUDIO
-from submission.order import ranked_columns
-from submission.scores import ScoreMatrix
-from submission.table import Problem, Row, format_table, shown
-from submission.truth import Truth, instead, matrix_truth
+from submission.formats.suggest import AUDIO
+from submission.ordering import ranked_columns
+from submission.formats.score_matrix import ScoreMatrix
+from submission.formats.csv_table import Problem, Row, format_table, shown
+from submission.formats.truth import Truth, instead, matrix_truth
 
 # A number that is no count: a score, where a file name should be.
 _SCORE = re.compile(r"[+-]?(?:\d+\.\d*|\.\d+|\d+(?=e))(?:e[+-]?\d+)?", re.ASCII | re.IGNORECASE)

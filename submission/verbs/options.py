@@ -4,8 +4,8 @@ import argparse
 from pathlib import Path
 
 from submission.errors import SubmissionError
-from submission.scores import read_scores
-from submission.truth import Truth, matrix_truth, read_blind_truth, read_clotho_truth
+from submission.formats.score_matrix import read_scores
+from submission.formats.truth import Truth, matrix_truth, read_blind_truth, read_clotho_truth
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

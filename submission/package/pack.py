@@ -5,17 +5,17 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from submission.blend import models_of
+from submission.metrics.blend import models_of
 from submission.editions import Edition, get_edition
 from submission.errors import SubmissionError
 from submission.package.about import About, System, read_about
 from submission.package.archive import Packed, write_archive
 from submission.package.facts import FinishedRun, open_finished
 from submission.package.meta import label_of, make_meta, missing_addresses, unfit_parts
-from submission.scores import ScoreMatrix, read_scores
-from submission.scoring import annotated
-from submission.truth import matrix_truth, read_annotations
-from submission.write import write_csv
+from submission.formats.score_matrix import ScoreMatrix, read_scores
+from submission.metrics.scoring import annotated
+from submission.formats.truth import matrix_truth, read_annotations
+from submission.formats.edition_csv import write_csv
 
 
 def pack(

@@ -5,9 +5,9 @@ from pathlib import Path
 
 from submission.editions import Edition, get_edition
 from submission.errors import SubmissionError
-from submission.matrix_csv import write_matrix_csv
-from submission.ranking import write_ranked_csv
-from submission.scores import ScoreMatrix, read_scores
+from submission.formats.matrix_csv import write_matrix_csv
+from submission.formats.ranked_csv import write_ranked_csv
+from submission.formats.score_matrix import ScoreMatrix, read_scores
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -4,8 +4,8 @@ from collections.abc import Iterator
 
 from submission.editions import EDITIONS, Edition
 from submission.errors import SubmissionError
-from submission.table import Problem, Row, parse_rows, shown
-from submission.truth import Truth, instead
+from submission.formats.csv_table import Problem, Row, parse_rows, shown
+from submission.formats.truth import Truth, instead
 
 # What is wrong, as a sentence about one place and as its kind in general: the last two fields of a Problem.
 Fault = tuple[str, str]

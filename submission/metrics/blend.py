@@ -14,10 +14,10 @@ import numpy.typing as npt
 from submission.editions import Edition, get_edition
 from submission.errors import SubmissionError
 from submission.files import require_other
-from submission.metrics import average_precision
-from submission.order import ranked_columns
-from submission.scores import ScoreMatrix, read_scores, write_scores
-from submission.scoring import found_in_matrix
+from submission.metrics.retrieval import average_precision
+from submission.ordering import ranked_columns
+from submission.formats.score_matrix import ScoreMatrix, read_scores, write_scores
+from submission.metrics.scoring import found_in_matrix
 
 How = Literal["raw", "standardised", "rank"]
 PICKS = 20  # of the search: weights are whole 20ths

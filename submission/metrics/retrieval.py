@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from submission.errors import SubmissionError
-from submission.order import NEVER
+from submission.ordering import NEVER
 
 Values = npt.NDArray[np.float64]
 

@@ -8,9 +8,9 @@ import numpy as np
 
 from submission.editions import get_edition
 from submission.errors import SubmissionError
-from submission.intervals import Difference, paired_difference
-from submission.score import add_truth_arguments, read_summaries
-from submission.summary import Summary, told_interval
+from submission.metrics.intervals import Difference, paired_difference
+from submission.verbs.options import add_truth_arguments, read_summaries
+from submission.metrics.summary import Summary, told_interval
 
 
 def compare(system: Summary, others: Sequence[Summary]) -> Difference:

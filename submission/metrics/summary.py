@@ -8,9 +8,9 @@ import numpy as np
 import numpy.typing as npt
 
 from submission.errors import SubmissionError
-from submission.intervals import Groups, bootstrap_interval, jackknife_interval
-from submission.metrics import average_precision, chance, hit_rate, median_rank, pooled_recall, recall
-from submission.order import Ranks
+from submission.metrics.intervals import Groups, bootstrap_interval, jackknife_interval
+from submission.metrics.retrieval import average_precision, chance, hit_rate, median_rank, pooled_recall, recall
+from submission.ordering import Ranks
 
 Values = npt.NDArray[np.float64]
 

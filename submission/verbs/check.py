@@ -3,14 +3,14 @@
 import argparse
 from pathlib import Path
 
-from submission import against
+from submission.verbs import options as against
 from submission.editions import Edition, get_edition
 from submission.errors import SubmissionError
-from submission.matrix_csv import check_matrix_csv
-from submission.ranking import check_ranked_csv
-from submission.table import SHOWN_PROBLEMS, told
-from submission.truth import Truth
-from submission.write import add_ranked
+from submission.formats.matrix_csv import check_matrix_csv
+from submission.formats.ranked_csv import check_ranked_csv
+from submission.formats.csv_table import SHOWN_PROBLEMS, told
+from submission.formats.truth import Truth
+from submission.verbs.options import add_ranked
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from submission.columns import (
+from submission.formats.columns import (
     EMPTY_LINE,
     TRAILING_COMMA,
     Fault,
@@ -21,9 +21,9 @@ from submission.columns import (
 )
 from submission.editions import Edition
 from submission.files import replacing
-from submission.scores import ScoreMatrix
-from submission.table import Problem, format_table, shown
-from submission.truth import Truth, instead, matrix_truth
+from submission.formats.score_matrix import ScoreMatrix
+from submission.formats.csv_table import Problem, format_table, shown
+from submission.formats.truth import Truth, instead, matrix_truth
 
 # Columns named in one message about a row.
 SHOWN_COLUMNS = 3

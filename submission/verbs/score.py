@@ -7,11 +7,11 @@ from pathlib import Path
 from submission.editions import Edition, get_edition
 from submission.errors import SubmissionError
 from submission.files import replacing, require_other
-from submission.scores import ScoreMatrix, read_scores
-from submission.scoring import annotated, figures_of, found_from_audio, found_in_csv
-from submission.summary import Summary, summarise, summarise_audio_to_text
-from submission.table import format_table
-from submission.truth import Truth, matrix_truth, read_annotations, read_clotho_truth
+from submission.formats.score_matrix import ScoreMatrix, read_scores
+from submission.metrics.scoring import annotated, figures_of, found_from_audio, found_in_csv
+from submission.metrics.summary import Summary, summarise, summarise_audio_to_text
+from submission.formats.csv_table import format_table
+from submission.formats.truth import Truth, matrix_truth, read_annotations, read_clotho_truth
 
 CAPTIONS = "clotho_captions_evaluation.csv"
 ANNOTATED = "2025"  # the edition whose figures several relevant clips a query are told in
@@ -107,6 +107,6 @@ def _summary(path: Path, edition: Edition, truth: Truth | None, arguments: argpa
 def _matrix(path: Path, edition: Edition, truth: Truth | None) -> ScoreMatrix:
     if path.suffix == ".npy":
         return read_scores(path)
-    from submission.matrix_csv import read_matrix_csv
+    from submission.formats.matrix_csv import read_matrix_csv
 
     return read_matrix_csv(path, edition, truth)

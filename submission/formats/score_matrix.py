@@ -21,7 +21,7 @@ from data_tools.documents import parse_json, sealed, sha256_of, unsealed
 from data_tools.errors import DataError
 from submission.errors import SubmissionError
 from submission.files import replacing
-from submission.order import require_finite
+from submission.ordering import require_finite
 
 
 @dataclass(frozen=True, eq=False)

@@ -8,16 +8,17 @@ import argparse
 from dataclasses import replace
 from pathlib import Path
 
-from submission import against
-from submission.columns import matrix_edition, ranked_editions
+from submission.verbs import options as against
+from submission.formats.columns import matrix_edition, ranked_editions
 from submission.editions import Edition, get_edition
 from submission.errors import SubmissionError
 from submission.files import require_other
-from submission.matrix_csv import read_matrix_csv
-from submission.ranking import read_ranked_csv, write_ranked_lists
-from submission.scores import write_scores
-from submission.table import Problem, parse_rows
-from submission.write import add_ranked, write_csv
+from submission.formats.matrix_csv import read_matrix_csv
+from submission.formats.ranked_csv import read_ranked_csv, write_ranked_lists
+from submission.formats.score_matrix import write_scores
+from submission.formats.csv_table import Problem, parse_rows
+from submission.verbs.options import add_ranked
+from submission.formats.edition_csv import write_csv
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
