@@ -230,6 +230,14 @@ def test_six_common_pairs_at_an_alignment_are_looked_at() -> None:
     assert near_duplicates([five], [five]) == []
 
 
+def test_pairs_a_frame_earlier_and_a_frame_later_count_too() -> None:
+    """Three pairs lie where they were and three a frame later: both alignments have six, two frames apart neither."""
+    bins = [10 + 5 * n for n in range(6)]
+    index = module._Index([made([0, 10, 20, 200, 210, 220], bins)])
+    assert index.alignments(made([0, 10, 20, 201, 211, 221], bins)) == [(0, 0), (0, 1)]
+    assert index.alignments(made([0, 10, 20, 202, 212, 222], bins)) == []
+
+
 def test_three_alignments_are_looked_at() -> None:
     """A loop of four, heard once: the three best places are looked at, the earliest first among equals."""
     frames, bins = apart(20)
