@@ -251,6 +251,14 @@ def test_of_nothing_sure_nothing_is_said(
     assert ("      -  near-duplicate audio across splits" in printed) == (told == "their sound was not compared")
 
 
+def test_without_a_test_split_no_sound_is_said_to_differ(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    soundfile.write(tmp_path / "a.wav", noise(0), RATE)
+    write_manifest(tmp_path / "m.jsonl", [clip("a.wav", "train", "1", path=str(tmp_path / "a.wav"))])
+    (tmp_path / "never.csv").write_text("sound_id\n2\n")
+    assert main(["audit", str(tmp_path / "m.jsonl"), "--audio", "--exclude", str(tmp_path / "never.csv")]) == 0
+    assert capsys.readouterr().out.splitlines()[-1] == APART.format(1) + "their sound was not compared"
+
+
 def test_ten_names_are_printed_and_all_are_listed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     train = {f"{n}.wav": None for n in range(12)}
     printed, _, _ = verdict(tmp_path, capsys, train=train, test={"b.wav": noise(0)})

@@ -185,8 +185,9 @@ def test_a_score_counts_less_where_the_strongest_do_not_agree() -> None:
     for elsewhere, score in ((0, 80.0), (5, 75 * 0.75), (13, 67 * 0.35), (14, None)):
         moved = [bin + 2 * (n < elsewhere) for n, bin in enumerate(bins)]
         other = made(frames, moved, [1.0] * 20 + [0.0] * 60)
-        found = [match.score for match in near_duplicates([one], [other])]
-        assert found == ([pytest.approx(score)] if score else [])
+        found = near_duplicates([one], [other])
+        assert [match.score for match in found] == ([pytest.approx(score)] if score else [])
+        assert all(match.seconds == pytest.approx((79 - elsewhere) * 0.2) for match in found)  # those that agree
 
 
 def test_the_share_of_the_one_with_fewer_peaks_counts_more() -> None:
@@ -210,6 +211,18 @@ def test_a_score_is_the_lower_of_the_two_directions() -> None:
     assert len(other.frames) == 40
     for match in (*near_duplicates([one], [other]), *near_duplicates([other], [one])):
         assert match.score == 30.0
+
+
+def test_the_best_of_two_alignments_is_told() -> None:
+    """Twelve peaks of thirty are heard first, loud, and all thirty 10 s later."""
+    frames, bins = apart(30)
+    levels = [2.0] * 12 + [0.0] * 18
+    one = made(frames, bins, levels)
+    other = made([*frames[:12], *(frame + 500 for frame in frames)], bins[:12] + bins, [2.0] * 12 + [0.0] * 30)
+    assert near_duplicates([one], [made(frames[:12], bins[:12])])[0].score == 12.0
+    (match,) = near_duplicates([one], [other])
+    assert match.offset == pytest.approx(10)
+    assert match.seconds == pytest.approx(5.8)
 
 
 def test_what_too_many_places_have_in_common_says_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
