@@ -209,6 +209,17 @@ def test_that_none_shares_a_sound_is_said_where_all_are_sure(
     assert "      3  clips whose sound was compared\n      0  Freesound id" in printed  # and no other is named
 
 
+def test_a_test_split_that_is_only_compared_with_counts_too(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name, split in (("a.wav", "train"), ("b.wav", "test")):
+        soundfile.write(tmp_path / name, noise(ord(name[0])), RATE)
+        write_manifest(tmp_path / f"{split}.jsonl", [clip(name, cast(Split, split), path=str(tmp_path / name))])
+    argv = ["audit", str(tmp_path / "train.jsonl"), "--against", str(tmp_path / "test.jsonl"), "--audio"]
+    assert main(argv) == 0
+    assert capsys.readouterr().out.endswith("shares a Freesound id, file name or sound with a test split\n")
+
+
 def test_of_steady_and_silent_clips_it_is_not_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     quiet, steady = np.zeros(3 * RATE, np.float32), everyday("alarm", 0)
     train = {"a.wav": noise(0), "alarm.wav": steady, "silent.wav": quiet, "none.wav": None}
