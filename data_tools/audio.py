@@ -22,8 +22,8 @@ AUDIO_SUFFIXES = (".wav", ".flac", ".mp3", ".ogg", ".opus", ".aif", ".aiff")
 _UNKNOWN_SIZES = (0x7FFFFFFF, 0xFFFFFFFF)
 # libsndfile reports about 2**63 samples for a FLAC stream that does not state its length.
 _MAX_STATED = 2**40
-# What is read of a file takes a gigabyte at most, and seconds: 3 hours of stereo at 96 kHz, of which 93 minutes are
-# kept at 48 kHz, or all at 16 kHz.
+# What is read of a file takes a gigabyte at most, and up to a minute on one core: 3 hours of stereo at 96 kHz, of which
+# 93 minutes are kept at 48 kHz, or all at 16 kHz.
 MAX_VALUES = 2**31  # samples x channels
 MAX_SAMPLES = 2**28  # in one channel, at the rate they are wanted at
 MIN_RATE, MAX_RATE = 1_000, 768_000  # Hz

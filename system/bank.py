@@ -62,8 +62,8 @@ class Bank:
         return len(self.rows)
 
     def _read_index(self, skip_damaged: bool = False) -> None:
-        """Take the whole lines only: a killed writer may have left half a line, or a line whose frames are not all
-        there."""
+        """Take the whole lines only. A killed writer may have left half a line, or frames without their line; a power
+        cut lines at the end whose frames are not all there: these series are forgotten. Anything else is damage."""
         if not self._index_file.exists():
             return
         stored = (
@@ -72,6 +72,14 @@ class Bank:
         lines = self._index_file.read_bytes().split(b"\n")[:-1]
         items = [self._item(line, stored) for line in lines]
         last = max((number for number, item in enumerate(items) if item), default=-1)
+        if lost := len(items) - last - 1:
+            log.warning(
+                "%s: the frames of the last %d of %d series are lost, or their lines are damaged (a power cut?); "
+                "they are computed again",
+                self.folder,
+                lost,
+                len(items),
+            )
         for number, item in enumerate(items[: last + 1]):
             if item is None:  # a kill leaves no such line before a whole one
                 if skip_damaged:
@@ -88,9 +96,9 @@ class Bank:
         """Key, first row, rows and checksum of an index line; None for a line that is none, or tells of more than the
         `stored` rows."""
         try:
-            item = json.loads(line)
+            item = parse_json(line, "")
             key, first, rows, checksum = item["key"], item["first"], item["rows"], item.get("crc32")
-        except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        except (DataError, KeyError, TypeError, AttributeError):
             return None
         numbers = (first, rows) if checksum is None else (first, rows, checksum)
         whole = isinstance(key, str) and all(type(number) is int for number in numbers)

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import torch
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, ConfigDict
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save
 from torch import nn
@@ -25,11 +25,17 @@ from torch import nn
 from data_tools.documents import read_shaped, require_unharmed
 from data_tools.files import replacing, write_text
 from system.errors import KitError
-from system.runs import Run
+from system.runs import Checksums, EpochLine, Run
 from system.schedule import LOWER_IS_BETTER
 
 # Metric -> the best [value, epoch], best first.
 Table = dict[str, list[list[float]]]
+
+
+def _value_and_epoch(pair: list[float]) -> list[float]:
+    if len(pair) != 2 or not all(map(math.isfinite, pair)) or pair[1] < 1 or pair[1] != int(pair[1]):
+        raise ValueError("it is no value and epoch")
+    return pair
 
 
 class Done(BaseModel):
@@ -39,9 +45,9 @@ class Done(BaseModel):
 
     epochs: int
     steps: int
-    best: dict[str, list[Annotated[list[float], Field(min_length=2, max_length=2)]]]
-    sha256: dict[str, str] = {}
-    lines: list[dict[str, Any]] = []
+    best: dict[str, list[Annotated[list[float], AfterValidator(_value_and_epoch)]]]
+    sha256: Checksums = {}
+    lines: list[EpochLine] = []
 
 
 def updated(table: Table, values: dict[str, float], epoch: int, keep: int) -> Table:

@@ -20,8 +20,9 @@ EXPERTS_ELSEWHERE = "\nWhere an expert's weights lie elsewhere: --set model.audi
 
 def export_model(trained: Trained, out: Path) -> None:
     """Write the folder, whole or not at all. KitError when `out` is not empty."""
-    if out.exists() and (not out.is_dir() or any(out.iterdir())):
-        raise KitError(f"{out} is not empty; name another folder")
+    out = out.resolve()
+    if out.exists() and (not out.is_dir() or any(out.iterdir()) or out == Path.cwd()):
+        raise KitError(f"{out} is not empty, or is the current folder; name another one")
     with replacing_folder(out) as folder:
         trained.model.text.save_assets(folder)
         write_text(folder / "recipe.json", json.dumps(trained.recipe.model_dump(mode="json"), indent=1) + "\n")

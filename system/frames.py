@@ -22,7 +22,6 @@ GROUP_CLIPS = 16
 GROUP_SECONDS = 120
 DECODERS = 2  # threads
 DECODED_AHEAD = 4  # clips that wait decoded
-DAMAGED = "python -m system features RECIPE --verify finds all that is damaged and computes it again"
 
 log = logging.getLogger(__name__)
 
@@ -111,7 +110,12 @@ class Features:
 
 def bank_of(expert: ExpertSettings, banks: Path, verify: bool = False) -> Bank:
     """The bank of an expert's frames, in a folder named by all that decides the frames. verify: see open_bank."""
-    return open_bank(banks / expert.key(), expert.dim, expert.dtype, expert.identity(), DAMAGED, verify)
+    verifying = "python -m system features RECIPE --verify"
+    hint = (
+        f"{verifying} finds all that is damaged and computes it again (RECIPE: the recipe, or resolved.json of a run); "
+        f"without a recipe delete {banks / expert.key()}, then all of it is computed again"
+    )
+    return open_bank(banks / expert.key(), expert.dim, expert.dtype, expert.identity(), hint, verify)
 
 
 def build_features(

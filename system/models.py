@@ -16,7 +16,7 @@ from system.device import device_of, memory_told
 from system.encoders import RetrievalModel
 from system.errors import KitError
 from system.recipe import load_recipe
-from system.runs import Run, made_with, require_same
+from system.runs import Checksums, Run, made_with, require_same
 from system.text.base import TextEncoder
 from system.text.first_token import FirstTokenText
 from system.text.scratch import ScratchText
@@ -72,7 +72,7 @@ class ExportedFacts(BaseModel):
     checkpoint: str
     experts: dict[str, dict[str, Any]]
     text: str | None
-    sha256: dict[str, str] = {}
+    sha256: Checksums = {}
 
 
 EXPORT_AGAIN = "write the model again with python -m system export"
@@ -130,17 +130,18 @@ def open_trained(
 
 
 def _open_run(run: Run, stage: str | None, checkpoint: str | None, changes: list[str]) -> Trained:
+    if not run.vocabulary.exists():
+        raise KitError(f"{run.folder} has not been trained yet; run: python -m system train")
+    provenance = run.read_provenance()  # refuses a damaged resolved.json before it is read
     recipe = _moved(run.folder / "resolved.json", changes)
     first = next((entry for entry in recipe.rank.values() if isinstance(entry, schema.ByCheckpoint)), None)
     stage = stage or (first.stage if first else list(recipe.stages)[-1])
     if stage not in recipe.stages:
         raise KitError(f"{run.folder} has no stage {stage!r}; there are {', '.join(recipe.stages)}")
     checkpoint = checkpoint or (first.checkpoint if first and first.stage == stage else "last")
-    if not run.vocabulary.exists():
-        raise KitError(f"{run.folder} has not been trained yet; run: python -m system train")
     model = build_model(recipe, _vocabulary(run.folder, run.again(run.vocabulary))).to(device_of())
     now = made_with(recipe, model.text.identity())
-    experts = as_trained(run.folder, run.read_provenance().experts, now["experts"])
+    experts = as_trained(run.folder, provenance.experts, now["experts"])
     require_same(run, {"experts": experts, "text": now["text"]})
     taken = load_checkpoint(model, run.stage(stage), checkpoint)
     return Trained(model, recipe, facts_of(run, model, recipe, taken))

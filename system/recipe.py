@@ -61,9 +61,12 @@ def load_recipe(path: Path | str, changes: list[str] | None = None) -> Loaded:
         document = parse(source.decode("utf-8"))
     except UnicodeDecodeError as error:
         raise RecipeError([f"{path}: not UTF-8 (byte {error.start}); save it as UTF-8"]) from error
+    if document.problems and not document.value:  # not YAML, or past its bounds: there is nothing else to say of it
+        raise RecipeError(_report(path, document.problems))
     if isinstance(document.value, dict) and "cells" in document.value:
         raise RecipeError([f"{path} is a study; run it with: python -m system study {path}"])
     problems = [*document.problems, *_apply(document, changes or [])]
+    problems += [(keys, document.line(keys), text) for keys, text in _null_characters(document.value)]
     _leave_out_nulls(document.value)
     recipe, mistakes = _validate(document)
     problems += mistakes
@@ -105,12 +108,22 @@ def _apply(document: Document, changes: list[str]) -> Iterator[Problem]:
         last = keys[-1]
         value = parse(text)
         yield from ((keys, 0, f"--set {_cut(change)}: {problem}") for _, _, problem in value.problems)
+        if value.problems:
+            continue
         if isinstance(at, dict) and isinstance(last, str):
             at[last] = value.value if text else None
         elif isinstance(at, list) and isinstance(last, int) and last < len(at):
             at[last] = value.value
         else:
             yield keys, 0, f"--set {_cut(change)}: the recipe has no such place"
+
+
+def _null_characters(value: Any, keys: Keys = ()) -> Iterator[tuple[Keys, str]]:
+    if isinstance(value, str) and "\0" in value:
+        yield keys, "holds a null character, which no file name and no text may"
+    items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for key, item in items:
+        yield from _null_characters(item, (*keys, key))
 
 
 def _leave_out_nulls(value: Any) -> None:

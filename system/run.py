@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from data_tools.documents import sha256_of, write_json
+from data_tools.documents import require_unharmed, sha256_of, write_json
 from data_tools.manifest import caption_queries
 from submission.metrics.blend import blend
 from submission.editions import get_edition
@@ -38,7 +38,10 @@ def run_recipe(loaded: Loaded, runs: Path, out: Path | None = None) -> Run:
     log.info("run %s", folder.folder)
     if folder.result.exists():
         _require_same_data(loaded.recipe, folder)
-        made_by = folder.read_result().commits[-1]
+        result = folder.read_result()
+        for name, checksum in result.sha256.items():
+            require_unharmed(folder.folder / name, checksum, folder.again(folder.folder / name))
+        made_by = result.commits[-1]
         other = (
             "" if made_by == commit() else f", made by the code of {made_by}, this is {commit()}; --out makes another"
         )
@@ -220,21 +223,21 @@ def report(run: Run) -> str:
     result = run.read_result()
     lines = [
         f"run        {run.folder}",
-        f"trained    {sum(result.parameters['trained'].values()):,} parameters, {result.hardware}, "
+        f"trained    {sum(result.parameters.trained.values()):,} parameters, {result.hardware}, "
         f"{result.seconds:.0f} s in this process, {result.training_seconds:.0f} s of training",
     ]
     for name, entry in result.rank.items():
-        metric, (low, high) = entry["metric"], entry["interval"]
-        recalls = "  ".join(f"{key} {value:.4f}" for key, value in entry.items() if key.startswith("R@"))
-        ceiling = f", ceiling {entry['ceiling']:.4f}" if entry["ceiling"] is not None else ""
+        low, high = entry.interval
+        recalls = "  ".join(f"{key} {value:.4f}" for key, value in entry.figures.items() if key.startswith("R@"))
+        ceiling = f", ceiling {entry.ceiling:.4f}" if entry.ceiling is not None else ""
         lines += [
-            f"{name}: {entry['queries']} queries, {entry['clips']} clips, {entry['checkpoint']}",
-            f"  {metric}   {entry[metric]:.4f}  (95 % {low:.4f} to {high:.4f})   {recalls}",
-            f"  beside     chance {entry['chance']:.4f}, untrained {entry['untrained']:.4f}{ceiling}",
-            f"  CSV        {entry['csv'] or 'none'}",
+            f"{name}: {entry.queries} queries, {entry.clips} clips, {entry.checkpoint}",
+            f"  {entry.metric}   {entry.figures[entry.metric]:.4f}  (95 % {low:.4f} to {high:.4f})   {recalls}",
+            f"  beside     chance {entry.chance:.4f}, untrained {entry.untrained:.4f}{ceiling}",
+            f"  CSV        {entry.csv or 'none'}",
         ]
-        if entry["also_trained_on"]:
-            lines.append(f"  beware     {entry['also_trained_on']} of these clips were also trained on")
+        if entry.also_trained_on:
+            lines.append(f"  beware     {entry.also_trained_on} of these clips were also trained on")
     return "\n".join(lines)
 
 

@@ -15,6 +15,7 @@ import json
 import logging
 import os
 import platform
+import re
 import subprocess
 import sys
 from collections.abc import Iterable, Iterator, Mapping
@@ -22,20 +23,40 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Self
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, model_validator
 
 from data_tools.documents import parse_json, read_json_lines, read_shaped, require_unharmed, sha256_of, write_json
 from data_tools.errors import DataError
 from data_tools.files import remove_parts, replacing, write_text
 from data_tools.manifest import Clip
+from submission.package.facts import made_again
 from system import schema
 from system.errors import KitError
 from system.experts.base import file_sha256
 from system.recipe import Loaded, RecipeError, load_recipe
 
 log = logging.getLogger(__name__)
+
+
+def _inside(name: str) -> str:
+    if Path(name).is_absolute() or ".." in Path(name).parts:
+        raise ValueError(f"{name!r} is no file of this folder")
+    return name
+
+
+def _epoch_line(line: dict[str, Any]) -> dict[str, Any]:
+    stage, epoch, seconds = line.get("stage"), line.get("epoch"), line.get("seconds")
+    if not isinstance(stage, str) or type(epoch) is not int or not isinstance(seconds, int | float):
+        raise ValueError("it is no line of an epoch, with stage, epoch and seconds")
+    return line
+
+
+# A line of metrics.jsonl: stage, epoch from 1, seconds, and values by metric.
+EpochLine = Annotated[dict[str, Any], AfterValidator(_epoch_line)]
+# Of files, by their names below the folder that notes them.
+Checksums = dict[Annotated[str, AfterValidator(_inside)], str]
 
 
 class Provenance(BaseModel):
@@ -54,7 +75,46 @@ class Provenance(BaseModel):
     experts: dict[str, dict[str, Any]]
     text: str | None
     starts: dict[str, str]
-    sha256: dict[str, str] = {}
+    recipe: str | None = None
+    seed: int | None = None
+    sha256: Checksums = {}
+
+
+class Parameters(BaseModel):
+    """Numbers of parameters by part of the model."""
+
+    model_config = ConfigDict(strict=True, frozen=True, extra="allow")
+
+    trained: dict[str, int]
+
+
+class RankedResult(BaseModel):
+    """What a ranked entry of result.json says; its figures, such as mAP@10 and R@1, are among the other keys."""
+
+    model_config = ConfigDict(strict=True, frozen=True, extra="allow")
+    __pydantic_extra__: dict[str, Any]
+
+    metric: str
+    interval: Annotated[list[float], Field(min_length=2, max_length=2)]
+    queries: int
+    clips: int
+    checkpoint: str
+    chance: float
+    untrained: float
+    ceiling: float | None
+    csv: str | None
+    also_trained_on: int
+
+    @model_validator(mode="after")
+    def _has_its_figure(self) -> Self:
+        if not isinstance(self.figures.get(self.metric), float | int):
+            raise ValueError(f"it has no {self.metric}")
+        return self
+
+    @property
+    def figures(self) -> dict[str, float]:
+        """Values by metric."""
+        return {key: value for key, value in self.__pydantic_extra__.items() if isinstance(value, float | int)}
 
 
 class RunResult(BaseModel):
@@ -64,10 +124,11 @@ class RunResult(BaseModel):
 
     commits: list[str] = Field(min_length=1)
     hardware: str
-    parameters: dict[str, Any]
+    parameters: Parameters
     seconds: float
     training_seconds: float
-    rank: dict[str, dict[str, Any]]
+    rank: dict[str, RankedResult]
+    sha256: Checksums = {}
 
 
 @dataclass(frozen=True)
@@ -106,11 +167,7 @@ class Run:
 
     def again(self, *damaged: Path) -> str:
         """The end of a sentence on damaged files: what to delete, and the command that then makes them again."""
-        files = [*damaged, *([self.result] if self.result.exists() and self.result not in damaged else [])]
-        return (
-            f"delete {' and '.join(map(str, files))}, then what is lost is made again by: "
-            f"python -m system run {self.folder / 'resolved.json'} --out {self.folder}"
-        )
+        return made_again(self.folder, *damaged)
 
     def read_provenance(self) -> Provenance:
         """DataError when it, or one of the files it has the checksums of, is missing or damaged."""
@@ -122,9 +179,18 @@ class Run:
     def read_result(self) -> RunResult:
         return read_shaped(self.result, RunResult, self.again(self.result))
 
-    def read_metrics(self) -> list[dict[str, Any]]:
-        """The lines of metrics.jsonl, one an epoch of every stage."""
-        return read_json_lines(self.metrics, self.again(self.metrics))
+    def read_metrics(self, hint: str | None = None) -> list[dict[str, Any]]:
+        """The lines of metrics.jsonl, one an epoch of every stage. DataError for a file that is missing or damaged.
+
+        A last line without an end is skipped: a killed process of an earlier release may have left one.
+        """
+        hint = hint or self.again(self.metrics)
+        lines = read_json_lines(self.metrics, hint, unfinished=True)
+        try:
+            return TypeAdapter(list[EpochLine]).validate_python(lines, strict=True)
+        except ValidationError as error:
+            number = int(error.errors()[0]["loc"][0]) + 1
+            raise DataError(f"{self.metrics}, line {number}, is damaged: it is no line of an epoch; {hint}") from None
 
     @contextmanager
     def held(self) -> Iterator[None]:
@@ -155,15 +221,19 @@ def open_run(loaded: Loaded, runs: Path, out: Path | None = None) -> Run:
     """
     resolved = loaded.resolved()
     if out is None:
-        same = [path.parent for path in sorted(runs.glob("*/resolved.json")) if _is_of(path, resolved)]
+        found = sorted(runs.glob("*/resolved.json"))
+        same = [path.parent for path in found if _is_of(path, resolved)]
+        for path in found:
+            if path.parent not in same:
+                _refuse_damaged(path.parent, loaded)
         unfinished = [folder for folder in same if not (folder / "result.json").exists()]
         out = (unfinished or same)[-1] if same else _new_folder(loaded, runs)
-    fresh = _is_fresh(out)
+    fresh = _is_fresh(out, loaded.source)
     if (out / "resolved.json").exists():
         _refuse_other(out, resolved)
     elif not fresh and _noted(out) != hashlib.sha256(resolved.encode()).hexdigest():
         raise KitError(f"{out} is not a run and not empty; name another folder")
-    if fresh or not (out / "recipe.yaml").exists():
+    if not (out / "recipe.yaml").exists():
         with replacing(out / "recipe.yaml") as temporary:
             temporary.write_bytes(loaded.source)
     if not (out / "resolved.json").exists():
@@ -184,12 +254,28 @@ def _is_of(path: Path, resolved: str) -> bool:
         return False
 
 
-def _is_fresh(folder: Path) -> bool:
-    """Whether a folder is absent or empty, or holds only what a process left that was killed while it began a run."""
+_PART = re.compile(r"\.(?:recipe\.yaml|resolved\.json)\.[0-9]+\.part")
+
+
+def _is_fresh(folder: Path, recipe: bytes) -> bool:
+    """Whether a folder is absent or empty, or holds only what a process left that was killed while it began a run of
+    this recipe: its bytes, whole or not."""
     return not folder.exists() or all(
-        path.name == "recipe.yaml" or (path.name.startswith(".") and path.suffix == ".part")
+        (path.name == "recipe.yaml" and path.read_bytes() == recipe) or _PART.fullmatch(path.name)
         for path in folder.iterdir()
     )
+
+
+def _refuse_damaged(folder: Path, loaded: Loaded) -> None:
+    """KitError for a run of this recipe and seed, by its provenance, whose resolved.json is not what it was."""
+    try:
+        noted = read_shaped(folder / "provenance.json", Provenance, "")
+    except DataError:
+        return
+    same = (noted.recipe, noted.seed) == (loaded.recipe.name, loaded.recipe.seed)
+    path, checksum = folder / "resolved.json", noted.sha256.get("resolved.json")
+    if same and checksum not in (None, sha256_of(path)):
+        raise KitError(f"{path} is damaged: its checksum is not the one in provenance.json; {made_again(folder, path)}")
 
 
 def _noted(folder: Path) -> str | None:
@@ -203,7 +289,7 @@ def _noted(folder: Path) -> str | None:
 def _new_folder(loaded: Loaded, runs: Path) -> Path:
     recipe = loaded.recipe
     name = f"{datetime.now(UTC):%Y-%m-%d}_{recipe.name}_s{recipe.seed}_{commit()}"
-    taken = {folder.name for folder in runs.glob(name + "*") if not _is_fresh(folder)}
+    taken = {folder.name for folder in runs.glob(name + "*") if not _is_fresh(folder, loaded.source)}
     candidates = [name, *(f"{name}-{n}" for n in range(2, len(taken) + 3))]
     return runs / next(candidate for candidate in candidates if candidate not in taken)
 
@@ -213,7 +299,7 @@ def _refuse_other(out: Path, resolved: str) -> None:
     if _is_of(path, resolved):
         return
     if _noted(out) not in (None, sha256_of(path)):
-        raise KitError(f"{path} is damaged; delete it, and the command that began the run writes it again")
+        raise KitError(f"{path} is damaged: its checksum is not the one in provenance.json; {made_again(out, path)}")
     differing = sorted(_differing(parse_json(path.read_bytes(), str(path)), json.loads(resolved)))
     raise KitError(
         f"{out} is a run of other settings ({', '.join(differing[:5])}); name another folder, or delete that one"

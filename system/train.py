@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from tqdm import tqdm
 
-from data_tools.documents import read_json, read_json_lines, sha256_of, write_json
+from data_tools.documents import read_json, sha256_of, write_json
 from data_tools.files import write_text
 from system import checkpoints, losses, schema
 from system.batches import Sampler, items_of
@@ -73,7 +73,8 @@ def train(loaded: Loaded, run: Run, data: Data, model: RetrievalModel) -> None:
     for number, (name, stage) in enumerate(loaded.recipe.stages.items()):
         if (run.stage(name) / "done.json").exists():
             log.info("stage %s is finished", name)
-            before += checkpoints.read_done(run.stage(name)).lines or _lines_in_file(run, name)
+            done = checkpoints.read_done(run.stage(name))
+            before += done.lines or _lines_in_file(run, name, done.epochs)
             continue
         model.load_state_dict(initial)
         with memory_told(f"stage {name}: batch_size {stage.batch_size}", _less_memory(stage, loaded.recipe.model)):
@@ -81,12 +82,19 @@ def train(loaded: Loaded, run: Run, data: Data, model: RetrievalModel) -> None:
     _write_metrics(run, before)
 
 
-def _lines_in_file(run: Run, stage: str) -> list[dict[str, Any]]:
-    """A stage's lines of metrics.jsonl, for checkpoints of an earlier release, which do not hold them."""
-    if not run.metrics.exists():
-        return []
-    lines = read_json_lines(run.metrics, "put its lines back, or start a new run", unfinished=True)
-    return [line for line in lines if isinstance(line, dict) and line.get("stage") == stage]
+def _lines_in_file(run: Run, stage: str, epochs: int) -> list[dict[str, Any]]:
+    """A stage's lines of metrics.jsonl up to an epoch, for checkpoints of an earlier release, which do not hold them.
+
+    KitError where there are fewer: nothing can make them again.
+    """
+    lines = run.read_metrics("put the lost lines back, or start a new run") if run.metrics.exists() else []
+    found = [line for line in lines if line["stage"] == stage and line["epoch"] <= epochs]
+    if len(found) != epochs:
+        raise KitError(
+            f"{run.metrics} has {len(found)} epochs of stage {stage}, of which {epochs} were trained; put the lost "
+            "lines back, or start a new run"
+        )
+    return found
 
 
 def _write_metrics(run: Run, lines: list[dict[str, Any]]) -> None:
@@ -226,13 +234,7 @@ class _Stage:
             self.best, self.step, self.sums = state["best"], state["step"], state["sums"]
             self.sha256 = {**state.get("sha256", {}), "last.pt": sha256_of(self.folder / "last.pt")}
             epochs = self.step // self.steps
-            kept = state["lines"] if "lines" in state else _lines_in_file(self.run, self.name)
-            self.lines = [line for line in kept if line["epoch"] <= epochs]
-            if len(self.lines) != epochs:
-                raise KitError(
-                    f"{self.run.metrics} has {len(self.lines)} epochs of stage {self.name}, {self.folder} was left "
-                    f"after {epochs}; put the lost lines back, or start a new run"
-                )
+            self.lines = state["lines"] if "lines" in state else _lines_in_file(self.run, self.name, epochs)
 
     def _start_weights(self) -> None:
         start = self.stage.start_from

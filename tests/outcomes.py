@@ -88,7 +88,12 @@ sys.exit(main(sys.argv[1:]))
 """
 
 
-def ranked_evaluation(model: Path, world: Path, out: Path) -> np.ndarray:
-    """The scores that a run or an exported model gives a world's evaluation split through the door, (Q, C)."""
-    assert main(["rank", str(model), "--audio", str(world), "--split", "evaluation", "--out", str(out)]) == 0
+def ranked_evaluation(model: Path, world: Path, out: Path, banks: Path | None = None) -> np.ndarray:
+    """The scores that a run or an exported model gives a world's evaluation split through the door, (Q, C).
+
+    banks: where an exported model's frames are; frames in a bank that was filled in another order may differ by the
+    rounding of float16.
+    """
+    more = ["--set", f"banks={banks}"] if banks else []
+    assert main(["rank", str(model), "--audio", str(world), "--split", "evaluation", "--out", str(out), *more]) == 0
     return read_scores(out).values

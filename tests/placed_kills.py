@@ -20,6 +20,7 @@ from typing import NamedTuple
 
 import pytest
 
+SEED = int(os.environ.get("LBAR_SEED", random.SystemRandom().randrange(2**32)))  # of the first operation
 LONGEST = 120  # seconds of a trial
 HEAVY = [
     "torch._dynamo", "matplotlib.figure", "matplotlib.backends.backend_svg", "PIL.Image", "numba", "aiohttp", "pandas",
@@ -55,24 +56,25 @@ class Kills:
         self, argv: Sequence[object], begin: Callable[[], None], check: Callable[[str], None], stride: int
     ) -> int:
         """Kill the verb at every stride-th operation, from a random one on, each time from where `begin` puts the
-        folder; then run it again, which must succeed, and check what it left. Returns the number of operations."""
+        folder; then run it again, which must succeed, and check what it left. Returns the number of kills."""
         begin()
         whole = self.run(argv)
         assert whole.status == 0, whole.errors
         check("without a kill")
         kills = 0
-        for n in range(random.randint(1, stride), whole.operations + 1, stride):
+        for n in range(random.Random(SEED).randint(1, stride), whole.operations + 1, stride):
             begin()
             killed = self.run(argv, kill_at=n)
             if killed.status == 0:  # a little less to do this time: a log line that tells of the seconds, say
+                assert n > 0.9 * whole.operations, f"no kill at operation {n} of {whole.operations}"
                 break
             assert killed.status == -9, killed.errors
             again = self.run(argv)
             assert again.status == 0, f"killed at operation {n} of {whole.operations}: {again.errors}"
             check(f"killed at operation {n} of {whole.operations}")
             kills += 1
-        print(f"{' '.join(map(str, argv[:2]))}: {kills} kills at {whole.operations} file operations")
-        return whole.operations
+        print(f"{' '.join(map(str, argv[:2]))}: {kills} kills at {whole.operations} file operations, seed {SEED}")
+        return kills
 
 
 @contextmanager

@@ -1,14 +1,18 @@
 """`audit`: what training data shares with test splits and exclusion lists, by hand and on the real sets."""
 
+import re
 import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import cast
 
 import numpy as np
 import pytest
 import soundfile
 from data_files import failure, publish_clotho, rows
+from sounds import RATE, Wave, everyday, tone, with_noise
+from sounds import noise as invented_noise
 
 from data_tools.__main__ import main
 from data_tools.leakage.audit import Touch, audit
@@ -97,8 +101,8 @@ def test_same_captions_are_told_and_no_reason_to_fail(tmp_path: Path, capsys: py
 # Sound
 
 
-def noise(seed: int, seconds: float = 3.0) -> np.ndarray:
-    return np.random.default_rng(seed).normal(0, 0.1, int(16_000 * seconds)).astype(np.float32)
+def noise(seed: int) -> Wave:
+    return invented_noise(seed, 3.0)
 
 
 @pytest.fixture
@@ -142,9 +146,15 @@ def test_the_same_sound_is_found_without_an_id(sounds: Path, capsys: pytest.Capt
     assert [(row["finding"], row["clip"], row["touched"], row["other"]) for row in listed] == [
         ("near-duplicate audio across splits", "x/development/d0.mp3", "x/evaluation", "x/evaluation/e0.wav"),
         ("near-duplicate audio across splits", "x/development/d2.wav", "y/train", "y/train/again.wav"),
+        ("sound not compared", "x/evaluation/broken.wav", "", ""),
+        ("sound not compared", "x/development/quiet.wav", "", ""),
+        ("sound not compared", "x/development/gone.wav", "", ""),
     ]
     assert "+0.50 s later in the other" in listed[0]["evidence"]
-    assert listed[1]["evidence"].startswith("2.78 s alike, +0.00 s later")
+    assert re.fullmatch(r"[23]\.\d\d s alike, \+0\.00 s later in the other, score \d+", listed[1]["evidence"])
+    assert "broken.wav: cannot be decoded" in listed[2]["evidence"]
+    assert listed[3]["evidence"] == "too short, silent or steady to be told apart"
+    assert "gone.wav: no such file" in listed[4]["evidence"]
 
 
 def test_manifests_in_the_other_order_tell_the_same(sounds: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -162,9 +172,120 @@ def test_a_split_in_two_manifests_is_one_split(sounds: Path, capsys: pytest.Capt
     write_manifest(sounds / "more.jsonl", clips)
     argv = ["audit", str(sounds / "d.jsonl"), "--against", str(sounds / "more.jsonl"), "--audio"]
     assert main(argv) == 0
+    assert "      0  near-duplicate audio across splits" in capsys.readouterr().out
+
+
+# The verdict on sound: of the clips that may be spoken of, and of no other
+
+
+def verdict(folder: Path, capsys: pytest.CaptureFixture[str], **splits: dict[str, Wave | None]) -> tuple[str, str, int]:
+    """(all that is printed, its last line, the exit status) of an audit of sounds by split and name; None: no file."""
+    clips = []
+    for split, waves in splits.items():
+        for name, wave in waves.items():
+            if wave is not None:
+                soundfile.write(folder / name, wave, RATE)
+            clips.append(clip(name, cast(Split, split), path=str(folder / name)))
+    write_manifest(folder / "m.jsonl", clips)
+    status = main(["audit", str(folder / "m.jsonl"), "--audio", "--list", str(folder / "f.csv")])
     printed = capsys.readouterr().out
-    assert "      0  near-duplicate audio across splits" in printed
-    assert "none of 5 training clips is on an exclusion list or shares a Freesound id, file name or sound" in printed
+    return printed, printed.splitlines()[-1], status
+
+
+APART = "none of {} training clips is on an exclusion list or shares a Freesound id or file name with a test split; "
+
+
+def test_that_none_shares_a_sound_is_said_where_all_are_sure(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    printed, last, status = verdict(
+        tmp_path, capsys, train={"a.wav": noise(0), "b.wav": noise(1)}, test={"c.wav": noise(2)}
+    )
+    assert status == 0
+    assert last == (
+        "none of 2 training clips is on an exclusion list or shares a Freesound id, file name or sound "
+        "with a test split"
+    )
+    assert "      3  clips whose sound was compared\n      0  Freesound id" in printed  # and no other is named
+
+
+def test_a_test_split_that_is_only_compared_with_counts_too(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name, split in (("a.wav", "train"), ("b.wav", "test")):
+        soundfile.write(tmp_path / name, noise(ord(name[0])), RATE)
+        write_manifest(tmp_path / f"{split}.jsonl", [clip(name, cast(Split, split), path=str(tmp_path / name))])
+    argv = ["audit", str(tmp_path / "train.jsonl"), "--against", str(tmp_path / "test.jsonl"), "--audio"]
+    assert main(argv) == 0
+    assert capsys.readouterr().out.endswith("shares a Freesound id, file name or sound with a test split\n")
+
+
+def test_of_steady_and_silent_clips_it_is_not_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    quiet, steady = np.zeros(3 * RATE, np.float32), everyday("alarm", 0)
+    train = {"a.wav": noise(0), "alarm.wav": steady, "silent.wav": quiet, "none.wav": None}
+    printed, last, status = verdict(
+        tmp_path, capsys, train=train, test={"c.wav": noise(2), "hum.wav": everyday("hum", 1), "zeros.wav": quiet}
+    )
+    assert status == 0
+    assert "4  clips whose sound was compared" in printed
+    assert "2  of them so short or steady that noise may hide a copy: x/train/alarm.wav; x/test/hum.wav\n" in printed
+    assert "2  clips too short, silent or steady to be told apart: x/train/silent.wav; x/test/zeros.wav\n" in printed
+    assert re.search(r"1  clips without readable audio: x/train/none.wav \(.*none.wav: no such file\)\n", printed)
+    assert last == APART.format(4) + (
+        "1 of them share no sound with 1 of 3 test clips; of the others, named above, that is not known"
+    )
+    assert [(row["finding"], row["clip"], row["evidence"][:30]) for row in rows(tmp_path / "f.csv")] == [
+        ("sound not compared", "x/train/silent.wav", "too short, silent or steady to"),
+        ("sound not compared", "x/train/none.wav", str(tmp_path / "none.wav")[:30]),
+        ("sound not compared", "x/test/zeros.wav", "too short, silent or steady to"),
+        ("sound compared, but a copy under noise may be missed", "x/train/alarm.wav", "so short or steady that noise "),
+        ("sound compared, but a copy under noise may be missed", "x/test/hum.wav", "so short or steady that noise "),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("train", "test", "told"),
+    [
+        (everyday("alarm", 0), noise(2), "whether they share a sound is not known, see the clips named above"),
+        (noise(2), tone(440), "whether they share a sound is not known, see the clips named above"),
+        (tone(440)[:800], tone(440)[:800], "their sound was not compared"),
+        (None, None, "their sound was not compared"),
+    ],
+    ids=["unsure", "one side", "neither", "no files"],
+)
+def test_of_nothing_sure_nothing_is_said(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], train: Wave | None, test: Wave | None, told: str
+) -> None:
+    printed, last, status = verdict(tmp_path, capsys, train={"a.wav": train}, test={"b.wav": test})
+    assert status == 0
+    assert last == APART.format(1) + told
+    assert ("      -  near-duplicate audio across splits" in printed) == (told == "their sound was not compared")
+
+
+def test_without_a_test_split_no_sound_is_said_to_differ(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    soundfile.write(tmp_path / "a.wav", noise(0), RATE)
+    write_manifest(tmp_path / "m.jsonl", [clip("a.wav", "train", "1", path=str(tmp_path / "a.wav"))])
+    (tmp_path / "never.csv").write_text("sound_id\n2\n")
+    assert main(["audit", str(tmp_path / "m.jsonl"), "--audio", "--exclude", str(tmp_path / "never.csv")]) == 0
+    assert capsys.readouterr().out.splitlines()[-1] == APART.format(1) + "their sound was not compared"
+
+
+def test_ten_names_are_printed_and_all_are_listed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    train = {f"{n}.wav": None for n in range(12)}
+    printed, _, _ = verdict(tmp_path, capsys, train=train, test={"b.wav": noise(0)})
+    assert "12  clips without readable audio: x/train/0.wav (" in printed
+    assert "x/train/9.wav (" in printed
+    assert "; and 2 more (--list FILE.csv writes all)\n" in printed
+    assert "x/train/10.wav" not in printed
+    assert len(rows(tmp_path / "f.csv")) == 12
+
+
+def test_copies_under_noise_fail_the_audit(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    train = {"a.wav": with_noise(everyday("birds", 0), 10, 5)[5_000:], "b.wav": everyday("birds", 1)}
+    printed, last, status = verdict(tmp_path, capsys, train=train, test={"c.wav": everyday("birds", 0)})
+    assert status == 1
+    assert "x/train/a.wav | x/test/c.wav: " in printed
+    assert last.startswith("training data touches what it must not: leave out 1 clips (near-duplicate audio")
 
 
 def test_sound_that_is_nowhere_is_not_said_to_differ(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -173,7 +294,7 @@ def test_sound_that_is_nowhere_is_not_said_to_differ(tmp_path: Path, capsys: pyt
     printed = capsys.readouterr().out
     assert "2  clips without readable audio: " in printed
     assert "      -  near-duplicate audio across splits" in printed
-    assert "shares a Freesound id or file name with a test split" in printed
+    assert "shares a Freesound id or file name with a test split; their sound was not compared" in printed
 
 
 def test_without_audio_nothing_is_read_and_it_is_said(sounds: Path, capsys: pytest.CaptureFixture[str]) -> None:

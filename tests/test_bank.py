@@ -175,6 +175,42 @@ def test_frames_that_a_power_cut_left_unwritten_are_computed_again(tmp_path: Pat
     assert all(np.array_equal(bank.read(str(n)), series(n)) for n in range(6))
 
 
+@pytest.mark.parametrize("lost", ["frames cut", "no frames", "last line damaged"])
+def test_series_that_are_lost_at_the_end_are_told_and_computed_again(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, lost: str
+) -> None:
+    folder = tmp_path / "b"
+    bank = open_bank(folder, 6, "float32", {})
+    fill(bank, range(6))
+    frames = folder / "frames.bin"
+    if lost == "frames cut":
+        frames.write_bytes(frames.read_bytes()[: bank.rows["4"][0] * 24 + 5])
+    elif lost == "no frames":
+        frames.unlink()
+    else:
+        rewrite_index(folder, lambda lines: [*lines[:-1], lines[-1].replace(b"rows", b"r")])
+    count = {"frames cut": 2, "no frames": 6, "last line damaged": 1}[lost]
+    bank = open_bank(folder, 6, "float32", {})
+    assert f"the frames of the last {count} of 6 series are lost, or their lines are damaged" in caplog.text
+    assert len(fill(bank, range(6))) == count
+    assert all(np.array_equal(bank.read(str(n)), series(n)) for n in range(6))
+
+
+def test_a_key_given_twice_in_a_line_is_damage(tmp_path: Path) -> None:
+    fill(open_bank(tmp_path / "b", 6, "float32", {}), range(3))
+    rewrite_index(tmp_path / "b", lambda lines: [lines[0].replace(b'{"key"', b'{"key": "z", "key"'), *lines[1:]])
+    with pytest.raises(KitError, match="line 1, is damaged"):
+        open_bank(tmp_path / "b", 6, "float32", {})
+
+
+def test_temporary_files_of_a_killed_writer_are_removed(tmp_path: Path) -> None:
+    bank = open_bank(tmp_path / "b", 6, "float32", {})
+    left = tmp_path / "b/.index.jsonl.99999999.part"  # no process has that number
+    left.write_bytes(b"half")
+    fill(bank, range(2))
+    assert not left.exists()
+
+
 def test_an_index_line_stands_for_frames_that_are_written(tmp_path: Path) -> None:
     """A disk that is full at the frames leaves no line that tells of them."""
 

@@ -15,7 +15,7 @@ import torch
 from system.__main__ import main
 from system.errors import KitError
 from system.expert_table import table, usual
-from system.experts import Expert, Vggish
+from system.experts import Expert, PannsCnn14, Vggish
 from system.experts.audioset import log_mel, patches
 from system.experts.logmel import LogMel
 from system.experts.network import by_rows, exact, in_pieces, of_one_length
@@ -296,3 +296,12 @@ def test_a_checkpoint_that_is_not_the_published_one_is_said_once(
     told = f"w.pth is not the published file: its sha256 begins with {digits}, the published one's with 10086976; fetch"
     assert [record.getMessage() for record in caplog.records if told in record.getMessage()] != []
     assert len(caplog.records) == 2
+
+
+def test_the_known_checksums_are_those_of_the_published_files(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """By the record of Cnn14_16k_mAP=0.438.pth, and the names of torchvggish's files."""
+    cnn14 = PannsCnn14(kind="panns_cnn14_16k", weights="w.pth")
+    vggish = Vggish(kind="vggish", weights="w.pth", pca_weights="p.pth")
+    assert cnn14.known_sha256() == {"weights": "e2ee543a27919542c2ea03eabaa70b24dcd4e6c8e05621de6b67a94e4c5058e6"}
+    assert vggish.known_sha256() == {"weights": "10086976", "pca_weights": "970ea276"}
+    assert all(f"-{digits}.pth" in vggish.published()[name] for name, digits in vggish.known_sha256().items())

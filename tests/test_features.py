@@ -4,6 +4,7 @@ import hashlib
 import json
 import multiprocessing
 import os
+import shutil
 import signal
 import threading
 import time
@@ -307,11 +308,15 @@ def test_verify_reads_all_audio_again_and_computes_damaged_frames_again(
     damaged = build_features(clips, {"logmel": LOGMEL}, tmp_path / "banks", quiet=True)
     with pytest.raises(KitError, match="frames of .* are damaged; python -m system features RECIPE --verify"):
         [damaged.frames("logmel", clip.id) for clip in clips]
+    status = Path(clips[3].path).stat()
+    shutil.copyfile(clips[0].path, clips[3].path)
+    os.utime(clips[3].path, ns=(status.st_atime_ns, status.st_mtime_ns))
     with caplog.at_level("INFO"):
         mended = build_features(clips, {"logmel": LOGMEL}, tmp_path / "banks", quiet=True, verify=True)
     assert "3 series, 1 were damaged and are forgotten" in caplog.text
-    assert "computing the frames of 1 clips" in caplog.text
-    for clip in clips:
+    assert "computing the frames of 1 clips" in caplog.text, "its new content has frames already"
+    assert mended.keys[clips[3].id] == mended.keys[clips[0].id] != expected.keys[clips[3].id]
+    for clip in clips[:3]:
         found, before = mended.frames("logmel", clip.id), expected.frames("logmel", clip.id)
         assert np.allclose(found, before, rtol=2e-3), "to the rounding of float16: other clips shared its group"
     again = build_features(clips, {"logmel": LOGMEL}, tmp_path / "banks", quiet=True, verify=True)

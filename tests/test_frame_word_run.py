@@ -72,7 +72,8 @@ def test_the_exported_model_ranks_as_the_run_did(done: Path, world: Path, tmp_pa
     assert main(["export", str(done), "--out", str(tmp_path / "model")]) == 0
     assert "Word vectors, not in this folder" in (tmp_path / "model/README.md").read_text()
     for model in (done, tmp_path / "model"):
-        assert np.allclose(ranked_evaluation(model, world, tmp_path / "s.npy"), expected, atol=1e-6)
+        found = ranked_evaluation(model, world, tmp_path / "s.npy", tmp_path / "banks")
+        assert np.allclose(found, expected, atol=1e-6)
 
 
 def test_other_word_vectors_are_refused(

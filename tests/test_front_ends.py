@@ -150,7 +150,7 @@ def test_a_checkpoint_of_panns_without_its_front_end_is_named() -> None:
 @pytest.mark.parametrize("at_once", [1, 7, 6_000])
 def test_power_of_any_kernels_is_that_of_their_products(monkeypatch: pytest.MonkeyPatch, at_once: int) -> None:
     """Of kernels far from cosines, too; and however many columns are computed at once."""
-    monkeypatch.setattr(spectrum, "AT_ONCE", at_once)
+    monkeypatch.setattr(spectrum, "COLUMNS_AT_ONCE", at_once)
     generator = torch.Generator().manual_seed(1)
     real, imaginary = (
         own + 0.01 * torch.randn(own.shape, generator=generator) for own in spectrum.dft_kernels(32)
@@ -201,7 +201,7 @@ def test_log_mel_of_recordings_by_the_definition(recording: Recording, name: str
 def test_log_mel_of_the_audioset_models_by_the_definition(
     recording: Recording, monkeypatch: pytest.MonkeyPatch, name: str, offset: float
 ) -> None:
-    monkeypatch.setattr(audioset, "AT_ONCE", 50)
+    monkeypatch.setattr(audioset, "COLUMNS_AT_ONCE", 50)
     wave = recording(name, 16_000)[:20_000]
     hann = 0.5 - 0.5 * np.cos(2 * np.pi * np.arange(400) / 400)
     bins, edges = (1127 * np.log1p(np.asarray(hertz) / 700) for hertz in (np.linspace(0, 8000, 257), (125, 7500)))

@@ -1,6 +1,7 @@
 """Numbers that overflow in training: nothing that is not finite is saved, and what was saved before stays."""
 
 import json
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -48,6 +49,26 @@ def test_weights_that_the_last_step_of_an_epoch_made_overflow_are_not_saved(
     monkeypatch.undo()
     state_after_one_epoch(tmp_path / "run")
     assert main(["train", str(path), "--out", str(tmp_path / "run")]) == 0, "without the fault the run goes on"
+
+
+def test_a_stop_saves_no_weights_that_overflowed(
+    world: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ctrl-C in the fifth step, whose update overflows."""
+    path, update = write(world, tmp_path), torch.optim.AdamW.step
+    calls: list[int] = []
+
+    def overflowing(self: torch.optim.AdamW, *arguments: Any) -> Any:
+        found = update(self, *arguments)
+        calls.append(1)
+        if len(calls) == 5:
+            self.param_groups[0]["params"][0].data.view(-1)[0] = torch.inf
+            signal.raise_signal(signal.SIGINT)
+        return found
+
+    monkeypatch.setattr(torch.optim.AdamW, "step", overflowing)
+    assert "the last update overflowed at step 5" in refused(capsys, "train", path, "--out", tmp_path / "run")
+    state_after_one_epoch(tmp_path / "run")
 
 
 def test_gradients_that_overflow_end_the_stage_before_the_update(

@@ -46,7 +46,7 @@ def test_ranking_the_evaluation_split_again_gives_the_runs_own_scores(
 
 
 def test_an_exported_model_ranks_like_its_run(
-    unbroken: Path, world: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    unbroken: Path, recipe: Path, world: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     model = tmp_path / "model"
     assert main(["export", str(unbroken), "--out", str(model)]) == 0
@@ -58,7 +58,7 @@ def test_an_exported_model_ranks_like_its_run(
         "README.md",
     }
     elsewhere = shutil.move(model, tmp_path / "elsewhere")
-    found = ranked_evaluation(elsewhere, world, tmp_path / "scores.npy")
+    found = ranked_evaluation(elsewhere, world, tmp_path / "scores.npy", recipe.parent / "banks")
     assert np.array_equal(found, read_scores(unbroken / "scores/evaluation.npy").values)
     assert "is not empty" in refused(capsys, "export", unbroken, "--out", elsewhere)
     assert "leave out --stage" in refused(

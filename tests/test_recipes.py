@@ -196,6 +196,20 @@ def test_files_that_are_no_recipe(tmp_path: Path, content: bytes, words: str) ->
         load_recipe(path)
 
 
+def test_a_null_character_is_a_mistake_of_its_place(tmp_path: Path) -> None:
+    path = tiny.write_recipe(tmp_path / "r.yaml", tiny.recipe(tmp_path / "m.jsonl", tmp_path))
+    for change, at in (('banks="a\\0b"', "banks"), ('data.train.manifest="\\0"', "data.train.manifest")):
+        with pytest.raises(RecipeError, match=f"{at}: holds a null character"):
+            load_recipe(path, [change])
+
+
+def test_a_recipe_that_is_no_yaml_has_one_mistake(tmp_path: Path) -> None:
+    (tmp_path / "r.yaml").write_text("a: {")
+    with pytest.raises(RecipeError) as error:
+        load_recipe(tmp_path / "r.yaml")
+    assert len(error.value.problems) == 1, error.value.problems
+
+
 def test_a_missing_recipe(tmp_path: Path) -> None:
     with pytest.raises(RecipeError, match="no such recipe"):
         load_recipe(tmp_path / "none.yaml")

@@ -99,7 +99,7 @@ def test_one_sample_is_heard_and_silence_is_silent(tmp_path: Path, how: Resampli
 
 def test_a_filter_that_would_be_too_long_is_refused(tmp_path: Path) -> None:
     soundfile.write(tmp_path / "x.wav", np.zeros(9_000), 383_999, subtype="FLOAT")
-    words = r"x\.wav: 9,000 samples of 1 channel at 383,999 Hz cannot be brought to 48,000 Hz: .*resample with soxr_hq"
+    words = r"x\.wav: 9,000 samples of 1 channel at 383,999 Hz cannot be brought to 48,000 Hz: .*resampling to soxr_hq"
     with pytest.raises(AudioError, match=words):
         read_audio(tmp_path / "x.wav", 48_000, "kaiser_best")
     assert len(read_audio(tmp_path / "x.wav", 48_000)) == 1125

@@ -12,7 +12,9 @@ import pytest
 import tiny
 from outcomes import COUNTED, kill_after, refused
 
+from data_tools.files import alone
 from system.__main__ import main
+from system.recipe import load_recipe
 
 
 def write_study(tmp_path: Path, recipe: Path, **changes: Any) -> Path:
@@ -65,6 +67,24 @@ def test_a_killed_study_repeats_no_finished_cell_and_gives_the_same_tables(
     assert len((folder / "plain_s1/steps.txt").read_text().splitlines()) == 6  # two epochs of three, once
     for table in ("table.md", "table.tex", "table.csv"):
         assert (folder / table).read_bytes() == (tmp_path / "unbroken/margins" / table).read_bytes()
+
+
+def test_one_process_at_a_time_writes_the_tables_and_removes_what_a_killed_one_left(
+    recipe: Path, unbroken: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    study, folder = tmp_path / "one.study.yaml", tmp_path / "runs/one"
+    seed = load_recipe(recipe).recipe.seed
+    study.write_text(f"name: one\nrecipe: {recipe}\nseeds: [{seed}]\ncells: {{as_is: {{}}}}\n")
+    shutil.copytree(unbroken, folder / f"as_is_s{seed}")
+    left = folder / ".table.md.99999999.part"
+    left.write_text("half")
+    command = ["study", str(study), "--runs", str(tmp_path / "runs")]
+    with alone(folder / ".table"):
+        assert "another process is writing to it" in refused(capsys, *command)
+        assert left.exists()
+    assert main(command) == 0
+    assert not left.exists()
+    assert (folder / "table.md").exists()
 
 
 def test_all_mistakes_of_a_study_are_told(world: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

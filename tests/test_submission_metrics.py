@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from submission.metrics import intervals, retrieval as metrics
+from submission.metrics.retrieval import intervals, retrieval as metrics
 from submission import ordering as order
 from submission.errors import SubmissionError
 from submission.ordering import NEVER

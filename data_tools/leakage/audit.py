@@ -20,6 +20,11 @@ CAPTION_ACROSS = "same caption across splits"
 SOUND_ACROSS = "near-duplicate audio across splits"
 KINDS = (FORBIDDEN, FREESOUND_ACROSS, NAME_ACROSS, SOUND_ACROSS, CAPTION_ACROSS)
 
+QUIET = "too short, silent or steady to be told apart"
+UNSURE = "so short or steady that noise may hide a copy"
+NOT_COMPARED = "sound not compared"
+COMPARED_UNSURELY = "sound compared, but a copy under noise may be missed"
+
 VALIDATION_SPLITS = frozenset({"validation", "val"})
 
 
@@ -40,11 +45,18 @@ class Touch(NamedTuple):
 
 
 class Heard(NamedTuple):
-    """Fingerprints by clip id, and why others have none. unread: reasons; quiet: ids of short, silent, steady clips."""
+    """Fingerprints by clip id, and why other clips have none, by clip id too."""
 
     prints: dict[str, Fingerprint]
-    unread: list[str]
-    quiet: list[str]
+    without: dict[str, str]
+
+    def sure(self, clips: Iterable[Clip]) -> list[Clip]:
+        """Those of the clips of which it can be said that they share no sound with another such clip."""
+        return [clip for clip in clips if clip.id in self.prints and self.prints[clip.id].sure]
+
+    def unsure(self) -> list[str]:
+        """Ids of clips so short or steady that noise would hide a copy of them."""
+        return [clip_id for clip_id, one in self.prints.items() if not one.sure]
 
 
 def audit(
@@ -74,26 +86,24 @@ def audit(
 
 
 def listen(clips: Iterable[Clip]) -> Heard:
-    """Fingerprints of the clips' audio, two or more files at a time; a file that cannot be read is told in unread."""
+    """Fingerprints of the clips' audio, two or more files at a time."""
     from tqdm import tqdm
 
     ordered = list(clips)
-    heard = Heard({}, [], [])
+    heard = Heard({}, {})
     with ThreadPool() as pool:
         results = tqdm(pool.imap(_listen, ordered), total=len(ordered), unit="file", disable=None)
         for clip, result in zip(ordered, results, strict=True):
             if isinstance(result, Fingerprint):
                 heard.prints[clip.id] = result
-            elif result is None:
-                heard.quiet.append(clip.id)
             else:
-                heard.unread.append(result)
+                heard.without[clip.id] = result
     return heard
 
 
-def _listen(clip: Clip) -> Fingerprint | str | None:
+def _listen(clip: Clip) -> Fingerprint | str:
     try:
-        return fingerprint(clip.path)
+        return fingerprint(clip.path) or QUIET
     except AudioError as error:
         return str(error)
 
@@ -153,7 +163,7 @@ def _same_sound(everything: Sequence[Clip], audited: Collection[str], heard: Hea
                 continue
             if place[pair[0].id] > place[pair[1].id]:
                 pair, offset = (pair[1], pair[0]), 0.0 - offset
-            evidence = f"{match.seconds:.2f} s alike, {offset:+.2f} s later in the other, score {match.score}"
+            evidence = f"{match.seconds:.2f} s alike, {offset:+.2f} s later in the other, score {match.score:.0f}"
             touches.append(_touch(SOUND_ACROSS, *pair, evidence))
         earlier += own
     return sorted(touches, key=lambda touch: place[touch.clip.id])
@@ -179,23 +189,40 @@ def _report(touches: Sequence[Touch], compared: bool) -> list[str]:
     return lines
 
 
-def _verdict(touches: Sequence[Touch], training: int, compared: bool) -> str:
+def _verdict(touches: Sequence[Touch], training: Sequence[Clip], others: Sequence[Clip], heard: Heard | None) -> str:
+    """others: of test splits. That they share no sound is said only of clips with a sure fingerprint."""
     leaks = [touch for touch in touches if touch.leak]
     if leaks:
         kinds = "; ".join(dict.fromkeys(touch.finding for touch in leaks))
         return f"training data touches what it must not: leave out {len({t.clip.id for t in leaks})} clips ({kinds})"
-    shared = "a Freesound id, file name or sound" if compared else "a Freesound id or file name"
-    return f"none of {training} training clips is on an exclusion list or shares {shared} with a test split"
+    told = f"none of {len(training)} training clips is on an exclusion list or shares a Freesound id"
+    apart = f"{told} or file name with a test split"
+    if heard is None or not heard.prints or not others:
+        return f"{apart}; their sound was not compared"
+    ours, theirs = (len(heard.sure(side)) for side in (training, others))
+    if ours == len(training) and theirs == len(others):
+        return f"{told}, file name or sound with a test split"
+    if not ours or not theirs:
+        return f"{apart}; whether they share a sound is not known, see the clips named above"
+    return (
+        f"{apart}; {ours} of them share no sound with {theirs} of {len(others)} test clips; "
+        "of the others, named above, that is not known"
+    )
 
 
 def _told(heard: Heard | None) -> list[str]:
+    """How many clips were compared by their sound, and the names of all others."""
     if heard is None:
         return ["audio was not compared (--audio does)"]
     lines = [f"{len(heard.prints):>7}  clips whose sound was compared"]
-    if heard.quiet:
-        lines.append(f"{len(heard.quiet):>7}  clips too short, silent or steady to be told apart: {heard.quiet[0]} ..")
-    if heard.unread:
-        lines.append(f"{len(heard.unread):>7}  clips without readable audio: {heard.unread[0]} ..")
+    named = (
+        (f"of them {UNSURE}", heard.unsure()),
+        (f"clips {QUIET}", [clip_id for clip_id, why in heard.without.items() if why == QUIET]),
+        ("clips without readable audio", [f"{one} ({why})" for one, why in heard.without.items() if why != QUIET]),
+    )
+    for what, names in named:
+        more = f"; and {len(names) - SHOWN} more (--list FILE.csv writes all)" if len(names) > SHOWN else ""
+        lines += [f"{len(names):>7}  {what}: {'; '.join(names[:SHOWN])}{more}"] if names else []
     return lines
 
 
@@ -240,7 +267,12 @@ def run(arguments: argparse.Namespace) -> int:
     print(*_report(touches, compared), sep="\n")
     if arguments.list:
         rows = [(t.finding, t.clip.id, t.clip.freesound_id, t.touched, t.other, t.evidence) for t in touches]
+        if heard:
+            ids = {clip.id: clip.freesound_id for clip in [*against, *clips]}
+            rows += [(NOT_COMPARED, name, ids[name], "", "", why) for name, why in heard.without.items()]
+            rows += [(COMPARED_UNSURELY, name, ids[name], "", "", UNSURE) for name in heard.unsure()]
         write_table(arguments.list, ["finding", "clip", "freesound_id", "touched", "other", "evidence"], rows)
         print(f"\nwrote {arguments.list}: {len(rows)} rows")
-    print(f"\n{_verdict(touches, len(training), compared)}")
+    tested = list({clip.id: clip for clip in [*clips, *against] if _stage(clip) == 2}.values())
+    print(f"\n{_verdict(touches, training, tested, heard)}")
     return int(any(touch.leak for touch in touches))

@@ -1,5 +1,6 @@
 """What a finished run says of itself: the facts that a package's meta.yaml and the report are filled from."""
 
+import shlex
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
@@ -7,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from data_tools.documents import read_json, require_unharmed
+from data_tools.errors import DataError
 from submission.errors import SubmissionError
 from submission.package.shapes import Recipe, Result, broken_links, faults
 from submission.formats.score_matrix import ScoreMatrix, read_scores
@@ -36,9 +38,7 @@ class FinishedRun:
         release noted none). DataError for a damaged or missing one; one without a checksum need not be there."""
         path, noted = self.folder / name, self.result.get("sha256", {}).get(name)
         if noted is not None:
-            again = f"python -m system run {self.folder / 'resolved.json'} --out {self.folder}"
-            hint = f"delete it and {self.folder / 'result.json'}, then what is lost is made again by: {again}"
-            require_unharmed(path, noted, hint)
+            require_unharmed(path, noted, made_again(self.folder, path))
         return path
 
     @property
@@ -54,6 +54,29 @@ class FinishedRun:
         """Settings of the stage whose checkpoint ranked a leaf."""
         found: dict[str, Any] = self.recipe["stages"][self.recipe["rank"][entry]["stage"]]
         return found
+
+
+def made_again(folder: Path, *damaged: Path) -> str:
+    """The end of a sentence on damaged files of a run: what to delete, and the command that then makes them again."""
+    files = dict.fromkeys([*damaged, *(path for path in [folder / "result.json"] if path.exists())])
+    recipe = folder / "resolved.json"
+    if recipe in damaged:  # recipe.yaml is the recipe without what --set changed
+        changes = "".join(f" --set {shlex.quote(change)}" for change in _changes(folder))
+        command = f"{folder / 'recipe.yaml'}{changes}"
+    else:
+        command = str(recipe)
+    deleted = " and ".join(map(str, files))
+    return f"delete {deleted}, then what is lost is made again by: python -m system run {command} --out {folder}"
+
+
+def _changes(folder: Path) -> list[str]:
+    """What --set changed, as the run's provenance notes it; none where that is damaged too."""
+    try:
+        found = read_json(folder / "provenance.json", "")
+    except DataError:
+        return []
+    changes = found.get("changes") if isinstance(found, dict) else None
+    return [change for change in changes if isinstance(change, str)] if isinstance(changes, list) else []
 
 
 def open_finished(text: str) -> FinishedRun:

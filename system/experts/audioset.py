@@ -4,13 +4,14 @@ Source: `mel_features.py` of Google's VGGish; torchvggish carries it unchanged."
 
 import numpy as np
 
+from system.experts.base import COLUMNS_AT_ONCE
+
 RATE = 16_000  # Hz
 SIZE = 512  # of the FFT
 WINDOW = 400  # samples
 HOP = 160  # samples
 PATCH = 96  # columns in a patch (0.96 s)
 PATCH_SAMPLES = WINDOW + (PATCH - 1) * HOP  # 15,600: the least that fills a patch, 0.975 s
-AT_ONCE = 6_000  # columns, so that memory does not grow with the length of a clip
 
 
 def mel_basis() -> np.ndarray:
@@ -30,9 +31,9 @@ def log_mel(wave: np.ndarray, offset: float) -> np.ndarray:
     hann = 0.5 - 0.5 * np.cos(2 * np.pi * np.arange(WINDOW) / WINDOW)
     basis = mel_basis()
     columns = np.empty((len(windows), basis.shape[1]), np.float32)
-    for first in range(0, len(windows), AT_ONCE):
-        magnitude = np.abs(np.fft.rfft(windows[first : first + AT_ONCE] * hann, SIZE))
-        columns[first : first + AT_ONCE] = np.log(magnitude @ basis + offset)
+    for first in range(0, len(windows), COLUMNS_AT_ONCE):
+        magnitude = np.abs(np.fft.rfft(windows[first : first + COLUMNS_AT_ONCE] * hann, SIZE))
+        columns[first : first + COLUMNS_AT_ONCE] = np.log(magnitude @ basis + offset)
     return columns
 
 

@@ -7,9 +7,9 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-# B waves, N samples, T columns, K frequencies of an FFT of `size` samples
+from system.experts.base import COLUMNS_AT_ONCE
 
-AT_ONCE = 6_000  # columns, so that memory does not grow with the length of a clip
+# B waves, N samples, T columns, K frequencies of an FFT of `size` samples
 
 
 class MelPower(nn.Module):
@@ -44,7 +44,7 @@ class MelPower(nn.Module):
 
     def forward(self, waves: torch.Tensor) -> torch.Tensor:
         columns = waves.unfold(1, len(self.window), self.hop)
-        return torch.cat([self._power(part) for part in columns.split(max(1, AT_ONCE // len(waves)), 1)], 1)
+        return torch.cat([self._power(part) for part in columns.split(max(1, COLUMNS_AT_ONCE // len(waves)), 1)], 1)
 
     def centred(self, waves: torch.Tensor) -> torch.Tensor:
         """(B, N), N > size // 2 -> (B, T, bands), T = 1 + N // hop: waves are reflected at both ends."""
