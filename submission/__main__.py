@@ -1,7 +1,7 @@
 """The door: python -m submission VERB ...
 
-A verb is the module of its name, with add_arguments(parser) and run(arguments) -> exit status; only the one in use is
-imported, so that `score` answers at once.
+A verb is the module of its name in verbs/, with add_arguments(parser) and run(arguments) -> exit status; only the one
+in use is imported, so that `score` answers at once.
 """
 
 import argparse
@@ -83,7 +83,7 @@ def _parser(argv: list[str]) -> argparse.ArgumentParser:
             "--edition", metavar="YEAR", default="2022", help=f"one of {', '.join(EDITIONS)} (default %(default)s)"
         )
         if argv[:1] == [name]:
-            module = import_module(f"submission.{name}")
+            module = import_module(f"submission.verbs.{name}")
             module.add_arguments(verb)
             verb.set_defaults(run=module.run)
     return parser

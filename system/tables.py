@@ -11,9 +11,9 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
+from submission.formats.score_matrix import read_scores
 from submission.metrics.intervals import Groups, paired_difference
 from submission.metrics.retrieval import average_precision
-from submission.formats.score_matrix import read_scores
 from submission.metrics.scoring import found_from_audio, found_in_matrix
 from submission.metrics.summary import summarise, summarise_audio_to_text
 

@@ -82,7 +82,7 @@ def counted(self, feed):
         file.write(f"{self.name} {self.step}\\n")
     return value
 system.train._Stage._train_step = counted
-from submission.scores import read_scores
+from submission.formats.score_matrix import read_scores
 from system.__main__ import main
 sys.exit(main(sys.argv[1:]))
 """

@@ -10,12 +10,12 @@ from typing import Any
 import numpy as np
 
 from submission.editions import EDITIONS, Edition
+from submission.formats.csv_table import Problem, format_table
 from submission.formats.ranked_csv import write_ranked_csv
 from submission.formats.score_matrix import ScoreMatrix
+from submission.formats.truth import read_clotho_truth
 from submission.metrics.scoring import found_in_csv, found_in_matrix
 from submission.metrics.summary import Summary, summarise
-from submission.formats.csv_table import Problem, format_table
-from submission.formats.truth import read_clotho_truth
 
 E2022 = EDITIONS["2022"]
 # The traps of the real file names, in one small pool: blanks, commas, quotes, entities, letters outside ASCII.

@@ -9,15 +9,15 @@ import numpy as np
 import pytest
 
 from submission.__main__ import main
-from submission.metrics.blend import blend, models_of, search_weights
-from submission.metrics.compare import compare
 from submission.editions import get_edition
 from submission.errors import SubmissionError
-from submission.metrics.intervals import bootstrap_interval
+from submission.formats.csv_table import format_table
 from submission.formats.score_matrix import ScoreMatrix, read_scores, write_scores
+from submission.metrics.blend import blend, models_of, search_weights
+from submission.metrics.compare import compare
+from submission.metrics.intervals import bootstrap_interval
 from submission.metrics.scoring import found_in_matrix
 from submission.metrics.summary import summarise
-from submission.formats.csv_table import format_table
 
 E2022 = get_edition(2022)
 

@@ -9,8 +9,8 @@ import pytest
 from ranked import E2022, change_cell, change_line, check_problems
 
 from submission.__main__ import main
-from submission.formats.ranked_csv import check_ranked_csv
 from submission.formats.csv_table import Problem, format_table, told
+from submission.formats.ranked_csv import check_ranked_csv
 from submission.formats.truth import Truth, read_clotho_truth
 
 Fault = Callable[[list[bytes]], bytes]

@@ -13,9 +13,9 @@ from outcomes import without_checksums
 
 from data_tools.manifest import caption_queries, read_manifest
 from submission.__main__ import main as submission
+from submission.formats.score_matrix import read_scores
 from submission.package import meta
 from submission.package.facts import open_finished
-from submission.formats.score_matrix import read_scores
 from system.data import Data
 from system.description import data_of, write_clips
 from system.frames import Features, build_features

@@ -11,8 +11,8 @@ import pytest
 import soundfile
 from sounds import RATE, Wave, beeps, everyday, noise, tone, with_noise
 
-from data_tools.leakage import fingerprint as module
 from data_tools.audio import AudioError
+from data_tools.leakage import fingerprint as module
 from data_tools.leakage.fingerprint import Fingerprint, Match, fingerprint, near_duplicates
 
 

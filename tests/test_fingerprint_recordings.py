@@ -1,6 +1,6 @@
 """Fingerprints of real recordings: ESC-10's, altered, under noise, and each against all others.
 
-What was chosen in data_tools/leakage/fingerprint.py was chosen on those with even Freesound ids; the others are held out.
+What was chosen in fingerprint.py was chosen on those with even Freesound ids; the others are held out.
 """
 
 import io

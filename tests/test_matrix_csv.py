@@ -16,10 +16,10 @@ from ranked import NAMES, change_cell, change_line, check_problems, score_matrix
 from submission.__main__ import main
 from submission.editions import EDITIONS
 from submission.errors import SubmissionError
+from submission.formats.csv_table import format_table, parse_table
 from submission.formats.matrix_csv import check_matrix_csv, read_matrix_csv, write_matrix_csv
 from submission.formats.ranked_csv import write_ranked_csv
 from submission.formats.score_matrix import ScoreMatrix, write_scores
-from submission.formats.csv_table import format_table, parse_table
 from submission.formats.truth import matrix_truth
 
 E2025 = EDITIONS["2025"]

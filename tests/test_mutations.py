@@ -38,14 +38,14 @@ from data_tools.manifest import read_manifest, read_queries
 from submission.editions import EDITIONS
 from submission.errors import SubmissionError
 from submission.formats.matrix_csv import read_matrix_csv, write_matrix_csv
+from submission.formats.ranked_csv import check_ranked_csv, write_ranked_csv
+from submission.formats.score_matrix import read_scores, write_scores
+from submission.formats.truth import read_clotho_truth
 from submission.package.about import read_about
 from submission.package.archive import check_archive
 from submission.package.facts import open_finished
-from submission.formats.ranked_csv import check_ranked_csv, write_ranked_csv
 from submission.report.account import read_provenance
 from submission.report.clips import read_clips
-from submission.formats.score_matrix import read_scores, write_scores
-from submission.formats.truth import read_clotho_truth
 from system import checkpoints
 from system.__main__ import main
 from system.bank import open_bank

@@ -14,11 +14,11 @@ import tiny
 import yaml
 
 from submission.__main__ import main
-from submission.metrics.blend import blend
 from submission.editions import EDITIONS, get_edition
-from submission.package.archive import check_archive
-from submission.formats.score_matrix import read_scores, write_scores
 from submission.formats.csv_table import format_table
+from submission.formats.score_matrix import read_scores, write_scores
+from submission.metrics.blend import blend
+from submission.package.archive import check_archive
 from system.__main__ import main as system_main
 
 PDF = b"%PDF-1.4\n%%EOF\n"

@@ -18,11 +18,11 @@ from outcomes import without_checksums
 from submission.__main__ import main
 from submission.editions import get_edition
 from submission.errors import SubmissionError
+from submission.formats.score_matrix import read_scores, write_scores
 from submission.package import archive
 from submission.package.archive import check_archive
 from submission.package.documents import parse_yaml
 from submission.package.facts import open_finished
-from submission.formats.score_matrix import read_scores, write_scores
 
 E2022 = get_edition(2022)
 LABEL = "Doe_EX_task6b_1"

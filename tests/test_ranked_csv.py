@@ -25,9 +25,9 @@ from ranked import (
 )
 
 from submission.errors import SubmissionError
+from submission.formats.csv_table import format_table, parse_table
 from submission.formats.ranked_csv import check_ranked_csv, read_ranked_csv, write_ranked_csv
 from submission.formats.score_matrix import ScoreMatrix
-from submission.formats.csv_table import format_table, parse_table
 from submission.formats.truth import matrix_truth, read_clotho_truth
 
 

@@ -18,13 +18,13 @@ import soundfile
 from reported import HARM, Read, change, make_run, report, rescore
 
 from submission.__main__ import main
+from submission.formats.score_matrix import ScoreMatrix, read_scores
+from submission.metrics.scoring import found_in_matrix
+from submission.metrics.summary import summarise
 from submission.package.facts import FinishedRun, open_finished
 from submission.report import figures
 from submission.report.clips import read_clips
 from submission.report.results import loss_margins
-from submission.formats.score_matrix import ScoreMatrix, read_scores
-from submission.metrics.scoring import found_in_matrix
-from submission.metrics.summary import summarise
 
 
 @pytest.fixture(scope="module")

@@ -12,13 +12,13 @@ import pytest
 import soundfile
 from matplotlib.figure import Figure
 
+from submission.formats.score_matrix import ScoreMatrix
+from submission.metrics.scoring import found_in_matrix
+from submission.metrics.summary import summarise
 from submission.report import figures, measures
 from submission.report.clips import read_clips
 from submission.report.listening import AudioStore, to_mp3
 from submission.report.measures import Bar, choose_heard, random_shares, rank_bins, rivals, share_interval
-from submission.formats.score_matrix import ScoreMatrix
-from submission.metrics.scoring import found_in_matrix
-from submission.metrics.summary import summarise
 
 
 def matrix_of(values: list[list[float]], relevant: list[list[str]], **changes: Any) -> ScoreMatrix:

@@ -13,9 +13,9 @@ import pytest
 
 from submission.__main__ import main
 from submission.formats.score_matrix import ScoreMatrix, write_scores
+from submission.formats.truth import matrix_truth, read_annotations
 from submission.metrics.scoring import annotated, found_from_audio, found_in_matrix
 from submission.metrics.summary import summarise, summarise_audio_to_text
-from submission.formats.truth import matrix_truth, read_annotations
 
 
 def read_rows(path: Path) -> list[list[str]]:

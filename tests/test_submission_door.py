@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 from ranked import good_lines, rename, small_matrix
 
-from submission.metrics.retrieval import retrieval as metrics
 from submission.__main__ import main
 from submission.formats.score_matrix import write_scores
+from submission.metrics.retrieval import retrieval as metrics
 
 NOTHING = ([], ["--edition", "2022"])
 

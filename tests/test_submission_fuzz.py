@@ -12,10 +12,10 @@ import pytest
 from submission.__main__ import main
 from submission.editions import EDITIONS
 from submission.errors import SubmissionError
+from submission.formats.csv_table import format_table
 from submission.formats.matrix_csv import check_matrix_csv, write_matrix_csv
 from submission.formats.ranked_csv import write_ranked_csv
 from submission.formats.score_matrix import ScoreMatrix, read_scores, write_scores
-from submission.formats.csv_table import format_table
 from submission.formats.truth import matrix_truth, read_annotations, read_clotho_truth
 
 pytestmark = pytest.mark.slow

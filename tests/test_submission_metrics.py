@@ -9,11 +9,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from submission.metrics.retrieval import intervals, retrieval as metrics
 from submission import ordering as order
 from submission.errors import SubmissionError
-from submission.ordering import NEVER
+from submission.metrics.retrieval import intervals
+from submission.metrics.retrieval import retrieval as metrics
 from submission.metrics.summary import Found, Summary, summarise, summarise_audio_to_text
+from submission.ordering import NEVER
 
 
 def found_of(

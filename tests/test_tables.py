@@ -6,8 +6,8 @@ import io
 import numpy as np
 import pytest
 
-from submission.metrics.intervals import paired_difference
 from submission.formats.score_matrix import ScoreMatrix, write_scores
+from submission.metrics.intervals import paired_difference
 from system.tables import Figures, Row, Table, figures_of_run
 
 

@@ -13,9 +13,9 @@ from outcomes import COUNTED, digest, kill_after, lines, refused
 
 from data_tools.datasets.clotho import hold_out
 from data_tools.errors import DataError
-from submission.metrics.blend import blend
 from submission.errors import SubmissionError
 from submission.formats.score_matrix import read_scores
+from submission.metrics.blend import blend
 from system.__main__ import main
 from system.check import plan
 from system.recipe import RecipeError, load_recipe

@@ -7,6 +7,8 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+from submission.editions import Edition
+from submission.files import replacing
 from submission.formats.columns import (
     EMPTY_LINE,
     TRAILING_COMMA,
@@ -19,10 +21,8 @@ from submission.formats.columns import (
     rows_of,
     trimmed,
 )
-from submission.editions import Edition
-from submission.files import replacing
-from submission.formats.score_matrix import ScoreMatrix
 from submission.formats.csv_table import Problem, format_table, shown
+from submission.formats.score_matrix import ScoreMatrix
 from submission.formats.truth import Truth, instead, matrix_truth
 
 # Columns named in one message about a row.

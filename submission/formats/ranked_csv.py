@@ -5,6 +5,9 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from submission.editions import Edition
+from submission.errors import SubmissionError
+from submission.files import replacing
 from submission.formats.columns import (
     EMPTY_LINE,
     TRAILING_COMMA,
@@ -17,14 +20,11 @@ from submission.formats.columns import (
     rows_of,
     trimmed,
 )
-from submission.editions import Edition
-from submission.errors import SubmissionError
-from submission.files import replacing
-from submission.formats.suggest import AUDIO
-from submission.ordering import ranked_columns
-from submission.formats.score_matrix import ScoreMatrix
 from submission.formats.csv_table import Problem, Row, format_table, shown
+from submission.formats.score_matrix import ScoreMatrix
+from submission.formats.suggest import AUDIO
 from submission.formats.truth import Truth, instead, matrix_truth
+from submission.ordering import ranked_columns
 
 # A number that is no count: a score, where a file name should be.
 _SCORE = re.compile(r"[+-]?(?:\d+\.\d*|\.\d+|\d+(?=e))(?:e[+-]?\d+)?", re.ASCII | re.IGNORECASE)

@@ -13,9 +13,9 @@ from functools import cached_property
 from pathlib import Path
 
 from submission.errors import SubmissionError
-from submission.formats.suggest import AUDIO, NAME_WAYS, TEXT_WAYS, Nearest
-from submission.formats.score_matrix import ScoreMatrix
 from submission.formats.csv_table import Row, parse_table, shown
+from submission.formats.score_matrix import ScoreMatrix
+from submission.formats.suggest import AUDIO, NAME_WAYS, TEXT_WAYS, Nearest
 
 # Places named in one message; Clotho's development split has 16.
 SHOWN_PLACES = 20

@@ -1,23 +1,20 @@
-"""The verb blend: one score matrix of several, by weights that are given, equal, or searched on validation."""
+"""One score matrix of several, by weights that are given, equal, or searched on validation."""
 
-import argparse
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from itertools import zip_longest
-from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
 
-from submission.editions import Edition, get_edition
+from submission.editions import Edition
 from submission.errors import SubmissionError
-from submission.files import require_other
+from submission.formats.score_matrix import ScoreMatrix
 from submission.metrics.retrieval import average_precision
-from submission.ordering import ranked_columns
-from submission.formats.score_matrix import ScoreMatrix, read_scores, write_scores
 from submission.metrics.scoring import found_in_matrix
+from submission.ordering import ranked_columns
 
 How = Literal["raw", "standardised", "rank"]
 PICKS = 20  # of the search: weights are whole 20ths
@@ -129,7 +126,7 @@ def _factors(weights: Sequence[float] | None, n_parts: int) -> Values:
     return factors
 
 
-def _require_apart(tested: Mapping[str, ScoreMatrix], validation: Mapping[str, ScoreMatrix]) -> None:
+def require_apart(tested: Mapping[str, ScoreMatrix], validation: Mapping[str, ScoreMatrix]) -> None:
     """Weights are never searched on what they are then tested on, nor with other models."""
     pairs = list(zip(tested.items(), validation.items(), strict=True))
     for (name, test), (other, own) in pairs:
@@ -148,45 +145,3 @@ def _require_apart(tested: Mapping[str, ScoreMatrix], validation: Mapping[str, S
                         f"{name} comes from {one} and {other} from {another}; give --validation the matrices of the "
                         "same models in the same order"
                     )
-
-
-def _read_all(paths: Sequence[Path]) -> dict[str, ScoreMatrix]:
-    if len({path.resolve() for path in paths}) < len(paths):
-        raise SubmissionError("one score matrix is named twice; name each once and give it a larger weight")
-    return {str(path): read_scores(path) for path in paths}
-
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("scores", nargs="+", type=Path, metavar="SCORES.npy", help="two matrices or more")
-    parser.add_argument("--out", type=Path, required=True, metavar="BLEND.npy", help="the score matrix to write")
-    parser.add_argument("--how", choices=tuple(SCALES), default="raw", help="what the mean is of (default %(default)s)")
-    given = parser.add_mutually_exclusive_group()
-    given.add_argument("--weights", nargs="+", type=float, metavar="W", help="one a matrix (default: equal)")
-    given.add_argument(
-        "--validation",
-        nargs="+",
-        type=Path,
-        metavar="SCORES.npy",
-        help="the same models' matrices of a validation split, in the same order: search the weights on them",
-    )
-
-
-def run(arguments: argparse.Namespace) -> int:
-    require_other(arguments.out, [*arguments.scores, *(arguments.validation or ())])
-    edition, parts = get_edition(arguments.edition), _read_all(arguments.scores)
-    if len(parts) < 2:
-        raise SubmissionError("a blend needs two score matrices or more")
-    weights = arguments.weights
-    if arguments.validation:
-        if len(arguments.validation) != len(parts):
-            raise SubmissionError(f"--validation needs {len(parts)} matrices, one a model, in the same order")
-        validation = _read_all(arguments.validation)
-        _require_apart(parts, validation)
-        weights, reached = search_weights(validation, arguments.how, edition)
-        print(f"searched on validation: {edition.metric} {reached:.4f} there")
-    matrix = blend(parts, arguments.how, weights)
-    write_scores(arguments.out, matrix)
-    for name, weight in matrix.facts["weights"].items():
-        print(f"  {weight:.2f}  {name}")
-    print(f"wrote {arguments.out}: {len(matrix)} queries x {len(matrix.clip_ids)} clips, {arguments.how} scores")
-    return 0

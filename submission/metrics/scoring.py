@@ -8,12 +8,12 @@ import numpy as np
 
 from submission.editions import Edition
 from submission.errors import SubmissionError
-from submission.metrics.intervals import grouped
-from submission.ordering import ranks_of_lists, relevant_ranks
 from submission.formats.ranked_csv import read_ranked_csv
 from submission.formats.score_matrix import ScoreMatrix
-from submission.metrics.summary import Found, Summary, summarise
 from submission.formats.truth import Truth
+from submission.metrics.intervals import grouped
+from submission.metrics.summary import Found, Summary, summarise
+from submission.ordering import ranks_of_lists, relevant_ranks
 
 
 def found_in_csv(path: Path, truth: Truth, edition: Edition, annotations: Truth | None = None) -> Found:

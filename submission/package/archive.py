@@ -19,12 +19,12 @@ from typing import Any
 from submission.editions import EDITIONS, Edition, Names
 from submission.errors import SubmissionError
 from submission.files import replacing
+from submission.formats.csv_table import SHOWN_PROBLEMS, told
 from submission.formats.matrix_csv import check_matrix_csv
+from submission.formats.ranked_csv import check_ranked_csv
+from submission.formats.truth import Truth
 from submission.package.documents import parse_yaml
 from submission.package.meta import check_meta
-from submission.formats.ranked_csv import check_ranked_csv
-from submission.formats.csv_table import SHOWN_PROBLEMS, told
-from submission.formats.truth import Truth
 
 LARGEST = 2**30  # bytes of a system's files, unpacked: a full matrix takes some 60 MB
 _DAWN = (1980, 1, 1, 0, 0, 0)  # of every member, so that the same package is the same bytes

@@ -10,8 +10,8 @@ from typing import Any
 from data_tools.documents import read_json, require_unharmed
 from data_tools.errors import DataError
 from submission.errors import SubmissionError
-from submission.package.shapes import Recipe, Result, broken_links, faults
 from submission.formats.score_matrix import ScoreMatrix, read_scores
+from submission.package.shapes import Recipe, Result, broken_links, faults
 
 
 @dataclass(frozen=True)

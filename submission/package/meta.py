@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Any
 
 from submission.editions import Edition
-from submission.package.about import About, System
-from submission.package.facts import FinishedRun
+from submission.formats.csv_table import shown
 from submission.formats.score_matrix import ScoreMatrix
 from submission.metrics.scoring import figures_of
-from submission.formats.csv_table import shown
+from submission.package.about import About, System
+from submission.package.facts import FinishedRun
 
 BLOCKS = {
     "submission": ("label", "name", "abbreviation", "authors"),

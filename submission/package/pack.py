@@ -1,21 +1,20 @@
-"""The verb pack: from finished runs to the archive that is handed in."""
+"""From finished runs to the archive that is handed in."""
 
-import argparse
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from submission.metrics.blend import models_of
-from submission.editions import Edition, get_edition
+from submission.editions import Edition
 from submission.errors import SubmissionError
+from submission.formats.edition_csv import write_csv
+from submission.formats.score_matrix import ScoreMatrix, read_scores
+from submission.formats.truth import matrix_truth, read_annotations
+from submission.metrics.blend import models_of
+from submission.metrics.scoring import annotated
 from submission.package.about import About, System, read_about
 from submission.package.archive import Packed, write_archive
-from submission.package.facts import FinishedRun, open_finished
+from submission.package.facts import FinishedRun
 from submission.package.meta import label_of, make_meta, missing_addresses, unfit_parts
-from submission.formats.score_matrix import ScoreMatrix, read_scores
-from submission.metrics.scoring import annotated
-from submission.formats.truth import matrix_truth, read_annotations
-from submission.formats.edition_csv import write_csv
 
 
 def pack(
@@ -95,29 +94,3 @@ def _matrix(runs: Sequence[FinishedRun], path: Path) -> ScoreMatrix:
     if made != wanted:
         raise SubmissionError(f"{path}: was made by {', '.join(sorted(made))}, not by {', '.join(sorted(wanted))}")
     return matrix
-
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "runs",
-        nargs="+",
-        metavar="RUN[:ENTRY][,RUN...]",
-        help="a system each: a finished run (and one of its ranked entries), or those of a blend",
-    )
-    parser.add_argument("--about", type=Path, required=True, metavar="ABOUT.yaml", help="what no run knows; see README")
-    parser.add_argument("--out", type=Path, required=True, metavar="NAME.zip", help="the archive to write")
-    parser.add_argument("--report", type=Path, metavar="REPORT.pdf", help="the technical report")
-    parser.add_argument("--style", default="label", help="how files are named: label, or task for 2022 to 2024")
-
-
-def run(arguments: argparse.Namespace) -> int:
-    edition, out = get_edition(arguments.edition), arguments.out
-    if out.suffix != ".zip" or "." in out.stem:
-        raise SubmissionError(f"{out}: a package is NAME.zip, without other dots in its name")
-    systems = [[open_finished(name) for name in text.split(",")] for text in arguments.runs]
-    path, packed = pack(systems, arguments.about, edition, out, arguments.report, arguments.style)
-    for system in packed:
-        print(f"{system.label}: {system.meta['submission']['name']}, {system.of}")
-    unready = "" if arguments.report else ": NOT READY, it has no technical report; add --report REPORT.pdf"
-    print(f"wrote {path}{unready}")
-    return 0

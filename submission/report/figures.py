@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
+from submission.metrics.summary import Summary
 from submission.plots import BLUE, GREEN, GREY, ORANGE, PURPLE, new_figure, save
 from submission.report.measures import Bar
-from submission.metrics.summary import Summary
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

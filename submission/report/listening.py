@@ -8,12 +8,12 @@ from pathlib import Path
 import numpy as np
 
 from data_tools.audio import AudioError, read_audio
+from submission.formats.score_matrix import ScoreMatrix
+from submission.metrics.summary import Summary
 from submission.ordering import ranked_columns
 from submission.report.clips import Clips
 from submission.report.measures import Rivals, choose_heard
 from submission.report.parts import Heard, Player, Section
-from submission.formats.score_matrix import ScoreMatrix
-from submission.metrics.summary import Summary
 
 TOP = 3  # clips of a query that are shown
 FURTHER = 3  # relevant clips beside them

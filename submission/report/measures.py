@@ -8,9 +8,9 @@ from statistics import NormalDist
 import numpy as np
 import numpy.typing as npt
 
+from submission.formats.score_matrix import ScoreMatrix
 from submission.metrics.intervals import CONFIDENCE, Groups
 from submission.ordering import Ranks
-from submission.formats.score_matrix import ScoreMatrix
 
 Values = npt.NDArray[np.float64]
 

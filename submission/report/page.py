@@ -10,13 +10,13 @@ from pathlib import Path
 
 from submission.editions import Edition
 from submission.files import replacing
+from submission.metrics.scoring import figures_of
 from submission.package.facts import FinishedRun
 from submission.report import account, results
 from submission.report.clips import read_clips
 from submission.report.listening import AudioStore, listening
 from submission.report.measures import rivals
 from submission.report.parts import Drawing, Section, figure4
-from submission.metrics.scoring import figures_of
 
 
 def write_report(out: Path, run: FinishedRun, others: Sequence[FinishedRun], edition: Edition) -> list[Drawing]:

@@ -8,16 +8,16 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from submission.metrics.compare import compare
 from submission.editions import Edition
 from submission.errors import SubmissionError
+from submission.formats.score_matrix import ScoreMatrix
+from submission.metrics.compare import compare
+from submission.metrics.summary import Summary
 from submission.package.facts import FinishedRun
 from submission.report import figures, measures
 from submission.report.clips import Clips
 from submission.report.measures import Bar, Rivals
 from submission.report.parts import NONE, Drawing, Section, Table, figure4, percent, plural, queries, spread
-from submission.formats.score_matrix import ScoreMatrix
-from submission.metrics.summary import Summary
 
 OWN = "this run"
 PAIRED = (

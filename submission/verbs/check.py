@@ -3,25 +3,24 @@
 import argparse
 from pathlib import Path
 
-from submission.verbs import options as against
 from submission.editions import Edition, get_edition
 from submission.errors import SubmissionError
+from submission.formats.csv_table import SHOWN_PROBLEMS, told
 from submission.formats.matrix_csv import check_matrix_csv
 from submission.formats.ranked_csv import check_ranked_csv
-from submission.formats.csv_table import SHOWN_PROBLEMS, told
 from submission.formats.truth import Truth
-from submission.verbs.options import add_ranked
+from submission.verbs.options import add_ranked, add_reference_arguments, chosen_truth
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("file", metavar="FILE", type=Path, help="the edition's file, or a package (.zip)")
     parser.add_argument("--all", action="store_true", help=f"tell every problem, not {SHOWN_PROBLEMS} of each kind")
     add_ranked(parser)
-    against.add_arguments(parser)
+    add_reference_arguments(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
-    edition, truth, path = get_edition(arguments.edition), against.chosen_truth(arguments), arguments.file
+    edition, truth, path = get_edition(arguments.edition), chosen_truth(arguments), arguments.file
     shown = None if arguments.all else SHOWN_PROBLEMS
     if path.suffix.lower() == ".zip":
         if arguments.ranked:

@@ -8,17 +8,14 @@ import argparse
 from dataclasses import replace
 from pathlib import Path
 
-from submission.verbs import options as against
-from submission.formats.columns import matrix_edition, ranked_editions
-from submission.editions import Edition, get_edition
+from submission.editions import get_edition
 from submission.errors import SubmissionError
 from submission.files import require_other
+from submission.formats.edition_csv import source_edition, write_csv
 from submission.formats.matrix_csv import read_matrix_csv
 from submission.formats.ranked_csv import read_ranked_csv, write_ranked_lists
 from submission.formats.score_matrix import write_scores
-from submission.formats.csv_table import Problem, parse_rows
-from submission.verbs.options import add_ranked
-from submission.formats.edition_csv import write_csv
+from submission.verbs.options import add_ranked, add_reference_arguments, chosen_truth
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -27,13 +24,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--out", metavar="FILE", type=Path, required=True, help="the --edition's .csv, or scores as .npy"
     )
     add_ranked(parser)
-    against.add_arguments(parser)
+    add_reference_arguments(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
     target, out = get_edition(arguments.edition), arguments.out
     require_other(out, [arguments.file, arguments.truth, arguments.scores, arguments.queries])
-    truth = against.chosen_truth(arguments)
+    truth = chosen_truth(arguments)
     source, is_ranked = source_edition(arguments.file)
     if is_ranked:
         if out.suffix != ".csv" or not (arguments.ranked or target.output == "ranked"):
@@ -50,22 +47,3 @@ def run(arguments: argparse.Namespace) -> int:
     write_scores(out, replace(matrix, facts={"csv": arguments.file.name}))
     print(f"wrote {out}: {matrix.values.shape[0]} queries x {matrix.values.shape[1]} scores")
     return 0
-
-
-def source_edition(path: Path) -> tuple[Edition, bool]:
-    """The edition whose CSV this is by its header, and whether it holds ranked lists.
-
-    Editions with one header (2023 and 2024) have one format too; the first is named. Raises SubmissionError for the
-    header of none.
-    """
-    first = next(parse_rows(path.read_bytes()))
-    if isinstance(first, Problem):
-        raise SubmissionError(f"{path}: {first}")
-    for edition in ranked_editions(first.cells):
-        return edition, True
-    matrix = matrix_edition(first.cells)
-    if matrix:
-        return matrix, False
-    raise SubmissionError(
-        f"{path}: line 1 is no edition's header; `check {path} --edition YEAR` tells what a year's should be"
-    )

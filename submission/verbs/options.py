@@ -1,14 +1,21 @@
-"""The options that say what a file is held against: captions, a score matrix, or a blind set."""
+"""Options that several verbs share, and what they name: what a file is compared with, and what it is scored by."""
 
 import argparse
+from collections.abc import Sequence
 from pathlib import Path
 
+from submission.editions import Edition, get_edition
 from submission.errors import SubmissionError
-from submission.formats.score_matrix import read_scores
-from submission.formats.truth import Truth, matrix_truth, read_blind_truth, read_clotho_truth
+from submission.formats.score_matrix import ScoreMatrix, read_scores
+from submission.formats.truth import Truth, matrix_truth, read_annotations, read_blind_truth, read_clotho_truth
+from submission.metrics.scoring import annotated, figures_of, found_from_audio, found_in_csv
+from submission.metrics.summary import Summary, summarise, summarise_audio_to_text
+
+CAPTIONS = "clotho_captions_evaluation.csv"
+ANNOTATED = "2025"  # the edition whose figures several relevant clips a query are told in
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
+def add_reference_arguments(parser: argparse.ArgumentParser) -> None:
     against = parser.add_mutually_exclusive_group()
     against.add_argument("--truth", metavar="CAPTIONS.csv", type=Path, help="captions file in Clotho's format")
     against.add_argument("--scores", metavar="SCORES.npy", type=Path, help="score matrix with the queries and clips")
@@ -25,3 +32,65 @@ def chosen_truth(arguments: argparse.Namespace) -> Truth | None:
     if arguments.scores:
         return matrix_truth(read_scores(arguments.scores))
     return read_clotho_truth(arguments.truth) if arguments.truth else None
+
+
+def add_ranked(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--ranked", action="store_true", help="a ranked CSV even where the edition asks for all scores")
+
+
+def add_truth_arguments(parser: argparse.ArgumentParser) -> None:
+    """What read_summaries needs to know beside files."""
+    parser.add_argument(
+        "--truth",
+        metavar="CAPTIONS.csv",
+        type=Path,
+        help=f"for CSVs: captions file in Clotho's format, e.g. {CAPTIONS}",
+    )
+    parser.add_argument(
+        "--annotations",
+        metavar="ANNOTATIONS.csv",
+        type=Path,
+        help="score only these queries, by several relevant clips each: metadata_eval.csv of the 2025 baseline",
+    )
+    parser.add_argument(
+        "--direction",
+        choices=("text-to-audio", "audio-to-text"),
+        default="text-to-audio",
+        help="what looks for what; audio-to-text needs a score matrix (default %(default)s)",
+    )
+
+
+def read_summaries(paths: Sequence[Path], edition: Edition, arguments: argparse.Namespace) -> list[Summary]:
+    """Figures of files. arguments: of add_truth_arguments. Raises SubmissionError for what cannot be scored."""
+    csvs = [path for path in paths if path.suffix != ".npy"]
+    if csvs and not arguments.truth:
+        raise SubmissionError(f"{csvs[0]} is scored against captions; add --truth {CAPTIONS}")
+    if arguments.truth and not csvs:
+        raise SubmissionError(f"{paths[0]} is a score matrix and holds its own truth; leave out --truth")
+    truth = read_clotho_truth(arguments.truth) if arguments.truth else None
+    return [_summary(path, edition, truth, arguments) for path in paths]
+
+
+def _summary(path: Path, edition: Edition, truth: Truth | None, arguments: argparse.Namespace) -> Summary:
+    annotations = arguments.annotations
+    figures = get_edition(ANNOTATED) if annotations else edition
+    if path.suffix != ".npy" and edition.output == "ranked":
+        assert truth is not None
+        if arguments.direction == "audio-to-text":
+            raise SubmissionError(f"{path}: a ranked CSV ranks clips only; audio-to-text needs the score matrix")
+        found = found_in_csv(path, truth, edition, read_annotations(annotations, truth) if annotations else None)
+        return summarise(found, figures.recall_ks, figures.map_ks)
+    matrix = _matrix(path, edition, truth)
+    if annotations:
+        matrix = annotated(matrix, read_annotations(annotations, matrix_truth(matrix)))
+    if arguments.direction == "audio-to-text":
+        return summarise_audio_to_text(found_from_audio(matrix), edition.recall_ks)
+    return figures_of(matrix, figures)
+
+
+def _matrix(path: Path, edition: Edition, truth: Truth | None) -> ScoreMatrix:
+    if path.suffix == ".npy":
+        return read_scores(path)
+    from submission.formats.matrix_csv import read_matrix_csv
+
+    return read_matrix_csv(path, edition, truth)

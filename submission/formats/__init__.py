@@ -1,0 +1,1 @@
+"""The challenge's files: score matrices, ranked CSVs, matrix CSVs, captions that say what is relevant."""

@@ -1,0 +1,42 @@
+"""The CSV that an edition asks for: written from scores, and recognised by its header."""
+
+from pathlib import Path
+
+from submission.editions import Edition
+from submission.errors import SubmissionError
+from submission.formats.columns import matrix_edition, ranked_editions
+from submission.formats.csv_table import Problem, parse_rows
+from submission.formats.matrix_csv import write_matrix_csv
+from submission.formats.ranked_csv import write_ranked_csv
+from submission.formats.score_matrix import ScoreMatrix
+
+
+def write_csv(matrix: ScoreMatrix, path: Path, edition: Edition, ranked: bool = False) -> str:
+    """Write what the edition asks for, or ranked lists at any rate. Returns what was written, in words."""
+    if path.suffix != ".csv":
+        raise SubmissionError(f"{path}: what is handed in is a CSV; give a name ending in .csv")
+    n_queries, n_clips = matrix.values.shape
+    if ranked or edition.output == "ranked":
+        write_ranked_csv(matrix, path, edition)
+        return f"wrote {path}: {n_queries} queries x {edition.ranking_length} names"
+    write_matrix_csv(matrix, path, edition)
+    return f"wrote {path}: {n_queries} queries x {n_clips} scores"
+
+
+def source_edition(path: Path) -> tuple[Edition, bool]:
+    """The edition whose CSV this is by its header, and whether it holds ranked lists.
+
+    Editions with one header (2023 and 2024) have one format too; the first is named. Raises SubmissionError for the
+    header of none.
+    """
+    first = next(parse_rows(path.read_bytes()))
+    if isinstance(first, Problem):
+        raise SubmissionError(f"{path}: {first}")
+    for edition in ranked_editions(first.cells):
+        return edition, True
+    matrix = matrix_edition(first.cells)
+    if matrix:
+        return matrix, False
+    raise SubmissionError(
+        f"{path}: line 1 is no edition's header; `check {path} --edition YEAR` tells what a year's should be"
+    )

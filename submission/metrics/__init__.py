@@ -1,0 +1,1 @@
+"""Figures: mAP@k, recalls, intervals, paired tests, and of several score matrices one."""

@@ -1,0 +1,35 @@
+"""The verb pack: from finished runs to the archive that is handed in."""
+
+import argparse
+from pathlib import Path
+
+from submission.editions import get_edition
+from submission.errors import SubmissionError
+from submission.package.facts import open_finished
+from submission.package.pack import pack
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "runs",
+        nargs="+",
+        metavar="RUN[:ENTRY][,RUN...]",
+        help="a system each: a finished run (and one of its ranked entries), or those of a blend",
+    )
+    parser.add_argument("--about", type=Path, required=True, metavar="ABOUT.yaml", help="what no run knows; see README")
+    parser.add_argument("--out", type=Path, required=True, metavar="NAME.zip", help="the archive to write")
+    parser.add_argument("--report", type=Path, metavar="REPORT.pdf", help="the technical report")
+    parser.add_argument("--style", default="label", help="how files are named: label, or task for 2022 to 2024")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    edition, out = get_edition(arguments.edition), arguments.out
+    if out.suffix != ".zip" or "." in out.stem:
+        raise SubmissionError(f"{out}: a package is NAME.zip, without other dots in its name")
+    systems = [[open_finished(name) for name in text.split(",")] for text in arguments.runs]
+    path, packed = pack(systems, arguments.about, edition, out, arguments.report, arguments.style)
+    for system in packed:
+        print(f"{system.label}: {system.meta['submission']['name']}, {system.of}")
+    unready = "" if arguments.report else ": NOT READY, it has no technical report; add --report REPORT.pdf"
+    print(f"wrote {path}{unready}")
+    return 0

@@ -1,0 +1,34 @@
+"""The verb report: one page that shows what a run did, how well, where it fails, and lets one listen."""
+
+import argparse
+from pathlib import Path
+
+from submission.editions import get_edition
+from submission.errors import SubmissionError
+from submission.package.facts import open_finished
+
+AS_RANKED = "as ranked"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.set_defaults(edition=AS_RANKED)
+    parser.add_argument("run_folder", metavar="RUN[:ENTRY]", help="a finished run (and one of its ranked entries)")
+    parser.add_argument(
+        "--beside", nargs="+", metavar="RUN[:ENTRY]", default=[], help="others to compare with, query by query"
+    )
+    parser.add_argument("--out", type=Path, metavar="FILE.html", help="the page to write (default RUN/report.html)")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    from submission.report.page import write_report
+
+    own, *others = (open_finished(text) for text in (arguments.run_folder, *arguments.beside))
+    edition = get_edition(
+        own.recipe["rank"][own.entry]["edition"] if arguments.edition == AS_RANKED else arguments.edition
+    )
+    out = arguments.out or own.folder / "report.html"
+    if out.suffix != ".html":
+        raise SubmissionError(f"{out}: the report is a page; give it a name that ends in .html")
+    figures = write_report(out, own, others, edition)
+    print(f"wrote {out}: {out.stat().st_size / 1e6:.1f} MB, and {len(figures)} figures into {own.folder / 'figures'}")
+    return 0
