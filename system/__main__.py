@@ -12,45 +12,55 @@ VERBS = {
     "check": Verb(
         "tell all mistakes of a recipe, or its plan, data, disk and memory",
         "python -m system check recipes/quickstart.yaml",
+        module="verbs.check",
     ),
     "features": Verb(
-        "compute the frames a recipe needs and does not have yet", "python -m system features recipes/quickstart.yaml"
+        "compute the frames a recipe needs and does not have yet", "python -m system features recipes/quickstart.yaml",
+        module="verbs.features",
     ),
     "train": Verb(
         "train a recipe's stages, or go on where they stopped",
         "python -m system train recipes/quickstart.yaml --set seed=2",
+        module="verbs.train",
     ),
     "rank": Verb(
         "score any clips for any queries with a trained model",
         "python -m system rank runs/RUN --audio data/blind/test --queries data/blind/captions.csv --out blind.npy",
+        module="verbs.rank",
     ),
     "run": Verb(
         "do all of a recipe: data, features, training, the challenge's CSV, scores; what is done is passed over",
         "python -m system run recipes/quickstart.yaml",
+        module="verbs.run",
     ),
     "relevance": Verb(
         "tell how CIDEr-D is distributed over the pairs of captions, and the thresholds of relax",
         "python -m system relevance data/clotho/clotho_captions_development.csv --figure relevance.png",
+        module="verbs.relevance",
     ),
     "study": Verb(
         "run a recipe over seeds and changed settings, and print the table",
         "python -m system study recipes/esc_scenes.study.yaml",
+        module="verbs.study",
     ),
     "experts": Verb(
         "list the frozen audio models: rate, frames, size, cost, files, where they are published",
         "python -m system experts\n  python -m system experts recipes/quickstart.yaml",
-        module="expert_table",
+        module="verbs.experts",
     ),
     "convert": Verb(
         "make the weight file of the expert yamnet from the public yamnet.tflite",
         "python -m system convert yamnet.tflite --out data/weights/yamnet_layers.npz",
+        module="verbs.convert",
     ),
     "word_vectors": Verb(
         "write the input embeddings of a pre-trained transformer as word vectors, a word each",
         "python -m system word_vectors FOLDER_OF_all-MiniLM-L6-v2 --out data/weights/minilm_words.bin",
+        module="verbs.word_vectors",
     ),
     "export": Verb(
-        "write a trained model as one folder for another machine", "python -m system export runs/RUN --out my_model"
+        "write a trained model as one folder for another machine", "python -m system export runs/RUN --out my_model",
+        module="verbs.export",
     ),
     "serve": Verb(
         "search clips with a trained model on a page in the browser",

@@ -5,10 +5,10 @@ from typing import Any
 import torch
 from torch.nn.utils.rnn import pad_sequence
 
-from system import schema
-from system.audio.crnn import Crnn
-from system.encoders import build_audio
-from system.feeding import Series
+from system.batches.collate import Series
+from system.models.audio.crnn import Crnn
+from system.models.retrieval import build_audio
+from system.recipe import schema
 
 
 def expert(dim: int) -> dict[str, Any]:

@@ -11,7 +11,7 @@ import torch
 
 from system.experts import OpenL3, PannsCnn14, PannsResNet38, Vggish, VggSound
 from system.experts.base import ExpertSettings, Frames
-from system.experts.weights import Weights, read_weights
+from system.networks.weights import Weights, read_weights
 
 KINDS: dict[str, type[ExpertSettings]] = {
     "panns_cnn14_16k": PannsCnn14,

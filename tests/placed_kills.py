@@ -23,10 +23,22 @@ import pytest
 SEED = int(os.environ.get("LBAR_SEED", random.SystemRandom().randrange(2**32)))  # of the first operation
 LONGEST = 120  # seconds of a trial
 HEAVY = [
-    "torch._dynamo", "matplotlib.figure", "matplotlib.backends.backend_svg", "PIL.Image", "numba", "aiohttp", "pandas",
-    "system.export", "system.features", "system.run", "system.study", "system.train", "submission.plots",
-    "data_tools.freesound.crawl", "data_tools.freesound.fetch",
-]  # fmt: skip
+    "torch._dynamo",
+    "matplotlib.figure",
+    "matplotlib.backends.backend_svg",
+    "PIL.Image",
+    "numba",
+    "aiohttp",
+    "pandas",
+    "system.runs.export",
+    "system.verbs.features",
+    "system.experiments.run",
+    "system.experiments.study",
+    "system.training.train",
+    "submission.plots",
+    "data_tools.freesound.crawl",
+    "data_tools.freesound.fetch",
+]
 
 
 class Ended(NamedTuple):

@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 
 from system.experts import audioset, vggsound
-from system.experts.weights import Weights
+from system.networks.weights import Weights
 
 Published = Callable[[Weights, np.ndarray], np.ndarray]
 

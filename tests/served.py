@@ -20,10 +20,10 @@ import soundfile
 import torch
 
 from data_tools.manifest import Clip
+from system.models.score import Embedded, cosine
+from system.models.text.base import TextEncoder
 from system.serve.search import Search
 from system.serve.server import Page
-from system.similarity import Embedded, cosine
-from system.text.base import TextEncoder
 
 LOCAL = frozenset({"localhost"})
 

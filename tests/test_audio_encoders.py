@@ -13,21 +13,22 @@ from heard import crnn, expert, frames, series
 from threads import one_thread  # noqa: F401  a fixture
 
 from data_tools.audio import read_audio
-from system import schema
-from system.audio import panns, published, resnet38
-from system.audio.cnn14 import Cnn14
-from system.audio.convolutions import fold_norms
-from system.audio.frontend import LogMel, spec_augment
-from system.audio.panns import Panns, random_parts
-from system.audio.pooled import PooledMlp
-from system.audio.pooling import pooled_over_time
-from system.bank import open_bank
-from system.encoders import build_audio
+from system.batches.collate import Resident, Series, collate
 from system.errors import KitError
 from system.experts import LogMelSlaney, Waveform
 from system.experts.network import in_pieces
-from system.feeding import Resident, Series, collate
-from system.frames import Features
+from system.features.bank import open_bank
+from system.features.build import Features
+from system.models.audio import panns
+from system.models.audio.panns import Panns, random_parts
+from system.models.audio.pooled import PooledMlp
+from system.models.audio.pooling import pooled_over_time
+from system.models.retrieval import build_audio
+from system.networks import published, resnet38
+from system.networks.cnn14 import Cnn14
+from system.networks.convolutions import fold_norms
+from system.networks.frontend import LogMel, spec_augment
+from system.recipe import schema
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -240,7 +241,7 @@ def test_frames_see_no_further_than_their_reach(monkeypatch: pytest.MonkeyPatch,
     monkeypatch.setattr(resnet38, "RESNET38_STEM", 1)
     monkeypatch.setattr(resnet38, "RESNET38_LAYERS", ((1, 3), (1, 4), (1, 6), (1, 3)))
     monkeypatch.setattr(resnet38, "DIM", 1)
-    monkeypatch.setattr("system.audio.cnn14.CNN14_CHANNELS", (1,) * 6)
+    monkeypatch.setattr("system.networks.cnn14.CNN14_CHANNELS", (1,) * 6)
     network = kind().double().eval()
     for parameter in network.parameters():
         torch.nn.init.constant_(parameter, 0.1)

@@ -10,13 +10,13 @@ import pytest
 import tiny
 import torch
 
-from system import schema
-from system.audio.published import CONVOLUTIONS
-from system.audio.sizes import audio_size
-from system.check import plan
-from system.encoders import build_audio
-from system.estimates import BERT, MINILM, Estimates, Found, caption_size, text_size
-from system.recipe import RecipeError, load_recipe
+from system.models.retrieval import build_audio
+from system.networks.published import CONVOLUTIONS
+from system.plan.estimates import BERT, MINILM, Estimates, Found, caption_size, text_size
+from system.plan.plan import plan
+from system.plan.sizes import audio_size
+from system.recipe import schema
+from system.recipe.load import RecipeError, load_recipe
 
 PANNS = tiny.panns(weights="data/weights/ResNet38_mAP=0.434.pth", hidden=2048)
 FROZEN = {"cnn": {"kind": "panns_cnn14_16k", "weights": "a"}}
@@ -58,7 +58,7 @@ def audio_settings(content: dict[str, Any]) -> Any:
 @pytest.fixture(autouse=True)
 def without_front_end(monkeypatch: pytest.MonkeyPatch) -> None:
     """It has no parameters, and cannot be made without its numbers."""
-    monkeypatch.setattr("system.audio.panns.LogMel", torch.nn.Identity)
+    monkeypatch.setattr("system.models.audio.panns.LogMel", torch.nn.Identity)
 
 
 @pytest.mark.parametrize(("content", "out"), AUDIO)

@@ -14,15 +14,15 @@ import torch
 from filled import fill, rule
 from loaded import largest, loaded, relative, weights
 
-from system import schema
-from system.audio.cnn14 import Cnn14
-from system.audio.convolutions import take_published
-from system.audio.crnn import Crnn, run_gru, stretched
-from system.audio.frontend import LogMel, mel_basis, published_log_mel
-from system.audio.panns import Panns
+from system.batches.collate import Series
 from system.experts import LogMelSlaney, panns
-from system.experts.weights import Weights
-from system.feeding import Series
+from system.models.audio.crnn import Crnn, run_gru, stretched
+from system.models.audio.panns import Panns
+from system.networks.cnn14 import Cnn14
+from system.networks.convolutions import take_published
+from system.networks.frontend import LogMel, mel_basis, published_log_mel
+from system.networks.weights import Weights
+from system.recipe import schema
 
 CPU = torch.device("cpu")
 BASELINE = {

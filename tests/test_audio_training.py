@@ -13,17 +13,19 @@ from threads import one_thread  # noqa: F401  a fixture
 from data_tools.manifest import Clip
 from submission.metrics.retrieval import average_precision
 from submission.ordering import relevant_ranks
-from system import losses, schema
-from system.audio import panns, resnet38
-from system.batches import Item
-from system.encoders import RetrievalModel
-from system.feeding import Batch, Series, collate
-from system.frames import Features, build_features
-from system.models import build_model
-from system.recipe import load_recipe
-from system.retrieve import embed_clips, embed_texts
-from system.similarity import joined
-from system.step import audio_parts, caption_parts, gradients
+from system.batches.collate import Batch, Series, collate
+from system.batches.sampler import Item
+from system.features.build import Features, build_features
+from system.losses import terms as losses
+from system.models.audio import panns
+from system.models.retrieval import RetrievalModel
+from system.models.score import joined
+from system.networks import resnet38
+from system.recipe import schema
+from system.recipe.load import load_recipe
+from system.runs.open import build_model
+from system.runs.retrieve import embed_clips, embed_texts
+from system.training.step import audio_parts, caption_parts, gradients
 
 CPU = torch.device("cpu")
 STRIPES = {"time_stripes": 2, "time_width": 64, "band_stripes": 2, "band_width": 8}

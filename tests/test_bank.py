@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from system.bank import Bank, open_bank
 from system.errors import KitError
+from system.features.bank import Bank, open_bank
 
 
 def series(n: int) -> np.ndarray:

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from data_tools.manifest import Clip
-from system.batches import Sampler, items_of
+from system.batches.sampler import Sampler, items_of
 from system.errors import KitError
 
 

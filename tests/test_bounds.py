@@ -10,11 +10,11 @@ import torch
 from outcomes import refused
 
 from system.__main__ import main
-from system.check import find_data, plan
 from system.device import memory_told
 from system.errors import KitError
-from system.estimates import Estimates
-from system.recipe import RecipeError, load_recipe
+from system.plan.estimates import Estimates
+from system.plan.plan import find_data, plan
+from system.recipe.load import RecipeError, load_recipe
 from system.yaml12 import MAX_DEPTH, MAX_NODES, parse
 
 
@@ -121,7 +121,7 @@ def test_a_model_that_does_not_fit_ends_the_run_with_a_sentence(
         torch.empty(2**55)
 
     path = tiny.write_recipe(tmp_path / "r.yaml", tiny.recipe(world, tmp_path))
-    monkeypatch.setattr("system.models.build_text", full)
+    monkeypatch.setattr("system.runs.open.build_text", full)
     assert "the model does not fit this machine's memory" in refused(capsys, "run", path, "--out", tmp_path / "run")
 
 

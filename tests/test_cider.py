@@ -13,14 +13,14 @@ import numpy as np
 import pytest
 
 from data_tools.files import read_table
-from system.cider import pairs as cider_pairs
-from system.cider import scores as cider_scores
-from system.cider import tokens
-from system.cider.pairs import Distribution, distribution
-from system.cider.scorer import CiderD
-from system.cider.scores import Among
-from system.cider.tokens import ptb_tokens, regex_tokens, tokens_of
 from system.errors import KitError
+from system.losses.relevance import pairs as cider_pairs
+from system.losses.relevance import scores as cider_scores
+from system.losses.relevance import tokens
+from system.losses.relevance.pairs import Distribution, distribution
+from system.losses.relevance.scorer import CiderD
+from system.losses.relevance.scores import Among
+from system.losses.relevance.tokens import ptb_tokens, regex_tokens, tokens_of
 
 Tokens = list[str]
 
@@ -277,8 +277,8 @@ def test_without_numba_scipy_is_used_and_said(root: Path) -> None:
         "import sys; sys.modules['numba'] = None\n"
         "import logging; logging.basicConfig()\n"
         "import numpy as np\n"
-        "from system.cider.scorer import CiderD\n"
-        "from system.cider.scores import Among\n"
+        "from system.losses.relevance.scorer import CiderD\n"
+        "from system.losses.relevance.scores import Among\n"
         "words = [['a', 'dog'], ['a', 'cat'], ['rain']]\n"
         "features = CiderD([[w] for w in words]).features(words)\n"
         "print(Among(features, np.arange(3)).scores(0, 3).tolist())\n"

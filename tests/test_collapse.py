@@ -9,8 +9,8 @@ import tiny
 import torch
 
 from system.__main__ import main
-from system.collapse import alike, collapsed, spread, watch, zeros
-from system.similarity import Embedded, frame_word
+from system.models.score import Embedded, frame_word
+from system.training.collapse import alike, collapsed, spread, watch, zeros
 
 
 def test_spread_and_zeros_by_hand() -> None:

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from system.__main__ import main
-from system.convert import read_layers
 from system.errors import KitError
+from system.experts.tflite import read_layers
 from system.experts.yamnet import shapes
 
 TFLITE = "data/yamnet/yamnet.tflite"
@@ -65,7 +65,7 @@ def test_files_that_are_not_yamnet_are_told_in_a_sentence(
 def test_another_model_is_refused(shared: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     other = dict(read_layers(shared / TFLITE))
     del other["02_b"]
-    monkeypatch.setattr("system.convert._layers", lambda *_: other.items())
+    monkeypatch.setattr("system.experts.tflite._layers", lambda *_: other.items())
     with pytest.raises(KitError, match="another model than yamnet"):
         read_layers(shared / TFLITE)
     other |= {"02_b": np.zeros(64), "20_w": np.zeros((1, 3, 3, 7))}

@@ -16,12 +16,12 @@ from submission.__main__ import main as submission
 from submission.formats.score_matrix import read_scores
 from submission.package import meta
 from submission.package.facts import open_finished
-from system.data import Data
-from system.description import data_of, write_clips
-from system.frames import Features, build_features
-from system.models import open_trained
-from system.recipe import load_recipe
-from system.retrieve import embed_clips, expert_norms, score_matrix
+from system.batches.data import Data
+from system.experiments.description import data_of, write_clips
+from system.features.build import Features, build_features
+from system.recipe.load import load_recipe
+from system.runs.open import open_trained
+from system.runs.retrieve import embed_clips, expert_norms, score_matrix
 
 
 def test_a_run_says_what_it_is_made_of(unbroken: Path, world: Path) -> None:

@@ -10,9 +10,9 @@ import pytest
 import tiny
 
 from data_tools.manifest import Clip
-from system import schema
-from system.estimates import MINILM, Estimates, Found, text_size
-from system.recipe import load_recipe
+from system.plan.estimates import MINILM, Estimates, Found, text_size
+from system.recipe import schema
+from system.recipe.load import load_recipe
 
 
 def clips(source: str, seconds: list[float], captions: int) -> list[Clip]:

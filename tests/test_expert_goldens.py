@@ -14,9 +14,9 @@ import torch
 from filled import SHAPES, fill, rule
 from loaded import KINDS, TIMELY, largest, loaded, relative, weights
 
-from system.audio.frontend import published_log_mel
 from system.experts import Vggish, audioset, openl3, panns, vggish, vggsound
-from system.experts.weights import Weights, read_weights
+from system.networks.frontend import published_log_mel
+from system.networks.weights import Weights, read_weights
 
 CPU = torch.device("cpu")
 GOLDENS = {
@@ -52,7 +52,7 @@ def changed(monkeypatch: pytest.MonkeyPatch) -> Compute:
     """Frames of one wave by an expert that is loaded anew, after a mistake was planted in code or weights."""
 
     def of(kind: str, samples: np.ndarray, others: Weights | None = None, **settings: Any) -> np.ndarray:
-        monkeypatch.setattr("system.experts.weights.read_weights", lambda *_: others or weights(kind))
+        monkeypatch.setattr("system.networks.weights.read_weights", lambda *_: others or weights(kind))
         return KINDS[kind](kind=kind, weights="changed", **settings).load(CPU)([samples])[0]
 
     return of

@@ -10,7 +10,6 @@ from outcomes import ranked_evaluation, refused, rewrite
 from data_tools.documents import read_json
 from submission.formats.score_matrix import read_scores
 from system.__main__ import main
-from system.bank import open_bank
 from system.errors import KitError
 from system.experts import (
     LogMel,
@@ -24,7 +23,8 @@ from system.experts import (
     Yamnet,
 )
 from system.experts.base import ExpertSettings
-from system.frames import bank_of
+from system.features.bank import open_bank
+from system.features.build import bank_of
 
 LOGMEL = LogMel(kind="logmel", sample_rate=16_000, bands=32, window_seconds=0.04, hop_seconds=0.02, stack=4)
 SLANEY = {"sample_rate": 44_100, "bands": 64, "window_seconds": 0.04, "hop_seconds": 0.02}

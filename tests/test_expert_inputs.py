@@ -17,7 +17,7 @@ from loaded import KINDS, TIMELY, loaded, relative, weights
 
 from system.errors import KitError
 from system.experts import VggSound, panns, vggsound
-from system.experts.weights import Weights, read_weights
+from system.networks.weights import Weights, read_weights
 
 CPU = torch.device("cpu")
 FRAME_COUNTS: dict[str, Callable[[int], int]] = {  # by the definitions
@@ -137,7 +137,7 @@ def test_a_gpu_gives_the_frames_of_the_cpu(kind: str) -> None:
 @pytest.mark.parametrize("kind", TIMELY)
 def test_a_checkpoint_without_a_key_or_of_another_shape_is_named(monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
     def load(tensors: dict[str, Any]) -> None:
-        monkeypatch.setattr("system.experts.weights.read_weights", lambda *_: Weights(Path("some.pth"), tensors))
+        monkeypatch.setattr("system.networks.weights.read_weights", lambda *_: Weights(Path("some.pth"), tensors))
         KINDS[kind].model_construct(kind=kind, weights="some.pth", output="raw", pca_weights=None).load(CPU)
 
     key = {

@@ -14,12 +14,12 @@ import torch
 
 from system.__main__ import main
 from system.errors import KitError
-from system.expert_table import table, usual
 from system.experts import Expert, PannsCnn14, Vggish
 from system.experts.audioset import log_mel, patches
 from system.experts.logmel import LogMel
 from system.experts.network import by_rows, exact, in_pieces, of_one_length
 from system.experts.yamnet import OFFSET, PATCH_HOP, Yamnet, load_network
+from system.verbs.experts import table, usual
 
 LOGMEL = LogMel(kind="logmel", sample_rate=16_000, bands=32, window_seconds=0.04, hop_seconds=0.02, stack=4)
 CPU = torch.device("cpu")

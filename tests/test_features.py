@@ -21,11 +21,11 @@ import torch
 from data_tools.audio import content_key, read_audio
 from data_tools.manifest import Clip, read_manifest
 from data_tools.resampling import Resampling
-from system.bank import Bank, open_bank
 from system.errors import KitError
 from system.experts.logmel import LogMel
 from system.experts.yamnet import Yamnet
-from system.frames import DECODED_AHEAD, DECODERS, GROUP_CLIPS, ContentKeys, build_features
+from system.features.bank import Bank, open_bank
+from system.features.build import DECODED_AHEAD, DECODERS, GROUP_CLIPS, ContentKeys, build_features
 
 LOGMEL = LogMel(kind="logmel", sample_rate=16_000, bands=32, window_seconds=0.04, hop_seconds=0.02, stack=4)
 CPU = torch.device("cpu")
@@ -180,7 +180,7 @@ def test_clips_are_decoded_ahead_but_not_far(tmp_path: Path, monkeypatch: pytest
 
         return frames
 
-    monkeypatch.setattr("system.frames.read_audio", read)
+    monkeypatch.setattr("system.features.build.read_audio", read)
     monkeypatch.setattr(LogMel, "load", load)
     build_features(clips, {"logmel": LOGMEL}, tmp_path / "banks", quiet=True)
     assert sorted(decoded) == sorted(clip.path for clip in clips)

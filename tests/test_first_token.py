@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 import torch
 
-from system import schema
 from system.errors import KitError
-from system.text.first_token import FirstTokenText
+from system.models.text.first_token import FirstTokenText
+from system.recipe import schema
 
 TEXTS = ["A dog barks.", "Rain falls on a roof while a bell rings and somebody walks over gravel", "siren"]
 

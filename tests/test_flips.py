@@ -17,7 +17,7 @@ from outcomes import digest, lines
 from submission.__main__ import main as submission
 from submission.formats.score_matrix import read_scores
 from system.__main__ import main
-from system.recipe import load_recipe
+from system.recipe.load import load_recipe
 
 SEED = int(os.environ.get("LBAR_SEED", np.random.SeedSequence().entropy % 2**32))  # type: ignore[operator]
 Use = Callable[[Path], object]  # what a folder's files are for: its result, None for a refusal

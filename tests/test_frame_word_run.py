@@ -13,9 +13,9 @@ from data_tools.manifest import read_manifest
 from submission.__main__ import main as submission
 from submission.formats.score_matrix import read_scores
 from system.__main__ import main
-from system.models import open_trained
+from system.models.text.vector_file import write_word_vectors
+from system.runs.open import open_trained
 from system.serve.search import Wanted, make_search
-from system.word_vectors import write_word_vectors
 from system.words import vocabulary_of
 
 

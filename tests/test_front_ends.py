@@ -15,12 +15,13 @@ import torch
 from loaded import largest, loaded, relative, weights
 
 from data_tools.audio import read_audio
-from system.audio.frontend import LogMel, published_log_mel
 from system.errors import KitError
 from system.experts import LogMel as LogMelExpert
-from system.experts import LogMelSlaney, audioset, openl3, slaney, spectrum, vggsound
-from system.experts.spectrum import MelPower
-from system.experts.weights import Weights
+from system.experts import LogMelSlaney, audioset, openl3, slaney, vggsound
+from system.networks import spectrum
+from system.networks.frontend import LogMel, published_log_mel
+from system.networks.spectrum import MelPower
+from system.networks.weights import Weights
 
 CPU = torch.device("cpu")
 Recording = Callable[[str, int], np.ndarray]

@@ -11,12 +11,12 @@ from outcomes import lines
 
 from data_tools.manifest import read_manifest
 from system.__main__ import main
-from system.batches import Item, Sampler, items_of
-from system.feeding import Feed, collate
-from system.frames import build_features
-from system.models import build_model
-from system.recipe import load_recipe
-from system.step import gradients
+from system.batches.collate import Feed, collate
+from system.batches.sampler import Item, Sampler, items_of
+from system.features.build import build_features
+from system.recipe.load import load_recipe
+from system.runs.open import build_model
+from system.training.step import gradients
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 GPU = torch.device("cuda")

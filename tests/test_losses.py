@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 import torch
 
-from system import losses, schema
-from system.similarity import Embedded, cosine
+from system.losses import terms as losses
+from system.models.score import Embedded, cosine
+from system.recipe import schema
 
 RANKING = schema.Ranking(kind="ranking", weight=1, margin=0.2, relax="none")
 RELAXED = schema.Ranking(kind="ranking", weight=1, margin=0.2, relax="cider")

@@ -9,20 +9,22 @@ import tiny
 import torch
 
 from data_tools.manifest import Clip, read_manifest
-from system import losses, retrieve, schema
-from system.audio.heads import ExpertHead
-from system.batches import Item
-from system.encoders import RetrievalModel, build_audio
+from system.batches.collate import Series, collate
+from system.batches.sampler import Item
 from system.errors import KitError
 from system.experts.logmel import LogMel
-from system.feeding import Series, collate
-from system.frames import Features, build_features
-from system.models import build_model
-from system.recipe import load_recipe
-from system.retrieve import embed_clips, embed_texts
-from system.similarity import Embedded, cosine
-from system.step import embedded_scores
-from system.validation import Validation
+from system.features.build import Features, build_features
+from system.losses import terms as losses
+from system.models.audio.heads import ExpertHead
+from system.models.retrieval import RetrievalModel, build_audio
+from system.models.score import Embedded, cosine
+from system.recipe import schema
+from system.recipe.load import load_recipe
+from system.runs import retrieve
+from system.runs.open import build_model
+from system.runs.retrieve import embed_clips, embed_texts
+from system.training.step import embedded_scores
+from system.training.validation import Validation
 
 CPU = torch.device("cpu")
 RANKING = schema.Ranking(kind="ranking", weight=1, margin=0.2, relax="none")
@@ -82,7 +84,7 @@ def test_training_mode_ignores_padding_too() -> None:
 def test_experts_are_averaged_without_normalising() -> None:
     settings = heads()
     settings = settings.model_copy(update={"experts": {"a": settings.experts["e"], "b": settings.experts["e"]}})
-    from system.audio.heads import ExpertHeads
+    from system.models.audio.heads import ExpertHeads
 
     both = ExpertHeads(settings, 12).eval()
     series = Series(torch.randn(3, 5, 8), torch.tensor([5, 2, 4]))

@@ -46,16 +46,16 @@ from submission.package.archive import check_archive
 from submission.package.facts import open_finished
 from submission.report.account import read_provenance
 from submission.report.clips import read_clips
-from system import checkpoints
 from system.__main__ import main
-from system.bank import open_bank
 from system.errors import KitError
-from system.frames import ContentKeys
-from system.models import _exported_facts
-from system.recipe import load_recipe
-from system.runs import Run
-from system.study import load_study
-from system.word_vectors import WordVectorFile, write_word_vectors
+from system.experiments.study import load_study
+from system.features.bank import open_bank
+from system.features.build import ContentKeys
+from system.models.text.vector_file import WordVectorFile, write_word_vectors
+from system.recipe.load import load_recipe
+from system.runs import checkpoints
+from system.runs.folder import Run
+from system.runs.open import _exported_facts
 
 SEED = int(os.environ.get("LBAR_SEED", random.SystemRandom().randrange(2**32)))
 SENTENCES = (KitError, DataError, SubmissionError)

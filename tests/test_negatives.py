@@ -9,10 +9,11 @@ import numpy as np
 import pytest
 import torch
 
-from system import losses, schema
-from system.batch_scores import BatchScores
-from system.negatives import NEGATIVES
-from system.similarity import Embedded, frame_word
+from system.losses import terms as losses
+from system.losses.batch_scores import BatchScores
+from system.losses.negatives import NEGATIVES
+from system.models.score import Embedded, frame_word
+from system.recipe import schema
 
 RANDOM = ("random", "random_apart")
 

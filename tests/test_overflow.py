@@ -10,9 +10,10 @@ import tiny
 import torch
 from outcomes import refused
 
-from system import checkpoints, step, train
 from system.__main__ import main
 from system.errors import KitError
+from system.runs import checkpoints
+from system.training import step, train
 
 
 def write(world: Path, folder: Path, **changes: Any) -> Path:

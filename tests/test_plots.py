@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from matplotlib.figure import Figure
 
-from system import plots
-from system.runs import Run
+from system.runs import plots
+from system.runs.folder import Run
 
 LINES = [
     {"stage": stage, "epoch": n, "loss": 3.0 - n, "violations": 0.5, "violations_relaxed": 0.1 * n, "positive": 0.6,

@@ -163,7 +163,7 @@ def test_an_export_is_whole_or_not_there(
         raise OSError(28, "No space left on device", str(tmp_path / ".model.part/model.safetensors"))
 
     with monkeypatch.context() as patch:
-        patch.setattr("system.export.save_weights", full)
+        patch.setattr("system.runs.export.save_weights", full)
         told = refused(capsys, "export", unbroken, "--out", out)
     assert told == f"error: {out}/model.safetensors: No space left on device"
     assert list(tmp_path.iterdir()) == []

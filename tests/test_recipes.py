@@ -11,8 +11,8 @@ import tiny
 import yaml
 
 from data_tools.manifest import read_manifest
-from system.recipe import RecipeError, load_recipe
-from system.study import load_study
+from system.experiments.study import load_study
+from system.recipe.load import RecipeError, load_recipe
 from system.yaml12 import parse
 
 SHIPPED = sorted((Path(__file__).parent.parent / "recipes").rglob("*.yaml"))
@@ -265,8 +265,8 @@ def test_check_fails_on_data_that_do_not_fit(tmp_path: Path, capsys: pytest.Capt
 
 def test_planned_parameters_are_the_models(tmp_path: Path) -> None:
 
-    from system.estimates import Estimates, Found
-    from system.models import build_model
+    from system.plan.estimates import Estimates, Found
+    from system.runs.open import build_model
 
     recipe = load(tmp_path, valid(tmp_path)).recipe
     model = build_model(recipe, ["a", "dog", "barks"])
@@ -277,7 +277,7 @@ def test_planned_parameters_are_the_models(tmp_path: Path) -> None:
 
 
 def test_the_papers_head_has_the_papers_size() -> None:
-    from system.estimates import encoder_parameters
+    from system.plan.estimates import encoder_parameters
 
     # 2 x 256, ff 512, 1,024 positions: BART's encoder without the linear layers around it.
     assert encoder_parameters(width=256, layers=2, ff=512, positions=1024) == 1_317_376

@@ -13,8 +13,8 @@ from outcomes import digest, ranked_evaluation, refused, rewrite
 from safetensors.torch import load_file, save_file
 
 from submission.formats.score_matrix import read_scores
-from system import checkpoints
 from system.__main__ import main
+from system.runs import checkpoints
 
 
 def test_a_checkpoint_of_another_recipe_is_refused(
@@ -212,7 +212,7 @@ def test_a_full_gpu_is_one_sentence(
     def full(*_: object) -> None:
         raise torch.OutOfMemoryError("CUDA out of memory")
 
-    monkeypatch.setattr(f"system.train.{where}", full)
+    monkeypatch.setattr(f"system.training.train.{where}", full)
     path = tiny.write_recipe(tmp_path / "r.yaml", tiny.recipe(world, tmp_path))
     told = refused(capsys, "train", path, "--out", tmp_path / "run")
     assert "stage only: batch_size 8 does not fit the GPU's memory; set gradient_cache to less than 8" in told

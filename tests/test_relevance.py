@@ -10,16 +10,16 @@ import pytest
 import tiny
 
 from system.__main__ import main
-from system.cider import pairs as cider_pairs
-from system.cider import relax
-from system.cider import scores as cider_scores
-from system.cider.relax import Corpus, Relax, Relevance
-from system.cider.scorer import CiderD
-from system.cider.scores import Among
-from system.cider.tokens import regex_tokens
 from system.errors import KitError
-from system.relevance import read_corpus
-from system.schema import Cider, RelaxPoint
+from system.losses.relevance import pairs as cider_pairs
+from system.losses.relevance import relax
+from system.losses.relevance import scores as cider_scores
+from system.losses.relevance.relax import Corpus, Relax, Relevance
+from system.losses.relevance.scorer import CiderD
+from system.losses.relevance.scores import Among
+from system.losses.relevance.tokens import regex_tokens
+from system.recipe.schema import Cider, RelaxPoint
+from system.verbs.relevance import read_corpus
 
 WORDS = ["a", "dog", "barks", "rain", "falls", "on", "the", "roof", "bird", "sings"]
 
@@ -257,7 +257,7 @@ def test_the_verb_on_clotho(shared: Path, tmp_path: Path, capsys: pytest.Capture
 def test_the_figure_shows_bars_and_curve(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from matplotlib.figure import Figure
 
-    from system.plots import relevance_figure
+    from system.runs.plots import relevance_figure
 
     drawn: list[Figure] = []
     saving = Figure.savefig

@@ -12,8 +12,8 @@ from data_tools.audio import AudioError, read_audio
 from data_tools.manifest import read_manifest
 from data_tools.resampling import Resampling, resampler
 from system.experts import Waveform
-from system.frames import build_features
-from system.recipe import load_recipe
+from system.features.build import build_features
+from system.recipe.load import load_recipe
 
 # zeros on either side, table entries between them, shape of the Kaiser window, kept share of the lower half rate
 KAISER: dict[Resampling, tuple[int, int, float, float]] = {

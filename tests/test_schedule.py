@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 import torch
 
-from system import schema
-from system.schedule import is_over, rate_factor
+from system.recipe import schema
+from system.training.schedule import is_over, rate_factor
 
 
 def stage(schedule: Any, epochs: int = 1, lr: float = 1e-3) -> schema.Stage:

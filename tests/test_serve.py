@@ -24,14 +24,14 @@ from served import LOCAL, Letters, Served, ask, clip_of, model_of, served, servi
 from data_tools.manifest import caption_queries
 from submission.errors import SubmissionError
 from submission.formats.score_matrix import read_scores
-from system import schema
 from system.__main__ import main
-from system.models import open_trained
+from system.models.score import Embedded
+from system.models.text.sentence import SentenceText
+from system.recipe import schema
+from system.runs.open import open_trained
 from system.serve.search import Hit, Search, Wanted, make_search, pool_of
 from system.serve.server import content_security_policy
 from system.serve.waiting import BusyError, Queue
-from system.similarity import Embedded
-from system.text.sentence import SentenceText
 
 ROOT_2 = pytest.approx(0.5**0.5)
 

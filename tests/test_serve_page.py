@@ -10,8 +10,8 @@ from browser import Browser, until
 from served import Letters, Served, clip_of, model_of, served, serving, write_tone
 
 from submission.formats.score_matrix import read_scores
+from system.models.score import Embedded
 from system.serve.search import Search
-from system.similarity import Embedded
 
 if TYPE_CHECKING:
     from playwright.sync_api import Page

@@ -9,8 +9,10 @@ import numpy as np
 import pytest
 import torch
 
-from system import losses, schema, similarity
-from system.similarity import Embedded, cosine, frame_word, score_of
+from system.losses import terms as losses
+from system.models.score import Embedded, cosine, frame_word, score_of
+from system.recipe import schema
+from system.runs.open import score as similarity
 
 REDUCTIONS = typing.get_args(schema.FrameWord.model_fields["reduce"].annotation)
 

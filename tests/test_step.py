@@ -11,16 +11,17 @@ import tiny
 import torch
 
 from data_tools.manifest import read_manifest
-from system import losses, schema
-from system.batches import Item, Sampler, items_of
-from system.cider.relax import Relevance
-from system.encoders import RetrievalModel
-from system.feeding import Feed, Resident, collate
-from system.frames import Features, build_features
-from system.models import build_model
-from system.recipe import load_recipe
-from system.similarity import joined
-from system.step import audio_parts, caption_parts, gradients
+from system.batches.collate import Feed, Resident, collate
+from system.batches.sampler import Item, Sampler, items_of
+from system.features.build import Features, build_features
+from system.losses import terms as losses
+from system.losses.relevance.relax import Relevance
+from system.models.retrieval import RetrievalModel
+from system.models.score import joined
+from system.recipe import schema
+from system.recipe.load import load_recipe
+from system.runs.open import build_model
+from system.training.step import audio_parts, caption_parts, gradients
 
 CPU = torch.device("cpu")
 CIDER = schema.Cider.model_validate(tiny.relevance())

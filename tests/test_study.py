@@ -14,7 +14,7 @@ from outcomes import COUNTED, kill_after, refused
 
 from data_tools.files import alone
 from system.__main__ import main
-from system.recipe import load_recipe
+from system.recipe.load import load_recipe
 
 
 def write_study(tmp_path: Path, recipe: Path, **changes: Any) -> Path:

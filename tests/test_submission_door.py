@@ -11,7 +11,7 @@ from ranked import good_lines, rename, small_matrix
 
 from submission.__main__ import main
 from submission.formats.score_matrix import write_scores
-from submission.metrics.retrieval import retrieval as metrics
+from submission.metrics import retrieval as metrics
 
 NOTHING = ([], ["--edition", "2022"])
 

@@ -8,7 +8,7 @@ import pytest
 
 from submission.formats.score_matrix import ScoreMatrix, write_scores
 from submission.metrics.intervals import paired_difference
-from system.tables import Figures, Row, Table, figures_of_run
+from system.experiments.tables import Figures, Row, Table, figures_of_run
 
 
 def figures(*precisions: float, clips: int = 9) -> Figures:

@@ -17,9 +17,9 @@ from submission.errors import SubmissionError
 from submission.formats.score_matrix import read_scores
 from submission.metrics.blend import blend
 from system.__main__ import main
-from system.check import plan
-from system.recipe import RecipeError, load_recipe
-from system.study import load_study
+from system.experiments.study import load_study
+from system.plan.plan import plan
+from system.recipe.load import RecipeError, load_recipe
 
 
 def schedule(world: Path, folder: Path, **changes: Any) -> dict[str, Any]:

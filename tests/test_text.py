@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 import torch
 
-from system import schema
 from system.errors import KitError
-from system.text.sentence import SentenceText
+from system.models.text.sentence import SentenceText
+from system.recipe import schema
 
 
 @pytest.fixture(scope="session")

@@ -19,10 +19,11 @@ from outcomes import COUNTED, digest, kill_after, lines, refused, rewrite, witho
 from data_tools.documents import sha256_of
 from data_tools.manifest import read_manifest
 from submission.formats.score_matrix import read_scores
-from system import checkpoints, train
 from system.__main__ import main
-from system.batches import Sampler
-from system.recipe import load_recipe
+from system.batches.sampler import Sampler
+from system.recipe.load import load_recipe
+from system.runs import checkpoints
+from system.training import train
 
 
 def test_the_run_directory_is_as_described(unbroken: Path, recipe: Path) -> None:
@@ -240,7 +241,7 @@ def test_a_result_of_other_code_is_told(
 def test_two_processes_on_one_run_are_refused(
     unbroken: Path, recipe: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from system.runs import Run
+    from system.runs.folder import Run
 
     run = tmp_path / "run"
     shutil.copytree(unbroken, run)

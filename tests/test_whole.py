@@ -18,8 +18,8 @@ from data_tools.manifest import read_manifest
 from submission.__main__ import main as submission
 from submission.formats.score_matrix import read_scores
 from system.__main__ import main as system
-from system.bank import open_bank
 from system.experts.logmel import LogMel
+from system.features.bank import open_bank
 
 
 @pytest.mark.slow

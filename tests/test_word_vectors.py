@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 import torch
 
-from system import schema
 from system.__main__ import main
 from system.errors import KitError
-from system.text.vectors import WordVectorText
-from system.word_vectors import WordVectorFile
+from system.models.text.vector_file import WordVectorFile
+from system.models.text.vectors import WordVectorText
+from system.recipe import schema
 
 WORDS = ["dog", "bark", "A", "talkie", "walkie", "café", "dog"]
 

@@ -5,7 +5,7 @@ import unicodedata
 import pytest
 
 from data_tools.classify.language import language_of
-from system.cider.tokens import regex_tokens
+from system.losses.relevance.tokens import regex_tokens
 from system.words import vocabulary_of, words_of
 
 CAPTIONS = {

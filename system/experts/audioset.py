@@ -4,7 +4,7 @@ Source: `mel_features.py` of Google's VGGish; torchvggish carries it unchanged."
 
 import numpy as np
 
-from system.experts.base import COLUMNS_AT_ONCE
+from system.networks import COLUMNS_AT_ONCE
 
 RATE = 16_000  # Hz
 SIZE = 512  # of the FFT

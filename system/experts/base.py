@@ -44,7 +44,6 @@ def _tell_other(kind: str, path: Path, found: str, known: str) -> None:
 log = logging.getLogger(__name__)
 
 Frames = Callable[[list[np.ndarray]], list[np.ndarray]]
-COLUMNS_AT_ONCE = 6_000  # of a spectrum, so that memory does not grow with the length of a clip
 
 
 class Resampled(Strict):

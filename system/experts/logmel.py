@@ -35,7 +35,7 @@ class MelSettings(ExpertSettings):
         import torch
         from transformers.audio_utils import mel_filter_bank
 
-        from system.experts.spectrum import MelPower, hann
+        from system.networks.spectrum import MelPower, hann
 
         window, hop = (round(seconds * self.sample_rate) for seconds in (self.window_seconds, self.hop_seconds))
         size = 1 << (window - 1).bit_length()

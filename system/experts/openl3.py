@@ -11,8 +11,8 @@ if TYPE_CHECKING:
     import torch
     from torch import nn
 
-    from system.experts.spectrum import MelPower
-    from system.experts.weights import Weights
+    from system.networks.spectrum import MelPower
+    from system.networks.weights import Weights
 
 RATE = 48_000  # Hz; also the samples of a frame
 HOP = 24_000  # samples from a frame to the next, and of silence before the first
@@ -62,7 +62,7 @@ class OpenL3(ExpertSettings):
         import torch
 
         from system.experts.network import by_rows, exact, placed
-        from system.experts.weights import read_weights
+        from system.networks.weights import read_weights
 
         weights = read_weights(Path(self.weights))
         mel = front_end(weights).to(device)
@@ -86,7 +86,7 @@ def seconds(wave: np.ndarray) -> np.ndarray:
 
 def front_end(weights: "Weights") -> "MelPower":
     """(P, N) -> (P, T, 256), by the kernels and the mel basis of the checkpoint."""
-    from system.experts.spectrum import MelPower
+    from system.networks.spectrum import MelPower
 
     bins = FFT // 2 + 1
     real, imaginary = (weights.take(f"speclayer.dft_{part}_kernels", bins, 1, FFT) for part in ("real", "imag"))

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     import torch
     from torch import nn
 
-    from system.experts.weights import Weights
+    from system.networks.weights import Weights
 
 RATE = 16_000  # Hz
 FFT = 512
@@ -30,7 +30,7 @@ PIECE = 188  # frames (60 s) computed at once of a longer clip
 class PannsCnn14(ExpertSettings):
     """Frames (T, 2048), T = (1 + N // 160) // 32 for N samples; silence fills clips under 0.31 s (4,960 samples).
 
-    The last convolution block, averaged over frequency; no pooling over time. Log-mel: see system/audio/frontend.py,
+    The last convolution block, averaged over frequency; no pooling over time. Log-mel: see system/networks/frontend.py,
     with the checkpoint's own kernels (periodic Hann 512, hop 160) and mel basis (64 bands, 50 to 8,000 Hz).
 
     Source: Kong et al., PANNs (2020), `Cnn14_16k` of audioset_tagging_cnn and torchlibrosa 0.1.0. Deviations: batch
@@ -60,9 +60,9 @@ class PannsCnn14(ExpertSettings):
     def load(self, device: "torch.device") -> Frames:
         import torch
 
-        from system.audio.frontend import published_log_mel
         from system.experts.network import exact, in_pieces, of_one_length, placed
-        from system.experts.weights import read_weights
+        from system.networks.frontend import published_log_mel
+        from system.networks.weights import read_weights
 
         weights = read_weights(Path(self.weights), "model")
         log_mel = published_log_mel(weights, FFT, FFT_HOP).to(device)

@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 
 import numpy as np
 
-from system.audio.published import ADDRESSES, BANDS, DIM, FFT, FRAMES_PER_SECOND, HOP, RATE, SHORTEST, STRIDE
 from system.experts.base import ExpertSettings, Frames
+from system.networks.published import ADDRESSES, BANDS, DIM, FFT, FRAMES_PER_SECOND, HOP, RATE, SHORTEST, STRIDE
 
 if TYPE_CHECKING:
     import torch
@@ -18,7 +18,7 @@ PIECE = 188  # frames (60 s) computed at once of a longer clip
 class PannsResNet38(ExpertSettings):
     """Frames (T, 2048), T = (1 + N // 320) // 32 for N samples; silence fills clips under 0.31 s (9,920 samples).
 
-    The last convolution block, averaged over frequency; no pooling over time. Log-mel: see system/audio/frontend.py,
+    The last convolution block, averaged over frequency; no pooling over time. Log-mel: see system/networks/frontend.py,
     with the checkpoint's own kernels and mel basis.
 
     Source: Kong et al., PANNs (2020), `ResNet38` of audioset_tagging_cnn and torchlibrosa 0.1.0. Deviations: batch
@@ -44,11 +44,11 @@ class PannsResNet38(ExpertSettings):
     def load(self, device: "torch.device") -> Frames:
         import torch
 
-        from system.audio.convolutions import fold_norms, take_published
-        from system.audio.frontend import published_log_mel
-        from system.audio.resnet38 import ResNet38
         from system.experts.network import exact, in_pieces, of_one_length, placed
-        from system.experts.weights import read_weights
+        from system.networks.convolutions import fold_norms, take_published
+        from system.networks.frontend import published_log_mel
+        from system.networks.resnet38 import ResNet38
+        from system.networks.weights import read_weights
 
         weights = read_weights(Path(self.weights), "model")
         network = ResNet38()

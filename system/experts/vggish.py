@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     import torch
     from torch import nn
 
-    from system.experts.weights import Weights
+    from system.networks.weights import Weights
 
 OFFSET = 0.01  # added to the mel magnitude before the logarithm
 # Key of each convolution, its output channels, and whether a 2 x 2 maximum follows.
@@ -78,7 +78,7 @@ class Vggish(ExpertSettings):
         import torch
 
         from system.experts.network import by_rows, exact, placed
-        from system.experts.weights import read_weights
+        from system.networks.weights import read_weights
 
         weights = read_weights(Path(self.weights))
         features, dense = placed(convolutions(weights), device), placed(classifier(weights), device)

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     import torch
     from torch import nn
 
-    from system.experts.weights import Weights
+    from system.networks.weights import Weights
 
 RATE = 16_000  # Hz
 SEGMENT = 512  # samples of a column
@@ -73,7 +73,7 @@ class VggSound(ExpertSettings):
         import torch
 
         from system.experts.network import exact, in_pieces, of_one_length, placed
-        from system.experts.weights import read_weights
+        from system.networks.weights import read_weights
 
         network = placed(residual_network(read_weights(Path(self.weights), "model_state_dict")), device)
 

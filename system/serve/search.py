@@ -9,15 +9,15 @@ import torch
 
 from data_tools.manifest import Clip
 from submission.ordering import ranked_columns, require_finite
-from system import schema
 from system.device import device_of
-from system.encoders import RetrievalModel
 from system.errors import KitError
-from system.frames import build_features
-from system.models import Trained
-from system.rank import read_pool
-from system.retrieve import embed_clips, embed_texts
-from system.similarity import Embedded
+from system.features.build import build_features
+from system.models.retrieval import RetrievalModel
+from system.models.score import Embedded
+from system.recipe import schema
+from system.runs.open import Trained
+from system.runs.rank import read_pool
+from system.runs.retrieve import embed_clips, embed_texts
 
 # Q queries, C clips, D embedding
 

@@ -10,9 +10,9 @@ from ipaddress import ip_address
 from pathlib import Path
 
 from system.errors import KitError
-from system.models import Trained, open_trained
-from system.options import SET_HELP
+from system.runs.open import Trained, open_trained
 from system.serve.search import Search, make_search, pool_of
+from system.verbs.options import SET_HELP
 
 PATIENCE = 2  # seconds that answers under way are waited for at the end
 IDLE = 75  # seconds after which a silent connection is closed

@@ -17,11 +17,11 @@ pytestmark = pytest.mark.benchmark
 _ALL_PAIRS = """
 import json, resource, sys, time
 from pathlib import Path
-import system.cider.pairs, system.cider.scores
-from system.cider.relax import Corpus
-from system.relevance import read_corpus
+import system.losses.relevance.pairs, system.losses.relevance.scores
+from system.losses.relevance.relax import Corpus
+from system.verbs.relevance import read_corpus
 began = time.perf_counter()
-system.cider.scores.kernel()
+system.losses.relevance.scores.kernel()
 Corpus([["a dog"], ["a cat"]], "caption", "regex").distribution([80], "all")
 ready = time.perf_counter()
 clips = [clip for path in sys.argv[1:] for clip in read_corpus(Path(path), None)]
@@ -65,8 +65,8 @@ def official_rate(captions: list[list[str]], pairs: int) -> float:
 
 def rate(captions: list[list[str]], rows: int) -> float:
     """Pairs a second of one thread: random rows against all captions, features made before."""
-    from system.cider.scorer import CiderD
-    from system.cider.scores import Among
+    from system.losses.relevance.scorer import CiderD
+    from system.losses.relevance.scores import Among
 
     features = CiderD([[caption] for caption in captions]).features(captions)
     among = Among(features, np.random.default_rng(0).permutation(len(captions)))
@@ -78,9 +78,9 @@ def rate(captions: list[list[str]], rows: int) -> float:
 
 
 def test_all_pairs_and_percentiles(root: Path, shared: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from system.cider import scores as cider_scores
-    from system.cider.tokens import regex_tokens
-    from system.relevance import read_corpus
+    from system.losses.relevance import scores as cider_scores
+    from system.losses.relevance.tokens import regex_tokens
+    from system.verbs.relevance import read_corpus
 
     clotho = [shared / f"data/clotho/clotho_captions_{split}.csv" for split in ("development", "validation")]
     captions = [regex_tokens(caption) for path in clotho for clip in read_corpus(path, None) for caption in clip]
@@ -103,10 +103,10 @@ def test_all_pairs_and_percentiles(root: Path, shared: Path, tmp_path: Path, mon
 
 
 def test_batches_against_scipy(shared: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from system.cider import scores as cider_scores
-    from system.cider.relax import Relevance
-    from system.relevance import read_corpus
-    from system.schema import Cider, RelaxPoint
+    from system.losses.relevance import scores as cider_scores
+    from system.losses.relevance.relax import Relevance
+    from system.recipe.schema import Cider, RelaxPoint
+    from system.verbs.relevance import read_corpus
 
     clips = read_corpus(shared / "data/clotho/clotho_captions_development.csv", None)
     points = [RelaxPoint(percentile=80.0, factor=1.0), RelaxPoint(percentile=99.0, factor=0.4)]

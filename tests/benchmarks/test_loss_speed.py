@@ -9,8 +9,9 @@ import pytest
 import torch
 from benchmarks.timing import best_seconds
 
-from system import losses, schema
-from system.batch_scores import BatchScores
+from system.losses import terms as losses
+from system.losses.batch_scores import BatchScores
+from system.recipe import schema
 
 pytestmark = pytest.mark.benchmark
 

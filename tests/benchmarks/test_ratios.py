@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from submission.ordering import relevant_ranks
-from system.bank import open_bank
+from system.features.bank import open_bank
 
 pytestmark = pytest.mark.benchmark
 

@@ -23,11 +23,11 @@ import asyncio, sys
 from pathlib import Path
 import tiny, torch
 from data_tools.manifest import Clip
-from system.models import build_model
+from system.runs.open import build_model
 from system.recipe import load_recipe
 from system.serve.search import Search
 from system.serve.verb import bound, serve
-from system.similarity import Embedded
+from system.models.score import Embedded
 
 folder, model = Path(sys.argv[1]), sys.argv[2]
 content = tiny.recipe(folder / "none.jsonl", folder)

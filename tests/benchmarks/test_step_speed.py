@@ -10,9 +10,10 @@ import tiny
 import torch
 from benchmarks.timing import best_seconds, told
 
-from system import losses, schema
-from system.cider.relax import Relevance
-from system.text.sentence import SentenceText
+from system.losses import terms as losses
+from system.losses.relevance.relax import Relevance
+from system.models.text.sentence import SentenceText
+from system.recipe import schema
 
 pytestmark = pytest.mark.benchmark
 

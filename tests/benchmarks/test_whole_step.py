@@ -8,13 +8,14 @@ import numpy as np
 import pytest
 import torch
 
-from system import estimates, schema
+from system.batches.collate import Batch, Series
 from system.device import device_of
-from system.encoders import RetrievalModel
-from system.feeding import Batch, Series
-from system.recipe import load_recipe
-from system.step import gradients
-from system.text.sentence import SentenceText
+from system.models.retrieval import RetrievalModel
+from system.models.text.sentence import SentenceText
+from system.plan import estimates
+from system.recipe import schema
+from system.recipe.load import load_recipe
+from system.training.step import gradients
 
 pytestmark = pytest.mark.benchmark
 

@@ -1,0 +1,1 @@
+"""The clips a recipe names, which of them make a batch, and its tensors."""

@@ -1,0 +1,165 @@
+"""The tensors of a batch: padded from the banks a step ahead, or gathered from frames that stay on the GPU."""
+
+import logging
+from collections.abc import Iterable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+import numpy as np
+import torch
+
+from system.batches.sampler import Item, Sampler
+from system.features.build import Features
+from system.losses.relevance.relax import Relevance
+
+log = logging.getLogger(__name__)
+
+# B clips, T frames, D values in a frame, N captions
+
+RESIDENT_SHARE = 0.5  # of the GPU's free memory that frames may take; the rest is for the step
+
+
+class Series(NamedTuple):
+    """Padded series: values (B, T, D), real lengths (B,)."""
+
+    values: torch.Tensor
+    lengths: torch.Tensor
+
+    def rows(self, index: torch.Tensor) -> "Series":
+        """Some of the series, no longer than they need to be."""
+        lengths = self.lengths[index]
+        return Series(self.values[index, : int(lengths.max())], lengths)
+
+
+@dataclass(frozen=True)
+class Batch:
+    """clip_keys: (B,) contents of the clips. audio: by expert. captions: (N,) of all items. row_of: (N,) their items.
+    relax: (B, B), r(c_ij) between the items' captions; None where no loss asks for it."""
+
+    clip_keys: list[str]
+    audio: dict[str, Series]
+    captions: list[str]
+    row_of: torch.Tensor
+    relax: torch.Tensor | None = None
+
+    def to(self, device: torch.device) -> "Batch":
+        audio = {name: Series(_moved(s.values, device), _moved(s.lengths, device)) for name, s in self.audio.items()}
+        relax = None if self.relax is None else _moved(self.relax, device)
+        return replace(self, audio=audio, row_of=_moved(self.row_of, device), relax=relax)
+
+
+def _moved(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
+    return tensor.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else tensor.to(device)
+
+
+def collate(items: Sequence[Item], features: Features, relevance: Relevance | None = None) -> Batch:
+    """The batch of items whose clips all have frames, in the type their banks keep. relevance: when a loss asks for
+    relax."""
+    batch = without_audio(items, features, relevance)
+    return replace(batch, audio={name: _padded(features, name, batch.clip_keys) for name in features.banks})
+
+
+def without_audio(items: Sequence[Item], features: Features, relevance: Relevance | None) -> Batch:
+    """All of a batch but its frames."""
+    captions = [caption for item in items for caption in item.captions]
+    row_of = np.array([row for row, item in enumerate(items) for _ in item.captions])
+    relax = None if relevance is None else torch.from_numpy(relevance.relax(relevance.of_items(captions, row_of)))
+    keys = [features.keys[item.clip.id] for item in items]
+    return Batch(keys, {}, captions, torch.from_numpy(row_of), relax)
+
+
+def _padded(features: Features, expert: str, keys: Sequence[str]) -> Series:
+    bank = features.banks[expert]
+    frames = [bank.read(key) for key in keys]
+    lengths = np.array([len(f) for f in frames])
+    values = np.zeros((len(frames), lengths.max(), bank.dim), bank.dtype)
+    for row, f in zip(values, frames, strict=True):
+        row[: len(f)] = f
+    return Series(torch.from_numpy(values), torch.from_numpy(lengths))
+
+
+class Resident:
+    """The frames of clips in one tensor an expert on the device, from which a batch is gathered there."""
+
+    def __init__(self, keys: Iterable[str], features: Features, device: torch.device) -> None:
+        self.place_of = {key: place for place, key in enumerate(dict.fromkeys(keys))}
+        self.tables = {name: self._table(features, name, device) for name in features.banks}
+
+    @staticmethod
+    def size(keys: Iterable[str], features: Features) -> int:
+        """Bytes it takes."""
+        unique = set(keys)
+        banks = features.banks.values()
+        return sum(bank.dtype.itemsize * bank.dim * bank.rows[key][1] for bank in banks for key in unique)
+
+    def _table(
+        self, features: Features, expert: str, device: torch.device
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """All frames (F, D) as the bank keeps them, the first frame of every clip, and its number of frames."""
+        bank = features.banks[expert]
+        lengths = torch.tensor([bank.rows[key][1] for key in self.place_of])
+        first = lengths.cumsum(0) - lengths
+        keys = list(self.place_of)
+        kept = torch.from_numpy(np.empty(0, bank.dtype)).dtype
+        frames = torch.empty(int(lengths.sum()), bank.dim, dtype=kept, device=device)
+        for start in range(0, len(keys), 256):  # a copy to the device for many clips at a time
+            part = np.concatenate([bank.read(key) for key in keys[start : start + 256]])
+            at = int(first[start])
+            frames[at : at + len(part)] = torch.from_numpy(part).to(device)
+        return frames, first.to(device), lengths.to(device)
+
+    def audio(self, keys: Sequence[str]) -> dict[str, Series]:
+        """What collate gives for these clips, on the device."""
+        return {name: self._series(*table, keys) for name, table in self.tables.items()}
+
+    def _series(self, frames: torch.Tensor, first: torch.Tensor, lengths: torch.Tensor, keys: Sequence[str]) -> Series:
+        clips = torch.tensor([self.place_of[key] for key in keys], device=frames.device)
+        own = lengths[clips]
+        places = torch.arange(int(own.max()), device=frames.device)
+        real = places < own[:, None]
+        index = (first[clips][:, None] + places).clamp(max=len(frames) - 1)
+        return Series(frames[index].masked_fill(~real[..., None], 0), own)
+
+
+def _fits(size: int, device: torch.device) -> bool:
+    if device.type != "cuda":
+        return False
+    torch.cuda.empty_cache()  # what an earlier stage has left over counts as free
+    free = torch.cuda.mem_get_info()[0]
+    fits = size < RESIDENT_SHARE * free
+    how = "kept on the GPU" if fits else "read ahead from the banks"
+    log.info("frames of %.1f GiB, %.1f GiB of the GPU free: %s", size / 2**30, free / 2**30, how)
+    return fits
+
+
+class Feed:
+    """The batches of a stage on the device. Close it when the stage ends.
+
+    On a GPU whose free memory has twice the room, the frames of the stage's clips are put there once; else a thread
+    pads the next batch while this one is computed. Captions and their relax factors are made ahead either way. A batch
+    is a function of its step, so nothing depends on what was made ahead."""
+
+    def __init__(self, sampler: Sampler, features: Features, relevance: Relevance | None, device: torch.device) -> None:
+        self.sampler, self.features, self.relevance, self.device = sampler, features, relevance, device
+        keys = {features.keys[item.clip.id] for stream in sampler.streams for item in stream.items}
+        self.resident = Resident(keys, features, device) if _fits(Resident.size(keys, features), device) else None
+        self._worker = ThreadPoolExecutor(1, "batches")
+        self._ahead: tuple[int, Future[Batch]] | None = None
+
+    def batch(self, step: int) -> Batch:
+        """The batch of a step; that of the next one is begun."""
+        future = self._ahead[1] if self._ahead and self._ahead[0] == step else self._worker.submit(self._made, step)
+        made = future.result()
+        self._ahead = step + 1, self._worker.submit(self._made, step + 1)
+        if self.resident is None:
+            return made.to(self.device)
+        return replace(made.to(self.device), audio=self.resident.audio(made.clip_keys))
+
+    def _made(self, step: int) -> Batch:
+        items = self.sampler.batch(step)
+        make = collate if self.resident is None else without_audio
+        return make(items, self.features, self.relevance)
+
+    def close(self) -> None:
+        self._worker.shutdown(cancel_futures=True)

@@ -1,0 +1,105 @@
+"""The clips a recipe names: manifests read (and made where missing), features built, items given out."""
+
+import logging
+import shlex
+from dataclasses import dataclass
+from pathlib import Path
+
+from data_tools.__main__ import main as data_tools_main
+from data_tools.files import write_text
+from data_tools.manifest import Clip, read_manifest
+from system.errors import KitError
+from system.features.build import Features, build_features
+from system.recipe import schema
+
+INTERRUPTED = 130  # what a door returns after Ctrl-C
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Data:
+    """clips: by source, all clips of its split, broken ones too. features: frames of the clips that are whole."""
+
+    clips: dict[str, list[Clip]]
+    features: Features
+
+    def whole(self, source: str) -> list[Clip]:
+        """The clips of a source that have frames."""
+        return [clip for clip in self.clips[source] if clip.id in self.features.keys]
+
+    def shared(self, some: list[str], others: list[str]) -> int:
+        """How many clips of the second group of sources are in the first too: the same audio file, or the same
+        Freesound recording, of which data sets keep different excerpts."""
+        known = [clip for name in some for clip in self.whole(name)]
+        contents = {self.features.keys[clip.id] for clip in known}
+        recordings = {clip.freesound_id for clip in known} - {None}
+        return sum(
+            self.features.keys[clip.id] in contents or clip.freesound_id in recordings
+            for clip in {clip.id: clip for name in others for clip in self.whole(name)}.values()
+        )
+
+
+def make_missing(recipe: schema.Recipe) -> None:
+    """Run the `make` commands of manifests that are not there; a file beside the manifest keeps the command.
+
+    KitError for a missing weight file, a missing manifest without a command, and one that another command made.
+    """
+    for expert in recipe.model.audio.experts.values():
+        expert.checksums()  # a missing weight file is told before anything is made
+    if missing := recipe.model.missing_files():
+        raise KitError(missing[0])
+    for name, source in recipe.data.items():
+        manifest, kept = Path(source.manifest), Path(source.manifest + ".made_by")
+        if manifest.exists():
+            _require_made_by(name, source, kept)
+            continue
+        if source.make is None:
+            raise KitError(f"data source {name}: no manifest {manifest}; make it with python -m data_tools")
+        log.info("making %s: %s", name, source.make)
+        status = data_tools_main(shlex.split(source.make)[3:])
+        if status == INTERRUPTED:
+            raise KeyboardInterrupt
+        if status or not manifest.exists():
+            raise KitError(
+                f"data source {name}: `{source.make}` did not make {manifest}; see its message above, "
+                "and change `make` together with `manifest`"
+            )
+        write_text(kept, source.make + "\n")
+
+
+def _require_made_by(name: str, source: schema.Source, kept: Path) -> None:
+    before = kept.read_text(encoding="utf-8").strip() if source.make and kept.exists() else source.make
+    if before != source.make:
+        raise KitError(
+            f"data source {name}: {source.manifest} was made by `{before}`, the recipe says `{source.make}`; "
+            "delete its folder to make it again, or name another one"
+        )
+
+
+def read_clips(recipe: schema.Recipe) -> dict[str, list[Clip]]:
+    """By source, the clips of its split. KitError for a split that a manifest does not have, and for an id of two
+    files."""
+    read = {path: read_manifest(path) for path in {source.manifest: None for source in recipe.data.values()}}
+    clips: dict[str, list[Clip]] = {}
+    path_of: dict[str, str] = {}
+    for name, source in recipe.data.items():
+        clips[name] = [clip for clip in read[source.manifest] if clip.split == source.split]
+        if not clips[name]:
+            found = ", ".join(sorted({clip.split for clip in read[source.manifest]}))
+            raise KitError(f"data source {name}: {source.manifest} has no split {source.split}, it has {found}")
+        for clip in clips[name]:
+            if path_of.setdefault(clip.id, clip.path) != clip.path:
+                raise KitError(
+                    f"data source {name}: {clip.id} is also the id of {path_of[clip.id]}; "
+                    "make one of the manifests again under another --name"
+                )
+    return clips
+
+
+def load_data(recipe: schema.Recipe, strict: bool = False, verify: bool = False) -> Data:
+    """Read every source and build what the banks lack. strict, verify: as for build_features."""
+    clips = read_clips(recipe)
+    everything = list({clip.id: clip for source in clips.values() for clip in source}.values())
+    features = build_features(everything, dict(recipe.model.audio.experts), Path(recipe.banks), strict, verify=verify)
+    return Data(clips, features)

@@ -1,0 +1,1 @@
+"""All of a recipe in one go, studies of many runs, and their tables."""

@@ -1,0 +1,239 @@
+"""All of a recipe in one go: data, features, stages, the challenge's CSV, scores. What is done is passed over."""
+
+import logging
+import os
+import platform
+import tempfile
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from data_tools.documents import require_unharmed, sha256_of, write_json
+from data_tools.manifest import caption_queries
+from submission.editions import get_edition
+from submission.formats.edition_csv import write_csv
+from submission.formats.score_matrix import ScoreMatrix, read_scores, write_scores
+from submission.metrics.blend import blend
+from submission.metrics.scoring import figures_of
+from system.errors import KitError
+from system.experts.base import file_sha256
+from system.recipe import schema
+from system.recipe.load import Loaded
+from system.runs.folder import Run, commit, open_run
+
+if TYPE_CHECKING:
+    from system.batches.data import Data
+    from system.models.retrieval import RetrievalModel
+
+log = logging.getLogger(__name__)
+
+
+def run_recipe(loaded: Loaded, runs: Path, out: Path | None = None) -> Run:
+    """Do what is still to do of a recipe; the run's result.json exists when this returns."""
+    folder = open_run(loaded, runs, out)
+    log.info("run %s", folder.folder)
+    if folder.result.exists():
+        _require_same_data(loaded.recipe, folder)
+        result = folder.read_result()
+        for name, checksum in result.sha256.items():
+            require_unharmed(folder.folder / name, checksum, folder.again(folder.folder / name))
+        made_by = result.commits[-1]
+        other = (
+            "" if made_by == commit() else f", made by the code of {made_by}, this is {commit()}; --out makes another"
+        )
+        log.info("finished already: %s%s", folder.folder, other)
+        return folder
+    from system.batches.data import load_data, make_missing  # torch stays out of the way of a finished run
+
+    began = time.monotonic()
+    with folder.held():
+        make_missing(loaded.recipe)
+        _train_and_rank(loaded, folder, load_data(loaded.recipe), began)
+    return folder
+
+
+def _require_same_data(recipe: schema.Recipe, run: Run) -> None:
+    """A finished run stands for the manifests it was made with, as far as they are still there."""
+    there = {name: Path(source.manifest) for name, source in recipe.data.items() if Path(source.manifest).exists()}
+    before = run.read_provenance().manifests
+    changed = [name for name, path in there.items() if before.get(name) != file_sha256(path)]
+    if changed:
+        raise KitError(
+            f"{run.folder} is finished, with other manifests of {', '.join(changed)}; start a new run with --out"
+        )
+
+
+def _rehearse(recipe: schema.Recipe, run: Run, data: "Data", model: "RetrievalModel") -> None:
+    """What would stop the ranking at the end is said before the training: made once with scores of zero."""
+    from system.runs.retrieve import matrix_of, require_readable
+
+    for name, entry in recipe.rank.items():
+        source = recipe.ranked_source(name)
+        clips = data.clips[source]
+        broken = [clip.id for clip in clips if clip.id in data.features.broken]
+        if broken:
+            raise KitError(
+                f"{len(broken)} clips of {source}, which is to be ranked, have broken audio, first "
+                f"{data.features.broken[broken[0]]}; mend them, or take them out of {recipe.data[source].manifest}"
+            )
+        queries = caption_queries(clips)
+        require_readable(model, queries)
+        zeros = np.zeros((len(queries), len(clips)), np.float32)
+        matrix = matrix_of(zeros, clips, queries, {})
+        figures_of(matrix, get_edition(entry.edition))
+        if entry.csv:
+            with tempfile.TemporaryDirectory(dir=run.folder) as folder:
+                write_csv(matrix, Path(folder) / f"{name}.csv", get_edition(entry.edition))
+    for source in dict.fromkeys(map(recipe.ranked_source, recipe.rank)):
+        shared = data.shared(_trained_on(recipe), [source])
+        if shared:
+            log.warning("%d recordings of %s, which is to be ranked, are also trained on", shared, source)
+
+
+def _trained_on(recipe: schema.Recipe) -> list[str]:
+    return sorted({source for stage in recipe.stages.values() for source in stage.train.data})
+
+
+def _train_and_rank(loaded: Loaded, run: Run, data: "Data", began: float) -> None:
+    from system.experiments.description import data_of, experts_of, parameters_of
+    from system.runs.plots import draw_run
+    from system.training.train import initial_model, prepare, train
+
+    recipe = loaded.recipe
+    model = prepare(loaded, run, data)
+    _rehearse(recipe, run, data, model)
+    train(loaded, run, data, model)
+    ranked = _rank(recipe, run, data, model, initial_model(recipe, run))
+    draw_run(run)
+    result = {
+        "recipe": recipe.name,
+        "seed": recipe.seed,
+        "commits": run.read_provenance().commits,
+        "hardware": _hardware(),
+        "parameters": parameters_of(recipe, model),
+        "experts": experts_of(recipe),
+        "data": data_of(recipe, data),
+        "seconds": round(time.monotonic() - began, 1),  # of this process
+        "training_seconds": round(sum(line["seconds"] for line in run.read_metrics()), 1),  # of all epochs
+        "broken": data.features.broken,
+        "rank": ranked,
+        "sha256": _checksums(run),
+    }
+    write_json(run.result, result)
+
+
+def _checksums(run: Run) -> dict[str, str]:
+    """sha256 of what the report and the package read of a finished run, by the name within its folder."""
+    kept = (path for name in ("scores", "submission") for path in (run.folder / name).glob("*") if path.is_file())
+    files = [run.folder / "resolved.json", run.metrics, *kept]  # provenance.json has a checksum of its own
+    return {path.relative_to(run.folder).as_posix(): sha256_of(path) for path in sorted(files)}
+
+
+def _hardware() -> str:
+    import torch
+
+    gpu = f", {torch.cuda.get_device_name()}" if torch.cuda.is_available() else ", no GPU"
+    return f"{os.cpu_count()} cores {platform.machine()}{gpu}"
+
+
+def _rank(
+    recipe: schema.Recipe, run: Run, data: "Data", model: "RetrievalModel", untrained: "RetrievalModel"
+) -> dict[str, dict[str, Any]]:
+    """Score matrix, the edition's CSV, and figures of every `rank` entry, beside the untrained model's and chance."""
+    from system.device import device_of
+    from system.experiments.description import write_clips
+    from system.runs.retrieve import expert_norms, score_matrix
+
+    sources = dict.fromkeys(map(recipe.ranked_source, recipe.rank))
+    before = {
+        source: score_matrix(untrained, clips, caption_queries(clips), data.features, device_of(), {})
+        for source, clips in ((source, data.clips[source]) for source in sources)
+    }
+    ranked = {}
+    for name, entry in recipe.rank.items():
+        source, edition = recipe.ranked_source(name), get_edition(entry.edition)
+        matrix, taken = _matrix(recipe, entry, run, data, model)
+        clips = data.whole(source)
+        # The model now holds the entry's checkpoint; a mean has no experts of its own.
+        of_one = isinstance(entry, schema.ByCheckpoint)
+        norms = expert_norms(model, clips, data.features, device_of()) if of_one else {}
+        csv = run.folder / "submission" / f"{name}.csv"
+        for path in (run.scores(name), csv):
+            path.parent.mkdir(exist_ok=True)
+        write_scores(run.scores(name), matrix)
+        write_clips(run.clips(name), clips, norms)
+        if entry.csv:
+            write_csv(matrix, csv, edition)
+        summary = figures_of(matrix, edition)
+        ranked[name] = {
+            **summary.values,
+            "interval": list(summary.interval),
+            "bootstrap": list(summary.bootstrap),
+            "median_rank": summary.median_rank,
+            "data": source,
+            "queries": len(matrix.query_ids),
+            "clips": len(matrix.clip_ids),
+            "checkpoint": taken,
+            "edition": edition.name,
+            "metric": edition.metric,
+            "chance": summary.chance,
+            "untrained": figures_of(before[source], edition).values[edition.metric],
+            "ceiling": _ceiling(recipe.data[source]),
+            "also_trained_on": data.shared(_trained_on(recipe), [source]),
+            "scores": str(run.scores(name)),
+            "csv": str(csv) if entry.csv else None,
+        }
+    return ranked
+
+
+def _matrix(
+    recipe: schema.Recipe, entry: schema.Ranked, run: Run, data: "Data", model: "RetrievalModel"
+) -> tuple[ScoreMatrix, str]:
+    """The score matrix of an entry, and what it was made by, in words."""
+    from system.device import device_of
+    from system.runs.checkpoints import load_checkpoint
+    from system.runs.open import facts_of
+    from system.runs.retrieve import score_matrix
+
+    if isinstance(entry, schema.ByMean):
+        parts = {name: read_scores(run.scores(name)) for name in entry.of}
+        return blend(parts), f"mean of {', '.join(entry.of)}"
+    clips = data.clips[entry.data]
+    taken = load_checkpoint(model, run.stage(entry.stage), entry.checkpoint)
+    facts = facts_of(run, model, recipe, taken)
+    return score_matrix(model, clips, caption_queries(clips), data.features, device_of(), facts), taken
+
+
+def _ceiling(source: schema.Source) -> float | None:
+    """mAP@10 of a perfect labeller, where the true labels are known (composed scenes)."""
+    folder = Path(source.manifest).parent
+    if not (folder / "scenes.json").exists():
+        return None
+    from data_tools.scenes.ceiling import ceiling
+
+    return ceiling(folder, source.split)
+
+
+def report(run: Run) -> str:
+    """The result as lines for people."""
+    result = run.read_result()
+    lines = [
+        f"run        {run.folder}",
+        f"trained    {sum(result.parameters.trained.values()):,} parameters, {result.hardware}, "
+        f"{result.seconds:.0f} s in this process, {result.training_seconds:.0f} s of training",
+    ]
+    for name, entry in result.rank.items():
+        low, high = entry.interval
+        recalls = "  ".join(f"{key} {value:.4f}" for key, value in entry.figures.items() if key.startswith("R@"))
+        ceiling = f", ceiling {entry.ceiling:.4f}" if entry.ceiling is not None else ""
+        lines += [
+            f"{name}: {entry.queries} queries, {entry.clips} clips, {entry.checkpoint}",
+            f"  {entry.metric}   {entry.figures[entry.metric]:.4f}  (95 % {low:.4f} to {high:.4f})   {recalls}",
+            f"  beside     chance {entry.chance:.4f}, untrained {entry.untrained:.4f}{ceiling}",
+            f"  CSV        {entry.csv or 'none'}",
+        ]
+        if entry.also_trained_on:
+            lines.append(f"  beware     {entry.also_trained_on} of these clips were also trained on")
+    return "\n".join(lines)

@@ -1,0 +1,125 @@
+"""Studies: a recipe over seeds and changed settings."""
+
+import json
+import logging
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, ValidationError
+
+from system.experiments.run import run_recipe
+from system.experiments.tables import DEFAULT, Column, Row, Table, figures_of_run
+from system.recipe.load import Loaded, RecipeError, load_recipe
+from system.recipe.schema import Name
+from system.runs.folder import Run
+from system.strict import Strict
+from system.yaml12 import parse
+
+
+class Published(Strict):
+    """A paper's own figures, to stand below ours: by cell, one for every column, in the table's unit; null: none.
+
+    entry: the `rank` entry they are of. source: paper and table.
+    """
+
+    source: str
+    entry: Name
+    cells: dict[Name, list[float | None]]
+
+
+class Study(Strict):
+    """name: folder of its runs. recipe: path from the study's folder. cells: by name, dotted settings that change.
+    columns: of the table."""
+
+    name: Name
+    recipe: str
+    seeds: Annotated[list[Annotated[int, Field(ge=0)]], Field(min_length=1)]
+    cells: Annotated[dict[Name, dict[str, Any]], Field(min_length=1)]
+    columns: Annotated[list[Column], Field(min_length=1)] = DEFAULT
+    unit: Literal["share", "percent"] = "share"
+    published: Published | None = None
+
+
+log = logging.getLogger(__name__)
+
+Cells = dict[tuple[str, int], Loaded]  # cell and seed -> the changed recipe
+
+
+def load_study(path: Path, changes: list[str]) -> tuple[Study, Cells]:
+    """Read a study and the changed recipe of every cell and seed. RecipeError naming every mistake of all of them."""
+    if not path.is_file():
+        raise RecipeError([f"{path}: no such study; shipped ones are recipes/*.study.yaml"])
+    try:
+        document = parse(path.read_bytes().decode("utf-8"))
+    except UnicodeDecodeError as error:
+        raise RecipeError([f"{path}: not UTF-8 (byte {error.start}); save it as UTF-8"]) from error
+    if isinstance(document.value, dict) and "stages" in document.value:
+        raise RecipeError([f"{path} is a recipe; run it with: python -m system run {path}"])
+    problems = [f"{path}:{line}: {text}" for _, line, text in document.problems]
+    try:
+        study = Study.model_validate(document.value)
+    except ValidationError as error:
+        problems += [
+            f"{path}:{document.line(item['loc'])}: {'.'.join(map(str, item['loc']))}: {item['msg']}"
+            for item in error.errors()
+        ]
+        raise RecipeError(problems) from error
+    if len(set(study.seeds)) < len(study.seeds):
+        problems.append(f"{path}: seeds: one comes twice, which would count one run twice; name each once")
+    if problems:
+        raise RecipeError(problems)
+    if study.published:
+        problems += [f"{path}: published.cells: {text}" for text in _unfit(study, study.published)]
+    cells: Cells = {}
+    for cell, settings in study.cells.items():
+        own = [f"{key}={json.dumps(value)}" for key, value in settings.items()]
+        try:
+            for seed in study.seeds:
+                cells[cell, seed] = load_recipe(path.parent / study.recipe, [*changes, *own, f"seed={seed}"])
+        except RecipeError as error:
+            problems += [f"{path}: cell {cell}: {problem}" for problem in error.problems]
+    if not problems and study.published:
+        entries = {name for loaded in cells.values() for name in loaded.recipe.rank}
+        if study.published.entry not in entries:
+            problems.append(
+                f"{path}: published.entry: no rank entry {study.published.entry!r}; there are {', '.join(entries)}"
+            )
+    if not problems and not all(loaded.recipe.rank for loaded in cells.values()):
+        problems.append(f"{path}: {study.recipe} ranks nothing, so there is no table to make; give it a rank entry")
+    if problems:
+        raise RecipeError(problems)
+    return study, cells
+
+
+def _unfit(study: Study, published: Published) -> list[str]:
+    unknown = [f"{name}: no such cell" for name in published.cells.keys() - study.cells.keys()]
+    return unknown + [
+        f"{name}: {len(figures)} figures for {len(study.columns)} columns"
+        for name, figures in published.cells.items()
+        if len(figures) != len(study.columns)
+    ]
+
+
+def run_study(study: Study, cells: Cells, runs: Path) -> Table:
+    """Do every run that is not finished, then the table: a row a cell and ranked source."""
+    finished = {}
+    for (cell, seed), loaded in cells.items():
+        log.info("study %s: cell %s, seed %d", study.name, cell, seed)
+        finished[cell, seed] = run_recipe(loaded, runs, runs / study.name / f"{cell}_s{seed}")
+    rows = [
+        row
+        for cell in study.cells
+        for row in _rows(cell, [finished[cell, seed] for seed in study.seeds], study.published)
+    ]
+    return Table(rows, study.columns, study.unit == "percent")
+
+
+def _rows(cell: str, runs: list[Run], published: Published | None) -> list[Row]:
+    entries = runs[0].read_result().rank
+    rows = []
+    for name, entry in entries.items():
+        figures = [figures_of_run(run.scores(name)) for run in runs]
+        facts = {f"chance {entry.metric}": entry.chance, f"ceiling {entry.metric}": entry.ceiling}
+        paper = published.cells.get(cell) if published and published.entry == name else None
+        rows.append(Row(cell, name, figures, facts, paper))
+    return rows

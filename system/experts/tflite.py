@@ -1,0 +1,78 @@
+"""The layers of the public yamnet.tflite as the file that the expert `yamnet` reads."""
+
+import logging
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from system.errors import KitError
+from system.experts.yamnet import LAYERS, shapes
+
+PUBLIC_SHA256 = "469be6a3421cbc52cf97e9f2f966cba984198e8e7af9854d68b3e3ebb1e04194"
+
+log = logging.getLogger(__name__)
+
+
+def read_layers(path: Path) -> dict[str, np.ndarray]:
+    """Weights `NN_w` and biases `NN_b` of the 31 layers of yamnet.tflite in the order of its graph, as float32.
+
+    8-bit weights are dequantised, (q - zero point) x scale; layouts stay TensorFlow's: convolutions (out, height,
+    width, in), depthwise ones (1, height, width, channels), dense ones (out, in). The first two layers (the DFT of the
+    front-end) have no bias. Raises KitError for a missing file, one that cannot be read, a model of other layers, or
+    where the package `tflite` is not installed.
+    """
+    try:
+        from tflite import Model
+    except ModuleNotFoundError as error:
+        raise KitError("reading a .tflite needs the package tflite: pip install -e '.[tflite]'") from error
+
+    if not path.is_file():
+        raise KitError(f"{path}: no such file; the public yamnet.tflite is meant")
+    data = path.read_bytes()
+    if not Model.ModelBufferHasIdentifier(data, 0):
+        raise KitError(f"{path} is not a TensorFlow Lite model; fetch yamnet.tflite again")
+    try:
+        model = Model.GetRootAsModel(data, 0)
+        layers = dict(_layers(model, model.Subgraphs(0)))
+    except Exception as error:  # a damaged file sends the reader of its tables anywhere
+        raise KitError(f"{path} is damaged or cut short; fetch yamnet.tflite again") from error
+    wrong = [name for name, shape in shapes().items() if name not in layers or layers[name].shape != shape]
+    if wrong or len(layers) != 2 * LAYERS - 2:
+        raise KitError(f"{path} is another model than yamnet.tflite (its layers have other shapes); fetch that one")
+    return layers
+
+
+def _layers(model: Any, graph: Any) -> Iterator[tuple[str, np.ndarray]]:
+    from tflite import BuiltinOperator as Kind
+
+    def kind(operator: Any) -> int:
+        code = model.OperatorCodes(operator.OpcodeIndex())
+        return max(code.BuiltinCode(), code.DeprecatedBuiltinCode())  # older files keep it in the deprecated field
+
+    operators = [graph.Operators(i) for i in range(graph.OperatorsLength())]
+    # Some 8-bit weights reach their layer through an operator that dequantises them.
+    sources = {one.Outputs(0): one.Inputs(0) for one in operators if kind(one) == Kind.DEQUANTIZE}
+    with_weights = [
+        one for one in operators if kind(one) in (Kind.CONV_2D, Kind.DEPTHWISE_CONV_2D, Kind.FULLY_CONNECTED)
+    ]
+    for number, operator in enumerate(with_weights):
+        for i, part in enumerate("wb", start=1):
+            place = operator.Inputs(i) if operator.InputsLength() > i else -1
+            if place >= 0:
+                yield f"{number:02d}_{part}", _values(model, graph.Tensors(sources.get(place, place)))
+
+
+def _values(model: Any, tensor: Any) -> np.ndarray:
+    """A stored tensor as float32."""
+    from tflite import TensorType
+
+    dtype = {TensorType.FLOAT32: np.float32, TensorType.INT8: np.int8}[tensor.Type()]
+    values = model.Buffers(tensor.Buffer()).DataAsNumpy().view(dtype).reshape(tensor.ShapeAsNumpy())
+    if dtype == np.float32:
+        return values.copy()
+    scaling = tensor.Quantization()
+    if scaling.ScaleLength() != 1:
+        raise ValueError("weights with a scale a channel")
+    return (values.astype(np.float32) - np.float32(scaling.ZeroPoint(0))) * np.float32(scaling.Scale(0))

@@ -1,0 +1,1 @@
+"""Frames of frozen experts: banks on disk, and computing what they lack."""

@@ -1,0 +1,150 @@
+"""All ordered pairs of a corpus: how their CIDEr-D is distributed, with exact percentiles, in bounded memory.
+
+Non-negative float32 numbers are ordered as their bits are. A first pass over all scores counts their upper 17 bits,
+which tells the bin every percentile lies in; a second pass counts the lower 15 bits of the scores in those bins. No
+score is kept, however many are equal.
+"""
+
+import os
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
+
+import numpy as np
+from pydantic import FiniteFloat, NonNegativeInt
+
+from system.errors import KitError
+from system.losses.relevance.scorer import Features
+from system.losses.relevance.scores import Among, kernel
+from system.strict import Strict
+
+_LOW_BITS = 15
+_BINS = 1 << 16  # of scores; the bins behind them, of numbers with a sign, hold the pairs that are left out
+_BLOCK_SCORES = 1 << 18  # 1 MiB of them, which a core's cache holds
+_PART_ROWS = 512  # rows that a thread takes at a time
+_OCTAVES, _PER_OCTAVE = range(-10, 4), 8  # of the histogram: scores from 0.001 to 16
+
+Part = TypeVar("Part")
+
+
+class Histogram(Strict):
+    """counts: (K,) pairs with edges[k] <= score < edges[k + 1]. edges: (K + 1,) 0, then 8 an octave from 2^-10 to 16,
+    geometrically but for 0.4 %."""
+
+    edges: list[FiniteFloat]
+    counts: list[NonNegativeInt]
+
+
+class Distribution(Strict):
+    """CIDEr-D of all ordered pairs of a corpus.
+
+    pairs, zeros: how many, and how many of them score 0 (or less than 2^-133). mean: in [0, 10].
+    percentiles: the scores at the percents that were asked for, float32 exactly.
+    """
+
+    pairs: NonNegativeInt
+    zeros: NonNegativeInt
+    mean: FiniteFloat
+    percentiles: list[FiniteFloat]
+    histogram: Histogram
+
+
+def distribution(features: Features, percents: Sequence[float], clip_of: np.ndarray | None = None) -> Distribution:
+    """Distribution of the float32 CIDEr-D of all ordered pairs of captions, those of a caption with itself included.
+
+    percents: each in [0, 100]; percentile q of n scores is the one of rank floor(q (n - 1) / 100) from 0, an order
+    statistic and nothing in between. clip_of: (N,) the captions' clips, to leave out pairs of one clip (so also of a
+    caption with itself). Memory beside the features: a few MiB a thread. Raises KitError when no pair is left.
+    """
+    order = np.argsort(features.lengths, kind="stable")  # neighbours then share a row of the length penalty
+    scores = _Scores(Among(features, order), None if clip_of is None else clip_of[order])
+    counts, total = np.zeros(2 * _BINS, np.int64), 0.0
+    for part, part_total in scores.parts(_high_counts):
+        counts += part
+        total += part_total
+    high = counts[:_BINS]
+    pairs = int(high.sum())
+    if not pairs:
+        raise KitError("there is no pair of captions of different clips; give a corpus of more clips, or all pairs")
+    ranks = np.array([int(q * (pairs - 1) // 100) for q in percents])
+    return Distribution(
+        pairs=pairs,
+        zeros=int(high[0]),
+        mean=total / pairs,
+        percentiles=_select(scores, high, ranks),
+        histogram=_coarse(high),
+    )
+
+
+class _Scores:
+    """All scores, again and again: never more of them at a time than a block a thread."""
+
+    def __init__(self, among: Among, clip_of: np.ndarray | None) -> None:
+        self._among, self._clip_of = among, clip_of
+
+    def parts(self, of_blocks: Callable[[Iterator[np.ndarray]], Part]) -> Iterator[Part]:
+        """What the function gives for the blocks of each part, in order."""
+        starts = range(0, len(self._among), _PART_ROWS)
+        with ThreadPoolExecutor(os.cpu_count()) as threads:
+            yield from threads.map(lambda start: of_blocks(self._blocks(start)), starts)
+
+    def _blocks(self, start: int) -> Iterator[np.ndarray]:
+        """(R, M) scores; -0 for pairs that are left out: it adds nothing, and its bits lie behind all scores'."""
+        stop = min(start + _PART_ROWS, len(self._among))
+        rows = max(1, _BLOCK_SCORES // len(self._among))
+        for first in range(start, stop, rows):
+            last = min(first + rows, stop)
+            block = self._among.scores(first, last)
+            if self._clip_of is not None:
+                np.copyto(block, -0.0, where=self._clip_of[first:last, None] == self._clip_of)
+            yield block
+
+
+def _high_counts(blocks: Iterator[np.ndarray]) -> tuple[np.ndarray, float]:
+    """(2 x _BINS,) scores by their upper bits, and their sum."""
+    counts, total = np.zeros(2 * _BINS, np.int64), 0.0
+    for block in blocks:
+        total += float(block.sum(1).sum(dtype=np.float64))
+        bits = block.ravel().view(np.uint32)
+        if compiled := kernel():
+            compiled.count_high(bits, _LOW_BITS, counts)
+        else:
+            counts += np.bincount(bits >> _LOW_BITS, minlength=len(counts))
+    return counts, total
+
+
+def _low_counts(blocks: Iterator[np.ndarray], row: np.ndarray) -> np.ndarray:
+    """(K, 2^15) scores by their lower bits, of those whose upper bits name a row; row: (2 x _BINS,), -1 for none."""
+    counts = np.zeros((int(row.max()) + 1, 1 << _LOW_BITS), np.int64)
+    for block in blocks:
+        bits = block.ravel().view(np.uint32)
+        if compiled := kernel():
+            compiled.count_low(bits, _LOW_BITS, row, counts)
+        else:
+            rows = row[bits >> _LOW_BITS]
+            places = rows[rows >= 0] << _LOW_BITS | bits[rows >= 0] & ((1 << _LOW_BITS) - 1)
+            counts += np.bincount(places, minlength=counts.size).reshape(counts.shape)
+    return counts
+
+
+def _select(scores: _Scores, high: np.ndarray, ranks: np.ndarray) -> list[float]:
+    """The scores of these ranks, counted from 0. high: (_BINS,) scores by their upper bits."""
+    up_to = high.cumsum()
+    bins = np.searchsorted(up_to, ranks, side="right")
+    wanted, row_of_rank = np.unique(bins, return_inverse=True)
+    row = np.full(2 * _BINS, -1, np.int64)
+    row[wanted] = np.arange(len(wanted))
+    low = np.zeros((len(wanted), 1 << _LOW_BITS), np.int64)
+    for part in scores.parts(lambda blocks: _low_counts(blocks, row)):
+        low += part
+    within = ranks - (up_to - high)[bins]
+    lower = [np.searchsorted(low[k].cumsum(), rank, side="right") for k, rank in zip(row_of_rank, within, strict=True)]
+    return (bins << _LOW_BITS | lower).astype(np.uint32).view(np.float32).tolist()
+
+
+def _coarse(high: np.ndarray) -> Histogram:
+    """The fine bins put together, with edges that are edges of theirs."""
+    octaves = np.arange(_OCTAVES.start * _PER_OCTAVE, _OCTAVES.stop * _PER_OCTAVE + 1) / _PER_OCTAVE
+    first = np.append(np.uint32(0), np.exp2(octaves).astype(np.float32).view(np.uint32) >> _LOW_BITS)
+    edges = (first << _LOW_BITS).view(np.float32)
+    return Histogram(edges=edges.tolist(), counts=np.add.reduceat(high, first[:-1]).tolist())

@@ -1,0 +1,172 @@
+"""How similar the captions of a batch are, and how far that relaxes the ranking loss.
+
+Source: "Take it easy" (2022), section 4: the margin between items i and j is multiplied by r(c_ij), where c_ij is the
+CIDEr-D of their captions and r falls from 1 between percentiles of all such scores in a corpus.
+"""
+
+import hashlib
+import json
+import logging
+import threading
+import time
+from collections.abc import Iterable, Sequence
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+from pydantic import ValidationError
+
+from data_tools.files import write_text
+from system.errors import KitError
+from system.losses.relevance.pairs import Distribution, distribution
+from system.losses.relevance.scorer import CiderD, Features
+from system.losses.relevance.scores import Among
+from system.losses.relevance.tokens import tokens_of
+from system.recipe import schema
+from system.strict import Strict
+
+VERSION = 2  # raised by hand when the same corpus and settings begin to give other percentiles
+
+log = logging.getLogger(__name__)
+
+# N captions of a batch, B items of it
+
+
+class Corpus:
+    """CIDEr-D with the document frequencies of clips' captions; clips without captions are passed over.
+
+    documents, tokenizer, pairs: as in schema.Cider. Raises KitError for fewer than two documents, in which every n-gram
+    weighs 0.
+    """
+
+    def __init__(self, clips: Sequence[Sequence[str]], documents: str, tokenizer: str) -> None:
+        self._tokenizer = tokenizer
+        self._clip_of = np.repeat(np.arange(len(clips)), [len(captions) for captions in clips])
+        tokens = tokens_of([caption for captions in clips for caption in captions], tokenizer)
+        ends = np.cumsum([len(captions) for captions in clips], dtype=int)
+        of_clips = [tokens[end - len(captions) : end] for captions, end in zip(clips, ends, strict=True) if captions]
+        counted = of_clips if documents == "clip" else [[caption] for caption in tokens]
+        if len(counted) < 2:
+            raise KitError(
+                f"CIDEr-D counts the {documents}s that have an n-gram, and the corpus has {len(counted)} with "
+                "captions; give it two or more"
+            )
+        self._cider = CiderD(counted)
+
+    def features(self, captions: Sequence[str]) -> Features:
+        return self._cider.features(tokens_of(captions, self._tokenizer))
+
+    def distribution(self, percents: Sequence[float], pairs: str) -> Distribution:
+        """As pairs.distribution, of the corpus's own captions."""
+        clip_of = self._clip_of if pairs == "other_clips" else None
+        return distribution(self._cider.corpus_features(), percents, clip_of)
+
+
+class Relax:
+    """The relax function r: linear between thresholds, constant outside them.
+
+    thresholds: (K,) rising; factors: (K,) r there. Where thresholds are equal, r at their score is the first one's
+    factor, and a higher score goes on from the last one's: in a corpus where 95 % of the pairs share nothing, so that
+    c80 = c90 = 0, pairs of score 0 keep r = 1, and the least similarity gives 0.7 or less.
+    """
+
+    def __init__(self, thresholds: Sequence[float], factors: Sequence[float]) -> None:
+        self.thresholds, self.factors = list(thresholds), list(factors)
+
+    def __call__(self, scores: np.ndarray) -> np.ndarray:
+        """r of scores of any shape, float32."""
+        relaxed = np.full(scores.shape, self.factors[0], np.float32)
+        steps = zip(pairwise(self.thresholds), pairwise(self.factors), strict=True)
+        for (low, high), (factor, next_factor) in steps:
+            share = np.clip((scores - low) / (high - low), 0, 1) if high > low else scores > low
+            relaxed += share * np.float32(next_factor - factor)
+        return relaxed
+
+
+class _Kept(Strict):
+    """What the file of a corpus's percentiles holds; key: sha256 of all that decides them."""
+
+    key: str
+    distribution: Distribution
+
+
+class Relevance:
+    """CIDEr-D between training captions, and the relax function of its percentiles in a corpus.
+
+    corpus: clips, each its captions. folder: where the percentiles are kept, in a file named by all that decides them.
+    thresholds: (K,) scores at the percentiles of settings.relax. distribution: of all the pairs they are of.
+    Raises KitError for a corpus that gives no scores (see Corpus and pairs.distribution), for percentiles that do
+    not rise, and for a damaged file.
+    """
+
+    def __init__(self, settings: schema.Cider, corpus: Sequence[Sequence[str]], folder: Path) -> None:
+        self._settings = settings
+        self._corpus = Corpus(corpus, settings.documents, settings.tokenizer)
+        self.distribution = self._distribution(corpus, folder)
+        self.thresholds = self.distribution.percentiles
+        if len(set(self.thresholds)) < len(self.thresholds):
+            log.warning("percentiles of CIDEr-D coincide (%s): the corpus is very small or uniform", self.thresholds)
+        self.relax = Relax(self.thresholds, [point.factor for point in settings.relax])
+        self._rows: dict[str, int] = {}  # of a caption in the features
+        self._features = self._corpus.features([])
+        self._adding = threading.Lock()
+
+    def _distribution(self, corpus: Sequence[Sequence[str]], folder: Path) -> Distribution:
+        percents = [point.percentile for point in self._settings.relax]
+        if any(later <= earlier for earlier, later in pairwise(percents)):
+            raise KitError(f"the percentiles of relax do not rise: {percents}; put them in order")
+        settings = self._settings.model_dump(include={"documents", "tokenizer", "pairs"})
+        identity = [VERSION, settings, percents, [list(captions) for captions in corpus]]
+        key = hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()
+        path = folder / f"cider-{key[:12]}.json"
+        if path.exists():
+            return _read(path, key)
+        began = time.perf_counter()
+        found = self._corpus.distribution(percents, self._settings.pairs)
+        write_text(path, _Kept(key=key, distribution=found).model_dump_json() + "\n")
+        shown = ", ".join(f"c{q:g} {c:.5f}" for q, c in zip(percents, found.percentiles, strict=True))
+        seconds = time.perf_counter() - began
+        log.info("CIDEr-D of %s pairs of captions in %.1f s: %s; kept in %s", f"{found.pairs:,}", seconds, shown, path)
+        return found
+
+    def prepare(self, captions: Iterable[str]) -> None:
+        """Tokens and features of captions, once; others are added when they are first asked for, one Java process a
+        batch with the tokenizer ptb."""
+        with self._adding:
+            new = [caption for caption in dict.fromkeys(captions) if caption not in self._rows]
+            if new:
+                first = len(self._features)
+                self._features = self._features.followed_by(self._corpus.features(new))
+                self._rows.update(zip(new, range(first, first + len(new)), strict=True))
+
+    def between(self, captions: Sequence[str]) -> np.ndarray:
+        """(N, N) float32 CIDEr-D in [0, 10], row = candidate, column = reference; not symmetric."""
+        self.prepare(captions)
+        members = np.array([self._rows[caption] for caption in captions], np.int64)
+        return Among(self._features, members).scores(0, len(members))
+
+    def of_items(self, captions: Sequence[str], row_of: np.ndarray) -> np.ndarray:
+        """(B, B) float32 c_ij: of all pairs of item i's captions, as candidates, and item j's, as references, the mean,
+        or as settings.of_clips says the maximum, or the mean of c_ij and c_ji.
+
+        row_of: (N,) the captions' items, of which each has at least one. The paper does not say which it takes.
+        """
+        order = np.argsort(row_of, kind="stable")
+        counts = np.bincount(row_of)
+        starts = counts.cumsum() - counts
+        each = self.between([captions[n] for n in order])
+        if self._settings.of_clips == "max":
+            return np.maximum.reduceat(np.maximum.reduceat(each, starts, 1), starts, 0)
+        sums = np.add.reduceat(np.add.reduceat(each, starts, 1), starts, 0)
+        mean = sums / np.outer(counts, counts).astype(np.float32)
+        return (mean + mean.T) / 2 if self._settings.of_clips == "symmetric" else mean
+
+
+def _read(path: Path, key: str) -> Distribution:
+    try:
+        kept = _Kept.model_validate_json(path.read_bytes())
+    except ValidationError as error:
+        raise KitError(f"{path} is damaged; delete it, it is made again") from error
+    if kept.key != key:
+        raise KitError(f"{path} holds the percentiles of something else; delete it, it is made again")
+    return kept.distribution

@@ -1,0 +1,1 @@
+"""Retrieval models: audio encoders, text encoders, scores of embeddings."""

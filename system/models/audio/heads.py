@@ -1,0 +1,70 @@
+"""The audio heads of "Take it easy": a small transformer an expert, and the mean of what they give."""
+
+import torch
+from torch import nn
+
+from system.batches.collate import Series
+from system.models.audio.base import AudioEncoder
+from system.models.score import Embedded
+from system.networks.attention import SeriesEncoder, mean_over_real
+from system.recipe import schema
+
+# B clips, T frames, D values in a frame, E embedding
+
+CLIPS_AT_ONCE = {"cpu": 64, "cuda": 256}  # a GPU needs more at once to be busy
+
+
+class ExpertHead(nn.Module):
+    """Frames (B, T, D) of one expert -> (B, E).
+
+    A series longer than the positions is cut into windows; their means, weighted by real frames, are averaged.
+    """
+
+    def __init__(self, dim: int, settings: schema.ExpertHeads, out: int) -> None:
+        super().__init__()
+        self.window = settings.positions
+        self.project = nn.Linear(dim, settings.width)
+        self.encoder = SeriesEncoder(
+            settings.width, settings.layers, settings.heads, settings.ff, settings.positions, settings.dropout
+        )
+        self.out = nn.Linear(settings.width, out)
+
+    def forward(self, series: Series) -> torch.Tensor:
+        """Clips of like length are computed together, so that a clip of two minutes costs what it holds and no more."""
+        order = series.lengths.argsort(stable=True)
+        parts = [self._pooled(series.rows(rows)) for rows in order.split(CLIPS_AT_ONCE[order.device.type])]
+        return self.out(torch.cat(parts)[order.argsort()])
+
+    def _pooled(self, series: Series) -> torch.Tensor:
+        """(B, width) means over all frames of each clip."""
+        pooled = torch.zeros(len(series.lengths), self.out.in_features, device=series.values.device)
+        for start in range(0, int(series.lengths.max()), self.window):
+            rows = (series.lengths > start).nonzero()[:, 0]
+            lengths = (series.lengths[rows] - start).clamp(max=self.window)
+            values = series.values[rows, start : start + int(lengths.max())]
+            real = torch.arange(values.shape[1], device=values.device) < lengths[:, None]
+            share = (lengths / series.lengths[rows])[:, None]
+            means = mean_over_real(self.encoder(self.project(values.float()), real), real)
+            pooled = pooled.index_add(0, rows, (means * share).to(pooled.dtype))
+        return pooled
+
+
+class ExpertHeads(AudioEncoder):
+    """The mean of the experts' embeddings, not normalised: the size of each is its say in the cosine."""
+
+    def __init__(self, settings: schema.ExpertHeads, out: int) -> None:
+        super().__init__()
+        self.heads = nn.ModuleDict(
+            {f"expert_{name}": ExpertHead(expert.dim, settings, out) for name, expert in settings.experts.items()}
+        )
+
+    def forward(self, audio: dict[str, Series]) -> Embedded:
+        return Embedded(torch.stack(list(self.each(audio).values())).mean(0))
+
+    def parts(self) -> dict[str, nn.Module]:
+        return {name.removeprefix("expert_"): head for name, head in self.heads.items()}
+
+    def each(self, audio: dict[str, Series]) -> dict[str, torch.Tensor]:
+        """(B, E) of every expert by its name."""
+        names = {name: name.removeprefix("expert_") for name in self.heads}
+        return {names[name]: head(audio[names[name]]) for name, head in self.heads.items()}

@@ -1,0 +1,72 @@
+"""The model that scores clips against captions: an audio encoder, a text encoder, a score."""
+
+import torch
+from torch import nn
+
+from system.batches.collate import Batch
+from system.losses.batch_scores import BatchScores
+from system.models.audio.base import AudioEncoder
+from system.models.audio.crnn import Crnn, Gru
+from system.models.audio.heads import ExpertHeads
+from system.models.audio.panns import Panns
+from system.models.audio.pooled import PooledMlp
+from system.models.score import Embedded, score_of
+from system.models.text.base import TextEncoder
+from system.recipe import schema
+
+# B clips, N captions
+
+
+def build_audio(settings: schema.Audio, out: int) -> AudioEncoder:
+    """The audio encoder of a recipe, with fresh weights. out: size of its embedding, which a GRU's settings say
+    themselves."""
+    match settings:
+        case schema.ExpertHeads():
+            return ExpertHeads(settings, out)
+        case schema.PooledMlp():
+            return PooledMlp(settings, out)
+        case schema.Panns():
+            return Panns(settings, out)
+        case schema.Crnn():
+            return Crnn(settings)
+        case schema.Gru():
+            return Gru(settings)
+
+
+class RetrievalModel(nn.Module):
+    """An audio encoder and a text encoder with one embedding size, and the score between them."""
+
+    def __init__(self, settings: schema.Model, text: TextEncoder) -> None:
+        super().__init__()
+        self.audio = build_audio(settings.audio, settings.text.dim)
+        self.text = text
+        self.score = score_of(settings.score)  # (B, N) scores of every clip against every caption
+
+    def parameters_by_part(self) -> dict[str, int]:
+        """Trainable parameters of the audio encoder's parts and of the text encoder."""
+        return {
+            name: sum(p.numel() for p in part.parameters() if p.requires_grad)
+            for name, part in {**self.audio.parts(), "text": self.text}.items()
+        }
+
+    def embed(self, batch: Batch) -> tuple[Embedded, Embedded]:
+        """Embeddings of the batch's B clips and N captions. The part of a step that may be computed in 16 bits."""
+        return self.audio(batch.audio), self.text(batch.captions)
+
+    def batch_scores(self, batch: Batch, clips: Embedded, captions: Embedded) -> BatchScores:
+        """Scores of all pairs of a batch, in float32 outside of any autocast.
+
+        clips: B embeddings of the batch's clips. captions: N embeddings of its captions, at least one an item. The
+        batch's audio is not looked at.
+        """
+        clips, captions = clips.float(), captions.float()
+        numbers = {key: n for n, key in enumerate(dict.fromkeys(batch.clip_keys))}
+        number_of = torch.tensor([numbers[key] for key in batch.clip_keys], device=batch.row_of.device)
+        return BatchScores(
+            each=self.score(clips, captions),
+            row_of=batch.row_of,
+            same_clip=number_of[:, None] == number_of[None, :],
+            relax=batch.relax,
+            clip_scores=lambda: self.score(clips, clips),
+            each_caption_scores=lambda: self.score(captions, captions),
+        )

@@ -1,0 +1,136 @@
+"""Word vectors in word2vec's binary or text format: any word is looked up where it lies, so that little is held."""
+
+import mmap
+from array import array
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+
+from data_tools.files import replacing
+from system.errors import KitError
+
+LONGEST_WORD = 4096  # bytes
+
+# V words in the file, D values in a vector
+
+
+class WordVectorFile:
+    """The vectors of a file by word.
+
+    .bin: word2vec's binary format, a line with V and D, then for each word its bytes, a blank, and D little-endian
+    float32. Anything else: a word and D numbers a line, with or without a line of V and D on top (word2vec's text
+    format, and GloVe's). A word that comes twice keeps its first vector.
+
+    Opening reads the file once through and keeps 16 bytes a word. Raises KitError, naming the place, for a missing,
+    cut, or foreign file, for one of another dimension or number of words than its first line tells, and, once they are
+    asked for, for values that are not finite.
+    """
+
+    def __init__(self, path: Path, dim: int) -> None:
+        self.path, self.dim = path, dim
+        if not path.is_file() or not path.stat().st_size:
+            raise KitError(
+                f"no word vectors {path}; Google's are GoogleNews-vectors-negative300.bin, published at "
+                "code.google.com/archive/p/word2vec (unpack the .gz), any file of word2vec's formats will do"
+            )
+        self._is_binary = path.suffix == ".bin"
+        with path.open("rb") as file:
+            self._bytes = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+        hashes, places = array("q"), array("q")
+        for word, place in self._binary_words() if self._is_binary else self._text_words():
+            hashes.append(hash(word))
+            places.append(place)
+        found = np.frombuffer(hashes, np.int64)
+        order = np.argsort(found, kind="stable")
+        self._hashes, self._places = found[order], np.frombuffer(places, np.int64)[order]
+
+    def __len__(self) -> int:
+        return len(self._places)
+
+    def get(self, word: str) -> np.ndarray | None:
+        """(D,) float32; None for a word that the file does not have."""
+        wanted = word.encode() + b" "
+        first, last = (int(np.searchsorted(self._hashes, hash(wanted[:-1]), side)) for side in ("left", "right"))
+        for place in self._places[first:last].tolist():
+            if self._bytes[place : place + len(wanted)] == wanted:
+                return self._vector(place + len(wanted))
+        return None
+
+    def _vector(self, place: int) -> np.ndarray:
+        if self._is_binary:
+            return self._finite(np.frombuffer(self._bytes, "<f4", self.dim, place).astype(np.float32), place)
+        end = self._bytes.find(b"\n", place)
+        numbers = self._bytes[place : end if end >= 0 else len(self._bytes)].split()
+        try:
+            with np.errstate(over="ignore"):  # beyond float32 is infinite, which is refused below
+                vector = np.array(numbers, dtype=np.float32)
+        except ValueError:
+            vector = np.empty(0, np.float32)
+        if len(vector) != self.dim:
+            raise KitError(f"{self.path}: byte {place}: {len(numbers)} values behind a word, not {self.dim} numbers")
+        return self._finite(vector, place)
+
+    def _finite(self, vector: np.ndarray, place: int) -> np.ndarray:
+        if not np.isfinite(vector).all():
+            raise KitError(f"{self.path}: byte {place}: the values behind a word are not all finite; fetch it again")
+        return vector
+
+    def _binary_words(self) -> Iterator[tuple[bytes, int]]:
+        data, size = self._bytes, 4 * self.dim
+        count, dim, place = self._first_line()
+        if dim is None:
+            raise KitError(f"{self.path} does not begin with the numbers of words and dimensions; it is no .bin file")
+        self._require_dim(dim)
+        for n in range(count):
+            while data[place : place + 1] == b"\n":  # some writers end a vector with a line end
+                place += 1
+            blank = data.find(b" ", place, place + LONGEST_WORD)
+            if blank < 0 or blank + 1 + size > len(data):
+                raise KitError(f"{self.path} ends in its word {n + 1:,} of {count:,}; fetch it again")
+            yield data[place:blank], place
+            place = blank + 1 + size
+        if rest := len(data) - place - data[place : place + 64].count(b"\n"):
+            raise KitError(f"{self.path} has {rest:,} bytes behind the {count:,} words that its first line tells of")
+
+    def _text_words(self) -> Iterator[tuple[bytes, int]]:
+        data = self._bytes
+        count, dim, place = self._first_line()
+        if dim is not None:
+            self._require_dim(dim)
+        if data[-1:] != b"\n":
+            raise KitError(f"{self.path} ends within a line, as a file that was cut does; fetch it again")
+        found = 0
+        while place < len(data):
+            end = data.find(b"\n", place)
+            end = end if end >= 0 else len(data)
+            blank = data.find(b" ", place, end)
+            if blank > place:
+                yield data[place:blank], place
+                found += 1
+            elif end > place:
+                raise KitError(f"{self.path}: byte {place}: not a word and its values, separated by blanks")
+            place = end + 1
+        if dim is not None and found != count:
+            raise KitError(f"{self.path} has {found:,} words, its first line tells of {count:,}; fetch it again")
+
+    def _first_line(self) -> tuple[int, int | None, int]:
+        """Words, dimension, and where the first word begins; (0, None, 0) where the file has no line with these two."""
+        end = self._bytes.find(b"\n", 0, 64)
+        words = self._bytes[: max(end, 0)].split()
+        if len(words) != 2 or not all(word.isdigit() for word in words):
+            return 0, None, 0
+        return int(words[0]), int(words[1]), end + 1
+
+    def _require_dim(self, dim: int) -> None:
+        if dim != self.dim:
+            raise KitError(f"{self.path} has vectors of dimension {dim}, not {self.dim}; set text.dim to {dim}")
+
+
+def write_word_vectors(path: Path, words: dict[str, np.ndarray]) -> None:
+    """Write vectors (D,) by word, at least one, in word2vec's binary format; a word has no blanks or line ends."""
+    dim = len(next(iter(words.values())))
+    with replacing(path) as temporary, temporary.open("wb") as file:
+        file.write(f"{len(words)} {dim}\n".encode())
+        for word, vector in words.items():
+            file.write(word.encode() + b" " + np.asarray(vector, "<f4").tobytes())

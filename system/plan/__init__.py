@@ -1,0 +1,1 @@
+"""What a recipe will take, without torch: parameters, memory, disk, hours."""

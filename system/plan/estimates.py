@@ -1,0 +1,264 @@
+"""What a recipe will take, reckoned without torch: parameters, memory and time of a step, disk of the banks."""
+
+import functools
+import math
+import struct
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+
+from data_tools.documents import parse_json
+from data_tools.manifest import Clip
+from system.experts.base import ExpertSettings
+from system.plan.sizes import (
+    TRAINING,
+    Size,
+    audio_size,
+    encoder_flops,
+    encoder_kept,
+    encoder_parameters,
+    layer_parameters,
+    mlp_parameters,
+)
+from system.recipe import schema
+from system.words import vocabulary_of
+
+BYTES = 4  # of a float32
+ASSUMED_SECONDS = 20.0  # length of a clip, captions of a clip, and size of the vocabulary, where nothing tells them
+ASSUMED_CAPTIONS = 5.0
+ASSUMED_VOCABULARY = 4_000
+TOKENS = 16  # of a caption: 15.3 on average in Clotho, 12.0 in AudioCaps; sorted chunks add one in 25
+MAX_HEADER = 100_000_000  # bytes, of a safetensors file
+# A second and CPU core in float32, measured on heads and text (2 cores: 125e9), and on PANNs (58e9 to 64e9).
+CORE_FLOPS = 62e9
+GPU_FLOPS = {"RTX 3090": 25e12, "H200": 250e12}  # a third and a quarter of their peak in 16 bits: assumed, not measured
+
+
+@dataclass(frozen=True)
+class Found:
+    """What is known of a source: the clips of its manifest, or, when it is missing, what the recipe expects."""
+
+    clips: list[Clip]
+    expected: schema.Expected | None = None
+
+    @property
+    def captions(self) -> int:
+        return sum(len(clip.captions) for clip in self.clips)
+
+    @property
+    def hours(self) -> float:
+        if not self.clips:
+            return self.expected.hours if self.expected else 0.0
+        return sum(clip.seconds or 0.0 for clip in self.clips) / 3600
+
+    @property
+    def count(self) -> int:
+        """Clips with captions, found or expected."""
+        return self.items("clip") if self.clips or not self.expected else self.expected.clips
+
+    @property
+    def mean_seconds(self) -> float:
+        lengths = [clip.seconds for clip in self.clips if clip.seconds]
+        return sum(lengths) / len(lengths) if lengths else 3600 * self.hours / self.count or ASSUMED_SECONDS
+
+    @property
+    def longest_seconds(self) -> float:
+        """The 99th percentile of what was found, or twice the mean of what is expected."""
+        lengths = sorted(clip.seconds for clip in self.clips if clip.seconds)
+        return lengths[int(0.99 * (len(lengths) - 1))] if lengths else 2 * self.mean_seconds
+
+    @property
+    def captions_per_clip(self) -> float:
+        captions = self.expected.captions if self.expected and not self.clips else self.captions
+        return captions / self.count
+
+    def items(self, unit: str) -> int:
+        """Items of a training batch that the source gives; 0 when it is missing."""
+        return self.captions if unit == "pair" else sum(bool(clip.captions) for clip in self.clips)
+
+
+@dataclass(frozen=True)
+class TextSize:
+    """A pre-trained text encoder: its parameters and layers."""
+
+    parameters: int
+    width: int
+    layers: int
+    ff: int
+    heads: int
+
+
+MINILM = TextSize(22_713_216, 384, 6, 1536, 12)  # all-MiniLM-L6-v2, and what an unknown sentence encoder is taken for
+BERT = TextSize(108_891_648, 768, 12, 3072, 12)  # bert-base-uncased without its pooler, and an unknown transformer
+UNREADABLE = (OSError, ValueError, LookupError, TypeError, AttributeError, struct.error)
+
+
+def text_size(settings: schema.SentenceTransformers | schema.FirstToken) -> TextSize:
+    """From the folder's files; all-MiniLM-L6-v2's or BERT's for a hub name and for files of another form."""
+    folder = Path(settings.model)
+    try:
+        config = parse_json((folder / "config.json").read_bytes(), "config.json")
+        width, depth, ff = (int(config[key]) for key in ("hidden_size", "num_hidden_layers", "intermediate_size"))
+        if isinstance(settings, schema.FirstToken):  # its file may hold more than is used
+            tables = sum(int(config[name]) for name in ("vocab_size", "max_position_embeddings", "type_vocab_size"))
+            parameters = (tables + 2) * width + depth * layer_parameters(width, ff)
+        else:
+            parameters = sum(_safetensors_sizes(folder / "model.safetensors"))
+        return TextSize(parameters, width, depth, ff, int(config["num_attention_heads"]))
+    except UNREADABLE:
+        return BERT if isinstance(settings, schema.FirstToken) else MINILM
+
+
+def _safetensors_sizes(path: Path) -> list[int]:
+    """Values in every floating-point tensor, from the file's header."""
+    with path.open("rb") as file:
+        (length,) = struct.unpack("<Q", file.read(8))
+        header = parse_json(file.read(min(length, MAX_HEADER)), path.name)
+    tensors = [entry for name, entry in header.items() if name != "__metadata__"]
+    return [math.prod(entry["shape"]) for entry in tensors if str(entry["dtype"]).startswith(("F", "BF"))]
+
+
+def frame_bytes(expert: ExpertSettings) -> int:
+    """Of one frame in the expert's bank."""
+    return expert.dim * np.dtype(expert.dtype).itemsize
+
+
+@functools.singledispatch
+def caption_size(text: schema.Text, vocabulary: int) -> Size:
+    """Of a text encoder, for one caption. vocabulary: words of the training captions. Frozen encoders have embedded
+    the captions before the first step."""
+    raise NotImplementedError(type(text).__name__)
+
+
+@caption_size.register
+def _(text: schema.Transformer, vocabulary: int) -> Size:
+    layers = text.dim, text.layers, text.ff
+    parameters = (vocabulary + 1) * text.dim + encoder_parameters(*layers, text.max_words) + (text.dim + 1) * text.dim
+    return Size({"text": parameters}, encoder_kept(TOKENS, *layers, text.heads), encoder_flops(TOKENS, *layers))
+
+
+@caption_size.register
+def _(text: schema.SentenceTransformers, vocabulary: int) -> Size:
+    return _pre_trained(text, (text.dim + 1) * text.dim if text.projection == "linear" else 0)
+
+
+@caption_size.register
+def _(text: schema.FirstToken, vocabulary: int) -> Size:
+    return _pre_trained(text, mlp_parameters(text_size(text).width, text.hidden, text.dim))
+
+
+def _pre_trained(text: schema.SentenceTransformers | schema.FirstToken, behind: int) -> Size:
+    """behind: trainable parameters behind the pre-trained ones."""
+    own = text_size(text)
+    layers = own.width, own.layers, own.ff
+    if text.trainable:
+        kept = encoder_kept(TOKENS, *layers, own.heads)
+        return Size({"text": behind + own.parameters}, kept, encoder_flops(TOKENS, *layers) + TRAINING * behind)
+    return Size({"text": behind}, 0.0, float(TRAINING * behind), frozen=own.parameters)
+
+
+@caption_size.register
+def _(text: schema.WordVectors, vocabulary: int) -> Size:
+    return Size({"text": 0}, 0.0, 0.0, exact=float(TOKENS * text.dim))
+
+
+@dataclass(frozen=True)
+class Load:
+    """What a step of a stage holds: clips of a batch, their mean and longest seconds, captions of the batch."""
+
+    clips: int
+    seconds: float
+    longest: float
+    captions: float
+
+
+class Estimates:
+    """What a recipe will take with the data that were found for it, and with what it expects of those that were not."""
+
+    def __init__(self, recipe: schema.Recipe, found: dict[str, Found]) -> None:
+        self.recipe, self.found = recipe, found
+
+    @cached_property
+    def text(self) -> Size:
+        """The text encoder, for a caption."""
+        return caption_size(self.recipe.model.text, self._vocabulary)
+
+    def audio(self, load: Load) -> Size:
+        """The audio encoder, for a clip of a batch."""
+        return audio_size(self.recipe.model.audio, self.recipe.model.text.dim, load.seconds, load.longest)
+
+    @property
+    def parameters_by_part(self) -> dict[str, int]:
+        """Trainable parameters of the audio encoder's parts and of the text encoder."""
+        return self.audio(Load(1, 1.0, 1.0, 1.0)).trainable | self.text.trainable
+
+    @cached_property
+    def _vocabulary(self) -> int:
+        sources = {name for stage in self.recipe.stages.values() for name in stage.train.data}
+        captions = (caption for name in sources for clip in self.found[name].clips for caption in clip.captions)
+        return len(vocabulary_of(captions)) or ASSUMED_VOCABULARY
+
+    def load(self, stage: schema.Stage) -> Load:
+        """Of a batch whose sources are drawn as the stage mixes them."""
+        sources = [self.found[name] for name in stage.train.data]
+        known = [source for source in sources if source.count]
+        weights = [1.0 if stage.train.mix == "equal" else float(source.count) for source in known]
+        total = sum(weights)
+        seconds = sum(w * source.mean_seconds for w, source in zip(weights, known, strict=True)) / total if known else 0
+        drawn = 1 if stage.unit == "pair" else stage.captions_per_clip
+        each = [source.captions_per_clip for source in known]
+        used = each if drawn == "all" else [min(float(drawn or 1), n) for n in each]
+        captions = sum(w * n for w, n in zip(weights, used, strict=True)) / total if known else ASSUMED_CAPTIONS
+        longest = max((source.longest_seconds for source in known), default=ASSUMED_SECONDS)
+        return Load(stage.batch_size, seconds or ASSUMED_SECONDS, longest, stage.batch_size * captions)
+
+    def memory(self, stage: schema.Stage, precision: str) -> float:
+        """Bytes of weights, gradients, AdamW's two moments, the batch's frames, and twice what a training step keeps
+        for its backward pass, of one part of the batch when gradients are cached.
+
+        Twice, for gradients in flight and what the allocator holds; half the bytes in 16 bits.
+        """
+        load = self.load(stage)
+        audio, text = self.audio(load), self.text
+        share = min(1.0, (stage.gradient_cache or load.clips) / load.clips)
+        size = BYTES if precision == "float32" else BYTES // 2
+        kept = load.clips * (audio.exact * BYTES + audio.kept * size)
+        kept += load.captions * (text.exact * BYTES + text.kept * size)
+        frames = load.clips * load.longest * self._bytes_a_second  # one padded tensor an expert
+        trainable = sum((audio.trainable | text.trainable).values())
+        return trainable * 4 * BYTES + (audio.frozen + text.frozen) * BYTES + frames + 2 * share * kept
+
+    @property
+    def _bytes_a_second(self) -> float:
+        """Of all experts' frames, as their banks keep them."""
+        return sum(frame_bytes(e) * e.frames_per_second for e in self.recipe.model.audio.experts.values())
+
+    def step_flops(self, stage: schema.Stage) -> float:
+        """Floating-point operations of a training step; a forward pass more with cached gradients."""
+        load = self.load(stage)
+        total = load.clips * self.audio(load).flops + load.captions * self.text.flops
+        return total * (4 / 3 if stage.gradient_cache else 1)
+
+    def gradient_cache_that_fits(self, stage: schema.Stage, limit: float) -> int | None:
+        """The largest power of two below the batch size whose step fits into `limit` bytes; None when none does."""
+        size = 1 << (stage.batch_size - 1).bit_length() - 1
+        while size and self.memory(stage.model_copy(update={"gradient_cache": size}), stage.precision) > limit:
+            size //= 2
+        return size or None
+
+    def frame_bytes(self, stage: schema.Stage) -> float:
+        """All frames of the stage's clips, which stay on a GPU that has room for them."""
+        return 3600 * sum(self.found[name].hours for name in stage.train.data) * self._bytes_a_second
+
+    def audio_seconds(self) -> float:
+        """Seconds of audio of all sources, each clip once."""
+        clips = {clip.id: clip.seconds or 0.0 for own in self.found.values() for clip in own.clips}
+        sources = self.recipe.data
+        missing = {
+            (sources[name].manifest, sources[name].split): own.hours
+            for name, own in self.found.items()
+            if not own.clips
+        }
+        return sum(clips.values()) + 3600 * sum(missing.values())

@@ -1,0 +1,216 @@
+"""A recipe's plan: its data and what lacks, parameters, memory, disk, hours; without torch."""
+
+import io
+import os
+import shlex
+import subprocess
+from collections.abc import Iterator
+from contextlib import redirect_stderr
+from pathlib import Path
+
+from data_tools.__main__ import VERBS as DATA_VERBS
+from data_tools.cli import make_parser
+from data_tools.manifest import read_manifest
+from submission.editions import get_edition
+from system.plan.estimates import CORE_FLOPS, GPU_FLOPS, Estimates, Found, frame_bytes
+from system.plan.sizes import encoder_parameters
+from system.recipe import schema
+
+GIB = 1 << 30
+LARGEST_MEMORY = 8192 * GIB
+GPU_SHARE = 0.8  # of a GPU's memory that an estimate may fill; CUDA itself and its cache take the rest
+MISTAKE = "MISTAKE:"  # data that is there and does not fit the recipe
+
+
+def find_data(recipe: schema.Recipe) -> dict[str, Found]:
+    """Read the manifests that are there."""
+    paths = {source.manifest for source in recipe.data.values() if Path(source.manifest).exists()}
+    read = {path: read_manifest(path) for path in paths}
+    return {
+        name: Found([clip for clip in read.get(source.manifest, []) if clip.split == source.split], source.expected)
+        for name, source in recipe.data.items()
+    }
+
+
+def plan(recipe: schema.Recipe, gpu_bytes: float | None = None) -> str:
+    """The plan as text. gpu_bytes: memory of the GPU that the stages are to fit, None for no GPU."""
+    found = find_data(recipe)
+    estimates = Estimates(recipe, found)
+    parts = [
+        [f"recipe {recipe.name}, seed {recipe.seed}"],
+        _data_lines(recipe, found),
+        _expert_lines(recipe, estimates),
+        _parameter_lines(recipe, estimates),
+        *(
+            line
+            for name in recipe.stages
+            for line in (_stage_lines(recipe, name, found), _cost_lines(recipe.stages[name], estimates, gpu_bytes))
+        ),
+        _rank_lines(recipe, found),
+    ]
+    lines = [line for part in parts for line in part]
+    missing = sum("MISSING" in line for line in lines)
+    return "\n".join([*lines, f"{missing} of these lines say MISSING" if missing else "nothing is missing"])
+
+
+def _data_lines(recipe: schema.Recipe, found: dict[str, Found]) -> Iterator[str]:
+    told: set[str] = set()
+    for name, source in recipe.data.items():
+        own = found[name]
+        if own.clips:
+            fact = f"{len(own.clips):,} clips, {own.captions:,} captions, {own.hours:.2f} h"
+            if own.expected and (len(own.clips), own.captions) != (own.expected.clips, own.expected.captions):
+                fact += f" (published: {own.expected.clips:,} clips, {own.expected.captions:,} captions)"
+            if silent := sum(clip.seconds is None for clip in own.clips):
+                fact += f"; MISSING: audio of {silent:,} clips, which python -m data_tools check names"
+        elif Path(source.manifest).exists():
+            fact = f"MISSING: no clip of split {source.split} in it"
+        else:
+            fact = "MISSING" + (f"; make it with: {source.make}" if source.make else "")
+        yield f"data {name}: {source.manifest} [{source.split}] {fact}"
+        if not own.clips and source.make not in told:
+            yield from _missing_inputs(source)
+            told.add(source.make or "")
+
+
+def _missing_inputs(source: schema.Source) -> Iterator[str]:
+    """The files and folders that the source's command reads and that are not there."""
+    words = shlex.split(source.make)[3:] if source.make else []
+    try:
+        with redirect_stderr(io.StringIO()):
+            arguments = vars(make_parser("data_tools", "", DATA_VERBS, words).parse_args(words)) if words else {}
+    except SystemExit:
+        yield f"  {MISTAKE} python -m data_tools does not take `{shlex.join(words)}`"
+        arguments = {}
+    inputs = [value for key, value in arguments.items() if key != "out"]
+    paths = [path for value in inputs for path in (value if isinstance(value, list) else [value])]
+    if missing := [str(path) for path in paths if isinstance(path, Path) and not path.exists()]:
+        place = source.published or "a place the recipe does not name"
+        yield f"  {', '.join(missing)} MISSING; published at {place}"
+    if not words and source.published:
+        yield f"  published at {source.published}"
+
+
+def _expert_lines(recipe: schema.Recipe, estimates: Estimates) -> Iterator[str]:
+    seconds = estimates.audio_seconds()
+    experts = recipe.model.audio.experts
+    disk = {name: seconds * expert.frames_per_second * frame_bytes(expert) / GIB for name, expert in experts.items()}
+    hours = {name: seconds * expert.cost / 3600 for name, expert in experts.items()}
+    for name, expert in experts.items():
+        rate = f"{expert.frames_per_second:.2f} frames/s at {expert.rate} Hz"
+        size = f"{disk[name]:.2f} GiB in {recipe.banks}/, {_duration(3600 * hours[name])} on two CPU cores"
+        yield f"expert {name}: {expert.dim}-d, {rate}, {size if seconds else 'disk unknown until the data is there'}"
+        missing = [str(path) for path in expert.weight_files().values() if not path.is_file()]
+        if missing:
+            yield f"  {', '.join(missing)} MISSING; {expert.weight_source()}"
+    if seconds:
+        told = f"{sum(disk.values()):.2f} GiB, {_duration(3600 * sum(hours.values()))} on two CPU cores"
+        yield f"banks: {seconds / 3600:.2f} h of audio, {told} (estimates); what is there already is not made again"
+
+
+def _duration(seconds: float) -> str:
+    if seconds >= 3600:
+        return f"about {seconds / 3600:.1f} h"
+    return f"about {seconds / 60:.1f} min" if seconds >= 60 else f"about {seconds:.2g} s"
+
+
+def _parameter_lines(recipe: schema.Recipe, estimates: Estimates) -> Iterator[str]:
+    audio, text = recipe.model.audio, recipe.model.text
+    if isinstance(audio, schema.Panns):
+        yield f"audio network {audio.network}: {_network_weights(audio)}"
+    if isinstance(text, schema.SentenceTransformers | schema.FirstToken):
+        is_path = text.model.startswith((".", "~", os.sep))
+        elsewhere = "MISSING: no such folder" if is_path else "no folder here: a hub name"
+        yield f"text model {text.model}: {'a folder that is there' if Path(text.model).is_dir() else elsewhere}"
+    if isinstance(text, schema.WordVectors):
+        missing = f"MISSING; published at {text.published()}"
+        yield f"text vectors {text.vectors}: {'a file that is there' if Path(text.vectors).is_file() else missing}"
+    is_heads = isinstance(audio, schema.ExpertHeads)
+    parts = estimates.parameters_by_part
+    named = [f"{name}{' head' if is_heads and name != 'text' else ''} {count:,}" for name, count in parts.items()]
+    encoder = ""
+    if isinstance(audio, schema.ExpertHeads):
+        own = encoder_parameters(audio.width, audio.layers, audio.ff, audio.positions)
+        encoder = f" (encoder of a head: {own:,})"
+    yield f"trainable parameters: {', '.join(named)}; in all {sum(parts.values()):,}{encoder}"
+
+
+def _network_weights(audio: schema.Panns) -> str:
+    how = "trained" if audio.trainable else "frozen"
+    if audio.weights is None:
+        return f"{how}, from scratch"
+    if Path(audio.weights).is_file():
+        return f"{how}, from {audio.weights}"
+    return f"{how}, from {audio.weights} MISSING; published at {audio.published()}"
+
+
+def _stage_lines(recipe: schema.Recipe, name: str, found: dict[str, Found]) -> Iterator[str]:
+    stage = recipe.stages[name]
+    items = [found[source].items(stage.unit) for source in stage.train.data]
+    known = all(items)
+    steps: int | None = stage.steps_per_epoch if isinstance(stage.steps_per_epoch, int) else None
+    if steps is None and known:
+        steps = sum(items) // stage.batch_size
+    updates = "unknown number of" if steps is None else f"{stage.epochs * steps:,}"
+    seen = "" if steps is None else f", {stage.epochs * steps * stage.batch_size:,} {stage.unit}s seen"
+    sizes = " + ".join(
+        f"{source} {count:,}" if count else f"{source} (missing)"
+        for source, count in zip(stage.train.data, items, strict=True)
+    )
+    captions = "" if stage.unit == "pair" else f", {stage.captions_per_clip} captions a clip"
+    what = f"{updates} updates of {stage.batch_size} {stage.unit}s{captions}{seen}"
+    yield f"stage {name}: {what}; from {sizes}, mixed by {stage.train.mix}"
+    if known and sum(items) < stage.batch_size:
+        yield f"  {MISTAKE} batch_size {stage.batch_size} is more than the {sum(items)} items there are"
+    watched = sum(found[source].items("clip") for source in stage.monitor.data)
+    if all(found[source].clips for source in stage.monitor.data) and watched < 2:
+        yield f"  {MISTAKE} it is watched on {watched} clips with captions, and needs two"
+    if isinstance(stage.start_from, schema.FromModel) and not Path(stage.start_from.folder).is_dir():
+        yield f"  starts from {stage.start_from.folder} MISSING; make it with python -m system export"
+
+
+def _cost_lines(stage: schema.Stage, estimates: Estimates, gpu_bytes: float | None) -> Iterator[str]:
+    """Memory and time of a step; times of a GPU only in 16 bits, which its rates are of."""
+    cpu, gpu = (estimates.memory(stage, precision) for precision in ("float32", stage.precision))
+    on_gpu = f", {gpu / GIB:.1f} GiB on a GPU in {stage.precision}" if stage.precision != "float32" else ""
+    if cpu > LARGEST_MEMORY:
+        yield f"  {MISTAKE} a step would take {cpu / GIB:,.0f} GiB, which no machine has; make layers or batch smaller"
+    kept = f"its clips' frames, kept on a GPU with twice the room: {estimates.frame_bytes(stage) / GIB:.1f} GiB"
+    yield f"  memory: about {cpu / GIB:.1f} GiB in float32{on_gpu}, beside Python and torch (estimate); {kept}"
+    if gpu_bytes is not None and gpu > GPU_SHARE * gpu_bytes:
+        by_parts = estimates.recipe.model.embeds_by_parts
+        smaller = estimates.gradient_cache_that_fits(stage, GPU_SHARE * gpu_bytes) if by_parts else None
+        cached = f"set gradient_cache to {smaller}, which gives the same gradients in a third more time"
+        mend = cached if smaller else "lower batch_size"
+        yield f"  batch_size {stage.batch_size} will not fit the GPU's {gpu_bytes / GIB:.1f} GiB: {mend}"
+    flops, cores = estimates.step_flops(stage), os.cpu_count() or 1
+    times = [f"{_duration(flops / (cores * CORE_FLOPS))} on this CPU's {cores} cores"]
+    if stage.precision != "float32":
+        times += [f"{1000 * flops / rate:.0f} ms on an {name}" for name, rate in GPU_FLOPS.items()]
+    yield f"  a step: {flops / 1e12:.2f} TFLOP, {', '.join(times)} (estimates; not measured on a GPU)"
+
+
+def _rank_lines(recipe: schema.Recipe, found: dict[str, Found]) -> Iterator[str]:
+    for name, entry in recipe.rank.items():
+        source = recipe.ranked_source(name)
+        edition, clips = get_edition(entry.edition), len(found[source].clips)
+        if isinstance(entry, schema.ByMean):
+            how = f"by the mean of {', '.join(entry.of)}"
+        else:
+            which = "last" if entry.checkpoint == "last" else f"best {entry.checkpoint}"
+            how = f"by the {which} checkpoint of {entry.stage}"
+        yield f"rank {name}: {source} {how}, edition {entry.edition}"
+        if entry.csv and edition.output == "ranked" and 0 < clips < edition.ranking_length:
+            yield (
+                f"  {MISTAKE} a ranked CSV lists {edition.ranking_length} clips, {source} has {clips}; say csv: false"
+            )
+
+
+def gpu_memory() -> float | None:
+    """Bytes of the first GPU, as its driver's own tool tells; None without one."""
+    command = ["nvidia-smi", "--query-gpu=memory.total", "--format=csv,noheader,nounits"]
+    try:
+        told = subprocess.run(command, capture_output=True, text=True, check=True, timeout=10).stdout
+        return float(told.splitlines()[0]) * 2**20
+    except (OSError, ValueError, IndexError, subprocess.SubprocessError):
+        return None

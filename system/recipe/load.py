@@ -1,0 +1,374 @@
+"""Reading a recipe: YAML text + settings from the command line -> a checked Recipe, or all mistakes at once."""
+
+import difflib
+import itertools
+import json
+import re
+import shlex
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, ValidationError
+
+from data_tools.manifest import TEST_SPLITS
+from submission.editions import EDITIONS
+from system.errors import KitError
+from system.recipe import schema
+from system.yaml12 import Document, parse
+from system.yaml12 import Path as Keys
+
+
+class RecipeError(KitError):
+    """All mistakes of one recipe, a line each: file:line: where: what."""
+
+    def __init__(self, problems: list[str]) -> None:
+        super().__init__("\n".join(problems))
+        self.problems = problems
+
+
+_INDEX = re.compile("[0-9]{1,9}")  # of a list's item
+RUN_FOLDERS = {"scores", "submission", "figures"}  # of a run, beside those of its stages
+
+MAX_PROBLEMS = 200  # that are told; what is behind them is counted
+MAX_SUGGESTED = 20  # unknown keys for which a near one is looked for
+MAX_SHOWN = 80  # characters of a key or a value in a message
+
+Problem = tuple[Keys, int, str]  # where in the document, its line (0: the command line), what is wrong
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """recipe: checked. source: the file's bytes as they are. changes: the `--set` texts that were applied."""
+
+    recipe: schema.Recipe
+    source: bytes
+    changes: tuple[str, ...]
+
+    def resolved(self) -> str:
+        """JSON of every setting; read as a recipe it gives this recipe again."""
+        return json.dumps(self.recipe.model_dump(mode="json"), indent=1) + "\n"
+
+
+def load_recipe(path: Path | str, changes: list[str] | None = None) -> Loaded:
+    """Read, change (`stages.finetune.batch_size=64`), and check a recipe. Raises RecipeError naming every mistake."""
+    path = Path(path)
+    if not path.is_file():
+        raise RecipeError([f"{path}: no such recipe; shipped ones are in recipes/"])
+    source = path.read_bytes()
+    try:
+        document = parse(source.decode("utf-8"))
+    except UnicodeDecodeError as error:
+        raise RecipeError([f"{path}: not UTF-8 (byte {error.start}); save it as UTF-8"]) from error
+    if document.problems and not document.value:  # not YAML, or past its bounds: there is nothing else to say of it
+        raise RecipeError(_report(path, document.problems))
+    if isinstance(document.value, dict) and "cells" in document.value:
+        raise RecipeError([f"{path} is a study; run it with: python -m system study {path}"])
+    problems = [*document.problems, *_apply(document, changes or [])]
+    problems += [(keys, document.line(keys), text) for keys, text in _null_characters(document.value)]
+    _leave_out_nulls(document.value)
+    recipe, mistakes = _validate(document)
+    problems += mistakes
+    problems += [(keys, document.line(keys), text) for keys, text in _cross_checks(document.value)]
+    problems += [(keys, document.line(keys), text) for keys, text in (_by_parts(recipe) if recipe else ())]
+    if problems or recipe is None:
+        raise RecipeError(_report(path, problems))
+    return Loaded(recipe, source, tuple(changes or []))
+
+
+def _report(path: Path, problems: list[Problem]) -> list[str]:
+    """A line per key, by line number; what a union's members say of one value stands on one line."""
+    by_key: dict[tuple[int, str], list[str]] = {}
+    for keys, line, text in problems:
+        by_key.setdefault((line, ".".join(map(str, keys))), []).append(text)
+    lines = [
+        f"{f'{path}:{line}' if line else path}: {_cut(key)}{': ' if key else ''}{'; or '.join(dict.fromkeys(texts))}"
+        for (line, key), texts in sorted(by_key.items())
+    ]
+    more = len(lines) - MAX_PROBLEMS
+    return [*lines[:MAX_PROBLEMS], *([f"{path}: and {more:,} more mistakes"] if more > 0 else [])]
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= MAX_SHOWN else f"{text[:MAX_SHOWN]}..."
+
+
+def _apply(document: Document, changes: list[str]) -> Iterator[Problem]:
+    """Set `a.b.0.c=value` in the document; the schema then refuses what it does not know."""
+    for change in changes:
+        dotted, equals, text = change.partition("=")
+        keys: Keys = tuple(int(part) if _INDEX.fullmatch(part) else part for part in dotted.split("."))
+        if not equals or not dotted:
+            yield keys, 0, f"--set {_cut(change)}: write it as key.key=value"
+            continue
+        at = document.value
+        for part in keys[:-1]:
+            at = _child(at, part)
+        last = keys[-1]
+        value = parse(text)
+        yield from ((keys, 0, f"--set {_cut(change)}: {problem}") for _, _, problem in value.problems)
+        if value.problems:
+            continue
+        if isinstance(at, dict) and isinstance(last, str):
+            at[last] = value.value if text else None
+        elif isinstance(at, list) and isinstance(last, int) and last < len(at):
+            at[last] = value.value
+        else:
+            yield keys, 0, f"--set {_cut(change)}: the recipe has no such place"
+
+
+def _null_characters(value: Any, keys: Keys = ()) -> Iterator[tuple[Keys, str]]:
+    if isinstance(value, str) and "\0" in value:
+        yield keys, "holds a null character, which no file name and no text may"
+    items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for key, item in items:
+        yield from _null_characters(item, (*keys, key))
+
+
+def _leave_out_nulls(value: Any) -> None:
+    experts = _child(_child(_child(value, "model"), "audio"), "experts")
+    for entries in (experts, *(_child(value, key) for key in ("data", "stages", "rank"))):
+        if isinstance(entries, dict):
+            for name in [name for name, entry in entries.items() if entry is None]:
+                del entries[name]
+
+
+def _child(value: Any, key: str | int) -> Any:
+    """value[key] of a dict or list, None where there is none: raw documents may have any shape."""
+    if isinstance(value, dict):
+        return value.get(key)
+    if isinstance(value, list) and isinstance(key, int) and key < len(value):
+        return value[key]
+    return None
+
+
+def _validate(document: Document) -> tuple[schema.Recipe | None, list[Problem]]:
+    try:
+        return schema.Recipe.model_validate(document.value), []
+    except ValidationError as error:
+        found = []
+        unknown = 0
+        for item in error.errors(include_url=False):
+            keys = _without_tags(document.value, item["loc"])
+            unknown += item["type"] == "extra_forbidden"
+            found.append((keys, document.line(keys), _sentence(item, suggest=unknown <= MAX_SUGGESTED)))
+        return None, found
+
+
+def _without_tags(value: Any, location: tuple[str | int, ...]) -> Keys:
+    """pydantic names the chosen member of a union inside the location; a document has no such level."""
+    keys: list[str | int] = []
+    fresh = True  # no tag seen yet at this value
+    for i, part in enumerate(location):
+        is_mapping = isinstance(value, dict)
+        if is_mapping and fresh and value.get("kind") == part and i < len(location) - 1:
+            fresh = False
+            continue
+        is_absent_key = is_mapping and i == len(location) - 1
+        if _child(value, part) is None and not (is_mapping and part in value) and not is_absent_key:
+            continue
+        keys.append(part)
+        value, fresh = _child(value, part), True
+    return tuple(keys)
+
+
+def _sentence(item: Any, suggest: bool = True) -> str:
+    kind, given = item["type"], item.get("input")
+    if kind == "extra_forbidden" and (not suggest or len(str(item["loc"][-1])) > MAX_SHOWN):
+        return "unknown key"
+    if kind == "extra_forbidden":
+        near = difflib.get_close_matches(str(item["loc"][-1]), sorted(_all_keys(schema.Recipe)), 1)
+        if near == [item["loc"][-1]]:
+            return "not a key of this kind"
+        return "unknown key" + (f"; did you mean {near[0]}?" if near else "")
+    if kind == "missing":
+        return "missing; a recipe says everything about itself"
+    if kind == "union_tag_not_found":
+        return "missing kind"
+    message = item["msg"][0].lower() + item["msg"][1:]
+    return message if isinstance(given, dict | list) else f"{message}, not {_cut(repr(given))}"
+
+
+def _all_keys(model: type[BaseModel]) -> set[str]:
+    """Every key of the schema, for suggestions."""
+    keys: set[str] = set()
+    pending: list[Any] = [model]
+    done: set[Any] = set()
+    while pending:
+        part = pending.pop()
+        if isinstance(part, type) and issubclass(part, BaseModel) and part not in done:
+            done.add(part)
+            keys |= set(part.model_fields)
+            pending += [field.annotation for field in part.model_fields.values()]
+        pending += getattr(part, "__args__", ())
+    return keys
+
+
+def _items(value: Any) -> Iterator[tuple[str, dict[str, Any]]]:
+    """The mapping-valued entries of a mapping; nothing where it is not one."""
+    if isinstance(value, dict):
+        yield from ((key, item) for key, item in value.items() if isinstance(item, dict))
+
+
+def _names(value: Any) -> list[tuple[int, str]]:
+    return [(i, name) for i, name in enumerate(value) if isinstance(name, str)] if isinstance(value, list) else []
+
+
+def _cross_checks(value: Any) -> Iterator[tuple[Keys, str]]:
+    """Rules between keys, on the raw document, so that they are reported beside the schema's own mistakes."""
+    data = dict(_items(_child(value, "data")))
+    for name, source in data.items():
+        yield from _check_make(("data", name, "make"), source.get("make"))
+    yield from _check_model(_child(value, "model"))
+    stages = dict(_items(_child(value, "stages")))
+    for name in RUN_FOLDERS & stages.keys():
+        yield ("stages", name), f"a run keeps other things in a folder {name}; give the stage another name"
+    for position, (name, stage) in enumerate(stages.items()):
+        yield from _check_stage(("stages", name), stage, data, list(stages)[:position], stages)
+    yield from _check_relevance(_child(value, "relevance"), data, stages)
+    ranks = dict(_items(_child(value, "rank")))
+    for position, (name, ranked) in enumerate(ranks.items()):
+        at: Keys = ("rank", name)
+        yield from _check_source((*at, "data"), ranked.get("data"), data)
+        yield from _check_checkpoint(at, ranked.get("stage"), ranked.get("checkpoint"), stages)
+        yield from _check_mean(at, ranked.get("of"), dict(list(ranks.items())[:position]))
+        edition = ranked.get("edition")
+        if edition is not None and str(edition) not in EDITIONS:
+            yield (*at, "edition"), f"no edition {edition}; there are {', '.join(EDITIONS)}"
+
+
+def _check_relevance(relevance: Any, data: dict[str, Any], stages: dict[str, Any]) -> Iterator[tuple[Keys, str]]:
+    yield from _check_once(("relevance", "corpus"), _child(relevance, "corpus"))
+    for i, name in _names(_child(relevance, "corpus")):
+        yield from _check_source(("relevance", "corpus", i), name, data)
+        split = _child(data.get(name), "split")
+        if isinstance(split, str) and split in TEST_SPLITS:
+            yield ("relevance", "corpus", i), f"{name!r} is a test split ({split}); count another one's captions"
+    curve = _child(relevance, "relax")
+    points = [(_child(p, "percentile"), _child(p, "factor")) for p in (curve if isinstance(curve, list) else [])]
+    for i, (before, point) in enumerate(itertools.pairwise(points), start=1):
+        if all(isinstance(n, int | float) for n in (*before, *point)) and not (
+            before[0] < point[0] and before[1] >= point[1]
+        ):
+            yield ("relevance", "relax", i), "percentiles must rise, and factors must not"
+    for name, stage in stages.items():
+        losses = stage.get("losses")
+        for i, term in enumerate(losses if isinstance(losses, list) else []):
+            if _child(term, "relax") == "cider" and relevance is None:
+                yield ("stages", name, "losses", i, "relax"), "cider needs the recipe's relevance section"
+
+
+def _check_once(at: Keys, names: Any) -> Iterator[tuple[Keys, str]]:
+    found = [name for _, name in _names(names)]
+    for i, name in _names(names):
+        if name in found[:i]:
+            yield (*at, i), f"{name!r} is there already; name each once"
+
+
+def _check_mean(at: Keys, of: Any, before: dict[str, Any]) -> Iterator[tuple[Keys, str]]:
+    ranked = {name: entry.get("data") for name, entry in before.items() if entry.get("kind") == "checkpoint"}
+    for i, name in _names(of):
+        if name not in ranked:
+            there = ", ".join(ranked) or "none"
+            yield (*at, "of", i), f"no earlier entry {name!r} of kind checkpoint; there are {there}"
+    yield from _check_once((*at, "of"), of)
+    if len({str(ranked[name]) for _, name in _names(of) if name in ranked}) > 1:
+        yield (*at, "of"), "they rank different sources; a mean needs one"
+
+
+def _check_make(at: Keys, make: Any) -> Iterator[tuple[Keys, str]]:
+    if isinstance(make, str):
+        try:
+            right = shlex.split(make)[:3] == ["python", "-m", "data_tools"]
+        except ValueError:
+            right = False
+        if not right:
+            yield at, "a make command begins with: python -m data_tools"
+
+
+def _check_model(model: Any) -> Iterator[tuple[Keys, str]]:
+    for part, size in (("audio", "width"), ("text", "dim")):
+        settings = _child(model, part)
+        width, heads = _child(settings, size), _child(settings, "heads")
+        if isinstance(width, int) and isinstance(heads, int) and heads > 0 and width % heads:
+            yield ("model", part, "heads"), f"{heads} heads do not divide {size} {width}"
+    yield from _check_series(model)
+    audio = _child(model, "audio")
+    if isinstance(audio, dict) and audio.get("weights", "") is None and audio.get("trainable") is False:
+        yield ("model", "audio", "trainable"), "a network without published weights that is not trained says nothing"
+    for name, expert in _items(_child(audio, "experts")) if _child(audio, "kind") == "crnn" else ():
+        bands = expert.get("bands")
+        if isinstance(bands, int) and bands < 64:
+            yield ("model", "audio", "experts", name, "bands"), f"the convolutions of crnn need 64 bands, not {bands}"
+    hidden, dim = _child(_child(model, "audio"), "hidden"), _child(_child(model, "text"), "dim")
+    directed = _child(_child(model, "audio"), "kind") in ("crnn", "gru")
+    if directed and isinstance(hidden, int) and isinstance(dim, int) and 2 * hidden != dim:
+        yield ("model", "audio", "hidden"), f"both directions give 2 x {hidden} values, text has {dim}"
+
+
+def _by_parts(recipe: schema.Recipe) -> Iterator[tuple[Keys, str]]:
+    for name, stage in recipe.stages.items():
+        if stage.gradient_cache is not None and not recipe.model.embeds_by_parts:
+            yield ("stages", name, "gradient_cache"), "batch norms and counted padding see the whole batch; say null"
+
+
+def _check_series(model: Any) -> Iterator[tuple[Keys, str]]:
+    """A score of frames and words needs both, any other one needs neither."""
+    wanted = _child(_child(model, "score"), "kind") == "frame_word"
+    for part, series in (("audio", "frames"), ("text", "words")):
+        kind, embedding = (_child(_child(model, part), key) for key in ("kind", "embedding"))
+        if isinstance(kind, str) and wanted and embedding != series:
+            yield ("model", part), f"score frame_word needs {series}: a kind that has `embedding: {series}`"
+        if not wanted and embedding == series:
+            yield ("model", part, "embedding"), f"score cosine needs one embedding, not {series}; say mean"
+
+
+def _check_source(at: Keys, name: Any, data: dict[str, Any]) -> Iterator[tuple[Keys, str]]:
+    if isinstance(name, str) and name not in data:
+        yield at, f"no data source {name!r}; there are {', '.join(data) or 'none'}"
+
+
+def _check_stage(
+    at: Keys, stage: dict[str, Any], data: dict[str, Any], before: list[str], stages: dict[str, Any]
+) -> Iterator[tuple[Keys, str]]:
+    for part in ("train", "monitor"):
+        yield from _check_once((*at, part, "data"), _child(stage.get(part), "data"))
+        for i, name in _names(_child(stage.get(part), "data")):
+            place = (*at, part, "data", i)
+            yield from _check_source(place, name, data)
+            split = _child(data.get(name), "split")
+            acknowledged = part == "monitor" and _child(stage.get("monitor"), "test_split") == "acknowledged"
+            if isinstance(split, str) and split in TEST_SPLITS and not acknowledged:
+                mend = "say `test_split: acknowledged` beside it" if part == "monitor" else "train on another split"
+                yield place, f"{name!r} is a test split ({split}); {mend}"
+    unit, captions = stage.get("unit"), stage.get("captions_per_clip")
+    if unit == "clip" and captions is None:
+        yield (*at, "captions_per_clip"), "missing; a batch of clips needs it: a number, or all"
+    if unit == "pair" and captions is not None:
+        yield (*at, "captions_per_clip"), "a batch of pairs has one caption a pair; remove the key"
+    at_once, batch_size = stage.get("gradient_cache"), stage.get("batch_size")
+    if isinstance(at_once, int) and isinstance(batch_size, int) and at_once >= batch_size:
+        yield (*at, "gradient_cache"), f"as large as the batch of {batch_size}, it only costs time; say null or less"
+    monitored = _child(stage.get("monitor"), "metrics")
+    for part in ("schedule", "stop"):
+        metric = _child(stage.get(part), "metric")
+        if isinstance(metric, str) and isinstance(monitored, list) and metric not in monitored:
+            yield (*at, part, "metric"), f"{metric} is not monitored; add it to monitor.metrics"
+    start = stage.get("start_from")
+    origin = _child(start, "stage")
+    if isinstance(origin, str) and origin not in before:
+        yield (*at, "start_from", "stage"), f"no earlier stage {origin!r}; there are {', '.join(before) or 'none'}"
+    else:
+        yield from _check_checkpoint((*at, "start_from"), origin, _child(start, "checkpoint"), stages)
+
+
+def _check_checkpoint(at: Keys, stage: Any, checkpoint: Any, stages: dict[str, Any]) -> Iterator[tuple[Keys, str]]:
+    if not isinstance(stage, str):
+        return
+    if stage not in stages:
+        yield (*at, "stage"), f"no stage {stage!r}; there are {', '.join(stages) or 'none'}"
+        return
+    metrics = _child(_child(stages[stage], "monitor"), "metrics")
+    if isinstance(metrics, list) and isinstance(checkpoint, str) and checkpoint not in ["last", *metrics]:
+        yield (*at, "checkpoint"), f"stage {stage!r} does not monitor {checkpoint!r}"

@@ -1,0 +1,187 @@
+"""Checkpoints of a stage: the last one, which training resumes from, and the best few by each monitored metric.
+
+last.pt            model, optimizer, position, table of the best (loads with weights_only=True); a zip archive, whose
+                   own checksums are compared when it is read
+e0012.safetensors  weights after epoch 12
+checkpoints.json   the table of the best, for people
+done.json          the stage is finished: the table of the best, and the checksums of all that it left
+"""
+
+import hashlib
+import io
+import json
+import math
+import zipfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any
+
+import torch
+from pydantic import AfterValidator, BaseModel, ConfigDict
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save
+from torch import nn
+
+from data_tools.documents import read_shaped, require_unharmed
+from data_tools.files import replacing, write_text
+from system.errors import KitError
+from system.runs.folder import Checksums, EpochLine, Run
+from system.training.schedule import LOWER_IS_BETTER
+
+# Metric -> the best [value, epoch], best first.
+Table = dict[str, list[list[float]]]
+
+
+def _value_and_epoch(pair: list[float]) -> list[float]:
+    if len(pair) != 2 or not all(map(math.isfinite, pair)) or pair[1] < 1 or pair[1] != int(pair[1]):
+        raise ValueError("it is no value and epoch")
+    return pair
+
+
+class Done(BaseModel):
+    """done.json. sha256: by file name. lines: of metrics.jsonl. An earlier release noted neither."""
+
+    model_config = ConfigDict(strict=True, frozen=True, extra="forbid")
+
+    epochs: int
+    steps: int
+    best: dict[str, list[Annotated[list[float], AfterValidator(_value_and_epoch)]]]
+    sha256: Checksums = {}
+    lines: list[EpochLine] = []
+
+
+def updated(table: Table, values: dict[str, float], epoch: int, keep: int) -> Table:
+    """The table with one more epoch; of equal values the earlier epoch stays ahead. A value that is not finite is
+    among the best of none."""
+    return {
+        metric: sorted(
+            [*table.get(metric, []), *([[value, epoch]] if math.isfinite(value) else [])],
+            key=lambda entry: (entry[0] if metric in LOWER_IS_BETTER else -entry[0], entry[1]),
+        )[:keep]
+        for metric, value in values.items()
+    }
+
+
+def kept_epochs(table: Table) -> set[int]:
+    return {int(epoch) for entries in table.values() for _, epoch in entries}
+
+
+def weights_file(folder: Path, epoch: int) -> Path:
+    return folder / f"e{epoch:04d}.safetensors"
+
+
+def require_finite(weights: Mapping[str, Any], what: str, hint: str) -> None:
+    """KitError for weights that are not all finite numbers. what: whose they are."""
+    for name, value in weights.items():
+        if isinstance(value, torch.Tensor) and value.is_floating_point() and not value.isfinite().all():
+            raise KitError(f"{what} has weights that are not finite, first {name}; {hint}")
+
+
+def save_weights(model: nn.Module, path: Path) -> str:
+    """Write a model's weights, whole or not at all; returns the file's sha256."""
+    weights = {name: value.detach().cpu().contiguous().clone() for name, value in model.state_dict().items()}
+    data = save(weights)
+    with replacing(path) as temporary:
+        temporary.write_bytes(data)
+    return hashlib.sha256(data).hexdigest()
+
+
+def load_weights(model: nn.Module, path: Path, hint: str = "train or export it again") -> None:
+    """Load weights strictly; only a vocabulary may have grown at its end, whose new words keep their first vectors."""
+    if not path.is_file():
+        raise KitError(f"no checkpoint {path}; train the run first")
+    try:
+        weights = load_file(path)
+    except (SafetensorError, OSError) as error:
+        raise KitError(f"{path} is not a whole safetensors file ({error}); {hint}") from error
+    require_finite(weights, str(path), hint)
+    own = model.state_dict()
+    words = "text.words.weight"
+    if words in weights and words in own and len(weights[words]) < len(own[words]):
+        weights[words] = torch.cat([weights[words], own[words][len(weights[words]) :].cpu()])
+    restore(model, weights, path)
+
+
+def restore(model: nn.Module, weights: dict[str, torch.Tensor], path: Path) -> None:
+    """Put weights that came from `path` into a model of exactly their shape; KitError for another one."""
+    try:
+        model.load_state_dict(weights)
+    except RuntimeError as error:
+        reason = " ".join(str(error).split())[:200]
+        raise KitError(
+            f"{path} is a checkpoint of another model ({reason}); use the recipe it was trained with"
+        ) from error
+
+
+def save_state(
+    folder: Path, state: dict[str, Any], epoch_weights: nn.Module | None, sha256: Mapping[str, str]
+) -> dict[str, str]:
+    """Write last.pt (and the weights of this epoch before it), then drop weights that the table names no more.
+
+    sha256: of the stage's files so far, by name; returns those of the files that stay. last.pt holds them too.
+    """
+    written = dict(sha256)
+    if epoch_weights is not None:
+        path = weights_file(folder, state["epoch"])
+        written[path.name] = save_weights(epoch_weights, path)
+    kept = {weights_file(folder, epoch).name for epoch in kept_epochs(state["best"])}
+    written = {name: checksum for name, checksum in written.items() if name in kept}
+    buffer = io.BytesIO()  # torch.save's own writer turns a full disk into an error without its cause
+    torch.save({**state, "sha256": written}, buffer)
+    with replacing(folder / "last.pt") as temporary:
+        temporary.write_bytes(buffer.getbuffer())
+    write_text(folder / "checkpoints.json", json.dumps(state["best"], indent=1) + "\n")
+    for path in folder.glob("e*.safetensors"):
+        if path.name not in kept:
+            path.unlink()
+    return {**written, "last.pt": hashlib.sha256(buffer.getbuffer()).hexdigest()}
+
+
+def load_state(folder: Path) -> dict[str, Any] | None:
+    """The state to resume from, None before the first save. KitError for a damaged one."""
+    path, hint = folder / "last.pt", Run(folder.parent).again(folder)
+    if not path.exists():
+        return None
+    try:
+        with zipfile.ZipFile(path) as archive:
+            damaged = archive.testzip()  # torch does not compare the archive's checksums
+        state: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
+    except Exception as error:  # zipfile and torch.load raise many kinds for a damaged file
+        raise KitError(f"{path} is damaged ({type(error).__name__}); {hint}") from error
+    if damaged:
+        raise KitError(f"{path} is damaged (the checksum of its part {damaged} does not fit); {hint}")
+    if missing := {"model", "optimizer", "scaler", "precision", "best", "step", "sums"} - state.keys():
+        raise KitError(f"{path} is damaged (it has no {', '.join(sorted(missing))}); {hint}")
+    require_finite(state["model"], str(path), hint)
+    return state
+
+
+def read_done(folder: Path) -> Done:
+    """What a finished stage left. KitError when it is not finished."""
+    path = folder / "done.json"
+    if not path.exists():
+        raise KitError(f"stage {folder.name} of {folder.parent} is not finished; train it first")
+    return read_shaped(path, Done, Run(folder.parent).again(path))
+
+
+def load_checkpoint(model: nn.Module, folder: Path, which: str) -> str:
+    """Load a finished stage's checkpoint, "last" or the best by a metric; returns its name for the record.
+
+    Raises KitError for a stage that is not finished or did not monitor the metric, DataError for a damaged file.
+    """
+    done = read_done(folder)
+    hint = Run(folder.parent).again(folder)
+    if which == "last":
+        require_unharmed(folder / "last.pt", done.sha256.get("last.pt"), hint)
+        state = load_state(folder)
+        if state is None:
+            raise KitError(f"no checkpoint {folder / 'last.pt'}; train the run first")
+        restore(model, state["model"], folder / "last.pt")
+        return f"{folder.name} last"
+    if not done.best.get(which):
+        raise KitError(f"stage {folder.name} did not monitor {which}; it monitored {', '.join(done.best)}")
+    value, epoch = done.best[which][0]
+    path = weights_file(folder, int(epoch))
+    require_unharmed(path, done.sha256.get(path.name), hint)
+    load_weights(model, path, hint)
+    return f"{folder.name} epoch {int(epoch)}, best {which} {value:.4f}"

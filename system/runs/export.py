@@ -1,0 +1,55 @@
+"""A trained model as one folder that another machine can rank with, or start a stage from.
+
+model.safetensors   weights        recipe.json   the resolved recipe     model.json   where it comes from, and checksums
+vocabulary.json | text/   what the caption encoder needs                 README.md    a card for people
+"""
+
+import json
+from pathlib import Path
+
+from data_tools.documents import sha256_of, write_json
+from data_tools.files import replacing_folder, write_text
+from system.errors import KitError
+from system.recipe import schema
+from system.runs.checkpoints import save_weights
+from system.runs.open import Trained
+
+EXPERTS_ELSEWHERE = "\nWhere an expert's weights lie elsewhere: --set model.audio.experts.NAME.weights=FILE\n"
+
+
+def export_model(trained: Trained, out: Path) -> None:
+    """Write the folder, whole or not at all. KitError when `out` is not empty."""
+    out = out.resolve()
+    if out.exists() and (not out.is_dir() or any(out.iterdir()) or out == Path.cwd()):
+        raise KitError(f"{out} is not empty, or is the current folder; name another one")
+    with replacing_folder(out) as folder:
+        trained.model.text.save_assets(folder)
+        write_text(folder / "recipe.json", json.dumps(trained.recipe.model_dump(mode="json"), indent=1) + "\n")
+        save_weights(trained.model, folder / "model.safetensors")
+        files = sorted(path for path in folder.rglob("*") if path.is_file())
+        checksums = {path.relative_to(folder).as_posix(): sha256_of(path) for path in files}
+        write_json(folder / "model.json", {**trained.facts, "sha256": checksums})
+        write_text(folder / "README.md", _card(trained, out))
+
+
+def _card(trained: Trained, out: Path) -> str:
+    recipe, facts = trained.recipe, trained.facts
+    parameters = sum(p.numel() for p in trained.model.parameters()) + trained.model.text.frozen_parameters()
+    sources = ", ".join(sorted({name for stage in recipe.stages.values() for name in stage.train.data}))
+    inputs = "\n".join(f"- {name}: `{json.dumps(identity)}`" for name, identity in facts["experts"].items())
+    weights = any(expert.weight_files() for expert in recipe.model.audio.experts.values())
+    return (
+        f"# {recipe.name}\n\n"
+        f"Language-based audio retrieval model, {parameters:,} parameters with those of its text encoder.\n\n"
+        f"- from: {facts['from']}, {facts['checkpoint']}\n"
+        f"- seed: {facts['seed']}, commits: {', '.join(facts['commits'])}\n"
+        f"- trained on: {sources}\n\nWhat it hears audio through, not in this folder:\n\n{inputs}\n\n"
+        f"    python -m system rank {out.name} --audio FOLDER --queries QUERIES --out SCORES.npy\n"
+        f"{EXPERTS_ELSEWHERE if weights else ''}{_words_card(trained)}"
+    )
+
+
+def _words_card(trained: Trained) -> str:
+    if not isinstance(trained.recipe.model.text, schema.WordVectors):
+        return ""
+    return f"\nWord vectors, not in this folder: sha256 {trained.facts['text']}, --set model.text.vectors=FILE\n"

@@ -1,0 +1,392 @@
+"""A run on disk: one folder that says what was done, with what, and what came of it.
+
+<runs>/<date>_<recipe>_s<seed>_<commit>/
+  recipe.yaml      the recipe's bytes            resolved.json    every setting; as a recipe it gives the same run
+  provenance.json  versions, machine, data       log.txt          what was said
+  vocabulary.json  words, for text from scratch  metrics.jsonl    a line an epoch
+  <stage>/         last.pt, the best checkpoints, checkpoints.json, done.json
+  scores/  submission/  figures/   score matrices and what they are of, ranked lists, curves
+  result.json      written last: exists = finished
+"""
+
+import fcntl
+import hashlib
+import json
+import logging
+import os
+import platform
+import re
+import subprocess
+import sys
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Annotated, Any, Self
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, model_validator
+
+from data_tools.documents import parse_json, read_json_lines, read_shaped, require_unharmed, sha256_of, write_json
+from data_tools.errors import DataError
+from data_tools.files import remove_parts, replacing, write_text
+from data_tools.manifest import Clip
+from submission.package.facts import made_again
+from system.errors import KitError
+from system.experts.base import file_sha256
+from system.recipe import schema
+from system.recipe.load import Loaded, RecipeError, load_recipe
+
+log = logging.getLogger(__name__)
+
+
+def _inside(name: str) -> str:
+    if Path(name).is_absolute() or ".." in Path(name).parts:
+        raise ValueError(f"{name!r} is no file of this folder")
+    return name
+
+
+def _epoch_line(line: dict[str, Any]) -> dict[str, Any]:
+    stage, epoch, seconds = line.get("stage"), line.get("epoch"), line.get("seconds")
+    if not isinstance(stage, str) or type(epoch) is not int or not isinstance(seconds, int | float):
+        raise ValueError("it is no line of an epoch, with stage, epoch and seconds")
+    return line
+
+
+# A line of metrics.jsonl: stage, epoch from 1, seconds, and values by metric.
+EpochLine = Annotated[dict[str, Any], AfterValidator(_epoch_line)]
+# Of files, by their names below the folder that notes them.
+Checksums = dict[Annotated[str, AfterValidator(_inside)], str]
+
+
+class Provenance(BaseModel):
+    """What of provenance.json is read again.
+
+    manifests, contents: checksums by data source, of its manifest and of all its audio. experts: their identities.
+    text: identity of a pre-trained text encoder. starts: checksums of exported models by folder. sha256: checksums of
+    the run's own files. An earlier release wrote neither `contents` nor `sha256`.
+    """
+
+    model_config = ConfigDict(strict=True, frozen=True, extra="allow")
+
+    commits: list[str] = Field(min_length=1)
+    manifests: dict[str, str]
+    contents: dict[str, str] = {}
+    experts: dict[str, dict[str, Any]]
+    text: str | None
+    starts: dict[str, str]
+    recipe: str | None = None
+    seed: int | None = None
+    sha256: Checksums = {}
+
+
+class Parameters(BaseModel):
+    """Numbers of parameters by part of the model."""
+
+    model_config = ConfigDict(strict=True, frozen=True, extra="allow")
+
+    trained: dict[str, int]
+
+
+class RankedResult(BaseModel):
+    """What a ranked entry of result.json says; its figures, such as mAP@10 and R@1, are among the other keys."""
+
+    model_config = ConfigDict(strict=True, frozen=True, extra="allow")
+    __pydantic_extra__: dict[str, Any]
+
+    metric: str
+    interval: Annotated[list[float], Field(min_length=2, max_length=2)]
+    queries: int
+    clips: int
+    checkpoint: str
+    chance: float
+    untrained: float
+    ceiling: float | None
+    csv: str | None
+    also_trained_on: int
+
+    @model_validator(mode="after")
+    def _has_its_figure(self) -> Self:
+        if not isinstance(self.figures.get(self.metric), float | int):
+            raise ValueError(f"it has no {self.metric}")
+        return self
+
+    @property
+    def figures(self) -> dict[str, float]:
+        """Values by metric."""
+        return {key: value for key, value in self.__pydantic_extra__.items() if isinstance(value, float | int)}
+
+
+class RunResult(BaseModel):
+    """What of result.json is read again by this room."""
+
+    model_config = ConfigDict(strict=True, frozen=True, extra="allow")
+
+    commits: list[str] = Field(min_length=1)
+    hardware: str
+    parameters: Parameters
+    seconds: float
+    training_seconds: float
+    rank: dict[str, RankedResult]
+    sha256: Checksums = {}
+
+
+@dataclass(frozen=True)
+class Run:
+    folder: Path
+
+    @property
+    def result(self) -> Path:
+        return self.folder / "result.json"
+
+    @property
+    def metrics(self) -> Path:
+        return self.folder / "metrics.jsonl"
+
+    @property
+    def provenance(self) -> Path:
+        return self.folder / "provenance.json"
+
+    @property
+    def figures(self) -> Path:
+        return self.folder / "figures"
+
+    @property
+    def vocabulary(self) -> Path:
+        return self.folder / "vocabulary.json"
+
+    def stage(self, name: str) -> Path:
+        return self.folder / name
+
+    def scores(self, name: str) -> Path:
+        return self.folder / "scores" / f"{name}.npy"
+
+    def clips(self, name: str) -> Path:
+        """What was ranked: see description.write_clips."""
+        return self.folder / "scores" / f"{name}.clips.csv"
+
+    def again(self, *damaged: Path) -> str:
+        """The end of a sentence on damaged files: what to delete, and the command that then makes them again."""
+        return made_again(self.folder, *damaged)
+
+    def read_provenance(self) -> Provenance:
+        """DataError when it, or one of the files it has the checksums of, is missing or damaged."""
+        found = read_shaped(self.provenance, Provenance, self.again(self.provenance))
+        for name, checksum in found.sha256.items():
+            require_unharmed(self.folder / name, checksum, self.again(self.folder / name))
+        return found
+
+    def read_result(self) -> RunResult:
+        return read_shaped(self.result, RunResult, self.again(self.result))
+
+    def read_metrics(self, hint: str | None = None) -> list[dict[str, Any]]:
+        """The lines of metrics.jsonl, one an epoch of every stage. DataError for a file that is missing or damaged.
+
+        A last line without an end is skipped: a killed process of an earlier release may have left one.
+        """
+        hint = hint or self.again(self.metrics)
+        lines = read_json_lines(self.metrics, hint, unfinished=True)
+        try:
+            return TypeAdapter(list[EpochLine]).validate_python(lines, strict=True)
+        except ValidationError as error:
+            number = int(error.errors()[0]["loc"][0]) + 1
+            raise DataError(f"{self.metrics}, line {number}, is damaged: it is no line of an epoch; {hint}") from None
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """No second process may work on the run meanwhile; its log goes to log.txt too. What killed processes left
+        half written is removed."""
+        with (self.folder / "lock").open("w") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError as error:
+                raise KitError(
+                    f"{self.folder}: another process is working on this run; wait for it, or stop it"
+                ) from error
+            remove_parts(self.folder)
+            handler = logging.FileHandler(self.folder / "log.txt", encoding="utf-8")
+            handler.setFormatter(logging.Formatter("%(asctime)s %(message)s"))
+            logging.getLogger().addHandler(handler)
+            try:
+                yield
+            finally:
+                logging.getLogger().removeHandler(handler)
+                handler.close()
+
+
+def open_run(loaded: Loaded, runs: Path, out: Path | None = None) -> Run:
+    """The run of these settings: the one there is, to be resumed, or a new folder.
+
+    out: the folder to use, by itself; KitError when it holds another recipe's run, or something else.
+    """
+    resolved = loaded.resolved()
+    if out is None:
+        found = sorted(runs.glob("*/resolved.json"))
+        same = [path.parent for path in found if _is_of(path, resolved)]
+        for path in found:
+            if path.parent not in same:
+                _refuse_damaged(path.parent, loaded)
+        unfinished = [folder for folder in same if not (folder / "result.json").exists()]
+        out = (unfinished or same)[-1] if same else _new_folder(loaded, runs)
+    fresh = _is_fresh(out, loaded.source)
+    if (out / "resolved.json").exists():
+        _refuse_other(out, resolved)
+    elif not fresh and _noted(out) != hashlib.sha256(resolved.encode()).hexdigest():
+        raise KitError(f"{out} is not a run and not empty; name another folder")
+    if not (out / "recipe.yaml").exists():
+        with replacing(out / "recipe.yaml") as temporary:
+            temporary.write_bytes(loaded.source)
+    if not (out / "resolved.json").exists():
+        write_text(out / "resolved.json", resolved)  # after the recipe: it is what a run is found by
+    return Run(out)
+
+
+def _is_of(path: Path, resolved: str) -> bool:
+    """Whether a resolved.json holds these settings, as it stands or with the keys that later releases added."""
+    data, wanted = path.read_bytes(), json.loads(resolved)
+    if data == resolved.encode():
+        return True
+    try:
+        found = parse_json(data, str(path))
+        near = isinstance(found, dict) and all(found.get(key) == wanted[key] for key in ("name", "seed"))
+        return near and load_recipe(path).resolved() == resolved
+    except (DataError, RecipeError):
+        return False
+
+
+_PART = re.compile(r"\.(?:recipe\.yaml|resolved\.json)\.[0-9]+\.part")
+
+
+def _is_fresh(folder: Path, recipe: bytes) -> bool:
+    """Whether a folder is absent or empty, or holds only what a process left that was killed while it began a run of
+    this recipe: its bytes, whole or not."""
+    return not folder.exists() or all(
+        (path.name == "recipe.yaml" and path.read_bytes() == recipe) or _PART.fullmatch(path.name)
+        for path in folder.iterdir()
+    )
+
+
+def _refuse_damaged(folder: Path, loaded: Loaded) -> None:
+    """KitError for a run of this recipe and seed, by its provenance, whose resolved.json is not what it was."""
+    try:
+        noted = read_shaped(folder / "provenance.json", Provenance, "")
+    except DataError:
+        return
+    same = (noted.recipe, noted.seed) == (loaded.recipe.name, loaded.recipe.seed)
+    path, checksum = folder / "resolved.json", noted.sha256.get("resolved.json")
+    if same and checksum not in (None, sha256_of(path)):
+        raise KitError(f"{path} is damaged: its checksum is not the one in provenance.json; {made_again(folder, path)}")
+
+
+def _noted(folder: Path) -> str | None:
+    """The checksum of a run's resolved.json, as its provenance has it."""
+    try:
+        return read_shaped(folder / "provenance.json", Provenance, "").sha256.get("resolved.json")
+    except DataError:
+        return None
+
+
+def _new_folder(loaded: Loaded, runs: Path) -> Path:
+    recipe = loaded.recipe
+    name = f"{datetime.now(UTC):%Y-%m-%d}_{recipe.name}_s{recipe.seed}_{commit()}"
+    taken = {folder.name for folder in runs.glob(name + "*") if not _is_fresh(folder, loaded.source)}
+    candidates = [name, *(f"{name}-{n}" for n in range(2, len(taken) + 3))]
+    return runs / next(candidate for candidate in candidates if candidate not in taken)
+
+
+def _refuse_other(out: Path, resolved: str) -> None:
+    path = out / "resolved.json"
+    if _is_of(path, resolved):
+        return
+    if _noted(out) not in (None, sha256_of(path)):
+        raise KitError(f"{path} is damaged: its checksum is not the one in provenance.json; {made_again(out, path)}")
+    differing = sorted(_differing(parse_json(path.read_bytes(), str(path)), json.loads(resolved)))
+    raise KitError(
+        f"{out} is a run of other settings ({', '.join(differing[:5])}); name another folder, or delete that one"
+    )
+
+
+def _differing(a: Any, b: Any, at: str = "") -> Iterator[str]:
+    """Dotted keys whose values differ."""
+    if isinstance(a, dict) and isinstance(b, dict):
+        for key in a.keys() | b.keys():
+            yield from _differing(a.get(key), b.get(key), f"{at}.{key}" if at else key)
+    elif a != b:
+        yield at
+
+
+def commit() -> str:
+    """Short hash of the code's commit, "+" behind it when files differ from it; "unversioned" outside a checkout."""
+    here = Path(__file__).resolve().parent.parent
+
+    def git(*arguments: str) -> str:
+        return subprocess.run(
+            ["git", "-C", here, *arguments], capture_output=True, text=True, check=True
+        ).stdout.strip()
+
+    try:
+        return git("rev-parse", "--short", "HEAD") + (
+            "+" if git("status", "--porcelain", "--untracked-files=no") else ""
+        )
+    except (OSError, subprocess.CalledProcessError):
+        return "unversioned"
+
+
+def made_with(recipe: schema.Recipe, text: str | None, contents: Mapping[str, str] | None = None) -> dict[str, Any]:
+    """Checksums of all that a run depends on beside its settings. text: identity of a pre-trained text encoder.
+    contents: by source, of all its audio; left out where it has not been read."""
+    starts = [s.start_from.folder for s in recipe.stages.values() if isinstance(s.start_from, schema.FromModel)]
+    return {
+        "manifests": {name: file_sha256(Path(source.manifest)) for name, source in recipe.data.items()},
+        "experts": {name: expert.identity() for name, expert in recipe.model.audio.experts.items()},
+        "text": text,
+        "starts": {folder: file_sha256(Path(folder) / "model.safetensors") for folder in starts},
+        **({} if contents is None else {"contents": dict(contents)}),
+    }
+
+
+def require_same(run: Run, now: dict[str, Any]) -> None:
+    """KitError when something that the run was made with has changed; what `now` leaves out is not compared."""
+    before = run.read_provenance().model_dump(exclude_unset=True)
+    known = {key: before[key] for key in now if key in before}  # an earlier release noted less
+    changed = sorted(_differing(known, json.loads(json.dumps({key: now[key] for key in known}))))
+    if changed:
+        audio = ": audio files are not what they were" if any(key.startswith("contents") for key in changed) else ""
+        raise KitError(f"{run.folder}: {', '.join(changed)} changed since this run began{audio}; start a new run")
+
+
+def record_provenance(run: Run, loaded: Loaded, text: str | None, contents: Mapping[str, str]) -> None:
+    """Write what the run is made with; on resuming, refuse what changed and note another commit."""
+    import torch
+
+    recipe = loaded.recipe
+    now = made_with(recipe, text, contents)
+    if run.provenance.exists():
+        require_same(run, now)
+        before = run.read_provenance()
+        if before.commits[-1] != commit():
+            write_json(run.provenance, before.model_dump(exclude_unset=True) | {"commits": [*before.commits, commit()]})
+        return
+    facts = {
+        "recipe": recipe.name,
+        "seed": recipe.seed,
+        "changes": loaded.changes,
+        "commits": [commit()],
+        "began": datetime.now(UTC).isoformat(timespec="seconds"),
+        "command": sys.argv,
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "machine": platform.platform(),
+        "cores": os.cpu_count(),
+        "threads": torch.get_num_threads(),
+        "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
+    }
+    own = [run.folder / "resolved.json", run.vocabulary]
+    write_json(run.provenance, facts | now | {"sha256": {path.name: sha256_of(path) for path in own}})
+
+
+def contents_of(clips: Iterable[Clip], keys: Mapping[str, str]) -> str:
+    """One checksum of a source's audio: of the ids and contents of its clips. keys: content by clip id; a clip whose
+    audio is broken has none."""
+    lines = sorted(f"{clip.id}\0{keys.get(clip.id)}\n" for clip in clips)
+    return hashlib.sha256("".join(lines).encode()).hexdigest()

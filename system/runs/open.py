@@ -1,0 +1,233 @@
+"""Making a model from a recipe, and opening a trained one: a run's checkpoint or an exported folder."""
+
+import json
+import logging
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict
+
+from data_tools.documents import read_json, read_shaped, require_unharmed
+from data_tools.manifest import Clip
+from system.device import device_of, memory_told
+from system.errors import KitError
+from system.models.retrieval import RetrievalModel
+from system.models.text.base import TextEncoder
+from system.models.text.first_token import FirstTokenText
+from system.models.text.scratch import ScratchText
+from system.models.text.sentence import SentenceText
+from system.models.text.vectors import WordVectorText
+from system.recipe import schema
+from system.recipe.load import load_recipe
+from system.runs.checkpoints import load_checkpoint, load_weights
+from system.runs.folder import Checksums, Run, made_with, require_same
+from system.words import vocabulary_of
+
+log = logging.getLogger(__name__)
+
+
+def build_model(recipe: schema.Recipe, vocabulary: list[str]) -> RetrievalModel:
+    """A model with fresh weights, drawn from torch's random state."""
+    with memory_told("the model", "make its layers smaller, or use a machine with more memory"):
+        return RetrievalModel(recipe.model, build_text(recipe.model.text, vocabulary, Path(recipe.banks)))
+
+
+def build_text(settings: schema.Text, vocabulary: list[str], banks: Path) -> TextEncoder:
+    """The text encoder of a recipe. vocabulary: of all training captions; only the encoder from scratch reads it."""
+    match settings:
+        case schema.Transformer():
+            return ScratchText(settings, vocabulary)
+        case schema.SentenceTransformers():
+            return SentenceText(settings, banks)
+        case schema.FirstToken():
+            return FirstTokenText(settings, banks)
+        case schema.WordVectors():
+            return WordVectorText(settings)
+
+
+def training_vocabulary(recipe: schema.Recipe, clips: dict[str, list[Clip]]) -> list[str]:
+    """Words of the captions that any stage trains on, for an encoder from scratch; empty for a pre-trained one.
+
+    Words of the exported model that a stage starts from come first, in its order, since word vectors go by place.
+    """
+    if not isinstance(recipe.model.text, schema.Transformer):
+        return []
+    starts = {s.start_from.folder for s in recipe.stages.values() if isinstance(s.start_from, schema.FromModel)}
+    if len(starts) > 1:
+        raise KitError(f"stages start from several models ({', '.join(sorted(starts))}), whose words differ; use one")
+    before = [word for folder in starts for word in _vocabulary(_exported(Path(folder)), EXPORT_AGAIN)]
+    sources = sorted({source for stage in recipe.stages.values() for source in stage.train.data})
+    found = vocabulary_of(caption for source in sources for clip in clips[source] for caption in clip.captions)
+    known = set(before)
+    return before + [word for word in found if word not in known]
+
+
+class ExportedFacts(BaseModel):
+    """model.json of an exported model. sha256: of the folder's other files, by name; an earlier release noted none."""
+
+    model_config = ConfigDict(strict=True, frozen=True, extra="allow")
+
+    recipe: str
+    checkpoint: str
+    experts: dict[str, dict[str, Any]]
+    text: str | None
+    sha256: Checksums = {}
+
+
+EXPORT_AGAIN = "write the model again with python -m system export"
+
+
+def _exported(folder: Path) -> Path:
+    """The folder of an exported model that is as it was written. KitError for no such folder, DataError for a damaged
+    one."""
+    if not (folder / "model.safetensors").exists():
+        raise KitError(f"{folder} is not an exported model; make one with python -m system export")
+    for name, checksum in _exported_facts(folder).sha256.items():
+        require_unharmed(folder / name, checksum, EXPORT_AGAIN)
+    return folder
+
+
+def _exported_facts(folder: Path) -> ExportedFacts:
+    return read_shaped(folder / "model.json", ExportedFacts, EXPORT_AGAIN)
+
+
+def _vocabulary(folder: Path, hint: str) -> list[str]:
+    path = folder / "vocabulary.json"
+    words = read_json(path, hint) if path.exists() else []
+    if not isinstance(words, list) or not all(isinstance(word, str) for word in words):
+        raise KitError(f"{path} is damaged (it is no list of words); {hint}")
+    return words
+
+
+@dataclass(frozen=True)
+class Trained:
+    """A model ready to rank. recipe: what it was made by. facts: what to record beside its scores."""
+
+    model: RetrievalModel
+    recipe: schema.Recipe
+    facts: dict[str, Any]
+
+
+def open_trained(
+    folder: Path, stage: str | None = None, checkpoint: str | None = None, changes: list[str] | None = None
+) -> Trained:
+    """Open a run (`stage` and `checkpoint`: default, those of its first `rank` entry) or an exported model.
+
+    changes: settings that may differ on this machine, such as where an expert's weights lie. The `banks` of an exported
+    model are those of the current folder, whatever its recipe says, unless `changes` names others.
+    Raises KitError for what does not fit, DataError for a missing or damaged file.
+    """
+    if (folder / "model.safetensors").exists():
+        if stage or checkpoint:
+            raise KitError(
+                f"{folder} is an exported model and holds one checkpoint; leave out --stage and --checkpoint"
+            )
+        return _open_exported(folder, changes or [])
+    if (folder / "resolved.json").exists():
+        return _open_run(Run(folder), stage, checkpoint, changes or [])
+    raise KitError(f"{folder} is neither a run (resolved.json) nor an exported model (model.safetensors)")
+
+
+def _open_run(run: Run, stage: str | None, checkpoint: str | None, changes: list[str]) -> Trained:
+    if not run.vocabulary.exists():
+        raise KitError(f"{run.folder} has not been trained yet; run: python -m system train")
+    provenance = run.read_provenance()  # refuses a damaged resolved.json before it is read
+    recipe = _moved(run.folder / "resolved.json", changes)
+    first = next((entry for entry in recipe.rank.values() if isinstance(entry, schema.ByCheckpoint)), None)
+    stage = stage or (first.stage if first else list(recipe.stages)[-1])
+    if stage not in recipe.stages:
+        raise KitError(f"{run.folder} has no stage {stage!r}; there are {', '.join(recipe.stages)}")
+    checkpoint = checkpoint or (first.checkpoint if first and first.stage == stage else "last")
+    model = build_model(recipe, _vocabulary(run.folder, run.again(run.vocabulary))).to(device_of())
+    now = made_with(recipe, model.text.identity())
+    experts = as_trained(run.folder, provenance.experts, now["experts"])
+    require_same(run, {"experts": experts, "text": now["text"]})
+    taken = load_checkpoint(model, run.stage(stage), checkpoint)
+    return Trained(model, recipe, facts_of(run, model, recipe, taken))
+
+
+def _moved(path: Path, changes: list[str]) -> schema.Recipe:
+    """The recipe with changes of where things lie on this machine, and no others. KitError for another change."""
+    recipe = load_recipe(path, changes).recipe
+    if _trained_settings(recipe) != _trained_settings(load_recipe(path).recipe):
+        raise KitError(
+            f"{' '.join(changes)}: a trained model's settings stay; only weights, model.text.model, "
+            "model.text.vectors, banks may change"
+        )
+    return recipe
+
+
+def _trained_settings(recipe: schema.Recipe) -> dict[str, Any]:
+    places = {"audio": {"weights", "experts"}, "text": {"model", "vectors"}}
+    settings = recipe.model.model_dump(exclude=places)
+    experts = recipe.model.audio.experts.items()
+    settings["experts"] = {name: expert.model_dump(exclude=set(expert.weight_files())) for name, expert in experts}
+    return settings
+
+
+def facts_of(run: Run, model: RetrievalModel, recipe: schema.Recipe, checkpoint: str) -> dict[str, Any]:
+    """What is recorded beside scores and exported weights."""
+    return {
+        "recipe": recipe.name,
+        "seed": recipe.seed,
+        "from": run.folder.name,
+        "checkpoint": checkpoint,
+        "commits": run.read_provenance().commits,
+        "experts": {name: expert.identity() for name, expert in recipe.model.audio.experts.items()},
+        "text": model.text.identity(),
+    }
+
+
+def as_trained(folder: Path, before: dict[str, Any], now: dict[str, Any]) -> dict[str, Any]:
+    """Identities of experts by name, with the versions of frames that a model was trained on; a warning for each expert
+    that has another one."""
+    taken = json.loads(json.dumps(now))
+    for name in before.keys() & taken.keys():
+        version = before[name].get("version")
+        if version != taken[name]["version"]:
+            log.warning(
+                "%s was trained on %s as its frames were computed before (version %s); they are computed anew "
+                "(version %s), which may change scores a little",
+                folder,
+                name,
+                version,
+                taken[name]["version"],
+            )
+            taken[name]["version"] = version
+    return taken
+
+
+def _open_exported(folder: Path, changes: list[str]) -> Trained:
+    facts = _exported_facts(_exported(folder))
+    changes = ["banks=banks", *changes]  # a model from elsewhere does not say where this machine writes
+    if (folder / "text").is_dir():  # the exported sentence encoder, wherever the folder now lies
+        changes = [f"model.text.model={json.dumps(str((folder / 'text').resolve()))}", *changes]
+    recipe = _moved(folder / "recipe.json", changes)
+    now = {name: expert.identity() for name, expert in recipe.model.audio.experts.items()}
+    for name, identity in as_trained(folder, facts.experts, now).items():
+        if identity != facts.experts.get(name):
+            raise KitError(
+                f"{folder} was trained on frames of another {name} (its identity is in model.json); "
+                f"name the same weight file with --set model.audio.experts.{name}.weights=FILE"
+            )
+    model = build_model(recipe, _vocabulary(folder, EXPORT_AGAIN)).to(device_of())
+    if isinstance(recipe.model.text, schema.WordVectors) and model.text.identity() != facts.text:
+        raise KitError(
+            f"{folder} was trained with other word vectors (their checksum is in model.json); "
+            "name the same file with --set model.text.vectors=FILE"
+        )
+    load_weights(model, folder / "model.safetensors", EXPORT_AGAIN)
+    return Trained(model, recipe, facts.model_dump(exclude={"sha256"}) | {"experts": now})
+
+
+def load_exported_weights(model: RetrievalModel, folder: Path) -> None:
+    """Take the weights of an exported model into one of the same shape (a stage's `start_from: {kind: model}`).
+
+    Words that the exported model does not have keep the vectors they have in `model`; KitError when its words are not
+    the first ones of `model`'s.
+    """
+    words = _vocabulary(_exported(folder), EXPORT_AGAIN)
+    if isinstance(model.text, ScratchText) and model.text.vocabulary[: len(words)] != words:
+        raise KitError(f"{folder} has other words than when this run began; start a new run")
+    load_weights(model, folder / "model.safetensors", EXPORT_AGAIN)

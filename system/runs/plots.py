@@ -1,0 +1,72 @@
+"""The figures of a run: its curves, and how CIDEr-D is distributed in its corpus and relaxes the loss."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from submission.plots import BLUE, CURVES, ORANGE, draw_line, new_figure, save
+from system.losses.relevance.pairs import Distribution
+from system.losses.relevance.relax import Relax
+from system.runs.folder import Run
+
+
+def relevance_figure(found: Distribution, percents: Sequence[float], relax: Relax, title: str, path: Path) -> None:
+    """Write a figure (.svg or .png): the histogram of scores, both axes logarithmic, over it r(c) with its thresholds.
+
+    The first bar holds all scores below 2^-10, most of them 0. percents: of relax's thresholds, for their names.
+    """
+    edges, counts = np.array(found.histogram.edges), np.array(found.histogram.counts)
+    edges[0] = edges[1] / 2  # a logarithmic axis has no 0
+    figure = new_figure()
+    axes = figure.add_subplot(xscale="log", yscale="log", xlabel="CIDEr-D (first bar: below 0.001)", ylabel="pairs")
+    axes.set_title(title, loc="left", fontsize="medium")
+    axes.stairs(counts, edges, fill=True, color=BLUE, alpha=0.4)
+    axes.set_ylim(bottom=0.5)
+
+    curve = axes.twinx()
+    curve.set(ylim=(0, 1.05), ylabel="r(c), factor on the margin")
+    scores = np.geomspace(edges[0], edges[-1], 2000)
+    curve.plot(scores, relax(scores), color=ORANGE)
+    for percent, threshold in zip(percents, relax.thresholds, strict=True):
+        if threshold > edges[0]:
+            curve.axvline(threshold, color=ORANGE, linestyle=":", linewidth=1)
+            curve.annotate(f"c{percent:g}", (threshold, 0.02), rotation=90, ha="right", color=ORANGE)
+    save(figure, path)
+
+
+def draw_run(run: Run) -> list[Path]:
+    """Draw what the run's metrics hold into its figures folder; returns the files. Epochs count over all stages."""
+    lines = run.read_metrics()
+    run.figures.mkdir(exist_ok=True)
+    return [
+        _draw(run.figures / f"{name}.svg", lines, axis, labels)
+        for name, (_, axis, labels) in CURVES.items()
+        if any(_value(line, key) is not None for line in lines for key in labels)
+    ]
+
+
+def _value(line: dict[str, Any], key: str) -> float | None:
+    part, _, name = key.rpartition(".")
+    found = (line.get(part, {}) if part else line).get(name)
+    return None if found is None else float(found)
+
+
+def _draw(path: Path, lines: list[dict[str, Any]], axis: str, labels: dict[str, str]) -> Path:
+    figure = new_figure()
+    axes = figure.add_subplot(xlabel="epoch", ylabel=axis)
+    for number, (key, label) in enumerate(labels.items()):
+        points = [(float(n), value) for n, line in enumerate(lines, 1) if (value := _value(line, key)) is not None]
+        if points:
+            x, y = zip(*points, strict=True)
+            draw_line(axes, list(x), list(y), label, number)
+    for n in range(1, len(lines)):
+        if lines[n]["stage"] != lines[n - 1]["stage"]:
+            axes.axvline(n + 0.5, color="grey", linestyle=":")
+    stages = dict.fromkeys(line["stage"] for line in lines)
+    axes.set_title(", then ".join(stages), fontsize="medium")
+    axes.locator_params(axis="x", integer=True)
+    axes.legend()
+    save(figure, path)
+    return path

@@ -1,0 +1,38 @@
+"""Ranking any clips for any queries with a trained model: the score matrix as a file of its own."""
+
+from pathlib import Path
+
+from data_tools.datasets.blind import read_blind
+from data_tools.manifest import Clip, Query, read_manifest
+from submission.formats.score_matrix import write_scores
+from system.device import device_of
+from system.errors import KitError
+from system.features.build import build_features
+from system.runs.open import Trained
+from system.runs.retrieve import require_readable, score_matrix
+
+
+def read_pool(path: Path) -> list[Clip]:
+    """Clips of a manifest (.jsonl), or every audio file of a folder."""
+    if path.is_dir():
+        return read_blind(path, path.resolve().name)[0]
+    return read_manifest(path)
+
+
+def rank(trained: Trained, clips: list[Clip], queries: list[Query], out: Path, allow_unknown: bool = False) -> int:
+    """Write the score matrix of queries against the clips that are whole; returns how many those are. KitError when a
+    query asks for a clip that is absent or broken."""
+    features = build_features(clips, dict(trained.recipe.model.audio.experts), Path(trained.recipe.banks))
+    asked = {clip_id for query in queries for clip_id in query.relevant or []}
+    absent = sorted(asked - features.keys.keys())
+    if absent:
+        reason = features.broken.get(absent[0], "it is not among the clips")
+        raise KitError(
+            f"{len(absent)} clips that queries ask for cannot be ranked, first {absent[0]} ({reason}); "
+            "mend them, or drop these queries"
+        )
+    out.parent.mkdir(parents=True, exist_ok=True)
+    if not allow_unknown:
+        require_readable(trained.model, queries)
+    write_scores(out, score_matrix(trained.model, clips, queries, features, device_of(), trained.facts))
+    return len(features.keys)

@@ -1,0 +1,1 @@
+"""Stages: steps, rates, validation, early ends, the collapse watch."""

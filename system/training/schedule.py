@@ -1,0 +1,65 @@
+"""The learning rate of a step, and when a stage ends: functions of what its finished epochs gave.
+
+history: the validation values of every finished epoch of the stage, the first one first. Nothing else is remembered, so
+a resumed stage goes on as an unbroken one would.
+"""
+
+import math
+import statistics
+from collections.abc import Sequence
+
+from system.recipe import schema
+
+LOWER_IS_BETTER = {"loss"}
+
+History = Sequence[dict[str, float]]
+
+
+def rate_factor(stage: schema.Stage, step: int, steps_per_epoch: int, history: History) -> float:
+    """Factor on the stage's learning rate in a step (from 0).
+
+    constant, cosine: (step + 1) / warm-up, then 1 or a half cosine to 0. step: factor ^ (epochs done // every_epochs).
+    plateau: factor ^ (times the metric stood still), at least least_lr / lr.
+    """
+    schedule = stage.schedule
+    if isinstance(schedule, schema.StepDecay):
+        return schedule.factor ** (step // steps_per_epoch // schedule.every_epochs)
+    if isinstance(schedule, schema.Plateau):
+        return max(schedule.factor ** _standstills(schedule, history), schedule.least_lr / stage.optimizer.lr)
+    if step < schedule.warmup_steps:
+        return (step + 1) / schedule.warmup_steps
+    if schedule.kind == "constant":
+        return 1.0
+    rest = max(1, stage.epochs * steps_per_epoch - schedule.warmup_steps)
+    return 0.5 * (1 + math.cos(math.pi * (step - schedule.warmup_steps) / rest))
+
+
+def _standstills(schedule: schema.Plateau, history: History) -> int:
+    """How often the metric was not better than its best, by more than the threshold, for more than `patience` epochs
+    in a row."""
+    found = bad = 0
+    best = math.inf
+    for cost in _costs(schedule.metric, history):
+        if cost < best - schedule.threshold:
+            best, bad = cost, 0
+        else:
+            bad += 1
+        if bad > schedule.patience:
+            found, bad = found + 1, 0
+    return found
+
+
+def is_over(stop: schema.Patience | schema.Steady | None, history: History) -> bool:
+    """Whether a stage ends before its last epoch."""
+    if stop is None:
+        return False
+    costs = _costs(stop.metric, history)
+    if isinstance(stop, schema.Patience):
+        return len(costs) - 1 - costs.index(min(costs)) >= stop.epochs if costs else False
+    enough = len(costs) >= max(stop.at_least, stop.epochs)
+    return enough and statistics.pstdev(costs[-stop.epochs :]) <= stop.deviation
+
+
+def _costs(metric: str, history: History) -> list[float]:
+    """The values, the lower the better."""
+    return [values[metric] if metric in LOWER_IS_BETTER else -values[metric] for values in history]

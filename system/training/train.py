@@ -1,0 +1,358 @@
+"""The training loop: stages in order, each resumable at any step, with validation and checkpoints after every epoch."""
+
+import json
+import logging
+import math
+import signal
+import time
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from tqdm import tqdm
+
+from data_tools.documents import read_json, sha256_of, write_json
+from data_tools.files import write_text
+from system.batches.collate import Batch, Feed
+from system.batches.data import Data
+from system.batches.sampler import Sampler, items_of
+from system.device import device_of, memory_told
+from system.errors import KitError
+from system.losses import terms as losses
+from system.losses.relevance.relax import Relevance
+from system.models.retrieval import RetrievalModel
+from system.recipe import schema
+from system.recipe.load import Loaded
+from system.runs import checkpoints
+from system.runs.folder import Run, contents_of, record_provenance
+from system.runs.open import build_model, load_exported_weights, training_vocabulary
+from system.runs.plots import relevance_figure
+from system.training.collapse import collapsed
+from system.training.schedule import is_over, rate_factor
+from system.training.step import gradients
+from system.training.validation import Validation
+
+LEAST_SCALE = 2.0**-10  # of fp16 losses, from 65,536 on: halved that often, gradients are not finite at any scale
+
+log = logging.getLogger(__name__)
+
+
+class Interrupted(KeyboardInterrupt):
+    """Ctrl-C: the state is saved."""
+
+
+def prepare(loaded: Loaded, run: Run, data: Data) -> RetrievalModel:
+    """The model before any training, and all that is computed or refused before it: provenance, vocabulary, frozen
+    texts.
+
+    Raises KitError for data, weights, or an exported model that changed since the run began.
+    """
+    recipe = loaded.recipe
+    if not run.vocabulary.exists():
+        write_json(run.vocabulary, training_vocabulary(recipe, data.clips))
+    model = initial_model(recipe, run)
+    contents = {name: contents_of(clips, data.features.keys) for name, clips in data.clips.items()}
+    record_provenance(run, loaded, model.text.identity(), contents)
+    used = {name for stage in recipe.stages.values() for name in (*stage.train.data, *stage.monitor.data)}
+    model.text.prepare([caption for name in sorted(used) for clip in data.whole(name) for caption in clip.captions])
+    return model
+
+
+def train(loaded: Loaded, run: Run, data: Data, model: RetrievalModel) -> None:
+    """Train all stages of a recipe inside a run's folder, from the model that `prepare` gave; finished ones are
+    passed over.
+
+    What was trained is in the run's checkpoints. Raises KitError for what does not fit, Interrupted after Ctrl-C.
+    """
+    relevance = training_relevance(loaded.recipe, data, run.figures / "relevance.svg")
+    initial = {name: value.clone() for name, value in model.state_dict().items()}
+    before: list[dict[str, Any]] = []  # metrics of the stages so far
+    for number, (name, stage) in enumerate(loaded.recipe.stages.items()):
+        if (run.stage(name) / "done.json").exists():
+            log.info("stage %s is finished", name)
+            done = checkpoints.read_done(run.stage(name))
+            before += done.lines or _lines_in_file(run, name, done.epochs)
+            continue
+        model.load_state_dict(initial)
+        with memory_told(f"stage {name}: batch_size {stage.batch_size}", _less_memory(stage, loaded.recipe.model)):
+            before += _Stage(loaded.recipe, name, stage, number, run, data, model, relevance).run_to_end(before)
+    _write_metrics(run, before)
+
+
+def _lines_in_file(run: Run, stage: str, epochs: int) -> list[dict[str, Any]]:
+    """A stage's lines of metrics.jsonl up to an epoch, for checkpoints of an earlier release, which do not hold them.
+
+    KitError where there are fewer: nothing can make them again.
+    """
+    lines = run.read_metrics("put the lost lines back, or start a new run") if run.metrics.exists() else []
+    found = [line for line in lines if line["stage"] == stage and line["epoch"] <= epochs]
+    if len(found) != epochs:
+        raise KitError(
+            f"{run.metrics} has {len(found)} epochs of stage {stage}, of which {epochs} were trained; put the lost "
+            "lines back, or start a new run"
+        )
+    return found
+
+
+def _write_metrics(run: Run, lines: list[dict[str, Any]]) -> None:
+    """Have metrics.jsonl hold the lines that the checkpoints do, and no others."""
+    text = "".join(json.dumps(line) + "\n" for line in lines).encode()
+    there = run.metrics.read_bytes() if run.metrics.exists() else b""
+    if not there.startswith(text):
+        log.warning("%s had lost lines or was damaged; it is written again from the checkpoints", run.metrics)
+    if there != text:
+        write_text(run.metrics, text.decode())
+
+
+def _less_memory(stage: schema.Stage, model: schema.Model) -> str:
+    if not model.embeds_by_parts:
+        return "lower batch_size, or use a GPU with more of it"
+    at_once = stage.gradient_cache or stage.batch_size
+    if at_once == 1:
+        return "use a GPU with more of it, or fewer experts"
+    precision = ", or precision to bf16" if stage.precision == "float32" else ""
+    return f"set gradient_cache to less than {at_once}, which gives the same gradients{precision}"
+
+
+def training_relevance(recipe: schema.Recipe, data: Data, figure: Path) -> Relevance | None:
+    """CIDEr between the captions of the stages, counted on the recipe's one corpus, with its figure; None where no loss
+    asks for it."""
+    asking = [stage for stage in recipe.stages.values() if losses.asks_relax(stage.losses)]
+    if recipe.relevance is None or not asking:
+        return None
+    corpus = [clip.captions for name in recipe.relevance.corpus for clip in data.clips[name] if clip.captions]
+    relevance = Relevance(recipe.relevance, corpus, Path(recipe.banks))
+    used = {name for stage in asking for name in (*stage.train.data, *stage.monitor.data)}
+    percents = [point.percentile for point in recipe.relevance.relax]
+    title = f"captions of {', '.join(recipe.relevance.corpus)}: {relevance.distribution.pairs:,} pairs"
+    figure.parent.mkdir(exist_ok=True)
+    relevance_figure(relevance.distribution, percents, relevance.relax, title, figure)
+    relevance.prepare(caption for name in sorted(used) for clip in data.whole(name) for caption in clip.captions)
+    return relevance
+
+
+def initial_model(recipe: schema.Recipe, run: Run) -> RetrievalModel:
+    """The same for the same recipe, seed, vocabulary, and published weights."""
+    torch.manual_seed(recipe.seed)
+    model = build_model(recipe, read_json(run.vocabulary, run.again(run.vocabulary)))
+    model.audio.load_pretrained()
+    return model.to(device_of())
+
+
+class _Stage:
+    """One stage of one run: what stays the same while its steps go by."""
+
+    def __init__(
+        self,
+        recipe: schema.Recipe,
+        name: str,
+        stage: schema.Stage,
+        number: int,
+        run: Run,
+        data: Data,
+        model: RetrievalModel,
+        relevance: Relevance | None,
+    ) -> None:
+        self.recipe, self.name, self.stage, self.run, self.model = recipe, name, stage, run, model
+        self.features, self.folder, self.seed = data.features, run.stage(name), (recipe.seed, number)
+        self.relevance = relevance if losses.asks_relax(stage.losses) else None
+        self.device = device_of()
+        sources = [items_of(data.whole(source), stage.unit) for source in stage.train.data]
+        try:
+            self.sampler = Sampler(sources, stage.train.mix, stage.batch_size, stage.captions_per_clip, self.seed)
+        except KitError as error:
+            raise KitError(f"stage {name}: {error}") from error
+        shared = data.shared(stage.train.data, stage.monitor.data)
+        if shared:
+            log.warning("stage %s: %d recordings it is trained on are also in what it is watched on", name, shared)
+        clips = [clip for source in stage.monitor.data for clip in data.whole(source)]
+        self.validation = Validation(clips, stage, self.features, self.relevance)
+        self.steps = self.sampler.steps_of_all if stage.steps_per_epoch == "all" else stage.steps_per_epoch
+        self.optimizer = torch.optim.AdamW(
+            [p for p in model.parameters() if p.requires_grad],
+            lr=stage.optimizer.lr,
+            weight_decay=stage.optimizer.weight_decay,
+        )
+        self.precision = stage.precision if self.device.type == "cuda" else "float32"
+        self.scaler = torch.amp.GradScaler(self.device.type, enabled=self.precision == "fp16")
+        self.best: checkpoints.Table = {}
+        self.step = 0
+        self.lines: list[dict[str, Any]] = []  # metrics of the finished epochs
+        self.sha256: dict[str, str] = {}  # of the files in its folder
+        self.sums: dict[str, float] = {}  # of the epoch so far: loss, and what diagnose tells
+
+    @property
+    def history(self) -> list[dict[str, float]]:
+        """Validation values of the finished epochs."""
+        return [line["validation"] for line in self.lines]
+
+    def run_to_end(self, before: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        """Train what is still to train; returns the stage's metrics, a line an epoch. before: those of the stages
+        before it."""
+        self._begin()
+        _write_metrics(self.run, [*before, *self.lines])
+        if self.precision != self.stage.precision:
+            log.info("stage %s: %s needs CUDA; computing in float32", self.name, self.stage.precision)
+        total = self.stage.epochs * self.steps
+        log.info("stage %s: %d epochs of %d steps, from step %d", self.name, self.stage.epochs, self.steps, self.step)
+        with (
+            _interruptible() as stop,
+            closing(Feed(self.sampler, self.features, self.relevance, self.device)) as feed,
+            tqdm(total=total, initial=self.step, desc=self.name, unit="step", disable=None) as bar,
+        ):
+            while self.step < total and not is_over(self.stage.stop, self.history):
+                began = time.monotonic()
+                self._epoch(feed, bar, stop)
+                self._finish_epoch(time.monotonic() - began)
+                self._stop_if_asked(stop)
+        if self.step < total:
+            log.info(
+                "stage %s ends early: %s stands still", self.name, self.stage.stop.metric if self.stage.stop else ""
+            )
+        done = {"epochs": len(self.lines), "steps": self.step, "best": self.best}
+        write_json(self.folder / "done.json", done | {"sha256": self.sha256, "lines": self.lines})
+        return self.lines
+
+    def _begin(self) -> None:
+        """Resume from last.pt, or take the weights the stage starts from."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        state = checkpoints.load_state(self.folder)
+        if state is None:
+            self._start_weights()
+        else:
+            if state["precision"] != self.precision:
+                raise KitError(
+                    f"{self.folder} was begun in {state['precision']} and this machine computes in {self.precision}; "
+                    "go on where it began, or start a new run"
+                )
+            checkpoints.restore(self.model, state["model"], self.folder / "last.pt")
+            self.optimizer.load_state_dict(state["optimizer"])
+            self.scaler.load_state_dict(state["scaler"])
+            self.best, self.step, self.sums = state["best"], state["step"], state["sums"]
+            self.sha256 = {**state.get("sha256", {}), "last.pt": sha256_of(self.folder / "last.pt")}
+            epochs = self.step // self.steps
+            self.lines = state["lines"] if "lines" in state else _lines_in_file(self.run, self.name, epochs)
+
+    def _start_weights(self) -> None:
+        start = self.stage.start_from
+        if isinstance(start, schema.FromStage):
+            taken = checkpoints.load_checkpoint(self.model, self.run.stage(start.stage), start.checkpoint)
+            log.info("stage %s starts from %s", self.name, taken)
+        elif isinstance(start, schema.FromModel):
+            load_exported_weights(self.model, Path(start.folder))
+            log.info("stage %s starts from the model %s", self.name, start.folder)
+
+    def _epoch(self, feed: Feed, bar: Any, stop: dict[str, bool]) -> None:
+        """Steps up to the next full epoch."""
+        self.model.train()
+        while True:
+            seen = self._train_step(feed)
+            self.sums = {name: self.sums.get(name, 0.0) + value for name, value in seen.items()}
+            self.step += 1
+            bar.update()
+            bar.set_postfix(loss=f"{seen['loss']:.4f}", refresh=False)
+            if self.step % self.steps == 0:
+                return
+            if stop["asked"]:
+                self._require_finite()
+                self._save(None)
+            self._stop_if_asked(stop)
+
+    def _stop_if_asked(self, stop: dict[str, bool]) -> None:
+        if stop["asked"]:
+            raise Interrupted(f"stopped at step {self.step} of stage {self.name}; the same command goes on from here")
+
+    def _train_step(self, feed: Feed) -> dict[str, float]:
+        # Randomness is a function of the step, so that a resumed run draws what an unbroken one does.
+        torch.manual_seed(int(np.random.SeedSequence([*self.seed, self.step]).generate_state(1)[0]))
+        batch = feed.batch(self.step)
+        for group in self.optimizer.param_groups:
+            group["lr"] = self.stage.optimizer.lr * rate_factor(self.stage, self.step, self.steps, self.history)
+        return self._update(batch)
+
+    def _update(self, batch: Batch) -> dict[str, float]:
+        self.optimizer.zero_grad()
+        seen = gradients(self.model, batch, self.stage, self.precision, self.scaler)
+        if not math.isfinite(seen["loss"]):
+            raise KitError(self._overflow(f"the loss is {seen['loss']}"))
+        self.scaler.unscale_(self.optimizer)
+        norm = torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.stage.clip_gradient or math.inf)
+        # In fp16 an overflow is no fault: the scaler skips the update, and takes a smaller scale from then on.
+        if not self.scaler.is_enabled() and not math.isfinite(norm):
+            raise KitError(self._overflow(f"the norm of the gradients is {norm}"))
+        self.scaler.step(self.optimizer)
+        self.scaler.update()
+        if self.scaler.is_enabled() and self.scaler.get_scale() < LEAST_SCALE:
+            raise KitError(self._overflow("gradients overflow at every scale"))
+        return seen
+
+    def _overflow(self, what: str) -> str:
+        """A sentence on numbers that are not finite, in the step under way or left by the last one."""
+        state = self.folder / "last.pt"
+        left = f"{state} still holds an earlier state" if state.exists() else "nothing of it was saved yet"
+        return f"stage {self.name}: {what} at step {self.step}; lower the learning rate in a new run ({left})"
+
+    def _finish_epoch(self, seconds: float) -> None:
+        epoch = self.step // self.steps
+        self._require_finite()
+        values, seen = self.validation(self.model)
+        if lost := [f"{name} {value}" for name, value in values.items() if not math.isfinite(value)]:
+            raise KitError(self._overflow(f"validation gives {', '.join(lost)}"))
+        self.best = checkpoints.updated(self.best, values, epoch, self.stage.monitor.keep)
+        line = {
+            "stage": self.name,
+            "epoch": epoch,
+            "step": self.step,
+            **{name: value / self.steps for name, value in self.sums.items()},
+            "lr": self.optimizer.param_groups[0]["lr"],
+            "seconds": round(seconds, 2),
+            "validation": values,
+            **seen,
+            "collapsed": collapsed(seen),
+        }
+        self.sums = {}
+        self.lines.append(line)
+        with self.run.metrics.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(line) + "\n")
+        self._save(self.model if epoch in checkpoints.kept_epochs(self.best) else None)
+        shown = " ".join(f"{name} {value:.4f}" for name, value in values.items())
+        log.info("%s epoch %d: training loss %.4f; validation %s", self.name, epoch, line["loss"], shown)
+        for what in line["collapsed"]:
+            log.warning("%s epoch %d: COLLAPSED, %s; lower the rate, or take other negatives", self.name, epoch, what)
+
+    def _require_finite(self) -> None:
+        """KitError before weights that an update made overflow take the place of good ones."""
+        checkpoints.require_finite(self.model.state_dict(), "the model", self._overflow("the last update overflowed"))
+
+    def _save(self, epoch_weights: RetrievalModel | None) -> None:
+        state = {
+            "model": self.model.state_dict(),
+            "optimizer": self.optimizer.state_dict(),
+            "scaler": self.scaler.state_dict(),
+            "precision": self.precision,
+            "best": self.best,
+            "step": self.step,
+            "epoch": self.step // self.steps,
+            "sums": self.sums,
+            "lines": self.lines,
+        }
+        self.sha256 = checkpoints.save_state(self.folder, state, epoch_weights, self.sha256)
+
+
+@contextmanager
+def _interruptible() -> Iterator[dict[str, bool]]:
+    """The first Ctrl-C is noted for the loop to see; a second one stops at once."""
+    asked = {"asked": False}
+
+    def note(*_: object) -> None:
+        asked["asked"] = True
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+    before = signal.signal(signal.SIGINT, note)
+    try:
+        yield asked
+    finally:
+        signal.signal(signal.SIGINT, before)

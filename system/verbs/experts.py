@@ -1,0 +1,97 @@
+"""The verb `experts`: what every kind of expert is, costs and needs. Never imports torch."""
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+
+from system.experts.base import ExpertSettings
+from system.experts.logmel import LogMel
+from system.experts.openl3 import OpenL3
+from system.experts.panns import PannsCnn14
+from system.experts.resnet38 import PannsResNet38
+from system.experts.slaney import LogMelSlaney
+from system.experts.vggish import Vggish
+from system.experts.vggsound import VggSound
+from system.experts.waveform import Waveform
+from system.experts.yamnet import Yamnet
+from system.recipe.load import load_recipe
+
+FACTS = ("expert", "Hz", "dim", "frames/s", "parameters", "s per s")
+FILES = ("weights of", "file", "", "where it is from")
+
+
+def usual(folder: Path) -> dict[str, ExpertSettings]:
+    """An expert of every kind by its kind, weight files under their published names in a folder."""
+    experts: list[ExpertSettings] = [
+        LogMel(kind="logmel", sample_rate=16_000, bands=64, window_seconds=0.04, hop_seconds=0.02, stack=4),
+        LogMelSlaney(
+            kind="logmel_slaney",
+            sample_rate=44_100,
+            bands=64,
+            window_seconds=0.04,
+            hop_seconds=0.02,
+            lowest=12,
+            highest=8_000,
+        ),
+        Waveform(kind="waveform", sample_rate=32_000),
+        Yamnet(kind="yamnet", weights=str(folder / "yamnet_layers.npz")),
+        OpenL3(kind="openl3", weights=str(folder / "torchopenl3_mel256_env_512.pth.tar")),
+        PannsCnn14(kind="panns_cnn14_16k", weights=str(folder / "Cnn14_16k_mAP=0.438.pth")),
+        PannsResNet38(kind="panns_resnet38", weights=str(folder / "ResNet38_mAP=0.434.pth")),
+        VggSound(kind="vggsound", weights=str(folder / "H.pth.tar")),
+        Vggish(
+            kind="vggish",
+            weights=str(folder / "vggish-10086976.pth"),
+            pca_weights=str(folder / "vggish_pca_params-970ea276.pth"),
+        ),
+    ]
+    return {expert.kind: expert for expert in experts}
+
+
+def table(experts: dict[str, ExpertSettings]) -> str:
+    """A row an expert, then a row for each of its weight files."""
+    facts = [
+        (
+            name,
+            str(expert.rate),
+            str(expert.dim),
+            f"{expert.frames_per_second:.2f}",
+            f"{expert.parameters:,}",
+            f"{expert.cost:.4f}",
+        )
+        for name, expert in experts.items()
+    ]
+    files = [
+        (
+            f"{name}.{setting}",
+            str(path),
+            "found" if path.is_file() else "MISSING",
+            expert.published().get(setting, expert.weight_source()),
+        )
+        for name, expert in experts.items()
+        for setting, path in expert.weight_files().items()
+    ]
+    return "\n".join([*_aligned([FACTS, *facts]), *(["", *_aligned([FILES, *files])] if files else [])])
+
+
+def _aligned(rows: Sequence[Sequence[str]]) -> list[str]:
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return ["  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.description = (
+        "List the frozen audio models. `s per s`: seconds that two CPU cores take for a second of audio, as measured."
+    )
+    parser.add_argument(
+        "recipe", nargs="?", type=Path, help="list this recipe's experts (default: all kinds, weights in data/weights)"
+    )
+
+
+def run(arguments: argparse.Namespace) -> int:
+    if arguments.recipe is None:
+        print(table(usual(Path("data/weights"))))
+        print("\nThe files' names are the published ones, data/weights a suggestion; a recipe names its own.")
+    else:
+        print(table(dict(load_recipe(arguments.recipe).recipe.model.audio.experts)))
+    return 0

@@ -1,0 +1,41 @@
+"""The verb rank: any clips for any queries with a trained model."""
+
+import argparse
+from pathlib import Path
+
+from data_tools.manifest import caption_queries, read_queries
+from system.errors import KitError
+from system.runs.open import open_trained
+from system.runs.rank import rank, read_pool
+from system.verbs.options import SET_HELP
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("model", type=Path, help="a run's folder, or an exported model")
+    parser.add_argument("--audio", type=Path, required=True, help="a manifest (.jsonl), or a folder of audio files")
+    parser.add_argument("--split", help="of a manifest: only this split's clips (default: all)")
+    parser.add_argument("--queries", type=Path, help="queries (.jsonl or .csv; default: the manifest's own captions)")
+    parser.add_argument("--out", type=Path, required=True, help="the score matrix to write (.npy)")
+    parser.add_argument(
+        "--allow-unknown",
+        action="store_true",
+        help="rank queries of which the model knows no word, too: in one fixed order",
+    )
+    parser.add_argument("--stage", help="of a run: stage of the checkpoint (default: as the recipe ranks)")
+    parser.add_argument(
+        "--checkpoint", help="of a run: last, or the metric it is best by (default: as the recipe ranks)"
+    )
+    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help=SET_HELP)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    if arguments.out.suffix != ".npy":
+        raise KitError(f"--out {arguments.out}: a score matrix ends in .npy")
+    pool = [clip for clip in read_pool(arguments.audio) if arguments.split in (None, clip.split)]
+    queries = caption_queries(pool) if arguments.queries is None else read_queries(arguments.queries)
+    if not pool or not queries:
+        raise KitError(f"nothing to rank: {len(pool)} clips, {len(queries)} queries; see --split and --queries")
+    trained = open_trained(arguments.model, arguments.stage, arguments.checkpoint, arguments.set)
+    ranked = rank(trained, pool, queries, arguments.out, arguments.allow_unknown)
+    print(f"wrote {arguments.out}: {len(queries)} queries x {ranked} clips")
+    return 0

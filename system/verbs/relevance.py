@@ -1,0 +1,110 @@
+"""How CIDEr-D is distributed over the pairs of a corpus, and the thresholds that relax the ranking loss."""
+
+import argparse
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from data_tools.datasets.audiocaps import COLUMNS as AUDIOCAPS_COLUMNS
+from data_tools.errors import DataError
+from data_tools.files import caption_columns, read_table
+from data_tools.manifest import SPLITS, check_caption, read_manifest
+from system.errors import KitError
+from system.losses.relevance.pairs import Distribution
+from system.losses.relevance.relax import Corpus, Relax
+
+PERCENTS = [80.0, 90.0, 99.0]
+FACTORS = [1.0, 0.7, 0.4]  # "Take it easy" (2022), section 4
+
+
+def read_corpus(path: Path, split: str | None) -> list[list[str]]:
+    """The captions of every clip of a manifest, or of a captions CSV with Clotho's or AudioCaps' columns.
+
+    split: of a manifest, the one to take; None = all. AudioCaps' rows of one youtube_id and start_time are one clip.
+    Raises DataError for bad files, and when a CSV is given a split.
+    """
+    if path.suffix != ".csv":
+        return [clip.captions for clip in read_manifest(path) if split in (None, clip.split)]
+    if split:
+        raise DataError(f"{path}: a captions CSV is one split already; leave out --split")
+    rows = read_table(path, columns=[])
+    of_audiocaps = set(AUDIOCAPS_COLUMNS) <= rows[0][1].keys()
+    columns = ["caption"] if of_audiocaps else caption_columns(path, rows[0][1])
+    clips: dict[object, list[str]] = {}
+    for line, row in rows:
+        for column in columns:
+            check_caption(row[column], f"{path}, line {line}, {column}")
+        clip = (row["youtube_id"], row["start_time"]) if of_audiocaps else line
+        clips.setdefault(clip, []).extend(row[column] for column in columns)
+    return list(clips.values())
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "files", nargs="+", type=Path, metavar="FILE", help="manifest .jsonl, or captions .csv of Clotho or AudioCaps"
+    )
+    parser.add_argument("--split", choices=SPLITS, help="of manifests: only this split's captions (default: all)")
+    parser.add_argument(
+        "--documents", choices=("caption", "clip"), default="caption", help="what an n-gram's document frequency counts"
+    )
+    parser.add_argument(
+        "--tokenizer", choices=("regex", "ptb"), default="regex", help="ptb needs Java (default: regex)"
+    )
+    parser.add_argument(
+        "--pairs",
+        choices=("all", "other_clips"),
+        default="all",
+        help="all ordered pairs, a caption with itself too, or none of one clip",
+    )
+    parser.add_argument("--percentiles", nargs="+", type=float, default=PERCENTS, metavar="Q", help="default: 80 90 99")
+    parser.add_argument(
+        "--factors", nargs="+", type=float, metavar="R", help="of the figure: r at each percentile (default: 1 0.7 0.4)"
+    )
+    parser.add_argument("--figure", type=Path, help="the histogram with the relax function over it (.png or .svg)")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    percents: list[float] = arguments.percentiles
+    factors: list[float] = arguments.factors or FACTORS
+    _require_usable(percents, factors, arguments.figure)
+    clips = [captions for path in arguments.files for captions in read_corpus(path, arguments.split) if captions]
+    began = time.perf_counter()
+    corpus = Corpus(clips, arguments.documents, arguments.tokenizer)
+    found = corpus.distribution(percents, arguments.pairs)
+    print(_told(clips, found, percents, arguments), f"seconds    {time.perf_counter() - began:.1f}", sep="\n")
+    if arguments.figure:
+        from system.runs.plots import relevance_figure
+
+        title = f"{', '.join(path.stem for path in arguments.files)}: {found.pairs:,} pairs, {_zeros(found)} of them 0"
+        relevance_figure(found, percents, Relax(found.percentiles, factors), title, arguments.figure)
+        print(f"wrote      {arguments.figure}")
+    return 0
+
+
+def _require_usable(percents: Sequence[float], factors: Sequence[float], figure: Path | None) -> None:
+    if bad := [q for q in percents if not 0 <= q <= 100]:
+        raise KitError(f"--percentiles {bad[0]:g}: a percentile is a number from 0 to 100")
+    if bad := [r for r in factors if not 0 <= r <= 1]:
+        raise KitError(f"--factors {bad[0]:g}: a factor is a number from 0 to 1")
+    if figure is None:
+        return
+    if figure.suffix not in (".png", ".svg"):
+        raise KitError(f"--figure {figure}: a figure ends in .png or .svg")
+    if len(percents) != len(factors) or list(percents) != sorted(set(percents)):
+        raise KitError("the figure needs rising --percentiles and as many --factors, r at each of them")
+
+
+def _zeros(found: Distribution) -> str:
+    return f"{100 * found.zeros / found.pairs:.1f} %"
+
+
+def _told(
+    clips: Sequence[Sequence[str]], found: Distribution, percents: Sequence[float], arguments: argparse.Namespace
+) -> str:
+    scores = "  ".join(f"c{q:g} {c:.5f}" for q, c in zip(percents, found.percentiles, strict=True))
+    return (
+        f"corpus     {len(clips):,} clips, {sum(map(len, clips)):,} captions; "
+        f"documents: {arguments.documents}s, tokenizer: {arguments.tokenizer}\n"
+        f"pairs      {found.pairs:,} ({arguments.pairs}), {_zeros(found)} of them 0\n"
+        f"CIDEr-D    mean {found.mean:.5f}  {scores}"
+    )

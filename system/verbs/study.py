@@ -1,0 +1,32 @@
+"""The verb study: a recipe over seeds and changed settings, and its table."""
+
+import argparse
+from pathlib import Path
+
+from data_tools.files import alone, write_text
+from system.experiments.study import load_study, run_study
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("study", type=Path, help="a study (.study.yaml)")
+    parser.add_argument(
+        "--set", action="append", default=[], metavar="KEY=VALUE", help="change a setting in every cell"
+    )
+    parser.add_argument("--runs", type=Path, default=Path("runs"), help="folder of all runs (default: runs)")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    study, cells = load_study(arguments.study, arguments.set)
+    table = run_study(study, cells, arguments.runs)
+    text = table.markdown()
+    if study.published:
+        text += f"\nFigures of the paper: {study.published.source}\n"
+    folder = arguments.runs / study.name
+    with alone(folder / ".table"):
+        for part in folder.glob(".table.*.part"):  # of a process that was killed
+            part.unlink()
+        write_text(folder / "table.md", text)
+        write_text(folder / "table.tex", table.latex())
+        write_text(folder / "table.csv", table.csv())
+    print(text, end="")
+    return 0

@@ -1,0 +1,23 @@
+"""The verb train: a recipe's stages, or on where they stopped."""
+
+import argparse
+
+from system.batches.data import load_data, make_missing
+from system.runs.folder import open_run
+from system.training.train import prepare, train
+from system.verbs.options import add_recipe_arguments, load_from
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add_recipe_arguments(parser)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    loaded = load_from(arguments)
+    make_missing(loaded.recipe)
+    data = load_data(loaded.recipe)
+    folder = open_run(loaded, arguments.runs, arguments.out)
+    with folder.held():
+        train(loaded, folder, data, prepare(loaded, folder, data))
+    print(f"trained: {folder.folder}")
+    return 0

@@ -1,0 +1,38 @@
+"""The verb word_vectors: the input embeddings of a pre-trained transformer as word vectors."""
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from system.errors import KitError
+from system.models.text.vector_file import write_word_vectors
+
+
+def embedded_words(tokenizer: Any, model: Any) -> dict[str, np.ndarray]:
+    """The rows (D,) of a transformer's input embedding that stand for whole words: no special tokens, no pieces that
+    continue a word ("##ing"), only letters and digits."""
+    table = model.get_input_embeddings().weight.detach().float().cpu().numpy()
+    special = set(tokenizer.all_special_tokens)
+    tokens = sorted(tokenizer.get_vocab().items(), key=lambda item: item[1])
+    return {token: table[number] for token, number in tokens if token not in special and token.isalnum()}
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("model", help="a BERT-like transformer with lower-case whole words: hub name or folder")
+    parser.add_argument("--out", type=Path, required=True, help="the .bin to write, in word2vec's binary format")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    if arguments.out.suffix != ".bin":
+        raise KitError(f"--out {arguments.out}: word vectors in the binary format end in .bin")
+    from system.models.text.first_token import load_transformer
+
+    words = embedded_words(*load_transformer(arguments.model, None))
+    if not words:
+        raise KitError(f"{arguments.model} has no token that is a whole word; use one with BERT's vocabulary")
+    write_word_vectors(arguments.out, words)
+    dim = len(next(iter(words.values())))
+    print(f"wrote {len(words):,} words of dimension {dim} to {arguments.out}")
+    return 0
