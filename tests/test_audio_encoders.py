@@ -23,11 +23,12 @@ from system.models.audio import panns
 from system.models.audio.panns import Panns, random_parts
 from system.models.audio.pooled import PooledMlp
 from system.models.audio.pooling import pooled_over_time
+from system.models.audio.spec_augment import spec_augment
 from system.models.retrieval import build_audio
 from system.networks import published, resnet38
 from system.networks.cnn14 import Cnn14
 from system.networks.convolutions import fold_norms
-from system.networks.frontend import LogMel, spec_augment
+from system.networks.frontend import LogMel
 from system.recipe import schema
 
 pytestmark = pytest.mark.usefixtures("one_thread")

@@ -11,10 +11,11 @@ from system.experts.network import in_pieces, of_one_length
 from system.experts.waveform import FULL_SCALE
 from system.models.audio.base import AudioEncoder
 from system.models.audio.pooling import mlp, pooled_over_time
+from system.models.audio.spec_augment import spec_augment
 from system.models.score import Embedded
 from system.networks.cnn14 import Cnn14
 from system.networks.convolutions import PannsNetwork, take_published
-from system.networks.frontend import LogMel, spec_augment
+from system.networks.frontend import LogMel
 from system.networks.published import DIM, HOP, RATE, SHORTEST, STRIDE, Name
 from system.networks.resnet38 import ResNet38
 from system.networks.weights import read_weights
