@@ -9,13 +9,13 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, ValidationError
 
 from data_tools.files import alone, write_text
+from data_tools.yaml12 import parse
 from system.recipe import Loaded, RecipeError, load_recipe
 from system.run import run_recipe
 from system.runs import Run
 from system.schema import Name
 from system.strict import Strict
 from system.tables import DEFAULT, Column, Row, Table, figures_of_run
-from system.yaml12 import parse
 
 
 class Published(Strict):
