@@ -20,7 +20,7 @@ import numpy.typing as npt
 from data_tools.documents import parse_json, sealed, sha256_of, unsealed
 from data_tools.errors import DataError
 from submission.errors import SubmissionError
-from submission.files import replacing
+from submission.files import writing
 from submission.order import require_finite
 
 
@@ -116,12 +116,12 @@ def write_scores(path: Path, matrix: ScoreMatrix) -> None:
         raise SubmissionError(
             f"{sidecar}: ids, texts, file names and facts must be plain JSON values in valid Unicode ({error})"
         ) from None
-    with replacing(path) as file:
+    with writing(path) as file:
         # Not np.save: it hands the data to C's stdio and does not see the last of it fail on a full disk.
         file.write(header.getbuffer())
         file.write(values.data)
         sidecar.unlink(missing_ok=True)
-    with replacing(sidecar) as file:
+    with writing(sidecar) as file:
         file.write(encoded)
 
 
