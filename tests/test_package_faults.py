@@ -232,7 +232,7 @@ def test_yaml_that_unfolds_without_end_is_refused(members: Members) -> None:
 @pytest.mark.parametrize(
     ("content", "words"),
     [
-        ("", "authors: is missing\nerror: about.yaml: systems: is missing"),
+        ("systems: [{name: N, abbreviation: n}]", "about.yaml: authors: is missing"),
         ("- 1", "must say authors and systems"),
         (about(lastname=" "), "authors.0.lastname: is empty or has characters that cannot be seen"),
         (about(lastname="a\nb"), "authors.0.lastname: is empty or has characters that cannot be seen"),
@@ -341,6 +341,7 @@ def test_no_edit_of_a_runs_files_ends_in_a_traceback(
         ("result.json", ("parameters", "frozen"), {"gone": 3}, "parameters.frozen.gone: no such expert"),
         ("result.json", ("rank",), {"other": {}}, "rank.other: is in result.json only"),
         ("result.json", ("rank",), {}, "the run ranked nothing"),
+        ("result.json", ("broken",), ["a"], "result.json: broken: Input should be an object; it is damaged"),
         ("resolved.json", ("rank", "evaluation", "stage"), "gone", "rank.evaluation.stage: no stage 'gone'"),
         ("resolved.json", ("rank", "again"), {"kind": "mean", "of": ["again"]}, "rank.again.of: no earlier entry"),
     ],
