@@ -28,8 +28,8 @@ MAX_ID_DIGITS = 18  # of a Freesound id, which have six
 
 
 def is_freesound_id(text: str) -> bool:
-    """Whether a text is the number of a sound on Freesound, blanks around it or not, in digits of no other script: lists
-    of excluded ids would not know them."""
+    """Whether a text is the number of a sound on Freesound, blanks around it or not, in digits of no other script:
+    lists of excluded ids would not know them."""
     text = text.strip()
     return text.isascii() and text.isdigit() and len(text) <= MAX_ID_DIGITS
 

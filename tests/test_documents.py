@@ -141,3 +141,8 @@ def test_a_file_that_is_not_the_one_that_was_noted(tmp_path: Path) -> None:
     require_unharmed(tmp_path / "f", None, "")
     with pytest.raises(DataError, match="f is damaged: .*; write it again"):
         require_unharmed(tmp_path / "f", hashlib.sha256(b"abd").hexdigest(), "write it again")
+
+
+def test_files_are_hashed_in_one_place(root: Path) -> None:
+    rooms = [path for room in ("data_tools", "submission", "system") for path in (root / room).rglob("*.py")]
+    assert [path.name for path in rooms if "file_digest" in path.read_text(encoding="utf-8")] == ["documents.py"]
