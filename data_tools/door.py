@@ -44,9 +44,8 @@ def open_door(
     (head, less) ends the verb with 1, silently.
     """
     argv = sys.argv[1:] if argv is None else argv
-    for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="backslashreplace")
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")  # as standard error has it from the start
     try:
         try:
             arguments = make_parser(room, description, verbs, argv, options).parse_args(argv)
