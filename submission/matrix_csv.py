@@ -20,7 +20,7 @@ from submission.columns import (
     trimmed,
 )
 from submission.editions import Edition
-from submission.files import replacing
+from submission.files import writing
 from submission.scores import ScoreMatrix
 from submission.table import Problem, format_table, shown
 from submission.truth import Truth, instead, matrix_truth
@@ -57,7 +57,7 @@ def write_matrix_csv(matrix: ScoreMatrix, path: Path, edition: Edition) -> None:
     data = file.getvalue()
     _, problems = check_matrix_csv(data, edition, truth)
     refuse(f"{path} would not pass its check", problems)
-    with replacing(path) as whole:
+    with writing(path) as whole:
         whole.write(data)
 
 

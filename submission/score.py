@@ -6,7 +6,7 @@ from pathlib import Path
 
 from submission.editions import Edition, get_edition
 from submission.errors import SubmissionError
-from submission.files import replacing, require_other
+from submission.files import require_other, writing
 from submission.scores import ScoreMatrix, read_scores
 from submission.scoring import annotated, figures_of, found_from_audio, found_in_csv
 from submission.summary import Summary, summarise, summarise_audio_to_text
@@ -51,7 +51,7 @@ def run(arguments: argparse.Namespace) -> int:
     (summary,) = read_summaries([arguments.file], get_edition(arguments.edition), arguments)
     print("\n".join(summary.lines()))
     if arguments.per_query:
-        with replacing(arguments.per_query) as file:
+        with writing(arguments.per_query) as file:
             file.write(format_table(per_query_rows(summary)))
         print(f"wrote {arguments.per_query}: {len(summary.found.texts)} queries")
     return 0

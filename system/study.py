@@ -8,14 +8,14 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, ValidationError
 
-from data_tools.files import alone, write_text
+from data_tools.files import alone, remove_parts, write_text
+from data_tools.yaml12 import parse
 from system.recipe import Loaded, RecipeError, load_recipe
 from system.run import run_recipe
 from system.runs import Run
 from system.schema import Name
 from system.strict import Strict
 from system.tables import DEFAULT, Column, Row, Table, figures_of_run
-from system.yaml12 import parse
 
 
 class Published(Strict):
@@ -143,8 +143,7 @@ def run(arguments: argparse.Namespace) -> int:
         text += f"\nFigures of the paper: {study.published.source}\n"
     folder = arguments.runs / study.name
     with alone(folder / ".table"):
-        for part in folder.glob(".table.*.part"):  # of a process that was killed
-            part.unlink()
+        remove_parts(folder)
         write_text(folder / "table.md", text)
         write_text(folder / "table.tex", table.latex())
         write_text(folder / "table.csv", table.csv())
