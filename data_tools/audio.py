@@ -1,6 +1,5 @@
 """Audio files in: decoded, mixed to mono and resampled, or refused with a reason."""
 
-import hashlib
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,6 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
+from data_tools.documents import sha256_of
 from data_tools.errors import DataError
 from data_tools.resampling import Resampling, Wave, resampler
 
@@ -89,8 +89,7 @@ def content_key(path: Path | str) -> str:
     """SHA-256 of the file's bytes, in hexadecimal. Raises AudioError for a missing file."""
     if not os.path.isfile(path):
         raise AudioError(f"{path}: no such file")
-    with open(path, "rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+    return sha256_of(Path(path))
 
 
 def _blocks(path: Path | str, file: "soundfile.SoundFile", length: int) -> Iterator[npt.NDArray[np.float32]]:

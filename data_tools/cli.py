@@ -1,12 +1,15 @@
 """A room's door: `python -m ROOM VERB ...`, errors as sentences, help with examples.
 
-The doors of `data_tools` and `system` are this one; each names its verbs.
+The doors of all three rooms are this one; each names its verbs.
 """
 
 import argparse
+import io
 import logging
+import os
+import select
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from importlib import import_module
 from typing import NamedTuple
 
@@ -23,28 +26,41 @@ class Verb(NamedTuple):
     module: str | None = None
 
 
+Options = Callable[[argparse.ArgumentParser], None]
+
+
 def open_door(
     room: str,
     description: str,
     verbs: Mapping[str, Verb],
     argv: list[str] | None,
     errors: tuple[type[Exception], ...] = (DataError,),
+    options: Options | None = None,
 ) -> int:
     """Run one verb. Returns 0, 1 after an error or a failed check, 2 for wrong usage, 130 when interrupted.
 
-    errors: exceptions whose text is a sentence (or several, a line each) for the user.
+    errors: exceptions whose text is a sentence (or several, a line each) for the user. options: adds what every verb
+    of the room takes. A name that the terminal's encoding lacks is shown escaped; a reader of the output that goes away
+    (head, less) ends the verb with 1, silently.
     """
     argv = sys.argv[1:] if argv is None else argv
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")  # as standard error has it from the start
     try:
         try:
-            arguments = make_parser(room, description, verbs, argv).parse_args(argv)
+            arguments = make_parser(room, description, verbs, argv, options).parse_args(argv)
         except SystemExit as stop:  # argparse has printed its help or complaint
             return int(stop.code or 0)
         logging.basicConfig(format="%(message)s", stream=sys.stderr)
         logging.getLogger().setLevel(logging.INFO)
         if odd := [value for value in argv if not is_utf8(value)]:
             raise DataError(f"the argument {odd[0]!a} is not UTF-8; rename the file or folder")
-        return int(arguments.run(arguments))
+        status = int(arguments.run(arguments))
+        try:
+            sys.stdout.flush()
+        except OSError as error:
+            raise OSError(error.errno, error.strerror, "standard output") from error
+        return status
     except errors as error:
         print("\n".join(f"error: {line}" for line in str(error).splitlines()), file=sys.stderr)
     except ModuleNotFoundError as error:
@@ -53,8 +69,13 @@ def open_door(
             file=sys.stderr,
         )
     except OSError as error:
-        name = error.filename2 or error.filename
-        print(f"error: {f'{name}: ' if name else ''}{error.strerror or error}", file=sys.stderr)
+        if not (isinstance(error, BrokenPipeError) and _reader_is_gone()):
+            name = error.filename2 or error.filename
+            print(f"error: {f'{name}: ' if name else ''}{error.strerror or error}", file=sys.stderr)
+        try:
+            sys.stdout.flush()
+        except OSError:  # what the interpreter still holds for the output goes nowhere
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except MemoryError:
         hint = "end what else uses it, or work on fewer data at once"
         print(f"error: this machine's memory is full; {hint}", file=sys.stderr)
@@ -64,8 +85,20 @@ def open_door(
     return 1
 
 
-def make_parser(room: str, description: str, verbs: Mapping[str, Verb], argv: list[str]) -> argparse.ArgumentParser:
-    """The parser; only the verb in use is imported, so that the door opens at once."""
+def _reader_is_gone() -> bool:
+    """Whether standard output is a pipe that nobody reads any more: other pipes may break too."""
+    poll = select.poll()
+    try:
+        poll.register(sys.stdout.fileno(), 0)
+    except OSError:  # no file
+        return False
+    return any(event & select.POLLERR for _, event in poll.poll(0))
+
+
+def make_parser(
+    room: str, description: str, verbs: Mapping[str, Verb], argv: list[str], options: Options | None = None
+) -> argparse.ArgumentParser:
+    """The parser; only the verb in use is imported, so that the door opens at once. options: see open_door."""
     parser = argparse.ArgumentParser(prog=f"python -m {room}", description=description)
     subparsers = parser.add_subparsers(metavar="VERB", required=True)
     for name, verb in verbs.items():
@@ -78,6 +111,8 @@ def make_parser(room: str, description: str, verbs: Mapping[str, Verb], argv: li
             allow_abbrev=False,
         )
         if argv[:1] == [name]:
+            if options:
+                options(subparser)
             module = import_module(f"{room}.{verb.module or name}")
             module.add_arguments(subparser)
             subparser.set_defaults(run=module.run)

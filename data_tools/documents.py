@@ -6,6 +6,7 @@ such key: they are read, and nothing can be said of their damage.
 
 import hashlib
 import json
+import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -26,7 +27,7 @@ def parse_json(text: str | bytes, where: str, finite: bool = True) -> Any:
     """The value of a JSON text.
 
     where: named in the message, such as "wavcaps.json" or "metrics.jsonl, line 3". finite: refuse NaN and Infinity,
-    which are not JSON.
+    which are not JSON, and numbers so large that they would become Infinity, such as 1e999.
     Raises DataError for text that is not JSON or not UTF-8, an object with a key given twice, a number of more than
     MAX_DIGITS digits, and lists within lists without end.
     """
@@ -34,9 +35,11 @@ def parse_json(text: str | bytes, where: str, finite: bool = True) -> Any:
     def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         found = dict(pairs)
         if len(found) < len(pairs):
-            names = [name for name, _ in pairs]
-            twice = next(name for name in names if names.count(name) > 1)
-            raise DataError(f"{where}: the key {twice!r} is given twice; keep one")
+            seen: set[str] = set()
+            for name, _ in pairs:
+                if name in seen:
+                    raise DataError(f"{where}: the key {name!r} is given twice; keep one")
+                seen.add(name)
         return found
 
     def refused(name: str) -> Any:
@@ -47,8 +50,14 @@ def parse_json(text: str | bytes, where: str, finite: bool = True) -> Any:
             raise DataError(f"{where}: a number has {len(digits)} digits, more than {MAX_DIGITS}")
         return int(digits)
 
+    def number(digits: str) -> float:
+        if math.isinf(value := float(digits)):
+            raise DataError(f"{where}: the number {digits[:MAX_DIGITS]} is too large")
+        return value
+
+    strict: dict[str, Any] = {"parse_constant": refused, "parse_float": number} if finite else {}
     try:
-        return json.loads(text, object_pairs_hook=once, parse_constant=refused if finite else None, parse_int=whole)
+        return json.loads(text, object_pairs_hook=once, parse_int=whole, **strict)
     except RecursionError:
         raise DataError(f"{where}: lists or objects lie too deep within each other") from None
     except UnicodeDecodeError as error:
@@ -101,7 +110,8 @@ def read_shaped(path: Path, shape: "type[Shape]", hint: str) -> "Shape":
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
         at = ".".join(map(str, first["loc"])) or "as a whole"
-        raise DataError(f"{path} is damaged ({at}: {first['msg'].lower()}); {hint}") from None
+        said = "it is no object" if first["type"] in ("model_type", "dict_type") else first["msg"]
+        raise DataError(f"{path} is damaged ({at}: {said.removeprefix('Value error, ')}); {hint}") from None
 
 
 def write_json(path: Path, value: object) -> None:

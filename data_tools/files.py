@@ -12,6 +12,10 @@ from pathlib import Path
 
 from data_tools.errors import DataError
 
+MAX_DIGITS = 9  # of the number of a column
+MAX_SHOWN = 300  # characters of a list of names
+_in_use: set[Path] = set()  # temporary files and folders of this process
+
 
 def read_text(path: Path, fallback_encoding: str | None = None) -> str:
     """The file's text, line ends as they are; a UTF-8 byte order mark is not part of it.
@@ -45,6 +49,8 @@ def read_table(
     rows = []
     try:
         header = next(reader)
+        if not header:
+            raise DataError(f"{path}, line 1: the line is blank; remove it")
         if missing := [name for name in columns if name not in header]:
             raise DataError(f"{path}: no column {', '.join(missing)}; the first line has {', '.join(header)}")
         if len(set(header)) < len(header):
@@ -66,10 +72,17 @@ def read_table(
 
 
 def caption_columns(path: Path, row: Mapping[str, str]) -> list[str]:
-    """The names caption_1 .. caption_n of a row, in order. Raises DataError for none of them or a number left out."""
-    numbers = sorted(int(name[8:]) for name in row if re.fullmatch("caption_[1-9][0-9]{0,3}", name))
+    """The names caption_1 .. caption_n of a row, in order. Raises DataError for none of them, a number left out, and
+    one of more than MAX_DIGITS digits."""
+    names = [name for name in row if re.fullmatch("caption_[1-9][0-9]*", name)]
+    if long := [name for name in names if len(name) > len("caption_") + MAX_DIGITS]:
+        told = f"the column {long[0][:40]}.. has a number of more than {MAX_DIGITS} digits"
+        raise DataError(f"{path}: {told}; correct it")
+    numbers = sorted(int(name.removeprefix("caption_")) for name in names)
     if not numbers or numbers[-1] != len(numbers):
-        raise DataError(f"{path}: expects columns caption_1, caption_2 .. without a gap; found {', '.join(row)}")
+        found = ", ".join(row)
+        shown = found if len(found) <= MAX_SHOWN else f"{found[:MAX_SHOWN]} .."
+        raise DataError(f"{path}: expects columns caption_1, caption_2 .. without a gap; found {shown}")
     return [f"caption_{number}" for number in numbers]
 
 
@@ -81,7 +94,7 @@ def replacing(path: Path) -> Iterator[Path]:
     An OSError of writing it names path: the temporary name would mean nothing to the reader.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.part")
+    temporary = _temporary(path)
     try:
         yield temporary
         sync(temporary)
@@ -93,23 +106,26 @@ def replacing(path: Path) -> Iterator[Path]:
         raise OSError(error.errno, error.strerror, str(path)) from error
     finally:
         temporary.unlink(missing_ok=True)
+        _in_use.discard(temporary)
 
 
 @contextmanager
 def replacing_folder(path: Path) -> Iterator[Path]:
     """A temporary folder beside path, which is absent or empty, that becomes path when the block ends without an error.
 
-    What a killed process left of the same folder is removed first. An OSError names path, or the file in it.
+    What killed processes left of the same folder is removed first. An OSError names path, or the file in it.
     """
     path = path.absolute()
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.part")
-    shutil.rmtree(temporary, ignore_errors=True)
+    for other in path.parent.iterdir():
+        if other.name.startswith(f".{path.name}."):
+            _remove_left(other)
+    temporary = _temporary(path)
     try:
         temporary.mkdir()
         yield temporary
-        for file in temporary.rglob("*"):
-            sync(file)
+        for written in (*temporary.rglob("*"), temporary):
+            sync(written)
         if path.exists():
             path.rmdir()
         os.replace(temporary, path)
@@ -119,6 +135,14 @@ def replacing_folder(path: Path) -> Iterator[Path]:
         raise OSError(error.errno, error.strerror, name) from error
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
+        _in_use.discard(temporary)
+
+
+def _temporary(path: Path) -> Path:
+    """`.NAME.PID.part` beside path."""
+    temporary = path.absolute().with_name(f".{path.name}.{os.getpid()}.part")
+    _in_use.add(temporary)
+    return temporary
 
 
 def sync(path: Path) -> None:
@@ -133,15 +157,37 @@ def sync(path: Path) -> None:
 
 
 def remove_parts(folder: Path) -> None:
-    """Remove the temporary files that killed processes left in a folder and below it.
+    """Remove the temporary files and folders that killed processes left in a folder and below it.
 
-    Only for whoever holds the folder's lock: another process's temporary files look the same.
+    Only `.NAME.PID.part` of a process that this machine does not have any more; whoever calls holds the folder's lock,
+    for a process of another machine that shares the folder cannot be seen.
     """
-    for path in folder.rglob(".*.part"):
-        if path.is_dir():
-            shutil.rmtree(path)
-        else:
-            path.unlink(missing_ok=True)
+    for path in list(folder.rglob(".*.part")):
+        _remove_left(path)
+
+
+def _remove_left(path: Path) -> None:
+    """Remove the temporary file or folder of a process that is gone; leave any other one."""
+    named = re.fullmatch(r"\..+\.([1-9][0-9]{0,6})\.part", path.name, re.DOTALL)
+    if not named or path.absolute() in _in_use or _runs(int(named[1])):
+        return
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        path.unlink(missing_ok=True)
+
+
+def _runs(process: int) -> bool:
+    """Whether another process of this number runs on this machine."""
+    if process == os.getpid():
+        return False
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:  # another user's
+        return True
+    return True
 
 
 @contextmanager

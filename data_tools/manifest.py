@@ -8,12 +8,13 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Annotated, Literal, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
-from pydantic_core import PydanticSerializationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
+from pydantic_core import PydanticCustomError, PydanticSerializationError
 
 from data_tools.documents import parse_json
 from data_tools.errors import DataError
 from data_tools.files import caption_columns, read_table, read_text, write_text
+from data_tools.names import is_freesound_id
 
 # Published names: Clotho's three, AudioCaps' three (WavCaps is all `train`), and sets without known captions.
 Split = Literal["development", "validation", "evaluation", "train", "val", "test", "blind"]
@@ -23,8 +24,15 @@ TEST_SPLITS: frozenset[str] = frozenset({"evaluation", "test", "blind"})
 MAX_WORDS = 512  # the longest input of the usual sentence encoders, in tokens, is no longer than this
 
 Text = Annotated[str, Field(min_length=1)]
-# Digits of no other script: lists of excluded ids would not know them.
-FreesoundId = Annotated[str, Field(pattern=r"^ *[0-9]{1,18} *$")]
+
+
+def _freesound_id(text: str) -> str:
+    if not is_freesound_id(text):
+        raise PydanticCustomError("freesound_id", "should be a Freesound id, which is a number")
+    return text
+
+
+FreesoundId = Annotated[str, AfterValidator(_freesound_id)]  # as published; see plain_id
 
 
 class _Line(BaseModel):

@@ -24,6 +24,25 @@ def audio_names(folder: Path) -> list[str]:
     return sorted(name for name in names if (folder / name).is_file())
 
 
+MAX_ID_DIGITS = 18  # of a Freesound id, which have six
+
+
+def is_freesound_id(text: str) -> bool:
+    """Whether a text is the number of a sound on Freesound, blanks around it or not, in digits of no other script:
+    lists of excluded ids would not know them."""
+    text = text.strip()
+    return text.isascii() and text.isdigit() and len(text) <= MAX_ID_DIGITS
+
+
+def plain_id(freesound_id: str) -> str:
+    """The id as ids are compared by: digits without leading zeros or blanks around them; other text as it is.
+
+    >>> plain_id("007"), plain_id("Not found")
+    ('7', 'Not found')
+    """
+    return str(int(freesound_id)) if is_freesound_id(freesound_id) else freesound_id
+
+
 def is_utf8(name: str) -> bool:
     """False for a name from the operating system that holds bytes which are not UTF-8."""
     return not any("\ud800" <= character <= "\udfff" for character in name)

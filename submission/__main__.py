@@ -1,92 +1,74 @@
-"""The door: python -m submission VERB ...
-
-A verb is the module of its name in verbs/, with add_arguments(parser) and run(arguments) -> exit status; only the one
-in use is imported, so that `score` answers at once.
-"""
+"""The door of this room: `python -m submission VERB ...`."""
 
 import argparse
-import io
-import os
 import sys
-from importlib import import_module
 
+from data_tools.cli import Verb, open_door
 from data_tools.errors import DataError
 from submission.editions import EDITIONS
 from submission.errors import SubmissionError
 
-# name -> help, example
 VERBS = {
-    "facts": ("what an edition asks for, with sources", "facts --edition 2025"),
-    "write": ("an edition's file from a score matrix", "write SCORES.npy --out mine.output.csv"),
-    "convert": ("a CSV as another edition's, or as a score matrix", "convert mine.csv --out scores.npy"),
-    "check": ("every problem of a file or a package", "check mine.output.csv --truth clotho_captions_evaluation.csv"),
-    "score": (
+    "facts": Verb(
+        "what an edition asks for, with sources",
+        "python -m submission facts --edition 2025",
+        module="verbs.facts",
+    ),
+    "write": Verb(
+        "an edition's file from a score matrix",
+        "python -m submission write SCORES.npy --out mine.output.csv",
+        module="verbs.write",
+    ),
+    "convert": Verb(
+        "a CSV as another edition's, or as a score matrix",
+        "python -m submission convert mine.csv --out scores.npy",
+        module="verbs.convert",
+    ),
+    "check": Verb(
+        "every problem of a file or a package",
+        "python -m submission check mine.output.csv --truth clotho_captions_evaluation.csv",
+        module="verbs.check",
+    ),
+    "score": Verb(
         "figures of a CSV or of a score matrix",
-        "score mine.output.csv --truth clotho_captions_evaluation.csv",
+        "python -m submission score mine.output.csv --truth clotho_captions_evaluation.csv",
+        module="verbs.score",
     ),
-    "compare": ("a paired test between a system and others", "compare blend.npy seed1.npy seed2.npy seed3.npy"),
-    "blend": (
+    "compare": Verb(
+        "a paired test between a system and others",
+        "python -m submission compare blend.npy seed1.npy seed2.npy seed3.npy",
+        module="verbs.compare",
+    ),
+    "blend": Verb(
         "one score matrix of several",
-        "blend a.npy b.npy --validation val_a.npy val_b.npy --how standardised --out blend.npy",
+        "python -m submission blend a.npy b.npy --validation val_a.npy val_b.npy --how standardised --out blend.npy",
+        module="verbs.blend",
     ),
-    "report": (
+    "report": Verb(
         "one page of a finished run: figures, failures, and clips to listen to",
-        "report runs/A:by_m1 --beside runs/B --out a.html",
+        "python -m submission report runs/A:by_m1 --beside runs/B --out a.html",
+        module="verbs.report",
     ),
-    "pack": (
+    "pack": Verb(
         "the archive that is handed in, of finished runs",
-        "pack runs/A runs/B:by_m1 --about about.yaml --edition 2024 --report report.pdf --out package.zip",
+        "python -m submission pack runs/A runs/B:by_m1 --about about.yaml --edition 2024 --report report.pdf "
+        "--out package.zip",
+        module="verbs.pack",
     ),
 }
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Run one verb. Returns the exit code: 0, 1 for a refusal or a failing check, 130 when interrupted."""
-    for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):
-            # A name the terminal's encoding lacks is shown escaped, never a traceback.
-            stream.reconfigure(errors="backslashreplace")
-    argv = sys.argv[1:] if argv is None else argv
-    arguments = _parser(argv).parse_args(argv)
-    try:
-        code: int = arguments.run(arguments)
-        sys.stdout.flush()
-        return code
-    except (SubmissionError, DataError) as error:
-        print("\n".join(f"error: {line}" for line in str(error).splitlines()), file=sys.stderr)
-    except BrokenPipeError:
-        # The reader (head, less) went away; what the interpreter still holds for it goes nowhere.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    except OSError as error:
-        print(f"error: {error.filename or 'standard output'}: {error.strerror or error}", file=sys.stderr)
-    except KeyboardInterrupt:
-        print("error: interrupted", file=sys.stderr)
-        return 130
-    return 1
+    """Run one verb; the exit status is open_door's."""
+    description = "Files and figures of the language-based audio retrieval challenge."
+    return open_door("submission", description, VERBS, argv, (SubmissionError, DataError), add_edition)
 
 
-def _parser(argv: list[str]) -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="python -m submission", description="Files and figures of the language-based audio retrieval challenge."
+def add_edition(parser: argparse.ArgumentParser) -> None:
+    """The option that every verb of this room takes."""
+    parser.add_argument(
+        "--edition", metavar="YEAR", default="2022", help=f"one of {', '.join(EDITIONS)} (default %(default)s)"
     )
-    verbs = parser.add_subparsers(required=True, metavar="VERB")
-    for name, (told, example) in VERBS.items():
-        verb = verbs.add_parser(
-            name,
-            help=told,
-            description=f"{told[0].upper()}{told[1:]}.",
-            epilog=f"example:\n  python -m submission {example}",
-            formatter_class=argparse.RawDescriptionHelpFormatter,
-            allow_abbrev=False,
-        )
-        verb.add_argument(
-            "--edition", metavar="YEAR", default="2022", help=f"one of {', '.join(EDITIONS)} (default %(default)s)"
-        )
-        if argv[:1] == [name]:
-            module = import_module(f"submission.verbs.{name}")
-            module.add_arguments(verb)
-            verb.set_defaults(run=module.run)
-    return parser
 
 
 if __name__ == "__main__":

@@ -1,34 +1,26 @@
 """Writing a file so that nobody ever sees half of it, and never over one that is read."""
 
+import errno
 import os
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
 
-from data_tools.files import sync
+from data_tools.files import replacing
 from submission.errors import SubmissionError
 
 
 @contextmanager
-def replacing(path: Path) -> Iterator[BinaryIO]:
-    """Open a temporary file beside `path`; it takes the name `path` when the block ends without an error.
+def writing(path: Path) -> Iterator[BinaryIO]:
+    """Open a temporary file beside `path` in a folder that is there; see data_tools.files.replacing.
 
-    On any error the temporary file is removed and what stood at `path` before still stands.
     Raises OSError that names `path`, never the temporary file.
     """
-    temporary = path.parent / f".{os.getpid()}{path.suffix}.part"
-    try:
-        with open(temporary, "wb") as file:
-            yield file
-        sync(temporary)
-        os.replace(temporary, path)
-        sync(path.parent)
-    except OSError as error:
-        # The temporary file's name would mean nothing to the reader.
-        raise OSError(error.errno, error.strerror, str(path)) from error
-    finally:
-        temporary.unlink(missing_ok=True)
+    if not path.parent.is_dir():
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(path))
+    with replacing(path) as temporary, open(temporary, "wb") as file:
+        yield file
 
 
 def require_other(out: Path, read: Iterable[Path | None]) -> None:

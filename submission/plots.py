@@ -7,7 +7,7 @@ import logging
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from submission.files import replacing
+from submission.files import writing
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -62,5 +62,5 @@ def save(figure: "Figure", path: Path) -> None:
 
     kind = path.suffix.removeprefix(".")
     path.parent.mkdir(parents=True, exist_ok=True)
-    with matplotlib.rc_context({"svg.hashsalt": path.stem, "svg.fonttype": "path"}), replacing(path) as file:
+    with matplotlib.rc_context({"svg.hashsalt": path.stem, "svg.fonttype": "path"}), writing(path) as file:
         figure.savefig(file, format=kind, metadata={"Date": None} if kind == "svg" else None)

@@ -9,13 +9,13 @@ import tiny
 import torch
 from outcomes import refused
 
+from data_tools.yaml12 import MAX_DEPTH, MAX_NODES, parse
 from system.__main__ import main
 from system.device import memory_told
 from system.errors import KitError
 from system.plan.estimates import Estimates
 from system.plan.plan import find_data, plan
 from system.recipe.load import RecipeError, load_recipe
-from system.yaml12 import MAX_DEPTH, MAX_NODES, parse
 
 
 def problems(tmp_path: Path, text: str, *changes: str) -> list[str]:
@@ -33,7 +33,7 @@ def problems(tmp_path: Path, text: str, *changes: str) -> list[str]:
         ("a: " + "{b: " * 900 + "1" + "}" * 900, f"more than {MAX_DEPTH} values lie within each other"),
         ("\n".join(f"{'  ' * n}a:" for n in range(900)), f"more than {MAX_DEPTH} values lie within each other"),
         ("\n".join(f"k{n}: 1" for n in range(50_000)), f"more than {MAX_NODES} keys and values"),
-        ("\n".join(f"key{n:06d}: 1" for n in range(150_000)), "1,949,999 characters, more than 1,000,000: no recipe"),
+        ("\n".join(f"key{n:06d}: 1" for n in range(150_000)), "1,949,999 characters, more than 1,000,000; make it"),
         ("x: " + "9" * 4300, "a number of 4300 characters; write at most 40"),
         ("x: -" + "9" * 500 + ".5", "a number of 503 characters"),
         ("a: &a [1, 1]\n" + "b: &b [*a, *a]\n" * 1 + "c: [" + "*b, " * 9000 + "*b]", "unfold without end"),
@@ -121,7 +121,7 @@ def test_a_model_that_does_not_fit_ends_the_run_with_a_sentence(
         torch.empty(2**55)
 
     path = tiny.write_recipe(tmp_path / "r.yaml", tiny.recipe(world, tmp_path))
-    monkeypatch.setattr("system.runs.open.build_text", full)
+    monkeypatch.setattr("system.runs.folder.open.build_text", full)
     assert "the model does not fit this machine's memory" in refused(capsys, "run", path, "--out", tmp_path / "run")
 
 

@@ -11,6 +11,7 @@ import soundfile
 from data_files import failure, findings, rows, small_clotho, write_rows, write_wav
 
 from data_tools.__main__ import VERBS, main
+from data_tools.manifest import Clip, read_manifest, write_manifest
 
 
 def test_corrupt_audio_is_counted_by_the_reader_and_named_by_check(
@@ -73,6 +74,22 @@ def test_check_separates_every_kind_by_hand(tmp_path: Path) -> None:
         "captions shared by different clips": [[f"{dev}0.wav", f"{evaluation}0.wav"]],
         "clips without captions": [[f"{dev}3.wav"]],
     }
+
+
+def test_an_id_of_freesound_is_a_number_across_splits(tmp_path: Path) -> None:
+    manifest = tmp_path / "m.jsonl"
+    ids = {"development": "0123", "validation": " 123 ", "evaluation": "1230", "train": None}
+    for split in ids:
+        write_wav(tmp_path / f"{split}.wav", len(split))
+    clips = [
+        Clip(id=f"s/{split}/a.wav", file_name=f"{split}.wav", path=f"{split}.wav", seconds=None, captions=[split],
+             source="s", split=split, freesound_id=number, licence=None, uploader=None)  # type: ignore[arg-type]
+        for split, number in ids.items()
+    ]  # fmt: skip
+    write_manifest(manifest, clips)
+    assert [clip.freesound_id for clip in read_manifest(manifest)] == list(ids.values()), "as published"
+    found = findings(manifest)["same Freesound id across splits"]
+    assert list(found.values()) == [["s/development/a.wav", "s/validation/a.wav"]]
 
 
 def test_duplicate_ids_fail_in_one_manifest_and_in_two(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

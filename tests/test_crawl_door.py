@@ -95,7 +95,7 @@ def test_refusals_of_the_door(
         (["crawl", tmp_path / "a", "--timeout", "inf"], "--timeout inf: use 0.1 to 86400"),
         (["crawl", tmp_path / "a", "--speed", "nan"], "--speed nan: use 0.01 to 10000000"),
         *(
-            (["crawl", tmp_path / "a", "--site", site], "is none; it should look like https://freesound.org")
+            (["crawl", tmp_path / "a", "--site", site], "is not a valid address; it should look like https://freesound.org")
             for site in ("https://[::1", "https://a:99999", "https://a:x", "https://", "freesound.org", "https://a b")
         ),
         (["crawl", tmp_path / "a", "--key-file", tmp_path / "none"], "none: no such file"),

@@ -144,7 +144,8 @@ META_HEADER = ",".join(PUBLISHED)
         (CAPTIONS, b"file_name,caption_1\n ,dog\n", "line 2: the file name is empty"),
         (CAPTIONS, b"file_name,caption_1\na.wav,dog,cat\n", "line 2: 3 values for 2 columns"),
         (METADATA, b"file_name,sound_id\na.wav,7\n", "no column keywords, sound_link"),
-        (METADATA, f"{META_HEADER}\na.wav,k,x7,l,,me,CC0\n".encode(), "the sound_id 'x7' is neither a number"),
+        (METADATA, f"{META_HEADER}\na.wav,k,x7,l,,me,CC0\n".encode(), "the sound_id 'x7' is neither a Freesound id"),
+        (METADATA, f"{META_HEADER}\na.wav,k,{'9' * 19},l,,me,CC0\n".encode(), "line 2: the sound_id '9{19}' is"),
         (METADATA, f"{META_HEADER}\na.wav,k,7,l,,me,CC0\na.wav,k,7,l,,me,CC0\n".encode(), "line 3: .* comes twice"),
     ],
 )
@@ -345,6 +346,10 @@ def test_wavcaps_items(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> No
         ({"data": [{"id": "8", "caption": ["a", "b"]}]}, "item 1: no caption, which is one text"),
         ({"data": [{"id": "8", "caption": ""}]}, "item 1: the caption is empty"),
         ({"data": [{"id": "8", "caption": "dog", "duration": "long"}]}, "item 1: seconds: Input should be a valid"),
+        (
+            {"data": [{"id": "9" * 19, "caption": "dog", "href": "https://freesound.org/people/a/sounds/8"}]},
+            "item 1: freesound_id: should be a Freesound id, which is a number",
+        ),
         ({"data": [{"id": "8", "caption": "dog \ud800"}]}, "'fsd_final/train/8.flac' has text that UTF-8 cannot hold"),
         ({"data": [ITEMS[0], ITEMS[0]]}, "the id 'fsd_final/train/Yab.flac' is already on line 1"),
     ],

@@ -33,9 +33,8 @@ def test_the_tree_names_every_file_and_no_other(root: Path) -> None:
 
 
 def parser(room: str, words: list[str]) -> argparse.ArgumentParser:
-    if room == "submission":
-        return importlib.import_module("submission.__main__")._parser(words)
-    return cli.make_parser(room, "", importlib.import_module(f"{room}.__main__").VERBS, words)
+    module = importlib.import_module(f"{room}.__main__")
+    return cli.make_parser(room, "", module.VERBS, words, getattr(module, "add_edition", None))
 
 
 def commands(root: Path) -> list[list[str]]:
@@ -43,7 +42,7 @@ def commands(root: Path) -> list[list[str]]:
     texts = [line for block in blocks((root / "README.md").read_text(), "sh") for line in block.splitlines()]
     for path in (root / "recipes").rglob("*.yaml"):
         texts += [line.removeprefix("#").strip() for line in path.read_text().splitlines()[:12]]
-    for room in ("data_tools", "system"):
+    for room in ROOMS:
         for verb in importlib.import_module(f"{room}.__main__").VERBS.values():
             texts += [line.strip() for line in verb.example.splitlines()]
     return [

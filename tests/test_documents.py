@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -50,6 +51,8 @@ def test_a_document_is_read_as_it_was_written(tmp_path: Path) -> None:
         (b"-" + b"9" * 401, "a number has 402 digits"),
         (b"NaN", "NaN is no JSON number"),
         (b"[-Infinity]", "-Infinity is no JSON number"),
+        (b"[1e999]", "the number 1e999 is too large"),
+        (b"-1e999", "the number -1e999 is too large"),
         (b"\xff", "not UTF-8 (byte 0)"),
         (b"", "not JSON"),
         (b"{} x", "not JSON"),
@@ -74,6 +77,30 @@ def test_a_missing_file_is_named_with_what_to_do(tmp_path: Path) -> None:
 def test_numbers_of_many_digits_are_read_up_to_the_bound() -> None:
     assert parse_json("9" * 400, "x") == int("9" * 400)
     assert parse_json("[NaN]", "x", finite=False) != [0]
+    assert parse_json("[1e999, 1.5e308]", "x", finite=False) == [float("inf"), 1.5e308]
+    assert parse_json("[-1.5e308, 1e-999]", "x") == [-1.5e308, 0.0]
+
+
+class _Name(str):
+    """A key that counts how often it is compared with another."""
+
+    compared = 0
+
+    def __eq__(self, other: object) -> bool:
+        _Name.compared += 1
+        return str.__eq__(self, str(other))
+
+    __hash__ = str.__hash__
+
+
+def test_the_key_that_is_given_twice_is_found_in_one_pass(monkeypatch: pytest.MonkeyPatch) -> None:
+    def loads(text: str, object_pairs_hook: Callable[[list[tuple[str, int]]], object], **_: object) -> object:
+        return object_pairs_hook([(_Name(n), n) for n in (*range(2_000), 1_999, 0)])
+
+    monkeypatch.setattr("data_tools.documents.json.loads", loads)
+    with pytest.raises(DataError, match="the key '1999' is given twice"):
+        parse_json("", "x")
+    assert _Name.compared < 100
 
 
 def test_lines_are_named_and_half_a_last_line_is_skipped_where_a_kill_may_leave_it(tmp_path: Path) -> None:
@@ -99,7 +126,7 @@ def test_a_shape_is_checked_with_the_place_of_the_fault(tmp_path: Path) -> None:
     write_json(tmp_path / "p.json", {"x": 3, "tags": ["a"]})
     assert read_shaped(tmp_path / "p.json", _Point, "") == _Point(x=3, tags=["a"])
     for value, words in (
-        ({"x": 3, "tags": ["a", 1]}, r"\(tags.1: input should be a valid string\); do this"),
+        ({"x": 3, "tags": ["a", 1]}, r"\(tags.1: Input should be a valid string\); do this"),
         ({}, r"\(x: field required\); do this"),
         ([1], r"\(as a whole: "),
     ):
@@ -114,3 +141,8 @@ def test_a_file_that_is_not_the_one_that_was_noted(tmp_path: Path) -> None:
     require_unharmed(tmp_path / "f", None, "")
     with pytest.raises(DataError, match="f is damaged: .*; write it again"):
         require_unharmed(tmp_path / "f", hashlib.sha256(b"abd").hexdigest(), "write it again")
+
+
+def test_files_are_hashed_in_one_place(root: Path) -> None:
+    rooms = [path for room in ("data_tools", "submission", "system") for path in (root / room).rglob("*.py")]
+    assert [path.name for path in rooms if "file_digest" in path.read_text(encoding="utf-8")] == ["documents.py"]

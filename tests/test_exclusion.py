@@ -8,8 +8,9 @@ import pytest
 from data_files import PUBLISHED, rows, write_rows
 
 from data_tools.errors import DataError
-from data_tools.leakage.exclusion import Listed, plain_id, read_exclusions
+from data_tools.leakage.exclusion import Listed, read_exclusions
 from data_tools.manifest import Clip, read_manifest, write_manifest
+from data_tools.names import is_freesound_id, plain_id
 
 
 def clip(number: int, freesound_id: str | None) -> Clip:
@@ -59,6 +60,12 @@ def test_every_form_by_hand(tmp_path: Path) -> None:
     for free in ("1", "Not found", "Y12.wav", "", "12.0", "nan"):
         assert lists.lists(free) == ()
     assert sorted(lists.by_id) == ["12", "31", "5", "7", "8", "99"]
+
+
+def test_what_a_freesound_id_is() -> None:
+    assert all(is_freesound_id(text) for text in ("7", "007", " 7 ", "0", "9" * 18))
+    for text in ("", " ", "7a", "²", "٣", "1 2", "-1", "1.0", "9" * 19, "9" * 5_000):
+        assert not is_freesound_id(text)
 
 
 def test_plain_ids() -> None:

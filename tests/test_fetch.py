@@ -128,6 +128,8 @@ def test_a_score_at_the_threshold_is_not_above_it(store: Store, answers: Answers
         ("freesound_id,score_natural,language,text\n", "no sound is left to fetch"),
         ("freesound_id,score,language,text\n1,0.5,en,a\n", "not a table of scores"),
         ("freesound_id,score_natural,language,text\n1,0.5,en,a\n1,0.6,en,a\n", "row 2: the id '1' comes twice"),
+        ("freesound_id,score_natural,language,text\n12,0.5,en,a\n 012,0.6,en,a\n", "row 2: the id ' 012' comes twice"),
+        ("freesound_id,score_natural,language,text\n" + "9" * 19 + ",0.5,en,a\n", "9' is not a Freesound id"),
         ("freesound_id,score_natural,language,text\n../x,0.5,en,a\n", "row 1: the id '../x' is not a Freesound id"),
         (
             "freesound_id,score_natural,language,text\n7,high,en,a\n",

@@ -96,6 +96,8 @@ GOOD = clip("good.wav").model_dump()
         ({"captions": [" ... !"]}, "line 2: the caption ' ... !' has no letter or digit"),
         ({"captions": ["dog " * 2000]}, "line 2: the caption has 2000 words, more than 512"),
         ({"id": ""}, "line 2.*id.*at least 1 character"),
+        ({"freesound_id": "9" * 19}, "line 2.*freesound_id: should be a Freesound id, which is a number"),
+        ({"freesound_id": "²"}, "line 2.*freesound_id: should be a Freesound id"),
         ({"freesound_id": 7}, "line 2.*freesound_id.*valid string"),
         ({"extra": 1}, "line 2.*extra.*not permitted"),
         ({"id": GOOD["id"]}, "line 2: the id 'clotho/development/good.wav' is already on line 1"),

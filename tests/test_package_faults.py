@@ -15,13 +15,14 @@ import pytest
 import yaml
 from outcomes import without_checksums
 
+from data_tools.errors import DataError
+from data_tools.yaml12 import MAX_NODES, parse_yaml
 from submission.__main__ import main
 from submission.editions import get_edition
 from submission.errors import SubmissionError
 from submission.formats.score_matrix import read_scores, write_scores
 from submission.package import archive
 from submission.package.archive import check_archive
-from submission.package.documents import parse_yaml
 from submission.package.facts import open_finished
 
 E2022 = get_edition(2022)
@@ -166,39 +167,72 @@ def test_a_package_is_held_against_what_it_must_answer(
 @pytest.mark.parametrize(
     "text",
     [
-        "a: !!timestamp x", "a: !!bool x", 'a: !!int ""', 'a: !!float ""', "a: 2024-13-45", "a: 1" + "0" * 5000,
+        "a: !!timestamp x", "a: !!bool x", 'a: !!int ""', 'a: !!float ""', "a: 1" + "0" * 5000, r'a: "\UFFFFFFFF"',
         "a: 1\nb: 2\na: 3", "a: {b: 1, b: 2}", "--- 1\n--- 2", "? [a]\n: b", "a: !!python/name:os.system x",
-        "[" * 400, "\xff",
+        "[" * 400, "\xff", "a: &a [*a]", "a: {b: [" + "{" * 50 + "}" * 50 + "]}",
+        "\n".join(f"k{n}: 1" for n in range(MAX_NODES)), "x" * 1_000_001,
     ],
 )  # fmt: skip
 def test_what_is_no_plain_yaml_is_refused(text: str) -> None:
-    with pytest.raises(SubmissionError, match="^not YAML"):
+    with pytest.raises(DataError, match="^not YAML"):
         parse_yaml(text.encode("latin-1"))
 
 
+def test_what_is_refused_is_named_with_its_line() -> None:
+    for text, words in (
+        ("a: 1\nb: 2\na: 3", "line 3: key given twice (first on line 1); keep one"),
+        ("a: &x {b: 1}\nd:\n  <<: [*x, *x]\n  c: 3", "line 3: a merge key (<<), which is not read; write its keys out"),
+        ("a: 1\nd: !!float 3", "line 2: the tag !!float is not read; leave it out"),
+        ("a: 1\n b: [", "line 2: mapping values are not allowed here"),
+    ):
+        with pytest.raises(DataError) as caught:
+            parse_yaml(text.encode())
+        assert str(caught.value) == f"not YAML ({words})"
+
+
+def test_words_that_older_yaml_takes_for_truth_and_days_stay_words() -> None:
+    text = "a: NO\nb: on\nc: 2024-13-45\nd: !!str 2022\ne: ! 12\nf: !!map {g: !!seq [1e-4]}\n'<<': Å"
+    expected = {"a": "NO", "b": "on", "c": "2024-13-45", "d": "2022", "e": "12", "f": {"g": [1e-4]}, "<<": "Å"}
+    for encoding in ("utf-8", "utf-8-sig", "utf-16"):
+        assert parse_yaml(text.encode(encoding)) == expected
+
+
 def test_a_name_may_stand_for_a_part_that_is_said_once() -> None:
-    assert parse_yaml(b"a: &x {b: 1, c: 2}\nd: {<<: *x, c: 3}") == {"a": {"b": 1, "c": 2}, "d": {"b": 1, "c": 3}}
+    assert parse_yaml(b"a: &x {b: 1, c: 2}\nd: *x") == {"a": {"b": 1, "c": 2}, "d": {"b": 1, "c": 2}}
 
 
-def test_yaml_that_unfolds_without_end_is_not_shown(members: Members) -> None:
+def test_an_institute_called_no_and_a_system_called_on(here: Path) -> None:
+    text = Path("about.yaml").read_text()
+    for old, new in (("abbreviation: EX", "abbreviation: NO"), ("name: One", "name: on")):
+        assert old in text
+        text = text.replace(old, new)
+    Path("about.yaml").write_text(text)
+    assert pack() == 0
+    with zipfile.ZipFile("mine.zip") as made:
+        (name,) = [name for name in made.namelist() if name.endswith(".meta.yaml")]
+        submission = parse_yaml(made.read(name))["submission"]
+    assert (submission["label"], submission["name"]) == ("Doe_NO_task6b_1", "on")
+
+
+def test_yaml_that_unfolds_without_end_is_refused(members: Members) -> None:
     levels = "\n".join(f"l{n}: &l{n} [{', '.join([f'*l{n - 1}'] * 9)}]" for n in range(1, 12))
     bomb = f"l0: &l0 [x]\n{levels}\n".encode()
     for old, new, told in (
-        (b"label: Doe_EX_task6b_1", b"label: *l11", "submission.label is a list, but"),
-        (b"abbreviation: one", b"abbreviation: *l11", "submission.abbreviation is a list, not text"),
+        (b"submission:", bomb + b"submission:", "not YAML (line 1: the aliases unfold without end; write"),
+        (b"abbreviation: one", b"abbreviation: [1]", "submission.abbreviation is a list, not text"),
         (b"abbreviation: one", b"abbreviation: 12", "submission.abbreviation is 12, not text"),
-        (b"R1:", b"R1: *l11\n    R2:", "R1 is a list, not a number from 0 to 1"),
-        (b"R1:", b"R1: 0x" + b"f" * 9000 + b"\n    R2:", "R1 is a number of very many digits, not a number"),
+        (b"R1:", b"R1: [1]\n    R2:", "R1 is a list, not a number from 0 to 1"),
+        (b"R1:", b"R1: " + b"9" * 9000 + b"\n    R2:", "a number of 9000 characters; write at most 40"),
     ):
         assert old in members[META]
-        (problem,) = check_archive(write_zip(members | {META: bomb + members[META].replace(old, new, 1)}), E2022)
+        (problem,) = check_archive(write_zip(members | {META: members[META].replace(old, new, 1)}), E2022)
         assert told in problem
 
 
 @pytest.mark.parametrize(
     ("content", "words"),
     [
-        ("", "must say authors and systems"),
+        ("systems: [{name: N, abbreviation: n}]", "about.yaml: authors: is missing"),
         ("- 1", "must say authors and systems"),
         (about(lastname=" "), "authors.0.lastname: is empty or has characters that cannot be seen"),
         (about(lastname="a\nb"), "authors.0.lastname: is empty or has characters that cannot be seen"),
@@ -307,6 +341,7 @@ def test_no_edit_of_a_runs_files_ends_in_a_traceback(
         ("result.json", ("parameters", "frozen"), {"gone": 3}, "parameters.frozen.gone: no such expert"),
         ("result.json", ("rank",), {"other": {}}, "rank.other: is in result.json only"),
         ("result.json", ("rank",), {}, "the run ranked nothing"),
+        ("result.json", ("broken",), ["a"], "result.json: broken: Input should be an object; it is damaged"),
         ("resolved.json", ("rank", "evaluation", "stage"), "gone", "rank.evaluation.stage: no stage 'gone'"),
         ("resolved.json", ("rank", "again"), {"kind": "mean", "of": ["again"]}, "rank.again.of: no earlier entry"),
     ],

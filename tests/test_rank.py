@@ -1,6 +1,7 @@
 """Ranking and exporting with a trained model through the real doors."""
 
 import json
+import os
 import shutil
 from pathlib import Path
 
@@ -156,14 +157,14 @@ def test_an_export_is_whole_or_not_there(
     unbroken: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     out = tmp_path / "model"
-    (tmp_path / ".model.part").mkdir()  # as a kill leaves it
-    (tmp_path / ".model.part/model.safetensors").write_bytes(b"half")
+    (tmp_path / ".model.9999999.part").mkdir()  # as a kill leaves it
+    (tmp_path / ".model.9999999.part/model.safetensors").write_bytes(b"half")
 
     def full(*_: object) -> str:
-        raise OSError(28, "No space left on device", str(tmp_path / ".model.part/model.safetensors"))
+        raise OSError(28, "No space left on device", str(tmp_path / f".model.{os.getpid()}.part/model.safetensors"))
 
     with monkeypatch.context() as patch:
-        patch.setattr("system.runs.export.save_weights", full)
+        patch.setattr("system.runs.folder.export.save_weights", full)
         told = refused(capsys, "export", unbroken, "--out", out)
     assert told == f"error: {out}/model.safetensors: No space left on device"
     assert list(tmp_path.iterdir()) == []

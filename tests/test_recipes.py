@@ -11,9 +11,9 @@ import tiny
 import yaml
 
 from data_tools.manifest import read_manifest
+from data_tools.yaml12 import parse
 from system.experiments.study import load_study
 from system.recipe.load import RecipeError, load_recipe
-from system.yaml12 import parse
 
 SHIPPED = sorted((Path(__file__).parent.parent / "recipes").rglob("*.yaml"))
 assert SHIPPED

@@ -328,7 +328,7 @@ def test_killed_run_is_completed_to_the_same_files(tmp_path: Path, root: Path) -
     process.send_signal(signal.SIGKILL)
     process.wait()
     assert not (out / "manifest.jsonl").exists()
-    (out / "development" / ".s_development_00001.wav.99999.part").write_bytes(b"half")
+    (out / "development" / ".s_development_00001.wav.9999999.part").write_bytes(b"half")
     make(out, counts=counts)
     assert hashes(out) == hashes(make(tmp_path / "whole" / "s", counts=counts))
 

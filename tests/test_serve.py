@@ -30,7 +30,7 @@ from system.models.text.sentence import SentenceText
 from system.recipe import schema
 from system.runs.open import open_trained
 from system.serve.search import Hit, Search, Wanted, make_search, pool_of
-from system.serve.server import content_security_policy
+from system.serve.server import _Opened, content_security_policy
 from system.serve.waiting import BusyError, Queue
 
 ROOT_2 = pytest.approx(0.5**0.5)
@@ -523,3 +523,29 @@ def test_a_file_that_takes_a_clips_place_is_not_sent(tmp_path: Path) -> None:
         (tmp_path / "link.wav").unlink()
         (tmp_path / "link.wav").symlink_to(other)
         assert site.ask("/audio/0").body == real.read_bytes(), "the file behind the link at the start"
+
+
+@pytest.mark.parametrize("differs", ["size", "content", "content and times"])
+def test_a_file_of_the_same_inode_with_another_content_is_not_sent(tmp_path: Path, differs: str) -> None:
+    """Written over in place; an inode that is free is given to the next file, which cannot be told from that."""
+    path = write_tone(tmp_path / "a.wav")
+    before, data = path.stat(), path.read_bytes()
+    with served(Search(model_of(Letters()), [clip_of(path, "a.wav")], Embedded(torch.ones(1, 3)))) as site:
+        assert site.ask("/audio/0").body == data
+        path.write_bytes(data[:-2] if differs == "size" else bytes(len(data)))
+        if differs != "content":
+            os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+        assert path.stat().st_ino == before.st_ino
+        assert site.ask("/audio/0").status == 404
+
+
+@pytest.mark.parametrize("place", range(5))
+def test_each_fact_of_a_file_counts(tmp_path: Path, place: int) -> None:
+    """Device, inode, size, and the two times."""
+    known = _Opened.of(str(write_tone(tmp_path / "a.wav")))
+    assert known is not None
+    number = known.open()
+    assert number is not None
+    os.close(number)
+    other = (*known.status[:place], known.status[place] + 1, *known.status[place + 1 :])
+    assert known._replace(status=other).open() is None

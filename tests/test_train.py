@@ -322,7 +322,7 @@ def test_a_folder_that_a_kill_left_at_its_first_write_is_a_fresh_one(
 ) -> None:
     run = tmp_path / "run"
     run.mkdir()
-    (run / ".recipe.yaml.17.part").write_bytes(b"na")
+    (run / ".recipe.yaml.9999999.part").write_bytes(b"na")
     (run / "recipe.yaml").write_bytes(recipe.read_bytes())
     assert main(["train", str(recipe), "--out", str(run)]) == 0
     assert (run / "recipe.yaml").read_bytes() == recipe.read_bytes()

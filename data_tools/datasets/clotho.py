@@ -15,7 +15,7 @@ from data_tools.audio import AudioError, audio_seconds
 from data_tools.errors import DataError
 from data_tools.files import caption_columns, read_table
 from data_tools.manifest import Clip, Split, check_caption, write_manifest
-from data_tools.names import audio_names, match_names
+from data_tools.names import audio_names, is_freesound_id, match_names
 
 CLOTHO_SPLITS: tuple[Split, ...] = ("development", "validation", "evaluation")
 METADATA_COLUMNS = ("file_name", "keywords", "sound_id", "sound_link", "start_end_samples", "manufacturer", "license")
@@ -159,8 +159,9 @@ def _metadata(path: Path) -> dict[str, dict[str, str]]:
             raise DataError(f"{path}, line {line}: the file name {name!r} comes twice; keep one row per clip")
         if sound_id in ("Not found", ""):
             del row["sound_id"]
-        elif not (sound_id.isascii() and sound_id.isdecimal()):
-            raise DataError(f"{path}, line {line}: the sound_id {sound_id!r} is neither a number nor 'Not found'")
+        elif not is_freesound_id(sound_id):
+            told = f"the sound_id {sound_id[:40]!r} is neither a Freesound id nor 'Not found'"
+            raise DataError(f"{path}, line {line}: {told}")
         metadata[name] = row
     return metadata
 

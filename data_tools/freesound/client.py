@@ -7,7 +7,6 @@ import logging
 import random
 import re
 from collections.abc import Awaitable, Callable, Mapping
-from ipaddress import ip_address
 from pathlib import Path
 from typing import TypeVar
 from urllib.parse import urlencode, urljoin, urlsplit
@@ -17,7 +16,7 @@ from data_tools.errors import DataError
 from data_tools.freesound.credentials import KEY, TOKEN, Secret
 from data_tools.freesound.quota import DAY, MINUTE, Clock, Quota
 from data_tools.freesound.sounds import FIELDS, PAGE_SIZE, MalformedError, Page, format_time, parse_page
-from data_tools.freesound.transport import Answer, BrokenError, Transport, UnfitError
+from data_tools.freesound.transport import Answer, BrokenError, Transport, UnfitError, is_public
 from data_tools.freesound.windows import Window, too_much
 
 SITE = "https://freesound.org"
@@ -139,7 +138,8 @@ class Client:
             for _ in range(1 + _REDIRECTS):
                 ours = self._is_ours(at)
                 if not ours and (secret == KEY or not _is_public(at)):
-                    raise LostError(f"its address is none that is asked: {at[:200]!a}")
+                    told = f"not an address of {self.site}" if secret == KEY else "not a public address over https"
+                    raise LostError(f"{at[:200]!a} is {told}")
                 try:
                     answer = await get(at, authorization if ours else {}, into, limit)
                 except UnfitError as error:
@@ -238,14 +238,14 @@ def _is_public(url: str) -> bool:
     except ValueError:
         return False
     try:
-        return there.scheme == "https" and ip_address(host).is_global
+        return there.scheme == "https" and is_public(host)
     except ValueError:  # a name
         return there.scheme == "https" and bool(host)
 
 
 def _joined(base: str, url: str) -> str:
-    """Where an address leads from base. Raises LostError for what is none."""
+    """Where an address leads from base. Raises LostError for what is not valid."""
     try:
         return urljoin(base, url)
     except ValueError:
-        raise LostError(f"its address is none: {url[:200]!a}") from None
+        raise LostError(f"{url[:200]!a} is not a valid address") from None

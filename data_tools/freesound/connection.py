@@ -80,7 +80,7 @@ def _check(arguments: argparse.Namespace, site: str) -> None:
     except ValueError:  # of a port that is no number, of brackets that are not closed
         whole = False
     if not whole:
-        raise DataError(f"the address {site!a} is none; it should look like {SITE}")
+        raise DataError(f"{site!a} is not a valid address; it should look like {SITE}")
     if address.scheme != "https" and not (local and address.scheme == "http"):
         raise DataError(f"the address {site} must begin with https://: the key would be sent in the open")
     if address.query or address.username or address.fragment:

@@ -1,12 +1,14 @@
 """A folder of fetched audio: <id>.flac each, and which of them are whole."""
 
 import logging
+import os
 import sqlite3
 from pathlib import Path
 from typing import NamedTuple
 
 from data_tools.documents import sha256_of
 from data_tools.errors import DataError
+from data_tools.files import remove_parts
 from data_tools.freesound.database import naming, transaction
 
 DATABASE = "fetched.sqlite"
@@ -52,8 +54,7 @@ class Folder:
         except BaseException:
             self.database.close()
             raise
-        for leftover in path.glob(".*.part*"):  # of a run that was killed
-            leftover.unlink()
+        remove_parts(path)
 
     def _begin(self, originals: bool) -> None:
         self.database.executescript(_SCHEMA)
@@ -71,7 +72,7 @@ class Folder:
         return self.path / f"{sound_id}.flac"
 
     def part(self, sound_id: int) -> Path:
-        return self.path / f".{sound_id}.part"
+        return self.path / f".{sound_id}.{os.getpid()}.part"
 
     def kept(self) -> dict[int, Kept]:
         """Whole files by id; one that somebody deleted, or that is not what was fetched by now, is not among them."""

@@ -3,7 +3,7 @@
 import socket
 import ssl
 from collections.abc import AsyncIterator, Mapping
-from ipaddress import ip_address
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from urllib.parse import urlsplit
@@ -11,13 +11,15 @@ from urllib.request import getproxies, proxy_bypass
 
 import aiohttp
 from aiohttp.abc import ResolveResult
+from yarl import URL
 
-from data_tools.freesound.transport import Answer, BrokenError, UnfitError, is_local
+from data_tools.freesound.transport import Answer, BrokenError, UnfitError, is_local, is_public
 
 SEARCH_BYTES = 32 << 20  # of a body that is kept in memory; a page of 150 sounds has 3 MB at most
-FILE_BYTES = 4 << 30  # of a file of unknown size
+FILE_BYTES = 4 << 30  # of a file, whatever size is stated
 TOTAL = 10  # an answer may last so many times the time that is waited for its next bytes,
 SLOWEST = 50_000  # and a file as long as its limit takes at so many bytes a second beside
+MAX_SECONDS = 86_400  # of any answer
 _CHUNK = 1 << 16
 _MOVED = (301, 302, 303, 307, 308)
 
@@ -25,12 +27,13 @@ _MOVED = (301, 302, 303, 307, 308)
 class Http:
     """Transport over the network. site: of the API, the one host that may have a private address. timeout: seconds
     without a byte before a request is given up; no answer may last ten times as long, but a file has time for its
-    size."""
+    size, and nothing more than a day."""
 
     def __init__(self, site: str, timeout: float) -> None:
         self._timeout = timeout
+        self._host = urlsplit(site).hostname or ""
         agent = {"User-Agent": "lbar-kit"}
-        connector = aiohttp.TCPConnector(resolver=PublicResolver(urlsplit(site).hostname or ""))
+        connector = aiohttp.TCPConnector(resolver=PublicResolver(self._host))
         # Not trust_env: ~/.netrc must not put another secret in the key's place.
         self._session = aiohttp.ClientSession(connector=connector, headers=agent)
 
@@ -45,7 +48,8 @@ class Http:
     async def get(
         self, url: str, headers: Mapping[str, str], into: Path | None = None, limit: int | None = None
     ) -> Answer:
-        most = SEARCH_BYTES if into is None else FILE_BYTES if limit is None else limit
+        most = SEARCH_BYTES if into is None else FILE_BYTES if limit is None else min(limit, FILE_BYTES)
+        self._refuse_private_number(url)
         try:
             async with self._session.get(
                 url, headers=headers, allow_redirects=False, proxy=_proxy(url), timeout=self._time(most, into)
@@ -61,15 +65,29 @@ class Http:
                         length += len(chunk)
                 return Answer(response.status, b"", length)
         except (aiohttp.InvalidURL, UnicodeError) as error:
-            raise UnfitError(f"its address is none: {url[:200]!a}") from error
+            raise _invalid(url) from error
         except (aiohttp.ClientError, TimeoutError, ssl.SSLError, ConnectionError) as error:
             raise BrokenError(type(error).__name__) from None  # its own text may hold the request's headers
         except OSError as error:  # of writing the file
             raise OSError(error.errno, error.strerror, str(into)) from None
 
+    def _refuse_private_number(self, url: str) -> None:
+        """Raises UnfitError for the number of a private address: aiohttp asks no resolver for numbers."""
+        try:
+            host = URL(url).raw_host or ""
+        except ValueError as error:
+            raise _invalid(url) from error
+        with suppress(ValueError):  # a name
+            if host != self._host and not is_public(host):
+                raise UnfitError(f"{host} is not a public address")
+
     def _time(self, most: int, into: Path | None) -> aiohttp.ClientTimeout:
         total = TOTAL * self._timeout + (most / SLOWEST if into else 0)
-        return aiohttp.ClientTimeout(total=total, sock_connect=self._timeout, sock_read=self._timeout)
+        return aiohttp.ClientTimeout(total=min(total, MAX_SECONDS), sock_connect=self._timeout, sock_read=self._timeout)
+
+
+def _invalid(url: str) -> UnfitError:
+    return UnfitError(f"{url[:200]!a} is not a valid address")
 
 
 async def _chunks(response: aiohttp.ClientResponse, most: int) -> AsyncIterator[bytes]:
@@ -98,7 +116,7 @@ class PublicResolver(aiohttp.ThreadedResolver):
         self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_INET
     ) -> list[ResolveResult]:
         found = await super().resolve(host, port, family)
-        if host != self._site and not all(ip_address(address["host"].partition("%")[0]).is_global for address in found):
+        if host != self._site and not all(is_public(address["host"]) for address in found):
             raise UnfitError(f"the name {host} leads to an address that is not public")
         return found
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from data_tools.errors import DataError
 from data_tools.freesound.store import Store
 from data_tools.leakage.exclusion import Exclusions
+from data_tools.names import is_freesound_id, plain_id
 
 if TYPE_CHECKING:
     import pandas
@@ -100,8 +101,8 @@ def _scored(path: Path, wanted: Wanted) -> "pandas.DataFrame":
         raise DataError(f"{path}: not a table of scores ({error})") from None
     ids, scores = table["freesound_id"], pandas.to_numeric(table[column], errors="coerce")
     for wrong, told in (
-        (~ids.str.fullmatch("[1-9][0-9]{0,15}"), "is not a Freesound id"),
-        (ids.duplicated(), "comes twice"),
+        (~ids.map(is_freesound_id).astype(bool), "is not a Freesound id"),
+        (ids.map(plain_id).duplicated(), "comes twice"),
         (~scores.between(0, 1), f"has no {column} from 0 to 1"),
     ):
         if wrong.any():

@@ -1,6 +1,7 @@
 """The way to the API, as the client sees it: one GET, its answer in memory or in a file."""
 
 from collections.abc import Mapping
+from ipaddress import IPv4Address, IPv6Address, IPv6Network, ip_address
 from pathlib import Path
 from typing import NamedTuple, Protocol
 from urllib.parse import urlsplit
@@ -32,9 +33,28 @@ class Transport(Protocol):
         """One request; no redirect is followed. into: the file that takes the body when the status is 200. limit: bytes
         of that file, unpacked.
 
-        Raises BrokenError; UnfitError for a longer body, and for an address that is none.
+        Raises BrokenError; UnfitError for a longer body, and for an address that is not valid.
         """
         ...
+
+
+_NAT64 = IPv6Network("64:ff9b::/96")  # RFC 6052: an IPv4 address in its last 32 bits
+_NAT64_LOCAL = IPv6Network("64:ff9b:1::/48")  # RFC 8215: within one network
+_COMPATIBLE = IPv6Network("::/96")  # RFC 4291, deprecated: as NAT64
+
+
+def is_public(number: str) -> bool:
+    """Whether a numeric address is one machine of the whole internet: of no private network, no group of machines
+    (multicast), and no IPv4 address of these kinds written as IPv6. Raises ValueError for what is no number."""
+    address: IPv4Address | IPv6Address = ip_address(number.partition("%")[0])
+    if isinstance(address, IPv6Address):
+        if address in _NAT64_LOCAL:
+            return False
+        within = address.ipv4_mapped or address.sixtofour
+        if address in _NAT64 or address in _COMPATIBLE:
+            within = IPv4Address(int(address) % 2**32)
+        address = within or address
+    return address.is_global and not address.is_multicast
 
 
 def is_local(site: str) -> bool:

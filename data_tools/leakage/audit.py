@@ -11,9 +11,10 @@ from data_tools.audio import AudioError
 from data_tools.errors import DataError
 from data_tools.files import write_table
 from data_tools.leakage.check import FREESOUND_ACROSS, NAME_ACROSS, SHOWN, across
-from data_tools.leakage.exclusion import Exclusions, plain_id, read_exclusions
+from data_tools.leakage.exclusion import Exclusions, read_exclusions
 from data_tools.leakage.fingerprint import Fingerprint, fingerprint, near_duplicates
 from data_tools.manifest import TEST_SPLITS, Clip, read_manifest
+from data_tools.names import plain_id
 
 FORBIDDEN = "Freesound id on an exclusion list"
 CAPTION_ACROSS = "same caption across splits"

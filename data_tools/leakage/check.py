@@ -12,6 +12,7 @@ from typing import NamedTuple
 from data_tools.audio import AudioError, audio_seconds, check_audio, content_key
 from data_tools.files import write_table
 from data_tools.manifest import Clip, iter_manifest
+from data_tools.names import plain_id
 
 MISSING = "missing audio files"
 CORRUPT = "corrupt audio files"
@@ -64,7 +65,7 @@ def check_clips(clips: Iterable[Clip], quick: bool = False) -> list[Finding]:
         *_shared(DUPLICATE_ID, clips, lambda clip: [clip.id]),
         *_shared(CONTENT_INSIDE, unique, lambda clip: [f"{clip.source}/{clip.split} {key}" for key in content(clip)]),
         *across(CONTENT_ACROSS, unique, content),
-        *across(FREESOUND_ACROSS, unique, lambda clip: [clip.freesound_id] if clip.freesound_id else []),
+        *across(FREESOUND_ACROSS, unique, lambda clip: [plain_id(clip.freesound_id)] if clip.freesound_id else []),
         *across(NAME_ACROSS, unique, lambda clip: [clip.file_name]),
         *_shared(SHARED_CAPTION, unique, lambda clip: dict.fromkeys(clip.captions)),
         *(Finding(NO_CAPTION, "", [clip]) for clip in unique if not clip.captions and clip.split != "blind"),

@@ -10,8 +10,8 @@ from data_tools.documents import parse_json
 from data_tools.errors import DataError
 from data_tools.files import read_table, read_text
 from data_tools.manifest import iter_manifest
+from data_tools.names import is_freesound_id, plain_id
 
-LONGEST = 18  # digits of an id; Freesound's have six
 NOT_FOUND = "Not found"  # stands in the published lists for recordings that were never found again on Freesound
 
 
@@ -37,16 +37,6 @@ class Exclusions:
     def lists(self, freesound_id: str) -> tuple[str, ...]:
         """Names of the lists that forbid the id, () for none. The id is compared as a number: "007" is 7."""
         return self.by_id.get(plain_id(freesound_id), ())
-
-
-def plain_id(freesound_id: str) -> str:
-    """The id as lists are compared by: digits without leading zeros or blanks around them; other text as it is.
-
-    >>> plain_id("007"), plain_id("Not found")
-    ('7', 'Not found')
-    """
-    text = freesound_id.strip()
-    return str(int(text)) if _is_number(text) else freesound_id
 
 
 def read_exclusions(paths: Iterable[Path | str]) -> Exclusions:
@@ -116,10 +106,6 @@ def _checked(path: Path, where: str, entry: str) -> str | None:
     text = entry.strip()
     if text == NOT_FOUND:
         return None
-    if not _is_number(text):
+    if not is_freesound_id(text):
         raise DataError(f"{path}, {where}: the id {entry[:40]!r} is neither digits nor {NOT_FOUND!r}; correct the list")
     return plain_id(text)
-
-
-def _is_number(text: str) -> bool:
-    return text.isascii() and text.isdigit() and len(text) <= LONGEST

@@ -17,7 +17,7 @@ from data_tools.audio import content_key
 from data_tools.datasets.clotho import CLOTHO_SPLITS, METADATA_COLUMNS, read_clotho
 from data_tools.documents import parse_json
 from data_tools.errors import DataError
-from data_tools.files import read_text, replacing, write_table, write_text
+from data_tools.files import read_text, remove_parts, replacing, write_table, write_text
 from data_tools.manifest import TEST_SPLITS, Split, write_manifest
 from data_tools.names import check_source
 from data_tools.scenes.captions import MAX_HELD_OUT, describe, describe_noisily
@@ -78,8 +78,7 @@ def make_scenes(out: Path, settings: Settings, recordings: Path | None = None) -
     made = 0
     for split, planned in scenes.items():
         folder = out / split
-        for leftover in folder.glob(".*.part"):  # of a run that was killed
-            leftover.unlink()
+        remove_parts(folder)
         made += _write_audio(folder, [scene for scene in planned if not (folder / scene.file_name).is_file()])
     if made or not (out / "manifest.jsonl").is_file():
         _write_tables(out, scenes)

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from submission.editions import Edition
-from submission.files import replacing
+from submission.files import writing
 from submission.formats.columns import (
     EMPTY_LINE,
     TRAILING_COMMA,
@@ -57,7 +57,7 @@ def write_matrix_csv(matrix: ScoreMatrix, path: Path, edition: Edition) -> None:
     data = file.getvalue()
     _, problems = check_matrix_csv(data, edition, truth)
     refuse(f"{path} would not pass its check", problems)
-    with replacing(path) as whole:
+    with writing(path) as whole:
         whole.write(data)
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from submission.editions import Edition
 from submission.errors import SubmissionError
-from submission.files import replacing
+from submission.files import writing
 from submission.formats.columns import (
     EMPTY_LINE,
     TRAILING_COMMA,
@@ -127,7 +127,7 @@ def _write(lists: Iterable[tuple[str, list[str]]], path: Path, edition: Edition,
     data = format_table([edition.columns, *([query, *names] for query, names in lists)])
     _, problems = check_ranked_csv(data, edition, truth)
     refuse(f"{path} would not pass its check", problems)
-    with replacing(path) as file:
+    with writing(path) as file:
         file.write(data)
 
 

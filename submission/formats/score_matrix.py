@@ -20,7 +20,7 @@ import numpy.typing as npt
 from data_tools.documents import parse_json, sealed, sha256_of, unsealed
 from data_tools.errors import DataError
 from submission.errors import SubmissionError
-from submission.files import replacing
+from submission.files import writing
 from submission.ordering import require_finite
 
 
@@ -116,12 +116,12 @@ def write_scores(path: Path, matrix: ScoreMatrix) -> None:
         raise SubmissionError(
             f"{sidecar}: ids, texts, file names and facts must be plain JSON values in valid Unicode ({error})"
         ) from None
-    with replacing(path) as file:
+    with writing(path) as file:
         # Not np.save: it hands the data to C's stdio and does not see the last of it fail on a full disk.
         file.write(header.getbuffer())
         file.write(values.data)
         sidecar.unlink(missing_ok=True)
-    with replacing(sidecar) as file:
+    with writing(sidecar) as file:
         file.write(encoded)
 
 
@@ -167,20 +167,23 @@ def _read_sidecar(path: Path) -> "_Sidecar":
     # pydantic is slow to import, and scoring a ranked CSV does not need it.
     from pydantic import TypeAdapter, ValidationError
 
-    data = path.read_bytes()
     try:
-        unsealed(parse_json(data, str(path)), str(path))
-        return TypeAdapter(_Sidecar).validate_json(data)
+        document = parse_json(path.read_bytes(), str(path))
+        unsealed(document, str(path))
+        json.dumps(document, ensure_ascii=False).encode()
+        return TypeAdapter(_Sidecar).validate_python(document)
     except DataError as error:
         raise SubmissionError(f"{error}; {AGAIN}") from None
+    except UnicodeEncodeError:
+        raise SubmissionError(f"{path}: text that UTF-8 cannot hold (half a surrogate pair); {AGAIN}") from None
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(str(step) for step in first["loc"])
         raise SubmissionError(f"{path} {f'at {where}' if where else 'as a whole'}: {first['msg']}") from None
 
 
-# What NAME.json holds, in the order written; pydantic reads these plain dataclasses strictly.
-_STRICT = {"strict": True, "extra": "forbid"}
+# What NAME.json holds, in the order written. Values of JSON are never taken for those of another type here.
+_SHAPE = {"extra": "forbid"}
 
 
 @dataclass(frozen=True)
@@ -188,14 +191,14 @@ class _Query:
     id: str
     text: str
     relevant: list[str] | None
-    __pydantic_config__ = _STRICT
+    __pydantic_config__ = _SHAPE
 
 
 @dataclass(frozen=True)
 class _Clip:
     id: str
     file_name: str
-    __pydantic_config__ = _STRICT
+    __pydantic_config__ = _SHAPE
 
 
 @dataclass(frozen=True)
@@ -205,7 +208,7 @@ class _Sidecar:
     clips: list[_Clip]
     sha256: str | None = None
     checksum: str | None = None
-    __pydantic_config__ = _STRICT
+    __pydantic_config__ = _SHAPE
 
 
 def _sidecar_path(path: Path) -> Path:

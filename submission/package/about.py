@@ -18,8 +18,9 @@ from typing import Annotated, Any
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 from pydantic_core import PydanticCustomError
 
+from data_tools.errors import DataError
+from data_tools.yaml12 import parse_yaml
 from submission.errors import SubmissionError
-from submission.package.documents import parse_yaml
 
 
 def _visible(text: str) -> str:
@@ -118,5 +119,5 @@ def read_yaml(path: Path) -> Any:
         raise SubmissionError(f"{path}: no such file; it says who hands in what: see submission/package/about.py")
     try:
         return parse_yaml(path.read_bytes())
-    except SubmissionError as error:
+    except DataError as error:
         raise SubmissionError(f"{path}: {error}") from None

@@ -16,14 +16,15 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
 
+from data_tools.errors import DataError
+from data_tools.yaml12 import parse_yaml
 from submission.editions import EDITIONS, Edition, Names
 from submission.errors import SubmissionError
-from submission.files import replacing
+from submission.files import writing
 from submission.formats.csv_table import SHOWN_PROBLEMS, told
 from submission.formats.matrix_csv import check_matrix_csv
 from submission.formats.ranked_csv import check_ranked_csv
 from submission.formats.truth import Truth
-from submission.package.documents import parse_yaml
 from submission.package.meta import check_meta
 
 LARGEST = 2**30  # bytes of a system's files, unpacked: a full matrix takes some 60 MB
@@ -65,7 +66,7 @@ def write_archive(path: Path, systems: list[Packed], edition: Edition, style: st
         members[f"{folder}/{names.meta}"] = yaml.safe_dump(system.meta, sort_keys=False, allow_unicode=True).encode()
     if report is not None:
         members[f"{task}/{file_names(edition.names[style], systems[0].label, edition).report}"] = report
-    with replacing(path) as file:
+    with writing(path) as file:
         with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
             for name, data in members.items():
                 archive.writestr(zipfile.ZipInfo(name, _DAWN), data, zipfile.ZIP_DEFLATED)
@@ -196,7 +197,7 @@ def _check_system(
 def _check_meta_bytes(data: bytes, label: str, edition: Edition) -> Iterator[str]:
     try:
         meta = parse_yaml(data)
-    except SubmissionError as error:
+    except DataError as error:
         yield str(error)
         return
     yield from check_meta(meta, label, edition)

@@ -20,7 +20,6 @@ BLOCKS = {
 }
 AUTHOR = ("lastname", "firstname", "email", "affiliation")
 AFFILIATION = ("abbreviation", "institute", "location")
-LONGEST = 128  # bits of a whole number that is shown
 DESCRIPTION = ("input_sampling_rate", "acoustic_features", "machine_learning_method", "loss_function", "optimizer")
 
 
@@ -209,12 +208,9 @@ def _check_results(results: Any, edition: Edition) -> Iterator[str]:
 
 
 def _told(value: Any) -> str:
-    """A scalar as it stands. Of anything else its kind: a few lines of YAML can unfold to gigabytes, and Python prints
-    no number of many thousand digits."""
+    """A scalar as it stands; of anything else its kind."""
     if isinstance(value, str):
         return shown(value)
-    if isinstance(value, int) and value.bit_length() > LONGEST:
-        return "a number of very many digits"
     return repr(value) if value is None or isinstance(value, int | float) else f"a {type(value).__name__}"
 
 

@@ -58,6 +58,7 @@ class Result:
     commits: list[str]
     hardware: str
     sha256: dict[str, str] = field(default_factory=dict)
+    broken: dict[str, str] = field(default_factory=dict)
     __pydantic_config__ = _STRICT
 
 

@@ -224,7 +224,7 @@ def caveats(run: FinishedRun, found: Rivals) -> Section:
 def _without_path(why: str) -> str:
     """A sentence on a file, which begins with its path, without the folders."""
     path, colon, rest = why.partition(": ")
-    return f"{without_folders(path)}{colon}{rest}"
+    return f"{without_folders(path)}{colon}{without_folders(rest)}"
 
 
 def _collapses(lines: list[dict[str, Any]]) -> Iterator[str]:

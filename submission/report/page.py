@@ -9,7 +9,7 @@ from importlib.resources import files
 from pathlib import Path
 
 from submission.editions import Edition
-from submission.files import replacing
+from submission.files import writing
 from submission.metrics.scoring import figures_of
 from submission.package.facts import FinishedRun
 from submission.report import account, results
@@ -43,7 +43,7 @@ def write_report(out: Path, run: FinishedRun, others: Sequence[FinishedRun], edi
     ]
     shown = [section for section in sections if section is not None]
     html = render(f"{run.recipe['name']} · {run.entry}", shown, store.uris)
-    with replacing(out) as file:
+    with writing(out) as file:
         file.write(html.encode())
     return [drawing for section in shown for drawing in section.drawings]
 

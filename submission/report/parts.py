@@ -1,6 +1,7 @@
 """What the page is made of, and how its numbers are told. Sections hold text and numbers; page.html gives them form."""
 
 import math
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath, PureWindowsPath
@@ -94,8 +95,21 @@ def queries(count: int) -> str:
     return plural(count, "query", "queries")
 
 
+_START = r"(?<![\w./~…$-])"  # of a path: what stands in front is no part of a longer one
+_NAME = r"[^\s/\\\"'<>|,;:(){}\[\]=]+"
+_FOLDER = r"(?!\s)[^/\\\"'<>|,;:(){}\[\]=\n]+(?<!\s)"  # may hold blanks within
+_PATHS = re.compile(
+    rf"""(?P<quote>["'])(?P<quoted>(?:/|[A-Za-z]:[\\/]|\\\\)[^"'\n]*)(?P=quote)"""
+    rf"|file:/+(?P<url>[^\s\"'<>,;(){{}}\[\]]+)"
+    rf"|{_START}(?P<windows>(?:[A-Za-z]:[\\/]|\\\\)(?:{_FOLDER}[\\/])*(?:{_NAME})?)"
+    rf"|{_START}(?P<posix>/(?:{_FOLDER}/)+(?:{_NAME})?)"
+)
+
+
 def without_folders(value: Any) -> Any:
-    """A value of JSON whose texts show no folder of this machine: an absolute path is cut to its last part."""
+    """A value of JSON whose texts show no folder of this machine: an absolute path, and each one that stands within a
+    text, is cut to its last part. A path within a text ends at a blank after its last slash; a folder whose name has
+    one of `,;:(){}[]=` and a blank is taken for the end of a path there, unless the path is quoted."""
     if isinstance(value, dict):
         return {name: without_folders(part) for name, part in value.items()}
     if isinstance(value, list):
@@ -103,7 +117,16 @@ def without_folders(value: Any) -> Any:
     if not isinstance(value, str):
         return value
     setting, equals, path = value.rpartition("=")  # of --set
-    if not any(kind(path).is_absolute() for kind in (PurePosixPath, PureWindowsPath)):
-        return value
-    name = PureWindowsPath(path).name if PureWindowsPath(path).is_absolute() else PurePosixPath(path).name
-    return f"{setting}{equals}…/{name}"
+    whole = any(kind(path).is_absolute() for kind in (PurePosixPath, PureWindowsPath))
+    if whole and not re.search(r"[,:;]\s|\n|\s(/|[A-Za-z]:[\\/]|\\\\)", path):
+        return f"{_PATHS.sub(_last_part, setting)}{equals}…/{_name(path)}"
+    return _PATHS.sub(_last_part, value)
+
+
+def _last_part(found: re.Match[str]) -> str:
+    quote = found["quote"] or ""
+    return f"{quote}…/{_name(found['quoted'] or found['url'] or found['windows'] or found['posix'])}{quote}"
+
+
+def _name(path: str) -> str:
+    return PureWindowsPath(path).name if PureWindowsPath(path).is_absolute() else PurePosixPath(path).name

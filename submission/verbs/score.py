@@ -4,7 +4,7 @@ import argparse
 from pathlib import Path
 
 from submission.editions import get_edition
-from submission.files import replacing, require_other
+from submission.files import require_other, writing
 from submission.formats.csv_table import format_table
 from submission.metrics.summary import Summary
 from submission.verbs.options import add_truth_arguments, read_summaries
@@ -22,7 +22,7 @@ def run(arguments: argparse.Namespace) -> int:
     (summary,) = read_summaries([arguments.file], get_edition(arguments.edition), arguments)
     print("\n".join(summary.lines()))
     if arguments.per_query:
-        with replacing(arguments.per_query) as file:
+        with writing(arguments.per_query) as file:
             file.write(format_table(per_query_rows(summary)))
         print(f"wrote {arguments.per_query}: {len(summary.found.texts)} queries")
     return 0

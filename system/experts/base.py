@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from pydantic import SerializerFunctionWrapHandler, model_serializer
 
+from data_tools.documents import sha256_of
 from data_tools.resampling import Resampling
 from system.errors import KitError
 from system.strict import Strict
@@ -28,8 +29,7 @@ def file_sha256(path: Path) -> str:
 
 @functools.lru_cache
 def _sha256(path: Path, size: int, changed: int) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+    return sha256_of(path)
 
 
 @functools.cache

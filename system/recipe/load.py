@@ -13,11 +13,11 @@ from typing import Any
 from pydantic import BaseModel, ValidationError
 
 from data_tools.manifest import TEST_SPLITS
+from data_tools.yaml12 import Document, parse
+from data_tools.yaml12 import Path as Keys
 from submission.editions import EDITIONS
 from system.errors import KitError
 from system.recipe import schema
-from system.yaml12 import Document, parse
-from system.yaml12 import Path as Keys
 
 
 class RecipeError(KitError):

@@ -152,8 +152,7 @@ class _Opened(NamedTuple):
     """A clip's file as it was when the page was started: where, behind all links, and which one."""
 
     path: str
-    device: int
-    inode: int
+    status: tuple[int, ...]
 
     @classmethod
     def of(cls, path: str) -> "_Opened | None":
@@ -163,7 +162,7 @@ class _Opened(NamedTuple):
             status = os.stat(real)
         except OSError:
             return None
-        return cls(real, status.st_dev, status.st_ino)
+        return cls(real, _identity(status))
 
     def open(self) -> int | None:
         """A descriptor of that very file; None where another one, or a link, has taken its place since."""
@@ -172,10 +171,15 @@ class _Opened(NamedTuple):
         except OSError:
             return None
         status = os.fstat(number)
-        if stat.S_ISREG(status.st_mode) and (status.st_dev, status.st_ino) == self[1:]:
+        if stat.S_ISREG(status.st_mode) and _identity(status) == self.status:
             return number
         os.close(number)
         return None
+
+
+def _identity(status: os.stat_result) -> tuple[int, ...]:
+    """What tells a file from all others, and from itself with another content: inodes are used again at once."""
+    return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
 
 
 class _File(web.FileResponse):

@@ -3,7 +3,7 @@
 import argparse
 from pathlib import Path
 
-from data_tools.files import alone, write_text
+from data_tools.files import alone, remove_parts, write_text
 from system.experiments.study import load_study, run_study
 
 
@@ -23,8 +23,7 @@ def run(arguments: argparse.Namespace) -> int:
         text += f"\nFigures of the paper: {study.published.source}\n"
     folder = arguments.runs / study.name
     with alone(folder / ".table"):
-        for part in folder.glob(".table.*.part"):  # of a process that was killed
-            part.unlink()
+        remove_parts(folder)
         write_text(folder / "table.md", text)
         write_text(folder / "table.tex", table.latex())
         write_text(folder / "table.csv", table.csv())

@@ -2,7 +2,8 @@
 
 Differences from PyYAML's own loader, all on purpose: `1e-4` is a number and `yes` is a string (YAML 1.2 core schema);
 a key given twice is a problem, not a silent overwrite; an anchor used twice gives two independent values, so that
-changing one never leaks into the other.
+changing one never leaks into the other; a merge key (`<<`) and a tag other than `!!str` are problems: YAML 1.2 has no
+merge keys, and a tag would say what the value says itself.
 """
 
 import re
@@ -11,16 +12,19 @@ from typing import Any
 
 import yaml
 
+from data_tools.errors import DataError
+
 Path = tuple[str | int, ...]
 
 _NULL = re.compile(r"(?:~|null|Null|NULL|)\Z")
 _BOOL = re.compile(r"(?:true|True|TRUE|false|False|FALSE)\Z")
 _INT = re.compile(r"[-+]?[0-9]+\Z")
 _FLOAT = re.compile(r"[-+]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]+)?\Z")
-MAX_CHARACTERS = 1_000_000  # of a document; the longest shipped recipe has 8,000
+MAX_CHARACTERS = 1_000_000  # of a document, or bytes; the longest shipped recipe has 8,000
 MAX_NODES = 20_000  # keys and values, those that aliases unfold to among them
 MAX_DEPTH = 40  # of values within values; a recipe has 8
 MAX_NUMBER = 40  # characters
+_TAG = "tag:yaml.org,2002:"
 
 
 @dataclass
@@ -92,6 +96,9 @@ class _Builder:
             if key is None:
                 self.problem(path, key_node, "a key must be plain text")
                 continue
+            if key == "<<" and key_node.style is None:
+                self.problem(path, key_node, "a merge key (<<), which is not read; write its keys out")
+                continue
             if key in result:
                 first = self.document.lines[(*path, key)]
                 self.problem((*path, key), key_node, f"key given twice (first on line {first}); keep one")
@@ -104,7 +111,7 @@ class _Builder:
 class _Loader(yaml.SafeLoader):
     """PyYAML's safe loader, within bounds: it calls itself for every value within a value, and takes its time."""
 
-    def __init__(self, text: str) -> None:
+    def __init__(self, text: str | bytes) -> None:
         super().__init__(text)
         self.depth = self.count = 0
 
@@ -116,22 +123,42 @@ class _Loader(yaml.SafeLoader):
         ):
             if found > most:
                 raise yaml.composer.ComposerError(None, None, f"more than {most} {what}", self.peek_event().start_mark)
+        event = self.peek_event()
+        tag = None if isinstance(event, yaml.AliasEvent) else event.tag
         node: yaml.Node | None = super().compose_node(parent, index)
+        if isinstance(node, yaml.ScalarNode) and tag in ("!", _TAG + "str"):
+            node.style = node.style or "'"  # as if it were quoted
+        elif tag is not None and not (isinstance(node, yaml.CollectionNode) and tag in (_TAG + "seq", _TAG + "map")):
+            told = tag.replace(_TAG, "!!")[:MAX_NUMBER]
+            raise yaml.composer.ComposerError(
+                None, None, f"the tag {told} is not read; leave it out", event.start_mark
+            )
         self.depth -= 1
         return node
 
 
-def parse(text: str) -> Document:
-    """Read one YAML document (JSON is YAML too). A syntax error becomes the only problem of an empty document, as does
-    one that is larger than any recipe."""
+def parse(text: str | bytes) -> Document:
+    """Read one YAML document (JSON is YAML too). bytes: UTF-8, or UTF-16 with its byte order mark. A syntax error
+    becomes the only problem of an empty document, as does one that is larger than anything a person writes."""
     if len(text) > MAX_CHARACTERS:
-        return Document({}, {}, [((), 1, f"{len(text):,} characters, more than {MAX_CHARACTERS:,}: no recipe")])
+        unit = "characters" if isinstance(text, str) else "bytes"
+        return Document({}, {}, [((), 1, f"{len(text):,} {unit}, more than {MAX_CHARACTERS:,}; make it shorter")])
     try:
         node = yaml.compose(text, Loader=_Loader)
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         reason = getattr(error, "problem", None) or str(error).splitlines()[0]
         return Document({}, {}, [((), mark.line + 1 if mark else 1, f"not YAML: {reason}")])
+    except (ValueError, OverflowError):  # "\UFFFFFFFF"
+        return Document({}, {}, [((), 1, "not YAML: an escaped character that does not exist")])
     builder = _Builder()
     builder.document.value = {} if node is None else builder.build(node, ())
     return builder.document
+
+
+def parse_yaml(data: bytes) -> Any:
+    """The value alone. Raises DataError, which begins with `not YAML` and names the line, for the first problem."""
+    document = parse(data)
+    for _, line, text in document.problems:
+        raise DataError(f"not YAML (line {line}: {text.removeprefix('not YAML: ')})")
+    return document.value

@@ -1,0 +1,223 @@
+"""Damage of what a run holds, done by hand: told in a sentence with a way out that works, and never used."""
+
+import json
+import re
+import shlex
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from outcomes import refused, rewrite, without_checksums
+
+from submission.__main__ import main as submission
+from submission.formats.score_matrix import read_scores
+from system.__main__ import main
+from system.errors import KitError
+from system.recipe.load import load_recipe
+from system.runs import checkpoints
+from system.runs.folder import open_run
+
+
+@pytest.fixture
+def run(unbroken: Path, tmp_path: Path) -> Path:
+    """A copy of the finished run."""
+    return shutil.copytree(unbroken, tmp_path / "run")
+
+
+def edit(path: Path, change: Any) -> None:
+    """Change a JSON file in place; whatever checksum it has does not fit any more."""
+    content = json.loads(path.read_text())
+    change(content)
+    path.write_text(json.dumps(content))
+
+
+def rank(run: Path, world: Path, out: Path) -> list[str]:
+    return ["rank", str(run), "--audio", str(world), "--split", "evaluation", "--out", str(out)]
+
+
+def test_a_folder_with_a_file_of_the_users_is_not_a_fresh_one(
+    recipe: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in ("recipe.yaml", ".mine.part", ".recipe.yaml.part"):
+        folder = tmp_path / f"a {name}"
+        folder.mkdir()
+        (folder / name).write_text("# mine")
+        assert "is not a run and not empty" in refused(capsys, "train", recipe, "--out", folder)
+        assert [path.name for path in folder.iterdir()] == [name]
+        assert (folder / name).read_text() == "# mine"
+
+
+@pytest.mark.parametrize(
+    ("change", "at"),
+    [
+        (lambda result: result.update(parameters={}), "parameters.trained"),
+        (lambda result: result["parameters"].update(trained=[1]), "parameters.trained"),
+        (lambda result: result["rank"].update(evaluation={}), "rank.evaluation.metric"),
+        (lambda result: result["rank"]["evaluation"].update(interval=[0.1, 0.2, 0.3]), "rank.evaluation.interval"),
+        (lambda result: result["rank"]["evaluation"].update(metric=None), "rank.evaluation.metric"),
+        (lambda result: result["rank"]["evaluation"].pop("mAP@10"), "rank.evaluation: it has no mAP@10"),
+        (lambda result: result.update(sha256={"/etc/passwd": "0"}), "sha256"),
+        (lambda result: result.update(sha256={"../other": "0"}), "sha256"),
+    ],
+)
+def test_a_result_of_another_shape_is_a_sentence(
+    run: Path, recipe: Path, change: Any, at: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    edit(without_checksums(run) / "result.json", change)
+    told = refused(capsys, "run", recipe, "--out", run)
+    assert "result.json is damaged" in told
+    assert at in told
+
+
+def test_a_finished_run_shows_no_result_of_damaged_files(
+    run: Path, recipe: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["run", str(recipe), "--out", str(run)]) == 0
+    noted = json.loads((run / "result.json").read_text())["sha256"]
+    assert {"scores/evaluation.npy", "submission/evaluation.csv", "metrics.jsonl", "resolved.json"} <= noted.keys()
+    for name in sorted(noted.keys() - {"resolved.json"}):
+        whole = (run / name).read_bytes()
+        (run / name).write_bytes(whole[:-2] + bytes([whole[-2] ^ 1]) + whole[-1:])
+        assert f"{name} is damaged" in refused(capsys, "run", recipe, "--out", run)
+        (run / name).write_bytes(whole)
+
+
+@pytest.mark.parametrize("best", ["[[0.3, 1e999]]", "[[0.3, 1.5]]", "[[0.3, 0]]", "[[0.3]]", '[["a", 1]]'])
+def test_a_table_of_the_best_that_is_none_is_a_sentence(
+    run: Path, world: Path, tmp_path: Path, best: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    done = without_checksums(run) / "finetune/done.json"
+    content = json.loads(done.read_text()) | {"best": {"loss": "HERE", "mAP@10": "HERE"}}
+    done.write_text(json.dumps(content).replace('"HERE"', best))
+    assert "done.json" in refused(capsys, *rank(run, world, tmp_path / "s.npy"))
+
+
+def of_an_earlier_release(run: Path) -> Path:
+    """Its checkpoints hold no metrics."""
+    (without_checksums(run) / "result.json").unlink()
+    for name in ("pretrain", "finetune"):
+        edit(run / name / "done.json", lambda done: done.pop("lines", None))
+    return run
+
+
+@pytest.mark.parametrize("text", ["{}\n{}\n", "", None])
+def test_metrics_that_no_checkpoint_holds_are_not_made_up(
+    run: Path, recipe: Path, text: str | None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = of_an_earlier_release(run) / "metrics.jsonl"
+    path.unlink() if text is None else path.write_text(text)
+    told = refused(capsys, "run", recipe, "--out", run)
+    assert "put the lost lines back, or start a new run" in told
+    assert (path.read_text() if path.exists() else None) == text
+
+
+@pytest.mark.parametrize("line", ['{"stage": "pretrain"}', '{"stage": "pretrain", "epoch": "1", "seconds": 1}', "[1]"])
+def test_lines_of_metrics_that_are_none_are_a_sentence(
+    run: Path, recipe: Path, line: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = of_an_earlier_release(run) / "metrics.jsonl"
+    path.write_text(line + "\n" + path.read_text())
+    assert "metrics.jsonl, line 1, is damaged" in refused(capsys, "run", recipe, "--out", run)
+
+
+def change_a_digit(settings: Path) -> None:
+    whole = settings.read_text()
+    changed = re.sub('"seed": [0-9]+', '"seed": 40', whole, count=1)
+    assert changed != whole
+    settings.write_text(changed)
+
+
+def follow(told: str) -> list[str]:
+    """Delete what a sentence names; the command that it then gives."""
+    delete, command = told[told.index("delete ") :].split(", then what is lost is made again by: python -m system ")
+    for path in delete.removeprefix("delete ").split(" and "):
+        Path(path).unlink()
+    return shlex.split(command)
+
+
+@pytest.mark.parametrize("use", ["rank", "report", "export", "run"])
+def test_the_way_out_of_damaged_settings_gives_the_same_scores(
+    run: Path, recipe: Path, world: Path, tmp_path: Path, use: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    expected = read_scores(run / "scores/evaluation.npy").values.tobytes()
+    change_a_digit(run / "resolved.json")
+    verb = {
+        "rank": rank(run, world, tmp_path / "s.npy"),
+        "export": ["export", str(run), "--out", str(tmp_path / "model")],
+        "run": ["run", str(recipe), "--out", str(run)],
+    }
+    if use == "report":
+        assert submission(["report", str(run), "--out", str(tmp_path / "page.html")]) == 1
+        told = capsys.readouterr().err.strip()
+    else:
+        told = refused(capsys, *verb[use])
+    assert "resolved.json is damaged" in told
+    assert main(follow(told)) == 0
+    assert read_scores(run / "scores/evaluation.npy").values.tobytes() == expected
+
+
+def test_settings_that_are_no_json_any_more_are_one_sentence(
+    run: Path, world: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (run / "resolved.json").write_text("{" + (run / "resolved.json").read_text())
+    told = refused(capsys, *rank(run, world, tmp_path / "s.npy"))
+    assert told.count("error: ") == 1
+    assert "resolved.json is damaged" in told
+
+
+def test_what_set_changed_is_in_the_command_that_repeats_a_run(
+    run: Path, world: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rewrite(run / "provenance.json", changes=["seed=8", "a b=c d"])
+    (run / "resolved.json").write_text("{}")
+    told = refused(capsys, *rank(run, world, tmp_path / "s.npy"))
+    command = ["run", str(run / "recipe.yaml"), "--set", "seed=8", "--set", "a b=c d", "--out", str(run)]
+    assert follow(told) == command
+
+
+def test_a_damaged_run_among_others_is_not_begun_again_in_silence(
+    unbroken: Path, recipe: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = shutil.copytree(unbroken, tmp_path / "runs/of last week")
+    change_a_digit(run / "resolved.json")
+    told = refused(capsys, "run", recipe, "--runs", tmp_path / "runs")
+    assert "of last week/resolved.json is damaged" in told
+    assert len(list((tmp_path / "runs").iterdir())) == 1
+    with pytest.raises(KitError, match="resolved.json is damaged: its checksum"):
+        open_run(load_recipe(recipe), tmp_path, run)
+
+
+def test_checksums_name_no_files_elsewhere(
+    unbroken: Path, world: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Else a model from elsewhere would have any file of this machine read, and its owner told to delete it."""
+    model = tmp_path / "model"
+    assert main(["export", str(unbroken), "--out", str(model)]) == 0
+    secret = tmp_path / "secret"
+    secret.write_text("mine")
+    for name in (str(secret), "../secret"):
+        without_checksums(model)
+        edit(model / "model.json", lambda facts, name=name: facts.update(sha256={name: "0"}))
+        told = refused(capsys, *rank(model, world, tmp_path / "s.npy"))
+        assert "is no file of this folder" in told
+        assert "secret is damaged" not in told
+
+
+@pytest.mark.parametrize("key", ["model", "optimizer", "scaler", "precision", "best", "step", "sums"])
+def test_a_state_without_one_of_its_parts_is_damaged(run: Path, key: str) -> None:
+    path = run / "finetune/last.pt"
+    state = torch.load(path, weights_only=True)
+    del state[key]
+    torch.save(state, path)
+    with pytest.raises(KitError, match=f"is damaged .it has no {key}"):
+        checkpoints.load_state(run / "finetune")
+
+
+def test_weights_that_are_not_finite_are_not_taken(tmp_path: Path) -> None:
+    model = torch.nn.Linear(3, 2)
+    model.weight.data[0, 0] = torch.nan
+    checkpoints.save_weights(model, tmp_path / "w.safetensors")
+    with pytest.raises(KitError, match="has weights that are not finite, first weight"):
+        checkpoints.load_weights(torch.nn.Linear(3, 2), tmp_path / "w.safetensors")

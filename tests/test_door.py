@@ -1,0 +1,111 @@
+"""The door of all three rooms: what it tells of an interrupt, of full memory and disks, and of odd terminals."""
+
+import errno
+import os
+import subprocess
+import sys
+from importlib import import_module
+from pathlib import Path
+from typing import IO
+
+import pytest
+
+ROOMS = {"data_tools": "clotho", "submission": "facts", "system": "experts"}  # and a verb of each
+every_room = pytest.mark.parametrize("room", ROOMS)
+
+
+def fails(room: str, monkeypatch: pytest.MonkeyPatch, error: BaseException) -> int:
+    """The status of a verb that ends with this error."""
+
+    def run(_: object) -> int:
+        raise error
+
+    main = import_module(f"{room}.__main__")
+    verb = main.VERBS[ROOMS[room]]
+    monkeypatch.setattr(f"{room}.{verb.module or ROOMS[room]}.run", run)
+    needed = ["folder", "--out", "x"] if room == "data_tools" else []
+    return int(main.main([ROOMS[room], *needed]))
+
+
+@every_room
+@pytest.mark.parametrize(
+    ("error", "status", "told"),
+    [
+        (KeyboardInterrupt(), 130, "interrupted\n"),
+        (KeyboardInterrupt("stopped; go on later"), 130, "stopped; go on later\n"),
+        (MemoryError(), 1, "error: this machine's memory is full; end what else uses it, or work on fewer data"),
+        (OSError(errno.ENOSPC, "No space left on device", "a.csv"), 1, "error: a.csv: No space left on device\n"),
+        (OSError(errno.EXDEV, "Odd", "a.csv", None, "b.csv"), 1, "error: b.csv: Odd\n"),
+        (BrokenPipeError(errno.EPIPE, "Broken pipe"), 1, "error: Broken pipe\n"),
+        (ModuleNotFoundError("none", name="odd"), 1, "error: the package odd is not installed; set up and activate"),
+    ],
+)
+def test_an_error_is_one_sentence(
+    room: str,
+    error: BaseException,
+    status: int,
+    told: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """A broken pipe that is not the output's is an error as others are."""
+    assert fails(room, monkeypatch, error) == status
+    shown = capsys.readouterr()
+    assert shown.out == ""
+    assert shown.err.startswith(told)
+    assert shown.err.count("\n") == 1
+
+
+@every_room
+def test_an_argument_that_is_not_utf8_is_refused(room: str, capsys: pytest.CaptureFixture[str]) -> None:
+    needed = ["--out", "x"] if room == "data_tools" else []
+    status = import_module(f"{room}.__main__").main([ROOMS[room], *needed, *(["\udcff"] if needed else [])])
+    assert (status, "is not UTF-8" in capsys.readouterr().err) == ((1, True) if needed else (0, False))
+
+
+SPEAKING = """
+import sys
+from importlib import import_module
+room, verb, text, times = sys.argv[1:]
+main = import_module(f"{room}.__main__")
+module = import_module(f"{room}.{main.VERBS[verb].module or verb}")
+def run(_):
+    for _ in range(int(times)):
+        print(text)
+    return 0
+module.run = run
+sys.exit(main.main([verb, *(["folder", "--out", "x"] if room == "data_tools" else [])]))
+"""
+
+
+def speaking(root: Path, room: str, text: str, times: int, output: IO[bytes] | int) -> "subprocess.Popen[bytes]":
+    """A verb that prints the text so many times, to a terminal of ASCII; its output is kept until it is much."""
+    command = [sys.executable, "-c", SPEAKING, room, ROOMS[room], text, str(times)]
+    settings = os.environ | {"PYTHONIOENCODING": "ascii", "PYTHONUNBUFFERED": ""}
+    return subprocess.Popen(command, cwd=root, stdout=output, stderr=subprocess.PIPE, env=settings)
+
+
+@every_room
+@pytest.mark.parametrize("times", [1, 20_000])
+def test_a_reader_that_goes_away_is_no_error_message(room: str, root: Path, times: int) -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+    with speaking(root, room, "x", times, writing) as process:
+        os.close(writing)
+        assert process.communicate(timeout=60)[1] == b""
+        assert process.returncode == 1
+
+
+@every_room
+@pytest.mark.parametrize(("times", "name"), [(1, b"standard output: "), (20_000, b"")])
+def test_an_output_on_a_full_disk_is_told(room: str, root: Path, times: int, name: bytes) -> None:
+    with open("/dev/full", "wb") as full, speaking(root, room, "x", times, full) as process:
+        assert process.communicate(timeout=60)[1] == b"error: " + name + b"No space left on device\n"
+        assert process.returncode == 1
+
+
+@every_room
+def test_names_outside_the_terminals_letters_are_shown_escaped(room: str, root: Path) -> None:
+    with speaking(root, room, "雨.wav", 1, subprocess.PIPE) as process:
+        assert process.communicate(timeout=60) == (b"\\u96e8.wav\n", b"")
+        assert process.returncode == 0

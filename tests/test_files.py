@@ -1,0 +1,125 @@
+"""Tables, temporary names and what reaches the disk in which order."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from pathlib import Path
+
+import pytest
+
+from data_tools.errors import DataError
+from data_tools.files import caption_columns, read_table, remove_parts, replacing, replacing_folder
+
+GONE = 9_999_999  # more than Linux has processes
+
+
+def test_all_captions_are_found_however_many() -> None:
+    names = [f"caption_{number}" for number in range(1, 12_001)]
+    row = dict.fromkeys(["file_name", *reversed(names), "caption_language"], "")
+    assert caption_columns(Path("a.csv"), row) == names
+    del row["caption_9"]
+    with pytest.raises(DataError, match="expects columns caption_1, caption_2 .. without a gap") as caught:
+        caption_columns(Path("a.csv"), row)
+    assert len(str(caught.value)) < 400
+    with pytest.raises(DataError, match="^a.csv: the column caption_9{32}.. has a number of more than 9 digits"):
+        caption_columns(Path("a.csv"), {"caption_1": "", "caption_" + "9" * 5_000: ""})
+
+
+@pytest.mark.parametrize("columns", [[], ["caption"]])
+def test_a_table_that_begins_with_a_blank_line(tmp_path: Path, columns: list[str]) -> None:
+    (tmp_path / "a.csv").write_text("\ncaption,number\ndog,1\n")
+    with pytest.raises(DataError, match="a.csv, line 1: the line is blank; remove it$"):
+        read_table(tmp_path / "a.csv", columns)
+
+
+def test_only_what_gone_processes_left_is_removed(tmp_path: Path) -> None:
+    inner = tmp_path / "inner"
+    inner.mkdir()
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as alive:
+        kept = [
+            tmp_path / ".mine.part", tmp_path / ".archive.part", tmp_path / ".7.part", tmp_path / ".a.12345678.part",
+            tmp_path / "a.csv.9999999.part", tmp_path / f".a.csv.{alive.pid}.part", inner / ".a.csv.1.part",
+        ]  # fmt: skip
+        left = [tmp_path / f".a.csv.{GONE}.part", inner / f".b.{GONE}.part", inner / f".own.{os.getpid()}.part"]
+        for path in (*kept, *left):
+            path.touch()
+        kept[1].unlink()
+        kept[1].mkdir()
+        left[1].unlink()
+        (left[1] / "c").mkdir(parents=True)
+        (tmp_path / f".link.{GONE}.part").symlink_to(kept[1])
+        with replacing(inner / "new.txt") as temporary:
+            temporary.write_text("half")
+            remove_parts(tmp_path)
+            assert temporary.is_file(), "this process writes it"
+        assert sorted(path for path in tmp_path.rglob("*") if path.is_file() or ".part" in path.name) == sorted(
+            [*kept, inner / "new.txt"]
+        )
+        alive.communicate(b"\n", timeout=60)
+    remove_parts(tmp_path)
+    assert not kept[5].exists(), "its process is gone by now"
+
+
+def test_a_folder_is_written_beside_what_another_process_writes(tmp_path: Path) -> None:
+    others = [tmp_path / f".model.{os.getppid()}.part", tmp_path / f".mode.{GONE}.part", tmp_path / ".model.part"]
+    for path in (*others, tmp_path / f".model.{GONE}.part"):
+        path.mkdir()
+    with replacing_folder(tmp_path / "model") as temporary:
+        assert temporary.name == f".model.{os.getpid()}.part"
+        (temporary / "a").write_text("a")
+    assert sorted(tmp_path.iterdir()) == sorted([*others, tmp_path / "model"])
+
+
+@pytest.fixture
+def calls(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str]]:
+    """fsync and replace in their order, with the name of the file."""
+    found: list[tuple[str, str]] = []
+    fsync, replace = os.fsync, os.replace
+
+    def spied_fsync(number: int) -> None:
+        found.append(("fsync", Path(os.readlink(f"/proc/self/fd/{number}")).name))
+        fsync(number)
+
+    def spied_replace(source: Path, target: Path) -> None:
+        found.append(("replace", target.name))
+        replace(source, target)
+
+    monkeypatch.setattr(os, "fsync", spied_fsync)
+    monkeypatch.setattr(os, "replace", spied_replace)
+    return found
+
+
+def test_a_file_is_on_the_disk_before_its_name_and_its_name_before_all_else(
+    tmp_path: Path, calls: list[tuple[str, str]]
+) -> None:
+    with replacing(tmp_path / "a.txt") as temporary:
+        temporary.write_text("a")
+        assert calls == []
+    assert calls == [("fsync", temporary.name), ("replace", "a.txt"), ("fsync", tmp_path.name)]
+
+
+def test_all_of_a_folder_is_on_the_disk_before_its_name(tmp_path: Path, calls: list[tuple[str, str]]) -> None:
+    with replacing_folder(tmp_path / "model") as temporary:
+        (temporary / "text").mkdir()
+        (temporary / "text" / "b").write_text("b")
+        (temporary / "a").write_text("a")
+    *first, replaced, last = calls
+    assert sorted(first) == [("fsync", name) for name in sorted([temporary.name, "a", "b", "text"])]
+    assert (replaced, last) == (("replace", "model"), ("fsync", tmp_path.name))
+
+
+@pytest.mark.parametrize("write", [replacing, replacing_folder])
+def test_an_error_names_the_target(tmp_path: Path, write: Callable[[Path], AbstractContextManager[Path]]) -> None:
+    (tmp_path / "a").mkdir()
+    (tmp_path / "a" / "full").touch()
+
+    def fill() -> None:
+        with write(tmp_path / "a") as temporary:
+            (temporary if write is replacing else temporary / "b").write_text("b")
+
+    with pytest.raises(OSError, match="Is a directory|Directory not empty") as caught:
+        fill()
+    assert caught.value.filename == str(tmp_path / "a")
+    assert sorted(tmp_path.rglob("*")) == [tmp_path / "a", tmp_path / "a" / "full"]
