@@ -30,7 +30,7 @@ HEAVY = [
     "numba",
     "aiohttp",
     "pandas",
-    "system.runs.folder.export",
+    "system.runs.export",
     "system.verbs.features",
     "system.experiments.run",
     "system.experiments.study",

@@ -180,7 +180,7 @@ def test_clips_are_decoded_ahead_but_not_far(tmp_path: Path, monkeypatch: pytest
 
         return frames
 
-    monkeypatch.setattr("system.verbs.features.build.read_audio", read)
+    monkeypatch.setattr("system.features.build.read_audio", read)
     monkeypatch.setattr(LogMel, "load", load)
     build_features(clips, {"logmel": LOGMEL}, tmp_path / "banks", quiet=True)
     assert sorted(decoded) == sorted(clip.path for clip in clips)

@@ -337,10 +337,10 @@ FAULTS: dict[str, tuple[Callable[[Members], object], str]] = {
         meta_change(lambda c: c["submission"].update(abbreviation="eleven_char")),
         "'eleven_char' has more than 10 characters",
     ),
-    "no system": (meta_change(lambda c: c.pop("system")), "system, system.experiments.description, "),
+    "no system": (meta_change(lambda c: c.pop("system")), "system, system.description, "),
     "no rate": (
         meta_change(lambda c: c["system"]["description"].update(input_sampling_rate=None)),
-        "system.experiments.description.input_sampling_rate is missing",
+        "system.description.input_sampling_rate is missing",
     ),
     "parameters in words": (
         meta_change(lambda c: c["system"]["complexity"].update(total_parameters="2,000")),

@@ -164,7 +164,7 @@ def test_an_export_is_whole_or_not_there(
         raise OSError(28, "No space left on device", str(tmp_path / f".model.{os.getpid()}.part/model.safetensors"))
 
     with monkeypatch.context() as patch:
-        patch.setattr("system.runs.folder.export.save_weights", full)
+        patch.setattr("system.runs.export.save_weights", full)
         told = refused(capsys, "export", unbroken, "--out", out)
     assert told == f"error: {out}/model.safetensors: No space left on device"
     assert list(tmp_path.iterdir()) == []

@@ -47,7 +47,7 @@ Numbers = npt.NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Scene:
-    """What is to be heard: kind and events as data_tools.scenes.build.compose has them."""
+    """What is to be heard: kind and events as data_tools.scenes.compose has them."""
 
     kind: str
     events: list[str]

@@ -170,7 +170,7 @@ def check_meta(meta: Any, label: str, edition: Edition) -> Iterator[str]:
     elif len(abbreviation) > edition.abbreviation:
         yield f"submission.abbreviation {_told(abbreviation)} has more than {edition.abbreviation} characters"
     yield from _check_authors(submission["authors"])
-    yield from _lacking(system["description"], DESCRIPTION, "system.experiments.description")
+    yield from _lacking(system["description"], DESCRIPTION, "system.description")
     total = system["complexity"].get("total_parameters") if isinstance(system["complexity"], dict) else None
     if isinstance(total, bool) or not isinstance(total, int) or total < 0:
         yield f"system.complexity.total_parameters is {_told(total)}, not a whole number"

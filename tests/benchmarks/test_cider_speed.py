@@ -21,7 +21,7 @@ import system.losses.relevance.pairs, system.losses.relevance.scores
 from system.losses.relevance.relax import Corpus
 from system.verbs.relevance import read_corpus
 began = time.perf_counter()
-system.losses.terms.relevance.scores.kernel()
+system.losses.relevance.scores.kernel()
 Corpus([["a dog"], ["a cat"]], "caption", "regex").distribution([80], "all")
 ready = time.perf_counter()
 clips = [clip for path in sys.argv[1:] for clip in read_corpus(Path(path), None)]
