@@ -1,8 +1,8 @@
-"""The door of this room: `python -m data_tools VERB ...`."""
+"""The command line of this floor: `python -m data_tools VERB ...`."""
 
 import sys
 
-from data_tools.cli import Verb, open_door
+from data_tools.cli import Verb, run_cli
 
 VERBS = {
     "crawl": Verb(
@@ -89,8 +89,8 @@ VERBS = {
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Run one verb; the exit status is open_door's."""
-    return open_door("data_tools", "Make, check and compose data sets.", VERBS, argv)
+    """Run one verb; the exit status is run_cli's."""
+    return run_cli("data_tools", "Make, check and compose data sets.", VERBS, argv)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
-"""A room's door: `python -m ROOM VERB ...`, errors as sentences, help with examples.
+"""The command line of a floor: `python -m FLOOR VERB ...`, errors as sentences, help with examples.
 
-The doors of all three rooms are this one; each names its verbs.
+There is one for all three floors; each names its verbs.
 """
 
 import argparse
@@ -13,42 +13,39 @@ from collections.abc import Callable, Mapping
 from importlib import import_module
 from typing import NamedTuple
 
-from data_tools.errors import DataError
+from data_tools.errors import DataError, KitError
 from data_tools.names import is_utf8
 
 
 class Verb(NamedTuple):
-    """A verb lives in the module of its name, or in `module` where that name is taken, which has
-    add_arguments(parser) and run(arguments) -> exit status."""
+    """module: below the floor's package; it has add_arguments(parser) and run(arguments) -> exit status."""
 
     help: str
     example: str
-    module: str | None = None
+    module: str
 
 
 Options = Callable[[argparse.ArgumentParser], None]
 
 
-def open_door(
-    room: str,
+def run_cli(
+    floor: str,
     description: str,
     verbs: Mapping[str, Verb],
     argv: list[str] | None,
-    errors: tuple[type[Exception], ...] = (DataError,),
     options: Options | None = None,
 ) -> int:
     """Run one verb. Returns 0, 1 after an error or a failed check, 2 for wrong usage, 130 when interrupted.
 
-    errors: exceptions whose text is a sentence (or several, a line each) for the user. options: adds what every verb
-    of the room takes. A name that the terminal's encoding lacks is shown escaped; a reader of the output that goes away
-    (head, less) ends the verb with 1, silently.
+    options: adds what every verb of the floor takes. A name that the terminal's encoding lacks is shown escaped; a
+    reader of the output that goes away (head, less) ends the verb with 1, silently.
     """
     argv = sys.argv[1:] if argv is None else argv
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # as standard error has it from the start
     try:
         try:
-            arguments = make_parser(room, description, verbs, argv, options).parse_args(argv)
+            arguments = make_parser(floor, description, verbs, argv, options).parse_args(argv)
         except SystemExit as stop:  # argparse has printed its help or complaint
             return int(stop.code or 0)
         logging.basicConfig(format="%(message)s", stream=sys.stderr)
@@ -61,7 +58,7 @@ def open_door(
         except OSError as error:
             raise OSError(error.errno, error.strerror, "standard output") from error
         return status
-    except errors as error:
+    except KitError as error:
         print("\n".join(f"error: {line}" for line in str(error).splitlines()), file=sys.stderr)
     except ModuleNotFoundError as error:
         print(
@@ -96,10 +93,10 @@ def _reader_is_gone() -> bool:
 
 
 def make_parser(
-    room: str, description: str, verbs: Mapping[str, Verb], argv: list[str], options: Options | None = None
+    floor: str, description: str, verbs: Mapping[str, Verb], argv: list[str], options: Options | None = None
 ) -> argparse.ArgumentParser:
-    """The parser; only the verb in use is imported, so that the door opens at once. options: see open_door."""
-    parser = argparse.ArgumentParser(prog=f"python -m {room}", description=description)
+    """The parser; only the verb in use is imported, so that the door opens at once. options: see run_cli."""
+    parser = argparse.ArgumentParser(prog=f"python -m {floor}", description=description)
     subparsers = parser.add_subparsers(metavar="VERB", required=True)
     for name, verb in verbs.items():
         subparser = subparsers.add_parser(
@@ -113,7 +110,7 @@ def make_parser(
         if argv[:1] == [name]:
             if options:
                 options(subparser)
-            module = import_module(f"{room}.{verb.module or name}")
+            module = import_module(f"{floor}.{verb.module}")
             module.add_arguments(subparser)
             subparser.set_defaults(run=module.run)
     return parser

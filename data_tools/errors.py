@@ -1,5 +1,9 @@
-"""The one exception of this room."""
+"""The errors of the kit: one tree. The text of each is a sentence (or several, a line each) for the user."""
 
 
-class DataError(ValueError):
-    """Data that cannot be used. The message is one sentence: what is wrong, where, and what to do."""
+class KitError(ValueError):
+    """What is wrong, where, and what to do."""
+
+
+class DataError(KitError):
+    """Data, or a file, that cannot be used."""

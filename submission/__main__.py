@@ -1,12 +1,10 @@
-"""The door of this room: `python -m submission VERB ...`."""
+"""The command line of this floor: `python -m submission VERB ...`."""
 
 import argparse
 import sys
 
-from data_tools.cli import Verb, open_door
-from data_tools.errors import DataError
+from data_tools.cli import Verb, run_cli
 from submission.editions import EDITIONS
-from submission.errors import SubmissionError
 
 VERBS = {
     "facts": Verb(
@@ -59,13 +57,13 @@ VERBS = {
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Run one verb; the exit status is open_door's."""
+    """Run one verb; the exit status is run_cli's."""
     description = "Files and figures of the language-based audio retrieval challenge."
-    return open_door("submission", description, VERBS, argv, (SubmissionError, DataError), add_edition)
+    return run_cli("submission", description, VERBS, argv, add_edition)
 
 
 def add_edition(parser: argparse.ArgumentParser) -> None:
-    """The option that every verb of this room takes."""
+    """The option that every verb of this floor takes."""
     parser.add_argument(
         "--edition", metavar="YEAR", default="2022", help=f"one of {', '.join(EDITIONS)} (default %(default)s)"
     )

@@ -1,5 +1,7 @@
-"""The one exception of this room."""
+"""What is wrong with what is handed in or scored."""
+
+from data_tools.errors import KitError
 
 
-class SubmissionError(ValueError):
-    """One sentence: what is wrong, where, and what to do about it."""
+class SubmissionError(KitError):
+    """A file, a figure or a package that cannot be made, read or scored."""

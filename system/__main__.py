@@ -1,12 +1,9 @@
-"""The door of this room: `python -m system VERB ...`."""
+"""The command line of this floor: `python -m system VERB ...`."""
 
 import logging
 import sys
 
-from data_tools.cli import Verb, open_door
-from data_tools.errors import DataError
-from submission.errors import SubmissionError
-from system.errors import KitError
+from data_tools.cli import Verb, run_cli
 
 VERBS = {
     "check": Verb(
@@ -71,11 +68,10 @@ VERBS = {
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Run one verb; the exit status is open_door's."""
+    """Run one verb; the exit status is run_cli's."""
     for chatty in ("httpx", "sentence_transformers", "urllib3", "huggingface_hub"):
         logging.getLogger(chatty).setLevel(logging.WARNING)
-    errors = (KitError, DataError, SubmissionError)
-    return open_door("system", "Check, train and use retrieval systems.", VERBS, argv, errors)
+    return run_cli("system", "Check, train and use retrieval systems.", VERBS, argv)
 
 
 if __name__ == "__main__":

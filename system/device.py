@@ -5,7 +5,7 @@ from contextlib import contextmanager
 
 import torch
 
-from system.errors import KitError
+from data_tools.errors import KitError
 
 
 def device_of() -> torch.device:

@@ -13,8 +13,8 @@ from heard import crnn, expert, frames, series
 from threads import one_thread  # noqa: F401  a fixture
 
 from data_tools.audio import read_audio
+from data_tools.errors import KitError
 from system.batches.collate import Resident, Series, collate
-from system.errors import KitError
 from system.experts import LogMelSlaney, Waveform
 from system.experts.network import in_pieces
 from system.features.bank import open_bank

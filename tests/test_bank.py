@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from system.errors import KitError
+from data_tools.errors import KitError
 from system.features.bank import Bank, open_bank
 
 

@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
+from data_tools.errors import KitError
 from data_tools.manifest import Clip
 from system.batches.sampler import Sampler, items_of
-from system.errors import KitError
 
 
 def fake_clips(count: int, source: str, captions: int) -> list[Clip]:

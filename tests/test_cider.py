@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from data_tools.errors import KitError
 from data_tools.files import read_table
-from system.errors import KitError
 from system.losses.relevance import pairs as cider_pairs
 from system.losses.relevance import scores as cider_scores
 from system.losses.relevance import tokens

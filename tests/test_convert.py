@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from data_tools.errors import KitError
 from system.__main__ import main
-from system.errors import KitError
 from system.experts.tflite import read_layers
 from system.experts.yamnet import shapes
 

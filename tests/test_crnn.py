@@ -6,8 +6,8 @@ import torch.nn.functional as F
 from heard import crnn, expert, frames, series, slaney
 from threads import one_thread  # noqa: F401  a fixture
 
+from data_tools.errors import KitError
 from system.batches.collate import Series
-from system.errors import KitError
 from system.experts.slaney import SILENCE
 from system.models.audio.crnn import FEWEST, Crnn, Gru, filled, norm_of_real, run_gru, stretched
 from system.models.retrieval import build_audio

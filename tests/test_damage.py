@@ -11,10 +11,10 @@ import pytest
 import torch
 from outcomes import refused, rewrite, without_checksums
 
+from data_tools.errors import KitError
 from submission.__main__ import main as submission
 from submission.formats.score_matrix import read_scores
 from system.__main__ import main
-from system.errors import KitError
 from system.recipe.load import load_recipe
 from system.runs import checkpoints
 from system.runs.folder import open_run

@@ -103,13 +103,13 @@ def test_the_new_term_choice_and_encoder_in_readme_work(root: Path) -> None:
     from pydantic import Field
     from torch import nn
 
+    from data_tools.strict import Strict
     from system.batches.collate import Series
     from system.losses.batch_scores import BatchScores
     from system.losses.negatives import Places
     from system.models.audio.base import AudioEncoder
     from system.models.score import Embedded
     from system.recipe.schema import Gru
-    from system.strict import Strict
 
     names: dict[str, Any] = {
         "torch": torch, "nn": nn, "Any": Any, "Literal": Literal, "Field": Field, "Strict": Strict, "Series": Series,

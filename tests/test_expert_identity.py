@@ -8,9 +8,9 @@ import pytest
 from outcomes import ranked_evaluation, refused, rewrite
 
 from data_tools.documents import read_json
+from data_tools.errors import KitError
 from submission.formats.score_matrix import read_scores
 from system.__main__ import main
-from system.errors import KitError
 from system.experts import (
     LogMel,
     LogMelSlaney,

@@ -15,7 +15,7 @@ import pytest
 import torch
 from loaded import KINDS, TIMELY, loaded, relative, weights
 
-from system.errors import KitError
+from data_tools.errors import KitError
 from system.experts import VggSound, panns, vggsound
 from system.networks.weights import Weights, read_weights
 

@@ -12,8 +12,8 @@ import soundfile
 import tiny
 import torch
 
+from data_tools.errors import KitError
 from system.__main__ import main
-from system.errors import KitError
 from system.experts import Expert, PannsCnn14, Vggish
 from system.experts.audioset import log_mel, patches
 from system.experts.logmel import LogMel

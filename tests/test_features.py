@@ -19,9 +19,9 @@ import tiny
 import torch
 
 from data_tools.audio import content_key, read_audio
+from data_tools.errors import KitError
 from data_tools.manifest import Clip, read_manifest
 from data_tools.resampling import Resampling
-from system.errors import KitError
 from system.experts.logmel import LogMel
 from system.experts.yamnet import Yamnet
 from system.features.bank import Bank, open_bank

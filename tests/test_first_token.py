@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from system.errors import KitError
+from data_tools.errors import KitError
 from system.models.text.first_token import FirstTokenText
 from system.recipe import schema
 

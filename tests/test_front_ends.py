@@ -15,7 +15,7 @@ import torch
 from loaded import largest, loaded, relative, weights
 
 from data_tools.audio import read_audio
-from system.errors import KitError
+from data_tools.errors import KitError
 from system.experts import LogMel as LogMelExpert
 from system.experts import LogMelSlaney, audioset, openl3, slaney, vggsound
 from system.networks import spectrum

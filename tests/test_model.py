@@ -8,10 +8,10 @@ import pytest
 import tiny
 import torch
 
+from data_tools.errors import KitError
 from data_tools.manifest import Clip, read_manifest
 from system.batches.collate import Series, collate
 from system.batches.sampler import Item
-from system.errors import KitError
 from system.experts.logmel import LogMel
 from system.features.build import Features, build_features
 from system.losses import terms as losses

@@ -32,7 +32,7 @@ from data_tools.datasets.audiocaps import read_audiocaps
 from data_tools.datasets.clotho import read_clotho
 from data_tools.datasets.wavcaps import read_wavcaps
 from data_tools.documents import read_json_lines
-from data_tools.errors import DataError
+from data_tools.errors import DataError, KitError
 from data_tools.leakage.exclusion import read_exclusions
 from data_tools.manifest import read_manifest, read_queries
 from submission.editions import EDITIONS
@@ -47,7 +47,6 @@ from submission.package.facts import open_finished
 from submission.report.account import read_provenance
 from submission.report.clips import read_clips
 from system.__main__ import main
-from system.errors import KitError
 from system.experiments.study import load_study
 from system.features.bank import open_bank
 from system.features.build import ContentKeys

@@ -10,8 +10,8 @@ import tiny
 import torch
 from outcomes import refused
 
+from data_tools.errors import KitError
 from system.__main__ import main
-from system.errors import KitError
 from system.runs import checkpoints
 from system.training import step, train
 

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 import tiny
 
+from data_tools.errors import KitError
 from system.__main__ import main
-from system.errors import KitError
 from system.losses.relevance import pairs as cider_pairs
 from system.losses.relevance import relax
 from system.losses.relevance import scores as cider_scores

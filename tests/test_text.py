@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from system.errors import KitError
+from data_tools.errors import KitError
 from system.models.text.sentence import SentenceText
 from system.recipe import schema
 

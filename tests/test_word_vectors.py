@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 import torch
 
+from data_tools.errors import KitError
 from system.__main__ import main
-from system.errors import KitError
 from system.models.text.vector_file import WordVectorFile
 from system.models.text.vectors import WordVectorText
 from system.recipe import schema

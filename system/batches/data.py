@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from data_tools.__main__ import main as data_tools_main
+from data_tools.errors import KitError
 from data_tools.files import write_text
 from data_tools.manifest import Clip, read_manifest
-from system.errors import KitError
 from system.features.build import Features, build_features
 from system.recipe import schema
 

@@ -8,8 +8,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from data_tools.errors import KitError
 from data_tools.manifest import Clip
-from system.errors import KitError
 
 
 class Item(NamedTuple):

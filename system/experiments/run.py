@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from data_tools.documents import require_unharmed, sha256_of, write_json
+from data_tools.errors import KitError
 from data_tools.manifest import caption_queries
 from submission.editions import get_edition
 from submission.formats.edition_csv import write_csv
 from submission.formats.score_matrix import ScoreMatrix, read_scores, write_scores
 from submission.metrics.blend import blend
 from submission.metrics.scoring import figures_of
-from system.errors import KitError
 from system.experts.base import file_sha256
 from system.recipe import schema
 from system.recipe.load import Loaded

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from system.errors import KitError
+from data_tools.errors import KitError
 from system.experts.yamnet import LAYERS, shapes
 
 PUBLIC_SHA256 = "469be6a3421cbc52cf97e9f2f966cba984198e8e7af9854d68b3e3ebb1e04194"

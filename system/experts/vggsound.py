@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 import numpy as np
 from pydantic import Field
 
+from data_tools.strict import Strict
 from system.experts.base import ExpertSettings, Frames
-from system.strict import Strict
 
 if TYPE_CHECKING:
     import torch

@@ -9,7 +9,7 @@ from zipfile import BadZipFile
 
 import numpy as np
 
-from system.errors import KitError
+from data_tools.errors import KitError
 from system.experts.audioset import HOP, PATCH_SAMPLES, RATE, log_mel, patches
 from system.experts.base import ExpertSettings, Frames
 

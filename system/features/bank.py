@@ -22,9 +22,8 @@ from typing import Any
 import numpy as np
 
 from data_tools.documents import parse_json
-from data_tools.errors import DataError
+from data_tools.errors import DataError, KitError
 from data_tools.files import remove_parts, replacing, sync, write_text
-from system.errors import KitError
 
 log = logging.getLogger(__name__)
 

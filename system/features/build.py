@@ -12,8 +12,8 @@ from pathlib import Path
 import numpy as np
 
 from data_tools.audio import AudioError, content_key, read_audio
+from data_tools.errors import KitError
 from data_tools.manifest import Clip
-from system.errors import KitError
 from system.experts.base import ExpertSettings, Frames
 from system.features.bank import Bank, open_bank
 

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 from torch.nn.utils.fusion import fuse_conv_bn_eval
 
-from system.errors import KitError
+from data_tools.errors import KitError
 
 _NOT_IT = "it is not the published checkpoint; fetch that again"
 

@@ -11,6 +11,7 @@ import numpy as np
 
 from data_tools.documents import parse_json
 from data_tools.manifest import Clip
+from data_tools.words import vocabulary_of
 from system.experts.base import ExpertSettings
 from system.plan.sizes import (
     TRAINING,
@@ -23,7 +24,6 @@ from system.plan.sizes import (
     mlp_parameters,
 )
 from system.recipe import schema
-from system.words import vocabulary_of
 
 BYTES = 4  # of a float32
 ASSUMED_SECONDS = 20.0  # length of a clip, captions of a clip, and size of the vocabulary, where nothing tells them

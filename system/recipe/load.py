@@ -12,11 +12,11 @@ from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
+from data_tools.errors import KitError
 from data_tools.manifest import TEST_SPLITS
 from data_tools.yaml12 import Document, parse
 from data_tools.yaml12 import Path as Keys
 from submission.editions import EDITIONS
-from system.errors import KitError
 from system.recipe import schema
 
 

@@ -23,8 +23,8 @@ from safetensors.torch import load_file, save
 from torch import nn
 
 from data_tools.documents import read_shaped, require_unharmed
+from data_tools.errors import KitError
 from data_tools.files import replacing, write_text
-from system.errors import KitError
 from system.runs.folder import Checksums, EpochLine, Run
 from system.training.schedule import LOWER_IS_BETTER
 

@@ -8,8 +8,8 @@ import json
 from pathlib import Path
 
 from data_tools.documents import sha256_of, write_json
+from data_tools.errors import KitError
 from data_tools.files import replacing_folder, write_text
-from system.errors import KitError
 from system.recipe import schema
 from system.runs.checkpoints import save_weights
 from system.runs.open import Trained

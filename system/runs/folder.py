@@ -28,11 +28,10 @@ from typing import Annotated, Any, Self
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, model_validator
 
 from data_tools.documents import parse_json, read_json_lines, read_shaped, require_unharmed, sha256_of, write_json
-from data_tools.errors import DataError
+from data_tools.errors import DataError, KitError
 from data_tools.files import remove_parts, replacing, write_text
 from data_tools.manifest import Clip
 from submission.package.facts import made_again
-from system.errors import KitError
 from system.experts.base import file_sha256
 from system.recipe import schema
 from system.recipe.load import Loaded, RecipeError, load_recipe

@@ -9,9 +9,10 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict
 
 from data_tools.documents import read_json, read_shaped, require_unharmed
+from data_tools.errors import KitError
 from data_tools.manifest import Clip
+from data_tools.words import vocabulary_of
 from system.device import device_of, memory_told
-from system.errors import KitError
 from system.models.retrieval import RetrievalModel
 from system.models.text.base import TextEncoder
 from system.models.text.first_token import FirstTokenText
@@ -22,7 +23,6 @@ from system.recipe import schema
 from system.recipe.load import load_recipe
 from system.runs.checkpoints import load_checkpoint, load_weights
 from system.runs.folder import Checksums, Run, made_with, require_same
-from system.words import vocabulary_of
 
 log = logging.getLogger(__name__)
 

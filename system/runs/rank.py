@@ -3,10 +3,10 @@
 from pathlib import Path
 
 from data_tools.datasets.blind import read_blind
+from data_tools.errors import KitError
 from data_tools.manifest import Clip, Query, read_manifest
 from submission.formats.score_matrix import write_scores
 from system.device import device_of
-from system.errors import KitError
 from system.features.build import build_features
 from system.runs.open import Trained
 from system.runs.retrieve import require_readable, score_matrix

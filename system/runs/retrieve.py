@@ -6,11 +6,11 @@ from typing import Any
 import numpy as np
 import torch
 
+from data_tools.errors import KitError
 from data_tools.manifest import Clip, Query
 from submission.formats.score_matrix import ScoreMatrix
 from system.batches.collate import Batch, collate
 from system.batches.sampler import Item
-from system.errors import KitError
 from system.features.build import Features
 from system.models.retrieval import RetrievalModel
 from system.models.score import Embedded, joined

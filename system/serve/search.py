@@ -7,10 +7,10 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
+from data_tools.errors import KitError
 from data_tools.manifest import Clip
 from submission.ordering import ranked_columns, require_finite
 from system.device import device_of
-from system.errors import KitError
 from system.features.build import build_features
 from system.models.retrieval import RetrievalModel
 from system.models.score import Embedded

@@ -9,7 +9,7 @@ import socket
 from ipaddress import ip_address
 from pathlib import Path
 
-from system.errors import KitError
+from data_tools.errors import KitError
 from system.runs.open import Trained, open_trained
 from system.serve.search import Search, make_search, pool_of
 from system.verbs.options import SET_HELP

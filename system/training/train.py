@@ -15,12 +15,12 @@ import torch
 from tqdm import tqdm
 
 from data_tools.documents import read_json, sha256_of, write_json
+from data_tools.errors import KitError
 from data_tools.files import write_text
 from system.batches.collate import Batch, Feed
 from system.batches.data import Data
 from system.batches.sampler import Sampler, items_of
 from system.device import device_of, memory_told
-from system.errors import KitError
 from system.losses import terms as losses
 from system.losses.relevance.relax import Relevance
 from system.models.retrieval import RetrievalModel

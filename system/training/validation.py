@@ -4,13 +4,13 @@ everything."""
 import numpy as np
 import torch
 
+from data_tools.errors import KitError
 from data_tools.manifest import Clip
 from submission.metrics.retrieval import average_precision, recall
 from submission.ordering import relevant_ranks
 from system.batches.collate import without_audio
 from system.batches.sampler import Item, items_of
 from system.device import device_of
-from system.errors import KitError
 from system.features.build import Features
 from system.losses import terms as losses
 from system.losses.relevance.relax import Relevance

@@ -2,7 +2,7 @@
 
 import argparse
 
-from system.errors import KitError
+from data_tools.errors import KitError
 from system.plan.plan import GIB, MISTAKE, gpu_memory, plan
 from system.verbs.options import add_recipe_arguments, load_from
 

@@ -3,8 +3,8 @@
 import argparse
 from pathlib import Path
 
+from data_tools.errors import KitError
 from data_tools.manifest import caption_queries, read_queries
-from system.errors import KitError
 from system.runs.open import open_trained
 from system.runs.rank import rank, read_pool
 from system.verbs.options import SET_HELP

@@ -6,10 +6,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from data_tools.datasets.audiocaps import COLUMNS as AUDIOCAPS_COLUMNS
-from data_tools.errors import DataError
+from data_tools.errors import DataError, KitError
 from data_tools.files import caption_columns, read_table
 from data_tools.manifest import SPLITS, check_caption, read_manifest
-from system.errors import KitError
 from system.losses.relevance.pairs import Distribution
 from system.losses.relevance.relax import Corpus, Relax
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from system.errors import KitError
+from data_tools.errors import KitError
 from system.models.text.vector_file import write_word_vectors
 
 

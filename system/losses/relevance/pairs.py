@@ -13,10 +13,10 @@ from typing import TypeVar
 import numpy as np
 from pydantic import FiniteFloat, NonNegativeInt
 
-from system.errors import KitError
+from data_tools.errors import KitError
+from data_tools.strict import Strict
 from system.losses.relevance.scorer import Features
 from system.losses.relevance.scores import Among, kernel
-from system.strict import Strict
 
 _LOW_BITS = 15
 _BINS = 1 << 16  # of scores; the bins behind them, of numbers with a sign, hold the pairs that are left out

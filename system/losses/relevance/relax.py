@@ -16,14 +16,14 @@ from pathlib import Path
 import numpy as np
 from pydantic import ValidationError
 
+from data_tools.errors import KitError
 from data_tools.files import write_text
-from system.errors import KitError
+from data_tools.strict import Strict
 from system.losses.relevance.pairs import Distribution, distribution
 from system.losses.relevance.scorer import CiderD, Features
 from system.losses.relevance.scores import Among
 from system.losses.relevance.tokens import tokens_of
 from system.recipe import schema
-from system.strict import Strict
 
 VERSION = 2  # raised by hand when the same corpus and settings begin to give other percentiles
 

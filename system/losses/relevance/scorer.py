@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from system.errors import KitError
+from data_tools.errors import KitError
 
 ORDERS = 4  # n-grams of 1 to 4 words
 SIGMA = 6.0  # of the length penalty, in words

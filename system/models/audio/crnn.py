@@ -7,8 +7,8 @@ import torch.nn.functional as F
 from torch import nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
+from data_tools.errors import KitError
 from system.batches.collate import Series
-from system.errors import KitError
 from system.experts.slaney import SILENCE
 from system.models.audio.base import AudioEncoder
 from system.models.audio.pooling import pooled_over_time

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from data_tools.classify.embed import model_fingerprint
-from system.errors import KitError
+from data_tools.errors import KitError
 from system.features.bank import open_bank
 from system.models.score import Embedded
 from system.models.text.base import Kept, TextEncoder, Tokens

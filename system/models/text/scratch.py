@@ -7,11 +7,11 @@ from pathlib import Path
 import torch
 from torch import nn
 
+from data_tools.words import words_of
 from system.models.score import Embedded
 from system.models.text.base import TextEncoder
 from system.networks.attention import SeriesEncoder, mean_over_real
 from system.recipe import schema
-from system.words import words_of
 
 
 class ScratchText(TextEncoder):

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import numpy as np
 
+from data_tools.errors import KitError
 from data_tools.files import replacing
-from system.errors import KitError
 
 LONGEST_WORD = 4096  # bytes
 

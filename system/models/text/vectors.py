@@ -9,12 +9,12 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 
+from data_tools.words import words_of
 from system.experts.base import file_sha256
 from system.models.score import Embedded
 from system.models.text.base import TextEncoder
 from system.models.text.vector_file import WordVectorFile
 from system.recipe import schema
-from system.words import words_of
 
 # N captions, W words, D embedding
 

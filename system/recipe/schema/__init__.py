@@ -9,6 +9,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from data_tools.manifest import Split
+from data_tools.strict import Strict
 from system.recipe.schema.common import Checkpoint, Metric, Name, Positive
 from system.recipe.schema.losses import Loss, Matching, Negatives, NtXent, Ranking, WeightedTriplet
 from system.recipe.schema.model import (
@@ -42,7 +43,6 @@ from system.recipe.schema.stages import (
     StepDecay,
     Train,
 )
-from system.strict import Strict
 
 __all__ = [
     "AdamW",

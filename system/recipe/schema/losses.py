@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from system.strict import Strict
+from data_tools.strict import Strict
 
 Negatives = Literal[
     "all",

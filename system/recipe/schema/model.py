@@ -5,11 +5,11 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
+from data_tools.strict import Strict
 from system.experts import Expert, LogMelSlaney, Waveform
 from system.experts.base import Resampled
 from system.networks.published import ADDRESSES
 from system.recipe.schema.common import Depth, Name, Positive, Size
-from system.strict import Strict
 
 
 class ExpertHeads(Strict):

@@ -4,9 +4,9 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
+from data_tools.strict import Strict
 from system.recipe.schema.common import Checkpoint, Metric, Positive
 from system.recipe.schema.losses import Loss
-from system.strict import Strict
 
 
 class FromScratch(Strict):
