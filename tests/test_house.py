@@ -35,6 +35,41 @@ def test_rooms_import_one_way(root: Path, room: str) -> None:
         assert others <= MAY_IMPORT[room], f"{path} imports {others}"
 
 
+def arrows(root: Path) -> dict[str, set[str]]:
+    """What each room imports from: a room is a folder of a floor, or a file beside them, such as data_tools.audio."""
+    files = [path.relative_to(root) for floor in ROOMS for path in sources(root, floor)]
+    modules = {".".join(path.with_suffix("").parts) for path in files}
+    modules |= {name.removesuffix(".__init__") for name in modules}
+    found: dict[str, set[str]] = {}
+    for floor in ROOMS:
+        for path in sources(root, floor):
+            own = ".".join(path.relative_to(root).with_suffix("").parts[:2])
+            for node in ast.walk(ast.parse(path.read_text())):
+                if isinstance(node, ast.ImportFrom) and node.module:
+                    for alias in node.names:
+                        whole = f"{node.module}.{alias.name}"
+                        name = ".".join((whole if whole in modules else node.module).split(".")[:2])
+                        if name.split(".")[0] in ROOMS and name not in (own, *ROOMS):
+                            found.setdefault(own, set()).add(name)
+    return found
+
+
+def test_rooms_import_in_no_circle(root: Path) -> None:
+    left = arrows(root)
+    while free := [room for room, others in left.items() if not others & left.keys()]:
+        for room in free:
+            del left[room]
+    assert not left, f"these rooms import each other in a circle, or one that does: {', '.join(sorted(left))}"
+
+
+@pytest.mark.parametrize("floor", ROOMS)
+def test_a_floor_has_few_rooms_and_few_arrows(root: Path, floor: str) -> None:
+    rooms = {".".join(path.relative_to(root).with_suffix("").parts[:2]) for path in sources(root, floor)}
+    assert len(rooms - {f"{floor}.__init__", f"{floor}.__main__"}) <= 17
+    own = {room: {other for other in others if other.startswith(floor)} for room, others in arrows(root).items()}
+    assert sum(len(others) for room, others in own.items() if room.startswith(floor)) <= 80
+
+
 @pytest.mark.parametrize("room", ["data_tools", "submission"])
 def test_torch_free_rooms_never_name_torch(root: Path, room: str) -> None:
     """But for the classifier, which embeds sentences."""

@@ -9,8 +9,7 @@ import statistics
 from collections.abc import Sequence
 
 from system.recipe import schema
-
-LOWER_IS_BETTER = {"loss"}
+from system.recipe.schema.common import LOWER_IS_BETTER
 
 History = Sequence[dict[str, float]]
 

@@ -11,3 +11,4 @@ Depth = Annotated[int, Field(ge=1, le=1_000)]  # layers one behind the other
 # recall_sum: R@1 + R@5 + R@10 of captions that look for their clip, in [0, 3]
 Metric = Literal["loss", "m1", "m2", "mAP@10", "recall_sum"]
 Checkpoint = Literal["last", "loss", "m1", "m2", "mAP@10", "recall_sum"]  # the last, or the best by a monitored metric
+LOWER_IS_BETTER = {"loss"}
