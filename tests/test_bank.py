@@ -205,7 +205,7 @@ def test_a_key_given_twice_in_a_line_is_damage(tmp_path: Path) -> None:
 
 def test_temporary_files_of_a_killed_writer_are_removed(tmp_path: Path) -> None:
     bank = open_bank(tmp_path / "b", 6, "float32", {})
-    left = tmp_path / "b/.index.jsonl.99999999.part"  # no process has that number
+    left = tmp_path / "b/.index.jsonl.9999999.part"  # no process has that number
     left.write_bytes(b"half")
     fill(bank, range(2))
     assert not left.exists()

@@ -127,7 +127,7 @@ def test_a_shape_is_checked_with_the_place_of_the_fault(tmp_path: Path) -> None:
     assert read_shaped(tmp_path / "p.json", _Point, "") == _Point(x=3, tags=["a"])
     for value, words in (
         ({"x": 3, "tags": ["a", 1]}, r"\(tags.1: Input should be a valid string\); do this"),
-        ({}, r"\(x: field required\); do this"),
+        ({}, r"\(x: Field required\); do this"),
         ([1], r"\(as a whole: "),
     ):
         write_json(tmp_path / "p.json", value)

@@ -11,7 +11,7 @@ from system.runs import plots
 from system.runs.folder import Run
 
 LINES = [
-    {"stage": stage, "epoch": n, "loss": 3.0 - n, "violations": 0.5, "violations_relaxed": 0.1 * n, "positive": 0.6,
+    {"stage": stage, "epoch": n, "loss": 3.0 - n, "violations": 0.5, "violations_relaxed": 0.1 * n, "positive": 0.6, "seconds": 1.0,
      "hardest_negative": 0.3, "validation": {"loss": 4.0 - n, "m1": 0.2 * n}}
     for stage, n in (("pretrain", 1), ("pretrain", 2), ("finetune", 1))
 ]  # fmt: skip
@@ -44,7 +44,7 @@ def test_every_line_is_drawn_under_its_name(tmp_path: Path, monkeypatch: pytest.
 
 
 def test_a_run_without_a_ranking_loss_has_no_violations(tmp_path: Path) -> None:
-    lines = [{"stage": "only", "epoch": 1, "loss": 1.0, "validation": {"loss": 2.0}}]
+    lines = [{"stage": "only", "epoch": 1, "seconds": 1.0, "loss": 1.0, "validation": {"loss": 2.0}}]
     (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     assert [path.name for path in plots.draw_run(Run(tmp_path))] == ["loss.svg"]
     assert "<svg" in (tmp_path / "figures/loss.svg").read_text()[:400]

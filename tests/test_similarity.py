@@ -10,9 +10,9 @@ import pytest
 import torch
 
 from system.losses import terms as losses
+from system.models import score as similarity
 from system.models.score import Embedded, cosine, frame_word, score_of
 from system.recipe import schema
-from system.runs.open import score as similarity
 
 REDUCTIONS = typing.get_args(schema.FrameWord.model_fields["reduce"].annotation)
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from data_files import wordings
 
-from data_tools.scenes.build import compose
+from data_tools.scenes import compose
 from data_tools.scenes.captions import describe, describe_noisily, not_held_out, phrasings
 from data_tools.scenes.compose import KINDS, SECONDS, Event, draw_events, render
 from data_tools.scenes.phrases import GENERIC, PHRASINGS, TAGS, TEMPLATES

@@ -76,7 +76,7 @@ def test_one_process_at_a_time_writes_the_tables_and_removes_what_a_killed_one_l
     seed = load_recipe(recipe).recipe.seed
     study.write_text(f"name: one\nrecipe: {recipe}\nseeds: [{seed}]\ncells: {{as_is: {{}}}}\n")
     shutil.copytree(unbroken, folder / f"as_is_s{seed}")
-    left = folder / ".table.md.99999999.part"
+    left = folder / ".table.md.9999999.part"
     left.write_text("half")
     command = ["study", str(study), "--runs", str(tmp_path / "runs")]
     with alone(folder / ".table"):

@@ -11,8 +11,8 @@ import pytest
 
 from submission import ordering as order
 from submission.errors import SubmissionError
+from submission.metrics import intervals
 from submission.metrics import retrieval as metrics
-from submission.metrics.retrieval import intervals
 from submission.metrics.summary import Found, Summary, summarise, summarise_audio_to_text
 from submission.ordering import NEVER
 
