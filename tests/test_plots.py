@@ -11,8 +11,8 @@ from system.runs import plots
 from system.runs.folder import Run
 
 LINES = [
-    {"stage": stage, "epoch": n, "loss": 3.0 - n, "violations": 0.5, "violations_relaxed": 0.1 * n, "positive": 0.6, "seconds": 1.0,
-     "hardest_negative": 0.3, "validation": {"loss": 4.0 - n, "m1": 0.2 * n}}
+    {"stage": stage, "epoch": n, "loss": 3.0 - n, "violations": 0.5, "violations_relaxed": 0.1 * n, "positive": 0.6,
+     "hardest_negative": 0.3, "seconds": 1.0, "validation": {"loss": 4.0 - n, "m1": 0.2 * n}}
     for stage, n in (("pretrain", 1), ("pretrain", 2), ("finetune", 1))
 ]  # fmt: skip
 
