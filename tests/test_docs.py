@@ -40,7 +40,7 @@ def test_a_floors_readme_names_each_of_its_files_and_no_other(root: Path, room: 
 def test_readme_is_read_in_minutes(root: Path) -> None:
     lines = (root / "README.md").read_text().splitlines()
     assert len(lines) <= 200
-    assert all(len(line) <= 180 for line in lines)
+    assert all(len(line) <= 165 for line in lines)
 
 
 def test_every_link_leads_to_a_file_and_a_heading(root: Path) -> None:
