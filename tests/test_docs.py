@@ -1,9 +1,11 @@
-"""README and code agree: every file is in the tree, every command opens, every figure's command is the tested one."""
+"""READMEs and code agree: every file is in a tree, every link leads somewhere, every figure stands once, every command
+opens, every example works."""
 
 import argparse
 import importlib
 import re
 import shlex
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -17,19 +19,55 @@ def blocks(text: str, language: str) -> list[str]:
     return re.findall(rf"^```{language}\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
 
 
-def test_the_tree_names_every_file_and_no_other(root: Path) -> None:
-    readme = (root / "README.md").read_text()
-    tree = next(block for block in blocks(readme, "") if "pyproject.toml" in block)
-    named = set(re.findall(r"[\w.]+\.(?:py|yaml)", tree))
-    there = {path.name for room in ROOMS for path in (root / room).rglob("*.py")} - {
-        "__init__.py",
-        "__main__.py",
-        "base.py",
-    }
-    there |= {path.name for path in (root / "recipes").rglob("*.yaml")}
-    hidden = {"cli.py", "errors.py", "strict.py", "options.py"}  # said by their names; no reader looks for them here
-    assert there - named - hidden == set()
-    assert named - there - {"tiny.py"} == set()
+def readmes(root: Path) -> list[Path]:
+    folders = [root / top for top in (*ROOMS, "recipes", "tests")]
+    return [root / "README.md", *(path for folder in folders for path in folder.rglob("README.md"))]
+
+
+def prose(path: Path) -> str:
+    """A README without its code blocks."""
+    return re.sub(r"^```.*?^```$", "", path.read_text(), flags=re.MULTILINE | re.DOTALL)
+
+
+@pytest.mark.parametrize("room", ROOMS)
+def test_a_floors_readme_names_each_of_its_files_and_no_other(root: Path, room: str) -> None:
+    tree = blocks((root / room / "README.md").read_text().partition("## What is where")[2], "")[0]
+    named = Counter(re.findall(r"[\w.]+\.py", tree))
+    there = Counter(path.name for path in (root / room).rglob("*.py") if not path.name.startswith("__"))
+    assert named == there
+
+
+def test_readme_is_read_in_minutes(root: Path) -> None:
+    lines = (root / "README.md").read_text().splitlines()
+    assert len(lines) <= 200
+    assert all(len(line) <= 165 for line in lines)
+
+
+def test_every_link_leads_to_a_file_and_a_heading(root: Path) -> None:
+    links = 0
+    for path in readmes(root):
+        for target in re.findall(r"\]\(([^)\s]+)\)", prose(path)):
+            if "://" in target:
+                continue
+            links += 1
+            name, _, anchor = target.partition("#")
+            leads = path.parent / name if name else path
+            assert leads.exists(), f"{path} links to {target}"
+            if anchor:
+                headings = re.findall(r"^#+ (.*)$", prose(leads), re.MULTILINE)
+                slugs = {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}
+                assert anchor in slugs, f"{path} links to {target}"
+    assert links > 30
+
+
+def test_a_figure_stands_in_one_readme(root: Path) -> None:
+    """Of three decimals or more; spreads (behind ±) and differences (with a sign) may be alike by chance."""
+    places: dict[str, Path] = {}
+    for path in readmes(root):
+        text = re.sub(r"± [\d.]+", "", path.read_text())
+        for figure in re.findall(r"(?<![\w.+-])\d+\.\d{3,}(?![\w.])", text):
+            assert places.setdefault(figure, path) == path, f"{figure} stands in {places[figure]} and in {path}"
+    assert len(places) > 100
 
 
 def parser(room: str, words: list[str]) -> argparse.ArgumentParser:
@@ -38,8 +76,11 @@ def parser(room: str, words: list[str]) -> argparse.ArgumentParser:
 
 
 def commands(root: Path) -> list[list[str]]:
-    """All commands of the kit in README, in the recipes' first lines, and in the verbs' own examples."""
-    texts = [line for block in blocks((root / "README.md").read_text(), "sh") for line in block.splitlines()]
+    """All commands of the kit in the READMEs, in the recipes' first lines, and in the verbs' own examples."""
+    texts = []
+    for path in readmes(root):
+        texts += [line for block in blocks(path.read_text(), "sh") for line in block.splitlines()]
+        texts += [" ".join(text.split()) for text in re.findall(r"`([^`]+)`", prose(path)) if len(text.split()) > 4]
     for path in (root / "recipes").rglob("*.yaml"):
         texts += [line.removeprefix("#").strip() for line in path.read_text().splitlines()[:12]]
     for room in ROOMS:
@@ -54,7 +95,7 @@ def commands(root: Path) -> list[list[str]]:
 
 def test_every_command_that_is_shown_is_one_the_doors_take(root: Path) -> None:
     shown = commands(root)
-    assert len(shown) > 30
+    assert len(shown) > 100
     for words in shown:
         try:
             parser(words[2], words[3:]).parse_args(words[3:])
@@ -66,7 +107,7 @@ def test_every_command_that_is_shown_is_one_the_doors_take(root: Path) -> None:
 
 
 def test_no_placeholder_is_left(root: Path) -> None:
-    for path in (root / "README.md", root / "recipes/README.md"):
+    for path in readmes(root):
         words = set(re.findall(r"\b[A-Z]{4,}_[A-Z_]{3,}\b", path.read_text()))
         variables = {"FREESOUND_API", "FREESOUND_API_KEY", "FREESOUND_ACCESS_TOKEN"}
         assert words <= {"LBAR_SHARED", "TYPE_CHECKING", *variables}, path
@@ -75,17 +116,18 @@ def test_no_placeholder_is_left(root: Path) -> None:
 def test_the_set_up_commands_name_extras_that_exist(root: Path) -> None:
     import tomllib
 
-    readme = (root / "README.md").read_text()
+    readme = "".join(path.read_text() for path in readmes(root))
     extras = set(tomllib.loads((root / "pyproject.toml").read_text())["project"]["optional-dependencies"])
     named = {extra for group in re.findall(r'"\.\[([\w,]+)\]"', readme) for extra in group.split(",")}
     assert named == extras
 
 
-def test_the_new_expert_in_readme_works(root: Path) -> None:
+def test_the_new_expert_in_the_readme_of_system_works(root: Path) -> None:
     import numpy as np
     import torch
 
-    code = next(block for block in blocks((root / "README.md").read_text(), "python") if "class Loudness" in block)
+    readme = (root / "system/README.md").read_text()
+    code = next(block for block in blocks(readme, "python") if "class Loudness" in block)
     names: dict[str, object] = {}
     exec(code, names)
     expert = names["Loudness"](kind="loudness")  # type: ignore[operator]
@@ -96,7 +138,7 @@ def test_the_new_expert_in_readme_works(root: Path) -> None:
     assert expert.key().startswith("loudness-")
 
 
-def test_the_new_term_choice_and_encoder_in_readme_work(root: Path) -> None:
+def test_the_new_term_choice_and_encoder_in_the_readme_of_system_work(root: Path) -> None:
     from typing import Any, Literal
 
     import torch
@@ -115,7 +157,7 @@ def test_the_new_term_choice_and_encoder_in_readme_work(root: Path) -> None:
         "torch": torch, "nn": nn, "Any": Any, "Literal": Literal, "Field": Field, "Strict": Strict, "Series": Series,
         "AudioEncoder": AudioEncoder, "BatchScores": BatchScores, "Places": Places, "Embedded": Embedded,
     }  # fmt: skip
-    for code in blocks((root / "README.md").read_text(), "python"):
+    for code in blocks((root / "system/README.md").read_text(), "python"):
         if "Loudness" not in code:
             exec(code, names)
     scores = torch.tensor([[0.9, 0.3, 0.8], [0.1, 0.5, 0.6], [0.0, 0.2, 0.7]])

@@ -101,7 +101,7 @@ def verbs(room: str) -> list[str]:
 
 @pytest.mark.parametrize("room", ROOMS)
 def test_every_verb_is_helped_and_in_readme(root: Path, room: str, capsys: pytest.CaptureFixture[str]) -> None:
-    readme = (root / "README.md").read_text()
+    readme = (root / room / "README.md").read_text()
     for verb in verbs(room):
         try:
             status = importlib.import_module(f"{room}.__main__").main([verb, "--help"])
@@ -109,7 +109,7 @@ def test_every_verb_is_helped_and_in_readme(root: Path, room: str, capsys: pytes
             status = stop.code
         assert not status, f"{room} {verb}"
         assert "example" in capsys.readouterr().out, f"{room} {verb} shows no example"
-        assert f"python -m {room} {verb}" in readme, f"README does not show python -m {room} {verb}"
+        assert f"python -m {room} {verb}" in readme, f"{room}/README.md does not show python -m {room} {verb}"
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="RUN[:ENTRY][,RUN...]",
         help="a system each: a finished run (and one of its ranked entries), or those of a blend",
     )
-    parser.add_argument("--about", type=Path, required=True, metavar="ABOUT.yaml", help="what no run knows; see README")
+    about = "what no run knows; see submission/README.md"
+    parser.add_argument("--about", type=Path, required=True, metavar="ABOUT.yaml", help=about)
     parser.add_argument("--out", type=Path, required=True, metavar="NAME.zip", help="the archive to write")
     parser.add_argument("--report", type=Path, metavar="REPORT.pdf", help="the technical report")
     parser.add_argument("--style", default="label", help="how files are named: label, or task for 2022 to 2024")
