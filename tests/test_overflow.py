@@ -2,6 +2,7 @@
 
 import json
 import signal
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -29,21 +30,28 @@ def state_after_one_epoch(run: Path) -> dict[str, Any]:
     return state
 
 
-def test_weights_that_the_last_step_of_an_epoch_made_overflow_are_not_saved(
-    world: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The loss and the gradients of the sixth step are finite; its update is not."""
-    path, update = write(world, tmp_path), torch.optim.AdamW.step
+def overflow_at(number: int, monkeypatch: pytest.MonkeyPatch, then: Callable[[], None]) -> None:
+    """Have the update of a step, from 1, make a weight infinite."""
+    update = torch.optim.AdamW.step
     calls: list[int] = []
 
     def overflowing(self: torch.optim.AdamW, *arguments: Any) -> Any:
         found = update(self, *arguments)
         calls.append(1)
-        if len(calls) == 6:
+        if len(calls) == number:
             self.param_groups[0]["params"][0].data.view(-1)[0] = torch.inf
+            then()
         return found
 
     monkeypatch.setattr(torch.optim.AdamW, "step", overflowing)
+
+
+def test_weights_that_the_last_step_of_an_epoch_made_overflow_are_not_saved(
+    world: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The loss and the gradients of the sixth step are finite; its update is not."""
+    path = write(world, tmp_path)
+    overflow_at(6, monkeypatch, lambda: None)
     told = refused(capsys, "train", path, "--out", tmp_path / "run")
     assert "the last update overflowed at step 6" in told
     assert "last.pt still holds an earlier state" in told
@@ -56,18 +64,8 @@ def test_a_stop_saves_no_weights_that_overflowed(
     world: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Ctrl-C in the fifth step, whose update overflows."""
-    path, update = write(world, tmp_path), torch.optim.AdamW.step
-    calls: list[int] = []
-
-    def overflowing(self: torch.optim.AdamW, *arguments: Any) -> Any:
-        found = update(self, *arguments)
-        calls.append(1)
-        if len(calls) == 5:
-            self.param_groups[0]["params"][0].data.view(-1)[0] = torch.inf
-            signal.raise_signal(signal.SIGINT)
-        return found
-
-    monkeypatch.setattr(torch.optim.AdamW, "step", overflowing)
+    path = write(world, tmp_path)
+    overflow_at(5, monkeypatch, lambda: signal.raise_signal(signal.SIGINT))
     assert "the last update overflowed at step 5" in refused(capsys, "train", path, "--out", tmp_path / "run")
     state_after_one_epoch(tmp_path / "run")
 
