@@ -21,7 +21,7 @@ def found_in_csv(path: Path, truth: Truth, edition: Edition, annotations: Truth 
 
     truth: the queries the file must answer and the pool. annotations: score only its queries, by its relevant clips.
     Source: DCASE 2022 eval_script.py. Deviations: none in the figures; files with a problem are refused (see
-    ranking.check_ranked_csv and truth.read_clotho_truth) where the script scores them or fails, and cells are read
+    ranked_csv.check_ranked_csv and truth.read_clotho_truth) where the script scores them or fails, and cells are read
     as text, where pandas turns a caption such as NA into no value.
     Raises SubmissionError for a file that is refused, OSError for one that cannot be opened.
     """
