@@ -95,7 +95,7 @@ def _reader_is_gone() -> bool:
 def make_parser(
     floor: str, description: str, verbs: Mapping[str, Verb], argv: list[str], options: Options | None = None
 ) -> argparse.ArgumentParser:
-    """The parser; only the verb in use is imported, so that the door opens at once. options: see run_cli."""
+    """The parser; only the verb in use is imported, so that the command line answers at once. options: see run_cli."""
     parser = argparse.ArgumentParser(prog=f"python -m {floor}", description=description)
     subparsers = parser.add_subparsers(metavar="VERB", required=True)
     for name, verb in verbs.items():

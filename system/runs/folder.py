@@ -223,14 +223,15 @@ def open_run(loaded: Loaded, runs: Path, out: Path | None = None) -> Run:
         found = sorted(runs.glob("*/resolved.json"))
         same = [path.parent for path in found if _is_of(path, resolved)]
         for path in found:
-            if path.parent not in same:
-                _refuse_damaged(path.parent, loaded)
+            noted = None if path.parent in same else _provenance(path.parent)
+            if noted and (noted.recipe, noted.seed) == (loaded.recipe.name, loaded.recipe.seed):
+                _refuse_damaged(path.parent, noted)
         unfinished = [folder for folder in same if not (folder / "result.json").exists()]
         out = (unfinished or same)[-1] if same else _new_folder(loaded, runs)
     fresh = _is_fresh(out, loaded.source)
     if (out / "resolved.json").exists():
         _refuse_other(out, resolved)
-    elif not fresh and _noted(out) != hashlib.sha256(resolved.encode()).hexdigest():
+    elif not fresh and not _was_of(out, resolved):
         raise KitError(f"{out} is not a run and not empty; name another folder")
     if not (out / "recipe.yaml").exists():
         with replacing(out / "recipe.yaml") as temporary:
@@ -265,24 +266,25 @@ def _is_fresh(folder: Path, recipe: bytes) -> bool:
     )
 
 
-def _refuse_damaged(folder: Path, loaded: Loaded) -> None:
-    """KitError for a run of this recipe and seed, by its provenance, whose resolved.json is not what it was."""
-    try:
-        noted = read_shaped(folder / "provenance.json", Provenance, "")
-    except DataError:
-        return
-    same = (noted.recipe, noted.seed) == (loaded.recipe.name, loaded.recipe.seed)
-    path, checksum = folder / "resolved.json", noted.sha256.get("resolved.json")
-    if same and checksum not in (None, sha256_of(path)):
-        raise KitError(f"{path} is damaged: its checksum is not the one in provenance.json; {made_again(folder, path)}")
+def _was_of(folder: Path, resolved: str) -> bool:
+    """Whether a run whose resolved.json is gone was one of these settings."""
+    noted = _provenance(folder)
+    return noted is not None and noted.sha256.get("resolved.json") == hashlib.sha256(resolved.encode()).hexdigest()
 
 
-def _noted(folder: Path) -> str | None:
-    """The checksum of a run's resolved.json, as its provenance has it."""
+def _provenance(folder: Path) -> Provenance | None:
+    """What a run notes of itself; None where that is missing or damaged. Its files are not compared."""
     try:
-        return read_shaped(folder / "provenance.json", Provenance, "").sha256.get("resolved.json")
+        return read_shaped(folder / "provenance.json", Provenance, "")
     except DataError:
         return None
+
+
+def _refuse_damaged(folder: Path, noted: Provenance | None) -> None:
+    """KitError for a run whose resolved.json is not the one that its provenance notes."""
+    path, checksum = folder / "resolved.json", noted.sha256.get("resolved.json") if noted else None
+    if checksum not in (None, sha256_of(path)):
+        raise KitError(f"{path} is damaged: its checksum is not the one in provenance.json; {made_again(folder, path)}")
 
 
 def _new_folder(loaded: Loaded, runs: Path) -> Path:
@@ -297,8 +299,7 @@ def _refuse_other(out: Path, resolved: str) -> None:
     path = out / "resolved.json"
     if _is_of(path, resolved):
         return
-    if _noted(out) not in (None, sha256_of(path)):
-        raise KitError(f"{path} is damaged: its checksum is not the one in provenance.json; {made_again(out, path)}")
+    _refuse_damaged(out, _provenance(out))
     differing = sorted(_differing(parse_json(path.read_bytes(), str(path)), json.loads(resolved)))
     raise KitError(
         f"{out} is a run of other settings ({', '.join(differing[:5])}); name another folder, or delete that one"

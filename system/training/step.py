@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager
 import torch
 
 from system.batches.collate import Batch
-from system.losses import terms as losses
+from system.losses import terms
 from system.models.retrieval import RetrievalModel
 from system.models.score import Embedded, joined
 from system.recipe import schema
@@ -20,14 +20,14 @@ def gradients(
 ) -> dict[str, float]:
     """Add the gradients of the stage's loss to the model's parameters, scaled by `scaler`.
 
-    Returns "loss" and what `losses.diagnose` gives. When the loss is not finite, no gradient is added.
+    Returns "loss" and what `terms.diagnose` gives. When the loss is not finite, no gradient is added.
     """
     if stage.gradient_cache is None:
         return _backward(embedded_scores(model, batch, precision), stage, scaler)
     return _by_parts(model, batch, stage, stage.gradient_cache, precision, scaler)
 
 
-def embedded_scores(model: RetrievalModel, batch: Batch, precision: str) -> losses.BatchScores:
+def embedded_scores(model: RetrievalModel, batch: Batch, precision: str) -> terms.BatchScores:
     """Scores of a batch: embeddings in 16 bits where asked for, scores always in float32.
 
     A sum over 512 x 512 hinges passes the largest float16, and bfloat16 has no room between 0.996 and 1.
@@ -42,9 +42,9 @@ def _in_precision(batch: Batch, precision: str) -> AbstractContextManager[object
     return torch.autocast(batch.row_of.device.type, dtype, enabled=precision != "float32")
 
 
-def _backward(scores: losses.BatchScores, stage: schema.Stage, scaler: torch.amp.GradScaler) -> dict[str, float]:
-    loss = losses.total(scores, stage.losses)
-    seen = {"loss": loss.detach(), **losses.diagnose(scores, stage.losses)}
+def _backward(scores: terms.BatchScores, stage: schema.Stage, scaler: torch.amp.GradScaler) -> dict[str, float]:
+    loss = terms.total(scores, stage.losses)
+    seen = {"loss": loss.detach(), **terms.diagnose(scores, stage.losses)}
     values = dict(zip(seen, torch.stack(list(seen.values())).tolist(), strict=True))  # one wait for the GPU, not five
     if math.isfinite(values["loss"]):
         scaler.scale(loss).backward()

@@ -21,7 +21,7 @@ from system.batches.collate import Batch, Feed
 from system.batches.data import Data
 from system.batches.sampler import Sampler, items_of
 from system.device import device_of, memory_told
-from system.losses import terms as losses
+from system.losses import terms
 from system.losses.relevance.relax import Relevance
 from system.models.retrieval import RetrievalModel
 from system.recipe import schema
@@ -120,7 +120,7 @@ def _less_memory(stage: schema.Stage, model: schema.Model) -> str:
 def training_relevance(recipe: schema.Recipe, data: Data, figure: Path) -> Relevance | None:
     """CIDEr between the captions of the stages, counted on the recipe's one corpus, with its figure; None where no loss
     asks for it."""
-    asking = [stage for stage in recipe.stages.values() if losses.asks_relax(stage.losses)]
+    asking = [stage for stage in recipe.stages.values() if terms.asks_relax(stage.losses)]
     if recipe.relevance is None or not asking:
         return None
     corpus = [clip.captions for name in recipe.relevance.corpus for clip in data.clips[name] if clip.captions]
@@ -158,7 +158,7 @@ class _Stage:
     ) -> None:
         self.recipe, self.name, self.stage, self.run, self.model = recipe, name, stage, run, model
         self.features, self.folder, self.seed = data.features, run.stage(name), (recipe.seed, number)
-        self.relevance = relevance if losses.asks_relax(stage.losses) else None
+        self.relevance = relevance if terms.asks_relax(stage.losses) else None
         self.device = device_of()
         sources = [items_of(data.whole(source), stage.unit) for source in stage.train.data]
         try:

@@ -12,7 +12,7 @@ from system.batches.collate import without_audio
 from system.batches.sampler import Item, items_of
 from system.device import device_of
 from system.features.build import Features
-from system.losses import terms as losses
+from system.losses import terms
 from system.losses.relevance.relax import Relevance
 from system.models.retrieval import RetrievalModel
 from system.models.score import Embedded
@@ -72,8 +72,8 @@ class Validation:
                 clips.rows([clip_row[item.clip.id] for item in items]),
                 captions.rows([text_row[text] for text in batch.captions]),
             )
-            m1, m2 = losses.accuracies(scores)
-            for name, value in (("loss", float(losses.total(scores, self.stage.losses))), ("m1", m1), ("m2", m2)):
+            m1, m2 = terms.accuracies(scores)
+            for name, value in (("loss", float(terms.total(scores, self.stage.losses))), ("m1", m1), ("m2", m2)):
                 sums[name] += value / len(self.batches)
             captions_alike += alike(scores.each) / len(self.batches)
         return sums, captions_alike

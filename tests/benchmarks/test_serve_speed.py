@@ -24,7 +24,7 @@ from pathlib import Path
 import tiny, torch
 from data_tools.manifest import Clip
 from system.runs.open import build_model
-from system.recipe import load_recipe
+from system.recipe.load import load_recipe
 from system.serve.search import Search
 from system.serve.verb import bound, serve
 from system.models.score import Embedded
