@@ -11,7 +11,7 @@ VERBS = {
         module="freesound.crawl",
     ),
     "status": Verb(
-        "tell where a crawl stands, and what the API could not give",
+        "print where a crawl stands, and what the API could not give",
         "python -m data_tools status data/freesound.sqlite",
         module="freesound.status",
     ),
@@ -75,7 +75,7 @@ VERBS = {
         module="scenes.build",
     ),
     "ceiling": Verb(
-        "tell the mAP@10 that a perfect labeller of composed scenes would reach",
+        "print the mAP@10 that a perfect labeller of composed scenes would reach",
         "python -m data_tools ceiling data/scenes --split evaluation",
         module="scenes.ceiling",
     ),

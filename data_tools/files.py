@@ -1,7 +1,6 @@
 """Text and tables in, whole files out: strict UTF-8 and CSV, a temporary name and renaming, locks."""
 
 import csv
-import fcntl
 import io
 import os
 import re
@@ -76,8 +75,8 @@ def caption_columns(path: Path, row: Mapping[str, str]) -> list[str]:
     one of more than MAX_DIGITS digits."""
     names = [name for name in row if re.fullmatch("caption_[1-9][0-9]*", name)]
     if long := [name for name in names if len(name) > len("caption_") + MAX_DIGITS]:
-        told = f"the column {long[0][:40]}.. has a number of more than {MAX_DIGITS} digits"
-        raise DataError(f"{path}: {told}; correct it")
+        problem = f"the column {long[0][:40]}.. has a number of more than {MAX_DIGITS} digits"
+        raise DataError(f"{path}: {problem}; correct it")
     numbers = sorted(int(name.removeprefix("caption_")) for name in names)
     if not numbers or numbers[-1] != len(numbers):
         found = ", ".join(row)
@@ -188,18 +187,6 @@ def _runs(process: int) -> bool:
     except PermissionError:  # another user's
         return True
     return True
-
-
-@contextmanager
-def alone(path: Path) -> Iterator[None]:
-    """One process at a time works on path; `.lock` beside it is the sign. Raises DataError when another one does."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with open(f"{path}.lock", "w") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise DataError(f"{path}: another process is writing to it; wait for its end or stop it") from None
-        yield
 
 
 def write_text(path: Path, text: str) -> None:

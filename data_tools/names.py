@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
-from data_tools.audio import AUDIO_SUFFIXES
+from data_tools.audio.read import AUDIO_SUFFIXES
 from data_tools.errors import DataError
 
 

@@ -37,8 +37,8 @@ class Document:
     problems: list[tuple[Path, int, str]] = field(default_factory=list)
 
     def line(self, path: Path) -> int:
-        """The line of the value at `path`, or of the deepest known part above it; a union's tag in `path` is passed
-        over."""
+        """The line of the value at `path`, or of the deepest known part above it; a union's tag in `path` is skipped
+        ."""
         known: Path = ()
         for part in path:
             if (*known, part) in self.lines:
@@ -117,22 +117,20 @@ class _Loader(yaml.SafeLoader):
 
     def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
         self.depth, self.count = self.depth + 1, self.count + 1
-        for found, most, what in (
+        for found, limit, what in (
             (self.depth, MAX_DEPTH, "values lie within each other"),
             (self.count, MAX_NODES, "keys and values"),
         ):
-            if found > most:
-                raise yaml.composer.ComposerError(None, None, f"more than {most} {what}", self.peek_event().start_mark)
+            if found > limit:
+                raise yaml.composer.ComposerError(None, None, f"more than {limit} {what}", self.peek_event().start_mark)
         event = self.peek_event()
         tag = None if isinstance(event, yaml.AliasEvent) else event.tag
         node: yaml.Node | None = super().compose_node(parent, index)
         if isinstance(node, yaml.ScalarNode) and tag in ("!", _TAG + "str"):
             node.style = node.style or "'"  # as if it were quoted
         elif tag is not None and not (isinstance(node, yaml.CollectionNode) and tag in (_TAG + "seq", _TAG + "map")):
-            told = tag.replace(_TAG, "!!")[:MAX_NUMBER]
-            raise yaml.composer.ComposerError(
-                None, None, f"the tag {told} is not read; leave it out", event.start_mark
-            )
+            name = tag.replace(_TAG, "!!")[:MAX_NUMBER]
+            raise yaml.composer.ComposerError(None, None, f"the tag {name} is not read; leave it out", event.start_mark)
         self.depth -= 1
         return node
 

@@ -36,7 +36,7 @@ def relevant_ranks(values: npt.NDArray[np.floating], relevant: Sequence[Sequence
             f"scores of shape {values.shape} need {values.shape[0]} lists of relevant columns and {values.shape[1]} "
             f"file names; there are {len(relevant)} and {len(names)}"
         )
-    counts = np.array([len(own) for own in relevant], dtype=np.int64)
+    counts = np.array([len(ids) for ids in relevant], dtype=np.int64)
     rows = np.repeat(np.arange(len(relevant)), counts)
     columns = np.fromiter(chain.from_iterable(relevant), dtype=np.int64, count=len(rows))
     _require_columns(columns, rows, len(names))
@@ -45,16 +45,16 @@ def relevant_ranks(values: npt.NDArray[np.floating], relevant: Sequence[Sequence
     found = np.empty(len(rows), dtype=np.int64)
     for block in _blocks(len(rows)):
         scores = values[rows[block]]
-        own_column = columns[block, None]
-        own_score = np.take_along_axis(scores, own_column, axis=1)
-        ahead = (scores > own_score) | ((scores == own_score) & (position < position[own_column]))
+        relevant_column = columns[block, None]
+        relevant_score = np.take_along_axis(scores, relevant_column, axis=1)
+        ahead = (scores > relevant_score) | ((scores == relevant_score) & (position < position[relevant_column]))
         found[block] = 1 + np.count_nonzero(ahead, axis=1)
     return _filled(found, counts)
 
 
 def ranks_of_lists(lists: Sequence[Sequence[int]]) -> Ranks:
     """(Q, R) ranks of lists of them, each rising; rows with fewer than the longest end in NEVER."""
-    counts = np.array([len(own) for own in lists], dtype=np.int64)
+    counts = np.array([len(ids) for ids in lists], dtype=np.int64)
     return _filled(np.fromiter(chain.from_iterable(lists), dtype=np.int64, count=counts.sum()), counts)
 
 

@@ -7,12 +7,13 @@ from data_tools.cli import Verb, run_cli
 
 VERBS = {
     "check": Verb(
-        "tell all mistakes of a recipe, or its plan, data, disk and memory",
+        "print all mistakes of a recipe, or its plan, data, disk and memory",
         "python -m system check recipes/quickstart.yaml",
         module="verbs.check",
     ),
     "features": Verb(
-        "compute the frames a recipe needs and does not have yet", "python -m system features recipes/quickstart.yaml",
+        "compute the frames a recipe needs and does not have yet",
+        "python -m system features recipes/quickstart.yaml",
         module="verbs.features",
     ),
     "train": Verb(
@@ -26,12 +27,12 @@ VERBS = {
         module="verbs.rank",
     ),
     "run": Verb(
-        "do all of a recipe: data, features, training, the challenge's CSV, scores; what is done is passed over",
+        "do all of a recipe: data, features, training, the challenge's CSV, scores; what is done is skipped",
         "python -m system run recipes/quickstart.yaml",
         module="verbs.run",
     ),
     "relevance": Verb(
-        "tell how CIDEr-D is distributed over the pairs of captions, and the thresholds of relax",
+        "print how CIDEr-D is distributed over the pairs of captions, and the thresholds of relax",
         "python -m system relevance data/clotho/clotho_captions_development.csv --figure relevance.png",
         module="verbs.relevance",
     ),
@@ -56,7 +57,8 @@ VERBS = {
         module="verbs.word_vectors",
     ),
     "export": Verb(
-        "write a trained model as one folder for another machine", "python -m system export runs/RUN --out my_model",
+        "write a trained model as one folder for another machine",
+        "python -m system export runs/RUN --out my_model",
         module="verbs.export",
     ),
     "serve": Verb(

@@ -13,16 +13,16 @@ def device_of() -> torch.device:
 
 
 @contextmanager
-def memory_told(what: str, mend: str) -> Iterator[None]:
+def memory_errors(what: str, hint: str) -> Iterator[None]:
     """KitError, with what to do, when the memory of the GPU or of the machine is full."""
     try:
         yield
     except torch.OutOfMemoryError as error:
-        raise KitError(f"{what} does not fit the GPU's memory; {mend}") from error
+        raise KitError(f"{what} does not fit the GPU's memory; {hint}") from error
     except (MemoryError, RuntimeError) as error:
         if not _is_full(error):
             raise
-        raise KitError(f"{what} does not fit this machine's memory; {mend}") from error
+        raise KitError(f"{what} does not fit this machine's memory; {hint}") from error
 
 
 def _is_full(error: Exception) -> bool:

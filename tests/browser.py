@@ -45,8 +45,8 @@ def browser() -> Iterator[Browser]:
     except ModuleNotFoundError:
         sync_playwright = None
     if chromium is None or sync_playwright is None:
-        told = "needs a browser: Debian's chromium, and playwright of the test extra"
-        pytest.fail(told) if os.environ.get("LBAR_REQUIRE_BROWSER") else pytest.skip(told)
+        output = "needs a browser: Debian's chromium, and playwright of the test extra"
+        pytest.fail(output) if os.environ.get("LBAR_REQUIRE_BROWSER") else pytest.skip(output)
     with sync_playwright() as playwright:
         # Nobody clicks here, and nobody listens.
         flags = ["--autoplay-policy=no-user-gesture-required", "--mute-audio"]

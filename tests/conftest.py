@@ -28,8 +28,8 @@ def shared() -> Path:
     """
     folder = Path(os.environ.get("LBAR_SHARED", ROOT.parent / "shared"))
     if not (folder / "data").is_dir():
-        told = f"needs real data: no folder {folder}/data (set LBAR_SHARED)"
-        pytest.fail(told) if os.environ.get("LBAR_REQUIRE_DATA") else pytest.skip(told)
+        output = f"needs real data: no folder {folder}/data (set LBAR_SHARED)"
+        pytest.fail(output) if os.environ.get("LBAR_REQUIRE_DATA") else pytest.skip(output)
     return folder
 
 
@@ -38,11 +38,11 @@ class _Collapses(logging.Handler):
 
     def __init__(self) -> None:
         super().__init__()
-        self.told: list[str] = []
+        self.output: list[str] = []
 
     def emit(self, record: logging.LogRecord) -> None:
         if "COLLAPSED" in record.getMessage():
-            self.told.append(record.getMessage())
+            self.output.append(record.getMessage())
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -56,8 +56,8 @@ def collapses() -> Iterator[_Collapses]:
 @pytest.fixture(autouse=True)
 def _no_model_collapses(request: pytest.FixtureRequest, collapses: _Collapses) -> Iterator[None]:
     yield
-    told, collapses.told = collapses.told, []
-    assert not told or request.node.get_closest_marker("collapses"), told[0]
+    output, collapses.output = collapses.output, []
+    assert not output or request.node.get_closest_marker("collapses"), output[0]
 
 
 @pytest.fixture

@@ -93,8 +93,8 @@ def vggsound_shapes() -> Shapes:
 def vggish_shapes() -> Shapes:
     shapes: Shapes = {}
     inputs = 1
-    for place, outputs in ((0, 64), (3, 128), (6, 256), (8, 256), (11, 512), (13, 512)):
-        shapes |= dense(f"features.{place}", outputs, inputs, 3, 3)
+    for position, outputs in ((0, 64), (3, 128), (6, 256), (8, 256), (11, 512), (13, 512)):
+        shapes |= dense(f"features.{position}", outputs, inputs, 3, 3)
         inputs = outputs
     shapes |= dense("embeddings.0", 4096, 12288) | dense("embeddings.2", 4096, 4096) | dense("embeddings.4", 128, 4096)
     return shapes | {"pproc.pca_eigen_vectors": (128, 128), "pproc.pca_means": (128, 1)}
@@ -103,9 +103,9 @@ def vggish_shapes() -> Shapes:
 def crnn_shapes() -> Shapes:
     """The audio encoder of the DCASE 2022 baseline; no checkpoint of it is published."""
     shapes: Shapes = {}
-    for place, inputs, outputs in ((0, 1, 32), (4, 32, 128), (7, 128, 128), (11, 128, 128), (14, 128, 128)):
-        shapes |= norm(f"audio_enc.cnn.features.{place}", inputs)
-        shapes |= dense(f"audio_enc.cnn.features.{place + 1}", outputs, inputs, 3, 3, bias=False)
+    for position, inputs, outputs in ((0, 1, 32), (4, 32, 128), (7, 128, 128), (11, 128, 128), (14, 128, 128)):
+        shapes |= norm(f"audio_enc.cnn.features.{position}", inputs)
+        shapes |= dense(f"audio_enc.cnn.features.{position + 1}", outputs, inputs, 3, 3, bias=False)
     for end in ("", "_reverse"):
         shapes |= {f"audio_enc.gru.weight_ih_l0{end}": (450, 128), f"audio_enc.gru.weight_hh_l0{end}": (450, 150)}
         shapes |= {f"audio_enc.gru.bias_{part}_l0{end}": (450,) for part in ("ih", "hh")}

@@ -53,9 +53,9 @@ def refused(capsys: pytest.CaptureFixture[str], *arguments: object) -> str:
     assert main([str(argument) for argument in arguments]) == 1
     errors = capsys.readouterr().err
     assert "Traceback" not in errors
-    told = [line for line in errors.splitlines() if line.startswith("error: ")]
-    assert told
-    return " ".join(told)
+    output = [line for line in errors.splitlines() if line.startswith("error: ")]
+    assert output
+    return " ".join(output)
 
 
 def kill_after(process: subprocess.Popen[bytes], run: Path, steps: int) -> None:

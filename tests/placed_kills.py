@@ -97,8 +97,8 @@ def killing(folder: Path, library: Path, variables: Mapping[str, str] | None = N
     """
     compiler = shutil.which("cc")
     if compiler is None:
-        told = "needs a C compiler (cc) for kill_at.c"
-        pytest.fail(told) if os.environ.get("LBAR_REQUIRE_DATA") else pytest.skip(told)
+        output = "needs a C compiler (cc) for kill_at.c"
+        pytest.fail(output) if os.environ.get("LBAR_REQUIRE_DATA") else pytest.skip(output)
     source = Path(__file__).with_name("kill_at.c")
     subprocess.run([compiler, "-shared", "-fPIC", "-O1", "-w", "-o", library, source, "-ldl"], check=True)
     own = {"LD_PRELOAD": str(library), "LBAR_KILLS": str(library), "OMP_NUM_THREADS": "1"}
@@ -123,7 +123,7 @@ def _serve() -> None:
     for line in sys.stdin:
         task = json.loads(line)
         counted, count = os.pipe()
-        told, tell = os.pipe()
+        output, tell = os.pipe()
         child = os.fork()
         if not child:
             signal.alarm(LONGEST)
@@ -139,7 +139,7 @@ def _serve() -> None:
             os._exit(status)
         os.close(count)
         os.close(tell)
-        with os.fdopen(told, errors="replace") as errors, os.fdopen(counted) as operations:
+        with os.fdopen(output, errors="replace") as errors, os.fdopen(counted) as operations:
             text, number = errors.read(), operations.read()
         status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
         print(json.dumps([status, int(number or 0), text[-2000:]]), flush=True)

@@ -21,7 +21,6 @@ def in_float64(weights: Weights) -> Weights:
     return Weights(weights.path, doubled)
 
 
-
 def conv(w: Weights, key: str, x: torch.Tensor, stride: int = 1) -> torch.Tensor:
     weight = w.tensors[f"{key}.weight"]
     return F.conv2d(x, weight, w.tensors.get(f"{key}.bias"), stride, weight.shape[-1] // 2)
@@ -95,12 +94,12 @@ def panns(w: Weights, wave: np.ndarray) -> np.ndarray:
 def vggish(w: Weights, wave: np.ndarray) -> np.ndarray:
     columns = audioset.log_mel(wave, 0.01)
     x = torch.from_numpy(columns[: len(columns) // 96 * 96].reshape(-1, 1, 96, 64))
-    for place in (0, 3, 6, 8, 11, 13):
-        x = F.relu(conv(w, f"features.{place}", x))
-        x = F.max_pool2d(x, 2) if place in (0, 3, 8, 13) else x
+    for position in (0, 3, 6, 8, 11, 13):
+        x = F.relu(conv(w, f"features.{position}", x))
+        x = F.max_pool2d(x, 2) if position in (0, 3, 8, 13) else x
     x = x.permute(0, 2, 3, 1).flatten(1)
-    for place in (0, 2, 4):
-        x = F.relu(F.linear(x, w.tensors[f"embeddings.{place}.weight"], w.tensors[f"embeddings.{place}.bias"]))
+    for position in (0, 2, 4):
+        x = F.relu(F.linear(x, w.tensors[f"embeddings.{position}.weight"], w.tensors[f"embeddings.{position}.bias"]))
     return x.numpy()
 
 

@@ -18,7 +18,7 @@ from data_tools.freesound.credentials import Secret
 from data_tools.freesound.quota import Clock, Quota
 from data_tools.freesound.sounds import parse_time
 from data_tools.freesound.store import Store
-from data_tools.freesound.transport import Answer
+from data_tools.freesound.transport import Response
 from data_tools.sandbox.answers import Answers
 from data_tools.sandbox.faults import Throttle
 from data_tools.sandbox.verb import KEY_VALUE
@@ -67,7 +67,7 @@ class Direct:
         answers: Answers,
         throttle: Throttle | None = None,
         latency: Callable[[], float] = lambda: 0.0,
-        tamper: Callable[[int, Answer], Answer] = lambda number, answer: answer,
+        tamper: Callable[[int, Response], Response] = lambda number, answer: answer,
     ) -> None:
         self.answers, self.throttle, self._latency, self._tamper = answers, throttle, latency, tamper
         self.urls: list[str] = []
@@ -77,7 +77,7 @@ class Direct:
 
     async def get(
         self, url: str, headers: Mapping[str, str], into: Path | None = None, limit: int | None = None
-    ) -> Answer:
+    ) -> Response:
         assert headers["Authorization"] == f"Token {KEY_VALUE}"
         self.urls.append(url)
         self.times.append(asyncio.get_running_loop().time())
@@ -93,7 +93,7 @@ class Direct:
             reply = self.answers.search(dict(parse_qsl(urlsplit(url).query, keep_blank_values=True)), SITE)
         await asyncio.sleep(latency - arrival)
         body = json.dumps(reply[1]).encode()
-        return self._tamper(number, Answer(reply[0], body, len(body)))
+        return self._tamper(number, Response(reply[0], body, len(body)))
 
 
 def direct_client(store: Store, transport: Direct, per_minute: int = 10**6, per_day: int = 10**6) -> Client:

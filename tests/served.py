@@ -23,7 +23,7 @@ from data_tools.manifest import Clip
 from system.models.score import Embedded, cosine
 from system.models.text.base import TextEncoder
 from system.serve.search import Search
-from system.serve.server import Page
+from system.serve.server import SearchPage
 
 LOCAL = frozenset({"localhost"})
 
@@ -86,7 +86,7 @@ class Reply:
 
 @dataclass(frozen=True)
 class Served:
-    page: Page
+    page: SearchPage
     port: int
 
     @property
@@ -119,7 +119,7 @@ def served(
     """The page of a search, in a thread."""
     from aiohttp import web
 
-    page = Page(search, about or {}, names)
+    page = SearchPage(search, about or {}, names)
     ready, ports, loop = threading.Event(), [], asyncio.new_event_loop()
     stop = asyncio.Event()
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import soundfile
 
-from data_tools.audio import AudioError, audio_seconds, check_audio, content_key, read_audio
+from data_tools.audio.read import AudioError, audio_seconds, check_audio, content_key, read_audio
 
 RATE = 16_000
 TONE = (0.5 * np.sin(2 * np.pi * 440 * np.arange(RATE) / RATE)).astype(np.float32)

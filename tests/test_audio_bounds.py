@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 import soundfile
 
-from data_tools import audio
-from data_tools.audio import AudioError, audio_seconds, check_audio, read_audio
+from data_tools.audio import read as audio
+from data_tools.audio.read import AudioError, audio_seconds, check_audio, read_audio
 
 RATE = 16_000
 
@@ -142,7 +142,7 @@ def test_an_hour_of_stereo_takes_little_memory(tmp_path: Path, resampling: str) 
             file.write(minute)
     code = f"""
 import re
-from data_tools.audio import read_audio
+from data_tools.audio.read import read_audio
 wave = read_audio({str(tmp_path / "hour.flac")!r}, 16_000, {resampling!r})
 assert wave.shape == (3600 * 16_000,) and abs(wave[100:15_000]).max() > 0.09 and not wave[20_000:900_000].any()
 print(re.search(r"VmHWM:\\s+([0-9]+) kB", open("/proc/self/status").read())[1])  # ru_maxrss would count the parent

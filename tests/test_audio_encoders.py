@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from heard import crnn, expert, frames, series
 from threads import one_thread  # noqa: F401  a fixture
 
-from data_tools.audio import read_audio
+from data_tools.audio.read import read_audio
 from data_tools.errors import KitError
 from system.batches.collate import Resident, Series, collate
 from system.experts import LogMelSlaney, Waveform
@@ -28,7 +28,7 @@ from system.models.retrieval import build_audio
 from system.networks import published, resnet38
 from system.networks.cnn14 import Cnn14
 from system.networks.convolutions import fold_norms
-from system.networks.frontend import LogMel
+from system.networks.frontend import LogMelFrontEnd
 from system.recipe import schema
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -115,9 +115,9 @@ def test_log_mel_settings_that_cannot_be() -> None:
 
 def test_the_front_end_computes_in_float32_under_autocast() -> None:
     waves = 0.1 * torch.randn(2, 9999)
-    expected = LogMel()(waves)
+    expected = LogMelFrontEnd()(waves)
     with torch.autocast("cpu", torch.bfloat16):
-        found = LogMel()(waves)
+        found = LogMelFrontEnd()(waves)
     assert torch.equal(found, expected)
 
 
@@ -185,7 +185,7 @@ def narrow(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Panns]:
 
     def made(**changes: Any) -> Panns:
         stripes = {"time_stripes": 2, "time_width": 16, "band_stripes": 2, "band_width": 8}
-        settings = tiny.panns(most_seconds=2, spec_augment=stripes) | changes
+        settings = tiny.panns(max_seconds=2, spec_augment=stripes) | changes
         torch.manual_seed(1)
         encoder = build_audio(schema.Panns.model_validate(settings), 6)
         assert isinstance(encoder, Panns)
@@ -282,7 +282,7 @@ def test_training_hears_a_part_and_pools_over_real_frames(
 ) -> None:
     encoder = narrow().train()
     heard = []
-    monkeypatch.setattr(encoder.front_end, "forward", lambda waves: heard.append(waves) or LogMel()(waves))
+    monkeypatch.setattr(encoder.front_end, "forward", lambda waves: heard.append(waves) or LogMelFrontEnd()(waves))
     counted = []
     monkeypatch.setattr(
         panns,
@@ -342,13 +342,13 @@ def test_published_weights_that_are_missing_or_wrong(narrow: Callable[..., Panns
     for name, value in encoder.network.state_dict().items():
         assert name.endswith("num_batches_tracked") or torch.equal(value, state[name]), name
     other = {**state, "resnet.layer2.0.conv1.weight": torch.zeros(2, 2)}
-    for content, told in (
+    for content, output in (
         ({"model": {name: value for name, value in state.items() if name != "bn0.bias"}}, "has no tensor bn0.bias"),
         ({"model": other}, r"layer2\.0\.conv1\.weight has shape \(2, 2\), not \(8, 4, 3, 3\): it is not the published"),
         (state, "has no tensors under model: it is not the published checkpoint"),
     ):
         torch.save(content, path)
-        with pytest.raises(KitError, match=told):
+        with pytest.raises(KitError, match=output):
             encoder.load_pretrained()
     path.write_bytes(b"<html>")
     with pytest.raises(KitError, match="is damaged, cut short, or no checkpoint of tensors; fetch it again"):

@@ -12,7 +12,7 @@ import torch
 
 from system.models.retrieval import build_audio
 from system.networks.published import CONVOLUTIONS
-from system.plan.estimates import BERT, MINILM, Estimates, Found, caption_size, text_size
+from system.plan.estimates import BERT, MINILM, Content, Estimates, caption_size, text_size
 from system.plan.plan import plan
 from system.plan.sizes import audio_size
 from system.recipe import schema
@@ -83,8 +83,8 @@ def test_the_convolutions_are_counted_where_they_are(network: str) -> None:
         seen: list[tuple[int, int, int, int]] = []
 
         def note(module: torch.nn.Conv2d, _: object, output: torch.Tensor) -> None:
-            places = output.shape[2] * output.shape[3]
-            seen.append((module.in_channels, module.out_channels, module.kernel_size[0], places))
+            positions = output.shape[2] * output.shape[3]
+            seen.append((module.in_channels, module.out_channels, module.kernel_size[0], positions))
 
         for module in encoder.modules():
             if isinstance(module, torch.nn.Conv2d):
@@ -100,15 +100,15 @@ def test_sizes_by_hand() -> None:
     # 10 of 20 seconds: 1,000 columns of 64 bands. The two largest outputs are the first ones, of 64 channels.
     mlp = 2049 * 2048 + 2049 * 1024
     first = 2 * 64 * 1000 * 64
-    assert whole.kept > 2 * first
-    assert frozen.kept == 3 * first / 2
+    assert whole.activations > 2 * first
+    assert frozen.activations == 3 * first / 2
     assert whole.flops - 6 * mlp == pytest.approx(3 * (frozen.flops - 6 * mlp))
     assert whole.flops == pytest.approx(142e9 + 6 * mlp, rel=0.02)  # 23.6e9 multiplications of ten seconds, by six
     shorter = audio_size(audio_settings(PANNS), 1024, 3.0, 5.0)
-    assert shorter.kept == pytest.approx(whole.kept / 2)
+    assert shorter.activations == pytest.approx(whole.activations / 2)
     gru = audio_size(audio_settings(AUDIO[-1][0]), 300, 3.0, 16.0)
-    places = 16 * 3.125
-    assert gru.flops == pytest.approx(6 * places * (2049 * 70 + 2 * 3 * 150 * (70 + 150 + 2)))
+    positions = 16 * 3.125
+    assert gru.flops == pytest.approx(6 * positions * (2049 * 70 + 2 * 3 * 150 * (70 + 150 + 2)))
 
 
 def first_token(**changes: Any) -> schema.FirstToken:
@@ -119,7 +119,7 @@ def test_sizes_of_texts(tmp_path: Path) -> None:
     mlp = 769 * 2048 + 2049 * 1024
     assert caption_size(first_token(), 0).trainable == {"text": BERT.parameters + mlp} == {"text": 112_564_736}
     still = caption_size(first_token(trainable=False), 0)
-    assert (still.trainable, still.kept, still.frozen) == ({"text": mlp}, 0.0, BERT.parameters)
+    assert (still.trainable, still.activations, still.frozen) == ({"text": mlp}, 0.0, BERT.parameters)
     config = {"hidden_size": 8, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 16}
     config |= {"vocab_size": 30, "max_position_embeddings": 10, "type_vocab_size": 2}
     (tmp_path / "config.json").write_text(json.dumps(config))
@@ -165,8 +165,8 @@ def test_the_plan_of_the_papers_model(tmp_path: Path) -> None:
     text = plan(recipe, gpu_bytes=8 * 2**30)
     published = "published at https://zenodo.org/record/3987831/files/ResNet38_mAP%3D0.434.pth"
     assert f"audio network resnet38: trained, from {weights} MISSING; {published}" in text
-    (told,) = recipe.model.missing_files()  # before anything is made
-    assert told == f"panns: no file {weights}; {published}; put it there, or --set model.audio.weights"
+    (output,) = recipe.model.missing_files()  # before anything is made
+    assert output == f"panns: no file {weights}; {published}; put it there, or --set model.audio.weights"
     assert "text model bert-base-uncased: no folder here: a hub name" in text
     assert "parameters: network 68,507,072, mlp 6,294,528, text 112,564,736; in all 187,366,336\n" in text
     assert "4 of these lines say MISSING" in text
@@ -183,17 +183,17 @@ def test_the_plan_of_the_papers_model(tmp_path: Path) -> None:
 def test_memory_counts_what_is_trained_and_what_is_only_held(tmp_path: Path) -> None:
     recipe = made(tmp_path, PANNS, BERT_BASE)
     stage = recipe.stages["only"]
-    found = {name: Found([], source.expected) for name, source in recipe.data.items()}
+    found = {name: Content([], source.expected) for name, source in recipe.data.items()}
     estimates = Estimates(recipe, found)
     load = estimates.load(stage)
     assert load.longest == 20
     waves = 32 * 20 * 32_000 * 2
-    kept = 32 * estimates.audio(load).kept * 4 + load.captions * estimates.text.kept * 4
-    assert estimates.memory(stage, "float32") == pytest.approx(16 * 187_366_336 + waves + 2 * kept)
+    activations = 32 * estimates.audio(load).activations * 4 + load.captions * estimates.text.activations * 4
+    assert estimates.memory(stage, "float32") == pytest.approx(16 * 187_366_336 + waves + 2 * activations)
     still = made(tmp_path, PANNS | {"weights": "w.pth", "trainable": False}, BERT_BASE | {"trainable": False})
     held = Estimates(still, found)
     trained = 6_294_528 + 769 * 2048 + 2049 * 1024
-    expected = 16 * trained + 4 * (68_507_072 + BERT.parameters) + waves + 2 * 32 * held.audio(load).kept * 4
+    expected = 16 * trained + 4 * (68_507_072 + BERT.parameters) + waves + 2 * 32 * held.audio(load).activations * 4
     assert held.memory(still.stages["only"], "float32") == pytest.approx(expected)
     assert held.step_flops(stage) < estimates.step_flops(stage) / 2.5
     assert estimates.frame_bytes(stage) == pytest.approx(100 * 10 * 32_000 * 2)

@@ -20,7 +20,7 @@ from system.models.audio.crnn import Crnn, run_gru, stretched
 from system.models.audio.panns import Panns
 from system.networks.cnn14 import Cnn14
 from system.networks.convolutions import take_published
-from system.networks.frontend import LogMel, mel_basis, published_log_mel
+from system.networks.frontend import LogMelFrontEnd, mel_basis, published_log_mel
 from system.networks.weights import Weights
 from system.recipe import schema
 
@@ -70,7 +70,7 @@ def pooled(encoder: Panns, samples: np.ndarray) -> torch.Tensor:
 @pytest.mark.parametrize("letter", "ABS")
 def test_log_mel_at_32_khz(golden: Golden, letter: str) -> None:
     content = golden("panns_resnet38")
-    found = LogMel()(torch.from_numpy(wave(content, letter))[None])[0]
+    found = LogMelFrontEnd()(torch.from_numpy(wave(content, letter))[None])[0]
     assert largest(found, content[f"{letter}_logmel"]) < 2e-3
     assert largest(mel_basis(), content["melW"]) < 1e-7
 
@@ -78,7 +78,7 @@ def test_log_mel_at_32_khz(golden: Golden, letter: str) -> None:
 def test_a_symmetric_window_shows_in_the_log_mel(golden: Golden, monkeypatch: pytest.MonkeyPatch) -> None:
     content = golden("panns_resnet38")
     monkeypatch.setattr(torch, "hann_window", functools.partial(torch.hann_window, periodic=False))
-    assert largest(LogMel()(torch.from_numpy(wave(content, "A"))[None])[0], content["A_logmel"]) > 0.05
+    assert largest(LogMelFrontEnd()(torch.from_numpy(wave(content, "A"))[None])[0], content["A_logmel"]) > 0.05
 
 
 @pytest.mark.parametrize("letter", "BS")

@@ -27,7 +27,6 @@ from system.runs.open import build_model
 from system.runs.retrieve import embed_clips, embed_texts
 from system.training.step import audio_parts, caption_parts, gradients
 
-CPU = torch.device("cpu")
 STRIPES = {"time_stripes": 2, "time_width": 64, "band_stripes": 2, "band_width": 8}
 PANNS = tiny.panns(spec_augment=STRIPES, hidden=64)
 NT_XENT = [{"kind": "nt_xent", "weight": 1, "temperature": 0.07}]
@@ -77,7 +76,7 @@ def recordings(shared: Path) -> list[Clip]:
 def mean_average_precision(model: RetrievalModel, clips: list[Clip], features: Features) -> float:
     captions = embed_texts(model, [clip.captions[0] for clip in clips])
     with torch.inference_mode():
-        scores = model.score(embed_clips(model, clips, features, CPU), captions).T.numpy()
+        scores = model.score(embed_clips(model, clips, features), captions).T.numpy()
     ranks = relevant_ranks(scores, [[n] for n in range(len(clips))], [clip.id for clip in clips])
     return float(average_precision(ranks, np.ones(len(clips), dtype=np.int64)).mean())
 
@@ -89,7 +88,7 @@ def test_a_narrow_network_learns_real_recordings_by_heart(
 ) -> None:
     """From files to ranks: 16-bit waves in a bank, batches, log-mel, training, and evaluation of whole clips."""
     narrowed(monkeypatch)
-    recipe = made(tmp_path, PANNS | {"dropout": 0.0, "spec_augment": None, "most_seconds": 2})
+    recipe = made(tmp_path, PANNS | {"dropout": 0.0, "spec_augment": None, "max_seconds": 2})
     clips = recordings(shared)
     features = build_features(clips, dict(recipe.model.audio.experts), tmp_path / "banks", quiet=True)
     torch.manual_seed(0)
@@ -124,21 +123,21 @@ def test_cached_gradients_come_from_the_same_crops_stripes_and_dropout(
 ) -> None:
     """Against one graph over the same parts in the same order."""
     narrowed(monkeypatch)
-    recipe = made(tmp_path, PANNS | {"most_seconds": 0.7})
+    recipe = made(tmp_path, PANNS | {"max_seconds": 0.7})
     batch = noise_batch(4, 1.2, ["a", "b a", "a b c", "c"])
     found = []
     for is_cached in (True, False):
         torch.manual_seed(5)
         model = build_model(recipe, ["a", "b", "c"]).train()
         torch.manual_seed(6)
-        stage = recipe.stages["only"].model_copy(update={"gradient_cache": 2})
+        stage = recipe.stages["only"].model_copy(update={"grad_cache_chunk": 2})
         if is_cached:
             gradients(model, batch, stage, "float32", scaler())
         else:
-            clips, clip_places = audio_parts(model, batch, 2)
-            texts, text_places = caption_parts(model, batch, 2)
-            own = joined([part() for part in clips]).rows(clip_places)
-            captions = joined([part() for part in texts]).rows(text_places)
+            clips, clip_indices = audio_parts(model, batch, 2)
+            texts, text_indices = caption_parts(model, batch, 2)
+            own = joined([part() for part in clips]).rows(clip_indices)
+            captions = joined([part() for part in texts]).rows(text_indices)
             losses.total(model.batch_scores(batch, own, captions), stage.losses).backward()
         found.append(torch.cat([p.grad.flatten() for p in model.parameters() if p.grad is not None]))
     assert len(found[0]) == len(found[1])

@@ -15,7 +15,7 @@ from sounds import RATE, Wave, everyday, tone, with_noise
 from sounds import noise as invented_noise
 
 from data_tools.__main__ import main
-from data_tools.leakage.audit import Touch, audit
+from data_tools.leakage.audit import Overlap, audit
 from data_tools.leakage.exclusion import read_exclusions
 from data_tools.manifest import Clip, Split, write_manifest
 
@@ -48,8 +48,8 @@ def clip(
     )
 
 
-def brief(touches: list[Touch]) -> list[tuple[str, str, str, str, bool]]:
-    return [(touch.finding, touch.clip.id, touch.other, touch.evidence, touch.leak) for touch in touches]
+def brief(overlaps: list[Overlap]) -> list[tuple[str, str, str, str, bool]]:
+    return [(overlap.finding, overlap.clip.id, overlap.other, overlap.evidence, overlap.leak) for overlap in overlaps]
 
 
 def test_every_kind_by_hand(tmp_path: Path) -> None:
@@ -94,7 +94,7 @@ def test_same_captions_are_told_and_no_reason_to_fail(tmp_path: Path, capsys: py
     write_manifest(tmp_path / "m.jsonl", [clip("a.wav", "train", "1", "a dog"), clip("b.wav", "test", "2", "a dog")])
     assert main(["audit", str(tmp_path / "m.jsonl")]) == 0
     printed = capsys.readouterr().out
-    assert "      1  same caption across splits\n             1  x/train touches x/test\n" in printed
+    assert "      1  same caption across splits\n             1  x/train overlaps x/test\n" in printed
     assert "none of 1 training clips is on an exclusion list or shares a Freesound id or file name with a" in printed
 
 
@@ -139,11 +139,11 @@ def test_the_same_sound_is_found_without_an_id(sounds: Path, capsys: pytest.Capt
     assert "1  clips too short, silent or steady to be told apart: x/development/quiet.wav" in captured.out
     assert "2  clips without readable audio: " in captured.out
     assert "broken.wav: cannot be decoded" in captured.out
-    for line in ("2  near-duplicate audio across splits", "1  x/development touches y/train"):
+    for line in ("2  near-duplicate audio across splits", "1  x/development overlaps y/train"):
         assert f" {line}\n" in captured.out
-    assert "touches what it must not: leave out 1 clips (near-duplicate audio across splits)" in captured.out
+    assert "overlaps what it must not: leave out 1 clips (near-duplicate audio across splits)" in captured.out
     listed = rows(sounds / "f.csv")
-    assert [(row["finding"], row["clip"], row["touched"], row["other"]) for row in listed] == [
+    assert [(row["finding"], row["clip"], row["other_split"], row["other"]) for row in listed] == [
         ("near-duplicate audio across splits", "x/development/d0.mp3", "x/evaluation", "x/evaluation/e0.wav"),
         ("near-duplicate audio across splits", "x/development/d2.wav", "y/train", "y/train/again.wav"),
         ("sound not compared", "x/evaluation/broken.wav", "", ""),
@@ -162,8 +162,8 @@ def test_manifests_in_the_other_order_tell_the_same(sounds: Path, capsys: pytest
     for order in (names, names[::-1]):
         argv = ["audit", *(str(sounds / f"{name}.jsonl") for name in order), "--audio"]
         assert main([*argv, "--list", str(sounds / "f.csv")]) == 1
-        touched = {(row["clip"], row["other"]) for row in rows(sounds / "f.csv")}
-        assert ("x/development/d0.mp3", "x/evaluation/e0.wav") in touched
+        other_split = {(row["clip"], row["other"]) for row in rows(sounds / "f.csv")}
+        assert ("x/development/d0.mp3", "x/evaluation/e0.wav") in other_split
         assert "+0.50 s later" in capsys.readouterr().out
 
 
@@ -209,9 +209,7 @@ def test_that_none_shares_a_sound_is_said_where_all_are_sure(
     assert "      3  clips whose sound was compared\n      0  Freesound id" in printed  # and no other is named
 
 
-def test_a_test_split_that_is_only_compared_with_counts_too(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_test_split_that_is_only_compared_with_counts_too(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for name, split in (("a.wav", "train"), ("b.wav", "test")):
         soundfile.write(tmp_path / name, noise(ord(name[0])), RATE)
         write_manifest(tmp_path / f"{split}.jsonl", [clip(name, cast(Split, split), path=str(tmp_path / name))])
@@ -244,7 +242,7 @@ def test_of_steady_and_silent_clips_it_is_not_said(tmp_path: Path, capsys: pytes
 
 
 @pytest.mark.parametrize(
-    ("train", "test", "told"),
+    ("train", "test", "output"),
     [
         (everyday("alarm", 0), noise(2), "whether they share a sound is not known, see the clips named above"),
         (noise(2), tone(440), "whether they share a sound is not known, see the clips named above"),
@@ -254,12 +252,12 @@ def test_of_steady_and_silent_clips_it_is_not_said(tmp_path: Path, capsys: pytes
     ids=["unsure", "one side", "neither", "no files"],
 )
 def test_of_nothing_sure_nothing_is_said(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], train: Wave | None, test: Wave | None, told: str
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], train: Wave | None, test: Wave | None, output: str
 ) -> None:
     printed, last, status = verdict(tmp_path, capsys, train={"a.wav": train}, test={"b.wav": test})
     assert status == 0
-    assert last == APART.format(1) + told
-    assert ("      -  near-duplicate audio across splits" in printed) == (told == "their sound was not compared")
+    assert last == APART.format(1) + output
+    assert ("      -  near-duplicate audio across splits" in printed) == (output == "their sound was not compared")
 
 
 def test_without_a_test_split_no_sound_is_said_to_differ(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -285,7 +283,7 @@ def test_copies_under_noise_fail_the_audit(tmp_path: Path, capsys: pytest.Captur
     printed, last, status = verdict(tmp_path, capsys, train=train, test={"c.wav": everyday("birds", 0)})
     assert status == 1
     assert "x/train/a.wav | x/test/c.wav: " in printed
-    assert last.startswith("training data touches what it must not: leave out 1 clips (near-duplicate audio")
+    assert last.startswith("training data overlaps what it must not: leave out 1 clips (near-duplicate audio")
 
 
 def test_sound_that_is_nowhere_is_not_said_to_differ(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -323,7 +321,7 @@ def test_clotho_shares_five_ids_and_four_names(clotho: Path, capsys: pytest.Capt
 
     def shared_by(kind: str) -> set[tuple[str, str, str]]:
         found = [row for row in listed if row["finding"] == kind]
-        return {(row["evidence"], row["clip"].split("/")[1], row["touched"].split("/")[1]) for row in found}
+        return {(row["evidence"], row["clip"].split("/")[1], row["other_split"].split("/")[1]) for row in found}
 
     assert shared_by("same Freesound id across splits") == {
         ("86163", "development", "validation"),
@@ -364,7 +362,7 @@ def test_every_excluded_recording_of_esc10_is_named(
         named: dict[str, set[str]] = {Path(name).name: set() for name in names}
         for row in rows(tmp_path / "f.csv"):
             if row["finding"] == "Freesound id on an exclusion list":
-                named[row["touched"]].add(row["clip"])
+                named[row["other_split"]].add(row["clip"])
         assert tuple(map(len, named.values())) == counts
         for name, ids in named.items():
             text = (shared / "data" / next(one for one in LISTS if one.endswith(name))).read_text()
@@ -388,8 +386,8 @@ def test_audits_of_nothing_are_refused(tmp_path: Path, capsys: pytest.CaptureFix
     assert "no clip of a test split and no exclusion list" in failure(capsys, "audit", tmp_path / "train.jsonl")
     assert main(["audit", str(tmp_path / "train.jsonl"), "--against", str(tmp_path / "test.jsonl")]) == 0
     (tmp_path / "never.csv").write_text("sound_id\nx\n")
-    told = failure(capsys, "audit", tmp_path / "train.jsonl", "--exclude", tmp_path / "never.csv")
-    assert "never.csv, line 2: the id 'x' is neither digits" in told
+    output = failure(capsys, "audit", tmp_path / "train.jsonl", "--exclude", tmp_path / "never.csv")
+    assert "never.csv, line 2: the id 'x' is neither digits" in output
     assert main(["audit"]) == main(["audit", str(tmp_path / "train.jsonl"), "--nonsense"]) == 2
 
 

@@ -240,7 +240,7 @@ def test_weights_of_a_blend_of_blends_are_searched_with_its_own_models(
     assert main([*together, "val_ba.npy", "val_c.npy"]) == 1
     assert "ab.npy comes from run a and val_ba.npy from run b" in capsys.readouterr().err
     assert main([*together, "val_a.npy", "val_c.npy"]) == 1
-    assert "ab.npy comes from run b and val_a.npy from a model it does not tell" in capsys.readouterr().err
+    assert "ab.npy comes from run b and val_a.npy from a model it does not name" in capsys.readouterr().err
 
 
 # --- two systems -------------------------------------------------------------------------------------------------

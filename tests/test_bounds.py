@@ -12,7 +12,7 @@ from outcomes import refused
 from data_tools.errors import KitError
 from data_tools.yaml12 import MAX_DEPTH, MAX_NODES, parse
 from system.__main__ import main
-from system.device import memory_told
+from system.device import memory_errors
 from system.plan.estimates import Estimates
 from system.plan.plan import find_data, plan
 from system.recipe.load import RecipeError, load_recipe
@@ -71,10 +71,10 @@ def test_odd_digits_in_set_are_keys(world: Path, tmp_path: Path, change: str) ->
     ("key", "value"),
     [
         ("model.text.dim", "1000000000"),
-        ("model.text.ff", "65537"),
+        ("model.text.ffn_dim", "65537"),
         ("model.audio.width", "1000000000"),
         ("model.audio.layers", "1001"),
-        ("model.audio.positions", "1000000000"),
+        ("model.audio.max_positions", "1000000000"),
         ("stages.only.epochs", "1" + "0" * 400),
         ("stages.only.epochs", "1000001"),
         ("stages.only.batch_size", "10000000"),
@@ -91,7 +91,7 @@ def test_check_refuses_what_would_take_more_memory_than_any_machine_has(
     world: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = tiny.write_recipe(tmp_path / "r.yaml", tiny.recipe(world, tmp_path))
-    large = ["model.audio.width=65536", "model.audio.ff=65536", "model.audio.layers=1000", "model.text.dim=64"]
+    large = ["model.audio.width=65536", "model.audio.ffn_dim=65536", "model.audio.layers=1000", "model.text.dim=64"]
     assert main(["check", str(path), *(part for change in large for part in ("--set", change))]) == 1
     assert "MISTAKE: a step would take" in capsys.readouterr().out
     assert main(["check", str(path)]) == 0
@@ -107,10 +107,10 @@ def test_memory_that_is_full_is_a_sentence() -> None:
     for full in (torch_finds_none, numpy_finds_none):
         with (
             pytest.raises(KitError, match="^the model does not fit this machine's memory; make it smaller$"),
-            memory_told("the model", "make it smaller"),
+            memory_errors("the model", "make it smaller"),
         ):
             full()
-    with pytest.raises(RuntimeError, match="another"), memory_told("the model", "make it smaller"):
+    with pytest.raises(RuntimeError, match="another"), memory_errors("the model", "make it smaller"):
         raise RuntimeError("another")
 
 

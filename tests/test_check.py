@@ -137,8 +137,8 @@ def test_operating_system_errors_are_one_sentence(tmp_path: Path, capsys: pytest
     argv = ("clotho", root, "--splits", "development", "--out")
     (tmp_path / "folder").mkdir()
     assert failure(capsys, *argv, tmp_path / "folder") == f"error: {tmp_path / 'folder'}: Is a directory\n"
-    told = failure(capsys, *argv, tmp_path / "clotho_captions_development.csv" / "m.jsonl")
-    assert str(tmp_path / "clotho_captions_development.csv") in told
+    output = failure(capsys, *argv, tmp_path / "clotho_captions_development.csv" / "m.jsonl")
+    assert str(tmp_path / "clotho_captions_development.csv") in output
 
 
 def test_interrupt_is_one_line(

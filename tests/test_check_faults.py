@@ -9,7 +9,7 @@ import pytest
 from ranked import E2022, change_cell, change_line, check_problems
 
 from submission.__main__ import main
-from submission.formats.csv_table import Problem, format_table, told
+from submission.formats.csv_table import Problem, format_problems, format_table
 from submission.formats.ranked_csv import check_ranked_csv
 from submission.formats.truth import Truth, read_clotho_truth
 
@@ -54,7 +54,7 @@ def folded(patterns: Callable[[int], str], first: int, kind: str, more: int = 52
     shown = [patterns(line) for line in range(first, first + SHOWN)]
     return [
         *shown,
-        rf"lines {first + SHOWN}-5226: {more + 2 - first - SHOWN} more of: {kind} \(`check --all` tells each\)",
+        rf"lines {first + SHOWN}-5226: {more + 2 - first - SHOWN} more of: {kind} \(`check --all` prints each\)",
     ]
 
 
@@ -152,28 +152,28 @@ def test_each_fault_of_a_real_file_is_named_with_its_line(lines: list[bytes], tr
     data = fault(lines)
     assert data != b"".join(lines)
     _, problems = check_ranked_csv(data, E2022, truth)
-    check_problems(list(told(problems, SHOWN)), expected)
+    check_problems(list(format_problems(problems, SHOWN)), expected)
 
 
 def test_thousands_of_names_nobody_has_are_told_soon_and_on_a_few_lines(lines: list[bytes], truth: Truth) -> None:
     data = by_row(lambda row: [row[0], *(f"nobody {row[0][:9]} {n}.wav" for n in range(10))], 2)(lines)
     _, problems = check_ranked_csv(data, E2022, truth)
     assert len(problems) == 52_250
-    shown = list(told(problems, SHOWN))
+    shown = list(format_problems(problems, SHOWN))
     assert len(shown) == SHOWN + 1
-    assert shown[-1] == "lines 4-5226: 52230 more of: unknown file name (`check --all` tells each)"
+    assert shown[-1] == "lines 4-5226: 52230 more of: unknown file name (`check --all` prints each)"
 
 
 def test_what_is_folded_by_hand() -> None:
     problems = [Problem(line, f"a{line}", "a") for line in (1, 2, 3, 4, 6, 7, 9)]
     problems[3:3] = [Problem(3, "b3", "b")]
     problems += [Problem(9, "a9 again", "a"), Problem(None, "c", "c"), Problem(None, "d", "c"), Problem(None, "e", "c")]
-    assert list(told(problems, 2)) == [
+    assert list(format_problems(problems, 2)) == [
         "line 1: a1", "line 2: a2", "line 3: b3", "whole file: c", "whole file: d",
-        "lines 3-4, 6-7, 9: 6 more of: a (`check --all` tells each)",
-        "whole file: 1 more of: c (`check --all` tells each)",
+        "lines 3-4, 6-7, 9: 6 more of: a (`check --all` prints each)",
+        "whole file: 1 more of: c (`check --all` prints each)",
     ]  # fmt: skip
-    assert list(told(problems, len(problems))) == [str(problem) for problem in problems]
+    assert list(format_problems(problems, len(problems))) == [str(problem) for problem in problems]
 
 
 def test_all_tells_all(lines: list[bytes], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -139,12 +139,12 @@ def test_nothing_to_weigh(backend: str) -> None:
 class Counted(list[Any]):
     """A list that tells another length: compute_cider takes the number of its pairs for the number of documents."""
 
-    def __init__(self, items: Iterable[Any], told: int) -> None:
+    def __init__(self, items: Iterable[Any], output: int) -> None:
         super().__init__(items)
-        self.told = told
+        self.output = output
 
     def __len__(self) -> int:
-        return self.told
+        return self.output
 
 
 def official(documents: list[list[Tokens]], pairs: Sequence[tuple[Tokens, Tokens]]) -> np.ndarray:

@@ -354,9 +354,9 @@ def test_figures_by_hand() -> None:
 def test_examples_are_the_extremes_each_once() -> None:
     own = np.linspace(0.01, 0.6, 60)
     descriptions = [f"text {n // 2}" for n in range(60)]
-    told = examples({"natural": np.array([*own, 0.9, 0.1])}, descriptions, ["a high one", "a low one"], 0.2, 0)
+    output = examples({"natural": np.array([*own, 0.9, 0.1])}, descriptions, ["a high one", "a low one"], 0.2, 0)
     parts = {part.split("\n")[0]: [line.split("  ")[-1] for line in part.split("\n")[1:] if line]
-             for part in told.strip().split("\n\n")}  # fmt: skip
+             for part in output.strip().split("\n\n")}  # fmt: skip
     assert len(parts) == 5
     best, drawn, above, below, captions = parts.values()
     assert best == [f"text {n}" for n in range(29, 19, -1)]
@@ -484,7 +484,7 @@ def inputs(tmp_path: Path) -> tuple[Path, Path]:
 
 
 @pytest.mark.parametrize(
-    ("changes", "told"),
+    ("changes", "output"),
     [
         (["--folds", "1"], "--folds 1: use 2 or more"),
         (["--epochs", "0"], "--epochs 0: use 1 or more"),
@@ -495,11 +495,11 @@ def inputs(tmp_path: Path) -> tuple[Path, Path]:
     ],
 )
 def test_the_door_refuses(
-    inputs: tuple[Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str], changes: list[str], told: str
+    inputs: tuple[Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str], changes: list[str], output: str
 ) -> None:
     table, captions = inputs
     arguments = ["classify", table, "--captions", captions, "--out", tmp_path / "out"]
-    assert told in failure(capsys, *arguments, "--model", PACKAGED_MODEL, *changes)
+    assert output in failure(capsys, *arguments, "--model", PACKAGED_MODEL, *changes)
     assert not (tmp_path / "out").exists()
 
 
@@ -517,16 +517,16 @@ def test_the_door_with_a_real_model(
     out = tmp_path / "out"
     arguments = ["classify", str(table), "--captions", str(captions), "--out", str(out), "--model", PACKAGED_MODEL]
     assert main([*arguments, "--folds", "2"]) == 0
-    told = capsys.readouterr().out
-    assert "descriptions: 402, of them 400 scored, 2 left empty by cleaning, 0 not English" in told
-    assert "384 dimensions; 600 texts computed now, 0 were there already" in told
+    output = capsys.readouterr().out
+    assert "descriptions: 402, of them 400 scored, 2 left empty by cleaning, 0 not English" in output
+    assert "384 dimensions; 600 texts computed now, 0 were there already" in output
     report = json.loads((out / "report.json").read_text())
     assert report["weightings"]["natural"]["roc_auc"] > 0.9
-    assert f"{report['weightings']['natural']['kept_at_threshold']} descriptions above 0.2" in told
+    assert f"{report['weightings']['natural']['kept_at_threshold']} descriptions above 0.2" in output
     assert main([*arguments, "--threshold", "0.5", "--folds", "2"]) == 0
-    told = capsys.readouterr().out
-    assert "0 texts computed now, 600 were there already" in told
-    assert "descriptions above 0.5" in told
+    output = capsys.readouterr().out
+    assert "0 texts computed now, 600 were there already" in output
+    assert "descriptions above 0.5" in output
 
     encoder = SentenceEncoder(PACKAGED_MODEL)
     texts = [read_scores(out)[n]["text"] for n in (0, 399)]

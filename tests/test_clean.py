@@ -186,11 +186,11 @@ def test_language_by_hand_labelled_lines() -> None:
     """Precision and recall of "not English", printed and bounded; the language that is named is right."""
     lines = [(text, language) for language, texts in FOREIGN.items() for text in texts]
     found = [(text, language, language_of(text)) for text, language in lines]
-    missed = [text for text, _, told in found if told == "en"]
+    missed = [text for text, _, output in found if output == "en"]
     wrong = [(text, language_of(text)) for text in ENGLISH if language_of(text) != "en"]
     hits = len(lines) - len(missed)
     precision, recall = hits / (hits + len(wrong)), hits / len(lines)
-    named = sum(language == told for _, language, told in found) / hits
+    named = sum(language == output for _, language, output in found) / hits
     print(f"\nnot English: precision {precision:.3f}, recall {recall:.3f}, named right {named:.3f}", missed, wrong)
     assert (len(lines), len(ENGLISH)) == (66, 62)
     assert precision >= 0.95

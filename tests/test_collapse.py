@@ -62,7 +62,7 @@ def test_a_collapse_is_told_in_log_metrics_and_report(tmp_path: Path, caplog: py
         optimizer={"kind": "adamw", "lr": 1.0, "weight_decay": 0.0},
         schedule={"kind": "constant", "warmup_steps": 0},
         losses=[{"kind": "ranking", "weight": 1, "margin": 0.2, "relax": "none", "negatives": "hardest"}],
-        clip_gradient=None,
+        max_grad_norm=None,
     )
     recipe = tiny.write_recipe(tmp_path / "r.yaml", tiny.recipe(manifest, tmp_path, only=stage))
     with caplog.at_level(logging.WARNING):

@@ -23,7 +23,7 @@ from data_tools.errors import DataError
 from data_tools.freesound import crawl
 from data_tools.freesound.sounds import PAGE_SIZE, parse_time
 from data_tools.freesound.store import Store
-from data_tools.freesound.transport import Answer, BrokenError
+from data_tools.freesound.transport import BrokenError, Response
 from data_tools.sandbox.faults import Throttle
 from data_tools.sandbox.verb import make_answers
 
@@ -66,10 +66,10 @@ def test_the_quota_is_kept_and_costs_no_more_time_than_it_must(tmp_path: Path) -
 
 
 def test_both_kinds_of_throttling_are_waited_for(tmp_path: Path) -> None:
-    def throttled(number: int, answer: Answer) -> Answer:
+    def throttled(number: int, answer: Response) -> Response:
         words = {2: "60/minute", 4: "2000/day"}.get(number)
         return (
-            Answer(429, json.dumps({"detail": f"exceeding a request limit rate ({words})"}).encode(), 0)
+            Response(429, json.dumps({"detail": f"exceeding a request limit rate ({words})"}).encode(), 0)
             if words
             else answer
         )
@@ -83,23 +83,23 @@ def test_both_kinds_of_throttling_are_waited_for(tmp_path: Path) -> None:
 def test_no_worker_asks_while_the_api_wants_a_pause(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("data_tools.freesound.windows.LARGEST", 300)
 
-    def throttled(number: int, answer: Answer) -> Answer:
+    def throttled(number: int, answer: Response) -> Response:
         detail = b'{"detail": "exceeding a request limit rate (60/minute)"}'
-        return Answer(429, detail, 0) if number == 6 else answer
+        return Response(429, detail, 0) if number == 6 else answer
 
     transport = Direct(make_answers(3000, 7, 0.0, 0), tamper=throttled, latency=lambda: 0.5)
     read_all(tmp_path / "store", transport)
     assert len(stored(tmp_path / "store")) == 3000
-    told = transport.times[5] + 0.5
+    output = transport.times[5] + 0.5
     assert len(transport.urls) > 20
-    assert not [time for time in transport.times if told < time < told + 60]
+    assert not [time for time in transport.times if output < time < output + 60]
 
 
-def bad(status: int, body: bytes) -> Callable[[int, Answer], Answer]:
-    return lambda number, answer: Answer(status, body, len(body)) if number in (1, 3, 4) else answer
+def bad(status: int, body: bytes) -> Callable[[int, Response], Response]:
+    return lambda number, answer: Response(status, body, len(body)) if number in (1, 3, 4) else answer
 
 
-def broken(number: int, answer: Answer) -> Answer:
+def broken(number: int, answer: Response) -> Response:
     if number in (1, 3, 4):
         raise BrokenError("ServerDisconnectedError")
     return answer
@@ -119,7 +119,7 @@ def broken(number: int, answer: Answer) -> Answer:
         broken,
     ],
 )
-def test_answers_that_fail_are_asked_for_again(tmp_path: Path, tamper: Callable[[int, Answer], Answer]) -> None:
+def test_answers_that_fail_are_asked_for_again(tmp_path: Path, tamper: Callable[[int, Response], Response]) -> None:
     transport = Direct(make_answers(1000, 7, 0.0, 0), tamper=tamper)
     seconds = read_all(tmp_path / "store", transport, workers=1)
     assert_whole(tmp_path / "store", transport.answers)
@@ -128,18 +128,18 @@ def test_answers_that_fail_are_asked_for_again(tmp_path: Path, tamper: Callable[
 
 
 def test_a_search_that_is_overloaded_again_and_again_is_split(tmp_path: Path) -> None:
-    def overloaded(number: int, answer: Answer) -> Answer:
+    def overloaded(number: int, answer: Response) -> Response:
         span = json.loads(answer.body).get("count", 0)
         detail = b'{"detail": "Search is overloaded, please try again later."}'
-        return Answer(500, detail, len(detail)) if span > 400 else answer
+        return Response(500, detail, len(detail)) if span > 400 else answer
 
     transport = Direct(make_answers(1000, 7, 0.0, 0), tamper=overloaded)
     read_all(tmp_path / "store", transport)
     assert_whole(tmp_path / "store", transport.answers)
 
 
-def answer_of(sounds: list[dict[str, Any]], count: int | None = None) -> Answer:
-    return Answer(200, json.dumps({"count": len(sounds) if count is None else count, "results": sounds}).encode(), 0)
+def answer_of(sounds: list[dict[str, Any]], count: int | None = None) -> Response:
+    return Response(200, json.dumps({"count": len(sounds) if count is None else count, "results": sounds}).encode(), 0)
 
 
 @pytest.mark.parametrize("number", [1, 4, 7])
@@ -179,17 +179,17 @@ def test_the_searchs_index_knows_whole_seconds(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "second_page",
     [
-        pytest.param(Answer(404, b"", 0), id="404", marks=pytest.mark.slow),
-        pytest.param(Answer(200, b'{"count": 200, "results": []}', 0), id="empty"),
+        pytest.param(Response(404, b"", 0), id="404", marks=pytest.mark.slow),
+        pytest.param(Response(200, b'{"count": 200, "results": []}', 0), id="empty"),
     ],
 )
-def test_a_second_page_that_never_comes_ends_the_walk(tmp_path: Path, second_page: Answer) -> None:
+def test_a_second_page_that_never_comes_ends_the_walk(tmp_path: Path, second_page: Response) -> None:
     answers = make_answers(200, 7, 0.0, 0)
     answers.corpus.created = lambda number: parse_time("2020-01-01")  # type: ignore[method-assign]
     transport = Direct(answers)
     get = transport.get
 
-    async def without(url: str, *arguments: Any) -> Answer:
+    async def without(url: str, *arguments: Any) -> Response:
         answer = await get(url, *arguments)
         return second_page if "&page=2&" in url else answer
 
@@ -205,7 +205,7 @@ def test_a_second_page_that_never_comes_ends_the_walk(tmp_path: Path, second_pag
 
 def test_an_outage_that_says_overloaded_ends_like_any_other(tmp_path: Path) -> None:
     detail = b'{"detail": "Search is overloaded, please try again later."}'
-    transport = Direct(make_answers(3000, 7, 0.0, 0), tamper=lambda *_: Answer(500, detail, 0))
+    transport = Direct(make_answers(3000, 7, 0.0, 0), tamper=lambda *_: Response(500, detail, 0))
     with pytest.raises(DataError, match="gives no answer .the answer was 500 Search is overloaded"):
         read_all(tmp_path / "store", transport)
     assert len(transport.urls) < 300
@@ -238,7 +238,7 @@ def test_an_api_that_never_answers_ends_in_a_sentence_and_the_next_crawl_goes_on
     with pytest.raises(DataError, match=r"gives no answer \(the answer was 503 \); run the same command later"):
         read_all(
             tmp_path / "store",
-            Direct(answers, tamper=lambda number, answer: answer if number < 9 else Answer(503, b"", 0)),
+            Direct(answers, tamper=lambda number, answer: answer if number < 9 else Response(503, b"", 0)),
         )
     before = stored(tmp_path / "store")
     assert 150 <= len(before) <= 8 * PAGE_SIZE
@@ -249,7 +249,7 @@ def test_an_api_that_never_answers_ends_in_a_sentence_and_the_next_crawl_goes_on
 
 
 @pytest.mark.parametrize(
-    ("status", "body", "told"),
+    ("status", "body", "output"),
     [
         (401, '{"detail": "Invalid token"}', "refuses the key (Invalid token); correct FREESOUND_API_KEY or its file"),
         (403, "", "refuses the key (403)"),
@@ -258,21 +258,21 @@ def test_an_api_that_never_answers_ends_in_a_sentence_and_the_next_crawl_goes_on
         (405, '{"detail": "a\\nb\\u001b[2Jc"}', "405 a"),
     ],
 )
-def test_what_asking_again_cannot_mend_is_told_at_once(tmp_path: Path, status: int, body: str, told: str) -> None:
-    transport = Direct(make_answers(10, 1, 0.0, 0), tamper=lambda *_: Answer(status, body.encode(), 0))
+def test_what_asking_again_cannot_mend_is_told_at_once(tmp_path: Path, status: int, body: str, output: str) -> None:
+    transport = Direct(make_answers(10, 1, 0.0, 0), tamper=lambda *_: Response(status, body.encode(), 0))
     with pytest.raises(DataError) as refusal:
         read_all(tmp_path / "store", transport)
-    assert told in str(refusal.value)
+    assert output in str(refusal.value)
     assert str(refusal.value).isprintable()
     assert len(transport.urls) <= 4
 
 
 def test_null_items_that_come_back_are_kept_and_those_that_do_not_are_listed(tmp_path: Path) -> None:
-    def flicker(number: int, answer: Answer) -> Answer:
+    def flicker(number: int, answer: Response) -> Response:
         content = json.loads(answer.body)
         if number in (1, 4) and content.get("results"):
             content["results"][3] = content["results"][-1] = None
-        return Answer(answer.status, json.dumps(content).encode(), 0)
+        return Response(answer.status, json.dumps(content).encode(), 0)
 
     transport = Direct(make_answers(2000, 5, 0.004, 0), tamper=flicker)
     answers = transport.answers
@@ -294,11 +294,11 @@ def test_no_sound_is_taken_for_null_because_answers_held_it_back_by_chance(tmp_p
     """Half of all answers hold back a third of their items, others each time."""
     rng = random.Random(seed)
 
-    def hold_back(number: int, answer: Answer) -> Answer:
+    def hold_back(number: int, answer: Response) -> Response:
         content = json.loads(answer.body)
         if rng.random() < 0.5 and "results" in content:
             content["results"] = [None if rng.random() < 1 / 3 else item for item in content["results"]]
-        return Answer(answer.status, json.dumps(content).encode(), 0)
+        return Response(answer.status, json.dumps(content).encode(), 0)
 
     transport = Direct(make_answers(2000, 5, 0.004, 0), tamper=hold_back)
     read_all(tmp_path / "store", transport, workers=1)
@@ -343,19 +343,19 @@ def test_what_came_since_the_last_crawl(tmp_path: Path, monkeypatch: pytest.Monk
 
 
 @pytest.mark.parametrize(
-    ("since", "told"), [("last", "never crawled"), ("soon", "expects `last` or a date"), ("2100-01-01", "future")]
+    ("since", "output"), [("last", "never crawled"), ("soon", "expects `last` or a date"), ("2100-01-01", "future")]
 )
-def test_dates_that_are_none(tmp_path: Path, since: str, told: str) -> None:
-    with pytest.raises(DataError, match=told):
+def test_dates_that_are_none(tmp_path: Path, since: str, output: str) -> None:
+    with pytest.raises(DataError, match=output):
         read_all(tmp_path / "store", Direct(make_answers(10, 1, 0.0, 0)), since=since)
 
 
-def twice(answer: Answer) -> Answer:
+def twice(answer: Response) -> Response:
     """The page with its second item in the place of its third."""
     content = json.loads(answer.body)
     if len(content["results"]) > 2:
         content["results"][2] = content["results"][1]
-    return Answer(answer.status, json.dumps(content).encode(), 0)
+    return Response(answer.status, json.dumps(content).encode(), 0)
 
 
 def test_a_page_that_gives_one_sound_twice_is_not_a_whole_page(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from test_quota import least_seconds
 from data_tools.__main__ import main
 from data_tools.freesound.sounds import PAGE_SIZE
 from data_tools.freesound.store import Store
-from data_tools.sandbox.corpus import Corpus
+from data_tools.sandbox.corpus import Catalogue
 from data_tools.sandbox.faults import Throttle
 from data_tools.sandbox.verb import make_answers
 
@@ -55,10 +55,10 @@ def test_from_the_door_to_tables(tmp_path: Path, capsys: pytest.CaptureFixture[s
     elsewhere = crawled(path, settings, "--site", "https://freesound.org", "--since", "last")
     assert "was crawled with site http://127.0.0.1:" in elsewhere.stderr
     assert main(["status", str(path), "--list", str(tmp_path / "gaps.csv")]) == 0
-    told = capsys.readouterr().out
+    output = capsys.readouterr().out
     nulls = 700 - len(stored(path))
     assert nulls > 0
-    assert f"{len(stored(path)):>8}  sounds kept, of 700 that" in told
+    assert f"{len(stored(path)):>8}  sounds kept, of 700 that" in output
     assert len((tmp_path / "gaps.csv").read_text().splitlines()) == 1 + nulls
     assert all(3 <= row[0] <= 120 for row in stored(tmp_path / "small.sqlite", "duration"))
     assert len(stored(tmp_path / "small.sqlite")) < len(stored(path))
@@ -95,7 +95,10 @@ def test_refusals_of_the_door(
         (["crawl", tmp_path / "a", "--timeout", "inf"], "--timeout inf: use 0.1 to 86400"),
         (["crawl", tmp_path / "a", "--speed", "nan"], "--speed nan: use 0.01 to 10000000"),
         *(
-            (["crawl", tmp_path / "a", "--site", site], "is not a valid address; it should look like https://freesound.org")
+            (
+                ["crawl", tmp_path / "a", "--site", site],
+                "is not a valid address; it should look like https://freesound.org",
+            )
             for site in ("https://[::1", "https://a:99999", "https://a:x", "https://", "freesound.org", "https://a b")
         ),
         (["crawl", tmp_path / "a", "--key-file", tmp_path / "none"], "none: no such file"),
@@ -107,19 +110,19 @@ def test_refusals_of_the_door(
         (["status", blank], "not a store of Freesound sounds of format"),
         (["status", damaged], "damaged: SQLite cannot use it (no such table: windows)"),
     ]
-    for arguments, told in cases:
+    for arguments, output in cases:
         assert main([str(argument) for argument in arguments]) == 1
         errors = capsys.readouterr().err
-        assert told in errors
+        assert output in errors
         assert errors.count("error: ") == 1
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir() if path != damaged} == before
 
 
 def test_two_crawls_do_not_write_to_one_store(tmp_path: Path) -> None:
     with serving("--sounds", "300") as settings:
-        from data_tools.files import alone
+        from data_tools.locks import lock_of
 
-        with alone(tmp_path / "store"):
+        with lock_of(tmp_path / "store"):
             refused = crawled(tmp_path / "store", settings)
         assert refused.returncode == 1
         assert "another process is writing to it" in refused.stderr
@@ -191,7 +194,7 @@ def test_half_a_million_sounds(tmp_path: Path) -> None:
         seconds = time.monotonic() - began
     assert done.returncode == 0, done.stderr
     kib = int(done.stdout.splitlines()[-1])
-    corpus = Corpus(500_000, 1)
+    corpus = Catalogue(500_000, 1)
     assert [row[0] for row in stored(path)] == [corpus.id(number) for number in range(500_000)]
     store = Store(path)
     (requests,) = store.database.execute("SELECT COUNT(*) FROM requests").fetchone()

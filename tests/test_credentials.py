@@ -15,7 +15,7 @@ from data_tools.freesound.client import Client, LostError
 from data_tools.freesound.credentials import KEY, TOKEN, Secret, read_key, read_secret
 from data_tools.freesound.quota import Quota
 from data_tools.freesound.store import Store
-from data_tools.freesound.transport import Answer, BrokenError
+from data_tools.freesound.transport import BrokenError, Response
 from data_tools.freesound.windows import Window
 from data_tools.sandbox.verb import make_answers
 
@@ -58,17 +58,17 @@ def test_a_secret_prints_as_dots() -> None:
         assert MARK not in text
 
 
-def echo(number: int, answer: Answer) -> Answer:
-    return Answer(401, f'{{"detail": "the token {MARK} is not known"}}'.encode(), 0)
+def echo(number: int, answer: Response) -> Response:
+    return Response(401, f'{{"detail": "the token {MARK} is not known"}}'.encode(), 0)
 
 
 def test_an_error_that_quotes_the_key_is_told_without_it(tmp_path: Path) -> None:
     store = Store(tmp_path / "store", create=True)
 
     class Quoting(Direct):
-        async def get(self, url: str, headers: Any, into: Path | None = None, limit: int | None = None) -> Answer:
+        async def get(self, url: str, headers: Any, into: Path | None = None, limit: int | None = None) -> Response:
             assert headers["Authorization"] == f"Token {MARK}"
-            return echo(1, Answer(200, b"", 0))
+            return echo(1, Response(200, b"", 0))
 
     async def work() -> None:
         clock = LoopClock()
@@ -87,11 +87,11 @@ class Recording:
     def __init__(self, moved: dict[str, str]) -> None:
         self.moved, self.seen = moved, list[tuple[str, bool]]()
 
-    async def get(self, url: str, headers: Any, into: Path | None = None, limit: int | None = None) -> Answer:
+    async def get(self, url: str, headers: Any, into: Path | None = None, limit: int | None = None) -> Response:
         self.seen.append((url, "Authorization" in headers))
         if url in self.moved:
-            return Answer(302, b"", 0, self.moved[url])
-        return Answer(200, b"", 7)
+            return Response(302, b"", 0, self.moved[url])
+        return Response(200, b"", 7)
 
 
 def client_of(site: str, store: Store, transport: Recording) -> Client:
@@ -144,8 +144,8 @@ def test_the_key_goes_to_the_apis_own_hosts_alone(tmp_path: Path) -> None:
 def test_a_preview_that_moves_away_from_freesound_is_lost_and_nothing_is_asked_there(tmp_path: Path, url: str) -> None:
     site = "https://freesound.org"
     transport = Recording({f"{site}/a": url})
-    told = f"is not an address of {site}$|is not a valid address$"
-    with closing(Store(tmp_path / "store", create=True)) as store, pytest.raises(LostError, match=told):
+    output = f"is not an address of {site}$|is not a valid address$"
+    with closing(Store(tmp_path / "store", create=True)) as store, pytest.raises(LostError, match=output):
         run_virtually(client_of(site, store, transport).preview("/a", tmp_path / "part"))
     assert transport.seen == [(f"{site}/a", True)]
 
@@ -177,7 +177,7 @@ def test_an_original_that_moves_to_another_host_is_fetched_without_the_token(tmp
 def test_files_that_do_not_come_are_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked = list[str]()
 
-    async def get(self: Recording, url: str, *rest: Any) -> Answer:
+    async def get(self: Recording, url: str, *rest: Any) -> Response:
         asked.append(url)
         raise BrokenError("ConnectionResetError")
 

@@ -9,7 +9,7 @@ from threads import one_thread  # noqa: F401  a fixture
 from data_tools.errors import KitError
 from system.batches.collate import Series
 from system.experts.slaney import SILENCE
-from system.models.audio.crnn import FEWEST, Crnn, Gru, filled, norm_of_real, run_gru, stretched
+from system.models.audio.crnn import FEWEST, Crnn, Gru, filled, masked_norm, run_gru, stretched
 from system.models.retrieval import build_audio
 from system.recipe import schema
 
@@ -64,7 +64,7 @@ def test_batch_norm_of_real_places_by_hand() -> None:
     x = torch.randn(3, 2, 5, 4, requires_grad=True)
     lengths = torch.tensor([5, 2, 3])
     norm = torch.nn.BatchNorm2d(2)
-    found = norm_of_real(norm, x, lengths)
+    found = masked_norm(norm, x, lengths)
     kept = torch.cat([own[:, :length].flatten(1) for own, length in zip(x, lengths, strict=True)], 1)
     expected = (x - kept.mean(1)[:, None, None]) / (kept.var(1, correction=0)[:, None, None] + norm.eps).sqrt()
     for row, length in enumerate(lengths.tolist()):

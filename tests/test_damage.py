@@ -66,9 +66,9 @@ def test_a_result_of_another_shape_is_a_sentence(
     run: Path, recipe: Path, change: Any, at: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     edit(without_checksums(run) / "result.json", change)
-    told = refused(capsys, "run", recipe, "--out", run)
-    assert "result.json is damaged" in told
-    assert at in told
+    output = refused(capsys, "run", recipe, "--out", run)
+    assert "result.json is damaged" in output
+    assert at in output
 
 
 def test_a_finished_run_shows_no_result_of_damaged_files(
@@ -108,8 +108,8 @@ def test_metrics_that_no_checkpoint_holds_are_not_made_up(
 ) -> None:
     path = of_an_earlier_release(run) / "metrics.jsonl"
     path.unlink() if text is None else path.write_text(text)
-    told = refused(capsys, "run", recipe, "--out", run)
-    assert "put the lost lines back, or start a new run" in told
+    output = refused(capsys, "run", recipe, "--out", run)
+    assert "put the lost lines back, or start a new run" in output
     assert (path.read_text() if path.exists() else None) == text
 
 
@@ -129,9 +129,9 @@ def change_a_digit(settings: Path) -> None:
     settings.write_text(changed)
 
 
-def follow(told: str) -> list[str]:
+def follow(output: str) -> list[str]:
     """Delete what a sentence names; the command that it then gives."""
-    delete, command = told[told.index("delete ") :].split(", then what is lost is made again by: python -m system ")
+    delete, command = output[output.index("delete ") :].split(", then what is lost is made again by: python -m system ")
     for path in delete.removeprefix("delete ").split(" and "):
         Path(path).unlink()
     return shlex.split(command)
@@ -150,11 +150,11 @@ def test_the_way_out_of_damaged_settings_gives_the_same_scores(
     }
     if use == "report":
         assert submission(["report", str(run), "--out", str(tmp_path / "page.html")]) == 1
-        told = capsys.readouterr().err.strip()
+        output = capsys.readouterr().err.strip()
     else:
-        told = refused(capsys, *verb[use])
-    assert "resolved.json is damaged" in told
-    assert main(follow(told)) == 0
+        output = refused(capsys, *verb[use])
+    assert "resolved.json is damaged" in output
+    assert main(follow(output)) == 0
     assert read_scores(run / "scores/evaluation.npy").values.tobytes() == expected
 
 
@@ -162,9 +162,9 @@ def test_settings_that_are_no_json_any_more_are_one_sentence(
     run: Path, world: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (run / "resolved.json").write_text("{" + (run / "resolved.json").read_text())
-    told = refused(capsys, *rank(run, world, tmp_path / "s.npy"))
-    assert told.count("error: ") == 1
-    assert "resolved.json is damaged" in told
+    output = refused(capsys, *rank(run, world, tmp_path / "s.npy"))
+    assert output.count("error: ") == 1
+    assert "resolved.json is damaged" in output
 
 
 def test_what_set_changed_is_in_the_command_that_repeats_a_run(
@@ -172,9 +172,9 @@ def test_what_set_changed_is_in_the_command_that_repeats_a_run(
 ) -> None:
     rewrite(run / "provenance.json", changes=["seed=8", "a b=c d"])
     (run / "resolved.json").write_text("{}")
-    told = refused(capsys, *rank(run, world, tmp_path / "s.npy"))
+    output = refused(capsys, *rank(run, world, tmp_path / "s.npy"))
     command = ["run", str(run / "recipe.yaml"), "--set", "seed=8", "--set", "a b=c d", "--out", str(run)]
-    assert follow(told) == command
+    assert follow(output) == command
 
 
 def test_a_damaged_run_among_others_is_not_begun_again_in_silence(
@@ -182,8 +182,8 @@ def test_a_damaged_run_among_others_is_not_begun_again_in_silence(
 ) -> None:
     run = shutil.copytree(unbroken, tmp_path / "runs/of last week")
     change_a_digit(run / "resolved.json")
-    told = refused(capsys, "run", recipe, "--runs", tmp_path / "runs")
-    assert "of last week/resolved.json is damaged" in told
+    output = refused(capsys, "run", recipe, "--runs", tmp_path / "runs")
+    assert "of last week/resolved.json is damaged" in output
     assert len(list((tmp_path / "runs").iterdir())) == 1
     with pytest.raises(KitError, match="resolved.json is damaged: its checksum"):
         open_run(load_recipe(recipe), tmp_path, run)
@@ -200,9 +200,9 @@ def test_checksums_name_no_files_elsewhere(
     for name in (str(secret), "../secret"):
         without_checksums(model)
         edit(model / "model.json", lambda facts, name=name: facts.update(sha256={name: "0"}))
-        told = refused(capsys, *rank(model, world, tmp_path / "s.npy"))
-        assert "is no file of this folder" in told
-        assert "secret is damaged" not in told
+        output = refused(capsys, *rank(model, world, tmp_path / "s.npy"))
+        assert "is no file of this folder" in output
+        assert "secret is damaged" not in output
 
 
 @pytest.mark.parametrize("key", ["model", "optimizer", "scaler", "precision", "best", "step", "sums"])

@@ -154,9 +154,9 @@ def test_bad_clotho_tables(
 ) -> None:
     small_clotho(tmp_path, ["a.wav"], ["a.wav"])
     (tmp_path / name).write_bytes(content)
-    told = failure(capsys, "clotho", tmp_path, "--out", tmp_path / "m.jsonl", "--splits", "development")
-    assert re.search(message, told)
-    assert name in told
+    output = failure(capsys, "clotho", tmp_path, "--out", tmp_path / "m.jsonl", "--splits", "development")
+    assert re.search(message, output)
+    assert name in output
     assert not (tmp_path / "m.jsonl").exists()
 
 
@@ -287,8 +287,8 @@ def test_audiocaps_finds_peers_names_and_groups_captions(audiocaps: Path, capsys
 )
 def test_bad_audiocaps(tmp_path: Path, capsys: pytest.CaptureFixture[str], content: str, message: str) -> None:
     (tmp_path / "val.csv").write_text(content)
-    told = failure(capsys, "audiocaps", tmp_path, "--splits", "val", "--keep-missing", "--out", tmp_path / "m.jsonl")
-    assert message in told
+    output = failure(capsys, "audiocaps", tmp_path, "--splits", "val", "--keep-missing", "--out", tmp_path / "m.jsonl")
+    assert message in output
 
 
 # WavCaps

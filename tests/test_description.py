@@ -4,11 +4,11 @@ import csv
 import json
 import shutil
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import tiny
-import torch
 from outcomes import without_checksums
 
 from data_tools.manifest import caption_queries, read_manifest
@@ -16,12 +16,15 @@ from submission.__main__ import main as submission
 from submission.formats.score_matrix import read_scores
 from submission.package import meta
 from submission.package.facts import open_finished
+from system.batches.collate import Series
 from system.batches.data import Data
+from system.experiments import run
 from system.experiments.description import data_of, write_clips
 from system.features.build import Features, build_features
+from system.models.audio.heads import ExpertHeads
 from system.recipe.load import load_recipe
 from system.runs.open import open_trained
-from system.runs.retrieve import embed_clips, expert_norms, score_matrix
+from system.runs.retrieve import embed_clips, embed_pool, rank_pool
 
 
 def test_a_run_says_what_it_is_made_of(unbroken: Path, world: Path) -> None:
@@ -61,8 +64,8 @@ def test_norms_are_those_of_each_clips_own_embedding(unbroken: Path, world: Path
     trained = open_trained(unbroken)
     clips = [clip for clip in read_manifest(world) if clip.split == "evaluation"][:7]
     features = build_features(clips, dict(trained.recipe.model.audio.experts), Path(trained.recipe.banks))
-    norms = expert_norms(trained.model, clips, features, torch.device("cpu"))
-    alone = [float(embed_clips(trained.model, [clip], features, torch.device("cpu")).values.norm()) for clip in clips]
+    norms = embed_pool(trained.model, clips, features).norms
+    alone = [float(embed_clips(trained.model, [clip], features).values.norm()) for clip in clips]
     assert norms["logmel"].tolist() == pytest.approx(alone, rel=1e-4)  # of one expert, the mean is its own embedding
     assert len({round(norm, 3) for norm in alone}) == 7
 
@@ -82,22 +85,22 @@ def test_clips_are_listed_with_their_norms(unbroken: Path, tmp_path: Path, world
 
 def test_frozen_networks_and_word_vectors_reach_report_and_package(unbroken: Path, tmp_path: Path) -> None:
     """A run whose audio encoder is a frozen network of PANNs with SpecAugment, and whose words are word2vec's."""
-    run = tmp_path / "run"
-    without_checksums(shutil.copytree(unbroken, run))
-    result = json.loads((run / "result.json").read_text())
+    folder = tmp_path / "run"
+    without_checksums(shutil.copytree(unbroken, folder))
+    result = json.loads((folder / "result.json").read_text())
     result["parameters"]["frozen"] = {"audio": 1000, "text": 500}
-    (run / "result.json").write_text(json.dumps(result))
-    recipe = json.loads((run / "resolved.json").read_text())
+    (folder / "result.json").write_text(json.dumps(result))
+    recipe = json.loads((folder / "resolved.json").read_text())
     recipe["model"]["audio"] |= {"kind": "panns", "weights": "w/ResNet38.pth", "spec_augment": {"time_stripes": 2}}
     recipe["model"]["text"] = {"kind": "word_vectors", "vectors": "w/news.bin"}
-    (run / "resolved.json").write_text(json.dumps(recipe))
-    finished = open_finished(str(run))
+    (folder / "resolved.json").write_text(json.dumps(recipe))
+    finished = open_finished(str(folder))
     trained = sum(result["parameters"]["trained"].values())
     assert meta._total_parameters([finished]) == trained + 1500
     described = meta._description([finished])
     assert (described["data_augmentation"], described["word_embeddings"]) == ("SpecAugment", "news.bin")
     assert meta._addresses([finished]).keys() >= {"ResNet38.pth", "news.bin"}
-    assert submission(["report", str(run)]) == 0
+    assert submission(["report", str(folder)]) == 0
 
 
 def test_norms_stand_in_the_order_of_the_clips_whatever_their_lengths(unbroken: Path, world: Path) -> None:
@@ -106,8 +109,8 @@ def test_norms_stand_in_the_order_of_the_clips_whatever_their_lengths(unbroken: 
     pool = sorted((clip for clip in read_manifest(world) if clip.split == "evaluation"), key=lambda clip: clip.seconds)
     clips = [pool[9], pool[18], pool[0]]
     features = build_features(clips, dict(trained.recipe.model.audio.experts), Path(trained.recipe.banks))
-    norms = expert_norms(trained.model, clips, features, torch.device("cpu"))["logmel"].tolist()
-    alone = [float(embed_clips(trained.model, [clip], features, torch.device("cpu")).values.norm()) for clip in clips]
+    norms = embed_pool(trained.model, clips, features).norms["logmel"].tolist()
+    alone = [float(embed_clips(trained.model, [clip], features).values.norm()) for clip in clips]
     assert norms == pytest.approx(alone, rel=1e-4)
 
 
@@ -117,7 +120,7 @@ def test_clips_without_frames_are_left_out_of_a_score_matrix(unbroken: Path, wor
     features = build_features(clips, dict(trained.recipe.model.audio.experts), Path(trained.recipe.banks))
     del features.keys[clips[2].id]
     queries = caption_queries(clips[:2])
-    found = score_matrix(trained.model, clips, queries, features, torch.device("cpu"), {})
+    found = rank_pool(trained.model, clips, queries, features, {}).matrix
     assert found.clip_ids == [clips[n].id for n in (0, 1, 3, 4)]
     assert found.values.shape == (len(queries), 4)
 
@@ -131,3 +134,33 @@ def test_recordings_in_two_splits_are_counted_by_their_freesound_id(tmp_path: Pa
     data = Data({"a": named[:2], "b": named[2:]}, Features({}, keys))
     assert data.shared(["a"], ["b"]) == 1
     assert Data({"a": named[1:2], "b": named[3:]}, Features({}, keys)).shared(["a"], ["b"]) == 0, "no id is no match"
+
+
+def test_three_checkpoints_and_their_mean_embed_the_pool_four_times(
+    tmp_path: Path, world: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Once untrained and once a checkpoint: scores and norms of experts come of one pass, a mean of the files."""
+    content = tiny.recipe(world, tmp_path, only=tiny.stage(epochs=1))
+    one = content["rank"]["evaluation"]
+    content["rank"] = {name: one | {"checkpoint": name} for name in ("loss", "m1", "m2")}
+    content["rank"]["mean"] = {"kind": "mean", "of": ["loss", "m1", "m2"], "edition": 2022, "csv": True}
+    path = tiny.write_recipe(tmp_path / "four.yaml", content)
+    embedded: list[int] = []
+    heads, rank = ExpertHeads.with_each, run._rank
+
+    def counting(encoder: ExpertHeads, audio: dict[str, Series]) -> Any:
+        embedded.append(len(audio["logmel"].lengths))
+        return heads(encoder, audio)
+
+    def only_ranking(*arguments: Any) -> Any:
+        embedded.clear()
+        return rank(*arguments)
+
+    monkeypatch.setattr(ExpertHeads, "with_each", counting)
+    monkeypatch.setattr(run, "_rank", only_ranking)
+    made = run.run_recipe(load_recipe(path), tmp_path, tmp_path / "run")
+    pool = sum(clip.split == "evaluation" for clip in read_manifest(world))
+    assert sum(embedded) == 4 * pool
+    with (made.clips("m1")).open(newline="") as file:
+        assert all(float(row["norm logmel"]) > 0 for row in csv.DictReader(file))
+    assert made.clips("mean").read_text().splitlines()[0] == "clip,path,seconds"

@@ -62,12 +62,12 @@ def test_every_link_leads_to_a_file_and_a_heading(root: Path) -> None:
 
 def test_a_figure_stands_in_one_readme(root: Path) -> None:
     """Of three decimals or more; spreads (behind ±) and differences (with a sign) may be alike by chance."""
-    places: dict[str, Path] = {}
+    indices: dict[str, Path] = {}
     for path in readmes(root):
         text = re.sub(r"± [\d.]+", "", path.read_text())
         for figure in re.findall(r"(?<![\w.+-])\d+\.\d{3,}(?![\w.])", text):
-            assert places.setdefault(figure, path) == path, f"{figure} stands in {places[figure]} and in {path}"
-    assert len(places) > 100
+            assert indices.setdefault(figure, path) == path, f"{figure} stands in {indices[figure]} and in {path}"
+    assert len(indices) > 100
 
 
 def parser(room: str, words: list[str]) -> argparse.ArgumentParser:
@@ -148,14 +148,14 @@ def test_the_new_term_choice_and_encoder_in_the_readme_of_system_work(root: Path
     from data_tools.strict import Strict
     from system.batches.collate import Series
     from system.losses.batch_scores import BatchScores
-    from system.losses.negatives import Places
+    from system.losses.negatives import Indices
     from system.models.audio.base import AudioEncoder
     from system.models.score import Embedded
     from system.recipe.schema import Gru
 
     names: dict[str, Any] = {
         "torch": torch, "nn": nn, "Any": Any, "Literal": Literal, "Field": Field, "Strict": Strict, "Series": Series,
-        "AudioEncoder": AudioEncoder, "BatchScores": BatchScores, "Places": Places, "Embedded": Embedded,
+        "AudioEncoder": AudioEncoder, "BatchScores": BatchScores, "Indices": Indices, "Embedded": Embedded,
     }  # fmt: skip
     for code in blocks((root / "system/README.md").read_text(), "python"):
         if "Loudness" not in code:

@@ -29,7 +29,7 @@ def fails(room: str, monkeypatch: pytest.MonkeyPatch, error: BaseException) -> i
 
 @every_room
 @pytest.mark.parametrize(
-    ("error", "status", "told"),
+    ("error", "status", "output"),
     [
         (KeyboardInterrupt(), 130, "interrupted\n"),
         (KeyboardInterrupt("stopped; go on later"), 130, "stopped; go on later\n"),
@@ -44,7 +44,7 @@ def test_an_error_is_one_sentence(
     room: str,
     error: BaseException,
     status: int,
-    told: str,
+    output: str,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
@@ -52,7 +52,7 @@ def test_an_error_is_one_sentence(
     assert fails(room, monkeypatch, error) == status
     shown = capsys.readouterr()
     assert shown.out == ""
-    assert shown.err.startswith(told)
+    assert shown.err.startswith(output)
     assert shown.err.count("\n") == 1
 
 

@@ -10,7 +10,7 @@ import pytest
 import tiny
 
 from data_tools.manifest import Clip
-from system.plan.estimates import MINILM, Estimates, Found, text_size
+from system.plan.estimates import MINILM, Content, Estimates, text_size
 from system.recipe import schema
 from system.recipe.load import load_recipe
 
@@ -47,7 +47,7 @@ def test_a_batch_is_what_its_sources_give_as_they_are_mixed(tmp_path: Path) -> N
         recipe, stage = made(
             tmp_path, train={"data": ["train", "validation"], "mix": mix}, captions_per_clip="all", batch_size=8
         )
-        found = {"train": Found(clips("a", [10.0] * 300, 1)), "validation": Found([], EXPECTED)}
+        found = {"train": Content(clips("a", [10.0] * 300, 1)), "validation": Content([], EXPECTED)}
         load = Estimates(recipe, found).load(stage)
         assert (load.clips, load.seconds, load.captions) == (8, pytest.approx(seconds), pytest.approx(8 * captions))
         assert load.longest == pytest.approx(60)
@@ -55,22 +55,22 @@ def test_a_batch_is_what_its_sources_give_as_they_are_mixed(tmp_path: Path) -> N
         share = 1.5 if mix == "equal" else (300 + 200) / 400
         assert Estimates(recipe, found).load(drawn).captions == pytest.approx(8 * share)
     lengths = [float(n) for n in range(1, 101)]
-    assert Found(clips("b", lengths, 1)).longest_seconds == 99
+    assert Content(clips("b", lengths, 1)).longest_seconds == 99
     recipe, stage = made(tmp_path)
-    nothing = Estimates(recipe, {name: Found([]) for name in recipe.data}).load(stage)
+    nothing = Estimates(recipe, {name: Content([]) for name in recipe.data}).load(stage)
     assert nothing.seconds == 20.0
     assert nothing.captions == 40
 
 
 def test_flops_and_memory_by_hand(tmp_path: Path) -> None:
     recipe, stage = made(tmp_path, captions_per_clip=2, batch_size=10)
-    found = {name: Found(clips(name, [8.0] * 50, 5)) for name in recipe.data}
+    found = {name: Content(clips(name, [8.0] * 50, 5)) for name in recipe.data}
     estimates = Estimates(recipe, found)
-    # 12.5 frames/s of 128 values; width 32, 1 layer, ff 48, 2 heads; 100 frames a clip, 16 tokens a caption.
+    # 12.5 frames/s of 128 values; width 32, 1 layer, ffn_dim 48, 2 heads; 100 frames a clip, 16 tokens a caption.
     audio = 10 * (6 * 100 * 128 * 32 + 6 * 100 * (4 * 32**2 + 2 * 32 * 48 + 2 * 100 * 32))
     text = 20 * 6 * 16 * (4 * 32**2 + 2 * 32 * 48 + 2 * 16 * 32)
     assert estimates.step_flops(stage) == pytest.approx(audio + text)
-    cached = stage.model_copy(update={"gradient_cache": 5})
+    cached = stage.model_copy(update={"grad_cache_chunk": 5})
     assert estimates.step_flops(cached) == pytest.approx((audio + text) * 4 / 3)
     # 50 frames in a window: 100 frames are two windows of 50 (positions 64: 100 / 64 windows of 64 places each).
     windows = 100 / 64
@@ -82,9 +82,9 @@ def test_flops_and_memory_by_hand(tmp_path: Path) -> None:
     assert estimates.memory(cached, "float32") == pytest.approx(weights + frames + kept)
     assert estimates.memory(stage, "fp16") < estimates.memory(stage, "float32")
     assert estimates.frame_bytes(stage) == pytest.approx(50 * frames / 10)
-    limit = estimates.memory(stage.model_copy(update={"gradient_cache": 4}), stage.precision)
-    assert estimates.gradient_cache_that_fits(stage, limit) == 4
-    assert estimates.gradient_cache_that_fits(stage, 1) is None
+    limit = estimates.memory(stage.model_copy(update={"grad_cache_chunk": 4}), stage.precision)
+    assert estimates.grad_cache_that_fits(stage, limit) == 4
+    assert estimates.grad_cache_that_fits(stage, 1) is None
 
 
 def test_the_size_of_a_real_text_encoder(tmp_path: Path) -> None:
@@ -113,7 +113,7 @@ def test_the_size_of_a_real_text_encoder(tmp_path: Path) -> None:
     (smaller / "config.json").write_text(json.dumps(config))
     (smaller / "model.safetensors").write_bytes(struct.pack("<Q", len(header)) + header)
     found = text_size(settings(str(smaller)))
-    assert (found.parameters, found.width, found.layers, found.ff, found.heads) == (22, 8, 1, 16, 2)
+    assert (found.parameters, found.width, found.layers, found.ffn_dim, found.heads) == (22, 8, 1, 16, 2)
     for name, content in (
         ("config.json", b"[]"),
         ("config.json", b'{"hidden_size": "wide"}'),
@@ -132,14 +132,18 @@ def test_the_size_of_a_real_text_encoder(tmp_path: Path) -> None:
 def test_hours_and_frames_count_every_clip_once(tmp_path: Path) -> None:
     recipe, stage = made(tmp_path)
     own = clips("a", [3600.0] * 2, 1)
-    found = {"train": Found(own), "validation": Found(own[:1]), "evaluation": Found([], EXPECTED)}
+    found = {
+        "train": Content(own),
+        "validation": Content(own[:1]),
+        "evaluation": Content([], EXPECTED),
+    }
     assert Estimates(recipe, found).audio_seconds() == pytest.approx(7200 + 3000)
     assert math.isclose(Estimates(recipe, found).frame_bytes(stage), 7200 * 12.5 * 128 * 2)
 
 
 def test_both_types_of_16_bits_halve_what_is_kept(tmp_path: Path) -> None:
     recipe, stage = made(tmp_path, batch_size=64)
-    estimates = Estimates(recipe, {"train": Found(clips("a", [10.0] * 300, 1)), "validation": Found([], EXPECTED)})
+    estimates = Estimates(recipe, {"train": Content(clips("a", [10.0] * 300, 1)), "validation": Content([], EXPECTED)})
     whole, bf16, fp16 = (estimates.memory(stage, precision) for precision in ("float32", "bf16", "fp16"))
     assert bf16 == fp16 < whole
 
@@ -149,6 +153,6 @@ def test_cached_gradients_are_of_the_largest_power_of_two_below_the_batch(
     tmp_path: Path, batch: int, largest: int
 ) -> None:
     recipe, stage = made(tmp_path, batch_size=batch)
-    estimates = Estimates(recipe, {"train": Found(clips("a", [10.0] * 300, 1)), "validation": Found([], EXPECTED)})
-    assert estimates.gradient_cache_that_fits(stage, 1e18) == largest
-    assert estimates.gradient_cache_that_fits(stage, 0) is None
+    estimates = Estimates(recipe, {"train": Content(clips("a", [10.0] * 300, 1)), "validation": Content([], EXPECTED)})
+    assert estimates.grad_cache_that_fits(stage, 1e18) == largest
+    assert estimates.grad_cache_that_fits(stage, 0) is None

@@ -116,9 +116,9 @@ def test_nothing_forbids_nothing() -> None:
 )
 def test_bad_lists(tmp_path: Path, name: str, content: bytes, message: str) -> None:
     (tmp_path / name).write_bytes(content)
-    with pytest.raises(DataError, match=message) as told:
+    with pytest.raises(DataError, match=message) as output:
         read_exclusions([tmp_path / name])
-    assert "\n" not in str(told.value)
+    assert "\n" not in str(output.value)
 
 
 def test_bad_places(tmp_path: Path) -> None:

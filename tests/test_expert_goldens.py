@@ -151,13 +151,13 @@ def test_panns_block_by_block(golden: Golden) -> None:
     scale, shift = weights("panns_cnn14_16k").affine("bn0", 64, panns.EPS)
     x = (panns_log_mel(content, "A") * scale + shift)[None, None]
     ends = {4: 1, 9: 2, 14: 3, 19: 4, 24: 5, 28: 6}
-    for place, layer in enumerate(panns.convolutions(weights("panns_cnn14_16k"))):
+    for position, layer in enumerate(panns.convolutions(weights("panns_cnn14_16k"))):
         x = layer(x)
-        if place in ends:
-            *expected, _, channels, columns, bands = stages[f"conv_block{ends[place]}"]
+        if position in ends:
+            *expected, _, channels, columns, bands = stages[f"conv_block{ends[position]}"]
             assert x.shape[1:] == (channels, columns, bands)
             assert statistics(x) == pytest.approx(expected, rel=2e-5)
-    assert place == 28
+    assert position == 28
 
 
 @pytest.mark.parametrize(
@@ -328,10 +328,10 @@ def test_vggsound_before_its_average_over_frequency(golden: Golden) -> None:
     network = vggsound.residual_network(weights("vggsound"))
     stages = json.loads(str(content["Anotile_stages"]))
     x = torch.from_numpy(vggsound.spectrogram(wave(content, "A")))[None, None]
-    for place, layer in enumerate(network):
+    for position, layer in enumerate(network):
         x = layer(x)
-        if place >= 4 and place % 2 == 0:  # after the second block of every layer
-            name = f"layer{place // 2 - 1}"
+        if position >= 4 and position % 2 == 0:  # after the second block of every layer
+            name = f"layer{position // 2 - 1}"
             assert statistics(x) == pytest.approx(stages[name][:3], rel=2e-5), name
     assert relative(x[0], content["Anotile_layer4"]) < 2e-5
 

@@ -287,14 +287,12 @@ def test_a_checkpoint_that_is_not_the_published_one_is_said_once(
 ) -> None:
     (tmp_path / "w.pth").write_bytes(b"another file")
     (tmp_path / "pca.pth").write_bytes(b"another one")
-    expert = Vggish(
-        kind="vggish", weights=str(tmp_path / "w.pth"), pca_weights=str(tmp_path / "pca.pth")
-    )
+    expert = Vggish(kind="vggish", weights=str(tmp_path / "w.pth"), pca_weights=str(tmp_path / "pca.pth"))
     for _ in range(2):
         assert set(expert.checksums()) == {"weights", "pca_weights"}
     digits = hashlib.sha256(b"another file").hexdigest()[:8]
-    told = f"w.pth is not the published file: its sha256 begins with {digits}, the published one's with 10086976; fetch"
-    assert [record.getMessage() for record in caplog.records if told in record.getMessage()] != []
+    said = f"w.pth is not the published file: its sha256 begins with {digits}, the published one's with 10086976; fetch"
+    assert [record.getMessage() for record in caplog.records if said in record.getMessage()] != []
     assert len(caplog.records) == 2
 
 

@@ -18,10 +18,10 @@ import soundfile
 import tiny
 import torch
 
-from data_tools.audio import content_key, read_audio
+from data_tools.audio.read import content_key, read_audio
+from data_tools.audio.resampling import Resampling
 from data_tools.errors import KitError
 from data_tools.manifest import Clip, read_manifest
-from data_tools.resampling import Resampling
 from system.experts.logmel import LogMel
 from system.experts.yamnet import Yamnet
 from system.features.bank import Bank, open_bank
@@ -211,13 +211,13 @@ def _build_slowly(clips: list[Clip], banks: Path) -> None:
     def slow(self: LogMel, device: torch.device):  # type: ignore[no-untyped-def]
         frames = original(self, device)
 
-        def told(waves: list[np.ndarray]) -> list[np.ndarray]:
+        def output(waves: list[np.ndarray]) -> list[np.ndarray]:
             with (banks / "computed").open("a") as file:
                 file.writelines(f"{_digest(wave)}\n" for wave in waves)
             time.sleep(0.02 * len(waves))
             return frames(waves)
 
-        return told
+        return output
 
     LogMel.load = slow  # type: ignore[method-assign]
     build_features(clips, {"logmel": LOGMEL}, banks, quiet=True)
@@ -232,10 +232,10 @@ def test_a_killed_build_computes_no_finished_clip_again(tmp_path: Path) -> None:
     context = multiprocessing.get_context("spawn")
     random = np.random.default_rng(5)
     finished: set[str] = set()  # waves whose frames were stored when a process was killed
-    told = 0  # lines of `computed` up to then
+    output = 0  # lines of `computed` up to then
 
     def computed_since() -> set[str]:
-        return set((banks / "computed").read_text().splitlines()[told:])
+        return set((banks / "computed").read_text().splitlines()[output:])
 
     for _ in range(5):
         process = context.Process(target=_build_slowly, args=(clips, banks))
@@ -252,7 +252,7 @@ def test_a_killed_build_computes_no_finished_clip_again(tmp_path: Path) -> None:
         assert len(bank) > len(finished)
         assert not computed_since() & finished
         finished = {waves[key] for key in bank.rows}
-        told = len((banks / "computed").read_text().splitlines())
+        output = len((banks / "computed").read_text().splitlines())
     assert len(finished) < 200, "killed too late to show anything"
     process = context.Process(target=_build_slowly, args=(clips, banks))
     process.start()

@@ -18,7 +18,7 @@ import soundfile
 from sandboxes import UNLIMITED, serving
 
 from data_tools.__main__ import main
-from data_tools.freesound.selection import LICENCES, PREFERENCES, Wanted, select
+from data_tools.freesound.selection import LICENCES, PREFERENCES, Criteria, select
 from data_tools.freesound.store import Store
 from data_tools.leakage.exclusion import read_exclusions
 from data_tools.manifest import read_manifest
@@ -87,7 +87,7 @@ def test_each_rule_refuses_what_it_must(store: Store, answers: Answers, tmp_path
     expected = np.flatnonzero(english & enough & fit & free & willing)
     excluded = [corpus.id(int(expected[3])), corpus.id(int(expected[9])), 5]
     lists = read_exclusions([write_list(tmp_path / "never.csv", excluded)])
-    wanted = Wanted(0.4, licences=("cc0", "by"))
+    wanted = Criteria(0.4, licences=("cc0", "by"))
     found = select(store, write_scores(tmp_path / "scores.csv", rows), wanted, lists)
     kept = [corpus.id(int(number)) for number in expected if corpus.id(int(number)) not in excluded]
     assert [sound.id for sound in found.chosen] == kept, "by falling score"
@@ -104,10 +104,10 @@ def test_each_rule_refuses_what_it_must(store: Store, answers: Answers, tmp_path
         str(excluded[0]): ["never.csv"],
         str(excluded[1]): ["never.csv"],
     }
-    balanced = select(store, tmp_path / "scores.csv", Wanted(0.9, "balanced"), lists)
+    balanced = select(store, tmp_path / "scores.csv", Criteria(0.9, "balanced"), lists)
     assert all(sound.id > corpus.id(int(0.9 * SOUNDS)) for sound in balanced.chosen)
     everyone = select(
-        store, tmp_path / "scores.csv", Wanted(0.4, preferences=PREFERENCES, licences=tuple(LICENCES)), lists
+        store, tmp_path / "scores.csv", Criteria(0.4, preferences=PREFERENCES, licences=tuple(LICENCES)), lists
     )
     assert len(everyone.chosen) == (english & enough & fit).sum() - 2
 
@@ -117,12 +117,12 @@ def test_a_score_at_the_threshold_is_not_above_it(store: Store, answers: Answers
     row = (answers.corpus.id(number), 0.2, 0.2000001, "en", "x")
     lists = read_exclusions([write_list(tmp_path / "never.csv", [1])])
     scores = write_scores(tmp_path / "scores.csv", [row])
-    assert not select(store, scores, Wanted(0.2, preferences=PREFERENCES), lists).chosen
-    assert select(store, scores, Wanted(0.2, "balanced", preferences=PREFERENCES), lists).chosen
+    assert not select(store, scores, Criteria(0.2, preferences=PREFERENCES), lists).chosen
+    assert select(store, scores, Criteria(0.2, "balanced", preferences=PREFERENCES), lists).chosen
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "output"),
     [
         ("", "not a table of scores"),
         ("freesound_id,score_natural,language,text\n", "no sound is left to fetch"),
@@ -145,14 +145,14 @@ def test_a_score_at_the_threshold_is_not_above_it(store: Store, answers: Answers
     ],
 )
 def test_tables_of_scores_that_are_none(
-    crawled: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], text: str, told: str
+    crawled: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], text: str, output: str
 ) -> None:
     (tmp_path / "scores.csv").write_text(text)
     never = write_list(tmp_path / "never.csv", [1])
     arguments = ["--scores", tmp_path / "scores.csv", "--exclude", never, "--out", tmp_path / "out"]
     assert main(["fetch", str(crawled), *map(str, arguments)]) == 1
     errors = capsys.readouterr().err
-    assert told in errors
+    assert output in errors
     assert len(errors.splitlines()) == 1
     assert not (tmp_path / "out").exists()
 
@@ -194,9 +194,9 @@ def assert_folder(out: Path, answers: Answers, excluded: list[int], rate: int) -
     corpus = answers.corpus
     numbers, broken = expected_numbers(answers, excluded)
     names = {f"{corpus.id(number)}.flac" for number in numbers}
-    told = {"manifest.jsonl", "ATTRIBUTION.csv", "licences.csv", "lost.csv"}
+    output = {"manifest.jsonl", "ATTRIBUTION.csv", "licences.csv", "lost.csv"}
     found = {path.name for path in out.iterdir() if not path.name.startswith("fetched.sqlite")}
-    assert found == names | told
+    assert found == names | output
     clips = {clip.file_name: clip for clip in read_manifest(out / "manifest.jsonl")}
     with (out / "ATTRIBUTION.csv").open(newline="", encoding="utf-8") as file:
         attribution = {row["file_name"]: row for row in csv.DictReader(file)}
@@ -275,9 +275,9 @@ def test_titles_and_uploaders_lead_nowhere(crawled: Path, answers: Answers, tmp_
         *(f"a/b/out/{name}" for name in tables),
     }
     with (home / "out" / "ATTRIBUTION.csv").open(newline="", encoding="utf-8") as file:
-        told = list(csv.DictReader(file))
-    assert {row["title"] for row in told} == set(NAMES)
-    assert all("/../" not in row["page"] for row in told)
+        output = list(csv.DictReader(file))
+    assert {row["title"] for row in output} == set(NAMES)
+    assert all("/../" not in row["page"] for row in output)
     assert {clip.uploader for clip in read_manifest(home / "out" / "manifest.jsonl")} == set(NAMES)
 
 
@@ -299,13 +299,13 @@ def test_what_is_not_as_freesound_told_is_lost(crawled: Path, answers: Answers, 
     assert originals.returncode == 0, originals.stderr
     lasts = f'{longer},"lasts 8.00 s, not 20.00 s as Freesound says"\n'
     bytes_came = f'{larger},"the answer has {44 + 2 * 8 * 44_100} bytes, more than 7"\n'
-    told = {longer: lasts, larger: bytes_came}
+    output = {longer: lasts, larger: bytes_came}
     for folder, lost in (("previews", [longer]), ("originals", [longer, larger])):
         assert {path.stem for path in (tmp_path / folder).glob("*.flac")} == {
             str(i) for i in (longer, larger, fine) if i not in lost
         }
         lines = (tmp_path / folder / "lost.csv").read_text().splitlines(keepends=True)[1:]
-        assert sorted(lines) == sorted(told[i] for i in lost)
+        assert sorted(lines) == sorted(output[i] for i in lost)
 
 
 def test_originals_need_a_token_and_count_as_requests(crawled: Path, answers: Answers, tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ import pytest
 import soundfile
 from sounds import RATE, Wave, beeps, everyday, noise, tone, with_noise
 
-from data_tools.audio import AudioError
+from data_tools.audio.read import AudioError
 from data_tools.leakage import fingerprint as module
 from data_tools.leakage.fingerprint import Fingerprint, Match, fingerprint, near_duplicates
 
@@ -227,8 +227,8 @@ def test_the_best_of_two_alignments_is_told() -> None:
 
 def test_what_too_many_places_have_in_common_says_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     one = made(*apart(40))
-    for most, found in ((3, 3), (2, 0)):
-        monkeypatch.setattr(module, "MAX_PLACES", most)
+    for limit, found in ((3, 3), (2, 0)):
+        monkeypatch.setattr(module, "MAX_OCCURRENCES", limit)
         assert len(near_duplicates([one, one, one], [one] * 4)) == 4 * found
 
 

@@ -15,7 +15,7 @@ import soxr
 from data_files import rows
 from sounds import RATE, Wave, with_noise
 
-from data_tools.audio import read_audio
+from data_tools.audio.read import read_audio
 from data_tools.leakage.fingerprint import Fingerprint, Match, fingerprint, near_duplicates
 
 HALF = 10 ** (-6 / 20)
@@ -80,8 +80,8 @@ class Recordings:
     def matches(self, others: dict[int, Fingerprint]) -> list[Match]:
         """By the recordings' places here and the others' numbers."""
         found = near_duplicates(list(self.prints.values()), list(others.values()))
-        places, numbers = list(self.prints), list(others)
-        return [match._replace(first=places[match.first], second=numbers[match.second]) for match in found]
+        positions, numbers = list(self.prints), list(others)
+        return [match._replace(first=positions[match.first], second=numbers[match.second]) for match in found]
 
     def found(self, folder: Path, change: str) -> tuple[set[int], set[tuple[str, str]]]:
         """Of which recordings the altered copies are found, and those found as recordings of other Freesound ids."""

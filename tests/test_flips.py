@@ -29,12 +29,12 @@ def flip(path: Path, rng: np.random.Generator | None) -> str:
     data = bytearray(path.read_bytes())
     if rng is None:
         digit = re.search(rb"[0-9]", data) if path.suffix in (".json", ".jsonl", ".csv") else None
-        place, bit = digit.start() if digit else len(data) // 2, 0
+        position, bit = digit.start() if digit else len(data) // 2, 0
     else:
-        place, bit = int(rng.integers(len(data))), int(rng.integers(8))
-    data[place] ^= 1 << bit
+        position, bit = int(rng.integers(len(data))), int(rng.integers(8))
+    data[position] ^= 1 << bit
     path.write_bytes(data)
-    return f"bit {bit} of byte {place} of {path}, seed {SEED}"
+    return f"bit {bit} of byte {position} of {path}, seed {SEED}"
 
 
 def rank(world: Path, model: Path, *more: str) -> bytes | None:
@@ -59,7 +59,7 @@ def require_noticed(folder: Path, name: str, use: Use, flips: int, capsys: pytes
     rng = np.random.default_rng([SEED, *name.encode()])
     here = folder.parent / f"{folder.name} flipped"
     expected: object = None
-    told = 0
+    output = 0
     for n in range(flips + 1):
         shutil.rmtree(here, ignore_errors=True)
         shutil.copytree(folder, here)
@@ -71,14 +71,14 @@ def require_noticed(folder: Path, name: str, use: Use, flips: int, capsys: pytes
             expected = found
             assert expected is not None, errors
         elif found is None:
-            told += 1
+            output += 1
             assert "error: " in errors, where
             assert "Traceback" not in errors, where
         else:
             assert found == expected, f"{where} was used"
     shutil.rmtree(here)
-    print(f"{name}: {told} of {flips} flips told, the others changed nothing; seed {SEED}")
-    return told
+    print(f"{name}: {output} of {flips} flips told, the others changed nothing; seed {SEED}")
+    return output
 
 
 @pytest.fixture
@@ -101,8 +101,8 @@ def test_of_a_run_that_ranks(
 ) -> None:
     run = shutil.copytree(unbroken, tmp_path / "run")
     name = "finetune/e0003.safetensors" if name == "best" else name
-    told = require_noticed(run, name, lambda folder: rank(world, folder), flips, capsys)
-    assert told == flips if name.endswith("safetensors") else told
+    output = require_noticed(run, name, lambda folder: rank(world, folder), flips, capsys)
+    assert output == flips if name.endswith("safetensors") else output
 
 
 @pytest.mark.parametrize("flips", FLIPS)
@@ -124,8 +124,8 @@ def test_of_a_run_that_is_reported(
     unbroken: Path, tmp_path: Path, name: str, flips: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
     run = shutil.copytree(unbroken, tmp_path / "run")
-    told = require_noticed(run, name, report, flips, capsys)
-    assert told == flips or name == "result.json", "a flip in the blanks of JSON changes nothing"
+    output = require_noticed(run, name, report, flips, capsys)
+    assert output == flips or name == "result.json", "a flip in the blanks of JSON changes nothing"
 
 
 @pytest.mark.parametrize("flips", [pytest.param(1, id="fast"), pytest.param(30, id="many", marks=pytest.mark.slow)])
@@ -149,8 +149,8 @@ def test_of_an_exported_model(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     assert main(["export", str(unbroken), "--out", "model"]) == 0
-    told = require_noticed(tmp_path / "model", name, lambda folder: rank(world, folder), flips, capsys)
-    assert told == flips or name == "model.json"
+    output = require_noticed(tmp_path / "model", name, lambda folder: rank(world, folder), flips, capsys)
+    assert output == flips or name == "model.json"
 
 
 @pytest.mark.parametrize("flips", FLIPS)

@@ -10,13 +10,13 @@ import tiny
 from outcomes import lines, ranked_evaluation, refused
 
 from data_tools.manifest import read_manifest
-from data_tools.words import vocabulary_of
 from submission.__main__ import main as submission
 from submission.formats.score_matrix import read_scores
 from system.__main__ import main
 from system.models.text.vector_file import write_word_vectors
 from system.runs.open import open_trained
-from system.serve.search import Wanted, make_search
+from system.serve.search import SearchQuery, make_search
+from system.words import vocabulary_of
 
 
 def content(world: Path, folder: Path) -> dict[str, Any]:
@@ -26,8 +26,8 @@ def content(world: Path, folder: Path) -> dict[str, Any]:
         captions_per_clip=None,
         epochs=9,
         losses=[{"kind": "ranking", "weight": 1, "margin": 0.5, "relax": "none", "negatives": "semi_hard"}],
-        schedule={"kind": "plateau", "metric": "loss", "factor": 0.1, "patience": 0, "threshold": 9, "least_lr": 1e-5},
-        stop={"kind": "steady", "metric": "loss", "epochs": 2, "deviation": 9, "at_least": 3},
+        schedule={"kind": "plateau", "metric": "loss", "factor": 0.1, "patience": 0, "threshold": 9, "min_lr": 1e-5},
+        stop={"kind": "std_plateau", "metric": "loss", "epochs": 2, "deviation": 9, "at_least": 3},
     )
     whole = tiny.recipe(world, folder, only=stage)
     audio = whole["model"]["audio"]
@@ -103,7 +103,7 @@ def test_a_missing_file_of_vectors_is_told_before_anything_is_made(
 def test_search_and_report_of_series(done: Path, world: Path) -> None:
     clips = [clip for clip in read_manifest(world) if clip.split == "evaluation"]
     search = make_search(open_trained(done), clips)
-    found, unknown = search.answer([Wanted(clips[0].captions[0], 3), Wanted("zebra", 3)])
+    found, unknown = search.answer([SearchQuery(clips[0].captions[0], 3), SearchQuery("zebra", 3)])
     assert found is not None
     assert len(found) == 3
     assert unknown is None
@@ -120,7 +120,7 @@ def test_settings_that_do_not_go_together_are_told(
         ("model.text.embedding=mean", "score frame_word needs words"),
         ('model.score={"kind": "cosine"}', "score cosine needs one embedding, not frames; say mean"),
         ("model.audio.hidden=7", "both directions give 2 x 7 values, text has 12"),
-        ("stages.only.gradient_cache=2", "batch norms and counted padding see the whole batch"),
+        ("stages.only.grad_cache_chunk=2", "batch norms and counted padding see the whole batch"),
         ("stages.only.stop.metric=recall_sum", "recall_sum is not monitored"),
         ("stages.only.schedule.metric=recall_sum", "recall_sum is not monitored"),
     ):

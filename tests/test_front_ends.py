@@ -14,12 +14,12 @@ import soxr
 import torch
 from loaded import largest, loaded, relative, weights
 
-from data_tools.audio import read_audio
+from data_tools.audio.read import read_audio
 from data_tools.errors import KitError
 from system.experts import LogMel as LogMelExpert
 from system.experts import LogMelSlaney, audioset, openl3, slaney, vggsound
 from system.networks import spectrum
-from system.networks.frontend import LogMel, published_log_mel
+from system.networks.frontend import LogMelFrontEnd, published_log_mel
 from system.networks.spectrum import MelPower
 from system.networks.weights import Weights
 
@@ -134,7 +134,7 @@ def test_the_front_end_of_32_khz_is_the_published_one(recording: Recording, name
     checkpoint = panns_front_end(1024, filled.panns_mel(32_000, 1024, 14_000))
     wave = recording(name, 32_000)[:40_000]
     expected = published.panns_log_mel(published.in_float64(checkpoint), wave, 320).numpy()
-    assert largest(LogMel()(torch.from_numpy(wave)[None]), expected) < 1e-4
+    assert largest(LogMelFrontEnd()(torch.from_numpy(wave)[None]), expected) < 1e-4
     assert largest(published_log_mel(checkpoint, 1024, 320)(torch.from_numpy(wave)[None]), expected) < 2e-5
 
 
@@ -153,9 +153,7 @@ def test_power_of_any_kernels_is_that_of_their_products(monkeypatch: pytest.Monk
     """Of kernels far from cosines, too; and however many columns are computed at once."""
     monkeypatch.setattr(spectrum, "COLUMNS_AT_ONCE", at_once)
     generator = torch.Generator().manual_seed(1)
-    real, imaginary = (
-        own + 0.01 * torch.randn(own.shape, generator=generator) for own in spectrum.dft_kernels(32)
-    )
+    real, imaginary = (own + 0.01 * torch.randn(own.shape, generator=generator) for own in spectrum.dft_kernels(32))
     basis, waves = torch.rand(17, 5, generator=generator), torch.randn(3, 100, generator=generator)
     found = MelPower.of_kernels(real, imaginary, basis, 6)(waves)
     columns = waves.double().unfold(1, 32, 6)

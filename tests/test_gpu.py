@@ -32,7 +32,7 @@ def test_a_gpus_gradients_are_the_cpus(world: Path, tmp_path: Path) -> None:
         for at_once in (None, 5):
             torch.manual_seed(0)
             model = build_model(recipe, ["deep", "tone", "a", "low"]).to(device).eval()
-            stage = recipe.stages["only"].model_copy(update={"gradient_cache": at_once})
+            stage = recipe.stages["only"].model_copy(update={"grad_cache_chunk": at_once})
             gradients(model, batch.to(device), stage, "float32", torch.amp.GradScaler(device.type, enabled=False))
             grads = [p.grad.flatten() for p in model.parameters() if p.grad is not None]
             found[device.type, at_once] = torch.cat(grads).cpu()
@@ -56,7 +56,7 @@ def test_frames_on_the_gpu_are_those_of_the_banks(world: Path, tmp_path: Path) -
 @pytest.mark.parametrize("precision", ["float32", "bf16", "fp16"])
 @pytest.mark.parametrize("at_once", [None, 3])
 def test_every_precision_trains(world: Path, tmp_path: Path, precision: str, at_once: int | None) -> None:
-    stage = tiny.stage(epochs=6, steps_per_epoch=6, precision=precision, gradient_cache=at_once)
+    stage = tiny.stage(epochs=6, steps_per_epoch=6, precision=precision, grad_cache_chunk=at_once)
     path = tiny.write_recipe(tmp_path / "r.yaml", tiny.recipe(world, tmp_path, only=stage))
     assert main(["run", str(path), "--out", str(tmp_path / "run")]) == 0
     assert lines(tmp_path / "run")[-1]["loss"] < lines(tmp_path / "run")[0]["loss"]

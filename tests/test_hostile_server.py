@@ -18,7 +18,7 @@ from data_tools.freesound.credentials import Secret
 from data_tools.freesound.http import Http, PublicResolver
 from data_tools.freesound.quota import Quota
 from data_tools.freesound.store import Store
-from data_tools.freesound.transport import Answer, BrokenError, UnfitError
+from data_tools.freesound.transport import BrokenError, Response, UnfitError
 from data_tools.freesound.windows import Window
 
 LIMIT = 100_000
@@ -105,8 +105,8 @@ async def behaving(behave: Behave) -> AsyncIterator[str]:
         yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
 
 
-def got(behave: Behave, into: Path | None, limit: int | None = LIMIT) -> Answer:
-    async def work() -> Answer:
+def got(behave: Behave, into: Path | None, limit: int | None = LIMIT) -> Response:
+    async def work() -> Response:
         async with behaving(behave) as site, Http(site, 0.3) as transport:
             return await transport.get(f"{site}/x", {}, into, limit)
 
@@ -183,7 +183,7 @@ class _Timed:
     ],
 )
 def test_a_host_that_leads_to_this_machine_or_is_not_valid_is_refused(tmp_path: Path, host: str, words: str) -> None:
-    async def work() -> Answer:
+    async def work() -> Response:
         async with Http("https://freesound.org", 1) as transport:
             return await transport.get(f"http://{host}:9/x", {}, tmp_path / "part")
 

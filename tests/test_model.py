@@ -26,7 +26,6 @@ from system.runs.retrieve import embed_clips, embed_texts
 from system.training.step import embedded_scores
 from system.training.validation import Validation
 
-CPU = torch.device("cpu")
 RANKING = schema.Ranking(kind="ranking", weight=1, margin=0.2, relax="none")
 MATCHING = schema.Matching(kind="matching", weight=3)
 
@@ -36,7 +35,14 @@ MATCHING = schema.Matching(kind="matching", weight=3)
 
 def heads(**changes: Any) -> schema.ExpertHeads:
     expert = LogMel(kind="logmel", sample_rate=16_000, bands=8, window_seconds=0.04, hop_seconds=0.02, stack=1)
-    settings: dict[str, Any] = {"width": 16, "layers": 2, "heads": 2, "ff": 24, "positions": 10, "dropout": 0.1}
+    settings: dict[str, Any] = {
+        "width": 16,
+        "layers": 2,
+        "heads": 2,
+        "ffn_dim": 24,
+        "max_positions": 10,
+        "dropout": 0.1,
+    }
     return schema.ExpertHeads(kind="expert_heads", experts={"e": expert}, **(settings | changes))
 
 
@@ -128,10 +134,10 @@ def test_same_clip_and_caption_alone_and_in_mixed_batches(world: Any) -> None:
             assert torch.allclose(model.audio(collate([Item(clip, ())], features).audio).values[0], row, atol=1e-5)
         for text, row in zip(texts, model.text(texts).values, strict=True):
             assert torch.allclose(model.text([text]).values[0], row, atol=1e-5)
-        assert torch.allclose(embed_clips(model, clips, features, CPU).values, together, atol=1e-5)
+        assert torch.allclose(embed_clips(model, clips, features).values, together, atol=1e-5)
         assert torch.allclose(embed_texts(model, texts).values, model.text(texts).values, atol=1e-5)
-        again = embed_clips(model.train(), clips, features, CPU).values
-        assert torch.equal(again, embed_clips(model.train(), clips, features, CPU).values)
+        again = embed_clips(model.train(), clips, features).values
+        assert torch.equal(again, embed_clips(model.train(), clips, features).values)
 
 
 def test_several_captions_are_averaged_into_a_column(world: Any) -> None:
@@ -190,7 +196,7 @@ def test_series_of_a_pool_come_in_the_clips_order_and_unpadded(world: Any, monke
     model = scratch_model(recipe)
     model.audio = build_audio(schema.Gru.model_validate(settings), 6)
     monkeypatch.setattr(retrieve, "CLIPS_PER_BATCH", 5)
-    found = embed_clips(model, clips, features, CPU)
+    found = embed_clips(model, clips, features)
     assert found.lengths is not None
     for row, clip in enumerate(clips):
         length = len(features.frames("logmel", clip.id))
@@ -219,7 +225,7 @@ def test_validation_figures_equal_slow_ones(world: Any) -> None:
             scores = embedded_scores(model, collate(batch, features), "float32")
             expected.append([losses.total(scores, stage.losses).item(), *losses.accuracies(scores)])
         matrix = cosine(
-            embed_texts(model, [c for clip in own for c in clip.captions]), embed_clips(model, own, features, CPU)
+            embed_texts(model, [c for clip in own for c in clip.captions]), embed_clips(model, own, features)
         )
     assert [values["loss"], values["m1"], values["m2"]] == pytest.approx(np.mean(expected, 0).tolist(), abs=1e-5)
     found = []

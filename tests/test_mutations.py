@@ -27,7 +27,7 @@ from outcomes import without_checksums
 from ranked import E2022, small_matrix, write_truth
 from test_package import about
 
-from data_tools.audio import read_audio
+from data_tools.audio.read import read_audio
 from data_tools.datasets.audiocaps import read_audiocaps
 from data_tools.datasets.clotho import read_clotho
 from data_tools.datasets.wavcaps import read_wavcaps
@@ -44,8 +44,8 @@ from submission.formats.truth import read_clotho_truth
 from submission.package.about import read_about
 from submission.package.archive import check_archive
 from submission.package.facts import open_finished
-from submission.report.account import read_provenance
 from submission.report.clips import read_clips
+from submission.report.overview import read_provenance
 from system.__main__ import main
 from system.experiments.study import load_study
 from system.features.bank import open_bank

@@ -55,7 +55,7 @@ def test_choices_by_hand() -> None:
         "text_easy": ([3, 2, 3, 2], [3, 2, 3, 2]),
     }
     for name, (captions, clips) in expected.items():
-        found = [places.tolist() for places in NEGATIVES[name](batch)]
+        found = [positions.tolist() for positions in NEGATIVES[name](batch)]
         assert found == [captions, clips], name
 
 
@@ -72,8 +72,8 @@ def slow(name: str, scores: np.ndarray, ids: list[int], clips: np.ndarray, capti
     found: list[list[int]] = [[], []]
     for i in range(len(ids)):
         others = [j for j in range(len(ids)) if ids[j] != ids[i]] or [0]
-        for places, bad in zip(found, badness, strict=True):
-            places.append(others[int(np.argmin(bad[i, others]))])
+        for positions, bad in zip(found, badness, strict=True):
+            positions.append(others[int(np.argmin(bad[i, others]))])
     return found
 
 
@@ -89,7 +89,7 @@ def test_choices_equal_loops(name: str, owner: list[int]) -> None:
         scores = np.array([[each[i, of[j]].mean() for j in range(7)] for i in range(7)])
         captions = np.array([[between[np.ix_(of[i], of[j])].mean() for j in range(7)] for i in range(7)])
         found = NEGATIVES[name](batch_of(each, ids, owner, clips, between))
-        assert [places.tolist() for places in found] == slow(name, scores, ids, clips, captions)
+        assert [positions.tolist() for positions in found] == slow(name, scores, ids, clips, captions)
 
 
 def drawn(name: str, ids: list[int], times: int) -> list[Counter[tuple[int, int]]]:
@@ -125,7 +125,7 @@ def test_random_choices_follow_torchs_seed(name: str) -> None:
     found = []
     for seed in (1, 1, 2):
         torch.manual_seed(seed)
-        found.append([places.tolist() for places in NEGATIVES[name](batch)])
+        found.append([positions.tolist() for positions in NEGATIVES[name](batch)])
     assert found[0] == found[1] != found[2]
 
 
@@ -133,10 +133,10 @@ def test_random_choices_follow_torchs_seed(name: str) -> None:
 @pytest.mark.parametrize("ids", [[0], [2, 2, 2], [0, 0, 1]])
 def test_places_are_of_other_clips_or_at_least_of_the_batch(name: str, ids: list[int]) -> None:
     scores = np.random.default_rng(0).uniform(size=(len(ids), len(ids)))
-    for places in NEGATIVES[name](batch_of(scores, ids, clips=scores, captions=scores)):
-        for i, place in enumerate(places.tolist()):
-            assert 0 <= place < len(ids)
-            assert ids[place] != ids[i] or len(set(ids)) == 1
+    for positions in NEGATIVES[name](batch_of(scores, ids, clips=scores, captions=scores)):
+        for i, position in enumerate(positions.tolist()):
+            assert 0 <= position < len(ids)
+            assert ids[position] != ids[i] or len(set(ids)) == 1
 
 
 def test_no_gradient_flows_through_a_choice() -> None:
@@ -152,7 +152,7 @@ def test_no_gradient_flows_through_a_choice() -> None:
 
     batch = BatchScores(scores, torch.arange(4), same, None, within, within)
     for name in ("text_hard", "text_easy", "audio_hard", "audio_easy"):
-        assert not any(places.requires_grad for places in NEGATIVES[name](batch))
+        assert not any(positions.requires_grad for positions in NEGATIVES[name](batch))
     assert len(seen) == 4
     assert not any(scores.requires_grad for scores in seen)
 

@@ -31,12 +31,12 @@ from data_tools.__main__ import main
 from data_tools.errors import DataError
 from data_tools.freesound.client import Client, LostError
 from data_tools.freesound.credentials import KEY, Secret
-from data_tools.freesound.folder import Folder, Kept
+from data_tools.freesound.folder import Folder, StoredFile
 from data_tools.freesound.http import Http
 from data_tools.freesound.quota import Quota
 from data_tools.freesound.sounds import parse_page
 from data_tools.freesound.store import Store
-from data_tools.freesound.transport import Answer, BrokenError
+from data_tools.freesound.transport import BrokenError, Response
 from data_tools.sandbox.answers import Answers
 from data_tools.sandbox.verb import make_answers
 
@@ -93,7 +93,7 @@ def test_surrogates_are_mended_wherever_text_is() -> None:
 
 
 def test_odd_items_are_listed_and_the_rest_is_kept(tmp_path: Path) -> None:
-    def odd(number: int, answer: Answer) -> Answer:
+    def odd(number: int, answer: Response) -> Response:
         content = json.loads(answer.body)
         for item in content.get("results", ()):
             if item["id"] in spoilt:
@@ -102,7 +102,7 @@ def test_odd_items_are_listed_and_the_rest_is_kept(tmp_path: Path) -> None:
                 item |= {"description": None}
             elif item["id"] in smuggled:
                 item |= {"category": "\ud800", "previews": {"preview-hq-mp3": f"{SITE}/\ud800"}}
-        return Answer(answer.status, json.dumps(content).encode(), 0)
+        return Response(answer.status, json.dumps(content).encode(), 0)
 
     transport = Direct(make_answers(400, 7, 0.0, 0), tamper=odd)
     ids = [row[0] for row in truth(transport.answers)]
@@ -116,7 +116,7 @@ def test_odd_items_are_listed_and_the_rest_is_kept(tmp_path: Path) -> None:
 
 
 def test_an_error_that_is_deep_json_is_told(tmp_path: Path) -> None:
-    transport = Direct(make_answers(10, 1, 0.0, 0), tamper=lambda *_: Answer(403, b"[" * 200_000, 0))
+    transport = Direct(make_answers(10, 1, 0.0, 0), tamper=lambda *_: Response(403, b"[" * 200_000, 0))
     with pytest.raises(DataError, match=r"refuses the key \(403\)"):
         read_all(tmp_path / "store", transport)
 
@@ -127,10 +127,10 @@ def test_an_error_that_is_deep_json_is_told(tmp_path: Path) -> None:
 class Scripted:
     """A transport that gives the answers of a list, the last one for ever."""
 
-    def __init__(self, *answers: Answer | Exception) -> None:
+    def __init__(self, *answers: Response | Exception) -> None:
         self.answers, self.urls = list(answers), list[str]()
 
-    async def get(self, url: str, headers: Any, into: Path | None = None, limit: int | None = None) -> Answer:
+    async def get(self, url: str, headers: Any, into: Path | None = None, limit: int | None = None) -> Response:
         self.urls.append(url)
         answer = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
         if isinstance(answer, Exception):
@@ -151,8 +151,8 @@ def ask(tmp_path: Path, transport: Scripted, work: Callable[[Client], Any], site
 
 @pytest.mark.parametrize("status", [204, 302, 400, 401, 403, 404, 405, 410, 451])
 def test_a_preview_that_is_refused_is_lost_alone(tmp_path: Path, status: int) -> None:
-    for moved in ([], [Answer(302, b"", 0, "https://cdn.a.b/x")]):
-        transport = Scripted(*moved, Answer(status, b"", 0, "https://cdn.a.b/x" if status == 302 else None))
+    for moved in ([], [Response(302, b"", 0, "https://cdn.a.b/x")]):
+        transport = Scripted(*moved, Response(status, b"", 0, "https://cdn.a.b/x" if status == 302 else None))
         with pytest.raises(LostError, match=f"the answer was {status}"):
             ask(tmp_path, transport, lambda client: client.preview("/x", tmp_path / "x"))
         assert len(transport.urls) <= 4
@@ -164,26 +164,26 @@ def test_an_original_that_is_refused_tells_of_the_token_unless_another_host_refu
 
     for status in (401, 403):
         with pytest.raises(DataError, match="correct FREESOUND_ACCESS_TOKEN"):
-            ask(tmp_path, Scripted(Answer(status, b"", 0)), original)
+            ask(tmp_path, Scripted(Response(status, b"", 0)), original)
         with pytest.raises(LostError, match=f"the answer was {status}"):
-            ask(tmp_path, Scripted(Answer(302, b"", 0, "https://cdn.example/x"), Answer(status, b"", 0)), original)
+            ask(tmp_path, Scripted(Response(302, b"", 0, "https://cdn.example/x"), Response(status, b"", 0)), original)
     with pytest.raises(LostError, match="the answer was 400"):
-        ask(tmp_path, Scripted(Answer(400, b"", 0)), original)
+        ask(tmp_path, Scripted(Response(400, b"", 0)), original)
 
 
 @pytest.mark.parametrize("status", [429, 500, 503])
 def test_a_preview_that_is_delayed_is_asked_for_again(tmp_path: Path, status: int) -> None:
-    transport = Scripted(Answer(status, b"", 0), Answer(200, b"", 9))
+    transport = Scripted(Response(status, b"", 0), Response(200, b"", 9))
     length, seconds = ask(tmp_path, transport, lambda client: client.preview("/x", tmp_path / "x"))
     assert length == 9
     assert seconds >= (60 if status == 429 else 1)
 
 
-@pytest.mark.parametrize("moved", [[], [Answer(302, b"", 0, "http://[::1")]])
-def test_an_address_that_is_none_is_lost(tmp_path: Path, moved: list[Answer]) -> None:
+@pytest.mark.parametrize("moved", [[], [Response(302, b"", 0, "http://[::1")]])
+def test_an_address_that_is_none_is_lost(tmp_path: Path, moved: list[Response]) -> None:
     url = "/x" if moved else "http://[::1"
     with pytest.raises(LostError, match=r"^'http://\[::1.*' is not a valid address$"):
-        ask(tmp_path, Scripted(*moved, Answer(200, b"", 9)), lambda client: client.preview(url, tmp_path / "x"))
+        ask(tmp_path, Scripted(*moved, Response(200, b"", 9)), lambda client: client.preview(url, tmp_path / "x"))
 
 
 @pytest.mark.parametrize(
@@ -196,7 +196,7 @@ def test_an_address_that_is_none_is_lost(tmp_path: Path, moved: list[Answer]) ->
     ],
 )
 def test_previews_of_a_site_below_a_path(tmp_path: Path, url: str, asked: str) -> None:
-    transport = Scripted(Answer(200, b"", 9))
+    transport = Scripted(Response(200, b"", 9))
     ask(tmp_path, transport, lambda client: client.preview(url, tmp_path / "x"), "https://a.b/prefix")
     assert transport.urls == [asked]
 
@@ -204,21 +204,21 @@ def test_previews_of_a_site_below_a_path(tmp_path: Path, url: str, asked: str) -
 def test_what_does_not_come_is_told_within_ten_seconds(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
     offline = [BrokenError("ClientConnectorError")] * 3
-    transport = Scripted(*offline, Answer(200, b"", 9))
+    transport = Scripted(*offline, Response(200, b"", 9))
     _, seconds = ask(tmp_path, transport, lambda client: client.preview("/x", tmp_path / "x"))
     assert seconds <= 14
-    (told,) = caplog.messages
-    assert told.startswith("https://a.b: no connection, or a broken one: ClientConnectorError; asks again in ")
+    (output,) = caplog.messages
+    assert output.startswith("https://a.b: no connection, or a broken one: ClientConnectorError; asks again in ")
     caplog.clear()
-    ask(tmp_path, Scripted(*offline[:2], Answer(200, b"", 9)), lambda client: client.preview("/x", tmp_path / "x"))
+    ask(tmp_path, Scripted(*offline[:2], Response(200, b"", 9)), lambda client: client.preview("/x", tmp_path / "x"))
     assert not caplog.messages, "two quick failures are nobody's business"
 
     class Slow(Scripted):
-        async def get(self, url: str, headers: Any, into: Path | None = None, limit: int | None = None) -> Answer:
+        async def get(self, url: str, headers: Any, into: Path | None = None, limit: int | None = None) -> Response:
             await asyncio.sleep(60)
             return await super().get(url, headers, into, limit)
 
-    ask(tmp_path, Slow(offline[0], Answer(200, b"", 9)), lambda client: client.preview("/x", tmp_path / "x"))
+    ask(tmp_path, Slow(offline[0], Response(200, b"", 9)), lambda client: client.preview("/x", tmp_path / "x"))
     assert len(caplog.messages) == 1, "after a minute the first one is told"
 
 
@@ -251,8 +251,8 @@ def server(monkeypatch: pytest.MonkeyPatch) -> Any:
         thread.join()
 
 
-def got(url: str, into: Path | None = None, limit: int | None = None) -> Answer:
-    async def work() -> Answer:
+def got(url: str, into: Path | None = None, limit: int | None = None) -> Response:
+    async def work() -> Response:
         async with Http(SITE, 5) as http:
             return await http.get(url, {}, into)
 
@@ -304,19 +304,19 @@ def limited(limit: int, *arguments: object, settings: dict[str, str]) -> subproc
     )
 
 
-def one_error(done: subprocess.CompletedProcess[str], *told: object) -> None:
+def one_error(done: subprocess.CompletedProcess[str], *output: object) -> None:
     assert done.returncode == 1, done.stderr
     assert "Traceback" not in done.stderr
     (line,) = [line for line in done.stderr.splitlines() if line.startswith("error: ")]
-    assert all(str(part) in line for part in told), line
+    assert all(str(part) in line for part in output), line
 
 
 def test_a_disk_that_is_full_in_mid_crawl(tmp_path: Path) -> None:
     path = tmp_path / "store"
     with serving("--sounds", "1500", "--no-throttle") as settings:
         one_error(limited(400_000, "crawl", path, *UNLIMITED, settings=settings), path, "SQLite cannot use it")
-        kept = len(stored(path))
-        assert 0 < kept < 1500
+        files = len(stored(path))
+        assert 0 < files < 1500
         assert limited(10**9, "crawl", path, *UNLIMITED, settings=settings).returncode == 0
     assert len(stored(path)) == 1500
 
@@ -355,8 +355,8 @@ def test_databases_that_are_none(tables: Path, tmp_path: Path, monkeypatch: pyte
     out = tmp_path / "out"
     out.mkdir()
     (out / "fetched.sqlite").write_bytes(b"garbage" * 1000)
-    places = [(Path("/proc/store"), "unable to open database file"), (tmp_path, "unable to open database file")]
-    cases = [(["crawl", path], path, why) for path, why in places]
+    positions = [(Path("/proc/store"), "unable to open database file"), (tmp_path, "unable to open database file")]
+    cases = [(["crawl", path], path, why) for path, why in positions]
     cases.append((fetching(tables, out), out / "fetched.sqlite", "file is not a database"))
     for arguments, path, why in cases:
         assert main([str(argument) for argument in arguments]) == 1
@@ -369,25 +369,25 @@ def test_a_file_of_another_size_or_content_is_not_kept(tmp_path: Path, caplog: p
     with closing(Folder(tmp_path / "out", 16_000, False)) as folder:
         for number in (1, 2, 3, 4):
             folder.audio(number).write_bytes(b"xxxxx")
-            folder.keep(Kept(number, hashlib.sha256(b"xxxxx").hexdigest(), 1.0, 5))
+            folder.add_file(StoredFile(number, hashlib.sha256(b"xxxxx").hexdigest(), 1.0, 5))
         folder.audio(2).write_bytes(b"xx")
         folder.audio(3).unlink()
         folder.audio(3).mkdir()
         folder.audio(4).write_bytes(b"xxyxx")
-        assert list(folder.kept()) == [1]
+        assert list(folder.files()) == [1]
         assert f"{folder.audio(4)} is damaged: it is not what was fetched; it is fetched again" in caplog.text
 
 
 def test_a_sound_to_fetch_without_a_text_is_refused(tables: Path, tmp_path: Path, capsys: Any) -> None:
     rows = everything(ANSWERS)
-    place = expected_numbers(ANSWERS, [])[0][3]
-    rows[place] = (*rows[place][:4], " ")
+    position = expected_numbers(ANSWERS, [])[0][3]
+    rows[position] = (*rows[position][:4], " ")
     rows[-1] = (*rows[-1][:4], "")  # its score is too low for it to matter
     scores = write_scores(tmp_path / "scores.csv", rows)
     arguments = ["fetch", tables / "store", "--scores", scores, "--exclude", "none", "--out", tmp_path / "out"]
     assert main([str(argument) for argument in arguments]) == 1
-    told = f"scores.csv, row {place + 1}: the id {rows[place][0]} has no text"
-    assert told in capsys.readouterr().err
+    output = f"scores.csv, row {position + 1}: the id {rows[position][0]} has no text"
+    assert output in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
 
 
@@ -431,7 +431,7 @@ def interrupt(process: subprocess.Popen[str]) -> None:
     assert "Traceback" not in errors
 
 
-def kept(path: Path) -> int:
+def files(path: Path) -> int:
     try:
         with closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True)) as database:
             return int(database.execute("SELECT COUNT(*) FROM sounds").fetchone()[0])
@@ -443,12 +443,12 @@ def test_a_crawl_that_is_looked_at_and_interrupted_goes_on(tmp_path: Path, capsy
     path = tmp_path / "store"
     with serving("--sounds", "2000", "--no-throttle") as settings:
         process = started(settings, "crawl", path, "--per-minute", "6")
-        until(process, lambda: kept(path) > 600)
+        until(process, lambda: files(path) > 600)
         assert main(["status", str(path)]) == 0
         assert "windows are left to read" in capsys.readouterr().out
-        least = kept(path)
+        least = files(path)
         assert main(["export", str(path), "--out", str(tmp_path / "sounds.csv")]) == 0
-        assert least <= len(pandas.read_csv(tmp_path / "sounds.csv")) <= kept(path)
+        assert least <= len(pandas.read_csv(tmp_path / "sounds.csv")) <= files(path)
         interrupt(process)
         before = stored(path)
         assert 600 < len(before) < 2000
@@ -492,9 +492,9 @@ def test_a_refusal_ends_every_request_under_way(tmp_path: Path, monkeypatch: pyt
     monkeypatch.setattr("data_tools.freesound.windows.LARGEST", 300)
     answered: list[int] = []
 
-    def refused(number: int, answer: Answer) -> Answer:
+    def refused(number: int, answer: Response) -> Response:
         answered.append(number)
-        return Answer(401, b"", 0) if number == 6 else answer
+        return Response(401, b"", 0) if number == 6 else answer
 
     transport = Direct(
         make_answers(3000, 7, 0.0, 0), tamper=refused, latency=lambda: 0.5 if len(transport.urls) < 7 else 1e5

@@ -52,9 +52,9 @@ def test_weights_that_the_last_step_of_an_epoch_made_overflow_are_not_saved(
     """The loss and the gradients of the sixth step are finite; its update is not."""
     path = write(world, tmp_path)
     overflow_at(6, monkeypatch, lambda: None)
-    told = refused(capsys, "train", path, "--out", tmp_path / "run")
-    assert "the last update overflowed at step 6" in told
-    assert "last.pt still holds an earlier state" in told
+    output = refused(capsys, "train", path, "--out", tmp_path / "run")
+    assert "the last update overflowed at step 6" in output
+    assert "last.pt still holds an earlier state" in output
     monkeypatch.undo()
     state_after_one_epoch(tmp_path / "run")
     assert main(["train", str(path), "--out", str(tmp_path / "run")]) == 0, "without the fault the run goes on"
@@ -77,7 +77,7 @@ def test_gradients_that_overflow_end_the_stage_before_the_update(
     for limit in (1.0, None):
         folder = tmp_path / str(limit)
         folder.mkdir()
-        path, calls = write(world, folder, clip_gradient=limit), []
+        path, calls = write(world, folder, max_grad_norm=limit), []
 
         def spoilt(model: Any, *rest: Any, calls: list[int] = calls) -> dict[str, float]:
             seen = step.gradients(model, *rest)
@@ -88,8 +88,8 @@ def test_gradients_that_overflow_end_the_stage_before_the_update(
 
         with monkeypatch.context() as patch:
             patch.setattr(train, "gradients", spoilt)
-            told = refused(capsys, "train", path, "--out", folder / "run")
-        assert "the norm of the gradients is nan at step 4" in told
+            output = refused(capsys, "train", path, "--out", folder / "run")
+        assert "the norm of the gradients is nan at step 4" in output
         state_after_one_epoch(folder / "run")
 
 
@@ -97,9 +97,9 @@ def test_nothing_saved_yet_is_said_so(
     world: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(train, "gradients", lambda *_: {"loss": float("nan")})
-    told = refused(capsys, "train", write(world, tmp_path), "--out", tmp_path / "run")
-    assert "the loss is nan at step 0" in told
-    assert "nothing of it was saved yet" in told
+    output = refused(capsys, "train", write(world, tmp_path), "--out", tmp_path / "run")
+    assert "the loss is nan at step 0" in output
+    assert "nothing of it was saved yet" in output
 
 
 def test_a_validation_that_is_not_finite_is_no_checkpoint(
@@ -114,13 +114,13 @@ def test_a_validation_that_is_not_finite_is_no_checkpoint(
         return (values | {"m1": float("nan")} if len(calls) == 2 else values), seen
 
     monkeypatch.setattr(train.Validation, "__call__", lost)
-    told = refused(capsys, "train", write(world, tmp_path), "--out", tmp_path / "run")
-    assert "validation gives m1 nan at step 6" in told
+    output = refused(capsys, "train", write(world, tmp_path), "--out", tmp_path / "run")
+    assert "validation gives m1 nan at step 6" in output
     state_after_one_epoch(tmp_path / "run")
 
 
 def test_a_value_that_is_not_finite_is_never_best() -> None:
-    table: checkpoints.Table = {}
+    table: checkpoints.BestEpochs = {}
     for epoch, value in enumerate([float("nan"), 1.0, float("inf"), -float("inf"), 2.0], start=1):
         table = checkpoints.updated(table, {"loss": value, "m1": value}, epoch, keep=3)
     assert table == {"loss": [[1.0, 2], [2.0, 5]], "m1": [[2.0, 5], [1.0, 2]]}
@@ -159,8 +159,8 @@ def test_fp16_gradients_that_overflow_at_every_scale_end_the_stage(
             return self.scale_now
 
     monkeypatch.setattr(torch.amp, "GradScaler", lambda *_, **__: Scaler())
-    told = refused(capsys, "train", write(world, tmp_path, steps_per_epoch=40), "--out", tmp_path / "run")
-    assert "gradients overflow at every scale at step 26" in told
+    output = refused(capsys, "train", write(world, tmp_path, steps_per_epoch=40), "--out", tmp_path / "run")
+    assert "gradients overflow at every scale at step 26" in output
 
 
 def test_metrics_are_strict_json(unbroken: Path) -> None:

@@ -210,7 +210,7 @@ def test_results_of_2025_are_of_the_annotations_where_they_are_given(
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"sources": {}}, ["sources.world.url: is missing; tell where world is published, or null for nowhere"]),
+        ({"sources": {}}, ["sources.world.url: is missing; say where world is published, or null for nowhere"]),
         ({"authors": []}, ["authors: List should have at least 1 item"]),
         (
             {"authors": [{"lastname": "X"}]},

@@ -217,7 +217,7 @@ def test_an_institute_called_no_and_a_system_called_on(here: Path) -> None:
 def test_yaml_that_unfolds_without_end_is_refused(members: Members) -> None:
     levels = "\n".join(f"l{n}: &l{n} [{', '.join([f'*l{n - 1}'] * 9)}]" for n in range(1, 12))
     bomb = f"l0: &l0 [x]\n{levels}\n".encode()
-    for old, new, told in (
+    for old, new, output in (
         (b"submission:", bomb + b"submission:", "not YAML (line 1: the aliases unfold without end; write"),
         (b"abbreviation: one", b"abbreviation: [1]", "submission.abbreviation is a list, not text"),
         (b"abbreviation: one", b"abbreviation: 12", "submission.abbreviation is 12, not text"),
@@ -226,7 +226,7 @@ def test_yaml_that_unfolds_without_end_is_refused(members: Members) -> None:
     ):
         assert old in members[META]
         (problem,) = check_archive(write_zip(members | {META: members[META].replace(old, new, 1)}), E2022)
-        assert told in problem
+        assert output in problem
 
 
 @pytest.mark.parametrize(

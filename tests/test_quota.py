@@ -114,7 +114,7 @@ def test_a_pause_holds_every_request_and_outlives_the_process(tmp_path: Path) ->
 
 def test_a_fast_clock_tells_real_time() -> None:
     assert abs(Clock(1000).now() - time.time()) < 60
-    assert Clock(1000).real(MINUTE) == 0.06
+    assert Clock(1000).wall(MINUTE) == 0.06
 
 
 @pytest.mark.parametrize("speed", [0.5, 1000.0])
@@ -134,8 +134,8 @@ def test_a_store_that_was_used_fast_can_be_used_at_real_speed(tmp_path: Path) ->
         assert fast.used().wait == pytest.approx(MINUTE, abs=0.01)
         fast.pause(DAY)
         assert open_quota(tmp_path / "quota").used().wait == pytest.approx(DAY / 1000, abs=0.01)
-        real = open_quota(tmp_path / "quota")
-        await real.take()
+        wall = open_quota(tmp_path / "quota")
+        await wall.take()
         return asyncio.get_running_loop().time()
 
     assert run_virtually(both())[0] == pytest.approx(DAY / 1000, abs=0.01)
@@ -172,11 +172,11 @@ def test_the_time_of_requests_to_come(tmp_path: Path) -> None:
 def test_the_sandbox_throttles_by_the_same_windows(speed: float) -> None:
     async def work() -> list[str | None]:
         throttle = Throttle(2, 3, LoopClock(speed))
-        told = []
+        output = []
         for wait in (0, 0, 0, 61, 0, 86_400):
             await asyncio.sleep(wait / speed)
-            told.append(throttle.refusal())
-        return told
+            output.append(throttle.refusal())
+        return output
 
     found = run_virtually(work())[0]
     assert [refusal and refusal.rpartition("rate ")[2] for refusal in found] == [

@@ -165,8 +165,8 @@ def test_an_export_is_whole_or_not_there(
 
     with monkeypatch.context() as patch:
         patch.setattr("system.runs.export.save_weights", full)
-        told = refused(capsys, "export", unbroken, "--out", out)
-    assert told == f"error: {out}/model.safetensors: No space left on device"
+        output = refused(capsys, "export", unbroken, "--out", out)
+    assert output == f"error: {out}/model.safetensors: No space left on device"
     assert list(tmp_path.iterdir()) == []
     out.mkdir()
     assert main(["export", str(unbroken), "--out", str(out)]) == 0, "an empty folder is taken"

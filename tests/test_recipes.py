@@ -46,10 +46,10 @@ model:
     width: 256
     layers: 2
     heads: 3
-    ff: 512
-    positions: 1024
+    ffn_dim: 512
+    max_positions: 1024
     dropout: 1.5
-  text: {kind: transformer, dim: 256, layers: 2, heads: 4, ff: 512, max_words: 64, dropout: 0.1}
+  text: {kind: transformer, dim: 256, layers: 2, heads: 4, ffn_dim: 512, max_words: 64, dropout: 0.1}
   score: {kind: cosine}
 stages:
   pretrain:
@@ -57,7 +57,7 @@ stages:
     train: {data: [train, test], mix: equal}
     unit: clip
     batch_size: 9.5
-    gradient_cache: null
+    grad_cache_chunk: null
     epochs: yes
     steps_per_epoch: 16
     losses:
@@ -65,7 +65,7 @@ stages:
       - {kind: matching, wieght: 3}
     optimizer: {kind: adamw, lr: -1e-4, weight_decay: 0.01}
     schedule: {kind: constant, warmup_steps: 0}
-    clip_gradient: 1.0
+    max_grad_norm: 1.0
     precision: float32
     monitor: {data: [test], metrics: [loss, mAP@7], keep: 3}
 rank:
@@ -265,22 +265,22 @@ def test_check_fails_on_data_that_do_not_fit(tmp_path: Path, capsys: pytest.Capt
 
 def test_planned_parameters_are_the_models(tmp_path: Path) -> None:
 
-    from system.plan.estimates import Estimates, Found
+    from system.plan.estimates import Content, Estimates
     from system.runs.open import build_model
 
     recipe = load(tmp_path, valid(tmp_path)).recipe
     model = build_model(recipe, ["a", "dog", "barks"])
     own = tiny.make_world(tmp_path / "words", {"development": 1})
     clip = read_manifest(own)[0].model_copy(update={"captions": ["a dog barks"]})
-    planned = Estimates(recipe, {name: Found([clip] if name == "train" else []) for name in recipe.data})
+    planned = Estimates(recipe, {name: Content([clip] if name == "train" else []) for name in recipe.data})
     assert planned.parameters_by_part == model.parameters_by_part()
 
 
 def test_the_papers_head_has_the_papers_size() -> None:
     from system.plan.estimates import encoder_parameters
 
-    # 2 x 256, ff 512, 1,024 positions: BART's encoder without the linear layers around it.
-    assert encoder_parameters(width=256, layers=2, ff=512, positions=1024) == 1_317_376
+    # 2 x 256, ffn_dim 512, 1,024 positions: BART's encoder without the linear layers around it.
+    assert encoder_parameters(width=256, layers=2, ffn_dim=512, positions=1024) == 1_317_376
 
 
 def test_json_changes(tmp_path: Path) -> None:

@@ -169,8 +169,8 @@ def test_a_run_ranks_with_the_experts_it_was_trained_with(
     experts = json.loads((run / "provenance.json").read_text())["experts"]
     experts["logmel"]["sha256"] = {"weights": "another"}
     rewrite(run / "provenance.json", experts=experts)
-    told = refused(capsys, "rank", run, "--audio", world, "--split", "evaluation", "--out", tmp_path / "s.npy")
-    assert "experts.logmel.sha256" in told
+    output = refused(capsys, "rank", run, "--audio", world, "--split", "evaluation", "--out", tmp_path / "s.npy")
+    assert "experts.logmel.sha256" in output
 
 
 def test_a_caption_without_a_known_word_is_told_before_training(
@@ -214,14 +214,14 @@ def test_a_full_gpu_is_one_sentence(
 
     monkeypatch.setattr(f"system.training.train.{where}", full)
     path = tiny.write_recipe(tmp_path / "r.yaml", tiny.recipe(world, tmp_path))
-    told = refused(capsys, "train", path, "--out", tmp_path / "run")
-    assert "stage only: batch_size 8 does not fit the GPU's memory; set gradient_cache to less than 8" in told
+    output = refused(capsys, "train", path, "--out", tmp_path / "run")
+    assert "stage only: batch_size 8 does not fit the GPU's memory; set grad_cache_chunk to less than 8" in output
 
 
 def test_a_loss_that_is_not_finite_stops_with_a_sentence(
     world: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    stage = tiny.stage(clip_gradient=None, epochs=40)
+    stage = tiny.stage(max_grad_norm=None, epochs=40)
     stage["losses"][1]["weight"] = 1e38
     stage["losses"].append({"kind": "matching", "weight": 3e38})
     path = tiny.write_recipe(tmp_path / "r.yaml", tiny.recipe(world, tmp_path, only=stage))

@@ -302,10 +302,10 @@ def test_mistakes_are_told(
     (tmp_path / "none.csv").write_text("file_name\na.wav\n")
     files = {name: tmp_path / f"{name}.csv" for name in ("csv", "one", "bad", "none")}
     assert main(["relevance", *(word.format(**files) for word in arguments)]) == 1
-    told = capsys.readouterr().err
-    assert sentence in told
-    assert "Traceback" not in told
-    assert told.count("\n") == 1
+    output = capsys.readouterr().err
+    assert sentence in output
+    assert "Traceback" not in output
+    assert output.count("\n") == 1
 
 
 @pytest.mark.parametrize("factor", ["1.5", "-3", "nan"])

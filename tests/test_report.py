@@ -196,9 +196,9 @@ def test_what_is_shown_of_a_query(run: Path) -> None:
         ("1", "0.5000"), ("2", "0.4000"), ("3", "0.3000"), ("5", "0.1000"),
     ]  # fmt: skip
     assert re.findall("[✓✗]", last) == ["✗", "✓", "✗", "✓"]
-    told = " ".join(found.text.split())
-    assert "At 55.6 % of 9 queries the best relevant clip scores higher than every clip that is not" in told
-    assert "44.4 % reach the margin 0.15 of the ranking loss" in told
+    output = " ".join(found.text.split())
+    assert "At 55.6 % of 9 queries the best relevant clip scores higher than every clip that is not" in output
+    assert "44.4 % reach the margin 0.15 of the ranking loss" in output
     assert "At 3 of 9 queries a clip that is not relevant has exactly the score" in found.text
 
 
@@ -239,14 +239,14 @@ def test_a_run_of_one_expert_says_nothing_of_shares(run: Path) -> None:
 
 @pytest.mark.usefixtures("quick")
 @pytest.mark.parametrize(
-    ("table", "told"),
+    ("table", "output"),
     [
         (None, ["R@10 by length of the clip is left out", "Norms of the experts' embeddings are left out: the run"]),
-        ("clip", ["R@10 by length of the clip is left out", "no audio: the run does not tell its file"]),
-        ("clip,path,seconds", ["Norms of the experts' embeddings are left out: the run does not tell them"]),
+        ("clip", ["R@10 by length of the clip is left out", "no audio: the run does not name its file"]),
+        ("clip,path,seconds", ["Norms of the experts' embeddings are left out: the run does not state them"]),
     ],
 )
-def test_an_older_run_says_what_it_lacks(run: Path, table: str | None, told: list[str]) -> None:
+def test_an_older_run_says_what_it_lacks(run: Path, table: str | None, output: list[str]) -> None:
     path = run / "scores/best.clips.csv"
     lines = path.read_text().splitlines()
     path.unlink()
@@ -254,7 +254,7 @@ def test_an_older_run_says_what_it_lacks(run: Path, table: str | None, told: lis
         width = len(table.split(","))
         path.write_text("".join(",".join(line.split(",")[:width]) + "\n" for line in lines))
     found = report(run)
-    assert all(words in found.text for words in told), told
+    assert all(words in found.text for words in output), output
     assert bool(found.audio) == ("path" in (table or ""))
 
 
@@ -290,9 +290,9 @@ def test_a_pool_of_relevant_clips_only(run: Path) -> None:
 @pytest.mark.usefixtures("quick")
 def test_margins_are_those_of_the_stages_that_ranked(made: Path, run: Path) -> None:
     finished = open_finished(f"{made}:best")
-    told = {0.2: "the margin 0.2 of the ranking loss, which training relaxes by CIDEr-D"}
-    assert loss_margins(finished) == told
-    assert loss_margins(open_finished(f"{made}:mean")) == told
+    output = {0.2: "the margin 0.2 of the ranking loss, which training relaxes by CIDEr-D"}
+    assert loss_margins(finished) == output
+    assert loss_margins(open_finished(f"{made}:mean")) == output
     recipe = json.loads((run / "resolved.json").read_text())
     recipe["stages"]["pretrain"]["losses"][0]["margin"] = 0.5
     recipe["rank"]["last"]["stage"] = "pretrain"
@@ -356,10 +356,10 @@ def test_queries_go_with_the_expert_that_says_most(run: Path) -> None:
 def test_what_is_damaged_is_told_in_a_sentence(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     def refused(*arguments: str) -> str:
         assert main(["report", *arguments]) == 1
-        told = capsys.readouterr().err
-        assert told.startswith("error: ")
-        assert told.count("\n") == 1
-        return told
+        output = capsys.readouterr().err
+        assert output.startswith("error: ")
+        assert output.count("\n") == 1
+        return output
 
     (run / "report.html").unlink(missing_ok=True)
     assert "a page; give it a name that ends in .html" in refused(str(run), "--out", "x.pdf")

@@ -15,10 +15,10 @@ from matplotlib.figure import Figure
 from submission.formats.score_matrix import ScoreMatrix
 from submission.metrics.scoring import found_in_matrix
 from submission.metrics.summary import summarise
-from submission.report import figures, measures
+from submission.report import figures, statistics
 from submission.report.clips import read_clips
 from submission.report.listening import AudioStore, to_mp3
-from submission.report.measures import Bar, choose_heard, random_shares, rank_bins, rivals, share_interval
+from submission.report.statistics import Bar, choose_queries, random_shares, rank_bins, rivals, share_interval
 
 
 def matrix_of(values: list[list[float]], relevant: list[list[str]], **changes: Any) -> ScoreMatrix:
@@ -28,7 +28,7 @@ def matrix_of(values: list[list[float]], relevant: list[list[str]], **changes: A
 
 
 def test_examples_of_the_docstrings_hold() -> None:
-    found = doctest.testmod(measures)
+    found = doctest.testmod(statistics)
     assert found.failed == 0
     assert found.attempted >= 7
 
@@ -39,7 +39,7 @@ def test_ranks_fall_into_bins_of_1_2_5() -> None:
     assert rank_bins(6)[-1] == (6, 6)
     assert rank_bins(1045)[6:] == [(51, 100), (101, 200), (201, 500), (501, 1000), (1001, 1045)]
     first = np.array([1, 1, 2, 5, 6, 10, 11, 30])
-    assert measures.count_ranks(first, rank_bins(30)) == [2, 1, 1, 2, 1, 1]
+    assert statistics.count_ranks(first, rank_bins(30)) == [2, 1, 1, 2, 1, 1]
 
 
 def test_a_random_order_by_hand_and_by_all_orders() -> None:
@@ -93,12 +93,19 @@ def test_the_interval_of_a_share_is_wilsons_over_groups() -> None:
 
 
 def test_bins_begin_where_they_say() -> None:
-    assert [measures.bin_of(n, measures.WORDS) for n in (1, 4, 5, 7, 8, 19, 20, 99)] == [0, 0, 1, 1, 2, 5, 6, 6]
-    assert list(measures.word_labels().values()) == ["1–4", "5–7", "8–10", "11–13", "14–16", "17–19", "20+"]
-    assert [measures.bin_of(s, measures.SECONDS) for s in (0, 4.999, 5, 29.9, 30, math.nan)] == [0, 0, 1, 5, 6, None]
-    assert list(measures.second_labels().values()) == ["0–5", "5–10", "10–15", "15–20", "20–25", "25–30", "30+"]
-    bars = measures.bars(
-        np.array([1.0, 0.0, 0.5, 1.0]), [0, 0, None, 6], measures.word_labels(), np.array([0, 1, 2, 3])
+    assert [statistics.bin_of(n, statistics.WORDS) for n in (1, 4, 5, 7, 8, 19, 20, 99)] == [0, 0, 1, 1, 2, 5, 6, 6]
+    assert list(statistics.word_labels().values()) == ["1–4", "5–7", "8–10", "11–13", "14–16", "17–19", "20+"]
+    assert [statistics.bin_of(s, statistics.SECONDS) for s in (0, 4.999, 5, 29.9, 30, math.nan)] == [
+        0,
+        0,
+        1,
+        5,
+        6,
+        None,
+    ]
+    assert list(statistics.second_labels().values()) == ["0–5", "5–10", "10–15", "15–20", "20–25", "25–30", "30+"]
+    bars = statistics.bars(
+        np.array([1.0, 0.0, 0.5, 1.0]), [0, 0, None, 6], statistics.word_labels(), np.array([0, 1, 2, 3])
     )
     assert [(bar.label, bar.mean, bar.n) for bar in bars] == [("1–4", 0.5, 2), ("20+", 1.0, 1)]
     assert bars[1].interval == pytest.approx((1 / (1 + 1.959963984540054**2), 1))
@@ -106,7 +113,7 @@ def test_bins_begin_where_they_say() -> None:
 
 def test_queries_to_hear_are_the_best_the_middle_and_the_worst() -> None:
     def chosen(first: list[int], margin: list[float]) -> list[list[int]]:
-        return list(choose_heard(np.array(first), np.array(margin)).values())
+        return list(choose_queries(np.array(first), np.array(margin)).values())
 
     assert chosen([3], [0.1]) == [[0], [], []]
     assert chosen([3, 1], [0.1, 0.2]) == [[1], [], [0]]

@@ -2,12 +2,12 @@
 
 import pytest
 
-from submission.report.account import _without_path
-from submission.report.parts import without_folders
+from submission.report.elements import without_folders
+from submission.report.overview import _without_path
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "output"),
     [
         ("/home/jo/a.wav", "…/a.wav"),
         ("/home/jo smith/my clips (old)/a b.wav", "…/a b.wav"),
@@ -33,10 +33,10 @@ from submission.report.parts import without_folders
         ({"a": ["b: /home/jo/x"], "n": 3}, {"a": ["b: …/x"], "n": 3}),
     ],
 )
-def test_absolute_paths_are_cut_to_their_last_part(text: object, told: object) -> None:
+def test_absolute_paths_are_cut_to_their_last_part(text: object, output: object) -> None:
     found = without_folders(text)
-    assert found == told
-    assert without_folders(found) == told
+    assert found == output
+    assert without_folders(found) == output
 
 
 @pytest.mark.parametrize(

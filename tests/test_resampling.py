@@ -8,9 +8,9 @@ import pytest
 import soundfile
 from loaded import largest
 
-from data_tools.audio import AudioError, read_audio
+from data_tools.audio.read import AudioError, read_audio
+from data_tools.audio.resampling import Resampling, resampler
 from data_tools.manifest import read_manifest
-from data_tools.resampling import Resampling, resampler
 from system.experts import Waveform
 from system.features.build import build_features
 from system.recipe.load import load_recipe
@@ -33,10 +33,10 @@ def by_definition(wave: np.ndarray, rate: int, wanted: int, how: Resampling) -> 
     step = int(scale * entries)
 
     def wing(distance: float, neighbours: np.ndarray) -> float:
-        place = distance * entries
-        count = min(len(neighbours), (len(table) - int(place)) // step)
-        at = int(place) + step * np.arange(count)
-        return float(((table[at] + (place - int(place)) * slope[at]) * neighbours[:count]).sum())
+        position = distance * entries
+        count = min(len(neighbours), (len(table) - int(position)) // step)
+        at = int(position) + step * np.arange(count)
+        return float(((table[at] + (position - int(position)) * slope[at]) * neighbours[:count]).sum())
 
     found = []
     for new in range(len(wave) * wanted // rate):

@@ -17,7 +17,7 @@ from data_tools.errors import DataError
 from data_tools.freesound.credentials import KEY
 from data_tools.freesound.sounds import FIELDS, PREVIEWS, MalformedError, Sound, format_time, parse_page, parse_time
 from data_tools.sandbox.answers import Answers
-from data_tools.sandbox.corpus import LICENCES, PREFERENCES, Corpus
+from data_tools.sandbox.corpus import LICENCES, PREFERENCES, Catalogue
 from data_tools.sandbox.faults import KINDS, Faults
 from data_tools.sandbox.verb import make_answers
 
@@ -45,10 +45,10 @@ def every(answers: Answers, **parameters: str) -> list[dict[str, Any]]:
 
 @pytest.mark.parametrize("size", [1, 2000, 500_000])
 def test_sounds_are_the_same_for_a_seed_and_ordered_in_time(size: int) -> None:
-    corpus, other = Corpus(size, 3), Corpus(size, 4)
+    corpus, other = Catalogue(size, 3), Catalogue(size, 4)
     numbers = sorted({0, size - 1, *range(0, size, max(1, size // 500))})
     sounds = [corpus.sound(number, SITE) for number in numbers]
-    assert sounds == [Corpus(size, 3).sound(number, SITE) for number in numbers]
+    assert sounds == [Catalogue(size, 3).sound(number, SITE) for number in numbers]
     assert sounds != [other.sound(number, SITE) for number in numbers]
     ids, times = [sound["id"] for sound in sounds], [corpus.created(number) for number in numbers]
     assert ids == sorted(set(ids))
@@ -64,13 +64,13 @@ def test_sounds_are_the_same_for_a_seed_and_ordered_in_time(size: int) -> None:
 
 
 def test_ids_that_are_not_there_have_no_sound() -> None:
-    corpus = Corpus(100, 1)
+    corpus = Catalogue(100, 1)
     ids = {corpus.id(number) for number in range(100)}
     assert {found for found in range(1, 2000) if corpus.number(found) is not None} == {i for i in ids if i < 2000}
 
 
 def test_some_are_uploaded_in_the_same_second() -> None:
-    corpus = Corpus(20_000, 1)
+    corpus = Catalogue(20_000, 1)
     times = np.array([corpus.created(number) for number in range(20_000)])
     _, counts = np.unique(times, return_counts=True)
     assert counts.max() >= 64
@@ -78,12 +78,12 @@ def test_some_are_uploaded_in_the_same_second() -> None:
 
 
 def test_the_fields_are_the_documented_ones() -> None:
-    sound = Corpus(10, 1).sound(3, SITE)
+    sound = Catalogue(10, 1).sound(3, SITE)
     assert set(FIELDS.split(",")) <= sound.keys()
     assert set(sound["previews"]) == set(PREVIEWS)
     assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}", sound["created"])
     parsed = Sound.model_validate(sound)
-    assert (parsed.id, parsed.created) == (sound["id"], Corpus(10, 1).created(3))
+    assert (parsed.id, parsed.created) == (sound["id"], Catalogue(10, 1).created(3))
     assert sound["filesize"] == 44 + 2 * round(44_100 * sound["duration"])
 
 
@@ -91,7 +91,7 @@ def test_filters_find_what_a_look_at_every_sound_finds() -> None:
     answers = make_answers(1200, 2, 0.0, 0)
     sounds = every(answers)
     assert [sound["created"] for sound in sounds] == sorted(sound["created"] for sound in sounds)
-    first, last = (parse_time(sounds[place]["created"]) // 1000 * 1000 for place in (300, 700))
+    first, last = (parse_time(sounds[position]["created"]) // 1000 * 1000 for position in (300, 700))
     last += 999  # the index knows whole seconds
 
     def within(low: float, value: float, high: float) -> bool:
@@ -146,7 +146,7 @@ def test_bad_filters_are_refused(text: str) -> None:
 
 
 def test_shares_are_the_stated_ones() -> None:
-    corpus, numbers = Corpus(50_000, 1), np.arange(50_000)
+    corpus, numbers = Catalogue(50_000, 1), np.arange(50_000)
     for found, shares in (
         (corpus.licences(numbers), {name: share for name, (_, share) in LICENCES.items()}),
         (corpus.preferences(numbers), PREFERENCES),
@@ -169,7 +169,7 @@ def test_nulls_for_good_are_null_every_time() -> None:
     answers = make_answers(2000, 5, 0.01, 0)
     sounds = every(answers)
     assert len(sounds) == 2000
-    nulls = {place for place, sound in enumerate(sounds) if sound is None}
+    nulls = {position for position, sound in enumerate(sounds) if sound is None}
     assert nulls == {number for number in range(2000) if answers.is_null(number)}
     assert 5 < len(nulls) < 40
 
@@ -201,7 +201,7 @@ def test_faults_come_at_their_rates_and_are_seeded() -> None:
 
 
 @pytest.mark.parametrize(
-    ("body", "told"),
+    ("body", "output"),
     [
         (b'{"count": 1, "res', "not JSON"),
         (b"null", "not an object"),
@@ -212,8 +212,8 @@ def test_faults_come_at_their_rates_and_are_seeded() -> None:
         (b'{"count": 1, "results": ' + b"[" * 200_000, "too deep within each other"),
     ],
 )
-def test_what_is_no_page_is_told(body: bytes, told: str) -> None:
-    with pytest.raises(MalformedError, match=told):
+def test_what_is_no_page_is_told(body: bytes, output: str) -> None:
+    with pytest.raises(MalformedError, match=output):
         parse_page(body)
 
 
@@ -275,7 +275,7 @@ def test_over_http() -> None:
 
 
 def test_refusals_of_the_door(capsys: pytest.CaptureFixture[str]) -> None:
-    for arguments, told in (
+    for arguments, output in (
         (["--sounds", "0"], "--sounds 0: use 1 to 760000"),
         (["--sounds", "10", "--churn", "6"], "--churn 6: use 0 to half of the sounds"),
         (["--port", "65536"], "--port 65536: use 0 to 65535"),
@@ -295,7 +295,7 @@ def test_refusals_of_the_door(capsys: pytest.CaptureFixture[str]) -> None:
     ):
         assert main(["sandbox", "--port", "0", *arguments]) == 1
         errors = capsys.readouterr().err
-        assert told in errors
+        assert output in errors
         assert len(errors.splitlines()) == 1
     with pytest.raises(DataError, match="must be 0 or more"):
         Faults({"500": -0.1}, 1)

@@ -122,8 +122,8 @@ def test_bad_recordings(esc: Path, tmp_path: Path, capsys: pytest.CaptureFixture
     silent = "file_name,fold,category\n" + "".join(f"{name}.wav,1,{name}\n" for name in "abc")
     table.write_text(silent)
     one = ("--development", 5, "--validation", 0, "--evaluation", 0, "--folds", "development=1", "--name", "x")
-    assert "esc10.csv, line 2: " in (told := failure(capsys, *argv, tmp_path, *one))
-    assert "a.wav is missing" in told
+    assert "esc10.csv, line 2: " in (output := failure(capsys, *argv, tmp_path, *one))
+    assert "a.wav is missing" in output
     (tmp_path / "audio").mkdir()
     for name in "abc":
         soundfile.write(tmp_path / "audio" / f"{name}.wav", np.zeros(8000), SAMPLE_RATE)
@@ -336,8 +336,8 @@ def test_killed_run_is_completed_to_the_same_files(tmp_path: Path, root: Path) -
 def test_other_arguments_and_other_folders_are_refused(
     tmp_path: Path, scenes: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    told = failure(capsys, "scenes", scenes, "--seed", 8, "--development", 10, "--validation", 5, "--evaluation", 5)
-    assert "was made with seed 7, not 8; held_out 0.2, not 0.0; choose another folder" in told
+    output = failure(capsys, "scenes", scenes, "--seed", 8, "--development", 10, "--validation", 5, "--evaluation", 5)
+    assert "was made with seed 7, not 8; held_out 0.2, not 0.0; choose another folder" in output
     (tmp_path / "notes.txt").write_text("mine")
     assert "holds files but no scenes.json" in failure(capsys, "scenes", tmp_path, "--seed", 1)
     (tmp_path / "scenes.json").write_text("{")

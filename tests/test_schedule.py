@@ -18,7 +18,7 @@ def stage(schedule: Any, epochs: int = 1, lr: float = 1e-3) -> schema.Stage:
 
 
 def plateau(**changes: Any) -> schema.Plateau:
-    values = {"metric": "loss", "factor": 0.1, "patience": 5, "threshold": 0.005, "least_lr": 1e-6}
+    values = {"metric": "loss", "factor": 0.1, "patience": 5, "threshold": 0.005, "min_lr": 1e-6}
     return schema.Plateau(kind="plateau", **(values | changes))
 
 
@@ -43,7 +43,7 @@ def test_steps_of_twenty_epochs() -> None:
 def test_a_plateau_equals_torchs_scheduler() -> None:
     for seed in range(20):
         values = 1 + np.cumsum(np.random.default_rng(seed).normal(-0.002, 0.01, 80))
-        settings = plateau(patience=seed % 6, threshold=(0, 0.005)[seed % 2], least_lr=1e-5)
+        settings = plateau(patience=seed % 6, threshold=(0, 0.005)[seed % 2], min_lr=1e-5)
         optimizer = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=1e-3)
         theirs = torch.optim.lr_scheduler.ReduceLROnPlateau(
             optimizer, factor=0.1, patience=settings.patience, threshold=settings.threshold, threshold_mode="abs",
@@ -62,7 +62,7 @@ def test_a_plateau_of_what_should_rise() -> None:
 
 
 def test_patience_counts_epochs_behind_the_best() -> None:
-    patience = schema.Patience(kind="patience", metric="loss", epochs=2)
+    patience = schema.EarlyStopping(kind="early_stopping", metric="loss", epochs=2)
     assert not is_over(None, losses_of(1, 1, 1, 1))
     assert not is_over(patience, [])
     assert not is_over(patience, losses_of(3, 1, 2))
@@ -71,7 +71,7 @@ def test_patience_counts_epochs_behind_the_best() -> None:
 
 
 def test_steady_looks_at_the_last_values_alone() -> None:
-    steady = schema.Steady(kind="steady", metric="loss", epochs=3, deviation=0.1, at_least=5)
+    steady = schema.StdPlateau(kind="std_plateau", metric="loss", epochs=3, deviation=0.1, at_least=5)
     assert not is_over(steady, losses_of(1, 1, 1, 1))
     assert is_over(steady, losses_of(9, 5, 1, 1.1, 0.9))  # deviation 0.082
     assert not is_over(steady, losses_of(1, 1, 1, 1.2, 0.9))  # 0.125

@@ -75,7 +75,7 @@ def edit_json(path: Path, edit: Callable[[dict], object]) -> None:
         (lambda folder: (folder / "s.json").write_bytes(b'{"facts": "\xff"}'), r"s\.json: not UTF-8"),
         (lambda folder: (folder / "s.json").write_text('{"facts": {}, "facts": {}}'), "the key 'facts' is given twice"),
         (lambda folder: (folder / "s.json").write_text("[" * 100_000), "lie too deep within each other"),
-        (lambda folder: os.truncate(folder / "s.npy", 1281), "has 1281 bytes, its header tells of 1280"),
+        (lambda folder: os.truncate(folder / "s.npy", 1281), "has 1281 bytes, its header says 1280"),
         (lambda folder: edit_json(folder / "s.json", lambda d: d.pop("clips")), r"at clips: Field required"),
         *(
             (lambda folder, wrong=wrong, at=at: edit_json(folder / "s.json", lambda d: d.update(wrong)), at)

@@ -69,8 +69,8 @@ def test_audio_to_text_definitions_equal_a_slow_oracle(seed: int) -> None:
         total = 0.0
         for clip in range(n_clips):
             listed = sorted(range(n_texts), key=lambda t: -values[t, clip])
-            places = [rank for rank, t in enumerate(listed, 1) if owner[t] == clip]
-            total += sum(i / rank for i, rank in enumerate(places, 1) if rank <= depth) / len(places) / n_clips
+            positions = [rank for rank, t in enumerate(listed, 1) if owner[t] == clip]
+            total += sum(i / rank for i, rank in enumerate(positions, 1) if rank <= depth) / len(positions) / n_clips
         assert found[name] == pytest.approx(total)
 
 
@@ -130,7 +130,7 @@ def test_the_real_submission_against_the_annotations_of_2025(
     table = tmp_path / "queries.csv"
     arguments = ["--truth", str(truth), "--annotations", str(annotations), "--per-query", str(table)]
     assert main(["score", str(lists), *arguments]) == 0
-    told = capsys.readouterr().out.splitlines()
+    output = capsys.readouterr().out.splitlines()
     ranked = {row[0]: row[1:] for row in read_rows(lists)}
     own = {caption: row[0] for row in read_rows(truth) for caption in row[1:]}
     precisions, without_own = [], 0
@@ -142,8 +142,8 @@ def test_the_real_submission_against_the_annotations_of_2025(
     assert (len(precisions), without_own) == (1037, 46)
     expected = f"{sum(precisions) / 1037:.4f}"
     assert expected == "0.0834"
-    assert {"queries 1037", f"mAP@10  {expected}", f"mAP@16  {expected}"} <= set(told)
-    assert "note    mAP@16: a lower bound, since the lists hold 10 names" in told
+    assert {"queries 1037", f"mAP@10  {expected}", f"mAP@16  {expected}"} <= set(output)
+    assert "note    mAP@16: a lower bound, since the lists hold 10 names" in output
     assert sum(float(row[-1]) for row in read_rows(table)[1:]) == pytest.approx(sum(precisions), abs=1e-3)
 
 

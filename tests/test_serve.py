@@ -29,7 +29,7 @@ from system.models.score import Embedded
 from system.models.text.sentence import SentenceText
 from system.recipe import schema
 from system.runs.open import open_trained
-from system.serve.search import Hit, Search, Wanted, make_search, pool_of
+from system.serve.search import Hit, Search, SearchQuery, make_search, pool_of
 from system.serve.server import _Opened, content_security_policy
 from system.serve.waiting import BusyError, Queue
 
@@ -46,13 +46,15 @@ def hand_made(folder: Path) -> Search:
 
 def test_scores_and_order_worked_by_hand(tmp_path: Path) -> None:
     search = hand_made(tmp_path)
-    found = search.answer([Wanted("a", 3), Wanted("xyz", 3), Wanted("b!", 1), Wanted("c", 50), Wanted("a", 1)])
+    found = search.answer(
+        [SearchQuery("a", 3), SearchQuery("xyz", 3), SearchQuery("b!", 1), SearchQuery("c", 50), SearchQuery("a", 1)]
+    )
     assert found[0] == [Hit(0, 1.0), Hit(2, ROOT_2), Hit(1, ROOT_2)], "equal scores stand by file name"
     assert found[1] is None, "no letter that the model knows"
     assert found[2] == [Hit(2, ROOT_2)]
     assert found[3] == [Hit(3, 1.0), Hit(2, 0.0), Hit(1, 0.0), Hit(0, 0.0)]
     assert found[4] == [Hit(0, 1.0)]
-    assert search.answer([Wanted("?", 3)]) == [None]
+    assert search.answer([SearchQuery("?", 3)]) == [None]
     assert search.answer([]) == []
 
 
@@ -78,7 +80,7 @@ def test_a_run_finds_what_its_own_ranking_says(unbroken: Path, trained_search: S
         found = [
             hits
             for start in range(0, len(texts), size)
-            for hits in trained_search.answer([Wanted(text, 5) for text in texts[start : start + size]])
+            for hits in trained_search.answer([SearchQuery(text, 5) for text in texts[start : start + size]])
         ]
         for row, hits in enumerate(found):
             assert hits is not None
@@ -114,10 +116,10 @@ def test_sentences_find_what_is_described_and_no_query_is_kept(trainable: bool, 
     with torch.inference_mode():
         search = Search(model, clips, Embedded(SentenceText(settings, tmp_path / "other")(captions).values))
     queries = ["barking", "a downpour hammers metal", "bells far away", *captions]
-    found = search.answer([Wanted(query, 1) for query in queries])
+    found = search.answer([SearchQuery(query, 1) for query in queries])
     assert [hits[0].row for hits in found if hits] == [0, 1, 2, 0, 1, 2]
     assert [hits[0].score for hits in found[3:] if hits] == pytest.approx([1, 1, 1], abs=1e-5)
-    alone = [search.answer([Wanted(query, 1)])[0] for query in queries]
+    alone = [search.answer([SearchQuery(query, 1)])[0] for query in queries]
     assert [hits[0].score for hits in alone if hits] == pytest.approx([h[0].score for h in found if h], abs=1e-5)
     assert not list(tmp_path.glob("text-*/frames.bin")), "a query was written to disk"
     assert set(model.text._tokens._known) <= {queries[-1]}
@@ -125,7 +127,7 @@ def test_sentences_find_what_is_described_and_no_query_is_kept(trainable: bool, 
 
 def test_words_from_scratch_are_not_piled_up(trained_search: Search) -> None:
     for n in range(20):
-        trained_search.answer([Wanted(f"a deep tone {n}", 1), Wanted(f"xyzzy {n}", 1)])
+        trained_search.answer([SearchQuery(f"a deep tone {n}", 1), SearchQuery(f"xyzzy {n}", 1)])
     assert len(trained_search.model.text._known) <= 2  # type: ignore[operator,arg-type]
 
 
@@ -136,7 +138,7 @@ class Held:
         self.go, self.begun = threading.Event(), threading.Event()
         self.batches: list[list[str]] = []
 
-    def answer(self, wanted: Sequence[Wanted]) -> list[list[Hit] | None]:
+    def answer(self, wanted: Sequence[SearchQuery]) -> list[list[Hit] | None]:
         self.batches.append([query.text for query in wanted])
         self.begun.set()
         assert self.go.wait(5)
@@ -152,18 +154,18 @@ async def _until(search: Held) -> None:
 
 def test_what_waits_goes_together() -> None:
     async def all_of_it() -> list[Any]:
-        queue = Queue(search, at_once=3, most_waiting=5)  # type: ignore[arg-type]
+        queue = Queue(search, at_once=3, max_waiting=5)  # type: ignore[arg-type]
         work = asyncio.create_task(queue.work())
-        first = asyncio.create_task(queue.answer(Wanted("x", 1)))
+        first = asyncio.create_task(queue.answer(SearchQuery("x", 1)))
         await _until(search)
-        rest = [asyncio.create_task(queue.answer(Wanted(text, 1))) for text in ("aa", "fail", "bbb", "c", "dddd")]
+        rest = [asyncio.create_task(queue.answer(SearchQuery(text, 1))) for text in ("aa", "fail", "bbb", "c", "dddd")]
         await asyncio.sleep(0)
         with pytest.raises(BusyError):
-            await queue.answer(Wanted("one too many", 1))
+            await queue.answer(SearchQuery("one too many", 1))
         rest[3].cancel()  # whoever asked has gone
         search.go.set()
         answers = await asyncio.gather(first, *rest, return_exceptions=True)
-        answers.append(await queue.answer(Wanted("later", 1)))
+        answers.append(await queue.answer(SearchQuery("later", 1)))
         work.cancel()
         return answers
 
@@ -180,10 +182,10 @@ def test_who_asks_just_behind_goes_along() -> None:
     async def both() -> None:
         queue = Queue(search)  # type: ignore[arg-type]
         work = asyncio.create_task(queue.work())
-        first = asyncio.create_task(queue.answer(Wanted("x", 1)))
+        first = asyncio.create_task(queue.answer(SearchQuery("x", 1)))
         await asyncio.sleep(0)  # the worker has taken it
         await asyncio.sleep(0)
-        await asyncio.gather(first, queue.answer(Wanted("yy", 1)))
+        await asyncio.gather(first, queue.answer(SearchQuery("yy", 1)))
         work.cancel()
 
     search = Held()
@@ -399,7 +401,7 @@ def test_a_page_for_others_takes_any_name(tmp_path: Path) -> None:
 
 
 def test_too_many_waiting_are_told_to_come_again(site: Served, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(site.page.queue, "_most_waiting", 0)
+    monkeypatch.setattr(site.page.queue, "_max_waiting", 0)
     reply = site.search("a")
     assert (reply.status, reply.headers["retry-after"]) == (429, "1")
     assert "too many searches" in reply.json["error"]
@@ -416,7 +418,7 @@ def test_forty_clients_at_once_get_their_own_answers(site: Served, tmp_path: Pat
     with ThreadPoolExecutor(40) as clients:
         found = list(clients.map(asked, queries))
     for query, hits in zip(queries, found, strict=True):
-        expected = alone.answer([Wanted(query, 10)])[0]
+        expected = alone.answer([SearchQuery(query, 10)])[0]
         assert expected is not None
         assert [row for row, _ in hits] == [hit.row for hit in expected], query
         assert [score for _, score in hits] == pytest.approx([hit.score for hit in expected], abs=1e-6)
@@ -464,9 +466,9 @@ def test_what_cannot_be_served(unbroken: Path, world: Path, tmp_path: Path, caps
     noise = tmp_path / "noise"
     noise.mkdir()
     (noise / "a.wav").write_bytes(b"no audio")
-    told = refused(capsys, "serve", unbroken, "--audio", noise, "--port", 0)
-    assert "none of 1 clips is readable, first" in told
-    assert "cannot be decoded" in told
+    output = refused(capsys, "serve", unbroken, "--audio", noise, "--port", 0)
+    assert "none of 1 clips is readable, first" in output
+    assert "cannot be decoded" in output
 
     assert main(["export", str(unbroken), "--out", str(tmp_path / "model")]) == 0
     recipe = json.loads((tmp_path / "model/recipe.json").read_text())
@@ -539,13 +541,13 @@ def test_a_file_of_the_same_inode_with_another_content_is_not_sent(tmp_path: Pat
         assert site.ask("/audio/0").status == 404
 
 
-@pytest.mark.parametrize("place", range(5))
-def test_each_fact_of_a_file_counts(tmp_path: Path, place: int) -> None:
+@pytest.mark.parametrize("position", range(5))
+def test_each_fact_of_a_file_counts(tmp_path: Path, position: int) -> None:
     """Device, inode, size, and the two times."""
     known = _Opened.of(str(write_tone(tmp_path / "a.wav")))
     assert known is not None
     number = known.open()
     assert number is not None
     os.close(number)
-    other = (*known.status[:place], known.status[place] + 1, *known.status[place + 1 :])
+    other = (*known.status[:position], known.status[position] + 1, *known.status[position + 1 :])
     assert known._replace(status=other).open() is None

@@ -61,12 +61,12 @@ def test_frame_word_scores_by_hand() -> None:
 
 
 @pytest.mark.parametrize("reduce", REDUCTIONS)
-@pytest.mark.parametrize("places", [1, 40, 1 << 24])
+@pytest.mark.parametrize("positions", [1, 40, 1 << 24])
 @pytest.mark.parametrize("known", [None, 4])
 def test_frame_word_equals_the_loop_however_it_is_cut(
-    reduce: Any, places: int, known: int | None, monkeypatch: pytest.MonkeyPatch
+    reduce: Any, positions: int, known: int | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(similarity, "PLACES", places)
+    monkeypatch.setattr(similarity, "MAX_DOT_PRODUCTS", positions)
     monkeypatch.setattr(similarity, "_FRAMES_AT_ONCE", 2)
     clips, captions = made(1, [3, 1, 7, 0, 2, 5]), made(2, [2, 4, 1, 0, 6, 3, 3], known)
     for first, second in ((clips, captions), (clips, clips), (captions, captions)):
@@ -77,12 +77,12 @@ def test_frame_word_equals_the_loop_however_it_is_cut(
 
 
 @pytest.mark.parametrize("reduce", REDUCTIONS)
-@pytest.mark.parametrize("places", [20, 1 << 24])
+@pytest.mark.parametrize("positions", [20, 1 << 24])
 @pytest.mark.parametrize("trained_words", [True, False])
 def test_gradients_of_frame_word_equal_the_loops(
-    reduce: Any, places: int, trained_words: bool, monkeypatch: pytest.MonkeyPatch
+    reduce: Any, positions: int, trained_words: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(similarity, "PLACES", places)
+    monkeypatch.setattr(similarity, "MAX_DOT_PRODUCTS", positions)
     clips, captions = made(3, [3, 1, 0, 4, 2]), made(4, [2, 4, 0, 1, 3])
     weights = torch.from_numpy(np.random.default_rng(5).normal(size=(5, 5)))
     leaves = [clips.values.requires_grad_(), captions.values.requires_grad_(trained_words)][: 1 + trained_words]
@@ -111,14 +111,14 @@ def test_words_that_almost_agree_stay_apart() -> None:
 @pytest.mark.parametrize("reduce", REDUCTIONS)
 def test_what_is_held_at_a_time_is_bounded_in_training_too(reduce: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Tensors kept for the backward pass, by their size, while the whole has 64 times the places."""
-    monkeypatch.setattr(similarity, "PLACES", 1 << 10)
+    monkeypatch.setattr(similarity, "MAX_DOT_PRODUCTS", 1 << 10)
     clips, captions = made(6, [16] * 16, dim=2), made(7, [16] * 16, dim=2)
     clips.values.requires_grad_()
     captions.values.requires_grad_()
     kept: list[int] = []
     with torch.autograd.graph.saved_tensors_hooks(lambda t: (kept.append(t.numel()), t)[1], lambda t: t):
         found = frame_word(clips, captions, reduce)
-    assert sum(kept) < 8 * similarity.PLACES
+    assert sum(kept) < 8 * similarity.MAX_DOT_PRODUCTS
     found.sum().backward()
     assert captions.values.grad is not None
     assert captions.values.grad.any()

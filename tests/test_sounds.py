@@ -182,10 +182,10 @@ def test_templates_tell_every_event_once_and_the_order(kind: str) -> None:
     for template in TEMPLATES[kind]:
         letters = [character for before, character in zip(template, template[1:], strict=False) if before == "{"]
         assert sorted(letter.lower() for letter in letters) == list("abc")[: KINDS[kind]]
-        told = [letter.lower() for letter in letters if kind != "background" or letter.lower() != "c"]
+        output = [letter.lower() for letter in letters if kind != "background" or letter.lower() != "c"]
         if "sequence" in kind or kind == "background":
             reverse = template == "{b} after {A}"
-            assert told == sorted(told, reverse=reverse)
+            assert output == sorted(output, reverse=reverse)
             assert any(word in template for word in ("then", "followed", "afterwards", "after", "before", "next"))
         if kind == "overlap":
             assert any(word in template for word in ("while", "same time", " as ", "together", "mixed"))
@@ -240,7 +240,7 @@ def test_noisy_descriptions_name_true_events_only_and_often_not_all() -> None:
         rng = generator(seed)
         names = [event.name for event in draw_events(rng, "sequence_3", SYNTHESISED)]
         text = describe_noisily(rng, names).lower().replace("_", " ").replace("-", " ")
-        told = [name for name in names if any(tag in text for tag in TAGS[name])]
-        assert told
-        missed += len(told) < 3
+        output = [name for name in names if any(tag in text for tag in TAGS[name])]
+        assert output
+        missed += len(output) < 3
     assert 60 < missed < 240

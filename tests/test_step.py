@@ -74,10 +74,10 @@ def test_cached_gradients_are_the_plain_ones(world: World, at_once: int) -> None
     batch = collate(world.items, world.features, world.relevance)
     stage = world.recipe.stages["only"]
     plain, cached = world.model(0.0), world.model(0.0)
-    told = gradients(plain, batch, stage, "float32", scaler())
-    told_cached = gradients(cached, batch, stage.model_copy(update={"gradient_cache": at_once}), "float32", scaler())
-    assert told_cached == pytest.approx(told, rel=1e-5)
-    assert {"loss", "positive", "hardest_negative", "violations", "violations_relaxed"} == set(told)
+    output = gradients(plain, batch, stage, "float32", scaler())
+    told_cached = gradients(cached, batch, stage.model_copy(update={"grad_cache_chunk": at_once}), "float32", scaler())
+    assert told_cached == pytest.approx(output, rel=1e-5)
+    assert {"loss", "positive", "hardest_negative", "violations", "violations_relaxed"} == set(output)
     difference = (grads(cached) - grads(plain)).abs().max() / grads(plain).abs().max()
     assert difference < 1e-5
     assert len(grads(cached)) == len(grads(plain)) == sum(p.numel() for p in plain.parameters())
@@ -85,15 +85,15 @@ def test_cached_gradients_are_the_plain_ones(world: World, at_once: int) -> None
 
 def test_cached_gradients_replay_the_dropout(world: World) -> None:
     batch = collate(world.items, world.features, world.relevance)
-    stage = world.recipe.stages["only"].model_copy(update={"gradient_cache": 5})
+    stage = world.recipe.stages["only"].model_copy(update={"grad_cache_chunk": 5})
     one, other = world.model(0.3), world.model(0.3)
     torch.manual_seed(8)
     gradients(one, batch, stage, "float32", scaler())
     torch.manual_seed(8)  # the same parts in the same order, with one graph over all of them
-    clip_parts, clip_places = audio_parts(other, batch, 5)
-    text_parts, text_places = caption_parts(other, batch, 5)
-    clips = joined([part() for part in clip_parts]).rows(clip_places)
-    captions = joined([part() for part in text_parts]).rows(text_places)
+    clip_parts, clip_indices = audio_parts(other, batch, 5)
+    text_parts, text_indices = caption_parts(other, batch, 5)
+    clips = joined([part() for part in clip_parts]).rows(clip_indices)
+    captions = joined([part() for part in text_parts]).rows(text_indices)
     losses.total(other.batch_scores(batch, clips, captions), stage.losses).backward()
     assert len(clip_parts) == 5
     assert (grads(one) - grads(other)).abs().max() / grads(other).abs().max() < 1e-5
@@ -107,11 +107,11 @@ def test_parts_hold_every_clip_and_caption_once_in_place(world: World) -> None:
     batch = collate(world.items, world.features)
     model = world.model(0.0).eval()
     with torch.no_grad():
-        for parts, places, whole in (
+        for parts, positions, whole in (
             (*audio_parts(model, batch, 7), model.audio(batch.audio)),
             (*caption_parts(model, batch, 7), model.text(batch.captions)),
         ):
-            assert torch.allclose(joined([part() for part in parts]).rows(places).values, whole.values, atol=1e-5)
+            assert torch.allclose(joined([part() for part in parts]).rows(positions).values, whole.values, atol=1e-5)
 
 
 def test_a_frozen_encoder_has_nothing_to_cache(world: World) -> None:
@@ -121,7 +121,7 @@ def test_a_frozen_encoder_has_nothing_to_cache(world: World) -> None:
         model.text.requires_grad_(False)
     stage = world.recipe.stages["only"]
     gradients(plain, batch, stage, "float32", scaler())
-    gradients(cached, batch, stage.model_copy(update={"gradient_cache": 5}), "float32", scaler())
+    gradients(cached, batch, stage.model_copy(update={"grad_cache_chunk": 5}), "float32", scaler())
     assert (grads(cached) - grads(plain)).abs().max() / grads(plain).abs().max() < 1e-5
     assert all(p.grad is None for p in cached.text.parameters())
 
@@ -131,7 +131,7 @@ def test_a_loss_that_is_not_finite_leaves_no_gradient(world: World) -> None:
     broken = replace(batch, relax=torch.full_like(batch.relax, torch.nan))  # type: ignore[arg-type]
     for at_once in (None, 4):
         model = world.model(0.0)
-        stage = world.recipe.stages["only"].model_copy(update={"gradient_cache": at_once})
+        stage = world.recipe.stages["only"].model_copy(update={"grad_cache_chunk": at_once})
         assert np.isnan(gradients(model, broken, stage, "float32", scaler())["loss"])
         assert all(p.grad is None for p in model.parameters())
 
@@ -246,6 +246,6 @@ def test_scores_are_in_float32_whatever_the_embeddings_are_in(
         return scores
 
     monkeypatch.setattr(model, "batch_scores", spied)
-    stage = world.recipe.stages["only"].model_copy(update={"gradient_cache": at_once})
+    stage = world.recipe.stages["only"].model_copy(update={"grad_cache_chunk": at_once})
     gradients(model, collate(world.items, world.features, world.relevance), stage, "bf16", scaler())
     assert seen == {torch.float32}

@@ -12,7 +12,7 @@ import pytest
 import tiny
 from outcomes import COUNTED, kill_after, refused
 
-from data_tools.files import alone
+from data_tools.locks import lock_of
 from system.__main__ import main
 from system.recipe.load import load_recipe
 
@@ -79,7 +79,7 @@ def test_one_process_at_a_time_writes_the_tables_and_removes_what_a_killed_one_l
     left = folder / ".table.md.9999999.part"
     left.write_text("half")
     command = ["study", str(study), "--runs", str(tmp_path / "runs")]
-    with alone(folder / ".table"):
+    with lock_of(folder / ".table"):
         assert "another process is writing to it" in refused(capsys, *command)
         assert left.exists()
     assert main(command) == 0
@@ -90,9 +90,9 @@ def test_one_process_at_a_time_writes_the_tables_and_removes_what_a_killed_one_l
 def test_all_mistakes_of_a_study_are_told(world: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     recipe = tiny.write_recipe(tmp_path / "r.yaml", tiny.recipe(world, tmp_path))
     cells = {"a": {"stages.only.batchsize": 4}, "b": {"seed": "x", "stages.none.epochs": 1}}
-    told = refused(capsys, "study", write_study(tmp_path, recipe, cells=cells))
+    output = refused(capsys, "study", write_study(tmp_path, recipe, cells=cells))
     for words in ("cell a", "did you mean batch_size", "cell b", "no such place"):
-        assert words in told
+        assert words in output
     assert "seeds" in refused(capsys, "study", write_study(tmp_path, recipe, seeds=[]))
     assert "no such study" in refused(capsys, "study", tmp_path / "none.yaml")
     assert "no such recipe" in refused(capsys, "study", write_study(tmp_path, tmp_path / "gone.yaml"))
@@ -103,13 +103,13 @@ def test_published_figures_that_do_not_fit_are_told(
 ) -> None:
     recipe = tiny.write_recipe(tmp_path / "r.yaml", tiny.recipe(world, tmp_path))
     published = {"source": "a paper, Table 1", "entry": "evaluation", "cells": {"plain": [0.5, 0.1], "other": [1]}}
-    told = refused(
+    output = refused(
         capsys,
         "study",
         write_study(tmp_path, recipe, published=published, columns=["T2A mAP@10", "A2T R@5", "A2T mAP"]),
     )
-    assert "published.cells: other: no such cell" in told
-    assert "published.cells: plain: 2 figures for 3 columns" in told
+    assert "published.cells: other: no such cell" in output
+    assert "published.cells: plain: 2 figures for 3 columns" in output
     assert "columns" in refused(capsys, "study", write_study(tmp_path, recipe, columns=["mAP"]))
     mistyped = {"source": "a paper", "entry": "evalution", "cells": {}}
     assert "no rank entry 'evalution'" in refused(capsys, "study", write_study(tmp_path, recipe, published=mistyped))

@@ -78,8 +78,8 @@ def mean_average_precision(data: bytes, truth: dict[str, str]) -> float | None:
     pool = set(truth.values())
     if any(len(row) != 11 or len(set(row[1:])) != 10 or not set(row[1:]) <= pool for row in rows[1:]):
         return None
-    places = [row[1:].index(truth[row[0]]) + 1 if truth[row[0]] in row[1:] else 0 for row in rows[1:]]
-    return sum(1 / place for place in places if place) / len(places)
+    positions = [row[1:].index(truth[row[0]]) + 1 if truth[row[0]] in row[1:] else 0 for row in rows[1:]]
+    return sum(1 / position for position in positions if position) / len(positions)
 
 
 @pytest.fixture(scope="module")

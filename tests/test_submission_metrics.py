@@ -13,14 +13,14 @@ from submission import ordering as order
 from submission.errors import SubmissionError
 from submission.metrics import intervals
 from submission.metrics import retrieval as metrics
-from submission.metrics.summary import Found, Summary, summarise, summarise_audio_to_text
+from submission.metrics.summary import RelevantRanks, Summary, summarise, summarise_audio_to_text
 from submission.ordering import NEVER
 
 
 def found_of(
     lists: Sequence[Sequence[int]], n_relevant: list[int], n_pool: int = 20, depth: int | None = None
-) -> Found:
-    return Found(
+) -> RelevantRanks:
+    return RelevantRanks(
         ranks=order.ranks_of_lists(lists),
         n_relevant=np.array(n_relevant),
         groups=np.arange(len(lists)),
@@ -31,7 +31,7 @@ def found_of(
 
 
 def summary_of(values: np.ndarray, relevant: list[list[int]], names: list[str], **options: Any) -> Summary:
-    found = Found(
+    found = RelevantRanks(
         ranks=order.relevant_ranks(values, relevant, names),
         n_relevant=np.array([len(own) for own in relevant]),
         groups=np.arange(len(relevant)),

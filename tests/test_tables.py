@@ -8,7 +8,7 @@ import pytest
 
 from submission.formats.score_matrix import ScoreMatrix, write_scores
 from submission.metrics.intervals import paired_difference
-from system.experiments.tables import Figures, Row, Table, figures_of_run
+from system.experiments.tables import Figures, StudyRow, StudyTable, figures_of_run
 
 
 def figures(*precisions: float, clips: int = 9) -> Figures:
@@ -17,9 +17,9 @@ def figures(*precisions: float, clips: int = 9) -> Figures:
 
 
 FACTS: dict[str, float | None] = {"chance mAP@10": 0.1, "ceiling mAP@10": None}
-GOOD = Row("good_one", "evaluation", [figures(1, 0.5), figures(0.5, 0.5)], FACTS, [0.7, None])
-BAD = Row("bad", "evaluation", [figures(0.25, 0.25), figures(0.25, 0.25)], FACTS)
-TABLE = Table([BAD, GOOD], ["T2A mAP@10", "A2T HR@1"], percent=False)
+GOOD = StudyRow("good_one", "evaluation", [figures(1, 0.5), figures(0.5, 0.5)], FACTS, [0.7, None])
+BAD = StudyRow("bad", "evaluation", [figures(0.25, 0.25), figures(0.25, 0.25)], FACTS)
+TABLE = StudyTable([BAD, GOOD], ["T2A mAP@10", "A2T HR@1"], percent=False)
 
 
 def test_mean_spread_best_and_paper_by_hand() -> None:
@@ -39,7 +39,7 @@ def test_mean_spread_best_and_paper_by_hand() -> None:
 
 
 def test_percent_has_one_digit() -> None:
-    assert Table([GOOD], ["T2A mAP@10"], percent=True).markdown().splitlines()[2].split("|")[5:9] == [
+    assert StudyTable([GOOD], ["T2A mAP@10"], percent=True).markdown().splitlines()[2].split("|")[5:9] == [
         " 62.5 ± 17.7 ",
         " best ",
         " 10.0 ",
@@ -48,16 +48,16 @@ def test_percent_has_one_digit() -> None:
 
 
 def test_columns_of_the_other_direction_alone_and_facts_of_other_editions() -> None:
-    other = Row("other", "evaluation", BAD.runs, {"chance mAP@16": 0.2})
-    lines = Table([GOOD, other], ["A2T HR@1"], percent=False).markdown().splitlines()
+    other = StudyRow("other", "evaluation", BAD.runs, {"chance mAP@16": 0.2})
+    lines = StudyTable([GOOD, other], ["A2T HR@1"], percent=False).markdown().splitlines()
     assert lines[0].endswith("| p of T2A mAP@10 | chance mAP@10 | ceiling mAP@10 | chance mAP@16 |")
     assert lines[2].endswith("| best | 0.1000 |  |  |")
     assert lines[4].endswith("|  |  | 0.2000 |")
 
 
 def test_each_ranked_source_has_a_best_of_its_own() -> None:
-    other = Row("bad", "validation", [figures(0.1, 0.1)], FACTS)
-    lines = Table([BAD, GOOD, other], ["T2A mAP@10"], percent=False).markdown().splitlines()
+    other = StudyRow("bad", "validation", [figures(0.1, 0.1)], FACTS)
+    lines = StudyTable([BAD, GOOD, other], ["T2A mAP@10"], percent=False).markdown().splitlines()
     assert "**0.1000**" in lines[5]
     assert "best" in lines[5]
 
@@ -101,9 +101,9 @@ def test_p_is_of_the_mean_over_seeds_with_the_captions_of_a_clip_together() -> N
     def run(*values: float) -> Figures:
         return Figures({"T2A mAP@10": np.array(values)}, groups, 9)
 
-    best = Row("best", "evaluation", [run(1, 1, 1, 1, 1, 1), run(1, 1, 1, 0.5, 0.5, 0.5)], {})
-    other = Row("other", "evaluation", [run(0, 0, 0, 0.9, 0.9, 0.9), run(0, 0, 0, 0.5, 0.5, 0.5)], {})
-    table = Table([best, other], ["T2A mAP@10"], percent=False)
+    best = StudyRow("best", "evaluation", [run(1, 1, 1, 1, 1, 1), run(1, 1, 1, 0.5, 0.5, 0.5)], {})
+    other = StudyRow("other", "evaluation", [run(0, 0, 0, 0.9, 0.9, 0.9), run(0, 0, 0, 0.5, 0.5, 0.5)], {})
+    table = StudyTable([best, other], ["T2A mAP@10"], percent=False)
     assert best.per_query("T2A mAP@10").tolist() == [1, 1, 1, 0.75, 0.75, 0.75]
     expected = paired_difference(best.per_query("T2A mAP@10"), other.per_query("T2A mAP@10"), groups)
     assert table.p(other) == f"{expected.p:.4f}"
@@ -111,5 +111,5 @@ def test_p_is_of_the_mean_over_seeds_with_the_captions_of_a_clip_together() -> N
 
 
 def test_what_latex_reads_otherwise_is_escaped() -> None:
-    row = Row("5%_more", "eval_set", [figures(1, 0.5)], {})
-    assert r"5\%\_more & eval\_set" in Table([row], ["T2A mAP@10"], percent=False).latex()
+    row = StudyRow("5%_more", "eval_set", [figures(1, 0.5)], {})
+    assert r"5\%\_more & eval\_set" in StudyTable([row], ["T2A mAP@10"], percent=False).latex()

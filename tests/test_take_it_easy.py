@@ -87,7 +87,7 @@ def test_relaxation_reaches_the_loss_of_training_and_validation(done: Path, worl
 
 
 def test_cached_gradients_train_the_same_model(done: Path, world: Path, tmp_path: Path) -> None:
-    changed = schedule(world, tmp_path, gradient_cache=3)
+    changed = schedule(world, tmp_path, grad_cache_chunk=3)
     plain = schedule(world, tmp_path)
     for content in (changed, plain):
         content["model"]["audio"]["dropout"] = content["model"]["text"]["dropout"] = 0.0
@@ -101,7 +101,7 @@ def test_cached_gradients_train_the_same_model(done: Path, world: Path, tmp_path
 
 @pytest.mark.slow
 def test_the_schedule_killed_and_resumed_ends_bit_equal(world: Path, tmp_path: Path, root: Path) -> None:
-    recipe = tiny.write_recipe(tmp_path / "r.yaml", schedule(world, tmp_path, gradient_cache=3))
+    recipe = tiny.write_recipe(tmp_path / "r.yaml", schedule(world, tmp_path, grad_cache_chunk=3))
     unbroken, run = tmp_path / "unbroken", tmp_path / "run"
     assert main(["run", str(recipe), "--out", str(unbroken)]) == 0
     command = [sys.executable, "-c", COUNTED, "run", str(recipe), "--out", str(run)]
@@ -142,14 +142,14 @@ def test_an_expert_of_a_finished_run_can_be_left_out_by_null(world: Path, tmp_pa
         ("rank.mean.of=[by_loss, by_m1, by_loss]", "'by_loss' is there already; name each once"),
         ("relevance.corpus=[train, train]", "'train' is there already"),
         ("relevance.corpus=[evaluation]", "'evaluation' is a test split"),
-        ("stages.finetune.gradient_cache=8", "as large as the batch of 8, it only costs time"),
-        ("stages.finetune.gradient_cache=99999999999999999999", "as large as the batch of 8"),
+        ("stages.finetune.grad_cache_chunk=8", "as large as the batch of 8, it only costs time"),
+        ("stages.finetune.grad_cache_chunk=99999999999999999999", "as large as the batch of 8"),
         ("relevance=null", "cider needs the recipe's relevance section"),
         ("relevance.corpus=[nowhere]", "no data source 'nowhere'"),
         ("relevance.relax.1.percentile=60", "percentiles must rise, and factors must not"),
         ("relevance.relax.1.factor=0.2", "percentiles must rise, and factors must not"),
         ("relevance.relax.0.factor=1.5", "less than or equal to 1"),
-        ("stages.finetune.gradient_cache=0", "greater than or equal to 1"),
+        ("stages.finetune.grad_cache_chunk=0", "greater than or equal to 1"),
     ],
 )
 def test_mistakes_of_relevance_and_ranks_are_told(world: Path, tmp_path: Path, change: str, words: str) -> None:
@@ -209,9 +209,9 @@ def test_check_lists_all_that_a_bare_machine_lacks(
 
 def test_check_says_what_to_change_for_a_small_gpu(root: Path) -> None:
     recipe = load_recipe(root / "recipes/take_it_easy/take_it_easy.yaml").recipe
-    told = plan(recipe, gpu_bytes=8 * 2**30)
-    assert "batch_size 512 will not fit the GPU's 8.0 GiB: set gradient_cache to 128" in told
-    cached = recipe.stages["finetune"].model_copy(update={"gradient_cache": 128})
+    output = plan(recipe, gpu_bytes=8 * 2**30)
+    assert "batch_size 512 will not fit the GPU's 8.0 GiB: set grad_cache_chunk to 128" in output
+    cached = recipe.stages["finetune"].model_copy(update={"grad_cache_chunk": 128})
     assert "will not fit" not in plan(
         recipe.model_copy(update={"stages": {"pretrain": cached, "finetune": cached}}), gpu_bytes=8 * 2**30
     )

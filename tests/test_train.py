@@ -245,7 +245,7 @@ def test_two_processes_on_one_run_are_refused(
 
     run = tmp_path / "run"
     shutil.copytree(unbroken, run)
-    with Run(run).held():
+    with Run(run).lock():
         assert "another process is working on this run" in refused(capsys, "train", recipe, "--out", run)
 
 
@@ -275,8 +275,8 @@ def test_audio_that_changed_since_the_run_began_is_refused(
     (tmp_path / "run/only/done.json").unlink()
     clip = read_manifest(manifest)[50]
     shutil.copy(read_manifest(manifest)[0].path, clip.path)
-    told = refused(capsys, *command)
-    assert "contents.validation changed since this run began: audio files are not what they were" in told
+    output = refused(capsys, *command)
+    assert "contents.validation changed since this run began: audio files are not what they were" in output
     without_checksums(tmp_path / "run")
     provenance = json.loads((tmp_path / "run/provenance.json").read_text())
     del provenance["contents"]  # an earlier release noted none
@@ -363,5 +363,5 @@ def test_a_stage_begun_in_another_precision_does_not_go_on(
     (run / "finetune/done.json").unlink()
     state = torch.load(run / "finetune/last.pt", weights_only=True)
     torch.save(state | {"precision": "bf16"}, run / "finetune/last.pt")
-    told = refused(capsys, "train", recipe, "--out", run)
-    assert "was begun in bf16 and this machine computes in float32; go on where it began" in told
+    output = refused(capsys, "train", recipe, "--out", run)
+    assert "was begun in bf16 and this machine computes in float32; go on where it began" in output

@@ -70,9 +70,9 @@ def test_a_bank_on_a_full_disk_is_told_and_goes_on_later(tmp_path: Path, root: P
     done = limited(command, root, 60_000)
     assert done.returncode == 1
     assert "Traceback" not in done.stderr
-    told = [line for line in done.stderr.splitlines() if line.startswith("error: ")]
-    assert len(told) == 1
-    assert "frames.bin: File too large" in told[0]
+    output = [line for line in done.stderr.splitlines() if line.startswith("error: ")]
+    assert len(output) == 1
+    assert "frames.bin: File too large" in output[0]
     tighter = limited([*command, "--set", f"banks={tmp_path / 'other'}"], root, 4_000)
     assert tighter.returncode == 1
     assert "Traceback" not in tighter.stderr

@@ -164,8 +164,8 @@ def test_a_transformers_words_are_its_input_embeddings(tmp_path: Path, capsys: p
     ("name", "content", "words"),
     [
         ("v.bin", b"1 4\ndog " + bytes(16) + b"bark " + bytes(16), "has 21 bytes behind the 1 words that its first"),
-        ("v.txt", b"3 4\ndog 1 2 3 4\nbark 1 2 3 4\n", "has 2 words, its first line tells of 3"),
-        ("v.txt", b"1 4\ndog 1 2 3 4\nbark 1 2 3 4\n", "has 2 words, its first line tells of 1"),
+        ("v.txt", b"3 4\ndog 1 2 3 4\nbark 1 2 3 4\n", "has 2 words, its first line announces 3"),
+        ("v.txt", b"1 4\ndog 1 2 3 4\nbark 1 2 3 4\n", "has 2 words, its first line announces 1"),
         ("v.txt", b"dog 1 2 3 4\nbark 1 2 3 4", "ends within a line, as a file that was cut does"),
         ("v.txt", b"dog 1 2 3 4\nbark 1 2", "ends within a line"),
     ],

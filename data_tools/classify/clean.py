@@ -22,7 +22,7 @@ _LEAD = """a all also always an and any are as automatically available be becaus
     this those to under use used want was were which with work would you your audio clip clips effect effects file files
     loop loops recording recordings sample samples sound sounds track tracks"""
 
-# What a licence or a wish for credit says; none of it occurs where a sound is told.
+# What a licence or a wish for credit says; none of it occurs where a sound is described.
 _LICENCE = r"""creative[ -]commons | public[ ]domains? | all[ ]rights[ ]reserved | copyright(?:ed|s)?\b | ©
 | attribution[ -](?:required|needed|licen[cs]e|non-?commercial|share|not|is|[34]\.0)
 | (?:no|without|require[sd]?|needs?)[ ]attribution

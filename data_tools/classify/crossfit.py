@@ -69,11 +69,11 @@ def cross_fit(vectors: np.ndarray, texts: Texts, fitting: Fitting) -> CrossFit:
 
     def fit(network: tuple[Weighting, int]) -> None:
         weighting, fold = network
-        learnt, own = chosen[fold], np.flatnonzero(folds == fold)
+        learnt, in_fold = chosen[fold], np.flatnonzero(folds == fold)
         labels = texts.labels[learnt]
         weights = class_weights(labels, weighting)
         trained = train(vectors, texts.rows[learnt], labels, weights, fitting.epochs, fitting.seed)
-        scores[weighting][own] = score(trained, vectors, texts.rows[own])
+        scores[weighting][in_fold] = score(trained, vectors, texts.rows[in_fold])
 
     networks = list(product(WEIGHTINGS, range(fitting.folds)))
     with thread_a_network() as pool:
@@ -89,16 +89,16 @@ def assign_folds(texts: Texts, fitting: Fitting) -> np.ndarray:
 
     folds = np.empty(len(texts), np.int64)
     for label, name in ((True, "captions"), (False, "descriptions")):
-        own = np.flatnonzero(texts.labels == label)
-        count = len(np.unique(texts.groups[own]))
+        of_label = np.flatnonzero(texts.labels == label)
+        count = len(np.unique(texts.groups[of_label]))
         if count < fitting.folds:
             origin = "clips" if label else "uploaders or distinct texts"
             raise DataError(
                 f"the {name} are of {count} {origin}, fewer than {fitting.folds} folds; give more, or fewer --folds"
             )
         dealing = GroupKFold(fitting.folds, shuffle=True, random_state=fitting.seed)
-        for fold, (_, held) in enumerate(dealing.split(own, groups=texts.groups[own])):
-            folds[own[held]] = fold
+        for fold, (_, held_out) in enumerate(dealing.split(of_label, groups=texts.groups[of_label])):
+            folds[of_label[held_out]] = fold
     return folds
 
 
@@ -108,9 +108,9 @@ def training_texts(texts: Texts, folds: np.ndarray, fold: int) -> np.ndarray:
     Leaving texts out, rather than joining the groups that share a text, keeps the folds even: among real uploaders,
     short texts such as "rain" would tie most groups into one.
     """
-    held = np.zeros(texts.rows.max() + 1, bool)
-    held[texts.rows[folds == fold]] = True
-    chosen = np.flatnonzero((folds != fold) & ~held[texts.rows])
+    held_out = np.zeros(texts.rows.max() + 1, bool)
+    held_out[texts.rows[folds == fold]] = True
+    chosen = np.flatnonzero((folds != fold) & ~held_out[texts.rows])
     if len(np.unique(texts.labels[chosen])) < 2:
         raise DataError("too few different texts: a fold leaves no caption or no description to learn from; give more")
     return chosen

@@ -18,7 +18,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from data_tools.errors import DataError
-from data_tools.files import alone
+from data_tools.locks import lock_of
 
 # N texts, D embedding
 
@@ -109,7 +109,7 @@ class Embeddings:
         from tqdm import tqdm
 
         self.folder.mkdir(parents=True, exist_ok=True)
-        with alone(self._vectors_file):
+        with lock_of(self._vectors_file):
             self._read()  # it may have grown since it was opened
             missing = self.missing(texts)
             with (

@@ -24,7 +24,7 @@ def draw(
     labels: (N,) True for captions. scores: (N,) by weighting. found: `report.weighting_figures` of them.
     """
     drawn = (_roc_pr(labels, scores, found), _reliability(found), _scores(labels, scores, threshold))
-    for name, figure in zip(FIGURES, (*drawn, _kept(found, threshold)), strict=True):
+    for name, figure in zip(FIGURES, (*drawn, _draw_kept(found, threshold)), strict=True):
         with replacing(folder / name) as temporary:
             figure.savefig(temporary, format="png")
 
@@ -77,15 +77,15 @@ def _scores(labels: np.ndarray, scores: dict[Weighting, np.ndarray], threshold: 
     figure = _figure()
     for axes, (weighting, values) in zip(figure.subplots(1, 2, sharey=True), scores.items(), strict=True):
         axes.set(xlabel="score", yscale="log", title=weighting)
-        for name, own in (("descriptions", ~labels), ("captions", labels)):
-            axes.hist(values[own], bins=np.linspace(0, 1, 51), histtype="step", label=name)
+        for name, chosen in (("descriptions", ~labels), ("captions", labels)):
+            axes.hist(values[chosen], bins=np.linspace(0, 1, 51), histtype="step", label=name)
         axes.axvline(threshold, color="black", linestyle=":", label=f"{threshold:g}")
         axes.legend(loc="upper center")
     figure.axes[0].set_ylabel("texts")
     return figure
 
 
-def _kept(found: dict[str, Any], threshold: float) -> "Figure":
+def _draw_kept(found: dict[str, Any], threshold: float) -> "Figure":
     figure = _figure()
     axes = figure.add_subplot(xlabel="threshold", ylabel="descriptions above it")
     for weighting, values in found.items():

@@ -67,7 +67,7 @@ def open_descriptions(path: Path, text_column: str, id_column: str | None) -> It
 def read_captions(paths: Sequence[Path]) -> tuple[list[Caption], int]:
     """Captions of Clotho-like CSV files and manifests (.jsonl), and how many of a manifest's test splits were left out.
 
-    What chooses training data must not have learnt from test captions; a CSV file does not tell its split.
+    What chooses training data must not have learnt from test captions; a CSV file does not state its split.
     Raises DataError for a bad file or caption, and when no caption is left.
     """
     captions: list[Caption] = []

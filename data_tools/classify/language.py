@@ -90,8 +90,8 @@ def language_of(text: str) -> str:
         points.update(_points().get(word, {}))
     if not text.isascii():
         points.update(language for language, letters in _LETTERS.items() if not set(letters).isdisjoint(lower))
-    most = max(_SURE, key=lambda language: points[language])  # English comes first, and so has every tie
-    return most if points[most] >= 2 else ENGLISH
+    best = max(_SURE, key=lambda language: points[language])  # English comes first, and so has every tie
+    return best if points[best] >= 2 else ENGLISH
 
 
 @cache

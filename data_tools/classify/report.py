@@ -77,16 +77,20 @@ def examples(
     """
     lines: list[str] = []
     for weighting, values in scores.items():
-        own, others = values[: len(descriptions)], values[len(descriptions) :]
-        above, below = np.flatnonzero(own > threshold), np.flatnonzero(own <= threshold)
+        scores_of, others = values[: len(descriptions)], values[len(descriptions) :]
+        above, below = np.flatnonzero(scores_of > threshold), np.flatnonzero(scores_of <= threshold)
         drawn = np.random.default_rng(seed).permutation(above)
         parts = {
-            "descriptions with the highest scores": (np.argsort(-own, kind="stable"), own, descriptions),
-            f"descriptions above {threshold:g}, drawn at random": (drawn, own, descriptions),
-            f"descriptions just above {threshold:g}": (above[np.argsort(own[above], kind="stable")], own, descriptions),
+            "descriptions with the highest scores": (np.argsort(-scores_of, kind="stable"), scores_of, descriptions),
+            f"descriptions above {threshold:g}, drawn at random": (drawn, scores_of, descriptions),
+            f"descriptions just above {threshold:g}": (
+                above[np.argsort(scores_of[above], kind="stable")],
+                scores_of,
+                descriptions,
+            ),
             f"descriptions just below {threshold:g}": (
-                below[np.argsort(-own[below], kind="stable")],
-                own,
+                below[np.argsort(-scores_of[below], kind="stable")],
+                scores_of,
                 descriptions,
             ),
             "captions with the lowest scores": (np.argsort(others, kind="stable"), others, captions),

@@ -164,7 +164,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     fitting = _fitting(arguments)
-    if not arguments.descriptions.is_file():  # told before a model is looked for
+    if not arguments.descriptions.is_file():  # reported before a model is looked for
         raise DataError(f"{arguments.descriptions}: no such file; make a store with python -m data_tools crawl")
     captions, left_out = read_captions(arguments.captions)
     descriptions = open_descriptions(arguments.descriptions, arguments.text_column, arguments.id_column)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import cast
 
-from data_tools.audio import AudioError, audio_seconds
+from data_tools.audio.read import AudioError, audio_seconds
 from data_tools.errors import DataError
 from data_tools.files import read_table
 from data_tools.manifest import Clip, Split, check_caption, write_manifest

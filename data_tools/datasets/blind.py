@@ -3,7 +3,7 @@
 import argparse
 from pathlib import Path
 
-from data_tools.audio import AudioError, audio_seconds
+from data_tools.audio.read import AudioError, audio_seconds
 from data_tools.errors import DataError
 from data_tools.manifest import Clip, write_manifest
 from data_tools.names import audio_names, check_source

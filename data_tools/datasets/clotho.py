@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import cast
 
-from data_tools.audio import AudioError, audio_seconds
+from data_tools.audio.read import AudioError, audio_seconds
 from data_tools.errors import DataError
 from data_tools.files import caption_columns, read_table
 from data_tools.manifest import Clip, Split, check_caption, write_manifest
@@ -80,8 +80,8 @@ def hold_out(clips: Sequence[Clip], share: float, seed: int) -> list[Clip]:
     count = round(share * len(names))
     if not 0 < count < len(names):
         raise DataError(f"--holdout {share} of {len(names)} development clips is {count}; both splits need a clip")
-    held = set(random.Random(seed).sample(names, count))
-    return [clip.model_copy(update={"split": "validation"}) if clip.id in held else clip for clip in clips]
+    held_out = set(random.Random(seed).sample(names, count))
+    return [clip.model_copy(update={"split": "validation"}) if clip.id in held_out else clip for clip in clips]
 
 
 def _read_split(root: Path, split: Split, source: str) -> tuple[list[Clip], SplitCounts]:
@@ -160,8 +160,8 @@ def _metadata(path: Path) -> dict[str, dict[str, str]]:
         if sound_id in ("Not found", ""):
             del row["sound_id"]
         elif not is_freesound_id(sound_id):
-            told = f"the sound_id {sound_id[:40]!r} is neither a Freesound id nor 'Not found'"
-            raise DataError(f"{path}, line {line}: {told}")
+            problem = f"the sound_id {sound_id[:40]!r} is neither a Freesound id nor 'Not found'"
+            raise DataError(f"{path}, line {line}: {problem}")
         metadata[name] = row
     return metadata
 

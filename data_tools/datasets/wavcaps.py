@@ -11,7 +11,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from data_tools.audio import AUDIO_SUFFIXES, AudioError, audio_seconds
+from data_tools.audio.read import AUDIO_SUFFIXES, AudioError, audio_seconds
 from data_tools.documents import parse_json
 from data_tools.errors import DataError
 from data_tools.files import read_text

@@ -16,14 +16,14 @@ SPLIT: Split = "train"  # as WavCaps
 
 
 def write_results(folder: Folder, sounds: Sequence[Chosen]) -> int:
-    """Write the four tables of what was chosen and is there, the manifest last; tell what they hold. Returns 0, or 1
+    """Write the four tables of what was chosen and is there, the manifest last; print what they hold. Returns 0, or 1
     when nothing is there."""
-    kept, lost = folder.kept(), folder.lost()
-    there = [sound for sound in sounds if sound.id in kept]
+    stored, lost = folder.files(), folder.lost()
+    there = [sound for sound in sounds if sound.id in stored]
     rows = [(sound.id, lost[sound.id]) for sound in sounds if sound.id in lost]
     write_table(folder.path / LOST, ["freesound_id", "why"], rows)
-    print(f"{len(there):>8}  files are there; {len(rows)} could not be had ({LOST} tells why)")
-    if other := len(kept) - len(there):
+    print(f"{len(there):>8}  files are there; {len(rows)} could not be had ({LOST} says why)")
+    if other := len(stored) - len(there):
         print(f"{other:>8}  files of earlier runs stay in {folder.path} and are not in the manifest")
     if not there:
         return 1
@@ -31,18 +31,18 @@ def write_results(folder: Folder, sounds: Sequence[Chosen]) -> int:
         folder.path / ATTRIBUTION,
         ["file_name", "title", "uploader", "licence", "page", "sha256"],
         [
-            (f"{sound.id}.flac", sound.title, sound.uploader, sound.licence, page(sound), kept[sound.id].sha256)
+            (f"{sound.id}.flac", sound.title, sound.uploader, sound.licence, page(sound), stored[sound.id].sha256)
             for sound in there
         ],
     )
     licences = defaultdict(list)
     for sound in there:
-        licences[sound.licence].append(kept[sound.id].seconds)
-    summary = [(licence, len(own), round(sum(own) / 3600, 3)) for licence, own in sorted(licences.items())]
+        licences[sound.licence].append(stored[sound.id].seconds)
+    summary = [(licence, len(seconds), round(sum(seconds) / 3600, 3)) for licence, seconds in sorted(licences.items())]
     write_table(folder.path / LICENCES, ["licence", "files", "hours"], summary)
-    for licence, files, hours in summary:
-        print(f"{files:>8}  {hours:.2f} hours under {licence}")
-    write_manifest(folder.path / MANIFEST, [_clip(folder, sound, kept[sound.id].seconds) for sound in there])
+    for licence, count, hours in summary:
+        print(f"{count:>8}  {hours:.2f} hours under {licence}")
+    write_manifest(folder.path / MANIFEST, [_clip(folder, sound, stored[sound.id].seconds) for sound in there])
     print(f"wrote {folder.path / MANIFEST}; name the uploaders as {ATTRIBUTION} does wherever the audio goes")
     return 0
 

@@ -16,7 +16,7 @@ from data_tools.errors import DataError
 from data_tools.freesound.credentials import KEY, TOKEN, Secret
 from data_tools.freesound.quota import DAY, MINUTE, Clock, Quota
 from data_tools.freesound.sounds import FIELDS, PAGE_SIZE, MalformedError, Page, format_time, parse_page
-from data_tools.freesound.transport import Answer, BrokenError, Transport, UnfitError, is_public
+from data_tools.freesound.transport import BrokenError, Response, Transport, UnfitError, is_public
 from data_tools.freesound.windows import Window, too_much
 
 SITE = "https://freesound.org"
@@ -29,7 +29,7 @@ _QUIET_ATTEMPTS, _QUIET_SECONDS = 2, 10.0  # that fail, and of the API's time, b
 
 log = logging.getLogger(__name__)
 Result = TypeVar("Result")
-Get = Callable[[str, Mapping[str, str], Path | None, int | None], Awaitable[Answer]]
+Get = Callable[[str, Mapping[str, str], Path | None, int | None], Awaitable[Response]]
 
 
 class OverloadedError(Exception):
@@ -138,8 +138,8 @@ class Client:
             for _ in range(1 + _REDIRECTS):
                 ours = self._is_ours(at)
                 if not ours and (secret == KEY or not _is_public(at)):
-                    told = f"not an address of {self.site}" if secret == KEY else "not a public address over https"
-                    raise LostError(f"{at[:200]!a} is {told}")
+                    problem = f"not an address of {self.site}" if secret == KEY else "not a public address over https"
+                    raise LostError(f"{at[:200]!a} is {problem}")
                 try:
                     answer = await get(at, authorization if ours else {}, into, limit)
                 except UnfitError as error:
@@ -159,7 +159,7 @@ class Client:
 
     async def _counted(
         self, url: str, headers: Mapping[str, str], into: Path | None = None, limit: int | None = None
-    ) -> Answer:
+    ) -> Response:
         request = await self.quota.take()
         self.requests += 1
         try:
@@ -188,11 +188,11 @@ class Client:
             if failed == attempts:
                 raise give_up(why)
             wait = min(LONGEST_WAIT, 2.0**failed) * random.uniform(0.5, 1)
-            if failed > _QUIET_ATTEMPTS or self._clock.now() - began > self._clock.real(_QUIET_SECONDS):
+            if failed > _QUIET_ATTEMPTS or self._clock.now() - began > self._clock.wall(_QUIET_SECONDS):
                 log.info("%s: %s; asks again in %.0f seconds", self.site, why, wait)
             await self._clock.sleep(wait)
 
-    def _judge(self, answer: Answer, secret: str) -> None:
+    def _judge(self, answer: Response, secret: str) -> None:
         """Raises _AgainError for what may be better next time, DataError for what will not."""
         if answer.status == 200:
             return

@@ -67,10 +67,10 @@ async def connect(arguments: argparse.Namespace, store: Store) -> AsyncIterator[
 
 def check_bounds(arguments: argparse.Namespace, **bounds: tuple[float, float]) -> None:
     """Raises DataError for an option that is not from the first number of its bounds to the second."""
-    for name, (least, most) in bounds.items():
+    for name, (smallest, largest) in bounds.items():
         value = getattr(arguments, name)
-        if not least <= value <= most:
-            raise DataError(f"--{name.replace('_', '-')} {value}: use {least} to {most}")
+        if not smallest <= value <= largest:
+            raise DataError(f"--{name.replace('_', '-')} {value}: use {smallest} to {largest}")
 
 
 def _check(arguments: argparse.Namespace, site: str) -> None:

@@ -9,7 +9,6 @@ from contextlib import closing
 from pathlib import Path
 
 from data_tools.errors import DataError
-from data_tools.files import alone
 from data_tools.freesound.client import Client, OverloadedError, PastEndError
 from data_tools.freesound.connection import add_connection, connect, read_settings
 from data_tools.freesound.database import naming
@@ -18,6 +17,7 @@ from data_tools.freesound.sounds import PAGE_SIZE, Page, format_time, parse_time
 from data_tools.freesound.store import Store
 from data_tools.freesound.transport import is_local
 from data_tools.freesound.windows import Progress, Window, past_end, too_much
+from data_tools.locks import lock_of
 
 BEGINNING = "2005-01-01"  # Freesound opened in April 2005
 LATE = 30 * 86_400  # seconds by which a sound may be published after its upload: --since last looks back so far
@@ -52,7 +52,7 @@ def _whole(store: Store) -> Window:
 
 async def _read_windows(client: Client, store: Store, workers: int) -> None:
     under_way: dict[asyncio.Task[None], int] = {}
-    told = time.monotonic()
+    reported = time.monotonic()
     try:
         while True:
             for window in store.open_windows(workers):
@@ -64,8 +64,8 @@ async def _read_windows(client: Client, store: Store, workers: int) -> None:
             for task in done:
                 del under_way[task]
                 task.result()
-            if time.monotonic() - told > PROGRESS_SECONDS:
-                told = time.monotonic()
+            if time.monotonic() - reported > PROGRESS_SECONDS:
+                reported = time.monotonic()
                 log.info("%s", progress_line(client, store))
     finally:
         for task in under_way:
@@ -193,15 +193,15 @@ async def _crawl(arguments: argparse.Namespace, store: Store) -> int:
         if arguments.dry_run:
             await _dry_run(client, store, arguments.since, arguments.filter)
             return 0
-        with alone(store.path):
+        with lock_of(store.path):
             _plan(store, arguments.since, arguments.filter, client.site)
             if store.fact("complete") == store.fact("until"):
-                print(f"{_told(store)}; --since last reads what came after")
+                print(f"{_describe(store)}; --since last reads what came after")
                 return 0
             added_up = await walk(client, store, arguments.workers)
             print(progress_line(client, store))
     if added_up:
-        print(f"{_told(store)}: {store.count()} sounds")
+        print(f"{_describe(store)}: {store.count()} sounds")
     else:
         print(f"{store.path}: {store.count()} sounds are kept, and the API counts {store.fact('total')}; run it again")
     if nulls := store.nulls():
@@ -211,7 +211,7 @@ async def _crawl(arguments: argparse.Namespace, store: Store) -> int:
     return 0 if added_up else 1
 
 
-def _told(store: Store) -> str:
+def _describe(store: Store) -> str:
     return (
         f"{store.path} is complete from {_day(int(store.fact('from') or 0))} to {_day(int(store.fact('until') or 0))}"
     )
@@ -234,6 +234,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     if arguments.filter and "created:" in arguments.filter:
         raise DataError(f"--filter {arguments.filter}: the crawl itself filters by created; use --since")
-    read_settings(arguments)  # what is wrong with them is told before there is a store
+    read_settings(arguments)  # what is wrong with them is reported before there is a store
     with closing(Store(arguments.store, create=True)) as store, naming(arguments.store):
         return asyncio.run(_crawl(arguments, store))

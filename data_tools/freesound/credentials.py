@@ -9,7 +9,7 @@ from data_tools.errors import DataError
 
 KEY = "FREESOUND_API_KEY"
 TOKEN = "FREESOUND_ACCESS_TOKEN"
-KEY_PLACE = "freesound.org/apiv2/apply"
+KEY_ADDRESS = "freesound.org/apiv2/apply"
 
 
 class Secret:
@@ -28,21 +28,21 @@ class Secret:
 def read_secret(variable: str, file: Path | None) -> Secret | None:
     """The secret of a private file, or else of an environment variable; None when neither is given.
 
-    Raises DataError for a file that others may read, and for a value that cannot be a header's (the value is not told).
+    Raises DataError for a file that others may read, and for a value that cannot be a header's (it is not shown).
     """
     if file is not None:
         if not file.is_file():
             raise DataError(f"{file}: no such file; write the key into it and `chmod 600` it")
         if stat.S_IMODE(file.stat().st_mode) & 0o077:
             raise DataError(f"{file}: others may read it; run `chmod 600 {file}`")
-        value, place = file.read_bytes().decode("utf-8", "replace"), str(file)
+        value, origin = file.read_bytes().decode("utf-8", "replace"), str(file)
     elif variable in os.environ:
-        value, place = os.environ[variable], f"the environment variable {variable}"
+        value, origin = os.environ[variable], f"the environment variable {variable}"
     else:
         return None
     value = value.strip()
     if not re.fullmatch(r"[!-~]+", value):
-        raise DataError(f"{place}: holds no key, which is one word of letters, digits and signs")
+        raise DataError(f"{origin}: holds no key, which is one word of letters, digits and signs")
     return Secret(value)
 
 
@@ -51,6 +51,6 @@ def read_key(file: Path | None) -> Secret:
     key = read_secret(KEY, file)
     if key is None:
         raise DataError(
-            f"no API key: set {KEY}, or name a file of mode 600 by --key-file (keys are given at {KEY_PLACE})"
+            f"no API key: set {KEY}, or name a file of mode 600 by --key-file (keys are given at {KEY_ADDRESS})"
         )
     return key

@@ -7,18 +7,19 @@ import io
 from contextlib import closing
 from pathlib import Path
 
-from data_tools.audio import AudioError, read_audio
+from data_tools.audio.read import AudioError, read_audio
 from data_tools.errors import DataError
-from data_tools.files import alone, replacing
+from data_tools.files import replacing
 from data_tools.freesound.attribution import write_results
 from data_tools.freesound.client import Client, LostError
 from data_tools.freesound.connection import add_connection, connect, read_settings
 from data_tools.freesound.credentials import TOKEN
 from data_tools.freesound.database import naming
-from data_tools.freesound.folder import DATABASE, Folder, Kept
-from data_tools.freesound.selection import LICENCES, PREFERENCES, WEIGHTINGS, Chosen, Selection, Wanted, select
+from data_tools.freesound.folder import DATABASE, Folder, StoredFile
+from data_tools.freesound.selection import LICENCES, PREFERENCES, WEIGHTINGS, Chosen, Criteria, Selection, select
 from data_tools.freesound.store import Store
 from data_tools.leakage.exclusion import read_exclusions
+from data_tools.locks import lock_of
 
 ATTEMPTS = 3  # at a file that comes whole and cannot be used
 PREVIEW_BYTES = 64_000  # a second, and of what stands before; Freesound's best previews have 24,000
@@ -31,7 +32,7 @@ async def fetch_all(client: Client, folder: Folder, sounds: list[Chosen], origin
     """Fetch what is not there yet. A sound that cannot be had is noted with the reason, and the next one is fetched."""
     from tqdm import tqdm
 
-    there = folder.kept()
+    there = folder.files()
     left = iter([sound for sound in sounds if sound.id not in there])
     # disable=None: no bar when stderr is not a terminal.
     bar = tqdm(total=len(sounds), initial=sum(sound.id in there for sound in sounds), unit="file", disable=None)
@@ -65,16 +66,16 @@ async def _fetch(client: Client, folder: Folder, sound: Chosen, originals: bool)
         try:
             if originals and sound.bytes not in (None, size):
                 raise AudioError(f"{size} bytes came, not {sound.bytes}")
-            kept = await asyncio.to_thread(_convert, part, folder, sound)
+            stored = await asyncio.to_thread(_convert, part, folder, sound)
         except AudioError as error:
             if attempt == ATTEMPTS:
                 raise AudioError(str(error).removeprefix(f"{part}: ")) from None
         else:
-            folder.keep(kept)
+            folder.add_file(stored)
             return
 
 
-def _convert(part: Path, folder: Folder, sound: Chosen) -> Kept:
+def _convert(part: Path, folder: Folder, sound: Chosen) -> StoredFile:
     """The file as FLAC (mono, 16 bit) in its place."""
     import soundfile
 
@@ -82,14 +83,14 @@ def _convert(part: Path, folder: Folder, sound: Chosen) -> Kept:
     seconds = len(samples) / folder.rate
     if abs(seconds - sound.seconds) > TOLERANCE:
         raise AudioError(f"lasts {seconds:.2f} s, not {sound.seconds:.2f} s as Freesound says")
-    flac = io.BytesIO()  # in memory: libsndfile does not tell why it cannot write
+    flac = io.BytesIO()  # in memory: libsndfile does not state why it cannot write
     soundfile.write(flac, samples, folder.rate, subtype="PCM_16", format="FLAC")
     with replacing(folder.audio(sound.id)) as temporary:
         temporary.write_bytes(flac.getbuffer())
-    return Kept(sound.id, hashlib.sha256(flac.getbuffer()).hexdigest(), seconds, flac.getbuffer().nbytes)
+    return StoredFile(sound.id, hashlib.sha256(flac.getbuffer()).hexdigest(), seconds, flac.getbuffer().nbytes)
 
 
-def _tell_selection(selection: Selection) -> None:
+def _print_selection(selection: Selection) -> None:
     hours = sum(sound.seconds for sound in selection.chosen) / 3600
     print(f"{len(selection.chosen):>8}  sounds to fetch, {hours:.1f} hours")
     for reason, count in selection.refused.most_common():
@@ -99,7 +100,7 @@ def _tell_selection(selection: Selection) -> None:
 
 
 async def _run(arguments: argparse.Namespace, store: Store) -> int:
-    wanted = Wanted(
+    wanted = Criteria(
         arguments.threshold,
         arguments.weighting,
         tuple(arguments.languages),
@@ -110,16 +111,16 @@ async def _run(arguments: argparse.Namespace, store: Store) -> int:
     exclusions = read_exclusions([] if arguments.exclude == [NONE] else arguments.exclude)
     selection = select(store, arguments.scores, wanted, exclusions)
     selection.chosen = selection.chosen[: arguments.limit]
-    _tell_selection(selection)
+    _print_selection(selection)
     if not selection.chosen:
         raise DataError(f"{arguments.scores}: no sound is left to fetch; lower --threshold or widen the other rules")
     if arguments.dry_run:
         return 0
-    settings = read_settings(arguments)  # what is wrong with them is told before there is a folder
+    settings = read_settings(arguments)  # what is wrong with them is reported before there is a folder
     if arguments.originals and settings.token is None:
         raise DataError(f"originals need an access token of OAuth2: set {TOKEN} or name a file by --token-file")
     with (
-        alone(arguments.out / DATABASE),
+        lock_of(arguments.out / DATABASE),
         closing(Folder(arguments.out, arguments.rate, arguments.originals)) as folder,
     ):
         async with connect(arguments, store) as client:
@@ -163,7 +164,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--limit", type=int, help="at most so many, best scores first")
     parser.add_argument("--originals", action="store_true", help="the uploaders' files, not previews (128 kbit/s MP3)")
     parser.add_argument("--token-file", type=Path, help=f"file of mode 600 with the access token (default: {TOKEN})")
-    parser.add_argument("--dry-run", action="store_true", help="tell what would be fetched, and fetch nothing")
+    parser.add_argument("--dry-run", action="store_true", help="print what would be fetched, and fetch nothing")
     add_connection(parser)
 
 

@@ -25,7 +25,7 @@ CREATE TABLE IF NOT EXISTS lost (id INTEGER PRIMARY KEY, why TEXT NOT NULL);
 log = logging.getLogger(__name__)
 
 
-class Kept(NamedTuple):
+class StoredFile(NamedTuple):
     """A file in the folder. sha256, bytes: of the FLAC file."""
 
     id: int
@@ -62,8 +62,8 @@ class Folder:
             self.database.execute("INSERT OR IGNORE INTO facts VALUES (?, ?)", (name, value))
             (before,) = self.database.execute("SELECT value FROM facts WHERE name = ?", (name,)).fetchone()
             if before != value:
-                told = f"was begun with {name} {before}, not {value}; use that, or another folder"
-                raise DataError(f"{self.path}: {told}")
+                problem = f"was begun with {name} {before}, not {value}; use that, or another folder"
+                raise DataError(f"{self.path}: {problem}")
 
     def close(self) -> None:
         self.database.close()
@@ -74,13 +74,13 @@ class Folder:
     def part(self, sound_id: int) -> Path:
         return self.path / f".{sound_id}.{os.getpid()}.part"
 
-    def kept(self) -> dict[int, Kept]:
+    def files(self) -> dict[int, StoredFile]:
         """Whole files by id; one that somebody deleted, or that is not what was fetched by now, is not among them."""
         with naming(self.path / DATABASE):
-            rows = [Kept(*row) for row in self.database.execute("SELECT id, sha256, seconds, bytes FROM files")]
+            rows = [StoredFile(*row) for row in self.database.execute("SELECT id, sha256, seconds, bytes FROM files")]
         return {row.id: row for row in rows if self._has(row)}
 
-    def _has(self, row: Kept) -> bool:
+    def _has(self, row: StoredFile) -> bool:
         path = self.audio(row.id)
         if not path.is_file() or path.stat().st_size != row.bytes:
             return False
@@ -96,10 +96,10 @@ class Folder:
         with naming(self.path / DATABASE):
             return dict(self.database.execute("SELECT id, why FROM lost"))
 
-    def keep(self, kept: Kept) -> None:
+    def add_file(self, stored: StoredFile) -> None:
         with naming(self.path / DATABASE), transaction(self.database):
-            self.database.execute("INSERT OR REPLACE INTO files VALUES (?, ?, ?, ?)", kept)
-            self.database.execute("DELETE FROM lost WHERE id = ?", (kept.id,))
+            self.database.execute("INSERT OR REPLACE INTO files VALUES (?, ?, ?, ?)", stored)
+            self.database.execute("DELETE FROM lost WHERE id = ?", (stored.id,))
 
     def lose(self, sound_id: int, why: str) -> None:
         with naming(self.path / DATABASE):

@@ -13,7 +13,7 @@ import aiohttp
 from aiohttp.abc import ResolveResult
 from yarl import URL
 
-from data_tools.freesound.transport import Answer, BrokenError, UnfitError, is_local, is_public
+from data_tools.freesound.transport import BrokenError, Response, UnfitError, is_local, is_public
 
 SEARCH_BYTES = 32 << 20  # of a body that is kept in memory; a page of 150 sounds has 3 MB at most
 FILE_BYTES = 4 << 30  # of a file, whatever size is stated
@@ -47,23 +47,23 @@ class Http:
 
     async def get(
         self, url: str, headers: Mapping[str, str], into: Path | None = None, limit: int | None = None
-    ) -> Answer:
-        most = SEARCH_BYTES if into is None else FILE_BYTES if limit is None else min(limit, FILE_BYTES)
+    ) -> Response:
+        max_bytes = SEARCH_BYTES if into is None else FILE_BYTES if limit is None else min(limit, FILE_BYTES)
         self._refuse_private_number(url)
         try:
             async with self._session.get(
-                url, headers=headers, allow_redirects=False, proxy=_proxy(url), timeout=self._time(most, into)
+                url, headers=headers, allow_redirects=False, proxy=_proxy(url), timeout=self._time(max_bytes, into)
             ) as response:
                 if into is None or response.status != 200:
                     body = b"".join([chunk async for chunk in _chunks(response, SEARCH_BYTES)])
                     moved = response.headers.get("Location") if response.status in _MOVED else None
-                    return Answer(response.status, body, len(body), moved)
+                    return Response(response.status, body, len(body), moved)
                 length = 0
                 with open(into, "wb") as file:
-                    async for chunk in _chunks(response, most):
+                    async for chunk in _chunks(response, max_bytes):
                         file.write(chunk)
                         length += len(chunk)
-                return Answer(response.status, b"", length)
+                return Response(response.status, b"", length)
         except (aiohttp.InvalidURL, UnicodeError) as error:
             raise _invalid(url) from error
         except (aiohttp.ClientError, TimeoutError, ssl.SSLError, ConnectionError) as error:
@@ -81,8 +81,8 @@ class Http:
             if host != self._host and not is_public(host):
                 raise UnfitError(f"{host} is not a public address")
 
-    def _time(self, most: int, into: Path | None) -> aiohttp.ClientTimeout:
-        total = TOTAL * self._timeout + (most / SLOWEST if into else 0)
+    def _time(self, max_bytes: int, into: Path | None) -> aiohttp.ClientTimeout:
+        total = TOTAL * self._timeout + (max_bytes / SLOWEST if into else 0)
         return aiohttp.ClientTimeout(total=min(total, MAX_SECONDS), sock_connect=self._timeout, sock_read=self._timeout)
 
 
@@ -90,17 +90,17 @@ def _invalid(url: str) -> UnfitError:
     return UnfitError(f"{url[:200]!a} is not a valid address")
 
 
-async def _chunks(response: aiohttp.ClientResponse, most: int) -> AsyncIterator[bytes]:
+async def _chunks(response: aiohttp.ClientResponse, max_bytes: int) -> AsyncIterator[bytes]:
     """The body, unpacked, a piece at a time. Raises UnfitError once it is announced or found to be longer than `most`
     bytes."""
     announced = response.content_length or 0
-    if announced > most:
-        raise UnfitError(f"the answer has {announced} bytes, more than {most}")
+    if announced > max_bytes:
+        raise UnfitError(f"the answer has {announced} bytes, more than {max_bytes}")
     length = 0
     async for chunk in response.content.iter_chunked(_CHUNK):
         length += len(chunk)
-        if length > most:
-            raise UnfitError(f"the answer has more than {most} bytes")
+        if length > max_bytes:
+            raise UnfitError(f"the answer has more than {max_bytes} bytes")
         yield chunk
 
 

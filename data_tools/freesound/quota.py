@@ -40,13 +40,13 @@ class Clock:
         """Real seconds since 1970."""
         return time.time()
 
-    def real(self, seconds: float) -> float:
+    def wall(self, seconds: float) -> float:
         """How many real seconds the API's seconds last."""
         return seconds / self.speed
 
     async def sleep(self, seconds: float) -> None:
         """seconds: of the API."""
-        await asyncio.sleep(self.real(seconds))
+        await asyncio.sleep(self.wall(seconds))
 
 
 @dataclass(frozen=True)
@@ -67,11 +67,11 @@ class Quota:
         self._limits = ((per_minute, MINUTE), (per_day, DAY))
         self._clock = clock
         self._turn = asyncio.Lock()
-        self._told = 0.0  # until when the user knows of a wait
+        self._reported_until = 0.0  # until when the user knows of a wait
         database.executescript(SCHEMA)
 
     async def take(self) -> int:
-        """Wait until a request may go, and count it. Returns what `answered` wants to be told."""
+        """Wait until a request may go, and count it. Returns what `answered` wants to know."""
         async with self._turn:
             while True:
                 with transaction(self._database):
@@ -79,10 +79,10 @@ class Quota:
                     self._correct(now)
                     wait = self._wait(now)
                     if wait <= 0:
-                        before = now - self._clock.real(DAY)
+                        before = now - self._clock.wall(DAY)
                         self._database.execute("DELETE FROM requests WHERE counted_to <= ?", (before,))
-                        return self._insert(now + self._clock.real(UNANSWERED))
-                self._tell(now + self._clock.real(wait), wait)
+                        return self._insert(now + self._clock.wall(UNANSWERED))
+                self._report(now + self._clock.wall(wait), wait)
                 # As long as it takes by what is known; an answer under way may shorten it.
                 under_way = self._database.execute("SELECT 1 FROM requests WHERE counted_to > ?", (now,)).fetchone()
                 await self._clock.sleep(min(wait, _LOOK_AGAIN) if under_way else wait)
@@ -93,7 +93,7 @@ class Quota:
 
     def pause(self, seconds: float) -> None:
         """No request for so long: the API said that there were too many."""
-        until = self._clock.now() + self._clock.real(seconds)
+        until = self._clock.now() + self._clock.wall(seconds)
         self._database.execute(
             "INSERT INTO pause VALUES (0, ?) ON CONFLICT DO UPDATE SET until = max(until, excluded.until)", (until,)
         )
@@ -102,7 +102,7 @@ class Quota:
         now = self._clock.now()
         minute, day = (
             self._database.execute(
-                "SELECT COUNT(*) FROM requests WHERE counted_to > ?", (now - self._clock.real(span),)
+                "SELECT COUNT(*) FROM requests WHERE counted_to > ?", (now - self._clock.wall(span),)
             ).fetchone()[0]
             for _, span in self._limits
         )
@@ -116,17 +116,17 @@ class Quota:
             return used.wait + max(0, requests - self.per_minute + used.minute) / self.per_minute * MINUTE
         return math.ceil((requests - today) / self.per_day) * DAY
 
-    def _tell(self, until: float, wait: float) -> None:
-        if wait > 2 * MINUTE and until > self._told + self._clock.real(MINUTE):
-            self._told = until
+    def _report(self, until: float, wait: float) -> None:
+        if wait > 2 * MINUTE and until > self._reported_until + self._clock.wall(MINUTE):
+            self._reported_until = until
             at = datetime.fromtimestamp(until, UTC)
             log.info("no request is left for now; goes on at %s UTC (it may be stopped meanwhile)", f"{at:%d %B %H:%M}")
 
     def _correct(self, now: float) -> None:
         """Times that no request can have yet were stored while the clock was ahead: the requests count as of now."""
-        latest = now + self._clock.real(UNANSWERED)
+        latest = now + self._clock.wall(UNANSWERED)
         self._database.execute("UPDATE requests SET counted_to = ? WHERE counted_to > ?", (now, latest))
-        self._database.execute("DELETE FROM pause WHERE until > ?", (latest + self._clock.real(DAY),))
+        self._database.execute("DELETE FROM pause WHERE until > ?", (latest + self._clock.wall(DAY),))
 
     def _insert(self, counted_to: float) -> int:
         cursor = self._database.execute("INSERT INTO requests (counted_to) VALUES (?)", (counted_to,))
@@ -136,11 +136,11 @@ class Quota:
     def _wait(self, now: float) -> float:
         """Seconds of the API until one more request is within both limits, and any pause is over."""
         paused = self._database.execute("SELECT until FROM pause").fetchone()
-        free = [min(paused[0], now + self._clock.real(DAY))] if paused else []
+        free = [min(paused[0], now + self._clock.wall(DAY))] if paused else []
         for limit, seconds in self._limits:
             nth = self._database.execute(
                 "SELECT counted_to FROM requests ORDER BY counted_to DESC LIMIT 1 OFFSET ?", (limit - 1,)
             ).fetchone()
             if nth:
-                free.append(min(nth[0], now + self._clock.real(UNANSWERED)) + self._clock.real(seconds))
+                free.append(min(nth[0], now + self._clock.wall(UNANSWERED)) + self._clock.wall(seconds))
         return (max(free, default=now) - now) * self._clock.speed

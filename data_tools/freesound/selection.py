@@ -31,7 +31,7 @@ WEIGHTINGS = ("natural", "balanced")
 
 
 @dataclass(frozen=True)
-class Wanted:
+class Criteria:
     """The rules. seconds: shortest and longest, both included. threshold: a score must be above it.
 
     licences, preferences, languages: those that may be; a sound that tells none of the first two is not fetched.
@@ -68,7 +68,7 @@ class Selection:
     excluded: dict[str, tuple[str, ...]] = field(default_factory=dict)
 
 
-def select(store: Store, scores: Path, wanted: Wanted, exclusions: Exclusions) -> Selection:
+def select(store: Store, scores: Path, wanted: Criteria, exclusions: Exclusions) -> Selection:
     """Raises DataError for a table of scores that is not one, and for a sound to fetch that has no text."""
     selection = Selection()
     for row, sound_id, score, language, text in _scored(scores, wanted).itertuples(name=None):
@@ -87,7 +87,7 @@ def select(store: Store, scores: Path, wanted: Wanted, exclusions: Exclusions) -
     return selection
 
 
-def _scored(path: Path, wanted: Wanted) -> "pandas.DataFrame":
+def _scored(path: Path, wanted: Criteria) -> "pandas.DataFrame":
     """The table's rows as (id, score, language, text), by falling score; their index is their place in the file."""
     import pandas
 
@@ -100,13 +100,13 @@ def _scored(path: Path, wanted: Wanted) -> "pandas.DataFrame":
     except (UnicodeDecodeError, csv.Error) as error:
         raise DataError(f"{path}: not a table of scores ({error})") from None
     ids, scores = table["freesound_id"], pandas.to_numeric(table[column], errors="coerce")
-    for wrong, told in (
+    for wrong, problem in (
         (~ids.map(is_freesound_id).astype(bool), "is not a Freesound id"),
         (ids.map(plain_id).duplicated(), "comes twice"),
         (~scores.between(0, 1), f"has no {column} from 0 to 1"),
     ):
         if wrong.any():
-            raise DataError(f"{path}, row {int(wrong.argmax()) + 1}: the id {ids[wrong.argmax()][:40]!r} {told}")
+            raise DataError(f"{path}, row {int(wrong.argmax()) + 1}: the id {ids[wrong.argmax()][:40]!r} {problem}")
     table["freesound_id"], table[column] = ids.astype("int64"), scores
     return table.sort_values([column, "freesound_id"], ascending=[False, True])
 
@@ -118,16 +118,16 @@ def _rows(path: Path, columns: list[str]) -> Iterator[list[str]]:
         header = next(reader, [])
         if missing := [name for name in columns if name not in header]:
             raise DataError(f"{path}: not a table of scores (no column {', '.join(missing)})")
-        places = [header.index(name) for name in columns]
+        indices = [header.index(name) for name in columns]
         for number, values in enumerate(reader, 1):
             if len(values) != len(header):
-                told = f"row {number}: {len(values)} values for {len(header)} columns; run classify again"
-                raise DataError(f"{path}, {told}")
-            yield [values[place] for place in places]
+                problem = f"row {number}: {len(values)} values for {len(header)} columns; run classify again"
+                raise DataError(f"{path}, {problem}")
+            yield [values[column] for column in indices]
 
 
 def _judge(
-    store: Store, sound_id: int, score: float, language: str, text: str, wanted: Wanted
+    store: Store, sound_id: int, score: float, language: str, text: str, wanted: Criteria
 ) -> tuple[str, Chosen | None]:
     """A sound that the rules allow, or why they do not."""
     if not score > wanted.threshold:

@@ -31,7 +31,7 @@ def _describe(store: Store) -> list[str]:
     for column in ("license", "gen_ai_preference"):
         lines.append(f"\n{column}:")
         query = f"SELECT {column}, COUNT(*) FROM sounds WHERE NOT gone GROUP BY 1 ORDER BY 2 DESC"
-        lines += [f"{count:>8}  {value or 'not told'}" for value, count in store.database.execute(query)]
+        lines += [f"{count:>8}  {value or 'not stated'}" for value, count in store.database.execute(query)]
     return lines
 
 

@@ -7,7 +7,7 @@ from typing import NamedTuple, Protocol
 from urllib.parse import urlsplit
 
 
-class Answer(NamedTuple):
+class Response(NamedTuple):
     """body: b"" where it went into a file. length: of the body as received, in bytes. location: of a redirect."""
 
     status: int
@@ -29,7 +29,7 @@ class Transport(Protocol):
 
     async def get(
         self, url: str, headers: Mapping[str, str], into: Path | None = None, limit: int | None = None
-    ) -> Answer:
+    ) -> Response:
         """One request; no redirect is followed. into: the file that takes the body when the status is 200. limit: bytes
         of that file, unpacked.
 

@@ -7,7 +7,7 @@ from multiprocessing.pool import ThreadPool
 from pathlib import Path
 from typing import NamedTuple
 
-from data_tools.audio import AudioError
+from data_tools.audio.read import AudioError
 from data_tools.errors import DataError
 from data_tools.files import write_table
 from data_tools.leakage.check import FREESOUND_ACROSS, NAME_ACROSS, SHOWN, across
@@ -29,23 +29,23 @@ COMPARED_UNSURELY = "sound compared, but a copy under noise may be missed"
 VALIDATION_SPLITS = frozenset({"validation", "val"})
 
 
-class Touch(NamedTuple):
-    """One clip that touches one other split, or one exclusion list.
+class Overlap(NamedTuple):
+    """What one clip has in common with another split, or that it is on an exclusion list.
 
-    split, touched: "<source>/<split>" of the clip and of what it touches; touched is the list's name for FORBIDDEN.
+    split, other_split: "<source>/<split>" of the clip and of what it overlaps; the list's name for FORBIDDEN.
     other: id of the touched split's first such clip; the id on the list for FORBIDDEN. evidence: what they share.
     """
 
     finding: str
     clip: Clip
     split: str
-    touched: str
+    other_split: str
     other: str
     evidence: str
     leak: bool  # training data knows what it must not: the audit fails
 
 
-class Heard(NamedTuple):
+class Fingerprints(NamedTuple):
     """Fingerprints by clip id, and why other clips have none, by clip id too."""
 
     prints: dict[str, Fingerprint]
@@ -61,14 +61,17 @@ class Heard(NamedTuple):
 
 
 def audit(
-    clips: Sequence[Clip], against: Sequence[Clip], exclusions: Exclusions | None = None, heard: Heard | None = None
-) -> list[Touch]:
-    """All touches, sorted as KINDS, one per clip, split or list that it touches, and thing they share.
+    clips: Sequence[Clip],
+    against: Sequence[Clip],
+    exclusions: Exclusions | None = None,
+    fingerprints: Fingerprints | None = None,
+) -> list[Overlap]:
+    """All overlaps, sorted as KINDS, one per clip, split or list that it overlaps, and thing they share.
 
     clips: audited, with each other and with `against`, whose own overlaps are not looked for. A split is a source's
-    split, as in check; a touch is told of the clip whose split comes first: training, validation, test.
+    split, as in check; an overlap is listed under the clip whose split comes first: training, validation, test.
     leak: a training clip (splits development, train) is on an exclusion list, or has the Freesound id, file name or
-    sound of a clip of a test split. Captions are told only: two recordings may well be described in the same words.
+    sound of a clip of a test split. Captions are only listed: two recordings may well be described in the same words.
     """
     audited = {clip.id: clip for clip in clips}
     others = {clip.id: clip for clip in against if clip.id not in audited}
@@ -78,28 +81,28 @@ def audit(
         *across(NAME_ACROSS, everything, lambda clip: [clip.file_name]),
         *across(CAPTION_ACROSS, everything, lambda clip: dict.fromkeys(clip.captions)),
     ]
-    touches = _forbidden(audited.values(), exclusions) if exclusions else []
+    overlaps = _forbidden(audited.values(), exclusions) if exclusions else []
     for finding in found:
-        touches += _pairwise(finding.kind, finding.clips, finding.key, audited)
-    if heard:
-        touches += _same_sound(everything, audited, heard)
-    return sorted(touches, key=lambda touch: KINDS.index(touch.finding))
+        overlaps += _pairwise(finding.kind, finding.clips, finding.key, audited)
+    if fingerprints:
+        overlaps += _same_sound(everything, audited, fingerprints)
+    return sorted(overlaps, key=lambda overlap: KINDS.index(overlap.finding))
 
 
-def listen(clips: Iterable[Clip]) -> Heard:
+def listen(clips: Iterable[Clip]) -> Fingerprints:
     """Fingerprints of the clips' audio, two or more files at a time."""
     from tqdm import tqdm
 
     ordered = list(clips)
-    heard = Heard({}, {})
+    fingerprints = Fingerprints({}, {})
     with ThreadPool() as pool:
         results = tqdm(pool.imap(_listen, ordered), total=len(ordered), unit="file", disable=None)
         for clip, result in zip(ordered, results, strict=True):
             if isinstance(result, Fingerprint):
-                heard.prints[clip.id] = result
+                fingerprints.prints[clip.id] = result
             else:
-                heard.without[clip.id] = result
-    return heard
+                fingerprints.without[clip.id] = result
+    return fingerprints
 
 
 def _listen(clip: Clip) -> Fingerprint | str:
@@ -117,9 +120,9 @@ def _split(clip: Clip) -> str:
     return f"{clip.source}/{clip.split}"
 
 
-def _forbidden(clips: Iterable[Clip], exclusions: Exclusions) -> list[Touch]:
+def _forbidden(clips: Iterable[Clip], exclusions: Exclusions) -> list[Overlap]:
     return [
-        Touch(
+        Overlap(
             FORBIDDEN, clip, _split(clip), name, plain_id(clip.freesound_id), f"Freesound id {clip.freesound_id}", True
         )
         for clip in clips
@@ -128,81 +131,87 @@ def _forbidden(clips: Iterable[Clip], exclusions: Exclusions) -> list[Touch]:
     ]
 
 
-def _pairwise(kind: str, clips: Sequence[Clip], shared: str, audited: Collection[str]) -> list[Touch]:
-    """What every clip of a group that shares something touches in the splits after its own."""
+def _pairwise(kind: str, clips: Sequence[Clip], shared: str, audited: Collection[str]) -> list[Overlap]:
+    """The overlaps of every clip of a group that shares something with the splits after its own."""
     splits: dict[str, list[Clip]] = {}
     for clip in clips:
         splits.setdefault(_split(clip), []).append(clip)
-    touches = []
+    overlaps = []
     names = list(splits)
     for position, name in enumerate(names):
-        for touched in names[position + 1 :]:
+        for other_split in names[position + 1 :]:
             for clip in splits[name]:
-                others = [other for other in splits[touched] if clip.id in audited or other.id in audited]
+                others = [other for other in splits[other_split] if clip.id in audited or other.id in audited]
                 if others:
                     more = f" ({len(others)} clips)" if len(others) > 1 else ""
-                    touches.append(_touch(kind, clip, others[0], shared + more))
-    return touches
+                    overlaps.append(_overlap(kind, clip, others[0], shared + more))
+    return overlaps
 
 
-def _touch(kind: str, clip: Clip, other: Clip, evidence: str) -> Touch:
+def _overlap(kind: str, clip: Clip, other: Clip, evidence: str) -> Overlap:
     leak = kind != CAPTION_ACROSS and _stage(clip) == 0 and _stage(other) == 2
-    return Touch(kind, clip, _split(clip), _split(other), other.id, evidence, leak)
+    return Overlap(kind, clip, _split(clip), _split(other), other.id, evidence, leak)
 
 
-def _same_sound(everything: Sequence[Clip], audited: Collection[str], heard: Heard) -> list[Touch]:
+def _same_sound(everything: Sequence[Clip], audited: Collection[str], fingerprints: Fingerprints) -> list[Overlap]:
     """Each audited split is compared with all that is only compared with, and with the audited splits before it."""
-    listened = [clip for clip in everything if clip.id in heard.prints]
-    place = {clip.id: number for number, clip in enumerate(everything)}
+    listened = [clip for clip in everything if clip.id in fingerprints.prints]
+    position = {clip.id: number for number, clip in enumerate(everything)}
     earlier = [clip for clip in listened if clip.id not in audited]
-    touches = []
+    overlaps = []
     for split in dict.fromkeys(_split(clip) for clip in listened if clip.id in audited):
-        own = [clip for clip in listened if _split(clip) == split and clip.id in audited]
-        for match in near_duplicates([heard.prints[c.id] for c in own], [heard.prints[c.id] for c in earlier]):
-            pair, offset = (own[match.first], earlier[match.second]), match.offset
+        same_split = [clip for clip in listened if _split(clip) == split and clip.id in audited]
+        for match in near_duplicates(
+            [fingerprints.prints[c.id] for c in same_split], [fingerprints.prints[c.id] for c in earlier]
+        ):
+            pair, offset = (same_split[match.first], earlier[match.second]), match.offset
             if _split(pair[0]) == _split(pair[1]):
                 continue
-            if place[pair[0].id] > place[pair[1].id]:
+            if position[pair[0].id] > position[pair[1].id]:
                 pair, offset = (pair[1], pair[0]), 0.0 - offset
             evidence = f"{match.seconds:.2f} s alike, {offset:+.2f} s later in the other, score {match.score:.0f}"
-            touches.append(_touch(SOUND_ACROSS, *pair, evidence))
-        earlier += own
-    return sorted(touches, key=lambda touch: place[touch.clip.id])
+            overlaps.append(_overlap(SOUND_ACROSS, *pair, evidence))
+        earlier += same_split
+    return sorted(overlaps, key=lambda overlap: position[overlap.clip.id])
 
 
-def _report(touches: Sequence[Touch], compared: bool) -> list[str]:
+def _report(overlaps: Sequence[Overlap], compared: bool) -> list[str]:
     lines = []
     for kind in KINDS:
-        group = [touch for touch in touches if touch.finding == kind]
-        told = "-" if kind == SOUND_ACROSS and not compared else len({touch.clip.id for touch in group})
-        lines.append(f"{told:>7}  {kind}")
+        group = [overlap for overlap in overlaps if overlap.finding == kind]
+        count = "-" if kind == SOUND_ACROSS and not compared else len({overlap.clip.id for overlap in group})
+        lines.append(f"{count:>7}  {kind}")
         pairs = Counter(
-            (split, touched) for split, touched, _ in {(t.split, t.touched, t.clip.id): None for t in group}
+            (split, other_split) for split, other_split, _ in {(t.split, t.other_split, t.clip.id): None for t in group}
         )
-        lines += [f"{count:>14}  {split} touches {touched}" for (split, touched), count in pairs.items()]
+        lines += [f"{count:>14}  {split} overlaps {other_split}" for (split, other_split), count in pairs.items()]
     for kind in KINDS:
-        group = [touch for touch in touches if touch.finding == kind]
+        group = [overlap for overlap in overlaps if overlap.finding == kind]
         if group:
             lines.append(f"\n{kind}:")
-        lines += [f"  {t.clip.id} | {t.touched if kind == FORBIDDEN else t.other}: {t.evidence}" for t in group[:SHOWN]]
+        lines += [
+            f"  {t.clip.id} | {t.other_split if kind == FORBIDDEN else t.other}: {t.evidence}" for t in group[:SHOWN]
+        ]
         if len(group) > SHOWN:
             lines.append(f"  and {len(group) - SHOWN} more (--list FILE.csv writes all)")
     return lines
 
 
-def _verdict(touches: Sequence[Touch], training: Sequence[Clip], others: Sequence[Clip], heard: Heard | None) -> str:
+def _verdict(
+    overlaps: Sequence[Overlap], training: Sequence[Clip], others: Sequence[Clip], fingerprints: Fingerprints | None
+) -> str:
     """others: of test splits. That they share no sound is said only of clips with a sure fingerprint."""
-    leaks = [touch for touch in touches if touch.leak]
+    leaks = [overlap for overlap in overlaps if overlap.leak]
     if leaks:
-        kinds = "; ".join(dict.fromkeys(touch.finding for touch in leaks))
-        return f"training data touches what it must not: leave out {len({t.clip.id for t in leaks})} clips ({kinds})"
-    told = f"none of {len(training)} training clips is on an exclusion list or shares a Freesound id"
-    apart = f"{told} or file name with a test split"
-    if heard is None or not heard.prints or not others:
+        kinds = "; ".join(dict.fromkeys(overlap.finding for overlap in leaks))
+        return f"training data overlaps what it must not: leave out {len({t.clip.id for t in leaks})} clips ({kinds})"
+    verdict = f"none of {len(training)} training clips is on an exclusion list or shares a Freesound id"
+    apart = f"{verdict} or file name with a test split"
+    if fingerprints is None or not fingerprints.prints or not others:
         return f"{apart}; their sound was not compared"
-    ours, theirs = (len(heard.sure(side)) for side in (training, others))
+    ours, theirs = (len(fingerprints.sure(side)) for side in (training, others))
     if ours == len(training) and theirs == len(others):
-        return f"{told}, file name or sound with a test split"
+        return f"{verdict}, file name or sound with a test split"
     if not ours or not theirs:
         return f"{apart}; whether they share a sound is not known, see the clips named above"
     return (
@@ -211,15 +220,18 @@ def _verdict(touches: Sequence[Touch], training: Sequence[Clip], others: Sequenc
     )
 
 
-def _told(heard: Heard | None) -> list[str]:
+def _format_compared(fingerprints: Fingerprints | None) -> list[str]:
     """How many clips were compared by their sound, and the names of all others."""
-    if heard is None:
+    if fingerprints is None:
         return ["audio was not compared (--audio does)"]
-    lines = [f"{len(heard.prints):>7}  clips whose sound was compared"]
+    lines = [f"{len(fingerprints.prints):>7}  clips whose sound was compared"]
     named = (
-        (f"of them {UNSURE}", heard.unsure()),
-        (f"clips {QUIET}", [clip_id for clip_id, why in heard.without.items() if why == QUIET]),
-        ("clips without readable audio", [f"{one} ({why})" for one, why in heard.without.items() if why != QUIET]),
+        (f"of them {UNSURE}", fingerprints.unsure()),
+        (f"clips {QUIET}", [clip_id for clip_id, why in fingerprints.without.items() if why == QUIET]),
+        (
+            "clips without readable audio",
+            [f"{one} ({why})" for one, why in fingerprints.without.items() if why != QUIET],
+        ),
     )
     for what, names in named:
         more = f"; and {len(names) - SHOWN} more (--list FILE.csv writes all)" if len(names) > SHOWN else ""
@@ -235,7 +247,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=Path,
         default=[],
         metavar="MANIFEST",
-        help="compared with, not audited: what these share among themselves is known and not told",
+        help="compared with, not audited: what these share among themselves is known and not listed",
     )
     parser.add_argument(
         "--exclude", nargs="+", type=Path, default=[], metavar="LIST", help="lists of forbidden Freesound ids"
@@ -254,8 +266,8 @@ def run(arguments: argparse.Namespace) -> int:
     if not arguments.exclude and not any(_stage(clip) == 2 for clip in [*clips, *against]):
         raise DataError("no clip of a test split and no exclusion list; name what to audit against, or --exclude LIST")
     exclusions = read_exclusions(arguments.exclude) if arguments.exclude else None
-    heard = listen({clip.id: clip for clip in [*against, *clips]}.values()) if arguments.audio else None
-    touches = audit(clips, against, exclusions, heard)
+    fingerprints = listen({clip.id: clip for clip in [*against, *clips]}.values()) if arguments.audio else None
+    overlaps = audit(clips, against, exclusions, fingerprints)
 
     print(f"{len(clips):>7}  clips, {len(training)} of them for training; against {len(against)} others")
     for listed in exclusions.sources if exclusions else ():
@@ -263,17 +275,17 @@ def run(arguments: argparse.Namespace) -> int:
     without = sum(not clip.freesound_id for clip in training)
     if without:
         print(f"{without:>7}  training clips without a Freesound id: names, captions and sound alone can tell them")
-    print(*_told(heard), sep="\n")
-    compared = heard is not None and bool(heard.prints)
-    print(*_report(touches, compared), sep="\n")
+    print(*_format_compared(fingerprints), sep="\n")
+    compared = fingerprints is not None and bool(fingerprints.prints)
+    print(*_report(overlaps, compared), sep="\n")
     if arguments.list:
-        rows = [(t.finding, t.clip.id, t.clip.freesound_id, t.touched, t.other, t.evidence) for t in touches]
-        if heard:
+        rows = [(t.finding, t.clip.id, t.clip.freesound_id, t.other_split, t.other, t.evidence) for t in overlaps]
+        if fingerprints:
             ids = {clip.id: clip.freesound_id for clip in [*against, *clips]}
-            rows += [(NOT_COMPARED, name, ids[name], "", "", why) for name, why in heard.without.items()]
-            rows += [(COMPARED_UNSURELY, name, ids[name], "", "", UNSURE) for name in heard.unsure()]
-        write_table(arguments.list, ["finding", "clip", "freesound_id", "touched", "other", "evidence"], rows)
+            rows += [(NOT_COMPARED, name, ids[name], "", "", why) for name, why in fingerprints.without.items()]
+            rows += [(COMPARED_UNSURELY, name, ids[name], "", "", UNSURE) for name in fingerprints.unsure()]
+        write_table(arguments.list, ["finding", "clip", "freesound_id", "other_split", "other", "evidence"], rows)
         print(f"\nwrote {arguments.list}: {len(rows)} rows")
     tested = list({clip.id: clip for clip in [*clips, *against] if _stage(clip) == 2}.values())
-    print(f"\n{_verdict(touches, training, tested, heard)}")
-    return int(any(touch.leak for touch in touches))
+    print(f"\n{_verdict(overlaps, training, tested, fingerprints)}")
+    return int(any(overlap.leak for overlap in overlaps))

@@ -9,7 +9,7 @@ from multiprocessing.pool import ThreadPool
 from pathlib import Path
 from typing import NamedTuple
 
-from data_tools.audio import AudioError, audio_seconds, check_audio, content_key
+from data_tools.audio.read import AudioError, audio_seconds, check_audio, content_key
 from data_tools.files import write_table
 from data_tools.manifest import Clip, iter_manifest
 from data_tools.names import plain_id

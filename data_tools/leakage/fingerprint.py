@@ -28,7 +28,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from data_tools.audio import read_audio
+from data_tools.audio.read import read_audio
 
 Wave = npt.NDArray[np.float32]
 Whole = npt.NDArray[np.int64]
@@ -49,7 +49,7 @@ PAIR_FRAMES = 2, 63  # frames from a peak to the other of a pair
 PAIR_BINS = 127  # bins between them at most
 PAIRS_PER_PEAK = 6  # of a peak
 CODES = 1 << 24  # ten bits for the bin of the first peak, eight for the bins and six for the frames between the two
-MAX_PLACES = 1000  # places of a code in the smaller side above which it says nothing
+MAX_OCCURRENCES = 1000  # places of a code in the smaller side above which it says nothing
 
 MIN_VOTES = 6  # common pairs at an alignment, a frame more or less, for it to be looked at
 MAX_ALIGNMENTS = 3  # alignments of two recordings, those with the most votes
@@ -107,7 +107,7 @@ class Match(NamedTuple):
 
 
 def fingerprint(path: Path | str) -> Fingerprint | None:
-    """The fingerprint of an audio file; None for one that no match could be told of: too short, silent or steady.
+    """The fingerprint of an audio file; None for one that no match could be sure of: too short, silent or steady.
 
     Raises AudioError as read_audio does.
     """
@@ -154,15 +154,15 @@ class _Index:
         self.starts = np.cumsum([0, *(_length(one) for one in prints)])[:-1]
         # A pair's code above its place: one sort, eight bytes a pair.
         pairs = np.concatenate([one.codes for one in prints]).astype(np.uint64) << np.uint64(32)
-        places = [_firsts(one) + start for one, start in zip(prints, self.starts, strict=True)]
-        pairs |= np.concatenate(places).astype(np.uint64)
+        positions = [_firsts(one) + start for one, start in zip(prints, self.starts, strict=True)]
+        pairs |= np.concatenate(positions).astype(np.uint64)
         pairs.sort()
-        self.places = (pairs & np.uint64(0xFFFFFFFF)).astype(np.uint32)
+        self.positions = (pairs & np.uint64(0xFFFFFFFF)).astype(np.uint32)
         codes, begins, sizes = np.unique(pairs >> np.uint64(32), return_index=True, return_counts=True)
         self.slots = np.zeros(CODES, np.int32)
         self.slots[codes] = np.arange(1, len(codes) + 1)
         self.begins = np.append(0, begins)
-        self.sizes = np.append(0, np.where(sizes <= MAX_PLACES, sizes, 0))
+        self.sizes = np.append(0, np.where(sizes <= MAX_OCCURRENCES, sizes, 0))
 
     def alignments(self, other: Fingerprint) -> list[tuple[int, int]]:
         """(recording, frames by which it begins later in other) of what has MIN_VOTES pairs in common with it."""
@@ -170,23 +170,25 @@ class _Index:
         sizes = self.sizes[slots]
         ends = np.cumsum(sizes)
         which = np.arange(ends[-1]) + np.repeat(self.begins[slots] - ends + sizes, sizes)
-        places = self.places[which].astype(np.int64)
-        begins = places - np.repeat(_firsts(other), sizes)  # of other, in frames from the first recording's beginning
+        positions = self.positions[which].astype(np.int64)
+        begins = positions - np.repeat(
+            _firsts(other), sizes
+        )  # of other, in frames from the first recording's beginning
         ordered = np.sort(begins)
         if not (ordered[MIN_VOTES - 1 :] - ordered[: 1 - MIN_VOTES] <= 2).any():  # what most recordings end with
             return []
         found, votes = np.unique(begins, return_counts=True)
-        near = votes.copy()
+        summed = votes.copy()
         follow = np.diff(found) == 1
-        near[1:] += votes[:-1] * follow
-        near[:-1] += votes[1:] * follow
-        enough = near >= MIN_VOTES
+        summed[1:] += votes[:-1] * follow
+        summed[:-1] += votes[1:] * follow
+        enough = summed >= MIN_VOTES
         if not enough.any():
             return []
-        found, votes = found[enough], near[enough]
+        found, votes = found[enough], summed[enough]
         at = np.minimum(np.searchsorted(found, begins), len(found) - 1)
-        places, at = places[found[at] == begins], at[found[at] == begins]
-        recordings = np.searchsorted(self.starts, places, "right") - 1
+        positions, at = positions[found[at] == begins], at[found[at] == begins]
+        recordings = np.searchsorted(self.starts, positions, "right") - 1
         shifts = self.starts[recordings] - found[at]
         ranked = sorted(set(zip(recordings.tolist(), (-votes[at]).tolist(), shifts.tolist(), strict=True)))
         groups = groupby(ranked, itemgetter(0))
@@ -287,8 +289,8 @@ def _pairs(frames: Whole, bins: Whole, outstanding: npt.NDArray[np.floating]) ->
     sizes = np.maximum(0, np.searchsorted(frames, frames + PAIR_FRAMES[1], "right") - begins)
     first = np.repeat(np.arange(len(frames)), sizes)
     second = np.arange(len(first)) - np.repeat(np.cumsum(sizes) - sizes - begins, sizes)
-    near = np.abs(bins[second] - bins[first]) <= PAIR_BINS
-    first, second = first[near], second[near]
+    summed = np.abs(bins[second] - bins[first]) <= PAIR_BINS
+    first, second = first[summed], second[summed]
     best = _best_of_each(first, outstanding[second], PAIRS_PER_PEAK)
     return first[best], second[best]
 

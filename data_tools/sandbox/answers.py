@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from data_tools.freesound.sounds import PAGE_SIZE, parse_time
-from data_tools.sandbox.corpus import Corpus, Numbers
+from data_tools.sandbox.corpus import Catalogue, Numbers
 from data_tools.scenes.compose import Event, render
 from data_tools.scenes.synth import SAMPLE_RATE, Samples
 
@@ -45,7 +45,7 @@ class Change(NamedTuple):
 class Answers:
     """nulls: the share of sounds that a search gives as null, for good. changes: sounds that come and go, in order."""
 
-    def __init__(self, corpus: Corpus, nulls: float = 0.0, changes: tuple[Change, ...] = ()) -> None:
+    def __init__(self, corpus: Catalogue, nulls: float = 0.0, changes: tuple[Change, ...] = ()) -> None:
         self.corpus, self._nulls, self._changes = corpus, nulls, list(changes)
         self._hidden = {change.number for change in changes if change.there}
         self.requests = 0
@@ -59,8 +59,8 @@ class Answers:
         try:
             numbers = self._sorted(self._filtered(parameters.get("filter")), parameters.get("sort", "score"))
         except _FilterError as error:
-            told = f"Search server error: {error}. Please check that your filter syntax and field names are correct"
-            return Reply(400, {"detail": told})
+            detail = f"Search server error: {error}. Please check that your filter syntax and field names are correct"
+            return Reply(400, {"detail": detail})
         page, size = _whole(parameters.get("page"), 1), _whole(parameters.get("page_size"), DEFAULT_PAGE_SIZE)
         size = min(size, PAGE_SIZE)
         if page < 1 or size < 1 or (len(numbers) and (page - 1) * size >= len(numbers)):

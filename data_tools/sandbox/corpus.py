@@ -53,7 +53,7 @@ class Scene:
     events: list[str]
 
 
-class Corpus:
+class Catalogue:
     """size: sounds, 1 or more. Numbers of sounds run from 0 to size - 1."""
 
     def __init__(self, size: int, seed: int) -> None:
@@ -136,7 +136,7 @@ class Corpus:
 def _invented(size: int, seed: int, number: int) -> tuple[dict[str, Any], str, str]:
     """What of a sound depends on neither site nor time, its user, and where its previews lie. A crawl asks for the
     sounds at the edges of its windows several times, an update for all of them again."""
-    corpus, one = Corpus(size, seed), np.array([number])
+    corpus, one = Catalogue(size, seed), np.array([number])
     rng = np.random.default_rng((seed, number, 1))
     scene = corpus.scene(number)
     plain = rng.random() < CAPTIONS

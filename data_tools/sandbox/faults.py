@@ -48,7 +48,7 @@ class Throttle:
 
     def __init__(self, per_minute: int | None, per_day: int | None, clock: Clock) -> None:
         self._limits = [
-            (limit, clock.real(seconds), f"{limit}/{name}")
+            (limit, clock.wall(seconds), f"{limit}/{name}")
             for limit, seconds, name in ((per_minute, MINUTE, "minute"), (per_day, DAY, "day"))
             if limit is not None
         ]

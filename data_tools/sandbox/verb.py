@@ -16,10 +16,10 @@ from data_tools.freesound.credentials import KEY, TOKEN
 from data_tools.freesound.quota import Clock
 from data_tools.freesound.sounds import PAGE_SIZE
 from data_tools.sandbox.answers import Answers, Change
-from data_tools.sandbox.corpus import Corpus
+from data_tools.sandbox.corpus import Catalogue
 from data_tools.sandbox.faults import KINDS, Faults, Throttle
 
-MOST_SOUNDS = 760_000
+MAX_SOUNDS = 760_000
 KEY_VALUE = "sandbox-key"
 
 log = logging.getLogger(__name__)
@@ -28,11 +28,11 @@ log = logging.getLogger(__name__)
 def make_answers(sounds: int, seed: int, nulls: float, churn: int) -> Answers:
     """churn: so many sounds go away and so many appear during the first crawl of all."""
     rng = random.Random(seed)
-    corpus = Corpus(sounds, seed)
+    corpus = Catalogue(sounds, seed)
     numbers = rng.sample(range(sounds), 2 * churn)
     changes = [
-        Change(rng.randint(1, max(1, sounds // PAGE_SIZE)), number, there=place % 2 == 0)
-        for place, number in enumerate(numbers)
+        Change(rng.randint(1, max(1, sounds // PAGE_SIZE)), number, there=index % 2 == 0)
+        for index, number in enumerate(numbers)
     ]
     return Answers(corpus, nulls, tuple(sorted(changes)))
 
@@ -126,7 +126,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    check_bounds(arguments, sounds=(1, MOST_SOUNDS), seed=(0, 2**32 - 1), port=(0, 65_535), nulls=(0, 1), **LIMITS)
+    check_bounds(arguments, sounds=(1, MAX_SOUNDS), seed=(0, 2**32 - 1), port=(0, 65_535), nulls=(0, 1), **LIMITS)
     if not 0 <= 2 * arguments.churn <= arguments.sounds:
         raise DataError(f"--churn {arguments.churn}: use 0 to half of the sounds")
     for command in arguments.then or ():

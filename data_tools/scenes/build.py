@@ -13,7 +13,7 @@ from typing import cast
 
 import numpy as np
 
-from data_tools.audio import content_key
+from data_tools.audio.read import content_key
 from data_tools.datasets.clotho import CLOTHO_SPLITS, METADATA_COLUMNS, read_clotho
 from data_tools.documents import parse_json
 from data_tools.errors import DataError

@@ -6,7 +6,7 @@ from typing import TypeVar
 import numpy as np
 
 from data_tools.errors import DataError
-from data_tools.scenes.phrases import DEVICES, GENERIC, PHRASINGS, PLACES, TAGS, TEMPLATES, Phrasing
+from data_tools.scenes.phrases import DEVICES, GENERIC, LOCATIONS, PHRASINGS, TAGS, TEMPLATES, Phrasing
 
 MAX_HELD_OUT = 0.5
 
@@ -64,16 +64,16 @@ def describe_noisily(rng: np.random.Generator, events: Sequence[str]) -> str:
     """A description as uploaders write it: names at least one event, often not all, in any order, with asides."""
     order = list(rng.permutation(events))[: rng.integers(1, len(events) + 1) if rng.random() < 0.5 else None]
     names = [_pick(rng, TAGS.get(name) or (name.replace("_", " "),)) for name in order]
-    device, place, number = _pick(rng, DEVICES), _pick(rng, PLACES), rng.integers(1, 40)
+    device, location, number = _pick(rng, DEVICES), _pick(rng, LOCATIONS), rng.integers(1, 40)
     listed = ", ".join(names)
     forms = (
         ", ".join(rng.permutation([*(name.replace(" ", "-") for name in names), "field-recording", device])),
-        f"recorded with {device} {place}. {listed}",
+        f"recorded with {device} {location}. {listed}",
         f"{'_'.join(names).replace(' ', '_')}_{number:02d}.wav",
         f"{' '.join(names).title()} {number:02d}",
-        f"{' + '.join(names)}, recorded {place}, no processing",
+        f"{' + '.join(names)}, recorded {location}, no processing",
         f"Just a short recording of {listed}. Edited in audacity, some noise removed.",
-        f"{place.capitalize()}, {device}: {listed}",
+        f"{location.capitalize()}, {device}: {listed}",
         f"{names[0]} {number}",
     )
     return _pick(rng, forms)

@@ -267,4 +267,4 @@ TAGS: dict[str, tuple[str, ...]] = {
 }
 
 DEVICES = ("zoom h4n", "zoom h1", "tascam dr-40", "sony pcm-m10", "olympus ls-5", "my iphone", "rode ntg-2")
-PLACES = ("in the garden", "from my window", "at home", "in the yard", "near the station", "on holiday", "at a farm")
+LOCATIONS = ("in the garden", "from my window", "at home", "in the yard", "near the station", "on holiday", "at a farm")

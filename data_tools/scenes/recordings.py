@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
-from data_tools.audio import AudioError, read_audio
+from data_tools.audio.read import AudioError, read_audio
 from data_tools.errors import DataError
 from data_tools.files import read_table
 from data_tools.scenes.synth import SAMPLE_RATE, Rng, Samples
@@ -93,6 +93,6 @@ def _trimmed(path: Path) -> tuple[Samples, list[int]]:
     power = np.mean(np.pad(sound, (0, -len(sound) % _FRAME)).reshape(-1, _FRAME) ** 2, axis=1)
     if not power.any():
         raise AudioError(f"{path}: nothing but silence; remove its row")
-    heard = np.flatnonzero(power > power.max() * 10 ** (SILENCE_DB / 10))
+    audible = np.flatnonzero(power > power.max() * 10 ** (SILENCE_DB / 10))
     loud = np.flatnonzero(power > power.max() * 10 ** (LOUD_DB / 10))
-    return sound[heard[0] * _FRAME : (heard[-1] + 1) * _FRAME], ((loud - heard[0]) * _FRAME).tolist()
+    return sound[audible[0] * _FRAME : (audible[-1] + 1) * _FRAME], ((loud - audible[0]) * _FRAME).tolist()

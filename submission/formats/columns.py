@@ -52,7 +52,7 @@ def trimmed(cells: list[str], width: int) -> list[str]:
 
 
 def rows_of(data: bytes) -> Iterator[Row | Problem]:
-    """Rows as parse_rows gives them, without the row numbers that pandas writes in front, which are told."""
+    """Rows as parse_rows gives them, without the row numbers that pandas writes in front, which are reported."""
     first_column = 0
     for row in parse_rows(data):
         if isinstance(row, Row):

@@ -23,7 +23,7 @@ _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 # What a file starts with that is no text at all.
 _KINDS = {b"\x93NUMPY": "a NumPy file", b"PK\x03\x04": "a zip archive or a spreadsheet", b"%PDF-": "a PDF"}
 SHOWN_CHARACTERS = 70  # of a text in a message
-SHOWN_PROBLEMS = 20  # of one kind that are told in full; of the others the lines
+SHOWN_PROBLEMS = 20  # of one kind that are printed in full; of the others the lines
 
 
 class Row(NamedTuple):
@@ -103,7 +103,7 @@ def format_table(rows: Iterable[Iterable[str]]) -> bytes:
     return text.encode("utf-8", errors="surrogatepass")
 
 
-def told(problems: Sequence[Problem], shown: int | None = SHOWN_PROBLEMS) -> Iterator[str]:
+def format_problems(problems: Sequence[Problem], shown: int | None = SHOWN_PROBLEMS) -> Iterator[str]:
     """Problems as lines of text: the first `shown` of each kind in full (None: all), then a line a kind for its others.
 
     That line has the number of every line of the file that is concerned: `lines 26-5226: 5201 more of: ...`.
@@ -119,7 +119,7 @@ def told(problems: Sequence[Problem], shown: int | None = SHOWN_PROBLEMS) -> Ite
     for kind, folded in others.items():
         lines = sorted({problem.line for problem in folded if problem.line is not None})
         where = f"lines {_spans(lines)}" if lines else "whole file"
-        yield f"{where}: {len(folded)} more of: {kind} (`check --all` tells each)"
+        yield f"{where}: {len(folded)} more of: {kind} (`check --all` prints each)"
 
 
 def shown(text: str) -> str:

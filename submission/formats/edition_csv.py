@@ -38,5 +38,5 @@ def source_edition(path: Path) -> tuple[Edition, bool]:
     if matrix:
         return matrix, False
     raise SubmissionError(
-        f"{path}: line 1 is no edition's header; `check {path} --edition YEAR` tells what a year's should be"
+        f"{path}: line 1 is no edition's header; `check {path} --edition YEAR` prints what a year's should be"
     )

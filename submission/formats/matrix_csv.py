@@ -82,8 +82,8 @@ def check_matrix_csv(
     Always: UTF-8 without byte order mark, sound quoting, the edition's query column and then file names, none of them
     empty or twice, a finite decimal number that float32 can hold in every column of every row, at least one row, no
     query empty or twice. With a truth also: exactly its file names and its queries, byte for byte, in any order.
-    What hides the rest is told, and the rest is then checked as it was meant: row numbers in front, a comma at the end
-    of lines, no header. A ranked CSV, and a file with another separator, is told as such and no further.
+    What hides the rest is reported, and the rest is then checked as it was meant: row numbers in front, a comma at the
+    end of lines, no header. A ranked CSV, and a file with another separator, is reported as such and no further.
     """
     problems: list[Problem] = []
     queries = QueryColumn(edition, truth)
@@ -170,29 +170,30 @@ def _is_score(cell: str) -> bool:
 
 def _scores(cells: list[str], names: list[str]) -> tuple[Scores, Iterator[Fault]]:
     """The scores of a row and what is wrong with them; where something is, the scores do not matter."""
-    own = trimmed(cells, len(names) + 1)[1:]
-    values = _parsed(own)
+    scores = trimmed(cells, len(names) + 1)[1:]
+    values = _parsed(scores)
     if values is not None and len(cells) == len(names) + 1:
         return values, iter(())
-    return np.empty(0, dtype=np.float32), _score_faults(cells, own, names)
+    return np.empty(0, dtype=np.float32), _score_faults(cells, scores, names)
 
 
-def _score_faults(cells: list[str], own: list[str], names: list[str]) -> Iterator[Fault]:
-    if len(own) + 1 != len(cells):
+def _score_faults(cells: list[str], scores: list[str], names: list[str]) -> Iterator[Fault]:
+    if len(scores) + 1 != len(cells):
         yield TRAILING_COMMA
-    if len(own) != len(names):
+    if len(scores) != len(names):
         yield (
-            f"found {len(own) + 1} of {len(names) + 1} columns: one query and a score for each of {len(names)} files",
+            f"found {len(scores) + 1} of {len(names) + 1} columns: one query and a score for each of {len(names)} "
+            "files",
             "columns missing or too many",
         )
         return
-    bad = [(name, cell) for name, cell in zip(names, own, strict=True) if not _is_score(cell)]
+    bad = [(name, cell) for name, cell in zip(names, scores, strict=True) if not _is_score(cell)]
     if bad:
-        told = ", ".join(
+        bad_values = ", ".join(
             f"{shown(cell) if cell.strip() else 'nothing'} for {shown(name)}" for name, cell in bad[:SHOWN_COLUMNS]
         )
         more = f" and in {len(bad) - SHOWN_COLUMNS} columns more" if len(bad) > SHOWN_COLUMNS else ""
-        yield f"no finite number of float32 but {told}{more}", "a score that is no finite number"
+        yield f"no finite number of float32 but {bad_values}{more}", "a score that is no finite number"
 
 
 def _is_row(header: list[str], edition: Edition) -> bool:

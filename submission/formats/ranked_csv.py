@@ -91,8 +91,8 @@ def check_ranked_csv(
     Always: UTF-8 without byte order mark, sound quoting, the edition's header, its number of columns in every row, at
     least one row, no query twice, no empty cell, no file twice in a row. With a truth also: no file name and no query
     it does not have, byte for byte, and a row for every query it has (reported last: no one line is to blame).
-    What hides the rest is told, and the rest is then checked as it was meant: row numbers in front, a comma at the end
-    of lines, no header. A score matrix, and a file with another separator, is told as such and no further.
+    What hides the rest is reported, and the rest is then checked as it was meant: row numbers in front, a comma at the
+    end of lines, no header. A score matrix, and a file with another separator, is reported as such and no further.
     Stricter than the official 2022 script, which skips empty lines, lets a repeated query's last row win, counts a
     repeated file twice, and fails on a missing query.
     """

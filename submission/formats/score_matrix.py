@@ -142,7 +142,7 @@ def read_scores(path: Path) -> ScoreMatrix:
     except Exception as error:  # numpy meets a damaged header with ValueError, SyntaxError, TokenError, and more
         raise SubmissionError(f"{path} is not a whole .npy file of numbers ({error}); write it again") from None
     if (size := path.stat().st_size) != (whole := values.offset + values.nbytes):
-        raise SubmissionError(f"{path} has {size} bytes, its header tells of {whole}; write it again")
+        raise SubmissionError(f"{path} has {size} bytes, its header says {whole}; write it again")
     document = _read_sidecar(sidecar)
     if document.sha256 not in (None, sha256_of(path)):
         raise SubmissionError(f"{path} is damaged: it has not the checksum that {sidecar.name} notes; {AGAIN}")

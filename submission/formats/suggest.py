@@ -11,7 +11,7 @@ _ENDING = re.compile(rf"(?:{'|'.join(map(re.escape, AUDIO))})\Z", re.IGNORECASE)
 # Shorter texts are one letter away from too many others.
 SHORTEST = 4
 
-# What tools change unseen: how it is told, and the text without it. Both sides are stripped of all of these, in this
+# What tools change unseen: what it is called, and the text without it. Both sides are stripped of all of these, in this
 # order, before they are compared.
 Way = tuple[str, Callable[[str], str]]
 _COMMON: tuple[Way, ...] = (
@@ -54,14 +54,14 @@ class Nearest:
         bare = self._bare(text)
         if bare in self._texts:
             known, way = min(((known, self._way(text, known)) for known in self._texts[bare]), key=lambda pair: pair[1])
-            told = self._ways[way][0] if way < len(self._ways) else "more than one way"
-            return known, told
+            difference = self._ways[way][0] if way < len(self._ways) else "more than one way"
+            return known, difference
         if len(bare) < SHORTEST:
             return None
         if not self._shortened:
             self._shorten()
-        near = {self._shortened[short] for short in _shortened(bare) if short in self._shortened}
-        only = near.pop() if len(near) == 1 else None
+        candidates = {self._shortened[short] for short in _shortened(bare) if short in self._shortened}
+        only = candidates.pop() if len(candidates) == 1 else None
         return (self._texts[only][0], "a letter") if only else None
 
     def _bare(self, text: str) -> str:

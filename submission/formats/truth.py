@@ -18,7 +18,7 @@ from submission.formats.score_matrix import ScoreMatrix
 from submission.formats.suggest import AUDIO, NAME_WAYS, TEXT_WAYS, Nearest
 
 # Places named in one message; Clotho's development split has 16.
-SHOWN_PLACES = 20
+MAX_SHOWN_LINES = 20
 
 
 @dataclass(frozen=True)
@@ -46,18 +46,18 @@ class Truth:
 
     def similar_query(self, text: str) -> tuple[str, str] | None:
         """(the query that text was meant to be, how it differs), for a hint in a message; None if none is near."""
-        return self._near_queries.to(text)
+        return self._query_suggestions.to(text)
 
     def similar_file_name(self, name: str) -> tuple[str, str] | None:
         """(the pool's file name that name was meant to be, how it differs); None if none is near."""
-        return self._near_file_names.to(name)
+        return self._file_name_suggestions.to(name)
 
     @cached_property
-    def _near_queries(self) -> Nearest:
+    def _query_suggestions(self) -> Nearest:
         return Nearest(self.queries, TEXT_WAYS)
 
     @cached_property
-    def _near_file_names(self) -> Nearest:
+    def _file_name_suggestions(self) -> Nearest:
         return Nearest(sorted(self.file_names), NAME_WAYS)
 
 
@@ -260,8 +260,8 @@ def _check_header(path: Path, header: Row) -> None:
 def _refuse_shared(path: Path, rows_of_caption: Mapping[str, list[Row]]) -> None:
     shared = {caption: rows for caption, rows in rows_of_caption.items() if len(rows) > 1}
     if shared:
-        places = [" and ".join(str(row.line) for row in rows) for rows in shared.values()]
-        lines = "; ".join(places[:SHOWN_PLACES]) + "; ..." * (len(places) > SHOWN_PLACES)
+        line_lists = [" and ".join(str(row.line) for row in rows) for rows in shared.values()]
+        lines = "; ".join(line_lists[:MAX_SHOWN_LINES]) + "; ..." * (len(line_lists) > MAX_SHOWN_LINES)
         raise SubmissionError(
             f"{path}: captions shared by several files make {len(shared)} queries of a ranked CSV ambiguous (lines "
             f"{lines}; the first is {next(iter(shared))!r}); score the score matrix of this split instead"

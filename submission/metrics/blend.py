@@ -129,18 +129,18 @@ def _factors(weights: Sequence[float] | None, n_parts: int) -> Values:
 def require_apart(tested: Mapping[str, ScoreMatrix], validation: Mapping[str, ScoreMatrix]) -> None:
     """Weights are never searched on what they are then tested on, nor with other models."""
     pairs = list(zip(tested.items(), validation.items(), strict=True))
-    for (name, test), (other, own) in pairs:
-        shared = set(test.clip_ids) & set(own.clip_ids)
+    for (name, test), (other, weighted) in pairs:
+        shared = set(test.clip_ids) & set(weighted.clip_ids)
         if shared:
             raise SubmissionError(
                 f"{name} and {other} have {len(shared)} clips in common (first {min(shared)!r}); weights are searched "
                 "on a validation split, never on what is tested"
             )
         nothing: Mapping[str, Any] = {}
-        for made, searched in zip_longest(models_of(test.facts), models_of(own.facts), fillvalue=nothing):
+        for made, searched in zip_longest(models_of(test.facts), models_of(weighted.facts), fillvalue=nothing):
             for fact in ("from", "checkpoint"):
                 if made.get(fact) != searched.get(fact):
-                    one, another = (model.get(fact, "a model it does not tell") for model in (made, searched))
+                    one, another = (model.get(fact, "a model it does not name") for model in (made, searched))
                     raise SubmissionError(
                         f"{name} comes from {one} and {other} from {another}; give --validation the matrices of the "
                         "same models in the same order"

@@ -34,9 +34,9 @@ def _same_queries(system: Summary, other: Summary) -> list[int]:
     texts, others = system.found.texts, other.found.texts
     if texts == others:
         return list(range(len(texts)))
-    place = {text: row for row, text in enumerate(others)}
-    if len(place) < len(others) or set(texts) != set(others) or len(texts) != len(others):
+    row_of = {text: row for row, text in enumerate(others)}
+    if len(row_of) < len(others) or set(texts) != set(others) or len(texts) != len(others):
         raise SubmissionError(
             f"the systems answer other queries ({len(texts)} and {len(others)}); compare them over the same ones"
         )
-    return [place[text] for text in texts]
+    return [row_of[text] for text in texts]

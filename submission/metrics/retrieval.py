@@ -37,9 +37,9 @@ def average_precision(ranks: npt.ArrayLike, n_relevant: npt.ArrayLike, k: int | 
     0.5
     """
     array, totals = _checked(ranks, n_relevant)
-    places = np.arange(1, array.shape[-1] + 1)
+    positions = np.arange(1, array.shape[-1] + 1)
     counted = array <= (NEVER - 1 if k is None else k)
-    return _result(np.where(counted, places / array, 0.0).sum(axis=-1) / totals)
+    return _result(np.where(counted, positions / array, 0.0).sum(axis=-1) / totals)
 
 
 @overload

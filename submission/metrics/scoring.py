@@ -12,11 +12,11 @@ from submission.formats.ranked_csv import read_ranked_csv
 from submission.formats.score_matrix import ScoreMatrix
 from submission.formats.truth import Truth
 from submission.metrics.intervals import grouped
-from submission.metrics.summary import Found, Summary, summarise
+from submission.metrics.summary import RelevantRanks, Summary, summarise
 from submission.ordering import ranks_of_lists, relevant_ranks
 
 
-def found_in_csv(path: Path, truth: Truth, edition: Edition, annotations: Truth | None = None) -> Found:
+def found_in_csv(path: Path, truth: Truth, edition: Edition, annotations: Truth | None = None) -> RelevantRanks:
     """Ranks in a ranked CSV of an edition.
 
     truth: the queries the file must answer and the pool. annotations: score only its queries, by its relevant clips.
@@ -29,12 +29,12 @@ def found_in_csv(path: Path, truth: Truth, edition: Edition, annotations: Truth 
     wanted = annotations or truth
     answers = [answer for answer in ranked if answer.query in wanted.queries]
     relevant = [wanted.queries[answer.query].relevant or frozenset() for answer in answers]
-    _require_known([answer.query for answer, own in zip(answers, relevant, strict=True) if not own], len(answers))
+    _require_known([answer.query for answer, ids in zip(answers, relevant, strict=True) if not ids], len(answers))
     lists = [
         [rank for rank, name in enumerate(answer.file_names, start=1) if name in names]
         for answer, names in zip(answers, relevant, strict=True)
     ]
-    return Found(
+    return RelevantRanks(
         ranks=ranks_of_lists(lists),
         n_relevant=np.array([len(names) for names in relevant], dtype=np.int64),
         groups=grouped(relevant),
@@ -44,7 +44,7 @@ def found_in_csv(path: Path, truth: Truth, edition: Edition, annotations: Truth 
     )
 
 
-def found_in_matrix(matrix: ScoreMatrix) -> Found:
+def found_in_matrix(matrix: ScoreMatrix) -> RelevantRanks:
     """Ranks in a score matrix by the relevance it holds.
 
     Every row is a query of its own, two rows with one text included (as in the 2023 baseline; the official 2022
@@ -52,10 +52,10 @@ def found_in_matrix(matrix: ScoreMatrix) -> Found:
     Raises SubmissionError where relevance is not known.
     """
     _require_known(
-        [id_ for id_, own in zip(matrix.query_ids, matrix.relevant, strict=True) if own is None], len(matrix)
+        [id_ for id_, ids in zip(matrix.query_ids, matrix.relevant, strict=True) if ids is None], len(matrix)
     )
     relevant = matrix.relevant_columns()
-    return Found(
+    return RelevantRanks(
         ranks=relevant_ranks(matrix.values, relevant, matrix.file_names),
         n_relevant=np.array([len(columns) for columns in relevant], dtype=np.int64),
         groups=grouped(map(tuple, relevant)),
@@ -64,14 +64,14 @@ def found_in_matrix(matrix: ScoreMatrix) -> Found:
     )
 
 
-def found_from_audio(matrix: ScoreMatrix) -> Found:
+def found_from_audio(matrix: ScoreMatrix) -> RelevantRanks:
     """The other direction: ranks of every clip's captions among all captions, for the clips that have any.
 
     Equal scores are ordered by the queries' texts, the one name of a query in every file. Raises SubmissionError where
     relevance is not known.
     """
     _require_known(
-        [id_ for id_, own in zip(matrix.query_ids, matrix.relevant, strict=True) if own is None], len(matrix)
+        [id_ for id_, ids in zip(matrix.query_ids, matrix.relevant, strict=True) if ids is None], len(matrix)
     )
     rows_of: Mapping[str, list[int]] = {clip_id: [] for clip_id in matrix.clip_ids}
     for row, clips in enumerate(matrix.relevant):
@@ -79,7 +79,7 @@ def found_from_audio(matrix: ScoreMatrix) -> Found:
             rows_of[clip].append(row)
     asked = [column for column, clip in enumerate(matrix.clip_ids) if rows_of[clip]]
     relevant = [rows_of[matrix.clip_ids[column]] for column in asked]
-    return Found(
+    return RelevantRanks(
         ranks=relevant_ranks(np.ascontiguousarray(matrix.values[:, asked].T), relevant, matrix.query_texts),
         n_relevant=np.array([len(rows) for rows in relevant], dtype=np.int64),
         groups=np.arange(len(asked)),

@@ -1,4 +1,4 @@
-"""Figures of many queries: a value per query and metric, their means, intervals, and how they are told."""
+"""Figures of many queries: a value per query and metric, their means, intervals, and how they are printed."""
 
 import math
 from collections.abc import Sequence
@@ -16,7 +16,7 @@ Values = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True)
-class Found:
+class RelevantRanks:
     """Where the relevant ones of every query stand.
 
     ranks: (Q, R), as order.relevant_ranks gives them. n_relevant: (Q,) relevant ones in the pool, found or not.
@@ -54,16 +54,16 @@ class Summary:
     bootstrap: tuple[float, float]
     median_rank: float
     chance: float
-    found: Found
+    found: RelevantRanks
     notes: list[str] = field(default_factory=list)
 
     def lines(self) -> list[str]:
         """The summary as text, one figure a line."""
         table = [("queries", str(len(self.found.texts))), ("pool", str(self.found.n_pool))]
         table += [(name, f"{value:.4f}") for name, value in self.values.items()]
-        table.append(("95 %", f"{told_interval(self.interval)} ({self.primary}, jackknife over queries)"))
+        table.append(("95 %", f"{format_interval(self.interval)} ({self.primary}, jackknife over queries)"))
         table.append(
-            ("95 %", f"{told_interval(self.bootstrap)} ({self.primary}, bootstrap over queries that share clips)")
+            ("95 %", f"{format_interval(self.bootstrap)} ({self.primary}, bootstrap over queries that share clips)")
         )
         middle = f"{self.median_rank:g}" if math.isfinite(self.median_rank) else f"above {self.found.depth}"
         table.append(("median", f"{middle} (rank of the first relevant one)"))
@@ -73,7 +73,7 @@ class Summary:
         return [f"{name:{width}}{text}" for name, text in table]
 
 
-def summarise(found: Found, recall_ks: Sequence[int] = (1, 5, 10), map_ks: Sequence[int] = (10,)) -> Summary:
+def summarise(found: RelevantRanks, recall_ks: Sequence[int] = (1, 5, 10), map_ks: Sequence[int] = (10,)) -> Summary:
     """Means over queries of R@k for every k of recall_ks, and of AP@k for every k of map_ks, the primary one first.
 
     A k beyond the depth of ranked lists gives a lower bound, and a note says so.
@@ -86,7 +86,7 @@ def summarise(found: Found, recall_ks: Sequence[int] = (1, 5, 10), map_ks: Seque
     return _summary(found, per_query, primary, chance(found.n_pool, map_ks[0], found.n_relevant.mean()), notes)
 
 
-def summarise_audio_to_text(found: Found, ks: Sequence[int] = (1, 5, 10)) -> Summary:
+def summarise_audio_to_text(found: RelevantRanks, ks: Sequence[int] = (1, 5, 10)) -> Summary:
     """Means over clips that look for their captions, by the three definitions in print, each by its name.
 
     HR@k: hit_rate (R@k of Mei et al., WavCaps, LAION-CLAP). R@k: recall. pooled R@k: pooled_recall. mAP@10 divides by
@@ -102,7 +102,9 @@ def summarise_audio_to_text(found: Found, ks: Sequence[int] = (1, 5, 10)) -> Sum
     return summary
 
 
-def _summary(found: Found, per_query: dict[str, Values], primary: str, level: float, notes: list[str]) -> Summary:
+def _summary(
+    found: RelevantRanks, per_query: dict[str, Values], primary: str, level: float, notes: list[str]
+) -> Summary:
     return Summary(
         values={name: float(values.mean()) for name, values in per_query.items()},
         primary=primary,
@@ -116,7 +118,7 @@ def _summary(found: Found, per_query: dict[str, Values], primary: str, level: fl
     )
 
 
-def told_interval(interval: tuple[float, float], digits: str = ".4f") -> str:
+def format_interval(interval: tuple[float, float], digits: str = ".4f") -> str:
     """Both bounds in this format, or why there are none."""
     low, high = interval
     return "none, one group of queries shows no spread" if math.isnan(low) else f"{low:{digits}} to {high:{digits}}"

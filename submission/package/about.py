@@ -88,7 +88,7 @@ def read_about(path: Path, n_systems: int) -> About:
     except ValidationError as error:
         raise SubmissionError(
             "\n".join(
-                f"{path}: {'.'.join(map(str, item['loc'])) or 'the file'}: {_told(item['type'], item['msg'])}"
+                f"{path}: {'.'.join(map(str, item['loc'])) or 'the file'}: {_describe(item['type'], item['msg'])}"
                 for item in error.errors()
             )
         ) from None
@@ -104,7 +104,7 @@ def read_about(path: Path, n_systems: int) -> About:
     return about
 
 
-def _told(kind: str, message: str) -> str:
+def _describe(kind: str, message: str) -> str:
     """What is wrong with a fact, in the words of one who writes the file."""
     words = {
         "missing": "is missing",

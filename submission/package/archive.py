@@ -21,7 +21,7 @@ from data_tools.yaml12 import parse_yaml
 from submission.editions import EDITIONS, Edition, Names
 from submission.errors import SubmissionError
 from submission.files import writing
-from submission.formats.csv_table import SHOWN_PROBLEMS, told
+from submission.formats.csv_table import SHOWN_PROBLEMS, format_problems
 from submission.formats.matrix_csv import check_matrix_csv
 from submission.formats.ranked_csv import check_ranked_csv
 from submission.formats.truth import Truth
@@ -86,7 +86,8 @@ def check_archive(
 ) -> Iterator[str]:
     """Everything the official validator would refuse, and what it does not look at, a sentence each.
 
-    truth_of: what the output of a label must answer. ready: a technical report must be there. shown: as for table.told.
+    truth_of: what the output of a label must answer. ready: a technical report must be there. shown: as for
+        format_problems.
     Raises OSError for a file that cannot be opened.
     """
     with path.open("rb") as file:
@@ -187,7 +188,7 @@ def _check_system(
         if path.name == style.output:
             check = check_ranked_csv if edition.output == "ranked" else check_matrix_csv
             _, problems = check(archive.read(str(path)), edition, truth)
-            yield from (f"{path}: {line}" for line in told(problems, shown))
+            yield from (f"{path}: {line}" for line in format_problems(problems, shown))
         elif path.name == style.meta:
             yield from (f"{path}: {line}" for line in _check_meta_bytes(archive.read(str(path)), label, edition))
         else:

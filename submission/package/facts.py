@@ -110,6 +110,6 @@ def _read(path: Path, shape: type[Result] | type[Recipe]) -> dict[str, Any]:
 
 def _refuse(path: Path, problems: Iterable[str]) -> None:
     """Raises SubmissionError with a line a problem, if there is any."""
-    told = [f"{path}: {problem}; it is damaged, or of an older version: make the run again" for problem in problems]
-    if told:
-        raise SubmissionError("\n".join(told))
+    lines = [f"{path}: {problem}; it is damaged, or of an older version: make the run again" for problem in problems]
+    if lines:
+        raise SubmissionError("\n".join(lines))

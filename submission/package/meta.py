@@ -163,17 +163,17 @@ def check_meta(meta: Any, label: str, edition: Edition) -> Iterator[str]:
         return
     submission, system = meta["submission"], meta["system"]
     if submission["label"] != label:
-        yield f"submission.label is {_told(submission['label'])}, but the folder's name is {label!r}"
+        yield f"submission.label is {_shown(submission['label'])}, but the folder's name is {label!r}"
     abbreviation = submission["abbreviation"]
     if not isinstance(abbreviation, str):
-        yield f"submission.abbreviation is {_told(abbreviation)}, not text"
+        yield f"submission.abbreviation is {_shown(abbreviation)}, not text"
     elif len(abbreviation) > edition.abbreviation:
-        yield f"submission.abbreviation {_told(abbreviation)} has more than {edition.abbreviation} characters"
+        yield f"submission.abbreviation {_shown(abbreviation)} has more than {edition.abbreviation} characters"
     yield from _check_authors(submission["authors"])
     yield from _lacking(system["description"], DESCRIPTION, "system.description")
     total = system["complexity"].get("total_parameters") if isinstance(system["complexity"], dict) else None
     if isinstance(total, bool) or not isinstance(total, int) or total < 0:
-        yield f"system.complexity.total_parameters is {_told(total)}, not a whole number"
+        yield f"system.complexity.total_parameters is {_shown(total)}, not a whole number"
     if not isinstance(system["external_datasets"], list):
         yield "system.external_datasets is no list"
     else:
@@ -204,10 +204,10 @@ def _check_results(results: Any, edition: Edition) -> Iterator[str]:
     for key in wanted:
         value = results.get(key)
         if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= 1:
-            yield f"results.{edition.result}.{key} is {_told(value)}, not a number from 0 to 1"
+            yield f"results.{edition.result}.{key} is {_shown(value)}, not a number from 0 to 1"
 
 
-def _told(value: Any) -> str:
+def _shown(value: Any) -> str:
     """A scalar as it stands; of anything else its kind."""
     if isinstance(value, str):
         return shown(value)

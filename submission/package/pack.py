@@ -60,28 +60,28 @@ def _problems(systems: Sequence[Sequence[FinishedRun]], about: About, edition: E
                 blended = f"a blend of {len(runs)} runs needs the score matrix of {what}"
                 yield f"systems.{number}.{key}: is missing; {blended}"
     for name in sorted({name for runs in systems for name in missing_addresses(runs, about)}):
-        yield f"sources.{name}.url: is missing; tell where {name} is published, or null for nowhere"
+        yield f"sources.{name}.url: is missing; say where {name} is published, or null for nowhere"
 
 
 def _packed(
-    runs: Sequence[FinishedRun], about: About, system: System, edition: Edition, index: int, beside: Path
+    runs: Sequence[FinishedRun], about: About, system: System, edition: Edition, index: int, folder: Path
 ) -> Packed:
     label = label_of(about, edition, index)
-    scored = _matrix(runs, beside / system.scored) if system.scored else runs[0].matrix
+    scored = _matrix(runs, folder / system.scored) if system.scored else runs[0].matrix
     if about.annotations:
-        scored = annotated(scored, read_annotations(beside / about.annotations, matrix_truth(scored)))
+        scored = annotated(scored, read_annotations(folder / about.annotations, matrix_truth(scored)))
     meta = make_meta(runs, about, system, scored, edition, label)
     if system.output and not system.output.endswith(".npy"):
-        return Packed(label, f"hands in {system.output}", (beside / system.output).read_bytes(), meta)
-    of = f"hands in {system.output}" if system.output else _own(runs[0])
-    matrix = _matrix(runs, beside / system.output) if system.output else runs[0].matrix
-    with TemporaryDirectory() as folder:
-        csv = Path(folder) / "output.csv"
+        return Packed(label, f"hands in {system.output}", (folder / system.output).read_bytes(), meta)
+    of = f"hands in {system.output}" if system.output else _describe_entry(runs[0])
+    matrix = _matrix(runs, folder / system.output) if system.output else runs[0].matrix
+    with TemporaryDirectory() as temporary:
+        csv = Path(temporary) / "output.csv"
         write_csv(matrix, csv, edition)
         return Packed(label, of, csv.read_bytes(), meta, matrix_truth(matrix))
 
 
-def _own(run: FinishedRun) -> str:
+def _describe_entry(run: FinishedRun) -> str:
     ranked = f"{run.entry!r} ({len(run.matrix.clip_ids)} clips)"
     return f"hands in what the run itself ranked, {ranked}; for the blind set give this system an `output`"
 
@@ -89,7 +89,7 @@ def _own(run: FinishedRun) -> str:
 def _matrix(runs: Sequence[FinishedRun], path: Path) -> ScoreMatrix:
     """Scores that these runs made, by their own facts. Raises SubmissionError when others did."""
     matrix = read_scores(path)
-    made = {str(model.get("from", "a run it does not tell")) for model in models_of(matrix.facts)}
+    made = {str(model.get("from", "a run it does not name")) for model in models_of(matrix.facts)}
     wanted = {run.folder.resolve().name for run in runs}
     if made != wanted:
         raise SubmissionError(f"{path}: was made by {', '.join(sorted(made))}, not by {', '.join(sorted(wanted))}")

@@ -1,2 +1,2 @@
-"""The page of a finished run: parts.py says what it is made of; account.py, results.py and listening.py fill it,
+"""The page of a finished run: elements.py says what it is made of; overview.py, results.py and listening.py fill it,
 page.py puts it together."""

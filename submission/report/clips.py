@@ -45,10 +45,10 @@ def read_clips(path: Path, clip_ids: Sequence[str]) -> Clips:
 
     def numbers(name: str) -> npt.NDArray[np.float64]:
         column, found = header.index(name), np.full(len(lines), np.nan)
-        for place, line in enumerate(lines):
+        for row, line in enumerate(lines):
             cell = line.cells[column]
             try:
-                found[place] = float(cell) if cell else np.nan
+                found[row] = float(cell) if cell else np.nan
             except ValueError:
                 raise SubmissionError(f"{path}, line {line.line}: {name} is {cell!r}, no number") from None
         return found

@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from submission.metrics.summary import Summary
 from submission.plots import BLUE, GREEN, GREY, ORANGE, PURPLE, new_figure, save
-from submission.report.measures import Bar
+from submission.report.statistics import Bar
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -26,16 +26,16 @@ def draw_systems(path: Path, systems: Mapping[str, Summary], levels: Mapping[str
     rows = len(systems) + len(levels)
     figure = new_figure(1.1 + 0.45 * rows)
     axes = figure.add_subplot(xlabel=metric)
-    for place, (name, summary) in enumerate(systems.items()):
-        value, colour, size = summary.values[metric], BLUE if place == 0 else GREY, 8 if place == 0 else 6
-        row = [place, place]
-        axes.plot(summary.bootstrap, row, color=colour, linewidth=5, alpha=0.4, label=_once("95 % bootstrap", place))
-        axes.plot(summary.interval, row, color=colour, linewidth=1.5, label=_once("95 % jackknife", place))
-        axes.plot([value], [place], "o", color=colour, markersize=size)
-        _label(axes, f"{name}  {value:.3f}", place, bold=place == 0)
-    for place, (name, value) in enumerate(levels.items(), start=len(systems)):
-        axes.plot([value], [place], "D", color=ORANGE, markersize=5, fillstyle="none")
-        _label(axes, f"{name}  {value:.3f}", place)
+    for position, (name, summary) in enumerate(systems.items()):
+        value, colour, size = summary.values[metric], BLUE if position == 0 else GREY, 8 if position == 0 else 6
+        row = [position, position]
+        axes.plot(summary.bootstrap, row, color=colour, linewidth=5, alpha=0.4, label=_once("95 % bootstrap", position))
+        axes.plot(summary.interval, row, color=colour, linewidth=1.5, label=_once("95 % jackknife", position))
+        axes.plot([value], [position], "o", color=colour, markersize=size)
+        _label(axes, f"{name}  {value:.3f}", position, bold=position == 0)
+    for position, (name, value) in enumerate(levels.items(), start=len(systems)):
+        axes.plot([value], [position], "D", color=ORANGE, markersize=5, fillstyle="none")
+        _label(axes, f"{name}  {value:.3f}", position)
     axes.set(ylim=(rows - 0.6, -0.75), yticks=[])
     axes.set_xlim(0, max(1e-6, axes.get_xlim()[1]))
     figure.legend(*axes.get_legend_handles_labels(), loc="outside upper right", ncols=2, frameon=False)
@@ -50,14 +50,14 @@ def draw_ranks(path: Path, labels: Sequence[str], counts: Sequence[int], random:
     total = sum(counts)
     figure = new_figure()
     axes = figure.add_subplot(xlabel="rank of the first relevant clip", ylabel=f"% of {total:,} queries")
-    places, shares, chances = np.arange(len(labels)), 100 * np.array(counts) / total, 100 * np.array(random)
-    axes.bar(places, shares, 0.8, color=BLUE, alpha=0.75, label="this run")
-    axes.plot(places, chances, "_", color=ORANGE, markersize=19, markeredgewidth=2, label="random order")
+    positions, shares, chances = np.arange(len(labels)), 100 * np.array(counts) / total, 100 * np.array(random)
+    axes.bar(positions, shares, 0.8, color=BLUE, alpha=0.75, label="this run")
+    axes.plot(positions, chances, "_", color=ORANGE, markersize=19, markeredgewidth=2, label="random order")
     room = 0.06 * max(*shares, *chances)  # that a number takes above its bar, or above the line that would cross it
-    for place, share, chance, count in zip(places, shares, chances, counts, strict=True):
+    for position, share, chance, count in zip(positions, shares, chances, counts, strict=True):
         above = chance if 0 <= chance - share < room else share
-        axes.annotate(f"{count:,}", (place, above), (0, 2), textcoords="offset points", ha="center", fontsize=8)
-    axes.set_xticks(places, labels, rotation=35, ha="right")
+        axes.annotate(f"{count:,}", (position, above), (0, 2), textcoords="offset points", ha="center", fontsize=8)
+    axes.set_xticks(positions, labels, rotation=35, ha="right")
     axes.margins(y=0.1)
     axes.legend()
     save(figure, path)
@@ -67,9 +67,9 @@ def draw_scores(path: Path, edges: Values, counts: Mapping[str, npt.NDArray[np.i
     """Histograms over the same edges, each filled in a colour and a hatch of its own."""
     figure = new_figure()
     axes = figure.add_subplot(xlabel=unit, ylabel="queries")
-    for number, (name, own) in enumerate(counts.items()):
-        axes.stairs(own, edges, fill=True, color=COLOURS[number], alpha=0.35, hatch=HATCHES[number])
-        axes.stairs(own, edges, color=COLOURS[number], linestyle=("-", "--")[number % 2], label=name)
+    for number, (name, values) in enumerate(counts.items()):
+        axes.stairs(values, edges, fill=True, color=COLOURS[number], alpha=0.35, hatch=HATCHES[number])
+        axes.stairs(values, edges, color=COLOURS[number], linestyle=("-", "--")[number % 2], label=name)
     axes.legend()
     save(figure, path)
 
@@ -105,28 +105,28 @@ def draw_bars(path: Path, bars: Sequence[Bar], xlabel: str, ylabel: str, level: 
     """Means with their intervals, n on every bar; level: the mean over all, as a line."""
     figure = new_figure()
     axes = figure.add_subplot(xlabel=xlabel, ylabel=ylabel, ylim=(0, 1.08))
-    places, means = np.arange(len(bars)), np.array([bar.mean for bar in bars])
+    positions, means = np.arange(len(bars)), np.array([bar.mean for bar in bars])
     ends = np.array([bar.interval for bar in bars]).T
-    axes.bar(places, means, 0.75, color=BLUE, alpha=0.55)
-    axes.errorbar(places, means, np.abs(ends - means), fmt="none", ecolor="black", elinewidth=1.2, capsize=3)
+    axes.bar(positions, means, 0.75, color=BLUE, alpha=0.55)
+    axes.errorbar(positions, means, np.abs(ends - means), fmt="none", ecolor="black", elinewidth=1.2, capsize=3)
     axes.axhline(level, color=ORANGE, linestyle="--", linewidth=1.2, label=f"all: {level:.3f}")
-    for place, bar in zip(places, bars, strict=True):
-        axes.annotate(f"n {bar.n:,}", (place, 0.02), ha="center", fontsize=8)
-    axes.set_xticks(places, [bar.label for bar in bars])
+    for position, bar in zip(positions, bars, strict=True):
+        axes.annotate(f"n {bar.n:,}", (position, 0.02), ha="center", fontsize=8)
+    axes.set_xticks(positions, [bar.label for bar in bars])
     axes.set_xlim(-0.6, max(len(bars), 3) - 0.4)
     axes.legend(loc="lower right", bbox_to_anchor=(1, 1), frameon=False, fontsize="small")
     save(figure, path)
 
 
-def _once(label: str, place: int) -> str | None:
+def _once(label: str, position: int) -> str | None:
     """A legend names what the first row shows."""
-    return label if place == 0 else None
+    return label if position == 0 else None
 
 
-def _label(axes: "Axes", text: str, place: int, bold: bool = False) -> None:
+def _label(axes: "Axes", text: str, position: int, bold: bool = False) -> None:
     """A row's name above its dot, left, never read as a formula."""
     plain = text if len(text) <= LONGEST else f"{text[: LONGEST // 2 - 1]}...{text[-LONGEST // 2 + 2 :]}"
     plain = plain.encode("ascii", "backslashreplace").decode()
     left = axes.get_yaxis_transform()
     weight = "bold" if bold else "normal"
-    axes.text(0.0, place - 0.28, plain, transform=left, va="bottom", parse_math=False, fontweight=weight)
+    axes.text(0.0, position - 0.28, plain, transform=left, va="bottom", parse_math=False, fontweight=weight)

@@ -7,13 +7,13 @@ from pathlib import Path
 
 import numpy as np
 
-from data_tools.audio import AudioError, read_audio
+from data_tools.audio.read import AudioError, read_audio
 from submission.formats.score_matrix import ScoreMatrix
 from submission.metrics.summary import Summary
 from submission.ordering import ranked_columns
 from submission.report.clips import Clips
-from submission.report.measures import Rivals, choose_heard
-from submission.report.parts import Heard, Player, Section
+from submission.report.elements import Player, QueryPlayers, Section
+from submission.report.statistics import Rivals, choose_queries
 
 TOP = 3  # clips of a query that are shown
 FURTHER = 3  # relevant clips beside them
@@ -62,17 +62,17 @@ def to_mp3(path: Path) -> bytes:
 def listening(matrix: ScoreMatrix, summary: Summary, found: Rivals, clips: Clips, store: AudioStore) -> Section:
     """The best, middle and worst queries with their clips; their audio goes into the store."""
     first = summary.found.ranks.min(axis=1)
-    chosen = {name: rows for name, rows in choose_heard(first, found.margin).items() if rows}
+    chosen = {name: rows for name, rows in choose_queries(first, found.margin).items() if rows}
     columns = matrix.relevant_columns()
 
-    def heard(row: int) -> Heard:
+    def query_players(row: int) -> QueryPlayers:
         order = ranked_columns(matrix.values[row : row + 1], matrix.file_names, len(matrix.clip_ids))[0]
-        own = set(columns[row])
-        ranks = [rank for rank, column in enumerate(order, start=1) if rank <= TOP or int(column) in own]
+        relevant = set(columns[row])
+        ranks = [rank for rank, column in enumerate(order, start=1) if rank <= TOP or int(column) in relevant]
         shown = ranks[: TOP + FURTHER]
-        players = [_player(matrix, clips, store, row, int(order[rank - 1]), rank, own) for rank in shown]
+        players = [_player(matrix, clips, store, row, int(order[rank - 1]), rank, relevant) for rank in shown]
         margin = float(found.margin[row])
-        return Heard(matrix.query_texts[row], int(first[row]), margin, players, len(ranks) - len(shown))
+        return QueryPlayers(matrix.query_texts[row], int(first[row]), margin, players, len(ranks) - len(shown))
 
     return Section(
         anchor="listening",
@@ -83,7 +83,7 @@ def listening(matrix: ScoreMatrix, summary: Summary, found: Rivals, clips: Clips
             f"{_sizes(chosen)} of that order. Each has its {TOP} best clips and up to {FURTHER} further relevant ones.",
             f"Players hold at most the first {LONGEST:g} s of a clip, as mono MP3 of {RATE // 1000} kHz.",
         ],
-        heard={TITLES[name]: [heard(row) for row in rows] for name, rows in chosen.items()},
+        listening={TITLES[name]: [query_players(row) for row in rows] for name, rows in chosen.items()},
     )
 
 
@@ -93,17 +93,17 @@ def _sizes(chosen: Mapping[str, Sequence[int]]) -> str:
 
 
 def _player(
-    matrix: ScoreMatrix, clips: Clips, store: AudioStore, row: int, column: int, rank: int, own: set[int]
+    matrix: ScoreMatrix, clips: Clips, store: AudioStore, row: int, column: int, rank: int, relevant: set[int]
 ) -> Player:
     number, why = (
-        (None, "no audio: the run does not tell its file") if clips.paths is None else store.add(clips.paths[column])
+        (None, "no audio: the run does not name its file") if clips.paths is None else store.add(clips.paths[column])
     )
     return Player(
         name=matrix.file_names[column],
         rank=rank,
         score=float(matrix.values[row, column]),
         seconds=float(clips.seconds[column]),
-        relevant=column in own,
+        relevant=column in relevant,
         audio=number,
         why=why,
     )

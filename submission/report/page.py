@@ -12,11 +12,11 @@ from submission.editions import Edition
 from submission.files import writing
 from submission.metrics.scoring import figures_of
 from submission.package.facts import FinishedRun
-from submission.report import account, results
+from submission.report import overview, results
 from submission.report.clips import read_clips
+from submission.report.elements import Drawing, Section, figure4
 from submission.report.listening import AudioStore, listening
-from submission.report.measures import rivals
-from submission.report.parts import Drawing, Section, figure4
+from submission.report.statistics import rivals
 
 
 def write_report(out: Path, run: FinishedRun, others: Sequence[FinishedRun], edition: Edition) -> list[Drawing]:
@@ -27,19 +27,21 @@ def write_report(out: Path, run: FinishedRun, others: Sequence[FinishedRun], edi
     writing fails.
     """
     summary, folder = figures_of(run.matrix, edition), run.folder / "figures"
-    beside = {name: figures_of(other.matrix, edition) for name, other in zip(_names(others), others, strict=True)}
+    others_figures = {
+        name: figures_of(other.matrix, edition) for name, other in zip(_names(others), others, strict=True)
+    }
     clips = read_clips(run.file(f"scores/{run.entry}.clips.csv"), run.matrix.clip_ids)
     found, store = rivals(run.matrix), AudioStore()
     sections = [
-        account.what_was_run(run),
-        results.result(run, summary, beside, edition, folder / f"{run.entry}.result.svg"),
-        account.learning(run),
+        overview.what_was_run(run),
+        results.result(run, summary, others_figures, edition, folder / f"{run.entry}.result.svg"),
+        overview.learning(run),
         results.ranks(summary, folder / f"{run.entry}.ranks.svg"),
         results.scores(run, found, folder),
         results.experts(run, run.matrix, summary, clips, folder),
         results.lengths(run, run.matrix, summary, clips, folder),
         listening(run.matrix, summary, found, clips, store),
-        account.caveats(run, found),
+        overview.caveats(run, found),
     ]
     shown = [section for section in sections if section is not None]
     html = render(f"{run.recipe['name']} · {run.entry}", shown, store.uris)

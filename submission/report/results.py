@@ -14,12 +14,12 @@ from submission.formats.score_matrix import ScoreMatrix
 from submission.metrics.compare import compare
 from submission.metrics.summary import Summary
 from submission.package.facts import FinishedRun
-from submission.report import figures, measures
+from submission.report import figures, statistics
 from submission.report.clips import Clips
-from submission.report.measures import Bar, Rivals
-from submission.report.parts import NONE, Drawing, Section, Table, figure4, percent, plural, queries, spread
+from submission.report.elements import NONE, Drawing, Section, Table, figure4, percent, plural, queries, spread
+from submission.report.statistics import Bar, Rivals
 
-OWN = "this run"
+THIS = "this run"
 PAIRED = (
     "p is that of a paired randomisation test, which swaps whole groups of queries that share clips; each comparison "
     "is tested by itself."
@@ -29,21 +29,21 @@ CEILING = "mAP@10"  # the metric that a run's ceiling is of
 BINS = 30
 
 
-def result(run: FinishedRun, own: Summary, others: Mapping[str, Summary], edition: Edition, path: Path) -> Section:
+def result(run: FinishedRun, this: Summary, others: Mapping[str, Summary], edition: Edition, path: Path) -> Section:
     """The primary figure, beside chance, the untrained model, the ceiling and others by their names."""
-    summaries = {OWN: own, **others}
-    levels, told = _levels(run, own)
-    figures.draw_systems(path, summaries, levels, own.primary)
-    found = own.found
-    beside = "; ".join(f"{name} {level:.4f}" for name, level in levels.items())
+    summaries = {THIS: this, **others}
+    levels, notes = _levels(run, this)
+    figures.draw_systems(path, summaries, levels, this.primary)
+    found = this.found
+    constants = "; ".join(f"{name} {level:.4f}" for name, level in levels.items())
     systems = "; ".join(f"{name} {s.values[s.primary]:.4f} ({spread(s.bootstrap)})" for name, s in summaries.items())
     drawing = Drawing(
         path,
-        f"{own.primary} with its 95 % intervals",
-        f"{own.primary}, with bootstrap intervals: {systems}; {beside}.",
+        f"{this.primary} with its 95 % intervals",
+        f"{this.primary}, with bootstrap intervals: {systems}; {constants}.",
         Table(
-            own.primary,
-            ("system", own.primary, *INTERVALS),
+            this.primary,
+            ("system", this.primary, *INTERVALS),
             [[name, figure4(s.values[s.primary]), *_intervals(s)] for name, s in summaries.items()]
             + [[name, figure4(level), NONE, NONE] for name, level in levels.items()],
         ),
@@ -52,14 +52,14 @@ def result(run: FinishedRun, own: Summary, others: Mapping[str, Summary], editio
         anchor="result",
         title="Result",
         headline=(
-            f"{own.primary} {own.values[own.primary]:.4f}",
-            f"95 % {spread(own.interval)} by jackknife over queries, {spread(own.bootstrap)} by bootstrap over queries "
-            f"that share clips; {queries(len(found.texts))}, {plural(found.n_pool, 'clip')}; {beside}. Metrics are "
-            f"those of edition {edition.name}, shares from 0 to 1.",
+            f"{this.primary} {this.values[this.primary]:.4f}",
+            f"95 % {spread(this.interval)} by jackknife over queries, {spread(this.bootstrap)} by bootstrap over "
+            f"queries that share clips; {queries(len(found.texts))}, {plural(found.n_pool, 'clip')}; {constants}. "
+            f"Metrics are those of edition {edition.name}, shares from 0 to 1.",
         ),
         drawings=[drawing],
-        tables=[_figures_table(summaries, levels), *([_differences(own, others)] if others else [])],
-        paragraphs=[*told, *([PAIRED] if others else [])],
+        tables=[_figures_table(summaries, levels), *([_differences(this, others)] if others else [])],
+        paragraphs=[*notes, *([PAIRED] if others else [])],
     )
 
 
@@ -68,8 +68,8 @@ def _intervals(summary: Summary) -> list[str]:
 
 
 def _figures_table(summaries: Mapping[str, Summary], levels: Mapping[str, float]) -> Table:
-    own = summaries[OWN]
-    n_queries, n_clips = f"{len(own.found.texts):,}", f"{own.found.n_pool:,}"
+    this = summaries[THIS]
+    n_queries, n_clips = f"{len(this.found.texts):,}", f"{this.found.n_pool:,}"
     rows = [
         [
             name,
@@ -82,38 +82,38 @@ def _figures_table(summaries: Mapping[str, Summary], levels: Mapping[str, float]
         for name, s in summaries.items()
     ]
     for name, level in levels.items():
-        known = [figure4(level) if metric == own.primary else NONE for metric in own.values]
+        known = [figure4(level) if metric == this.primary else NONE for metric in this.values]
         rows.append([name, n_queries, n_clips, *known, NONE, NONE, NONE])
-    header = ("system", "queries", "clips", *own.values, *INTERVALS, "median rank")
-    return Table(f"All figures (intervals of {own.primary}; median rank of the first relevant clip)", header, rows)
+    header = ("system", "queries", "clips", *this.values, *INTERVALS, "median rank")
+    return Table(f"All figures (intervals of {this.primary}; median rank of the first relevant clip)", header, rows)
 
 
-def _levels(run: FinishedRun, own: Summary) -> tuple[dict[str, float], list[str]]:
+def _levels(run: FinishedRun, this: Summary) -> tuple[dict[str, float], list[str]]:
     """What a system can be held against, and sentences on it."""
     ranked: dict[str, Any] = run.ranked
-    levels, told = {"chance": own.chance}, []
-    if ranked.get("metric") == own.primary and ranked.get("untrained") is not None:
+    levels, notes = {"chance": this.chance}, []
+    if ranked.get("metric") == this.primary and ranked.get("untrained") is not None:
         levels["untrained"] = ranked["untrained"]
     else:
-        told.append(f"The untrained model's {own.primary} is not known: the run does not tell it in this edition.")
-    if ranked.get("ceiling") is not None and own.primary == CEILING:
+        notes.append(f"The untrained model's {this.primary} is not known: the run does not state it in this edition.")
+    if ranked.get("ceiling") is not None and this.primary == CEILING:
         levels["ceiling"] = ranked["ceiling"]
-        told.append("The ceiling is what a perfect labeller of the composed scenes would score.")
-    return levels, told
+        notes.append("The ceiling is what a perfect labeller of the composed scenes would score.")
+    return levels, notes
 
 
-def _differences(own: Summary, others: Mapping[str, Summary]) -> Table:
+def _differences(this: Summary, others: Mapping[str, Summary]) -> Table:
     rows = []
     for name, summary in others.items():
         try:
-            found = compare(own, [summary])
+            found = compare(this, [summary])
         except SubmissionError as error:
             rows.append([name, f"not comparable: {error}", NONE, NONE, NONE])
             continue
         counts = f"{found.better:,} / {found.equal:,} / {found.worse:,}"
         rows.append([name, f"{found.mean:+.4f}", spread(found.interval), f"{found.p:.4f}", counts])
     return Table(
-        f"This run minus another: {own.primary}, query by query",
+        f"This run minus another: {this.primary}, query by query",
         ("other", "difference", "95 % bootstrap", "p", "queries better / equal / worse"),
         rows,
     )
@@ -122,14 +122,14 @@ def _differences(own: Summary, others: Mapping[str, Summary]) -> Table:
 def ranks(summary: Summary, path: Path) -> Section:
     """How the ranks of the first relevant clips are spread."""
     found = summary.found
-    bins = measures.rank_bins(found.n_pool)
+    bins = statistics.rank_bins(found.n_pool)
     first = found.ranks.min(axis=1)
-    counts = measures.count_ranks(first, bins)
-    random = measures.random_shares(bins, found.n_pool, found.n_relevant)
+    counts = statistics.count_ranks(first, bins)
+    random = statistics.random_shares(bins, found.n_pool, found.n_relevant)
     labels = [str(low) if low == high else f"{low}–{high}" for low, high in bins]
     figures.draw_ranks(path, labels, counts, random)
     n = len(found.texts)
-    ten, beyond = (percent(float(np.mean(own))) for own in (first <= 10, first > 100))
+    ten, beyond = (percent(float(np.mean(which))) for which in (first <= 10, first > 100))
     alt = (
         f"Of {queries(n)}, {percent(counts[0] / n)} find a relevant clip first ({percent(random[0])} in a random "
         f"order), {ten} among the first ten, and {beyond} beyond rank 100."
@@ -145,14 +145,14 @@ def ranks(summary: Summary, path: Path) -> Section:
 
 def scores(run: FinishedRun, found: Rivals, folder: Path) -> Section:
     """Scores of relevant clips and of hardest negatives, and how far apart they are."""
-    own = ~np.isnan(found.negative)
-    if not own.any():
+    ranked = ~np.isnan(found.negative)
+    if not ranked.any():
         return Section("scores", "Scores", paragraphs=["Every clip is relevant to every query; there is no negative."])
-    positive, negative, margin = found.positive[own], found.negative[own], found.margin[own]
+    positive, negative, margin = found.positive[ranked], found.negative[ranked], found.margin[ranked]
     n, wins = len(margin), float(np.mean(margin > 0))
     unit = f"score ({run.recipe['model']['score']['kind']})"
     marks = loss_margins(run)
-    told = (
+    text = (
         f"At {percent(wins)} of {queries(n)} the best relevant clip scores higher than every clip that is not "
         f"relevant; its score is {np.median(positive):.3f} at the median, that of the hardest negative "
         f"{np.median(negative):.3f}."
@@ -175,17 +175,17 @@ def scores(run: FinishedRun, found: Rivals, folder: Path) -> Section:
     return Section(
         anchor="scores",
         title="Scores",
-        paragraphs=[" ".join([told, *reached])],
+        paragraphs=[" ".join([text, *reached])],
         drawings=[
-            Drawing(paths[0], "Best relevant clip and hardest negative", told, tables[0]),
+            Drawing(paths[0], "Best relevant clip and hardest negative", text, tables[0]),
             Drawing(paths[1], "Best relevant clip less hardest negative", " ".join(apart + reached), tables[1]),
         ],
     )
 
 
-def _bins_table(unit: str, edges: measures.Values, counts: Mapping[str, npt.NDArray[np.int64]]) -> Table:
+def _bins_table(unit: str, edges: statistics.Values, counts: Mapping[str, npt.NDArray[np.int64]]) -> Table:
     ends = [f"{low:.3f} to {high:.3f}" for low, high in itertools.pairwise(edges)]
-    rows = [[end, *map(str, own)] for end, *own in zip(ends, *counts.values(), strict=True)]
+    rows = [[end, *map(str, cells)] for end, *cells in zip(ends, *counts.values(), strict=True)]
     return Table(unit, (unit, *counts), rows)
 
 
@@ -209,25 +209,25 @@ def experts(run: FinishedRun, matrix: ScoreMatrix, summary: Summary, clips: Clip
         return None
     if len(clips.norms) < 2:
         of = ", ".join(run.recipe["rank"][run.entry].get("of", []))
-        why = f"{run.entry} is a mean of {of}; make the report of one of them" if of else "the run does not tell them"
+        why = f"{run.entry} is a mean of {of}; make the report of one of them" if of else "the run does not state them"
         return Section("experts", title, paragraphs=[f"Norms of the experts' embeddings are left out: {why}."])
     norms = np.stack(list(clips.norms.values()))
     shares = norms / np.maximum(norms.sum(axis=0), np.finfo(np.float64).tiny)
     names, metric = list(clips.norms), summary.primary
-    told = f"{'; '.join(_shares_told(names, shares))}."
+    text = f"{'; '.join(_format_shares(names, shares))}."
     boxes = folder / f"{run.entry}.experts.svg"
     figures.draw_boxes(boxes, clips.norms, "norm of the embedding")
-    drawings = [Drawing(boxes, "Norm of each expert's embedding", told, _norms_table(clips.norms, shares))]
-    keys = [int(shares[:, own].mean(axis=1).argmax()) for own in matrix.relevant_columns()]
+    drawings = [Drawing(boxes, "Norm of each expert's embedding", text, _norms_table(clips.norms, shares))]
+    keys = [int(shares[:, columns].mean(axis=1).argmax()) for columns in matrix.relevant_columns()]
     if len(set(keys)) > 1:
-        found = measures.bars(summary.per_query[metric], keys, dict(enumerate(names)), summary.found.groups)
+        found = statistics.bars(summary.per_query[metric], keys, dict(enumerate(names)), summary.found.groups)
         path, said = folder / f"{run.entry}.largest.svg", "expert with the largest share on the relevant clip"
         drawings.append(_bars_drawing(path, found, said, metric, f"{metric} by largest expert", summary.values[metric]))
     mean = "A clip's embedding is the mean of its experts' embeddings; the longer one of them is, the more it says."
-    return Section("experts", title, paragraphs=[f"{mean} {told}"], drawings=drawings)
+    return Section("experts", title, paragraphs=[f"{mean} {text}"], drawings=drawings)
 
 
-def _shares_told(names: Sequence[str], shares: measures.Values) -> Iterator[str]:
+def _format_shares(names: Sequence[str], shares: statistics.Values) -> Iterator[str]:
     """A clause an expert. shares: (experts, C)."""
     largest = shares.argmax(axis=0)
     for number, (name, share) in enumerate(zip(names, shares, strict=True)):
@@ -237,7 +237,7 @@ def _shares_told(names: Sequence[str], shares: measures.Values) -> Iterator[str]
         )
 
 
-def _norms_table(norms: Mapping[str, measures.Values], shares: measures.Values) -> Table:
+def _norms_table(norms: Mapping[str, statistics.Values], shares: statistics.Values) -> Table:
     rows = [
         [name, *(f"{value:.3f}" for value in np.percentile(norm, (5, 25, 50, 75, 95))), percent(float(share.mean()))]
         for (name, norm), share in zip(norms.items(), shares, strict=True)
@@ -249,25 +249,28 @@ def lengths(run: FinishedRun, matrix: ScoreMatrix, summary: Summary, clips: Clip
     """Recall by length of the caption and of the relevant clip."""
     metric = max((name for name in summary.values if name.startswith("R@")), key=lambda name: int(name[2:]))
     values, groups, level = summary.per_query[metric], summary.found.groups, summary.values[metric]
-    words = [measures.bin_of(len(text.split()), measures.WORDS) for text in summary.found.texts]
-    seconds = [measures.bin_of(float(clips.seconds[own].mean()), measures.SECONDS) for own in matrix.relevant_columns()]
+    words = [statistics.bin_of(len(text.split()), statistics.WORDS) for text in summary.found.texts]
+    seconds = [
+        statistics.bin_of(float(clips.seconds[columns].mean()), statistics.SECONDS)
+        for columns in matrix.relevant_columns()
+    ]
     drawings, missing = [], []
     for name, keys, labels, xlabel, title in (
-        ("words", words, measures.word_labels(), "words of the caption", f"{metric} by length of the caption"),
+        ("words", words, statistics.word_labels(), "words of the caption", f"{metric} by length of the caption"),
         (
             "seconds",
             seconds,
-            measures.second_labels(),
+            statistics.second_labels(),
             "seconds of the relevant clip",
             f"{metric} by length of the clip",
         ),
     ):
-        found = measures.bars(values, keys, labels, groups)
+        found = statistics.bars(values, keys, labels, groups)
         if found:
             path = folder / f"{run.entry}.{name}.svg"
             drawings.append(_bars_drawing(path, found, xlabel, metric, title, level))
         else:
-            missing.append(f"{title} is left out: the run does not tell {xlabel}.")
+            missing.append(f"{title} is left out: the run does not state {xlabel}.")
     return Section(
         "lengths",
         "Lengths of captions and clips",

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from submission.editions import Edition, get_edition
 from submission.errors import SubmissionError
-from submission.formats.csv_table import SHOWN_PROBLEMS, told
+from submission.formats.csv_table import SHOWN_PROBLEMS, format_problems
 from submission.formats.matrix_csv import check_matrix_csv
 from submission.formats.ranked_csv import check_ranked_csv
 from submission.formats.truth import Truth
@@ -14,7 +14,7 @@ from submission.verbs.options import add_ranked, add_reference_arguments, chosen
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("file", metavar="FILE", type=Path, help="the edition's file, or a package (.zip)")
-    parser.add_argument("--all", action="store_true", help=f"tell every problem, not {SHOWN_PROBLEMS} of each kind")
+    parser.add_argument("--all", action="store_true", help=f"print every problem, not {SHOWN_PROBLEMS} of each kind")
     add_ranked(parser)
     add_reference_arguments(parser)
 
@@ -33,7 +33,7 @@ def run(arguments: argparse.Namespace) -> int:
     else:
         matrix, problems = check_matrix_csv(data, edition, truth)
         good = f"ok: {len(matrix.query_ids)} queries x {len(matrix.clip_ids)} scores" if matrix else ""
-    for line in told(problems, shown):
+    for line in format_problems(problems, shown):
         print(line)
     if problems:
         number = "1 problem" if len(problems) == 1 else f"{len(problems)} problems"

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from submission.editions import get_edition
 from submission.metrics.compare import compare
-from submission.metrics.summary import told_interval
+from submission.metrics.summary import format_interval
 from submission.verbs.options import add_truth_arguments, read_summaries
 
 
@@ -25,8 +25,10 @@ def run(arguments: argparse.Namespace) -> int:
         print(f"{summary.values[summary.primary]:.4f}  {path}")
         for note in summary.notes:
             print(f"        note: {note}")
-    held = "the second" if len(others) == 1 else f"the mean of the other {len(others)}"
-    print(f"{found.mean:+.4f}  {system.primary}, the first minus {held}; 95 % {told_interval(found.interval, '+.4f')}")
+    other = "the second" if len(others) == 1 else f"the mean of the other {len(others)}"
+    print(
+        f"{found.mean:+.4f}  {system.primary}, the first minus {other}; 95 % {format_interval(found.interval, '+.4f')}"
+    )
     print(f"p {found.p:.4f}  paired randomisation of {found.n_groups} groups of queries that share their clips")
     print(f"{found.better} queries better, {found.equal} equal, {found.worse} worse")
     return 0

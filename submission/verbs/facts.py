@@ -13,11 +13,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     edition = get_edition(arguments.edition)
     for name, (sure, where) in edition.sources.items():
-        print(f"{name:15} {_told(getattr(edition, name))}\n{'':15} {sure}: {where}")
+        print(f"{name:15} {_format(getattr(edition, name))}\n{'':15} {sure}: {where}")
     return 0
 
 
-def _told(value: object) -> str:
+def _format(value: object) -> str:
     if isinstance(value, Mapping):
         return "; ".join(f"{key}: {', '.join(names)}" for key, names in value.items())
     if isinstance(value, tuple):

@@ -12,7 +12,7 @@ from submission.metrics.scoring import annotated, figures_of, found_from_audio, 
 from submission.metrics.summary import Summary, summarise, summarise_audio_to_text
 
 CAPTIONS = "clotho_captions_evaluation.csv"
-ANNOTATED = "2025"  # the edition whose figures several relevant clips a query are told in
+ANNOTATED = "2025"  # the edition whose figures several relevant clips a query are printed in
 
 
 def add_reference_arguments(parser: argparse.ArgumentParser) -> None:

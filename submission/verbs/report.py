@@ -22,13 +22,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     from submission.report.page import write_report
 
-    own, *others = (open_finished(text) for text in (arguments.run_folder, *arguments.beside))
+    run, *others = (open_finished(text) for text in (arguments.run_folder, *arguments.beside))
     edition = get_edition(
-        own.recipe["rank"][own.entry]["edition"] if arguments.edition == AS_RANKED else arguments.edition
+        run.recipe["rank"][run.entry]["edition"] if arguments.edition == AS_RANKED else arguments.edition
     )
-    out = arguments.out or own.folder / "report.html"
+    out = arguments.out or run.folder / "report.html"
     if out.suffix != ".html":
         raise SubmissionError(f"{out}: the report is a page; give it a name that ends in .html")
-    figures = write_report(out, own, others, edition)
-    print(f"wrote {out}: {out.stat().st_size / 1e6:.1f} MB, and {len(figures)} figures into {own.folder / 'figures'}")
+    figures = write_report(out, run, others, edition)
+    print(f"wrote {out}: {out.stat().st_size / 1e6:.1f} MB, and {len(figures)} figures into {run.folder / 'figures'}")
     return 0

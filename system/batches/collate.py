@@ -83,7 +83,7 @@ class Resident:
     """The frames of clips in one tensor an expert on the device, from which a batch is gathered there."""
 
     def __init__(self, keys: Iterable[str], features: Features, device: torch.device) -> None:
-        self.place_of = {key: place for place, key in enumerate(dict.fromkeys(keys))}
+        self.index_of = {key: index for index, key in enumerate(dict.fromkeys(keys))}
         self.tables = {name: self._table(features, name, device) for name in features.banks}
 
     @staticmethod
@@ -98,9 +98,9 @@ class Resident:
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """All frames (F, D) as the bank keeps them, the first frame of every clip, and its number of frames."""
         bank = features.banks[expert]
-        lengths = torch.tensor([bank.rows[key][1] for key in self.place_of])
+        lengths = torch.tensor([bank.rows[key][1] for key in self.index_of])
         first = lengths.cumsum(0) - lengths
-        keys = list(self.place_of)
+        keys = list(self.index_of)
         kept = torch.from_numpy(np.empty(0, bank.dtype)).dtype
         frames = torch.empty(int(lengths.sum()), bank.dim, dtype=kept, device=device)
         for start in range(0, len(keys), 256):  # a copy to the device for many clips at a time
@@ -114,12 +114,12 @@ class Resident:
         return {name: self._series(*table, keys) for name, table in self.tables.items()}
 
     def _series(self, frames: torch.Tensor, first: torch.Tensor, lengths: torch.Tensor, keys: Sequence[str]) -> Series:
-        clips = torch.tensor([self.place_of[key] for key in keys], device=frames.device)
-        own = lengths[clips]
-        places = torch.arange(int(own.max()), device=frames.device)
-        real = places < own[:, None]
-        index = (first[clips][:, None] + places).clamp(max=len(frames) - 1)
-        return Series(frames[index].masked_fill(~real[..., None], 0), own)
+        clips = torch.tensor([self.index_of[key] for key in keys], device=frames.device)
+        clip_lengths = lengths[clips]
+        positions = torch.arange(int(clip_lengths.max()), device=frames.device)
+        mask = positions < clip_lengths[:, None]
+        index = (first[clips][:, None] + positions).clamp(max=len(frames) - 1)
+        return Series(frames[index].masked_fill(~mask[..., None], 0), clip_lengths)
 
 
 def _fits(size: int, device: torch.device) -> bool:

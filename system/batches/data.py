@@ -46,7 +46,7 @@ def make_missing(recipe: schema.Recipe) -> None:
     KitError for a missing weight file, a missing manifest without a command, and one that another command made.
     """
     for expert in recipe.model.audio.experts.values():
-        expert.checksums()  # a missing weight file is told before anything is made
+        expert.checksums()  # a missing weight file is reported before anything is made
     if missing := recipe.model.missing_files():
         raise KitError(missing[0])
     for name, source in recipe.data.items():

@@ -34,10 +34,10 @@ class _Shuffled:
         self.turn, self.order = -1, np.empty(0, int)
 
     def __getitem__(self, position: int) -> Item:
-        turn, place = divmod(position, len(self.items))
+        turn, index = divmod(position, len(self.items))
         if turn != self.turn:
             self.turn, self.order = turn, np.random.default_rng([*self.seed, turn]).permutation(len(self.items))
-        return self.items[self.order[place]]
+        return self.items[self.order[index]]
 
 
 class Sampler:
@@ -67,8 +67,8 @@ class Sampler:
 
     def batch(self, step: int) -> list[Item]:
         n = len(self.streams)
-        places = range(step * self.batch_size, (step + 1) * self.batch_size)
-        chosen = [self.streams[place % n][place // n] for place in places]
+        positions = range(step * self.batch_size, (step + 1) * self.batch_size)
+        chosen = [self.streams[index % n][index // n] for index in positions]
         if not isinstance(self.captions_per_clip, int):
             return chosen
         draw = np.random.default_rng([*self.seed, len(self.streams), step])

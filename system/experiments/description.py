@@ -68,7 +68,7 @@ def write_clips(path: Path, clips: Sequence[Clip], norms: dict[str, np.ndarray])
     """A line a clip that was ranked: id, audio file, seconds, and the norm of each expert's embedding."""
     rows = [
         [clip.id, clip.path, "" if clip.seconds is None else f"{clip.seconds:.3f}"]
-        + [f"{own[row]:.6g}" for own in norms.values()]
+        + [f"{values[row]:.6g}" for values in norms.values()]
         for row, clip in enumerate(clips)
     ]
     write_table(path, ["clip", "path", "seconds", *(f"norm {name}" for name in norms)], rows)

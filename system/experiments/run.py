@@ -1,4 +1,4 @@
-"""All of a recipe in one go: data, features, stages, the challenge's CSV, scores. What is done is passed over."""
+"""All of a recipe in one go: data, features, stages, the challenge's CSV, scores. What is done is skipped."""
 
 import logging
 import os
@@ -15,7 +15,7 @@ from data_tools.errors import KitError
 from data_tools.manifest import caption_queries
 from submission.editions import get_edition
 from submission.formats.edition_csv import write_csv
-from submission.formats.score_matrix import ScoreMatrix, read_scores, write_scores
+from submission.formats.score_matrix import read_scores, write_scores
 from submission.metrics.blend import blend
 from submission.metrics.scoring import figures_of
 from system.experts.base import file_sha256
@@ -26,6 +26,7 @@ from system.runs.folder import Run, commit, open_run
 if TYPE_CHECKING:
     from system.batches.data import Data
     from system.models.retrieval import RetrievalModel
+    from system.runs.retrieve import RankedPool
 
 log = logging.getLogger(__name__)
 
@@ -48,7 +49,7 @@ def run_recipe(loaded: Loaded, runs: Path, out: Path | None = None) -> Run:
     from system.batches.data import load_data, make_missing  # torch stays out of the way of a finished run
 
     began = time.monotonic()
-    with folder.held():
+    with folder.lock():
         make_missing(loaded.recipe)
         _train_and_rank(loaded, folder, load_data(loaded.recipe), began)
     return folder
@@ -142,28 +143,23 @@ def _rank(
     recipe: schema.Recipe, run: Run, data: "Data", model: "RetrievalModel", untrained: "RetrievalModel"
 ) -> dict[str, dict[str, Any]]:
     """Score matrix, the edition's CSV, and figures of every `rank` entry, beside the untrained model's and chance."""
-    from system.device import device_of
     from system.experiments.description import write_clips
-    from system.runs.retrieve import expert_norms, score_matrix
+    from system.runs.retrieve import rank_pool
 
     sources = dict.fromkeys(map(recipe.ranked_source, recipe.rank))
     before = {
-        source: score_matrix(untrained, clips, caption_queries(clips), data.features, device_of(), {})
+        source: rank_pool(untrained, clips, caption_queries(clips), data.features, {}).matrix
         for source, clips in ((source, data.clips[source]) for source in sources)
     }
     ranked = {}
     for name, entry in recipe.rank.items():
         source, edition = recipe.ranked_source(name), get_edition(entry.edition)
-        matrix, taken = _matrix(recipe, entry, run, data, model)
-        clips = data.whole(source)
-        # The model now holds the entry's checkpoint; a mean has no experts of its own.
-        of_one = isinstance(entry, schema.ByCheckpoint)
-        norms = expert_norms(model, clips, data.features, device_of()) if of_one else {}
+        (matrix, norms), taken = _ranked(recipe, entry, run, data, model)
         csv = run.folder / "submission" / f"{name}.csv"
         for path in (run.scores(name), csv):
             path.parent.mkdir(exist_ok=True)
         write_scores(run.scores(name), matrix)
-        write_clips(run.clips(name), clips, norms)
+        write_clips(run.clips(name), data.whole(source), norms)
         if entry.csv:
             write_csv(matrix, csv, edition)
         summary = figures_of(matrix, edition)
@@ -188,22 +184,21 @@ def _rank(
     return ranked
 
 
-def _matrix(
+def _ranked(
     recipe: schema.Recipe, entry: schema.Ranked, run: Run, data: "Data", model: "RetrievalModel"
-) -> tuple[ScoreMatrix, str]:
-    """The score matrix of an entry, and what it was made by, in words."""
-    from system.device import device_of
+) -> tuple["RankedPool", str]:
+    """An entry's score matrix and norms of experts, which a mean has none of, and what it was made by, in words."""
     from system.runs.checkpoints import load_checkpoint
     from system.runs.open import facts_of
-    from system.runs.retrieve import score_matrix
+    from system.runs.retrieve import RankedPool, rank_pool
 
     if isinstance(entry, schema.ByMean):
         parts = {name: read_scores(run.scores(name)) for name in entry.of}
-        return blend(parts), f"mean of {', '.join(entry.of)}"
+        return RankedPool(blend(parts), {}), f"mean of {', '.join(entry.of)}"
     clips = data.clips[entry.data]
     taken = load_checkpoint(model, run.stage(entry.stage), entry.checkpoint)
     facts = facts_of(run, model, recipe, taken)
-    return score_matrix(model, clips, caption_queries(clips), data.features, device_of(), facts), taken
+    return rank_pool(model, clips, caption_queries(clips), data.features, facts), taken
 
 
 def _ceiling(source: schema.Source) -> float | None:

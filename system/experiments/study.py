@@ -10,7 +10,7 @@ from pydantic import Field, ValidationError
 from data_tools.strict import Strict
 from data_tools.yaml12 import parse
 from system.experiments.run import run_recipe
-from system.experiments.tables import DEFAULT, Column, Row, Table, figures_of_run
+from system.experiments.tables import DEFAULT, Column, StudyRow, StudyTable, figures_of_run
 from system.recipe.load import Loaded, RecipeError, load_recipe
 from system.recipe.schema import Name
 from system.runs.folder import Run
@@ -72,10 +72,10 @@ def load_study(path: Path, changes: list[str]) -> tuple[Study, Cells]:
         problems += [f"{path}: published.cells: {text}" for text in _unfit(study, study.published)]
     cells: Cells = {}
     for cell, settings in study.cells.items():
-        own = [f"{key}={json.dumps(value)}" for key, value in settings.items()]
+        cell_changes = [f"{key}={json.dumps(value)}" for key, value in settings.items()]
         try:
             for seed in study.seeds:
-                cells[cell, seed] = load_recipe(path.parent / study.recipe, [*changes, *own, f"seed={seed}"])
+                cells[cell, seed] = load_recipe(path.parent / study.recipe, [*changes, *cell_changes, f"seed={seed}"])
         except RecipeError as error:
             problems += [f"{path}: cell {cell}: {problem}" for problem in error.problems]
     if not problems and study.published:
@@ -100,7 +100,7 @@ def _unfit(study: Study, published: Published) -> list[str]:
     ]
 
 
-def run_study(study: Study, cells: Cells, runs: Path) -> Table:
+def run_study(study: Study, cells: Cells, runs: Path) -> StudyTable:
     """Do every run that is not finished, then the table: a row a cell and ranked source."""
     finished = {}
     for (cell, seed), loaded in cells.items():
@@ -111,15 +111,15 @@ def run_study(study: Study, cells: Cells, runs: Path) -> Table:
         for cell in study.cells
         for row in _rows(cell, [finished[cell, seed] for seed in study.seeds], study.published)
     ]
-    return Table(rows, study.columns, study.unit == "percent")
+    return StudyTable(rows, study.columns, study.unit == "percent")
 
 
-def _rows(cell: str, runs: list[Run], published: Published | None) -> list[Row]:
+def _rows(cell: str, runs: list[Run], published: Published | None) -> list[StudyRow]:
     entries = runs[0].read_result().rank
     rows = []
     for name, entry in entries.items():
         figures = [figures_of_run(run.scores(name)) for run in runs]
         facts = {f"chance {entry.metric}": entry.chance, f"ceiling {entry.metric}": entry.ceiling}
         paper = published.cells.get(cell) if published and published.entry == name else None
-        rows.append(Row(cell, name, figures, facts, paper))
+        rows.append(StudyRow(cell, name, figures, facts, paper))
     return rows

@@ -54,16 +54,16 @@ def figures_of_run(scores: Path) -> Figures:
     """Every column of a saved score matrix."""
     matrix = read_scores(scores)
     found, back = found_in_matrix(matrix), summarise_audio_to_text(found_from_audio(matrix))
-    values = {f"T2A {name}": own for name, own in summarise(found).per_query.items()}
+    values = {f"T2A {name}": figures for name, figures in summarise(found).per_query.items()}
     values["T2A mAP"] = average_precision(found.ranks, found.n_relevant, None)
-    values |= {f"A2T {name}": own for name, own in back.per_query.items()}
+    values |= {f"A2T {name}": figures for name, figures in back.per_query.items()}
     pooled = {name: value for name, value in back.values.items() if name not in back.per_query}
     values |= {f"A2T {name}": np.array([value]) for name, value in pooled.items()}
     return Figures(values, found.groups, found.n_pool)
 
 
 @dataclass(frozen=True)
-class Row:
+class StudyRow:
     """A cell of the study and a ranked source. runs: of all seeds. facts: shares by column, behind the figures; None:
     not known. paper: the published figures, in the order of the columns, in the table's unit."""
 
@@ -83,10 +83,10 @@ class Row:
 
 
 @dataclass(frozen=True)
-class Table:
+class StudyTable:
     """rows: of one study. columns: as they stand. percent: figures times 100 with one digit, else shares with four."""
 
-    rows: Sequence[Row]
+    rows: Sequence[StudyRow]
     columns: Sequence[Column]
     percent: bool
 
@@ -100,21 +100,21 @@ class Table:
         """The names of the rows' facts, each once."""
         return list(dict.fromkeys(name for row in self.rows for name in row.facts))
 
-    def told(self, value: float | None) -> str:
+    def format(self, value: float | None) -> str:
         if value is None:
             return ""
         return f"{100 * value:.1f}" if self.percent else f"{value:.4f}"
 
     def mean_and_spread(self, values: Sequence[float]) -> str:
         """Mean ± sample standard deviation (n - 1); the mean alone for one value."""
-        mean = self.told(statistics.mean(values))
-        return mean if len(values) < 2 else f"{mean} ± {self.told(statistics.stdev(values))}"
+        mean = self.format(statistics.mean(values))
+        return mean if len(values) < 2 else f"{mean} ± {self.format(statistics.stdev(values))}"
 
-    def best(self, data: str, column: str) -> Row:
+    def best(self, data: str, column: str) -> StudyRow:
         """The row of the highest mean among those of a ranked source; the first of equal ones."""
         return max((row for row in self.rows if row.data == data), key=lambda row: statistics.mean(row.means(column)))
 
-    def p(self, row: Row) -> str:
+    def p(self, row: StudyRow) -> str:
         """Of the paired test of a row against the best one: how often chance alone gives as large a difference."""
         best = self.best(row.data, self.primary)
         if row is best:
@@ -137,7 +137,7 @@ class Table:
                     self.best(row.data, column).means(column)
                 )
                 texts.append(bold.format(text) if is_best and len(self.rows) > 1 else text)
-            facts = [self.p(row), *(self.told(row.facts.get(name)) for name in self.facts)]
+            facts = [self.p(row), *(self.format(row.facts.get(name)) for name in self.facts)]
             lines.append([row.cell, row.data, str(len(row.runs)), f"{row.runs[0].clips:,}", *texts, *facts])
             if row.paper:
                 paper = ["" if value is None else f"{value:g}" for value in row.paper]
@@ -145,14 +145,14 @@ class Table:
         return lines
 
     def notes(self) -> list[str]:
-        told = [note for key, note in NOTES.items() if any(key in column for column in self.columns)]
-        told += [WITHOUT_CUT] if any(column.endswith("mAP") for column in self.columns) else []
+        notes = [note for key, note in NOTES.items() if any(key in column for column in self.columns)]
+        notes += [WITHOUT_CUT] if any(column.endswith("mAP") for column in self.columns) else []
         if len(self.rows) > 1:
-            told.append(
+            notes.append(
                 f"Bold: the highest mean. p: paired randomisation test of {self.primary}, query by query and averaged "
                 "over seeds, against the best cell."
             )
-        return told
+        return notes
 
     def markdown(self) -> str:
         lines = [self.header, ["---"] * len(self.header), *self._lines("**{}**")]
@@ -174,10 +174,10 @@ class Table:
         writer.writerow(["cell", "data", "seeds", "clips", *parts, "p", *self.facts])
         for row in self.rows:
             numbers: list[object] = []
-            for place, column in enumerate(self.columns):
+            for index, column in enumerate(self.columns):
                 values = row.means(column)
                 spread = statistics.stdev(values) if len(values) > 1 else ""
-                numbers += [statistics.mean(values), spread, row.paper[place] if row.paper else ""]
+                numbers += [statistics.mean(values), spread, row.paper[index] if row.paper else ""]
             writer.writerow(
                 [
                     row.cell,

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from pydantic import SerializerFunctionWrapHandler, model_serializer
 
+from data_tools.audio.resampling import Resampling
 from data_tools.documents import sha256_of
 from data_tools.errors import KitError
-from data_tools.resampling import Resampling
 from data_tools.strict import Strict
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ def _sha256(path: Path, size: int, changed: int) -> str:
 
 
 @functools.cache
-def _tell_other(kind: str, path: Path, found: str, known: str) -> None:
+def _warn_other(kind: str, path: Path, found: str, known: str) -> None:
     log.warning(
         "%s: %s is not the published file: its sha256 begins with %s, the published one's with %s; "
         "fetch it again unless that is meant",
@@ -63,12 +63,12 @@ class Resampled(Strict):
     resampling: Resampling = "soxr_hq"  # see data_tools/resampling.py
 
     @model_serializer(mode="wrap")
-    def _usual_resampling_is_not_told(self, values: SerializerFunctionWrapHandler) -> dict[str, Any]:
+    def _without_default_resampling(self, values: SerializerFunctionWrapHandler) -> dict[str, Any]:
         """Banks and runs are found by their settings: those from before this was a setting have soxr_hq."""
-        told: dict[str, Any] = values(self)
+        settings: dict[str, Any] = values(self)
         if self.resampling == "soxr_hq":
-            told.pop("resampling", None)
-        return told
+            settings.pop("resampling", None)
+        return settings
 
 
 class ExpertSettings(Resampled):
@@ -150,7 +150,7 @@ class ExpertSettings(Resampled):
         found = {name: file_sha256(path) for name, path in self.weight_files().items()}
         for name, digits in self.known_sha256().items():
             if name in found and not found[name].startswith(digits):
-                _tell_other(self.kind, self.weight_files()[name], found[name], digits)
+                _warn_other(self.kind, self.weight_files()[name], found[name], digits)
         return found
 
     def identity(self) -> dict[str, object]:

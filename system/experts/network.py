@@ -52,15 +52,15 @@ def by_rows(series: Sequence[np.ndarray], size: int, compute: Callable[[np.ndarr
     return np.split(np.concatenate(results), np.cumsum([len(one) for one in series])[:-1])
 
 
-def of_one_length(lengths: Sequence[int], most: int) -> Iterator[list[int]]:
+def of_one_length(lengths: Sequence[int], max_size: int) -> Iterator[list[int]]:
     """Places of equal lengths, in groups that add up to at most `most` (or of one place); every place once."""
-    places = sorted(range(len(lengths)), key=lambda place: lengths[place])
-    for length, same in itertools.groupby(places, key=lambda place: lengths[place]):
-        while group := list(itertools.islice(same, max(1, most // length))):
+    order = sorted(range(len(lengths)), key=lambda i: lengths[i])
+    for length, same in itertools.groupby(order, key=lambda i: lengths[i]):
+        while group := list(itertools.islice(same, max(1, max_size // length))):
             yield group
 
 
-def in_pieces(network: Network, x: torch.Tensor, axis: int, stride: int, halo: int, most: int) -> torch.Tensor:
+def in_pieces(network: Network, x: torch.Tensor, axis: int, stride: int, halo: int, max_size: int) -> torch.Tensor:
     """network(x), computed in pieces along an axis so that memory does not grow with it.
 
     network: of local operations that together bring `stride` places of the axis to one, and see `halo` outputs to
@@ -69,11 +69,11 @@ def in_pieces(network: Network, x: torch.Tensor, axis: int, stride: int, halo: i
     """
     size = x.shape[axis]
     results = []
-    for first in range(0, max(1, size // stride), most):
+    for first in range(0, max(1, size // stride), max_size):
         begin = max(0, first - halo)
-        is_last = first + most >= size // stride
-        end = size if is_last else min(size, (first + most + halo) * stride)
+        is_last = first + max_size >= size // stride
+        end = size if is_last else min(size, (first + max_size + halo) * stride)
         part = network(x.narrow(axis, begin * stride, end - begin * stride))
-        kept = part.shape[axis] - (first - begin) if is_last else most
-        results.append(part.narrow(axis, first - begin, kept))
+        length = part.shape[axis] - (first - begin) if is_last else max_size
+        results.append(part.narrow(axis, first - begin, length))
     return torch.cat(results, axis)

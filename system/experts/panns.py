@@ -73,11 +73,11 @@ class PannsCnn14(ExpertSettings):
         def frames(waves: list[np.ndarray]) -> list[np.ndarray]:
             filled = [np.pad(wave, (0, max(0, SHORTEST - len(wave)))) for wave in waves]
             results: list[np.ndarray] = [np.empty(0)] * len(waves)
-            for places in of_one_length([len(wave) for wave in filled], BATCH):
-                columns = log_mel(torch.from_numpy(np.stack([filled[place] for place in places])).to(device))
+            for indices in of_one_length([len(wave) for wave in filled], BATCH):
+                columns = log_mel(torch.from_numpy(np.stack([filled[index] for index in indices])).to(device))
                 last = in_pieces(network, (columns * scale + shift)[:, None], 2, STRIDE, REACH, PIECE)
-                for place, own in zip(places, last.mean(3).transpose(1, 2).cpu(), strict=True):
-                    results[place] = own.contiguous().numpy()
+                for index, maps in zip(indices, last.mean(3).transpose(1, 2).cpu(), strict=True):
+                    results[index] = maps.contiguous().numpy()
             return results
 
         return frames

@@ -62,11 +62,11 @@ class PannsResNet38(ExpertSettings):
         def frames(waves: list[np.ndarray]) -> list[np.ndarray]:
             filled = [np.pad(wave, (0, max(0, SHORTEST - len(wave)))) for wave in waves]
             results: list[np.ndarray] = [np.empty(0)] * len(waves)
-            for places in of_one_length([len(wave) for wave in filled], BATCH):
-                columns = log_mel(torch.from_numpy(np.stack([filled[place] for place in places])).to(device))
+            for indices in of_one_length([len(wave) for wave in filled], BATCH):
+                columns = log_mel(torch.from_numpy(np.stack([filled[index] for index in indices])).to(device))
                 maps = in_pieces(convolutions, (columns * scale + shift)[:, None], 2, STRIDE, network.reach, PIECE)
-                for place, own in zip(places, maps.mean(3).transpose(1, 2).cpu(), strict=True):
-                    results[place] = own.contiguous().numpy()
+                for index, frames in zip(indices, maps.mean(3).transpose(1, 2).cpu(), strict=True):
+                    results[index] = frames.contiguous().numpy()
             return results
 
         return frames

@@ -59,9 +59,9 @@ def _layers(model: Any, graph: Any) -> Iterator[tuple[str, np.ndarray]]:
     ]
     for number, operator in enumerate(with_weights):
         for i, part in enumerate("wb", start=1):
-            place = operator.Inputs(i) if operator.InputsLength() > i else -1
-            if place >= 0:
-                yield f"{number:02d}_{part}", _values(model, graph.Tensors(sources.get(place, place)))
+            index = operator.Inputs(i) if operator.InputsLength() > i else -1
+            if index >= 0:
+                yield f"{number:02d}_{part}", _values(model, graph.Tensors(sources.get(index, index)))
 
 
 def _values(model: Any, tensor: Any) -> np.ndarray:

@@ -113,8 +113,8 @@ def convolutions(weights: "Weights") -> "nn.Sequential":
 
     layers: list[nn.Module] = []
     inputs = 1
-    for place, outputs, is_pooled in CONVOLUTIONS:
-        layers.append(weights.convolution(f"features.{place}", inputs, outputs, bias=True))
+    for number, outputs, is_pooled in CONVOLUTIONS:
+        layers.append(weights.convolution(f"features.{number}", inputs, outputs, bias=True))
         layers += [nn.MaxPool2d(2)] if is_pooled else []
         layers.append(nn.ReLU(inplace=True))
         inputs = outputs
@@ -126,8 +126,8 @@ def classifier(weights: "Weights") -> "nn.Sequential":
     from torch import nn
 
     layers: list[nn.Module] = []
-    for place, inputs, outputs in DENSE:
-        layers += [weights.linear(f"embeddings.{place}", inputs, outputs), nn.ReLU(inplace=True)]
+    for number, inputs, outputs in DENSE:
+        layers += [weights.linear(f"embeddings.{number}", inputs, outputs), nn.ReLU(inplace=True)]
     return nn.Sequential(*layers)
 
 

@@ -80,11 +80,11 @@ class VggSound(ExpertSettings):
         @exact()
         def frames(waves: list[np.ndarray]) -> list[np.ndarray]:
             results: list[np.ndarray] = [np.empty(0)] * len(waves)
-            for places in of_one_length([len(wave) for wave in waves], BATCH):
-                spectra = np.stack([spectrogram(waves[place]) for place in places])[:, None]
+            for indices in of_one_length([len(wave) for wave in waves], BATCH):
+                spectra = np.stack([spectrogram(waves[index]) for index in indices])[:, None]
                 maps = in_pieces(network, torch.from_numpy(spectra).to(device), 3, STRIDE, REACH, PIECE)
-                for place, own in zip(places, maps.mean(2), strict=True):
-                    results[place] = self._pooled(own).T.contiguous().cpu().numpy()
+                for index, frames in zip(indices, maps.mean(2), strict=True):
+                    results[index] = self._pooled(frames).T.contiguous().cpu().numpy()
             return results
 
         return frames

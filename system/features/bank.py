@@ -9,7 +9,6 @@ opened for writing. That makes it safe against kills at any moment. The checksum
 when a series is read for the first time, so that neither a flipped bit nor what a power cut has left unwritten is ever
 used. Banks of earlier releases have no checksums; they are read as they are."""
 
-import fcntl
 import json
 import logging
 import sys
@@ -24,6 +23,7 @@ import numpy as np
 from data_tools.documents import parse_json
 from data_tools.errors import DataError, KitError
 from data_tools.files import remove_parts, replacing, sync, write_text
+from data_tools.locks import lock
 
 log = logging.getLogger(__name__)
 
@@ -39,9 +39,9 @@ class Bank:
         self._map: np.ndarray | None = None
         self._read_index(skip_damaged=verify)
         if verify:
-            self._tell(*self.drop_damaged())
+            self._report_dropped(*self.drop_damaged())
 
-    def _tell(self, dropped: int, unknown: int) -> None:
+    def _report_dropped(self, dropped: int, unknown: int) -> None:
         if unknown:
             log.warning("%s: %d series are of an earlier release, which stored no checksums", self.folder, unknown)
         log.info("%s: %d series, %d were damaged and are forgotten", self.folder, len(self), dropped)
@@ -157,7 +157,7 @@ class Bank:
         self._read_index(skip_damaged)
 
     def add(self, series: Iterable[tuple[str, np.ndarray]]) -> Iterator[str]:
-        """Store series as they come and yield each key once it is on disk; a key that is there already is passed over.
+        """Store series as they come and yield each key once it is on disk; a key that is there already is skipped.
 
         One writer at a time: another process is waited for, and what it stored is seen before the first series is asked
         for. Raises KitError when a series has another dimension or no rows.
@@ -197,12 +197,8 @@ class Bank:
 
     @contextmanager
     def _lock(self) -> Iterator[None]:
-        with (self.folder / "lock").open("w") as file:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                log.info("waiting for another process that is adding to %s", self.folder)
-                fcntl.flock(file, fcntl.LOCK_EX)
+        waiting = f"waiting for another process that is adding to {self.folder}"
+        with lock(self.folder / "lock", waiting, wait=True):
             remove_parts(self.folder)
             yield
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
-from data_tools.audio import AudioError, content_key, read_audio
+from data_tools.audio.read import AudioError, content_key, read_audio
 from data_tools.errors import KitError
 from data_tools.manifest import Clip
 from system.experts.base import ExpertSettings, Frames
@@ -37,7 +37,7 @@ class ContentKeys:
         folder.mkdir(parents=True, exist_ok=True)
         self.path = folder / "contents.sqlite"
         self._read_now: dict[str, str] = {}  # by path, contents that this process has read itself
-        with self._told():
+        with self._store_errors():
             self.store = sqlite3.connect(self.path, timeout=60)
             self.store.execute("pragma synchronous = off")  # only remembered work: what a power cut loses is read again
             self.store.execute(
@@ -45,7 +45,7 @@ class ContentKeys:
             )
 
     @contextmanager
-    def _told(self) -> Iterator[None]:
+    def _store_errors(self) -> Iterator[None]:
         """Errors of the store as sentences: of a full, locked or read-only disk, or of a file that is no store."""
         try:
             yield
@@ -60,7 +60,7 @@ class ContentKeys:
             status = Path(path).stat()
         except OSError as error:
             raise AudioError(f"{path}: no such audio file") from error
-        with self._told():
+        with self._store_errors():
             row = self.store.execute("select size, changed, sha256 from files where path = ?", (path,)).fetchone()
         if row and row[:2] == (status.st_size, status.st_mtime_ns):
             return str(row[2])
@@ -75,7 +75,7 @@ class ContentKeys:
         except OSError as error:
             raise AudioError(f"{path}: no such audio file") from error
         facts = (path, status.st_size, status.st_mtime_ns, key)
-        with self._told():
+        with self._store_errors():
             self.store.execute("insert or replace into files values (?, ?, ?, ?)", facts)
             self.store.commit()
         self._read_now[path] = key
@@ -83,7 +83,7 @@ class ContentKeys:
 
     def forget(self) -> None:
         """Have every file read again when it is next asked for."""
-        with self._told():
+        with self._store_errors():
             self.store.execute("delete from files")
             self.store.commit()
 
@@ -148,7 +148,7 @@ def build_features(
         for clip in clips:
             if any(features.keys.get(clip.id, "") not in bank for bank in features.banks.values()):
                 _read_again(features, clip, content, strict)
-    # All weights are opened before the first frame is computed: a damaged file is told in seconds, not after hours.
+    # All weights are opened before the first frame is computed: a damaged file is reported in seconds, not after hours.
     networks = {name: e.load(device_of()) for name, e in experts.items() if _missing(features, name, clips)}
     for name in list(networks):
         _fill(features, name, experts[name], networks.pop(name), clips, strict, quiet)
@@ -198,7 +198,7 @@ def _fill(
 ) -> None:
     from tqdm import tqdm
 
-    from system.device import memory_told
+    from system.device import memory_errors
 
     bank, missing = features.banks[name], _missing(features, name, clips)
     log.info("%s: computing the frames of %d clips", name, len(missing))
@@ -211,7 +211,7 @@ def _fill(
     def series() -> Iterator[tuple[str, np.ndarray]]:
         wanted = {key: clip for key, clip in missing.items() if key not in bank}  # another process may have stored some
         for group in _groups(_decoded(wanted, expert), fails, GROUP_SECONDS * expert.rate):
-            with memory_told(f"{name}: {len(group)} clips", "free what else uses it, or compute on a larger one"):
+            with memory_errors(f"{name}: {len(group)} clips", "free what else uses it, or compute on a larger one"):
                 computed = frames_of(list(group.values()))
             for key, frames in zip(group, computed, strict=True):
                 if bank.dtype.kind == "i" or np.abs(frames).max() <= np.finfo(bank.dtype).max:

@@ -33,8 +33,8 @@ class BatchScores:
     @cached_property
     def average(self) -> torch.Tensor:
         """(N, B) weights that average an item's captions: 1 / n for its own n captions, 0 elsewhere."""
-        own = nn.functional.one_hot(self.row_of, len(self.each)).to(self.each.dtype)
-        return own / own.sum(0)
+        membership = nn.functional.one_hot(self.row_of, len(self.each)).to(self.each.dtype)
+        return membership / membership.sum(0)
 
     @cached_property
     def scores(self) -> torch.Tensor:

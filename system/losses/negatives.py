@@ -18,7 +18,7 @@ from system.losses.batch_scores import BatchScores
 
 # B items of a batch; s_ij the score of clip i and item j's captions
 
-Places = tuple[torch.Tensor, torch.Tensor]
+Indices = tuple[torch.Tensor, torch.Tensor]
 
 
 def _highest(values: torch.Tensor, batch: BatchScores) -> torch.Tensor:
@@ -26,18 +26,18 @@ def _highest(values: torch.Tensor, batch: BatchScores) -> torch.Tensor:
     return values.masked_fill(batch.same_clip, -torch.inf).argmax(1)
 
 
-def hardest(batch: BatchScores) -> Places:
+def hardest(batch: BatchScores) -> Indices:
     """The caption j of the highest s_ij, the clip k of the highest s_ki."""
     scores = batch.scores.detach()
     return _highest(scores, batch), _highest(scores.T, batch)
 
 
-def semi_hard(batch: BatchScores) -> Places:
+def semi_hard(batch: BatchScores) -> Indices:
     """The caption j of the least |s_ij - s_ii|, the clip k of the least |s_ki - s_ii|: above the matching pair's score
     or below, unlike what the word meant in face recognition."""
     scores = batch.scores.detach()
-    own = scores.diagonal()[:, None]
-    return _highest(-(scores - own).abs(), batch), _highest(-(scores.T - own).abs(), batch)
+    matching_scores = scores.diagonal()[:, None]
+    return _highest(-(scores - matching_scores).abs(), batch), _highest(-(scores.T - matching_scores).abs(), batch)
 
 
 def _drawn(allowed: torch.Tensor) -> torch.Tensor:
@@ -48,13 +48,13 @@ def _drawn(allowed: torch.Tensor) -> torch.Tensor:
     return found.clamp(max=len(allowed) - 1)  # a row that allows none
 
 
-def random(batch: BatchScores) -> Places:
+def random(batch: BatchScores) -> Indices:
     """A caption and a clip of other clips, each as likely, drawn apart from each other."""
     allowed = ~batch.same_clip
     return _drawn(allowed), _drawn(allowed)
 
 
-def random_apart(batch: BatchScores) -> Places:
+def random_apart(batch: BatchScores) -> Indices:
     """As `random`, but never the caption and the clip of one item, unless there is no third one.
 
     Source: the DCASE 2022 baseline's public code, which never ends on such a batch.
@@ -66,33 +66,33 @@ def random_apart(batch: BatchScores) -> Places:
 
 
 @torch.no_grad()
-def _alike(batch: BatchScores, scores: Callable[[], torch.Tensor], sign: int) -> Places:
+def _alike(batch: BatchScores, scores: Callable[[], torch.Tensor], sign: int) -> Indices:
     """The item of the highest (sign 1) or lowest (-1) within-modality score, for the caption and for the clip."""
-    places = _highest(sign * scores(), batch)
-    return places, places
+    indices = _highest(sign * scores(), batch)
+    return indices, indices
 
 
-def text_hard(batch: BatchScores) -> Places:
+def text_hard(batch: BatchScores) -> Indices:
     """Caption and clip of the item whose captions score highest against the item's own."""
     return _alike(batch, lambda: batch.caption_scores, 1)
 
 
-def text_easy(batch: BatchScores) -> Places:
+def text_easy(batch: BatchScores) -> Indices:
     """Caption and clip of the item whose captions score lowest against the item's own."""
     return _alike(batch, lambda: batch.caption_scores, -1)
 
 
-def audio_hard(batch: BatchScores) -> Places:
+def audio_hard(batch: BatchScores) -> Indices:
     """Caption and clip of the item whose clip scores highest against the item's own."""
     return _alike(batch, batch.clip_scores, 1)
 
 
-def audio_easy(batch: BatchScores) -> Places:
+def audio_easy(batch: BatchScores) -> Indices:
     """Caption and clip of the item whose clip scores lowest against the item's own."""
     return _alike(batch, batch.clip_scores, -1)
 
 
-NEGATIVES: dict[str, Callable[[BatchScores], Places]] = {
+NEGATIVES: dict[str, Callable[[BatchScores], Indices]] = {
     "hardest": hardest,
     "random": random,
     "random_apart": random_apart,

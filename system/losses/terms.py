@@ -22,8 +22,8 @@ def gaps(batch: BatchScores, margin: float, relaxed: bool) -> tuple[torch.Tensor
     negatives, whatever stands there.
     """
     margins = _relax_of(batch) * margin if relaxed else margin
-    own = batch.scores.diagonal()[:, None]
-    return margins + batch.scores - own, margins + batch.scores.T - own
+    matching_scores = batch.scores.diagonal()[:, None]
+    return margins + batch.scores - matching_scores, margins + batch.scores.T - matching_scores
 
 
 def _relax_of(batch: BatchScores) -> torch.Tensor:
@@ -51,10 +51,10 @@ def ranking(batch: BatchScores, settings: schema.Ranking) -> torch.Tensor:
     negative = ~batch.same_clip
     both = [(gap, negative) for gap in gaps(batch, settings.margin, settings.relax == "cider")]
     if settings.negatives != "all":
-        places = NEGATIVES[settings.negatives](batch)
+        indices = NEGATIVES[settings.negatives](batch)
         both = [
             (gap.gather(1, at[:, None]), negative.gather(1, at[:, None]))
-            for (gap, negative), at in zip(both, places, strict=True)
+            for (gap, negative), at in zip(both, indices, strict=True)
         ]
     return torch.stack([_reduced(gap, negative, settings.reduce) for gap, negative in both]).sum(0).mean()
 
@@ -81,18 +81,18 @@ def weighted_triplet(batch: BatchScores, settings: schema.WeightedTriplet) -> to
     on a matching pair of s_ii >= 1 - 1e-5; here such a pair counts like every other ([P]_+ below 4e-6 with the paper's
     numbers): to leave it out would give a collapsed model, all scores 1, a loss of 0 instead of 1.06.
     """
-    own = batch.scores.diagonal()
-    positive = _polynomial(settings.positive, own)
-    found = torch.zeros_like(own)
-    for scores, places in zip((batch.scores, batch.scores.T), hardest(batch), strict=True):
-        highest = scores.gather(1, places[:, None])[:, 0]
-        counts = ~batch.same_clip.gather(1, places[:, None])[:, 0]
+    matching_scores = batch.scores.diagonal()
+    positive = _polynomial(settings.positive, matching_scores)
+    found = torch.zeros_like(matching_scores)
+    for scores, indices in zip((batch.scores, batch.scores.T), hardest(batch), strict=True):
+        highest = scores.gather(1, indices[:, None])[:, 0]
+        counts = ~batch.same_clip.gather(1, indices[:, None])[:, 0]
         negative = _polynomial(settings.negative, highest)
         if settings.clamp == "sum":
             term = (positive + negative).relu()
         else:
             term = positive.relu() + negative.relu()
-            counts &= highest + settings.margin > own
+            counts &= highest + settings.margin > matching_scores
         found = found + term.masked_fill(~counts, 0.0)
     return found.mean()
 
@@ -123,11 +123,11 @@ def nt_xent(batch: BatchScores, settings: schema.NtXent) -> torch.Tensor:
     effect.
     """
     logits = batch.scores / settings.temperature
-    own = torch.arange(len(logits), device=logits.device)
-    if settings.same_clip == "left_out":
+    targets = torch.arange(len(logits), device=logits.device)
+    if settings.same_clip == "masked":
         others = batch.same_clip.clone().fill_diagonal_(False)
         logits = logits.masked_fill(others, -torch.inf)
-    both = F.cross_entropy(logits, own) + F.cross_entropy(logits.T, own)
+    both = F.cross_entropy(logits, targets) + F.cross_entropy(logits.T, targets)
     return both / 2 if settings.directions == "mean" else both
 
 
@@ -159,10 +159,10 @@ def diagnose(batch: BatchScores, terms: Sequence[schema.Loss]) -> dict[str, torc
     """
     highest = batch.scores.masked_fill(batch.same_clip, -torch.inf)
     highest = torch.cat([highest.amax(0), highest.amax(1)])
-    real = highest.isfinite()
+    mask = highest.isfinite()
     found = {
         "positive": batch.scores.diagonal().mean(),
-        "hardest_negative": highest.where(real, 0.0).sum() / real.sum().clamp(min=1),
+        "hardest_negative": highest.where(mask, 0.0).sum() / mask.sum().clamp(min=1),
     }
     margined = next((term for term in terms if _has_margin(term)), None)
     if isinstance(margined, schema.Ranking | schema.WeightedTriplet):
@@ -189,8 +189,8 @@ def accuracies(batch: BatchScores) -> tuple[float, float]:
     A tie with another clip's pair counts as a miss, so that a collapsed model scores 0. Source: "Take it easy"
     (2022), section 4; deviation: the paper's `s_ii = max_j s_ij` counts ties as hits, ours is lower by the share of
     tied rows."""
-    own = batch.scores.diagonal()
+    matching_scores = batch.scores.diagonal()
     others = batch.scores.masked_fill(batch.same_clip, -torch.inf)
-    m1 = (own > others.amax(1)).float().mean()
-    m2 = (own > others.amax(0)).float().mean()
+    m1 = (matching_scores > others.amax(1)).float().mean()
+    m2 = (matching_scores > others.amax(0)).float().mean()
     return float(m1), float(m2)

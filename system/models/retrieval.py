@@ -1,5 +1,6 @@
 """The model that scores clips against captions: an audio encoder, a text encoder, a score."""
 
+import numpy as np
 import torch
 from torch import nn
 
@@ -14,7 +15,7 @@ from system.models.score import Embedded, score_of
 from system.models.text.base import TextEncoder
 from system.recipe import schema
 
-# B clips, N captions
+# B clips, N captions; of a pool Q queries, C clips
 
 
 def build_audio(settings: schema.Audio, out: int) -> AudioEncoder:
@@ -41,6 +42,15 @@ class RetrievalModel(nn.Module):
         self.audio = build_audio(settings.audio, settings.text.dim)
         self.text = text
         self.score = score_of(settings.score)  # (B, N) scores of every clip against every caption
+
+    @property
+    def device(self) -> torch.device:
+        """Where its embeddings are computed."""
+        return self.text.device
+
+    def score_matrix(self, captions: Embedded, clips: Embedded) -> np.ndarray:
+        """(Q, C) float32 scores of Q captions against C clips, on the CPU: the orientation of every file."""
+        return np.ascontiguousarray(self.score(clips, captions).T.float().cpu().numpy())
 
     def parameters_by_part(self) -> dict[str, int]:
         """Trainable parameters of the audio encoder's parts and of the text encoder."""

@@ -12,7 +12,7 @@ from system.recipe import schema
 
 # B clips, N captions, L frames, W words, D embedding
 
-PLACES = 1 << 24  # frames x words whose dot products are held at a time: 64 MiB in float32
+MAX_DOT_PRODUCTS = 1 << 24  # frames x words whose dot products are held at a time: 64 MiB in float32
 _FRAMES_AT_ONCE = 128  # when their best words are sought: what is compared stays in a core's cache
 
 
@@ -32,7 +32,7 @@ class Embedded(NamedTuple):
         return Embedded(self.values.float(), self.lengths)
 
 
-def real_places(lengths: torch.Tensor, size: int) -> torch.Tensor:
+def length_mask(lengths: torch.Tensor, size: int) -> torch.Tensor:
     """(B,) lengths -> (B, size) bool, true up to each length."""
     return torch.arange(size, device=lengths.device) < lengths[:, None]
 
@@ -56,53 +56,53 @@ class _Words(NamedTuple):
     are, those that fill it up being the zeros; counts (N,) of its real ones."""
 
     vectors: torch.Tensor
-    places: torch.Tensor
+    indices: torch.Tensor
     counts: torch.Tensor
 
-    def most(self, longest: int) -> int:
+    def largest(self, longest: int) -> int:
         """The most numbers held at a time for one clip of that many frames."""
-        return max(len(self.vectors) * longest, len(self.places) * longest, self.places.numel())
+        return max(len(self.vectors) * longest, len(self.indices) * longest, self.indices.numel())
 
 
-def _real(series: Embedded) -> torch.Tensor:
+def _mask(series: Embedded) -> torch.Tensor:
     """(B, L) bool: which places of a series are real."""
     if series.lengths is None:
         raise ValueError("frame_word scores need series of frames and of words; these embeddings are pooled")
-    return real_places(series.lengths, series.values.shape[1])
+    return length_mask(series.lengths, series.values.shape[1])
 
 
 def _words_of(captions: Embedded) -> _Words:
     """Words that need no gradient are taken once each, however often they come."""
-    real = _real(captions)
-    vectors = torch.cat([captions.values.new_zeros(1, captions.values.shape[2]), captions.values[real]])
-    places = real.flatten().cumsum(0).view_as(real) * real
+    mask = _mask(captions)
+    vectors = torch.cat([captions.values.new_zeros(1, captions.values.shape[2]), captions.values[mask]])
+    indices = mask.flatten().cumsum(0).view_as(mask) * mask
     if not captions.values.requires_grad:
         vectors, number = torch.unique(vectors, dim=0, return_inverse=True)
-        places = number[places]
-    return _Words(vectors, places, real.sum(1))
+        indices = number[indices]
+    return _Words(vectors, indices, mask.sum(1))
 
 
 def _word_groups(captions: Embedded, longest: int) -> list[_Words]:
     """The captions in groups whose words fit beside a clip of `longest` frames; mostly one."""
     words = _words_of(captions)
-    if words.most(longest) <= PLACES or len(words.places) == 1:
+    if words.largest(longest) <= MAX_DOT_PRODUCTS or len(words.indices) == 1:
         return [words]
-    halves = torch.arange(len(words.places), device=words.places.device).chunk(2)
+    halves = torch.arange(len(words.indices), device=words.indices.device).chunk(2)
     return [group for half in halves for group in _word_groups(captions.rows(half), longest)]
 
 
 def _against_words(frames: torch.Tensor, counts: torch.Tensor, words: _Words, reduce: str) -> torch.Tensor:
     """(B, N) scores of clips (B, L, D) with `counts` (B,) real frames. What fills a clip or a caption up is zeros: its
     dot products are 0 and change no sum, and no maximum either, since nothing below 0 is left."""
-    frames = frames.masked_fill(~_real(Embedded(frames, counts))[..., None], 0.0)
+    frames = frames.masked_fill(~_mask(Embedded(frames, counts))[..., None], 0.0)
     counts = counts.clamp(min=1)
     dots = (words.vectors @ frames.flatten(0, 1).T).relu_()  # (V, B L)
     if reduce == "best_word":
-        best: torch.Tensor = _BestWord.apply(dots, words.places, words.counts)
+        best: torch.Tensor = _BestWord.apply(dots, words.indices, words.counts)
         return (best.unflatten(1, frames.shape[:2]).sum(2) / counts).T
     dots = dots.unflatten(1, frames.shape[:2])
     by_word = dots.amax(2) if reduce == "best_frame" else dots.sum(2) / counts
-    return by_word[words.places].sum(1).T / words.counts.clamp(min=1)
+    return by_word[words.indices].sum(1).T / words.counts.clamp(min=1)
 
 
 class _BestWord(torch.autograd.Function):
@@ -112,29 +112,29 @@ class _BestWord(torch.autograd.Function):
     torch's own operations would keep every comparison for the backward pass, or make an (N, W, F) tensor."""
 
     @staticmethod
-    def forward(ctx: Any, dots: torch.Tensor, places: torch.Tensor, counts: torch.Tensor) -> torch.Tensor:
-        best = dots.new_empty(len(places), dots.shape[1])
+    def forward(ctx: Any, dots: torch.Tensor, indices: torch.Tensor, counts: torch.Tensor) -> torch.Tensor:
+        best = dots.new_empty(len(indices), dots.shape[1])
         order = counts.argsort(descending=True)  # so that those with an n-th word come first
-        having = (counts[:, None] > torch.arange(places.shape[1], device=counts.device)).sum(0).tolist()
-        columns = places[order].T.contiguous()
+        having = (counts[:, None] > torch.arange(indices.shape[1], device=counts.device)).sum(0).tolist()
+        columns = indices[order].T.contiguous()
         for part, out in zip(dots.split(_FRAMES_AT_ONCE, 1), best.split(_FRAMES_AT_ONCE, 1), strict=True):
-            highest, other = part.index_select(0, columns[0]), part.new_empty(len(places), part.shape[1])
+            highest, other = part.index_select(0, columns[0]), part.new_empty(len(indices), part.shape[1])
             for column, n in zip(columns[1:], having[1:], strict=True):
                 found = torch.index_select(part, 0, column[:n], out=other[:n])
                 torch.maximum(highest[:n], found, out=highest[:n])
             out[order] = highest
-        ctx.save_for_backward(dots, places, best)
+        ctx.save_for_backward(dots, indices, best)
         return best
 
     @staticmethod
     def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None, None]:
         """All of a best word's gradient goes to it, to the first of several."""
-        dots, places, best = ctx.saved_tensors
+        dots, indices, best = ctx.saved_tensors
         found, left = torch.zeros_like(dots), gradient
-        for place in places.T:
-            own = left.where(dots.index_select(0, place) == best, 0.0)
-            found.index_add_(0, place, own)
-            left = left - own
+        for column in indices.T:
+            share = left.where(dots.index_select(0, column) == best, 0.0)
+            found.index_add_(0, column, share)
+            left = left - share
         return found, None, None
 
 
@@ -154,18 +154,20 @@ def frame_word(clips: Embedded, captions: Embedded, reduce: Literal["mean", "bes
     that says they are real (`padding: counted`) gets that.
     """
     longest = clips.values.shape[1]
-    counts = _real(clips).sum(1)
+    counts = _mask(clips).sum(1)
     groups = _word_groups(captions, longest)
-    again = torch.is_grad_enabled() and len(counts) * sum(group.most(longest) for group in groups) > PLACES
+    again = torch.is_grad_enabled() and len(counts) * sum(group.largest(longest) for group in groups) > MAX_DOT_PRODUCTS
     work = (
         partial(checkpoint, _against_words, use_reentrant=False, preserve_rng_state=False) if again else _against_words
     )
     columns = []
     for group in groups:
-        size = max(1, PLACES // max(group.most(longest), clips.values[0].numel()))  # a part's frames are copied, too
+        size = max(
+            1, MAX_DOT_PRODUCTS // max(group.largest(longest), clips.values[0].numel())
+        )  # a part's frames are copied, too
         parts = zip(clips.values.split(size), counts.split(size), strict=True)
         columns.append(
-            torch.cat([work(part[:, : max(1, int(real.max()))], real, group, reduce) for part, real in parts])
+            torch.cat([work(part[:, : max(1, int(mask.max()))], mask, group, reduce) for part, mask in parts])
         )
     return torch.cat(columns, dim=1)
 

@@ -12,26 +12,26 @@ class SeriesEncoder(nn.Module):
     """BART-type encoder: learned positions, layer norm, dropout, layers of attention and feed-forward (post-norm,
     GELU)."""
 
-    def __init__(self, width: int, layers: int, heads: int, ff: int, positions: int, dropout: float) -> None:
+    def __init__(self, width: int, layers: int, heads: int, ffn_dim: int, positions: int, dropout: float) -> None:
         super().__init__()
         self.positions = nn.Embedding(positions + POSITION_OFFSET, width)
         nn.init.normal_(self.positions.weight, std=0.02)
         self.norm = nn.LayerNorm(width)
         self.dropout = nn.Dropout(dropout)
         self.layers = nn.ModuleList(
-            nn.TransformerEncoderLayer(width, heads, ff, dropout, "gelu", batch_first=True) for _ in range(layers)
+            nn.TransformerEncoderLayer(width, heads, ffn_dim, dropout, "gelu", batch_first=True) for _ in range(layers)
         )
 
-    def forward(self, values: torch.Tensor, real: torch.Tensor) -> torch.Tensor:
+    def forward(self, values: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
         """values (B, T, W), real (B, T) bool with at least one true a row -> (B, T, W); padded places hold anything."""
-        places = torch.arange(values.shape[1], device=values.device) + POSITION_OFFSET
-        x = self.dropout(self.norm(values + self.positions(places)))
+        index = torch.arange(values.shape[1], device=values.device) + POSITION_OFFSET
+        x = self.dropout(self.norm(values + self.positions(index)))
         for layer in self.layers:
-            x = layer(x, src_key_padding_mask=~real)
+            x = layer(x, src_key_padding_mask=~mask)
         return x
 
 
-def mean_over_real(values: torch.Tensor, real: torch.Tensor) -> torch.Tensor:
+def masked_mean(values: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
     """values (B, T, W), real (B, T) -> (B, W). What stands at padded places, even NaN, has no part in it."""
-    weights = real.to(values.dtype) / real.sum(1, keepdim=True)
-    return torch.einsum("btw,bt->bw", values.masked_fill(~real[..., None], 0.0), weights)
+    weights = mask.to(values.dtype) / mask.sum(1, keepdim=True)
+    return torch.einsum("btw,bt->bw", values.masked_fill(~mask[..., None], 0.0), weights)

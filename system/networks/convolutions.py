@@ -61,10 +61,10 @@ def convolution(inputs: int, outputs: int, size: int = 3) -> nn.Conv2d:
 
 def take_published(network: nn.Module, weights: Weights) -> None:
     """Fill the network from a checkpoint by name. KitError for a key that is missing, of another shape, or not finite;
-    keys that the network does not have are passed over."""
-    for name, own in network.state_dict().items():
+    keys that the network does not have are skipped."""
+    for name, tensor in network.state_dict().items():
         if not name.endswith("num_batches_tracked"):
-            own.copy_(weights.take(name, *own.shape))
+            tensor.copy_(weights.take(name, *tensor.shape))
 
 
 def fold_norms(network: nn.Module) -> None:

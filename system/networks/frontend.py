@@ -10,7 +10,7 @@ from system.networks.weights import Weights
 # B clips, N samples, T columns
 
 
-class LogMel(nn.Module):
+class LogMelFrontEnd(nn.Module):
     """Waves (B, N) float32, N > size // 2 -> (B, T, 64) float32 dB, T = 1 + N // hop.
 
     Periodic Hann window, centred, reflected at the ends, power of the published float32 kernels in float64, 64 bands
@@ -29,12 +29,12 @@ class LogMel(nn.Module):
             return (10.0 * self.mel.centred(waves).clamp_min(1e-10).log10()).float()
 
 
-def published_log_mel(weights: Weights, size: int, hop: int) -> LogMel:
+def published_log_mel(weights: Weights, size: int, hop: int) -> LogMelFrontEnd:
     """With the kernels and the basis of a checkpoint of PANNs. KitError for one that lacks them."""
     bins = size // 2 + 1
     keys = (f"spectrogram_extractor.stft.conv_{part}.weight" for part in ("real", "imag"))
     real, imaginary = (weights.take(key, bins, 1, size) for key in keys)
-    return LogMel(MelPower.of_kernels(real, imaginary, weights.take("logmel_extractor.melW", bins, BANDS), hop))
+    return LogMelFrontEnd(MelPower.of_kernels(real, imaginary, weights.take("logmel_extractor.melW", bins, BANDS), hop))
 
 
 def mel_basis() -> torch.Tensor:

@@ -11,19 +11,19 @@ import numpy as np
 
 from data_tools.documents import parse_json
 from data_tools.manifest import Clip
-from data_tools.words import vocabulary_of
 from system.experts.base import ExpertSettings
 from system.plan.sizes import (
     TRAINING,
-    Size,
+    Cost,
     audio_size,
+    encoder_activations,
     encoder_flops,
-    encoder_kept,
     encoder_parameters,
     layer_parameters,
     mlp_parameters,
 )
 from system.recipe import schema
+from system.words import vocabulary_of
 
 BYTES = 4  # of a float32
 ASSUMED_SECONDS = 20.0  # length of a clip, captions of a clip, and size of the vocabulary, where nothing tells them
@@ -37,7 +37,7 @@ GPU_FLOPS = {"RTX 3090": 25e12, "H200": 250e12}  # a third and a quarter of thei
 
 
 @dataclass(frozen=True)
-class Found:
+class Content:
     """What is known of a source: the clips of its manifest, or, when it is missing, what the recipe expects."""
 
     clips: list[Clip]
@@ -86,7 +86,7 @@ class TextSize:
     parameters: int
     width: int
     layers: int
-    ff: int
+    ffn_dim: int
     heads: int
 
 
@@ -100,13 +100,13 @@ def text_size(settings: schema.SentenceTransformers | schema.FirstToken) -> Text
     folder = Path(settings.model)
     try:
         config = parse_json((folder / "config.json").read_bytes(), "config.json")
-        width, depth, ff = (int(config[key]) for key in ("hidden_size", "num_hidden_layers", "intermediate_size"))
+        width, depth, ffn_dim = (int(config[key]) for key in ("hidden_size", "num_hidden_layers", "intermediate_size"))
         if isinstance(settings, schema.FirstToken):  # its file may hold more than is used
             tables = sum(int(config[name]) for name in ("vocab_size", "max_position_embeddings", "type_vocab_size"))
-            parameters = (tables + 2) * width + depth * layer_parameters(width, ff)
+            parameters = (tables + 2) * width + depth * layer_parameters(width, ffn_dim)
         else:
             parameters = sum(_safetensors_sizes(folder / "model.safetensors"))
-        return TextSize(parameters, width, depth, ff, int(config["num_attention_heads"]))
+        return TextSize(parameters, width, depth, ffn_dim, int(config["num_attention_heads"]))
     except UNREADABLE:
         return BERT if isinstance(settings, schema.FirstToken) else MINILM
 
@@ -126,42 +126,42 @@ def frame_bytes(expert: ExpertSettings) -> int:
 
 
 @functools.singledispatch
-def caption_size(text: schema.Text, vocabulary: int) -> Size:
+def caption_size(text: schema.Text, vocabulary: int) -> Cost:
     """Of a text encoder, for one caption. vocabulary: words of the training captions. Frozen encoders have embedded
     the captions before the first step."""
     raise NotImplementedError(type(text).__name__)
 
 
 @caption_size.register
-def _(text: schema.Transformer, vocabulary: int) -> Size:
-    layers = text.dim, text.layers, text.ff
+def _(text: schema.Transformer, vocabulary: int) -> Cost:
+    layers = text.dim, text.layers, text.ffn_dim
     parameters = (vocabulary + 1) * text.dim + encoder_parameters(*layers, text.max_words) + (text.dim + 1) * text.dim
-    return Size({"text": parameters}, encoder_kept(TOKENS, *layers, text.heads), encoder_flops(TOKENS, *layers))
+    return Cost({"text": parameters}, encoder_activations(TOKENS, *layers, text.heads), encoder_flops(TOKENS, *layers))
 
 
 @caption_size.register
-def _(text: schema.SentenceTransformers, vocabulary: int) -> Size:
+def _(text: schema.SentenceTransformers, vocabulary: int) -> Cost:
     return _pre_trained(text, (text.dim + 1) * text.dim if text.projection == "linear" else 0)
 
 
 @caption_size.register
-def _(text: schema.FirstToken, vocabulary: int) -> Size:
+def _(text: schema.FirstToken, vocabulary: int) -> Cost:
     return _pre_trained(text, mlp_parameters(text_size(text).width, text.hidden, text.dim))
 
 
-def _pre_trained(text: schema.SentenceTransformers | schema.FirstToken, behind: int) -> Size:
+def _pre_trained(text: schema.SentenceTransformers | schema.FirstToken, behind: int) -> Cost:
     """behind: trainable parameters behind the pre-trained ones."""
-    own = text_size(text)
-    layers = own.width, own.layers, own.ff
+    size = text_size(text)
+    layers = size.width, size.layers, size.ffn_dim
     if text.trainable:
-        kept = encoder_kept(TOKENS, *layers, own.heads)
-        return Size({"text": behind + own.parameters}, kept, encoder_flops(TOKENS, *layers) + TRAINING * behind)
-    return Size({"text": behind}, 0.0, float(TRAINING * behind), frozen=own.parameters)
+        activations = encoder_activations(TOKENS, *layers, size.heads)
+        return Cost({"text": behind + size.parameters}, activations, encoder_flops(TOKENS, *layers) + TRAINING * behind)
+    return Cost({"text": behind}, 0.0, float(TRAINING * behind), frozen=size.parameters)
 
 
 @caption_size.register
-def _(text: schema.WordVectors, vocabulary: int) -> Size:
-    return Size({"text": 0}, 0.0, 0.0, exact=float(TOKENS * text.dim))
+def _(text: schema.WordVectors, vocabulary: int) -> Cost:
+    return Cost({"text": 0}, 0.0, 0.0, exact=float(TOKENS * text.dim))
 
 
 @dataclass(frozen=True)
@@ -177,15 +177,15 @@ class Load:
 class Estimates:
     """What a recipe will take with the data that were found for it, and with what it expects of those that were not."""
 
-    def __init__(self, recipe: schema.Recipe, found: dict[str, Found]) -> None:
+    def __init__(self, recipe: schema.Recipe, found: dict[str, Content]) -> None:
         self.recipe, self.found = recipe, found
 
     @cached_property
-    def text(self) -> Size:
+    def text(self) -> Cost:
         """The text encoder, for a caption."""
         return caption_size(self.recipe.model.text, self._vocabulary)
 
-    def audio(self, load: Load) -> Size:
+    def audio(self, load: Load) -> Cost:
         """The audio encoder, for a clip of a batch."""
         return audio_size(self.recipe.model.audio, self.recipe.model.text.dim, load.seconds, load.longest)
 
@@ -222,13 +222,13 @@ class Estimates:
         """
         load = self.load(stage)
         audio, text = self.audio(load), self.text
-        share = min(1.0, (stage.gradient_cache or load.clips) / load.clips)
+        share = min(1.0, (stage.grad_cache_chunk or load.clips) / load.clips)
         size = BYTES if precision == "float32" else BYTES // 2
-        kept = load.clips * (audio.exact * BYTES + audio.kept * size)
-        kept += load.captions * (text.exact * BYTES + text.kept * size)
+        activations = load.clips * (audio.exact * BYTES + audio.activations * size)
+        activations += load.captions * (text.exact * BYTES + text.activations * size)
         frames = load.clips * load.longest * self._bytes_a_second  # one padded tensor an expert
         trainable = sum((audio.trainable | text.trainable).values())
-        return trainable * 4 * BYTES + (audio.frozen + text.frozen) * BYTES + frames + 2 * share * kept
+        return trainable * 4 * BYTES + (audio.frozen + text.frozen) * BYTES + frames + 2 * share * activations
 
     @property
     def _bytes_a_second(self) -> float:
@@ -239,12 +239,12 @@ class Estimates:
         """Floating-point operations of a training step; a forward pass more with cached gradients."""
         load = self.load(stage)
         total = load.clips * self.audio(load).flops + load.captions * self.text.flops
-        return total * (4 / 3 if stage.gradient_cache else 1)
+        return total * (4 / 3 if stage.grad_cache_chunk else 1)
 
-    def gradient_cache_that_fits(self, stage: schema.Stage, limit: float) -> int | None:
+    def grad_cache_that_fits(self, stage: schema.Stage, limit: float) -> int | None:
         """The largest power of two below the batch size whose step fits into `limit` bytes; None when none does."""
         size = 1 << (stage.batch_size - 1).bit_length() - 1
-        while size and self.memory(stage.model_copy(update={"gradient_cache": size}), stage.precision) > limit:
+        while size and self.memory(stage.model_copy(update={"grad_cache_chunk": size}), stage.precision) > limit:
             size //= 2
         return size or None
 
@@ -254,11 +254,11 @@ class Estimates:
 
     def audio_seconds(self) -> float:
         """Seconds of audio of all sources, each clip once."""
-        clips = {clip.id: clip.seconds or 0.0 for own in self.found.values() for clip in own.clips}
+        clips = {clip.id: clip.seconds or 0.0 for source in self.found.values() for clip in source.clips}
         sources = self.recipe.data
         missing = {
-            (sources[name].manifest, sources[name].split): own.hours
-            for name, own in self.found.items()
-            if not own.clips
+            (sources[name].manifest, sources[name].split): source.hours
+            for name, source in self.found.items()
+            if not source.clips
         }
         return sum(clips.values()) + 3600 * sum(missing.values())

@@ -12,7 +12,7 @@ from data_tools.__main__ import VERBS as DATA_VERBS
 from data_tools.cli import make_parser
 from data_tools.manifest import read_manifest
 from submission.editions import get_edition
-from system.plan.estimates import CORE_FLOPS, GPU_FLOPS, Estimates, Found, frame_bytes
+from system.plan.estimates import CORE_FLOPS, GPU_FLOPS, Content, Estimates, frame_bytes
 from system.plan.sizes import encoder_parameters
 from system.recipe import schema
 
@@ -22,12 +22,12 @@ GPU_SHARE = 0.8  # of a GPU's memory that an estimate may fill; CUDA itself and 
 MISTAKE = "MISTAKE:"  # data that is there and does not fit the recipe
 
 
-def find_data(recipe: schema.Recipe) -> dict[str, Found]:
+def find_data(recipe: schema.Recipe) -> dict[str, Content]:
     """Read the manifests that are there."""
     paths = {source.manifest for source in recipe.data.values() if Path(source.manifest).exists()}
     read = {path: read_manifest(path) for path in paths}
     return {
-        name: Found([clip for clip in read.get(source.manifest, []) if clip.split == source.split], source.expected)
+        name: Content([clip for clip in read.get(source.manifest, []) if clip.split == source.split], source.expected)
         for name, source in recipe.data.items()
     }
 
@@ -53,24 +53,27 @@ def plan(recipe: schema.Recipe, gpu_bytes: float | None = None) -> str:
     return "\n".join([*lines, f"{missing} of these lines say MISSING" if missing else "nothing is missing"])
 
 
-def _data_lines(recipe: schema.Recipe, found: dict[str, Found]) -> Iterator[str]:
-    told: set[str] = set()
+def _data_lines(recipe: schema.Recipe, found: dict[str, Content]) -> Iterator[str]:
+    shown: set[str] = set()
     for name, source in recipe.data.items():
-        own = found[name]
-        if own.clips:
-            fact = f"{len(own.clips):,} clips, {own.captions:,} captions, {own.hours:.2f} h"
-            if own.expected and (len(own.clips), own.captions) != (own.expected.clips, own.expected.captions):
-                fact += f" (published: {own.expected.clips:,} clips, {own.expected.captions:,} captions)"
-            if silent := sum(clip.seconds is None for clip in own.clips):
+        content = found[name]
+        if content.clips:
+            fact = f"{len(content.clips):,} clips, {content.captions:,} captions, {content.hours:.2f} h"
+            if content.expected and (len(content.clips), content.captions) != (
+                content.expected.clips,
+                content.expected.captions,
+            ):
+                fact += f" (published: {content.expected.clips:,} clips, {content.expected.captions:,} captions)"
+            if silent := sum(clip.seconds is None for clip in content.clips):
                 fact += f"; MISSING: audio of {silent:,} clips, which python -m data_tools check names"
         elif Path(source.manifest).exists():
             fact = f"MISSING: no clip of split {source.split} in it"
         else:
             fact = "MISSING" + (f"; make it with: {source.make}" if source.make else "")
         yield f"data {name}: {source.manifest} [{source.split}] {fact}"
-        if not own.clips and source.make not in told:
+        if not content.clips and source.make not in shown:
             yield from _missing_inputs(source)
-            told.add(source.make or "")
+            shown.add(source.make or "")
 
 
 def _missing_inputs(source: schema.Source) -> Iterator[str]:
@@ -85,8 +88,8 @@ def _missing_inputs(source: schema.Source) -> Iterator[str]:
     inputs = [value for key, value in arguments.items() if key != "out"]
     paths = [path for value in inputs for path in (value if isinstance(value, list) else [value])]
     if missing := [str(path) for path in paths if isinstance(path, Path) and not path.exists()]:
-        place = source.published or "a place the recipe does not name"
-        yield f"  {', '.join(missing)} MISSING; published at {place}"
+        address = source.published or "a place the recipe does not name"
+        yield f"  {', '.join(missing)} MISSING; published at {address}"
     if not words and source.published:
         yield f"  published at {source.published}"
 
@@ -104,8 +107,8 @@ def _expert_lines(recipe: schema.Recipe, estimates: Estimates) -> Iterator[str]:
         if missing:
             yield f"  {', '.join(missing)} MISSING; {expert.weight_source()}"
     if seconds:
-        told = f"{sum(disk.values()):.2f} GiB, {_duration(3600 * sum(hours.values()))} on two CPU cores"
-        yield f"banks: {seconds / 3600:.2f} h of audio, {told} (estimates); what is there already is not made again"
+        totals = f"{sum(disk.values()):.2f} GiB, {_duration(3600 * sum(hours.values()))} on two CPU cores"
+        yield f"banks: {seconds / 3600:.2f} h of audio, {totals} (estimates); what is there already is not made again"
 
 
 def _duration(seconds: float) -> str:
@@ -130,8 +133,8 @@ def _parameter_lines(recipe: schema.Recipe, estimates: Estimates) -> Iterator[st
     named = [f"{name}{' head' if is_heads and name != 'text' else ''} {count:,}" for name, count in parts.items()]
     encoder = ""
     if isinstance(audio, schema.ExpertHeads):
-        own = encoder_parameters(audio.width, audio.layers, audio.ff, audio.positions)
-        encoder = f" (encoder of a head: {own:,})"
+        per_head = encoder_parameters(audio.width, audio.layers, audio.ffn_dim, audio.max_positions)
+        encoder = f" (encoder of a head: {per_head:,})"
     yield f"trainable parameters: {', '.join(named)}; in all {sum(parts.values()):,}{encoder}"
 
 
@@ -144,7 +147,7 @@ def _network_weights(audio: schema.Panns) -> str:
     return f"{how}, from {audio.weights} MISSING; published at {audio.published()}"
 
 
-def _stage_lines(recipe: schema.Recipe, name: str, found: dict[str, Found]) -> Iterator[str]:
+def _stage_lines(recipe: schema.Recipe, name: str, found: dict[str, Content]) -> Iterator[str]:
     stage = recipe.stages[name]
     items = [found[source].items(stage.unit) for source in stage.train.data]
     known = all(items)
@@ -179,10 +182,10 @@ def _cost_lines(stage: schema.Stage, estimates: Estimates, gpu_bytes: float | No
     yield f"  memory: about {cpu / GIB:.1f} GiB in float32{on_gpu}, beside Python and torch (estimate); {kept}"
     if gpu_bytes is not None and gpu > GPU_SHARE * gpu_bytes:
         by_parts = estimates.recipe.model.embeds_by_parts
-        smaller = estimates.gradient_cache_that_fits(stage, GPU_SHARE * gpu_bytes) if by_parts else None
-        cached = f"set gradient_cache to {smaller}, which gives the same gradients in a third more time"
-        mend = cached if smaller else "lower batch_size"
-        yield f"  batch_size {stage.batch_size} will not fit the GPU's {gpu_bytes / GIB:.1f} GiB: {mend}"
+        smaller = estimates.grad_cache_that_fits(stage, GPU_SHARE * gpu_bytes) if by_parts else None
+        cached = f"set grad_cache_chunk to {smaller}, which gives the same gradients in a third more time"
+        hint = cached if smaller else "lower batch_size"
+        yield f"  batch_size {stage.batch_size} will not fit the GPU's {gpu_bytes / GIB:.1f} GiB: {hint}"
     flops, cores = estimates.step_flops(stage), os.cpu_count() or 1
     times = [f"{_duration(flops / (cores * CORE_FLOPS))} on this CPU's {cores} cores"]
     if stage.precision != "float32":
@@ -190,7 +193,7 @@ def _cost_lines(stage: schema.Stage, estimates: Estimates, gpu_bytes: float | No
     yield f"  a step: {flops / 1e12:.2f} TFLOP, {', '.join(times)} (estimates; not measured on a GPU)"
 
 
-def _rank_lines(recipe: schema.Recipe, found: dict[str, Found]) -> Iterator[str]:
+def _rank_lines(recipe: schema.Recipe, found: dict[str, Content]) -> Iterator[str]:
     for name, entry in recipe.rank.items():
         source = recipe.ranked_source(name)
         edition, clips = get_edition(entry.edition), len(found[source].clips)
@@ -210,7 +213,7 @@ def gpu_memory() -> float | None:
     """Bytes of the first GPU, as its driver's own tool tells; None without one."""
     command = ["nvidia-smi", "--query-gpu=memory.total", "--format=csv,noheader,nounits"]
     try:
-        told = subprocess.run(command, capture_output=True, text=True, check=True, timeout=10).stdout
-        return float(told.splitlines()[0]) * 2**20
+        output = subprocess.run(command, capture_output=True, text=True, check=True, timeout=10).stdout
+        return float(output.splitlines()[0]) * 2**20
     except (OSError, ValueError, IndexError, subprocess.SubprocessError):
         return None

@@ -18,6 +18,7 @@ from data_tools.yaml12 import Document, parse
 from data_tools.yaml12 import Path as Keys
 from submission.editions import EDITIONS
 from system.recipe import schema
+from system.recipe.renamed import rename, renamed_keys
 
 
 class RecipeError(KitError):
@@ -31,20 +32,22 @@ class RecipeError(KitError):
 _INDEX = re.compile("[0-9]{1,9}")  # of a list's item
 RUN_FOLDERS = {"scores", "submission", "figures"}  # of a run, beside those of its stages
 
-MAX_PROBLEMS = 200  # that are told; what is behind them is counted
+MAX_PROBLEMS = 200  # that are printed; what is behind them is counted
 MAX_SUGGESTED = 20  # unknown keys for which a near one is looked for
 MAX_SHOWN = 80  # characters of a key or a value in a message
 
-Problem = tuple[Keys, int, str]  # where in the document, its line (0: the command line), what is wrong
+Mistake = tuple[Keys, int, str]  # where in the document, its line (0: the command line), what is wrong
 
 
 @dataclass(frozen=True)
 class Loaded:
-    """recipe: checked. source: the file's bytes as they are. changes: the `--set` texts that were applied."""
+    """recipe: checked. source: the file's bytes as they are. changes: the `--set` texts that were applied. renamed: a
+    line for each key that is given by an old name, with what to write."""
 
     recipe: schema.Recipe
     source: bytes
     changes: tuple[str, ...]
+    renamed: tuple[str, ...] = ()
 
     def resolved(self) -> str:
         """JSON of every setting; read as a recipe it gives this recipe again."""
@@ -65,7 +68,10 @@ def load_recipe(path: Path | str, changes: list[str] | None = None) -> Loaded:
         raise RecipeError(_report(path, document.problems))
     if isinstance(document.value, dict) and "cells" in document.value:
         raise RecipeError([f"{path} is a study; run it with: python -m system study {path}"])
-    problems = [*document.problems, *_apply(document, changes or [])]
+    renamed = [f"{path}:{line}" for line in rename(document)]
+    mistakes = list(_apply(document, changes or [], renamed))
+    renamed += [f"{path}:{line}" for line in rename(document)]  # in mappings that --set gave
+    problems = [*document.problems, *mistakes]
     problems += [(keys, document.line(keys), text) for keys, text in _null_characters(document.value)]
     _leave_out_nulls(document.value)
     recipe, mistakes = _validate(document)
@@ -74,10 +80,10 @@ def load_recipe(path: Path | str, changes: list[str] | None = None) -> Loaded:
     problems += [(keys, document.line(keys), text) for keys, text in (_by_parts(recipe) if recipe else ())]
     if problems or recipe is None:
         raise RecipeError(_report(path, problems))
-    return Loaded(recipe, source, tuple(changes or []))
+    return Loaded(recipe, source, tuple(changes or []), tuple(renamed))
 
 
-def _report(path: Path, problems: list[Problem]) -> list[str]:
+def _report(path: Path, problems: list[Mistake]) -> list[str]:
     """A line per key, by line number; what a union's members say of one value stands on one line."""
     by_key: dict[tuple[int, str], list[str]] = {}
     for keys, line, text in problems:
@@ -94,14 +100,18 @@ def _cut(text: str) -> str:
     return text if len(text) <= MAX_SHOWN else f"{text[:MAX_SHOWN]}..."
 
 
-def _apply(document: Document, changes: list[str]) -> Iterator[Problem]:
-    """Set `a.b.0.c=value` in the document; the schema then refuses what it does not know."""
+def _apply(document: Document, changes: list[str], renamed: list[str]) -> Iterator[Mistake]:
+    """Set `a.b.0.c=value` in the document; the schema then refuses what it does not know. renamed: gets a line for each
+    key that is set by an old name."""
     for change in changes:
         dotted, equals, text = change.partition("=")
         keys: Keys = tuple(int(part) if _INDEX.fullmatch(part) else part for part in dotted.split("."))
         if not equals or not dotted:
             yield keys, 0, f"--set {_cut(change)}: write it as key.key=value"
             continue
+        if (today := renamed_keys(keys)) != keys:
+            renamed.append(f"--set {_cut(dotted)} is called {today[-1]} now; write {'.'.join(map(str, today))}")
+            keys = today
         at = document.value
         for part in keys[:-1]:
             at = _child(at, part)
@@ -143,7 +153,7 @@ def _child(value: Any, key: str | int) -> Any:
     return None
 
 
-def _validate(document: Document) -> tuple[schema.Recipe | None, list[Problem]]:
+def _validate(document: Document) -> tuple[schema.Recipe | None, list[Mistake]]:
     try:
         return schema.Recipe.model_validate(document.value), []
     except ValidationError as error:
@@ -178,10 +188,10 @@ def _sentence(item: Any, suggest: bool = True) -> str:
     if kind == "extra_forbidden" and (not suggest or len(str(item["loc"][-1])) > MAX_SHOWN):
         return "unknown key"
     if kind == "extra_forbidden":
-        near = difflib.get_close_matches(str(item["loc"][-1]), sorted(_all_keys(schema.Recipe)), 1)
-        if near == [item["loc"][-1]]:
+        candidates = difflib.get_close_matches(str(item["loc"][-1]), sorted(_all_keys(schema.Recipe)), 1)
+        if candidates == [item["loc"][-1]]:
             return "not a key of this kind"
-        return "unknown key" + (f"; did you mean {near[0]}?" if near else "")
+        return "unknown key" + (f"; did you mean {candidates[0]}?" if candidates else "")
     if kind == "missing":
         return "missing; a recipe says everything about itself"
     if kind == "union_tag_not_found":
@@ -309,8 +319,8 @@ def _check_model(model: Any) -> Iterator[tuple[Keys, str]]:
 
 def _by_parts(recipe: schema.Recipe) -> Iterator[tuple[Keys, str]]:
     for name, stage in recipe.stages.items():
-        if stage.gradient_cache is not None and not recipe.model.embeds_by_parts:
-            yield ("stages", name, "gradient_cache"), "batch norms and counted padding see the whole batch; say null"
+        if stage.grad_cache_chunk is not None and not recipe.model.embeds_by_parts:
+            yield ("stages", name, "grad_cache_chunk"), "batch norms and counted padding see the whole batch; say null"
 
 
 def _check_series(model: Any) -> Iterator[tuple[Keys, str]]:
@@ -335,21 +345,21 @@ def _check_stage(
     for part in ("train", "monitor"):
         yield from _check_once((*at, part, "data"), _child(stage.get(part), "data"))
         for i, name in _names(_child(stage.get(part), "data")):
-            place = (*at, part, "data", i)
-            yield from _check_source(place, name, data)
+            keys = (*at, part, "data", i)
+            yield from _check_source(keys, name, data)
             split = _child(data.get(name), "split")
             acknowledged = part == "monitor" and _child(stage.get("monitor"), "test_split") == "acknowledged"
             if isinstance(split, str) and split in TEST_SPLITS and not acknowledged:
-                mend = "say `test_split: acknowledged` beside it" if part == "monitor" else "train on another split"
-                yield place, f"{name!r} is a test split ({split}); {mend}"
+                hint = "say `test_split: acknowledged` beside it" if part == "monitor" else "train on another split"
+                yield keys, f"{name!r} is a test split ({split}); {hint}"
     unit, captions = stage.get("unit"), stage.get("captions_per_clip")
     if unit == "clip" and captions is None:
         yield (*at, "captions_per_clip"), "missing; a batch of clips needs it: a number, or all"
     if unit == "pair" and captions is not None:
         yield (*at, "captions_per_clip"), "a batch of pairs has one caption a pair; remove the key"
-    at_once, batch_size = stage.get("gradient_cache"), stage.get("batch_size")
+    at_once, batch_size = stage.get("grad_cache_chunk"), stage.get("batch_size")
     if isinstance(at_once, int) and isinstance(batch_size, int) and at_once >= batch_size:
-        yield (*at, "gradient_cache"), f"as large as the batch of {batch_size}, it only costs time; say null or less"
+        yield (*at, "grad_cache_chunk"), f"as large as the batch of {batch_size}, it only costs time; say null or less"
     monitored = _child(stage.get("monitor"), "metrics")
     for part in ("schedule", "stop"):
         metric = _child(stage.get(part), "metric")

@@ -29,7 +29,7 @@ from system.recipe.schema.common import LOWER_IS_BETTER
 from system.runs.folder import Checksums, EpochLine, Run
 
 # Metric -> the best [value, epoch], best first.
-Table = dict[str, list[list[float]]]
+BestEpochs = dict[str, list[list[float]]]
 
 
 def _value_and_epoch(pair: list[float]) -> list[float]:
@@ -50,7 +50,7 @@ class Done(BaseModel):
     lines: list[EpochLine] = []
 
 
-def updated(table: Table, values: dict[str, float], epoch: int, keep: int) -> Table:
+def updated(table: BestEpochs, values: dict[str, float], epoch: int, keep: int) -> BestEpochs:
     """The table with one more epoch; of equal values the earlier epoch stays ahead. A value that is not finite is
     among the best of none."""
     return {
@@ -62,7 +62,7 @@ def updated(table: Table, values: dict[str, float], epoch: int, keep: int) -> Ta
     }
 
 
-def kept_epochs(table: Table) -> set[int]:
+def kept_epochs(table: BestEpochs) -> set[int]:
     return {int(epoch) for entries in table.values() for _, epoch in entries}
 
 
@@ -95,10 +95,10 @@ def load_weights(model: nn.Module, path: Path, hint: str = "train or export it a
     except (SafetensorError, OSError) as error:
         raise KitError(f"{path} is not a whole safetensors file ({error}); {hint}") from error
     require_finite(weights, str(path), hint)
-    own = model.state_dict()
+    fresh = model.state_dict()
     words = "text.words.weight"
-    if words in weights and words in own and len(weights[words]) < len(own[words]):
-        weights[words] = torch.cat([weights[words], own[words][len(weights[words]) :].cpu()])
+    if words in weights and words in fresh and len(weights[words]) < len(fresh[words]):
+        weights[words] = torch.cat([weights[words], fresh[words][len(weights[words]) :].cpu()])
     restore(model, weights, path)
 
 
@@ -124,15 +124,15 @@ def save_state(
     if epoch_weights is not None:
         path = weights_file(folder, state["epoch"])
         written[path.name] = save_weights(epoch_weights, path)
-    kept = {weights_file(folder, epoch).name for epoch in kept_epochs(state["best"])}
-    written = {name: checksum for name, checksum in written.items() if name in kept}
+    keep = {weights_file(folder, epoch).name for epoch in kept_epochs(state["best"])}
+    written = {name: checksum for name, checksum in written.items() if name in keep}
     buffer = io.BytesIO()  # torch.save's own writer turns a full disk into an error without its cause
     torch.save({**state, "sha256": written}, buffer)
     with replacing(folder / "last.pt") as temporary:
         temporary.write_bytes(buffer.getbuffer())
     write_text(folder / "checkpoints.json", json.dumps(state["best"], indent=1) + "\n")
     for path in folder.glob("e*.safetensors"):
-        if path.name not in kept:
+        if path.name not in keep:
             path.unlink()
     return {**written, "last.pt": hashlib.sha256(buffer.getbuffer()).hexdigest()}
 

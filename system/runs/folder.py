@@ -9,7 +9,6 @@
   result.json      written last: exists = finished
 """
 
-import fcntl
 import hashlib
 import json
 import logging
@@ -30,6 +29,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, TypeAdapter, 
 from data_tools.documents import parse_json, read_json_lines, read_shaped, require_unharmed, sha256_of, write_json
 from data_tools.errors import DataError, KitError
 from data_tools.files import remove_parts, replacing, write_text
+from data_tools.locks import lock
 from data_tools.manifest import Clip
 from submission.package.facts import made_again
 from system.experts.base import file_sha256
@@ -192,16 +192,11 @@ class Run:
             raise DataError(f"{self.metrics}, line {number}, is damaged: it is no line of an epoch; {hint}") from None
 
     @contextmanager
-    def held(self) -> Iterator[None]:
+    def lock(self) -> Iterator[None]:
         """No second process may work on the run meanwhile; its log goes to log.txt too. What killed processes left
         half written is removed."""
-        with (self.folder / "lock").open("w") as file:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError as error:
-                raise KitError(
-                    f"{self.folder}: another process is working on this run; wait for it, or stop it"
-                ) from error
+        busy = f"{self.folder}: another process is working on this run; wait for it, or stop it"
+        with lock(self.folder / "lock", busy):
             remove_parts(self.folder)
             handler = logging.FileHandler(self.folder / "log.txt", encoding="utf-8")
             handler.setFormatter(logging.Formatter("%(asctime)s %(message)s"))
@@ -248,8 +243,8 @@ def _is_of(path: Path, resolved: str) -> bool:
         return True
     try:
         found = parse_json(data, str(path))
-        near = isinstance(found, dict) and all(found.get(key) == wanted[key] for key in ("name", "seed"))
-        return near and load_recipe(path).resolved() == resolved
+        same_name = isinstance(found, dict) and all(found.get(key) == wanted[key] for key in ("name", "seed"))
+        return same_name and load_recipe(path).resolved() == resolved
     except (DataError, RecipeError):
         return False
 
@@ -381,8 +376,8 @@ def record_provenance(run: Run, loaded: Loaded, text: str | None, contents: Mapp
         "threads": torch.get_num_threads(),
         "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
     }
-    own = [run.folder / "resolved.json", run.vocabulary]
-    write_json(run.provenance, facts | now | {"sha256": {path.name: sha256_of(path) for path in own}})
+    files = [run.folder / "resolved.json", run.vocabulary]
+    write_json(run.provenance, facts | now | {"sha256": {path.name: sha256_of(path) for path in files}})
 
 
 def contents_of(clips: Iterable[Clip], keys: Mapping[str, str]) -> str:

@@ -11,8 +11,7 @@ from pydantic import BaseModel, ConfigDict
 from data_tools.documents import read_json, read_shaped, require_unharmed
 from data_tools.errors import KitError
 from data_tools.manifest import Clip
-from data_tools.words import vocabulary_of
-from system.device import device_of, memory_told
+from system.device import device_of, memory_errors
 from system.models.retrieval import RetrievalModel
 from system.models.text.base import TextEncoder
 from system.models.text.first_token import FirstTokenText
@@ -23,13 +22,14 @@ from system.recipe import schema
 from system.recipe.load import load_recipe
 from system.runs.checkpoints import load_checkpoint, load_weights
 from system.runs.folder import Checksums, Run, made_with, require_same
+from system.words import vocabulary_of
 
 log = logging.getLogger(__name__)
 
 
 def build_model(recipe: schema.Recipe, vocabulary: list[str]) -> RetrievalModel:
     """A model with fresh weights, drawn from torch's random state."""
-    with memory_told("the model", "make its layers smaller, or use a machine with more memory"):
+    with memory_errors("the model", "make its layers smaller, or use a machine with more memory"):
         return RetrievalModel(recipe.model, build_text(recipe.model.text, vocabulary, Path(recipe.banks)))
 
 
@@ -159,8 +159,8 @@ def _moved(path: Path, changes: list[str]) -> schema.Recipe:
 
 
 def _trained_settings(recipe: schema.Recipe) -> dict[str, Any]:
-    places = {"audio": {"weights", "experts"}, "text": {"model", "vectors"}}
-    settings = recipe.model.model_dump(exclude=places)
+    local = {"audio": {"weights", "experts"}, "text": {"model", "vectors"}}
+    settings = recipe.model.model_dump(exclude=local)
     experts = recipe.model.audio.experts.items()
     settings["experts"] = {name: expert.model_dump(exclude=set(expert.weight_files())) for name, expert in experts}
     return settings

@@ -6,10 +6,9 @@ from data_tools.datasets.blind import read_blind
 from data_tools.errors import KitError
 from data_tools.manifest import Clip, Query, read_manifest
 from submission.formats.score_matrix import write_scores
-from system.device import device_of
 from system.features.build import build_features
 from system.runs.open import Trained
-from system.runs.retrieve import require_readable, score_matrix
+from system.runs.retrieve import rank_pool, require_readable
 
 
 def read_pool(path: Path) -> list[Clip]:
@@ -34,5 +33,5 @@ def rank(trained: Trained, clips: list[Clip], queries: list[Query], out: Path, a
     out.parent.mkdir(parents=True, exist_ok=True)
     if not allow_unknown:
         require_readable(trained.model, queries)
-    write_scores(out, score_matrix(trained.model, clips, queries, features, device_of(), trained.facts))
+    write_scores(out, rank_pool(trained.model, clips, queries, features, trained.facts).matrix)
     return len(features.keys)

@@ -1,7 +1,8 @@
 """Embedding clips and captions, and the score matrix of queries against clips."""
 
 from collections.abc import Iterator, Sequence
-from typing import Any
+from contextlib import contextmanager
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -18,12 +19,55 @@ from system.models.score import Embedded, joined
 CLIPS_PER_BATCH = 64
 
 
-@torch.inference_mode()
-def embed_clips(model: RetrievalModel, clips: Sequence[Clip], features: Features, device: torch.device) -> Embedded:
-    """Embeddings of clips, (C, D) in their order; the model is put into evaluation mode, so each is always the same."""
+class EmbeddedPool(NamedTuple):
+    """Clips as a model has embedded them.
+
+    clips: (C, D), or a padded series. norms: (C,) norms of every expert's embedding by its name, where the model
+    averages several: the larger, the more it says in the mean.
+    """
+
+    clips: Embedded
+    norms: dict[str, np.ndarray]
+
+
+class RankedPool(NamedTuple):
+    """matrix: of the queries and the clips that have frames. norms: of these clips, as in EmbeddedPool."""
+
+    matrix: ScoreMatrix
+    norms: dict[str, np.ndarray]
+
+
+@contextmanager
+def _evaluating(model: RetrievalModel) -> Iterator[None]:
+    """Without dropout and gradients; afterwards the model trains on if it did before."""
+    before = model.training
     model.eval()
-    batches, order = _batches(clips, features, device)
-    return _in_order([model.audio(batch.audio) for batch in batches], order)
+    try:
+        with torch.inference_mode():
+            yield
+    finally:
+        model.train(before)
+
+
+def embed_pool(model: RetrievalModel, clips: Sequence[Clip], features: Features) -> EmbeddedPool:
+    """Embed clips, in their order, in one pass; in evaluation mode, so that each is always the same."""
+    with _evaluating(model):
+        batches, order = _batches(clips, features, model.device)
+        parts: list[Embedded] = []
+        norms: dict[str, list[torch.Tensor]] = {}
+        for batch in batches:
+            embedded, each = model.audio.with_each(batch.audio)
+            parts.append(embedded)
+            for name, values in each.items():
+                norms.setdefault(name, []).append(values.norm(dim=1))
+        back = order.argsort()
+        by_expert = {name: torch.cat(values)[back].cpu().numpy() for name, values in norms.items()}
+        return EmbeddedPool(_in_order(parts, order), by_expert)
+
+
+def embed_clips(model: RetrievalModel, clips: Sequence[Clip], features: Features) -> Embedded:
+    """Embeddings of clips, as embed_pool gives them."""
+    return embed_pool(model, clips, features).clips
 
 
 def _in_order(parts: list[Embedded], order: torch.Tensor) -> Embedded:
@@ -33,24 +77,12 @@ def _in_order(parts: list[Embedded], order: torch.Tensor) -> Embedded:
     longest, dim = max(part.values.shape[1] for part in parts), parts[0].values.shape[2]
     values = parts[0].values.new_zeros(len(order), longest, dim)
     lengths = torch.zeros_like(order)
-    for places in order.split([len(part.values) for part in parts]):
+    for rows in order.split([len(part.values) for part in parts]):
         part = parts.pop(0)
-        values[places, : part.values.shape[1]] = part.values
+        values[rows, : part.values.shape[1]] = part.values
         if part.lengths is not None:
-            lengths[places] = part.lengths.to(lengths)
+            lengths[rows] = part.lengths.to(lengths)
     return Embedded(values, lengths)
-
-
-@torch.inference_mode()
-def expert_norms(
-    model: RetrievalModel, clips: Sequence[Clip], features: Features, device: torch.device
-) -> dict[str, np.ndarray]:
-    """(C,) norms of every expert's embedding of the clips, in their order: the larger, the more it says in the mean."""
-    model.eval()
-    batches, order = _batches(clips, features, device)
-    back = order.argsort()
-    parts = [{name: each.norm(dim=1) for name, each in model.audio.each(batch.audio).items()} for batch in batches]
-    return {name: torch.cat([part[name] for part in parts])[back].cpu().numpy() for name in parts[0]}
 
 
 def _batches(clips: Sequence[Clip], features: Features, device: torch.device) -> tuple[Iterator[Batch], torch.Tensor]:
@@ -63,11 +95,11 @@ def _batches(clips: Sequence[Clip], features: Features, device: torch.device) ->
     return batches, torch.tensor(order, device=device)
 
 
-@torch.inference_mode()
 def embed_texts(model: RetrievalModel, texts: Sequence[str]) -> Embedded:
-    """Embeddings of texts, (N, D) in their order; the model is put into evaluation mode."""
-    model.eval()
-    return model.text(texts)
+    """Embeddings of texts, (N, D) in their order, in evaluation mode."""
+    with _evaluating(model):
+        found: Embedded = model.text(texts)
+        return found
 
 
 def require_readable(model: RetrievalModel, queries: Sequence[Query]) -> None:
@@ -96,22 +128,17 @@ def matrix_of(
     )
 
 
-def score_matrix(
-    model: RetrievalModel,
-    clips: Sequence[Clip],
-    queries: Sequence[Query],
-    features: Features,
-    device: torch.device,
-    facts: dict[str, Any],
-) -> ScoreMatrix:
+def rank_pool(
+    model: RetrievalModel, clips: Sequence[Clip], queries: Sequence[Query], features: Features, facts: dict[str, Any]
+) -> RankedPool:
     """Scores of every query against every clip that has frames, (Q, C) float32, higher is better.
 
-    Raises KitError when nothing can be ranked.
+    The clips are embedded once. Raises KitError when nothing can be ranked.
     """
     pool = [clip for clip in clips if clip.id in features.keys]
     if not pool or not queries:
         raise KitError(f"nothing to rank: {len(pool)} readable clips, {len(queries)} queries")
-    texts = [query.text for query in queries]
+    embedded = embed_pool(model, pool, features)
     with torch.inference_mode():
-        values = model.score(embed_clips(model, pool, features, device), embed_texts(model, texts)).T.float()
-    return matrix_of(np.ascontiguousarray(values.cpu().numpy()), pool, queries, facts)
+        values = model.score_matrix(embed_texts(model, [query.text for query in queries]), embedded.clips)
+    return RankedPool(matrix_of(values, pool, queries, facts), embedded.norms)

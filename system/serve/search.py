@@ -10,7 +10,6 @@ import torch
 from data_tools.errors import KitError
 from data_tools.manifest import Clip
 from submission.ordering import ranked_columns, require_finite
-from system.device import device_of
 from system.features.build import build_features
 from system.models.retrieval import RetrievalModel
 from system.models.score import Embedded
@@ -22,11 +21,11 @@ from system.runs.retrieve import embed_clips, embed_texts
 # Q queries, C clips, D embedding
 
 
-class Wanted(NamedTuple):
+class SearchQuery(NamedTuple):
     """A query: its text, and how many clips at most."""
 
     text: str
-    most: int
+    max_results: int
 
 
 class Hit(NamedTuple):
@@ -49,7 +48,7 @@ class Search:
         model.text.remembers = False  # what people type is theirs, and would fill the memory of a page served for weeks
         require_finite(self._scores(["a sound"]))  # also lets the first real query find everything loaded
 
-    def answer(self, wanted: Sequence[Wanted]) -> list[list[Hit] | None]:
+    def answer(self, wanted: Sequence[SearchQuery]) -> list[list[Hit] | None]:
         """The best clips of each query, best first; None for one of which the model knows no word.
 
         All queries are embedded together; that changes no score by more than rounding. Equal scores stand in the order
@@ -58,19 +57,25 @@ class Search:
         texts = list(dict.fromkeys(query.text for query in wanted))
         unknown = set(self.model.text.unreadable(texts))
         known = [text for text in texts if text not in unknown]
-        hits = dict(zip(known, self._best(known, max(query.most for query in wanted)), strict=True)) if known else {}
-        return [hits[query.text][: query.most] if query.text in hits else None for query in wanted]
+        hits = (
+            dict(zip(known, self._best(known, max(query.max_results for query in wanted)), strict=True))
+            if known
+            else {}
+        )
+        return [hits[query.text][: query.max_results] if query.text in hits else None for query in wanted]
 
-    def _best(self, texts: Sequence[str], most: int) -> list[list[Hit]]:
+    def _best(self, texts: Sequence[str], max_results: int) -> list[list[Hit]]:
         scores = self._scores(texts)
-        columns = ranked_columns(scores, self._names, min(most, len(self._names)))
-        return [[Hit(int(row), float(own[row])) for row in best] for own, best in zip(scores, columns, strict=True)]
+        columns = ranked_columns(scores, self._names, min(max_results, len(self._names)))
+        return [
+            [Hit(int(row), float(row_scores[row])) for row in best]
+            for row_scores, best in zip(scores, columns, strict=True)
+        ]
 
     @torch.inference_mode()
     def _scores(self, texts: Sequence[str]) -> np.ndarray:
         """(Q, C) float32."""
-        scores: np.ndarray = self.model.score(self._embedded, embed_texts(self.model, texts)).T.float().cpu().numpy()
-        return scores
+        return self.model.score_matrix(embed_texts(self.model, texts), self._embedded)
 
 
 def pool_of(recipe: schema.Recipe, audio: Path | None, split: str | None) -> list[Clip]:
@@ -99,4 +104,4 @@ def make_search(trained: Trained, clips: list[Clip]) -> Search:
     if not whole:
         first = features.broken[clips[0].id]
         raise KitError(f"none of {len(clips)} clips is readable, first {first}")
-    return Search(trained.model, whole, embed_clips(trained.model, whole, features, device_of()))
+    return Search(trained.model, whole, embed_clips(trained.model, whole, features))

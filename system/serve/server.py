@@ -18,11 +18,11 @@ from aiohttp import web
 from aiohttp.abc import AbstractStreamWriter
 from aiohttp.http_exceptions import HttpProcessingError
 
-from system.serve.search import Hit, Search, Wanted
+from system.serve.search import Hit, Search, SearchQuery
 from system.serve.waiting import BusyError, Queue
 
-MOST_CHARACTERS = 500
-MOST_RESULTS = 50
+MAX_CHARACTERS = 500
+MAX_RESULTS = 50
 DEFAULT_RESULTS = 10
 TYPES = {
     ".wav": "audio/wav",
@@ -37,7 +37,7 @@ TYPES = {
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
-class Page:
+class SearchPage:
     """The handlers. about: what the page says of the model and its clips.
 
     names: host names under which the page may be asked for. A site that a browser visits can point its own name at this
@@ -105,7 +105,7 @@ class Page:
 
     async def _search(self, request: web.Request) -> web.Response:
         try:
-            wanted = Wanted(_query(request), _count(request))
+            wanted = SearchQuery(_query(request), _count(request))
         except ValueError as error:
             return refusal(400, str(error))
         try:
@@ -158,11 +158,11 @@ class _Opened(NamedTuple):
     def of(cls, path: str) -> "_Opened | None":
         """None for a file that is not there."""
         try:
-            real = os.path.realpath(path, strict=True)
-            status = os.stat(real)
+            resolved = os.path.realpath(path, strict=True)
+            status = os.stat(resolved)
         except OSError:
             return None
-        return cls(real, _identity(status))
+        return cls(resolved, _identity(status))
 
     def open(self) -> int | None:
         """A descriptor of that very file; None where another one, or a link, has taken its place since."""
@@ -209,8 +209,8 @@ def _query(request: web.Request) -> str:
     text = (_only(request, "query") or "").strip()
     if not text:
         raise ValueError("the query is empty; describe a sound in a sentence")
-    if len(text) > MOST_CHARACTERS:
-        raise ValueError(f"the query has {len(text)} characters, more than {MOST_CHARACTERS}; shorten it")
+    if len(text) > MAX_CHARACTERS:
+        raise ValueError(f"the query has {len(text)} characters, more than {MAX_CHARACTERS}; shorten it")
     if "\ufffd" in text:  # aiohttp puts it for bytes that cannot be decoded
         raise ValueError("the query is not UTF-8")
     return text
@@ -220,8 +220,8 @@ def _count(request: web.Request) -> int:
     text = _only(request, "count")
     if text is None:
         return DEFAULT_RESULTS
-    if not re.fullmatch("[0-9]{1,9}", text) or not 1 <= int(text) <= MOST_RESULTS:
-        raise ValueError(f"count is not a whole number from 1 to {MOST_RESULTS}")
+    if not re.fullmatch("[0-9]{1,9}", text) or not 1 <= int(text) <= MAX_RESULTS:
+        raise ValueError(f"count is not a whole number from 1 to {MAX_RESULTS}")
     return int(text)
 
 

@@ -55,11 +55,11 @@ async def serve(search: Search, about: dict[str, object], host: str, listening: 
     """Answer until SIGINT or SIGTERM."""
     from aiohttp import web
 
-    from system.serve.server import Page, http_log
+    from system.serve.server import SearchPage, http_log
 
     address, port = listening.getsockname()[:2]
     local = ip_address(address).is_loopback
-    page = Page(search, about, frozenset({host.lower(), "localhost"}) if local else None)
+    page = SearchPage(search, about, frozenset({host.lower(), "localhost"}) if local else None)
     runner = web.AppRunner(
         page.app(), access_log=None, logger=http_log(), keepalive_timeout=IDLE, shutdown_timeout=PATIENCE
     )
@@ -98,7 +98,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     if not 0 <= arguments.port <= 65_535:
         raise KitError(f"--port {arguments.port}: use 0 to 65535")
-    with bound(arguments.host, arguments.port) as listening:  # a taken port is told before anything is computed
+    with bound(arguments.host, arguments.port) as listening:  # a taken port is reported before anything is computed
         trained = open_trained(arguments.model, arguments.stage, arguments.checkpoint, arguments.set)
         clips = pool_of(trained.recipe, arguments.audio, arguments.split)
         log.info("embedding %d clips", len(clips))

@@ -3,7 +3,7 @@
 import torch
 import torch.nn.functional as F
 
-from system.models.score import Embedded, real_places
+from system.models.score import Embedded, length_mask
 
 ALIKE = 1e-5  # spread below which embeddings count as one: a mean cosine above 0.99999
 ZEROS = 0.5  # share of zero vectors, or of captions that all clips score alike, above which nothing is left to rank by
@@ -17,8 +17,8 @@ def spread(embedded: Embedded) -> float:
     """
     vectors = embedded.values
     if embedded.lengths is not None:
-        real = real_places(embedded.lengths, vectors.shape[1])
-        vectors = torch.einsum("bld,bl->bd", vectors, real.to(vectors.dtype))  # without a copy of all frames
+        mask = length_mask(embedded.lengths, vectors.shape[1])
+        vectors = torch.einsum("bld,bl->bd", vectors, mask.to(vectors.dtype))  # without a copy of all frames
     units = F.normalize(vectors.double(), dim=-1)
     if not len(units) or not units.any():
         return 0.0
@@ -29,7 +29,7 @@ def zeros(embedded: Embedded) -> float:
     """Share of vectors (of a series: of real places) whose values are all within 1e-6 of 0."""
     largest = torch.linalg.vector_norm(embedded.values, torch.inf, dim=-1)
     if embedded.lengths is not None:
-        largest = largest[real_places(embedded.lengths, largest.shape[1])]
+        largest = largest[length_mask(embedded.lengths, largest.shape[1])]
     return float((largest <= 1e-6).float().mean())
 
 

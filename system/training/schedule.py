@@ -18,13 +18,13 @@ def rate_factor(stage: schema.Stage, step: int, steps_per_epoch: int, history: H
     """Factor on the stage's learning rate in a step (from 0).
 
     constant, cosine: (step + 1) / warm-up, then 1 or a half cosine to 0. step: factor ^ (epochs done // every_epochs).
-    plateau: factor ^ (times the metric stood still), at least least_lr / lr.
+    plateau: factor ^ (times the metric stood still), at least min_lr / lr.
     """
     schedule = stage.schedule
     if isinstance(schedule, schema.StepDecay):
         return schedule.factor ** (step // steps_per_epoch // schedule.every_epochs)
     if isinstance(schedule, schema.Plateau):
-        return max(schedule.factor ** _standstills(schedule, history), schedule.least_lr / stage.optimizer.lr)
+        return max(schedule.factor ** _standstills(schedule, history), schedule.min_lr / stage.optimizer.lr)
     if step < schedule.warmup_steps:
         return (step + 1) / schedule.warmup_steps
     if schedule.kind == "constant":
@@ -48,12 +48,12 @@ def _standstills(schedule: schema.Plateau, history: History) -> int:
     return found
 
 
-def is_over(stop: schema.Patience | schema.Steady | None, history: History) -> bool:
+def is_over(stop: schema.EarlyStopping | schema.StdPlateau | None, history: History) -> bool:
     """Whether a stage ends before its last epoch."""
     if stop is None:
         return False
     costs = _costs(stop.metric, history)
-    if isinstance(stop, schema.Patience):
+    if isinstance(stop, schema.EarlyStopping):
         return len(costs) - 1 - costs.index(min(costs)) >= stop.epochs if costs else False
     enough = len(costs) >= max(stop.at_least, stop.epochs)
     return enough and statistics.pstdev(costs[-stop.epochs :]) <= stop.deviation

@@ -22,9 +22,9 @@ def gradients(
 
     Returns "loss" and what `terms.diagnose` gives. When the loss is not finite, no gradient is added.
     """
-    if stage.gradient_cache is None:
+    if stage.grad_cache_chunk is None:
         return _backward(embedded_scores(model, batch, precision), stage, scaler)
-    return _by_parts(model, batch, stage, stage.gradient_cache, precision, scaler)
+    return _by_parts(model, batch, stage, stage.grad_cache_chunk, precision, scaler)
 
 
 def embedded_scores(model: RetrievalModel, batch: Batch, precision: str) -> terms.BatchScores:
@@ -60,8 +60,8 @@ def _by_parts(
     graph and the same random state, and go on from there. Memory is that of one part; the time is one more forward
     pass. Source: Gao et al., "Scaling Deep Contrastive Learning Batch Size under Memory Limited Setup" (2021).
     """
-    clip_parts, clip_places = audio_parts(model, batch, size)
-    text_parts, text_places = caption_parts(model, batch, size)
+    clip_parts, clip_indices = audio_parts(model, batch, size)
+    text_parts, text_indices = caption_parts(model, batch, size)
     parts = [*clip_parts, *text_parts]
     states = []
     leaves = []
@@ -71,8 +71,8 @@ def _by_parts(
             leaves.append(part().float())
     for leaf in leaves:
         leaf.values.requires_grad_()
-    clips = joined(leaves[: len(clip_parts)]).rows(clip_places)
-    captions = joined(leaves[len(clip_parts) :]).rows(text_places)
+    clips = joined(leaves[: len(clip_parts)]).rows(clip_indices)
+    captions = joined(leaves[len(clip_parts) :]).rows(text_indices)
     values = _backward(model.batch_scores(batch, clips, captions), stage, scaler)
     if math.isfinite(values["loss"]):
         for part, state, leaf in zip(parts, states, leaves, strict=True):
@@ -103,8 +103,8 @@ def caption_parts(model: RetrievalModel, batch: Batch, size: int) -> tuple[list[
     order = sorted(range(len(lengths)), key=lambda i: lengths[i])
     count = math.ceil(size * len(order) / len(batch.clip_keys))
 
-    def part(places: Sequence[int]) -> Part:
-        return lambda: model.text([batch.captions[i] for i in places])
+    def part(rows: Sequence[int]) -> Part:
+        return lambda: model.text([batch.captions[i] for i in rows])
 
     parts = [part(order[start : start + count]) for start in range(0, len(order), count)]
     return parts, torch.tensor(order, device=batch.row_of.device).argsort()

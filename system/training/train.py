@@ -20,7 +20,7 @@ from data_tools.files import write_text
 from system.batches.collate import Batch, Feed
 from system.batches.data import Data
 from system.batches.sampler import Sampler, items_of
-from system.device import device_of, memory_told
+from system.device import device_of, memory_errors
 from system.losses import terms
 from system.losses.relevance.relax import Relevance
 from system.models.retrieval import RetrievalModel
@@ -63,7 +63,7 @@ def prepare(loaded: Loaded, run: Run, data: Data) -> RetrievalModel:
 
 def train(loaded: Loaded, run: Run, data: Data, model: RetrievalModel) -> None:
     """Train all stages of a recipe inside a run's folder, from the model that `prepare` gave; finished ones are
-    passed over.
+    skipped.
 
     What was trained is in the run's checkpoints. Raises KitError for what does not fit, Interrupted after Ctrl-C.
     """
@@ -77,7 +77,7 @@ def train(loaded: Loaded, run: Run, data: Data, model: RetrievalModel) -> None:
             before += done.lines or _lines_in_file(run, name, done.epochs)
             continue
         model.load_state_dict(initial)
-        with memory_told(f"stage {name}: batch_size {stage.batch_size}", _less_memory(stage, loaded.recipe.model)):
+        with memory_errors(f"stage {name}: batch_size {stage.batch_size}", _less_memory(stage, loaded.recipe.model)):
             before += _Stage(loaded.recipe, name, stage, number, run, data, model, relevance).run_to_end(before)
     _write_metrics(run, before)
 
@@ -110,11 +110,11 @@ def _write_metrics(run: Run, lines: list[dict[str, Any]]) -> None:
 def _less_memory(stage: schema.Stage, model: schema.Model) -> str:
     if not model.embeds_by_parts:
         return "lower batch_size, or use a GPU with more of it"
-    at_once = stage.gradient_cache or stage.batch_size
+    at_once = stage.grad_cache_chunk or stage.batch_size
     if at_once == 1:
         return "use a GPU with more of it, or fewer experts"
     precision = ", or precision to bf16" if stage.precision == "float32" else ""
-    return f"set gradient_cache to less than {at_once}, which gives the same gradients{precision}"
+    return f"set grad_cache_chunk to less than {at_once}, which gives the same gradients{precision}"
 
 
 def training_relevance(recipe: schema.Recipe, data: Data, figure: Path) -> Relevance | None:
@@ -178,7 +178,7 @@ class _Stage:
         )
         self.precision = stage.precision if self.device.type == "cuda" else "float32"
         self.scaler = torch.amp.GradScaler(self.device.type, enabled=self.precision == "fp16")
-        self.best: checkpoints.Table = {}
+        self.best: checkpoints.BestEpochs = {}
         self.step = 0
         self.lines: list[dict[str, Any]] = []  # metrics of the finished epochs
         self.sha256: dict[str, str] = {}  # of the files in its folder
@@ -279,7 +279,7 @@ class _Stage:
         if not math.isfinite(seen["loss"]):
             raise KitError(self._overflow(f"the loss is {seen['loss']}"))
         self.scaler.unscale_(self.optimizer)
-        norm = torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.stage.clip_gradient or math.inf)
+        norm = torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.stage.max_grad_norm or math.inf)
         # In fp16 an overflow is no fault: the scaler skips the update, and takes a smaller scale from then on.
         if not self.scaler.is_enabled() and not math.isfinite(norm):
             raise KitError(self._overflow(f"the norm of the gradients is {norm}"))

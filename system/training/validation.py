@@ -10,7 +10,6 @@ from submission.metrics.retrieval import average_precision, recall
 from submission.ordering import relevant_ranks
 from system.batches.collate import without_audio
 from system.batches.sampler import Item, items_of
-from system.device import device_of
 from system.features.build import Features
 from system.losses import terms
 from system.losses.relevance.relax import Relevance
@@ -51,7 +50,7 @@ class Validation:
 
     def __call__(self, model: RetrievalModel) -> tuple[dict[str, float], dict[str, float]]:
         """The monitored metrics, and what the collapse watch sees."""
-        clips = embed_clips(model, list(self.clips.values()), self.features, device_of())
+        clips = embed_clips(model, list(self.clips.values()), self.features)
         captions = embed_texts(model, self.texts)
         with torch.inference_mode(), torch.random.fork_rng():
             torch.manual_seed(0)
@@ -80,7 +79,7 @@ class Validation:
 
     def _of_everything(self, model: RetrievalModel, clips: Embedded, captions: Embedded) -> dict[str, float]:
         with torch.inference_mode():
-            matrix = model.score(clips, captions).T.float().cpu().numpy()
+            matrix = model.score_matrix(captions, clips)
         owners = [[row] for row, clip in enumerate(self.clips.values()) for _ in clip.captions]
         ranks, ones = relevant_ranks(matrix, owners, list(self.clips)), np.ones(len(owners), dtype=np.int64)
         recalls = [float(recall(ranks, ones, k).mean()) for k in (1, 5, 10)]

@@ -16,6 +16,8 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.gpu_memory is not None and not arguments.gpu_memory > 0:
         raise KitError(f"--gpu-memory {arguments.gpu_memory:g}: give the GiB of a GPU")
     gpu_bytes = gpu_memory() if arguments.gpu_memory is None else arguments.gpu_memory * GIB
-    text = plan(load_from(arguments).recipe, gpu_bytes)
+    loaded = load_from(arguments)
+    print(*loaded.renamed, sep="\n", end="\n" if loaded.renamed else "")
+    text = plan(loaded.recipe, gpu_bytes)
     print(text)
     return 1 if MISTAKE in text else 0

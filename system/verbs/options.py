@@ -1,9 +1,12 @@
 """Arguments that several verbs share."""
 
 import argparse
+import logging
 from pathlib import Path
 
 from system.recipe.load import Loaded, load_recipe
+
+log = logging.getLogger(__name__)
 
 SET_HELP = "change a setting, such as stages.finetune.batch_size=64; may be given again"
 
@@ -20,4 +23,13 @@ def add_recipe_arguments(parser: argparse.ArgumentParser, runs: bool = True) -> 
 
 
 def load_from(arguments: argparse.Namespace) -> Loaded:
-    return load_recipe(arguments.recipe, arguments.set)
+    """The recipe, with a warning where it has keys by old names."""
+    loaded = load_recipe(arguments.recipe, arguments.set)
+    if loaded.renamed:
+        log.warning(
+            "%s: old names of %d settings, which the next release no longer reads; `python -m system check` prints the "
+            "new lines",
+            arguments.recipe,
+            len(loaded.renamed),
+        )
+    return loaded

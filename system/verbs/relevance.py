@@ -70,7 +70,7 @@ def run(arguments: argparse.Namespace) -> int:
     began = time.perf_counter()
     corpus = Corpus(clips, arguments.documents, arguments.tokenizer)
     found = corpus.distribution(percents, arguments.pairs)
-    print(_told(clips, found, percents, arguments), f"seconds    {time.perf_counter() - began:.1f}", sep="\n")
+    print(_format(clips, found, percents, arguments), f"seconds    {time.perf_counter() - began:.1f}", sep="\n")
     if arguments.figure:
         from system.runs.plots import relevance_figure
 
@@ -97,7 +97,7 @@ def _zeros(found: Distribution) -> str:
     return f"{100 * found.zeros / found.pairs:.1f} %"
 
 
-def _told(
+def _format(
     clips: Sequence[Sequence[str]], found: Distribution, percents: Sequence[float], arguments: argparse.Namespace
 ) -> str:
     scores = "  ".join(f"c{q:g} {c:.5f}" for q, c in zip(percents, found.percentiles, strict=True))

@@ -17,7 +17,7 @@ def run(arguments: argparse.Namespace) -> int:
     make_missing(loaded.recipe)
     data = load_data(loaded.recipe)
     folder = open_run(loaded, arguments.runs, arguments.out)
-    with folder.held():
+    with folder.lock():
         train(loaded, folder, data, prepare(loaded, folder, data))
     print(f"trained: {folder.folder}")
     return 0

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from timing import best_seconds, told
+from timing import best_seconds, report
 
 from data_tools.classify.clean import clean
 from data_tools.classify.embed import PACKAGED_MODEL, SentenceEncoder
@@ -88,11 +88,11 @@ def test_embedding_beside_small_unsorted_batches(shared: Path) -> None:
             encoder.encode(part[start : start + 64])
 
     ours, other = best_seconds([lambda: encoder.encode(part), unsorted], 2)
-    told("2,048 captions sorted by length", ours, other, "in batches of 64 as they come")
+    report("2,048 captions sorted by length", ours, other, "in batches of 64 as they come")
 
 
 def test_cleaning_beside_reading(shared: Path) -> None:
     captions, _ = read_captions([shared / "data/clotho/clotho_captions_development.csv"])
     texts = [caption.text for caption in captions]
     ours, other = best_seconds([lambda: [clean(text) for text in texts], lambda: [text.split() for text in texts]], 2)
-    told(f"{len(texts)} captions cleaned", ours, other, "split at white space")
+    report(f"{len(texts)} captions cleaned", ours, other, "split at white space")

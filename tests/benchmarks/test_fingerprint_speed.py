@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import soundfile
 
-from data_tools.audio import check_audio
+from data_tools.audio.read import check_audio
 from data_tools.leakage import fingerprint as module
 from data_tools.leakage.fingerprint import Fingerprint, fingerprint, near_duplicates
 

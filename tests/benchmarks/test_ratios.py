@@ -24,7 +24,7 @@ def median_seconds(work: Callable[[], object], times: int = 5) -> float:
     return sorted(taken)[times // 2]
 
 
-def told(name: str, ours: float, other: float, what: str) -> None:
+def report(name: str, ours: float, other: float, what: str) -> None:
     print(f"\n{name}: {ours * 1e3:.1f} ms, {what}: {other * 1e3:.1f} ms, ratio {other / ours:.1f}")
 
 
@@ -39,7 +39,7 @@ def test_bank_against_a_file_a_clip(tmp_path: Path) -> None:
     keys = random.permutation(list(series))[:256].tolist()
     ours = median_seconds(lambda: [np.array(bank.read(key)) for key in keys])
     files = median_seconds(lambda: [np.load(tmp_path / f"{key}.npy") for key in keys])
-    told("256 clips from the bank", ours, files, "from a file a clip")
+    report("256 clips from the bank", ours, files, "from a file a clip")
     assert all(np.array_equal(bank.read(key), np.load(tmp_path / f"{key}.npy")) for key in keys)
 
 
@@ -55,7 +55,7 @@ def test_ranks_against_sorting_every_row() -> None:
         ]
 
     ours = median_seconds(lambda: relevant_ranks(values, relevant, names))
-    told("ranks of 5,225 queries x 1,045 clips", ours, median_seconds(sorting, 1), "a sort a query")
+    report("ranks of 5,225 queries x 1,045 clips", ours, median_seconds(sorting, 1), "a sort a query")
     assert relevant_ranks(values, relevant, names)[:, 0].tolist() == sorting()
 
 
@@ -71,4 +71,4 @@ def test_ranks_against_sorting_every_row() -> None:
 def test_doors_against_importing_torch(root: Path, command: list[str]) -> None:
     run = lambda *arguments: subprocess.run([sys.executable, *arguments], cwd=root, capture_output=True, check=True)  # noqa: E731
     ours = median_seconds(lambda: run("-m", *command), 3)
-    told(" ".join(command), ours, median_seconds(lambda: run("-c", "import torch"), 3), "importing torch alone")
+    report(" ".join(command), ours, median_seconds(lambda: run("-c", "import torch"), 3), "importing torch alone")

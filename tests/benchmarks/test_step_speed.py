@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import tiny
 import torch
-from benchmarks.timing import best_seconds, told
+from benchmarks.timing import best_seconds, report
 
 from system.losses import terms as losses
 from system.losses.relevance.relax import Relevance
@@ -51,7 +51,7 @@ def test_sorted_chunks_against_padding_to_the_longest(encoder: SentenceText, sha
     with torch.no_grad():
         assert torch.allclose(sorted_chunks(), to_the_longest(), atol=1e-5)
     ours, padded = best_seconds([lambda: step(sorted_chunks), lambda: step(to_the_longest)], 2)
-    told("forward and backward of 2,560 captions, sorted", ours, padded, "padded to the longest")
+    report("forward and backward of 2,560 captions, sorted", ours, padded, "padded to the longest")
 
 
 def test_relaxation_beside_the_rest_of_a_step(encoder: SentenceText, shared: Path, tmp_path: Path) -> None:

@@ -38,7 +38,7 @@ def untrained(tmp_path_factory: pytest.TempPathFactory) -> Path:
             hidden_size=size.width,
             num_hidden_layers=size.layers,
             num_attention_heads=size.heads,
-            intermediate_size=size.ff,
+            intermediate_size=size.ffn_dim,
         )
     ).save_pretrained(folder)
     BertTokenizerFast(vocab_file=str(folder / "vocab.txt")).save_pretrained(folder)
@@ -65,7 +65,7 @@ def test_a_fine_tuning_step(root: Path, untrained: Path, tmp_path: Path, at_once
     clips = 512 if on_gpu else 16
     changes = [f"model.text.model={untrained}", f"banks={tmp_path}"]
     recipe = load_recipe(root / "recipes/take_it_easy/take_it_easy.yaml", changes).recipe
-    stage = recipe.stages["finetune"].model_copy(update={"batch_size": clips, "gradient_cache": at_once})
+    stage = recipe.stages["finetune"].model_copy(update={"batch_size": clips, "grad_cache_chunk": at_once})
     precision = stage.precision if on_gpu else "float32"
     assert isinstance(recipe.model.text, schema.SentenceTransformers)
     model = RetrievalModel(recipe.model, SentenceText(recipe.model.text, tmp_path)).to(device).train()
@@ -82,13 +82,13 @@ def test_a_fine_tuning_step(root: Path, untrained: Path, tmp_path: Path, at_once
         if on_gpu:
             torch.cuda.synchronize()
         taken.append(time.perf_counter() - began)
-    found = {name: estimates.Found([], recipe.data[name].expected) for name in recipe.data}
+    found = {name: estimates.Content([], recipe.data[name].expected) for name in recipe.data}
     reckoned = estimates.Estimates(recipe, found)
     guess = reckoned.memory(stage, precision) / 2**30
     peak = f"peak {torch.cuda.max_memory_allocated() / 2**30:.1f} GiB (estimate {guess:.1f})" if on_gpu else ""
     name = torch.cuda.get_device_name() if on_gpu else f"{torch.get_num_threads()} CPU cores"
     tflop = reckoned.step_flops(stage) / 1e12
     print(
-        f"\n{name}, {precision}, {clips} clips, 5 captions each, gradient_cache {at_once}: "
+        f"\n{name}, {precision}, {clips} clips, 5 captions each, grad_cache_chunk {at_once}: "
         f"{1e3 * sorted(taken)[len(taken) // 2]:.0f} ms a step, {tflop:.2f} TFLOP as estimated, {peak}"
     )

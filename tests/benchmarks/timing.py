@@ -17,5 +17,5 @@ def best_seconds(works: Sequence[Callable[[], object]], times: int) -> list[floa
     return best
 
 
-def told(name: str, ours: float, other: float, what: str) -> None:
+def report(name: str, ours: float, other: float, what: str) -> None:
     print(f"\n{name}: {ours * 1e3:.1f} ms, {what}: {other * 1e3:.1f} ms, ratio {other / ours:.2f}")

@@ -93,14 +93,14 @@ def score(
             s = slot[feature[e]]
             if s == 0:
                 continue
-            own = out.dtype.type(candidate[e])
+            value = out.dtype.type(candidate[e])
             if dense_row[s] >= 0:
                 added = dense[dense_row[s]]
                 for m in range(len(row)):
-                    row[m] += own * added[m]
+                    row[m] += value * added[m]
             else:
                 for p in range(begin[s], begin[s + 1]):
-                    row[column[p]] += own * weight[p]
+                    row[column[p]] += value * weight[p]
         factor = penalty[level[r]]
         for m in range(len(row)):
             row[m] *= factor[m]

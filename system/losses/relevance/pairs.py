@@ -15,7 +15,7 @@ from pydantic import FiniteFloat, NonNegativeInt
 
 from data_tools.errors import KitError
 from data_tools.strict import Strict
-from system.losses.relevance.scorer import Features
+from system.losses.relevance.scorer import NgramFeatures
 from system.losses.relevance.scores import Among, kernel
 
 _LOW_BITS = 15
@@ -49,7 +49,7 @@ class Distribution(Strict):
     histogram: Histogram
 
 
-def distribution(features: Features, percents: Sequence[float], clip_of: np.ndarray | None = None) -> Distribution:
+def distribution(features: NgramFeatures, percents: Sequence[float], clip_of: np.ndarray | None = None) -> Distribution:
     """Distribution of the float32 CIDEr-D of all ordered pairs of captions, those of a caption with itself included.
 
     percents: each in [0, 100]; percentile q of n scores is the one of rank floor(q (n - 1) / 100) from 0, an order
@@ -122,8 +122,8 @@ def _low_counts(blocks: Iterator[np.ndarray], row: np.ndarray) -> np.ndarray:
             compiled.count_low(bits, _LOW_BITS, row, counts)
         else:
             rows = row[bits >> _LOW_BITS]
-            places = rows[rows >= 0] << _LOW_BITS | bits[rows >= 0] & ((1 << _LOW_BITS) - 1)
-            counts += np.bincount(places, minlength=counts.size).reshape(counts.shape)
+            cells = rows[rows >= 0] << _LOW_BITS | bits[rows >= 0] & ((1 << _LOW_BITS) - 1)
+            counts += np.bincount(cells, minlength=counts.size).reshape(counts.shape)
     return counts
 
 

@@ -20,7 +20,7 @@ from data_tools.errors import KitError
 from data_tools.files import write_text
 from data_tools.strict import Strict
 from system.losses.relevance.pairs import Distribution, distribution
-from system.losses.relevance.scorer import CiderD, Features
+from system.losses.relevance.scorer import CiderD, NgramFeatures
 from system.losses.relevance.scores import Among
 from system.losses.relevance.tokens import tokens_of
 from system.recipe import schema
@@ -33,7 +33,7 @@ log = logging.getLogger(__name__)
 
 
 class Corpus:
-    """CIDEr-D with the document frequencies of clips' captions; clips without captions are passed over.
+    """CIDEr-D with the document frequencies of clips' captions; clips without captions are skipped.
 
     documents, tokenizer, pairs: as in schema.Cider. Raises KitError for fewer than two documents, in which every n-gram
     weighs 0.
@@ -53,7 +53,7 @@ class Corpus:
             )
         self._cider = CiderD(counted)
 
-    def features(self, captions: Sequence[str]) -> Features:
+    def features(self, captions: Sequence[str]) -> NgramFeatures:
         return self._cider.features(tokens_of(captions, self._tokenizer))
 
     def distribution(self, percents: Sequence[float], pairs: str) -> Distribution:
@@ -83,7 +83,7 @@ class Relax:
         return relaxed
 
 
-class _Kept(Strict):
+class _Stored(Strict):
     """What the file of a corpus's percentiles holds; key: sha256 of all that decides them."""
 
     key: str
@@ -123,7 +123,7 @@ class Relevance:
             return _read(path, key)
         began = time.perf_counter()
         found = self._corpus.distribution(percents, self._settings.pairs)
-        write_text(path, _Kept(key=key, distribution=found).model_dump_json() + "\n")
+        write_text(path, _Stored(key=key, distribution=found).model_dump_json() + "\n")
         shown = ", ".join(f"c{q:g} {c:.5f}" for q, c in zip(percents, found.percentiles, strict=True))
         seconds = time.perf_counter() - began
         log.info("CIDEr-D of %s pairs of captions in %.1f s: %s; kept in %s", f"{found.pairs:,}", seconds, shown, path)
@@ -164,9 +164,9 @@ class Relevance:
 
 def _read(path: Path, key: str) -> Distribution:
     try:
-        kept = _Kept.model_validate_json(path.read_bytes())
+        stored = _Stored.model_validate_json(path.read_bytes())
     except ValidationError as error:
         raise KitError(f"{path} is damaged; delete it, it is made again") from error
-    if kept.key != key:
+    if stored.key != key:
         raise KitError(f"{path} holds the percentiles of something else; delete it, it is made again")
-    return kept.distribution
+    return stored.distribution

@@ -41,9 +41,9 @@ class _Numbers:
         return np.array([self._words.setdefault(word, len(self._words)) for word in words], np.int64)
 
     def grams(self, beginnings: np.ndarray, last: np.ndarray) -> np.ndarray:
-        keys, place = np.unique(beginnings << 32 | last, return_inverse=True)
+        keys, inverse = np.unique(beginnings << 32 | last, return_inverse=True)
         numbers = [self._grams.setdefault(key, len(self._grams) + 1) for key in keys.tolist()]
-        return np.array(numbers, np.int64)[place]
+        return np.array(numbers, np.int64)[inverse]
 
     def occurrences(self, grams: np.ndarray, k: np.ndarray) -> np.ndarray:
         """Numbers of the features (n-gram, k), k >= 1: the n-gram's own for k = 1; later ones count as if followed by a
@@ -70,11 +70,11 @@ def _count(captions: Sequence[Tokens], numbers: _Numbers) -> _Counts:
     lengths = np.array([len(tokens) for tokens in captions], np.int64)
     words = numbers.words(chain.from_iterable(captions))
     caption = np.repeat(np.arange(len(captions)), lengths)
-    place = np.arange(len(words)) - np.repeat(lengths.cumsum() - lengths, lengths)  # of a word in its caption
+    position = np.arange(len(words)) - np.repeat(lengths.cumsum() - lengths, lengths)  # of a word in its caption
     ending = np.zeros(len(words), np.int64)  # the n-gram that ends at each word; the empty one before there are any
     parts = []
     for order in range(1, ORDERS + 1):
-        at = np.flatnonzero(place >= order - 1)
+        at = np.flatnonzero(position >= order - 1)
         grams = numbers.grams(ending[at - 1], words[at])
         ending[at] = grams
         keys, counts = np.unique(caption[at] << 32 | grams, return_counts=True)
@@ -84,7 +84,7 @@ def _count(captions: Sequence[Tokens], numbers: _Numbers) -> _Counts:
 
 
 @dataclass(frozen=True)
-class Features:
+class NgramFeatures:
     """Captions as sparse rows, whose products are CIDEr-D; start: (N + 1,) of each caption's entries.
 
     feature, candidate, reference: (E,) the features' numbers, their weights in a caption that is scored and in one that
@@ -101,9 +101,9 @@ class Features:
     def __len__(self) -> int:
         return len(self.lengths)
 
-    def followed_by(self, more: "Features") -> "Features":
+    def followed_by(self, more: "NgramFeatures") -> "NgramFeatures":
         """The captions of both, these first. more: made later by the same CiderD."""
-        return Features(
+        return NgramFeatures(
             start=np.concatenate([self.start, self.start[-1] + more.start[1:]]),
             feature=np.concatenate([self.feature, more.feature]),
             candidate=np.concatenate([self.candidate, more.candidate]),
@@ -128,21 +128,21 @@ class CiderD:
         self._numbers = _Numbers()
         counts = self._corpus = _count([tokens for captions in documents for tokens in captions], self._numbers)
         document = np.repeat(np.arange(len(documents)), [len(captions) for captions in documents])
-        held = np.sort(document[counts.caption] << 32 | counts.gram)
-        distinct = held[np.flatnonzero(np.diff(held, prepend=-1))]
+        pairs = np.sort(document[counts.caption] << 32 | counts.gram)
+        distinct = pairs[np.flatnonzero(np.diff(pairs, prepend=-1))]
         frequencies = np.bincount(distinct & _LOW, minlength=len(self._numbers))
         self._log_documents = np.log(len(documents))
         self._idf = self._log_documents - np.log(np.maximum(1, frequencies))
 
-    def corpus_features(self) -> Features:
+    def corpus_features(self) -> NgramFeatures:
         """The features of the documents' captions, in their order."""
         return self._weighed(self._corpus)
 
-    def features(self, captions: Sequence[Tokens]) -> Features:
+    def features(self, captions: Sequence[Tokens]) -> NgramFeatures:
         """The features of captions, in float64; to be scored against others of this object only."""
         return self._weighed(_count(captions, self._numbers))
 
-    def _weighed(self, counts: _Counts) -> Features:
+    def _weighed(self, counts: _Counts) -> NgramFeatures:
         captions = len(counts.lengths)
         idf = np.full(len(self._numbers), self._log_documents)
         idf[: len(self._idf)] = self._idf
@@ -156,7 +156,7 @@ class CiderD:
         entry = np.repeat(by_caption, times)
         occurrence = np.arange(len(entry)) - np.repeat(times.cumsum() - times, times) + 1
         sizes = np.bincount(counts.caption[entry], minlength=captions)
-        return Features(
+        return NgramFeatures(
             start=np.concatenate([[0], sizes.cumsum()]),
             feature=self._numbers.occurrences(counts.gram[entry], occurrence),
             candidate=weights[entry],

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from system.losses.relevance.scorer import SIGMA, Features
+from system.losses.relevance.scorer import SIGMA, NgramFeatures
 
 log = logging.getLogger(__name__)
 
@@ -28,7 +28,7 @@ def kernel() -> ModuleType | None:
 class Among:
     """CIDEr-D among M of some captions. members: (M,) their rows in features; dtype: float32 or float64."""
 
-    def __init__(self, features: Features, members: np.ndarray, dtype: Any = np.float32) -> None:
+    def __init__(self, features: NgramFeatures, members: np.ndarray, dtype: Any = np.float32) -> None:
         self._features, self._members, self._dtype = features, members, dtype
         lengths = features.lengths[members]
         levels, self._level = np.unique(lengths, return_inverse=True)
@@ -50,15 +50,15 @@ class Among:
         level = self._level[first:last]
         if self._kernel:
             f, out = self._features, np.empty((last - first, len(self)), self._dtype)
-            own = self._members[first:last]
-            self._kernel.score(own, f.start, f.feature, f.candidate, self._postings, level, self._penalty, out)
+            members = self._members[first:last]
+            self._kernel.score(members, f.start, f.feature, f.candidate, self._postings, level, self._penalty, out)
             return out
         products = (self._candidates[first:last] @ self._references).toarray()
         products *= self._penalty[level]
         return products
 
 
-def _matrix(features: Features, weights: np.ndarray, dtype: Any) -> Any:
+def _matrix(features: NgramFeatures, weights: np.ndarray, dtype: Any) -> Any:
     from scipy.sparse import csr_array
 
     shape = (len(features), features.size)

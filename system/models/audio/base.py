@@ -25,6 +25,6 @@ class AudioEncoder(nn.Module, ABC):
     def load_pretrained(self) -> None:
         """Take published weights into a fresh encoder; KitError when the file is missing or another one."""
 
-    def each(self, audio: dict[str, Series]) -> dict[str, torch.Tensor]:
-        """(B, E) of every expert by its name, for encoders that add several up; empty for the others."""
-        return {}
+    def with_each(self, audio: dict[str, Series]) -> tuple[Embedded, dict[str, torch.Tensor]]:
+        """Embeddings of the clips, and (B, E) of every expert by its name where several are averaged; else none."""
+        return self(audio), {}

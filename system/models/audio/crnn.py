@@ -12,7 +12,7 @@ from system.batches.collate import Series
 from system.experts.slaney import SILENCE
 from system.models.audio.base import AudioEncoder
 from system.models.audio.pooling import pooled_over_time
-from system.models.score import Embedded, real_places
+from system.models.score import Embedded, length_mask
 from system.recipe import schema
 
 # B clips, T frames, E embedding
@@ -54,7 +54,7 @@ class Crnn(AudioEncoder):
         x = values.float()[:, None]
         for layer in self.cnn:
             if isinstance(layer, nn.BatchNorm2d):
-                x = norm_of_real(layer, x, lengths)
+                x = masked_norm(layer, x, lengths)
             else:
                 x = layer(x)
                 if isinstance(layer, nn.LPPool2d):
@@ -111,21 +111,21 @@ def convolutions(dropout: float) -> nn.Sequential:
 def filled(values: torch.Tensor, lengths: torch.Tensor) -> Series:
     """Clips under 4 frames with silence up to 4."""
     values = F.pad(values, (0, 0, 0, max(0, FEWEST - values.shape[1])))
-    places = torch.arange(values.shape[1], device=values.device)
-    lacking = (places < FEWEST) & (places >= lengths[:, None])
+    positions = torch.arange(values.shape[1], device=values.device)
+    lacking = (positions < FEWEST) & (positions >= lengths[:, None])
     return Series(values.masked_fill(lacking[..., None], SILENCE), lengths.clamp(min=FEWEST))
 
 
-def norm_of_real(norm: nn.BatchNorm2d, x: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
+def masked_norm(norm: nn.BatchNorm2d, x: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
     """The batch norm of (B, C, T, F) that sees real places alone; 0 at the others."""
-    real = real_places(lengths, x.shape[2])
-    if bool(real.all()):
+    mask = length_mask(lengths, x.shape[2])
+    if bool(mask.all()):
         whole: torch.Tensor = norm(x)
         return whole
     by_time = x.transpose(1, 2)
-    kept = norm(by_time[real][..., None])  # (places, C, F, 1)
+    kept = norm(by_time[mask][..., None])  # (places, C, F, 1)
     return (
-        torch.zeros_like(by_time, dtype=kept.dtype).masked_scatter(real[..., None, None], kept[..., 0]).transpose(1, 2)
+        torch.zeros_like(by_time, dtype=kept.dtype).masked_scatter(mask[..., None, None], kept[..., 0]).transpose(1, 2)
     )
 
 
@@ -140,8 +140,8 @@ def run_gru(gru: nn.GRU, values: torch.Tensor, lengths: torch.Tensor) -> torch.T
 def stretched(values: torch.Tensor, lengths: torch.Tensor, wanted: torch.Tensor) -> torch.Tensor:
     """values (B, T, D) with lengths (B,) -> (B, longest wanted, D): every series stretched to its wanted length,
     linearly, as torch's interpolate does (align_corners False)."""
-    places = torch.arange(int(wanted.max()), device=values.device) + 0.5
-    at = (places * (lengths / wanted)[:, None] - 0.5).clamp(min=0)
+    positions = torch.arange(int(wanted.max()), device=values.device) + 0.5
+    at = (positions * (lengths / wanted)[:, None] - 0.5).clamp(min=0)
     before = at.long().clamp(max=values.shape[1] - 1)  # at padded places it would lie behind the end
     after = torch.minimum(before + 1, lengths[:, None] - 1)
     rows = torch.arange(len(values), device=values.device)[:, None]

@@ -6,7 +6,7 @@ from torch import nn
 from system.batches.collate import Series
 from system.models.audio.base import AudioEncoder
 from system.models.score import Embedded
-from system.networks.attention import SeriesEncoder, mean_over_real
+from system.networks.attention import SeriesEncoder, masked_mean
 from system.recipe import schema
 
 # B clips, T frames, D values in a frame, E embedding
@@ -22,10 +22,10 @@ class ExpertHead(nn.Module):
 
     def __init__(self, dim: int, settings: schema.ExpertHeads, out: int) -> None:
         super().__init__()
-        self.window = settings.positions
+        self.window = settings.max_positions
         self.project = nn.Linear(dim, settings.width)
         self.encoder = SeriesEncoder(
-            settings.width, settings.layers, settings.heads, settings.ff, settings.positions, settings.dropout
+            settings.width, settings.layers, settings.heads, settings.ffn_dim, settings.max_positions, settings.dropout
         )
         self.out = nn.Linear(settings.width, out)
 
@@ -42,9 +42,9 @@ class ExpertHead(nn.Module):
             rows = (series.lengths > start).nonzero()[:, 0]
             lengths = (series.lengths[rows] - start).clamp(max=self.window)
             values = series.values[rows, start : start + int(lengths.max())]
-            real = torch.arange(values.shape[1], device=values.device) < lengths[:, None]
+            mask = torch.arange(values.shape[1], device=values.device) < lengths[:, None]
             share = (lengths / series.lengths[rows])[:, None]
-            means = mean_over_real(self.encoder(self.project(values.float()), real), real)
+            means = masked_mean(self.encoder(self.project(values.float()), mask), mask)
             pooled = pooled.index_add(0, rows, (means * share).to(pooled.dtype))
         return pooled
 
@@ -59,12 +59,11 @@ class ExpertHeads(AudioEncoder):
         )
 
     def forward(self, audio: dict[str, Series]) -> Embedded:
-        return Embedded(torch.stack(list(self.each(audio).values())).mean(0))
+        return self.with_each(audio)[0]
 
     def parts(self) -> dict[str, nn.Module]:
         return {name.removeprefix("expert_"): head for name, head in self.heads.items()}
 
-    def each(self, audio: dict[str, Series]) -> dict[str, torch.Tensor]:
-        """(B, E) of every expert by its name."""
-        names = {name: name.removeprefix("expert_") for name in self.heads}
-        return {names[name]: head(audio[names[name]]) for name, head in self.heads.items()}
+    def with_each(self, audio: dict[str, Series]) -> tuple[Embedded, dict[str, torch.Tensor]]:
+        each = {name: head(audio[name]) for name, head in self.parts().items()}
+        return Embedded(torch.stack(list(each.values())).mean(0)), each

@@ -15,7 +15,7 @@ from system.models.audio.spec_augment import spec_augment
 from system.models.score import Embedded
 from system.networks.cnn14 import Cnn14
 from system.networks.convolutions import PannsNetwork, take_published
-from system.networks.frontend import LogMel
+from system.networks.frontend import LogMelFrontEnd
 from system.networks.published import DIM, HOP, RATE, SHORTEST, STRIDE, Name
 from system.networks.resnet38 import ResNet38
 from system.networks.weights import read_weights
@@ -44,7 +44,7 @@ class Panns(AudioEncoder):
         super().__init__()
         self.settings = settings
         ((self.expert, _),) = settings.experts.items()
-        self.front_end = LogMel()
+        self.front_end = LogMelFrontEnd()
         self.network = NETWORKS[settings.network](settings.dropout).requires_grad_(settings.trainable)
         self.mlp = mlp(DIM, settings.hidden, out)
 
@@ -62,17 +62,19 @@ class Panns(AudioEncoder):
     def forward(self, audio: dict[str, Series]) -> Embedded:
         waves, lengths = audio[self.expert].values[..., 0], audio[self.expert].lengths
         if self.training:
-            waves, lengths = random_parts(waves, lengths, round(self.settings.most_seconds * RATE))
+            waves, lengths = random_parts(waves, lengths, round(self.settings.max_seconds * RATE))
         waves, lengths = F.pad(waves, (0, max(0, SHORTEST - waves.shape[1]))), lengths.clamp(min=SHORTEST)
-        return Embedded(self.mlp(self._pooled(waves, lengths) if self.training else self._alone(waves, lengths)))
+        return Embedded(
+            self.mlp(self._pooled(waves, lengths) if self.training else self._one_length_at_a_time(waves, lengths))
+        )
 
-    def _alone(self, waves: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
+    def _one_length_at_a_time(self, waves: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
         """(B, 2048), computed in groups of one length."""
         pooled = torch.empty(len(waves), DIM, device=waves.device)
-        most = SECONDS_AT_ONCE[waves.device.type] * RATE
-        for places in of_one_length(lengths.tolist(), most):
-            own = lengths[places]
-            pooled[places] = self._pooled(waves[places, : int(own[0])], own)
+        max_samples = SECONDS_AT_ONCE[waves.device.type] * RATE
+        for indices in of_one_length(lengths.tolist(), max_samples):
+            group_lengths = lengths[indices]
+            pooled[indices] = self._pooled(waves[indices, : int(group_lengths[0])], group_lengths)
         return pooled
 
     def _pooled(self, waves: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
@@ -93,14 +95,14 @@ class Panns(AudioEncoder):
         return {"network": self.network, "mlp": self.mlp}
 
 
-def random_parts(waves: torch.Tensor, lengths: torch.Tensor, most: int) -> tuple[torch.Tensor, torch.Tensor]:
+def random_parts(waves: torch.Tensor, lengths: torch.Tensor, max_samples: int) -> tuple[torch.Tensor, torch.Tensor]:
     """waves (B, N), real lengths (B,) -> the same with a random part of `most` samples of every longer one.
 
     Draws from the random state of the device, nothing where no wave is longer.
     """
-    if waves.shape[1] <= most:
+    if waves.shape[1] <= max_samples:
         return waves, lengths
-    spare = (lengths - most).clamp(min=0)
+    spare = (lengths - max_samples).clamp(min=0)
     first = (torch.rand(len(waves), device=waves.device, dtype=torch.float64) * (spare + 1)).long()
-    places = first[:, None] + torch.arange(most, device=waves.device)
-    return waves.gather(1, places), lengths.clamp(max=most)
+    samples = first[:, None] + torch.arange(max_samples, device=waves.device)
+    return waves.gather(1, samples), lengths.clamp(max=max_samples)

@@ -5,7 +5,7 @@ from typing import Literal
 import torch
 from torch import nn
 
-from system.models.score import real_places
+from system.models.score import length_mask
 
 # B clips, T frames, D values in a frame
 
@@ -17,7 +17,7 @@ def pooled_over_time(values: torch.Tensor, lengths: torch.Tensor, pooling: Pooli
 
     What stands at padded places, even NaN, has no part in it.
     """
-    values, padded = values.float(), ~real_places(lengths, values.shape[1])[..., None]
+    values, padded = values.float(), ~length_mask(lengths, values.shape[1])[..., None]
     parts = []
     if pooling != "max":
         parts.append(values.masked_fill(padded, 0.0).sum(1) / lengths[:, None])

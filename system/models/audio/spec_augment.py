@@ -25,5 +25,5 @@ def _stripes(batch: int, size: int, count: int, width: int, device: torch.device
     """(B, size) bool, true inside of any of `count` stripes a row."""
     widths = torch.randint(width, (batch, count, 1), device=device).clamp(max=size)
     first = (torch.rand(batch, count, 1, device=device) * (size - widths)).long()
-    places = torch.arange(size, device=device)
-    return ((places >= first) & (places < first + widths)).any(1)
+    positions = torch.arange(size, device=device)
+    return ((positions >= first) & (positions < first + widths)).any(1)

@@ -25,12 +25,17 @@ class TextEncoder(nn.Module, ABC):
     captions, which come again; not so what people type into a search page.
     """
 
-    place: torch.Tensor
     remembers = True
+    _marker: torch.Tensor
 
     def __init__(self) -> None:
         super().__init__()
-        self.register_buffer("place", torch.empty(0), persistent=False)  # knows the device, also without parameters
+        self.register_buffer("_marker", torch.empty(0), persistent=False)  # is where the encoder is, parameters or none
+
+    @property
+    def device(self) -> torch.device:
+        """Where its embeddings are computed."""
+        return self._marker.device
 
     def forward(self, texts: Sequence[str]) -> Embedded:
         """Embeddings of the texts, in their order; N >= 1.
@@ -40,7 +45,7 @@ class TextEncoder(nn.Module, ABC):
         """
         lengths = self.lengths(texts)
         order = sorted(range(len(texts)), key=lambda i: lengths[i])
-        device = self.place.device
+        device = self.device
         size = TEXTS_AT_ONCE[device.type] if self.remembers else QUERIES_AT_ONCE
         parts = [self.embed_alike([texts[i] for i in order[s : s + size]]) for s in range(0, len(order), size)]
         return joined(parts).rows(torch.from_numpy(np.argsort(order)).to(device))
@@ -51,7 +56,7 @@ class TextEncoder(nn.Module, ABC):
 
     @abstractmethod
     def lengths(self, texts: Sequence[str]) -> list[int]:
-        """Places that each text takes."""
+        """Tokens or words of each text."""
 
     def prepare(self, texts: Sequence[str]) -> None:
         """Compute before training what stays the same during it."""
@@ -73,7 +78,7 @@ class TextEncoder(nn.Module, ABC):
         """Write what another machine needs beside the weights."""
 
 
-class Kept:
+class EmbeddingCache:
     """Embeddings (D,) of texts in a bank, each computed once.
 
     encode: texts -> (N, D) float32.

@@ -12,7 +12,7 @@ from data_tools.classify.embed import model_fingerprint
 from data_tools.errors import KitError
 from system.features.bank import open_bank
 from system.models.score import Embedded
-from system.models.text.base import Kept, TextEncoder, Tokens
+from system.models.text.base import EmbeddingCache, TextEncoder, Tokens
 from system.recipe import schema
 
 FROZEN_AT_ONCE = 64  # texts
@@ -41,7 +41,7 @@ class FirstTokenText(TextEncoder):
         self._tokens = Tokens(self._tokenise)
         if self._frozen:
             bank = open_bank(banks / f"text-{self._identity[:12]}", width, "float32", {"first_token": self._identity})
-            self._kept = Kept(bank, lambda texts: self._computed(texts).cpu().numpy())
+            self._cache = EmbeddingCache(bank, lambda texts: self._computed(texts).cpu().numpy())
 
     @property
     def _model(self) -> Any:
@@ -59,19 +59,19 @@ class FirstTokenText(TextEncoder):
         texts = self._cleaned(texts)
         if self.trained is not None:
             return Embedded(self.mlp(self._first(texts)))
-        return Embedded(self.mlp(self._kept(texts).to(self.place.device) if self.remembers else self._computed(texts)))
+        return Embedded(self.mlp(self._cache(texts).to(self.device) if self.remembers else self._computed(texts)))
 
     def _first(self, texts: Sequence[str]) -> torch.Tensor:
         """(N, width), padded to the longest."""
         inputs = self.tokenizer.pad({"input_ids": self._tokens.of(texts, self.remembers)}, return_tensors="pt")
-        inputs = {name: inputs[name].to(self.place.device) for name in ("input_ids", "attention_mask")}
+        inputs = {name: inputs[name].to(self.device) for name in ("input_ids", "attention_mask")}
         first: torch.Tensor = self._model(**inputs).last_hidden_state[:, 0]
         return first
 
     @torch.no_grad()
     def _computed(self, texts: Sequence[str]) -> torch.Tensor:
         """(N, width) of the frozen model."""
-        self._model.to(self.place.device)
+        self._model.to(self.device)
         order = np.argsort([len(text) for text in texts])
         parts = [order[start : start + FROZEN_AT_ONCE] for start in range(0, len(order), FROZEN_AT_ONCE)]
         first = torch.cat([self._first([texts[i] for i in part]) for part in parts])
@@ -85,7 +85,7 @@ class FirstTokenText(TextEncoder):
     def prepare(self, texts: Sequence[str]) -> None:
         unique = list(dict.fromkeys(self._cleaned(texts)))
         if self.trained is None:
-            self._kept(unique)
+            self._cache(unique)
         else:
             self._tokens.of(unique, self.remembers)
 
@@ -98,7 +98,7 @@ class FirstTokenText(TextEncoder):
     def unreadable(self, texts: Sequence[str]) -> list[str]:
         unknown = {self.tokenizer.unk_token_id, *self.tokenizer.all_special_ids}
         tokens = self._tokens.of(self._cleaned(texts), self.remembers)
-        return [text for text, own in zip(texts, tokens, strict=True) if set(own) <= unknown]
+        return [text for text, ids in zip(texts, tokens, strict=True) if set(ids) <= unknown]
 
     def save_assets(self, folder: Path) -> None:
         self._model.save_pretrained(folder / "text")

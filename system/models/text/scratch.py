@@ -7,17 +7,17 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from data_tools.words import words_of
 from system.models.score import Embedded
 from system.models.text.base import TextEncoder
-from system.networks.attention import SeriesEncoder, mean_over_real
+from system.networks.attention import SeriesEncoder, masked_mean
 from system.recipe import schema
+from system.words import words_of
 
 
 class ScratchText(TextEncoder):
     """Word vectors, a BART-type encoder, mean over words, linear.
 
-    Words outside the vocabulary are passed over, so that an unseen word adds no untrained noise; a text is cut after
+    Words outside the vocabulary are skipped, so that an unseen word adds no untrained noise; a text is cut after
     `max_words` known words.
     """
 
@@ -30,7 +30,7 @@ class ScratchText(TextEncoder):
         self.words = nn.Embedding(len(vocabulary) + 1, settings.dim, padding_idx=0)
         nn.init.normal_(self.words.weight, std=0.02)
         self.encoder = SeriesEncoder(
-            settings.dim, settings.layers, settings.heads, settings.ff, settings.max_words, settings.dropout
+            settings.dim, settings.layers, settings.heads, settings.ffn_dim, settings.max_words, settings.dropout
         )
         self.out = nn.Linear(settings.dim, settings.dim)
 
@@ -49,9 +49,9 @@ class ScratchText(TextEncoder):
         filled = torch.zeros(len(numbers), int(lengths.max()), dtype=torch.long)
         for row, n in zip(filled, numbers, strict=True):
             row[: len(n)] = torch.tensor(n)
-        device = self.place.device
-        real = (torch.arange(filled.shape[1]) < lengths[:, None]).to(device)
-        return Embedded(self.out(mean_over_real(self.encoder(self.words(filled.to(device)), real), real)))
+        device = self.device
+        mask = (torch.arange(filled.shape[1]) < lengths[:, None]).to(device)
+        return Embedded(self.out(masked_mean(self.encoder(self.words(filled.to(device)), mask), mask)))
 
     def unreadable(self, texts: Sequence[str]) -> list[str]:
         return [text for text in texts if not self._numbers(text)]

@@ -11,7 +11,7 @@ from data_tools.classify.embed import model_fingerprint
 from data_tools.errors import KitError
 from system.features.bank import open_bank
 from system.models.score import Embedded
-from system.models.text.base import Kept, TextEncoder, Tokens
+from system.models.text.base import EmbeddingCache, TextEncoder, Tokens
 from system.recipe import schema
 
 
@@ -38,7 +38,7 @@ class SentenceText(TextEncoder):
         if self._frozen:
             folder = banks / f"text-{self._identity[:12]}"
             bank = open_bank(folder, settings.dim, "float32", {"sentence_transformers": self._identity})
-            self._kept = Kept(bank, lambda texts: self._encoded(texts).cpu().numpy())
+            self._cache = EmbeddingCache(bank, lambda texts: self._encoded(texts).cpu().numpy())
 
     @property
     def _model(self) -> Any:
@@ -46,11 +46,11 @@ class SentenceText(TextEncoder):
 
     def embed_alike(self, texts: Sequence[str]) -> Embedded:
         if self.trained is None:
-            vectors = self._kept(texts).to(self.place.device) if self.remembers else self._encoded(texts)
+            vectors = self._cache(texts).to(self.device) if self.remembers else self._encoded(texts)
             return Embedded(self.project(vectors))
         tokens = self._tokens.of(texts, self.remembers)
         inputs = self.trained.tokenizer.pad({"input_ids": tokens}, return_tensors="pt")
-        inputs = {name: inputs[name].to(self.place.device) for name in ("input_ids", "attention_mask")}
+        inputs = {name: inputs[name].to(self.device) for name in ("input_ids", "attention_mask")}
         return Embedded(self.project(self.trained(inputs)["sentence_embedding"]))
 
     def lengths(self, texts: Sequence[str]) -> list[int]:
@@ -61,7 +61,7 @@ class SentenceText(TextEncoder):
     def prepare(self, texts: Sequence[str]) -> None:
         unique = list(dict.fromkeys(texts))
         if self.trained is None:
-            self._kept(unique)
+            self._cache(unique)
         else:
             self._tokens.of(unique, self.remembers)
 
@@ -69,7 +69,7 @@ class SentenceText(TextEncoder):
         """Cut to the model's longest input."""
         found = self._model.preprocess(texts)
         rows = zip(found["input_ids"], found["attention_mask"].bool(), strict=True)
-        return [tokens[real].tolist() for tokens, real in rows]
+        return [tokens[mask].tolist() for tokens, mask in rows]
 
     def identity(self) -> str | None:
         return self._identity
@@ -79,7 +79,7 @@ class SentenceText(TextEncoder):
 
     def _encoded(self, texts: Sequence[str]) -> torch.Tensor:
         """(N, D) of the frozen model."""
-        vectors: torch.Tensor = self._model.to(self.place.device).encode(
+        vectors: torch.Tensor = self._model.to(self.device).encode(
             list(texts), batch_size=64, show_progress_bar=False, normalize_embeddings=False, convert_to_tensor=True
         )
         return vectors

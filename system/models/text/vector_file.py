@@ -37,82 +37,82 @@ class WordVectorFile:
         self._is_binary = path.suffix == ".bin"
         with path.open("rb") as file:
             self._bytes = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-        hashes, places = array("q"), array("q")
-        for word, place in self._binary_words() if self._is_binary else self._text_words():
+        hashes, offsets = array("q"), array("q")
+        for word, offset in self._binary_words() if self._is_binary else self._text_words():
             hashes.append(hash(word))
-            places.append(place)
+            offsets.append(offset)
         found = np.frombuffer(hashes, np.int64)
         order = np.argsort(found, kind="stable")
-        self._hashes, self._places = found[order], np.frombuffer(places, np.int64)[order]
+        self._hashes, self._offsets = found[order], np.frombuffer(offsets, np.int64)[order]
 
     def __len__(self) -> int:
-        return len(self._places)
+        return len(self._offsets)
 
     def get(self, word: str) -> np.ndarray | None:
         """(D,) float32; None for a word that the file does not have."""
         wanted = word.encode() + b" "
         first, last = (int(np.searchsorted(self._hashes, hash(wanted[:-1]), side)) for side in ("left", "right"))
-        for place in self._places[first:last].tolist():
-            if self._bytes[place : place + len(wanted)] == wanted:
-                return self._vector(place + len(wanted))
+        for offset in self._offsets[first:last].tolist():
+            if self._bytes[offset : offset + len(wanted)] == wanted:
+                return self._vector(offset + len(wanted))
         return None
 
-    def _vector(self, place: int) -> np.ndarray:
+    def _vector(self, offset: int) -> np.ndarray:
         if self._is_binary:
-            return self._finite(np.frombuffer(self._bytes, "<f4", self.dim, place).astype(np.float32), place)
-        end = self._bytes.find(b"\n", place)
-        numbers = self._bytes[place : end if end >= 0 else len(self._bytes)].split()
+            return self._finite(np.frombuffer(self._bytes, "<f4", self.dim, offset).astype(np.float32), offset)
+        end = self._bytes.find(b"\n", offset)
+        numbers = self._bytes[offset : end if end >= 0 else len(self._bytes)].split()
         try:
             with np.errstate(over="ignore"):  # beyond float32 is infinite, which is refused below
                 vector = np.array(numbers, dtype=np.float32)
         except ValueError:
             vector = np.empty(0, np.float32)
         if len(vector) != self.dim:
-            raise KitError(f"{self.path}: byte {place}: {len(numbers)} values behind a word, not {self.dim} numbers")
-        return self._finite(vector, place)
+            raise KitError(f"{self.path}: byte {offset}: {len(numbers)} values behind a word, not {self.dim} numbers")
+        return self._finite(vector, offset)
 
-    def _finite(self, vector: np.ndarray, place: int) -> np.ndarray:
+    def _finite(self, vector: np.ndarray, offset: int) -> np.ndarray:
         if not np.isfinite(vector).all():
-            raise KitError(f"{self.path}: byte {place}: the values behind a word are not all finite; fetch it again")
+            raise KitError(f"{self.path}: byte {offset}: the values behind a word are not all finite; fetch it again")
         return vector
 
     def _binary_words(self) -> Iterator[tuple[bytes, int]]:
         data, size = self._bytes, 4 * self.dim
-        count, dim, place = self._first_line()
+        count, dim, offset = self._first_line()
         if dim is None:
             raise KitError(f"{self.path} does not begin with the numbers of words and dimensions; it is no .bin file")
         self._require_dim(dim)
         for n in range(count):
-            while data[place : place + 1] == b"\n":  # some writers end a vector with a line end
-                place += 1
-            blank = data.find(b" ", place, place + LONGEST_WORD)
+            while data[offset : offset + 1] == b"\n":  # some writers end a vector with a line end
+                offset += 1
+            blank = data.find(b" ", offset, offset + LONGEST_WORD)
             if blank < 0 or blank + 1 + size > len(data):
                 raise KitError(f"{self.path} ends in its word {n + 1:,} of {count:,}; fetch it again")
-            yield data[place:blank], place
-            place = blank + 1 + size
-        if rest := len(data) - place - data[place : place + 64].count(b"\n"):
-            raise KitError(f"{self.path} has {rest:,} bytes behind the {count:,} words that its first line tells of")
+            yield data[offset:blank], offset
+            offset = blank + 1 + size
+        if rest := len(data) - offset - data[offset : offset + 64].count(b"\n"):
+            raise KitError(f"{self.path} has {rest:,} bytes behind the {count:,} words that its first line announces")
 
     def _text_words(self) -> Iterator[tuple[bytes, int]]:
         data = self._bytes
-        count, dim, place = self._first_line()
+        count, dim, offset = self._first_line()
         if dim is not None:
             self._require_dim(dim)
         if data[-1:] != b"\n":
             raise KitError(f"{self.path} ends within a line, as a file that was cut does; fetch it again")
         found = 0
-        while place < len(data):
-            end = data.find(b"\n", place)
+        while offset < len(data):
+            end = data.find(b"\n", offset)
             end = end if end >= 0 else len(data)
-            blank = data.find(b" ", place, end)
-            if blank > place:
-                yield data[place:blank], place
+            blank = data.find(b" ", offset, end)
+            if blank > offset:
+                yield data[offset:blank], offset
                 found += 1
-            elif end > place:
-                raise KitError(f"{self.path}: byte {place}: not a word and its values, separated by blanks")
-            place = end + 1
+            elif end > offset:
+                raise KitError(f"{self.path}: byte {offset}: not a word and its values, separated by blanks")
+            offset = end + 1
         if dim is not None and found != count:
-            raise KitError(f"{self.path} has {found:,} words, its first line tells of {count:,}; fetch it again")
+            raise KitError(f"{self.path} has {found:,} words, its first line announces {count:,}; fetch it again")
 
     def _first_line(self) -> tuple[int, int | None, int]:
         """Words, dimension, and where the first word begins; (0, None, 0) where the file has no line with these two."""

@@ -9,12 +9,12 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 
-from data_tools.words import words_of
 from system.experts.base import file_sha256
 from system.models.score import Embedded
 from system.models.text.base import TextEncoder
 from system.models.text.vector_file import WordVectorFile
 from system.recipe import schema
+from system.words import words_of
 
 # N captions, W words, D embedding
 
@@ -45,17 +45,17 @@ class WordVectorText(TextEncoder):
 
     def embed_alike(self, texts: Sequence[str]) -> Embedded:
         words = [words_of(text) or [""] for text in texts]
-        lengths = torch.tensor([len(own) for own in words])
+        lengths = torch.tensor([len(caption) for caption in words])
         longest = int(lengths.max())
         values = np.zeros((len(texts), longest, self.dim), np.float32)
-        for row, own in zip(values, words, strict=True):
-            row[: len(own)] = [self.vector(word) for word in own]
-        series = torch.from_numpy(values).to(self.place.device)
+        for row, caption in zip(values, words, strict=True):
+            row[: len(caption)] = [self.vector(word) for word in caption]
+        series = torch.from_numpy(values).to(self.device)
         if self.embedding == "mean":  # a mean over padded places has another length only, which goes
             return Embedded(F.normalize(series.sum(1), dim=-1))
         series = F.normalize(series, dim=-1)
         counted = self.counts_padding and self.training
-        return Embedded(series, (torch.full_like(lengths, longest) if counted else lengths).to(self.place.device))
+        return Embedded(series, (torch.full_like(lengths, longest) if counted else lengths).to(self.device))
 
     def vector(self, word: str) -> np.ndarray:
         """(D,) as the file has it; of length 1 for an unknown word."""

@@ -71,7 +71,7 @@ class NtXent(Strict):
     kind: Literal["nt_xent"]
     weight: float = Field(gt=0)
     temperature: float = Field(gt=0, le=1)
-    same_clip: Literal["left_out", "negatives"] = "left_out"
+    same_clip: Literal["masked", "negatives"] = "masked"
     directions: Literal["mean", "sum"] = "mean"
 
 

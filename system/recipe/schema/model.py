@@ -23,8 +23,8 @@ class ExpertHeads(Strict):
     width: Size
     layers: Depth
     heads: Size
-    ff: Size
-    positions: Size  # frames in a window; longer series are cut into windows
+    ffn_dim: Size
+    max_positions: Size  # frames in a window; longer series are cut into windows
     dropout: float = Field(ge=0, lt=1)
 
 
@@ -61,7 +61,7 @@ class Panns(Resampled):
     network: Literal["resnet38", "cnn14"]
     weights: str | None  # the published checkpoint; null: from scratch
     trainable: bool
-    most_seconds: float = Field(gt=0)  # a longer clip: a random part in training, the whole one elsewhere
+    max_seconds: float = Field(gt=0)  # a longer clip: a random part in training, the whole one elsewhere
     frequency_pooling: Literal["mean", "max_mean"]  # mean: the public code; max_mean: the paper
     time_pooling: Literal["mean", "max", "max_mean"]
     dropout: float = Field(ge=0, lt=1)  # between the network's blocks
@@ -116,7 +116,7 @@ class Transformer(Strict):
     dim: Size  # D, also the size of the audio embedding
     layers: Depth
     heads: Size
-    ff: Size
+    ffn_dim: Size
     max_words: Size
     dropout: float = Field(ge=0, lt=1)
 

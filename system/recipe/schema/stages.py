@@ -62,7 +62,7 @@ class StepDecay(Strict):
 
 class Plateau(Strict):
     """The learning rate is multiplied by `factor` once a monitored metric has been no better than its best for more
-    than `patience` epochs; then the count begins anew. It never falls below `least_lr`.
+    than `patience` epochs; then the count begins anew. It never falls below `min_lr`.
 
     better: by more than `threshold`, as a difference. Source: torch's ReduceLROnPlateau with threshold_mode "abs".
     """
@@ -72,22 +72,22 @@ class Plateau(Strict):
     factor: float = Field(gt=0, lt=1)
     patience: int = Field(ge=0)
     threshold: float = Field(ge=0)
-    least_lr: float = Field(ge=0)
+    min_lr: float = Field(ge=0)
 
 
-class Patience(Strict):
+class EarlyStopping(Strict):
     """The stage ends once a monitored metric has not been better than its best for `epochs` epochs."""
 
-    kind: Literal["patience"]
+    kind: Literal["early_stopping"]
     metric: Metric
     epochs: Positive
 
 
-class Steady(Strict):
+class StdPlateau(Strict):
     """The stage ends once the standard deviation of a metric's last `epochs` values is at most `deviation`, not before
     `at_least` epochs. Source: Ray Tune's TrialPlateauStopper, which the public code of both CRNN systems uses."""
 
-    kind: Literal["steady"]
+    kind: Literal["std_plateau"]
     metric: Metric
     epochs: Annotated[int, Field(ge=2)]
     deviation: float = Field(ge=0)
@@ -100,13 +100,13 @@ class Stage(Strict):
     unit: Literal["clip", "pair"]  # a batch is made of clips with n captions each, or of (clip, caption) pairs
     captions_per_clip: Positive | Literal["all"] | None = None  # for clips: n drawn anew at every visit
     batch_size: int = Field(ge=2, le=1_000_000)
-    gradient_cache: Positive | None  # items embedded at a time, so that less memory gives the same gradients
+    grad_cache_chunk: Positive | None  # items embedded at a time, so that less memory gives the same gradients
     epochs: Positive
     steps_per_epoch: Positive | Literal["all"]  # "all": as many as the items fill
     losses: Annotated[list[Loss], Field(min_length=1)]
     optimizer: AdamW
     schedule: Annotated[Schedule | StepDecay | Plateau, Field(discriminator="kind")]
-    stop: Annotated[Patience | Steady | None, Field(discriminator="kind")] = None  # null: all epochs
-    clip_gradient: Annotated[float, Field(gt=0)] | None  # largest norm of all gradients together
+    stop: Annotated[EarlyStopping | StdPlateau | None, Field(discriminator="kind")] = None  # null: all epochs
+    max_grad_norm: Annotated[float, Field(gt=0)] | None  # largest norm of all gradients together
     precision: Literal["float32", "bf16", "fp16"]  # 16 bits on CUDA only; elsewhere float32 is used and said
     monitor: Monitor

@@ -14,7 +14,7 @@ from submission.ordering import Ranks
 
 Values = npt.NDArray[np.float64]
 
-HEARD = 5  # queries of a group that is listened to
+LISTENED = 5  # queries of a group that is listened to
 WORDS = (1, 5, 8, 11, 14, 17, 20)  # of a caption: where bins begin; Clotho's captions have 8 to 20
 SECONDS = (0, 5, 10, 15, 20, 25, 30)  # of a clip; Clotho's have 15 to 30
 
@@ -41,14 +41,14 @@ def rivals(matrix: ScoreMatrix) -> Rivals:
     >>> float(found.positive[0]), float(found.negative[0]), bool(found.tied[0])
     (0.5, 0.5, True)
     """
-    own = matrix.relevant_columns()
+    relevant = matrix.relevant_columns()
     positive, negative = np.empty(len(matrix)), np.full(len(matrix), np.nan)
-    for row, columns in enumerate(own):
+    for row, columns in enumerate(relevant):
         positive[row] = matrix.values[row, columns].max()
         others = np.delete(matrix.values[row], columns)
         if others.size:
             negative[row] = others.max()
-    tied = np.array([_is_tied(matrix, row, columns, positive[row]) for row, columns in enumerate(own)])
+    tied = np.array([_is_tied(matrix, row, columns, positive[row]) for row, columns in enumerate(relevant)])
     return Rivals(positive, negative, tied)
 
 
@@ -110,10 +110,10 @@ def bars(values: Values, keys: Sequence[object], labels: Mapping[object, str], g
     """Means by key, in the order of labels; those of no query are left out. values: (Q,) in [0, 1]. keys: (Q,)."""
     found = []
     for key, label in labels.items():
-        own = np.array([one == key for one in keys])
-        if own.any():
-            interval = share_interval(values[own], groups[own])
-            found.append(Bar(label, float(values[own].mean()), interval, int(own.sum())))
+        mask = np.array([one == key for one in keys])
+        if mask.any():
+            interval = share_interval(values[mask], groups[mask])
+            found.append(Bar(label, float(values[mask].mean()), interval, int(mask.sum())))
     return found
 
 
@@ -155,7 +155,7 @@ def second_labels() -> dict[object, str]:
     return dict(enumerate([*ends, f"{SECONDS[-1]}+"]))
 
 
-def choose_heard(first: Ranks, margin: Values) -> dict[str, list[int]]:
+def choose_queries(first: Ranks, margin: Values) -> dict[str, list[int]]:
     """Rows of the best, the middle and the worst queries, the worst one first.
 
     In order of the rank of the first relevant clip, then of the margin, larger is better (a query without negatives
@@ -163,7 +163,7 @@ def choose_heard(first: Ranks, margin: Values) -> dict[str, list[int]]:
     """
     margin = np.where(np.isnan(margin), np.inf, margin)
     order = sorted(range(len(first)), key=lambda row: (first[row], -margin[row], row))
-    size = min(HEARD, max(1, len(order) // 3))
+    size = min(LISTENED, max(1, len(order) // 3))
     best, rest = order[:size], order[size:]
     worst, rest = rest[-size:][::-1], rest[:-size]
     start = (len(rest) - size) // 2 if len(rest) > size else 0

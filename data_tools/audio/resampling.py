@@ -113,9 +113,9 @@ def _wings(up: int, down: int, kaiser: _Kaiser) -> tuple[npt.NDArray[np.float64]
         entry = distance * kaiser.entries
         first = entry.astype(int)
         count = (len(table) - first) // step
-        places = np.arange(_reach(up, down, kaiser))
-        at = np.minimum(first[:, None] + places * step, len(table) - 1)
-        return np.where(places < count[:, None], table[at] + (entry - first)[:, None] * slope[at], 0.0)
+        taps = np.arange(_reach(up, down, kaiser))
+        at = np.minimum(first[:, None] + taps * step, len(table) - 1)
+        return np.where(taps < count[:, None], table[at] + (entry - first)[:, None] * slope[at], 0.0)
 
     distance = scale * np.arange(up) / up
     return wing(distance), wing(scale - distance)

@@ -12,8 +12,8 @@ from data_tools.documents import read_json, read_json_lines
 from submission.errors import SubmissionError
 from submission.package.facts import FinishedRun
 from submission.plots import CURVES
-from submission.report.measures import Rivals
-from submission.report.parts import NONE, Drawing, Section, Table, figure4, plural, queries, without_folders
+from submission.report.elements import NONE, Drawing, Section, Table, figure4, plural, queries, without_folders
+from submission.report.statistics import Rivals
 
 LICENCES = 4  # of a data set that are named
 
@@ -39,7 +39,7 @@ def what_was_run(run: FinishedRun) -> Section:
         "Time": f"{_duration(result['training_seconds'])} of training, {_duration(result['seconds'])} in the last "
         "process" if "training_seconds" in result else "",
         "Ranked": f"{run.entry}: {queries(len(run.matrix))} against {plural(len(run.matrix.clip_ids), 'clip')} of "
-        f"{ranked.get('data', 'a source that it does not tell')}",
+        f"{ranked.get('data', 'a source that it does not name')}",
         "Checkpoint": ranked.get("checkpoint", ""),
         "Parameters": _parameters(parameters),
     }  # fmt: skip
@@ -65,7 +65,7 @@ def read_provenance(run: FinishedRun) -> dict[str, Any]:
         or any(not isinstance(content.get(name, ""), str) for name in texts)
         or any(not _is_texts(content.get(name, [])) for name in ("command", "changes"))
     ):
-        raise SubmissionError(f"{path}: damaged (what it tells has other types); make the run again")
+        raise SubmissionError(f"{path}: damaged (its values have other types); make the run again")
     return content
 
 
@@ -80,11 +80,11 @@ def _duration(seconds: float) -> str:
 
 
 def _parameters(parameters: Mapping[str, Any]) -> str:
-    def told(parts: Mapping[str, int]) -> str:
+    def format_parts(parts: Mapping[str, int]) -> str:
         names = ", ".join(f"{name} {count:,}" for name, count in parts.items())
         return f"{sum(parts.values()):,}{f' ({names})' if names else ''}"
 
-    return f"trained {told(parameters['trained'])}; frozen {told(parameters['frozen'])}"
+    return f"trained {format_parts(parameters['trained'])}; frozen {format_parts(parameters['frozen'])}"
 
 
 def _data_table(run: FinishedRun) -> Table:
@@ -115,9 +115,9 @@ def _other_uses(run: FinishedRun, source: str) -> Iterator[str]:
 
 
 def _licences(counts: Mapping[str, int]) -> str:
-    most = sorted(counts.items(), key=lambda item: -item[1])
-    named = ", ".join(f"{name} ({count:,})" for name, count in most[:LICENCES])
-    rest = sum(count for _, count in most[LICENCES:])
+    by_count = sorted(counts.items(), key=lambda item: -item[1])
+    named = ", ".join(f"{name} ({count:,})" for name, count in by_count[:LICENCES])
+    rest = sum(count for _, count in by_count[LICENCES:])
     return named + (f", others ({rest:,})" if rest else "")
 
 
@@ -152,10 +152,10 @@ def learning(run: FinishedRun) -> Section:
         drawings.append(_relevance(relevance, run.recipe["relevance"]))
     ran = Counter(line.get("stage") for line in lines)
     stages = [f"{name} ({plural(ran[name], 'epoch')})" for name in run.recipe["stages"]]
-    told = f"{plural(len(stages), 'stage')}: {', then '.join(stages)}."
+    text = f"{plural(len(stages), 'stage')}: {', then '.join(stages)}."
     if len(stages) > 1:
-        told += " A dotted line stands between two stages; epochs count over all."
-    return Section("learning", "Learning curves", paragraphs=[told], drawings=drawings)
+        text += " A dotted line stands between two stages; epochs count over all."
+    return Section("learning", "Learning curves", paragraphs=[text], drawings=drawings)
 
 
 def _epochs(run: FinishedRun) -> list[dict[str, Any]]:
@@ -195,12 +195,12 @@ def _course(label: str, values: list[float]) -> str:
 
 def _relevance(file: Path, settings: Mapping[str, Any]) -> Drawing:
     points = [(f"{point['percentile']:g}", f"{point['factor']:g}") for point in settings["relax"]]
-    told = ", ".join(f"{factor} at percentile {percentile}" for percentile, factor in points)
+    text = ", ".join(f"{factor} at percentile {percentile}" for percentile, factor in points)
     return Drawing(
         file,
         "How alike captions are, and the relaxed margin",
         f"Histogram of CIDEr-D between captions of {', '.join(settings['corpus'])}; over it the factor on the margin: "
-        f"{told}.",
+        f"{text}.",
         Table("Relax function", ("percentile of CIDEr-D", "factor on the margin"), points),
     )
 
@@ -209,7 +209,7 @@ def caveats(run: FinishedRun, found: Rivals) -> Section:
     broken = run.result.get("broken", {})
     folded = [("Clips left out, and why", "\n".join(f"{clip}: {_without_path(why)}" for clip, why in broken.items()))]
     points = [
-        f"One run with one seed ({run.recipe['seed']}): intervals tell how sure the figures are over queries, not how "
+        f"One run with one seed ({run.recipe['seed']}): intervals say how sure the figures are over queries, not how "
         "much another seed would differ.",
         *_collapses(_epochs(run)),
         _also_trained_on(run.ranked),
@@ -230,17 +230,17 @@ def _without_path(why: str) -> str:
 def _collapses(lines: list[dict[str, Any]]) -> Iterator[str]:
     bad = [line for line in lines if line.get("collapsed")]
     for stage in dict.fromkeys(line["stage"] for line in bad):
-        own = [line for line in bad if line["stage"] == stage]
-        told = "; ".join(own[-1]["collapsed"])
+        epochs = [line for line in bad if line["stage"] == stage]
+        text = "; ".join(epochs[-1]["collapsed"])
         yield (
-            f"The model collapsed: in {plural(len(own), 'epoch')} of stage {stage}, from {own[0]['epoch']} to "
-            f"{own[-1]['epoch']}; at the last of them {told}."
+            f"The model collapsed: in {plural(len(epochs), 'epoch')} of stage {stage}, from {epochs[0]['epoch']} to "
+            f"{epochs[-1]['epoch']}; at the last of them {text}."
         )
 
 
 def _also_trained_on(ranked: Mapping[str, Any]) -> str:
     if "also_trained_on" not in ranked:
-        return "The run does not tell whether ranked clips were also trained on."
+        return "The run does not state whether ranked clips were also trained on."
     count = ranked["also_trained_on"]
     if not count:
         return "No ranked clip was also trained on, by its content or its Freesound id."

@@ -1,4 +1,4 @@
-"""What the page is made of, and how its numbers are told. Sections hold text and numbers; page.html gives them form."""
+"""What the page is made of, and how its numbers are printed: page.html gives form to sections of text and numbers."""
 
 import math
 import re
@@ -43,7 +43,7 @@ class Player:
 
 
 @dataclass(frozen=True)
-class Heard:
+class QueryPlayers:
     """A query to listen to. margin: score of its best relevant clip less that of its hardest negative. further:
     relevant clips that are left out."""
 
@@ -57,7 +57,7 @@ class Heard:
 @dataclass(frozen=True)
 class Section:
     """A part of the page. headline: one large figure and the words beside it. facts: names and values. folded: texts
-    behind their titles. heard: groups of queries by their name."""
+    behind their titles. listening: groups of queries by their name."""
 
     anchor: str
     title: str
@@ -68,7 +68,7 @@ class Section:
     tables: Sequence[Table] = ()
     folded: Sequence[tuple[str, str]] = ()
     points: Sequence[str] = ()
-    heard: dict[str, list[Heard]] = field(default_factory=dict)
+    listening: dict[str, list[QueryPlayers]] = field(default_factory=dict)
 
 
 def figure4(value: float) -> str:

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
+from data_tools.audio.resampling import Resampling, Wave, resampler
 from data_tools.documents import sha256_of
 from data_tools.errors import DataError
-from data_tools.resampling import Resampling, Wave, resampler
 
 if TYPE_CHECKING:
     import soundfile
@@ -49,8 +49,8 @@ def read_audio(
     absurd samples (MAX_PEAK), and for one that holds more than MAX_VALUES or would give more than MAX_SAMPLES.
     """
     with _opened(path) as file:
-        most = file.frames if seconds is None else min(file.frames, round(seconds * file.samplerate))
-        if most * sample_rate > MAX_SAMPLES * file.samplerate:
+        max_frames = file.frames if seconds is None else min(file.frames, round(seconds * file.samplerate))
+        if max_frames * sample_rate > MAX_SAMPLES * file.samplerate:
             raise AudioError(
                 f"{path}: {_size(file)} are more than {MAX_SAMPLES:,} samples at {sample_rate:,} Hz, which is the most "
                 "that is read; cut it into shorter files"
@@ -59,14 +59,14 @@ def read_audio(
             resample = resampler(file.samplerate, sample_rate, resampling)
         except ValueError as error:
             raise AudioError(f"{path}: {_size(file)} cannot be brought to {sample_rate:,} Hz: {error}") from error
-        wave = np.empty(most * sample_rate // file.samplerate + 1, np.float32)
+        wave = np.empty(max_frames * sample_rate // file.samplerate + 1, np.float32)
         read = made = 0
-        for block in _blocks(path, file, most):
+        for block in _blocks(path, file, max_frames):
             mono = block.mean(axis=1)
             if not read:
                 first = mono[:1]
             read += len(mono)
-            part = resample(mono, read == most)
+            part = resample(mono, read == max_frames)
             wave[made : made + len(part)] = part
             made += len(part)
         return wave[:made] if made else first

@@ -1,0 +1,40 @@
+"""Locks between processes: one at a time works on a file or in a folder."""
+
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from data_tools.errors import DataError
+
+log = logging.getLogger(__name__)
+
+
+@contextmanager
+def lock(file: Path, busy: str, wait: bool = False) -> Iterator[None]:
+    """Hold a lock file, which stays when it is released; a process that ends, killed or not, releases its locks.
+
+    busy: what is said while another process holds it, which is waited for, or raised as DataError without `wait`.
+    """
+    from filelock import FileLock, Timeout
+
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file_lock = FileLock(file, thread_local=False)  # a generator that holds it may be closed by another thread
+    try:
+        file_lock.acquire(timeout=0)
+    except Timeout:
+        if not wait:
+            raise DataError(busy) from None
+        log.info(busy)
+        file_lock.acquire()
+    try:
+        yield
+    finally:
+        file_lock.release()
+
+
+@contextmanager
+def lock_of(path: Path) -> Iterator[None]:
+    """Hold `<path>.lock`. Raises DataError when another process writes to `path`."""
+    with lock(Path(f"{path}.lock"), f"{path}: another process is writing to it; wait for its end or stop it"):
+        yield
