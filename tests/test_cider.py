@@ -2,8 +2,6 @@
 
 import json
 import math
-import subprocess
-import sys
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -15,7 +13,6 @@ import pytest
 from data_tools.errors import KitError
 from data_tools.files import read_table
 from system.losses.relevance import pairs as cider_pairs
-from system.losses.relevance import scores as cider_scores
 from system.losses.relevance import tokens
 from system.losses.relevance.pairs import Distribution, distribution
 from system.losses.relevance.scorer import CiderD
@@ -32,17 +29,6 @@ def clotho(shared: Path, *splits: str) -> list[str]:
 
 def audiocaps(shared: Path, *splits: str) -> list[str]:
     return [row["caption"] for s in splits for _, row in read_table(shared / f"data/audiocaps/{s}.csv", ["caption"])]
-
-
-@pytest.fixture(params=["numba", "scipy"])
-def backend(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """Both ways to compute scores."""
-    if request.param == "scipy":
-        for module in (cider_scores, cider_pairs):
-            monkeypatch.setattr(module, "kernel", lambda: None)
-    else:
-        assert cider_scores.kernel() is not None
-    return str(request.param)
 
 
 def scores(documents: list[list[Tokens]], captions: list[Tokens], dtype: Any = np.float64) -> np.ndarray:
@@ -78,7 +64,7 @@ def random_captions(random: np.random.Generator, count: int, words: int = 6, lon
     return [random.choice([*"abcdefgh"][:words], random.integers(0, longest)).tolist() for _ in range(count)]
 
 
-def test_three_captions_by_hand(backend: str) -> None:
+def test_three_captions_by_hand() -> None:
     captions = [["a", "dog", "a"], ["a", "dog"], ["rain"]]
     found = scores(each(captions), captions)
     # idf: a, dog, "a dog": log 3/2 = i; "dog a", "a dog a", rain: log 3 = r.
@@ -95,7 +81,7 @@ def test_three_captions_by_hand(backend: str) -> None:
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_numba_and_scipy_are_the_slow_oracle(seed: int, backend: str) -> None:
+def test_scores_are_the_slow_oracles(seed: int) -> None:
     random = np.random.default_rng(seed)
     corpus = random_captions(random, 23, words=5)
     documents = each(corpus) if seed % 2 else [corpus[:9], corpus[9:10], corpus[10:]]
@@ -105,7 +91,7 @@ def test_numba_and_scipy_are_the_slow_oracle(seed: int, backend: str) -> None:
     assert scores(documents, captions, np.float32) == pytest.approx(np.array(expected), rel=2e-6, abs=1e-6)
 
 
-def test_any_order_and_repetition_of_members(backend: str) -> None:
+def test_any_order_and_repetition_of_members() -> None:
     random = np.random.default_rng(0)
     captions = random_captions(random, 60)
     whole = scores(each(captions), captions)
@@ -127,7 +113,7 @@ def test_captions_added_later_are_the_same() -> None:
     assert Among(later, every).scores(40, 41)[0, 41] > 1
 
 
-def test_nothing_to_weigh(backend: str) -> None:
+def test_nothing_to_weigh() -> None:
     assert not scores([[["a", "dog"]]], [["a", "dog"], ["a"]]).any()  # one document: log 1 = 0
     assert not scores([[["a"]], [[]], [["a"]], [[]]], [[], []]).any()  # no words
     assert scores([[["a"]], [[]]], [["a"]])[0, 0] == pytest.approx(2.5)  # a document without words counts
@@ -137,14 +123,14 @@ def test_nothing_to_weigh(backend: str) -> None:
 
 
 class Counted(list[Any]):
-    """A list that tells another length: compute_cider takes the number of its pairs for the number of documents."""
+    """A list that gives another length: compute_cider takes the number of its pairs for the number of documents."""
 
-    def __init__(self, items: Iterable[Any], output: int) -> None:
+    def __init__(self, items: Iterable[Any], length: int) -> None:
         super().__init__(items)
-        self.output = output
+        self.length = length
 
     def __len__(self) -> int:
-        return self.output
+        return self.length
 
 
 def official(documents: list[list[Tokens]], pairs: Sequence[tuple[Tokens, Tokens]]) -> np.ndarray:
@@ -164,7 +150,7 @@ def official(documents: list[list[Tokens]], pairs: Sequence[tuple[Tokens, Tokens
 
 @pytest.mark.parametrize("pairs", [2_000, pytest.param(20_000, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("per_document", [1, 5])
-def test_pycocoevalcap_on_real_captions(shared: Path, pairs: int, per_document: int, backend: str) -> None:
+def test_pycocoevalcap_on_real_captions(shared: Path, pairs: int, per_document: int) -> None:
     captions = tokens_of(clotho(shared, "development"), "regex")
     documents = [captions[i : i + per_document] for i in range(0, len(captions), per_document)]
     random = np.random.default_rng(pairs)
@@ -183,7 +169,7 @@ def stored(shared: Path) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("kind", ["ptb", "simple"])
-def test_stored_scores(shared: Path, kind: str, backend: str) -> None:
+def test_stored_scores(shared: Path, kind: str) -> None:
     golden = stored(shared)
     captions = [text.split() for text in golden[f"tokens_{kind}"]]
     checked = 0
@@ -272,23 +258,6 @@ def test_ptb_with_a_java_that_fails(monkeypatch: pytest.MonkeyPatch, tmp_path: P
         ptb_tokens(["a dog", "a cat"])
 
 
-def test_without_numba_scipy_is_used_and_said(root: Path) -> None:
-    code = (
-        "import sys; sys.modules['numba'] = None\n"
-        "import logging; logging.basicConfig()\n"
-        "import numpy as np\n"
-        "from system.losses.relevance.scorer import CiderD\n"
-        "from system.losses.relevance.scores import Among\n"
-        "words = [['a', 'dog'], ['a', 'cat'], ['rain']]\n"
-        "features = CiderD([[w] for w in words]).features(words)\n"
-        "print(Among(features, np.arange(3)).scores(0, 3).tolist())\n"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=root, check=True)
-    words = [["a", "dog"], ["a", "cat"], ["rain"]]
-    assert np.array(json.loads(done.stdout)) == pytest.approx(scores(each(words), words), abs=1e-6)
-    assert done.stderr.count("numba is not installed") == 1
-
-
 def sorted_scores(captions: list[Tokens], clip_of: np.ndarray | None) -> np.ndarray:
     found = scores(each(captions), captions, np.float32)
     return np.sort(found.ravel() if clip_of is None else found[clip_of[:, None] != clip_of])
@@ -308,7 +277,7 @@ def small_blocks(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 @pytest.mark.usefixtures("small_blocks")
 @pytest.mark.parametrize("clips", [False, True])
 @pytest.mark.parametrize(("seed", "longest"), [(0, 14), (1, 14), (2, 3), (3, 2), (4, 1)])
-def test_distribution_is_that_of_sorting(seed: int, longest: int, clips: bool, backend: str) -> None:
+def test_distribution_is_that_of_sorting(seed: int, longest: int, clips: bool) -> None:
     """Short captions of few words give many ties; the last corpus has no words at all."""
     random = np.random.default_rng(seed)
     captions = random_captions(random, 50, words=3 if longest < 4 else 8, longest=longest)

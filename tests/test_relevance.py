@@ -11,9 +11,7 @@ import tiny
 
 from data_tools.errors import KitError
 from system.__main__ import main
-from system.losses.relevance import pairs as cider_pairs
 from system.losses.relevance import relax
-from system.losses.relevance import scores as cider_scores
 from system.losses.relevance.relax import Corpus, Relax, Relevance
 from system.losses.relevance.scorer import CiderD
 from system.losses.relevance.scores import Among
@@ -202,19 +200,6 @@ def test_captions_without_words_resemble_nothing(tmp_path: Path) -> None:
     assert not found[:2].any()
     assert relevance.relax(found)[:2] == pytest.approx(1.0)
     assert relevance.relax(found)[2, 2] == pytest.approx(0.4)
-
-
-def test_without_numba_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    captions, row_of = [caption for own in corpus(2) for caption in own], []
-    for item, own in enumerate(corpus(2)):
-        row_of += [item] * len(own)
-    with_numba = Relevance(settings(), corpus(), tmp_path / "numba")
-    expected = with_numba.of_items(captions, np.array(row_of))
-    for module in (cider_scores, cider_pairs):
-        monkeypatch.setattr(module, "kernel", lambda: None)
-    with_scipy = Relevance(settings(), corpus(), tmp_path / "scipy")
-    assert with_scipy.thresholds == pytest.approx(with_numba.thresholds, rel=1e-5)
-    assert with_scipy.of_items(captions, np.array(row_of)) == pytest.approx(expected, rel=1e-5, abs=1e-6)
 
 
 def audiocaps(path: Path) -> Path:

@@ -16,7 +16,7 @@ from pydantic import FiniteFloat, NonNegativeInt
 from data_tools.errors import KitError
 from data_tools.strict import Strict
 from system.losses.relevance.scorer import NgramFeatures
-from system.losses.relevance.scores import Among, kernel
+from system.losses.relevance.scores import Among
 
 _LOW_BITS = 15
 _BINS = 1 << 16  # of scores; the bins behind them, of numbers with a sign, hold the pairs that are left out
@@ -102,28 +102,23 @@ class _Scores:
 
 def _high_counts(blocks: Iterator[np.ndarray]) -> tuple[np.ndarray, float]:
     """(2 x _BINS,) scores by their upper bits, and their sum."""
+    from system.losses.relevance import kernel
+
     counts, total = np.zeros(2 * _BINS, np.int64), 0.0
     for block in blocks:
         total += float(block.sum(1).sum(dtype=np.float64))
         bits = block.ravel().view(np.uint32)
-        if compiled := kernel():
-            compiled.count_high(bits, _LOW_BITS, counts)
-        else:
-            counts += np.bincount(bits >> _LOW_BITS, minlength=len(counts))
+        kernel.count_high(bits, _LOW_BITS, counts)
     return counts, total
 
 
 def _low_counts(blocks: Iterator[np.ndarray], row: np.ndarray) -> np.ndarray:
     """(K, 2^15) scores by their lower bits, of those whose upper bits name a row; row: (2 x _BINS,), -1 for none."""
+    from system.losses.relevance import kernel
+
     counts = np.zeros((int(row.max()) + 1, 1 << _LOW_BITS), np.int64)
     for block in blocks:
-        bits = block.ravel().view(np.uint32)
-        if compiled := kernel():
-            compiled.count_low(bits, _LOW_BITS, row, counts)
-        else:
-            rows = row[bits >> _LOW_BITS]
-            cells = rows[rows >= 0] << _LOW_BITS | bits[rows >= 0] & ((1 << _LOW_BITS) - 1)
-            counts += np.bincount(cells, minlength=counts.size).reshape(counts.shape)
+        kernel.count_low(block.ravel().view(np.uint32), _LOW_BITS, row, counts)
     return counts
 
 
