@@ -22,7 +22,7 @@ ROOT = Path(__file__).resolve().parent.parent
 
 @pytest.fixture(scope="session")
 def shared() -> Path:
-    """The folder of real captions, submissions, recordings and goldens; LBAR_SHARED names it.
+    """The folder of real captions, submissions and recordings; LBAR_SHARED names it.
 
     Without it the test skips, or fails where LBAR_REQUIRE_DATA is set.
     """
@@ -31,6 +31,12 @@ def shared() -> Path:
         output = f"needs real data: no folder {folder}/data (set LBAR_SHARED)"
         pytest.fail(output) if os.environ.get("LBAR_REQUIRE_DATA") else pytest.skip(output)
     return folder
+
+
+@pytest.fixture(scope="session")
+def goldens() -> Path:
+    """What the original implementations give; see its README."""
+    return ROOT / "tests" / "golden"
 
 
 class _Collapses(logging.Handler):

@@ -38,8 +38,8 @@ Golden = Callable[[str], dict[str, np.ndarray]]
 
 
 @pytest.fixture(scope="module")
-def golden(shared: Path) -> Golden:
-    return functools.cache(lambda name: dict(np.load(shared / f"golden/{name}.npz")))
+def golden(goldens: Path) -> Golden:
+    return functools.cache(lambda name: dict(np.load(goldens / f"{name}.npz")))
 
 
 def wave(content: dict[str, np.ndarray], letter: str) -> np.ndarray:
@@ -175,8 +175,8 @@ def crnn(embedding: str = "frames") -> Crnn:
     return made.eval()
 
 
-def test_the_crnn_is_filled_by_the_pattern(shared: Path) -> None:
-    described = json.loads((shared / "golden/keys.json").read_text())["xieh97_dcase2022_crnn"]["keys"]
+def test_the_crnn_is_filled_by_the_pattern(goldens: Path) -> None:
+    described = json.loads((goldens / "keys.json").read_text())["xieh97_dcase2022_crnn"]["keys"]
     described = {key: one for key, one in described.items() if key.startswith("audio_enc")}
     shapes = filled.crnn_shapes()
     assert {key: list(shape) for key, shape in shapes.items()} == {key: one["shape"] for key, one in described.items()}

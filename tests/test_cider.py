@@ -163,14 +163,14 @@ def test_pycocoevalcap_on_real_captions(shared: Path, pairs: int, per_document: 
     assert np.abs(official(documents, same) - found[a, b]).max() < 1e-9
 
 
-def stored(shared: Path) -> dict[str, Any]:
-    loaded: dict[str, Any] = json.loads((shared / "golden/cider.json").read_text())
+def stored(goldens: Path) -> dict[str, Any]:
+    loaded: dict[str, Any] = json.loads((goldens / "cider.json").read_text())
     return loaded
 
 
 @pytest.mark.parametrize("kind", ["ptb", "simple"])
-def test_stored_scores(shared: Path, kind: str) -> None:
-    golden = stored(shared)
+def test_stored_scores(goldens: Path, kind: str) -> None:
+    golden = stored(goldens)
     captions = [text.split() for text in golden[f"tokens_{kind}"]]
     checked = 0
     for name, corpus in golden["corpora"].items():
@@ -214,8 +214,8 @@ def test_tokens_by_hand(caption: str) -> None:
     assert " ".join(regex_tokens(caption)) == TOKENS[caption]
 
 
-def test_stored_tokens(shared: Path) -> None:
-    golden = stored(shared)
+def test_stored_tokens(goldens: Path) -> None:
+    golden = stored(goldens)
     assert [" ".join(regex_tokens(text)) for text in golden["raw"]] == golden["tokens_ptb"]
 
 

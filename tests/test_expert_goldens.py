@@ -31,8 +31,8 @@ Compute = Callable[..., np.ndarray]
 
 
 @pytest.fixture(scope="module")
-def golden(shared: Path) -> Golden:
-    return functools.cache(lambda kind: dict(np.load(shared / f"golden/{GOLDENS[kind]}.npz")))
+def golden(goldens: Path) -> Golden:
+    return functools.cache(lambda kind: dict(np.load(goldens / f"{GOLDENS[kind]}.npz")))
 
 
 @pytest.fixture(scope="module")
@@ -76,8 +76,8 @@ def symmetric(weights: Weights, keys: str) -> Weights:
 
 
 @pytest.mark.parametrize("kind", SHAPES)
-def test_the_fill_is_the_pattern_and_its_keys_are_the_published_ones(shared: Path, kind: str) -> None:
-    described = json.loads((shared / "golden/keys.json").read_text())[GOLDENS[kind]]["keys"]
+def test_the_fill_is_the_pattern_and_its_keys_are_the_published_ones(goldens: Path, kind: str) -> None:
+    described = json.loads((goldens / "keys.json").read_text())[GOLDENS[kind]]["keys"]
     shapes = SHAPES[kind]()
     assert {key: list(shape) for key, shape in shapes.items()} == {key: one["shape"] for key, one in described.items()}
     for key, one in described.items():

@@ -33,16 +33,16 @@ def cosine(a: np.ndarray, b: np.ndarray) -> np.ndarray:
 # YAMNet
 
 
-def test_yamnet_network_gives_the_public_embeddings(shared: Path) -> None:
-    golden = np.load(shared / "golden/yamnet_esc10.npz")
+def test_yamnet_network_gives_the_public_embeddings(shared: Path, goldens: Path) -> None:
+    golden = np.load(goldens / "yamnet_esc10.npz")
     embedding, scores = load_network(shared / YAMNET_FILE, CPU)(golden["log_mel"])
     assert cosine(embedding, golden["embedding"]).min() >= 0.999
     assert np.abs(scores - golden["scores"]).max() < 0.03  # int8 against float32
 
 
-def test_the_int8_front_end_gives_other_classes_as_often_as_said(shared: Path) -> None:
+def test_the_int8_front_end_gives_other_classes_as_often_as_said(shared: Path, goldens: Path) -> None:
     """Its own log-mel gives its classes; the definition's gives another one for three of these ten."""
-    golden = np.load(shared / "golden/yamnet_esc10.npz")
+    golden = np.load(goldens / "yamnet_esc10.npz")
     network, expected = load_network(shared / YAMNET_FILE, CPU), golden["scores"].argmax(1)
     assert (network(golden["log_mel"])[1].argmax(1) == expected).all()
     paths = [shared / "data/esc10/audio" / str(name) for name in golden["file_name"]]
@@ -51,8 +51,8 @@ def test_the_int8_front_end_gives_other_classes_as_often_as_said(shared: Path) -
     assert (own != expected).sum() == 3
 
 
-def test_yamnet_front_end_is_the_public_one_where_int8_resolves_it(shared: Path) -> None:
-    golden = np.load(shared / "golden/yamnet_esc10.npz")
+def test_yamnet_front_end_is_the_public_one_where_int8_resolves_it(shared: Path, goldens: Path) -> None:
+    golden = np.load(goldens / "yamnet_esc10.npz")
     differences = []
     for name, expected in zip(golden["file_name"], golden["log_mel"], strict=True):
         wave, rate = soundfile.read(shared / "data/esc10/audio" / str(name), dtype="float32")

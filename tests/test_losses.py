@@ -193,8 +193,8 @@ ORIGINAL = {
 
 
 @pytest.mark.parametrize("name", ORIGINAL)
-def test_the_four_objectives_equal_the_original_code_and_its_gradients(name: str, shared: Path) -> None:
-    golden = np.load(shared / "golden/losses.npz")
+def test_the_four_objectives_equal_the_original_code_and_its_gradients(name: str, goldens: Path) -> None:
+    golden = np.load(goldens / "losses.npz")
     assert len(golden["cases"]) == 15
     for case in golden["cases"]:
         given = [f"{case}_audio", f"{case}_text"] if case.startswith("emb") else [f"{case}_sim"]

@@ -172,9 +172,9 @@ ORIGINAL = {
 @pytest.mark.parametrize("original", ORIGINAL)
 @pytest.mark.parametrize("margin", [0.5, 0.1])
 def test_sampling_equals_the_original_code_and_its_gradients(
-    original: str, margin: float, shared: Path, monkeypatch: pytest.MonkeyPatch
+    original: str, margin: float, goldens: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    golden = np.load(shared / "golden/xieh97_frameword.npz")
+    golden = np.load(goldens / "xieh97_frameword.npz")
     key = f"ns_{original}_m{margin}"
     if original == "random-NS":
         clips, captions = torch.from_numpy(golden[f"{key}_picks_audio_text"].T.copy())
@@ -201,9 +201,9 @@ def test_sampling_equals_the_original_code_and_its_gradients(
 
 @pytest.mark.parametrize("margin", [1.0, 0.2])
 def test_the_2022_baselines_triplets_equal_the_original_code(
-    margin: float, shared: Path, monkeypatch: pytest.MonkeyPatch
+    margin: float, goldens: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    golden = np.load(shared / "golden/xieh97_dcase2022_crnn.npz")
+    golden = np.load(goldens / "xieh97_dcase2022_crnn.npz")
     key = f"trl_m{margin}"
     clips, captions = torch.from_numpy(golden[f"{key}_imposters_audio_text"].T.copy())
     monkeypatch.setitem(NEGATIVES, "random_apart", lambda batch: (captions, clips))

@@ -53,8 +53,8 @@ def resampled(wave: np.ndarray, rate: int, wanted: int, how: Resampling, block: 
 
 
 @pytest.mark.parametrize("rate", [16_000, 32_000, 48_000])
-def test_soxr_and_kaiser_best_give_what_they_gave(shared: Path, tmp_path: Path, rate: int) -> None:
-    golden = np.load(shared / "golden/resample.npz")
+def test_soxr_and_kaiser_best_give_what_they_gave(goldens: Path, tmp_path: Path, rate: int) -> None:
+    golden = np.load(goldens / "resample.npz")
     soundfile.write(tmp_path / "wave.wav", golden["wave_int16_44100"], 44_100, subtype="PCM_16")
     found = read_audio(tmp_path / "wave.wav", rate)
     expected = golden[f"librosa_soxr_hq_{rate}"]

@@ -130,9 +130,9 @@ def test_pooled_embeddings_have_no_frames() -> None:
         frame_word(pooled, series([[1.0, 2.0, 3.0]]), "mean")
 
 
-def test_frame_word_equals_the_original_code(shared: Path) -> None:
+def test_frame_word_equals_the_original_code(goldens: Path) -> None:
     """STSQ is `mean`, MTSQ (a word's best frame) `best_frame`, MQST (a frame's best word) `best_word`."""
-    golden = np.load(shared / "golden/xieh97_frameword.npz")
+    golden = np.load(goldens / "xieh97_frameword.npz")
     clips, captions = series(*golden["ns_audio"]), series(*golden["ns_text"])
     for reduce, name in (("mean", "STSQ"), ("best_frame", "MTSQ"), ("best_word", "MQST")):
         found = frame_word(clips, captions, reduce)
@@ -140,8 +140,8 @@ def test_frame_word_equals_the_original_code(shared: Path) -> None:
     assert np.abs(frame_word(clips, captions, "mean").numpy() - golden["ns_score_matrix"]).max() < 1e-9
 
 
-def test_the_first_pair_of_the_original_model(shared: Path) -> None:
-    golden = np.load(shared / "golden/xieh97_frameword.npz")
+def test_the_first_pair_of_the_original_model(goldens: Path) -> None:
+    golden = np.load(goldens / "xieh97_frameword.npz")
     dots = golden["model_frame_word_matrix_00"].astype(np.float64)  # (T, W) dot products, below 0 as they are or at 0
     score = frame_word(series(dots), series(np.eye(dots.shape[1])), "mean").item()
     assert score == pytest.approx(golden["model_scores"][0, 0], abs=1e-7)
