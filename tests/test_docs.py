@@ -62,12 +62,12 @@ def test_every_link_leads_to_a_file_and_a_heading(root: Path) -> None:
 
 def test_a_figure_stands_in_one_readme(root: Path) -> None:
     """Of three decimals or more; spreads (behind ±) and differences (with a sign) may be alike by chance."""
-    indices: dict[str, Path] = {}
+    stands_in: dict[str, Path] = {}
     for path in readmes(root):
         text = re.sub(r"± [\d.]+", "", path.read_text())
         for figure in re.findall(r"(?<![\w.+-])\d+\.\d{3,}(?![\w.])", text):
-            assert indices.setdefault(figure, path) == path, f"{figure} stands in {indices[figure]} and in {path}"
-    assert len(indices) > 100
+            assert stands_in.setdefault(figure, path) == path, f"{figure} stands in {indices[figure]} and in {path}"
+    assert len(stands_in) > 100
 
 
 def parser(room: str, words: list[str]) -> argparse.ArgumentParser:
