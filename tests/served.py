@@ -11,7 +11,6 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 from urllib.parse import quote
 
@@ -20,6 +19,7 @@ import soundfile
 import torch
 
 from data_tools.manifest import Clip
+from system.models.retrieval import RetrievalModel
 from system.models.score import Embedded, cosine
 from system.models.text.base import TextEncoder
 from system.serve.search import Search
@@ -46,9 +46,12 @@ class Letters(TextEncoder):
     def save_assets(self, folder: Path) -> None: ...
 
 
-def model_of(text: TextEncoder) -> Any:
-    """What a search needs of a model."""
-    return SimpleNamespace(text=text, score=cosine, eval=lambda: None)
+def model_of(text: TextEncoder) -> RetrievalModel:
+    """A model that no clip has to be embedded by: its audio encoder is none."""
+    model = RetrievalModel.__new__(RetrievalModel)
+    torch.nn.Module.__init__(model)
+    model.text, model.score = text, cosine
+    return model
 
 
 def clip_of(path: Path, name: str | None = None, captions: Sequence[str] = ()) -> Clip:
