@@ -85,7 +85,7 @@ def test_searches_of_32_clients(kind: str, shared: Path, root: Path, tmp_path: P
         captions = [row[f"caption_{n}"] for row in csv.DictReader(file) for n in range(1, 6)]
     queries = captions[: CLIENTS * SEARCHES]  # all different
     command = [sys.executable, "-c", SERVED, str(tmp_path), str(package.get_model_path()), kind, str(CLIPS)]
-    path = os.pathsep.join(map(str, (root, root / "tests")))
+    path = os.pathsep.join(map(str, (root, root / "tests" / "helpers")))
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=os.environ | {"PYTHONPATH": path})
     try:
         assert process.stdout is not None

@@ -1,6 +1,6 @@
 """Checkpoint files in the published layouts, filled with a fixed pattern of noise: untrained, for tests and rehearsals.
 
-    python -m tests.filled vggsound data/filled
+    python -m tests.helpers.filled vggsound data/filled
 
 writes the file or files of one expert under their published names. What comes out of such weights means nothing; it
 only has the right shapes and cost, and the original code filled with the same pattern gives the same numbers."""
@@ -285,5 +285,5 @@ def saved(folder: Path, **files: tuple[str, object]) -> dict[str, str]:
 
 if __name__ == "__main__":
     if len(sys.argv) != 3 or sys.argv[1] not in SHAPES:
-        sys.exit(f"usage: python -m tests.filled {{{','.join(SHAPES)}}} FOLDER")
+        sys.exit(f"usage: python -m tests.helpers.filled {{{','.join(SHAPES)}}} FOLDER")
     print("\n".join(write(sys.argv[1], Path(sys.argv[2])).values()))

@@ -15,7 +15,7 @@ from data_tools.yaml12 import parse
 from system.experiments.study import load_study
 from system.recipe.load import RecipeError, load_recipe
 
-SHIPPED = sorted((Path(__file__).parent.parent / "recipes").rglob("*.yaml"))
+SHIPPED = sorted((Path(__file__).parents[2] / "recipes").rglob("*.yaml"))
 assert SHIPPED
 
 
