@@ -226,7 +226,7 @@ def report(run: Run) -> str:
         lines += [
             f"{name}: {entry.queries} queries, {entry.clips} clips, {entry.checkpoint}",
             f"  {entry.metric}   {entry.figures[entry.metric]:.4f}  (95 % {low:.4f} to {high:.4f})   {recalls}",
-            f"  beside     chance {entry.chance:.4f}, untrained {entry.untrained:.4f}{ceiling}",
+            f"  baselines  chance {entry.chance:.4f}, untrained {entry.untrained:.4f}{ceiling}",
             f"  CSV        {entry.csv or 'none'}",
         ]
         if entry.also_trained_on:
