@@ -58,7 +58,7 @@ def audio_settings(content: dict[str, Any]) -> Any:
 @pytest.fixture(autouse=True)
 def without_front_end(monkeypatch: pytest.MonkeyPatch) -> None:
     """It has no parameters, and cannot be made without its numbers."""
-    monkeypatch.setattr("system.models.audio.panns.LogMel", torch.nn.Identity)
+    monkeypatch.setattr("system.models.audio.panns.LogMelFrontEnd", torch.nn.Identity)
 
 
 @pytest.mark.parametrize(("content", "out"), AUDIO)

@@ -33,7 +33,7 @@ def test_frozen_sentences_are_kept_and_equal_the_library(minilm: str, tmp_path: 
     library = SentenceTransformer(minilm, device="cpu")
     expected, new = library.encode(texts), library.encode(["a new text"])
     assert np.abs(encoder(texts).values.numpy() - expected).max() < 1e-5
-    assert len(encoder._kept.bank) == 2
+    assert len(encoder._cache.bank) == 2
     again = SentenceText(sentence_settings(minilm), tmp_path)
     again._model.encode = None  # a second computation would fail
     assert torch.equal(again(texts).values, encoder(texts).values)
@@ -42,7 +42,7 @@ def test_frozen_sentences_are_kept_and_equal_the_library(minilm: str, tmp_path: 
     assert encoder.frozen_parameters() == 22_713_216  # as its model card says, 22.7 M
     encoder.remembers = False
     assert np.abs(encoder(["a new text"]).values.numpy() - new).max() < 1e-5
-    assert len(encoder._kept.bank) == 2
+    assert len(encoder._cache.bank) == 2
 
 
 def test_trainable_sentences_do_not_depend_on_their_neighbours(minilm: str, tmp_path: Path) -> None:
