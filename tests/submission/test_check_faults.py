@@ -98,7 +98,7 @@ FAULTS: dict[str, tuple[Fault, list[str]]] = {
     "a row twice": (lambda lines: b"".join([*lines, lines[41]]),
                     ["line 5227: the query '.*' is repeated; it stands on line 42 already"]),
     "half of the file": (lambda lines: b"".join(lines[:2613]),
-                         [*[NO_ROW] * SHOWN, r"whole file: 2593 more of: no row for a query \(`check --all` tells"]),
+                         [*[NO_ROW] * SHOWN, r"whole file: 2593 more of: no row for a query \(`check --all` prints"]),
     "a short row": (change_line(10, lambda line: line.rsplit(b",", 1)[0] + b"\n"),
                     ["line 10: found 10 of 11 columns: one query and 10 file names"]),
     "ten names more": (by_row(lambda row: row + row[1:], 2),
