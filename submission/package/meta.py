@@ -12,7 +12,7 @@ from submission.formats.score_matrix import ScoreMatrix
 from submission.metrics.scoring import figures_of
 from submission.package.about import About, System
 from submission.runs.finished import FinishedRun
-from submission.runs.record import LossSettings, ModelSettings, SetFacts
+from submission.runs.record import LossSettings, SetFacts
 
 BLOCKS = {
     "submission": ("label", "name", "abbreviation", "authors"),
@@ -89,7 +89,7 @@ def _description(runs: Sequence[FinishedRun]) -> dict[str, Any]:
         "input_sampling_rate": _joined(f"{rate / 1000:g}kHz" for rate in sorted({e.rate for e in experts})),
         "acoustic_features": _joined(expert.kind for expert in experts),
         "acoustic_embeddings": _joined(frozen),
-        "data_augmentation": _joined(name for model in models for name in _augmentations(model)),
+        "data_augmentation": "SpecAugment" if any(model.audio.spec_augment for model in models) else None,
         "machine_learning_method": _joined(f"{m.audio.kind}, {m.text.kind}" for m in models),
         "learning_scheme": "supervised",
         "audio_modelling": _joined(model.audio.kind for model in models),
@@ -143,10 +143,6 @@ def audio_name(run: FinishedRun) -> str | None:
     """The file of published weights that an audio encoder of waveforms starts from; None for none."""
     weights = run.recipe.model.audio.weights
     return None if weights is None else Path(weights).name
-
-
-def _augmentations(model: ModelSettings) -> list[str]:
-    return ["SpecAugment"] if model.audio.spec_augment else []
 
 
 def check_meta(meta: Any, label: str, edition: Edition) -> Iterator[str]:

@@ -8,17 +8,8 @@ from pathlib import Path
 from data_tools.documents import require_unharmed
 from submission.errors import SubmissionError
 from submission.formats.score_matrix import ScoreMatrix, read_scores
+from submission.runs import record
 from submission.runs.reading import made_again, read_metrics, read_provenance, read_recipe, read_result
-from submission.runs.record import (
-    ByCheckpoint,
-    ByMean,
-    EpochLine,
-    Provenance,
-    RankedResult,
-    ResolvedRecipe,
-    RunResult,
-    StageSettings,
-)
 
 
 @dataclass(frozen=True)
@@ -26,12 +17,12 @@ class FinishedRun:
     """One ranked entry of a finished run. entry: its name in `rank`."""
 
     folder: Path
-    result: RunResult
-    recipe: ResolvedRecipe
+    result: record.RunResult
+    recipe: record.ResolvedRecipe
     entry: str
 
     @property
-    def ranked(self) -> RankedResult:
+    def ranked(self) -> record.RankedResult:
         """What result.json says of the entry."""
         return self.result.rank[self.entry]
 
@@ -40,12 +31,12 @@ class FinishedRun:
         return read_scores(self.file(f"scores/{self.entry}.npy"))
 
     @cached_property
-    def provenance(self) -> Provenance | None:
+    def provenance(self) -> record.Provenance | None:
         """None where the file is gone."""
         return read_provenance(self.folder) if (self.folder / "provenance.json").is_file() else None
 
     @cached_property
-    def epochs(self) -> list[EpochLine]:
+    def epochs(self) -> list[record.EpochLine]:
         """Of every stage in turn; none where the file is gone and was of an earlier release."""
         path = self.file("metrics.jsonl")
         return read_metrics(path, made_again(self.folder, path)) if path.is_file() else []
@@ -59,20 +50,20 @@ class FinishedRun:
         return path
 
     @property
-    def members(self) -> list[ByCheckpoint]:
+    def members(self) -> list[record.ByCheckpoint]:
         """The entries ranked by one checkpoint that this one is made of: itself, or those of a mean."""
         return list(self._leaves(self.entry))
 
-    def _leaves(self, entry: str) -> Iterator[ByCheckpoint]:
+    def _leaves(self, entry: str) -> Iterator[record.ByCheckpoint]:
         settings = self.recipe.rank[entry]
-        if isinstance(settings, ByCheckpoint):
+        if isinstance(settings, record.ByCheckpoint):
             yield settings
         else:
             for part in settings.of:
                 yield from self._leaves(part)
 
     @property
-    def member_stages(self) -> list[StageSettings]:
+    def member_stages(self) -> list[record.StageSettings]:
         """Of each member, the stage whose checkpoint it is."""
         return [self.recipe.stages[member.stage] for member in self.members]
 
@@ -100,16 +91,16 @@ def open_finished(text: str) -> FinishedRun:
     return run
 
 
-def broken_links(result: RunResult, recipe: ResolvedRecipe) -> Iterator[str]:
+def broken_links(result: record.RunResult, recipe: record.ResolvedRecipe) -> Iterator[str]:
     """Names that lead nowhere, a sentence each."""
     for name in result.parameters.frozen:
         if name not in ("audio", "text") and name not in result.experts:
             yield f"parameters.frozen.{name}: no such expert"
     ranked: set[str] = set()
     for name, entry in recipe.rank.items():
-        if isinstance(entry, ByCheckpoint) and entry.stage not in recipe.stages:
+        if isinstance(entry, record.ByCheckpoint) and entry.stage not in recipe.stages:
             yield f"rank.{name}.stage: no stage {entry.stage!r}"
-        for part in entry.of if isinstance(entry, ByMean) else ():
+        for part in entry.of if isinstance(entry, record.ByMean) else ():
             if part not in ranked:
                 yield f"rank.{name}.of: no earlier entry {part!r}"
         ranked.add(name)

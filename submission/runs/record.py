@@ -22,6 +22,7 @@ def _inside(name: str) -> str:
 # Of files, by their names below the folder that notes them.
 Checksums = dict[Annotated[str, AfterValidator(_inside)], str]
 Count = Annotated[int, Field(ge=0)]
+Interval = Annotated[list[float], Field(min_length=2, max_length=2)]
 
 
 class Record(BaseModel):
@@ -32,9 +33,6 @@ class Record(BaseModel):
     def document(self) -> dict[str, Any]:
         """As plain JSON values, by the names in the file; what was not given is left out."""
         return self.model_dump(by_alias=True, exclude_unset=True)
-
-
-# --- result.json -------------------------------------------------------------------------------------------------
 
 
 class Parameters(Record):
@@ -70,9 +68,6 @@ class SourceFacts(Record):
     sets: dict[str, SetFacts]
     trains: list[str]
     published: str | None
-
-
-Interval = Annotated[list[float], Field(min_length=2, max_length=2)]
 
 
 class RankedResult(Record):
@@ -131,9 +126,6 @@ class RunResult(Record):
     sha256: Checksums = {}
 
 
-# --- provenance.json ---------------------------------------------------------------------------------------------
-
-
 class Provenance(Record):
     """What a run was made with. changes: those of --set. manifests, contents: checksums by data source, of its manifest
     and of all its audio. experts: their identities. text: identity of a pre-trained text encoder. starts: checksums of
@@ -158,9 +150,6 @@ class Provenance(Record):
     starts: dict[str, str]
     contents: dict[str, str] = {}
     sha256: Checksums = {}
-
-
-# --- metrics.jsonl -----------------------------------------------------------------------------------------------
 
 
 class EpochLine(Record):
@@ -193,38 +182,32 @@ class EpochLine(Record):
         return found
 
 
-# --- resolved.json -----------------------------------------------------------------------------------------------
+class Kind(Record):
+    kind: str
 
 
-class EncoderSettings(Record):
+class EncoderSettings(Kind):
     """model: of a published text encoder. vectors, weights: files. spec_augment: of an audio encoder."""
 
-    kind: str
     model: str | None = None
     vectors: str | None = None
     weights: str | None = None
     spec_augment: dict[str, Any] | None = None
 
 
-class ScoreSettings(Record):
-    kind: str
-
-
 class ModelSettings(Record):
     audio: EncoderSettings
     text: EncoderSettings
-    score: ScoreSettings
+    score: Kind
 
 
-class LossSettings(Record):
-    kind: str
+class LossSettings(Kind):
     weight: float | None = None
     margin: float | None = None
     relax: str | None = None
 
 
-class OptimizerSettings(Record):
-    kind: str
+class OptimizerSettings(Kind):
     lr: float
     weight_decay: float | None = None
 
@@ -270,9 +253,6 @@ class ResolvedRecipe(Record):
     stages: dict[str, StageSettings]
     rank: dict[str, Annotated[ByCheckpoint | ByMean, Field(discriminator="kind")]]
     relevance: RelevanceSettings | None = None
-
-
-# --- facts beside a score matrix ---------------------------------------------------------------------------------
 
 
 class ModelFacts(Record):

@@ -214,8 +214,8 @@ class _Stage:
                 "stage %s ends early: %s stands still", self.name, self.stage.stop.metric if self.stage.stop else ""
             )
         done = {"epochs": len(self.lines), "steps": self.step, "best": self.best}
-        lines = [line.document() for line in self.lines]
-        write_json(self.folder / "done.json", done | {"sha256": self.sha256, "lines": lines})
+        done |= {"sha256": self.sha256, "lines": [line.document() for line in self.lines]}
+        write_json(self.folder / "done.json", done)
         return self.lines
 
     def _begin(self) -> None:
@@ -236,12 +236,8 @@ class _Stage:
             self.best, self.step, self.sums = state["best"], state["step"], state["sums"]
             self.sha256 = {**state.get("sha256", {}), "last.pt": sha256_of(self.folder / "last.pt")}
             epochs = self.step // self.steps
-            lines = state.get("lines")  # an earlier release left them out
-            self.lines = (
-                _lines_in_file(self.run, self.name, epochs)
-                if lines is None
-                else [EpochLine.model_validate(line) for line in lines]
-            )
+            known = map(EpochLine.model_validate, state.get("lines", ()))  # which an earlier release left out
+            self.lines = list(known) if "lines" in state else _lines_in_file(self.run, self.name, epochs)
 
     def _start_weights(self) -> None:
         start = self.stage.start_from
@@ -309,7 +305,7 @@ class _Stage:
         if lost := [f"{name} {value}" for name, value in values.items() if not math.isfinite(value)]:
             raise KitError(self._overflow(f"validation gives {', '.join(lost)}"))
         self.best = checkpoints.updated(self.best, values, epoch, self.stage.monitor.keep)
-        values_by_name = {
+        figures = {
             "stage": self.name,
             "epoch": epoch,
             "step": self.step,
@@ -320,7 +316,7 @@ class _Stage:
             **seen,
             "collapsed": collapsed(seen),
         }
-        line = EpochLine.model_validate(values_by_name)
+        line = EpochLine.model_validate(figures)
         self.sums = {}
         self.lines.append(line)
         with self.run.metrics.open("a", encoding="utf-8") as file:

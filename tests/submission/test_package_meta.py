@@ -12,11 +12,11 @@ from submission.runs.record import (
     ByCheckpoint,
     EncoderSettings,
     ExpertFacts,
+    Kind,
     ModelSettings,
     Parameters,
     ResolvedRecipe,
     RunResult,
-    ScoreSettings,
     SourceFacts,
 )
 
@@ -43,7 +43,7 @@ def run_of(
             model=ModelSettings(
                 audio=EncoderSettings(kind="expert_heads"),
                 text=EncoderSettings(kind="x", model=text),
-                score=ScoreSettings(kind="cosine"),
+                score=Kind(kind="cosine"),
             ),
             rank={"evaluation": ByCheckpoint(kind="checkpoint", stage="only", checkpoint="last")},
         ),
