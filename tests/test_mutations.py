@@ -25,7 +25,7 @@ import torch
 import yaml
 from outcomes import without_checksums
 from ranked import E2022, small_matrix, write_truth
-from test_package import about
+from reported import about
 
 from data_tools.audio.read import read_audio
 from data_tools.datasets.audiocaps import read_audiocaps
