@@ -102,16 +102,24 @@ def read_json_lines(path: Path, hint: str, unfinished: bool = False) -> list[Any
 
 
 def read_shaped(path: Path, shape: "type[Shape]", hint: str) -> "Shape":
-    """A JSON file as a pydantic model. Raises DataError as read_json does, and for content of another shape."""
+    """A JSON file as a pydantic model. Raises DataError as read_json does, and as require_shape."""
+    return require_shape(read_json(path, hint), shape, str(path), hint)
+
+
+def require_shape(content: Any, shape: "type[Shape]", where: str, hint: str) -> "Shape":
+    """JSON content as a pydantic model. where: a file, or a line of it. Raises DataError for content of another shape,
+    a line a fault, the hint at the end of the last."""
     from pydantic import ValidationError
 
     try:
-        return shape.model_validate(read_json(path, hint))
+        return shape.model_validate(content)
     except ValidationError as error:
-        first = error.errors(include_url=False, include_input=False)[0]
-        at = ".".join(map(str, first["loc"])) or "as a whole"
-        said = "it is no object" if first["type"] in ("model_type", "dict_type") else first["msg"]
-        raise DataError(f"{path} is damaged ({at}: {said.removeprefix('Value error, ')}); {hint}") from None
+        faults = []
+        for fault in error.errors(include_url=False, include_input=False):
+            at = ".".join(map(str, fault["loc"])) or "as a whole"
+            said = "it is no object" if fault["type"] in ("model_type", "dict_type") else fault["msg"]
+            faults.append(f"{where} is damaged ({at}: {said.removeprefix('Value error, ')})")
+        raise DataError("\n".join(faults) + f"; {hint}") from None
 
 
 def write_json(path: Path, value: object) -> None:

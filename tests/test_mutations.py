@@ -25,13 +25,12 @@ import torch
 import yaml
 from outcomes import without_checksums
 from ranked import E2022, small_matrix, write_truth
-from test_package import about
+from reported import about
 
 from data_tools.audio.read import read_audio
 from data_tools.datasets.audiocaps import read_audiocaps
 from data_tools.datasets.clotho import read_clotho
 from data_tools.datasets.wavcaps import read_wavcaps
-from data_tools.documents import read_json_lines
 from data_tools.errors import DataError, KitError
 from data_tools.leakage.exclusion import read_exclusions
 from data_tools.manifest import read_manifest, read_queries
@@ -43,9 +42,8 @@ from submission.formats.score_matrix import read_scores, write_scores
 from submission.formats.truth import read_clotho_truth
 from submission.package.about import read_about
 from submission.package.archive import check_archive
-from submission.package.facts import open_finished
-from submission.report.clips import read_clips
-from submission.report.overview import read_provenance
+from submission.runs.clips import read_clips
+from submission.runs.finished import open_finished
 from system.__main__ import main
 from system.experiments.study import load_study
 from system.features.bank import open_bank
@@ -154,10 +152,10 @@ def _run_files(run: Path) -> dict[str, Reader]:
     return {
         "provenance": (opened.provenance, opened.read_provenance),
         "result": (opened.result, opened.read_result),
-        "result_for_report": (opened.result, lambda: read_provenance(open_finished(str(run)))),
+        "result_for_report": (opened.result, lambda: open_finished(str(run)).provenance),
         "resolved": (run / "resolved.json", lambda: load_recipe(run / "resolved.json")),
         "resolved_for_report": (run / "resolved.json", lambda: open_finished(str(run))),
-        "metrics": (opened.metrics, lambda: read_json_lines(opened.metrics, "run it again")),
+        "metrics": (opened.metrics, opened.read_metrics),
         "done": (run / "finetune/done.json", lambda: checkpoints.read_done(run / "finetune")),
         "last": (run / "finetune/last.pt", lambda: checkpoints.load_state(run / "finetune")),
         "safetensors": (

@@ -76,12 +76,13 @@ def search_weights(parts: Mapping[str, ScoreMatrix], how: How, edition: Edition)
     return [chosen.count(index) / len(chosen) for index in range(len(parts))], reached
 
 
-def models_of(facts: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    """The facts of every model behind a score matrix: its own, or of a blend those of its parts, however deep."""
+def makers_of(facts: Mapping[str, Any]) -> list[tuple[Any, Any]]:
+    """Run and checkpoint of every model behind a score matrix: its own, or of a blend those of its parts, however deep;
+    None for what the facts do not say. They may be anybody's: see submission.runs.record.ModelFacts for ours."""
     parts = facts.get("of")
     if not isinstance(parts, dict):
-        return [facts]
-    return [model for part in parts.values() for model in models_of(part if isinstance(part, dict) else {})]
+        return [(facts.get("from"), facts.get("checkpoint"))]
+    return [maker for part in parts.values() for maker in makers_of(part if isinstance(part, dict) else {})]
 
 
 def _raw(part: ScoreMatrix) -> Values:
@@ -136,11 +137,10 @@ def require_apart(tested: Mapping[str, ScoreMatrix], validation: Mapping[str, Sc
                 f"{name} and {other} have {len(shared)} clips in common (first {min(shared)!r}); weights are searched "
                 "on a validation split, never on what is tested"
             )
-        nothing: Mapping[str, Any] = {}
-        for made, searched in zip_longest(models_of(test.facts), models_of(weighted.facts), fillvalue=nothing):
-            for fact in ("from", "checkpoint"):
-                if made.get(fact) != searched.get(fact):
-                    one, another = (model.get(fact, "a model it does not name") for model in (made, searched))
+        for makers in zip_longest(makers_of(test.facts), makers_of(weighted.facts), fillvalue=(None, None)):
+            for facts in zip(*makers, strict=True):
+                if facts[0] != facts[1]:
+                    one, another = (fact or "a model it does not name" for fact in facts)
                     raise SubmissionError(
                         f"{name} comes from {one} and {other} from {another}; give --validation the matrices of the "
                         "same models in the same order"

@@ -11,7 +11,8 @@ from submission.formats.csv_table import shown
 from submission.formats.score_matrix import ScoreMatrix
 from submission.metrics.scoring import figures_of
 from submission.package.about import About, System
-from submission.package.facts import FinishedRun
+from submission.runs.finished import FinishedRun
+from submission.runs.record import LossSettings, SetFacts
 
 BLOCKS = {
     "submission": ("label", "name", "abbreviation", "authors"),
@@ -79,25 +80,25 @@ def make_meta(
 
 
 def _description(runs: Sequence[FinishedRun]) -> dict[str, Any]:
-    experts = [expert for run in runs for expert in run.result["experts"].values()]
-    frozen = [run.result["experts"][name]["kind"] for run in runs for name in _frozen_experts(run)]
-    models = [run.recipe["model"] for run in runs]
-    stages = [run.stage_of(member) for run in runs for member in run.members]
-    optimizers = [stage["optimizer"] for stage in stages]
+    experts = [expert for run in runs for expert in run.result.experts.values()]
+    frozen = [run.result.experts[name].kind for run in runs for name in _frozen_experts(run)]
+    models = [run.recipe.model for run in runs]
+    stages = [stage for run in runs for stage in run.member_stages]
+    optimizers = [stage.optimizer for stage in stages]
     return {
-        "input_sampling_rate": _joined(f"{rate / 1000:g}kHz" for rate in sorted({e["rate"] for e in experts})),
-        "acoustic_features": _joined(expert["kind"] for expert in experts),
+        "input_sampling_rate": _joined(f"{rate / 1000:g}kHz" for rate in sorted({e.rate for e in experts})),
+        "acoustic_features": _joined(expert.kind for expert in experts),
         "acoustic_embeddings": _joined(frozen),
-        "data_augmentation": _joined(name for model in models for name in _augmentations(model)),
-        "machine_learning_method": _joined(f"{m['audio']['kind']}, {m['text']['kind']}" for m in models),
+        "data_augmentation": "SpecAugment" if any(model.audio.spec_augment for model in models) else None,
+        "machine_learning_method": _joined(f"{m.audio.kind}, {m.text.kind}" for m in models),
         "learning_scheme": "supervised",
-        "audio_modelling": _joined(model["audio"]["kind"] for model in models),
+        "audio_modelling": _joined(model.audio.kind for model in models),
         "word_embeddings": _joined(map(text_name, runs)),
-        "word_modelling": _joined(model["text"]["kind"] for model in models),
-        "loss_function": _joined(_loss(term) for stage in stages for term in stage["losses"]),
-        "optimizer": _joined(optimizer["kind"] for optimizer in optimizers),
-        "learning_rate": _only([optimizer["lr"] for optimizer in optimizers]),
-        "weight_decay": _only([optimizer.get("weight_decay") for optimizer in optimizers]),
+        "word_modelling": _joined(model.text.kind for model in models),
+        "loss_function": _joined(_loss(term) for stage in stages for term in stage.losses),
+        "optimizer": _joined(optimizer.kind for optimizer in optimizers),
+        "learning_rate": _only([optimizer.lr for optimizer in optimizers]),
+        "weight_decay": _only([optimizer.weight_decay for optimizer in optimizers]),
         "metric_monitored": _joined(monitored for run in runs for monitored in _monitored(run)),
     }
 
@@ -114,37 +115,34 @@ def _only(values: list[Any]) -> Any:
 
 
 def _total_parameters(runs: Sequence[FinishedRun]) -> int:
-    trained = sum(len(run.members) * sum(run.result["parameters"]["trained"].values()) for run in runs)
+    trained = sum(len(run.members) * sum(run.result.parameters.trained.values()) for run in runs)
     frozen: dict[str, int] = {}
     for run in runs:
-        kinds = {name: expert["kind"] for name, expert in run.result["experts"].items()}
+        kinds = {name: expert.kind for name, expert in run.result.experts.items()}
         kinds |= {"audio": audio_name(run) or "audio", "text": text_name(run)}
-        frozen |= {kinds[name]: count for name, count in run.result["parameters"]["frozen"].items()}
+        frozen |= {kinds[name]: count for name, count in run.result.parameters.frozen.items()}
     return trained + sum(frozen.values())
 
 
 def _frozen_experts(run: FinishedRun) -> list[str]:
-    return [name for name in run.result["experts"] if name in run.result["parameters"]["frozen"]]
+    return [name for name in run.result.experts if name in run.result.parameters.frozen]
 
 
 def text_name(run: FinishedRun) -> str:
     """Of the text encoder: the name of the pre-trained model or of the word vectors, or `trained from scratch`."""
-    text = run.recipe["model"]["text"]
-    return Path(text.get("model") or text.get("vectors") or "trained from scratch").name
+    text = run.recipe.model.text
+    return Path(text.model or text.vectors or "trained from scratch").name
 
 
 def _is_pretrained(run: FinishedRun) -> bool:
-    return bool(run.recipe["model"]["text"].keys() & {"model", "vectors"})
+    text = run.recipe.model.text
+    return bool(text.model or text.vectors)
 
 
 def audio_name(run: FinishedRun) -> str | None:
     """The file of published weights that an audio encoder of waveforms starts from; None for none."""
-    weights = run.recipe["model"]["audio"].get("weights")
+    weights = run.recipe.model.audio.weights
     return None if weights is None else Path(weights).name
-
-
-def _augmentations(model: dict[str, Any]) -> list[str]:
-    return ["SpecAugment"] if model["audio"].get("spec_augment") else []
 
 
 def check_meta(meta: Any, label: str, edition: Edition) -> Iterator[str]:
@@ -227,8 +225,8 @@ def _lacking(part: Any, keys: tuple[str, ...], where: str, null: bool = False) -
 def _external(runs: Sequence[FinishedRun], about: About) -> Iterator[dict[str, Any]]:
     addresses = _addresses(runs) | {name: address.url for name, address in about.sources.items()}
     for name, parts in _training_sets(runs).items():
-        clips, captions = (sum(part[key] for part in parts) for key in ("clips", "captions"))
-        licences: Counter[str] = sum((Counter(part["licences"]) for part in parts), Counter())
+        clips, captions = sum(part.clips for part in parts), sum(part.captions for part in parts)
+        licences: Counter[str] = sum((Counter(part.licences) for part in parts), Counter())
         yield {
             "name": name,
             "purpose": "training",
@@ -236,11 +234,11 @@ def _external(runs: Sequence[FinishedRun], about: About) -> Iterator[dict[str, A
             "has_audio": True,
             "has_captions": captions > 0,
             "nb_captions_per_audio": round(captions / clips, 2),
-            "total_audio_length": round(60 * sum(part["hours"] for part in parts), 1),
+            "total_audio_length": round(60 * sum(part.hours for part in parts), 1),
             "licences": dict(licences),
         }
     for purpose, names in (
-        ("audio_modelling", [run.result["experts"][name]["kind"] for run in runs for name in _frozen_experts(run)]),
+        ("audio_modelling", [run.result.experts[name].kind for run in runs for name in _frozen_experts(run)]),
         ("audio_modelling", [weights for run in runs if (weights := audio_name(run))]),
         ("word_modelling", [text_name(run) for run in runs if _is_pretrained(run)]),
     ):
@@ -252,12 +250,12 @@ def _addresses(runs: Sequence[FinishedRun]) -> dict[str, str | None]:
     """Everything external by its name, with its address where a run knows it."""
     found: dict[str, str | None] = {}
     for run in runs:
-        for source in run.result["data"].values():
-            for name in source["sets"] if source["trains"] else ():
-                found[name] = source["published"] or found.get(name)
+        for source in run.result.data.values():
+            for name in source.sets if source.trains else ():
+                found[name] = source.published or found.get(name)
         for name in _frozen_experts(run):
-            expert = run.result["experts"][name]
-            found[expert["kind"]] = ", ".join(expert["published"]) or None
+            expert = run.result.experts[name]
+            found[expert.kind] = ", ".join(expert.published) or None
         if weights := audio_name(run):
             found[weights] = None
         if _is_pretrained(run):
@@ -265,24 +263,23 @@ def _addresses(runs: Sequence[FinishedRun]) -> dict[str, str | None]:
     return found
 
 
-def _training_sets(runs: Sequence[FinishedRun]) -> dict[str, list[dict[str, Any]]]:
+def _training_sets(runs: Sequence[FinishedRun]) -> dict[str, list[SetFacts]]:
     """The parts of every data set that any run trains on. A part that several runs or sources name counts once."""
-    found: dict[str, list[dict[str, Any]]] = {}
+    found: dict[str, list[SetFacts]] = {}
     for run in runs:
-        for source in run.result["data"].values():
-            for name, part in source["sets"].items() if source["trains"] else ():
+        for source in run.result.data.values():
+            for name, part in source.sets.items() if source.trains else ():
                 if part not in found.setdefault(name, []):
                     found[name].append(part)
     return found
 
 
-def _loss(term: dict[str, Any]) -> str:
+def _loss(term: LossSettings) -> str:
     """Such as `ranking (weight 1, margin 0.2, relax none)`."""
-    settings = ", ".join(f"{key} {value}" for key, value in term.items() if key != "kind" and value is not None)
-    return f"{term['kind']} ({settings})"
+    settings = {key: value for key, value in term.document().items() if key != "kind" and value is not None}
+    return f"{term.kind} ({', '.join(f'{key} {value}' for key, value in settings.items())})"
 
 
 def _monitored(run: FinishedRun) -> Iterator[str]:
     for member in run.members:
-        checkpoint = run.recipe["rank"][member]["checkpoint"]
-        yield "none (last checkpoint)" if checkpoint == "last" else f"validation {checkpoint}"
+        yield "none (last checkpoint)" if member.checkpoint == "last" else f"validation {member.checkpoint}"

@@ -9,12 +9,12 @@ from submission.errors import SubmissionError
 from submission.formats.edition_csv import write_csv
 from submission.formats.score_matrix import ScoreMatrix, read_scores
 from submission.formats.truth import matrix_truth, read_annotations
-from submission.metrics.blend import models_of
+from submission.metrics.blend import makers_of
 from submission.metrics.scoring import annotated
 from submission.package.about import About, System, read_about
 from submission.package.archive import Packed, write_archive
-from submission.package.facts import FinishedRun
 from submission.package.meta import label_of, make_meta, missing_addresses, unfit_parts
+from submission.runs.finished import FinishedRun
 
 
 def pack(
@@ -89,7 +89,7 @@ def _describe_entry(run: FinishedRun) -> str:
 def _matrix(runs: Sequence[FinishedRun], path: Path) -> ScoreMatrix:
     """Scores that these runs made, by their own facts. Raises SubmissionError when others did."""
     matrix = read_scores(path)
-    made = {str(model.get("from", "a run it does not name")) for model in models_of(matrix.facts)}
+    made = {str(run or "a run it does not name") for run, _ in makers_of(matrix.facts)}
     wanted = {run.folder.resolve().name for run in runs}
     if made != wanted:
         raise SubmissionError(f"{path}: was made by {', '.join(sorted(made))}, not by {', '.join(sorted(wanted))}")

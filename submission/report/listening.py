@@ -11,9 +11,9 @@ from data_tools.audio.read import AudioError, read_audio
 from submission.formats.score_matrix import ScoreMatrix
 from submission.metrics.summary import Summary
 from submission.ordering import ranked_columns
-from submission.report.clips import Clips
 from submission.report.elements import Player, QueryPlayers, Section
 from submission.report.statistics import Rivals, choose_queries
+from submission.runs.clips import Clips
 
 TOP = 3  # clips of a query that are shown
 FURTHER = 3  # relevant clips beside them

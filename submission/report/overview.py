@@ -6,71 +6,46 @@ import shlex
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
-from data_tools.documents import read_json, read_json_lines
-from submission.errors import SubmissionError
-from submission.package.facts import FinishedRun
 from submission.plots import CURVES
 from submission.report.elements import NONE, Drawing, Section, Table, figure4, plural, queries, without_folders
 from submission.report.statistics import Rivals
+from submission.runs.finished import FinishedRun
+from submission.runs.record import EpochLine, Parameters, Provenance, RelevanceSettings
 
 LICENCES = 4  # of a data set that are named
 
 
 def what_was_run(run: FinishedRun) -> Section:
     result, ranked = run.result, run.ranked
-    began = read_provenance(run)
-    command = began.get("command") or []
+    noted = run.provenance or Provenance.model_construct()  # of whose keys only those with a default are shown
+    command = noted.command
     if command and command[0].endswith("__main__.py"):
         command = ["python", "-m", Path(command[0]).parent.name, *command[1:]]
-    command, changes = without_folders(command), without_folders(began.get("changes", []))
-    parameters = result["parameters"]
+    command, changes = without_folders(command), without_folders(noted.changes)
     facts = {
-        "Recipe": f"{result.get('recipe', run.recipe['name'])}, seed {run.recipe['seed']}",
+        "Recipe": f"{result.recipe}, seed {result.seed}",
         "Changes": ", ".join(changes),
         "Command": shlex.join(command),
         "Run": run.folder.resolve().name,
-        "Began": began.get("began", "").replace("T", " ").replace("+00:00", " UTC"),
-        "Commit": ", ".join(result["commits"]),
-        "Hardware": ", ".join(part for part in (result["hardware"], began.get("machine")) if part),
-        "Software": ", ".join(f"{name} {began[key]}" for name, key in (("Python", "python"), ("torch", "torch"))
-                              if key in began),
-        "Time": f"{_duration(result['training_seconds'])} of training, {_duration(result['seconds'])} in the last "
-        "process" if "training_seconds" in result else "",
+        "Began": noted.began.replace("T", " ").replace("+00:00", " UTC"),
+        "Commit": ", ".join(result.commits),
+        "Hardware": ", ".join(part for part in (result.hardware, noted.machine) if part),
+        "Software": ", ".join(f"{name} {of}" for name, of in (("Python", noted.python), ("torch", noted.torch)) if of),
+        "Time": f"{_duration(result.training_seconds)} of training, {_duration(result.seconds)} in the last process",
         "Ranked": f"{run.entry}: {queries(len(run.matrix))} against {plural(len(run.matrix.clip_ids), 'clip')} of "
-        f"{ranked.get('data', 'a source that it does not name')}",
-        "Checkpoint": ranked.get("checkpoint", ""),
-        "Parameters": _parameters(parameters),
+        f"{ranked.data}",
+        "Checkpoint": ranked.checkpoint,
+        "Parameters": _parameters(result.parameters),
     }  # fmt: skip
+    settings = json.loads(run.file("resolved.json").read_bytes())
     return Section(
         anchor="run",
         title="What was run",
         facts=[(name, value) for name, value in facts.items() if value],
         tables=[_data_table(run), _expert_table(run)],
-        folded=[("The resolved recipe", json.dumps(without_folders(run.recipe), indent=1, ensure_ascii=False))],
+        folded=[("The resolved recipe", json.dumps(without_folders(settings), indent=1, ensure_ascii=False))],
     )
-
-
-def read_provenance(run: FinishedRun) -> dict[str, Any]:
-    """provenance.json; empty where there is none. Raises SubmissionError for other types of what is shown of it,
-    DataError where it is damaged."""
-    path = run.folder / "provenance.json"
-    if not path.is_file():
-        return {}
-    content = read_json(path, "make the run again")
-    texts = ("began", "machine", "python", "torch")
-    if (
-        not isinstance(content, dict)
-        or any(not isinstance(content.get(name, ""), str) for name in texts)
-        or any(not _is_texts(content.get(name, [])) for name in ("command", "changes"))
-    ):
-        raise SubmissionError(f"{path}: damaged (its values have other types); make the run again")
-    return content
-
-
-def _is_texts(value: Any) -> bool:
-    return isinstance(value, list) and all(isinstance(text, str) for text in value)
 
 
 def _duration(seconds: float) -> str:
@@ -79,38 +54,38 @@ def _duration(seconds: float) -> str:
     )  # fmt: skip
 
 
-def _parameters(parameters: Mapping[str, Any]) -> str:
+def _parameters(parameters: Parameters) -> str:
     def format_parts(parts: Mapping[str, int]) -> str:
         names = ", ".join(f"{name} {count:,}" for name, count in parts.items())
         return f"{sum(parts.values()):,}{f' ({names})' if names else ''}"
 
-    return f"trained {format_parts(parameters['trained'])}; frozen {format_parts(parameters['frozen'])}"
+    return f"trained {format_parts(parameters.trained)}; frozen {format_parts(parameters.frozen)}"
 
 
 def _data_table(run: FinishedRun) -> Table:
     rows = []
-    for source, about in run.result["data"].items():
-        uses = [*(f"trains {stage}" for stage in about["trains"]), *_other_uses(run, source)]
-        for name, part in about["sets"].items():
+    for source, about in run.result.data.items():
+        uses = [*(f"trains {stage}" for stage in about.trains), *_other_uses(run, source)]
+        for name, part in about.sets.items():
             rows.append(
                 [
                     source,
                     name,
                     "; ".join(uses) or NONE,
-                    f"{part['clips']:,}",
-                    f"{part['captions']:,}",
-                    f"{part['hours']:.2f}",
-                    _licences(part["licences"]),
+                    f"{part.clips:,}",
+                    f"{part.captions:,}",
+                    f"{part.hours:.2f}",
+                    _licences(part.licences),
                 ]
             )
     return Table("Data", ("source", "set", "use", "clips", "captions", "hours", "licences (clips)"), rows)
 
 
 def _other_uses(run: FinishedRun, source: str) -> Iterator[str]:
-    for stage, settings in run.recipe["stages"].items():
-        if source in settings["monitor"]["data"]:
+    for stage, settings in run.recipe.stages.items():
+        if source in settings.monitor.data:
             yield f"monitors {stage}"
-    if source == run.ranked.get("data"):
+    if source == run.ranked.data:
         yield "ranked here"
 
 
@@ -122,18 +97,18 @@ def _licences(counts: Mapping[str, int]) -> str:
 
 
 def _expert_table(run: FinishedRun) -> Table:
-    frozen = run.result["parameters"]["frozen"]
+    frozen = run.result.parameters.frozen
     rows = [
         [
             name,
-            expert["kind"],
-            f"{expert['rate']:,}",
-            f"{expert['dim']:,}",
-            f"{expert['frames_per_second']:.2f}",
+            expert.kind,
+            f"{expert.rate:,}",
+            f"{expert.dim:,}",
+            f"{expert.frames_per_second:.2f}",
             f"{frozen.get(name, 0):,}",
-            ", ".join(expert["published"]) or NONE,
+            ", ".join(expert.published) or NONE,
         ]
-        for name, expert in run.result["experts"].items()
+        for name, expert in run.result.experts.items()
     ]
     header = ("name", "kind", "rate (Hz)", "dimension", "frames/s", "frozen parameters", "published")
     return Table("Experts", header, rows)
@@ -141,47 +116,33 @@ def _expert_table(run: FinishedRun) -> Table:
 
 def learning(run: FinishedRun) -> Section:
     """The curves that training drew, those that are there."""
-    lines = _epochs(run)
+    lines = run.epochs
     drawings = [
         _curve(file, title, labels, lines)
         for name, (title, _, labels) in CURVES.items()
         if (file := run.folder / "figures" / f"{name}.svg").is_file()
     ]
     relevance = run.folder / "figures" / "relevance.svg"
-    if relevance.is_file() and run.recipe.get("relevance"):
-        drawings.append(_relevance(relevance, run.recipe["relevance"]))
-    ran = Counter(line.get("stage") for line in lines)
-    stages = [f"{name} ({plural(ran[name], 'epoch')})" for name in run.recipe["stages"]]
+    if relevance.is_file() and run.recipe.relevance:
+        drawings.append(_relevance(relevance, run.recipe.relevance))
+    ran = Counter(line.stage for line in lines)
+    stages = [f"{name} ({plural(ran[name], 'epoch')})" for name in run.recipe.stages]
     text = f"{plural(len(stages), 'stage')}: {', then '.join(stages)}."
     if len(stages) > 1:
         text += " A dotted line stands between two stages; epochs count over all."
     return Section("learning", "Learning curves", paragraphs=[text], drawings=drawings)
 
 
-def _epochs(run: FinishedRun) -> list[dict[str, Any]]:
-    """The lines of metrics.jsonl, an epoch each."""
-    path = run.file("metrics.jsonl")
-    lines = read_json_lines(path, "make the run again") if path.is_file() else []
-    if not all(isinstance(line, dict) for line in lines):
-        raise SubmissionError(f"{path}: damaged (a line is no object); make the run again")
-    return lines
-
-
-def _curve(file: Path, title: str, labels: Mapping[str, str], lines: list[dict[str, Any]]) -> Drawing:
-    columns = {label: [_value(line, key) for line in lines] for key, label in labels.items()}
+def _curve(file: Path, title: str, labels: Mapping[str, str], lines: list[EpochLine]) -> Drawing:
+    known = {label: [line.value(key) for line in lines] for key, label in labels.items()}
+    columns = {label: [math.nan if v is None else v for v in values] for label, values in known.items()}
     columns = {label: values for label, values in columns.items() if not all(map(math.isnan, values))}
     rows = [
-        [str(number), str(line.get("stage", NONE)), *(figure4(values[number - 1]) for values in columns.values())]
+        [str(number), line.stage, *(figure4(values[number - 1]) for values in columns.values())]
         for number, line in enumerate(lines, start=1)
     ]
     alt = "; ".join(_course(label, values) for label, values in columns.items())
     return Drawing(file, title, f"{title} by epoch: {alt}.", Table(title, ("epoch", "stage", *columns), rows))
-
-
-def _value(line: Mapping[str, Any], key: str) -> float:
-    part, _, name = key.rpartition(".")
-    found = (line.get(part) or {} if part else line).get(name)
-    return math.nan if found is None else float(found)
 
 
 def _course(label: str, values: list[float]) -> str:
@@ -193,30 +154,30 @@ def _course(label: str, values: list[float]) -> str:
     )
 
 
-def _relevance(file: Path, settings: Mapping[str, Any]) -> Drawing:
-    points = [(f"{point['percentile']:g}", f"{point['factor']:g}") for point in settings["relax"]]
+def _relevance(file: Path, settings: RelevanceSettings) -> Drawing:
+    points = [(f"{point.percentile:g}", f"{point.factor:g}") for point in settings.relax]
     text = ", ".join(f"{factor} at percentile {percentile}" for percentile, factor in points)
     return Drawing(
         file,
         "How alike captions are, and the relaxed margin",
-        f"Histogram of CIDEr-D between captions of {', '.join(settings['corpus'])}; over it the factor on the margin: "
+        f"Histogram of CIDEr-D between captions of {', '.join(settings.corpus)}; over it the factor on the margin: "
         f"{text}.",
         Table("Relax function", ("percentile of CIDEr-D", "factor on the margin"), points),
     )
 
 
 def caveats(run: FinishedRun, found: Rivals) -> Section:
-    broken = run.result.get("broken", {})
+    broken = run.result.broken
     folded = [("Clips left out, and why", "\n".join(f"{clip}: {_without_path(why)}" for clip, why in broken.items()))]
     points = [
-        f"One run with one seed ({run.recipe['seed']}): intervals say how sure the figures are over queries, not how "
+        f"One run with one seed ({run.recipe.seed}): intervals say how sure the figures are over queries, not how "
         "much another seed would differ.",
-        *_collapses(_epochs(run)),
-        _also_trained_on(run.ranked),
+        *_collapses(run.epochs),
+        _also_trained_on(run.ranked.also_trained_on),
         _left_out(len(broken)),
         _ties(int(found.tied.sum()), len(found.tied)),
         *_test_in_view(run),
-        *_changed_code(run.result["commits"]),
+        *_changed_code(run.result.commits),
     ]
     return Section("caveats", "Caveats", points=points, folded=folded if broken else ())
 
@@ -227,21 +188,18 @@ def _without_path(why: str) -> str:
     return f"{without_folders(path)}{colon}{without_folders(rest)}"
 
 
-def _collapses(lines: list[dict[str, Any]]) -> Iterator[str]:
-    bad = [line for line in lines if line.get("collapsed")]
-    for stage in dict.fromkeys(line["stage"] for line in bad):
-        epochs = [line for line in bad if line["stage"] == stage]
-        text = "; ".join(epochs[-1]["collapsed"])
+def _collapses(lines: list[EpochLine]) -> Iterator[str]:
+    bad = [line for line in lines if line.collapsed]
+    for stage in dict.fromkeys(line.stage for line in bad):
+        epochs = [line for line in bad if line.stage == stage]
+        text = "; ".join(epochs[-1].collapsed)
         yield (
-            f"The model collapsed: in {plural(len(epochs), 'epoch')} of stage {stage}, from {epochs[0]['epoch']} to "
-            f"{epochs[-1]['epoch']}; at the last of them {text}."
+            f"The model collapsed: in {plural(len(epochs), 'epoch')} of stage {stage}, from {epochs[0].epoch} to "
+            f"{epochs[-1].epoch}; at the last of them {text}."
         )
 
 
-def _also_trained_on(ranked: Mapping[str, Any]) -> str:
-    if "also_trained_on" not in ranked:
-        return "The run does not state whether ranked clips were also trained on."
-    count = ranked["also_trained_on"]
+def _also_trained_on(count: int) -> str:
     if not count:
         return "No ranked clip was also trained on, by its content or its Freesound id."
     return f"Beware: {count:,} ranked clips were also trained on, by content or Freesound id."
@@ -263,7 +221,7 @@ def _ties(count: int, n: int) -> str:
 
 
 def _test_in_view(run: FinishedRun) -> Iterator[str]:
-    stages = [name for name, stage in run.recipe["stages"].items() if stage["monitor"].get("test_split")]
+    stages = [name for name, stage in run.recipe.stages.items() if stage.monitor.test_split]
     if stages:
         yield (
             f"A test split was watched during training ({', '.join(stages)}), as the recipe acknowledges: a checkpoint "

@@ -11,12 +11,12 @@ from pathlib import Path
 from submission.editions import Edition
 from submission.files import writing
 from submission.metrics.scoring import figures_of
-from submission.package.facts import FinishedRun
 from submission.report import overview, results
-from submission.report.clips import read_clips
 from submission.report.elements import Drawing, Section, figure4
 from submission.report.listening import AudioStore, listening
 from submission.report.statistics import rivals
+from submission.runs.clips import read_clips
+from submission.runs.finished import FinishedRun
 
 
 def write_report(out: Path, run: FinishedRun, others: Sequence[FinishedRun], edition: Edition) -> list[Drawing]:
@@ -44,7 +44,7 @@ def write_report(out: Path, run: FinishedRun, others: Sequence[FinishedRun], edi
         overview.caveats(run, found),
     ]
     shown = [section for section in sections if section is not None]
-    html = render(f"{run.recipe['name']} · {run.entry}", shown, store.uris)
+    html = render(f"{run.recipe.name} · {run.entry}", shown, store.uris)
     with writing(out) as file:
         file.write(html.encode())
     return [drawing for section in shown for drawing in section.drawings]

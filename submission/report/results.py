@@ -3,7 +3,6 @@
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -13,11 +12,12 @@ from submission.errors import SubmissionError
 from submission.formats.score_matrix import ScoreMatrix
 from submission.metrics.compare import compare
 from submission.metrics.summary import Summary
-from submission.package.facts import FinishedRun
 from submission.report import figures, statistics
-from submission.report.clips import Clips
 from submission.report.elements import NONE, Drawing, Section, Table, figure4, percent, plural, queries, spread
 from submission.report.statistics import Bar, Rivals
+from submission.runs.clips import Clips
+from submission.runs.finished import FinishedRun
+from submission.runs.record import ByMean
 
 THIS = "this run"
 PAIRED = (
@@ -90,14 +90,14 @@ def _figures_table(summaries: Mapping[str, Summary], levels: Mapping[str, float]
 
 def _levels(run: FinishedRun, this: Summary) -> tuple[dict[str, float], list[str]]:
     """What a system can be held against, and sentences on it."""
-    ranked: dict[str, Any] = run.ranked
+    ranked = run.ranked
     levels, notes = {"chance": this.chance}, []
-    if ranked.get("metric") == this.primary and ranked.get("untrained") is not None:
-        levels["untrained"] = ranked["untrained"]
+    if ranked.metric == this.primary:
+        levels["untrained"] = ranked.untrained
     else:
         notes.append(f"The untrained model's {this.primary} is not known: the run does not state it in this edition.")
-    if ranked.get("ceiling") is not None and this.primary == CEILING:
-        levels["ceiling"] = ranked["ceiling"]
+    if ranked.ceiling is not None and this.primary == CEILING:
+        levels["ceiling"] = ranked.ceiling
         notes.append("The ceiling is what a perfect labeller of the composed scenes would score.")
     return levels, notes
 
@@ -150,7 +150,7 @@ def scores(run: FinishedRun, found: Rivals, folder: Path) -> Section:
         return Section("scores", "Scores", paragraphs=["Every clip is relevant to every query; there is no negative."])
     positive, negative, margin = found.positive[ranked], found.negative[ranked], found.margin[ranked]
     n, wins = len(margin), float(np.mean(margin > 0))
-    unit = f"score ({run.recipe['model']['score']['kind']})"
+    unit = f"score ({run.recipe.model.score.kind})"
     marks = loss_margins(run)
     text = (
         f"At {percent(wins)} of {queries(n)} the best relevant clip scores higher than every clip that is not "
@@ -191,12 +191,12 @@ def _bins_table(unit: str, edges: statistics.Values, counts: Mapping[str, npt.ND
 
 def loss_margins(run: FinishedRun) -> dict[float, str]:
     """Margins of the ranking losses that trained the ranked checkpoints, with what they are called."""
-    terms = [term for entry in run.members for term in run.stage_of(entry)["losses"] if "margin" in term]
     found: dict[float, str] = {}
-    for term in sorted(terms, key=lambda term: term["margin"]):
-        relaxed = ", which training relaxes by CIDEr-D" if term.get("relax") == "cider" else ""
-        found.setdefault(term["margin"], f"the margin {term['margin']:g} of the {term['kind']} loss{relaxed}")
-    return found
+    for term in (term for stage in run.member_stages for term in stage.losses):
+        if term.margin is not None:
+            relaxed = ", which training relaxes by CIDEr-D" if term.relax == "cider" else ""
+            found.setdefault(term.margin, f"the margin {term.margin:g} of the {term.kind} loss{relaxed}")
+    return dict(sorted(found.items()))
 
 
 def experts(run: FinishedRun, matrix: ScoreMatrix, summary: Summary, clips: Clips, folder: Path) -> Section | None:
@@ -205,11 +205,12 @@ def experts(run: FinishedRun, matrix: ScoreMatrix, summary: Summary, clips: Clip
     A query counts to the expert with the largest mean share on its relevant clips.
     """
     title = "Shares of the experts"
-    if len(run.result["experts"]) < 2:
+    if len(run.result.experts) < 2:
         return None
     if len(clips.norms) < 2:
-        of = ", ".join(run.recipe["rank"][run.entry].get("of", []))
-        why = f"{run.entry} is a mean of {of}; make the report of one of them" if of else "the run does not state them"
+        entry, why = run.recipe.rank[run.entry], "the run does not state them"
+        if isinstance(entry, ByMean):
+            why = f"{run.entry} is a mean of {', '.join(entry.of)}; make the report of one of them"
         return Section("experts", title, paragraphs=[f"Norms of the experts' embeddings are left out: {why}."])
     norms = np.stack(list(clips.norms.values()))
     shares = norms / np.maximum(norms.sum(axis=0), np.finfo(np.float64).tiny)

@@ -5,8 +5,8 @@ from pathlib import Path
 
 from submission.editions import get_edition
 from submission.errors import SubmissionError
-from submission.package.facts import open_finished
 from submission.package.pack import pack
+from submission.runs.finished import open_finished
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

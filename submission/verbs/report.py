@@ -5,7 +5,7 @@ from pathlib import Path
 
 from submission.editions import get_edition
 from submission.errors import SubmissionError
-from submission.package.facts import open_finished
+from submission.runs.finished import open_finished
 
 AS_RANKED = "as ranked"
 
@@ -23,9 +23,7 @@ def run(arguments: argparse.Namespace) -> int:
     from submission.report.page import write_report
 
     run, *others = (open_finished(text) for text in (arguments.run_folder, *arguments.beside))
-    edition = get_edition(
-        run.recipe["rank"][run.entry]["edition"] if arguments.edition == AS_RANKED else arguments.edition
-    )
+    edition = get_edition(run.ranked.edition if arguments.edition == AS_RANKED else arguments.edition)
     out = arguments.out or run.folder / "report.html"
     if out.suffix != ".html":
         raise SubmissionError(f"{out}: the report is a page; give it a name that ends in .html")

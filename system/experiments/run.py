@@ -6,7 +6,7 @@ import platform
 import tempfile
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -18,6 +18,8 @@ from submission.formats.edition_csv import write_csv
 from submission.formats.score_matrix import read_scores, write_scores
 from submission.metrics.blend import blend
 from submission.metrics.scoring import figures_of
+from submission.runs.clips import write_clips
+from submission.runs.record import FORMAT, RankedResult, RunResult
 from system.experts.base import file_sha256
 from system.recipe import schema
 from system.recipe.load import Loaded
@@ -108,21 +110,22 @@ def _train_and_rank(loaded: Loaded, run: Run, data: "Data", began: float) -> Non
     train(loaded, run, data, model)
     ranked = _rank(recipe, run, data, model, initial_model(recipe, run))
     draw_run(run)
-    result = {
-        "recipe": recipe.name,
-        "seed": recipe.seed,
-        "commits": run.read_provenance().commits,
-        "hardware": _hardware(),
-        "parameters": parameters_of(recipe, model),
-        "experts": experts_of(recipe),
-        "data": data_of(recipe, data),
-        "seconds": round(time.monotonic() - began, 1),  # of this process
-        "training_seconds": round(sum(line["seconds"] for line in run.read_metrics()), 1),  # of all epochs
-        "broken": data.features.broken,
-        "rank": ranked,
-        "sha256": _checksums(run),
-    }
-    write_json(run.result, result)
+    result = RunResult(
+        format=FORMAT,
+        recipe=recipe.name,
+        seed=recipe.seed,
+        commits=run.read_provenance().commits,
+        hardware=_hardware(),
+        parameters=parameters_of(recipe, model),
+        experts=experts_of(recipe),
+        data=data_of(recipe, data),
+        seconds=round(time.monotonic() - began, 1),
+        training_seconds=round(sum(line.seconds for line in run.read_metrics()), 1),
+        broken=data.features.broken,
+        rank=ranked,
+        sha256=_checksums(run),
+    )
+    write_json(run.result, result.document())
 
 
 def _checksums(run: Run) -> dict[str, str]:
@@ -141,9 +144,8 @@ def _hardware() -> str:
 
 def _rank(
     recipe: schema.Recipe, run: Run, data: "Data", model: "RetrievalModel", untrained: "RetrievalModel"
-) -> dict[str, dict[str, Any]]:
+) -> dict[str, RankedResult]:
     """Score matrix, the edition's CSV, and figures of every `rank` entry, beside the untrained model's and chance."""
-    from system.experiments.description import write_clips
     from system.runs.retrieve import rank_pool
 
     sources = dict.fromkeys(map(recipe.ranked_source, recipe.rank))
@@ -163,8 +165,9 @@ def _rank(
         if entry.csv:
             write_csv(matrix, csv, edition)
         summary = figures_of(matrix, edition)
-        ranked[name] = {
+        result = {
             **summary.values,
+            "metric": edition.metric,
             "interval": list(summary.interval),
             "bootstrap": list(summary.bootstrap),
             "median_rank": summary.median_rank,
@@ -173,7 +176,6 @@ def _rank(
             "clips": len(matrix.clip_ids),
             "checkpoint": taken,
             "edition": edition.name,
-            "metric": edition.metric,
             "chance": summary.chance,
             "untrained": figures_of(before[source], edition).values[edition.metric],
             "ceiling": _ceiling(recipe.data[source]),
@@ -181,6 +183,7 @@ def _rank(
             "scores": str(run.scores(name)),
             "csv": str(csv) if entry.csv else None,
         }
+        ranked[name] = RankedResult.model_validate(result)
     return ranked
 
 
@@ -197,7 +200,7 @@ def _ranked(
         return RankedPool(blend(parts), {}), f"mean of {', '.join(entry.of)}"
     clips = data.clips[entry.data]
     taken = load_checkpoint(model, run.stage(entry.stage), entry.checkpoint)
-    facts = facts_of(run, model, recipe, taken)
+    facts = facts_of(run, model, recipe, taken).document()
     return rank_pool(model, clips, caption_queries(clips), data.features, facts), taken
 
 

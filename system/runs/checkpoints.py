@@ -25,8 +25,9 @@ from torch import nn
 from data_tools.documents import read_shaped, require_unharmed
 from data_tools.errors import KitError
 from data_tools.files import replacing, write_text
+from submission.runs.record import Checksums, EpochLine
 from system.recipe.schema.common import LOWER_IS_BETTER
-from system.runs.folder import Checksums, EpochLine, Run
+from system.runs.folder import Run
 
 # Metric -> the best [value, epoch], best first.
 BestEpochs = dict[str, list[list[float]]]

@@ -28,7 +28,7 @@ def export_model(trained: Trained, out: Path) -> None:
         save_weights(trained.model, folder / "model.safetensors")
         files = sorted(path for path in folder.rglob("*") if path.is_file())
         checksums = {path.relative_to(folder).as_posix(): sha256_of(path) for path in files}
-        write_json(folder / "model.json", {**trained.facts, "sha256": checksums})
+        write_json(folder / "model.json", {**trained.facts.document(), "sha256": checksums})
         write_text(folder / "README.md", _card(trained, out))
 
 
@@ -36,13 +36,13 @@ def _card(trained: Trained, out: Path) -> str:
     recipe, facts = trained.recipe, trained.facts
     parameters = sum(p.numel() for p in trained.model.parameters()) + trained.model.text.frozen_parameters()
     sources = ", ".join(sorted({name for stage in recipe.stages.values() for name in stage.train.data}))
-    inputs = "\n".join(f"- {name}: `{json.dumps(identity)}`" for name, identity in facts["experts"].items())
+    inputs = "\n".join(f"- {name}: `{json.dumps(identity)}`" for name, identity in facts.experts.items())
     weights = any(expert.weight_files() for expert in recipe.model.audio.experts.values())
     return (
         f"# {recipe.name}\n\n"
         f"Language-based audio retrieval model, {parameters:,} parameters with those of its text encoder.\n\n"
-        f"- from: {facts['from']}, {facts['checkpoint']}\n"
-        f"- seed: {facts['seed']}, commits: {', '.join(facts['commits'])}\n"
+        f"- from: {facts.run}, {facts.checkpoint}\n"
+        f"- seed: {facts.seed}, commits: {', '.join(facts.commits)}\n"
         f"- trained on: {sources}\n\nWhat it hears audio through, not in this folder:\n\n{inputs}\n\n"
         f"    python -m system rank {out.name} --audio FOLDER --queries QUERIES --out SCORES.npy\n"
         f"{EXPERTS_ELSEWHERE if weights else ''}{_words_card(trained)}"
@@ -52,4 +52,4 @@ def _card(trained: Trained, out: Path) -> str:
 def _words_card(trained: Trained) -> str:
     if not isinstance(trained.recipe.model.text, schema.WordVectors):
         return ""
-    return f"\nWord vectors, not in this folder: sha256 {trained.facts['text']}, --set model.text.vectors=FILE\n"
+    return f"\nWord vectors, not in this folder: sha256 {trained.facts.text}, --set model.text.vectors=FILE\n"

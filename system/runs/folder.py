@@ -22,112 +22,20 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Annotated, Any, Self
+from typing import Any
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, model_validator
-
-from data_tools.documents import parse_json, read_json_lines, read_shaped, require_unharmed, sha256_of, write_json
+from data_tools.documents import parse_json, require_unharmed, sha256_of, write_json
 from data_tools.errors import DataError, KitError
 from data_tools.files import remove_parts, replacing, write_text
 from data_tools.locks import lock
 from data_tools.manifest import Clip
-from submission.package.facts import made_again
+from submission.runs.reading import made_again, read_metrics, read_provenance, read_result
+from submission.runs.record import EpochLine, Provenance, RunResult
 from system.experts.base import file_sha256
 from system.recipe import schema
 from system.recipe.load import Loaded, RecipeError, load_recipe
 
 log = logging.getLogger(__name__)
-
-
-def _inside(name: str) -> str:
-    if Path(name).is_absolute() or ".." in Path(name).parts:
-        raise ValueError(f"{name!r} is no file of this folder")
-    return name
-
-
-def _epoch_line(line: dict[str, Any]) -> dict[str, Any]:
-    stage, epoch, seconds = line.get("stage"), line.get("epoch"), line.get("seconds")
-    if not isinstance(stage, str) or type(epoch) is not int or not isinstance(seconds, int | float):
-        raise ValueError("it is no line of an epoch, with stage, epoch and seconds")
-    return line
-
-
-# A line of metrics.jsonl: stage, epoch from 1, seconds, and values by metric.
-EpochLine = Annotated[dict[str, Any], AfterValidator(_epoch_line)]
-# Of files, by their names below the folder that notes them.
-Checksums = dict[Annotated[str, AfterValidator(_inside)], str]
-
-
-class Provenance(BaseModel):
-    """What of provenance.json is read again.
-
-    manifests, contents: checksums by data source, of its manifest and of all its audio. experts: their identities.
-    text: identity of a pre-trained text encoder. starts: checksums of exported models by folder. sha256: checksums of
-    the run's own files. An earlier release wrote neither `contents` nor `sha256`.
-    """
-
-    model_config = ConfigDict(strict=True, frozen=True, extra="allow")
-
-    commits: list[str] = Field(min_length=1)
-    manifests: dict[str, str]
-    contents: dict[str, str] = {}
-    experts: dict[str, dict[str, Any]]
-    text: str | None
-    starts: dict[str, str]
-    recipe: str | None = None
-    seed: int | None = None
-    sha256: Checksums = {}
-
-
-class Parameters(BaseModel):
-    """Numbers of parameters by part of the model."""
-
-    model_config = ConfigDict(strict=True, frozen=True, extra="allow")
-
-    trained: dict[str, int]
-
-
-class RankedResult(BaseModel):
-    """What a ranked entry of result.json says; its figures, such as mAP@10 and R@1, are among the other keys."""
-
-    model_config = ConfigDict(strict=True, frozen=True, extra="allow")
-    __pydantic_extra__: dict[str, Any]
-
-    metric: str
-    interval: Annotated[list[float], Field(min_length=2, max_length=2)]
-    queries: int
-    clips: int
-    checkpoint: str
-    chance: float
-    untrained: float
-    ceiling: float | None
-    csv: str | None
-    also_trained_on: int
-
-    @model_validator(mode="after")
-    def _has_its_figure(self) -> Self:
-        if not isinstance(self.figures.get(self.metric), float | int):
-            raise ValueError(f"it has no {self.metric}")
-        return self
-
-    @property
-    def figures(self) -> dict[str, float]:
-        """Values by metric."""
-        return {key: value for key, value in self.__pydantic_extra__.items() if isinstance(value, float | int)}
-
-
-class RunResult(BaseModel):
-    """What of result.json is read again by this room."""
-
-    model_config = ConfigDict(strict=True, frozen=True, extra="allow")
-
-    commits: list[str] = Field(min_length=1)
-    hardware: str
-    parameters: Parameters
-    seconds: float
-    training_seconds: float
-    rank: dict[str, RankedResult]
-    sha256: Checksums = {}
 
 
 @dataclass(frozen=True)
@@ -161,7 +69,7 @@ class Run:
         return self.folder / "scores" / f"{name}.npy"
 
     def clips(self, name: str) -> Path:
-        """What was ranked: see description.write_clips."""
+        """What was ranked: see submission.runs.clips."""
         return self.folder / "scores" / f"{name}.clips.csv"
 
     def again(self, *damaged: Path) -> str:
@@ -170,26 +78,16 @@ class Run:
 
     def read_provenance(self) -> Provenance:
         """DataError when it, or one of the files it has the checksums of, is missing or damaged."""
-        found = read_shaped(self.provenance, Provenance, self.again(self.provenance))
+        found = read_provenance(self.folder)
         for name, checksum in found.sha256.items():
             require_unharmed(self.folder / name, checksum, self.again(self.folder / name))
         return found
 
     def read_result(self) -> RunResult:
-        return read_shaped(self.result, RunResult, self.again(self.result))
+        return read_result(self.folder)
 
-    def read_metrics(self, hint: str | None = None) -> list[dict[str, Any]]:
-        """The lines of metrics.jsonl, one an epoch of every stage. DataError for a file that is missing or damaged.
-
-        A last line without an end is skipped: a killed process of an earlier release may have left one.
-        """
-        hint = hint or self.again(self.metrics)
-        lines = read_json_lines(self.metrics, hint, unfinished=True)
-        try:
-            return TypeAdapter(list[EpochLine]).validate_python(lines, strict=True)
-        except ValidationError as error:
-            number = int(error.errors()[0]["loc"][0]) + 1
-            raise DataError(f"{self.metrics}, line {number}, is damaged: it is no line of an epoch; {hint}") from None
+    def read_metrics(self, hint: str | None = None) -> list[EpochLine]:
+        return read_metrics(self.metrics, hint or self.again(self.metrics))
 
     @contextmanager
     def lock(self) -> Iterator[None]:
@@ -270,7 +168,7 @@ def _was_of(folder: Path, resolved: str) -> bool:
 def _provenance(folder: Path) -> Provenance | None:
     """What a run notes of itself; None where that is missing or damaged. Its files are not compared."""
     try:
-        return read_shaped(folder / "provenance.json", Provenance, "")
+        return read_provenance(folder)
     except DataError:
         return None
 
@@ -342,7 +240,7 @@ def made_with(recipe: schema.Recipe, text: str | None, contents: Mapping[str, st
 
 def require_same(run: Run, now: dict[str, Any]) -> None:
     """KitError when something that the run was made with has changed; what `now` leaves out is not compared."""
-    before = run.read_provenance().model_dump(exclude_unset=True)
+    before = run.read_provenance().document()
     known = {key: before[key] for key in now if key in before}  # an earlier release noted less
     changed = sorted(_differing(known, json.loads(json.dumps({key: now[key] for key in known}))))
     if changed:
@@ -360,24 +258,26 @@ def record_provenance(run: Run, loaded: Loaded, text: str | None, contents: Mapp
         require_same(run, now)
         before = run.read_provenance()
         if before.commits[-1] != commit():
-            write_json(run.provenance, before.model_dump(exclude_unset=True) | {"commits": [*before.commits, commit()]})
+            write_json(run.provenance, before.document() | {"commits": [*before.commits, commit()]})
         return
-    facts = {
-        "recipe": recipe.name,
-        "seed": recipe.seed,
-        "changes": loaded.changes,
-        "commits": [commit()],
-        "began": datetime.now(UTC).isoformat(timespec="seconds"),
-        "command": sys.argv,
-        "python": platform.python_version(),
-        "torch": torch.__version__,
-        "machine": platform.platform(),
-        "cores": os.cpu_count(),
-        "threads": torch.get_num_threads(),
-        "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
-    }
     files = [run.folder / "resolved.json", run.vocabulary]
-    write_json(run.provenance, facts | now | {"sha256": {path.name: sha256_of(path) for path in files}})
+    noted = Provenance(
+        recipe=recipe.name,
+        seed=recipe.seed,
+        changes=list(loaded.changes),
+        commits=[commit()],
+        began=datetime.now(UTC).isoformat(timespec="seconds"),
+        command=sys.argv,
+        python=platform.python_version(),
+        torch=str(torch.__version__),
+        machine=platform.platform(),
+        cores=os.cpu_count(),
+        threads=torch.get_num_threads(),
+        gpu=torch.cuda.get_device_name() if torch.cuda.is_available() else None,
+        sha256={path.name: sha256_of(path) for path in files},
+        **now,
+    )
+    write_json(run.provenance, noted.document())
 
 
 def contents_of(clips: Iterable[Clip], keys: Mapping[str, str]) -> str:

@@ -6,11 +6,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict
-
 from data_tools.documents import read_json, read_shaped, require_unharmed
 from data_tools.errors import KitError
 from data_tools.manifest import Clip
+from submission.runs.record import ModelFacts
 from system.device import device_of, memory_errors
 from system.models.retrieval import RetrievalModel
 from system.models.text.base import TextEncoder
@@ -21,7 +20,7 @@ from system.models.text.vectors import WordVectorText
 from system.recipe import schema
 from system.recipe.load import load_recipe
 from system.runs.checkpoints import load_checkpoint, load_weights
-from system.runs.folder import Checksums, Run, made_with, require_same
+from system.runs.folder import Run, made_with, require_same
 from system.words import vocabulary_of
 
 log = logging.getLogger(__name__)
@@ -63,18 +62,6 @@ def training_vocabulary(recipe: schema.Recipe, clips: dict[str, list[Clip]]) -> 
     return before + [word for word in found if word not in known]
 
 
-class ExportedFacts(BaseModel):
-    """model.json of an exported model. sha256: of the folder's other files, by name; an earlier release noted none."""
-
-    model_config = ConfigDict(strict=True, frozen=True, extra="allow")
-
-    recipe: str
-    checkpoint: str
-    experts: dict[str, dict[str, Any]]
-    text: str | None
-    sha256: Checksums = {}
-
-
 EXPORT_AGAIN = "write the model again with python -m system export"
 
 
@@ -88,8 +75,8 @@ def _exported(folder: Path) -> Path:
     return folder
 
 
-def _exported_facts(folder: Path) -> ExportedFacts:
-    return read_shaped(folder / "model.json", ExportedFacts, EXPORT_AGAIN)
+def _exported_facts(folder: Path) -> ModelFacts:
+    return read_shaped(folder / "model.json", ModelFacts, EXPORT_AGAIN)
 
 
 def _vocabulary(folder: Path, hint: str) -> list[str]:
@@ -106,7 +93,7 @@ class Trained:
 
     model: RetrievalModel
     recipe: schema.Recipe
-    facts: dict[str, Any]
+    facts: ModelFacts
 
 
 def open_trained(
@@ -166,17 +153,17 @@ def _trained_settings(recipe: schema.Recipe) -> dict[str, Any]:
     return settings
 
 
-def facts_of(run: Run, model: RetrievalModel, recipe: schema.Recipe, checkpoint: str) -> dict[str, Any]:
+def facts_of(run: Run, model: RetrievalModel, recipe: schema.Recipe, checkpoint: str) -> ModelFacts:
     """What is recorded beside scores and exported weights."""
-    return {
-        "recipe": recipe.name,
-        "seed": recipe.seed,
-        "from": run.folder.name,
-        "checkpoint": checkpoint,
-        "commits": run.read_provenance().commits,
-        "experts": {name: expert.identity() for name, expert in recipe.model.audio.experts.items()},
-        "text": model.text.identity(),
-    }
+    return ModelFacts(
+        recipe=recipe.name,
+        seed=recipe.seed,
+        run=run.folder.name,
+        checkpoint=checkpoint,
+        commits=run.read_provenance().commits,
+        experts={name: expert.identity() for name, expert in recipe.model.audio.experts.items()},
+        text=model.text.identity(),
+    )
 
 
 def as_trained(folder: Path, before: dict[str, Any], now: dict[str, Any]) -> dict[str, Any]:
@@ -218,7 +205,8 @@ def _open_exported(folder: Path, changes: list[str]) -> Trained:
             "name the same file with --set model.text.vectors=FILE"
         )
     load_weights(model, folder / "model.safetensors", EXPORT_AGAIN)
-    return Trained(model, recipe, facts.model_dump(exclude={"sha256"}) | {"experts": now})
+    noted = facts.model_dump(by_alias=True, exclude_unset=True, exclude={"sha256"})
+    return Trained(model, recipe, ModelFacts.model_validate(noted | {"experts": now}))
 
 
 def load_exported_weights(model: RetrievalModel, folder: Path) -> None:

@@ -2,11 +2,11 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from submission.plots import BLUE, CURVES, ORANGE, draw_line, new_figure, save
+from submission.runs.record import EpochLine
 from system.losses.relevance.pairs import Distribution
 from system.losses.relevance.relax import Relax
 from system.runs.folder import Run
@@ -43,28 +43,22 @@ def draw_run(run: Run) -> list[Path]:
     return [
         _draw(run.figures / f"{name}.svg", lines, axis, labels)
         for name, (_, axis, labels) in CURVES.items()
-        if any(_value(line, key) is not None for line in lines for key in labels)
+        if any(line.value(key) is not None for line in lines for key in labels)
     ]
 
 
-def _value(line: dict[str, Any], key: str) -> float | None:
-    part, _, name = key.rpartition(".")
-    found = (line.get(part, {}) if part else line).get(name)
-    return None if found is None else float(found)
-
-
-def _draw(path: Path, lines: list[dict[str, Any]], axis: str, labels: dict[str, str]) -> Path:
+def _draw(path: Path, lines: list[EpochLine], axis: str, labels: dict[str, str]) -> Path:
     figure = new_figure()
     axes = figure.add_subplot(xlabel="epoch", ylabel=axis)
     for number, (key, label) in enumerate(labels.items()):
-        points = [(float(n), value) for n, line in enumerate(lines, 1) if (value := _value(line, key)) is not None]
+        points = [(float(n), value) for n, line in enumerate(lines, 1) if (value := line.value(key)) is not None]
         if points:
             x, y = zip(*points, strict=True)
             draw_line(axes, list(x), list(y), label, number)
     for n in range(1, len(lines)):
-        if lines[n]["stage"] != lines[n - 1]["stage"]:
+        if lines[n].stage != lines[n - 1].stage:
             axes.axvline(n + 0.5, color="grey", linestyle=":")
-    stages = dict.fromkeys(line["stage"] for line in lines)
+    stages = dict.fromkeys(line.stage for line in lines)
     axes.set_title(", then ".join(stages), fontsize="medium")
     axes.locator_params(axis="x", integer=True)
     axes.legend()

@@ -33,5 +33,5 @@ def rank(trained: Trained, clips: list[Clip], queries: list[Query], out: Path, a
     out.parent.mkdir(parents=True, exist_ok=True)
     if not allow_unknown:
         require_readable(trained.model, queries)
-    write_scores(out, rank_pool(trained.model, clips, queries, features, trained.facts).matrix)
+    write_scores(out, rank_pool(trained.model, clips, queries, features, trained.facts.document()).matrix)
     return len(features.keys)

@@ -44,9 +44,9 @@ def about_of(trained: Trained, search: Search) -> dict[str, object]:
     """What the page says of the model; the checkpoint without the score it was chosen by, which is of other clips."""
     facts = trained.facts
     return {
-        "recipe": facts["recipe"],
-        "run": facts["from"],
-        "checkpoint": facts["checkpoint"].partition(",")[0],
+        "recipe": facts.recipe,
+        "run": facts.run,
+        "checkpoint": facts.checkpoint.partition(",")[0],
         "clips": len(search.clips),
     }
 

@@ -17,6 +17,7 @@ from tqdm import tqdm
 from data_tools.documents import read_json, sha256_of, write_json
 from data_tools.errors import KitError
 from data_tools.files import write_text
+from submission.runs.record import EpochLine
 from system.batches.collate import Batch, Feed
 from system.batches.data import Data
 from system.batches.sampler import Sampler, items_of
@@ -69,7 +70,7 @@ def train(loaded: Loaded, run: Run, data: Data, model: RetrievalModel) -> None:
     """
     relevance = training_relevance(loaded.recipe, data, run.figures / "relevance.svg")
     initial = {name: value.clone() for name, value in model.state_dict().items()}
-    before: list[dict[str, Any]] = []  # metrics of the stages so far
+    before: list[EpochLine] = []  # metrics of the stages so far
     for number, (name, stage) in enumerate(loaded.recipe.stages.items()):
         if (run.stage(name) / "done.json").exists():
             log.info("stage %s is finished", name)
@@ -82,13 +83,13 @@ def train(loaded: Loaded, run: Run, data: Data, model: RetrievalModel) -> None:
     _write_metrics(run, before)
 
 
-def _lines_in_file(run: Run, stage: str, epochs: int) -> list[dict[str, Any]]:
+def _lines_in_file(run: Run, stage: str, epochs: int) -> list[EpochLine]:
     """A stage's lines of metrics.jsonl up to an epoch, for checkpoints of an earlier release, which do not hold them.
 
     KitError where there are fewer: nothing can make them again.
     """
     lines = run.read_metrics("put the lost lines back, or start a new run") if run.metrics.exists() else []
-    found = [line for line in lines if line["stage"] == stage and line["epoch"] <= epochs]
+    found = [line for line in lines if line.stage == stage and line.epoch <= epochs]
     if len(found) != epochs:
         raise KitError(
             f"{run.metrics} has {len(found)} epochs of stage {stage}, of which {epochs} were trained; put the lost "
@@ -97,9 +98,9 @@ def _lines_in_file(run: Run, stage: str, epochs: int) -> list[dict[str, Any]]:
     return found
 
 
-def _write_metrics(run: Run, lines: list[dict[str, Any]]) -> None:
+def _write_metrics(run: Run, lines: list[EpochLine]) -> None:
     """Have metrics.jsonl hold the lines that the checkpoints do, and no others."""
-    text = "".join(json.dumps(line) + "\n" for line in lines).encode()
+    text = "".join(json.dumps(line.document()) + "\n" for line in lines).encode()
     there = run.metrics.read_bytes() if run.metrics.exists() else b""
     if not there.startswith(text):
         log.warning("%s had lost lines or was damaged; it is written again from the checkpoints", run.metrics)
@@ -180,16 +181,16 @@ class _Stage:
         self.scaler = torch.amp.GradScaler(self.device.type, enabled=self.precision == "fp16")
         self.best: checkpoints.BestEpochs = {}
         self.step = 0
-        self.lines: list[dict[str, Any]] = []  # metrics of the finished epochs
+        self.lines: list[EpochLine] = []  # metrics of the finished epochs
         self.sha256: dict[str, str] = {}  # of the files in its folder
         self.sums: dict[str, float] = {}  # of the epoch so far: loss, and what diagnose tells
 
     @property
     def history(self) -> list[dict[str, float]]:
         """Validation values of the finished epochs."""
-        return [line["validation"] for line in self.lines]
+        return [line.validation for line in self.lines]
 
-    def run_to_end(self, before: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    def run_to_end(self, before: list[EpochLine]) -> list[EpochLine]:
         """Train what is still to train; returns the stage's metrics, a line an epoch. before: those of the stages
         before it."""
         self._begin()
@@ -213,7 +214,8 @@ class _Stage:
                 "stage %s ends early: %s stands still", self.name, self.stage.stop.metric if self.stage.stop else ""
             )
         done = {"epochs": len(self.lines), "steps": self.step, "best": self.best}
-        write_json(self.folder / "done.json", done | {"sha256": self.sha256, "lines": self.lines})
+        done |= {"sha256": self.sha256, "lines": [line.document() for line in self.lines]}
+        write_json(self.folder / "done.json", done)
         return self.lines
 
     def _begin(self) -> None:
@@ -234,7 +236,8 @@ class _Stage:
             self.best, self.step, self.sums = state["best"], state["step"], state["sums"]
             self.sha256 = {**state.get("sha256", {}), "last.pt": sha256_of(self.folder / "last.pt")}
             epochs = self.step // self.steps
-            self.lines = state["lines"] if "lines" in state else _lines_in_file(self.run, self.name, epochs)
+            known = map(EpochLine.model_validate, state.get("lines", ()))  # which an earlier release left out
+            self.lines = list(known) if "lines" in state else _lines_in_file(self.run, self.name, epochs)
 
     def _start_weights(self) -> None:
         start = self.stage.start_from
@@ -302,7 +305,7 @@ class _Stage:
         if lost := [f"{name} {value}" for name, value in values.items() if not math.isfinite(value)]:
             raise KitError(self._overflow(f"validation gives {', '.join(lost)}"))
         self.best = checkpoints.updated(self.best, values, epoch, self.stage.monitor.keep)
-        line = {
+        figures = {
             "stage": self.name,
             "epoch": epoch,
             "step": self.step,
@@ -313,14 +316,15 @@ class _Stage:
             **seen,
             "collapsed": collapsed(seen),
         }
+        line = EpochLine.model_validate(figures)
         self.sums = {}
         self.lines.append(line)
         with self.run.metrics.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(line) + "\n")
+            file.write(json.dumps(line.document()) + "\n")
         self._save(self.model if epoch in checkpoints.kept_epochs(self.best) else None)
         shown = " ".join(f"{name} {value:.4f}" for name, value in values.items())
-        log.info("%s epoch %d: training loss %.4f; validation %s", self.name, epoch, line["loss"], shown)
-        for what in line["collapsed"]:
+        log.info("%s epoch %d: training loss %.4f; validation %s", self.name, epoch, line.loss, shown)
+        for what in line.collapsed:
             log.warning("%s epoch %d: COLLAPSED, %s; lower the rate, or take other negatives", self.name, epoch, what)
 
     def _require_finite(self) -> None:
@@ -337,7 +341,7 @@ class _Stage:
             "step": self.step,
             "epoch": self.step // self.steps,
             "sums": self.sums,
-            "lines": self.lines,
+            "lines": [line.document() for line in self.lines],
         }
         self.sha256 = checkpoints.save_state(self.folder, state, epoch_weights, self.sha256)
 

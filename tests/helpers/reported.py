@@ -1,4 +1,4 @@
-"""A run to report on, reports of it, and what they hold."""
+"""A run to report on, reports of it, and what they hold; what a participant says of a package."""
 
 import json
 import re
@@ -40,6 +40,14 @@ def make_run(folder: Path) -> Path:
     recipe = tiny.write_recipe(folder / "tiny.yaml", content)
     assert system_main(["run", str(recipe), "--out", str(folder / "run")]) == 0
     return without_checksums(folder / "run")
+
+
+def about(systems: int = 4, **changes: Any) -> dict[str, Any]:
+    affiliation = {"abbreviation": "U_X", "institute": "University X", "department": None, "location": "Town, Land"}
+    author = {"lastname": "de la Cruz", "firstname": "Ana", "email": "ana@example.org", "affiliation": affiliation}
+    names = [{"name": f"System {n}", "abbreviation": f"sys{n}"} for n in range(1, systems + 1)]
+    sources = {"world": {"url": None}}
+    return {"authors": [author | {"corresponding": True}, author], "systems": names, "sources": sources} | changes
 
 
 def change(path: Path, edit: Callable[[Any], None]) -> None:

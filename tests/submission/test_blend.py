@@ -13,7 +13,7 @@ from submission.editions import get_edition
 from submission.errors import SubmissionError
 from submission.formats.csv_table import format_table
 from submission.formats.score_matrix import ScoreMatrix, read_scores, write_scores
-from submission.metrics.blend import blend, models_of, search_weights
+from submission.metrics.blend import blend, makers_of, search_weights
 from submission.metrics.compare import compare
 from submission.metrics.intervals import bootstrap_interval
 from submission.metrics.scoring import found_in_matrix
@@ -233,7 +233,7 @@ def test_weights_of_a_blend_of_blends_are_searched_with_its_own_models(
     assert main(["blend", "val_b.npy", "val_a.npy", "--out", "val_ba.npy"]) == 0
     assert main(["blend", "val_a.npy", "val_ab.npy", "--out", "val_aab.npy"]) == 0
     found = read_scores(files / "val_aab.npy").facts
-    assert [model["from"] for model in models_of(found)] == ["run a", "run a", "run b"]
+    assert [run for run, _ in makers_of(found)] == ["run a", "run a", "run b"]
     together = ["blend", "ab.npy", "c.npy", "--out", "abc.npy", "--validation"]
     assert main([*together, "val_ab.npy", "val_c.npy"]) == 0
     capsys.readouterr()

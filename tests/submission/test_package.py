@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import tiny
 import yaml
+from reported import about
 
 from submission.__main__ import main
 from submission.editions import EDITIONS, get_edition
@@ -22,14 +23,6 @@ from submission.package.archive import check_archive
 from system.__main__ import main as system_main
 
 PDF = b"%PDF-1.4\n%%EOF\n"
-
-
-def about(systems: int = 4, **changes: Any) -> dict[str, Any]:
-    affiliation = {"abbreviation": "U_X", "institute": "University X", "department": None, "location": "Town, Land"}
-    author = {"lastname": "de la Cruz", "firstname": "Ana", "email": "ana@example.org", "affiliation": affiliation}
-    names = [{"name": f"System {n}", "abbreviation": f"sys{n}"} for n in range(1, systems + 1)]
-    sources = {"world": {"url": None}}
-    return {"authors": [author | {"corresponding": True}, author], "systems": names, "sources": sources} | changes
 
 
 @pytest.fixture(scope="module")

@@ -6,8 +6,19 @@ from typing import Any
 import pytest
 
 from submission.package.about import About
-from submission.package.facts import FinishedRun
 from submission.package.meta import _external, _total_parameters
+from submission.runs.finished import FinishedRun
+from submission.runs.record import (
+    ByCheckpoint,
+    EncoderSettings,
+    ExpertFacts,
+    Kind,
+    ModelSettings,
+    Parameters,
+    ResolvedRecipe,
+    RunResult,
+    SourceFacts,
+)
 
 
 def run_of(
@@ -20,15 +31,22 @@ def run_of(
     """A run with one ranked entry. kinds: of its experts, by name. sets: of its one training source."""
     return FinishedRun(
         folder=Path("run"),
-        result={
-            "parameters": {"trained": trained, "frozen": frozen},
-            "experts": {name: {"kind": kind, "published": []} for name, kind in kinds.items()},
-            "data": {"train": {"sets": sets or {}, "trains": ["only"], "published": None}},
-        },
-        recipe={
-            "model": {"audio": {"kind": "expert_heads"}, "text": {"kind": "x", **({"model": text} if text else {})}},
-            "rank": {"evaluation": {"kind": "checkpoint", "stage": "only", "checkpoint": "last"}},
-        },
+        result=RunResult.model_construct(
+            parameters=Parameters.model_construct(trained=trained, frozen=frozen),
+            experts={
+                name: ExpertFacts(kind=kind, rate=1, dim=1, frames_per_second=1, published=[])
+                for name, kind in kinds.items()
+            },
+            data={"train": SourceFacts.model_validate({"sets": sets or {}, "trains": ["only"], "published": None})},
+        ),
+        recipe=ResolvedRecipe.model_construct(
+            model=ModelSettings(
+                audio=EncoderSettings(kind="expert_heads"),
+                text=EncoderSettings(kind="x", model=text),
+                score=Kind(kind="cosine"),
+            ),
+            rank={"evaluation": ByCheckpoint(kind="checkpoint", stage="only", checkpoint="last")},
+        ),
         entry="evaluation",
     )
 

@@ -21,10 +21,10 @@ from submission.__main__ import main
 from submission.formats.score_matrix import ScoreMatrix, read_scores
 from submission.metrics.scoring import found_in_matrix
 from submission.metrics.summary import summarise
-from submission.package.facts import FinishedRun, open_finished
 from submission.report import figures
-from submission.report.clips import read_clips
 from submission.report.results import loss_margins
+from submission.runs.clips import read_clips
+from submission.runs.finished import open_finished
 
 
 @pytest.fixture(scope="module")
@@ -297,12 +297,13 @@ def test_margins_are_those_of_the_stages_that_ranked(made: Path, run: Path) -> N
     recipe["stages"]["pretrain"]["losses"][0]["margin"] = 0.5
     recipe["rank"]["last"]["stage"] = "pretrain"
     recipe["stages"]["finetune"]["losses"][0]["relax"] = "none"
-    two = FinishedRun(run, finished.result, recipe, "mean")
+    (run / "resolved.json").write_text(json.dumps(recipe))
+    two = open_finished(f"{run}:mean")
     assert list(loss_margins(two)) == [0.2, 0.5]
     assert loss_margins(two)[0.2] == "the margin 0.2 of the ranking loss"
     recipe["stages"]["finetune"]["losses"] = [{"kind": "nt_xent", "weight": 1.0, "temperature": 0.07}]
-    assert loss_margins(FinishedRun(run, finished.result, recipe, "best")) == {}
     (run / "resolved.json").write_text(json.dumps(recipe))
+    assert loss_margins(open_finished(f"{run}:best")) == {}
     assert "margin of" not in report(run).text
 
 
@@ -380,7 +381,7 @@ def test_what_is_damaged_is_told_in_a_sentence(run: Path, capsys: pytest.Capture
     (run / "metrics.jsonl").write_text("{\n")
     assert "metrics.jsonl, line 1: not JSON" in refused(f"{run}:best")
     (run / "provenance.json").write_text("[]")
-    assert "provenance.json: damaged" in refused(f"{run}:best")
+    assert "provenance.json is damaged (as a whole: it is no object); delete" in refused(f"{run}:best")
     (run / "result.json").unlink()
     assert "not a finished run" in refused(str(run))
     assert not (run / "report.html").exists()

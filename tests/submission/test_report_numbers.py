@@ -16,9 +16,9 @@ from submission.formats.score_matrix import ScoreMatrix
 from submission.metrics.scoring import found_in_matrix
 from submission.metrics.summary import summarise
 from submission.report import figures, statistics
-from submission.report.clips import read_clips
 from submission.report.listening import AudioStore, to_mp3
 from submission.report.statistics import Bar, choose_queries, random_shares, rank_bins, rivals, share_interval
+from submission.runs.clips import read_clips
 
 
 def matrix_of(values: list[list[float]], relevant: list[list[str]], **changes: Any) -> ScoreMatrix:

@@ -15,11 +15,12 @@ from data_tools.manifest import caption_queries, read_manifest
 from submission.__main__ import main as submission
 from submission.formats.score_matrix import read_scores
 from submission.package import meta
-from submission.package.facts import open_finished
+from submission.runs.clips import write_clips
+from submission.runs.finished import open_finished
 from system.batches.collate import Series
 from system.batches.data import Data
 from system.experiments import run
-from system.experiments.description import data_of, write_clips
+from system.experiments.description import data_of
 from system.features.build import Features, build_features
 from system.models.audio.heads import ExpertHeads
 from system.recipe.load import load_recipe
@@ -53,7 +54,7 @@ def test_data_sets_and_licences_of_a_source_are_counted_apart(recipe: Path, worl
     ]
     loaded = load_recipe(recipe).recipe
     (found,) = data_of(loaded, Data({"train": mixed}, None)).values()  # type: ignore[arg-type]  # features are not asked for
-    assert {name: (own["clips"], own["licences"]) for name, own in found["sets"].items()} == {
+    assert {name: (own.clips, own.licences) for name, own in found.sets.items()} == {
         "tones": (3, {"CC0": 2, "not known": 1}),
         "other": (2, {"CC BY 4.0": 1, "CC0": 1}),
     }

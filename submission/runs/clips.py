@@ -1,12 +1,15 @@
-"""What a run wrote of the clips it ranked: scores/ENTRY.clips.csv with their audio, lengths, and experts' norms."""
+"""What a run says of the clips it ranked: scores/ENTRY.clips.csv with their audio, lengths, and experts' norms."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from data_tools.files import write_table
+from data_tools.manifest import Clip
 from submission.errors import SubmissionError
 from submission.formats.csv_table import parse_table
 
@@ -21,6 +24,16 @@ class Clips:
     paths: list[Path] | None
     seconds: npt.NDArray[np.float64]
     norms: dict[str, npt.NDArray[np.float64]]
+
+
+def write_clips(path: Path, clips: Sequence[Clip], norms: Mapping[str, npt.NDArray[np.floating[Any]]]) -> None:
+    """Write the table, a line a clip. norms: by expert, (C,)."""
+    rows = [
+        [clip.id, clip.path, "" if clip.seconds is None else f"{clip.seconds:.3f}"]
+        + [f"{values[row]:.6g}" for values in norms.values()]
+        for row, clip in enumerate(clips)
+    ]
+    write_table(path, ["clip", "path", "seconds", *(f"{NORM}{name}" for name in norms)], rows)
 
 
 def read_clips(path: Path, clip_ids: Sequence[str]) -> Clips:

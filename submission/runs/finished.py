@@ -1,0 +1,109 @@
+"""A finished run, opened for its package and its report."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+from data_tools.documents import require_unharmed
+from submission.errors import SubmissionError
+from submission.formats.score_matrix import ScoreMatrix, read_scores
+from submission.runs import record
+from submission.runs.reading import made_again, read_metrics, read_provenance, read_recipe, read_result
+
+
+@dataclass(frozen=True)
+class FinishedRun:
+    """One ranked entry of a finished run. entry: its name in `rank`."""
+
+    folder: Path
+    result: record.RunResult
+    recipe: record.ResolvedRecipe
+    entry: str
+
+    @property
+    def ranked(self) -> record.RankedResult:
+        """What result.json says of the entry."""
+        return self.result.rank[self.entry]
+
+    @cached_property
+    def matrix(self) -> ScoreMatrix:
+        return read_scores(self.file(f"scores/{self.entry}.npy"))
+
+    @cached_property
+    def provenance(self) -> record.Provenance | None:
+        """None where the file is gone."""
+        return read_provenance(self.folder) if (self.folder / "provenance.json").is_file() else None
+
+    @cached_property
+    def epochs(self) -> list[record.EpochLine]:
+        """Of every stage in turn; none where the file is gone and was of an earlier release."""
+        path = self.file("metrics.jsonl")
+        return read_metrics(path, made_again(self.folder, path)) if path.is_file() else []
+
+    def file(self, name: str) -> Path:
+        """A file of the run by its name in the folder, unharmed as far as result.json has its checksum (an earlier
+        release noted none). DataError for a damaged or missing one; one without a checksum need not be there."""
+        path, noted = self.folder / name, self.result.sha256.get(name)
+        if noted is not None:
+            require_unharmed(path, noted, made_again(self.folder, path))
+        return path
+
+    @property
+    def members(self) -> list[record.ByCheckpoint]:
+        """The entries ranked by one checkpoint that this one is made of: itself, or those of a mean."""
+        return list(self._leaves(self.entry))
+
+    def _leaves(self, entry: str) -> Iterator[record.ByCheckpoint]:
+        settings = self.recipe.rank[entry]
+        if isinstance(settings, record.ByCheckpoint):
+            yield settings
+        else:
+            for part in settings.of:
+                yield from self._leaves(part)
+
+    @property
+    def member_stages(self) -> list[record.StageSettings]:
+        """Of each member, the stage whose checkpoint it is."""
+        return [self.recipe.stages[member.stage] for member in self.members]
+
+
+def open_finished(text: str) -> FinishedRun:
+    """RUN, or RUN:ENTRY for one of several ranked entries (default: the first).
+
+    Raises SubmissionError for a folder that is no finished run, for files that do not fit each other (a line a fault),
+    and for an entry it does not have; DataError for damaged files (a line a fault).
+    """
+    name, _, entry = text.rpartition(":") if ":" in text and not Path(text).exists() else (text, "", "")
+    folder = Path(name)
+    for needed in ("result.json", "resolved.json"):
+        if not (folder / needed).is_file():
+            raise SubmissionError(f"{folder}: not a finished run (no {needed}); finish it with python -m system run")
+    result, recipe = read_result(folder), read_recipe(folder)
+    if problems := list(broken_links(result, recipe)):
+        raise SubmissionError("\n".join(f"{folder}: {problem}; make the run again" for problem in problems))
+    if not result.rank:
+        raise SubmissionError(f"{folder}: the run ranked nothing; give its recipe a rank entry")
+    if entry and entry not in result.rank:
+        raise SubmissionError(f"{folder}: no ranked entry {entry!r}; there are {', '.join(result.rank)}")
+    run = FinishedRun(folder, result, recipe, entry or next(iter(result.rank)))
+    run.file("resolved.json")
+    return run
+
+
+def broken_links(result: record.RunResult, recipe: record.ResolvedRecipe) -> Iterator[str]:
+    """Names that lead nowhere, a sentence each."""
+    for name in result.parameters.frozen:
+        if name not in ("audio", "text") and name not in result.experts:
+            yield f"parameters.frozen.{name}: no such expert"
+    ranked: set[str] = set()
+    for name, entry in recipe.rank.items():
+        if isinstance(entry, record.ByCheckpoint) and entry.stage not in recipe.stages:
+            yield f"rank.{name}.stage: no stage {entry.stage!r}"
+        for part in entry.of if isinstance(entry, record.ByMean) else ():
+            if part not in ranked:
+                yield f"rank.{name}.of: no earlier entry {part!r}"
+        ranked.add(name)
+    for name in result.rank:
+        if name not in ranked:
+            yield f"rank.{name}: is in result.json only"

@@ -1,0 +1,61 @@
+"""Reading the files of a run, and what to do about damaged ones."""
+
+import shlex
+from pathlib import Path
+
+from data_tools.documents import read_json, read_json_lines, read_shaped, require_shape
+from data_tools.errors import DataError
+from submission.runs.record import FORMAT, EpochLine, Provenance, ResolvedRecipe, RunResult
+
+
+def read_result(folder: Path) -> RunResult:
+    """result.json of a run. Raises DataError for one that is missing or damaged, or that a later release wrote."""
+    path = folder / "result.json"
+    hint = made_again(folder, path)
+    content = read_json(path, hint)
+    written = content.get("format") if isinstance(content, dict) else None
+    if isinstance(written, int) and written > FORMAT:
+        raise DataError(f"{path} is of format {written}, this release reads up to {FORMAT}; use the release it is of")
+    return require_shape(content, RunResult, str(path), hint)
+
+
+def read_recipe(folder: Path) -> ResolvedRecipe:
+    """resolved.json of a run. Raises DataError for one that is missing or damaged."""
+    path = folder / "resolved.json"
+    return read_shaped(path, ResolvedRecipe, made_again(folder, path))
+
+
+def read_provenance(folder: Path) -> Provenance:
+    """provenance.json of a run. Raises DataError for one that is missing or damaged."""
+    path = folder / "provenance.json"
+    return read_shaped(path, Provenance, made_again(folder, path))
+
+
+def read_metrics(path: Path, hint: str) -> list[EpochLine]:
+    """metrics.jsonl: a line an epoch of every stage. DataError, naming the line, where it is missing or damaged.
+
+    A last line without an end is skipped: a killed process of an earlier release may have left one.
+    """
+    lines = read_json_lines(path, hint, unfinished=True)
+    return [require_shape(line, EpochLine, f"{path}, line {number},", hint) for number, line in enumerate(lines, 1)]
+
+
+def made_again(folder: Path, *damaged: Path) -> str:
+    """The end of a sentence on damaged files of a run: what to delete, and the command that then makes them again."""
+    files = dict.fromkeys([*damaged, *(path for path in [folder / "result.json"] if path.exists())])
+    recipe = folder / "resolved.json"
+    if recipe in damaged:  # recipe.yaml is the recipe without what --set changed
+        changes = "".join(f" --set {shlex.quote(change)}" for change in _changes(folder))
+        command = f"{folder / 'recipe.yaml'}{changes}"
+    else:
+        command = str(recipe)
+    deleted = " and ".join(map(str, files))
+    return f"delete {deleted}, then what is lost is made again by: python -m system run {command} --out {folder}"
+
+
+def _changes(folder: Path) -> list[str]:
+    """What --set changed, as the run's provenance notes it; none where that is damaged too."""
+    try:
+        return read_provenance(folder).changes
+    except DataError:
+        return []

@@ -1,0 +1,79 @@
+"""The record of a run: what is written is what is described, and what another release wrote is read or refused."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+from outcomes import refused, rewrite
+
+from submission.__main__ import main as submission
+from submission.runs.reading import read_metrics, read_provenance, read_result
+from submission.runs.record import FORMAT, EpochLine, ResolvedRecipe, RunResult
+from system.recipe.load import load_recipe
+
+RECIPES = sorted((Path(__file__).parents[2] / "recipes").rglob("*.yaml"))
+
+
+def test_a_run_writes_what_is_described_and_nothing_else(unbroken: Path) -> None:
+    result, noted = read_result(unbroken), read_provenance(unbroken)
+    assert result.format == FORMAT
+    for path, record in (("result.json", result), ("provenance.json", noted)):
+        written = json.loads((unbroken / path).read_text())
+        assert written.pop("checksum")
+        assert record.document() == written
+        assert not record.model_extra, path
+    parts = [result.parameters, *result.experts.values(), *result.data.values()]
+    parts += [part for source in result.data.values() for part in source.sets.values()]
+    assert not any(part.model_extra for part in parts)
+    (ranked,) = result.rank.values()
+    assert set(ranked.figures) == set(ranked.model_extra or ()) == {"R@1", "R@5", "R@10", "mAP@10"}
+
+
+def test_lines_of_metrics_are_read_and_written_alike(unbroken: Path) -> None:
+    """A resumed run compares the lines of its checkpoints with the file's, byte by byte."""
+    path = unbroken / "metrics.jsonl"
+    lines = read_metrics(path, "")
+    assert "".join(json.dumps(line.document()) + "\n" for line in lines) == path.read_text()
+    assert not any(line.model_extra for line in lines)
+    assert lines[0].value("loss") == lines[0].loss
+    assert lines[0].value("validation.mAP@10") == lines[0].validation["mAP@10"]
+    assert lines[0].value("violations_relaxed") is None
+    assert lines[0].value("validation.nothing") is None
+
+
+def test_figures_of_a_later_release_keep_their_names() -> None:
+    line = EpochLine.model_validate({"stage": "a", "epoch": 1, "seconds": 1, "entropy": 0.5})
+    assert line.value("entropy") == 0.5
+    assert line.document() == {"stage": "a", "epoch": 1, "seconds": 1.0, "entropy": 0.5}
+
+
+def test_a_result_of_a_later_format_is_one_sentence(
+    unbroken: Path, recipe: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = shutil.copytree(unbroken, tmp_path / "run")
+    rewrite(run / "result.json", format=FORMAT + 1, rank={"evaluation": "elsewhere"}, parameters=None)
+    sentence = f"error: {run}/result.json is of format {FORMAT + 1}, this release reads up to {FORMAT}"
+    assert refused(capsys, "run", recipe, "--out", run).startswith(sentence)
+    pack = ["pack", str(run), "--about", str(tmp_path / "about.yaml"), "--out", str(tmp_path / "a.zip")]
+    for arguments in (["report", str(run)], pack):
+        assert submission(arguments) == 1
+        errors = capsys.readouterr().err
+        assert errors.startswith(sentence)
+        assert errors.count("\n") == 1
+
+
+def test_a_result_without_a_number_is_of_an_earlier_release(unbroken: Path) -> None:
+    content = json.loads((unbroken / "result.json").read_text())
+    del content["format"]
+    assert RunResult.model_validate(content).format is None
+
+
+@pytest.mark.parametrize("path", [path for path in RECIPES if "study" not in path.name], ids=lambda path: path.stem)
+def test_what_is_relied_on_of_a_recipe_is_in_every_one(path: Path) -> None:
+    resolved = json.loads(load_recipe(path).resolved())
+    found = ResolvedRecipe.model_validate(resolved)
+    assert list(found.stages) == list(resolved["stages"])
+    for name, stage in found.stages.items():
+        assert [term.document() for term in stage.losses] == resolved["stages"][name]["losses"]
+        assert [list(term.document()) for term in stage.losses] == [list(t) for t in resolved["stages"][name]["losses"]]
