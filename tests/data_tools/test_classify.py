@@ -509,6 +509,7 @@ def test_the_packaged_model_may_be_missing(monkeypatch: pytest.MonkeyPatch) -> N
         SentenceEncoder(PACKAGED_MODEL)
 
 
+@pytest.mark.slow
 def test_the_door_with_a_real_model(
     inputs: tuple[Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

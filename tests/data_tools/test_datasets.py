@@ -221,6 +221,7 @@ def test_queries_of_manifests_and_csv_files(
 # AudioCaps
 
 
+@pytest.mark.slow
 def test_real_audiocaps_counts(shared: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     source, out = shared / "data" / "audiocaps", tmp_path / "m.jsonl"
     assert main(["audiocaps", str(source), "--keep-missing", "--out", str(out)]) == 0

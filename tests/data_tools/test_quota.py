@@ -71,11 +71,11 @@ def test_requests_without_delay_take_the_least_time(
 
 def test_requests_under_way_are_counted_until_they_have_surely_arrived(tmp_path: Path) -> None:
     rng = random.Random(0)
-    quota = open_quota(tmp_path / "quota")
-    arrivals, _ = run_virtually(ask(quota, 2200, 8, lambda: rng.choice((0.1, 0.3, 2.0))))
-    for limit, span in ((60, MINUTE), (2000, DAY)):
+    quota = open_quota(tmp_path / "quota", 60, 400)
+    arrivals, _ = run_virtually(ask(quota, 440, 8, lambda: rng.choice((0.1, 0.3, 2.0))))
+    for limit, span in ((60, MINUTE), (400, DAY)):
         assert all(later - earlier >= span for earlier, later in zip(arrivals, arrivals[limit:], strict=False))
-    assert arrivals[-1] <= 1.02 * least_seconds(2200, 60, 2000)
+    assert arrivals[-1] <= 1.02 * least_seconds(440, 60, 400)
 
 
 def test_the_count_outlives_the_process_and_is_shared(tmp_path: Path) -> None:

@@ -36,6 +36,7 @@ def log_mel_mean(samples: np.ndarray) -> np.ndarray:
     return np.log(power @ np.maximum(0, np.minimum(rise, fall)).T + 1e-6).mean(axis=0)
 
 
+@pytest.mark.slow
 def test_classes_can_be_told_apart_by_their_mean_spectrum() -> None:
     def features(first: int, count: int) -> np.ndarray:
         return np.array(

@@ -294,7 +294,7 @@ def test_ranked_lists_of_a_matrix_edition_for_ones_own_use(tmp_path: Path) -> No
     assert Path(shorter).read_bytes() == (tmp_path / "ten.csv").read_bytes()
 
 
-@pytest.mark.parametrize("split", ["development", "validation", "evaluation"])
+@pytest.mark.parametrize("split", [pytest.param("development", marks=pytest.mark.slow), "validation", "evaluation"])
 def test_all_real_names_and_captions_survive_both_files(shared: Path, tmp_path: Path, split: str) -> None:
     with open(shared / f"data/clotho/clotho_captions_{split}.csv", encoding="utf-8", newline="") as file:
         names, *columns = zip(*list(csv.reader(file))[1:], strict=True)

@@ -33,6 +33,7 @@ def noise(samples: int, seed: int) -> np.ndarray:
     return np.random.default_rng(seed).normal(0, 0.1, samples).astype(np.float32)
 
 
+MORE = (32 * 160 * 11, 32 * 160 * 9 + 2000)  # samples, which end at a piece and within one
 # OpenL3's network takes a third of a second for each frame.
 QUICK = [pytest.param(kind, marks=pytest.mark.slow) if kind == "openl3" else kind for kind in TIMELY]
 
@@ -62,7 +63,7 @@ def test_frames_do_not_depend_on_the_other_waves_and_come_again_to_the_bit(kind:
 
 
 @pytest.mark.parametrize(("kind", "module"), [("panns_cnn14_16k", panns), ("vggsound", vggsound)])
-@pytest.mark.parametrize("samples", [32 * 160 * 11 - 1, 32 * 160 * 11, 32 * 160 * 9 + 2000])
+@pytest.mark.parametrize("samples", [32 * 160 * 11 - 1, *(pytest.param(n, marks=pytest.mark.slow) for n in MORE)])
 def test_clips_computed_in_pieces_have_the_same_frames(
     monkeypatch: pytest.MonkeyPatch, kind: str, module: Any, samples: int
 ) -> None:
