@@ -67,17 +67,8 @@ def _data_table(run: FinishedRun) -> Table:
     for source, about in run.result.data.items():
         uses = [*(f"trains {stage}" for stage in about.trains), *_other_uses(run, source)]
         for name, part in about.sets.items():
-            rows.append(
-                [
-                    source,
-                    name,
-                    "; ".join(uses) or NONE,
-                    f"{part.clips:,}",
-                    f"{part.captions:,}",
-                    f"{part.hours:.2f}",
-                    _licences(part.licences),
-                ]
-            )
+            numbers = [f"{part.clips:,}", f"{part.captions:,}", f"{part.hours:.2f}"]
+            rows.append([source, name, "; ".join(uses) or NONE, *numbers, _licences(part.licences)])
     return Table("Data", ("source", "set", "use", "clips", "captions", "hours", "licences (clips)"), rows)
 
 
@@ -97,19 +88,11 @@ def _licences(counts: Mapping[str, int]) -> str:
 
 
 def _expert_table(run: FinishedRun) -> Table:
-    frozen = run.result.parameters.frozen
-    rows = [
-        [
-            name,
-            expert.kind,
-            f"{expert.rate:,}",
-            f"{expert.dim:,}",
-            f"{expert.frames_per_second:.2f}",
-            f"{frozen.get(name, 0):,}",
-            ", ".join(expert.published) or NONE,
-        ]
-        for name, expert in run.result.experts.items()
-    ]
+    rows = []
+    for name, expert in run.result.experts.items():
+        frozen = f"{run.result.parameters.frozen.get(name, 0):,}"
+        numbers = [f"{expert.rate:,}", f"{expert.dim:,}", f"{expert.frames_per_second:.2f}", frozen]
+        rows.append([name, expert.kind, *numbers, ", ".join(expert.published) or NONE])
     header = ("name", "kind", "rate (Hz)", "dimension", "frames/s", "frozen parameters", "published")
     return Table("Experts", header, rows)
 

@@ -192,7 +192,7 @@ def _bins_table(unit: str, edges: statistics.Values, counts: Mapping[str, npt.ND
 def loss_margins(run: FinishedRun) -> dict[float, str]:
     """Margins of the ranking losses that trained the ranked checkpoints, with what they are called."""
     found: dict[float, str] = {}
-    for term in (term for stage in run.member_stages for term in stage.losses):
+    for term in (term for member in run.members for term in run.recipe.stages[member.stage].losses):
         if term.margin is not None:
             relaxed = ", which training relaxes by CIDEr-D" if term.relax == "cider" else ""
             found.setdefault(term.margin, f"the margin {term.margin:g} of the {term.kind} loss{relaxed}")

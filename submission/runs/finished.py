@@ -62,11 +62,6 @@ class FinishedRun:
             for part in settings.of:
                 yield from self._leaves(part)
 
-    @property
-    def member_stages(self) -> list[record.StageSettings]:
-        """Of each member, the stage whose checkpoint it is."""
-        return [self.recipe.stages[member.stage] for member in self.members]
-
 
 def open_finished(text: str) -> FinishedRun:
     """RUN, or RUN:ENTRY for one of several ranked entries (default: the first).
