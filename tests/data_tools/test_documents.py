@@ -128,6 +128,7 @@ def test_a_shape_is_checked_with_the_place_of_the_fault(tmp_path: Path) -> None:
     for value, words in (
         ({"x": 3, "tags": ["a", 1]}, r"\(tags.1: Input should be a valid string\); do this"),
         ({}, r"\(x: Field required\); do this"),
+        ({"tags": [1]}, r"p.json is damaged \(x: Field required\)\n.*p.json is damaged \(tags.0: .*\); do this$"),
         ([1], r"\(as a whole: "),
     ):
         write_json(tmp_path / "p.json", value)
