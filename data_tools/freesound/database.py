@@ -26,7 +26,7 @@ def naming(path: Path) -> Iterator[None]:
     """Raises DataError, which names path, in place of SQLite's errors: no room, no permission, a damaged file."""
     try:
         yield
-    except sqlite3.Error as error:
+    except (sqlite3.Error, UnicodeDecodeError) as error:  # the latter: a damaged schema is quoted
         raise DataError(
             f"{path}: SQLite cannot use it ({error}); see that it is whole, that it and its folder may be written, "
             "and that the disk has room"

@@ -1,6 +1,7 @@
 """All of a recipe in one go: data, features, stages, the challenge's CSV, scores. What is done is skipped."""
 
 import logging
+import math
 import os
 import platform
 import tempfile
@@ -168,8 +169,8 @@ def _rank(
         result = {
             **summary.values,
             "metric": edition.metric,
-            "interval": list(summary.interval),
-            "bootstrap": list(summary.bootstrap),
+            "interval": _interval(summary.interval),
+            "bootstrap": _interval(summary.bootstrap),
             "median_rank": summary.median_rank,
             "data": source,
             "queries": len(matrix.query_ids),
@@ -185,6 +186,11 @@ def _rank(
         }
         ranked[name] = RankedResult.model_validate(result)
     return ranked
+
+
+def _interval(bounds: tuple[float, float]) -> list[float] | None:
+    """For the record: a single query has no spread, and JSON has no NaN."""
+    return None if math.isnan(bounds[0]) else list(bounds)
 
 
 def _ranked(
@@ -223,12 +229,12 @@ def report(run: Run) -> str:
         f"{result.seconds:.0f} s in this process, {result.training_seconds:.0f} s of training",
     ]
     for name, entry in result.rank.items():
-        low, high = entry.interval
+        interval = "95 % {:.4f} to {:.4f}".format(*entry.interval) if entry.interval else "one query: no interval"
         recalls = "  ".join(f"{key} {value:.4f}" for key, value in entry.figures.items() if key.startswith("R@"))
         ceiling = f", ceiling {entry.ceiling:.4f}" if entry.ceiling is not None else ""
         lines += [
             f"{name}: {entry.queries} queries, {entry.clips} clips, {entry.checkpoint}",
-            f"  {entry.metric}   {entry.figures[entry.metric]:.4f}  (95 % {low:.4f} to {high:.4f})   {recalls}",
+            f"  {entry.metric}   {entry.figures[entry.metric]:.4f}  ({interval})   {recalls}",
             f"  baselines  chance {entry.chance:.4f}, untrained {entry.untrained:.4f}{ceiling}",
             f"  CSV        {entry.csv or 'none'}",
         ]

@@ -51,7 +51,7 @@ class ContentKeys:
             yield
         except sqlite3.OperationalError as error:
             raise KitError(f"{self.path}: {error}; free the disk, or let this user write there") from error
-        except sqlite3.DatabaseError as error:
+        except (sqlite3.DatabaseError, UnicodeDecodeError) as error:  # the latter: a damaged schema is quoted
             raise KitError(f"{self.path} is damaged ({error}); delete it, it is made again") from error
 
     def __call__(self, path: str) -> str:

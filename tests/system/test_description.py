@@ -11,7 +11,7 @@ import pytest
 import tiny
 from outcomes import without_checksums
 
-from data_tools.manifest import caption_queries, read_manifest
+from data_tools.manifest import caption_queries, read_manifest, write_manifest
 from submission.__main__ import main as submission
 from submission.formats.score_matrix import read_scores
 from submission.package import meta
@@ -165,3 +165,19 @@ def test_three_checkpoints_and_their_mean_embed_the_pool_four_times(
     with (made.clips("m1")).open(newline="") as file:
         assert all(float(row["norm logmel"]) > 0 for row in csv.DictReader(file))
     assert made.clips("mean").read_text().splitlines()[0] == "clip,path,seconds"
+
+
+def test_a_run_that_ranks_a_single_query_opens_again(
+    tmp_path: Path, world: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    clips = read_manifest(world)
+    first = next(n for n, clip in enumerate(clips) if clip.split == "evaluation")
+    for n, clip in enumerate(clips[first:], first):
+        clips[n] = clip.model_copy(update={"captions": clip.captions[:1] if n == first else []})
+    write_manifest(tmp_path / "m.jsonl", clips)
+    content = tiny.recipe(tmp_path / "m.jsonl", tmp_path, only=tiny.stage(epochs=1, steps_per_epoch=1))
+    path = tiny.write_recipe(tmp_path / "r.yaml", content)
+    for _ in range(2):  # made, then opened
+        print(run.report(run.run_recipe(load_recipe(path), tmp_path, tmp_path / "run")))
+        assert "(one query: no interval)" in capsys.readouterr().out
+    assert submission(["report", str(tmp_path / "run")]) == 0

@@ -199,6 +199,12 @@ def test_content_keys_are_remembered_and_a_damaged_store_is_named(tmp_path: Path
     (tmp_path / "banks/contents.sqlite").write_bytes(b"no database, only words" * 50)
     with pytest.raises(KitError, match="is damaged .* delete it"):
         ContentKeys(tmp_path / "banks")
+    with closing(ContentKeys(tmp_path / "others")):
+        pass
+    path = tmp_path / "others/contents.sqlite"
+    path.write_bytes(path.read_bytes().replace(b"(path text", b"\xffpath text"))  # quoted as the text that it is not
+    with pytest.raises(KitError, match="is damaged .* delete it"):
+        ContentKeys(tmp_path / "others")
 
 
 def _digest(wave: np.ndarray) -> str:
