@@ -74,7 +74,8 @@ class RankedResult(Record):
     """What a ranked entry came to; its figures, such as mAP@10 and R@1, are among the other keys.
 
     interval, bootstrap: 95 %, of `metric`; None for a single query. checkpoint: in words. chance, untrained, ceiling:
-    values of `metric` to hold it against. also_trained_on: ranked clips. scores, csv: files; an earlier release named the latter otherwise.
+    values of `metric` to hold it against. also_trained_on: ranked clips. scores, csv: files; an earlier release named
+    the latter otherwise.
     """
 
     __pydantic_extra__: dict[str, Any]
