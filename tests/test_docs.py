@@ -146,11 +146,11 @@ def test_the_new_term_choice_and_encoder_in_the_readme_of_system_work(root: Path
     from torch import nn
 
     from data_tools.strict import Strict
-    from system.batches.collate import Series
     from system.losses.batch_scores import BatchScores
     from system.losses.negatives import Indices
-    from system.models.audio.base import AudioEncoder
-    from system.models.score import Embedded
+    from system.models.audio.encoder import AudioEncoder
+    from system.models.batch import Series
+    from system.models.similarity import Embedded
     from system.recipe.schema import Gru
 
     names: dict[str, Any] = {

@@ -1,7 +1,7 @@
 """Log-mel energies as an expert: no weights, so that everything runs where no checkpoint can be had."""
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
 from pydantic import Field
@@ -59,6 +59,14 @@ class LogMel(MelSettings):
 
     kind: Literal["logmel"]
     stack: int = Field(ge=1, le=64)  # columns in a frame
+
+    usual: ClassVar[dict[str, Any]] = {
+        "sample_rate": 16_000,
+        "bands": 64,
+        "window_seconds": 0.04,
+        "hop_seconds": 0.02,
+        "stack": 4,
+    }
 
     @property
     def dim(self) -> int:

@@ -196,6 +196,8 @@ def _sentence(item: Any, suggest: bool = True) -> str:
         return "missing; a recipe says everything about itself"
     if kind == "union_tag_not_found":
         return "missing kind"
+    if kind == "value_error":  # of a validator of ours
+        return str(item["ctx"]["error"])
     message = item["msg"][0].lower() + item["msg"][1:]
     return message if isinstance(given, dict | list) else f"{message}, not {_cut(repr(given))}"
 
@@ -230,7 +232,6 @@ def _cross_checks(value: Any) -> Iterator[tuple[Keys, str]]:
     data = dict(_items(_child(value, "data")))
     for name, source in data.items():
         yield from _check_make(("data", name, "make"), source.get("make"))
-    yield from _check_model(_child(value, "model"))
     stages = dict(_items(_child(value, "stages")))
     for name in RUN_FOLDERS & stages.keys():
         yield ("stages", name), f"a run keeps other things in a folder {name}; give the stage another name"
@@ -297,41 +298,10 @@ def _check_make(at: Keys, make: Any) -> Iterator[tuple[Keys, str]]:
             yield at, "a make command begins with: python -m data_tools"
 
 
-def _check_model(model: Any) -> Iterator[tuple[Keys, str]]:
-    for part, size in (("audio", "width"), ("text", "dim")):
-        settings = _child(model, part)
-        width, heads = _child(settings, size), _child(settings, "heads")
-        if isinstance(width, int) and isinstance(heads, int) and heads > 0 and width % heads:
-            yield ("model", part, "heads"), f"{heads} heads do not divide {size} {width}"
-    yield from _check_series(model)
-    audio = _child(model, "audio")
-    if isinstance(audio, dict) and audio.get("weights", "") is None and audio.get("trainable") is False:
-        yield ("model", "audio", "trainable"), "a network without published weights that is not trained says nothing"
-    for name, expert in _items(_child(audio, "experts")) if _child(audio, "kind") == "crnn" else ():
-        bands = expert.get("bands")
-        if isinstance(bands, int) and bands < 64:
-            yield ("model", "audio", "experts", name, "bands"), f"the convolutions of crnn need 64 bands, not {bands}"
-    hidden, dim = _child(_child(model, "audio"), "hidden"), _child(_child(model, "text"), "dim")
-    directed = _child(_child(model, "audio"), "kind") in ("crnn", "gru")
-    if directed and isinstance(hidden, int) and isinstance(dim, int) and 2 * hidden != dim:
-        yield ("model", "audio", "hidden"), f"both directions give 2 x {hidden} values, text has {dim}"
-
-
 def _by_parts(recipe: schema.Recipe) -> Iterator[tuple[Keys, str]]:
     for name, stage in recipe.stages.items():
         if stage.grad_cache_chunk is not None and not recipe.model.embeds_by_parts:
             yield ("stages", name, "grad_cache_chunk"), "batch norms and counted padding see the whole batch; say null"
-
-
-def _check_series(model: Any) -> Iterator[tuple[Keys, str]]:
-    """A score of frames and words needs both, any other one needs neither."""
-    wanted = _child(_child(model, "score"), "kind") == "frame_word"
-    for part, series in (("audio", "frames"), ("text", "words")):
-        kind, embedding = (_child(_child(model, part), key) for key in ("kind", "embedding"))
-        if isinstance(kind, str) and wanted and embedding != series:
-            yield ("model", part), f"score frame_word needs {series}: a kind that has `embedding: {series}`"
-        if not wanted and embedding == series:
-            yield ("model", part, "embedding"), f"score cosine needs one embedding, not {series}; say mean"
 
 
 def _check_source(at: Keys, name: Any, data: dict[str, Any]) -> Iterator[tuple[Keys, str]]:

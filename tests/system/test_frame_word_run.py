@@ -84,7 +84,7 @@ def test_other_word_vectors_are_refused(
     capsys.readouterr()
     ask = ("--audio", world, "--split", "evaluation", "--out", tmp_path / "s.npy")
     other = ("--set", f"model.text.vectors={tmp_path / 'other.bin'}")
-    assert "trained with other word vectors" in refused(capsys, "rank", tmp_path / "model", *ask, *other)
+    assert "trained with other vectors of word_vectors" in refused(capsys, "rank", tmp_path / "model", *ask, *other)
     assert "text changed" in refused(capsys, "rank", done, *ask, *other)
     gone = ("--set", f"model.text.vectors={tmp_path / 'gone.bin'}")
     assert "no word vectors" in refused(capsys, "rank", tmp_path / "model", *ask, *gone)

@@ -277,7 +277,7 @@ def test_planned_parameters_are_the_models(tmp_path: Path) -> None:
 
 
 def test_the_papers_head_has_the_papers_size() -> None:
-    from system.plan.estimates import encoder_parameters
+    from system.models.costs import encoder_parameters
 
     # 2 x 256, ffn_dim 512, 1,024 positions: BART's encoder without the linear layers around it.
     assert encoder_parameters(width=256, layers=2, ffn_dim=512, positions=1024) == 1_317_376
