@@ -21,6 +21,8 @@ class MelSettings(ExpertSettings):
     window_seconds: float = Field(ge=0.005, le=0.2)
     hop_seconds: float = Field(ge=0.002, le=0.2)
 
+    usual: ClassVar[dict[str, Any]] = {"bands": 64, "window_seconds": 0.04, "hop_seconds": 0.02}
+
     @property
     def rate(self) -> int:
         return self.sample_rate
@@ -60,13 +62,7 @@ class LogMel(MelSettings):
     kind: Literal["logmel"]
     stack: int = Field(ge=1, le=64)  # columns in a frame
 
-    usual: ClassVar[dict[str, Any]] = {
-        "sample_rate": 16_000,
-        "bands": 64,
-        "window_seconds": 0.04,
-        "hop_seconds": 0.02,
-        "stack": 4,
-    }
+    usual: ClassVar[dict[str, Any]] = MelSettings.usual | {"sample_rate": 16_000, "stack": 4}
 
     @property
     def dim(self) -> int:

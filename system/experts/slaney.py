@@ -30,14 +30,7 @@ class LogMelSlaney(MelSettings):
     lowest: float = Field(ge=0)  # Hz
     highest: float = Field(gt=0)  # Hz
 
-    usual: ClassVar[dict[str, Any]] = {
-        "sample_rate": 44_100,
-        "bands": 64,
-        "window_seconds": 0.04,
-        "hop_seconds": 0.02,
-        "lowest": 12,
-        "highest": 8_000,
-    }
+    usual: ClassVar[dict[str, Any]] = MelSettings.usual | {"sample_rate": 44_100, "lowest": 12, "highest": 8_000}
     version: ClassVar[int] = 2
     dtype: ClassVar[str] = "float32"
     cost: ClassVar[float] = 0.0005

@@ -1,16 +1,11 @@
 """What a term of the training loss is: settings, and a number from the scores of a batch. Never imports torch."""
 
 from abc import abstractmethod
-from typing import TYPE_CHECKING
 
 from pydantic import Field
 
 from data_tools.strict import Strict
-
-if TYPE_CHECKING:
-    import torch
-
-    from system.losses.batch_scores import BatchScores
+from system.losses.batch_scores import BatchScores, Tensor
 
 
 class Term(Strict):
@@ -30,5 +25,5 @@ class Term(Strict):
         return None
 
     @abstractmethod
-    def value(self, batch: "BatchScores") -> "torch.Tensor":
+    def value(self, batch: BatchScores) -> Tensor:
         """One number, with its gradient; before it is weighted."""

@@ -1,13 +1,9 @@
 """Matching similarity: minus the mean score of the matching pairs."""
 
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from system.losses.base import Term
-
-if TYPE_CHECKING:
-    import torch
-
-    from system.losses.batch_scores import BatchScores
+from system.losses.batch_scores import BatchScores, Tensor
 
 
 class Matching(Term):
@@ -18,5 +14,5 @@ class Matching(Term):
 
     kind: Literal["matching"]
 
-    def value(self, batch: "BatchScores") -> "torch.Tensor":
+    def value(self, batch: BatchScores) -> Tensor:
         return -batch.scores.diagonal().mean()

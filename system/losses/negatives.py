@@ -12,30 +12,27 @@ of an item with several captions is their mean. The functions import torch, this
 
 from collections.abc import Callable
 from math import inf
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TypeAlias
 
-if TYPE_CHECKING:
-    import torch
-
-    from system.losses.batch_scores import BatchScores
+from system.losses.batch_scores import BatchScores, Tensor
 
 # B items of a batch; s_ij the score of clip i and item j's captions
 
-Indices: TypeAlias = "tuple[torch.Tensor, torch.Tensor]"
+Indices: TypeAlias = "tuple[Tensor, Tensor]"
 
 
-def _highest(values: "torch.Tensor", batch: "BatchScores") -> "torch.Tensor":
+def _highest(values: Tensor, batch: BatchScores) -> Tensor:
     """(B,) the column of every row's highest value among other clips."""
     return values.masked_fill(batch.same_clip, -inf).argmax(1)
 
 
-def hardest(batch: "BatchScores") -> Indices:
+def hardest(batch: BatchScores) -> Indices:
     """The caption j of the highest s_ij, the clip k of the highest s_ki."""
     scores = batch.scores.detach()
     return _highest(scores, batch), _highest(scores.T, batch)
 
 
-def semi_hard(batch: "BatchScores") -> Indices:
+def semi_hard(batch: BatchScores) -> Indices:
     """The caption j of the least |s_ij - s_ii|, the clip k of the least |s_ki - s_ii|: above the matching pair's score
     or below, unlike what the word meant in face recognition."""
     scores = batch.scores.detach()
@@ -43,7 +40,7 @@ def semi_hard(batch: "BatchScores") -> Indices:
     return _highest(-(scores - matching_scores).abs(), batch), _highest(-(scores.T - matching_scores).abs(), batch)
 
 
-def _drawn(allowed: "torch.Tensor") -> "torch.Tensor":
+def _drawn(allowed: Tensor) -> Tensor:
     """(B,) one allowed column of every row of (B, B), each as likely; drawn from torch's global CPU generator."""
     import torch
 
@@ -53,13 +50,13 @@ def _drawn(allowed: "torch.Tensor") -> "torch.Tensor":
     return found.clamp(max=len(allowed) - 1)  # a row that allows none
 
 
-def random(batch: "BatchScores") -> Indices:
+def random(batch: BatchScores) -> Indices:
     """A caption and a clip of other clips, each as likely, drawn apart from each other."""
     allowed = ~batch.same_clip
     return _drawn(allowed), _drawn(allowed)
 
 
-def random_apart(batch: "BatchScores") -> Indices:
+def random_apart(batch: BatchScores) -> Indices:
     """As `random`, but never the caption and the clip of one item, unless there is no third one.
 
     Source: the DCASE 2022 baseline's public code, which never ends on such a batch.
@@ -72,7 +69,7 @@ def random_apart(batch: "BatchScores") -> Indices:
     return captions, _drawn(torch.where(others.any(1, keepdim=True), others, allowed))
 
 
-def _alike(batch: "BatchScores", scores: "Callable[[], torch.Tensor]", sign: int) -> Indices:
+def _alike(batch: BatchScores, scores: "Callable[[], Tensor]", sign: int) -> Indices:
     """The item of the highest (sign 1) or lowest (-1) within-modality score, for the caption and for the clip."""
     import torch
 
@@ -81,27 +78,27 @@ def _alike(batch: "BatchScores", scores: "Callable[[], torch.Tensor]", sign: int
     return indices, indices
 
 
-def text_hard(batch: "BatchScores") -> Indices:
+def text_hard(batch: BatchScores) -> Indices:
     """Caption and clip of the item whose captions score highest against the item's own."""
     return _alike(batch, lambda: batch.caption_scores, 1)
 
 
-def text_easy(batch: "BatchScores") -> Indices:
+def text_easy(batch: BatchScores) -> Indices:
     """Caption and clip of the item whose captions score lowest against the item's own."""
     return _alike(batch, lambda: batch.caption_scores, -1)
 
 
-def audio_hard(batch: "BatchScores") -> Indices:
+def audio_hard(batch: BatchScores) -> Indices:
     """Caption and clip of the item whose clip scores highest against the item's own."""
     return _alike(batch, batch.clip_scores, 1)
 
 
-def audio_easy(batch: "BatchScores") -> Indices:
+def audio_easy(batch: BatchScores) -> Indices:
     """Caption and clip of the item whose clip scores lowest against the item's own."""
     return _alike(batch, batch.clip_scores, -1)
 
 
-NEGATIVES: dict[str, Callable[["BatchScores"], Indices]] = {
+NEGATIVES: dict[str, Callable[[BatchScores], Indices]] = {
     choice.__name__: choice
     for choice in (
         hardest,

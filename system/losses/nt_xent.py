@@ -1,15 +1,11 @@
 """Normalised temperature-scaled cross entropy: each clip's caption among all of the batch, and the other way."""
 
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from pydantic import Field
 
 from system.losses.base import Term
-
-if TYPE_CHECKING:
-    import torch
-
-    from system.losses.batch_scores import BatchScores
+from system.losses.batch_scores import BatchScores, Tensor
 
 
 class NtXent(Term):
@@ -28,7 +24,7 @@ class NtXent(Term):
     same_clip: Literal["masked", "negatives"] = "masked"
     directions: Literal["mean", "sum"] = "mean"
 
-    def value(self, batch: "BatchScores") -> "torch.Tensor":
+    def value(self, batch: BatchScores) -> Tensor:
         import torch
         import torch.nn.functional as F
 

@@ -5,13 +5,10 @@ from typing import TYPE_CHECKING, Literal
 from pydantic import Field
 
 from system.losses.base import Term
+from system.losses.batch_scores import BatchScores, Tensor
 from system.losses.negatives import NEGATIVES
 
 if TYPE_CHECKING:
-    import torch
-
-    from system.losses.batch_scores import BatchScores
-
     Negatives = str
 else:
     Negatives = Literal["all", *NEGATIVES]
@@ -50,7 +47,7 @@ class Ranking(Term):
     def hinge_margin(self) -> float:
         return self.margin
 
-    def value(self, batch: "BatchScores") -> "torch.Tensor":
+    def value(self, batch: BatchScores) -> Tensor:
         import torch
 
         negative = ~batch.same_clip
@@ -64,7 +61,7 @@ class Ranking(Term):
         return torch.stack([_reduced(gap, negative, self.reduce) for gap, negative in both]).sum(0).mean()
 
 
-def gaps(batch: "BatchScores", margin: float, relaxed: bool) -> "tuple[torch.Tensor, torch.Tensor]":
+def gaps(batch: BatchScores, margin: float, relaxed: bool) -> tuple[Tensor, Tensor]:
     """What the hinges of both directions are of, (B, B) each, a row an item: captions as negatives, clips as negatives.
 
     At (i, j): m r_ij + s_ij - s_ii, and m r_ij + s_ji - s_ii; r_ij is 1 unless relaxed. Places of one clip are no
@@ -75,13 +72,13 @@ def gaps(batch: "BatchScores", margin: float, relaxed: bool) -> "tuple[torch.Ten
     return margins + batch.scores - matching_scores, margins + batch.scores.T - matching_scores
 
 
-def _relax_of(batch: "BatchScores") -> "torch.Tensor":
+def _relax_of(batch: BatchScores) -> Tensor:
     if batch.relax is None:
         raise ValueError("a relaxed ranking loss needs the relax factors of the batch")
     return batch.relax
 
 
-def _reduced(gap: "torch.Tensor", negative: "torch.Tensor", reduce: str) -> "torch.Tensor":
+def _reduced(gap: Tensor, negative: Tensor, reduce: str) -> Tensor:
     """(B,) of (B, K) gaps, of which those that are of a negative count."""
     counted = gap if reduce == "hinge_of_mean" else gap.relu()
     total = counted.masked_fill(~negative, 0.0).sum(1)

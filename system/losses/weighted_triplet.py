@@ -1,17 +1,13 @@
 """Maximum polynomial loss: polynomials of the matching pair's score and of the hardest negative's."""
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated, Literal
 
 from pydantic import Field
 
 from system.losses.base import Term
+from system.losses.batch_scores import BatchScores, Tensor
 from system.losses.negatives import hardest
-
-if TYPE_CHECKING:
-    import torch
-
-    from system.losses.batch_scores import BatchScores
 
 
 class WeightedTriplet(Term):
@@ -41,7 +37,7 @@ class WeightedTriplet(Term):
     def hinge_margin(self) -> float | None:
         return self.margin if self.clamp == "each" else None
 
-    def value(self, batch: "BatchScores") -> "torch.Tensor":
+    def value(self, batch: BatchScores) -> Tensor:
         matching_scores = batch.scores.diagonal()
         positive = _polynomial(self.positive, matching_scores)
         found = matching_scores.new_zeros(len(matching_scores))
@@ -58,7 +54,7 @@ class WeightedTriplet(Term):
         return found.mean()
 
 
-def _polynomial(coefficients: Sequence[float], x: "torch.Tensor") -> "torch.Tensor":
+def _polynomial(coefficients: Sequence[float], x: Tensor) -> Tensor:
     """The constant's coefficient first."""
     value = x.new_zeros(len(x))
     for coefficient in reversed(coefficients):

@@ -2,7 +2,7 @@
 
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 from system.experts import Expert
 from system.models.base import EncoderSettings
@@ -10,6 +10,8 @@ from system.models.costs import Cost
 
 if TYPE_CHECKING:
     from system.models.audio.encoder import AudioEncoder
+
+Encoder: TypeAlias = "AudioEncoder"  # the network that settings build; naming it imports no torch
 
 
 class AudioSettings(EncoderSettings):
@@ -25,7 +27,7 @@ class AudioSettings(EncoderSettings):
         def experts(self) -> Mapping[str, Expert]: ...
 
     @abstractmethod
-    def build(self, out: int) -> "AudioEncoder":
+    def build(self, out: int) -> Encoder:
         """The encoder with fresh weights. out: values of an embedding of text, which the score compares with its own.
         It alone imports torch."""
 

@@ -1,17 +1,14 @@
 """The CRNN of the DCASE 2022 baseline."""
 
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field, field_validator
 
 from data_tools.strict import Name, Size
 from system.experts import LogMelSlaney
-from system.models.audio.base import AudioSettings
+from system.models.audio.base import Encoder
+from system.models.audio.gru import GruSettings
 from system.models.costs import TRAINING, Cost, gru_flops, gru_parameters
-
-if TYPE_CHECKING:
-    from system.models.audio.encoder import AudioEncoder
 
 CHANNELS = 128
 MIN_FRAMES = 4  # of log-mel that the convolutions turn into one
@@ -29,7 +26,7 @@ class WideLogMel(LogMelSlaney):
         return bands
 
 
-class Crnn(AudioSettings):
+class Crnn(GruSettings):
     """The CRNN of the DCASE 2022 baseline: log-mel frames, convolutions that leave every fourth, a GRU in both
     directions, frames again by linear interpolation; 2 x `hidden` values each, of length 1, or their mean of length 1.
     """
@@ -43,15 +40,7 @@ class Crnn(AudioSettings):
 
     sees_whole_batch: ClassVar[bool] = True
 
-    @property
-    def gives_series(self) -> bool:
-        return self.embedding == "frames"
-
-    def misfits(self, out: int) -> Iterator[tuple[str, str]]:
-        if 2 * self.hidden != out:
-            yield "hidden", f"both directions give 2 x {self.hidden} values, text has {out}"
-
-    def build(self, out: int) -> "AudioEncoder":
+    def build(self, out: int) -> Encoder:
         from system.models.audio.crnn_encoder import CrnnEncoder
 
         return CrnnEncoder(self)

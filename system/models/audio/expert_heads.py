@@ -1,17 +1,14 @@
 """The audio heads of "Take it easy": a small transformer an expert, and the mean of what they give."""
 
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated, Literal
 
 from pydantic import Field
 
 from data_tools.strict import Depth, Name, Size
 from system.experts import Expert
-from system.models.audio.base import AudioSettings
+from system.models.audio.base import AudioSettings, Encoder
 from system.models.base import Heads
 from system.models.costs import TRAINING, Cost, encoder_activations, encoder_flops, encoder_parameters
-
-if TYPE_CHECKING:
-    from system.models.audio.encoder import AudioEncoder
 
 
 class ExpertHeads(AudioSettings):
@@ -29,7 +26,7 @@ class ExpertHeads(AudioSettings):
     max_positions: Size  # frames in a window; longer series are cut into windows
     dropout: float = Field(ge=0, lt=1)
 
-    def build(self, out: int) -> "AudioEncoder":
+    def build(self, out: int) -> Encoder:
         from system.models.audio.expert_heads_encoder import ExpertHeadsEncoder
 
         return ExpertHeadsEncoder(self, out)

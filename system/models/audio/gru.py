@@ -7,14 +7,27 @@ from pydantic import Field
 
 from data_tools.strict import Name, Size
 from system.experts import Expert
-from system.models.audio.base import AudioSettings
+from system.models.audio.base import AudioSettings, Encoder
 from system.models.costs import TRAINING, Cost, gru_flops, gru_parameters
 
-if TYPE_CHECKING:
-    from system.models.audio.encoder import AudioEncoder
+
+class GruSettings(AudioSettings):
+    """What ends in a GRU of both directions, as its subclasses' fields `hidden` and `embedding` say."""
+
+    if TYPE_CHECKING:  # a subclass says where they stand
+        hidden: int
+        embedding: Literal["frames", "mean"]
+
+    @property
+    def gives_series(self) -> bool:
+        return self.embedding == "frames"
+
+    def misfits(self, out: int) -> Iterator[tuple[str, str]]:
+        if 2 * self.hidden != out:
+            yield "hidden", f"both directions give 2 x {self.hidden} values, text has {out}"
 
 
-class Gru(AudioSettings):
+class Gru(GruSettings):
     """Frames of one frozen expert: linear to `width`, a GRU in both directions; 2 x `hidden` values a frame, of length
     1, or their mean of length 1. For frames that a network has made already.
     """
@@ -26,15 +39,7 @@ class Gru(AudioSettings):
     dropout: float = Field(ge=0, lt=1)  # behind the linear layer
     embedding: Literal["frames", "mean"]
 
-    @property
-    def gives_series(self) -> bool:
-        return self.embedding == "frames"
-
-    def misfits(self, out: int) -> Iterator[tuple[str, str]]:
-        if 2 * self.hidden != out:
-            yield "hidden", f"both directions give 2 x {self.hidden} values, text has {out}"
-
-    def build(self, out: int) -> "AudioEncoder":
+    def build(self, out: int) -> Encoder:
         from system.models.audio.crnn_encoder import GruEncoder
 
         return GruEncoder(self)

@@ -2,19 +2,16 @@
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import ClassVar, Literal
 
 from pydantic import Field, ValidationInfo, field_validator
 
 from data_tools.strict import Positive, Size, Strict
 from system.experts import Expert, Waveform
 from system.experts.base import Resampled
-from system.models.audio.base import AudioSettings
+from system.models.audio.base import AudioSettings, Encoder
 from system.models.costs import TRAINING, Cost, mlp_parameters
 from system.networks.published import ADDRESSES, BANDS, CONVOLUTIONS, DIM, HOP, RATE, Convolution
-
-if TYPE_CHECKING:
-    from system.models.audio.encoder import AudioEncoder
 
 
 class SpecAugment(Strict):
@@ -68,7 +65,7 @@ class Panns(AudioSettings, Resampled):
     def published(self) -> str:
         return ADDRESSES[self.network]
 
-    def build(self, out: int) -> "AudioEncoder":
+    def build(self, out: int) -> Encoder:
         from system.models.audio.panns_encoder import PannsEncoder
 
         return PannsEncoder(self, out)

@@ -1,16 +1,13 @@
 """Frames of a frozen expert, pooled over time, through two linear layers."""
 
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated, Literal
 
 from pydantic import Field
 
 from data_tools.strict import Name, Size
 from system.experts import Expert
-from system.models.audio.base import AudioSettings
+from system.models.audio.base import AudioSettings, Encoder
 from system.models.costs import TRAINING, Cost, mlp_parameters
-
-if TYPE_CHECKING:
-    from system.models.audio.encoder import AudioEncoder
 
 
 class PooledMlp(AudioSettings):
@@ -25,7 +22,7 @@ class PooledMlp(AudioSettings):
     hidden: Size
     dropout: float = Field(ge=0, lt=1)  # of the pooled frames
 
-    def build(self, out: int) -> "AudioEncoder":
+    def build(self, out: int) -> Encoder:
         from torch import nn
 
         from system.models.audio.encoder import AudioEncoder

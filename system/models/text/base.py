@@ -2,13 +2,15 @@
 
 from abc import abstractmethod
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, TypeAlias
 
 from system.models.base import EncoderSettings
 from system.models.costs import Cost
 
 if TYPE_CHECKING:
     from system.models.text.encoder import TextEncoder
+
+Encoder: TypeAlias = "TextEncoder"  # the network that settings build; naming it imports no torch
 
 
 class TextSettings(EncoderSettings):
@@ -26,7 +28,7 @@ class TextSettings(EncoderSettings):
         def dim(self) -> int: ...
 
     @abstractmethod
-    def build(self, vocabulary: list[str], banks: Path) -> "TextEncoder":
+    def build(self, vocabulary: list[str], banks: Path) -> Encoder:
         """The encoder with fresh weights. vocabulary: of all training captions, none unless it `reads_vocabulary`.
         banks: the folder of the feature banks, where embeddings may be kept. It alone imports torch."""
 

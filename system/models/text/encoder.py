@@ -1,6 +1,7 @@
 """What a text encoder is."""
 
 import hashlib
+import json
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -75,9 +76,11 @@ class TextEncoder(nn.Module, ABC):
     def unreadable(self, texts: Sequence[str]) -> list[str]:
         """Texts of which the encoder knows no word at all: all clips would score alike."""
 
-    @abstractmethod
     def save_assets(self, folder: Path) -> None:
-        """Write what another machine needs beside the weights."""
+        """Write what another machine needs beside the weights, and what it cannot be told the address of."""
+        if self.vocabulary is not None:
+            text = json.dumps(self.vocabulary, ensure_ascii=False)
+            (folder / "vocabulary.json").write_text(text, encoding="utf-8")
 
 
 class EmbeddingCache:

@@ -1,16 +1,14 @@
 """A pre-trained transformer's first token ([CLS]) behind two linear layers."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 from pydantic import Field
 
 from data_tools.strict import Size
 from system.models.costs import Cost, layer_parameters, mlp_parameters
+from system.models.text.base import Encoder
 from system.models.text.pretrained import PreTrained, TextSize
-
-if TYPE_CHECKING:
-    from system.models.text.encoder import TextEncoder
 
 BERT = TextSize(108_891_648, 768, 12, 3072, 12)  # bert-base-uncased without its pooler
 
@@ -30,7 +28,7 @@ class FirstToken(PreTrained):
 
     unknown: ClassVar[TextSize] = BERT
 
-    def build(self, vocabulary: list[str], banks: Path) -> "TextEncoder":
+    def build(self, vocabulary: list[str], banks: Path) -> Encoder:
         from system.models.text.first_token_encoder import FirstTokenEncoder
 
         return FirstTokenEncoder(self, banks)

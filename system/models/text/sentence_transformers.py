@@ -3,15 +3,13 @@
 import math
 import struct
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 from data_tools.documents import parse_json
 from data_tools.strict import Size
 from system.models.costs import Cost
+from system.models.text.base import Encoder
 from system.models.text.pretrained import PreTrained, TextSize
-
-if TYPE_CHECKING:
-    from system.models.text.encoder import TextEncoder
 
 MINILM = TextSize(22_713_216, 384, 6, 1536, 12)  # all-MiniLM-L6-v2
 MAX_HEADER = 100_000_000  # bytes, of a safetensors file
@@ -27,7 +25,7 @@ class SentenceTransformers(PreTrained):
 
     unknown: ClassVar[TextSize] = MINILM
 
-    def build(self, vocabulary: list[str], banks: Path) -> "TextEncoder":
+    def build(self, vocabulary: list[str], banks: Path) -> Encoder:
         from system.models.text.sentence_transformers_encoder import SentenceEncoder
 
         return SentenceEncoder(self, banks)

@@ -1,17 +1,14 @@
 """A small text transformer from scratch."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import ClassVar, Literal
 
 from pydantic import Field
 
 from data_tools.strict import Depth, Size
 from system.models.base import Heads
 from system.models.costs import TOKENS, Cost, encoder_activations, encoder_flops, encoder_parameters
-from system.models.text.base import TextSettings
-
-if TYPE_CHECKING:
-    from system.models.text.encoder import TextEncoder
+from system.models.text.base import Encoder, TextSettings
 
 
 class Transformer(TextSettings):
@@ -27,7 +24,7 @@ class Transformer(TextSettings):
 
     reads_vocabulary: ClassVar[bool] = True
 
-    def build(self, vocabulary: list[str], banks: Path) -> "TextEncoder":
+    def build(self, vocabulary: list[str], banks: Path) -> Encoder:
         from system.models.text.transformer_encoder import TransformerEncoder
 
         return TransformerEncoder(self, vocabulary)

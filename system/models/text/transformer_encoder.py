@@ -1,8 +1,6 @@
 """A small transformer from scratch."""
 
-import json
 from collections.abc import Sequence
-from pathlib import Path
 
 import torch
 from torch import nn
@@ -55,6 +53,3 @@ class TransformerEncoder(TextEncoder):
 
     def unreadable(self, texts: Sequence[str]) -> list[str]:
         return [text for text in texts if not self._numbers(text)]
-
-    def save_assets(self, folder: Path) -> None:
-        (folder / "vocabulary.json").write_text(json.dumps(self.vocabulary, ensure_ascii=False), encoding="utf-8")

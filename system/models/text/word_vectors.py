@@ -2,14 +2,11 @@
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import ClassVar, Literal
 
 from data_tools.strict import Size
 from system.models.costs import TOKENS, Cost
-from system.models.text.base import TextSettings
-
-if TYPE_CHECKING:
-    from system.models.text.encoder import TextEncoder
+from system.models.text.base import Encoder, TextSettings
 
 
 class WordVectors(TextSettings):
@@ -44,7 +41,7 @@ class WordVectors(TextSettings):
     def published(self) -> str:
         return "code.google.com/archive/p/word2vec (GoogleNews-vectors-negative300.bin.gz, unpacked)"
 
-    def build(self, vocabulary: list[str], banks: Path) -> "TextEncoder":
+    def build(self, vocabulary: list[str], banks: Path) -> Encoder:
         from system.models.text.word_vectors_encoder import WordVectorsEncoder
 
         return WordVectorsEncoder(self)

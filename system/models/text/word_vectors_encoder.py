@@ -99,9 +99,6 @@ class WordVectorsEncoder(TextEncoder):
     def unreadable(self, texts: Sequence[str]) -> list[str]:
         return [text for text in texts if all(self._known(word) is None for word in words_of(text))]
 
-    def save_assets(self, folder: Path) -> None:
-        """The vectors stay where they are, as the experts' weights do."""
-
 
 def _unit(vector: np.ndarray) -> np.ndarray:
     length = float(np.linalg.norm(vector))
