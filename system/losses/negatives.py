@@ -1,9 +1,9 @@
 """Which caption and which clip of a batch a ranking loss takes as an item's negatives.
 
-A new choice is a function here and its line in `NEGATIVES`. Each sees the scores of a batch and gives two places an
-item: the (B,) columns of the negative captions, and the (B,) rows of the negative clips. Items of one clip are never
-negatives of each other; an item without any other clip in its batch gets a place of its own clip, which the loss leaves
-out. Of several places equally good, the first is taken. No gradient flows through a choice.
+A new choice is a function here, marked `@choice`: these are the closed list. Each sees the scores of a batch and gives
+two places an item: the (B,) columns of the negative captions, and the (B,) rows of the negative clips. Items of one
+clip are never negatives of each other; an item without any other clip in its batch gets a place of its own clip, which
+the loss leaves out. Of several places equally good, the first is taken. No gradient flows through a choice.
 
 Source: Xie et al., "On Negative Sampling for Contrastive Audio-Text Retrieval" (2023), section 3, for all but
 `random_apart`, the DCASE 2022 baseline's. Deviations: none in the choices; the papers know pairs only, here the score
@@ -19,6 +19,14 @@ from system.losses.batch_scores import BatchScores, Tensor
 # B items of a batch; s_ij the score of clip i and item j's captions
 
 Indices: TypeAlias = "tuple[Tensor, Tensor]"
+Choice: TypeAlias = Callable[[BatchScores], Indices]
+NEGATIVES: dict[str, Choice] = {}
+
+
+def choice(function: Choice) -> Choice:
+    """A decorator: a recipe may name the function."""
+    NEGATIVES[function.__name__] = function
+    return function
 
 
 def _highest(values: Tensor, batch: BatchScores) -> Tensor:
@@ -26,12 +34,14 @@ def _highest(values: Tensor, batch: BatchScores) -> Tensor:
     return values.masked_fill(batch.same_clip, -inf).argmax(1)
 
 
+@choice
 def hardest(batch: BatchScores) -> Indices:
     """The caption j of the highest s_ij, the clip k of the highest s_ki."""
     scores = batch.scores.detach()
     return _highest(scores, batch), _highest(scores.T, batch)
 
 
+@choice
 def semi_hard(batch: BatchScores) -> Indices:
     """The caption j of the least |s_ij - s_ii|, the clip k of the least |s_ki - s_ii|: above the matching pair's score
     or below, unlike what the word meant in face recognition."""
@@ -50,12 +60,14 @@ def _drawn(allowed: Tensor) -> Tensor:
     return found.clamp(max=len(allowed) - 1)  # a row that allows none
 
 
+@choice
 def random(batch: BatchScores) -> Indices:
     """A caption and a clip of other clips, each as likely, drawn apart from each other."""
     allowed = ~batch.same_clip
     return _drawn(allowed), _drawn(allowed)
 
 
+@choice
 def random_apart(batch: BatchScores) -> Indices:
     """As `random`, but never the caption and the clip of one item, unless there is no third one.
 
@@ -78,36 +90,25 @@ def _alike(batch: BatchScores, scores: "Callable[[], Tensor]", sign: int) -> Ind
     return indices, indices
 
 
+@choice
 def text_hard(batch: BatchScores) -> Indices:
     """Caption and clip of the item whose captions score highest against the item's own."""
     return _alike(batch, lambda: batch.caption_scores, 1)
 
 
+@choice
 def text_easy(batch: BatchScores) -> Indices:
     """Caption and clip of the item whose captions score lowest against the item's own."""
     return _alike(batch, lambda: batch.caption_scores, -1)
 
 
+@choice
 def audio_hard(batch: BatchScores) -> Indices:
     """Caption and clip of the item whose clip scores highest against the item's own."""
     return _alike(batch, batch.clip_scores, 1)
 
 
+@choice
 def audio_easy(batch: BatchScores) -> Indices:
     """Caption and clip of the item whose clip scores lowest against the item's own."""
     return _alike(batch, batch.clip_scores, -1)
-
-
-NEGATIVES: dict[str, Callable[[BatchScores], Indices]] = {
-    choice.__name__: choice
-    for choice in (
-        hardest,
-        random,
-        random_apart,
-        semi_hard,
-        text_hard,
-        text_easy,
-        audio_hard,
-        audio_easy,
-    )
-}
