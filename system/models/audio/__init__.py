@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING
 from data_tools.strict import closed_list
 from system.models.audio.base import AudioSettings
 from system.models.audio.crnn import Crnn as Crnn
+from system.models.audio.crnn import Gru as Gru
 from system.models.audio.expert_heads import ExpertHeads as ExpertHeads
-from system.models.audio.gru import Gru as Gru
 from system.models.audio.panns import Panns as Panns
 from system.models.audio.pooled_mlp import PooledMlp as PooledMlp
 

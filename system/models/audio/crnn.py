@@ -1,18 +1,34 @@
-"""The CRNN of the DCASE 2022 baseline."""
+"""What ends in a GRU of both directions: the CRNN of the DCASE 2022 baseline, and a GRU on a frozen expert."""
 
-from typing import Annotated, ClassVar, Literal
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 from pydantic import Field, field_validator
 
 from data_tools.strict import Name, Size
-from system.experts import LogMelSlaney
-from system.models.audio.base import Encoder
-from system.models.audio.gru import GruSettings
+from system.experts import Expert, LogMelSlaney
+from system.models.audio.base import AudioSettings, Encoder
 from system.models.costs import TRAINING, Cost, gru_flops, gru_parameters
 
 CHANNELS = 128
 MIN_FRAMES = 4  # of log-mel that the convolutions turn into one
 MIN_BANDS = 64  # that they turn into one
+
+
+class GruSettings(AudioSettings):
+    """What ends in a GRU of both directions, as its subclasses' fields `hidden` and `embedding` say."""
+
+    if TYPE_CHECKING:  # a subclass says where they stand
+        hidden: int
+        embedding: Literal["frames", "mean"]
+
+    @property
+    def gives_series(self) -> bool:
+        return self.embedding == "frames"
+
+    def misfits(self, out: int) -> Iterator[tuple[str, str]]:
+        if 2 * self.hidden != out:
+            yield "hidden", f"both directions give 2 x {self.hidden} values, text has {out}"
 
 
 class WideLogMel(LogMelSlaney):
@@ -60,3 +76,30 @@ class Crnn(GruSettings):
         activations = sum(2 * (i + o) * n for i, o, n in rows) + columns * (3 * self.hidden + 4 * out)
         flops = TRAINING * sum(9 * i * o * n for i, o, n in rows) + gru_flops(columns / 4, width, self.hidden)
         return Cost({"convolutions": convolutions, "gru": gru_parameters(width, self.hidden)}, activations, flops)
+
+
+class Gru(GruSettings):
+    """Frames of one frozen expert: linear to `width`, a GRU in both directions; 2 x `hidden` values a frame, of length
+    1, or their mean of length 1. The CRNN above without its convolutions, for frames that a network has made already.
+    """
+
+    kind: Literal["gru"]
+    experts: Annotated[dict[Name, Expert], Field(min_length=1, max_length=1)]
+    width: Size
+    hidden: Size  # in each direction
+    dropout: float = Field(ge=0, lt=1)  # behind the linear layer
+    embedding: Literal["frames", "mean"]
+
+    def build(self, out: int) -> Encoder:
+        from system.models.audio.crnn_encoder import GruEncoder
+
+        return GruEncoder(self)
+
+    def cost(self, out: int, seconds: float, longest: float) -> Cost:
+        (expert,) = self.experts.values()
+        frames = longest * expert.frames_per_second
+        linear = (expert.dim + 1) * self.width
+        activations = frames * (3 * self.width + 12 * self.hidden + 4 * out)
+        flops = TRAINING * linear * frames + gru_flops(frames, self.width, self.hidden)
+        trainable = {"linear": linear, "gru": gru_parameters(self.width, self.hidden)}
+        return Cost(trainable, activations, flops, frames * expert.dim)

@@ -8,9 +8,8 @@ from torch import nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from system.experts.slaney import SILENCE
-from system.models.audio.crnn import CHANNELS, MIN_BANDS, MIN_FRAMES, Crnn
+from system.models.audio.crnn import CHANNELS, MIN_BANDS, MIN_FRAMES, Crnn, Gru
 from system.models.audio.encoder import AudioEncoder
-from system.models.audio.gru import Gru
 from system.models.audio.pooling import pooled_over_time
 from system.models.batch import Series
 from system.models.similarity import Embedded, length_mask
@@ -60,7 +59,7 @@ class CrnnEncoder(AudioEncoder):
 
 
 class GruEncoder(AudioEncoder):
-    """Frames of a frozen expert -> linear -> GRU; see gru.py. Padding changes nothing."""
+    """Frames of a frozen expert -> linear -> GRU; see crnn.py. Padding changes nothing."""
 
     def __init__(self, settings: Gru) -> None:
         super().__init__()
