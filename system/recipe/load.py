@@ -77,7 +77,7 @@ def load_recipe(path: Path | str, changes: list[str] | None = None) -> Loaded:
     recipe, mistakes = _validate(document)
     problems += mistakes
     problems += [(keys, document.line(keys), text) for keys, text in _cross_checks(document.value)]
-    problems += [(keys, document.line(keys), text) for keys, text in (_by_parts(recipe) if recipe else ())]
+    problems += [(keys, document.line(keys), text) for keys, text in (_check_kinds(recipe) if recipe else ())]
     if problems or recipe is None:
         raise RecipeError(_report(path, problems))
     return Loaded(recipe, source, tuple(changes or []), tuple(renamed))
@@ -237,7 +237,7 @@ def _cross_checks(value: Any) -> Iterator[tuple[Keys, str]]:
         yield ("stages", name), f"a run keeps other things in a folder {name}; give the stage another name"
     for position, (name, stage) in enumerate(stages.items()):
         yield from _check_stage(("stages", name), stage, data, list(stages)[:position], stages)
-    yield from _check_relevance(_child(value, "relevance"), data, stages)
+    yield from _check_relevance(_child(value, "relevance"), data)
     ranks = dict(_items(_child(value, "rank")))
     for position, (name, ranked) in enumerate(ranks.items()):
         at: Keys = ("rank", name)
@@ -249,7 +249,7 @@ def _cross_checks(value: Any) -> Iterator[tuple[Keys, str]]:
             yield (*at, "edition"), f"no edition {edition}; there are {', '.join(EDITIONS)}"
 
 
-def _check_relevance(relevance: Any, data: dict[str, Any], stages: dict[str, Any]) -> Iterator[tuple[Keys, str]]:
+def _check_relevance(relevance: Any, data: dict[str, Any]) -> Iterator[tuple[Keys, str]]:
     yield from _check_once(("relevance", "corpus"), _child(relevance, "corpus"))
     for i, name in _names(_child(relevance, "corpus")):
         yield from _check_source(("relevance", "corpus", i), name, data)
@@ -263,11 +263,6 @@ def _check_relevance(relevance: Any, data: dict[str, Any], stages: dict[str, Any
             before[0] < point[0] and before[1] >= point[1]
         ):
             yield ("relevance", "relax", i), "percentiles must rise, and factors must not"
-    for name, stage in stages.items():
-        losses = stage.get("losses")
-        for i, term in enumerate(losses if isinstance(losses, list) else []):
-            if _child(term, "relax") == "cider" and relevance is None:
-                yield ("stages", name, "losses", i, "relax"), "cider needs the recipe's relevance section"
 
 
 def _check_once(at: Keys, names: Any) -> Iterator[tuple[Keys, str]]:
@@ -298,8 +293,12 @@ def _check_make(at: Keys, make: Any) -> Iterator[tuple[Keys, str]]:
             yield at, "a make command begins with: python -m data_tools"
 
 
-def _by_parts(recipe: schema.Recipe) -> Iterator[tuple[Keys, str]]:
+def _check_kinds(recipe: schema.Recipe) -> Iterator[tuple[Keys, str]]:
+    """Rules between what kinds say of themselves, once the schema has no mistakes."""
     for name, stage in recipe.stages.items():
+        for i, term in enumerate(stage.losses):
+            if term.relaxed and recipe.relevance is None:
+                yield ("stages", name, "losses", i, "relax"), "cider needs the recipe's relevance section"
         if stage.grad_cache_chunk is not None and not recipe.model.embeds_by_parts:
             yield ("stages", name, "grad_cache_chunk"), "batch norms and counted padding see the whole batch; say null"
 

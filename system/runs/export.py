@@ -49,6 +49,6 @@ def _card(trained: Trained, out: Path) -> str:
 
 
 def _text_card(trained: Trained) -> str:
-    text = trained.recipe.model.text
-    elsewhere = " ".join(f"--set model.text.{name}=FILE" for name in text.weight_files())
-    return f"\nOf {text.kind}, not in this folder: sha256 {trained.facts.text}, {elsewhere}\n" if elsewhere else ""
+    files = trained.recipe.model.text.weight_files()
+    what, elsewhere = " and ".join(files), " ".join(f"--set model.text.{name}=FILE" for name in files)
+    return f"\nThe text's {what}, not in this folder: sha256 {trained.facts.text}, {elsewhere}\n" if files else ""

@@ -120,9 +120,11 @@ def _moved(path: Path, changes: list[str]) -> schema.Recipe:
     """The recipe with changes of where things lie on this machine, and no others. KitError for another change."""
     recipe = load_recipe(path, changes).recipe
     if _trained_settings(recipe) != _trained_settings(load_recipe(path).recipe):
+        parts = {"audio": recipe.model.audio, "text": recipe.model.text}
+        files = [f"model.{part}.{name}" for part, settings in parts.items() for name in sorted(settings.file_settings)]
         raise KitError(
-            f"{' '.join(changes)}: a trained model's settings stay; only weights, model.text.model, "
-            "model.text.vectors, banks may change"
+            f"{' '.join(changes)}: a trained model's settings stay; only {', '.join([*files, 'banks'])} and the "
+            "experts' weights may change"
         )
     return recipe
 
