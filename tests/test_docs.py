@@ -122,66 +122,6 @@ def test_the_set_up_commands_name_extras_that_exist(root: Path) -> None:
     assert named == extras
 
 
-def test_the_new_expert_in_the_readme_of_system_works(root: Path) -> None:
-    import numpy as np
-    import torch
-
-    readme = (root / "system/README.md").read_text()
-    code = next(block for block in blocks(readme, "python") if "class Loudness" in block)
-    names: dict[str, object] = {}
-    exec(code, names)
-    expert = names["Loudness"](kind="loudness")  # type: ignore[operator]
-    frames = expert.load(torch.device("cpu"))([np.full(3300, 0.5, np.float32)])[0]
-    assert frames.shape == (3, expert.dim)
-    assert frames[:2, 0] == pytest.approx(0.5)
-    assert frames[2, 0] == pytest.approx((0.25 * 100 / 1600) ** 0.5)
-    assert expert.key().startswith("loudness-")
-
-
-def test_the_new_term_choice_and_encoder_in_the_readme_of_system_work(root: Path) -> None:
-    from typing import Any, Literal
-
-    import torch
-    from pydantic import Field
-    from torch import nn
-
-    from data_tools.strict import Strict
-    from system.batches.collate import Series
-    from system.losses.batch_scores import BatchScores
-    from system.losses.negatives import Indices
-    from system.models.audio.base import AudioEncoder
-    from system.models.score import Embedded
-    from system.recipe.schema import Gru
-
-    names: dict[str, Any] = {
-        "torch": torch, "nn": nn, "Any": Any, "Literal": Literal, "Field": Field, "Strict": Strict, "Series": Series,
-        "AudioEncoder": AudioEncoder, "BatchScores": BatchScores, "Indices": Indices, "Embedded": Embedded,
-    }  # fmt: skip
-    for code in blocks((root / "system/README.md").read_text(), "python"):
-        if "Loudness" not in code:
-            exec(code, names)
-    scores = torch.tensor([[0.9, 0.3, 0.8], [0.1, 0.5, 0.6], [0.0, 0.2, 0.7]])
-    alone = torch.eye(3, dtype=torch.bool)
-    batch = BatchScores(scores, torch.arange(3), alone, None, lambda: scores, lambda: scores)
-    captions, clips = names["second_hardest"](batch)
-    assert (captions.tolist(), clips.tolist()) == ([1, 0, 0], [2, 2, 1])
-    settings = names["SoftMax"](kind="soft_max", weight=1, sharpness=1000)
-    assert names["soft_max"](batch, settings).item() == pytest.approx((-0.1 + 0.1 - 0.5) / 3, abs=1e-3)
-    logmel = {
-        "kind": "logmel",
-        "sample_rate": 8000,
-        "bands": 8,
-        "window_seconds": 0.04,
-        "hop_seconds": 0.02,
-        "stack": 1,
-    }
-    one = {"kind": "gru", "experts": {"a": logmel}, "width": 4, "hidden": 4, "dropout": 0, "embedding": "mean"}
-    encoder = names["LastFrame"](Gru.model_validate(one), 5)
-    values = torch.randn(2, 3, 8)
-    found = encoder({"a": Series(values, torch.tensor([3, 1]))}).values
-    assert torch.equal(found, encoder.out(torch.stack([values[0, 2], values[1, 0]])))
-
-
 def test_recipes_are_listed_in_their_readme(root: Path) -> None:
     text = (root / "recipes/README.md").read_text()
     for path in (root / "recipes").rglob("*.yaml"):

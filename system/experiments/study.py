@@ -7,12 +7,11 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, ValidationError
 
-from data_tools.strict import Strict
+from data_tools.strict import Name, Strict
 from data_tools.yaml12 import parse
 from system.experiments.run import run_recipe
 from system.experiments.tables import DEFAULT, Column, StudyRow, StudyTable, figures_of_run
 from system.recipe.load import Loaded, RecipeError, load_recipe
-from system.recipe.schema import Name
 from system.runs.folder import Run
 
 

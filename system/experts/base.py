@@ -7,7 +7,7 @@ import logging
 from abc import abstractmethod
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar, Self, get_args
 
 import numpy as np
 from pydantic import SerializerFunctionWrapHandler, model_serializer
@@ -78,6 +78,15 @@ class ExpertSettings(Resampled):
     weights are, and `load`, which alone imports torch. Any change of what `load` computes must raise `version`."""
 
     kind: str
+
+    usual: ClassVar[dict[str, Any]] = {}  # settings that the verb `experts` shows it with; weight files as published
+
+    @classmethod
+    def in_folder(cls, folder: Path) -> Self:
+        """With its usual settings, its weight files in a folder."""
+        (kind,) = get_args(cls.model_fields["kind"].annotation)
+        expert = cls.model_validate({"kind": kind, **cls.usual})
+        return expert.model_copy(update={name: str(folder / path.name) for name, path in expert.weight_files().items()})
 
     @property
     def version(self) -> int:

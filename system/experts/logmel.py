@@ -1,7 +1,7 @@
 """Log-mel energies as an expert: no weights, so that everything runs where no checkpoint can be had."""
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
 from pydantic import Field
@@ -20,6 +20,8 @@ class MelSettings(ExpertSettings):
     bands: int = Field(ge=8, le=256)
     window_seconds: float = Field(ge=0.005, le=0.2)
     hop_seconds: float = Field(ge=0.002, le=0.2)
+
+    usual: ClassVar[dict[str, Any]] = {"bands": 64, "window_seconds": 0.04, "hop_seconds": 0.02}
 
     @property
     def rate(self) -> int:
@@ -59,6 +61,8 @@ class LogMel(MelSettings):
 
     kind: Literal["logmel"]
     stack: int = Field(ge=1, le=64)  # columns in a frame
+
+    usual: ClassVar[dict[str, Any]] = MelSettings.usual | {"sample_rate": 16_000, "stack": 4}
 
     @property
     def dim(self) -> int:

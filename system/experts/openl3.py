@@ -1,7 +1,7 @@
 """OpenL3 (mel256, environmental sounds, 512-d), the PyTorch port: a frame of one second of sound every half second."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
 
@@ -44,6 +44,7 @@ class OpenL3(ExpertSettings):
     kind: Literal["openl3"]
     weights: str
 
+    usual: ClassVar[dict[str, Any]] = {"weights": "torchopenl3_mel256_env_512.pth.tar"}
     version: ClassVar[int] = 2
     rate: ClassVar[int] = RATE
     dim: ClassVar[int] = CHANNELS[-1]

@@ -1,7 +1,7 @@
 """PANNs Cnn14 at 16 kHz: 2,048-d frames, 3.1 a second, before its pooling over time."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
 
@@ -42,6 +42,7 @@ class PannsCnn14(ExpertSettings):
     kind: Literal["panns_cnn14_16k"]
     weights: str
 
+    usual: ClassVar[dict[str, Any]] = {"weights": "Cnn14_16k_mAP=0.438.pth"}
     rate: ClassVar[int] = RATE
     dim: ClassVar[int] = CHANNELS[-1]
     frames_per_second: ClassVar[float] = RATE / (FFT_HOP * STRIDE)

@@ -1,7 +1,7 @@
 """PANNs ResNet-38 at 32 kHz: 2,048-d frames, 3.1 a second, before its pooling over time."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
 
@@ -29,6 +29,7 @@ class PannsResNet38(ExpertSettings):
     kind: Literal["panns_resnet38"]
     weights: str
 
+    usual: ClassVar[dict[str, Any]] = {"weights": "ResNet38_mAP=0.434.pth"}
     rate: ClassVar[int] = RATE
     dim: ClassVar[int] = DIM
     frames_per_second: ClassVar[float] = FRAMES_PER_SECOND

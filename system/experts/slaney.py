@@ -1,6 +1,6 @@
 """Log-mel energies as the DCASE 2022 baseline computes them."""
 
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
 from pydantic import Field, model_validator
@@ -30,6 +30,7 @@ class LogMelSlaney(MelSettings):
     lowest: float = Field(ge=0)  # Hz
     highest: float = Field(gt=0)  # Hz
 
+    usual: ClassVar[dict[str, Any]] = MelSettings.usual | {"sample_rate": 44_100, "lowest": 12, "highest": 8_000}
     version: ClassVar[int] = 2
     dtype: ClassVar[str] = "float32"
     cost: ClassVar[float] = 0.0005

@@ -1,7 +1,7 @@
 """VGGish: 128-d frames, one per 0.96 s, by default with its post-processing (PCA, 8-bit quantisation)."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
 from pydantic import model_validator
@@ -43,6 +43,10 @@ class Vggish(ExpertSettings):
     pca_weights: str | None = None
     output: Literal["quantised", "pca", "raw"] = "quantised"
 
+    usual: ClassVar[dict[str, Any]] = {
+        "weights": "vggish-10086976.pth",
+        "pca_weights": "vggish_pca_params-970ea276.pth",
+    }
     rate: ClassVar[int] = RATE
     dim: ClassVar[int] = DENSE[-1][2]
     frames_per_second: ClassVar[float] = 100.0 / PATCH

@@ -1,7 +1,7 @@
 """VGGSound's ResNet-18 (model H): 512-d frames, 3.1 a second, of the last residual layer."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
 from pydantic import Field
@@ -54,6 +54,7 @@ class VggSound(ExpertSettings):
     weights: str
     time_pooling: TimePooling | None = None
 
+    usual: ClassVar[dict[str, Any]] = {"weights": "H.pth.tar"}
     rate: ClassVar[int] = RATE
     dim: ClassVar[int] = CHANNELS[-1]
     cost: ClassVar[float] = 0.01

@@ -1,6 +1,6 @@
 """Waveforms as they are, for networks that are trained or that hear every clip anew in training."""
 
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
 from pydantic import Field
@@ -22,6 +22,7 @@ class Waveform(ExpertSettings):
     kind: Literal["waveform"]
     sample_rate: int = Field(ge=8_000, le=48_000)  # Hz
 
+    usual: ClassVar[dict[str, Any]] = {"sample_rate": 32_000}
     dim: ClassVar[int] = 1
     dtype: ClassVar[str] = "int16"
     cost: ClassVar[float] = 0.0007  # reading and resampling alone

@@ -4,7 +4,7 @@
 from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 from zipfile import BadZipFile
 
 import numpy as np
@@ -44,6 +44,7 @@ class Yamnet(ExpertSettings):
     kind: Literal["yamnet"]
     weights: str
 
+    usual: ClassVar[dict[str, Any]] = {"weights": "yamnet_layers.npz"}
     version: ClassVar[int] = 2
     rate: ClassVar[int] = RATE
     dim: ClassVar[int] = 1024

@@ -1,11 +1,14 @@
-"""What the terms of a loss and the choice of negatives see: the scores of one batch."""
+"""What the terms of a loss and the choice of negatives see: the scores of one batch. Imports no torch until asked."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
+from typing import TYPE_CHECKING, TypeAlias
 
-import torch
-from torch import nn
+if TYPE_CHECKING:
+    import torch
+
+Tensor: TypeAlias = "torch.Tensor"
 
 # B items of a batch: clip i and its caption, or its several captions; N captions of the batch in all
 
@@ -23,21 +26,23 @@ class BatchScores:
     rows as clips and columns as captions, so that with `best_frame` and `best_word` they are not symmetric.
     """
 
-    each: torch.Tensor
-    row_of: torch.Tensor
-    same_clip: torch.Tensor
-    relax: torch.Tensor | None
-    clip_scores: Callable[[], torch.Tensor]
-    each_caption_scores: Callable[[], torch.Tensor]
+    each: Tensor
+    row_of: Tensor
+    same_clip: Tensor
+    relax: "Tensor | None"
+    clip_scores: "Callable[[], Tensor]"
+    each_caption_scores: "Callable[[], Tensor]"
 
     @cached_property
-    def average(self) -> torch.Tensor:
+    def average(self) -> Tensor:
         """(N, B) weights that average an item's captions: 1 / n for its own n captions, 0 elsewhere."""
-        membership = nn.functional.one_hot(self.row_of, len(self.each)).to(self.each.dtype)
+        from torch.nn.functional import one_hot
+
+        membership = one_hot(self.row_of, len(self.each)).to(self.each.dtype)
         return membership / membership.sum(0)
 
     @cached_property
-    def scores(self) -> torch.Tensor:
+    def scores(self) -> Tensor:
         """(B, B), s_ij of clip i and item j, the mean over j's captions; the diagonal holds the matching pairs.
 
         Source: "Take it easy" (2022), section 4, second equation.
@@ -45,6 +50,6 @@ class BatchScores:
         return self.each @ self.average
 
     @property
-    def caption_scores(self) -> torch.Tensor:
+    def caption_scores(self) -> Tensor:
         """(B, B) scores between captions, the mean over all pairs of item i's and item j's."""
         return self.average.T @ self.each_caption_scores() @ self.average

@@ -4,44 +4,23 @@ import numpy as np
 import torch
 from torch import nn
 
-from system.batches.collate import Batch
 from system.losses.batch_scores import BatchScores
-from system.models.audio.base import AudioEncoder
-from system.models.audio.crnn import Crnn, Gru
-from system.models.audio.heads import ExpertHeads
-from system.models.audio.panns import Panns
-from system.models.audio.pooled import PooledMlp
-from system.models.score import Embedded, score_of
-from system.models.text.base import TextEncoder
-from system.recipe import schema
+from system.models.batch import Batch
+from system.models.settings import Model
+from system.models.similarity import Embedded
+from system.models.text.encoder import TextEncoder
 
 # B clips, N captions; of a pool Q queries, C clips
-
-
-def build_audio(settings: schema.Audio, out: int) -> AudioEncoder:
-    """The audio encoder of a recipe, with fresh weights. out: size of its embedding, which a GRU's settings say
-    themselves."""
-    match settings:
-        case schema.ExpertHeads():
-            return ExpertHeads(settings, out)
-        case schema.PooledMlp():
-            return PooledMlp(settings, out)
-        case schema.Panns():
-            return Panns(settings, out)
-        case schema.Crnn():
-            return Crnn(settings)
-        case schema.Gru():
-            return Gru(settings)
 
 
 class RetrievalModel(nn.Module):
     """An audio encoder and a text encoder with one embedding size, and the score between them."""
 
-    def __init__(self, settings: schema.Model, text: TextEncoder) -> None:
+    def __init__(self, settings: Model, text: TextEncoder) -> None:
         super().__init__()
-        self.audio = build_audio(settings.audio, settings.text.dim)
+        self.audio = settings.audio.build(settings.text.dim)
         self.text = text
-        self.score = score_of(settings.score)  # (B, N) scores of every clip against every caption
+        self.score = settings.score.build()  # (B, N) scores of every clip against every caption
 
     @property
     def device(self) -> torch.device:

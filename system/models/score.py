@@ -1,177 +1,62 @@
-"""Scores of clips against captions from their embeddings: the cosine of two vectors, or frames against words."""
+"""The closed list of scores of clips against captions. Never imports torch."""
 
-from collections.abc import Callable, Sequence
+from abc import abstractmethod
+from collections.abc import Callable
 from functools import partial
-from typing import Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, ClassVar, Literal
 
-import torch
-import torch.nn.functional as F
-from torch.utils.checkpoint import checkpoint
+from data_tools.strict import Strict, closed_list
 
-from system.recipe import schema
+if TYPE_CHECKING:
+    import torch
 
-# B clips, N captions, L frames, W words, D embedding
-
-MAX_DOT_PRODUCTS = 1 << 24  # frames x words whose dot products are held at a time: 64 MiB in float32
-_FRAMES_AT_ONCE = 128  # when their best words are sought: what is compared stays in a core's cache
+    from system.models.similarity import Embedded
 
 
-class Embedded(NamedTuple):
-    """What an encoder gives: pooled vectors (B, D) with lengths None, or a padded series (B, L, D) with (B,) real
-    lengths."""
+class ScoreSettings(Strict):
+    """of_series: whether it compares series of frames with series of words, instead of one vector with another."""
 
-    values: torch.Tensor
-    lengths: torch.Tensor | None = None
+    kind: str
 
-    def rows(self, index: torch.Tensor | list[int]) -> "Embedded":
-        """The embeddings at these places, in this order."""
-        return Embedded(self.values[index], None if self.lengths is None else self.lengths[index])
+    of_series: ClassVar[bool] = False
 
-    def float(self) -> "Embedded":
-        """In float32, whatever the encoder computed in."""
-        return Embedded(self.values.float(), self.lengths)
+    @abstractmethod
+    def build(self) -> "Callable[[Embedded, Embedded], torch.Tensor]":
+        """A function: B clips and N captions -> (B, N), higher is better."""
 
 
-def length_mask(lengths: torch.Tensor, size: int) -> torch.Tensor:
-    """(B,) lengths -> (B, size) bool, true up to each length."""
-    return torch.arange(size, device=lengths.device) < lengths[:, None]
+class Cosine(ScoreSettings):
+    """Cosine of a clip's and a caption's embedding."""
+
+    kind: Literal["cosine"]
+
+    def build(self) -> "Callable[[Embedded, Embedded], torch.Tensor]":
+        from system.models.similarity import cosine
+
+        return cosine
 
 
-def joined(parts: Sequence[Embedded]) -> Embedded:
-    """Embeddings one behind the other; series are filled to the longest."""
-    if parts[0].lengths is None:
-        return Embedded(torch.cat([part.values for part in parts]))
-    longest = max(part.values.shape[1] for part in parts)
-    filled = [F.pad(part.values, (0, 0, 0, longest - part.values.shape[1])) for part in parts]
-    return Embedded(torch.cat(filled), torch.cat([part.lengths for part in parts if part.lengths is not None]))
+class FrameWord(ScoreSettings):
+    """Dot products of all frames of a clip and all words of a caption, those below 0 taken as 0; then `mean`: of all;
+    `best_frame`: every word's best frame, the mean over words; `best_word`: every frame's best word, the mean over
+    frames.
 
-
-def cosine(clips: Embedded, captions: Embedded) -> torch.Tensor:
-    """(B, D) and (N, D) -> (B, N) cosines in [-1, 1]; an embedding of zeros scores 0 against everything."""
-    return F.normalize(clips.values, dim=-1) @ F.normalize(captions.values, dim=-1).T
-
-
-class _Words(NamedTuple):
-    """The words of some captions: vectors (V, D), one of them zeros; places (N, W), which of them a caption's words
-    are, those that fill it up being the zeros; counts (N,) of its real ones."""
-
-    vectors: torch.Tensor
-    indices: torch.Tensor
-    counts: torch.Tensor
-
-    def largest(self, longest: int) -> int:
-        """The most numbers held at a time for one clip of that many frames."""
-        return max(len(self.vectors) * longest, len(self.indices) * longest, self.indices.numel())
-
-
-def _mask(series: Embedded) -> torch.Tensor:
-    """(B, L) bool: which places of a series are real."""
-    if series.lengths is None:
-        raise ValueError("frame_word scores need series of frames and of words; these embeddings are pooled")
-    return length_mask(series.lengths, series.values.shape[1])
-
-
-def _words_of(captions: Embedded) -> _Words:
-    """Words that need no gradient are taken once each, however often they come."""
-    mask = _mask(captions)
-    vectors = torch.cat([captions.values.new_zeros(1, captions.values.shape[2]), captions.values[mask]])
-    indices = mask.flatten().cumsum(0).view_as(mask) * mask
-    if not captions.values.requires_grad:
-        vectors, number = torch.unique(vectors, dim=0, return_inverse=True)
-        indices = number[indices]
-    return _Words(vectors, indices, mask.sum(1))
-
-
-def _word_groups(captions: Embedded, longest: int) -> list[_Words]:
-    """The captions in groups whose words fit beside a clip of `longest` frames; mostly one."""
-    words = _words_of(captions)
-    if words.largest(longest) <= MAX_DOT_PRODUCTS or len(words.indices) == 1:
-        return [words]
-    halves = torch.arange(len(words.indices), device=words.indices.device).chunk(2)
-    return [group for half in halves for group in _word_groups(captions.rows(half), longest)]
-
-
-def _against_words(frames: torch.Tensor, counts: torch.Tensor, words: _Words, reduce: str) -> torch.Tensor:
-    """(B, N) scores of clips (B, L, D) with `counts` (B,) real frames. What fills a clip or a caption up is zeros: its
-    dot products are 0 and change no sum, and no maximum either, since nothing below 0 is left."""
-    frames = frames.masked_fill(~_mask(Embedded(frames, counts))[..., None], 0.0)
-    counts = counts.clamp(min=1)
-    dots = (words.vectors @ frames.flatten(0, 1).T).relu_()  # (V, B L)
-    if reduce == "best_word":
-        best: torch.Tensor = _BestWord.apply(dots, words.indices, words.counts)
-        return (best.unflatten(1, frames.shape[:2]).sum(2) / counts).T
-    dots = dots.unflatten(1, frames.shape[:2])
-    by_word = dots.amax(2) if reduce == "best_frame" else dots.sum(2) / counts
-    return by_word[words.indices].sum(1).T / words.counts.clamp(min=1)
-
-
-class _BestWord(torch.autograd.Function):
-    """(V, F) dot products of words and frames, (N, W) places and (N,) counts of captions' words -> (N, F) of each
-    caption's best word.
-
-    torch's own operations would keep every comparison for the backward pass, or make an (N, W, F) tensor."""
-
-    @staticmethod
-    def forward(ctx: Any, dots: torch.Tensor, indices: torch.Tensor, counts: torch.Tensor) -> torch.Tensor:
-        best = dots.new_empty(len(indices), dots.shape[1])
-        order = counts.argsort(descending=True)  # so that those with an n-th word come first
-        having = (counts[:, None] > torch.arange(indices.shape[1], device=counts.device)).sum(0).tolist()
-        columns = indices[order].T.contiguous()
-        for part, out in zip(dots.split(_FRAMES_AT_ONCE, 1), best.split(_FRAMES_AT_ONCE, 1), strict=True):
-            highest, other = part.index_select(0, columns[0]), part.new_empty(len(indices), part.shape[1])
-            for column, n in zip(columns[1:], having[1:], strict=True):
-                found = torch.index_select(part, 0, column[:n], out=other[:n])
-                torch.maximum(highest[:n], found, out=highest[:n])
-            out[order] = highest
-        ctx.save_for_backward(dots, indices, best)
-        return best
-
-    @staticmethod
-    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None, None]:
-        """All of a best word's gradient goes to it, to the first of several."""
-        dots, indices, best = ctx.saved_tensors
-        found, left = torch.zeros_like(dots), gradient
-        for column in indices.T:
-            share = left.where(dots.index_select(0, column) == best, 0.0)
-            found.index_add_(0, column, share)
-            left = left - share
-        return found, None, None
-
-
-def frame_word(clips: Embedded, captions: Embedded, reduce: Literal["mean", "best_frame", "best_word"]) -> torch.Tensor:
-    """Series (B, L, D) and (N, W, D) with their lengths -> (B, N) scores from all dot products of frames and words.
-
-    With x_lw = max(0, frame_l . word_w) of a pair's real frames and words: `mean`: mean_lw x_lw; `best_frame`:
-    mean_w max_l x_lw; `best_word`: mean_l max_w x_lw. In [0, 1] for vectors of length 1; a series of length 0 scores 0.
-    Two series of one modality may be given as well: the first is read as frames.
-
-    At most `PLACES` dot products are held at a time, or those of one clip and one caption where these are more; where
-    the whole takes more, the backward pass computes them again.
-
-    Sources: Xie et al., "Unsupervised Audio-Caption Aligning" (2022), whose public code calls the three STSQ, MTSQ and
-    MQST in this order, and "On Negative Sampling for Contrastive Audio-Text Retrieval" (2023), section 4.2: `mean`.
-    Deviation: places that fill a batch up never count here, while the public code counts them in training; an encoder
-    that says they are real (`padding: counted`) gets that.
+    Source: Xie et al., "Unsupervised Audio-Caption Aligning Learns Correspondences between Individual Sound Events and
+    Textual Phrases" (2022), and "On Negative Sampling for Contrastive Audio-Text Retrieval" (2023), which uses `mean`.
     """
-    longest = clips.values.shape[1]
-    counts = _mask(clips).sum(1)
-    groups = _word_groups(captions, longest)
-    again = torch.is_grad_enabled() and len(counts) * sum(group.largest(longest) for group in groups) > MAX_DOT_PRODUCTS
-    work = (
-        partial(checkpoint, _against_words, use_reentrant=False, preserve_rng_state=False) if again else _against_words
-    )
-    columns = []
-    for group in groups:
-        size = max(
-            1, MAX_DOT_PRODUCTS // max(group.largest(longest), clips.values[0].numel())
-        )  # a part's frames are copied, too
-        parts = zip(clips.values.split(size), counts.split(size), strict=True)
-        columns.append(
-            torch.cat([work(part[:, : max(1, int(mask.max()))], mask, group, reduce) for part, mask in parts])
-        )
-    return torch.cat(columns, dim=1)
+
+    kind: Literal["frame_word"]
+    reduce: Literal["mean", "best_frame", "best_word"]
+
+    of_series: ClassVar[bool] = True
+
+    def build(self) -> "Callable[[Embedded, Embedded], torch.Tensor]":
+        from system.models.similarity import frame_word
+
+        return partial(frame_word, reduce=self.reduce)
 
 
-def score_of(settings: schema.Cosine | schema.FrameWord) -> Callable[[Embedded, Embedded], torch.Tensor]:
-    """The score of a recipe: clips and captions -> (B, N), higher is better."""
-    return partial(frame_word, reduce=settings.reduce) if isinstance(settings, schema.FrameWord) else cosine
+if TYPE_CHECKING:
+    Score = ScoreSettings
+else:
+    Score = closed_list(globals(), ScoreSettings)

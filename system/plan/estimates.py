@@ -1,27 +1,13 @@
 """What a recipe will take, reckoned without torch: parameters, memory and time of a step, disk of the banks."""
 
-import functools
-import math
-import struct
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
 
 import numpy as np
 
-from data_tools.documents import parse_json
 from data_tools.manifest import Clip
 from system.experts.base import ExpertSettings
-from system.plan.sizes import (
-    TRAINING,
-    Cost,
-    audio_size,
-    encoder_activations,
-    encoder_flops,
-    encoder_parameters,
-    layer_parameters,
-    mlp_parameters,
-)
+from system.models.costs import Cost
 from system.recipe import schema
 from system.words import vocabulary_of
 
@@ -29,8 +15,6 @@ BYTES = 4  # of a float32
 ASSUMED_SECONDS = 20.0  # length of a clip, captions of a clip, and size of the vocabulary, where nothing tells them
 ASSUMED_CAPTIONS = 5.0
 ASSUMED_VOCABULARY = 4_000
-TOKENS = 16  # of a caption: 15.3 on average in Clotho, 12.0 in AudioCaps; sorted chunks add one in 25
-MAX_HEADER = 100_000_000  # bytes, of a safetensors file
 # A second and CPU core in float32, measured on heads and text (2 cores: 125e9), and on PANNs (58e9 to 64e9).
 CORE_FLOPS = 62e9
 GPU_FLOPS = {"RTX 3090": 25e12, "H200": 250e12}  # a third and a quarter of their peak in 16 bits: assumed, not measured
@@ -79,89 +63,9 @@ class Content:
         return self.captions if unit == "pair" else sum(bool(clip.captions) for clip in self.clips)
 
 
-@dataclass(frozen=True)
-class TextSize:
-    """A pre-trained text encoder: its parameters and layers."""
-
-    parameters: int
-    width: int
-    layers: int
-    ffn_dim: int
-    heads: int
-
-
-MINILM = TextSize(22_713_216, 384, 6, 1536, 12)  # all-MiniLM-L6-v2, and what an unknown sentence encoder is taken for
-BERT = TextSize(108_891_648, 768, 12, 3072, 12)  # bert-base-uncased without its pooler, and an unknown transformer
-UNREADABLE = (OSError, ValueError, LookupError, TypeError, AttributeError, struct.error)
-
-
-def text_size(settings: schema.SentenceTransformers | schema.FirstToken) -> TextSize:
-    """From the folder's files; all-MiniLM-L6-v2's or BERT's for a hub name and for files of another form."""
-    folder = Path(settings.model)
-    try:
-        config = parse_json((folder / "config.json").read_bytes(), "config.json")
-        width, depth, ffn_dim = (int(config[key]) for key in ("hidden_size", "num_hidden_layers", "intermediate_size"))
-        if isinstance(settings, schema.FirstToken):  # its file may hold more than is used
-            tables = sum(int(config[name]) for name in ("vocab_size", "max_position_embeddings", "type_vocab_size"))
-            parameters = (tables + 2) * width + depth * layer_parameters(width, ffn_dim)
-        else:
-            parameters = sum(_safetensors_sizes(folder / "model.safetensors"))
-        return TextSize(parameters, width, depth, ffn_dim, int(config["num_attention_heads"]))
-    except UNREADABLE:
-        return BERT if isinstance(settings, schema.FirstToken) else MINILM
-
-
-def _safetensors_sizes(path: Path) -> list[int]:
-    """Values in every floating-point tensor, from the file's header."""
-    with path.open("rb") as file:
-        (length,) = struct.unpack("<Q", file.read(8))
-        header = parse_json(file.read(min(length, MAX_HEADER)), path.name)
-    tensors = [entry for name, entry in header.items() if name != "__metadata__"]
-    return [math.prod(entry["shape"]) for entry in tensors if str(entry["dtype"]).startswith(("F", "BF"))]
-
-
 def frame_bytes(expert: ExpertSettings) -> int:
     """Of one frame in the expert's bank."""
     return expert.dim * np.dtype(expert.dtype).itemsize
-
-
-@functools.singledispatch
-def caption_size(text: schema.Text, vocabulary: int) -> Cost:
-    """Of a text encoder, for one caption. vocabulary: words of the training captions. Frozen encoders have embedded
-    the captions before the first step."""
-    raise NotImplementedError(type(text).__name__)
-
-
-@caption_size.register
-def _(text: schema.Transformer, vocabulary: int) -> Cost:
-    layers = text.dim, text.layers, text.ffn_dim
-    parameters = (vocabulary + 1) * text.dim + encoder_parameters(*layers, text.max_words) + (text.dim + 1) * text.dim
-    return Cost({"text": parameters}, encoder_activations(TOKENS, *layers, text.heads), encoder_flops(TOKENS, *layers))
-
-
-@caption_size.register
-def _(text: schema.SentenceTransformers, vocabulary: int) -> Cost:
-    return _pre_trained(text, (text.dim + 1) * text.dim if text.projection == "linear" else 0)
-
-
-@caption_size.register
-def _(text: schema.FirstToken, vocabulary: int) -> Cost:
-    return _pre_trained(text, mlp_parameters(text_size(text).width, text.hidden, text.dim))
-
-
-def _pre_trained(text: schema.SentenceTransformers | schema.FirstToken, behind: int) -> Cost:
-    """behind: trainable parameters behind the pre-trained ones."""
-    size = text_size(text)
-    layers = size.width, size.layers, size.ffn_dim
-    if text.trainable:
-        activations = encoder_activations(TOKENS, *layers, size.heads)
-        return Cost({"text": behind + size.parameters}, activations, encoder_flops(TOKENS, *layers) + TRAINING * behind)
-    return Cost({"text": behind}, 0.0, float(TRAINING * behind), frozen=size.parameters)
-
-
-@caption_size.register
-def _(text: schema.WordVectors, vocabulary: int) -> Cost:
-    return Cost({"text": 0}, 0.0, 0.0, exact=float(TOKENS * text.dim))
 
 
 @dataclass(frozen=True)
@@ -183,11 +87,11 @@ class Estimates:
     @cached_property
     def text(self) -> Cost:
         """The text encoder, for a caption."""
-        return caption_size(self.recipe.model.text, self._vocabulary)
+        return self.recipe.model.text.cost(self._vocabulary)
 
     def audio(self, load: Load) -> Cost:
         """The audio encoder, for a clip of a batch."""
-        return audio_size(self.recipe.model.audio, self.recipe.model.text.dim, load.seconds, load.longest)
+        return self.recipe.model.audio.cost(self.recipe.model.text.dim, load.seconds, load.longest)
 
     @property
     def parameters_by_part(self) -> dict[str, int]:

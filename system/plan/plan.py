@@ -13,7 +13,6 @@ from data_tools.cli import make_parser
 from data_tools.manifest import read_manifest
 from submission.editions import get_edition
 from system.plan.estimates import CORE_FLOPS, GPU_FLOPS, Content, Estimates, frame_bytes
-from system.plan.sizes import encoder_parameters
 from system.recipe import schema
 
 GIB = 1 << 30
@@ -119,32 +118,11 @@ def _duration(seconds: float) -> str:
 
 def _parameter_lines(recipe: schema.Recipe, estimates: Estimates) -> Iterator[str]:
     audio, text = recipe.model.audio, recipe.model.text
-    if isinstance(audio, schema.Panns):
-        yield f"audio network {audio.network}: {_network_weights(audio)}"
-    if isinstance(text, schema.SentenceTransformers | schema.FirstToken):
-        is_path = text.model.startswith((".", "~", os.sep))
-        elsewhere = "MISSING: no such folder" if is_path else "no folder here: a hub name"
-        yield f"text model {text.model}: {'a folder that is there' if Path(text.model).is_dir() else elsewhere}"
-    if isinstance(text, schema.WordVectors):
-        missing = f"MISSING; published at {text.published()}"
-        yield f"text vectors {text.vectors}: {'a file that is there' if Path(text.vectors).is_file() else missing}"
-    is_heads = isinstance(audio, schema.ExpertHeads)
+    yield from audio.plan_lines()
+    yield from text.plan_lines()
     parts = estimates.parameters_by_part
-    named = [f"{name}{' head' if is_heads and name != 'text' else ''} {count:,}" for name, count in parts.items()]
-    encoder = ""
-    if isinstance(audio, schema.ExpertHeads):
-        per_head = encoder_parameters(audio.width, audio.layers, audio.ffn_dim, audio.max_positions)
-        encoder = f" (encoder of a head: {per_head:,})"
-    yield f"trainable parameters: {', '.join(named)}; in all {sum(parts.values()):,}{encoder}"
-
-
-def _network_weights(audio: schema.Panns) -> str:
-    how = "trained" if audio.trainable else "frozen"
-    if audio.weights is None:
-        return f"{how}, from scratch"
-    if Path(audio.weights).is_file():
-        return f"{how}, from {audio.weights}"
-    return f"{how}, from {audio.weights} MISSING; published at {audio.published()}"
+    named = [f"{name if name == 'text' else audio.part_name(name)} {count:,}" for name, count in parts.items()]
+    yield f"trainable parameters: {', '.join(named)}; in all {sum(parts.values()):,}{audio.part_note()}"
 
 
 def _stage_lines(recipe: schema.Recipe, name: str, found: dict[str, Content]) -> Iterator[str]:

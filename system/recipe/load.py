@@ -77,7 +77,7 @@ def load_recipe(path: Path | str, changes: list[str] | None = None) -> Loaded:
     recipe, mistakes = _validate(document)
     problems += mistakes
     problems += [(keys, document.line(keys), text) for keys, text in _cross_checks(document.value)]
-    problems += [(keys, document.line(keys), text) for keys, text in (_by_parts(recipe) if recipe else ())]
+    problems += [(keys, document.line(keys), text) for keys, text in (_check_kinds(recipe) if recipe else ())]
     if problems or recipe is None:
         raise RecipeError(_report(path, problems))
     return Loaded(recipe, source, tuple(changes or []), tuple(renamed))
@@ -196,6 +196,8 @@ def _sentence(item: Any, suggest: bool = True) -> str:
         return "missing; a recipe says everything about itself"
     if kind == "union_tag_not_found":
         return "missing kind"
+    if kind == "value_error":  # of a validator of ours
+        return str(item["ctx"]["error"])
     message = item["msg"][0].lower() + item["msg"][1:]
     return message if isinstance(given, dict | list) else f"{message}, not {_cut(repr(given))}"
 
@@ -230,13 +232,12 @@ def _cross_checks(value: Any) -> Iterator[tuple[Keys, str]]:
     data = dict(_items(_child(value, "data")))
     for name, source in data.items():
         yield from _check_make(("data", name, "make"), source.get("make"))
-    yield from _check_model(_child(value, "model"))
     stages = dict(_items(_child(value, "stages")))
     for name in RUN_FOLDERS & stages.keys():
         yield ("stages", name), f"a run keeps other things in a folder {name}; give the stage another name"
     for position, (name, stage) in enumerate(stages.items()):
         yield from _check_stage(("stages", name), stage, data, list(stages)[:position], stages)
-    yield from _check_relevance(_child(value, "relevance"), data, stages)
+    yield from _check_relevance(_child(value, "relevance"), data)
     ranks = dict(_items(_child(value, "rank")))
     for position, (name, ranked) in enumerate(ranks.items()):
         at: Keys = ("rank", name)
@@ -248,7 +249,7 @@ def _cross_checks(value: Any) -> Iterator[tuple[Keys, str]]:
             yield (*at, "edition"), f"no edition {edition}; there are {', '.join(EDITIONS)}"
 
 
-def _check_relevance(relevance: Any, data: dict[str, Any], stages: dict[str, Any]) -> Iterator[tuple[Keys, str]]:
+def _check_relevance(relevance: Any, data: dict[str, Any]) -> Iterator[tuple[Keys, str]]:
     yield from _check_once(("relevance", "corpus"), _child(relevance, "corpus"))
     for i, name in _names(_child(relevance, "corpus")):
         yield from _check_source(("relevance", "corpus", i), name, data)
@@ -262,11 +263,6 @@ def _check_relevance(relevance: Any, data: dict[str, Any], stages: dict[str, Any
             before[0] < point[0] and before[1] >= point[1]
         ):
             yield ("relevance", "relax", i), "percentiles must rise, and factors must not"
-    for name, stage in stages.items():
-        losses = stage.get("losses")
-        for i, term in enumerate(losses if isinstance(losses, list) else []):
-            if _child(term, "relax") == "cider" and relevance is None:
-                yield ("stages", name, "losses", i, "relax"), "cider needs the recipe's relevance section"
 
 
 def _check_once(at: Keys, names: Any) -> Iterator[tuple[Keys, str]]:
@@ -297,41 +293,14 @@ def _check_make(at: Keys, make: Any) -> Iterator[tuple[Keys, str]]:
             yield at, "a make command begins with: python -m data_tools"
 
 
-def _check_model(model: Any) -> Iterator[tuple[Keys, str]]:
-    for part, size in (("audio", "width"), ("text", "dim")):
-        settings = _child(model, part)
-        width, heads = _child(settings, size), _child(settings, "heads")
-        if isinstance(width, int) and isinstance(heads, int) and heads > 0 and width % heads:
-            yield ("model", part, "heads"), f"{heads} heads do not divide {size} {width}"
-    yield from _check_series(model)
-    audio = _child(model, "audio")
-    if isinstance(audio, dict) and audio.get("weights", "") is None and audio.get("trainable") is False:
-        yield ("model", "audio", "trainable"), "a network without published weights that is not trained says nothing"
-    for name, expert in _items(_child(audio, "experts")) if _child(audio, "kind") == "crnn" else ():
-        bands = expert.get("bands")
-        if isinstance(bands, int) and bands < 64:
-            yield ("model", "audio", "experts", name, "bands"), f"the convolutions of crnn need 64 bands, not {bands}"
-    hidden, dim = _child(_child(model, "audio"), "hidden"), _child(_child(model, "text"), "dim")
-    directed = _child(_child(model, "audio"), "kind") in ("crnn", "gru")
-    if directed and isinstance(hidden, int) and isinstance(dim, int) and 2 * hidden != dim:
-        yield ("model", "audio", "hidden"), f"both directions give 2 x {hidden} values, text has {dim}"
-
-
-def _by_parts(recipe: schema.Recipe) -> Iterator[tuple[Keys, str]]:
+def _check_kinds(recipe: schema.Recipe) -> Iterator[tuple[Keys, str]]:
+    """Rules between what kinds say of themselves, once the schema has no mistakes."""
     for name, stage in recipe.stages.items():
+        for i, term in enumerate(stage.losses):
+            if term.relaxed and recipe.relevance is None:
+                yield ("stages", name, "losses", i, "relax"), "cider needs the recipe's relevance section"
         if stage.grad_cache_chunk is not None and not recipe.model.embeds_by_parts:
             yield ("stages", name, "grad_cache_chunk"), "batch norms and counted padding see the whole batch; say null"
-
-
-def _check_series(model: Any) -> Iterator[tuple[Keys, str]]:
-    """A score of frames and words needs both, any other one needs neither."""
-    wanted = _child(_child(model, "score"), "kind") == "frame_word"
-    for part, series in (("audio", "frames"), ("text", "words")):
-        kind, embedding = (_child(_child(model, part), key) for key in ("kind", "embedding"))
-        if isinstance(kind, str) and wanted and embedding != series:
-            yield ("model", part), f"score frame_word needs {series}: a kind that has `embedding: {series}`"
-        if not wanted and embedding == series:
-            yield ("model", part, "embedding"), f"score cosine needs one embedding, not {series}; say mean"
 
 
 def _check_source(at: Keys, name: Any, data: dict[str, Any]) -> Iterator[tuple[Keys, str]]:

@@ -10,7 +10,6 @@ from pathlib import Path
 from data_tools.documents import sha256_of, write_json
 from data_tools.errors import KitError
 from data_tools.files import replacing_folder, write_text
-from system.recipe import schema
 from system.runs.checkpoints import save_weights
 from system.runs.open import Trained
 
@@ -45,11 +44,11 @@ def _card(trained: Trained, out: Path) -> str:
         f"- seed: {facts.seed}, commits: {', '.join(facts.commits)}\n"
         f"- trained on: {sources}\n\nWhat it hears audio through, not in this folder:\n\n{inputs}\n\n"
         f"    python -m system rank {out.name} --audio FOLDER --queries QUERIES --out SCORES.npy\n"
-        f"{EXPERTS_ELSEWHERE if weights else ''}{_words_card(trained)}"
+        f"{EXPERTS_ELSEWHERE if weights else ''}{_text_card(trained)}"
     )
 
 
-def _words_card(trained: Trained) -> str:
-    if not isinstance(trained.recipe.model.text, schema.WordVectors):
-        return ""
-    return f"\nWord vectors, not in this folder: sha256 {trained.facts.text}, --set model.text.vectors=FILE\n"
+def _text_card(trained: Trained) -> str:
+    files = trained.recipe.model.text.weight_files()
+    what, elsewhere = " and ".join(files), " ".join(f"--set model.text.{name}=FILE" for name in files)
+    return f"\nThe text's {what}, not in this folder: sha256 {trained.facts.text}, {elsewhere}\n" if files else ""

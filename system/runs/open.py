@@ -12,11 +12,6 @@ from data_tools.manifest import Clip
 from submission.runs.record import ModelFacts
 from system.device import device_of, memory_errors
 from system.models.retrieval import RetrievalModel
-from system.models.text.base import TextEncoder
-from system.models.text.first_token import FirstTokenText
-from system.models.text.scratch import ScratchText
-from system.models.text.sentence import SentenceText
-from system.models.text.vectors import WordVectorText
 from system.recipe import schema
 from system.recipe.load import load_recipe
 from system.runs.checkpoints import load_checkpoint, load_weights
@@ -29,20 +24,7 @@ log = logging.getLogger(__name__)
 def build_model(recipe: schema.Recipe, vocabulary: list[str]) -> RetrievalModel:
     """A model with fresh weights, drawn from torch's random state."""
     with memory_errors("the model", "make its layers smaller, or use a machine with more memory"):
-        return RetrievalModel(recipe.model, build_text(recipe.model.text, vocabulary, Path(recipe.banks)))
-
-
-def build_text(settings: schema.Text, vocabulary: list[str], banks: Path) -> TextEncoder:
-    """The text encoder of a recipe. vocabulary: of all training captions; only the encoder from scratch reads it."""
-    match settings:
-        case schema.Transformer():
-            return ScratchText(settings, vocabulary)
-        case schema.SentenceTransformers():
-            return SentenceText(settings, banks)
-        case schema.FirstToken():
-            return FirstTokenText(settings, banks)
-        case schema.WordVectors():
-            return WordVectorText(settings)
+        return RetrievalModel(recipe.model, recipe.model.text.build(vocabulary, Path(recipe.banks)))
 
 
 def training_vocabulary(recipe: schema.Recipe, clips: dict[str, list[Clip]]) -> list[str]:
@@ -50,7 +32,7 @@ def training_vocabulary(recipe: schema.Recipe, clips: dict[str, list[Clip]]) -> 
 
     Words of the exported model that a stage starts from come first, in its order, since word vectors go by place.
     """
-    if not isinstance(recipe.model.text, schema.Transformer):
+    if not recipe.model.text.reads_vocabulary:
         return []
     starts = {s.start_from.folder for s in recipe.stages.values() if isinstance(s.start_from, schema.FromModel)}
     if len(starts) > 1:
@@ -138,18 +120,23 @@ def _moved(path: Path, changes: list[str]) -> schema.Recipe:
     """The recipe with changes of where things lie on this machine, and no others. KitError for another change."""
     recipe = load_recipe(path, changes).recipe
     if _trained_settings(recipe) != _trained_settings(load_recipe(path).recipe):
+        parts = {"audio": recipe.model.audio, "text": recipe.model.text}
+        files = [f"model.{part}.{name}" for part, settings in parts.items() for name in sorted(settings.file_settings)]
         raise KitError(
-            f"{' '.join(changes)}: a trained model's settings stay; only weights, model.text.model, "
-            "model.text.vectors, banks may change"
+            f"{' '.join(changes)}: a trained model's settings stay; only {', '.join([*files, 'banks'])} and the "
+            "experts' weights may change"
         )
     return recipe
 
 
 def _trained_settings(recipe: schema.Recipe) -> dict[str, Any]:
-    local = {"audio": {"weights", "experts"}, "text": {"model", "vectors"}}
-    settings = recipe.model.model_dump(exclude=local)
-    experts = recipe.model.audio.experts.items()
-    settings["experts"] = {name: expert.model_dump(exclude=set(expert.weight_files())) for name, expert in experts}
+    audio, text = recipe.model.audio, recipe.model.text
+    settings = recipe.model.model_dump(
+        exclude={"audio": {"experts", *audio.file_settings}, "text": set(text.file_settings)}
+    )
+    settings["experts"] = {
+        name: expert.model_dump(exclude=set(expert.weight_files())) for name, expert in audio.experts.items()
+    }
     return settings
 
 
@@ -199,10 +186,11 @@ def _open_exported(folder: Path, changes: list[str]) -> Trained:
                 f"name the same weight file with --set model.audio.experts.{name}.weights=FILE"
             )
     model = build_model(recipe, _vocabulary(folder, EXPORT_AGAIN)).to(device_of())
-    if isinstance(recipe.model.text, schema.WordVectors) and model.text.identity() != facts.text:
+    files = recipe.model.text.weight_files()
+    if files and model.text.identity() != facts.text:
         raise KitError(
-            f"{folder} was trained with other word vectors (their checksum is in model.json); "
-            "name the same file with --set model.text.vectors=FILE"
+            f"{folder} was trained with other {' and '.join(files)} of {recipe.model.text.kind} (the checksum is in "
+            f"model.json); name the same file with {' '.join(f'--set model.text.{name}=FILE' for name in files)}"
         )
     load_weights(model, folder / "model.safetensors", EXPORT_AGAIN)
     noted = facts.model_dump(by_alias=True, exclude_unset=True, exclude={"sha256"})
@@ -216,6 +204,7 @@ def load_exported_weights(model: RetrievalModel, folder: Path) -> None:
     the first ones of `model`'s.
     """
     words = _vocabulary(_exported(folder), EXPORT_AGAIN)
-    if isinstance(model.text, ScratchText) and model.text.vocabulary[: len(words)] != words:
+    known = model.text.vocabulary
+    if known is not None and known[: len(words)] != words:
         raise KitError(f"{folder} has other words than when this run began; start a new run")
     load_weights(model, folder / "model.safetensors", EXPORT_AGAIN)

@@ -10,11 +10,12 @@ import torch
 from data_tools.errors import KitError
 from data_tools.manifest import Clip, Query
 from submission.formats.score_matrix import ScoreMatrix
-from system.batches.collate import Batch, collate
+from system.batches.collate import collate
 from system.batches.sampler import Item
 from system.features.build import Features
+from system.models.batch import Batch
 from system.models.retrieval import RetrievalModel
-from system.models.score import Embedded, joined
+from system.models.similarity import Embedded, joined
 
 CLIPS_PER_BATCH = 64
 

@@ -12,7 +12,7 @@ from data_tools.manifest import Clip
 from submission.ordering import ranked_columns, require_finite
 from system.features.build import build_features
 from system.models.retrieval import RetrievalModel
-from system.models.score import Embedded
+from system.models.similarity import Embedded
 from system.recipe import schema
 from system.runs.open import Trained
 from system.runs.rank import read_pool

@@ -9,7 +9,7 @@ import statistics
 from collections.abc import Sequence
 
 from system.recipe import schema
-from system.recipe.schema.common import LOWER_IS_BETTER
+from system.recipe.schema.stages import LOWER_IS_BETTER
 
 History = Sequence[dict[str, float]]
 

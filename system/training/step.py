@@ -6,10 +6,10 @@ from contextlib import AbstractContextManager
 
 import torch
 
-from system.batches.collate import Batch
 from system.losses import terms
+from system.models.batch import Batch
 from system.models.retrieval import RetrievalModel
-from system.models.score import Embedded, joined
+from system.models.similarity import Embedded, joined
 from system.recipe import schema
 
 # B items, N captions

@@ -18,12 +18,13 @@ from data_tools.documents import read_json, sha256_of, write_json
 from data_tools.errors import KitError
 from data_tools.files import write_text
 from submission.runs.record import EpochLine
-from system.batches.collate import Batch, Feed
+from system.batches.collate import Feed
 from system.batches.data import Data
 from system.batches.sampler import Sampler, items_of
 from system.device import device_of, memory_errors
 from system.losses import terms
 from system.losses.relevance.relax import Relevance
+from system.models.batch import Batch
 from system.models.retrieval import RetrievalModel
 from system.recipe import schema
 from system.recipe.load import Loaded

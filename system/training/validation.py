@@ -14,7 +14,7 @@ from system.features.build import Features
 from system.losses import terms
 from system.losses.relevance.relax import Relevance
 from system.models.retrieval import RetrievalModel
-from system.models.score import Embedded
+from system.models.similarity import Embedded
 from system.recipe import schema
 from system.runs.retrieve import embed_clips, embed_texts
 from system.training.collapse import alike, watch

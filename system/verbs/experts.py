@@ -4,16 +4,9 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
+from data_tools.strict import kinds_of
+from system.experts import Expert
 from system.experts.base import ExpertSettings
-from system.experts.logmel import LogMel
-from system.experts.openl3 import OpenL3
-from system.experts.panns import PannsCnn14
-from system.experts.resnet38 import PannsResNet38
-from system.experts.slaney import LogMelSlaney
-from system.experts.vggish import Vggish
-from system.experts.vggsound import VggSound
-from system.experts.waveform import Waveform
-from system.experts.yamnet import Yamnet
 from system.recipe.load import load_recipe
 
 FACTS = ("expert", "Hz", "dim", "frames/s", "parameters", "s per s")
@@ -22,29 +15,7 @@ FILES = ("weights of", "file", "", "where it is from")
 
 def usual(folder: Path) -> dict[str, ExpertSettings]:
     """An expert of every kind by its kind, weight files under their published names in a folder."""
-    experts: list[ExpertSettings] = [
-        LogMel(kind="logmel", sample_rate=16_000, bands=64, window_seconds=0.04, hop_seconds=0.02, stack=4),
-        LogMelSlaney(
-            kind="logmel_slaney",
-            sample_rate=44_100,
-            bands=64,
-            window_seconds=0.04,
-            hop_seconds=0.02,
-            lowest=12,
-            highest=8_000,
-        ),
-        Waveform(kind="waveform", sample_rate=32_000),
-        Yamnet(kind="yamnet", weights=str(folder / "yamnet_layers.npz")),
-        OpenL3(kind="openl3", weights=str(folder / "torchopenl3_mel256_env_512.pth.tar")),
-        PannsCnn14(kind="panns_cnn14_16k", weights=str(folder / "Cnn14_16k_mAP=0.438.pth")),
-        PannsResNet38(kind="panns_resnet38", weights=str(folder / "ResNet38_mAP=0.434.pth")),
-        VggSound(kind="vggsound", weights=str(folder / "H.pth.tar")),
-        Vggish(
-            kind="vggish",
-            weights=str(folder / "vggish-10086976.pth"),
-            pca_weights=str(folder / "vggish_pca_params-970ea276.pth"),
-        ),
-    ]
+    experts = [kind.in_folder(folder) for kind in kinds_of(Expert) if issubclass(kind, ExpertSettings)]
     return {expert.kind: expert for expert in experts}
 
 

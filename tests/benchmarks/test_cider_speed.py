@@ -100,7 +100,7 @@ def test_all_pairs_and_percentiles(root: Path, shared: Path, tmp_path: Path) -> 
 
 def test_batches(shared: Path, tmp_path: Path) -> None:
     from system.losses.relevance.relax import Relevance
-    from system.recipe.schema import Cider, RelaxPoint
+    from system.losses.relevance.settings import Cider, RelaxPoint
     from system.verbs.relevance import read_corpus
 
     clips = read_corpus(shared / "data/clotho/clotho_captions_development.csv", None)

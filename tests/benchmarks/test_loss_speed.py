@@ -9,30 +9,30 @@ import pytest
 import torch
 from benchmarks.timing import best_seconds
 
-from system.losses import terms as losses
+from system.losses import Loss, Matching, NtXent, Ranking, WeightedTriplet
 from system.losses.batch_scores import BatchScores
-from system.recipe import schema
+from system.losses.ranking import Negatives
 
 pytestmark = pytest.mark.benchmark
 
 SIZE = 512
 
 
-def terms() -> dict[str, schema.Loss]:
+def terms() -> dict[str, Loss]:
     ranking = {"kind": "ranking", "weight": 1, "margin": 0.2, "relax": "none"}
     polynomials = {"margin": 0.2, "positive": [0.5, -0.7, 0.2], "negative": [0.03, -0.4, 0.9]}
-    found: dict[str, schema.Loss] = {
-        f"ranking, {negatives}": schema.Ranking.model_validate({**ranking, "negatives": negatives})
-        for negatives in typing.get_args(schema.Negatives)
+    found: dict[str, Loss] = {
+        f"ranking, {negatives}": Ranking.model_validate({**ranking, "negatives": negatives})
+        for negatives in typing.get_args(Negatives)
     }
     for reduce in ("mean", "hinge_of_mean"):
-        found[f"ranking, all, {reduce}"] = schema.Ranking.model_validate({**ranking, "reduce": reduce})
-    found["ranking, all, relaxed"] = schema.Ranking.model_validate({**ranking, "relax": "cider"})
+        found[f"ranking, all, {reduce}"] = Ranking.model_validate({**ranking, "reduce": reduce})
+    found["ranking, all, relaxed"] = Ranking.model_validate({**ranking, "relax": "cider"})
     for clamp in ("sum", "each"):
         weighted = {"kind": "weighted_triplet", "weight": 1, "clamp": clamp, **polynomials}
-        found[f"weighted_triplet, {clamp}"] = schema.WeightedTriplet.model_validate(weighted)
-    found["matching"] = schema.Matching(kind="matching", weight=1)
-    found["nt_xent"] = schema.NtXent(kind="nt_xent", weight=1, temperature=0.07)
+        found[f"weighted_triplet, {clamp}"] = WeightedTriplet.model_validate(weighted)
+    found["matching"] = Matching(kind="matching", weight=1)
+    found["nt_xent"] = NtXent(kind="nt_xent", weight=1, temperature=0.07)
     return found
 
 
@@ -45,9 +45,9 @@ def test_losses_against_a_product_and_a_softmax() -> None:
     def yardstick() -> None:
         (scores @ other).softmax(1).square().sum().backward()
 
-    def step(term: schema.Loss) -> None:
+    def step(term: Loss) -> None:
         batch = BatchScores(scores, torch.arange(SIZE), same, within, lambda: within, lambda: within)
-        losses.TERMS[term.kind](batch, term).backward()
+        term.value(batch).backward()
 
     named = terms()
     works: list[Callable[[], object]] = [yardstick, *(partial(step, term) for term in named.values())]

@@ -27,7 +27,7 @@ from system.runs.open import build_model
 from system.recipe.load import load_recipe
 from system.serve.search import Search
 from system.serve.verb import bound, serve
-from system.models.score import Embedded
+from system.models.similarity import Embedded
 
 folder, model = Path(sys.argv[1]), sys.argv[2]
 content = tiny.recipe(folder / "none.jsonl", folder)

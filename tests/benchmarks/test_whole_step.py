@@ -8,10 +8,12 @@ import numpy as np
 import pytest
 import torch
 
-from system.batches.collate import Batch, Series
 from system.device import device_of
+from system.models.batch import Batch, Series
 from system.models.retrieval import RetrievalModel
-from system.models.text.sentence import SentenceText
+from system.models.text import SentenceTransformers
+from system.models.text.sentence_transformers import MINILM
+from system.models.text.sentence_transformers_encoder import SentenceEncoder
 from system.plan import estimates
 from system.recipe import schema
 from system.recipe.load import load_recipe
@@ -32,7 +34,7 @@ def untrained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("minilm")
     words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *(f"w{n}" for n in range(30_517))]
     (folder / "vocab.txt").write_text("\n".join(words))
-    size = estimates.MINILM
+    size = MINILM
     BertModel(
         BertConfig(
             hidden_size=size.width,
@@ -67,8 +69,8 @@ def test_a_fine_tuning_step(root: Path, untrained: Path, tmp_path: Path, at_once
     recipe = load_recipe(root / "recipes/take_it_easy/take_it_easy.yaml", changes).recipe
     stage = recipe.stages["finetune"].model_copy(update={"batch_size": clips, "grad_cache_chunk": at_once})
     precision = stage.precision if on_gpu else "float32"
-    assert isinstance(recipe.model.text, schema.SentenceTransformers)
-    model = RetrievalModel(recipe.model, SentenceText(recipe.model.text, tmp_path)).to(device).train()
+    assert isinstance(recipe.model.text, SentenceTransformers)
+    model = RetrievalModel(recipe.model, SentenceEncoder(recipe.model.text, tmp_path)).to(device).train()
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
     scaler = torch.amp.GradScaler(device.type, enabled=precision == "fp16")
     batch = made_batch(recipe, clips).to(device)

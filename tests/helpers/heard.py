@@ -5,10 +5,9 @@ from typing import Any
 import torch
 from torch.nn.utils.rnn import pad_sequence
 
-from system.batches.collate import Series
-from system.models.audio.crnn import Crnn
-from system.models.retrieval import build_audio
-from system.recipe import schema
+from system.models.audio import Crnn
+from system.models.audio.crnn_encoder import CrnnEncoder
+from system.models.batch import Series
 
 
 def expert(dim: int) -> dict[str, Any]:
@@ -28,8 +27,8 @@ def slaney(bands: int = 64) -> dict[str, Any]:
 def crnn(**changes: Any) -> Crnn:
     settings = {"kind": "crnn", "experts": slaney(), "hidden": 6, "dropout": 0.0, "embedding": "frames"}
     torch.manual_seed(2)
-    encoder = build_audio(schema.Crnn.model_validate({**settings, "padding": "masked"} | changes), 12)
-    assert isinstance(encoder, Crnn)
+    encoder = Crnn.model_validate({**settings, "padding": "masked"} | changes).build(12)
+    assert isinstance(encoder, CrnnEncoder)
     return encoder
 
 

@@ -20,8 +20,8 @@ import torch
 
 from data_tools.manifest import Clip
 from system.models.retrieval import RetrievalModel
-from system.models.score import Embedded, cosine
-from system.models.text.base import TextEncoder
+from system.models.similarity import Embedded, cosine
+from system.models.text.encoder import TextEncoder
 from system.serve.search import Search
 from system.serve.server import SearchPage
 

@@ -14,22 +14,22 @@ from threads import one_thread  # noqa: F401  a fixture
 
 from data_tools.audio.read import read_audio
 from data_tools.errors import KitError
-from system.batches.collate import Resident, Series, collate
+from system.batches.collate import Resident, collate
 from system.experts import LogMelSlaney, Waveform
 from system.experts.network import in_pieces
 from system.features.bank import open_bank
 from system.features.build import Features
-from system.models.audio import panns
-from system.models.audio.panns import Panns, random_parts
-from system.models.audio.pooled import PooledMlp
+from system.models.audio import Panns, PooledMlp
+from system.models.audio import panns_encoder as panns
+from system.models.audio.panns import SpecAugment
+from system.models.audio.panns_encoder import PannsEncoder, random_parts
 from system.models.audio.pooling import pooled_over_time
 from system.models.audio.spec_augment import spec_augment
-from system.models.retrieval import build_audio
+from system.models.batch import Series
 from system.networks import published, resnet38
 from system.networks.cnn14 import Cnn14
 from system.networks.convolutions import fold_norms
 from system.networks.frontend import LogMelFrontEnd
-from system.recipe import schema
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -56,8 +56,7 @@ def test_pooling_by_hand_and_without_padded_places() -> None:
 
 def test_pooled_frames_go_through_two_layers() -> None:
     settings = {"kind": "pooled_mlp", "experts": expert(8), "pooling": "max_mean", "hidden": 5, "dropout": 0.5}
-    encoder = build_audio(schema.PooledMlp.model_validate(settings), 3).eval()
-    assert isinstance(encoder, PooledMlp)
+    encoder = PooledMlp.model_validate(settings).build(3).eval()
     values, lengths = torch.randn(2, 7, 8).half(), torch.tensor([7, 4])
     values[1, 4:] = torch.nan
     found = encoder({"frozen": Series(values, lengths)}).values
@@ -144,7 +143,7 @@ def test_random_parts_by_their_places() -> None:
 
 
 def test_stripes_are_left_out_of_every_clip() -> None:
-    settings = schema.SpecAugment(time_stripes=2, time_width=64, band_stripes=2, band_width=8)
+    settings = SpecAugment(time_stripes=2, time_width=64, band_stripes=2, band_width=8)
     columns = torch.ones(400, 1, 200, 64)
     torch.manual_seed(0)
     found = spec_augment(columns, settings)
@@ -177,18 +176,18 @@ def test_stripes_are_left_out_of_every_clip() -> None:
 
 
 @pytest.fixture
-def narrow(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Panns]:
+def narrow(monkeypatch: pytest.MonkeyPatch) -> Callable[..., PannsEncoder]:
     monkeypatch.setattr(resnet38, "RESNET38_STEM", 4)
     monkeypatch.setattr(resnet38, "RESNET38_LAYERS", ((4, 2), (8, 1), (8, 1), (12, 1)))
     monkeypatch.setattr(resnet38, "DIM", WIDTH)
     monkeypatch.setattr(panns, "DIM", WIDTH)
 
-    def made(**changes: Any) -> Panns:
+    def made(**changes: Any) -> PannsEncoder:
         stripes = {"time_stripes": 2, "time_width": 16, "band_stripes": 2, "band_width": 8}
         settings = tiny.panns(max_seconds=2, spec_augment=stripes) | changes
         torch.manual_seed(1)
-        encoder = build_audio(schema.Panns.model_validate(settings), 6)
-        assert isinstance(encoder, Panns)
+        encoder = Panns.model_validate(settings).build(6)
+        assert isinstance(encoder, PannsEncoder)
         for module in encoder.network.modules():
             if isinstance(module, torch.nn.BatchNorm2d):  # as after training: no block is a mere shortcut
                 module.running_mean = 0.1 * torch.randn(module.num_features)
@@ -213,7 +212,7 @@ def waves(*seconds: float) -> list[torch.Tensor]:
 
 
 @torch.inference_mode()
-def test_a_clips_embedding_does_not_depend_on_the_others(narrow: Callable[..., Panns]) -> None:
+def test_a_clips_embedding_does_not_depend_on_the_others(narrow: Callable[..., PannsEncoder]) -> None:
     encoder = narrow().eval()
     clips = waves(1.0, 1.9, 1.0, 0.1, 0.31, 1.4, 0.00004)
     together = encoder({"waveform": series(clips)}).values
@@ -226,7 +225,7 @@ def test_a_clips_embedding_does_not_depend_on_the_others(narrow: Callable[..., P
 
 
 @torch.inference_mode()
-def test_clips_under_one_frame_are_filled_with_silence(narrow: Callable[..., Panns]) -> None:
+def test_clips_under_one_frame_are_filled_with_silence(narrow: Callable[..., PannsEncoder]) -> None:
     encoder = narrow().eval()
     (clip,) = waves(0.1)
     filled = F.pad(clip, (0, 0, 0, published.SHORTEST - len(clip)))
@@ -257,7 +256,9 @@ def test_frames_see_no_further_than_their_reach(monkeypatch: pytest.MonkeyPatch,
 
 
 @torch.inference_mode()
-def test_long_clips_are_computed_in_pieces(narrow: Callable[..., Panns], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_long_clips_are_computed_in_pieces(
+    narrow: Callable[..., PannsEncoder], monkeypatch: pytest.MonkeyPatch
+) -> None:
     encoder = narrow().eval()
     clips = series(waves(9.0))
     whole = encoder({"waveform": clips}).values
@@ -265,7 +266,7 @@ def test_long_clips_are_computed_in_pieces(narrow: Callable[..., Panns], monkeyp
     assert torch.allclose(encoder({"waveform": clips}).values, whole, atol=1e-5)
 
 
-def test_folded_norms_change_nothing(narrow: Callable[..., Panns]) -> None:
+def test_folded_norms_change_nothing(narrow: Callable[..., PannsEncoder]) -> None:
     network = narrow().network.eval()
     x = torch.randn(1, 1, 70, 64)
     with torch.inference_mode():
@@ -278,7 +279,7 @@ def test_folded_norms_change_nothing(narrow: Callable[..., Panns]) -> None:
 
 
 def test_training_hears_a_part_and_pools_over_real_frames(
-    narrow: Callable[..., Panns], monkeypatch: pytest.MonkeyPatch
+    narrow: Callable[..., PannsEncoder], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     encoder = narrow().train()
     heard = []
@@ -302,8 +303,8 @@ def test_training_hears_a_part_and_pools_over_real_frames(
     assert 0 < first < SECOND
 
 
-def test_a_frozen_network_stays_as_published(narrow: Callable[..., Panns]) -> None:
-    encoder = narrow(trainable=False).train()
+def test_a_frozen_network_stays_as_published(narrow: Callable[..., PannsEncoder]) -> None:
+    encoder = narrow(trainable=False, weights="as_published.pth").train()
     before = {name: value.clone() for name, value in encoder.network.state_dict().items()}
     kept: list[torch.Tensor] = []
     with torch.autograd.graph.saved_tensors_hooks(lambda tensor: kept.append(tensor) or tensor, lambda tensor: tensor):
@@ -319,7 +320,7 @@ def test_a_frozen_network_stays_as_published(narrow: Callable[..., Panns]) -> No
     assert not torch.equal(trained.network.bn0.running_mean, encoder.network.bn0.running_mean)
 
 
-def test_the_same_random_state_gives_the_same_training_embedding(narrow: Callable[..., Panns]) -> None:
+def test_the_same_random_state_gives_the_same_training_embedding(narrow: Callable[..., PannsEncoder]) -> None:
     """Cached gradients embed a part twice: crops, stripes and dropout must come again."""
     encoder = narrow().train()
     clips = series(waves(3.0, 1.0))
@@ -330,7 +331,7 @@ def test_the_same_random_state_gives_the_same_training_embedding(narrow: Callabl
     assert torch.equal(encoder({"waveform": clips}).values, first)
 
 
-def test_published_weights_that_are_missing_or_wrong(narrow: Callable[..., Panns], tmp_path: Path) -> None:
+def test_published_weights_that_are_missing_or_wrong(narrow: Callable[..., PannsEncoder], tmp_path: Path) -> None:
     path = tmp_path / "ResNet38_mAP=0.434.pth"
     encoder = narrow(weights=str(path))
     with pytest.raises(KitError, match=f"no weight file {path}"):
@@ -363,7 +364,7 @@ def test_published_weights_that_are_missing_or_wrong(narrow: Callable[..., Panns
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
-def test_sixteen_bits_on_a_gpu(narrow: Callable[..., Panns], dtype: torch.dtype) -> None:
+def test_sixteen_bits_on_a_gpu(narrow: Callable[..., PannsEncoder], dtype: torch.dtype) -> None:
     if not torch.cuda.is_available():
         pytest.skip("needs a GPU")
     for encoder, audio in (
@@ -379,7 +380,7 @@ def test_sixteen_bits_on_a_gpu(narrow: Callable[..., Panns], dtype: torch.dtype)
         assert all(p.grad is not None and p.grad.isfinite().all() for p in encoder.parameters())
 
 
-def test_real_recordings_are_embedded(shared: Path, narrow: Callable[..., Panns]) -> None:
+def test_real_recordings_are_embedded(shared: Path, narrow: Callable[..., PannsEncoder]) -> None:
     paths = sorted((shared / "data/esc10/audio").iterdir())[:3]
     (kind,) = narrow().settings.experts.values()
     clips = [torch.from_numpy(own) for own in kind.load(CPU)([read_audio(path, kind.rate) for path in paths])]

@@ -10,11 +10,13 @@ import pytest
 import tiny
 import torch
 
-from system.models.retrieval import build_audio
+from system.models.audio import Crnn, Gru, Panns, PooledMlp
+from system.models.text import FirstToken, SentenceTransformers, WordVectors
+from system.models.text.first_token import BERT
+from system.models.text.sentence_transformers import MINILM
 from system.networks.published import CONVOLUTIONS
-from system.plan.estimates import BERT, MINILM, Content, Estimates, caption_size, text_size
+from system.plan.estimates import Content, Estimates
 from system.plan.plan import plan
-from system.plan.sizes import audio_size
 from system.recipe import schema
 from system.recipe.load import RecipeError, load_recipe
 
@@ -51,22 +53,22 @@ BERT_BASE = {
 
 
 def audio_settings(content: dict[str, Any]) -> Any:
-    kinds = {"panns": schema.Panns, "pooled_mlp": schema.PooledMlp, "crnn": schema.Crnn, "gru": schema.Gru}
+    kinds = {"panns": Panns, "pooled_mlp": PooledMlp, "crnn": Crnn, "gru": Gru}
     return kinds[content["kind"]].model_validate(content)  # type: ignore[attr-defined]
 
 
 @pytest.fixture(autouse=True)
 def without_front_end(monkeypatch: pytest.MonkeyPatch) -> None:
     """It has no parameters, and cannot be made without its numbers."""
-    monkeypatch.setattr("system.models.audio.panns.LogMelFrontEnd", torch.nn.Identity)
+    monkeypatch.setattr("system.models.audio.panns_encoder.LogMelFrontEnd", torch.nn.Identity)
 
 
 @pytest.mark.parametrize(("content", "out"), AUDIO)
 def test_planned_parameters_are_the_encoders(content: dict[str, Any], out: int) -> None:
     settings = audio_settings(content)
     with torch.device("meta"):
-        encoder = build_audio(settings, out)
-    size = audio_size(settings, out, 10.0, 20.0)
+        encoder = settings.build(out)
+    size = settings.cost(out, 10.0, 20.0)
     counted = {
         name: sum(p.numel() for p in part.parameters() if p.requires_grad) for name, part in encoder.parts().items()
     }
@@ -79,7 +81,7 @@ def test_planned_parameters_are_the_encoders(content: dict[str, Any], out: int) 
 def test_the_convolutions_are_counted_where_they_are(network: str) -> None:
     """Operations and outputs of every convolution as torch runs them, on ten seconds without a rest."""
     with torch.device("meta"):
-        encoder = build_audio(audio_settings(PANNS | {"network": network}), 8)
+        encoder = audio_settings(PANNS | {"network": network}).build(8)
         seen: list[tuple[int, int, int, int]] = []
 
         def note(module: torch.nn.Conv2d, _: object, output: torch.Tensor) -> None:
@@ -95,8 +97,8 @@ def test_the_convolutions_are_counted_where_they_are(network: str) -> None:
 
 
 def test_sizes_by_hand() -> None:
-    whole = audio_size(audio_settings(PANNS), 1024, 3.0, 20.0)
-    frozen = audio_size(audio_settings(PANNS | {"trainable": False}), 1024, 3.0, 20.0)
+    whole = audio_settings(PANNS).cost(1024, 3.0, 20.0)
+    frozen = audio_settings(PANNS | {"trainable": False}).cost(1024, 3.0, 20.0)
     # 10 of 20 seconds: 1,000 columns of 64 bands. The two largest outputs are the first ones, of 64 channels.
     mlp = 2049 * 2048 + 2049 * 1024
     first = 2 * 64 * 1000 * 64
@@ -104,37 +106,37 @@ def test_sizes_by_hand() -> None:
     assert frozen.activations == 3 * first / 2
     assert whole.flops - 6 * mlp == pytest.approx(3 * (frozen.flops - 6 * mlp))
     assert whole.flops == pytest.approx(142e9 + 6 * mlp, rel=0.02)  # 23.6e9 multiplications of ten seconds, by six
-    shorter = audio_size(audio_settings(PANNS), 1024, 3.0, 5.0)
+    shorter = audio_settings(PANNS).cost(1024, 3.0, 5.0)
     assert shorter.activations == pytest.approx(whole.activations / 2)
-    gru = audio_size(audio_settings(AUDIO[-1][0]), 300, 3.0, 16.0)
+    gru = audio_settings(AUDIO[-1][0]).cost(300, 3.0, 16.0)
     positions = 16 * 3.125
     assert gru.flops == pytest.approx(6 * positions * (2049 * 70 + 2 * 3 * 150 * (70 + 150 + 2)))
 
 
-def first_token(**changes: Any) -> schema.FirstToken:
-    return schema.FirstToken.model_validate(BERT_BASE | changes)
+def first_token(**changes: Any) -> FirstToken:
+    return FirstToken.model_validate(BERT_BASE | changes)
 
 
 def test_sizes_of_texts(tmp_path: Path) -> None:
     mlp = 769 * 2048 + 2049 * 1024
-    assert caption_size(first_token(), 0).trainable == {"text": BERT.parameters + mlp} == {"text": 112_564_736}
-    still = caption_size(first_token(trainable=False), 0)
+    assert first_token().cost(0).trainable == {"text": BERT.parameters + mlp} == {"text": 112_564_736}
+    still = first_token(trainable=False).cost(0)
     assert (still.trainable, still.activations, still.frozen) == ({"text": mlp}, 0.0, BERT.parameters)
     config = {"hidden_size": 8, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 16}
     config |= {"vocab_size": 30, "max_position_embeddings": 10, "type_vocab_size": 2}
     (tmp_path / "config.json").write_text(json.dumps(config))
     layer = 4 * 9 * 8 + 9 * 16 + 17 * 8 + 4 * 8
-    assert text_size(first_token(model=str(tmp_path))).parameters == (30 + 10 + 2 + 2) * 8 + 2 * layer
+    assert first_token(model=str(tmp_path)).size().parameters == (30 + 10 + 2 + 2) * 8 + 2 * layer
     (tmp_path / "config.json").write_text("{}")
-    assert text_size(first_token(model=str(tmp_path))) == BERT
+    assert first_token(model=str(tmp_path)).size() == BERT
     words = {"kind": "word_vectors", "vectors": "v.bin", "dim": 300, "unknown": "one", "embedding": "words"}
-    size = caption_size(schema.WordVectors.model_validate(words | {"padding": "masked"}), 0)
+    size = WordVectors.model_validate(words | {"padding": "masked"}).cost(0)
     assert (size.trainable, size.flops) == ({"text": 0}, 0.0)
-    sentence = schema.SentenceTransformers(
+    sentence = SentenceTransformers(
         kind="sentence_transformers", model="x", dim=384, trainable=False, projection="linear"
     )
-    assert caption_size(sentence, 0).trainable == {"text": 385 * 384}
-    assert caption_size(sentence, 0).frozen == MINILM.parameters
+    assert sentence.cost(0).trainable == {"text": 385 * 384}
+    assert sentence.cost(0).frozen == MINILM.parameters
 
 
 def test_the_size_of_a_real_transformer(tmp_path: Path) -> None:
@@ -143,7 +145,7 @@ def test_the_size_of_a_real_transformer(tmp_path: Path) -> None:
     config = BertConfig(vocab_size=50, hidden_size=16, num_hidden_layers=2, num_attention_heads=2, intermediate_size=24)
     model = BertModel(config, add_pooling_layer=False)
     model.save_pretrained(tmp_path)
-    assert text_size(first_token(model=str(tmp_path))).parameters == sum(p.numel() for p in model.parameters())
+    assert first_token(model=str(tmp_path)).size().parameters == sum(p.numel() for p in model.parameters())
 
 
 def content_of(folder: Path, audio: dict[str, Any], text: dict[str, Any], **stage: Any) -> dict[str, Any]:

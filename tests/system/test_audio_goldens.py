@@ -14,15 +14,15 @@ import torch
 from filled import fill, rule
 from loaded import largest, loaded, relative, weights
 
-from system.batches.collate import Series
 from system.experts import LogMelSlaney, panns
-from system.models.audio.crnn import Crnn, run_gru, stretched
-from system.models.audio.panns import Panns
+from system.models.audio import Crnn, Panns
+from system.models.audio.crnn_encoder import CrnnEncoder, run_gru, stretched
+from system.models.audio.panns_encoder import PannsEncoder
+from system.models.batch import Series
 from system.networks.cnn14 import Cnn14
 from system.networks.convolutions import take_published
 from system.networks.frontend import LogMelFrontEnd, mel_basis, published_log_mel
 from system.networks.weights import Weights
-from system.recipe import schema
 
 CPU = torch.device("cpu")
 BASELINE = {
@@ -50,7 +50,7 @@ def wave(content: dict[str, np.ndarray], letter: str) -> np.ndarray:
 
 
 def resnet38(**changes: Any) -> Panns:
-    return Panns(schema.Panns.model_validate(tiny.panns(**changes)), 4)
+    return PannsEncoder(Panns.model_validate(tiny.panns(**changes)), 4)
 
 
 @pytest.fixture(scope="module")
@@ -60,7 +60,7 @@ def encoder() -> Panns:
     return made.eval()
 
 
-def pooled(encoder: Panns, samples: np.ndarray) -> torch.Tensor:
+def pooled(encoder: PannsEncoder, samples: np.ndarray) -> torch.Tensor:
     """(2048,) of 16-bit samples."""
     waves = torch.from_numpy(samples)[None]
     with torch.inference_mode():
@@ -82,7 +82,7 @@ def test_a_symmetric_window_shows_in_the_log_mel(golden: Golden, monkeypatch: py
 
 
 @pytest.mark.parametrize("letter", "BS")
-def test_the_encoder_pools_what_the_original_pools(golden: Golden, encoder: Panns, letter: str) -> None:
+def test_the_encoder_pools_what_the_original_pools(golden: Golden, encoder: PannsEncoder, letter: str) -> None:
     content = golden("panns_resnet38")
     found = pooled(encoder, content[f"{letter}_wave_int16"])
     assert relative(found, content[f"{letter}_pooled"]) < 2e-5
@@ -93,7 +93,9 @@ def test_the_encoder_pools_what_the_original_pools(golden: Golden, encoder: Pann
     assert largest(logits.sigmoid(), content[f"{letter}_clipwise"]) < 2e-5
 
 
-def test_other_poolings_of_the_original_maps(golden: Golden, encoder: Panns, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_other_poolings_of_the_original_maps(
+    golden: Golden, encoder: PannsEncoder, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The frames of the original are means over frequency; its maps are known by their statistics."""
     content = golden("panns_resnet38")
     waves = torch.from_numpy(wave(content, "A"))[None]
@@ -127,7 +129,7 @@ def test_the_frozen_expert_gives_the_originals_frames(golden: Golden) -> None:
 
 @pytest.mark.parametrize(("mistake", "least"), [("batch norm eps", 2e-3), ("constant padding", 2e-4)])
 def test_mistakes_in_resnet38_show(
-    golden: Golden, encoder: Panns, monkeypatch: pytest.MonkeyPatch, mistake: str, least: float
+    golden: Golden, encoder: PannsEncoder, monkeypatch: pytest.MonkeyPatch, mistake: str, least: float
 ) -> None:
     content = golden("panns_resnet38")
     if mistake == "batch norm eps":
@@ -140,7 +142,7 @@ def test_mistakes_in_resnet38_show(
     assert relative(pooled(encoder, content["B_wave_int16"]), content["B_pooled"]) > least
 
 
-def test_the_checkpoints_keys_are_the_networks(encoder: Panns) -> None:
+def test_the_checkpoints_keys_are_the_networks(encoder: PannsEncoder) -> None:
     """But for the front-end and the classifier; and the values arrive where their names say."""
     ignored = ("spectrogram_extractor.", "logmel_extractor.", "fc1.", "fc_audioset.")
     for network, shapes in ((encoder.network, filled.resnet38_shapes()), (Cnn14(), filled.panns_shapes())):
@@ -166,7 +168,7 @@ def test_cnn14_gives_the_originals_frames(golden: Golden) -> None:
 
 def crnn(embedding: str = "frames") -> Crnn:
     settings = {"kind": "crnn", "experts": {"logmel": BASELINE}, "hidden": 150, "dropout": 0.3}
-    made = Crnn(schema.Crnn.model_validate({**settings, "embedding": embedding, "padding": "masked"}))
+    made = CrnnEncoder(Crnn.model_validate({**settings, "embedding": embedding, "padding": "masked"}))
     shapes = filled.crnn_shapes()
     tensors = {
         key.removeprefix("audio_enc.").replace("features.", ""): torch.from_numpy(fill(key, shapes)) for key in shapes

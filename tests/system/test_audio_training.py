@@ -13,13 +13,14 @@ from threads import one_thread  # noqa: F401  a fixture
 from data_tools.manifest import Clip
 from submission.metrics.retrieval import average_precision
 from submission.ordering import relevant_ranks
-from system.batches.collate import Batch, Series, collate
+from system.batches.collate import collate
 from system.batches.sampler import Item
 from system.features.build import Features, build_features
 from system.losses import terms as losses
-from system.models.audio import panns
+from system.models.audio import panns_encoder as panns
+from system.models.batch import Batch, Series
 from system.models.retrieval import RetrievalModel
-from system.models.score import joined
+from system.models.similarity import joined
 from system.networks import resnet38
 from system.recipe import schema
 from system.recipe.load import load_recipe

@@ -121,7 +121,7 @@ def test_a_model_that_does_not_fit_ends_the_run_with_a_sentence(
         torch.empty(2**55)
 
     path = tiny.write_recipe(tmp_path / "r.yaml", tiny.recipe(world, tmp_path))
-    monkeypatch.setattr("system.runs.open.build_text", full)
+    monkeypatch.setattr("system.models.text.Transformer.build", full)
     assert "the model does not fit this machine's memory" in refused(capsys, "run", path, "--out", tmp_path / "run")
 
 

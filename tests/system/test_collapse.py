@@ -9,7 +9,7 @@ import tiny
 import torch
 
 from system.__main__ import main
-from system.models.score import Embedded, frame_word
+from system.models.similarity import Embedded, frame_word
 from system.training.collapse import alike, collapsed, spread, watch, zeros
 
 

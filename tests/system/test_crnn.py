@@ -4,14 +4,21 @@ import pytest
 import torch
 import torch.nn.functional as F
 from heard import crnn, expert, frames, series, slaney
+from pydantic import ValidationError
 from threads import one_thread  # noqa: F401  a fixture
 
-from data_tools.errors import KitError
-from system.batches.collate import Series
 from system.experts.slaney import SILENCE
-from system.models.audio.crnn import FEWEST, Crnn, Gru, filled, masked_norm, run_gru, stretched
-from system.models.retrieval import build_audio
-from system.recipe import schema
+from system.models.audio import Gru
+from system.models.audio.crnn_encoder import (
+    MIN_FRAMES,
+    CrnnEncoder,
+    GruEncoder,
+    filled,
+    masked_norm,
+    run_gru,
+    stretched,
+)
+from system.models.batch import Series
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -23,11 +30,11 @@ def test_the_crnn_has_the_size_of_the_original() -> None:
     assert float(second.detach().std()) == pytest.approx((2 / (128 * 9)) ** 0.5, rel=0.02)
     assert encoder.gru.input_size == 128
     assert crnn(experts=slaney(bands=128)).gru.input_size == 256
-    with pytest.raises(KitError, match="logmel has 40 bands, its convolutions need 64"):
+    with pytest.raises(ValidationError, match="the convolutions of crnn need 64 bands, not 40"):
         crnn(experts=slaney(bands=40))
 
 
-def embedded(encoder: Crnn | Gru, values: Series, expert: str = "logmel") -> list[torch.Tensor]:
+def embedded(encoder: CrnnEncoder | GruEncoder, values: Series, expert: str = "logmel") -> list[torch.Tensor]:
     """Of every clip its own."""
     found = encoder({expert: values})
     if found.lengths is None:
@@ -57,7 +64,7 @@ def test_masked_padding_changes_nothing(embedding: str) -> None:
         for clip, own in zip(clips, together, strict=True):
             assert torch.allclose(embedded(encoder, series([clip]))[0], own, atol=1e-5)
             assert torch.allclose(own.norm(dim=-1), torch.ones(own.shape[:-1]))
-            assert embedding == "mean" or len(own) == max(len(clip), FEWEST)
+            assert embedding == "mean" or len(own) == max(len(clip), MIN_FRAMES)
 
 
 def test_batch_norm_of_real_places_by_hand() -> None:
@@ -132,8 +139,8 @@ def test_a_gru_reads_every_series_from_both_of_its_ends() -> None:
 @pytest.mark.parametrize("embedding", ["frames", "mean"])
 def test_a_gru_on_frozen_frames(embedding: str) -> None:
     settings = {"kind": "gru", "experts": expert(8), "width": 5, "hidden": 4, "dropout": 0.0, "embedding": embedding}
-    encoder = build_audio(schema.Gru.model_validate(settings), 8)
-    assert isinstance(encoder, Gru)
+    encoder = Gru.model_validate(settings).build(8)
+    assert isinstance(encoder, GruEncoder)
     clips = frames(5, 1, 8, dim=8)
     padded = series(clips)
     padded.values[0, 5:] = 9.0

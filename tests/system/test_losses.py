@@ -10,18 +10,19 @@ import numpy as np
 import pytest
 import torch
 
+from system.losses import Loss, Matching, NtXent, Ranking, WeightedTriplet
 from system.losses import terms as losses
-from system.models.score import Embedded, cosine
-from system.recipe import schema
+from system.losses.ranking import Negatives
+from system.models.similarity import Embedded, cosine
 
-RANKING = schema.Ranking(kind="ranking", weight=1, margin=0.2, relax="none")
-RELAXED = schema.Ranking(kind="ranking", weight=1, margin=0.2, relax="cider")
-MATCHING = schema.Matching(kind="matching", weight=3)
-NT_XENT = schema.NtXent(kind="nt_xent", weight=1, temperature=0.07)
-PUBLIC_NT_XENT = schema.NtXent(kind="nt_xent", weight=1, temperature=0.07, same_clip="negatives")
+RANKING = Ranking(kind="ranking", weight=1, margin=0.2, relax="none")
+RELAXED = Ranking(kind="ranking", weight=1, margin=0.2, relax="cider")
+MATCHING = Matching(kind="matching", weight=3)
+NT_XENT = NtXent(kind="nt_xent", weight=1, temperature=0.07)
+PUBLIC_NT_XENT = NtXent(kind="nt_xent", weight=1, temperature=0.07, same_clip="negatives")
 POSITIVE, NEGATIVE = [0.5, -0.7, 0.2], [0.03, -0.4, 0.9]  # the paper's polynomials
 WEIGHTED = {
-    clamp: schema.WeightedTriplet(
+    clamp: WeightedTriplet(
         kind="weighted_triplet",
         weight=1,
         margin=0.2,
@@ -31,13 +32,13 @@ WEIGHTED = {
     )
     for clamp in ("sum", "each")
 }
-ANY_NEGATIVES = typing.get_args(schema.Negatives)
-REDUCTIONS = typing.get_args(schema.Ranking.model_fields["reduce"].annotation)
+ANY_NEGATIVES = typing.get_args(Negatives)
+REDUCTIONS = typing.get_args(Ranking.model_fields["reduce"].annotation)
 
 
-def ranking(negatives: str = "all", reduce: str = "sum", margin: float = 0.2, relax: str = "none") -> schema.Ranking:
+def ranking(negatives: str = "all", reduce: str = "sum", margin: float = 0.2, relax: str = "none") -> Ranking:
     settings = {"kind": "ranking", "weight": 1, "margin": margin, "relax": relax}
-    return schema.Ranking.model_validate({**settings, "negatives": negatives, "reduce": reduce})
+    return Ranking.model_validate({**settings, "negatives": negatives, "reduce": reduce})
 
 
 def batch_scores(scores: Any, clip_ids: list[int] | None = None, relax: Any = None) -> losses.BatchScores:
@@ -54,15 +55,15 @@ def test_losses_by_hand() -> None:
     # Rows (captions as negatives): .2 + .8 - .9 = .1; .2 + .6 - .5 = .3. Columns (clips): .2 + .3 - .5 = 0;
     # .2 + .8 - .7 = .3; .2 + .6 - .7 = .1. Sum .8, three items.
     batch = batch_scores(scores)
-    assert losses.ranking(batch, RANKING).item() == pytest.approx(0.8 / 3)
-    assert losses.matching(batch, MATCHING).item() == pytest.approx(-0.7)
+    assert RANKING.value(batch).item() == pytest.approx(0.8 / 3)
+    assert MATCHING.value(batch).item() == pytest.approx(-0.7)
     assert losses.total(batch, [RANKING, MATCHING]).item() == pytest.approx(0.8 / 3 - 2.1)
 
 
 def test_same_clip_pairs_are_never_negatives() -> None:
     scores = [[0.9, 0.3, 0.8], [0.1, 0.5, 0.6], [0.0, 0.2, 0.7]]
     # Items 0 and 2 show one clip: cells (0, 2) and (2, 0) leave the sum: -.1 (row 0) and -.3 (column 2).
-    assert losses.ranking(batch_scores(scores, [7, 1, 7]), RANKING).item() == pytest.approx(0.4 / 3)
+    assert RANKING.value(batch_scores(scores, [7, 1, 7])).item() == pytest.approx(0.4 / 3)
 
 
 def test_relaxed_ranking_by_hand() -> None:
@@ -72,11 +73,11 @@ def test_relaxed_ranking_by_hand() -> None:
     # i = 1: j = 0: .14 + .1 - .5 < 0, .14 + .3 - .5 < 0; j = 2: .08 + .6 - .5 = .18, .08 + .2 - .5 < 0.
     # i = 2: j = 0: .2 + .0 - .7 < 0, .2 + .8 - .7 = .3; j = 1: .14 + .2 - .7 < 0, .14 + .6 - .7 = .04.
     batch = batch_scores(scores, relax=relax)
-    assert losses.ranking(batch, RELAXED).item() == pytest.approx((0.18 + 0.3 + 0.04) / 3)
+    assert RELAXED.value(batch).item() == pytest.approx((0.18 + 0.3 + 0.04) / 3)
     captions, clips = losses.gaps(batch, 0.2, relaxed=True)
     assert captions[1, 2].item() == pytest.approx(0.18)
     assert (clips[2, 0].item(), clips[2, 1].item()) == (pytest.approx(0.3), pytest.approx(0.04))
-    assert losses.ranking(batch, RANKING).item() == pytest.approx(0.8 / 3)  # a plain term leaves r alone
+    assert RANKING.value(batch).item() == pytest.approx(0.8 / 3)  # a plain term leaves r alone
 
 
 def slow_ranking(scores: np.ndarray, ids: list[int], margin: float, relax: np.ndarray | None = None) -> float:
@@ -93,11 +94,11 @@ def test_ranking_equals_the_equation(size: int) -> None:
     random = np.random.default_rng(size)
     scores, ids = random.uniform(-1, 1, (size, size)), random.integers(0, max(1, size - 2), size).tolist()
     relax = random.uniform(0.4, 1, (size, size))
-    plain = losses.ranking(batch_scores(scores, ids), RANKING).item()
+    plain = RANKING.value(batch_scores(scores, ids)).item()
     assert plain == pytest.approx(slow_ranking(scores, ids, 0.2))
-    relaxed = losses.ranking(batch_scores(scores, ids, relax), RELAXED).item()
+    relaxed = RELAXED.value(batch_scores(scores, ids, relax)).item()
     assert relaxed == pytest.approx(slow_ranking(scores, ids, 0.2, relax))
-    assert losses.ranking(batch_scores(scores, ids, np.ones_like(relax)), RELAXED).item() == plain
+    assert RELAXED.value(batch_scores(scores, ids, np.ones_like(relax))).item() == plain
 
 
 @pytest.mark.parametrize("captions", [[1] * 7, [5] * 7, [1, 5, 2, 3, 1, 4, 5]])
@@ -113,13 +114,13 @@ def test_the_loss_of_several_captions_equals_a_loop_over_them(captions: list[int
     batch = dataclasses.replace(plain, each=torch.tensor(each), row_of=torch.tensor(owner))
     assert np.allclose(batch.scores.numpy(), expected)
     ids = list(range(size))
-    assert losses.ranking(batch, RELAXED).item() == pytest.approx(slow_ranking(expected, ids, 0.2, relax))
-    assert losses.matching(batch, MATCHING).item() == pytest.approx(-np.diagonal(expected).mean())
+    assert RELAXED.value(batch).item() == pytest.approx(slow_ranking(expected, ids, 0.2, relax))
+    assert MATCHING.value(batch).item() == pytest.approx(-np.diagonal(expected).mean())
 
 
 def test_a_relaxed_loss_without_factors_is_a_mistake_in_the_code() -> None:
     with pytest.raises(ValueError, match="needs the relax factors"):
-        losses.ranking(batch_scores(torch.ones(2, 2)), RELAXED)
+        RELAXED.value(batch_scores(torch.ones(2, 2)))
 
 
 def slow_nt_xent(scores: np.ndarray, ids: list[int], temperature: float) -> float:
@@ -135,25 +136,23 @@ def slow_nt_xent(scores: np.ndarray, ids: list[int], temperature: float) -> floa
 def test_nt_xent_equals_its_definition(size: int) -> None:
     random = np.random.default_rng(size)
     scores, ids = random.uniform(-1, 1, (size, size)), random.integers(0, max(1, size - 2), size).tolist()
-    assert losses.nt_xent(batch_scores(scores, ids), NT_XENT).item() == pytest.approx(slow_nt_xent(scores, ids, 0.07))
+    assert NT_XENT.value(batch_scores(scores, ids)).item() == pytest.approx(slow_nt_xent(scores, ids, 0.07))
 
 
 def test_nt_xent_by_hand() -> None:
     # Rows: -ln(e / (e + 1)) twice; columns the same: ln(1 + 1/e).
-    found = losses.nt_xent(
-        batch_scores([[1.0, 0.0], [0.0, 1.0]]), schema.NtXent(kind="nt_xent", weight=1, temperature=1.0)
-    )
+    found = NtXent(kind="nt_xent", weight=1, temperature=1.0).value(batch_scores([[1.0, 0.0], [0.0, 1.0]]))
     assert found.item() == pytest.approx(np.log(1 + np.exp(-1)))
 
 
 def test_nt_xent_with_same_clip_negatives_and_as_a_sum() -> None:
     random = np.random.default_rng(3)
     scores, ids = random.uniform(-1, 1, (5, 5)), [0, 0, 1, 2, 2]
-    public = losses.nt_xent(batch_scores(scores, ids), PUBLIC_NT_XENT).item()
+    public = PUBLIC_NT_XENT.value(batch_scores(scores, ids)).item()
     assert public == pytest.approx(slow_nt_xent(scores, list(range(5)), 0.07))
-    assert losses.nt_xent(batch_scores(scores, ids), NT_XENT).item() < public
+    assert NT_XENT.value(batch_scores(scores, ids)).item() < public
     equation = PUBLIC_NT_XENT.model_copy(update={"directions": "sum"})
-    assert losses.nt_xent(batch_scores(scores, ids), equation).item() == pytest.approx(2 * public)
+    assert equation.value(batch_scores(scores, ids)).item() == pytest.approx(2 * public)
 
 
 def test_what_the_loss_sees_by_hand() -> None:
@@ -215,14 +214,14 @@ def test_weighted_triplet_by_hand() -> None:
     # N(.8) = .03 - .32 + .576 = .286, N(.6) = .114, N(.2) = -.014; N(.1) = -.001, N(.3) = -.009, N(.8) = .286.
     batch = batch_scores(torch.tensor(scores, dtype=torch.float64))
     total = (0.032 + 0.286) + (0.2 + 0.114) + (0.108 - 0.014) + (0.032 - 0.001) + (0.2 - 0.009) + (0.108 + 0.286)
-    assert losses.weighted_triplet(batch, WEIGHTED["sum"]).item() == pytest.approx(total / 3)
+    assert WEIGHTED["sum"].value(batch).item() == pytest.approx(total / 3)
     # Above s_ii - .2: .8 of .9, .6 of .5; .2 of .7 is not; of the clips .3 of .5 is not (the comparison is strict and
     # .3 + .2 is .5), .8 of .7 is.
     each = (0.032 + 0.286) + (0.2 + 0.114) + (0.108 + 0.286)
-    assert losses.weighted_triplet(batch, WEIGHTED["each"]).item() == pytest.approx(each / 3)
+    assert WEIGHTED["each"].value(batch).item() == pytest.approx(each / 3)
 
 
-def slow_weighted(scores: np.ndarray, ids: list[int], settings: schema.WeightedTriplet) -> float:
+def slow_weighted(scores: np.ndarray, ids: list[int], settings: WeightedTriplet) -> float:
     total = 0.0
     for matrix in (scores, scores.T):
         for i in range(len(scores)):
@@ -242,14 +241,14 @@ def test_weighted_triplet_equals_its_definition(size: int, clamp: str) -> None:
     random = np.random.default_rng(size)
     scores, ids = random.uniform(-1, 1, (size, size)), random.integers(0, max(1, size - 2), size).tolist()
     settings = WEIGHTED[clamp].model_copy(update={"positive": [0.1, -0.3, 0.2, 0.4], "negative": [-0.2, 0.9]})
-    found = losses.weighted_triplet(batch_scores(scores, ids), settings).item()
+    found = settings.value(batch_scores(scores, ids)).item()
     assert found == pytest.approx(slow_weighted(scores, ids, settings))
 
 
 def test_a_collapsed_model_has_a_loss_where_the_original_fails() -> None:
     # P(1) = 0 and N(1) = .53, in both directions of every item.
     for clamp in WEIGHTED.values():
-        found = losses.weighted_triplet(batch_scores(torch.ones(3, 3)), clamp).item()
+        found = clamp.value(batch_scores(torch.ones(3, 3))).item()
         assert found == pytest.approx(1.06, abs=1e-6)
 
 
@@ -271,8 +270,8 @@ def test_reductions_equal_their_definitions(size: int) -> None:
                 mean += float(np.mean(np.maximum(gaps, 0))) / size
                 hinge_of_mean += max(float(np.mean(gaps)), 0) / size
     batch = batch_scores(scores, ids, relax)
-    assert losses.ranking(batch, ranking(reduce="mean", relax="cider")).item() == pytest.approx(mean)
-    assert losses.ranking(batch, ranking(reduce="hinge_of_mean", relax="cider")).item() == pytest.approx(hinge_of_mean)
+    assert ranking(reduce="mean", relax="cider").value(batch).item() == pytest.approx(mean)
+    assert ranking(reduce="hinge_of_mean", relax="cider").value(batch).item() == pytest.approx(hinge_of_mean)
     assert mean >= hinge_of_mean
 
 
@@ -281,10 +280,10 @@ def test_reductions_by_hand() -> None:
     # Gaps with a margin of .2: captions -.4 and .1 | -.2 and .3 | -.5 and -.3, clips -.6 and -.7 | 0 and -.1 | .3 and
     # .1. Means of the hinges .05, .15, 0, 0, 0, .2; of the gaps -.15, .05, -.4, -.65, -.05, .2.
     batch = batch_scores(torch.tensor(scores, dtype=torch.float64))
-    assert losses.ranking(batch, ranking(reduce="mean")).item() == pytest.approx(0.4 / 3)
-    assert losses.ranking(batch, ranking(reduce="hinge_of_mean")).item() == pytest.approx(0.25 / 3)
+    assert ranking(reduce="mean").value(batch).item() == pytest.approx(0.4 / 3)
+    assert ranking(reduce="hinge_of_mean").value(batch).item() == pytest.approx(0.25 / 3)
     hardest = ranking("hardest")  # captions .1, .3, -.3, clips -.6, 0, .3
-    assert losses.ranking(batch, hardest).item() == pytest.approx(0.7 / 3)
+    assert hardest.value(batch).item() == pytest.approx(0.7 / 3)
 
 
 @pytest.mark.parametrize("negatives", ANY_NEGATIVES[1:])
@@ -294,17 +293,17 @@ def test_of_one_negative_all_reductions_are_one(negatives: str) -> None:
     found = set()
     for reduce in REDUCTIONS:
         torch.manual_seed(1)
-        found.add(losses.ranking(batch, ranking(negatives, reduce, relax="cider")).item())
+        found.add(ranking(negatives, reduce, relax="cider").value(batch).item())
     assert len(found) == 1
 
 
-def every_term() -> list[schema.Loss]:
+def every_term() -> list[Loss]:
     rankings = [ranking(negatives, reduce) for negatives in ANY_NEGATIVES for reduce in REDUCTIONS]
     return [*rankings, RELAXED, ranking("semi_hard", relax="cider"), *WEIGHTED.values(), NT_XENT, PUBLIC_NT_XENT]
 
 
 @pytest.mark.parametrize("term", every_term(), ids=str)
-def test_items_without_a_negative_add_nothing(term: schema.Loss) -> None:
+def test_items_without_a_negative_add_nothing(term: Loss) -> None:
     """A batch of one clip, and one whose items are all captions of one; same-clip NT-Xent has negatives even there."""
     for ids in ([0], [3, 3, 3, 3]):
         scores = torch.rand(len(ids), len(ids), requires_grad=True)
@@ -318,7 +317,7 @@ def test_items_without_a_negative_add_nothing(term: schema.Loss) -> None:
 
 
 @pytest.mark.parametrize("term", every_term(), ids=str)
-def test_a_batch_that_is_told_apart_has_no_active_triplet(term: schema.Loss) -> None:
+def test_a_batch_that_is_told_apart_has_no_active_triplet(term: Loss) -> None:
     scores = torch.full((4, 4), -1.0).fill_diagonal_(0.5).requires_grad_()
     if term.kind != "nt_xent" and term is not WEIGHTED["sum"]:
         loss = losses.total(batch_scores(scores, relax=np.ones((4, 4))), [term])
@@ -351,12 +350,6 @@ def test_accuracies_by_hand_and_ties_are_misses() -> None:
     assert losses.accuracies(batch_scores(torch.ones(2, 2), [3, 3])) == (1.0, 1.0)
 
 
-def test_every_term_of_the_schema_has_its_function() -> None:
-    members = typing.get_args(typing.get_args(schema.Loss)[0])
-    assert len(members) > 1
-    assert {typing.get_args(member.model_fields["kind"].annotation)[0] for member in members} == set(losses.TERMS)
-
-
 def test_the_violations_shown_are_those_of_the_first_margin() -> None:
     """Gaps of -0.3: below a margin of 0.2, above one of 0.5."""
     batch = batch_scores([[0.5, 0.2], [0.2, 0.5]])
@@ -369,4 +362,4 @@ def test_the_violations_shown_are_those_of_the_first_margin() -> None:
 def test_a_hardest_negative_below_zero_goes_into_the_polynomial_as_it_is() -> None:
     """N(-1) = .03 + .4 + .9 = 1.33, where N(0) is .03; P(.5) = .5 - .35 + .05 = .2."""
     batch = batch_scores([[0.5, -1.0], [-1.0, 0.5]])
-    assert losses.weighted_triplet(batch, WEIGHTED["sum"]).item() == pytest.approx(2 * (0.2 + 1.33))
+    assert WEIGHTED["sum"].value(batch).item() == pytest.approx(2 * (0.2 + 1.33))

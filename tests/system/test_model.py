@@ -10,14 +10,17 @@ import torch
 
 from data_tools.errors import KitError
 from data_tools.manifest import Clip, read_manifest
-from system.batches.collate import Series, collate
+from system.batches.collate import collate
 from system.batches.sampler import Item
 from system.experts.logmel import LogMel
 from system.features.build import Features, build_features
+from system.losses import Matching, Ranking
 from system.losses import terms as losses
-from system.models.audio.heads import ExpertHead
-from system.models.retrieval import RetrievalModel, build_audio
-from system.models.score import Embedded, cosine
+from system.models.audio import ExpertHeads, Gru
+from system.models.audio.expert_heads_encoder import ExpertHead
+from system.models.batch import Series
+from system.models.retrieval import RetrievalModel
+from system.models.similarity import Embedded, cosine
 from system.recipe import schema
 from system.recipe.load import load_recipe
 from system.runs import retrieve
@@ -26,14 +29,14 @@ from system.runs.retrieve import embed_clips, embed_texts
 from system.training.step import embedded_scores
 from system.training.validation import Validation
 
-RANKING = schema.Ranking(kind="ranking", weight=1, margin=0.2, relax="none")
-MATCHING = schema.Matching(kind="matching", weight=3)
+RANKING = Ranking(kind="ranking", weight=1, margin=0.2, relax="none")
+MATCHING = Matching(kind="matching", weight=3)
 
 
 # encoders
 
 
-def heads(**changes: Any) -> schema.ExpertHeads:
+def heads(**changes: Any) -> ExpertHeads:
     expert = LogMel(kind="logmel", sample_rate=16_000, bands=8, window_seconds=0.04, hop_seconds=0.02, stack=1)
     settings: dict[str, Any] = {
         "width": 16,
@@ -43,7 +46,7 @@ def heads(**changes: Any) -> schema.ExpertHeads:
         "max_positions": 10,
         "dropout": 0.1,
     }
-    return schema.ExpertHeads(kind="expert_heads", experts={"e": expert}, **(settings | changes))
+    return ExpertHeads(kind="expert_heads", experts={"e": expert}, **(settings | changes))
 
 
 def slow_head(head: ExpertHead, frames: torch.Tensor) -> torch.Tensor:
@@ -90,9 +93,9 @@ def test_training_mode_ignores_padding_too() -> None:
 def test_experts_are_averaged_without_normalising() -> None:
     settings = heads()
     settings = settings.model_copy(update={"experts": {"a": settings.experts["e"], "b": settings.experts["e"]}})
-    from system.models.audio.heads import ExpertHeads
+    from system.models.audio.expert_heads_encoder import ExpertHeadsEncoder
 
-    both = ExpertHeads(settings, 12).eval()
+    both = ExpertHeadsEncoder(settings, 12).eval()
     series = Series(torch.randn(3, 5, 8), torch.tensor([5, 2, 4]))
     with torch.no_grad():
         expected = (both.heads["expert_a"](series) + both.heads["expert_b"](series)) / 2
@@ -194,7 +197,7 @@ def test_series_of_a_pool_come_in_the_clips_order_and_unpadded(world: Any, monke
     experts = {name: expert.model_dump() for name, expert in recipe.model.audio.experts.items()}
     settings = {"kind": "gru", "experts": experts, "width": 4, "hidden": 3, "dropout": 0, "embedding": "frames"}
     model = scratch_model(recipe)
-    model.audio = build_audio(schema.Gru.model_validate(settings), 6)
+    model.audio = Gru.model_validate(settings).build(6)
     monkeypatch.setattr(retrieve, "CLIPS_PER_BATCH", 5)
     found = embed_clips(model, clips, features)
     assert found.lengths is not None
@@ -243,7 +246,7 @@ def test_validation_draws_the_same_random_negatives_every_time(world: Any) -> No
     recipe, clips, features = world
     model = scratch_model(recipe).eval()
     own = [clip for clip in clips if clip.split == "validation"]
-    random = schema.Ranking(kind="ranking", weight=1, margin=2, relax="none", negatives="random")
+    random = Ranking(kind="ranking", weight=1, margin=2, relax="none", negatives="random")
     stage = recipe.stages["only"].model_copy(update={"batch_size": 8, "losses": [random]})
     validation = Validation(own, stage, features)
     torch.manual_seed(5)

@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 import torch
 
-from system.losses import terms as losses
+from system.losses import Ranking
 from system.losses.batch_scores import BatchScores
 from system.losses.negatives import NEGATIVES
-from system.models.score import Embedded, frame_word
-from system.recipe import schema
+from system.losses.ranking import Negatives
+from system.models.similarity import Embedded, frame_word
 
 RANDOM = ("random", "random_apart")
 
@@ -38,7 +38,7 @@ def batch_of(
 
 
 def test_every_choice_of_the_schema_has_its_function() -> None:
-    assert {"all", *NEGATIVES} == set(typing.get_args(schema.Negatives))
+    assert {"all", *NEGATIVES} == set(typing.get_args(Negatives))
 
 
 def test_choices_by_hand() -> None:
@@ -191,7 +191,7 @@ def test_sampling_equals_the_original_code_and_its_gradients(
         lambda: frame_word(text, text, "mean"),
     )
     settings = {"kind": "ranking", "weight": 1, "margin": margin, "relax": "none", "reduce": "mean"}
-    loss = losses.ranking(batch, schema.Ranking.model_validate({**settings, "negatives": ORIGINAL[original]}))
+    loss = Ranking.model_validate({**settings, "negatives": ORIGINAL[original]}).value(batch)
     assert loss.item() == pytest.approx(float(golden[f"{key}_loss"]), abs=1e-9)
     loss.backward()
     for leaf, name in ((frames, "audio"), (words, "text")):
@@ -211,7 +211,7 @@ def test_the_2022_baselines_triplets_equal_the_original_code(
     ids = golden["trl_fid"].tolist()
     settings = {"kind": "ranking", "weight": 1, "margin": margin, "relax": "none", "negatives": "random_apart"}
     # The original takes dot products of vectors that the encoders gave a length of 1.
-    loss = losses.ranking(batch_of(audio @ text.T, ids), schema.Ranking.model_validate(settings))
+    loss = Ranking.model_validate(settings).value(batch_of(audio @ text.T, ids))
     assert loss.item() == pytest.approx(float(golden[f"{key}_loss"]), abs=1e-9)
     loss.backward()
     for leaf, name in ((audio, "audio"), (text, "text")):

@@ -277,10 +277,28 @@ def test_planned_parameters_are_the_models(tmp_path: Path) -> None:
 
 
 def test_the_papers_head_has_the_papers_size() -> None:
-    from system.plan.estimates import encoder_parameters
+    from system.models.costs import encoder_parameters
 
     # 2 x 256, ffn_dim 512, 1,024 positions: BART's encoder without the linear layers around it.
     assert encoder_parameters(width=256, layers=2, ffn_dim=512, positions=1024) == 1_317_376
+
+
+def test_encoders_that_do_not_fit_are_reported_where_they_say_so(tmp_path: Path) -> None:
+    content = valid(tmp_path)
+    frozen = content["model"]["audio"]["experts"]
+    content["model"]["audio"] = {"kind": "gru", "experts": frozen, "width": 4, "hidden": 7, "dropout": 0}
+    content["model"]["audio"]["embedding"] = "frames"
+    path = tiny.write_recipe(tmp_path / "r.yaml", content)
+    lines = path.read_text().splitlines()
+    hidden, embedding = (lines.index(f"    {line}") + 1 for line in ("hidden: 7", "embedding: frames"))
+    with pytest.raises(RecipeError) as caught:
+        load_recipe(path)
+    assert caught.value.problems == [
+        f"{path}:{hidden}: model.audio.hidden: both directions give 2 x 7 values, text has 32",
+        f"{path}:{embedding}: model.audio.embedding: score cosine needs one embedding, not frames; say mean",
+    ]
+    with pytest.raises(RecipeError, match="model.text.heads: 5 heads do not divide dim 32"):
+        load(tmp_path, valid(tmp_path), ["model.text.heads=5"])
 
 
 def test_json_changes(tmp_path: Path) -> None:

@@ -15,8 +15,8 @@ from system.losses.relevance import relax
 from system.losses.relevance.relax import Corpus, Relax, Relevance
 from system.losses.relevance.scorer import CiderD
 from system.losses.relevance.scores import Among
+from system.losses.relevance.settings import Cider, RelaxPoint
 from system.losses.relevance.tokens import regex_tokens
-from system.recipe.schema import Cider, RelaxPoint
 from system.verbs.relevance import read_corpus
 
 WORDS = ["a", "dog", "barks", "rain", "falls", "on", "the", "roof", "bird", "sings"]

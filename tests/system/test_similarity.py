@@ -10,11 +10,11 @@ import pytest
 import torch
 
 from system.losses import terms as losses
-from system.models import score as similarity
-from system.models.score import Embedded, cosine, frame_word, score_of
-from system.recipe import schema
+from system.models import similarity
+from system.models.score import Cosine, FrameWord
+from system.models.similarity import Embedded, cosine, frame_word
 
-REDUCTIONS = typing.get_args(schema.FrameWord.model_fields["reduce"].annotation)
+REDUCTIONS = typing.get_args(FrameWord.model_fields["reduce"].annotation)
 
 
 def series(*rows: Any, fill: float = 99.0) -> Embedded:
@@ -56,8 +56,8 @@ def test_frame_word_scores_by_hand() -> None:
     # The words' best frames give 2 and 1, the frames' best words 2, 1 and 1.
     assert frame_word(clips, captions, "best_frame").tolist() == [[1.5, 1.0], [1.0, 1.0]]
     assert frame_word(clips, captions, "best_word").tolist() == [[pytest.approx(4 / 3), pytest.approx(2 / 3)], [1, 1]]
-    assert score_of(schema.FrameWord(kind="frame_word", reduce="mean"))(clips, captions).tolist() == mean.tolist()
-    assert score_of(schema.Cosine(kind="cosine")) is cosine
+    assert FrameWord(kind="frame_word", reduce="mean").build()(clips, captions).tolist() == mean.tolist()
+    assert Cosine(kind="cosine").build() is cosine
 
 
 @pytest.mark.parametrize("reduce", REDUCTIONS)

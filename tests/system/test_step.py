@@ -16,15 +16,15 @@ from system.batches.sampler import Item, Sampler, items_of
 from system.features.build import Features, build_features
 from system.losses import terms as losses
 from system.losses.relevance.relax import Relevance
+from system.losses.relevance.settings import Cider
 from system.models.retrieval import RetrievalModel
-from system.models.score import joined
-from system.recipe import schema
+from system.models.similarity import joined
 from system.recipe.load import load_recipe
 from system.runs.open import build_model
 from system.training.step import audio_parts, caption_parts, gradients
 
 CPU = torch.device("cpu")
-CIDER = schema.Cider.model_validate(tiny.relevance())
+CIDER = Cider.model_validate(tiny.relevance())
 
 
 class World:

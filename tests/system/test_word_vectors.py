@@ -9,9 +9,9 @@ import torch
 
 from data_tools.errors import KitError
 from system.__main__ import main
+from system.models.text import WordVectors
 from system.models.text.vector_file import WordVectorFile
-from system.models.text.vectors import WordVectorText
-from system.recipe import schema
+from system.models.text.word_vectors_encoder import WordVectorsEncoder
 
 WORDS = ["dog", "bark", "A", "talkie", "walkie", "café", "dog"]
 
@@ -75,9 +75,9 @@ def test_a_bad_line_of_a_text_file_is_named_when_it_is_read(tmp_path: Path, line
         words_of.prepare(["a dog"])
 
 
-def encoder(path: Path, **changes: Any) -> WordVectorText:
+def encoder(path: Path, **changes: Any) -> WordVectorsEncoder:
     values = {"dim": 4, "unknown": "each", "embedding": "words", "padding": "masked"} | changes
-    return WordVectorText(schema.WordVectors(kind="word_vectors", vectors=str(path), **values))
+    return WordVectorsEncoder(WordVectors(kind="word_vectors", vectors=str(path), **values))
 
 
 def unit(vector: np.ndarray) -> np.ndarray:

@@ -22,8 +22,8 @@ from data_tools.strict import Strict
 from system.losses.relevance.pairs import Distribution, distribution
 from system.losses.relevance.scorer import CiderD, NgramFeatures
 from system.losses.relevance.scores import Among
+from system.losses.relevance.settings import Cider
 from system.losses.relevance.tokens import tokens_of
-from system.recipe import schema
 
 VERSION = 2  # raised by hand when the same corpus and settings begin to give other percentiles
 
@@ -35,7 +35,7 @@ log = logging.getLogger(__name__)
 class Corpus:
     """CIDEr-D with the document frequencies of clips' captions; clips without captions are skipped.
 
-    documents, tokenizer, pairs: as in schema.Cider. Raises KitError for fewer than two documents, in which every n-gram
+    documents, tokenizer, pairs: as in Cider. Raises KitError for fewer than two documents, in which every n-gram
     weighs 0.
     """
 
@@ -99,7 +99,7 @@ class Relevance:
     not rise, and for a damaged file.
     """
 
-    def __init__(self, settings: schema.Cider, corpus: Sequence[Sequence[str]], folder: Path) -> None:
+    def __init__(self, settings: Cider, corpus: Sequence[Sequence[str]], folder: Path) -> None:
         self._settings = settings
         self._corpus = Corpus(corpus, settings.documents, settings.tokenizer)
         self.distribution = self._distribution(corpus, folder)

@@ -1,30 +1,48 @@
-"""What an audio encoder is."""
+"""What a kind of audio encoder is: settings, what it takes, and how it is made. Never imports torch."""
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, TypeAlias
 
-import torch
-from torch import nn
+from system.experts import Expert
+from system.models.base import EncoderSettings
+from system.models.costs import Cost
 
-from system.batches.collate import Series
-from system.models.score import Embedded
+if TYPE_CHECKING:
+    from system.models.audio.encoder import AudioEncoder
 
-# B clips, L frames, E embedding
+Encoder: TypeAlias = "AudioEncoder"  # the network that settings build; naming it imports no torch
 
 
-class AudioEncoder(nn.Module, ABC):
-    """Frames of clips, by expert -> Embedded: (B, E), or a padded series (B, L, E) with its lengths."""
+class AudioSettings(EncoderSettings):
+    """Settings of one kind of audio encoder.
+
+    A subclass names its `kind` and its `experts`, a field or a property: the frozen models, by name, whose frames it
+    reads.
+    """
+
+    if TYPE_CHECKING:  # an abstract property, which a field may not replace
+
+        @property
+        def experts(self) -> Mapping[str, Expert]: ...
 
     @abstractmethod
-    def forward(self, audio: dict[str, Series]) -> Embedded:
-        """Embeddings of the clips. In evaluation the embedding of a clip does not depend on the others."""
+    def build(self, out: int) -> Encoder:
+        """The encoder with fresh weights. out: values of an embedding of text, which the score compares with its own.
+        It alone imports torch."""
 
     @abstractmethod
-    def parts(self) -> dict[str, nn.Module]:
-        """What its parameters are counted by, for people to read."""
+    def cost(self, out: int, seconds: float, longest: float) -> Cost:
+        """Of a clip of `seconds`, in batches whose longest has `longest`."""
 
-    def load_pretrained(self) -> None:
-        """Take published weights into a fresh encoder; KitError when the file is missing or another one."""
+    def misfits(self, out: int) -> Iterator[tuple[str, str]]:
+        """What does not fit embeddings of `out` values: a setting, and what is wrong with it."""
+        yield from ()
 
-    def with_each(self, audio: dict[str, Series]) -> tuple[Embedded, dict[str, torch.Tensor]]:
-        """Embeddings of the clips, and (B, E) of every expert by its name where several are averaged; else none."""
-        return self(audio), {}
+    def part_name(self, part: str) -> str:
+        """A part of the encoder as `check` names it."""
+        return part
+
+    def part_note(self) -> str:
+        """What `check` adds to the numbers of parameters."""
+        return ""

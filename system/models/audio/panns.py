@@ -1,108 +1,94 @@
 """A network of PANNs on waveforms, trained or frozen, with an embedding behind it."""
 
+from collections.abc import Iterator
 from pathlib import Path
+from typing import ClassVar, Literal
 
-import torch
-import torch.nn.functional as F
-from torch import nn
+from pydantic import Field, ValidationInfo, field_validator
 
-from system.batches.collate import Series
-from system.experts.network import in_pieces, of_one_length
-from system.experts.waveform import FULL_SCALE
-from system.models.audio.base import AudioEncoder
-from system.models.audio.pooling import mlp, pooled_over_time
-from system.models.audio.spec_augment import spec_augment
-from system.models.score import Embedded
-from system.networks.cnn14 import Cnn14
-from system.networks.convolutions import PannsNetwork, take_published
-from system.networks.frontend import LogMelFrontEnd
-from system.networks.published import DIM, HOP, RATE, SHORTEST, STRIDE, Name
-from system.networks.resnet38 import ResNet38
-from system.networks.weights import read_weights
-from system.recipe import schema
-
-# B clips, N samples, T frames
-
-SECONDS_AT_ONCE = {"cpu": 60, "cuda": 600}  # of clips of one length, in evaluation; a GPU needs more to be busy
-PIECE = 188  # frames (60 s) computed at once of a longer clip, in evaluation
-NETWORKS: dict[Name, type[PannsNetwork]] = {"resnet38": ResNet38, "cnn14": Cnn14}
+from data_tools.strict import Positive, Size, Strict
+from system.experts import Expert, Waveform
+from system.experts.base import Resampled
+from system.models.audio.base import AudioSettings, Encoder
+from system.models.costs import TRAINING, Cost, mlp_parameters
+from system.networks.published import ADDRESSES, BANDS, CONVOLUTIONS, DIM, HOP, RATE, Convolution
 
 
-class Panns(AudioEncoder):
-    """16-bit waves -> log-mel -> network -> pooled over frequency, then time -> two linear layers; see schema.Panns.
+class SpecAugment(Strict):
+    """In training, stripes of random place and width set to zero: of time (10 ms columns), and of frequency (bands)."""
 
-    In training a clip is filled with silence to the longest of its batch (silence to 0.31 s is added anywhere to a
-    shorter clip). Batch norms count that silence, and frames up to `reach` before a clip's end hear it in place of the
-    end; pooling takes a clip's own frames alone. In evaluation clips are computed in groups of one length, so that an
-    embedding does not depend on the others.
-    Source: github.com/XinhaoMei/audio-text_retrieval. Deviations: a frozen network stays in evaluation mode, while
-    there its dropout and the statistics of its batch norms go on in training; there pooling over time takes the silence
-    as well, in evaluation too; a clip over the longest was cut once, here a random part is heard at every visit.
+    time_stripes: int = Field(ge=0)
+    time_width: Positive  # the widest is one less
+    band_stripes: int = Field(ge=0)
+    band_width: Positive  # the widest is one less
+
+
+class Panns(AudioSettings, Resampled):
+    """A network of PANNs on waveforms at 32 kHz, pooled over frequency, then over time; linear to `hidden`, ReLU,
+    linear to the text size.
+
+    Source: "On Metric Learning for Audio-Text Cross-Modal Retrieval" (2022), section 2.2; public code where silent.
     """
 
-    def __init__(self, settings: schema.Panns, out: int) -> None:
-        super().__init__()
-        self.settings = settings
-        ((self.expert, _),) = settings.experts.items()
-        self.front_end = LogMelFrontEnd()
-        self.network = NETWORKS[settings.network](settings.dropout).requires_grad_(settings.trainable)
-        self.mlp = mlp(DIM, settings.hidden, out)
+    kind: Literal["panns"]
+    network: Literal["resnet38", "cnn14"]
+    weights: str | None  # the published checkpoint; null: from scratch
+    trainable: bool
+    max_seconds: float = Field(gt=0)  # a longer clip: a random part in training, the whole one elsewhere
+    frequency_pooling: Literal["mean", "max_mean"]  # mean: the public code; max_mean: the paper
+    time_pooling: Literal["mean", "max", "max_mean"]
+    dropout: float = Field(ge=0, lt=1)  # between the network's blocks
+    spec_augment: SpecAugment | None
+    hidden: Size
 
-    def train(self, mode: bool = True) -> "Panns":
-        """A frozen network stays in evaluation mode: its batch norms as published, no dropout."""
-        super().train(mode)
-        self.network.train(mode and self.settings.trainable)
-        return self
+    file_settings: ClassVar[frozenset[str]] = frozenset({"weights"})
 
-    def load_pretrained(self) -> None:
-        if self.settings.weights is None:
-            return
-        take_published(self.network, read_weights(Path(self.settings.weights), "model"))
+    @field_validator("trainable")
+    @classmethod
+    def _says_something(cls, trainable: bool, info: ValidationInfo) -> bool:
+        if not trainable and info.data.get("weights", "") is None:
+            raise ValueError("a network without published weights that is not trained says nothing")
+        return trainable
 
-    def forward(self, audio: dict[str, Series]) -> Embedded:
-        waves, lengths = audio[self.expert].values[..., 0], audio[self.expert].lengths
-        if self.training:
-            waves, lengths = random_parts(waves, lengths, round(self.settings.max_seconds * RATE))
-        waves, lengths = F.pad(waves, (0, max(0, SHORTEST - waves.shape[1]))), lengths.clamp(min=SHORTEST)
-        return Embedded(
-            self.mlp(self._pooled(waves, lengths) if self.training else self._one_length_at_a_time(waves, lengths))
-        )
+    @property
+    def experts(self) -> dict[str, Expert]:
+        """What its input is kept as: 16-bit waveforms."""
+        return {"waveform": Waveform(kind="waveform", sample_rate=32_000, resampling=self.resampling)}
 
-    def _one_length_at_a_time(self, waves: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
-        """(B, 2048), computed in groups of one length."""
-        pooled = torch.empty(len(waves), DIM, device=waves.device)
-        max_samples = SECONDS_AT_ONCE[waves.device.type] * RATE
-        for indices in of_one_length(lengths.tolist(), max_samples):
-            group_lengths = lengths[indices]
-            pooled[indices] = self._pooled(waves[indices, : int(group_lengths[0])], group_lengths)
-        return pooled
+    @property
+    def sees_whole_batch(self) -> bool:
+        return self.trainable
 
-    def _pooled(self, waves: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
-        """(B, N) int16 and lengths of at least one frame -> (B, 2048)."""
-        maps = self._maps(waves.float() / FULL_SCALE).float()  # a sum over frames needs more than 16 bits
-        frames = maps.mean(3) if self.settings.frequency_pooling == "mean" else maps.amax(3) + maps.mean(3)
-        return pooled_over_time(frames.transpose(1, 2), (1 + lengths // HOP) // STRIDE, self.settings.time_pooling)
+    def weight_files(self) -> dict[str, Path]:
+        return {} if self.weights is None else {"weights": Path(self.weights)}
 
-    def _maps(self, waves: torch.Tensor) -> torch.Tensor:
-        """(B, N) float32 -> (B, 2048, T, 2)."""
-        columns = self.network.standardised(self.front_end(waves))
-        if self.training:
-            augment = self.settings.spec_augment
-            return self.network(columns if augment is None else spec_augment(columns, augment))
-        return in_pieces(self.network, columns, 2, STRIDE, self.network.reach, PIECE)
+    def published(self) -> str:
+        return ADDRESSES[self.network]
 
-    def parts(self) -> dict[str, nn.Module]:
-        return {"network": self.network, "mlp": self.mlp}
+    def build(self, out: int) -> Encoder:
+        from system.models.audio.panns_encoder import PannsEncoder
+
+        return PannsEncoder(self, out)
+
+    def cost(self, out: int, seconds: float, longest: float) -> Cost:
+        """Every convolution keeps about two values of its output, for its batch norm and what follows; a frozen network
+        holds about three times its largest output. Measured on a CPU, ResNet-38 and BERT, 2 clips of 10 s, 4 of 10 s, 2
+        of 30 s: a step's peak is 7, 2, and 1 % above what is reckoned from this."""
+        columns = min(longest, self.max_seconds) * RATE / HOP
+        layers = CONVOLUTIONS[self.network]
+        outputs = [layer.outputs * columns * BANDS / layer.scale**2 for layer in layers]
+        parameters = 2 * BANDS + sum(_parameters(layer) + 2 * layer.outputs for layer in layers)
+        flops = TRAINING * sum(_parameters(layer) * columns * BANDS / layer.scale**2 for layer in layers)
+        mlp = mlp_parameters(DIM, self.hidden, out)
+        if self.trainable:
+            return Cost({"network": parameters, "mlp": mlp}, 2 * sum(outputs), flops + TRAINING * mlp)
+        return Cost({"network": 0, "mlp": mlp}, 3 * max(outputs), flops / 3 + TRAINING * mlp, frozen=parameters)
+
+    def plan_lines(self) -> Iterator[str]:
+        missing = "".join(f" MISSING; published at {self.published()}" for _ in self.missing_files())
+        source = "from scratch" if self.weights is None else f"from {self.weights}{missing}"
+        yield f"audio network {self.network}: {'trained' if self.trainable else 'frozen'}, {source}"
 
 
-def random_parts(waves: torch.Tensor, lengths: torch.Tensor, max_samples: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """waves (B, N), real lengths (B,) -> the same with a random part of `most` samples of every longer one.
-
-    Draws from the random state of the device, nothing where no wave is longer.
-    """
-    if waves.shape[1] <= max_samples:
-        return waves, lengths
-    spare = (lengths - max_samples).clamp(min=0)
-    first = (torch.rand(len(waves), device=waves.device, dtype=torch.float64) * (spare + 1)).long()
-    samples = first[:, None] + torch.arange(max_samples, device=waves.device)
-    return waves.gather(1, samples), lengths.clamp(max=max_samples)
+def _parameters(layer: Convolution) -> int:
+    return layer.inputs * layer.outputs * layer.size**2

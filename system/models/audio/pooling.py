@@ -5,7 +5,7 @@ from typing import Literal
 import torch
 from torch import nn
 
-from system.models.score import length_mask
+from system.models.similarity import length_mask
 
 # B clips, T frames, D values in a frame
 

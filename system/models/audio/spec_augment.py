@@ -2,12 +2,12 @@
 
 import torch
 
-from system.recipe import schema
+from system.models.audio.panns import SpecAugment
 
 # B clips, T columns
 
 
-def spec_augment(columns: torch.Tensor, settings: schema.SpecAugment) -> torch.Tensor:
+def spec_augment(columns: torch.Tensor, settings: SpecAugment) -> torch.Tensor:
     """(B, 1, T, bands) with stripes of every clip set to 0, which is the mean behind a batch norm.
 
     A stripe's width is one of 0 to `width` - 1, its place any that leaves it inside; stripes may overlap. Draws from

@@ -1,1 +1,15 @@
-"""Captions to embeddings: the closed list of text encoders, one file each."""
+"""The closed list of text encoders. A new one is a file beside this one and its line below. Never imports torch."""
+
+from typing import TYPE_CHECKING
+
+from data_tools.strict import closed_list
+from system.models.text.base import TextSettings
+from system.models.text.first_token import FirstToken as FirstToken
+from system.models.text.sentence_transformers import SentenceTransformers as SentenceTransformers
+from system.models.text.transformer import Transformer as Transformer
+from system.models.text.word_vectors import WordVectors as WordVectors
+
+if TYPE_CHECKING:
+    Text = TextSettings
+else:
+    Text = closed_list(globals(), TextSettings)

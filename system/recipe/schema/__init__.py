@@ -1,36 +1,20 @@
 """What a recipe may say: the closed, strict models of its YAML. Nothing here imports torch.
 
-Shapes of the document: `data` names manifests; `model` says how clips and captions are embedded and scored (model.py);
-`stages` train it in order (stages.py, losses.py); `rank` writes score matrices and ranked lists of the trained model. A
-stage says everything about itself."""
+Shapes of the document: `data` names manifests; `model` says how clips and captions are embedded and scored (see
+system/models); `stages` train it in order (stages.py); `rank` writes score matrices and ranked lists of the trained
+model. A stage says everything about itself."""
 
 from typing import Annotated, Literal
 
 from pydantic import Field
 
 from data_tools.manifest import Split
-from data_tools.strict import Strict
-from system.recipe.schema.common import Checkpoint, Metric, Name, Positive
-from system.recipe.schema.losses import Loss, Matching, Negatives, NtXent, Ranking, WeightedTriplet
-from system.recipe.schema.model import (
-    Audio,
-    Cosine,
-    Crnn,
-    ExpertHeads,
-    FirstToken,
-    FrameWord,
-    Gru,
-    Model,
-    Panns,
-    PooledMlp,
-    SentenceTransformers,
-    SpecAugment,
-    Text,
-    Transformer,
-    WordVectors,
-)
+from data_tools.strict import Name, Positive, Strict
+from system.losses.relevance.settings import Cider
+from system.models.settings import Model
 from system.recipe.schema.stages import (
     AdamW,
+    Checkpoint,
     EarlyStopping,
     FromModel,
     FromScratch,
@@ -46,50 +30,24 @@ from system.recipe.schema.stages import (
 
 __all__ = [
     "AdamW",
-    "Audio",
     "ByCheckpoint",
     "ByMean",
-    "Checkpoint",
-    "Cider",
-    "Cosine",
-    "Crnn",
+    "EarlyStopping",
     "Expected",
-    "ExpertHeads",
-    "FirstToken",
-    "FrameWord",
     "FromModel",
     "FromScratch",
     "FromStage",
-    "Gru",
-    "Loss",
-    "Matching",
-    "Metric",
     "Model",
     "Monitor",
-    "Name",
-    "Negatives",
-    "NtXent",
-    "Panns",
-    "EarlyStopping",
     "Plateau",
-    "PooledMlp",
-    "Positive",
     "Ranked",
-    "Ranking",
     "Recipe",
-    "RelaxPoint",
     "Schedule",
-    "SentenceTransformers",
     "Source",
-    "SpecAugment",
     "Stage",
     "StdPlateau",
     "StepDecay",
-    "Text",
     "Train",
-    "Transformer",
-    "WeightedTriplet",
-    "WordVectors",
 ]
 
 
@@ -109,28 +67,6 @@ class Source(Strict):
     make: str | None = None  # python -m data_tools ...
     published: str | None = None  # where what `make` reads is to be had
     expected: Expected | None = None
-
-
-class RelaxPoint(Strict):
-    """r(c) at a percentile of the corpus's scores."""
-
-    percentile: float = Field(ge=0, le=100)
-    factor: float = Field(ge=0, le=1)
-
-
-class Cider(Strict):
-    """CIDEr-D between captions, and the relax function that `relax: cider` of a ranking loss takes from it.
-
-    Document frequencies and percentiles come from one corpus for all stages. Source: "Take it easy" (2022), section 4.
-    """
-
-    kind: Literal["cider"]
-    corpus: Annotated[list[str], Field(min_length=1)]  # data sources whose captions are counted
-    documents: Literal["caption", "clip"]  # what an n-gram's document frequency counts: captions, or clips
-    tokenizer: Literal["regex", "ptb"]  # ptb needs Java
-    pairs: Literal["all", "other_clips"]  # the ordered pairs the percentiles are of: all, or without those of one clip
-    of_clips: Literal["mean", "max", "symmetric"]  # c_ij of clips with several captions
-    relax: Annotated[list[RelaxPoint], Field(min_length=1)]  # percentiles rising, factors not
 
 
 class ByCheckpoint(Strict):

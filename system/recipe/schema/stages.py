@@ -4,9 +4,13 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from data_tools.strict import Strict
-from system.recipe.schema.common import Checkpoint, Metric, Positive
-from system.recipe.schema.losses import Loss
+from data_tools.strict import Positive, Strict
+from system.losses import Loss
+
+# recall_sum: R@1 + R@5 + R@10 of captions that look for their clip, in [0, 3]
+Metric = Literal["loss", "m1", "m2", "mAP@10", "recall_sum"]
+Checkpoint = Literal["last", "loss", "m1", "m2", "mAP@10", "recall_sum"]  # the last, or the best by a monitored metric
+LOWER_IS_BETTER = {"loss"}
 
 
 class FromScratch(Strict):

@@ -1,27 +1,25 @@
 """A small transformer from scratch."""
 
-import json
 from collections.abc import Sequence
-from pathlib import Path
 
 import torch
 from torch import nn
 
-from system.models.score import Embedded
-from system.models.text.base import TextEncoder
+from system.models.similarity import Embedded
+from system.models.text.encoder import TextEncoder
+from system.models.text.transformer import Transformer
 from system.networks.attention import SeriesEncoder, masked_mean
-from system.recipe import schema
 from system.words import words_of
 
 
-class ScratchText(TextEncoder):
+class TransformerEncoder(TextEncoder):
     """Word vectors, a BART-type encoder, mean over words, linear.
 
     Words outside the vocabulary are skipped, so that an unseen word adds no untrained noise; a text is cut after
     `max_words` known words.
     """
 
-    def __init__(self, settings: schema.Transformer, vocabulary: list[str]) -> None:
+    def __init__(self, settings: Transformer, vocabulary: list[str]) -> None:
         super().__init__()
         self.vocabulary = vocabulary
         self.number = {word: n for n, word in enumerate(vocabulary, start=1)}  # 0 fills
@@ -55,6 +53,3 @@ class ScratchText(TextEncoder):
 
     def unreadable(self, texts: Sequence[str]) -> list[str]:
         return [text for text in texts if not self._numbers(text)]
-
-    def save_assets(self, folder: Path) -> None:
-        (folder / "vocabulary.json").write_text(json.dumps(self.vocabulary, ensure_ascii=False), encoding="utf-8")

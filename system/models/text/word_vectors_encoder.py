@@ -10,16 +10,16 @@ import torch
 import torch.nn.functional as F
 
 from system.experts.base import file_sha256
-from system.models.score import Embedded
-from system.models.text.base import TextEncoder
+from system.models.similarity import Embedded
+from system.models.text.encoder import TextEncoder
 from system.models.text.vector_file import WordVectorFile
-from system.recipe import schema
+from system.models.text.word_vectors import WordVectors
 from system.words import words_of
 
 # N captions, W words, D embedding
 
 
-class WordVectorText(TextEncoder):
+class WordVectorsEncoder(TextEncoder):
     """A vector of length 1 a word (N, W, D), or the mean of the file's vectors, made of length 1 (N, D).
 
     A word that the file does not have is looked up with a capital, then as its parts between hyphens and apostrophes,
@@ -31,7 +31,7 @@ class WordVectorText(TextEncoder):
     below 0.25, ours is drawn once.
     """
 
-    def __init__(self, settings: schema.WordVectors) -> None:
+    def __init__(self, settings: WordVectors) -> None:
         super().__init__()
         self.path, self.dim = Path(settings.vectors), settings.dim
         self.embedding, self.unknown = settings.embedding, settings.unknown
@@ -98,9 +98,6 @@ class WordVectorText(TextEncoder):
 
     def unreadable(self, texts: Sequence[str]) -> list[str]:
         return [text for text in texts if all(self._known(word) is None for word in words_of(text))]
-
-    def save_assets(self, folder: Path) -> None:
-        """The vectors stay where they are, as the experts' weights do."""
 
 
 def _unit(vector: np.ndarray) -> np.ndarray:

@@ -3,11 +3,11 @@
 import torch
 from torch import nn
 
-from system.batches.collate import Series
-from system.models.audio.base import AudioEncoder
-from system.models.score import Embedded
+from system.models.audio.encoder import AudioEncoder
+from system.models.audio.expert_heads import ExpertHeads
+from system.models.batch import Series
+from system.models.similarity import Embedded
 from system.networks.attention import SeriesEncoder, masked_mean
-from system.recipe import schema
 
 # B clips, T frames, D values in a frame, E embedding
 
@@ -20,7 +20,7 @@ class ExpertHead(nn.Module):
     A series longer than the positions is cut into windows; their means, weighted by real frames, are averaged.
     """
 
-    def __init__(self, dim: int, settings: schema.ExpertHeads, out: int) -> None:
+    def __init__(self, dim: int, settings: ExpertHeads, out: int) -> None:
         super().__init__()
         self.window = settings.max_positions
         self.project = nn.Linear(dim, settings.width)
@@ -49,10 +49,10 @@ class ExpertHead(nn.Module):
         return pooled
 
 
-class ExpertHeads(AudioEncoder):
+class ExpertHeadsEncoder(AudioEncoder):
     """The mean of the experts' embeddings, not normalised: the size of each is its say in the cosine."""
 
-    def __init__(self, settings: schema.ExpertHeads, out: int) -> None:
+    def __init__(self, settings: ExpertHeads, out: int) -> None:
         super().__init__()
         self.heads = nn.ModuleDict(
             {f"expert_{name}": ExpertHead(expert.dim, settings, out) for name, expert in settings.experts.items()}

@@ -10,16 +10,16 @@ from torch import nn
 from data_tools.classify.embed import model_fingerprint
 from data_tools.errors import KitError
 from system.features.bank import open_bank
-from system.models.score import Embedded
-from system.models.text.base import EmbeddingCache, TextEncoder, Tokens
-from system.recipe import schema
+from system.models.similarity import Embedded
+from system.models.text.encoder import EmbeddingCache, TextEncoder, Tokens
+from system.models.text.sentence_transformers import SentenceTransformers
 
 
-class SentenceText(TextEncoder):
+class SentenceEncoder(TextEncoder):
     """A sentence-transformers model. Frozen: embeddings are computed once a text and kept in a bank of their own.
     Trainable: texts are tokenised once."""
 
-    def __init__(self, settings: schema.SentenceTransformers, banks: Path) -> None:
+    def __init__(self, settings: SentenceTransformers, banks: Path) -> None:
         super().__init__()
         model = load_sentence_transformer(settings.model)
         found = model.get_embedding_dimension()

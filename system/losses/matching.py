@@ -1,0 +1,18 @@
+"""Matching similarity: minus the mean score of the matching pairs."""
+
+from typing import Literal
+
+from system.losses.base import Term
+from system.losses.batch_scores import BatchScores, Tensor
+
+
+class Matching(Term):
+    """Matching similarity, L_M = -(1/B) sum_i s_ii, in [-1, 1] for cosines.
+
+    Source: "Take it easy" (2022), section 4, last equation.
+    """
+
+    kind: Literal["matching"]
+
+    def value(self, batch: BatchScores) -> Tensor:
+        return -batch.scores.diagonal().mean()

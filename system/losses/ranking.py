@@ -1,0 +1,85 @@
+"""Contrastive ranking loss, its margin relaxed by CIDEr where asked for; the margin is applied in `gaps`."""
+
+from typing import TYPE_CHECKING, Literal
+
+from pydantic import Field
+
+from system.losses.base import Term
+from system.losses.batch_scores import BatchScores, Tensor
+from system.losses.negatives import NEGATIVES
+
+if TYPE_CHECKING:
+    Negatives = str
+else:
+    Negatives = Literal["all", *NEGATIVES]
+
+
+class Ranking(Term):
+    """Contrastive ranking loss, both directions; in [0, inf). `relax: cider` lowers the margin between clips whose
+    captions resemble each other, as the recipe's `relevance` says.
+
+    negatives: all of the batch, or one caption and one clip an item, as a function of negatives.py chooses them.
+    reduce, with all negatives, and those at (i, j) with j of another clip:
+    sum:           (1/B) sum_i  sum_j [m r_ij + s_ij - s_ii]_+ + sum_j [m r_ij + s_ji - s_ii]_+
+    mean:          (1/B) sum_i mean_j [m r_ij + s_ij - s_ii]_+ + mean_j [m r_ij + s_ji - s_ii]_+
+    hinge_of_mean: (1/B) sum_i [mean_j (m r_ij + s_ij - s_ii)]_+ + [mean_j (m r_ij + s_ji - s_ii)]_+
+    With one caption and one clip an item, the three are one: the sums have one j each. An item without any negative
+    adds 0, also to the gradient. r = 1 without relax.
+
+    Sources: `sum`: "Take it easy" (2022), section 4, first and third equations, and "On Metric Learning for Audio-Text
+    Cross-Modal Retrieval" (2022), equation 2; equation 3 is `negatives: hardest`. `hinge_of_mean`: "On Negative
+    Sampling for Contrastive Audio-Text Retrieval" (2023), equation 4, and `mean`: its public code, never below the
+    former. Deviation: pairs of one clip that comes twice in a batch are left out, as in both public codes; the papers
+    do not say so, and it can only lower the sums.
+    """
+
+    kind: Literal["ranking"]
+    margin: float = Field(ge=0, le=2)
+    relax: Literal["none", "cider"]
+    negatives: Negatives = "all"
+    reduce: Literal["sum", "mean", "hinge_of_mean"] = "sum"
+
+    @property
+    def relaxed(self) -> bool:
+        return self.relax == "cider"
+
+    @property
+    def hinge_margin(self) -> float:
+        return self.margin
+
+    def value(self, batch: BatchScores) -> Tensor:
+        import torch
+
+        negative = ~batch.same_clip
+        both = [(gap, negative) for gap in gaps(batch, self.margin, self.relaxed)]
+        if self.negatives != "all":
+            indices = NEGATIVES[self.negatives](batch)
+            both = [
+                (gap.gather(1, at[:, None]), negative.gather(1, at[:, None]))
+                for (gap, negative), at in zip(both, indices, strict=True)
+            ]
+        return torch.stack([_reduced(gap, negative, self.reduce) for gap, negative in both]).sum(0).mean()
+
+
+def gaps(batch: BatchScores, margin: float, relaxed: bool) -> tuple[Tensor, Tensor]:
+    """What the hinges of both directions are of, (B, B) each, a row an item: captions as negatives, clips as negatives.
+
+    At (i, j): m r_ij + s_ij - s_ii, and m r_ij + s_ji - s_ii; r_ij is 1 unless relaxed. Places of one clip are no
+    negatives, whatever stands there.
+    """
+    margins = _relax_of(batch) * margin if relaxed else margin
+    matching_scores = batch.scores.diagonal()[:, None]
+    return margins + batch.scores - matching_scores, margins + batch.scores.T - matching_scores
+
+
+def _relax_of(batch: BatchScores) -> Tensor:
+    if batch.relax is None:
+        raise ValueError("a relaxed ranking loss needs the relax factors of the batch")
+    return batch.relax
+
+
+def _reduced(gap: Tensor, negative: Tensor, reduce: str) -> Tensor:
+    """(B,) of (B, K) gaps, of which those that are of a negative count."""
+    counted = gap if reduce == "hinge_of_mean" else gap.relu()
+    total = counted.masked_fill(~negative, 0.0).sum(1)
+    return total if reduce == "sum" else (total / negative.sum(1).clamp(min=1)).relu()

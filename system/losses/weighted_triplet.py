@@ -1,0 +1,62 @@
+"""Maximum polynomial loss: polynomials of the matching pair's score and of the hardest negative's."""
+
+from collections.abc import Sequence
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from system.losses.base import Term
+from system.losses.batch_scores import BatchScores, Tensor
+from system.losses.negatives import hardest
+
+
+class WeightedTriplet(Term):
+    """Maximum polynomial loss, in [0, inf): P of the matching pair's score, N of the hardest negative's.
+
+    P(s) = sum_p a_p s^p with `positive` as a_p, N(s) = sum_q b_q s^q with `negative` as b_q, the constant's first;
+    h_i = max_j s_ij and h'_i = max_j s_ji over the items j of other clips.
+    clamp sum, the paper's: (1/B) sum_i [P(s_ii) + N(h_i)]_+ + [P(s_ii) + N(h'_i)]_+
+    clamp each, the public code's, of the negatives that violate the margin m alone:
+    (1/B) sum_i ([P(s_ii)]_+ + [N(h_i)]_+ where h_i + m > s_ii) + ([P(s_ii)]_+ + [N(h'_i)]_+ where ...)
+    An item without any negative adds 0, also to the gradient.
+
+    Source: "On Metric Learning for Audio-Text Cross-Modal Retrieval" (2022), equations 4-6; `each` is its public code.
+    Deviations: max{N^q} of equation 6 is read as the power of the hardest negative's score (the text says that the max
+    selects the hardest pair), not as the largest power, which differs for negatives below 0 only. The public code fails
+    on a matching pair of s_ii >= 1 - 1e-5; here such a pair counts like every other ([P]_+ below 4e-6 with the paper's
+    numbers): to leave it out would give a collapsed model, all scores 1, a loss of 0 instead of 1.06.
+    """
+
+    kind: Literal["weighted_triplet"]
+    margin: float = Field(ge=0, le=2)  # read by clamp `each`
+    positive: Annotated[list[float], Field(min_length=1)]
+    negative: Annotated[list[float], Field(min_length=1)]
+    clamp: Literal["sum", "each"]
+
+    @property
+    def hinge_margin(self) -> float | None:
+        return self.margin if self.clamp == "each" else None
+
+    def value(self, batch: BatchScores) -> Tensor:
+        matching_scores = batch.scores.diagonal()
+        positive = _polynomial(self.positive, matching_scores)
+        found = matching_scores.new_zeros(len(matching_scores))
+        for scores, indices in zip((batch.scores, batch.scores.T), hardest(batch), strict=True):
+            highest = scores.gather(1, indices[:, None])[:, 0]
+            counts = ~batch.same_clip.gather(1, indices[:, None])[:, 0]
+            negative = _polynomial(self.negative, highest)
+            if self.clamp == "sum":
+                term = (positive + negative).relu()
+            else:
+                term = positive.relu() + negative.relu()
+                counts &= highest + self.margin > matching_scores
+            found = found + term.masked_fill(~counts, 0.0)
+        return found.mean()
+
+
+def _polynomial(coefficients: Sequence[float], x: Tensor) -> Tensor:
+    """The constant's coefficient first."""
+    value = x.new_zeros(len(x))
+    for coefficient in reversed(coefficients):
+        value = value * x + coefficient
+    return value

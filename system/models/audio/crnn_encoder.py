@@ -1,0 +1,151 @@
+"""Encoders that end in a GRU of both directions: the CRNN of the DCASE 2022 baseline, and a GRU on a frozen expert."""
+
+from typing import Literal
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
+
+from system.experts.slaney import SILENCE
+from system.models.audio.crnn import CHANNELS, MIN_BANDS, MIN_FRAMES, Crnn, Gru
+from system.models.audio.encoder import AudioEncoder
+from system.models.audio.pooling import pooled_over_time
+from system.models.batch import Series
+from system.models.similarity import Embedded, length_mask
+
+# B clips, T frames, E embedding
+
+
+class CrnnEncoder(AudioEncoder):
+    """Log-mel frames -> convolutions -> GRU -> frames (B, T, E) again, each of length 1, or their mean of length 1; see
+    crnn.py. Silence fills clips under 4 frames.
+
+    `masked`: what a batch is filled up with changes nothing, in training and in evaluation: batch norms see real frames
+    alone, convolutions see zeros behind a clip's end as they do alone. `counted`: in training every clip is as long as
+    the longest, what fills it up is a log-mel of 0, which is loud, and is given out as real frames.
+    Source: github.com/xieh97/contrastive-negative-sampling (frames) and dcase2022-audio-retrieval (mean). Deviations:
+    none with `counted`; with `masked`, what is said of it.
+    """
+
+    def __init__(self, settings: Crnn) -> None:
+        super().__init__()
+        ((self.expert, logmel),) = settings.experts.items()
+        self.settings = settings
+        self.cnn = convolutions(settings.dropout)
+        self.gru = _gru(CHANNELS * (logmel.bands // MIN_BANDS), settings.hidden)
+
+    def forward(self, audio: dict[str, Series]) -> Embedded:
+        values, lengths = filled(*audio[self.expert])
+        if self.training and self.settings.padding == "counted":
+            lengths = torch.full_like(lengths, values.shape[1])
+        series = run_gru(self.gru, *self.convolved(values, lengths))
+        return _embedded(stretched(series, lengths // MIN_FRAMES, lengths), lengths, self.settings.embedding)
+
+    def convolved(self, values: torch.Tensor, lengths: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """values (B, T, bands), lengths (B,) >= 4 -> (B, T // 4, 128 x (bands // 64)) and lengths // 4."""
+        x = values.float()[:, None]
+        for layer in self.cnn:
+            if isinstance(layer, nn.BatchNorm2d):
+                x = masked_norm(layer, x, lengths)
+            else:
+                x = layer(x)
+                if isinstance(layer, nn.LPPool2d):
+                    lengths = lengths // layer.kernel_size[0]  # type: ignore[index]
+        return x.transpose(1, 2).flatten(2), lengths
+
+    def parts(self) -> dict[str, nn.Module]:
+        return {"convolutions": self.cnn, "gru": self.gru}
+
+
+class GruEncoder(AudioEncoder):
+    """Frames of a frozen expert -> linear -> GRU; see crnn.py. Padding changes nothing."""
+
+    def __init__(self, settings: Gru) -> None:
+        super().__init__()
+        ((self.expert, expert),) = settings.experts.items()
+        self.embedding = settings.embedding
+        self.linear = nn.Linear(expert.dim, settings.width)
+        self.dropout = nn.Dropout(settings.dropout)
+        self.gru = _gru(settings.width, settings.hidden)
+
+    def forward(self, audio: dict[str, Series]) -> Embedded:
+        values, lengths = audio[self.expert]
+        series = run_gru(self.gru, self.dropout(self.linear(values.float())), lengths)
+        return _embedded(series, lengths, self.embedding)
+
+    def parts(self) -> dict[str, nn.Module]:
+        return {"linear": self.linear, "gru": self.gru}
+
+
+def convolutions(dropout: float) -> nn.Sequential:
+    """(B, 1, T, bands) -> (B, 128, T // 4, bands // 64), the layers in the order of the public code. A pooling is
+    (sum x^4)^(1/4) over time x frequency."""
+
+    def block(inputs: int, outputs: int) -> list[nn.Module]:
+        layer = nn.Conv2d(inputs, outputs, 3, padding=1, bias=False)
+        nn.init.kaiming_normal_(layer.weight)
+        return [nn.BatchNorm2d(inputs), layer, nn.LeakyReLU(0.1)]
+
+    wide = [block(CHANNELS, CHANNELS) for _ in range(3)]
+    return nn.Sequential(
+        *block(1, 32),
+        nn.LPPool2d(4, (2, 4)),
+        *block(32, CHANNELS),
+        *wide[0],
+        nn.LPPool2d(4, (2, 4)),
+        *wide[1],
+        *wide[2],
+        nn.LPPool2d(4, (1, 4)),
+        nn.Dropout(dropout),
+    )
+
+
+def filled(values: torch.Tensor, lengths: torch.Tensor) -> Series:
+    """Clips under 4 frames with silence up to 4."""
+    values = F.pad(values, (0, 0, 0, max(0, MIN_FRAMES - values.shape[1])))
+    positions = torch.arange(values.shape[1], device=values.device)
+    lacking = (positions < MIN_FRAMES) & (positions >= lengths[:, None])
+    return Series(values.masked_fill(lacking[..., None], SILENCE), lengths.clamp(min=MIN_FRAMES))
+
+
+def masked_norm(norm: nn.BatchNorm2d, x: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
+    """The batch norm of (B, C, T, F) that sees real places alone; 0 at the others."""
+    mask = length_mask(lengths, x.shape[2])
+    if bool(mask.all()):
+        whole: torch.Tensor = norm(x)
+        return whole
+    by_time = x.transpose(1, 2)
+    kept = norm(by_time[mask][..., None])  # (places, C, F, 1)
+    return (
+        torch.zeros_like(by_time, dtype=kept.dtype).masked_scatter(mask[..., None, None], kept[..., 0]).transpose(1, 2)
+    )
+
+
+def run_gru(gru: nn.GRU, values: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
+    """values (B, T, D), lengths (B,) -> (B, longest, 2 x hidden), 0 at padded places; both directions begin at a
+    series' own ends."""
+    packed = pack_padded_sequence(values, lengths.cpu(), batch_first=True, enforce_sorted=False)
+    series, _ = pad_packed_sequence(gru(packed)[0], batch_first=True)
+    return series
+
+
+def stretched(values: torch.Tensor, lengths: torch.Tensor, wanted: torch.Tensor) -> torch.Tensor:
+    """values (B, T, D) with lengths (B,) -> (B, longest wanted, D): every series stretched to its wanted length,
+    linearly, as torch's interpolate does (align_corners False)."""
+    positions = torch.arange(int(wanted.max()), device=values.device) + 0.5
+    at = (positions * (lengths / wanted)[:, None] - 0.5).clamp(min=0)
+    before = at.long().clamp(max=values.shape[1] - 1)  # at padded places it would lie behind the end
+    after = torch.minimum(before + 1, lengths[:, None] - 1)
+    rows = torch.arange(len(values), device=values.device)[:, None]
+    return torch.lerp(values[rows, before], values[rows, after], (at - before)[..., None].to(values.dtype))
+
+
+def _embedded(series: torch.Tensor, lengths: torch.Tensor, embedding: Literal["frames", "mean"]) -> Embedded:
+    if embedding == "mean":
+        return Embedded(F.normalize(pooled_over_time(series, lengths, "mean"), dim=-1))
+    return Embedded(F.normalize(series.float(), dim=-1), lengths)
+
+
+def _gru(inputs: int, hidden: int) -> nn.GRU:
+    return nn.GRU(inputs, hidden, batch_first=True, bidirectional=True)

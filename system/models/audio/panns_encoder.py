@@ -1,0 +1,108 @@
+"""A network of PANNs on waveforms, trained or frozen, with an embedding behind it."""
+
+from pathlib import Path
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from system.experts.network import in_pieces, of_one_length
+from system.experts.waveform import FULL_SCALE
+from system.models.audio.encoder import AudioEncoder
+from system.models.audio.panns import Panns
+from system.models.audio.pooling import mlp, pooled_over_time
+from system.models.audio.spec_augment import spec_augment
+from system.models.batch import Series
+from system.models.similarity import Embedded
+from system.networks.cnn14 import Cnn14
+from system.networks.convolutions import PannsNetwork, take_published
+from system.networks.frontend import LogMelFrontEnd
+from system.networks.published import DIM, HOP, RATE, SHORTEST, STRIDE, Name
+from system.networks.resnet38 import ResNet38
+from system.networks.weights import read_weights
+
+# B clips, N samples, T frames
+
+SECONDS_AT_ONCE = {"cpu": 60, "cuda": 600}  # of clips of one length, in evaluation; a GPU needs more to be busy
+PIECE = 188  # frames (60 s) computed at once of a longer clip, in evaluation
+NETWORKS: dict[Name, type[PannsNetwork]] = {"resnet38": ResNet38, "cnn14": Cnn14}
+
+
+class PannsEncoder(AudioEncoder):
+    """16-bit waves -> log-mel -> network -> pooled over frequency, then time -> two linear layers; see panns.py.
+
+    In training a clip is filled with silence to the longest of its batch (silence to 0.31 s is added anywhere to a
+    shorter clip). Batch norms count that silence, and frames up to `reach` before a clip's end hear it in place of the
+    end; pooling takes a clip's own frames alone. In evaluation clips are computed in groups of one length, so that an
+    embedding does not depend on the others.
+    Source: github.com/XinhaoMei/audio-text_retrieval. Deviations: a frozen network stays in evaluation mode, while
+    there its dropout and the statistics of its batch norms go on in training; there pooling over time takes the silence
+    as well, in evaluation too; a clip over the longest was cut once, here a random part is heard at every visit.
+    """
+
+    def __init__(self, settings: Panns, out: int) -> None:
+        super().__init__()
+        self.settings = settings
+        ((self.expert, _),) = settings.experts.items()
+        self.front_end = LogMelFrontEnd()
+        self.network = NETWORKS[settings.network](settings.dropout).requires_grad_(settings.trainable)
+        self.mlp = mlp(DIM, settings.hidden, out)
+
+    def train(self, mode: bool = True) -> "PannsEncoder":
+        """A frozen network stays in evaluation mode: its batch norms as published, no dropout."""
+        super().train(mode)
+        self.network.train(mode and self.settings.trainable)
+        return self
+
+    def load_pretrained(self) -> None:
+        if self.settings.weights is None:
+            return
+        take_published(self.network, read_weights(Path(self.settings.weights), "model"))
+
+    def forward(self, audio: dict[str, Series]) -> Embedded:
+        waves, lengths = audio[self.expert].values[..., 0], audio[self.expert].lengths
+        if self.training:
+            waves, lengths = random_parts(waves, lengths, round(self.settings.max_seconds * RATE))
+        waves, lengths = F.pad(waves, (0, max(0, SHORTEST - waves.shape[1]))), lengths.clamp(min=SHORTEST)
+        return Embedded(
+            self.mlp(self._pooled(waves, lengths) if self.training else self._one_length_at_a_time(waves, lengths))
+        )
+
+    def _one_length_at_a_time(self, waves: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
+        """(B, 2048), computed in groups of one length."""
+        pooled = torch.empty(len(waves), DIM, device=waves.device)
+        max_samples = SECONDS_AT_ONCE[waves.device.type] * RATE
+        for indices in of_one_length(lengths.tolist(), max_samples):
+            group_lengths = lengths[indices]
+            pooled[indices] = self._pooled(waves[indices, : int(group_lengths[0])], group_lengths)
+        return pooled
+
+    def _pooled(self, waves: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
+        """(B, N) int16 and lengths of at least one frame -> (B, 2048)."""
+        maps = self._maps(waves.float() / FULL_SCALE).float()  # a sum over frames needs more than 16 bits
+        frames = maps.mean(3) if self.settings.frequency_pooling == "mean" else maps.amax(3) + maps.mean(3)
+        return pooled_over_time(frames.transpose(1, 2), (1 + lengths // HOP) // STRIDE, self.settings.time_pooling)
+
+    def _maps(self, waves: torch.Tensor) -> torch.Tensor:
+        """(B, N) float32 -> (B, 2048, T, 2)."""
+        columns = self.network.standardised(self.front_end(waves))
+        if self.training:
+            augment = self.settings.spec_augment
+            return self.network(columns if augment is None else spec_augment(columns, augment))
+        return in_pieces(self.network, columns, 2, STRIDE, self.network.reach, PIECE)
+
+    def parts(self) -> dict[str, nn.Module]:
+        return {"network": self.network, "mlp": self.mlp}
+
+
+def random_parts(waves: torch.Tensor, lengths: torch.Tensor, max_samples: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """waves (B, N), real lengths (B,) -> the same with a random part of `most` samples of every longer one.
+
+    Draws from the random state of the device, nothing where no wave is longer.
+    """
+    if waves.shape[1] <= max_samples:
+        return waves, lengths
+    spare = (lengths - max_samples).clamp(min=0)
+    first = (torch.rand(len(waves), device=waves.device, dtype=torch.float64) * (spare + 1)).long()
+    samples = first[:, None] + torch.arange(max_samples, device=waves.device)
+    return waves.gather(1, samples), lengths.clamp(max=max_samples)

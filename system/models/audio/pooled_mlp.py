@@ -1,0 +1,54 @@
+"""Frames of a frozen expert, pooled over time, through two linear layers."""
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from data_tools.strict import Name, Size
+from system.experts import Expert
+from system.models.audio.base import AudioSettings, Encoder
+from system.models.costs import TRAINING, Cost, mlp_parameters
+
+
+class PooledMlp(AudioSettings):
+    """Frames of one frozen expert, pooled over time; linear to `hidden`, ReLU, linear to the text size.
+
+    Source: "On Metric Learning for Audio-Text Cross-Modal Retrieval" (2022), section 2.2, with its encoder frozen.
+    """
+
+    kind: Literal["pooled_mlp"]
+    experts: Annotated[dict[Name, Expert], Field(min_length=1, max_length=1)]
+    pooling: Literal["mean", "max", "max_mean"]  # max_mean: their sum, as PANNs do
+    hidden: Size
+    dropout: float = Field(ge=0, lt=1)  # of the pooled frames
+
+    def build(self, out: int) -> Encoder:
+        from torch import nn
+
+        from system.models.audio.encoder import AudioEncoder
+        from system.models.audio.pooling import mlp, pooled_over_time
+        from system.models.batch import Series
+        from system.models.similarity import Embedded
+
+        ((name, expert),) = self.experts.items()
+        pooling, dropout, hidden = self.pooling, self.dropout, self.hidden
+
+        class PooledMlpEncoder(AudioEncoder):
+            def __init__(self) -> None:
+                super().__init__()
+                self.dropout = nn.Dropout(dropout)
+                self.mlp = mlp(expert.dim, hidden, out)
+
+            def forward(self, audio: dict[str, Series]) -> Embedded:
+                return Embedded(self.mlp(self.dropout(pooled_over_time(*audio[name], pooling))))
+
+            def parts(self) -> dict[str, nn.Module]:
+                return {"mlp": self.mlp}
+
+        return PooledMlpEncoder()
+
+    def cost(self, out: int, seconds: float, longest: float) -> Cost:
+        (expert,) = self.experts.values()
+        parameters = mlp_parameters(expert.dim, self.hidden, out)
+        exact = longest * expert.frames_per_second * expert.dim
+        return Cost({"mlp": parameters}, 0.0, float(TRAINING * parameters), exact)

@@ -1,0 +1,59 @@
+"""What the settings of every encoder, of audio or of text, say beside what it computes. Never imports torch."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated, ClassVar
+
+from pydantic import AfterValidator, ValidationInfo
+
+from data_tools.strict import Size, Strict
+
+
+def _divide(heads: int, info: ValidationInfo) -> int:
+    for size in ("width", "dim"):
+        if info.data.get(size, heads) % heads:
+            raise ValueError(f"{heads} heads do not divide {size} {info.data[size]}")
+    return heads
+
+
+Heads = Annotated[Size, AfterValidator(_divide)]  # of attention; its field stands below that of `width`, or `dim`
+
+
+class EncoderSettings(Strict):
+    """Settings of one kind of encoder, as a recipe gives them.
+
+    file_settings: those that say where files lie on this machine; a trained model may be opened with others.
+    """
+
+    kind: str
+
+    file_settings: ClassVar[frozenset[str]] = frozenset()
+
+    @property
+    def gives_series(self) -> bool:
+        """Whether an embedding is a series, of frames or of words, instead of one vector."""
+        return False
+
+    @property
+    def sees_whole_batch(self) -> bool:
+        """Whether an embedding is another one in a part of a training batch, as with trained batch norms: cached
+        gradients would not be the same."""
+        return False
+
+    def weight_files(self) -> dict[str, Path]:
+        """Its published files, by the setting that names each; an exported model does not hold them."""
+        return {}
+
+    def published(self) -> str:
+        """Where these files are published."""
+        return ""
+
+    def missing_files(self) -> Iterator[tuple[str, str]]:
+        """The setting and a sentence for each published file that is absent."""
+        for name, path in self.weight_files().items():
+            if not path.is_file():
+                yield name, f"{self.kind}: no file {path}; published at {self.published()}; put it there"
+
+    def plan_lines(self) -> Iterator[str]:
+        """For `check`: what it is made from, and whether that is there."""
+        yield from ()

@@ -1,0 +1,41 @@
+"""What a model is handed: the audio of a batch of clips, and their captions."""
+
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+import torch
+
+# B clips, T frames, D values in a frame, N captions
+
+
+class Series(NamedTuple):
+    """Padded series: values (B, T, D), real lengths (B,)."""
+
+    values: torch.Tensor
+    lengths: torch.Tensor
+
+    def rows(self, index: torch.Tensor) -> "Series":
+        """Some of the series, no longer than they need to be."""
+        lengths = self.lengths[index]
+        return Series(self.values[index, : int(lengths.max())], lengths)
+
+
+@dataclass(frozen=True)
+class Batch:
+    """clip_keys: (B,) contents of the clips. audio: by expert. captions: (N,) of all items. row_of: (N,) their items.
+    relax: (B, B), r(c_ij) between the items' captions; None where no loss asks for it."""
+
+    clip_keys: list[str]
+    audio: dict[str, Series]
+    captions: list[str]
+    row_of: torch.Tensor
+    relax: torch.Tensor | None = None
+
+    def to(self, device: torch.device) -> "Batch":
+        audio = {name: Series(_moved(s.values, device), _moved(s.lengths, device)) for name, s in self.audio.items()}
+        relax = None if self.relax is None else _moved(self.relax, device)
+        return replace(self, audio=audio, row_of=_moved(self.row_of, device), relax=relax)
+
+
+def _moved(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
+    return tensor.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else tensor.to(device)

@@ -1,0 +1,51 @@
+"""What a recipe says of a model: how clips and captions are embedded and scored. Never imports torch."""
+
+from collections.abc import Iterator
+
+from pydantic import model_validator
+
+from data_tools.strict import Strict, mistakes
+from system.models.audio import Audio
+from system.models.base import EncoderSettings
+from system.models.score import Score
+from system.models.text import Text
+
+
+class Model(Strict):
+    audio: Audio
+    text: Text
+    score: Score
+
+    @model_validator(mode="after")
+    def _parts_fit(self) -> "Model":
+        if error := mistakes(self._misfits()):
+            raise error
+        return self
+
+    def _misfits(self) -> Iterator[tuple[tuple[str, ...], str]]:
+        """A score of frames and words needs both, any other one needs neither."""
+        score = self.score
+        for name, part, series in self._encoders:
+            if score.of_series and not part.gives_series:
+                yield (name,), f"score {score.kind} needs {series}: a kind that has `embedding: {series}`"
+            if part.gives_series and not score.of_series:
+                yield (name, "embedding"), f"score {score.kind} needs one embedding, not {series}; say mean"
+        for key, text in self.audio.misfits(self.text.dim):
+            yield ("audio", key), text
+
+    @property
+    def _encoders(self) -> list[tuple[str, EncoderSettings, str]]:
+        return [("audio", self.audio, "frames"), ("text", self.text, "words")]
+
+    @property
+    def embeds_by_parts(self) -> bool:
+        """Whether an embedding is the same in parts of a training batch, so that cached gradients are the same."""
+        return not any(part.sees_whole_batch for _, part, _ in self._encoders)
+
+    def missing_files(self) -> list[str]:
+        """A sentence for each published file of an encoder (not of an expert, which tells its own) that is absent."""
+        return [
+            f"{text}, or --set model.{name}.{key}"
+            for name, part, _ in self._encoders
+            for key, text in part.missing_files()
+        ]

@@ -1,0 +1,54 @@
+"""A frozen vector a word."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import ClassVar, Literal
+
+from data_tools.strict import Size
+from system.models.costs import TOKENS, Cost
+from system.models.text.base import Encoder, TextSettings
+
+
+class WordVectors(TextSettings):
+    """A frozen vector a word, made of length 1, or the mean of them as they are, made of length 1; read from a file in
+    word2vec's binary or text format.
+
+    unknown: words that the file does not have get a random vector of length 1: `each` its own, drawn from its letters
+    and so the same everywhere, or `one` for all of them.
+    Source: "On Negative Sampling for Contrastive Audio-Text Retrieval" (2023), section 4.2.
+    """
+
+    kind: Literal["word_vectors"]
+    vectors: str  # file
+    dim: Size  # D of the file, checked when it is read
+    unknown: Literal["each", "one"]
+    embedding: Literal["words", "mean"]
+    padding: Literal["masked", "counted"]  # counted: in training what fills a batch up counts too, as in public code
+
+    file_settings: ClassVar[frozenset[str]] = frozenset({"vectors"})
+
+    @property
+    def gives_series(self) -> bool:
+        return self.embedding == "words"
+
+    @property
+    def sees_whole_batch(self) -> bool:
+        return self.embedding == "words" and self.padding == "counted"
+
+    def weight_files(self) -> dict[str, Path]:
+        return {"vectors": Path(self.vectors)}
+
+    def published(self) -> str:
+        return "code.google.com/archive/p/word2vec (GoogleNews-vectors-negative300.bin.gz, unpacked)"
+
+    def build(self, vocabulary: list[str], banks: Path) -> Encoder:
+        from system.models.text.word_vectors_encoder import WordVectorsEncoder
+
+        return WordVectorsEncoder(self)
+
+    def cost(self, vocabulary: int) -> Cost:
+        return Cost({"text": 0}, 0.0, 0.0, exact=float(TOKENS * self.dim))
+
+    def plan_lines(self) -> Iterator[str]:
+        missing = f"MISSING; published at {self.published()}"
+        yield f"text vectors {self.vectors}: {missing if any(self.missing_files()) else 'a file that is there'}"

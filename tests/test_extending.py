@@ -1,0 +1,143 @@
+"""A new kind is one new file and one line: the guides of the READMEs are followed in a copy, which then checks, trains,
+and makes a manifest with what they add."""
+
+import difflib
+import json
+import math
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import soundfile
+import tiny
+
+FLOORS = ("data_tools", "submission", "system")
+CHOICE = "### A choice of negatives"
+RANKING = {"kind": "ranking", "weight": 1, "margin": 0.2, "relax": "none", "negatives": "second_hardest"}
+CHANGED: dict[str, dict[str, Any]] = {  # of a tiny recipe, to use what a guide adds
+    "### An expert": {"experts": {"loudness": {"kind": "loudness"}}},
+    "### A loss term": {"losses": [{"kind": "soft_max", "weight": 1, "sharpness": 20}]},
+    CHOICE: {"losses": [RANKING]},
+    "### An audio encoder": {"audio": {"kind": "last_frame"}},
+    "### A text encoder": {"text": {"kind": "bag_of_words", "dim": 24}},
+}
+STEP = re.compile(r"`([\w/]+\.py)`(?:(?!```|`[\w/]+\.py`).)*?```python\n(.*?)^```$", re.DOTALL | re.MULTILINE)
+
+
+def guide(readme: Path, title: str) -> list[tuple[str, str]]:
+    """(file, code) of a section, in its order: what a new file holds, then the line for a file that is there."""
+    text = readme.read_text()
+    start = text.index(f"{title}\n") + len(title)
+    following = re.search(r"^#{1,3} ", text[start:], re.MULTILINE)
+    found = STEP.findall(text[start : start + following.start() if following else None])
+    assert len(found) == 1 if title == CHOICE else found[1][1].count("\n") == 1, title
+    return found
+
+
+def inserted(text: str, line: str) -> str:
+    """A file's text with a line in front of the first of those that begin most like it."""
+    lines = text.splitlines(keepends=True)
+    alike = [len(os.path.commonprefix([line, other])) for other in lines]
+    at = alike.index(max(alike))
+    return "".join([*lines[:at], line, *lines[at:]])
+
+
+def follow(copy: Path, steps: list[tuple[str, str]]) -> None:
+    for name, code in steps:
+        path = copy / name
+        if not path.exists():
+            path.write_text(code)
+        elif code.count("\n") == 1:
+            path.write_text(inserted(path.read_text(), code))
+        else:  # a function behind the others
+            path.write_text(f"{path.read_text()}\n\n{code}")
+
+
+def changes(root: Path, copy: Path) -> tuple[list[str], list[str]]:
+    """Files that only the copy has, and the lines by which the others differ, blank ones left out."""
+    names = [path.relative_to(copy).as_posix() for floor in FLOORS for path in sorted((copy / floor).rglob("*.py"))]
+    new = [name for name in names if not (root / name).exists()]
+    lines: list[str] = []
+    for name in set(names) - set(new):
+        texts = ((folder / name).read_text().splitlines(keepends=True) for folder in (root, copy))
+        lines += [line for line in difflib.ndiff(*texts) if line[0] != " " and line[2:].strip()]
+    return new, lines
+
+
+@pytest.fixture
+def copy(root: Path, tmp_path: Path) -> Path:
+    """A copy of the package."""
+    for floor in FLOORS:
+        shutil.copytree(root / floor, tmp_path / "copy" / floor, ignore=shutil.ignore_patterns("__pycache__"))
+    return tmp_path / "copy"
+
+
+MAIN = "import sys\nfrom {floor}.__main__ import main\nassert sys.modules['{floor}'].__file__.startswith('{copy}')"
+NO_TORCH = "assert 'torch' not in sys.modules"
+
+
+def run(copy: Path, floor: str, *words: object, fails: bool = False, then: str = "") -> str:
+    """What the copy's command line prints. then: code to run behind it in the same process."""
+    code = f"{MAIN.format(floor=floor, copy=copy)}\nassert main(sys.argv[1:]) == {int(fails)}\n{then}"
+    environment = {**os.environ, "PYTHONPATH": str(copy), "PYTHONDONTWRITEBYTECODE": "1"}
+    command = [sys.executable, "-c", code, *map(str, words)]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=copy, env=environment)
+    assert done.returncode == 0, done.stderr
+    return done.stderr if fails else done.stdout
+
+
+def write_recipe(world: Path, folder: Path, changed: dict[str, Any]) -> Path:
+    """A tiny recipe of one step with what is changed."""
+    stage = tiny.stage(epochs=1, steps_per_epoch=1)
+    stage["losses"] = changed.get("losses", stage["losses"])
+    content = tiny.recipe(world, folder, only=stage) | {"rank": {}}
+    audio = content["model"]["audio"]
+    experts = changed.get("experts", audio["experts"])
+    content["model"] |= {"audio": changed.get("audio", audio) | {"experts": experts}}
+    content["model"] |= {"text": changed.get("text", content["model"]["text"])}
+    return tiny.write_recipe(folder / "recipe.yaml", content)
+
+
+@pytest.mark.parametrize("title", CHANGED)
+def test_a_kind_is_one_file_and_one_line(title: str, root: Path, copy: Path, world: Path, tmp_path: Path) -> None:
+    steps = guide(root / "system/README.md", title)
+    path = write_recipe(world, tmp_path, CHANGED[title])
+    refusal = run(copy, "system", "check", path, fails=True, then=NO_TORCH)
+    assert "'semi_hard'" in refusal if title == CHOICE else "does not match any of the expected tags" in refusal
+    follow(copy, steps)
+    new = [] if title == CHOICE else [steps[0][0]]
+    assert changes(root, copy) == (new, [f"+ {line}" for line in steps[-1][1].splitlines(keepends=True)])
+    assert "trainable parameters: " in run(copy, "system", "check", path, then=NO_TORCH)
+
+
+def test_what_the_guides_add_is_trained_together(root: Path, copy: Path, world: Path, tmp_path: Path) -> None:
+    everything: dict[str, Any] = {"losses": []}
+    for title, changed in CHANGED.items():
+        follow(copy, guide(root / "system/README.md", title))
+        losses = [*everything["losses"], *changed.get("losses", [])]
+        everything |= changed | {"losses": losses}
+    path = write_recipe(world, tmp_path, everything)
+    run(copy, "system", "train", path, "--out", tmp_path / "run")
+    (line,) = (json.loads(line) for line in (tmp_path / "run/metrics.jsonl").read_text().splitlines())
+    assert math.isfinite(line["loss"]), line
+
+
+def test_a_data_set_is_one_file_and_one_line(root: Path, copy: Path, tmp_path: Path) -> None:
+    steps = guide(root / "data_tools/README.md", "## How to extend")
+    follow(copy, steps)
+    assert changes(root, copy) == ([steps[0][0]], [f"+ {steps[1][1]}"])
+    assert "meta/esc50.csv" in run(copy, "data_tools", "esc50", "--help")
+    published = tmp_path / "ESC-50"
+    (published / "meta").mkdir(parents=True)
+    (published / "meta/esc50.csv").write_text("filename,fold,category\n1-2-A-3.wav,1,door_wood_knock\n")
+    (published / "audio").mkdir()
+    soundfile.write(published / "audio/1-2-A-3.wav", tiny.tone(3, 0.5, 0), tiny.RATE)
+    run(copy, "data_tools", "esc50", published, "--out", tmp_path / "m.jsonl", then=NO_TORCH)
+    (clip,) = (json.loads(line) for line in (tmp_path / "m.jsonl").read_text().splitlines())
+    assert (clip["id"], clip["seconds"]) == ("esc50/development/1-2-A-3.wav", 0.5)
+    assert clip["captions"] == ["door wood knock"]
