@@ -97,7 +97,7 @@ def replacing(path: Path) -> Iterator[Path]:
     try:
         yield temporary
         sync(temporary)
-        os.replace(temporary, path)
+        temporary.replace(path)
         sync(path.parent)
     except OSError as error:
         if error.filename not in (None, str(temporary)):
@@ -127,7 +127,7 @@ def replacing_folder(path: Path) -> Iterator[Path]:
             sync(written)
         if path.exists():
             path.rmdir()
-        os.replace(temporary, path)
+        temporary.replace(path)
         sync(path.parent)
     except OSError as error:
         name = str(error.filename or path).replace(str(temporary), str(path))

@@ -1,6 +1,5 @@
 """File names of data sets: what a folder holds, and which published name means which file."""
 
-import os
 import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable
@@ -17,7 +16,11 @@ def audio_names(folder: Path) -> list[str]:
     """
     if not folder.is_dir():
         return []
-    names = [name for name in os.listdir(folder) if name.lower().endswith(AUDIO_SUFFIXES) and not name.startswith(".")]
+    names = [
+        name
+        for name in (path.name for path in folder.iterdir())
+        if name.lower().endswith(AUDIO_SUFFIXES) and not name.startswith(".")
+    ]
     for name in names:
         if not is_utf8(name):
             raise DataError(f"{folder}: the file name {name!a} is not UTF-8; rename the file")

@@ -19,7 +19,7 @@ def writing(path: Path) -> Iterator[BinaryIO]:
     """
     if not path.parent.is_dir():
         raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(path))
-    with replacing(path) as temporary, open(temporary, "wb") as file:
+    with replacing(path) as temporary, temporary.open("wb") as file:
         yield file
 
 

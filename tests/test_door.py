@@ -99,7 +99,7 @@ def test_a_reader_that_goes_away_is_no_error_message(room: str, root: Path, time
 @every_room
 @pytest.mark.parametrize(("times", "name"), [(1, b"standard output: "), (20_000, b"")])
 def test_an_output_on_a_full_disk_is_told(room: str, root: Path, times: int, name: bytes) -> None:
-    with open("/dev/full", "wb") as full, speaking(root, room, "x", times, full) as process:
+    with Path("/dev/full").open("wb") as full, speaking(root, room, "x", times, full) as process:
         assert process.communicate(timeout=60)[1] == b"error: " + name + b"No space left on device\n"
         assert process.returncode == 1
 

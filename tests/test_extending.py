@@ -9,6 +9,7 @@ import re
 import shutil
 import subprocess
 import sys
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -42,7 +43,9 @@ def guide(readme: Path, title: str) -> list[tuple[str, str]]:
 def inserted(text: str, line: str) -> str:
     """A file's text with a line in front of the first of those that begin most like it."""
     lines = text.splitlines(keepends=True)
-    alike = [len(os.path.commonprefix([line, other])) for other in lines]
+    alike = [
+        sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(line, other, strict=False))) for other in lines
+    ]
     at = alike.index(max(alike))
     return "".join([*lines[:at], line, *lines[at:]])
 

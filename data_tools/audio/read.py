@@ -75,7 +75,8 @@ def read_audio(
 def audio_seconds(path: Path | str) -> float:
     """Length in seconds by the file's header; nothing is decoded. Raises AudioError as read_audio does, bar samples."""
     with _opened(path) as file:
-        return file.frames / file.samplerate
+        result: float = file.frames / file.samplerate
+        return result
 
 
 def check_audio(path: Path | str) -> None:
@@ -87,7 +88,7 @@ def check_audio(path: Path | str) -> None:
 
 def content_key(path: Path | str) -> str:
     """SHA-256 of the file's bytes, in hexadecimal. Raises AudioError for a missing file."""
-    if not os.path.isfile(path):
+    if not Path(path).is_file():
         raise AudioError(f"{path}: no such file")
     return sha256_of(Path(path))
 
@@ -116,9 +117,9 @@ def _size(file: "soundfile.SoundFile") -> str:
 def _opened(path: Path | str) -> Iterator["soundfile.SoundFile"]:
     import soundfile
 
-    if not os.path.isfile(path):
+    if not Path(path).is_file():
         raise AudioError(f"{path}: no such file")
-    if not os.path.getsize(path):
+    if not Path(path).stat().st_size:
         raise AudioError(f"{path}: the file is empty (0 bytes); fetch it again")
     try:
         _refuse_truncated(path)
@@ -146,7 +147,7 @@ def _opened(path: Path | str) -> Iterator["soundfile.SoundFile"]:
 
 def _refuse_truncated(path: Path | str) -> None:
     """Raise AudioError for a WAV or AIFF file that ends before its sound data does: libsndfile reads on silently."""
-    with open(path, "rb") as file:
+    with Path(path).open("rb") as file:
         kind = file.read(12)[:4]
         if kind not in (b"RIFF", b"FORM"):
             return
@@ -158,7 +159,7 @@ def _refuse_truncated(path: Path | str) -> None:
             if chunk[:4] not in (b"data", b"SSND"):
                 file.seek(size + size % 2, os.SEEK_CUR)  # chunks are padded to even length
                 continue
-            present = os.path.getsize(path) - file.tell()
+            present = Path(path).stat().st_size - file.tell()
             if size > present and size not in _UNKNOWN_SIZES:
                 raise AudioError(
                     f"{path}: truncated, the header promises {size} bytes of sound and {present} are there; "

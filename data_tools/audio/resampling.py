@@ -79,7 +79,8 @@ class _Polyphase:
         if last:
             new = new[: self.came * self.up // self.down - self.made]
         self.made += len(new)
-        return new.astype(np.float32)
+        result: Wave = new.astype(np.float32)
+        return result
 
 
 @cache

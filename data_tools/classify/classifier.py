@@ -7,6 +7,7 @@ description. Ours, where the paper is silent: AdamW, learning rate, batch and ep
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from itertools import pairwise
 
 import numpy as np
 import torch
@@ -30,7 +31,7 @@ def make_network(dim: int, seed: int) -> nn.Sequential:
     generator = torch.Generator().manual_seed(seed)
     widths = [dim, *[WIDTH] * LAYERS, 1]
     layers: list[nn.Module] = []
-    for before, after in zip(widths, widths[1:], strict=False):
+    for before, after in pairwise(widths):
         linear = nn.utils.skip_init(nn.Linear, before, after)
         for parameter in linear.parameters():
             nn.init.uniform_(parameter, -(before**-0.5), before**-0.5, generator=generator)

@@ -121,4 +121,5 @@ def class_weights(labels: np.ndarray, weighting: Weighting) -> np.ndarray:
     if weighting == "natural":
         return np.ones(len(labels), np.float32)
     captions = labels.mean()
-    return np.where(labels, 0.5 / captions, 0.5 / (1 - captions)).astype(np.float32)
+    result: np.ndarray = np.where(labels, 0.5 / captions, 0.5 / (1 - captions)).astype(np.float32)
+    return result

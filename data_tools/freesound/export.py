@@ -33,7 +33,7 @@ def _chunks(store: Store) -> "Iterator[pandas.DataFrame]":
 
 
 def _write_csv(chunks: "Iterator[pandas.DataFrame]", path: Path) -> None:
-    with open(path, "w", encoding="utf-8", newline="") as file:
+    with path.open("w", encoding="utf-8", newline="") as file:
         for number, chunk in enumerate(chunks):
             chunk.to_csv(file, header=number == 0, index=False, lineterminator="\n")
 

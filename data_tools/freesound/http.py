@@ -59,7 +59,7 @@ class Http:
                     moved = response.headers.get("Location") if response.status in _MOVED else None
                     return Response(response.status, body, len(body), moved)
                 length = 0
-                with open(into, "wb") as file:
+                with into.open("wb") as file:
                     async for chunk in _chunks(response, max_bytes):
                         file.write(chunk)
                         length += len(chunk)

@@ -113,7 +113,7 @@ def _scored(path: Path, wanted: Criteria) -> "pandas.DataFrame":
 
 def _rows(path: Path, columns: list[str]) -> Iterator[list[str]]:
     """These columns of a table; unlike pandas' own reader it refuses rows that are cut short."""
-    with open(path, encoding="utf-8-sig", newline="") as file:
+    with path.open(encoding="utf-8-sig", newline="") as file:
         reader = csv.reader(file, strict=True)
         header = next(reader, [])
         if missing := [name for name in columns if name not in header]:

@@ -1,7 +1,6 @@
 """What is wrong with a data set, and where its splits overlap."""
 
 import argparse
-import os
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
@@ -83,7 +82,7 @@ def _read_all(paths: Iterable[str], quick: bool) -> dict[str, _Audio]:
 
 
 def _read(path: str, quick: bool) -> _Audio:
-    if not os.path.isfile(path):
+    if not Path(path).is_file():
         return _Audio(MISSING, "", None)
     try:
         if quick:

@@ -70,7 +70,8 @@ def _sound(rng: Rng, event: Event, n: int, fill: bool = False) -> Samples:
     frames = np.pad(sound, (0, -len(sound) % (frame := SAMPLE_RATE // 20))).reshape(-1, frame)
     power = np.sort(np.mean(frames**2, axis=1))[-max(1, len(frames) // 4) :]  # of its loudest quarter
     fade = np.minimum(1, (np.arange(len(sound)) + 0.5) / (_FADE * SAMPLE_RATE))
-    return sound * fade * fade[::-1] * (_LEVEL / np.sqrt(np.mean(power)))
+    result: Samples = sound * fade * fade[::-1] * (_LEVEL / np.sqrt(np.mean(power)))
+    return result
 
 
 def _starts(rng: Rng, kind: str, lengths: Sequence[int], n: int) -> list[int]:

@@ -54,13 +54,14 @@ def _rain(rng: Rng, n: int) -> Samples:
     count = rng.poisson(rng.uniform(60, 160) * n / SAMPLE_RATE)
     drops[rng.integers(0, n, count)] = rng.exponential(1, count)
     tick = _ring(rng.uniform(2500, 5500, 3), np.ones(3), 0.002, 0.012)
-    return (
+    result: Samples = (
         hiss
         + rng.uniform(1, 3)
         * fft.irfft(fft.rfft(drops, size := fft.next_fast_len(n + len(tick), real=True)) * fft.rfft(tick, size), size)[
             :n
         ]
     )
+    return result
 
 
 def _wind(rng: Rng, n: int) -> Samples:
@@ -242,7 +243,8 @@ def _ring(frequencies: Samples, strengths: Samples, decays: Samples | float, sec
     time = _seconds(int(seconds * SAMPLE_RATE))
     decays = np.broadcast_to(decays, frequencies.shape)
     modes = strengths[:, None] * np.exp(-time / decays[:, None]) * np.sin(2 * np.pi * frequencies[:, None] * time)
-    return modes.sum(axis=0)  # not a matrix product, whose rounding may depend on the number of threads
+    result: Samples = modes.sum(axis=0)  # not a matrix product, whose rounding may depend on the number of threads
+    return result
 
 
 def _knock(rng: Rng, modes: Samples, decay: float, noise: float) -> Samples:
@@ -256,7 +258,8 @@ def _noise(rng: Rng, n: int, gain: Callable[[Samples], Samples]) -> Samples:
     size = fft.next_fast_len(n, real=True)
     frequencies = fft.rfftfreq(size, 1 / SAMPLE_RATE)
     noise = fft.irfft(fft.rfft(rng.standard_normal(size)) * gain(frequencies), size)[:n]
-    return noise / np.sqrt(np.mean(noise**2) + 1e-20)
+    result: Samples = noise / np.sqrt(np.mean(noise**2) + 1e-20)
+    return result
 
 
 def _band(low: float, high: float, order: int = 2) -> Callable[[Samples], Samples]:
@@ -275,14 +278,16 @@ def _wander(rng: Rng, n: int, rate: float, low: float, high: float) -> Samples:
     values = rng.uniform(low, high, int(position[-1]) + 2)
     index = position.astype(int)
     blend = 0.5 - 0.5 * np.cos(np.pi * (position - index))
-    return values[index] * (1 - blend) + values[index + 1] * blend
+    result: Samples = values[index] * (1 - blend) + values[index + 1] * blend
+    return result
 
 
 def _smooth(curve: Samples, seconds: float) -> Samples:
     """The curve without steps: a moving average over the given time."""
     width = max(1, int(seconds * SAMPLE_RATE))
     total = np.cumsum(np.concatenate([np.full(width, curve[0]), curve]))
-    return (total[width:] - total[:-width]) / width
+    result: Samples = (total[width:] - total[:-width]) / width
+    return result
 
 
 def _laid_at(n: int, onsets: npt.NDArray[np.floating], sounds: list[Samples]) -> Samples:

@@ -229,7 +229,7 @@ def _listed_names(where: str, listed: str, pool: Truth) -> frozenset[str]:
 
 def _audio_names(folder: Path) -> Iterator[str]:
     found = False
-    for name in sorted(os.listdir(folder)):
+    for name in sorted(path.name for path in folder.iterdir()):
         if name.startswith(".") or not name.lower().endswith(AUDIO) or not (folder / name).is_file():
             continue
         try:

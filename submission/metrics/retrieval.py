@@ -68,7 +68,8 @@ def hit_rate(ranks: npt.ArrayLike, k: int) -> Values:
     LAION-CLAP print as R@k from audio to text: the best rank of a clip's five captions. At least recall, at most R
     times it. Deviations: none.
     """
-    return np.any(np.asarray(ranks) <= k, axis=-1).astype(np.float64)
+    result: Values = np.any(np.asarray(ranks) <= k, axis=-1).astype(np.float64)
+    return result
 
 
 def pooled_recall(ranks: npt.ArrayLike, n_relevant: npt.ArrayLike, k: int) -> float:

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from statistics import NormalDist
 
 import numpy as np
@@ -145,13 +146,13 @@ def bin_of(value: float, starts: Sequence[float]) -> int | None:
 
 def word_labels() -> dict[object, str]:
     """`1–4`, ..., `20+` by the number of the bin."""
-    ends = [f"{low}–{high - 1}" for low, high in zip(WORDS, WORDS[1:], strict=False)]
+    ends = [f"{low}–{high - 1}" for low, high in pairwise(WORDS)]
     return dict(enumerate([*ends, f"{WORDS[-1]}+"]))
 
 
 def second_labels() -> dict[object, str]:
     """`0–5`, ..., `30+` by the number of the bin; its end is the next one's."""
-    ends = [f"{low}–{high}" for low, high in zip(SECONDS, SECONDS[1:], strict=False)]
+    ends = [f"{low}–{high}" for low, high in pairwise(SECONDS)]
     return dict(enumerate([*ends, f"{SECONDS[-1]}+"]))
 
 

@@ -37,7 +37,8 @@ class _Shuffled:
         turn, index = divmod(position, len(self.items))
         if turn != self.turn:
             self.turn, self.order = turn, np.random.default_rng([*self.seed, turn]).permutation(len(self.items))
-        return self.items[self.order[index]]
+        result: Item = self.items[self.order[index]]
+        return result
 
 
 class Sampler:

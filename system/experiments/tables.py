@@ -79,7 +79,8 @@ class StudyRow:
 
     def per_query(self, column: str) -> Values:
         """Means over the seeds of every query's value."""
-        return np.mean([run.values[column] for run in self.runs], axis=0)
+        result: Values = np.mean([run.values[column] for run in self.runs], axis=0)
+        return result
 
 
 @dataclass(frozen=True)

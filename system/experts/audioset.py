@@ -19,7 +19,10 @@ def mel_basis() -> np.ndarray:
     from transformers.audio_utils import mel_filter_bank
 
     # "kaldi" is 1127 ln(1 + Hz / 700), as Google writes HTK's scale.
-    return mel_filter_bank(SIZE // 2 + 1, 64, 125, 7500, RATE, None, "kaldi", triangularize_in_mel_space=True)
+    result: np.ndarray = mel_filter_bank(
+        SIZE // 2 + 1, 64, 125, 7500, RATE, None, "kaldi", triangularize_in_mel_space=True
+    )
+    return result
 
 
 def log_mel(wave: np.ndarray, offset: float) -> np.ndarray:

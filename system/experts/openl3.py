@@ -100,7 +100,8 @@ def log_mel(parts: "torch.Tensor", mel: "MelPower") -> "torch.Tensor":
 
     amplitude = mel(torch.nn.functional.pad(parts, (PAD, PAD))).sqrt()
     level = 10.0 * amplitude.clamp_min(1e-10).log10()
-    return (level - level.amax((1, 2), keepdim=True)).clamp_min(-80.0).float().transpose(1, 2)
+    result: torch.Tensor = (level - level.amax((1, 2), keepdim=True)).clamp_min(-80.0).float().transpose(1, 2)
+    return result
 
 
 def convolutions(weights: "Weights") -> "nn.Sequential":

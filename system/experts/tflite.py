@@ -49,7 +49,9 @@ def _layers(model: Any, graph: Any) -> Iterator[tuple[str, np.ndarray]]:
 
     def kind(operator: Any) -> int:
         code = model.OperatorCodes(operator.OpcodeIndex())
-        return max(code.BuiltinCode(), code.DeprecatedBuiltinCode())  # older files keep it in the deprecated field
+        # Older files keep it in the deprecated field.
+        result: int = max(code.BuiltinCode(), code.DeprecatedBuiltinCode())
+        return result
 
     operators = [graph.Operators(i) for i in range(graph.OperatorsLength())]
     # Some 8-bit weights reach their layer through an operator that dequantises them.
@@ -70,9 +72,12 @@ def _values(model: Any, tensor: Any) -> np.ndarray:
 
     dtype = {TensorType.FLOAT32: np.float32, TensorType.INT8: np.int8}[tensor.Type()]
     values = model.Buffers(tensor.Buffer()).DataAsNumpy().view(dtype).reshape(tensor.ShapeAsNumpy())
+    result: np.ndarray
     if dtype == np.float32:
-        return values.copy()
+        result = values.copy()
+        return result
     scaling = tensor.Quantization()
     if scaling.ScaleLength() != 1:
         raise ValueError("weights with a scale a channel")
-    return (values.astype(np.float32) - np.float32(scaling.ZeroPoint(0))) * np.float32(scaling.Scale(0))
+    result = (values.astype(np.float32) - np.float32(scaling.ZeroPoint(0))) * np.float32(scaling.Scale(0))
+    return result

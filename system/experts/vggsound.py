@@ -104,7 +104,8 @@ def spectrogram(wave: np.ndarray) -> np.ndarray:
 
     filled = np.pad(wave.astype(np.float64), (0, max(0, SEGMENT - len(wave)))).clip(-1.0, 1.0)
     levels = np.log(density(filled, RATE, nperseg=SEGMENT, noverlap=SEGMENT - HOP)[2] + 1e-7)
-    return ((levels - levels.mean()) / (levels.std() + 1e-9)).astype(np.float32)
+    result: np.ndarray = ((levels - levels.mean()) / (levels.std() + 1e-9)).astype(np.float32)
+    return result
 
 
 def residual_network(weights: "Weights") -> "nn.Sequential":
@@ -128,7 +129,8 @@ def residual_network(weights: "Weights") -> "nn.Sequential":
             )
 
         def forward(self, x: torch.Tensor) -> torch.Tensor:
-            return self.second(self.first(x).relu_()).add_(self.shortcut(x)).relu_()
+            result: torch.Tensor = self.second(self.first(x).relu_()).add_(self.shortcut(x)).relu_()
+            return result
 
     layers: list[nn.Module] = [convolution("conv1", "bn1", 1, CHANNELS[0], 7, 2), nn.MaxPool2d(3, 2, 1), nn.ReLU(True)]
     inputs = CHANNELS[0]

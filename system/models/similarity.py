@@ -95,12 +95,15 @@ def _against_words(frames: torch.Tensor, counts: torch.Tensor, words: _Words, re
     frames = frames.masked_fill(~_mask(Embedded(frames, counts))[..., None], 0.0)
     counts = counts.clamp(min=1)
     dots = (words.vectors @ frames.flatten(0, 1).T).relu_()  # (V, B L)
+    scores: torch.Tensor
     if reduce == "best_word":
-        best: torch.Tensor = _BestWord.apply(dots, words.indices, words.counts)
-        return (best.unflatten(1, frames.shape[:2]).sum(2) / counts).T
+        best: torch.Tensor = _BestWord.apply(dots, words.indices, words.counts)  # type: ignore[no-untyped-call]
+        scores = (best.unflatten(1, frames.shape[:2]).sum(2) / counts).T
+        return scores
     dots = dots.unflatten(1, frames.shape[:2])
     by_word = dots.amax(2) if reduce == "best_frame" else dots.sum(2) / counts
-    return by_word[words.indices].sum(1).T / words.counts.clamp(min=1)
+    scores = by_word[words.indices].sum(1).T / words.counts.clamp(min=1)
+    return scores
 
 
 class _BestWord(torch.autograd.Function):

@@ -28,7 +28,8 @@ class SeriesEncoder(nn.Module):
         x = self.dropout(self.norm(values + self.positions(index)))
         for layer in self.layers:
             x = layer(x, src_key_padding_mask=~mask)
-        return x
+        result: torch.Tensor = x
+        return result
 
 
 def masked_mean(values: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:

@@ -48,7 +48,8 @@ class MelPower(nn.Module):
 
     def centred(self, waves: torch.Tensor) -> torch.Tensor:
         """(B, N), N > size // 2 -> (B, T, bands), T = 1 + N // hop: waves are reflected at both ends."""
-        return self(F.pad(waves, (len(self.window) // 2,) * 2, mode="reflect"))
+        result: torch.Tensor = self(F.pad(waves, (len(self.window) // 2,) * 2, mode="reflect"))
+        return result
 
     def _power(self, columns: torch.Tensor) -> torch.Tensor:
         """(B, T, size) -> (B, T, bands)."""

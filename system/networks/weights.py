@@ -46,7 +46,8 @@ class Weights:
         layer.weight = nn.Parameter(self.take(f"{key}.weight", outputs, inputs, size, size), requires_grad=False)
         if bias:
             layer.bias = nn.Parameter(self.take(f"{key}.bias", outputs), requires_grad=False)
-        return layer.eval()
+        result: nn.Conv2d = layer.eval()
+        return result
 
     def affine(self, key: str, channels: int, eps: float) -> tuple[torch.Tensor, torch.Tensor]:
         """Scale and shift (channels,) of a batch norm in front of a convolution, which cannot take it in: the
@@ -70,7 +71,8 @@ class Weights:
         layer = nn.utils.skip_init(nn.Linear, inputs, outputs)
         layer.weight = nn.Parameter(self.take(f"{key}.weight", outputs, inputs), requires_grad=False)
         layer.bias = nn.Parameter(self.take(f"{key}.bias", outputs), requires_grad=False)
-        return layer
+        result: nn.Linear = layer
+        return result
 
 
 def read_weights(path: Path, inside: str | None = None) -> Weights:

@@ -169,7 +169,8 @@ def as_trained(folder: Path, before: dict[str, Any], now: dict[str, Any]) -> dic
                 taken[name]["version"],
             )
             taken[name]["version"] = version
-    return taken
+    result: dict[str, Any] = taken
+    return result
 
 
 def _open_exported(folder: Path, changes: list[str]) -> Trained:

@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import suppress
 from importlib.resources import files
 from ipaddress import ip_address
+from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
@@ -139,7 +140,7 @@ class SearchPage:
         number = known.open() if known else None
         if number is None:
             return refusal(404, "the file of this clip is no longer there, or is another one than at the start")
-        kind = TYPES.get(os.path.splitext(path)[1].lower(), "application/octet-stream")
+        kind = TYPES.get(Path(path).suffix.lower(), "application/octet-stream")
         try:
             response = _File(f"/dev/fd/{number}", headers={"Content-Type": kind})
             await response.prepare(request)
@@ -159,7 +160,7 @@ class _Opened(NamedTuple):
         """None for a file that is not there."""
         try:
             resolved = os.path.realpath(path, strict=True)
-            status = os.stat(resolved)
+            status = Path(resolved).stat()
         except OSError:
             return None
         return cls(resolved, _identity(status))

@@ -5,8 +5,10 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 
 import torch
+from torch.amp.grad_scaler import GradScaler
 
 from system.losses import terms
+from system.losses.batch_scores import BatchScores
 from system.models.batch import Batch
 from system.models.retrieval import RetrievalModel
 from system.models.similarity import Embedded, joined
@@ -16,7 +18,7 @@ from system.recipe import schema
 
 
 def gradients(
-    model: RetrievalModel, batch: Batch, stage: schema.Stage, precision: str, scaler: torch.amp.GradScaler
+    model: RetrievalModel, batch: Batch, stage: schema.Stage, precision: str, scaler: GradScaler
 ) -> dict[str, float]:
     """Add the gradients of the stage's loss to the model's parameters, scaled by `scaler`.
 
@@ -27,7 +29,7 @@ def gradients(
     return _by_parts(model, batch, stage, stage.grad_cache_chunk, precision, scaler)
 
 
-def embedded_scores(model: RetrievalModel, batch: Batch, precision: str) -> terms.BatchScores:
+def embedded_scores(model: RetrievalModel, batch: Batch, precision: str) -> BatchScores:
     """Scores of a batch: embeddings in 16 bits where asked for, scores always in float32.
 
     A sum over 512 x 512 hinges passes the largest float16, and bfloat16 has no room between 0.996 and 1.
@@ -42,7 +44,7 @@ def _in_precision(batch: Batch, precision: str) -> AbstractContextManager[object
     return torch.autocast(batch.row_of.device.type, dtype, enabled=precision != "float32")
 
 
-def _backward(scores: terms.BatchScores, stage: schema.Stage, scaler: torch.amp.GradScaler) -> dict[str, float]:
+def _backward(scores: BatchScores, stage: schema.Stage, scaler: GradScaler) -> dict[str, float]:
     loss = terms.total(scores, stage.losses)
     seen = {"loss": loss.detach(), **terms.diagnose(scores, stage.losses)}
     values = dict(zip(seen, torch.stack(list(seen.values())).tolist(), strict=True))  # one wait for the GPU, not five
@@ -52,7 +54,7 @@ def _backward(scores: terms.BatchScores, stage: schema.Stage, scaler: torch.amp.
 
 
 def _by_parts(
-    model: RetrievalModel, batch: Batch, stage: schema.Stage, size: int, precision: str, scaler: torch.amp.GradScaler
+    model: RetrievalModel, batch: Batch, stage: schema.Stage, size: int, precision: str, scaler: GradScaler
 ) -> dict[str, float]:
     """Gradient caching, `size` items a part.
 

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch.amp.grad_scaler import GradScaler
 from tqdm import tqdm
 
 from data_tools.documents import read_json, sha256_of, write_json
@@ -179,7 +180,7 @@ class _Stage:
             weight_decay=stage.optimizer.weight_decay,
         )
         self.precision = stage.precision if self.device.type == "cuda" else "float32"
-        self.scaler = torch.amp.GradScaler(self.device.type, enabled=self.precision == "fp16")
+        self.scaler = GradScaler(self.device.type, enabled=self.precision == "fp16")
         self.best: checkpoints.BestEpochs = {}
         self.step = 0
         self.lines: list[EpochLine] = []  # metrics of the finished epochs

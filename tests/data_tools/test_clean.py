@@ -297,5 +297,5 @@ def test_captions_of_tables_and_manifests(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="no captions outside test splits"):
         read_captions([tmp_path / "test.jsonl"])
     table.write_text("file_name,caption_1\na.wav,...\n")
-    with pytest.raises(DataError, match="line 2, caption_1: the caption '...' has no letter"):
+    with pytest.raises(DataError, match=r"line 2, caption_1: the caption '...' has no letter"):
         read_captions([table])

@@ -126,7 +126,7 @@ def test_the_key_goes_to_the_apis_own_hosts_alone(tmp_path: Path) -> None:
         if expected:
             assert preview(tmp_path, site, url, {}) == (7, [(url, True)])
             continue
-        with pytest.raises(LostError, match="is not an? (public )?address"):
+        with pytest.raises(LostError, match=r"is not an? (public )?address"):
             preview(tmp_path, site, url, {})
     assert preview(tmp_path, site, "/data/1.mp3", {})[1] == [("https://freesound.org/data/1.mp3", True)]
     moved = {f"{site}/a": "https://cdn.freesound.org/b", "https://cdn.freesound.org/b": "/c"}
@@ -169,7 +169,7 @@ def test_an_original_that_moves_to_another_host_is_fetched_without_the_token(tmp
                 assert run_virtually(work)[0] == 7
                 assert transport.seen == [(at, True), (url, False)]
                 continue
-            with pytest.raises(LostError, match="is not an? (public )?address"):
+            with pytest.raises(LostError, match=r"is not an? (public )?address"):
                 run_virtually(work)
             assert transport.seen == [(at, True)]
 

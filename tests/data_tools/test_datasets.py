@@ -37,7 +37,7 @@ def test_all_of_clotho_byte_for_byte(shared: Path, published: Path, manifest: Pa
         assert len(ours) == count
         assert [clip.file_name for clip in ours] == [row["file_name"] for row in captions]
         assert [clip.captions for clip in ours] == [[row[f"caption_{n}"] for n in range(1, 6)] for row in captions]
-        assert sorted(clip.file_name for clip in ours) == sorted(os.listdir(published / split))
+        assert sorted(clip.file_name for clip in ours) == sorted(path.name for path in (published / split).iterdir())
         for clip in ours:
             facts = metadata[clip.file_name]
             assert clip.id == f"clotho/{split}/{clip.file_name}"
@@ -329,7 +329,7 @@ def test_wavcaps_items(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> No
         ("fsd_final/train/180913.flac", "180913", "ann", None),
         ("fsd_final/train/Own name.wav", None, None, None),
     ]
-    assert [(clip.captions, clip.split, clip.seconds) for clip in clips][0] == (["AudioSet."], "train", 0.01)
+    assert (clips[0].captions, clips[0].split, clips[0].seconds) == (["AudioSet."], "train", 0.01)
     argv = ["wavcaps", str(path), "--audio", str(tmp_path / "audio"), "--name", "fs", "--keep-missing"]
     assert main([*argv, "--out", str(out)]) == 0
     missing = read_manifest(out)[2]

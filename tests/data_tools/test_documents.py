@@ -140,7 +140,7 @@ def test_a_file_that_is_not_the_one_that_was_noted(tmp_path: Path) -> None:
     (tmp_path / "f").write_bytes(b"abc")
     require_unharmed(tmp_path / "f", hashlib.sha256(b"abc").hexdigest(), "")
     require_unharmed(tmp_path / "f", None, "")
-    with pytest.raises(DataError, match="f is damaged: .*; write it again"):
+    with pytest.raises(DataError, match=r"f is damaged: .*; write it again"):
         require_unharmed(tmp_path / "f", hashlib.sha256(b"abd").hexdigest(), "write it again")
 
 

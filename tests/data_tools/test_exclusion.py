@@ -163,7 +163,7 @@ def test_an_id_that_lists_would_not_know_is_no_id_in_a_manifest(tmp_path: Path, 
     """12 is excluded; written in another script, or as a number with a point, it would have passed the list."""
     line = clip(1, "12").model_dump() | {"freesound_id": freesound_id}
     (tmp_path / "m.jsonl").write_text(json.dumps(line) + "\n")
-    with pytest.raises(DataError, match="m.jsonl, line 1: not a clip .freesound_id: "):
+    with pytest.raises(DataError, match=r"m.jsonl, line 1: not a clip .freesound_id: "):
         read_manifest(tmp_path / "m.jsonl")
     (tmp_path / "ids.csv").write_text(f"sound_id\n12\n{freesound_id}\n")
     with pytest.raises(DataError, match=r"ids.csv, line 3: the id .* is neither digits nor 'Not found'"):
@@ -172,9 +172,9 @@ def test_an_id_that_lists_would_not_know_is_no_id_in_a_manifest(tmp_path: Path, 
 
 def test_json_that_gives_a_key_twice_is_refused(tmp_path: Path) -> None:
     (tmp_path / "list.json").write_text('{"FreeSound": ["12"], "FreeSound": ["13"]}')
-    with pytest.raises(DataError, match="list.json: the key 'FreeSound' is given twice; keep one; fetch the list"):
+    with pytest.raises(DataError, match=r"list.json: the key 'FreeSound' is given twice; keep one; fetch the list"):
         read_exclusions([tmp_path / "list.json"])
     line = clip(1, "12").model_dump_json()
     (tmp_path / "m.jsonl").write_text(line[:-1] + ', "freesound_id": null}\n')
-    with pytest.raises(DataError, match="m.jsonl, line 1: the key 'freesound_id' is given twice"):
+    with pytest.raises(DataError, match=r"m.jsonl, line 1: the key 'freesound_id' is given twice"):
         read_manifest(tmp_path / "m.jsonl")

@@ -20,17 +20,17 @@ def test_all_captions_are_found_however_many() -> None:
     row = dict.fromkeys(["file_name", *reversed(names), "caption_language"], "")
     assert caption_columns(Path("a.csv"), row) == names
     del row["caption_9"]
-    with pytest.raises(DataError, match="expects columns caption_1, caption_2 .. without a gap") as caught:
+    with pytest.raises(DataError, match=r"expects columns caption_1, caption_2 .. without a gap") as caught:
         caption_columns(Path("a.csv"), row)
     assert len(str(caught.value)) < 400
-    with pytest.raises(DataError, match="^a.csv: the column caption_9{32}.. has a number of more than 9 digits"):
+    with pytest.raises(DataError, match=r"^a.csv: the column caption_9{32}.. has a number of more than 9 digits"):
         caption_columns(Path("a.csv"), {"caption_1": "", "caption_" + "9" * 5_000: ""})
 
 
 @pytest.mark.parametrize("columns", [[], ["caption"]])
 def test_a_table_that_begins_with_a_blank_line(tmp_path: Path, columns: list[str]) -> None:
     (tmp_path / "a.csv").write_text("\ncaption,number\ndog,1\n")
-    with pytest.raises(DataError, match="a.csv, line 1: the line is blank; remove it$"):
+    with pytest.raises(DataError, match=r"a.csv, line 1: the line is blank; remove it$"):
         read_table(tmp_path / "a.csv", columns)
 
 
@@ -79,7 +79,7 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str]]:
     fsync, replace = os.fsync, os.replace
 
     def spied_fsync(number: int) -> None:
-        found.append(("fsync", Path(os.readlink(f"/proc/self/fd/{number}")).name))
+        found.append(("fsync", Path(f"/proc/self/fd/{number}").readlink().name))
         fsync(number)
 
     def spied_replace(source: Path, target: Path) -> None:
@@ -119,7 +119,7 @@ def test_an_error_names_the_target(tmp_path: Path, write: Callable[[Path], Abstr
         with write(tmp_path / "a") as temporary:
             (temporary if write is replacing else temporary / "b").write_text("b")
 
-    with pytest.raises(OSError, match="Is a directory|Directory not empty") as caught:
+    with pytest.raises(OSError, match=r"Is a directory|Directory not empty") as caught:
         fill()
     assert caught.value.filename == str(tmp_path / "a")
     assert sorted(tmp_path.rglob("*")) == [tmp_path / "a", tmp_path / "a" / "full"]

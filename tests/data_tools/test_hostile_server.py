@@ -213,7 +213,7 @@ def test_only_the_site_may_have_a_private_address(monkeypatch: pytest.MonkeyPatc
     if fine:
         assert asyncio.run(resolve("cdn.freesound.org"))
     else:
-        with pytest.raises(UnfitError, match="cdn.freesound.org leads to an address that is not public"):
+        with pytest.raises(UnfitError, match=r"cdn.freesound.org leads to an address that is not public"):
             asyncio.run(resolve("cdn.freesound.org"))
 
 

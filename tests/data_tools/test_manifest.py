@@ -139,7 +139,7 @@ def test_missing_file_folder_and_nothing_to_write_are_refused(tmp_path: Path) ->
         read_manifest(tmp_path)
     with pytest.raises(DataError, match="nothing to write"):
         write_manifest(tmp_path / "m.jsonl", [])
-    with pytest.raises(DataError, match="line 2: the id .* is already on line 1"):
+    with pytest.raises(DataError, match=r"line 2: the id .* is already on line 1"):
         write_manifest(tmp_path / "m.jsonl", [clip("a.wav"), clip("a.wav")])
     assert not list(tmp_path.iterdir())
 
@@ -156,7 +156,7 @@ def test_captions_of_any_script_pass(text: str) -> None:
 
 @pytest.mark.parametrize("text", ["", " \t\n", "...", "?!", "🐕", "w " * (MAX_WORDS + 1)])
 def test_captions_without_words_or_with_too_many_do_not(text: str) -> None:
-    with pytest.raises(DataError, match="^here: the caption "):
+    with pytest.raises(DataError, match=r"^here: the caption "):
         check_caption(text, "here")
 
 
@@ -212,7 +212,7 @@ def test_bad_queries_are_refused(tmp_path: Path, name: str, content: str, messag
 
 def test_csv_field_too_large_is_refused(tmp_path: Path) -> None:
     (tmp_path / "q.csv").write_text("caption\n" + "x" * 200_000 + "\n")
-    with pytest.raises(DataError, match="line 2: not a CSV table .field larger"):
+    with pytest.raises(DataError, match=r"line 2: not a CSV table .field larger"):
         read_queries(tmp_path / "q.csv")
 
 

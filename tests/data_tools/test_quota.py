@@ -62,7 +62,7 @@ def test_requests_without_delay_take_the_least_time(
     tmp_path: Path, requests: int, per_minute: int, per_day: int
 ) -> None:
     quota = open_quota(tmp_path / "quota", per_minute, per_day)
-    arrivals, seconds = run_virtually(ask(quota, requests, 4, lambda: 0.0))
+    arrivals, _ = run_virtually(ask(quota, requests, 4, lambda: 0.0))
     least = least_seconds(requests, per_minute, per_day)
     assert least <= arrivals[-1] <= 1.001 * least + 1
     for limit, span in ((per_minute, MINUTE), (per_day, DAY)):

@@ -2,7 +2,6 @@
 
 import hashlib
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -235,7 +234,7 @@ def test_layout_is_clothos(scenes: Path, tmp_path: Path) -> None:
     assert (
         (scenes / "clotho_captions_development.csv").read_text().startswith("file_name,caption_1,caption_2,caption_3,")
     )
-    assert all(not name.startswith(".") for name in os.listdir(scenes / "development"))
+    assert all(not name.startswith(".") for name in (path.name for path in (scenes / "development").iterdir()))
 
 
 def test_files_are_the_same_again_and_do_not_depend_on_other_splits(scenes: Path, tmp_path: Path) -> None:
@@ -266,7 +265,9 @@ def test_held_out_wordings_are_for_evaluation_only(tmp_path: Path) -> None:
             for name in names[clip.file_name]["events"].split(";"):
                 held = phrasings(name)[-1]
                 others = [other for pair in phrasings(name)[:-1] for other in pair]
-                unseen[clip.split, held.clause in text or held.noun in text and not any(o in text for o in others)] += 1
+                unseen[
+                    clip.split, held.clause in text or (held.noun in text and not any(o in text for o in others))
+                ] += 1
             unseen[clip.split, "template"] += any(
                 words in text for words in ("only ", "last of all", "mixed with", "against a backdrop")
             )
@@ -290,7 +291,7 @@ def read_captions(settings: Settings, split: str) -> list[str]:
 
 def test_too_many_test_clips_for_the_wordings_are_refused() -> None:
     pool: dict[str, list[Recording]] = {name: [] for name in ("dog", "rain", "siren")}
-    with pytest.raises(DataError, match="no unused wording of one .* is left; ask for fewer clips"):
+    with pytest.raises(DataError, match=r"no unused wording of one .* is left; ask for fewer clips"):
         _plan_split(Settings("many", 5, {"evaluation": 2000}), "evaluation", 2000, pool)
 
 

@@ -1,6 +1,7 @@
 """What composed scenes sound like and are called: classes that can be told apart, texts that tell the truth."""
 
 from collections import Counter
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -181,7 +182,7 @@ def test_every_class_and_kind_has_five_wordings() -> None:
 def test_templates_tell_every_event_once_and_the_order(kind: str) -> None:
     assert len(set(TEMPLATES[kind])) >= 5
     for template in TEMPLATES[kind]:
-        letters = [character for before, character in zip(template, template[1:], strict=False) if before == "{"]
+        letters = [character for before, character in pairwise(template) if before == "{"]
         assert sorted(letter.lower() for letter in letters) == list("abc")[: KINDS[kind]]
         output = [letter.lower() for letter in letters if kind != "background" or letter.lower() != "c"]
         if "sequence" in kind or kind == "background":

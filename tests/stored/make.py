@@ -148,7 +148,7 @@ def make_tones() -> None:
                     "freesound_id": None,
                     "licence": None,
                     "uploader": None,
-                }  # fmt: skip
+                }
             )
     Path("tones/manifest.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
 
@@ -164,7 +164,7 @@ def make_crawl() -> None:
     os.environ.update(word.split("=", 1) for word in sandbox.stdout.readline().split()[1:])
     run("-c", KILLED_CRAWL, "crawl", "crawl/store.sqlite", "--workers", "1", status=9)
     run("-m", "data_tools", "export", "crawl/store.sqlite", "--out", "crawl/sounds.csv")
-    with open("crawl/sounds.csv", newline="", encoding="utf-8") as file:
+    with Path("crawl/sounds.csv").open(newline="", encoding="utf-8") as file:
         sounds = sorted(csv.DictReader(file), key=lambda row: float(row["duration"]))
     with scores.open("w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file)

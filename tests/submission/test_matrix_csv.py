@@ -117,10 +117,10 @@ def test_rows_and_columns_may_stand_in_any_order(tmp_path: Path) -> None:
     matrix = small_matrix(values=values)
     truth = matrix_truth(matrix)
     write_matrix_csv(matrix, tmp_path / "x.csv", E2025)
-    with open(tmp_path / "x.csv", encoding="utf-8", newline="") as file:
+    with (tmp_path / "x.csv").open(encoding="utf-8", newline="") as file:
         header, *rows = csv.reader(file)
     order = [0, *(np.random.default_rng(6).permutation(12) + 1)]
-    with open(tmp_path / "y.csv", "w", encoding="utf-8", newline="") as file:
+    with (tmp_path / "y.csv").open("w", encoding="utf-8", newline="") as file:
         csv.writer(file).writerows([cells[column] for column in order] for cells in [header, *rows[::-1]])
     one, other = (read_matrix_csv(tmp_path / name, E2025, truth) for name in ("x.csv", "y.csv"))
     assert other.file_names == [header[column] for column in order[1:]]
@@ -296,7 +296,7 @@ def test_ranked_lists_of_a_matrix_edition_for_ones_own_use(tmp_path: Path) -> No
 
 @pytest.mark.parametrize("split", [pytest.param("development", marks=pytest.mark.slow), "validation", "evaluation"])
 def test_all_real_names_and_captions_survive_both_files(shared: Path, tmp_path: Path, split: str) -> None:
-    with open(shared / f"data/clotho/clotho_captions_{split}.csv", encoding="utf-8", newline="") as file:
+    with (shared / f"data/clotho/clotho_captions_{split}.csv").open(encoding="utf-8", newline="") as file:
         names, *columns = zip(*list(csv.reader(file))[1:], strict=True)
     texts = sorted({text for column in columns for text in column})
     # All captions against all names would be files of gigabytes: all names of few rows, all captions of few columns.
@@ -312,14 +312,14 @@ def test_all_real_names_and_captions_survive_both_files(shared: Path, tmp_path: 
     assert again.query_texts == texts
     listing = matrix_of(np.random.default_rng(2).normal(size=(len(texts), 12)), list(names[:12]))
     write_ranked_csv(dataclasses.replace(listing, query_texts=texts), tmp_path / "listing.csv", EDITIONS["2022"])
-    with open(tmp_path / "listing.csv", encoding="utf-8", newline="") as file:
+    with (tmp_path / "listing.csv").open(encoding="utf-8", newline="") as file:
         assert [row[0] for row in csv.reader(file)] == ["caption", *texts]
     data = (tmp_path / "listing.csv").read_bytes()
     rows, problems = parse_table(data)
     assert (format_table(row.cells for row in rows), problems) == (data, [])
     distance = (np.arange(len(names)) - 10 * np.arange(math.ceil(len(names) / 10))[:, None]) % len(names)
     write_ranked_csv(matrix_of(-distance, list(names)), tmp_path / "ranked.csv", EDITIONS["2022"])
-    with open(tmp_path / "ranked.csv", encoding="utf-8", newline="") as file:
+    with (tmp_path / "ranked.csv").open(encoding="utf-8", newline="") as file:
         listed = {name for row in list(csv.reader(file))[1:] for name in row[1:]}
     assert listed == set(names)
 

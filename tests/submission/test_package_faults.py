@@ -173,7 +173,7 @@ def test_a_package_is_held_against_what_it_must_answer(
     ],
 )  # fmt: skip
 def test_what_is_no_plain_yaml_is_refused(text: str) -> None:
-    with pytest.raises(DataError, match="^not YAML"):
+    with pytest.raises(DataError, match=r"^not YAML"):
         parse_yaml(text.encode("latin-1"))
 
 

@@ -221,9 +221,9 @@ def test_the_real_submission_scores_as_published(baseline: Path, clotho: Callabl
     }  # fmt: skip
     assert (len(summary.found.texts), summary.found.n_pool) == (5225, 1045)
     # The official loop over dictionaries keyed by caption, on the same files.
-    with open(clotho("evaluation"), encoding="utf-8", newline="") as file:
+    with clotho("evaluation").open(encoding="utf-8", newline="") as file:
         truth = {caption: row[0] for row in list(csv.reader(file))[1:] for caption in row[1:]}
-    with open(baseline, encoding="utf-8", newline="") as file:
+    with baseline.open(encoding="utf-8", newline="") as file:
         rows = {row[0]: row[1:] for row in list(csv.reader(file))[1:]}
     precisions = [1 / (rows[text].index(name) + 1) if name in rows[text] else 0.0 for text, name in truth.items()]
     assert summary.values["mAP@10"] == pytest.approx(sum(precisions) / 5225, abs=1e-12)
@@ -239,7 +239,7 @@ def test_the_real_submission_is_rewritten_byte_for_byte(baseline: Path) -> None:
 
 
 def test_all_real_names_and_captions_pass_through_a_ranked_csv(tmp_path: Path, clotho: Callable[[str], Path]) -> None:
-    with open(clotho("evaluation"), encoding="utf-8", newline="") as file:
+    with clotho("evaluation").open(encoding="utf-8", newline="") as file:
         clips = list(csv.reader(file))[1:]
     names = [row[0] for row in clips]
     texts = [caption for row in clips for caption in row[1:]]
@@ -249,7 +249,7 @@ def test_all_real_names_and_captions_pass_through_a_ranked_csv(tmp_path: Path, c
     ids = [str(column) for column in range(1045)]
     matrix = ScoreMatrix(-distance.astype(np.float32), list(texts), texts, ids, names, relevant)
     write_ranked_csv(matrix, tmp_path / "out.csv", E2022)
-    with open(tmp_path / "out.csv", encoding="utf-8", newline="") as file:
+    with (tmp_path / "out.csv").open(encoding="utf-8", newline="") as file:
         header, *rows = csv.reader(file, strict=True)
     assert header == list(E2022.columns)
     assert rows == [

@@ -85,7 +85,7 @@ def mean_average_precision(data: bytes, truth: dict[str, str]) -> float | None:
 @pytest.fixture(scope="module")
 def real_clips(shared: Path) -> list[list[str]]:
     """File name and first caption of forty real clips, those with the most peculiar names."""
-    with open(shared / "data/clotho/clotho_captions_evaluation.csv", encoding="utf-8", newline="") as file:
+    with (shared / "data/clotho/clotho_captions_evaluation.csv").open(encoding="utf-8", newline="") as file:
         clips = [row[:2] for row in list(csv.reader(file))[1:]]
     clips.sort(key=lambda clip: (clip[0].isascii(), not set(clip[0]) & set(",&;'"), " ." not in clip[0], clip[0]))
     return clips[:40]

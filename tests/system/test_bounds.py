@@ -106,7 +106,7 @@ def test_memory_that_is_full_is_a_sentence() -> None:
 
     for full in (torch_finds_none, numpy_finds_none):
         with (
-            pytest.raises(KitError, match="^the model does not fit this machine's memory; make it smaller$"),
+            pytest.raises(KitError, match=r"^the model does not fit this machine's memory; make it smaller$"),
             memory_errors("the model", "make it smaller"),
         ):
             full()

@@ -185,7 +185,7 @@ def test_a_damaged_run_among_others_is_not_begun_again_in_silence(
     output = refused(capsys, "run", recipe, "--runs", tmp_path / "runs")
     assert "of last week/resolved.json is damaged" in output
     assert len(list((tmp_path / "runs").iterdir())) == 1
-    with pytest.raises(KitError, match="resolved.json is damaged: its checksum"):
+    with pytest.raises(KitError, match=r"resolved.json is damaged: its checksum"):
         open_run(load_recipe(recipe), tmp_path, run)
 
 

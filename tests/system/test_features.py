@@ -197,13 +197,13 @@ def test_content_keys_are_remembered_and_a_damaged_store_is_named(tmp_path: Path
             keys.append(content(str(file)))
     assert keys == [hashlib.sha256(b"one").hexdigest()] * 2
     (tmp_path / "banks/contents.sqlite").write_bytes(b"no database, only words" * 50)
-    with pytest.raises(KitError, match="is damaged .* delete it"):
+    with pytest.raises(KitError, match=r"is damaged .* delete it"):
         ContentKeys(tmp_path / "banks")
     with closing(ContentKeys(tmp_path / "others")):
         pass
     path = tmp_path / "others/contents.sqlite"
     path.write_bytes(path.read_bytes().replace(b"(path text", b"\xffpath text"))  # quoted as the text that it is not
-    with pytest.raises(KitError, match="is damaged .* delete it"):
+    with pytest.raises(KitError, match=r"is damaged .* delete it"):
         ContentKeys(tmp_path / "others")
 
 
@@ -277,7 +277,7 @@ def test_all_weights_are_opened_before_any_frame_is_computed(tmp_path: Path) -> 
     (tmp_path / "cut.npz").write_bytes(b"PK")
     logmel = LogMel(kind="logmel", sample_rate=16_000, bands=8, window_seconds=0.04, hop_seconds=0.02, stack=1)
     experts = {"first": logmel, "second": Yamnet(kind="yamnet", weights=str(tmp_path / "cut.npz"))}
-    with pytest.raises(KitError, match="cut.npz"):
+    with pytest.raises(KitError, match=r"cut.npz"):
         build_features(read_manifest(manifest), experts, tmp_path / "banks", quiet=True)
     assert not len(open_bank(tmp_path / "banks" / logmel.key(), 8, "float16", logmel.identity()))
 
@@ -312,7 +312,7 @@ def test_verify_reads_all_audio_again_and_computes_damaged_frames_again(
     data[len(data) // 2] ^= 1
     frames.write_bytes(data)
     damaged = build_features(clips, {"logmel": LOGMEL}, tmp_path / "banks", quiet=True)
-    with pytest.raises(KitError, match="frames of .* are damaged; python -m system features RECIPE --verify"):
+    with pytest.raises(KitError, match=r"frames of .* are damaged; python -m system features RECIPE --verify"):
         [damaged.frames("logmel", clip.id) for clip in clips]
     status = Path(clips[3].path).stat()
     shutil.copyfile(clips[0].path, clips[3].path)

@@ -81,12 +81,12 @@ def test_what_it_saves_it_can_be_made_from(minilm: str, tmp_path: Path) -> None:
 
 
 def test_faults_are_sentences(minilm: str, tmp_path: Path) -> None:
-    with pytest.raises(KitError, match="no transformer .*nowhere.*give a folder that holds one"):
+    with pytest.raises(KitError, match=r"no transformer .*nowhere.*give a folder that holds one"):
         FirstTokenEncoder(settings(str(tmp_path / "nowhere")), tmp_path)
     from transformers import DistilBertConfig
 
     DistilBertConfig().save_pretrained(tmp_path / "other")
-    with pytest.raises(KitError, match="has no hidden_dropout_prob .*set text.dropout to null"):
+    with pytest.raises(KitError, match=r"has no hidden_dropout_prob .*set text.dropout to null"):
         FirstTokenEncoder(settings(str(tmp_path / "other"), dropout=0.2), tmp_path)
 
 

@@ -158,7 +158,7 @@ def test_fp16_gradients_that_overflow_at_every_scale_end_the_stage(
         def get_scale(self) -> float:
             return self.scale_now
 
-    monkeypatch.setattr(torch.amp, "GradScaler", lambda *_, **__: Scaler())
+    monkeypatch.setattr("system.training.train.GradScaler", lambda *_, **__: Scaler())
     output = refused(capsys, "train", write(world, tmp_path, steps_per_epoch=40), "--out", tmp_path / "run")
     assert "gradients overflow at every scale at step 26" in output
 

@@ -297,7 +297,7 @@ def test_encoders_that_do_not_fit_are_reported_where_they_say_so(tmp_path: Path)
         f"{path}:{hidden}: model.audio.hidden: both directions give 2 x 7 values, text has 32",
         f"{path}:{embedding}: model.audio.embedding: score cosine needs one embedding, not frames; say mean",
     ]
-    with pytest.raises(RecipeError, match="model.text.heads: 5 heads do not divide dim 32"):
+    with pytest.raises(RecipeError, match=r"model.text.heads: 5 heads do not divide dim 32"):
         load(tmp_path, valid(tmp_path), ["model.text.heads=5"])
 
 

@@ -60,7 +60,7 @@ def test_scores_and_order_worked_by_hand(tmp_path: Path) -> None:
 
 def test_scores_that_are_no_numbers_are_refused_at_the_start(tmp_path: Path) -> None:
     clips = [clip_of(tmp_path / name) for name in "ab"]
-    with pytest.raises(SubmissionError, match="column 1 .* is nan"):
+    with pytest.raises(SubmissionError, match=r"column 1 .* is nan"):
         Search(model_of(Letters()), clips, Embedded(torch.tensor([[1.0, 1, 1], [1, torch.nan, 1]])))
 
 
@@ -511,7 +511,7 @@ def test_a_file_that_takes_a_clips_place_is_not_sent(tmp_path: Path) -> None:
         (tmp_path / "plain.wav").unlink()
         (tmp_path / "plain.wav").symlink_to(other)
         shutil.copy(other, tmp_path / "new.wav")
-        os.replace(tmp_path / "new.wav", tmp_path / "copied.wav")
+        (tmp_path / "new.wav").replace(tmp_path / "copied.wav")
         (tmp_path / "folder").rename(tmp_path / "moved")
         (tmp_path / "elsewhere").mkdir()
         shutil.copy(other, tmp_path / "elsewhere/inside.wav")

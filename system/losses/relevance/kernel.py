@@ -13,10 +13,12 @@ _DENSE_SHARE = 12  # a feature of more than 1 in 12 captions is kept as a full r
 
 
 def _compiled(loop: Callable[..., Any]) -> Callable[..., Any]:
+    compiled: Callable[..., Any]
     try:
-        return numba.njit(nogil=True, cache=True)(loop)
+        compiled = numba.njit(nogil=True, cache=True)(loop)
     except RuntimeError:  # neither folder can be written: compiled anew in every process
-        return numba.njit(nogil=True)(loop)
+        compiled = numba.njit(nogil=True)(loop)
+    return compiled
 
 
 class Postings(NamedTuple):

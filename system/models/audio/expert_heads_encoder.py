@@ -33,7 +33,8 @@ class ExpertHead(nn.Module):
         """Clips of like length are computed together, so that a clip of two minutes costs what it holds and no more."""
         order = series.lengths.argsort(stable=True)
         parts = [self._pooled(series.rows(rows)) for rows in order.split(CLIPS_AT_ONCE[order.device.type])]
-        return self.out(torch.cat(parts)[order.argsort()])
+        result: torch.Tensor = self.out(torch.cat(parts)[order.argsort()])
+        return result
 
     def _pooled(self, series: Series) -> torch.Tensor:
         """(B, width) means over all frames of each clip."""

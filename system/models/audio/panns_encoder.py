@@ -88,7 +88,8 @@ class PannsEncoder(AudioEncoder):
         columns = self.network.standardised(self.front_end(waves))
         if self.training:
             augment = self.settings.spec_augment
-            return self.network(columns if augment is None else spec_augment(columns, augment))
+            result: torch.Tensor = self.network(columns if augment is None else spec_augment(columns, augment))
+            return result
         return in_pieces(self.network, columns, 2, STRIDE, self.network.reach, PIECE)
 
     def parts(self) -> dict[str, nn.Module]:
