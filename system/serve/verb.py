@@ -12,7 +12,7 @@ from pathlib import Path
 from data_tools.errors import KitError
 from system.runs.open import Trained, open_trained
 from system.serve.search import Search, make_search, pool_of
-from system.verbs.options import SET_HELP
+from system.verbs.options import add_changes_argument, add_checkpoint_arguments
 
 PATIENCE = 2  # seconds that answers under way are waited for at the end
 IDLE = 75  # seconds after which a silent connection is closed
@@ -88,11 +88,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--host", default="127.0.0.1", help="address to serve on (default: %(default)s, this machine)")
     parser.add_argument("--port", type=int, default=8020, help="0: any that is free (default: %(default)s)")
-    parser.add_argument("--stage", help="of a run: stage of the checkpoint (default: as the recipe ranks)")
-    parser.add_argument(
-        "--checkpoint", help="of a run: last, or the metric it is best by (default: as the recipe ranks)"
-    )
-    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help=SET_HELP)
+    add_checkpoint_arguments(parser)
+    add_changes_argument(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -5,13 +5,13 @@ from pathlib import Path
 
 from system.runs.export import export_model
 from system.runs.open import open_trained
+from system.verbs.options import add_checkpoint_arguments
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("run_folder", type=Path, metavar="RUN", help="a finished run")
     parser.add_argument("--out", type=Path, required=True, help="the folder to make")
-    parser.add_argument("--stage", help="stage of the checkpoint (default: as the recipe ranks)")
-    parser.add_argument("--checkpoint", help="last, or the metric it is best by (default: as the recipe ranks)")
+    add_checkpoint_arguments(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:

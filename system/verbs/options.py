@@ -8,15 +8,35 @@ from system.recipe.load import Loaded, load_recipe
 
 log = logging.getLogger(__name__)
 
-SET_HELP = "change a setting, such as stages.finetune.batch_size=64; may be given again"
+
+def add_changes_argument(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--set",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        help="change a setting, such as stages.finetune.batch_size=64; may be given again",
+    )
+
+
+def add_runs_argument(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--runs", type=Path, default=Path("runs"), help="folder of all runs (default: runs)")
+
+
+def add_checkpoint_arguments(parser: argparse.ArgumentParser) -> None:
+    """Which of a run's checkpoints is used."""
+    parser.add_argument("--stage", help="of a run: stage of the checkpoint (default: as the recipe ranks)")
+    parser.add_argument(
+        "--checkpoint", help="of a run: last, or the metric it is best by (default: as the recipe ranks)"
+    )
 
 
 def add_recipe_arguments(parser: argparse.ArgumentParser, runs: bool = True) -> None:
     """The recipe, changes to it, and (for verbs that write a run) where runs are."""
     parser.add_argument("recipe", type=Path, help="a recipe (.yaml)")
-    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help=SET_HELP)
+    add_changes_argument(parser)
     if runs:
-        parser.add_argument("--runs", type=Path, default=Path("runs"), help="folder of all runs (default: runs)")
+        add_runs_argument(parser)
         parser.add_argument(
             "--out", type=Path, help="the run's folder itself (default: a new one, or the run to resume)"
         )

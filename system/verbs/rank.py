@@ -7,7 +7,7 @@ from data_tools.errors import KitError
 from data_tools.manifest import caption_queries, read_queries
 from system.runs.open import open_trained
 from system.runs.rank import rank, read_pool
-from system.verbs.options import SET_HELP
+from system.verbs.options import add_changes_argument, add_checkpoint_arguments
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -21,11 +21,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="rank queries of which the model knows no word, too: in one fixed order",
     )
-    parser.add_argument("--stage", help="of a run: stage of the checkpoint (default: as the recipe ranks)")
-    parser.add_argument(
-        "--checkpoint", help="of a run: last, or the metric it is best by (default: as the recipe ranks)"
-    )
-    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help=SET_HELP)
+    add_checkpoint_arguments(parser)
+    add_changes_argument(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -7,16 +7,15 @@ from pathlib import Path
 from data_tools.files import remove_parts, write_text
 from data_tools.locks import lock_of
 from system.experiments.study import load_study, run_study
+from system.verbs.options import add_changes_argument, add_runs_argument
 
 log = logging.getLogger(__name__)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("study", type=Path, help="a study (.study.yaml)")
-    parser.add_argument(
-        "--set", action="append", default=[], metavar="KEY=VALUE", help="change a setting in every cell"
-    )
-    parser.add_argument("--runs", type=Path, default=Path("runs"), help="folder of all runs (default: runs)")
+    add_changes_argument(parser)
+    add_runs_argument(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
