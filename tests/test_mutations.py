@@ -199,7 +199,7 @@ def _system_files(folder: Path, world: Path) -> dict[str, Reader]:
     lines = "".join(f"{word} {' '.join(map(str, vector))}\n" for word, vector in vectors.items())
     (folder / "v.txt").write_text(f"4 4\n{lines}")
     bank = folder / "bank"
-    list(open_bank(bank, 3, "float32", {}).add((str(n), np.full((n + 1, 3), n, np.float32)) for n in range(9)))
+    tiny.store_all(open_bank(bank, 3, "float32", {}), ((str(n), np.full((n + 1, 3), n, np.float32)) for n in range(9)))
     with closing(ContentKeys(folder / "keys")) as keys:
         keys(str(recipe))
 

@@ -13,10 +13,11 @@ import json
 import logging
 import sys
 import zlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 
@@ -36,6 +37,7 @@ class Bank:
         self.rows: dict[str, tuple[int, int]] = {}  # key -> first row, number of rows
         self._checksums: dict[str, int] = {}  # of the series not yet read
         self._end_of_index = 0
+        self._end = 0  # rows in the file, while it is written to
         self._map: np.ndarray | None = None
         self._read_index(skip_damaged=verify)
         if verify:
@@ -156,44 +158,40 @@ class Bank:
         self._map = None
         self._read_index(skip_damaged)
 
-    def add(self, series: Iterable[tuple[str, np.ndarray]]) -> Iterator[str]:
-        """Store series as they come and yield each key once it is on disk; a key that is there already is skipped.
+    @contextmanager
+    def writing(self) -> Iterator[Callable[[str, np.ndarray], None]]:
+        """Gives a function that stores a series (T, D) by its key: on disk when it returns, skipped if it is there.
 
-        One writer at a time: another process is waited for, and what it stored is seen before the first series is asked
-        for. Raises KitError when a series has another dimension or no rows.
+        One writer at a time: another process is waited for, and what it stored is seen before the first series is.
+        The function raises KitError for a series of another dimension or without rows.
         """
         try:
             with self._lock():
                 self._reload()  # another process may have added series since this one opened the bank
                 with self._frames_file.open("ab") as frames, self._index_file.open("ab") as index:
-                    yield from self._append_all(frames, index, series)
+                    index.truncate(self._end_of_index)
+                    self._end = max((first + rows for first, rows in self.rows.values()), default=0)
+                    frames.truncate(self._end * self.dim * self.dtype.itemsize)
+                    yield partial(self._append, frames, index)
                 sync(self._frames_file)
                 sync(self._index_file)
         except OSError as error:  # of a write: it names no file
             raise error if error.filename else OSError(error.errno, error.strerror, str(self._frames_file)) from error
 
-    def _append_all(self, frames: Any, index: Any, series: Iterable[tuple[str, np.ndarray]]) -> Iterator[str]:
-        index.truncate(self._end_of_index)
-        end = max((first + rows for first, rows in self.rows.values()), default=0)
-        frames.truncate(end * self.dim * self.dtype.itemsize)
-        for key, values in series:
-            if key in self.rows:
-                continue
-            end = self._append(frames, index, key, values, end)
-            yield key
-
-    def _append(self, frames: Any, index: Any, key: str, values: np.ndarray, end: int) -> int:
+    def _append(self, frames: BinaryIO, index: BinaryIO, key: str, values: np.ndarray) -> None:
+        if key in self.rows:
+            return
         if values.ndim != 2 or values.shape[1] != self.dim or not len(values):
             raise KitError(f"{self.folder}: frames of shape {values.shape} do not fit a bank of dimension {self.dim}")
         stored = np.ascontiguousarray(values, self.dtype)
-        item = {"key": key, "first": end, "rows": len(stored), "crc32": _checksum(key, stored)}
+        item = {"key": key, "first": self._end, "rows": len(stored), "crc32": _checksum(key, stored)}
         line = json.dumps(item).encode() + b"\n"
         frames.write(stored.tobytes())
         frames.flush()
         index.write(line)  # after its frames: a line stands for frames that are there
         index.flush()
-        self.rows[key] = (end, len(stored))
-        return end + len(stored)
+        self.rows[key] = (self._end, len(stored))
+        self._end += len(stored)
 
     @contextmanager
     def _lock(self) -> Iterator[None]:

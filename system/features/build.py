@@ -208,21 +208,19 @@ def _fill(
         _broken(features, missing[key], error, strict)
         failed.add(key)
 
-    def series() -> Iterator[tuple[str, np.ndarray]]:
+    bar = tqdm(total=len(missing), desc=f"{name} frames", unit="clip", disable=quiet or None)
+    with bar as progress, bank.writing() as store:
         wanted = {key: clip for key, clip in missing.items() if key not in bank}  # another process may have stored some
         for group in _groups(_decoded(wanted, expert), fails, GROUP_SECONDS * expert.rate):
             with memory_errors(f"{name}: {len(group)} clips", "free what else uses it, or compute on a larger one"):
                 computed = frames_of(list(group.values()))
             for key, frames in zip(group, computed, strict=True):
                 if bank.dtype.kind == "i" or np.abs(frames).max() <= np.finfo(bank.dtype).max:
-                    yield key, frames
+                    store(key, frames)
+                    progress.update()
                 else:
                     unfit = f"{missing[key].path}: {name} gives frames that are not finite in {bank.dtype}"
                     fails(key, AudioError(unfit))
-
-    with tqdm(total=len(missing), desc=f"{name} frames", unit="clip", disable=quiet or None) as progress:
-        for _ in bank.add(series()):
-            progress.update()
     for clip in clips:  # other clips with the content of a broken file
         if features.keys.get(clip.id) in failed:
             _broken(features, clip, AudioError(f"{clip.path}: same content as a broken file"), strict)

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from tiny import store_all
 
 from submission.ordering import relevant_ranks
 from system.features.bank import open_bank
@@ -32,8 +33,7 @@ def test_bank_against_a_file_a_clip(tmp_path: Path) -> None:
     random = np.random.default_rng(0)
     bank = open_bank(tmp_path / "bank", 2048, "float16", {})
     series = {str(n): random.normal(size=(70, 2048)).astype(np.float16) for n in range(512)}
-    for _ in bank.add(series.items()):
-        pass
+    store_all(bank, series.items())
     for key, values in series.items():
         np.save(tmp_path / f"{key}.npy", values)
     keys = random.permutation(list(series))[:256].tolist()

@@ -1,5 +1,6 @@
 """A world small enough to train on in seconds: clips are pure tones, captions name the pitch."""
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +9,7 @@ import soundfile
 import yaml
 
 from data_tools.manifest import Clip, write_manifest
+from system.features.bank import Bank
 
 RATE = 16_000
 SIZES = {"development": 48, "validation": 16, "evaluation": 24}
@@ -173,3 +175,12 @@ def two_stages(**changes: Any) -> dict[str, dict[str, Any]]:
         "pretrain": stage(epochs=3, captions_per_clip=1, **changes),
         "finetune": stage(epochs=3, start_from=start, **changes),
     }
+
+
+def store_all(bank: Bank, series: Iterable[tuple[str, np.ndarray]]) -> list[str]:
+    """Store series in a bank; returns the keys that it did not have."""
+    with bank.writing() as store:
+        before = set(bank.rows)
+        for key, values in series:
+            store(key, values)
+        return [key for key in bank.rows if key not in before]

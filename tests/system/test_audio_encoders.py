@@ -87,7 +87,7 @@ def test_frames_keep_the_type_of_their_bank_on_the_way_to_a_batch(tmp_path: Path
     series = {"a": np.arange(-3, 2)[:, None], "b": 30_000 + np.arange(2)[:, None]}
     for dtype in ("int16", "float32", "float16"):
         bank = open_bank(tmp_path / dtype, 1, dtype, {})
-        assert len(list(bank.add(series.items()))) == 2
+        assert len(tiny.store_all(bank, series.items())) == 2
         features = Features({"waveform": bank}, {"one": "a", "other": "b"})
 
         class Item:

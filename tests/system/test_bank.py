@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tiny import store_all
 
 from data_tools.errors import KitError
 from system.features.bank import Bank, open_bank
@@ -20,7 +21,7 @@ def series(n: int) -> np.ndarray:
 
 
 def fill(bank: Bank, keys: range) -> list[str]:
-    return list(bank.add((str(n), series(n)) for n in keys))
+    return store_all(bank, ((str(n), series(n)) for n in keys))
 
 
 def test_bank_gives_back_what_was_stored(tmp_path: Path) -> None:
@@ -74,7 +75,7 @@ def test_bank_refuses_frames_of_another_shape_and_keeps_the_rest(tmp_path: Path)
     fill(bank, range(3))
     for wrong in (np.zeros((2, 5)), np.zeros((0, 6)), np.zeros(6)):
         with pytest.raises(KitError, match="do not fit"):
-            list(bank.add([("w", wrong)]))
+            store_all(bank, [("w", wrong)])
     assert len(open_bank(tmp_path / "b", 6, "float16", {})) == 3
 
 
@@ -87,14 +88,15 @@ def test_a_second_writer_waits_and_sees_what_the_first_stored(tmp_path: Path) ->
             asked.append(n)
             yield str(n), series(n)
 
-    writing = bank.add((str(n), series(n)) for n in range(3))
-    next(writing)
     added: list[str] = []
-    thread = threading.Thread(target=lambda: added.extend(second.add(offered())))
-    thread.start()
-    time.sleep(0.2)
-    assert asked == [], "the second writer did not wait"
-    assert list(writing) == ["1", "2"]
+    thread = threading.Thread(target=lambda: added.extend(store_all(second, offered())))
+    with bank.writing() as store:
+        store("0", series(0))
+        thread.start()
+        time.sleep(0.2)
+        assert asked == [], "the second writer did not wait"
+        store("1", series(1))
+        store("2", series(2))
     thread.join()
     assert added == ["3", "4"]
     final = open_bank(tmp_path / "b", 6, "float16", {})
@@ -220,7 +222,7 @@ def test_an_index_line_stands_for_frames_that_are_written(tmp_path: Path) -> Non
 
     bank, index = open_bank(tmp_path / "b", 6, "float32", {}), io.BytesIO()
     with pytest.raises(OSError, match="No space left"):
-        bank._append(Full(), index, "1", series(1), 0)
+        bank._append(Full(), index, "1", series(1))
     assert index.getvalue() == b""
     assert "1" not in bank
 

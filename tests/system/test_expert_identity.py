@@ -5,6 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import tiny
 from outcomes import ranked_evaluation, refused, rewrite
 
 from data_tools.documents import read_json
@@ -64,7 +65,7 @@ def test_banks_of_experts_whose_frames_changed_are_kept_apart(there: Path, key: 
     expert = CHANGED[key]
     before = {**expert.identity(), "version": 1}
     bank = open_bank(there / "banks" / key, expert.dim, expert.dtype, before)
-    assert list(bank.add([("clip", np.ones((2, expert.dim), np.float32))])) == ["clip"]
+    assert tiny.store_all(bank, [("clip", np.ones((2, expert.dim), np.float32))]) == ["clip"]
     assert expert.key() != key
     assert "clip" not in bank_of(expert, there / "banks")
     assert open_bank(there / "banks" / key, expert.dim, expert.dtype, before).read("clip").shape == (2, expert.dim)

@@ -8,8 +8,8 @@ import shutil
 import signal
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import closing
+from collections.abc import Callable
+from contextlib import AbstractContextManager, closing
 from pathlib import Path
 
 import numpy as np
@@ -84,16 +84,16 @@ def test_content_decides_not_name_and_a_changed_file_is_seen(tmp_path: Path) -> 
 def test_what_another_process_stored_meanwhile_is_not_computed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     clips = read_manifest(tiny.make_world(tmp_path / "world", {"development": 4}))
     elsewhere = build_features(clips, {"logmel": LOGMEL}, tmp_path / "other", quiet=True)
-    add = Bank.add
+    writing = Bank.writing
 
-    def add_after_another(self: Bank, series: Iterator[tuple[str, np.ndarray]]) -> Iterator[str]:
-        twin = Bank(self.folder, self.dim, self.dtype, self.hint, verify=False)
-        for _ in add(twin, [(key, elsewhere.banks["logmel"].read(key)) for key in elsewhere.keys.values()]):
-            pass
-        return add(self, series)
+    def writing_after_another(self: Bank) -> AbstractContextManager[Callable[[str, np.ndarray], None]]:
+        with writing(Bank(self.folder, self.dim, self.dtype, self.hint, verify=False)) as store:
+            for key in elsewhere.keys.values():
+                store(key, elsewhere.banks["logmel"].read(key))
+        return writing(self)
 
     computed: list[int] = []
-    monkeypatch.setattr(Bank, "add", add_after_another)
+    monkeypatch.setattr(Bank, "writing", writing_after_another)
     monkeypatch.setattr(LogMel, "load", lambda self, device: lambda waves: computed.append(1) or [np.zeros((1, 128))])
     features = build_features(clips, {"logmel": LOGMEL}, tmp_path / "banks", quiet=True)
     assert computed == []

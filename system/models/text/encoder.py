@@ -98,8 +98,9 @@ class EmbeddingCache:
         missing = {key: text for key, text in zip(keys, texts, strict=True) if key not in self.bank}
         if missing:
             vectors = self.encode(list(missing.values()))
-            for _ in self.bank.add((key, v[None]) for key, v in zip(missing, vectors, strict=True)):
-                pass
+            with self.bank.writing() as store:
+                for key, vector in zip(missing, vectors, strict=True):
+                    store(key, vector[None])
         return torch.from_numpy(np.stack([self.bank.read(key)[0] for key in keys]))
 
 
