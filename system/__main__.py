@@ -7,7 +7,7 @@ from data_tools.cli import Verb, run_cli
 
 VERBS = {
     "check": Verb(
-        "print all mistakes of a recipe, or its plan, data, disk and memory",
+        "print all mistakes of a recipe or a study, or its plan, data, disk and memory",
         "python -m system check recipes/quickstart.yaml",
         module="verbs.check",
     ),

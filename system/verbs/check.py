@@ -3,12 +3,13 @@
 import argparse
 
 from data_tools.errors import KitError
+from system.experiments.study import load_study
 from system.plan.plan import GIB, MISTAKE, gpu_memory, plan
 from system.verbs.options import add_recipe_arguments, load_from
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    add_recipe_arguments(parser, runs=False)
+    add_recipe_arguments(parser, runs=False, what="a recipe or a study (.yaml)")
     parser.add_argument("--gpu-memory", type=float, metavar="GIB", help="plan for such a GPU (default: the one here)")
 
 
@@ -16,8 +17,24 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.gpu_memory is not None and not arguments.gpu_memory > 0:
         raise KitError(f"--gpu-memory {arguments.gpu_memory:g}: give the GiB of a GPU")
     gpu_bytes = gpu_memory() if arguments.gpu_memory is None else arguments.gpu_memory * GIB
-    loaded = load_from(arguments)
-    print(*loaded.renamed, sep="\n", end="\n" if loaded.renamed else "")
-    text = plan(loaded.recipe, gpu_bytes)
-    print(text)
-    return 1 if MISTAKE in text else 0
+    if arguments.recipe.name.endswith(".study.yaml"):
+        lines = _study_lines(arguments, gpu_bytes)
+    else:
+        loaded = load_from(arguments)
+        lines = [*loaded.renamed, plan(loaded.recipe, gpu_bytes)]
+    print(*lines, sep="\n")
+    return 1 if any(MISTAKE in line for line in lines) else 0
+
+
+def _study_lines(arguments: argparse.Namespace, gpu_bytes: float | None) -> list[str]:
+    """The plan of the first cell, then of every other one the lines that differ from it."""
+    study, cells = load_study(arguments.recipe, arguments.set)
+    plans = {cell: plan(cells[cell, study.seeds[0]].recipe, gpu_bytes).splitlines() for cell in study.cells}
+    first, *others = plans
+    lines = list(dict.fromkeys(line for loaded in cells.values() for line in loaded.renamed))
+    lines.append(f"study {study.name}: {len(plans)} cells x {len(study.seeds)} seeds are {len(cells)} runs")
+    lines += [f"cell {first}:", *plans[first]]
+    for cell in others:
+        different = [line for line in plans[cell] if line not in plans[first]]
+        lines += [f"cell {cell}:" if different else f"cell {cell}: as {first}", *different]
+    return lines

@@ -31,9 +31,9 @@ def add_checkpoint_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def add_recipe_arguments(parser: argparse.ArgumentParser, runs: bool = True) -> None:
+def add_recipe_arguments(parser: argparse.ArgumentParser, runs: bool = True, what: str = "a recipe (.yaml)") -> None:
     """The recipe, changes to it, and (for verbs that write a run) where runs are."""
-    parser.add_argument("recipe", type=Path, help="a recipe (.yaml)")
+    parser.add_argument("recipe", type=Path, help=what)
     add_changes_argument(parser)
     if runs:
         add_runs_argument(parser)

@@ -118,3 +118,31 @@ def test_published_figures_that_do_not_fit_are_told(
 def test_recipes_and_studies_are_told_apart(recipe: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert "is a study; run it with" in refused(capsys, "run", write_study(tmp_path, recipe))
     assert "is a recipe; run it with" in refused(capsys, "study", recipe)
+
+
+def test_check_plans_a_study_by_what_differs_and_without_torch(world: Path, tmp_path: Path, root: Path) -> None:
+    recipe = tiny.write_recipe(tmp_path / "r.yaml", tiny.recipe(world, tmp_path))
+    cells = {"plain": {}, "wide": {"stages.only.losses.0.margin": 0.5}, "small": {"stages.only.batch_size": 4}}
+    study = write_study(tmp_path, recipe, cells=cells)
+    code = "import sys; from system.__main__ import main; main(sys.argv[1:]); assert 'torch' not in sys.modules"
+    command = [sys.executable, "-c", code, "check", str(study), "--gpu-memory", "80"]
+    output = subprocess.run(command, capture_output=True, text=True, check=True, cwd=root).stdout
+    first, plain, *rest = output.splitlines()
+    assert first == "study margins: 3 cells x 2 seeds are 6 runs"
+    assert plain == "cell plain:"
+    assert any("updates of 8 clips" in line for line in rest)
+    wide = rest.index("cell wide: as plain")
+    assert rest[wide + 1] == "cell small:"
+    assert any("updates of 4 clips" in line for line in rest[wide:])
+    assert not any(line.startswith("data ") for line in rest[wide:]), "what does not differ is said once"
+
+
+def test_check_names_all_mistakes_of_a_study(world: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    recipe = tiny.write_recipe(tmp_path / "r.yaml", tiny.recipe(world, tmp_path))
+    cells = {"one": {"stages.only.batch_sise": 4}, "other": {"seed": -1}}
+    output = refused(capsys, "check", write_study(tmp_path, recipe, cells=cells))
+    assert "cell one: " in output
+    assert "batch_sise" in output
+    missing = tiny.recipe(tmp_path / "nowhere.jsonl", tmp_path)
+    assert main(["check", str(write_study(tmp_path, tiny.write_recipe(tmp_path / "m.yaml", missing)))]) == 0
+    assert "MISSING" in capsys.readouterr().out
