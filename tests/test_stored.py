@@ -1,5 +1,6 @@
 """Files of an earlier release, stored in tests/stored, open, rank, resume and pack as they did."""
 
+import hashlib
 import json
 import tarfile
 import zipfile
@@ -10,6 +11,7 @@ import pytest
 from sandboxes import serving, stored
 
 from data_tools.__main__ import main as data_tools
+from data_tools.documents import write_json
 from data_tools.manifest import read_manifest
 from submission.__main__ import main as submission
 from submission.formats.score_matrix import ScoreMatrix, read_scores
@@ -45,7 +47,7 @@ def test_a_finished_run_is_finished(caplog: pytest.LogCaptureFixture, capsys: py
     before = contents("finished")
     assert system(["run", "recipe.yaml", "--out", "finished"]) == 0
     assert "finished already: finished, made by the code of 3001ba7" in caplog.text
-    assert "recipe.yaml: old names of 8 settings, which the next release no longer reads" in caplog.text
+    assert "recipe.yaml: settings by old names (8), which release 0.3.0 no longer reads" in caplog.text
     result = json.loads(Path("finished/result.json").read_text())
     assert not result.keys() & {"format", "checksum", "sha256"}
     assert f"mAP@10   {result['rank']['evaluation']['mAP@10']:.4f}" in capsys.readouterr().out
@@ -123,3 +125,19 @@ def test_a_crawl_and_a_fetch_go_on(monkeypatch: pytest.MonkeyPatch, capsys: pyte
     assert len(stored(store)) == 320
     assert len(read_manifest(Path("crawl/audio/manifest.jsonl"))) == 4
     assert before.items() <= {path: path.stat().st_mtime_ns for path in Path("crawl/audio").glob("*.flac")}.items()
+
+
+@pytest.mark.parametrize("noted", [False, True])
+def test_a_run_that_lost_its_settings_gets_them_back(noted: bool) -> None:
+    """By the command that names its recipe, also where the checksum of the old names was noted."""
+    resolved, provenance = Path("unfinished/resolved.json"), Path("unfinished/provenance.json")
+    if noted:
+        facts = json.loads(provenance.read_text())
+        checksums = {"resolved.json": hashlib.sha256(resolved.read_bytes()).hexdigest()}
+        write_json(provenance, facts | {"sha256": checksums})
+    resolved.unlink()
+    assert system(["run", "unfinished/recipe.yaml", "--set", "seed=77", "--out", "unfinished"]) == 1
+    assert system(["run", "unfinished/recipe.yaml", "--out", "unfinished"]) == 0
+    assert "max_grad_norm" in resolved.read_text()
+    assert system(["run", str(resolved), "--out", "unfinished"]) == 0
+    assert_alike(read_scores(Path("unfinished/scores/evaluation.npy")))

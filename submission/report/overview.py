@@ -11,7 +11,7 @@ from submission.plots import CURVES
 from submission.report.elements import NONE, Drawing, Section, Table, figure4, plural, queries, without_folders
 from submission.report.statistics import Rivals
 from submission.runs.finished import FinishedRun
-from submission.runs.record import EpochLine, Parameters, Provenance, RelevanceSettings
+from submission.runs.record import EpochLine, Parameters, Provenance, RelevanceSettings, RunResult
 
 LICENCES = 4  # of a data set that are named
 
@@ -32,7 +32,7 @@ def what_was_run(run: FinishedRun) -> Section:
         "Commit": ", ".join(result.commits),
         "Hardware": ", ".join(part for part in (result.hardware, noted.machine) if part),
         "Software": ", ".join(f"{name} {of}" for name, of in (("Python", noted.python), ("torch", noted.torch)) if of),
-        "Time": f"{_duration(result.training_seconds)} of training, {_duration(result.seconds)} in the last process",
+        "Time": _time(result),
         "Ranked": f"{run.entry}: {queries(len(run.matrix))} against {plural(len(run.matrix.clip_ids), 'clip')} of "
         f"{ranked.data}",
         "Checkpoint": ranked.checkpoint,
@@ -46,6 +46,11 @@ def what_was_run(run: FinishedRun) -> Section:
         tables=[_data_table(run), _expert_table(run)],
         folded=[("The resolved recipe", json.dumps(without_folders(settings), indent=1, ensure_ascii=False))],
     )
+
+
+def _time(result: RunResult) -> str:
+    last = f"{_duration(result.seconds)} in the last process"
+    return last if result.training_seconds is None else f"{_duration(result.training_seconds)} of training, {last}"
 
 
 def _duration(seconds: float) -> str:
@@ -182,7 +187,9 @@ def _collapses(lines: list[EpochLine]) -> Iterator[str]:
         )
 
 
-def _also_trained_on(count: int) -> str:
+def _also_trained_on(count: int | None) -> str:
+    if count is None:
+        return "The run does not state whether ranked clips were also trained on."
     if not count:
         return "No ranked clip was also trained on, by its content or its Freesound id."
     return f"Beware: {count:,} ranked clips were also trained on, by content or Freesound id."

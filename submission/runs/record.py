@@ -75,15 +75,15 @@ class RankedResult(Record):
 
     interval, bootstrap: 95 %, of `metric`; None for a single query. checkpoint: in words. chance, untrained, ceiling:
     values of `metric` to hold it against. also_trained_on: ranked clips. scores, csv: files; an earlier release named
-    the latter otherwise.
+    the latter otherwise, and wrote fewer keys.
     """
 
     __pydantic_extra__: dict[str, Any]
 
     metric: str
     interval: Interval | None
-    bootstrap: Interval | None
-    median_rank: float
+    bootstrap: Interval | None = None
+    median_rank: float | None = None
     data: str
     queries: Count
     clips: Count
@@ -92,7 +92,7 @@ class RankedResult(Record):
     chance: float
     untrained: float
     ceiling: float | None
-    also_trained_on: Count
+    also_trained_on: Count | None = None
     scores: str
     csv: str | None = None
 
@@ -121,7 +121,7 @@ class RunResult(Record):
     experts: dict[str, ExpertFacts]
     data: dict[str, SourceFacts]
     seconds: float
-    training_seconds: float
+    training_seconds: float | None = None
     broken: dict[str, str] = {}
     rank: dict[str, RankedResult]
     sha256: Checksums = {}

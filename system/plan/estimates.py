@@ -100,9 +100,19 @@ class Estimates:
 
     @cached_property
     def _vocabulary(self) -> int:
+        return self._words_found or ASSUMED_VOCABULARY
+
+    @cached_property
+    def _words_found(self) -> int:
         sources = {name for stage in self.recipe.stages.values() for name in stage.train.data}
         captions = (caption for name in sources for clip in self.found[name].clips for caption in clip.captions)
-        return len(vocabulary_of(captions)) or ASSUMED_VOCABULARY
+        return len(vocabulary_of(captions))
+
+    @property
+    def assumes_vocabulary(self) -> bool:
+        """Whether numbers depend on the vocabulary of captions that are not there yet."""
+        text = self.recipe.model.text
+        return not self._words_found and text.cost(1).trainable != text.cost(2).trainable
 
     def load(self, stage: schema.Stage) -> Load:
         """Of a batch whose sources are drawn as the stage mixes them."""

@@ -12,7 +12,7 @@ from data_tools.__main__ import VERBS as DATA_VERBS
 from data_tools.cli import make_parser
 from data_tools.manifest import read_manifest
 from submission.editions import get_edition
-from system.plan.estimates import CORE_FLOPS, GPU_FLOPS, Content, Estimates, frame_bytes
+from system.plan.estimates import ASSUMED_VOCABULARY, CORE_FLOPS, GPU_FLOPS, Content, Estimates, frame_bytes
 from system.recipe import schema
 
 GIB = 1 << 30
@@ -122,7 +122,8 @@ def _parameter_lines(recipe: schema.Recipe, estimates: Estimates) -> Iterator[st
     yield from text.plan_lines()
     parts = estimates.parameters_by_part
     named = [f"{name if name == 'text' else audio.part_name(name)} {count:,}" for name, count in parts.items()]
-    yield f"trainable parameters: {', '.join(named)}; in all {sum(parts.values()):,}{audio.part_note()}"
+    assumed = f" ({ASSUMED_VOCABULARY:,} words assumed: no captions yet)" if estimates.assumes_vocabulary else ""
+    yield f"trainable parameters: {', '.join(named)}; in all {sum(parts.values()):,}{audio.part_note()}{assumed}"
 
 
 def _stage_lines(recipe: schema.Recipe, name: str, found: dict[str, Content]) -> Iterator[str]:

@@ -68,9 +68,9 @@ def load_recipe(path: Path | str, changes: list[str] | None = None) -> Loaded:
         raise RecipeError(_report(path, document.problems))
     if isinstance(document.value, dict) and "cells" in document.value:
         raise RecipeError([f"{path} is a study; run it with: python -m system study {path}"])
-    renamed = [f"{path}:{line}" for line in rename(document)]
+    renamed = [f"{path}:{line}: {text}" for line, text in rename(document)]
     mistakes = list(_apply(document, changes or [], renamed))
-    renamed += [f"{path}:{line}" for line in rename(document)]  # in mappings that --set gave
+    renamed += [f"--set: {text}" for _, text in rename(document)]  # in values that --set gave
     problems = [*document.problems, *mistakes]
     problems += [(keys, document.line(keys), text) for keys, text in _null_characters(document.value)]
     _leave_out_nulls(document.value)
@@ -196,6 +196,13 @@ def _sentence(item: Any, suggest: bool = True) -> str:
         return "missing; a recipe says everything about itself"
     if kind == "union_tag_not_found":
         return "missing kind"
+    if kind == "union_tag_invalid":
+        known = re.findall("'([^']*)'", item["ctx"]["expected_tags"])
+        candidates = difflib.get_close_matches(str(item["ctx"]["tag"]), known, 1)
+        likely = f"did you mean {candidates[0]}? " if candidates else ""
+        return f"unknown kind {_cut(repr(item['ctx']['tag']))}; {likely}there are {', '.join(known)}"
+    if kind in ("model_type", "dict_type"):
+        return "not a mapping of keys to values"
     if kind == "value_error":  # of a validator of ours
         return str(item["ctx"]["error"])
     message = item["msg"][0].lower() + item["msg"][1:]

@@ -1,4 +1,4 @@
-"""Keys and values of a recipe that got another name: the next release no longer reads the old ones."""
+"""Keys and values of a recipe that got another name: release 0.3.0 no longer reads the old ones."""
 
 import json
 from collections.abc import Iterator
@@ -31,10 +31,10 @@ def renamed_keys(keys: Keys) -> Keys:
     return keys
 
 
-def rename(document: Document) -> list[str]:
-    """Put the names of today into a document; a line for each: where, and what to write. A key that stands there under
-    both names becomes a problem of the document."""
-    lines = []
+def rename(document: Document) -> list[tuple[int, str]]:
+    """Put the names of today into a document; for each its line, and what to write. A key that stands there under both
+    names becomes a problem of the document."""
+    lines: list[tuple[int, str]] = []
     for pattern, new in _KEYS.items():
         for parent, at in _parents(document.value, pattern):
             old, path = str(pattern[-1]), ".".join(map(str, at))
@@ -44,7 +44,7 @@ def rename(document: Document) -> list[str]:
             else:
                 parent[new] = parent[old]
                 document.lines[(*at, new)] = number
-                lines.append(f"{number}: {path}.{old} is called {new} now; write {new}: {json.dumps(parent[new])}")
+                lines.append((number, f"{path}.{old} is called {new} now; write {new}: {json.dumps(parent[new])}"))
             del parent[old]
     for pattern, names in _VALUES.items():
         for parent, at in _parents(document.value, pattern):
@@ -52,10 +52,9 @@ def rename(document: Document) -> list[str]:
             if isinstance(old, str) and old in names:
                 parent[key] = names[old]
                 path = ".".join(map(str, (*at, key)))
-                lines.append(
-                    f"{document.line((*at, key))}: {path}: {old} is called {names[old]} now; write {key}: {names[old]}"
-                )
-    return lines
+                text = f"{path}: {old} is called {names[old]} now; write {key}: {names[old]}"
+                lines.append((document.line((*at, key)), text))
+    return sorted(lines)
 
 
 def _parents(value: Any, pattern: Keys, at: Keys = ()) -> Iterator[tuple[dict[str, Any], Keys]]:

@@ -124,12 +124,13 @@ def open_run(loaded: Loaded, runs: Path, out: Path | None = None) -> Run:
     fresh = _is_fresh(out, loaded.source)
     if (out / "resolved.json").exists():
         _refuse_other(out, resolved)
-    elif not fresh and not _was_of(out, resolved):
+    elif not fresh and not _was_of(out, loaded):
         raise KitError(f"{out} is not a run and not empty; name another folder")
     if not (out / "recipe.yaml").exists():
         with replacing(out / "recipe.yaml") as temporary:
             temporary.write_bytes(loaded.source)
     if not (out / "resolved.json").exists():
+        _note_resolved(out, resolved)
         write_text(out / "resolved.json", resolved)  # after the recipe: it is what a run is found by
     return Run(out)
 
@@ -159,10 +160,26 @@ def _is_fresh(folder: Path, recipe: bytes) -> bool:
     )
 
 
-def _was_of(folder: Path, resolved: str) -> bool:
-    """Whether a run whose resolved.json is gone was one of these settings."""
+def _was_of(folder: Path, loaded: Loaded) -> bool:
+    """Whether a run whose resolved.json is gone was one of these settings: they have the noted checksum, or come of
+    the same recipe and changes (an earlier release called some settings otherwise)."""
+    noted, recipe = _provenance(folder), folder / "recipe.yaml"
+    if noted is None:
+        return False
+    same_recipe = recipe.is_file() and recipe.read_bytes() == loaded.source and noted.changes == list(loaded.changes)
+    return same_recipe or noted.sha256.get("resolved.json") == _sha256(loaded.resolved())
+
+
+def _note_resolved(folder: Path, resolved: str) -> None:
+    """The checksum of a resolved.json that is about to be written anew, where a run has noted another one."""
     noted = _provenance(folder)
-    return noted is not None and noted.sha256.get("resolved.json") == hashlib.sha256(resolved.encode()).hexdigest()
+    if noted and noted.sha256.get("resolved.json") not in (None, _sha256(resolved)):
+        checksums = {**noted.sha256, "resolved.json": _sha256(resolved)}
+        write_json(folder / "provenance.json", noted.document() | {"sha256": checksums})
+
+
+def _sha256(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()
 
 
 def _provenance(folder: Path) -> Provenance | None:

@@ -5,7 +5,8 @@ import argparse
 from data_tools.errors import KitError
 from system.experiments.study import load_study
 from system.plan.plan import GIB, MISTAKE, gpu_memory, plan
-from system.verbs.options import add_recipe_arguments, load_from
+from system.recipe.load import load_recipe
+from system.verbs.options import add_recipe_arguments
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -20,7 +21,7 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.recipe.name.endswith(".study.yaml"):
         lines = _study_lines(arguments, gpu_bytes)
     else:
-        loaded = load_from(arguments)
+        loaded = load_recipe(arguments.recipe, arguments.set)
         lines = [*loaded.renamed, plan(loaded.recipe, gpu_bytes)]
     print(*lines, sep="\n")
     return 1 if any(MISTAKE in line for line in lines) else 0

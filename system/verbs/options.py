@@ -47,8 +47,8 @@ def load_from(arguments: argparse.Namespace) -> Loaded:
     loaded = load_recipe(arguments.recipe, arguments.set)
     if loaded.renamed:
         log.warning(
-            "%s: old names of %d settings, which the next release no longer reads; `python -m system check` prints the "
-            "new lines",
+            "%s: settings by old names (%d), which release 0.3.0 no longer reads; `python -m system check` prints what "
+            "to write",
             arguments.recipe,
             len(loaded.renamed),
         )

@@ -5,7 +5,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from outcomes import refused, rewrite
+from outcomes import refused, rewrite, without_checksums
 
 from submission.__main__ import main as submission
 from submission.runs.reading import read_metrics, read_provenance, read_result
@@ -77,3 +77,18 @@ def test_what_is_relied_on_of_a_recipe_is_in_every_one(path: Path) -> None:
     for name, stage in found.stages.items():
         assert [term.document() for term in stage.losses] == resolved["stages"][name]["losses"]
         assert [list(term.document()) for term in stage.losses] == [list(t) for t in resolved["stages"][name]["losses"]]
+
+
+def test_a_result_of_fewer_keys_is_reported_with_what_it_lacks(unbroken: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    without_checksums(shutil.copytree(unbroken, folder))
+    result = json.loads((folder / "result.json").read_text())
+    del result["training_seconds"]
+    for key in ("bootstrap", "median_rank", "also_trained_on"):
+        del result["rank"]["evaluation"][key]
+    (folder / "result.json").write_text(json.dumps(result))
+    assert submission(["report", str(folder)]) == 0
+    page = (folder / "report.html").read_text()
+    assert "The run does not state whether ranked clips were also trained on." in page
+    assert "in the last process" in page
+    assert "of training" not in page

@@ -181,10 +181,10 @@ def test_a_test_split_may_be_watched_when_acknowledged_but_never_trained_on(tmp_
     ("content", "words"),
     [
         (b"", "missing"),
-        (b"- 1\n- 2\n", "valid dictionary"),
+        (b"- 1\n- 2\n", "not a mapping of keys to values"),
         (b"a: [1", "not YAML"),
         (b"\xff\xfe", "not UTF-8"),
-        (b"just text", "valid dictionary"),
+        (b"just text", "not a mapping of keys to values"),
         (b"stages: {a: 3}\nmodel: []\ndata: 7\nrank: {x: 1}\n", "stages.a"),
         (b"name: &a [*a]\n", "unfold without end"),
     ],
@@ -367,3 +367,23 @@ def test_a_stage_starts_from_an_earlier_one_and_a_monitored_checkpoint(tmp_path:
             load(tmp_path, content(stage, "last", ["m1"]))
     with pytest.raises(RecipeError, match="stage 'a' does not monitor 'loss'"):
         load(tmp_path, content("a", "loss", ["m1"]))
+
+
+def test_an_unknown_kind_is_named_with_those_there_are(tmp_path: Path) -> None:
+    with pytest.raises(
+        RecipeError, match=r"model.score: unknown kind 'cosin'; did you mean cosine\? there are cosine, "
+    ):
+        load(tmp_path, valid(tmp_path), ["model.score.kind=cosin"])
+
+
+def test_the_plan_says_where_it_assumes_a_vocabulary(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    from system.__main__ import main
+
+    manifest = tiny.make_world(tmp_path / "world", {"development": 8, "validation": 4, "evaluation": 4})
+    content = tiny.recipe(manifest, tmp_path)
+    main(["check", str(tiny.write_recipe(tmp_path / "there.yaml", content))])
+    assert "words assumed" not in capsys.readouterr().out
+    for source in content["data"].values():
+        source["manifest"] = str(tmp_path / "gone.jsonl")
+    main(["check", str(tiny.write_recipe(tmp_path / "gone.yaml", content))])
+    assert "(4,000 words assumed: no captions yet)" in capsys.readouterr().out

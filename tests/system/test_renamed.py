@@ -67,7 +67,7 @@ def test_old_names_give_the_same_recipe_and_a_line_each(tmp_path: Path) -> None:
         ("stages.only.clip_gradient=2", "--set stages.only.clip_gradient is called max_grad_norm now; write "
          "stages.only.max_grad_norm"),
         ("stages.only.stop={kind: steady, metric: loss, epochs: 3, deviation: 1, at_least: 2}",
-         "steady is called std_plateau now"),
+         "--set: stages.only.stop.kind: steady is called std_plateau now"),
     ],
 )  # fmt: skip
 def test_settings_by_old_names(tmp_path: Path, change: str, said: str) -> None:
@@ -98,7 +98,7 @@ def test_an_old_name_in_another_place_is_an_unknown_key(tmp_path: Path) -> None:
         load_recipe(path)
 
 
-def test_check_prints_what_to_write_after_one_warning(
+def test_check_prints_what_to_write_and_other_verbs_warn_once(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
 ) -> None:
     old, new = old_and_new(tmp_path)
@@ -106,8 +106,14 @@ def test_check_prints_what_to_write_after_one_warning(
         main(["check", str(old)])
     shown = capsys.readouterr().out
     assert "write max_positions: 64" in shown
+    assert [int(line.split(":")[1]) for line in shown.splitlines() if " is called " in line] == sorted(
+        int(line.split(":")[1]) for line in load_recipe(old).renamed
+    )
+    assert not caplog.records, "check says it all itself"
+    assert main(["features", str(old)]) == 1  # there is no manifest
     (warning,) = [record for record in caplog.records if "old names" in record.getMessage()]
-    assert f"{old}: old names of {shown.count(' is called ')} settings" in warning.getMessage()
+    assert f"{old}: settings by old names ({shown.count(' is called ')}), which release 0.3.0" in warning.getMessage()
+    capsys.readouterr()
     caplog.clear()
     main(["check", str(new)])
     assert "is called" not in capsys.readouterr().out
