@@ -41,7 +41,7 @@ def test_a_lock_is_free_after_an_error_in_its_block(tmp_path: Path, monkeypatch:
 
 def test_a_killed_process_holds_its_lock_no_more(tmp_path: Path, root: Path) -> None:
     path = tmp_path / "a.csv"
-    command = [sys.executable, "-c", HOLD, path]
+    command = [sys.executable, "-c", HOLD, str(path)]
     with subprocess.Popen(command, cwd=root, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as holder:
         assert holder.stdout is not None
         try:

@@ -3,6 +3,7 @@
 import json
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 from outcomes import refused, rewrite
@@ -88,7 +89,7 @@ def test_a_changed_digit_of_a_runs_recipe_is_refused(unbroken: Path, tmp_path: P
 
 
 def test_facts_beside_scores_name_the_run_by_the_key_of_the_file() -> None:
-    written = {"recipe": "r", "from": "folder", "checkpoint": "last", "experts": {}, "text": None}
+    written: dict[str, Any] = {"recipe": "r", "from": "folder", "checkpoint": "last", "experts": {}, "text": None}
     facts = ModelFacts(recipe="r", run="folder", checkpoint="last", experts={}, text=None)
     assert facts.document() == written
     assert ModelFacts.model_validate(written) == facts
