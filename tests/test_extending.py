@@ -13,9 +13,15 @@ from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import soundfile
 import tiny
+import torch
+
+from system.losses import negatives
+from system.losses.batch_scores import BatchScores
+from system.models.batch import Series
 
 FLOORS = ("data_tools", "submission", "system")
 CHOICE = "### A choice of negatives"
@@ -116,6 +122,56 @@ def test_a_kind_is_one_file_and_one_line(title: str, root: Path, copy: Path, wor
     new = [] if title == CHOICE else [steps[0][0]]
     assert changes(root, copy) == (new, [f"+ {line}" for line in steps[-1][1].splitlines(keepends=True)])
     assert "trainable parameters: " in run(copy, "system", "check", path, then=NO_TORCH)
+
+
+def example(root: Path, title: str, **names: object) -> dict[str, Any]:
+    """What the code of a guide's new file defines; names: what stands before it in a file that is there."""
+    found: dict[str, Any] = dict(names)
+    exec(guide(root / "system/README.md", title)[0][1], found)
+    return found
+
+
+def small_batch() -> BatchScores:
+    """Three pairs, one caption each."""
+    scores = torch.tensor([[0.9, 0.3, 0.8], [0.1, 0.5, 0.6], [0.0, 0.2, 0.7]])
+    return BatchScores(scores, torch.arange(3), torch.eye(3, dtype=torch.bool), None, lambda: scores, lambda: scores)
+
+
+def test_loudness_is_the_root_mean_square_of_tenths_of_a_second(root: Path) -> None:
+    expert = example(root, "### An expert")["Loudness"](kind="loudness")
+    (frames,) = expert.load(torch.device("cpu"))([np.full(3300, 0.5, np.float32)])
+    assert frames.shape == (3, expert.dim)
+    assert frames[:2, 0] == pytest.approx(0.5)
+    assert frames[2, 0] == pytest.approx((0.25 * 100 / 1600) ** 0.5)
+    assert expert.key().startswith("loudness-")
+
+
+def test_soft_max_is_how_far_the_hardest_negative_stands_above_the_pair(root: Path) -> None:
+    term = example(root, "### A loss term")["SoftMax"](kind="soft_max", weight=1, sharpness=1000)
+    assert term.value(small_batch()).item() == pytest.approx((-0.1 + 0.1 - 0.5) / 3, abs=1e-3)
+
+
+def test_second_hardest_gives_second_columns_and_rows(root: Path) -> None:
+    unlisted = vars(negatives) | {"choice": lambda function: function}
+    captions, clips = example(root, CHOICE, **unlisted)["second_hardest"](small_batch())
+    assert (captions.tolist(), clips.tolist()) == ([1, 0, 0], [2, 2, 1])
+
+
+def test_last_frame_takes_the_last_one_that_is_no_padding(root: Path) -> None:
+    logmel = {"kind": "logmel", "sample_rate": 8000, "bands": 8, "window_seconds": 0.04, "hop_seconds": 0.02}
+    settings = {"kind": "last_frame", "experts": {"a": logmel | {"stack": 1}}}
+    encoder = example(root, "### An audio encoder")["LastFrame"].model_validate(settings).build(5)
+    values = torch.randn(2, 3, 8)
+    found = encoder({"a": Series(values, torch.tensor([3, 1]))}).values
+    assert torch.equal(found, encoder.out(torch.stack([values[0, 2], values[1, 0]])))
+
+
+def test_bag_of_words_is_the_mean_of_known_words(root: Path, tmp_path: Path) -> None:
+    settings = example(root, "### A text encoder")["BagOfWords"](kind="bag_of_words", dim=2)
+    encoder = settings.build(["a", "dog"], tmp_path)
+    encoder.bag.weight.data = torch.tensor([[1.0, 2.0], [3.0, 6.0]])
+    assert encoder(["A zebra, a dog", "dog"]).values.tolist() == [[pytest.approx(5 / 3), pytest.approx(10 / 3)], [3, 6]]
+    assert encoder.unreadable(["zebra", "dog"]) == ["zebra"]
 
 
 def test_what_the_guides_add_is_trained_together(root: Path, copy: Path, world: Path, tmp_path: Path) -> None:

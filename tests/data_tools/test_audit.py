@@ -162,8 +162,8 @@ def test_manifests_in_the_other_order_tell_the_same(sounds: Path, capsys: pytest
     for order in (names, names[::-1]):
         argv = ["audit", *(str(sounds / f"{name}.jsonl") for name in order), "--audio"]
         assert main([*argv, "--list", str(sounds / "f.csv")]) == 1
-        other_split = {(row["clip"], row["other"]) for row in rows(sounds / "f.csv")}
-        assert ("x/development/d0.mp3", "x/evaluation/e0.wav") in other_split
+        pairs = {(row["clip"], row["other"]) for row in rows(sounds / "f.csv")}
+        assert ("x/development/d0.mp3", "x/evaluation/e0.wav") in pairs
         assert "+0.50 s later" in capsys.readouterr().out
 
 

@@ -90,9 +90,9 @@ def test_no_worker_asks_while_the_api_wants_a_pause(tmp_path: Path, monkeypatch:
     transport = Direct(make_answers(3000, 7, 0.0, 0), tamper=throttled, latency=lambda: 0.5)
     read_all(tmp_path / "store", transport)
     assert len(stored(tmp_path / "store")) == 3000
-    output = transport.times[5] + 0.5
+    paused = transport.times[5] + 0.5
     assert len(transport.urls) > 20
-    assert not [time for time in transport.times if output < time < output + 60]
+    assert not [time for time in transport.times if paused < time < paused + 60]
 
 
 def bad(status: int, body: bytes) -> Callable[[int, Response], Response]:

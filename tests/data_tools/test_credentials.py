@@ -144,8 +144,8 @@ def test_the_key_goes_to_the_apis_own_hosts_alone(tmp_path: Path) -> None:
 def test_a_preview_that_moves_away_from_freesound_is_lost_and_nothing_is_asked_there(tmp_path: Path, url: str) -> None:
     site = "https://freesound.org"
     transport = Recording({f"{site}/a": url})
-    output = f"is not an address of {site}$|is not a valid address$"
-    with closing(Store(tmp_path / "store", create=True)) as store, pytest.raises(LostError, match=output):
+    pattern = f"is not an address of {site}$|is not a valid address$"
+    with closing(Store(tmp_path / "store", create=True)) as store, pytest.raises(LostError, match=pattern):
         run_virtually(client_of(site, store, transport).preview("/a", tmp_path / "part"))
     assert transport.seen == [(f"{site}/a", True)]
 

@@ -355,8 +355,8 @@ def test_databases_that_are_none(tables: Path, tmp_path: Path, monkeypatch: pyte
     out = tmp_path / "out"
     out.mkdir()
     (out / "fetched.sqlite").write_bytes(b"garbage" * 1000)
-    positions = [(Path("/proc/store"), "unable to open database file"), (tmp_path, "unable to open database file")]
-    cases = [(["crawl", path], path, why) for path, why in positions]
+    stores = [(Path("/proc/store"), "unable to open database file"), (tmp_path, "unable to open database file")]
+    cases = [(["crawl", path], path, why) for path, why in stores]
     cases.append((fetching(tables, out), out / "fetched.sqlite", "file is not a database"))
     for arguments, path, why in cases:
         assert main([str(argument) for argument in arguments]) == 1
@@ -431,7 +431,7 @@ def interrupt(process: subprocess.Popen[str]) -> None:
     assert "Traceback" not in errors
 
 
-def files(path: Path) -> int:
+def sounds_in(path: Path) -> int:
     try:
         with closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True)) as database:
             return int(database.execute("SELECT COUNT(*) FROM sounds").fetchone()[0])
@@ -443,12 +443,12 @@ def test_a_crawl_that_is_looked_at_and_interrupted_goes_on(tmp_path: Path, capsy
     path = tmp_path / "store"
     with serving("--sounds", "2000", "--no-throttle") as settings:
         process = started(settings, "crawl", path, "--per-minute", "6")
-        until(process, lambda: files(path) > 600)
+        until(process, lambda: sounds_in(path) > 600)
         assert main(["status", str(path)]) == 0
         assert "windows are left to read" in capsys.readouterr().out
-        least = files(path)
+        least = sounds_in(path)
         assert main(["export", str(path), "--out", str(tmp_path / "sounds.csv")]) == 0
-        assert least <= len(pandas.read_csv(tmp_path / "sounds.csv")) <= files(path)
+        assert least <= len(pandas.read_csv(tmp_path / "sounds.csv")) <= sounds_in(path)
         interrupt(process)
         before = stored(path)
         assert 600 < len(before) < 2000

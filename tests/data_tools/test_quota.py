@@ -134,8 +134,8 @@ def test_a_store_that_was_used_fast_can_be_used_at_real_speed(tmp_path: Path) ->
         assert fast.used().wait == pytest.approx(MINUTE, abs=0.01)
         fast.pause(DAY)
         assert open_quota(tmp_path / "quota").used().wait == pytest.approx(DAY / 1000, abs=0.01)
-        wall = open_quota(tmp_path / "quota")
-        await wall.take()
+        quota = open_quota(tmp_path / "quota")
+        await quota.take()
         return asyncio.get_running_loop().time()
 
     assert run_virtually(both())[0] == pytest.approx(DAY / 1000, abs=0.01)

@@ -78,8 +78,8 @@ def test_an_answer_that_is_shorter_than_its_count_is_asked_for_again_and_then_to
         progress = advance(window, Listed(400, PAGE - 1, 300, 148), 0)
         assert progress.windows == (Window(0, 999, attempt=attempt),)
         window = progress.windows[0]
-    output = advance(window, Listed(400, PAGE - 1, 300, 148), 0)
-    assert output == Progress((Window(300, 999, expected=252, read_from=0),), uneven=True)
+    progress = advance(window, Listed(400, PAGE - 1, 300, 148), 0)
+    assert progress == Progress((Window(300, 999, expected=252, read_from=0),), uneven=True)
     assert advance(Window(0, 999, attempt=2), Listed(40, 39, 300, 38), 0) == Progress(uneven=True)
 
 

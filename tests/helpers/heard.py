@@ -24,7 +24,7 @@ def slaney(bands: int = 64) -> dict[str, Any]:
     return {"logmel": settings | {"hop_seconds": 0.02, "lowest": 12, "highest": 8_000}}
 
 
-def crnn(**changes: Any) -> Crnn:
+def crnn(**changes: Any) -> CrnnEncoder:
     settings = {"kind": "crnn", "experts": slaney(), "hidden": 6, "dropout": 0.0, "embedding": "frames"}
     torch.manual_seed(2)
     encoder = Crnn.model_validate({**settings, "padding": "masked"} | changes).build(12)

@@ -3,13 +3,16 @@
 import json
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 from outcomes import refused, rewrite, without_checksums
 
+from data_tools.errors import DataError
 from submission.__main__ import main as submission
+from submission.runs.finished import open_finished
 from submission.runs.reading import read_metrics, read_provenance, read_result
-from submission.runs.record import FORMAT, EpochLine, ResolvedRecipe, RunResult
+from submission.runs.record import FORMAT, EpochLine, ModelFacts, ResolvedRecipe, RunResult
 from system.recipe.load import load_recipe
 
 RECIPES = sorted((Path(__file__).parents[2] / "recipes").rglob("*.yaml"))
@@ -61,6 +64,35 @@ def test_a_result_of_a_later_format_is_one_sentence(
         errors = capsys.readouterr().err
         assert errors.startswith(sentence)
         assert errors.count("\n") == 1
+
+
+def test_a_text_for_a_number_is_refused_in_one_sentence(
+    unbroken: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = shutil.copytree(unbroken, tmp_path / "run")
+    rewrite(run / "result.json", seed="3")
+    assert submission(["report", str(run)]) == 1
+    errors = capsys.readouterr().err
+    assert errors.startswith(f"error: {run}/result.json is damaged (seed: ")
+    assert errors.count("\n") == 1
+
+
+def test_a_changed_digit_of_a_runs_recipe_is_refused(unbroken: Path, tmp_path: Path) -> None:
+    run = shutil.copytree(unbroken, tmp_path / "run")
+    open_finished(str(run))
+    resolved = run / "resolved.json"
+    text = resolved.read_text()
+    assert text.count('"seed": 3') == 1
+    resolved.write_text(text.replace('"seed": 3', '"seed": 4'))
+    with pytest.raises(DataError, match=r"resolved\.json is damaged"):
+        open_finished(str(run))
+
+
+def test_facts_beside_scores_name_the_run_by_the_key_of_the_file() -> None:
+    written: dict[str, Any] = {"recipe": "r", "from": "folder", "checkpoint": "last", "experts": {}, "text": None}
+    facts = ModelFacts(recipe="r", run="folder", checkpoint="last", experts={}, text=None)
+    assert facts.document() == written
+    assert ModelFacts.model_validate(written) == facts
 
 
 def test_a_result_without_a_number_is_of_an_earlier_release(unbroken: Path) -> None:

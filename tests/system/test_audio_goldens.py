@@ -49,12 +49,12 @@ def wave(content: dict[str, np.ndarray], letter: str) -> np.ndarray:
 # ResNet-38
 
 
-def resnet38(**changes: Any) -> Panns:
+def resnet38(**changes: Any) -> PannsEncoder:
     return PannsEncoder(Panns.model_validate(tiny.panns(**changes)), 4)
 
 
 @pytest.fixture(scope="module")
-def encoder() -> Panns:
+def encoder() -> PannsEncoder:
     made = resnet38(weights=filled.files("panns_resnet38")["weights"])
     made.load_pretrained()
     return made.eval()
@@ -166,7 +166,7 @@ def test_cnn14_gives_the_originals_frames(golden: Golden) -> None:
 # CRNN
 
 
-def crnn(embedding: str = "frames") -> Crnn:
+def crnn(embedding: str = "frames") -> CrnnEncoder:
     settings = {"kind": "crnn", "experts": {"logmel": BASELINE}, "hidden": 150, "dropout": 0.3}
     made = CrnnEncoder(Crnn.model_validate({**settings, "embedding": embedding, "padding": "masked"}))
     shapes = filled.crnn_shapes()

@@ -2,6 +2,7 @@
 
 import io
 import json
+import logging
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -79,7 +80,8 @@ def test_bank_refuses_frames_of_another_shape_and_keeps_the_rest(tmp_path: Path)
     assert len(open_bank(tmp_path / "b", 6, "float16", {})) == 3
 
 
-def test_a_second_writer_waits_and_sees_what_the_first_stored(tmp_path: Path) -> None:
+def test_a_second_writer_waits_and_sees_what_the_first_stored(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
     bank, second = (open_bank(tmp_path / "b", 6, "float16", {}) for _ in range(2))
     asked: list[int] = []
 
@@ -98,6 +100,7 @@ def test_a_second_writer_waits_and_sees_what_the_first_stored(tmp_path: Path) ->
         store("1", series(1))
         store("2", series(2))
     thread.join()
+    assert caplog.messages == [f"waiting for another process that is adding to {tmp_path / 'b'}"]
     assert added == ["3", "4"]
     final = open_bank(tmp_path / "b", 6, "float16", {})
     assert all(np.array_equal(final.read(str(n)), series(n).astype(np.float16)) for n in range(5))

@@ -25,7 +25,7 @@ from system.recipe import schema
 from system.recipe.load import load_recipe
 from system.runs import retrieve
 from system.runs.open import build_model
-from system.runs.retrieve import embed_clips, embed_texts
+from system.runs.retrieve import embed_clips, embed_pool, embed_texts
 from system.training.step import embedded_scores
 from system.training.validation import Validation
 
@@ -207,6 +207,15 @@ def test_series_of_a_pool_come_in_the_clips_order_and_unpadded(world: Any, monke
         assert found.lengths[row] == length
         assert torch.allclose(found.values[row, :length], alone, atol=1e-6)
         assert not found.values[row, length:].any()
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_embedding_leaves_the_mode_of_every_layer_as_it_was(world: Any, training: bool) -> None:
+    recipe, clips, features = world
+    model = scratch_model(recipe).train(training)
+    for embed in (lambda: embed_pool(model, clips[:2], features), lambda: embed_texts(model, ["a tone"])):
+        embed()
+        assert {layer.training for layer in model.modules()} == {training}
 
 
 # validation

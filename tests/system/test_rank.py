@@ -31,6 +31,7 @@ def test_rank_scores_a_blind_folder_and_writes_its_csv(
     assert matrix.query_texts == ["A deep tone sounds.", "one, two: a shrill hum", " a low note "]
     assert matrix.relevant == [None, None, None]
     assert matrix.facts["checkpoint"].startswith("finetune epoch")
+    assert matrix.facts["from"] == unbroken.name
     assert submission(["write", str(out), "--out", str(tmp_path / "blind.csv")]) == 0
     assert submission(["check", str(tmp_path / "blind.csv"), "--scores", str(out)]) == 0
     assert len((tmp_path / "blind.csv").read_text().splitlines()) == 4

@@ -12,9 +12,11 @@ import torch
 from outcomes import digest, ranked_evaluation, refused, rewrite
 from safetensors.torch import load_file, save_file
 
+from data_tools.errors import KitError
 from submission.formats.score_matrix import read_scores
 from system.__main__ import main
 from system.runs import checkpoints
+from system.runs.open import _moved
 
 
 def test_a_checkpoint_of_another_recipe_is_refused(
@@ -159,6 +161,16 @@ def test_a_trained_models_settings_stay(
     for change in ("model.audio.heads=1", "model.audio.experts.logmel.bands=31"):
         assert "a trained model's settings stay" in refused(capsys, "rank", unbroken, *common, "--set", change)
     assert main(["rank", str(unbroken), *map(str, common), "--set", f"banks={tmp_path / 'banks'}"]) == 0
+
+
+def test_an_opened_panns_model_may_have_its_weights_elsewhere_and_no_other_setting(tmp_path: Path) -> None:
+    content = tiny.recipe(tmp_path / "m.jsonl", tmp_path)
+    content["model"]["audio"] = tiny.panns(weights="here.pth")
+    path = tiny.write_recipe(tmp_path / "r.yaml", content)
+    moved = _moved(path, ["model.audio.weights=elsewhere.pth"])
+    assert moved.model.audio.weight_files() == {"weights": Path("elsewhere.pth")}
+    with pytest.raises(KitError, match=r"settings stay; only model\.audio\.weights, banks and the experts' weights"):
+        _moved(path, ["model.audio.dropout=0.3"])
 
 
 def test_a_run_ranks_with_the_experts_it_was_trained_with(

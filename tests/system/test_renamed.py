@@ -81,6 +81,20 @@ def test_settings_by_old_names(tmp_path: Path, change: str, said: str) -> None:
     assert stage.stop.kind == ("early_stopping" if "clip" in change else "std_plateau")
 
 
+@pytest.mark.parametrize("mistake", ["ff: -3", "positions: many", "least_lr: -1", "gradient_cache: 0"])
+def test_a_mistake_in_the_value_of_an_old_name_is_told_with_its_line(tmp_path: Path, mistake: str) -> None:
+    path, _ = old_and_new(tmp_path)
+    lines = path.read_text().splitlines()
+    number = next(n for n, line in enumerate(lines) if line.split(":")[0].strip() == mistake.split(":")[0])
+    indent = len(lines[number]) - len(lines[number].lstrip())
+    lines[number] = " " * indent + mistake
+    path.write_text("\n".join(lines) + "\n")
+    with pytest.raises(RecipeError) as error:
+        load_recipe(path)
+    (problem,) = error.value.problems
+    assert problem.startswith(f"{path}:{number + 1}: ")
+
+
 def test_both_names_at_once_are_a_mistake_of_the_old_ones_line(tmp_path: Path) -> None:
     _, path = old_and_new(tmp_path)
     text = path.read_text().replace("    max_grad_norm: 1.0\n", "    max_grad_norm: 1.0\n    clip_gradient: 2\n", 1)

@@ -14,6 +14,7 @@ from outcomes import COUNTED, kill_after, refused
 
 from data_tools.locks import lock_of
 from system.__main__ import main
+from system.experiments.tables import StudyTable
 from system.recipe.load import load_recipe
 
 
@@ -96,6 +97,16 @@ def test_all_mistakes_of_a_study_are_told(world: Path, tmp_path: Path, capsys: p
     assert "seeds" in refused(capsys, "study", write_study(tmp_path, recipe, seeds=[]))
     assert "no such study" in refused(capsys, "study", tmp_path / "none.yaml")
     assert "no such recipe" in refused(capsys, "study", write_study(tmp_path, tmp_path / "gone.yaml"))
+
+
+def test_an_old_name_in_a_cell_is_told_once(
+    recipe: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("system.verbs.study.run_study", lambda study, cells, runs: StudyTable([], study.columns, False))
+    study = write_study(tmp_path, recipe, cells={"plain": {}, "old": {"stages.finetune.clip_gradient": 2}})
+    assert main(["study", str(study), "--runs", str(tmp_path / "runs")]) == 0
+    old = [line for line in caplog.messages if "stages.finetune.clip_gradient is called max_grad_norm now" in line]
+    assert len(old) == 1, "two seeds"
 
 
 def test_published_figures_that_do_not_fit_are_told(
