@@ -64,8 +64,8 @@ def in_pieces(network: Network, x: torch.Tensor, axis: int, stride: int, halo: i
     """network(x), computed in pieces along an axis so that memory does not grow with it.
 
     network: of local operations that together bring `stride` places of the axis to one, and see `halo` outputs to
-    either side at most. max_size: outputs of a piece; `halo` more are computed on either side and dropped, so the result
-    is that of the whole, to float rounding.
+    either side at most. max_size: outputs of a piece; `halo` more are computed on either side and dropped, so the
+    result is that of the whole, to float rounding.
     """
     size = x.shape[axis]
     results = []

@@ -146,8 +146,8 @@ def frame_word(clips: Embedded, captions: Embedded, reduce: Literal["mean", "bes
     mean_w max_l x_lw; `best_word`: mean_l max_w x_lw. In [0, 1] for vectors of length 1; a series of length 0 scores 0.
     Two series of one modality may be given as well: the first is read as frames.
 
-    At most `MAX_DOT_PRODUCTS` dot products are held at a time, or those of one clip and one caption where these are more; where
-    the whole takes more, the backward pass computes them again.
+    At most `MAX_DOT_PRODUCTS` dot products are held at a time, or those of one clip and one caption where these are
+    more; where the whole takes more, the backward pass computes them again.
 
     Sources: Xie et al., "Unsupervised Audio-Caption Aligning" (2022), whose public code calls the three STSQ, MTSQ and
     MQST in this order, and "On Negative Sampling for Contrastive Audio-Text Retrieval" (2023), section 4.2: `mean`.
