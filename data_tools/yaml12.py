@@ -37,8 +37,7 @@ class Document:
     problems: list[tuple[Path, int, str]] = field(default_factory=list)
 
     def line(self, path: Path) -> int:
-        """The line of the value at `path`, or of the deepest known part above it; a union's tag in `path` is skipped
-        ."""
+        """The line of the value at `path`, or of the deepest known part above it; skips a union's tag in `path`."""
         known: Path = ()
         for part in path:
             if (*known, part) in self.lines:

@@ -2,6 +2,7 @@
 
 import ast
 import importlib
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -161,7 +162,7 @@ def test_no_model_from_elsewhere_brings_code_along(root: Path) -> None:
 # Words of a dialect that the field has others for, and the only names that may hold one of them.
 DIALECT = {
     *("account", "alone", "beside", "door", "heard", "held", "least", "mend", "mended", "most", "near", "own"),
-    *("place", "places", "real", "tell", "told", "touch", "touches"),
+    *("fewest", "place", "places", "real", "tell", "told", "touch", "touches"),
 }
 FIELD = {"held_out", "not_held_out", "max_held_out", "near_duplicates", "at_least", "least_scale", "least"}
 SOUNDS = {"door_wood_knock"}  # of ESC-50
@@ -180,6 +181,11 @@ def defined_names(path: Path) -> set[str]:
     return {name.strip("_").lower() for name in names}
 
 
+def words_of_page(path: Path) -> set[str]:
+    """All words of a page, its names and its text, in small letters; `resultList` is two."""
+    return {word.lower() for word in re.findall(r"[A-Z]?[a-z]+|[A-Z]+", path.read_text())}
+
+
 @pytest.mark.parametrize("floor", ROOMS)
 def test_names_are_the_fields_words(root: Path, floor: str) -> None:
     for path in sources(root, floor):
@@ -188,9 +194,14 @@ def test_names_are_the_fields_words(root: Path, floor: str) -> None:
             assert DIALECT.isdisjoint(name.split("_")), f"{path}: {name}"
         for old in ("passed over", "told by", "is told"):
             assert old not in path.read_text(), f"{path}: {old}"
+    for path in sorted((root / floor).rglob("*.html")):
+        assert DIALECT.isdisjoint(words_of_page(path)), f"{path}: {DIALECT & words_of_page(path)}"
 
 
 def test_a_word_of_the_dialect_is_noticed(tmp_path: Path) -> None:
     path = tmp_path / "a.py"
     path.write_text("def f(beside: int) -> None:\n    self.told, (_MOST, x) = beside, (1, 2)\nclass Heard: ...\n")
     assert defined_names(path) == {"f", "beside", "told", "most", "x", "heard"}
+    page = tmp_path / "a.html"
+    page.write_text('<p class="told">The fewest.</p><script>const ownList = 1</script>')
+    assert DIALECT & words_of_page(page) == {"told", "fewest", "own"}

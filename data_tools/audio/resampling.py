@@ -59,7 +59,7 @@ class _Polyphase:
         if 2 * reach * up > MAX_TAPS:
             hint = "set resampling to soxr_hq, or convert the file to 44,100 or 48,000 Hz"
             raise ValueError(f"a filter that makes {up} samples of {down} is too long; {hint}")
-        left, right = _wings(up, down, kaiser)
+        left, right = _filter_weights(up, down, kaiser)
         # The filter's centre is placed where what scipy skips in front is a whole number of new samples.
         centre = -(-2 * reach * up // down) * down - reach * up
         self.filter = np.concatenate([np.zeros(centre - reach * up), right.T[::-1].ravel(), left.T.ravel()])
@@ -101,7 +101,7 @@ def _reach(up: int, down: int, kaiser: _Kaiser) -> int:
     return kaiser.zeros * kaiser.entries // _step(up, down, kaiser) + 1
 
 
-def _wings(up: int, down: int, kaiser: _Kaiser) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
+def _filter_weights(up: int, down: int, kaiser: _Kaiser) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
     """Weights (up, reach) of the old samples before and behind the new ones, nearest first.
 
     Row r is for a new sample r / up behind an old one. Weights are interpolated linearly in the table.
@@ -110,7 +110,7 @@ def _wings(up: int, down: int, kaiser: _Kaiser) -> tuple[npt.NDArray[np.float64]
     table, step = scale * _table(kaiser), _step(up, down, kaiser)
     slope = np.diff(table, append=table[-1])
 
-    def wing(distance: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+    def filter_weight(distance: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
         entry = distance * kaiser.entries
         first = entry.astype(int)
         count = (len(table) - first) // step
@@ -119,4 +119,4 @@ def _wings(up: int, down: int, kaiser: _Kaiser) -> tuple[npt.NDArray[np.float64]
         return np.where(taps < count[:, None], table[at] + (entry - first)[:, None] * slope[at], 0.0)
 
     distance = scale * np.arange(up) / up
-    return wing(distance), wing(scale - distance)
+    return filter_weight(distance), filter_weight(scale - distance)

@@ -132,7 +132,7 @@ class Embeddings:
 
     def _checked(self, values: np.ndarray, count: int) -> np.ndarray:
         if values.shape != (count, self.dim) or not np.abs(values).max() < np.finfo(np.float16).max:
-            raise DataError(f"{self.folder}: the model gave vectors that 16-bit floats cannot hold; use another model")
+            raise DataError(f"{self.folder}: the model gave values too large for 16-bit floats; use another model")
         return values.astype(np.float16)
 
 

@@ -82,7 +82,9 @@ def read_captions(paths: Sequence[Path]) -> tuple[list[Caption], int]:
         else:
             captions += _read_caption_table(path)
     if not captions:
-        raise DataError(f"{', '.join(map(str, paths))}: no captions outside test splits to learn from")
+        raise DataError(
+            f"{', '.join(map(str, paths))}: all captions are of test splits; classify needs those of another split"
+        )
     return captions, left_out
 
 

@@ -77,20 +77,24 @@ def examples(
     """
     lines: list[str] = []
     for weighting, values in scores.items():
-        scores_of, others = values[: len(descriptions)], values[len(descriptions) :]
-        above, below = np.flatnonzero(scores_of > threshold), np.flatnonzero(scores_of <= threshold)
+        description_scores, others = values[: len(descriptions)], values[len(descriptions) :]
+        above, below = np.flatnonzero(description_scores > threshold), np.flatnonzero(description_scores <= threshold)
         drawn = np.random.default_rng(seed).permutation(above)
         parts = {
-            "descriptions with the highest scores": (np.argsort(-scores_of, kind="stable"), scores_of, descriptions),
-            f"descriptions above {threshold:g}, drawn at random": (drawn, scores_of, descriptions),
+            "descriptions with the highest scores": (
+                np.argsort(-description_scores, kind="stable"),
+                description_scores,
+                descriptions,
+            ),
+            f"descriptions above {threshold:g}, drawn at random": (drawn, description_scores, descriptions),
             f"descriptions just above {threshold:g}": (
-                above[np.argsort(scores_of[above], kind="stable")],
-                scores_of,
+                above[np.argsort(description_scores[above], kind="stable")],
+                description_scores,
                 descriptions,
             ),
             f"descriptions just below {threshold:g}": (
-                below[np.argsort(-scores_of[below], kind="stable")],
-                scores_of,
+                below[np.argsort(-description_scores[below], kind="stable")],
+                description_scores,
                 descriptions,
             ),
             "captions with the lowest scores": (np.argsort(others, kind="stable"), others, captions),

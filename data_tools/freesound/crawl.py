@@ -22,7 +22,7 @@ from data_tools.locks import lock_of
 BEGINNING = "2005-01-01"  # Freesound opened in April 2005
 LATE = 30 * 86_400  # seconds by which a sound may be published after its upload: --since last looks back so far
 CHECKS = 3  # of the whole, until what came and went meanwhile is caught up with
-FEWEST_NULL_ATTEMPTS, NULL_ATTEMPTS = 3, 10  # at a page that has items the API gives as null
+MIN_NULL_ATTEMPTS, NULL_ATTEMPTS = 3, 10  # at a page that has items the API gives as null
 PROGRESS_SECONDS = 10.0
 _BYTES_A_SOUND = 700  # of the store, measured with invented sounds
 
@@ -108,7 +108,7 @@ async def _whole_page(client: Client, window: Window, narrowed: str | None) -> P
             page = again  # sounds have moved; what is wrong now shows at the window's end
             continue
         page = Page(page.count, [ours or theirs for ours, theirs in zip(page.sounds, again.sounds, strict=True)])
-        if asked >= FEWEST_NULL_ATTEMPTS and again.sounds.count(None) == page.sounds.count(None):
+        if asked >= MIN_NULL_ATTEMPTS and again.sounds.count(None) == page.sounds.count(None):
             break
     return page
 

@@ -42,7 +42,7 @@ async def fetch_all(client: Client, folder: Folder, sounds: list[Chosen], origin
             try:
                 await _fetch(client, folder, sound, originals)
             except (LostError, AudioError) as error:
-                folder.lose(sound.id, str(error))
+                folder.record_failure(sound.id, str(error))
             finally:
                 folder.part(sound.id).unlink(missing_ok=True)
             bar.update()

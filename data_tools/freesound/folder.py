@@ -101,6 +101,6 @@ class Folder:
             self.database.execute("INSERT OR REPLACE INTO files VALUES (?, ?, ?, ?)", stored)
             self.database.execute("DELETE FROM lost WHERE id = ?", (stored.id,))
 
-    def lose(self, sound_id: int, why: str) -> None:
+    def record_failure(self, sound_id: int, why: str) -> None:
         with naming(self.path / DATABASE):
             self.database.execute("INSERT OR REPLACE INTO lost VALUES (?, ?)", (sound_id, why))

@@ -91,8 +91,8 @@ def _invalid(url: str) -> UnfitError:
 
 
 async def _chunks(response: aiohttp.ClientResponse, max_bytes: int) -> AsyncIterator[bytes]:
-    """The body, unpacked, a piece at a time. Raises UnfitError once it is announced or found to be longer than `most`
-    bytes."""
+    """The body, unpacked, a piece at a time. Raises UnfitError once it is announced or found to be longer than
+    `max_bytes` bytes."""
     announced = response.content_length or 0
     if announced > max_bytes:
         raise UnfitError(f"the answer has {announced} bytes, more than {max_bytes}")

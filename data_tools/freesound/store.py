@@ -16,7 +16,7 @@ from data_tools.errors import DataError
 from data_tools.freesound import quota
 from data_tools.freesound.database import naming, transaction
 from data_tools.freesound.sounds import PREVIEWS, Page, Sound, format_time
-from data_tools.freesound.windows import Listed, Progress, Window, advance
+from data_tools.freesound.windows import PageListing, Progress, Window, advance
 
 FORMAT = 1
 
@@ -142,7 +142,7 @@ class Store:
         passed = sum(second < reached for second in created) if reached is not None else 0
         nulls = page.sounds.count(None)
         with self.transaction():
-            answer = Listed(page.count, len(once) + nulls, reached, passed + nulls)
+            answer = PageListing(page.count, len(once) + nulls, reached, passed + nulls)
             progress = advance(window, answer, self._known(window))
             self._upsert(sound for sound in page.sounds if sound)
             self._list_nulls(window, page.sounds, window.last if progress.complete or reached is None else reached)

@@ -47,7 +47,7 @@ class Window:
 
 
 @dataclass(frozen=True)
-class Listed:
+class PageListing:
     """What a page of a search listed.
 
     count: of the whole window. received: items of the page, each once, null ones too. reached: second in which its last
@@ -70,7 +70,7 @@ class Progress:
     uneven: bool = False
 
 
-def advance(window: Window, answer: Listed, known: int) -> Progress:
+def advance(window: Window, answer: PageListing, known: int) -> Progress:
     """After an answer.
 
     known: sounds of the window that were stored, or known to be null, before the answer.
@@ -106,7 +106,7 @@ def too_much(window: Window) -> tuple[Window, ...]:
     return tuple(replace(half, splits=window.splits + 1) for half in window.halves)
 
 
-def _unread(window: Window, answer: Listed) -> tuple[Window, ...]:
+def _unread(window: Window, answer: PageListing) -> tuple[Window, ...]:
     """What the answer did not reach."""
     if answer.reached in (None, window.first):
         return (Window(window.first, window.last, window.page + 1, attempt=window.attempt, compared=window.compared),)
@@ -116,7 +116,7 @@ def _unread(window: Window, answer: Listed) -> tuple[Window, ...]:
     return rest.halves if expected and expected > LARGEST and rest.halves else (rest,)
 
 
-def _missed(window: Window, answer: Listed) -> tuple[Window, ...]:
+def _missed(window: Window, answer: PageListing) -> tuple[Window, ...]:
     """The part read just before, where fewer sounds are left than its answer promised: it may have held back some."""
     if window.expected is None or window.read_from is None or answer.count >= window.expected:
         return ()

@@ -33,7 +33,7 @@ class Overlap(NamedTuple):
     """What one clip has in common with another split, or that it is on an exclusion list.
 
     split, other_split: "<source>/<split>" of the clip and of what it overlaps; the list's name for FORBIDDEN.
-    other: id of the touched split's first such clip; the id on the list for FORBIDDEN. evidence: what they share.
+    other: id of the other split's first such clip; the id on the list for FORBIDDEN. evidence: what they share.
     """
 
     finding: str
@@ -253,7 +253,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--exclude", nargs="+", type=Path, default=[], metavar="LIST", help="lists of forbidden Freesound ids"
     )
     parser.add_argument("--audio", action="store_true", help="compare the sound of all clips too, by fingerprints")
-    parser.add_argument("--list", type=Path, metavar="FILE.csv", help="write all findings, one row per touch")
+    parser.add_argument("--list", type=Path, metavar="FILE.csv", help="write all findings, one row per overlap")
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -15,7 +15,7 @@ are for music:
   recording.
 
 The numbers below were chosen on the recordings of ESC-10 with even Freesound ids and on invented sounds of 46 kinds;
-the wrong alignments in frequency after two sneezes, one with an odd id, had matched.
+the wrong alignments in frequency after two recordings of sneezes, one with an odd id, had matched.
 """
 
 from collections.abc import Iterator, Sequence
@@ -147,7 +147,8 @@ class _Index:
     """Where each code is in recordings that are laid end to end.
 
     slots: (CODES,) number of a code among those that are there, from 1; 0: it is not. begins, sizes: (V + 1,) the
-    stretch of each of those in places. places: frames from the beginning of the first recording. starts: (recordings,).
+    stretch of each of those in positions. positions: frames from the beginning of the first recording. starts:
+    (recordings,).
     """
 
     def __init__(self, prints: Sequence[Fingerprint]) -> None:
@@ -289,8 +290,8 @@ def _pairs(frames: Whole, bins: Whole, outstanding: npt.NDArray[np.floating]) ->
     sizes = np.maximum(0, np.searchsorted(frames, frames + PAIR_FRAMES[1], "right") - begins)
     first = np.repeat(np.arange(len(frames)), sizes)
     second = np.arange(len(first)) - np.repeat(np.cumsum(sizes) - sizes - begins, sizes)
-    summed = np.abs(bins[second] - bins[first]) <= PAIR_BINS
-    first, second = first[summed], second[summed]
+    within = np.abs(bins[second] - bins[first]) <= PAIR_BINS
+    first, second = first[within], second[within]
     best = _best_of_each(first, outstanding[second], PAIRS_PER_PEAK)
     return first[best], second[best]
 

@@ -241,7 +241,9 @@ def _folds(values: list[str] | None) -> dict[str, list[str]]:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("out", type=Path, help="the folder to make; made again with the same arguments it is completed")
-    parser.add_argument("--seed", type=int, required=True, help="another seed, other scenes")
+    parser.add_argument(
+        "--seed", type=int, required=True, help="seed of the random choices; the same seed gives the same scenes"
+    )
     for split, count in DEFAULT_COUNTS.items():
         parser.add_argument(f"--{split}", type=int, default=count, metavar="N", help=f"clips (default: {count})")
     parser.add_argument(

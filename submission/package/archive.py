@@ -87,7 +87,7 @@ def check_archive(
     """Everything the official validator would refuse, and what it does not look at, a sentence each.
 
     truth_of: what the output of a label must answer. ready: a technical report must be there. shown: as for
-        format_problems.
+    format_problems.
     Raises OSError for a file that cannot be opened.
     """
     with path.open("rb") as file:

@@ -102,7 +102,7 @@ def _expert_table(run: FinishedRun) -> Table:
     return Table("Experts", header, rows)
 
 
-def learning(run: FinishedRun) -> Section:
+def learning_curves(run: FinishedRun) -> Section:
     """The curves that training drew, those that are there."""
     lines = run.epochs
     drawings = [

@@ -35,7 +35,7 @@ def write_report(out: Path, run: FinishedRun, others: Sequence[FinishedRun], edi
     sections = [
         overview.what_was_run(run),
         results.result(run, summary, others_figures, edition, folder / f"{run.entry}.result.svg"),
-        overview.learning(run),
+        overview.learning_curves(run),
         results.ranks(summary, folder / f"{run.entry}.ranks.svg"),
         results.scores(run, found, folder),
         results.experts(run, run.matrix, summary, clips, folder),

@@ -34,8 +34,9 @@ def run(arguments: argparse.Namespace) -> int:
     source, is_ranked = source_edition(arguments.file)
     if is_ranked:
         if out.suffix != ".csv" or not (arguments.ranked or target.output == "ranked"):
-            wanted = f"edition {target.name} asks for" if out.suffix == ".csv" else f"{out} would need"
-            raise SubmissionError(f"{arguments.file} holds ranked lists and {wanted} scores; make it from the scores")
+            wanted = f"edition {target.name}" if out.suffix == ".csv" else out
+            hint = f"use the score matrix (.npy) for {wanted}"
+            raise SubmissionError(f"{arguments.file}: a ranked CSV has no scores; {hint}")
         ranked = read_ranked_csv(arguments.file, source, truth)
         write_ranked_lists(ranked, out, target)
         print(f"wrote {out}: {len(ranked)} queries x {target.ranking_length} names")

@@ -56,7 +56,7 @@ def add_truth_arguments(parser: argparse.ArgumentParser) -> None:
         "--direction",
         choices=("text-to-audio", "audio-to-text"),
         default="text-to-audio",
-        help="what looks for what; audio-to-text needs a score matrix (default %(default)s)",
+        help="which side is the query and which is ranked; audio-to-text needs a score matrix (default %(default)s)",
     )
 
 

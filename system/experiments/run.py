@@ -80,7 +80,7 @@ def _rehearse(recipe: schema.Recipe, run: Run, data: "Data", model: "RetrievalMo
         if broken:
             raise KitError(
                 f"{len(broken)} clips of {source}, which is to be ranked, have broken audio, first "
-                f"{data.features.broken[broken[0]]}; mend them, or take them out of {recipe.data[source].manifest}"
+                f"{data.features.broken[broken[0]]}; repair them, or take them out of {recipe.data[source].manifest}"
             )
         queries = caption_queries(clips)
         require_readable(model, queries)
@@ -159,10 +159,10 @@ def _rank(
         source, edition = recipe.ranked_source(name), get_edition(entry.edition)
         (matrix, norms), taken = _ranked(recipe, entry, run, data, model)
         csv = run.folder / "submission" / f"{name}.csv"
-        for path in (run.scores(name), csv):
+        for path in (run.scores_file(name), csv):
             path.parent.mkdir(exist_ok=True)
-        write_scores(run.scores(name), matrix)
-        write_clips(run.clips(name), data.whole(source), norms)
+        write_scores(run.scores_file(name), matrix)
+        write_clips(run.clips_file(name), data.whole(source), norms)
         if entry.csv:
             write_csv(matrix, csv, edition)
         summary = figures_of(matrix, edition)
@@ -181,7 +181,7 @@ def _rank(
             "untrained": figures_of(before[source], edition).values[edition.metric],
             "ceiling": _ceiling(recipe.data[source]),
             "also_trained_on": data.shared(_trained_on(recipe), [source]),
-            "scores": str(run.scores(name)),
+            "scores": str(run.scores_file(name)),
             "csv": str(csv) if entry.csv else None,
         }
         ranked[name] = RankedResult.model_validate(result)
@@ -202,10 +202,10 @@ def _ranked(
     from system.runs.retrieve import RankedPool, rank_pool
 
     if isinstance(entry, schema.ByMean):
-        parts = {name: read_scores(run.scores(name)) for name in entry.of}
+        parts = {name: read_scores(run.scores_file(name)) for name in entry.of}
         return RankedPool(blend(parts), {}), f"mean of {', '.join(entry.of)}"
     clips = data.clips[entry.data]
-    taken = load_checkpoint(model, run.stage(entry.stage), entry.checkpoint)
+    taken = load_checkpoint(model, run.stage_folder(entry.stage), entry.checkpoint)
     facts = facts_of(run, model, recipe, taken).document()
     return rank_pool(model, clips, caption_queries(clips), data.features, facts), taken
 

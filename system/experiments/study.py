@@ -117,7 +117,7 @@ def _rows(cell: str, runs: list[Run], published: Published | None) -> list[Study
     entries = runs[0].read_result().rank
     rows = []
     for name, entry in entries.items():
-        figures = [figures_of_run(run.scores(name)) for run in runs]
+        figures = [figures_of_run(run.scores_file(name)) for run in runs]
         facts = {f"chance {entry.metric}": entry.chance, f"ceiling {entry.metric}": entry.ceiling}
         paper = published.cells.get(cell) if published and published.entry == name else None
         rows.append(StudyRow(cell, name, figures, facts, paper))

@@ -53,7 +53,7 @@ def by_rows(series: Sequence[np.ndarray], size: int, compute: Callable[[np.ndarr
 
 
 def of_one_length(lengths: Sequence[int], max_size: int) -> Iterator[list[int]]:
-    """Places of equal lengths, in groups that add up to at most `most` (or of one place); every place once."""
+    """Places of equal lengths, in groups that add up to at most `max_size` (or of one place); every place once."""
     order = sorted(range(len(lengths)), key=lambda i: lengths[i])
     for length, same in itertools.groupby(order, key=lambda i: lengths[i]):
         while group := list(itertools.islice(same, max(1, max_size // length))):
@@ -64,8 +64,8 @@ def in_pieces(network: Network, x: torch.Tensor, axis: int, stride: int, halo: i
     """network(x), computed in pieces along an axis so that memory does not grow with it.
 
     network: of local operations that together bring `stride` places of the axis to one, and see `halo` outputs to
-    either side at most. most: outputs of a piece; `halo` more are computed on either side and dropped, so the result
-    is that of the whole, to float rounding.
+    either side at most. max_size: outputs of a piece; `halo` more are computed on either side and dropped, so the
+    result is that of the whole, to float rounding.
     """
     size = x.shape[axis]
     results = []

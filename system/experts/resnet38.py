@@ -66,8 +66,8 @@ class PannsResNet38(ExpertSettings):
             for indices in of_one_length([len(wave) for wave in filled], BATCH):
                 columns = log_mel(torch.from_numpy(np.stack([filled[index] for index in indices])).to(device))
                 maps = in_pieces(convolutions, (columns * scale + shift)[:, None], 2, STRIDE, network.reach, PIECE)
-                for index, frames in zip(indices, maps.mean(3).transpose(1, 2).cpu(), strict=True):
-                    results[index] = frames.contiguous().numpy()
+                for index, clip_frames in zip(indices, maps.mean(3).transpose(1, 2).cpu(), strict=True):
+                    results[index] = clip_frames.contiguous().numpy()
             return results
 
         return frames

@@ -84,8 +84,8 @@ class VggSound(ExpertSettings):
             for indices in of_one_length([len(wave) for wave in waves], BATCH):
                 spectra = np.stack([spectrogram(waves[index]) for index in indices])[:, None]
                 maps = in_pieces(network, torch.from_numpy(spectra).to(device), 3, STRIDE, REACH, PIECE)
-                for index, frames in zip(indices, maps.mean(2), strict=True):
-                    results[index] = self._pooled(frames).T.contiguous().cpu().numpy()
+                for index, clip_frames in zip(indices, maps.mean(2), strict=True):
+                    results[index] = self._pooled(clip_frames).T.contiguous().cpu().numpy()
             return results
 
         return frames

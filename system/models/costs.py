@@ -11,9 +11,9 @@ TRAINING = 6  # operations of a weight at a place: a multiplication and an addit
 class Cost:
     """An encoder, and what a training step takes for one clip or caption.
 
-    trainable: parameters by part. frozen: parameters that are computed with, not trained. kept: values that wait for
-    the backward pass in the step's precision; exact: those that are float32 in any. flops: operations, forward and
-    backward.
+    trainable: parameters by part. frozen: parameters that are computed with, not trained. activations: values that
+    wait for the backward pass in the step's precision; exact: those that are float32 in any. flops: operations,
+    forward and backward.
     """
 
     trainable: dict[str, int]

@@ -50,7 +50,7 @@ def cosine(clips: Embedded, captions: Embedded) -> torch.Tensor:
 
 
 class _Words(NamedTuple):
-    """The words of some captions: vectors (V, D), one of them zeros; places (N, W), which of them a caption's words
+    """The words of some captions: vectors (V, D), one of them zeros; indices (N, W), which of them a caption's words
     are, those that fill it up being the zeros; counts (N,) of its real ones."""
 
     vectors: torch.Tensor
@@ -146,8 +146,8 @@ def frame_word(clips: Embedded, captions: Embedded, reduce: Literal["mean", "bes
     mean_w max_l x_lw; `best_word`: mean_l max_w x_lw. In [0, 1] for vectors of length 1; a series of length 0 scores 0.
     Two series of one modality may be given as well: the first is read as frames.
 
-    At most `PLACES` dot products are held at a time, or those of one clip and one caption where these are more; where
-    the whole takes more, the backward pass computes them again.
+    At most `MAX_DOT_PRODUCTS` dot products are held at a time, or those of one clip and one caption where these are
+    more; where the whole takes more, the backward pass computes them again.
 
     Sources: Xie et al., "Unsupervised Audio-Caption Aligning" (2022), whose public code calls the three STSQ, MTSQ and
     MQST in this order, and "On Negative Sampling for Contrastive Audio-Text Retrieval" (2023), section 4.2: `mean`.
@@ -168,6 +168,6 @@ def frame_word(clips: Embedded, captions: Embedded, reduce: Literal["mean", "bes
         )  # a part's frames are copied, too
         parts = zip(clips.values.split(size), counts.split(size), strict=True)
         columns.append(
-            torch.cat([work(part[:, : max(1, int(mask.max()))], mask, group, reduce) for part, mask in parts])
+            torch.cat([work(part[:, : max(1, int(count.max()))], count, group, reduce) for part, count in parts])
         )
     return torch.cat(columns, dim=1)

@@ -23,7 +23,7 @@ class SeriesEncoder(nn.Module):
         )
 
     def forward(self, values: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
-        """values (B, T, W), real (B, T) bool with at least one true a row -> (B, T, W); padded places hold anything."""
+        """values (B, T, W), mask (B, T) bool with at least one true a row -> (B, T, W); padded places hold anything."""
         index = torch.arange(values.shape[1], device=values.device) + POSITION_OFFSET
         x = self.dropout(self.norm(values + self.positions(index)))
         for layer in self.layers:
@@ -33,6 +33,6 @@ class SeriesEncoder(nn.Module):
 
 
 def masked_mean(values: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
-    """values (B, T, W), real (B, T) -> (B, W). What stands at padded places, even NaN, has no part in it."""
+    """values (B, T, W), mask (B, T) -> (B, W). What stands at padded places, even NaN, has no part in it."""
     weights = mask.to(values.dtype) / mask.sum(1, keepdim=True)
     return torch.einsum("btw,bt->bw", values.masked_fill(~mask[..., None], 0.0), weights)

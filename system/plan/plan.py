@@ -1,4 +1,4 @@
-"""A recipe's plan: its data and what lacks, parameters, memory, disk, hours; without torch."""
+"""A recipe's plan: its data and what is missing, parameters, memory, disk, hours; without torch."""
 
 import io
 import os

@@ -62,13 +62,13 @@ class Run:
     def vocabulary(self) -> Path:
         return self.folder / "vocabulary.json"
 
-    def stage(self, name: str) -> Path:
+    def stage_folder(self, name: str) -> Path:
         return self.folder / name
 
-    def scores(self, name: str) -> Path:
+    def scores_file(self, name: str) -> Path:
         return self.folder / "scores" / f"{name}.npy"
 
-    def clips(self, name: str) -> Path:
+    def clips_file(self, name: str) -> Path:
         """What was ranked: see submission.runs.clips."""
         return self.folder / "scores" / f"{name}.clips.csv"
 

@@ -112,7 +112,7 @@ def _open_run(run: Run, stage: str | None, checkpoint: str | None, changes: list
     now = made_with(recipe, model.text.identity())
     experts = as_trained(run.folder, provenance.experts, now["experts"])
     require_same(run, {"experts": experts, "text": now["text"]})
-    taken = load_checkpoint(model, run.stage(stage), checkpoint)
+    taken = load_checkpoint(model, run.stage_folder(stage), checkpoint)
     return Trained(model, recipe, facts_of(run, model, recipe, taken))
 
 

@@ -28,7 +28,7 @@ def rank(trained: Trained, clips: list[Clip], queries: list[Query], out: Path, a
         reason = features.broken.get(absent[0], "it is not among the clips")
         raise KitError(
             f"{len(absent)} clips that queries ask for cannot be ranked, first {absent[0]} ({reason}); "
-            "mend them, or drop these queries"
+            "repair them, or drop these queries"
         )
     out.parent.mkdir(parents=True, exist_ok=True)
     if not allow_unknown:

@@ -34,7 +34,7 @@ from system.runs.folder import Run, contents_of, record_provenance
 from system.runs.open import build_model, load_exported_weights, training_vocabulary
 from system.runs.plots import relevance_figure
 from system.training.collapse import collapsed
-from system.training.schedule import is_over, rate_factor
+from system.training.schedule import describe_stop, is_over, rate_factor
 from system.training.step import gradients
 from system.training.validation import Validation
 
@@ -74,9 +74,9 @@ def train(loaded: Loaded, run: Run, data: Data, model: RetrievalModel) -> None:
     initial = {name: value.clone() for name, value in model.state_dict().items()}
     before: list[EpochLine] = []  # metrics of the stages so far
     for number, (name, stage) in enumerate(loaded.recipe.stages.items()):
-        if (run.stage(name) / "done.json").exists():
+        if (run.stage_folder(name) / "done.json").exists():
             log.info("stage %s is finished", name)
-            done = checkpoints.read_done(run.stage(name))
+            done = checkpoints.read_done(run.stage_folder(name))
             before += done.lines or _lines_in_file(run, name, done.epochs)
             continue
         model.load_state_dict(initial)
@@ -160,7 +160,7 @@ class _Stage:
         relevance: Relevance | None,
     ) -> None:
         self.recipe, self.name, self.stage, self.run, self.model = recipe, name, stage, run, model
-        self.features, self.folder, self.seed = data.features, run.stage(name), (recipe.seed, number)
+        self.features, self.folder, self.seed = data.features, run.stage_folder(name), (recipe.seed, number)
         self.relevance = relevance if terms.asks_relax(stage.losses) else None
         self.device = device_of()
         sources = [items_of(data.whole(source), stage.unit) for source in stage.train.data]
@@ -212,9 +212,7 @@ class _Stage:
                 self._finish_epoch(time.monotonic() - began)
                 self._stop_if_asked(stop)
         if self.step < total:
-            log.info(
-                "stage %s ends early: %s stands still", self.name, self.stage.stop.metric if self.stage.stop else ""
-            )
+            log.info("stage %s ends early: %s", self.name, describe_stop(self.stage.stop))
         done = {"epochs": len(self.lines), "steps": self.step, "best": self.best}
         done |= {"sha256": self.sha256, "lines": [line.document() for line in self.lines]}
         write_json(self.folder / "done.json", done)
@@ -244,7 +242,7 @@ class _Stage:
     def _start_weights(self) -> None:
         start = self.stage.start_from
         if isinstance(start, schema.FromStage):
-            taken = checkpoints.load_checkpoint(self.model, self.run.stage(start.stage), start.checkpoint)
+            taken = checkpoints.load_checkpoint(self.model, self.run.stage_folder(start.stage), start.checkpoint)
             log.info("stage %s starts from %s", self.name, taken)
         elif isinstance(start, schema.FromModel):
             load_exported_weights(self.model, Path(start.folder))

@@ -1,6 +1,7 @@
 """The verb check: all mistakes of a recipe or a study, or its plan, without torch."""
 
 import argparse
+import math
 
 from data_tools.errors import KitError
 from system.experiments.study import load_study
@@ -15,8 +16,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    if arguments.gpu_memory is not None and not arguments.gpu_memory > 0:
-        raise KitError(f"--gpu-memory {arguments.gpu_memory:g}: give the GiB of a GPU")
+    if arguments.gpu_memory is not None and not 0 < arguments.gpu_memory < math.inf:
+        raise KitError(f"--gpu-memory {arguments.gpu_memory:g}: must be a finite number of GiB above 0")
     gpu_bytes = gpu_memory() if arguments.gpu_memory is None else arguments.gpu_memory * GIB
     if arguments.recipe.name.endswith(".study.yaml"):
         lines = _study_lines(arguments, gpu_bytes)

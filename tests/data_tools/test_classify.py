@@ -174,7 +174,7 @@ def test_a_second_writer_is_refused(tmp_path: Path) -> None:
 def test_vectors_beyond_16_bits_are_refused(tmp_path: Path, value: float) -> None:
     encoder = WordEncoder()
     encoder.encode = lambda texts: np.full((len(texts), DIM), value, np.float32)  # type: ignore[method-assign]
-    with pytest.raises(DataError, match="16-bit floats cannot hold"):
+    with pytest.raises(DataError, match="gave values too large for 16-bit floats"):
         open_embeddings(tmp_path, encoder).add(TEXTS, encoder)
     assert len(open_embeddings(tmp_path, encoder)) == 0
 

@@ -294,7 +294,7 @@ def test_captions_of_tables_and_manifests(tmp_path: Path) -> None:
     assert captions[4].clip == captions[5].clip
     assert left_out == 4
     write_manifest(tmp_path / "test.jsonl", clips[1:])
-    with pytest.raises(DataError, match="no captions outside test splits"):
+    with pytest.raises(DataError, match="all captions are of test splits"):
         read_captions([tmp_path / "test.jsonl"])
     table.write_text("file_name,caption_1\na.wav,...\n")
     with pytest.raises(DataError, match=r"line 2, caption_1: the caption '...' has no letter"):

@@ -32,7 +32,7 @@ def by_definition(wave: np.ndarray, rate: int, wanted: int, how: Resampling) -> 
     slope = np.append(np.diff(table), 0.0)
     step = int(scale * entries)
 
-    def wing(distance: float, neighbours: np.ndarray) -> float:
+    def filter_weight(distance: float, neighbours: np.ndarray) -> float:
         position = distance * entries
         count = min(len(neighbours), (len(table) - int(position)) // step)
         at = int(position) + step * np.arange(count)
@@ -42,7 +42,7 @@ def by_definition(wave: np.ndarray, rate: int, wanted: int, how: Resampling) -> 
     for new in range(len(wave) * wanted // rate):
         before, part = divmod(new * rate, wanted)
         distance = scale * part / wanted
-        found.append(wing(distance, wave[before::-1]) + wing(scale - distance, wave[before + 1 :]))
+        found.append(filter_weight(distance, wave[before::-1]) + filter_weight(scale - distance, wave[before + 1 :]))
     return np.array(found)
 
 

@@ -6,88 +6,93 @@ from collections.abc import Callable
 import pytest
 
 from data_tools.freesound import windows
-from data_tools.freesound.windows import Listed, Progress, Window, advance, past_end, too_much
+from data_tools.freesound.windows import PageListing, Progress, Window, advance, past_end, too_much
 
 PAGE = windows.PAGE_SIZE
 
 
 def test_a_window_of_one_page_or_nothing_is_done_and_complete() -> None:
-    assert advance(Window(0, 999), Listed(0, 0, None, 0), 0) == Progress(complete=True)
-    assert advance(Window(0, 999), Listed(PAGE, PAGE, 900, PAGE - 1), 0) == Progress(complete=True)
+    assert advance(Window(0, 999), PageListing(0, 0, None, 0), 0) == Progress(complete=True)
+    assert advance(Window(0, 999), PageListing(PAGE, PAGE, 900, PAGE - 1), 0) == Progress(complete=True)
 
 
 def test_what_was_not_reached_begins_at_the_last_sound() -> None:
-    first = advance(Window(0, 999), Listed(400, PAGE, 300, 148), 0)
+    first = advance(Window(0, 999), PageListing(400, PAGE, 300, 148), 0)
     assert first.windows == (Window(300, 999, expected=252, read_from=0),)
-    second = advance(first.windows[0], Listed(252, PAGE, 700, 149), 0)
+    second = advance(first.windows[0], PageListing(252, PAGE, 700, 149), 0)
     assert second.windows == (Window(700, 999, expected=103, read_from=300),)
-    assert advance(second.windows[0], Listed(103, 103, 990, 102), 0) == Progress(complete=True)
+    assert advance(second.windows[0], PageListing(103, 103, 990, 102), 0) == Progress(complete=True)
 
 
 def test_a_window_too_large_is_halved_where_it_is_unread() -> None:
     large = windows.LARGEST + PAGE
-    assert advance(Window(0, 999), Listed(large, PAGE, 199, 149), 0).windows == (Window(199, 599), Window(600, 999))
-    assert len(advance(Window(0, 999), Listed(large - 1, PAGE, 199, 149), 0).windows) == 1
+    assert advance(Window(0, 999), PageListing(large, PAGE, 199, 149), 0).windows == (
+        Window(199, 599),
+        Window(600, 999),
+    )
+    assert len(advance(Window(0, 999), PageListing(large - 1, PAGE, 199, 149), 0).windows) == 1
 
 
 def test_a_millisecond_is_walked_by_pages_however_many_it_holds() -> None:
     large = windows.LARGEST + PAGE
-    progress = advance(Window(5, 5), Listed(large, PAGE, 5, 0), 0)
+    progress = advance(Window(5, 5), PageListing(large, PAGE, 5, 0), 0)
     assert progress.windows == (Window(5, 5, page=2),)
-    assert advance(Window(5, 9, page=2), Listed(2 * PAGE + 1, PAGE, 7, 100), 0).windows == (Window(7, 9, read_from=5),)
-    assert advance(Window(5, 5, page=2), Listed(PAGE + 7, 7, 5, 0), 0) == Progress()
+    assert advance(Window(5, 9, page=2), PageListing(2 * PAGE + 1, PAGE, 7, 100), 0).windows == (
+        Window(7, 9, read_from=5),
+    )
+    assert advance(Window(5, 5, page=2), PageListing(PAGE + 7, 7, 5, 0), 0) == Progress()
     assert Window(5, 5).halves == ()
     assert Window(5, 6).halves == (Window(5, 5), Window(6, 6))
 
 
 def test_where_fewer_are_left_than_were_told_the_part_just_read_is_looked_at_again() -> None:
-    gone = advance(Window(300, 999, expected=252, read_from=0), Listed(251, PAGE, 700, 149), 0)
+    gone = advance(Window(300, 999, expected=252, read_from=0), PageListing(251, PAGE, 700, 149), 0)
     assert gone.windows == (Window(0, 299, compared=True), Window(700, 999, expected=102, read_from=300))
 
 
 def test_an_end_that_comes_early_is_believed_the_third_time() -> None:
     window = Window(700, 999, expected=103, read_from=300)
-    early = Listed(100, 100, 990, 99)
+    early = PageListing(100, 100, 990, 99)
     for attempt in (1, 2):
         assert advance(window, early, 0).windows == (Window(700, 999, 1, 103, 300, attempt),)
         window = Window(700, 999, 1, 103, 300, attempt)
     assert advance(window, early, 0) == Progress((Window(300, 699, compared=True),), complete=True)
-    nothing = Listed(0, 0, None, 0)
+    nothing = PageListing(0, 0, None, 0)
     assert advance(Window(0, 999, compared=True), nothing, 7).windows == (Window(0, 999, attempt=1, compared=True),)
     assert advance(Window(0, 999, attempt=2), nothing, 7) == Progress(complete=True)
 
 
 def test_of_what_was_read_before_only_the_part_that_differs_is_read_again() -> None:
     window = Window(0, 999, compared=True)
-    assert advance(window, Listed(400, PAGE, 300, 149), 400) == Progress()
-    assert advance(Window(0, 999), Listed(400, PAGE, 300, 149), 400).windows == (
+    assert advance(window, PageListing(400, PAGE, 300, 149), 400) == Progress()
+    assert advance(Window(0, 999), PageListing(400, PAGE, 300, 149), 400).windows == (
         Window(300, 999, expected=251, read_from=0),
     ), "a count alone says little of a window that was never read"
     halves = (Window(0, 499, compared=True), Window(500, 999, compared=True))
     for known in (399, 401):
-        assert advance(window, Listed(400, PAGE, 300, 149), known).windows == halves
-    assert advance(window, Listed(400, PAGE, 300, 149), 200).windows == (
+        assert advance(window, PageListing(400, PAGE, 300, 149), known).windows == halves
+    assert advance(window, PageListing(400, PAGE, 300, 149), 200).windows == (
         Window(300, 999, expected=251, read_from=0, compared=True),
     )
-    assert advance(window, Listed(100, 100, 300, 99), 100) == Progress(complete=True)
+    assert advance(window, PageListing(100, 100, 300, 99), 100) == Progress(complete=True)
 
 
 def test_an_answer_that_is_shorter_than_its_count_is_asked_for_again_and_then_told() -> None:
     window = Window(0, 999)
     for attempt in range(1, windows.ATTEMPTS):
-        progress = advance(window, Listed(400, PAGE - 1, 300, 148), 0)
+        progress = advance(window, PageListing(400, PAGE - 1, 300, 148), 0)
         assert progress.windows == (Window(0, 999, attempt=attempt),)
         window = progress.windows[0]
-    progress = advance(window, Listed(400, PAGE - 1, 300, 148), 0)
+    progress = advance(window, PageListing(400, PAGE - 1, 300, 148), 0)
     assert progress == Progress((Window(300, 999, expected=252, read_from=0),), uneven=True)
-    assert advance(Window(0, 999, attempt=2), Listed(40, 39, 300, 38), 0) == Progress(uneven=True)
+    assert advance(Window(0, 999, attempt=2), PageListing(40, 39, 300, 38), 0) == Progress(uneven=True)
 
 
 def test_a_second_page_that_never_comes_is_given_up() -> None:
     window, asked = Window(5, 5), 0
     while True:
         asked += 1
-        first = advance(window, Listed(PAGE + 9, PAGE, 5, 0), 0)
+        first = advance(window, PageListing(PAGE + 9, PAGE, 5, 0), 0)
         assert first.windows == (Window(5, 5, page=2, attempt=window.attempt),)
         missing = past_end(first.windows[0])
         if missing.uneven:
@@ -129,7 +134,9 @@ class Walk:
         times = [self.there[number] for number in page]
         reached = max(times, default=None)
         passed = sum(time != reached for time in times)
-        progress = advance(window, Listed(len(found), len(page), reached, passed), len(self.within(self.known, window)))
+        progress = advance(
+            window, PageListing(len(found), len(page), reached, passed), len(self.within(self.known, window))
+        )
         assert not progress.uneven
         self.known |= {number: self.there[number] for number in page}
         if progress.complete:

@@ -79,8 +79,14 @@ def test_door_check_lists_every_problem_and_score_refuses_the_same_file(
         (["convert", "none.csv", "--out", "out.csv"], "none.csv: No such file or directory"),
         (["convert", "captions.csv", "--out", "out.csv"], "captions.csv: line 1 is no edition's header; `check capt"),
         (["convert", "empty.csv", "--out", "out.csv"], "empty.csv: line 1: the file is empty"),
-        (["convert", "good.csv", "--out", "x.npy"], "good.csv holds ranked lists and x.npy would need scores"),
-        (["convert", "good.csv", "--out", "x.csv", "--edition", "2025"], "and edition 2025 asks for scores"),
+        (
+            ["convert", "good.csv", "--out", "x.npy"],
+            "good.csv: a ranked CSV has no scores; use the score matrix (.npy) for x.npy",
+        ),
+        (
+            ["convert", "good.csv", "--out", "x.csv", "--edition", "2025"],
+            "use the score matrix (.npy) for edition 2025",
+        ),
         (
             ["convert", "good.csv", "--out", "x.csv", "--edition", "2025", "--ranked"],
             "line 2 lists 10 names and a row of edition 2025 lists 16, which a shorter list does not say",

@@ -97,6 +97,12 @@ def test_check_refuses_what_would_take_more_memory_than_any_machine_has(
     assert main(["check", str(path)]) == 0
 
 
+@pytest.mark.parametrize("number", ["0", "-1", "nan", "inf"])
+def test_memory_of_a_gpu_is_finite_and_above_zero(number: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["check", "r.yaml", f"--gpu-memory={number}"]) == 1
+    assert capsys.readouterr().err == f"error: --gpu-memory {number}: must be a finite number of GiB above 0\n"
+
+
 def test_memory_that_is_full_is_a_sentence() -> None:
     def torch_finds_none() -> None:
         torch.empty(2**55)

@@ -162,9 +162,9 @@ def test_three_checkpoints_and_their_mean_embed_the_pool_four_times(
     made = run.run_recipe(load_recipe(path), tmp_path, tmp_path / "run")
     pool = sum(clip.split == "evaluation" for clip in read_manifest(world))
     assert sum(embedded) == 4 * pool
-    with (made.clips("m1")).open(newline="") as file:
+    with (made.clips_file("m1")).open(newline="") as file:
         assert all(float(row["norm logmel"]) > 0 for row in csv.DictReader(file))
-    assert made.clips("mean").read_text().splitlines()[0] == "clip,path,seconds"
+    assert made.clips_file("mean").read_text().splitlines()[0] == "clip,path,seconds"
 
 
 def test_a_run_that_ranks_a_single_query_opens_again(

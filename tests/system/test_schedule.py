@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from system.recipe import schema
-from system.training.schedule import is_over, rate_factor
+from system.training.schedule import describe_stop, is_over, rate_factor
 
 
 def stage(schedule: Any, epochs: int = 1, lr: float = 1e-3) -> schema.Stage:
@@ -68,10 +68,12 @@ def test_patience_counts_epochs_behind_the_best() -> None:
     assert not is_over(patience, losses_of(3, 1, 2))
     assert is_over(patience, losses_of(3, 1, 2, 1))  # as good as the best is not better
     assert not is_over(patience, losses_of(3, 1, 2, 0.5))
+    assert describe_stop(patience) == "loss has not improved for 2 epochs"
 
 
 def test_steady_looks_at_the_last_values_alone() -> None:
     steady = schema.StdPlateau(kind="std_plateau", metric="loss", epochs=3, deviation=0.1, at_least=5)
+    assert describe_stop(steady) == "the standard deviation of loss over 3 epochs is at most 0.1"
     assert not is_over(steady, losses_of(1, 1, 1, 1))
     assert is_over(steady, losses_of(9, 5, 1, 1.1, 0.9))  # deviation 0.082
     assert not is_over(steady, losses_of(1, 1, 1, 1.2, 0.9))  # 0.125

@@ -67,11 +67,13 @@ def test_files_that_are_none_are_refused(tmp_path: Path, name: str, content: byt
         WordVectorFile(tmp_path / name, 4)
 
 
-@pytest.mark.parametrize(("line", "words"), [("dog 1 2 x 4", "4 values behind a word"), ("dog 1 2 3", "3 values")])
+@pytest.mark.parametrize(
+    ("line", "words"), [("dog 1 2 x 4", "values that are not all numbers"), ("dog 1 2 3", "3 values, expected 4")]
+)
 def test_a_bad_line_of_a_text_file_is_named_when_it_is_read(tmp_path: Path, line: str, words: str) -> None:
     (tmp_path / "v.txt").write_text(f"bark 1 2 3 4\n{line}\n")
     words_of = encoder(tmp_path / "v.txt")
-    with pytest.raises(KitError, match=f"byte 17: {words}"):  # before any training
+    with pytest.raises(KitError, match=f"byte 17: after a word: {words}"):  # before any training
         words_of.prepare(["a dog"])
 
 
@@ -163,7 +165,11 @@ def test_a_transformers_words_are_its_input_embeddings(tmp_path: Path, capsys: p
 @pytest.mark.parametrize(
     ("name", "content", "words"),
     [
-        ("v.bin", b"1 4\ndog " + bytes(16) + b"bark " + bytes(16), "has 21 bytes behind the 1 words that its first"),
+        (
+            "v.bin",
+            b"1 4\ndog " + bytes(16) + b"bark " + bytes(16),
+            "has 21 more bytes after the 1 words",
+        ),
         ("v.txt", b"3 4\ndog 1 2 3 4\nbark 1 2 3 4\n", "has 2 words, its first line announces 3"),
         ("v.txt", b"1 4\ndog 1 2 3 4\nbark 1 2 3 4\n", "has 2 words, its first line announces 1"),
         ("v.txt", b"dog 1 2 3 4\nbark 1 2 3 4", "ends within a line, as a file that was cut does"),
@@ -188,5 +194,5 @@ def test_values_that_are_not_finite_are_told_when_their_word_is_asked_for(tmp_pa
     for name in ("v.bin", "v.txt"):
         file = WordVectorFile(tmp_path / name, 4)
         assert file.get("dog") is not None
-        with pytest.raises(KitError, match=rf"{name}: byte \d+: the values behind a word are not all finite"):
+        with pytest.raises(KitError, match=rf"{name}: byte \d+: the values after a word are not all finite"):
             file.get("bark")

@@ -97,7 +97,7 @@ class PannsEncoder(AudioEncoder):
 
 
 def random_parts(waves: torch.Tensor, lengths: torch.Tensor, max_samples: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """waves (B, N), real lengths (B,) -> the same with a random part of `most` samples of every longer one.
+    """waves (B, N), real lengths (B,) -> the same with a random part of `max_samples` samples of every longer one.
 
     Draws from the random state of the device, nothing where no wave is longer.
     """

@@ -77,7 +77,7 @@ class TextEncoder(nn.Module, ABC):
         """Texts of which the encoder knows no word at all: all clips would score alike."""
 
     def save_assets(self, folder: Path) -> None:
-        """Write what another machine needs beside the weights, and what it cannot be told the address of."""
+        """Write what another machine needs beside the weights, and what no `--set` can name there."""
         if self.vocabulary is not None:
             text = json.dumps(self.vocabulary, ensure_ascii=False)
             (folder / "vocabulary.json").write_text(text, encoding="utf-8")

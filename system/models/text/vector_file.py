@@ -66,14 +66,14 @@ class WordVectorFile:
             with np.errstate(over="ignore"):  # beyond float32 is infinite, which is refused below
                 vector = np.array(numbers, dtype=np.float32)
         except ValueError:
-            vector = np.empty(0, np.float32)
+            raise KitError(f"{self.path}: byte {offset}: after a word: values that are not all numbers") from None
         if len(vector) != self.dim:
-            raise KitError(f"{self.path}: byte {offset}: {len(numbers)} values behind a word, not {self.dim} numbers")
+            raise KitError(f"{self.path}: byte {offset}: after a word: {len(vector)} values, expected {self.dim}")
         return self._finite(vector, offset)
 
     def _finite(self, vector: np.ndarray, offset: int) -> np.ndarray:
         if not np.isfinite(vector).all():
-            raise KitError(f"{self.path}: byte {offset}: the values behind a word are not all finite; fetch it again")
+            raise KitError(f"{self.path}: byte {offset}: the values after a word are not all finite; fetch it again")
         return vector
 
     def _binary_words(self) -> Iterator[tuple[bytes, int]]:
@@ -91,7 +91,9 @@ class WordVectorFile:
             yield data[offset:blank], offset
             offset = blank + 1 + size
         if rest := len(data) - offset - data[offset : offset + 64].count(b"\n"):
-            raise KitError(f"{self.path} has {rest:,} bytes behind the {count:,} words that its first line announces")
+            raise KitError(
+                f"{self.path} has {rest:,} more bytes after the {count:,} words that its first line announces"
+            )
 
     def _text_words(self) -> Iterator[tuple[bytes, int]]:
         data = self._bytes
