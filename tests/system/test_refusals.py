@@ -83,7 +83,8 @@ def test_a_broken_clip_that_is_to_be_ranked_is_told_before_training(
     (copy / "evaluation/evaluation 003.wav").write_bytes(b"RIFF")
     path = tiny.write_recipe(tmp_path / "r.yaml", tiny.recipe(copy / "manifest.jsonl", tmp_path))
     error = refused(capsys, "run", path, "--out", tmp_path / "run")
-    assert "evaluation 003.wav" in error and "; repair them, or take them out of" in error
+    assert "evaluation 003.wav" in error
+    assert "; repair them, or take them out of" in error
     assert not (tmp_path / "run/only").exists()
 
 
