@@ -50,7 +50,7 @@ def read_clips(path: Path, clip_ids: Sequence[str]) -> Clips:
     header = rows[0].cells
     for row in rows[1:]:
         if len(row.cells) != len(header):
-            raise SubmissionError(f"{path}, line {row.line}: {len(row.cells)} cells under {len(header)} columns")
+            raise SubmissionError(f"{path}, line {row.line}: {len(row.cells)} cells, the header has {len(header)}")
     by_clip = {row.cells[0]: row for row in rows[1:]}
     if missing := [clip for clip in clip_ids if clip not in by_clip]:
         raise SubmissionError(f"{path}: has no line for {len(missing)} clips of the scores, first {missing[0]!r}")

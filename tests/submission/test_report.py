@@ -371,7 +371,7 @@ def test_what_is_damaged_is_told_in_a_sentence(run: Path, capsys: pytest.Capture
         (kept.replace("0.600", "long", 1), "line 2: seconds is 'long', no number"),
         (kept.replace("clip,", "klip,", 1), "there is no column `clip`"),
         ("\n".join(kept.splitlines()[:-1]) + "\n", "has no line for 1 clips of the scores, first"),
-        (kept + "x,y\n", "2 cells under 5 columns"),
+        (kept + "x,y\n", "2 cells, the header has 5"),
         ("", "the file is empty"),
         ("\n" + kept, "there is no column `clip`"),
     ):
