@@ -156,7 +156,7 @@ def test_no_model_from_elsewhere_brings_code_along(root: Path) -> None:
                     said = {keyword.arg: ast.unparse(keyword.value) for keyword in node.keywords}
                     assert said.get("trust_remote_code") == "False", f"{path}, line {node.lineno}"
                     found += 1
-    assert found >= 5
+    assert found >= 4
 
 
 # Words of a dialect that the field has others for, and the only names that may hold one of them.

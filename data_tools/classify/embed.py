@@ -54,7 +54,7 @@ class SentenceEncoder:
 
     def __init__(self, name: str) -> None:
         self.name = name
-        self._model = _load(_packaged_folder() if name == PACKAGED_MODEL else name)
+        self._model = load_sentence_transformer(_packaged_folder() if name == PACKAGED_MODEL else name).eval()
         self.dim = int(self._model.get_embedding_dimension())
         self.fingerprint = model_fingerprint(self._model, self._model.tokenizer)
 
@@ -157,18 +157,20 @@ def _packaged_folder() -> str:
     return str(get_model_path())
 
 
-def _load(name: str) -> Any:
+def load_sentence_transformer(name: str, device: str | None = None) -> Any:
+    """A SentenceTransformer by hub name or folder. device: None for a GPU where there is one. DataError when it cannot
+    be had."""
     from sentence_transformers import SentenceTransformer
     from transformers.utils.logging import disable_progress_bar
 
     disable_progress_bar()
-    logging.getLogger("sentence_transformers").setLevel(logging.WARNING)  # it tells each load
+    logging.getLogger("sentence_transformers").setLevel(logging.WARNING)  # it logs each load
     try:
-        return SentenceTransformer(name, trust_remote_code=False).eval()
+        return SentenceTransformer(name, device=device, trust_remote_code=False)
     except Exception as error:  # the library raises many kinds for a missing, cut, or foreign folder
         reason = (str(error).splitlines() or [type(error).__name__])[0]
         raise DataError(
-            f"--model {name}: no sentence-transformers model ({reason}); "
+            f"no sentence-transformers model {name!r} ({reason}); "
             "give a folder that holds one, or a hub name while online"
         ) from error
 

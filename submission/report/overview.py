@@ -7,10 +7,12 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
+from data_tools.documents import read_json
 from submission.plots import CURVES
 from submission.report.elements import NONE, Drawing, Section, Table, figure4, plural, queries, without_folders
 from submission.report.statistics import Rivals
 from submission.runs.finished import FinishedRun
+from submission.runs.reading import made_again
 from submission.runs.record import EpochLine, Parameters, Provenance, RelevanceSettings, RunResult
 
 LICENCES = 4  # of a data set that are named
@@ -38,7 +40,8 @@ def what_was_run(run: FinishedRun) -> Section:
         "Checkpoint": ranked.checkpoint,
         "Parameters": _parameters(result.parameters),
     }  # fmt: skip
-    settings = json.loads(run.file("resolved.json").read_bytes())
+    path = run.file("resolved.json")
+    settings = read_json(path, made_again(run.folder, path))
     return Section(
         anchor="run",
         title="What was run",

@@ -491,7 +491,7 @@ def inputs(tmp_path: Path) -> tuple[Path, Path]:
         (["--seed", "-1"], "--seed -1: use 0 or more"),
         (["--threshold", "1"], "--threshold 1: use a value between 0 and 1"),
         (["--text-column", "title"], "no column title"),
-        (["--model", "no/such folder"], "--model no/such folder: no sentence-transformers model"),
+        (["--model", "no/such folder"], "no sentence-transformers model 'no/such folder'"),
     ],
 )
 def test_the_door_refuses(

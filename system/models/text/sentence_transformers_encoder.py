@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from data_tools.classify.embed import model_fingerprint
+from data_tools.classify.embed import load_sentence_transformer, model_fingerprint
 from data_tools.errors import KitError
 from system.features.bank import open_bank
 from system.models.similarity import Embedded
@@ -21,7 +21,8 @@ class SentenceEncoder(TextEncoder):
 
     def __init__(self, settings: SentenceTransformers, banks: Path) -> None:
         super().__init__()
-        model = load_sentence_transformer(settings.model)
+        model = load_sentence_transformer(settings.model, "cpu").float()
+        model.tokenizer.deprecation_warnings["Asking-to-pad-a-fast-tokenizer"] = True  # texts are tokenised only once
         found = model.get_embedding_dimension()
         if found != settings.dim:
             raise KitError(
@@ -91,21 +92,3 @@ class SentenceEncoder(TextEncoder):
 
     def save_assets(self, folder: Path) -> None:
         self._model.save(str(folder / "text"))
-
-
-def load_sentence_transformer(name: str) -> Any:
-    """A SentenceTransformer by hub name or folder, on the CPU. KitError when it cannot be had."""
-    from sentence_transformers import SentenceTransformer
-    from transformers.utils.logging import disable_progress_bar
-
-    disable_progress_bar()
-    try:
-        model = SentenceTransformer(name, device="cpu", trust_remote_code=False).float()
-        model.tokenizer.deprecation_warnings["Asking-to-pad-a-fast-tokenizer"] = True  # texts are tokenised only once
-        return model
-    except Exception as error:  # the library raises many kinds for a missing, cut, or foreign folder
-        reason = (str(error).splitlines() or [type(error).__name__])[0]
-        raise KitError(
-            f"no sentence-transformers model {name!r} ({reason}); "
-            "give a folder that holds one, or a hub name while online"
-        ) from error
