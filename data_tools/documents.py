@@ -23,13 +23,14 @@ if TYPE_CHECKING:
     Shape = TypeVar("Shape", bound=BaseModel)
 
 
-def parse_json(text: str | bytes, where: str, finite: bool = True) -> Any:
+def parse_json(text: str | bytes, where: str, finite: bool = True, lone_surrogates: bool = False) -> Any:
     """The value of a JSON text.
 
     where: named in the message, such as "wavcaps.json" or "metrics.jsonl, line 3". finite: refuse NaN and Infinity,
-    which are not JSON, and numbers so large that they would become Infinity, such as 1e999.
+    which are not JSON, and numbers so large that they would become Infinity, such as 1e999. lone_surrogates: let half
+    a surrogate pair through, for a caller that replaces it: JSON can write it ("\\ud800"), but UTF-8 cannot hold it.
     Raises DataError for text that is not JSON or not UTF-8, an object with a key given twice, a number of more than
-    MAX_DIGITS digits, and lists within lists without end.
+    MAX_DIGITS digits, lists within lists without end, and lone surrogates.
     """
 
     def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -57,9 +58,16 @@ def parse_json(text: str | bytes, where: str, finite: bool = True) -> Any:
 
     strict: dict[str, Any] = {"parse_constant": refused, "parse_float": number} if finite else {}
     try:
-        return json.loads(text, object_pairs_hook=once, parse_int=whole, **strict)
+        value = json.loads(text, object_pairs_hook=once, parse_int=whole, **strict)
+        if not lone_surrogates and ("\\u" in text if isinstance(text, str) else b"\\u" in text):
+            json.dumps(value, ensure_ascii=False).encode()
+        return value
     except RecursionError:
         raise DataError(f"{where}: lists or objects lie too deep within each other") from None
+    except UnicodeEncodeError as error:
+        # That of the whole value written as JSON: what stands before the half pair says where to look.
+        before = error.object[max(0, error.start - 40) : error.start]
+        raise DataError(f"{where}: text that UTF-8 cannot hold (half a surrogate pair after {before!a})") from None
     except UnicodeDecodeError as error:
         raise DataError(f"{where}: not UTF-8 (byte {error.start})") from None
     except DataError:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Annotated, Literal, TypeVar
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
-from pydantic_core import PydanticCustomError, PydanticSerializationError
+from pydantic_core import PydanticCustomError
 
 from data_tools.documents import parse_json
 from data_tools.errors import DataError
@@ -196,10 +196,4 @@ def _write(path: Path, items: Iterable[Line], stored: Callable[[Line], Line]) ->
     checked = _unique(enumerate(items, 1), path)
     if not checked:
         raise DataError(f"{path}: nothing to write")
-    lines = []
-    for item in checked:
-        try:
-            lines.append(stored(item).model_dump_json() + "\n")
-        except PydanticSerializationError:  # a lone surrogate, which JSON files may smuggle in as an escape
-            raise DataError(f"{path}: {item.id!a} has text that UTF-8 cannot hold; correct it at its source") from None
-    write_text(path, "".join(lines))
+    write_text(path, "".join(stored(item).model_dump_json() + "\n" for item in checked))

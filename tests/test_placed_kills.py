@@ -1,6 +1,7 @@
 """A kill at every file operation of the verbs that write: the same command then finishes whatever was left.
 
-With the slow tests at every eighth operation, from a random one on; at every single one in the long form, -m campaign.
+With the slow tests at every eighth operation, from one that LBAR_SEED draws on; at every one in the long
+form, -m campaign.
 """
 
 import json

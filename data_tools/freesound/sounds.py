@@ -84,7 +84,7 @@ class Page:
 def parse_page(body: bytes) -> Page:
     """Raises MalformedError for anything but a page of a search."""
     try:
-        content = parse_json(body, "the answer")
+        content = parse_json(body, "the answer", lone_surrogates=True)
     except DataError as error:
         raise MalformedError(str(error)) from None
     if not isinstance(content, Mapping):

@@ -170,12 +170,9 @@ def _read_sidecar(path: Path) -> "_Sidecar":
     try:
         document = parse_json(path.read_bytes(), str(path))
         unsealed(document, str(path))
-        json.dumps(document, ensure_ascii=False).encode()
         return TypeAdapter(_Sidecar).validate_python(document)
     except DataError as error:
         raise SubmissionError(f"{error}; {AGAIN}") from None
-    except UnicodeEncodeError:
-        raise SubmissionError(f"{path}: text that UTF-8 cannot hold (half a surrogate pair); {AGAIN}") from None
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(str(step) for step in first["loc"])

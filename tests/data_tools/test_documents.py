@@ -54,6 +54,8 @@ def test_a_document_is_read_as_it_was_written(tmp_path: Path) -> None:
         (b"[1e999]", "the number 1e999 is too large"),
         (b"-1e999", "the number -1e999 is too large"),
         (b"\xff", "not UTF-8 (byte 0)"),
+        (rb'{"a": "b", "dog \udfff": 1}', """UTF-8 cannot hold (half a surrogate pair after '{"a": "b", "dog ')"""),
+        (rb'["\ude00\ud83d"]', "half a surrogate pair after"),
         (b"", "not JSON"),
         (b"{} x", "not JSON"),
         (b'{"a": 1, "checksum": "0"}', "a.json is damaged: its checksum does not fit what it holds; do this"),
@@ -147,3 +149,9 @@ def test_a_file_that_is_not_the_one_that_was_noted(tmp_path: Path) -> None:
 def test_files_are_hashed_in_one_place(root: Path) -> None:
     rooms = [path for room in ("data_tools", "submission", "system") for path in (root / room).rglob("*.py")]
     assert [path.name for path in rooms if "file_digest" in path.read_text(encoding="utf-8")] == ["documents.py"]
+
+
+def test_whole_surrogate_pairs_are_text_and_half_ones_are_let_through_where_they_are_replaced() -> None:
+    assert parse_json(rb'"\ud83d\ude00 \u00e9"', "x") == "😀 é"
+    assert parse_json(rb'"a\ud800"', "x", lone_surrogates=True) == "a\ud800"
+    assert parse_json(r'"\\ud800"', "x") == r"\ud800", "an escaped backslash"

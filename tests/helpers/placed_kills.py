@@ -20,7 +20,7 @@ from typing import NamedTuple
 
 import pytest
 
-SEED = int(os.environ.get("LBAR_SEED", random.SystemRandom().randrange(2**32)))  # of the first operation
+SEED = int(os.environ.get("LBAR_SEED", "2022"))  # of the first operation
 LONGEST = 120  # seconds of a trial
 HEAVY = [
     "torch._dynamo",
@@ -67,7 +67,7 @@ class Kills:
     def everywhere(
         self, argv: Sequence[object], begin: Callable[[], None], check: Callable[[str], None], stride: int
     ) -> int:
-        """Kill the verb at every stride-th operation, from a random one on, each time from where `begin` puts the
+        """Kill the verb at every stride-th operation, from one drawn by SEED on, each time from where `begin` puts the
         folder; then run it again, which must succeed, and check what it left. Returns the number of kills."""
         begin()
         whole = self.run(argv)
