@@ -28,7 +28,7 @@ def experts_of(recipe: schema.Recipe) -> dict[str, ExpertFacts]:
             rate=expert.rate,
             dim=expert.dim,
             frames_per_second=expert.frames_per_second,
-            published=sorted(expert.published().values()),
+            published=sorted(expert.published_addresses().values()),
         )
         for name, expert in recipe.model.audio.experts.items()
     }

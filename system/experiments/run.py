@@ -201,7 +201,7 @@ def _ranked(
     from system.runs.open import facts_of
     from system.runs.retrieve import RankedPool, rank_pool
 
-    if isinstance(entry, schema.ByMean):
+    if isinstance(entry, schema.RankByMean):
         parts = {name: read_scores(run.scores_file(name)) for name in entry.of}
         return RankedPool(blend(parts), {}), f"mean of {', '.join(entry.of)}"
     clips = data.clips[entry.data]

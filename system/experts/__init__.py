@@ -7,7 +7,7 @@ from system.experts.base import ExpertSettings
 from system.experts.logmel import LogMel as LogMel
 from system.experts.openl3 import OpenL3 as OpenL3
 from system.experts.panns import PannsCnn14 as PannsCnn14
-from system.experts.resnet38 import PannsResNet38 as PannsResNet38
+from system.experts.panns import PannsResNet38 as PannsResNet38
 from system.experts.slaney import LogMelSlaney as LogMelSlaney
 from system.experts.vggish import Vggish as Vggish
 from system.experts.vggsound import VggSound as VggSound

@@ -63,6 +63,7 @@ class LogMel(MelSettings):
     stack: int = Field(ge=1, le=64)  # columns in a frame
 
     usual: ClassVar[dict[str, Any]] = MelSettings.usual | {"sample_rate": 16_000, "stack": 4}
+    cost: ClassVar[float] = 0.001  # a front-end in float64
 
     @property
     def dim(self) -> int:
@@ -71,10 +72,6 @@ class LogMel(MelSettings):
     @property
     def frames_per_second(self) -> float:
         return 1.0 / (self.hop_seconds * self.stack)
-
-    @property
-    def cost(self) -> float:
-        return 0.001  # a front-end in float64
 
     def load(self, device: "torch.device") -> Frames:
         import torch

@@ -19,7 +19,7 @@ def _divide(heads: int, info: ValidationInfo) -> int:
 Heads = Annotated[Size, AfterValidator(_divide)]  # of attention; its field stands below that of `width`, or `dim`
 
 
-class EncoderSettings(Strict):
+class EncoderKind(Strict):
     """Settings of one kind of encoder, as a recipe gives them.
 
     file_settings: those that say where files lie on this machine; a trained model may be opened with others.

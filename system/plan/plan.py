@@ -176,7 +176,7 @@ def _rank_lines(recipe: schema.Recipe, found: dict[str, Content]) -> Iterator[st
     for name, entry in recipe.rank.items():
         source = recipe.ranked_source(name)
         edition, clips = get_edition(entry.edition), len(found[source].clips)
-        if isinstance(entry, schema.ByMean):
+        if isinstance(entry, schema.RankByMean):
             how = f"by the mean of {', '.join(entry.of)}"
         else:
             which = "last" if entry.checkpoint == "last" else f"best {entry.checkpoint}"

@@ -26,7 +26,7 @@ from data_tools.documents import read_shaped, require_unharmed
 from data_tools.errors import KitError
 from data_tools.files import replacing, write_text
 from submission.runs.record import Checksums, EpochLine
-from system.recipe.schema.stages import LOWER_IS_BETTER
+from system.recipe.schema import LOWER_IS_BETTER
 from system.runs.folder import Run
 
 # Metric -> the best [value, epoch], best first.

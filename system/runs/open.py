@@ -103,7 +103,7 @@ def _open_run(run: Run, stage: str | None, checkpoint: str | None, changes: list
         raise KitError(f"{run.folder} has not been trained yet; run: python -m system train")
     provenance = run.read_provenance()  # refuses a damaged resolved.json before it is read
     recipe = _moved(run.folder / "resolved.json", changes)
-    first = next((entry for entry in recipe.rank.values() if isinstance(entry, schema.ByCheckpoint)), None)
+    first = next((entry for entry in recipe.rank.values() if isinstance(entry, schema.RankByCheckpoint)), None)
     stage = stage or (first.stage if first else list(recipe.stages)[-1])
     if stage not in recipe.stages:
         raise KitError(f"{run.folder} has no stage {stage!r}; there are {', '.join(recipe.stages)}")

@@ -9,7 +9,6 @@ import statistics
 from collections.abc import Sequence
 
 from system.recipe import schema
-from system.recipe.schema.stages import LOWER_IS_BETTER
 
 History = Sequence[dict[str, float]]
 
@@ -70,4 +69,4 @@ def describe_stop(stop: schema.EarlyStopping | schema.StdPlateau | None) -> str:
 
 def _costs(metric: str, history: History) -> list[float]:
     """The values, the lower the better."""
-    return [values[metric] if metric in LOWER_IS_BETTER else -values[metric] for values in history]
+    return [values[metric] if metric in schema.LOWER_IS_BETTER else -values[metric] for values in history]

@@ -37,7 +37,7 @@ def table(experts: dict[str, ExpertSettings]) -> str:
             f"{name}.{setting}",
             str(path),
             "found" if path.is_file() else "MISSING",
-            expert.published().get(setting, expert.weight_source()),
+            expert.published_addresses().get(setting, expert.weight_source()),
         )
         for name, expert in experts.items()
         for setting, path in expert.weight_files().items()

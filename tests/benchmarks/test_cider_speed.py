@@ -65,8 +65,8 @@ def official_rate(captions: list[list[str]], pairs: int) -> float:
 
 def rate(captions: list[list[str]], rows: int) -> float:
     """Pairs a second of one thread: random rows against all captions, features made before."""
+    from system.losses.relevance.pairs import Among
     from system.losses.relevance.scorer import CiderD
-    from system.losses.relevance.scores import Among
 
     features = CiderD([[caption] for caption in captions]).features(captions)
     among = Among(features, np.random.default_rng(0).permutation(len(captions)))
@@ -99,12 +99,11 @@ def test_all_pairs_and_percentiles(root: Path, shared: Path, tmp_path: Path) -> 
 
 
 def test_batches(shared: Path, tmp_path: Path) -> None:
-    from system.losses.relevance.relax import Relevance
-    from system.losses.relevance.settings import Cider, RelaxPoint
+    from system.losses.relevance.relax import Cider, PercentileFactor, Relevance
     from system.verbs.relevance import read_corpus
 
     clips = read_corpus(shared / "data/clotho/clotho_captions_development.csv", None)
-    points = [RelaxPoint(percentile=80.0, factor=1.0), RelaxPoint(percentile=99.0, factor=0.4)]
+    points = [PercentileFactor(percentile=80.0, factor=1.0), PercentileFactor(percentile=99.0, factor=0.4)]
     settings = Cider(
         kind="cider",
         corpus=["clotho"],

@@ -12,8 +12,7 @@ import torch
 
 from system.models.audio import Crnn, Gru, Panns, PooledMlp
 from system.models.text import FirstToken, SentenceTransformers, WordVectors
-from system.models.text.first_token import BERT
-from system.models.text.sentence_transformers import MINILM
+from system.models.text.pretrained import BERT, MINILM
 from system.networks.published import CONVOLUTIONS
 from system.plan.estimates import Content, Estimates
 from system.plan.plan import plan

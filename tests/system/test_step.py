@@ -15,8 +15,7 @@ from system.batches.collate import Feed, Resident, collate
 from system.batches.sampler import Item, Sampler, items_of
 from system.features.build import Features, build_features
 from system.losses import terms as losses
-from system.losses.relevance.relax import Relevance
-from system.losses.relevance.settings import Cider
+from system.losses.relevance.relax import Cider, Relevance
 from system.models.retrieval import RetrievalModel
 from system.models.similarity import joined
 from system.recipe.load import load_recipe

@@ -14,18 +14,15 @@ from system.models.audio.pooling import mlp, pooled_over_time
 from system.models.audio.spec_augment import spec_augment
 from system.models.batch import Series
 from system.models.similarity import Embedded
-from system.networks.cnn14 import Cnn14
-from system.networks.convolutions import PannsNetwork, take_published
 from system.networks.frontend import LogMelFrontEnd
-from system.networks.published import DIM, HOP, RATE, SHORTEST, STRIDE, Name
-from system.networks.resnet38 import ResNet38
+from system.networks.panns import NETWORKS, take_published
+from system.networks.published import DIM, HOP, RATE, SHORTEST, STRIDE
 from system.networks.weights import read_weights
 
 # B clips, N samples, T frames
 
 SECONDS_AT_ONCE = {"cpu": 60, "cuda": 600}  # of clips of one length, in evaluation; a GPU needs more to be busy
 PIECE = 188  # frames (60 s) computed at once of a longer clip, in evaluation
-NETWORKS: dict[Name, type[PannsNetwork]] = {"resnet38": ResNet38, "cnn14": Cnn14}
 
 
 class PannsEncoder(AudioEncoder):

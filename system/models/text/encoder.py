@@ -1,16 +1,14 @@
 """What a text encoder is."""
 
-import hashlib
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 import torch
 from torch import nn
 
-from system.features.bank import Bank
 from system.models.similarity import Embedded, joined
 
 # N captions, D embedding
@@ -81,43 +79,3 @@ class TextEncoder(nn.Module, ABC):
         if self.vocabulary is not None:
             text = json.dumps(self.vocabulary, ensure_ascii=False)
             (folder / "vocabulary.json").write_text(text, encoding="utf-8")
-
-
-class EmbeddingCache:
-    """Embeddings (D,) of texts in a bank, each computed once.
-
-    encode: texts -> (N, D) float32.
-    """
-
-    def __init__(self, bank: Bank, encode: Callable[[list[str]], np.ndarray]) -> None:
-        self.bank, self.encode = bank, encode
-
-    def __call__(self, texts: Sequence[str]) -> torch.Tensor:
-        """(N, D) on the CPU."""
-        keys = [hashlib.sha256(text.encode()).hexdigest() for text in texts]
-        missing = {key: text for key, text in zip(keys, texts, strict=True) if key not in self.bank}
-        if missing:
-            vectors = self.encode(list(missing.values()))
-            with self.bank.writing() as store:
-                for key, vector in zip(missing, vectors, strict=True):
-                    store(key, vector[None])
-        return torch.from_numpy(np.stack([self.bank.read(key)[0] for key in keys]))
-
-
-class Tokens:
-    """Tokens of texts, special ones included, each text tokenised once where that is wanted.
-
-    tokenise: texts -> a list of token numbers a text.
-    """
-
-    def __init__(self, tokenise: Callable[[list[str]], list[list[int]]]) -> None:
-        self.tokenise = tokenise
-        self._known: dict[str, list[int]] = {}
-
-    def of(self, texts: Sequence[str], remember: bool) -> list[list[int]]:
-        known = self._known if remember else {}
-        missing = [text for text in dict.fromkeys(texts) if text not in known]
-        for start in range(0, len(missing), 1024):
-            part = missing[start : start + 1024]
-            known |= dict(zip(part, self.tokenise(part), strict=True))
-        return [known[text] for text in texts]
