@@ -10,7 +10,7 @@ from pathlib import Path
 
 from submission.editions import Edition
 from submission.files import writing
-from submission.metrics.scoring import figures_of
+from submission.metrics.scoring import summarise_matrix
 from submission.report import overview, results
 from submission.report.elements import Drawing, Section, figure4
 from submission.report.listening import AudioStore, listening
@@ -26,9 +26,9 @@ def write_report(out: Path, run: FinishedRun, others: Sequence[FinishedRun], edi
     Raises SubmissionError for a run whose files are damaged or whose relevant clips are not known; OSError when
     writing fails.
     """
-    summary, folder = figures_of(run.matrix, edition), run.folder / "figures"
+    summary, folder = summarise_matrix(run.matrix, edition), run.folder / "figures"
     others_figures = {
-        name: figures_of(other.matrix, edition) for name, other in zip(_names(others), others, strict=True)
+        name: summarise_matrix(other.matrix, edition) for name, other in zip(_names(others), others, strict=True)
     }
     clips = read_clips(run.file(f"scores/{run.entry}.clips.csv"), run.matrix.clip_ids)
     found, store = rivals(run.matrix), AudioStore()

@@ -34,6 +34,7 @@ class Bank:
 
     def __init__(self, folder: Path, dim: int, dtype: np.dtype[Any], hint: str, verify: bool) -> None:
         self.folder, self.dim, self.dtype, self.hint = folder, dim, dtype, hint
+        self._frames_file, self._index_file = folder / "frames.bin", folder / "index.jsonl"
         self.rows: dict[str, tuple[int, int]] = {}  # key -> first row, number of rows
         self._checksums: dict[str, int] = {}  # of the series not yet read
         self._end_of_index = 0
@@ -41,20 +42,10 @@ class Bank:
         self._map: np.ndarray | None = None
         self._read_index(skip_damaged=verify)
         if verify:
-            self._report_dropped(*self.drop_damaged())
-
-    def _report_dropped(self, dropped: int, unknown: int) -> None:
-        if unknown:
-            log.warning("%s: %d series are of an earlier release, which stored no checksums", self.folder, unknown)
-        log.info("%s: %d series, %d were damaged and are forgotten", self.folder, len(self), dropped)
-
-    @property
-    def _frames_file(self) -> Path:
-        return self.folder / "frames.bin"
-
-    @property
-    def _index_file(self) -> Path:
-        return self.folder / "index.jsonl"
+            dropped, unknown = self.drop_damaged()
+            if unknown:
+                log.warning("%s: %d series are of an earlier release, which stored no checksums", self.folder, unknown)
+            log.info("%s: %d series, %d were damaged and are forgotten", self.folder, len(self), dropped)
 
     def __contains__(self, key: str) -> bool:
         return key in self.rows
@@ -67,20 +58,16 @@ class Bank:
         cut lines at the end whose frames are not all there: these series are forgotten. Anything else is damage."""
         if not self._index_file.exists():
             return
-        stored = (
-            self._frames_file.stat().st_size // (self.dim * self.dtype.itemsize) if self._frames_file.exists() else 0
-        )
+        frame_bytes = self.dim * self.dtype.itemsize
+        stored = self._frames_file.stat().st_size // frame_bytes if self._frames_file.exists() else 0
         lines = self._index_file.read_bytes().split(b"\n")[:-1]
         items = [self._item(line, stored) for line in lines]
         last = max((number for number, item in enumerate(items) if item), default=-1)
         if lost := len(items) - last - 1:
             log.warning(
                 "%s: the frames of the last %d of %d series are lost, or their lines are damaged (a power cut?); "
-                "they are computed again",
-                self.folder,
-                lost,
-                len(items),
-            )
+                "they are computed again", self.folder, lost, len(items),
+            )  # fmt: skip
         for number, item in enumerate(items[: last + 1]):
             if item is None:  # a kill leaves no such line before a whole one
                 if skip_damaged:

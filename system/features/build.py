@@ -119,12 +119,7 @@ def bank_of(expert: ExpertSettings, banks: Path, verify: bool = False) -> Bank:
 
 
 def build_features(
-    clips: list[Clip],
-    experts: dict[str, ExpertSettings],
-    banks: Path,
-    strict: bool = False,
-    quiet: bool = False,
-    verify: bool = False,
+    clips: list[Clip], experts: dict[str, ExpertSettings], banks: Path, strict: bool = False, verify: bool = False
 ) -> Features:
     """Compute what the banks lack for these clips, with progress; a broken file is reported and left out.
 
@@ -140,18 +135,19 @@ def build_features(
     with closing(ContentKeys(banks)) as content:
         if verify:
             content.forget()
-        for clip in tqdm(clips, desc="content", unit="clip", disable=quiet or None):
+        for clip in tqdm(clips, desc="content", unit="clip", disable=None):
             try:
                 features.keys[clip.id] = content(clip.path)
             except AudioError as error:
                 _broken(features, clip, error, strict)
         for clip in clips:
-            if any(features.keys.get(clip.id, "") not in bank for bank in features.banks.values()):
+            key = features.keys.get(clip.id)
+            if key and any(key not in bank for bank in features.banks.values()):
                 _read_again(features, clip, content, strict)
     # All weights are opened before the first frame is computed: a damaged file is reported in seconds, not after hours.
     networks = {name: e.load(device_of()) for name, e in experts.items() if _missing(features, name, clips)}
     for name in list(networks):
-        _fill(features, name, experts[name], networks.pop(name), clips, strict, quiet)
+        _fill(features, name, experts[name], networks.pop(name), clips, strict)
     if features.broken:
         log.warning("%d of %d clips have broken audio and are left out", len(features.broken), len(clips))
     return features
@@ -159,8 +155,6 @@ def build_features(
 
 def _read_again(features: Features, clip: Clip, content: ContentKeys, strict: bool) -> None:
     """The content of a clip whose frames are about to be computed, from its bytes; says where it is another one."""
-    if clip.id not in features.keys:
-        return
     try:
         key = content.again(clip.path)
     except AudioError as error:
@@ -188,13 +182,7 @@ def _missing(features: Features, name: str, clips: list[Clip]) -> dict[str, Clip
 
 
 def _fill(
-    features: Features,
-    name: str,
-    expert: ExpertSettings,
-    frames_of: Frames,
-    clips: list[Clip],
-    strict: bool,
-    quiet: bool,
+    features: Features, name: str, expert: ExpertSettings, frames_of: Frames, clips: list[Clip], strict: bool
 ) -> None:
     from tqdm import tqdm
 
@@ -208,7 +196,7 @@ def _fill(
         _broken(features, missing[key], error, strict)
         failed.add(key)
 
-    bar = tqdm(total=len(missing), desc=f"{name} frames", unit="clip", disable=quiet or None)
+    bar = tqdm(total=len(missing), desc=f"{name} frames", unit="clip", disable=None)
     with bar as progress, bank.writing() as store:
         wanted = {key: clip for key, clip in missing.items() if key not in bank}  # another process may have stored some
         for group in _groups(_decoded(wanted, expert), fails, GROUP_SECONDS * expert.rate):

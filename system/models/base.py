@@ -44,7 +44,7 @@ class EncoderKind(Strict):
         """Its published files, by the setting that names each; an exported model does not hold them."""
         return {}
 
-    def published(self) -> str:
+    def published_address(self) -> str:
         """Where these files are published."""
         return ""
 
@@ -52,7 +52,7 @@ class EncoderKind(Strict):
         """The setting and a sentence for each published file that is absent."""
         for name, path in self.weight_files().items():
             if not path.is_file():
-                yield name, f"{self.kind}: no file {path}; published at {self.published()}; put it there"
+                yield name, f"{self.kind}: no file {path}; published at {self.published_address()}; put it there"
 
     def plan_lines(self) -> Iterator[str]:
         """For `check`: what it is made from, and whether that is there."""

@@ -8,6 +8,8 @@ import torch
 import torch.nn.functional as F
 from torch.utils.checkpoint import checkpoint
 
+from system.networks.layers import length_mask
+
 # B clips, N captions, L frames, W words, D embedding
 
 MAX_DOT_PRODUCTS = 1 << 24  # frames x words whose dot products are held at a time: 64 MiB in float32
@@ -28,11 +30,6 @@ class Embedded(NamedTuple):
     def float(self) -> "Embedded":
         """In float32, whatever the encoder computed in."""
         return Embedded(self.values.float(), self.lengths)
-
-
-def length_mask(lengths: torch.Tensor, size: int) -> torch.Tensor:
-    """(B,) lengths -> (B, size) bool, true up to each length."""
-    return torch.arange(size, device=lengths.device) < lengths[:, None]
 
 
 def joined(parts: Sequence[Embedded]) -> Embedded:

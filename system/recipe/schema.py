@@ -180,6 +180,11 @@ class Recipe(Strict):
     stages: Annotated[dict[Name, Stage], Field(min_length=1)]
     rank: dict[Name, Ranked]
 
+    @property
+    def trained_on(self) -> list[str]:
+        """The data sources of all stages, sorted."""
+        return sorted({source for stage in self.stages.values() for source in stage.train.data})
+
     def ranked_source(self, name: str) -> str:
         """The data source that a rank entry ranks; a mean ranks what its parts do."""
         entry = self.rank[name]

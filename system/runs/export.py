@@ -34,7 +34,7 @@ def export_model(trained: Trained, out: Path) -> None:
 def _card(trained: Trained, out: Path) -> str:
     recipe, facts = trained.recipe, trained.facts
     parameters = sum(p.numel() for p in trained.model.parameters()) + trained.model.text.frozen_parameters()
-    sources = ", ".join(sorted({name for stage in recipe.stages.values() for name in stage.train.data}))
+    sources = ", ".join(recipe.trained_on)
     inputs = "\n".join(f"- {name}: `{json.dumps(identity)}`" for name, identity in facts.experts.items())
     weights = any(expert.weight_files() for expert in recipe.model.audio.experts.values())
     return (

@@ -3,7 +3,8 @@
 import torch
 import torch.nn.functional as F
 
-from system.models.similarity import Embedded, length_mask
+from system.models.similarity import Embedded
+from system.networks.layers import length_mask
 
 ALIKE = 1e-5  # spread below which embeddings count as one: a mean cosine above 0.99999
 ZEROS = 0.5  # share of zero vectors, or of captions that all clips score alike, above which nothing is left to rank by

@@ -73,9 +73,9 @@ def train(loaded: Loaded, run: Run, data: Data, model: RetrievalModel) -> None:
     initial = {name: value.clone() for name, value in model.state_dict().items()}
     before: list[EpochLine] = []  # metrics of the stages so far
     for name, stage in loaded.recipe.stages.items():
-        if (run.stage_folder(name) / "done.json").exists():
+        if (run.folder / name / "done.json").exists():
             log.info("stage %s is finished", name)
-            done = checkpoints.read_done(run.stage_folder(name))
+            done = checkpoints.read_done(run.folder / name)
             before += done.lines or _lines_in_file(run, name, done.epochs)
             continue
         model.load_state_dict(initial)
@@ -154,7 +154,7 @@ class _Stage:
         self.name, self.run, self.model = name, run, model
         self.stage = stage = recipe.stages[name]
         self.seed = (recipe.seed, list(recipe.stages).index(name))
-        self.features, self.folder, self.device = data.features, run.stage_folder(name), device_of()
+        self.features, self.folder, self.device = data.features, run.folder / name, device_of()
         self.relevance = relevance if terms.asks_relax(stage.losses) else None
         sources = [items_of(data.whole(source), stage.unit) for source in stage.train.data]
         try:
@@ -214,7 +214,7 @@ class _Stage:
         if state is not None:
             self._resume(state)
         elif isinstance(start, schema.FromStage):
-            taken = checkpoints.load_checkpoint(self.model, self.run.stage_folder(start.stage), start.checkpoint)
+            taken = checkpoints.load_checkpoint(self.model, self.run.folder / start.stage, start.checkpoint)
             log.info("stage %s starts from %s", self.name, taken)
         elif isinstance(start, schema.FromModel):
             load_exported_weights(self.model, Path(start.folder))

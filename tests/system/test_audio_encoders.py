@@ -22,13 +22,12 @@ from system.features.build import Features
 from system.models.audio import Panns, PooledMlp
 from system.models.audio import panns_encoder as panns
 from system.models.audio.panns import SpecAugment
-from system.models.audio.panns_encoder import PannsEncoder, random_parts
-from system.models.audio.pooling import pooled_over_time
-from system.models.audio.spec_augment import spec_augment
+from system.models.audio.panns_encoder import PannsEncoder, random_parts, spec_augment
 from system.models.batch import Series
 from system.networks import panns as networks
 from system.networks import published
 from system.networks.frontend import LogMelFrontEnd
+from system.networks.layers import pooled_over_time
 from system.networks.panns import Cnn14, ResNet38, fold_norms
 
 pytestmark = pytest.mark.usefixtures("one_thread")

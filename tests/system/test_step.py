@@ -36,9 +36,7 @@ class World:
         content["relevance"] = CIDER.model_dump()
         self.recipe = load_recipe(tiny.write_recipe(folder / "r.yaml", content)).recipe
         self.clips = read_manifest(manifest)
-        self.features: Features = build_features(
-            self.clips, dict(self.recipe.model.audio.experts), folder / "banks", quiet=True
-        )
+        self.features: Features = build_features(self.clips, dict(self.recipe.model.audio.experts), folder / "banks")
         self.relevance = Relevance(CIDER, [clip.captions for clip in self.clips], folder / "banks")
         rng = np.random.default_rng(0)  # items with 1 to 5 captions
         self.items = [

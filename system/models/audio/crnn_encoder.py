@@ -10,9 +10,9 @@ from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 from system.experts.slaney import SILENCE
 from system.models.audio.crnn import CHANNELS, MIN_BANDS, MIN_FRAMES, Crnn, Gru
 from system.models.audio.encoder import AudioEncoder
-from system.models.audio.pooling import pooled_over_time
 from system.models.batch import Series
-from system.models.similarity import Embedded, length_mask
+from system.models.similarity import Embedded
+from system.networks.layers import length_mask, pooled_over_time
 
 # B clips, T frames, E embedding
 

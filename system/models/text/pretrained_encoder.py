@@ -13,10 +13,10 @@ from torch import nn
 from data_tools.classify.embed import load_sentence_transformer, model_fingerprint
 from data_tools.errors import KitError
 from system.features.bank import open_bank
-from system.models.audio.pooling import mlp
 from system.models.similarity import Embedded
 from system.models.text.encoder import TextEncoder
 from system.models.text.pretrained import FirstToken, SentenceTransformers
+from system.networks.layers import mlp
 
 # N texts, V values of a pre-trained model's vector
 
