@@ -24,10 +24,7 @@ def parameters_of(recipe: schema.Recipe, model: RetrievalModel) -> Parameters:
 def experts_of(recipe: schema.Recipe) -> dict[str, ExpertFacts]:
     return {
         name: ExpertFacts(
-            kind=expert.kind,
-            rate=expert.rate,
-            dim=expert.dim,
-            frames_per_second=expert.frames_per_second,
+            **{key: getattr(expert, key) for key in ("kind", "rate", "dim", "frames_per_second")},
             published=sorted(expert.published_addresses().values()),
         )
         for name, expert in recipe.model.audio.experts.items()

@@ -87,9 +87,6 @@ class ContentKeys:
             self.store.execute("delete from files")
             self.store.commit()
 
-    def close(self) -> None:
-        self.store.close()
-
 
 @dataclass
 class Features:
@@ -132,7 +129,8 @@ def build_features(
     from system.device import device_of
 
     features = Features({name: bank_of(expert, banks, verify) for name, expert in experts.items()})
-    with closing(ContentKeys(banks)) as content:
+    content = ContentKeys(banks)
+    with closing(content.store):
         if verify:
             content.forget()
         for clip in tqdm(clips, desc="content", unit="clip", disable=None):
@@ -156,13 +154,12 @@ def build_features(
 def _read_again(features: Features, clip: Clip, content: ContentKeys, strict: bool) -> None:
     """The content of a clip whose frames are about to be computed, from its bytes; says where it is another one."""
     try:
-        key = content.again(clip.path)
+        before, features.keys[clip.id] = features.keys[clip.id], content.again(clip.path)
     except AudioError as error:
         _broken(features, clip, error, strict)
-        return
-    if key != features.keys[clip.id]:
-        log.warning("%s: its content changed, while its size and time of change stayed", clip.path)
-        features.keys[clip.id] = key
+    else:
+        if features.keys[clip.id] != before:
+            log.warning("%s: its content changed, while its size and time of change stayed", clip.path)
 
 
 def _broken(features: Features, clip: Clip, error: AudioError, strict: bool) -> None:

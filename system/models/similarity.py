@@ -1,6 +1,6 @@
 """Embeddings, and scores of clips against captions from them: the cosine of two vectors, or frames against words."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, Literal, NamedTuple
 
@@ -155,14 +155,13 @@ def frame_word(clips: Embedded, captions: Embedded, reduce: Literal["mean", "bes
     counts = _mask(clips).sum(1)
     groups = _word_groups(captions, longest)
     again = torch.is_grad_enabled() and len(counts) * sum(group.largest(longest) for group in groups) > MAX_DOT_PRODUCTS
-    work = (
-        partial(checkpoint, _against_words, use_reentrant=False, preserve_rng_state=False) if again else _against_words
-    )
+    work: Callable[..., torch.Tensor] = _against_words
+    if again:
+        work = partial(checkpoint, work, use_reentrant=False, preserve_rng_state=False)
     columns = []
     for group in groups:
-        size = max(
-            1, MAX_DOT_PRODUCTS // max(group.largest(longest), clips.values[0].numel())
-        )  # a part's frames are copied, too
+        most = max(group.largest(longest), clips.values[0].numel())  # a part's frames are copied, too
+        size = max(1, MAX_DOT_PRODUCTS // most)
         parts = zip(clips.values.split(size), counts.split(size), strict=True)
         columns.append(
             torch.cat([work(part[:, : max(1, int(count.max()))], count, group, reduce) for part, count in parts])

@@ -32,11 +32,10 @@ class SeriesEncoder(nn.Module):
     def forward(self, values: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
         """values (B, T, W), mask (B, T) bool with at least one true a row -> (B, T, W); padded places hold anything."""
         index = torch.arange(values.shape[1], device=values.device) + POSITION_OFFSET
-        x = self.dropout(self.norm(values + self.positions(index)))
+        x: torch.Tensor = self.dropout(self.norm(values + self.positions(index)))
         for layer in self.layers:
             x = layer(x, src_key_padding_mask=~mask)
-        result: torch.Tensor = x
-        return result
+        return x
 
 
 def masked_mean(values: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:

@@ -106,8 +106,7 @@ def embed_texts(model: RetrievalModel, texts: Sequence[str]) -> Embedded:
 def require_readable(model: RetrievalModel, queries: Sequence[Query]) -> None:
     """KitError for queries of which the model knows no word: it would score all clips alike."""
     unknown = set(model.text.unreadable([query.text for query in queries]))
-    named = [query for query in queries if query.text in unknown]
-    if named:
+    if named := [query for query in queries if query.text in unknown]:
         raise KitError(
             f"{len(named)} queries have no word that the model knows, the first has the id {named[0].id}: "
             f"{named[0].text[:60]!r}; reword them, use a pre-trained text encoder, or rank with --allow-unknown"
@@ -139,7 +138,7 @@ def rank_pool(
     pool = [clip for clip in clips if clip.id in features.keys]
     if not pool or not queries:
         raise KitError(f"nothing to rank: {len(pool)} readable clips, {len(queries)} queries")
-    embedded = embed_pool(model, pool, features)
+    embedded, norms = embed_pool(model, pool, features)
     with torch.inference_mode():
-        values = model.score_matrix(embed_texts(model, [query.text for query in queries]), embedded.clips)
-    return RankedPool(matrix_of(values, pool, queries, facts), embedded.norms)
+        values = model.score_matrix(embed_texts(model, [query.text for query in queries]), embedded)
+    return RankedPool(matrix_of(values, pool, queries, facts), norms)

@@ -122,15 +122,9 @@ class SearchPage:
 
     def _result(self, rank: int, hit: Hit) -> dict[str, Any]:
         clip = self.search.clips[hit.row]
-        found = {
-            "rank": rank,
-            "score": hit.score,
-            "file_name": clip.file_name,
-            "clip": clip.id,
-            "seconds": clip.seconds,
-            "audio": f"/audio/{hit.row}",
-        }
-        return found | {"captions": clip.captions} if clip.captions else found
+        found = {"rank": rank, "score": hit.score, "file_name": clip.file_name, "clip": clip.id}
+        found |= {"seconds": clip.seconds, "audio": f"/audio/{hit.row}"}
+        return found | ({"captions": clip.captions} if clip.captions else {})
 
     async def _audio(self, request: web.Request) -> web.StreamResponse:
         row = int(request.match_info["row"])
@@ -160,10 +154,9 @@ class _Opened(NamedTuple):
         """None for a file that is not there."""
         try:
             resolved = os.path.realpath(path, strict=True)
-            status = Path(resolved).stat()
+            return cls(resolved, _identity(Path(resolved).stat()))
         except OSError:
             return None
-        return cls(resolved, _identity(status))
 
     def open(self) -> int | None:
         """A descriptor of that very file; None where another one, or a link, has taken its place since."""

@@ -42,13 +42,8 @@ def bound(host: str, port: int) -> socket.socket:
 
 def about_of(trained: Trained, search: Search) -> dict[str, object]:
     """What the page says of the model; the checkpoint without the score it was chosen by, which is of other clips."""
-    facts = trained.facts
-    return {
-        "recipe": facts.recipe,
-        "run": facts.run,
-        "checkpoint": facts.checkpoint.partition(",")[0],
-        "clips": len(search.clips),
-    }
+    facts, checkpoint = trained.facts, trained.facts.checkpoint.partition(",")[0]
+    return {"recipe": facts.recipe, "run": facts.run, "checkpoint": checkpoint, "clips": len(search.clips)}
 
 
 async def serve(search: Search, about: dict[str, object], host: str, listening: socket.socket) -> None:
@@ -80,12 +75,10 @@ async def serve(search: Search, about: dict[str, object], host: str, listening: 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("model", type=Path, help="a run's folder, or an exported model")
-    parser.add_argument(
-        "--audio", type=Path, help="a manifest (.jsonl), or a folder of audio files (default: what the recipe ranks)"
-    )
-    parser.add_argument(
-        "--split", help="of a manifest: only this split's clips (default: all, or what the recipe ranks)"
-    )
+    audio = "a manifest (.jsonl), or a folder of audio files (default: what the recipe ranks)"
+    parser.add_argument("--audio", type=Path, help=audio)
+    split = "of a manifest: only this split's clips (default: all, or what the recipe ranks)"
+    parser.add_argument("--split", help=split)
     parser.add_argument("--host", default="127.0.0.1", help="address to serve on (default: %(default)s, this machine)")
     parser.add_argument("--port", type=int, default=8020, help="0: any that is free (default: %(default)s)")
     add_checkpoint_arguments(parser)

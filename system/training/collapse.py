@@ -45,13 +45,13 @@ def alike(scores: torch.Tensor) -> float:
 def watch(clips: Embedded, captions: Embedded, captions_alike: float) -> dict[str, float]:
     """Spread and share of zeros of both sides and the share of captions scored alike, by their names in
     metrics.jsonl."""
-    sides = {"clips": clips, "captions": captions}
-    seen = {
-        f"{name}_of_{side}": measure(embedded)
-        for side, embedded in sides.items()
-        for name, measure in (("spread", spread), ("zeros", zeros))
+    return {
+        "spread_of_clips": spread(clips),
+        "zeros_of_clips": zeros(clips),
+        "spread_of_captions": spread(captions),
+        "zeros_of_captions": zeros(captions),
+        "captions_alike": captions_alike,
     }
-    return seen | {"captions_alike": captions_alike}
 
 
 def collapsed(seen: dict[str, float]) -> list[str]:

@@ -58,10 +58,8 @@ def is_over(stop: schema.EarlyStopping | schema.StdPlateau | None, history: Hist
     return enough and statistics.pstdev(costs[-stop.epochs :]) <= stop.deviation
 
 
-def describe_stop(stop: schema.EarlyStopping | schema.StdPlateau | None) -> str:
+def describe_stop(stop: schema.EarlyStopping | schema.StdPlateau) -> str:
     """Why a stage is over by its rule, for people."""
-    if stop is None:
-        return "it has no rule to stop by"
     if isinstance(stop, schema.EarlyStopping):
         return f"{stop.metric} has not improved for {stop.epochs} epochs"
     return f"the standard deviation of {stop.metric} over {stop.epochs} epochs is at most {stop.deviation:g}"

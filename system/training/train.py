@@ -200,7 +200,7 @@ class _Stage:
                 self._epoch(feed, bar, stop)
                 self._finish_epoch(time.monotonic() - began)
                 self._stop_if_asked(stop)
-        if self.step < total:
+        if self.stage.stop and self.step < total:
             log.info("stage %s ends early: %s", self.name, describe_stop(self.stage.stop))
         done = {"epochs": len(self.lines), "steps": self.step, "best": self.best}
         done |= {"sha256": self.sha256, "lines": [line.document() for line in self.lines]}

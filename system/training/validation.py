@@ -61,8 +61,7 @@ class Validation:
 
     def _of_batches(self, model: RetrievalModel, clips: Embedded, captions: Embedded) -> tuple[dict[str, float], float]:
         """Means over the batches of loss, m1 and m2, and of the share of captions that all clips score alike."""
-        sums = {"loss": 0.0, "m1": 0.0, "m2": 0.0}
-        captions_alike = 0.0
+        sums = dict.fromkeys(("loss", "m1", "m2", "alike"), 0.0)
         clip_row = {clip_id: row for row, clip_id in enumerate(self.clips)}
         text_row = {text: row for row, text in enumerate(self.texts)}
         for items, batch in self.batches:
@@ -71,10 +70,10 @@ class Validation:
                 clips.rows([clip_row[item.clip.id] for item in items]),
                 captions.rows([text_row[text] for text in batch.captions]),
             )
-            m1, m2 = terms.accuracies(scores)
-            for name, value in (("loss", float(terms.total(scores, self.stage.losses))), ("m1", m1), ("m2", m2)):
+            loss = float(terms.total(scores, self.stage.losses))
+            for name, value in zip(sums, (loss, *terms.accuracies(scores), alike(scores.each)), strict=True):
                 sums[name] += value / len(self.batches)
-            captions_alike += alike(scores.each) / len(self.batches)
+        captions_alike = sums.pop("alike")
         return sums, captions_alike
 
     def _of_everything(self, model: RetrievalModel, clips: Embedded, captions: Embedded) -> dict[str, float]:

@@ -158,8 +158,7 @@ def _select(scores: _Scores, high: np.ndarray, ranks: np.ndarray) -> list[float]
         low += part
     within = ranks - (up_to - high)[bins]
     lower = [np.searchsorted(low[k].cumsum(), rank, side="right") for k, rank in zip(row_of_rank, within, strict=True)]
-    result: list[float] = (bins << _LOW_BITS | lower).astype(np.uint32).view(np.float32).tolist()
-    return result
+    return list(map(float, (bins << _LOW_BITS | lower).astype(np.uint32).view(np.float32)))
 
 
 def _coarse(high: np.ndarray) -> Histogram:

@@ -117,9 +117,8 @@ def masked_norm(norm: nn.BatchNorm2d, x: torch.Tensor, lengths: torch.Tensor) ->
         return whole
     by_time = x.transpose(1, 2)
     kept = norm(by_time[mask][..., None])  # (places, C, F, 1)
-    return (
-        torch.zeros_like(by_time, dtype=kept.dtype).masked_scatter(mask[..., None, None], kept[..., 0]).transpose(1, 2)
-    )
+    zeros = torch.zeros_like(by_time, dtype=kept.dtype)
+    return zeros.masked_scatter(mask[..., None, None], kept[..., 0]).transpose(1, 2)
 
 
 def run_gru(gru: nn.GRU, values: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
