@@ -7,7 +7,7 @@ import logging
 from abc import abstractmethod
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Self, get_args
+from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeAlias, get_args
 
 import numpy as np
 from pydantic import SerializerFunctionWrapHandler, model_serializer
@@ -44,6 +44,7 @@ def _warn_other(kind: str, path: Path, found: str, known: str) -> None:
 log = logging.getLogger(__name__)
 
 Frames = Callable[[list[np.ndarray]], list[np.ndarray]]
+Device: TypeAlias = "torch.device"  # naming it imports no torch
 
 
 class Resampled(Strict):
@@ -128,7 +129,7 @@ class ExpertSettings(Resampled):
         return f"published at {' and '.join(self.published_addresses().values())}"
 
     @abstractmethod
-    def load(self, device: "torch.device") -> Frames:
+    def load(self, device: Device) -> Frames:
         """Return a function: waves, each (N,) float32 mono at `rate`, N >= 1 -> frames, each (T, D) float32, T >= 1.
 
         It computes on `device`. The frames of a wave are the same, to float rounding, whatever the other waves of the

@@ -1,15 +1,12 @@
 """PANNs: Cnn14 at 16 kHz and ResNet-38 at 32 kHz, 2,048-d frames, 3.1 a second, before their pooling over time."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 
-from system.experts.base import Frames, PublishedWeights
+from system.experts.base import Device, Frames, PublishedWeights
 from system.networks.published import ADDRESSES, BANDS, DIM, FFT, FRAMES_PER_SECOND, HOP, RATE, STRIDE, Name
-
-if TYPE_CHECKING:
-    import torch
 
 BATCH_SECONDS = 60  # of clips that are computed together
 PIECE = 188  # frames (60 s) computed at once of a longer clip
@@ -33,7 +30,7 @@ class PannsExpert(PublishedWeights):
     dim: ClassVar[int] = DIM
     frames_per_second: ClassVar[float] = FRAMES_PER_SECOND
 
-    def load(self, device: "torch.device") -> Frames:
+    def load(self, device: Device) -> Frames:
         import torch
 
         from system.experts.network import by_length, exact, in_pieces, placed

@@ -1,15 +1,12 @@
 """Log-mel energies as the DCASE 2022 baseline computes them."""
 
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 from pydantic import Field, model_validator
 
-from system.experts.base import Frames
+from system.experts.base import Device, Frames
 from system.experts.logmel import MelSettings
-
-if TYPE_CHECKING:
-    import torch
 
 FLOOR = float(np.spacing(1.0))  # 2.2e-16, added to every power
 SILENCE = float(np.log(FLOOR))  # -36.04
@@ -51,6 +48,6 @@ class LogMelSlaney(MelSettings):
     def frames_per_second(self) -> float:
         return 1.0 / self.hop_seconds
 
-    def load(self, device: "torch.device") -> Frames:
+    def load(self, device: Device) -> Frames:
         power = self.mel_power(device, self.lowest, self.highest, scale="slaney", norm="slaney")
         return lambda waves: [(power(wave) + FLOOR).log().float().cpu().numpy() for wave in waves]

@@ -87,6 +87,9 @@ class ContentKeys:
             self.store.execute("delete from files")
             self.store.commit()
 
+    def close(self) -> None:
+        self.store.close()
+
 
 @dataclass
 class Features:
@@ -129,8 +132,7 @@ def build_features(
     from system.device import device_of
 
     features = Features({name: bank_of(expert, banks, verify) for name, expert in experts.items()})
-    content = ContentKeys(banks)
-    with closing(content.store):
+    with closing(ContentKeys(banks)) as content:
         if verify:
             content.forget()
         for clip in tqdm(clips, desc="content", unit="clip", disable=None):

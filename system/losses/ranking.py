@@ -4,8 +4,7 @@ from typing import TYPE_CHECKING, Literal
 
 from pydantic import Field
 
-from system.losses.base import Term
-from system.losses.batch_scores import BatchScores, Tensor
+from system.losses.base import BatchScores, Tensor, Term
 from system.losses.negatives import NEGATIVES
 
 if TYPE_CHECKING:

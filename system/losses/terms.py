@@ -4,8 +4,7 @@ from collections.abc import Sequence
 
 import torch
 
-from system.losses.base import Term
-from system.losses.batch_scores import BatchScores
+from system.losses.base import BatchScores, Term
 from system.losses.ranking import gaps
 
 # B items of a batch: clip i and its caption, or its several captions; s_ij the score of clip i and item j's captions

@@ -166,10 +166,8 @@ class Estimates:
     def audio_seconds(self) -> float:
         """Seconds of audio of all sources, each clip once."""
         clips = {clip.id: clip.seconds or 0.0 for source in self.found.values() for clip in source.clips}
-        sources = self.recipe.data
-        missing = {
-            (sources[name].manifest, sources[name].split): source.hours
-            for name, source in self.found.items()
-            if not source.clips
-        }
+        missing = {}
+        for name, source in self.recipe.data.items():
+            if not self.found[name].clips:
+                missing[source.manifest, source.split] = self.found[name].hours
         return sum(clips.values()) + 3600 * sum(missing.values())

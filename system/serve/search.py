@@ -15,8 +15,7 @@ from system.models.retrieval import RetrievalModel
 from system.models.similarity import Embedded
 from system.recipe import schema
 from system.runs.open import Trained
-from system.runs.rank import read_pool
-from system.runs.retrieve import embed_clips, embed_texts
+from system.runs.retrieve import embed_clips, embed_texts, read_pool
 
 # Q queries, C clips, D embedding
 

@@ -9,7 +9,7 @@ import torch
 from torch.amp.grad_scaler import GradScaler
 
 from system.losses import terms
-from system.losses.batch_scores import BatchScores
+from system.losses.base import BatchScores
 from system.models.batch import Batch
 from system.models.retrieval import RetrievalModel
 from system.models.similarity import Embedded, joined

@@ -6,7 +6,7 @@ from pathlib import Path
 from data_tools.errors import KitError
 from data_tools.manifest import caption_queries, read_queries
 from system.runs.open import open_trained
-from system.runs.rank import rank, read_pool
+from system.runs.retrieve import rank, read_pool
 from system.verbs.options import add_changes_argument, add_checkpoint_arguments
 
 

@@ -141,7 +141,13 @@ class Relevance:
         key = hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()
         path = folder / f"cider-{key[:12]}.json"
         if path.exists():
-            return _read(path, key)
+            try:
+                stored = _Stored.model_validate_json(path.read_bytes())
+            except ValidationError as error:
+                raise KitError(f"{path} is damaged; delete it, it is made again") from error
+            if stored.key != key:
+                raise KitError(f"{path} holds the percentiles of something else; delete it, it is made again")
+            return stored.distribution
         began = time.perf_counter()
         found = self._corpus.distribution(percents, self._settings.pairs)
         write_text(path, _Stored(key=key, distribution=found).model_dump_json() + "\n")
@@ -181,13 +187,3 @@ class Relevance:
         sums = np.add.reduceat(np.add.reduceat(each, starts, 1), starts, 0)
         mean = sums / np.outer(counts, counts).astype(np.float32)
         return (mean + mean.T) / 2 if self._settings.of_clips == "symmetric" else mean
-
-
-def _read(path: Path, key: str) -> Distribution:
-    try:
-        stored = _Stored.model_validate_json(path.read_bytes())
-    except ValidationError as error:
-        raise KitError(f"{path} is damaged; delete it, it is made again") from error
-    if stored.key != key:
-        raise KitError(f"{path} holds the percentiles of something else; delete it, it is made again")
-    return stored.distribution
