@@ -6,6 +6,8 @@ import os
 import platform
 import tempfile
 import time
+from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,14 +15,14 @@ import numpy as np
 
 from data_tools.documents import require_unharmed, sha256_of, write_json
 from data_tools.errors import KitError
-from data_tools.manifest import caption_queries
+from data_tools.manifest import Clip, caption_queries
 from submission.editions import get_edition
 from submission.formats.edition_csv import write_csv
 from submission.formats.score_matrix import read_scores, write_scores
 from submission.metrics.blend import blend
 from submission.metrics.scoring import summarise_matrix
 from submission.runs.clips import write_clips
-from submission.runs.record import FORMAT, RankedResult, RunResult
+from submission.runs.record import FORMAT, ExpertFacts, Parameters, RankedResult, RunResult, SetFacts, SourceFacts
 from system.experts.base import file_sha256
 from system.recipe import schema
 from system.recipe.load import Loaded
@@ -93,7 +95,6 @@ def _rehearse(recipe: schema.Recipe, run: Run, data: "Data", model: "RetrievalMo
 def _train_and_rank(loaded: Loaded, run: Run, data: "Data", began: float) -> None:
     import torch
 
-    from system.experiments.description import data_of, experts_of, parameters_of
     from system.runs.plots import draw_run
     from system.training.train import initial_model, prepare, train
 
@@ -203,6 +204,48 @@ def _ceiling(source: schema.Source) -> float | None:
     from data_tools.scenes.ceiling import ceiling
 
     return ceiling(folder, source.split)
+
+
+def parameters_of(recipe: schema.Recipe, model: "RetrievalModel") -> Parameters:
+    """Of the whole system: what is trained, by part; what is frozen, by expert, `audio`, or `text`; the total."""
+    frozen = {name: expert.parameters for name, expert in recipe.model.audio.experts.items() if expert.parameters}
+    if count := sum(p.numel() for p in model.audio.parameters() if not p.requires_grad):
+        frozen["audio"] = count
+    if count := model.text.frozen_parameters():
+        frozen["text"] = count
+    trained = model.parameters_by_part()
+    return Parameters(trained=trained, frozen=frozen, total=sum(trained.values()) + sum(frozen.values()))
+
+
+def experts_of(recipe: schema.Recipe) -> dict[str, ExpertFacts]:
+    return {
+        name: ExpertFacts(
+            **{key: getattr(expert, key) for key in ("kind", "rate", "dim", "frames_per_second")},
+            published=sorted(expert.published_addresses().values()),
+        )
+        for name, expert in recipe.model.audio.experts.items()
+    }
+
+
+def data_of(recipe: schema.Recipe, data: "Data") -> dict[str, SourceFacts]:
+    """Of every source: its data sets, the stages that train on it, and where it is published."""
+    return {
+        name: SourceFacts(
+            sets={of: _set([clip for clip in clips if clip.source == of]) for of in {clip.source: 0 for clip in clips}},
+            trains=[stage for stage, settings in recipe.stages.items() if name in settings.train.data],
+            published=recipe.data[name].published,
+        )
+        for name, clips in data.clips.items()
+    }
+
+
+def _set(clips: Sequence[Clip]) -> SetFacts:
+    return SetFacts(
+        clips=len(clips),
+        captions=sum(len(clip.captions) for clip in clips),
+        hours=sum(clip.seconds or 0.0 for clip in clips) / 3600,
+        licences=dict(Counter(clip.licence or "not known" for clip in clips).most_common()),
+    )
 
 
 def report(run: Run) -> str:

@@ -8,10 +8,9 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, ValidationError
 
 from data_tools.strict import Name, Strict
-from data_tools.yaml12 import parse
 from system.experiments.run import run_recipe
 from system.experiments.tables import DEFAULT, Column, StudyRow, StudyTable, figures_of_run
-from system.recipe.load import Loaded, RecipeError, load_recipe
+from system.recipe.load import Loaded, RecipeError, load_recipe, read_document
 
 
 class Published(Strict):
@@ -45,12 +44,7 @@ Cells = dict[tuple[str, int], Loaded]  # cell and seed -> the changed recipe
 
 def load_study(path: Path, changes: list[str]) -> tuple[Study, Cells]:
     """Read a study and the changed recipe of every cell and seed. RecipeError naming every mistake of all of them."""
-    if not path.is_file():
-        raise RecipeError([f"{path}: no such study; shipped ones are recipes/*.study.yaml"])
-    try:
-        document = parse(path.read_bytes().decode("utf-8"))
-    except UnicodeDecodeError as error:
-        raise RecipeError([f"{path}: not UTF-8 (byte {error.start}); save it as UTF-8"]) from error
+    _, document = read_document(path, "no such study; shipped ones are recipes/*.study.yaml")
     if isinstance(document.value, dict) and "stages" in document.value:
         raise RecipeError([f"{path} is a recipe; run it with: python -m system run {path}"])
     problems = [f"{path}:{line}: {text}" for _, line, text in document.problems]

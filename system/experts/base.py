@@ -141,10 +141,8 @@ class ExpertSettings(Resampled):
         not the published one is said once, and used."""
         for name, path in self.weight_files().items():
             if not path.is_file():
-                raise KitError(
-                    f"{self.kind}: no weight file {path}; {self.weight_source()}; put it there, or --set "
-                    f"this expert's {name} to where it lies"
-                )
+                hint = f"put it there, or --set this expert's {name} to where it lies"
+                raise KitError(f"{self.kind}: no weight file {path}; {self.weight_source()}; {hint}")
         found = {name: file_sha256(path) for name, path in self.weight_files().items()}
         for name, digits in self.known_sha256().items():
             if name in found and not found[name].startswith(digits):

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     import torch
     from torch import nn
 
-    from system.networks.spectrum import MelPower
+    from system.networks.frontend import MelPower
     from system.networks.weights import Weights
 
 RATE = 48_000  # Hz; also the samples of a frame
@@ -82,7 +82,7 @@ def seconds(wave: np.ndarray) -> np.ndarray:
 
 def front_end(weights: "Weights") -> "MelPower":
     """(P, N) -> (P, T, 256), by the kernels and the mel basis of the checkpoint."""
-    from system.networks.spectrum import MelPower
+    from system.networks.frontend import MelPower
 
     bins = FFT // 2 + 1
     real, imaginary = (weights.take(f"speclayer.dft_{part}_kernels", bins, 1, FFT) for part in ("real", "imag"))

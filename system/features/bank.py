@@ -35,11 +35,7 @@ class Bank:
     def __init__(self, folder: Path, dim: int, dtype: np.dtype[Any], hint: str, verify: bool) -> None:
         self.folder, self.dim, self.dtype, self.hint = folder, dim, dtype, hint
         self._frames_file, self._index_file = folder / "frames.bin", folder / "index.jsonl"
-        self.rows: dict[str, tuple[int, int]] = {}  # key -> first row, number of rows
-        self._checksums: dict[str, int] = {}  # of the series not yet read
-        self._end_of_index = 0
         self._end = 0  # rows in the file, while it is written to
-        self._map: np.ndarray | None = None
         self._read_index(skip_damaged=verify)
         if verify:
             dropped, unknown = self.drop_damaged()
@@ -56,6 +52,10 @@ class Bank:
     def _read_index(self, skip_damaged: bool = False) -> None:
         """Take the whole lines only. A killed writer may have left half a line, or frames without their line; a power
         cut lines at the end whose frames are not all there: these series are forgotten. Anything else is damage."""
+        self.rows: dict[str, tuple[int, int]] = {}  # key -> first row, number of rows
+        self._checksums: dict[str, int] = {}  # of the series not yet read
+        self._end_of_index = 0
+        self._map: np.ndarray | None = None
         if not self._index_file.exists():
             return
         frame_bytes = self.dim * self.dtype.itemsize
@@ -115,7 +115,7 @@ class Bank:
         Returns how many lines of the index were dropped, and how many series have no checksum and could not be judged.
         """
         with self._lock():
-            self._reload(skip_damaged=True)
+            self._read_index(skip_damaged=True)
             unknown = len(self.rows) - len(self._checksums)
             whole = {key: self.rows[key] for key in self.rows if key not in self._checksums or self._is_whole(key)}
             lines = self._index_file.read_bytes().split(b"\n")[:-1] if self._index_file.exists() else []
@@ -123,7 +123,7 @@ class Bank:
             if len(kept) < len(lines):
                 with replacing(self._index_file) as temporary:
                     temporary.write_bytes(b"".join(line + b"\n" for line in kept))
-            self._reload()
+            self._read_index()
         return len(lines) - len(kept), unknown
 
     def _names(self, line: bytes, series: Mapping[str, tuple[int, int]]) -> bool:
@@ -138,13 +138,6 @@ class Bank:
             return False
         return True
 
-    def _reload(self, skip_damaged: bool = False) -> None:
-        self.rows.clear()
-        self._checksums.clear()
-        self._end_of_index = 0
-        self._map = None
-        self._read_index(skip_damaged)
-
     @contextmanager
     def writing(self) -> Iterator[Callable[[str, np.ndarray], None]]:
         """Gives a function that stores a series (T, D) by its key: on disk when it returns, skipped if it is there.
@@ -154,7 +147,7 @@ class Bank:
         """
         try:
             with self._lock():
-                self._reload()  # another process may have added series since this one opened the bank
+                self._read_index()  # another process may have added series since this one opened the bank
                 with self._frames_file.open("ab") as frames, self._index_file.open("ab") as index:
                     index.truncate(self._end_of_index)
                     self._end = max((first + rows for first, rows in self.rows.values()), default=0)

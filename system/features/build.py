@@ -5,9 +5,10 @@ import sqlite3
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import closing, contextmanager
+from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -37,18 +38,19 @@ class ContentKeys:
         folder.mkdir(parents=True, exist_ok=True)
         self.path = folder / "contents.sqlite"
         self._read_now: dict[str, str] = {}  # by path, contents that this process has read itself
-        with self._store_errors():
-            self.store = sqlite3.connect(self.path, timeout=60)
-            self.store.execute("pragma synchronous = off")  # only remembered work: what a power cut loses is read again
-            self.store.execute(
-                "create table if not exists files (path text primary key, size integer, changed integer, sha256 text)"
-            )
+        self._store: sqlite3.Connection | None = None
+        self._execute("pragma synchronous = off")  # only remembered work: what a power cut loses is read again
+        columns = "path text primary key, size integer, changed integer, sha256 text"
+        self._execute(f"create table if not exists files ({columns})")
 
-    @contextmanager
-    def _store_errors(self) -> Iterator[None]:
-        """Errors of the store as sentences: of a full, locked or read-only disk, or of a file that is no store."""
+    def _execute(self, command: str, *values: object) -> list[Any]:
+        """Rows that a command gives. Errors as sentences: of a full, locked or read-only disk, or of a file that is no
+        store."""
         try:
-            yield
+            self._store = self._store or sqlite3.connect(self.path, timeout=60)
+            found = self._store.execute(command, values).fetchall()
+            self._store.commit()
+            return found
         except sqlite3.OperationalError as error:
             raise KitError(f"{self.path}: {error}; free the disk, or let this user write there") from error
         except (sqlite3.DatabaseError, UnicodeDecodeError) as error:  # the latter: a damaged schema is quoted
@@ -60,10 +62,9 @@ class ContentKeys:
             status = Path(path).stat()
         except OSError as error:
             raise AudioError(f"{path}: no such audio file") from error
-        with self._store_errors():
-            row = self.store.execute("select size, changed, sha256 from files where path = ?", (path,)).fetchone()
-        if row and row[:2] == (status.st_size, status.st_mtime_ns):
-            return str(row[2])
+        rows = self._execute("select size, changed, sha256 from files where path = ?", path)
+        if rows and rows[0][:2] == (status.st_size, status.st_mtime_ns):
+            return str(rows[0][2])
         return self.again(path)
 
     def again(self, path: str) -> str:
@@ -74,21 +75,18 @@ class ContentKeys:
             status, key = Path(path).stat(), content_key(path)
         except OSError as error:
             raise AudioError(f"{path}: no such audio file") from error
-        facts = (path, status.st_size, status.st_mtime_ns, key)
-        with self._store_errors():
-            self.store.execute("insert or replace into files values (?, ?, ?, ?)", facts)
-            self.store.commit()
+        facts = path, status.st_size, status.st_mtime_ns, key
+        self._execute("insert or replace into files values (?, ?, ?, ?)", *facts)
         self._read_now[path] = key
         return key
 
     def forget(self) -> None:
         """Have every file read again when it is next asked for."""
-        with self._store_errors():
-            self.store.execute("delete from files")
-            self.store.commit()
+        self._execute("delete from files")
 
     def close(self) -> None:
-        self.store.close()
+        if self._store:
+            self._store.close()
 
 
 @dataclass

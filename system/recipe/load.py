@@ -57,13 +57,7 @@ class Loaded:
 def load_recipe(path: Path | str, changes: list[str] | None = None) -> Loaded:
     """Read, change (`stages.finetune.batch_size=64`), and check a recipe. Raises RecipeError naming every mistake."""
     path = Path(path)
-    if not path.is_file():
-        raise RecipeError([f"{path}: no such recipe; shipped ones are in recipes/"])
-    source = path.read_bytes()
-    try:
-        document = parse(source.decode("utf-8"))
-    except UnicodeDecodeError as error:
-        raise RecipeError([f"{path}: not UTF-8 (byte {error.start}); save it as UTF-8"]) from error
+    source, document = read_document(path, "no such recipe; shipped ones are in recipes/")
     if document.problems and not document.value:  # not YAML, or past its bounds: there is nothing else to say of it
         raise RecipeError(_report(path, document.problems))
     if isinstance(document.value, dict) and "cells" in document.value:
@@ -79,6 +73,17 @@ def load_recipe(path: Path | str, changes: list[str] | None = None) -> Loaded:
     if problems or recipe is None:
         raise RecipeError(_report(path, problems))
     return Loaded(recipe, source, tuple(changes or []), tuple(renamed))
+
+
+def read_document(path: Path, missing: str) -> tuple[bytes, Document]:
+    """A YAML file and what it says. Raises RecipeError for one that is missing, with that sentence, or not UTF-8."""
+    if not path.is_file():
+        raise RecipeError([f"{path}: {missing}"])
+    source = path.read_bytes()
+    try:
+        return source, parse(source.decode("utf-8"))
+    except UnicodeDecodeError as error:
+        raise RecipeError([f"{path}: not UTF-8 (byte {error.start}); save it as UTF-8"]) from error
 
 
 def _report(path: Path, problems: list[Mistake]) -> list[str]:

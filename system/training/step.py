@@ -105,12 +105,10 @@ def audio_parts(model: RetrievalModel, batch: Batch, size: int) -> tuple[list[Pa
 
 def caption_parts(model: RetrievalModel, batch: Batch, size: int) -> tuple[list[Part], torch.Tensor]:
     """Functions that embed the captions of `size` items each, by length, and where each caption is among all."""
-    lengths = model.text.lengths(batch.captions)
-    order = sorted(range(len(lengths)), key=lambda i: lengths[i])
-    count = math.ceil(size * len(order) / len(batch.clip_keys))
-
-    groups = ([batch.captions[i] for i in order[start : start + count]] for start in range(0, len(order), count))
-    return [partial(model.text, group) for group in groups], torch.tensor(order, device=batch.row_of.device).argsort()
+    order = torch.tensor(model.text.lengths(batch.captions)).argsort(stable=True)
+    groups = order.split(math.ceil(size * len(order) / len(batch.clip_keys)))
+    parts: list[Part] = [partial(model.text, [batch.captions[i] for i in rows.tolist()]) for rows in groups]
+    return parts, order.argsort().to(batch.row_of.device)
 
 
 def _random_state(device: torch.device) -> tuple[torch.Tensor, torch.Tensor | None]:

@@ -32,10 +32,9 @@ from system.runs import checkpoints
 from system.runs.folder import Run, contents_of, record_provenance
 from system.runs.open import build_model, load_exported_weights, training_vocabulary
 from system.runs.plots import relevance_figure
-from system.training.collapse import collapsed
 from system.training.schedule import describe_stop, is_over, rate_factor
 from system.training.step import gradients
-from system.training.validation import Validation
+from system.training.validation import Validation, collapsed
 
 LEAST_SCALE = 2.0**-10  # of fp16 losses, from 65,536 on: halved that often, gradients are not finite at any scale
 

@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from torch import nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
-from system.experts.slaney import SILENCE
+from system.experts.logmel import SILENCE
 from system.models.audio.crnn import CHANNELS, MIN_BANDS, MIN_FRAMES, Crnn, Gru
 from system.models.audio.encoder import AudioEncoder
 from system.models.batch import Series
