@@ -66,8 +66,8 @@ class Sampler:
         chosen = [self.streams[index % n][index // n] for index in positions]
         count = self.captions_per_clip
         draw = np.random.default_rng([*self.seed, n, step])
-        for place, (clip, captions) in enumerate(chosen):
+        for index, (clip, captions) in enumerate(chosen):
             if isinstance(count, int) and len(captions) > count:
                 picks = draw.choice(len(captions), count, replace=False)
-                chosen[place] = Item(clip, tuple(captions[i] for i in sorted(picks)))
+                chosen[index] = Item(clip, tuple(captions[i] for i in sorted(picks)))
         return chosen

@@ -160,8 +160,8 @@ def frame_word(clips: Embedded, captions: Embedded, reduce: Literal["mean", "bes
         work = partial(checkpoint, work, use_reentrant=False, preserve_rng_state=False)
     columns = []
     for group in groups:
-        most = max(group.largest(longest), clips.values[0].numel())  # a part's frames are copied, too
-        size = max(1, MAX_DOT_PRODUCTS // most)
+        largest = max(group.largest(longest), clips.values[0].numel())  # a part's frames are copied, too
+        size = max(1, MAX_DOT_PRODUCTS // largest)
         parts = zip(clips.values.split(size), counts.split(size), strict=True)
         columns.append(
             torch.cat([work(part[:, : max(1, int(count.max()))], count, group, reduce) for part, count in parts])
