@@ -17,11 +17,11 @@ pytestmark = pytest.mark.benchmark
 _ALL_PAIRS = """
 import json, resource, sys, time
 from pathlib import Path
-import system.losses.relevance.pairs, system.losses.relevance.scores
+import system.losses.relevance.pairs
 from system.losses.relevance.relax import Corpus
 from system.verbs.relevance import read_corpus
 began = time.perf_counter()
-system.losses.relevance.scores.kernel()
+import system.losses.relevance.kernel
 Corpus([["a dog"], ["a cat"]], "caption", "regex").distribution([80], "all")
 ready = time.perf_counter()
 clips = [clip for path in sys.argv[1:] for clip in read_corpus(Path(path), None)]
