@@ -9,7 +9,7 @@ import logging
 import os
 import select
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 from typing import NamedTuple
 
@@ -25,6 +25,7 @@ class Verb(NamedTuple):
     module: str
 
 
+SHOWN = 10  # lines that a verb prints of what its --list writes whole
 Options = Callable[[argparse.ArgumentParser], None]
 
 
@@ -90,6 +91,17 @@ def _reader_is_gone() -> bool:
     except OSError:  # no file
         return False
     return any(event & select.POLLERR for _, event in poll.poll(0))
+
+
+def first_of(lines: Sequence[str]) -> list[str]:
+    """The first SHOWN, and behind them how many more --list writes."""
+    more = len(lines) - SHOWN
+    return [*lines[:SHOWN], *([f"and {more} more (--list FILE.csv writes all)"] if more > 0 else [])]
+
+
+def section(title: str, lines: Sequence[str]) -> list[str]:
+    """The first of the lines below a title; [] where there are none."""
+    return [f"\n{title}:", *(f"  {line}" for line in first_of(lines))] if lines else []
 
 
 def make_parser(
