@@ -79,6 +79,14 @@ def audio_seconds(path: Path | str) -> float:
         return result
 
 
+def readable_seconds(path: Path | str) -> float | None:
+    """The same, or None for audio that is missing or cannot be read: the verb `check` names it."""
+    try:
+        return audio_seconds(path)
+    except AudioError:
+        return None
+
+
 def check_audio(path: Path | str) -> None:
     """Decode the whole file. Raises AudioError as read_audio does, but for what it would give."""
     with _opened(path) as file:

@@ -8,11 +8,9 @@ from data_tools.files import write_table
 from data_tools.freesound.client import SITE
 from data_tools.freesound.folder import Folder
 from data_tools.freesound.selection import Chosen
-from data_tools.manifest import Clip, Split, write_manifest
+from data_tools.manifest import audio_clip, write_manifest
 
 MANIFEST, ATTRIBUTION, LICENCES, LOST = "manifest.jsonl", "ATTRIBUTION.csv", "licences.csv", "lost.csv"
-SOURCE = "freesound"
-SPLIT: Split = "train"  # as WavCaps
 
 
 def write_results(folder: Folder, sounds: Sequence[Chosen]) -> int:
@@ -27,14 +25,12 @@ def write_results(folder: Folder, sounds: Sequence[Chosen]) -> int:
         print(f"{other:>8}  files of earlier runs stay in {folder.path} and are not in the manifest")
     if not there:
         return 1
-    write_table(
-        folder.path / ATTRIBUTION,
-        ["file_name", "title", "uploader", "licence", "page", "sha256"],
-        [
-            (f"{sound.id}.flac", sound.title, sound.uploader, sound.licence, page(sound), stored[sound.id].sha256)
-            for sound in there
-        ],
-    )
+    thanks = [
+        (f"{sound.id}.flac", sound.title, sound.uploader, sound.licence, page(sound), stored[sound.id].sha256)
+        for sound in there
+    ]
+    header = ["file_name", "title", "uploader", "licence", "page", "sha256"]
+    write_table(folder.path / ATTRIBUTION, header, thanks)
     licences = defaultdict(list)
     for sound in there:
         licences[sound.licence].append(stored[sound.id].seconds)
@@ -42,7 +38,12 @@ def write_results(folder: Folder, sounds: Sequence[Chosen]) -> int:
     write_table(folder.path / LICENCES, ["licence", "files", "hours"], summary)
     for licence, count, hours in summary:
         print(f"{count:>8}  {hours:.2f} hours under {licence}")
-    write_manifest(folder.path / MANIFEST, [_clip(folder, sound, stored[sound.id].seconds) for sound in there])
+    clips = []
+    for sound in there:
+        name, seconds = f"{sound.id}.flac", stored[sound.id].seconds
+        facts = str(sound.id), sound.licence or None, sound.uploader or None
+        clips.append(audio_clip(folder.path, name, "freesound", "train", [sound.caption], seconds, *facts))
+    write_manifest(folder.path / MANIFEST, clips)
     print(f"wrote {folder.path / MANIFEST}; name the uploaders as {ATTRIBUTION} does wherever the audio goes")
     return 0
 
@@ -50,19 +51,3 @@ def write_results(folder: Folder, sounds: Sequence[Chosen]) -> int:
 def page(sound: Chosen) -> str:
     """Its page on Freesound."""
     return f"{SITE}/people/{quote(sound.uploader, safe='')}/sounds/{sound.id}/"
-
-
-def _clip(folder: Folder, sound: Chosen, seconds: float) -> Clip:
-    name = f"{sound.id}.flac"
-    return Clip(
-        id=f"{SOURCE}/{SPLIT}/{name}",
-        file_name=name,
-        path=str(folder.path.absolute() / name),
-        seconds=seconds,
-        captions=[sound.caption],
-        source=SOURCE,
-        split=SPLIT,
-        freesound_id=str(sound.id),
-        licence=sound.licence or None,
-        uploader=sound.uploader or None,
-    )
