@@ -30,11 +30,7 @@ Options = Callable[[argparse.ArgumentParser], None]
 
 
 def run_cli(
-    floor: str,
-    description: str,
-    verbs: Mapping[str, Verb],
-    argv: list[str] | None,
-    options: Options | None = None,
+    floor: str, description: str, verbs: Mapping[str, Verb], argv: list[str] | None, options: Options | None = None
 ) -> int:
     """Run one verb. Returns 0, 1 after an error or a failed check, 2 for wrong usage, 130 when interrupted.
 

@@ -1,10 +1,11 @@
-"""Audio files in: decoded, mixed to mono and resampled, or refused with a reason."""
+"""Audio files in: decoded, mixed to mono and resampled, or refused with a reason; and samples as a file's bytes."""
 
+import io
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -99,6 +100,15 @@ def content_key(path: Path | str) -> str:
     if not Path(path).is_file():
         raise AudioError(f"{path}: no such file")
     return sha256_of(Path(path))
+
+
+def encoded(samples: npt.NDArray[Any], rate: int, format: str, subtype: str, **quality: Any) -> bytes:
+    """The bytes of a file, made in memory, for libsndfile does not state why it cannot write."""
+    import soundfile
+
+    file = io.BytesIO()
+    soundfile.write(file, samples, rate, subtype, format=format, **quality)
+    return file.getvalue()
 
 
 def _blocks(path: Path | str, file: "soundfile.SoundFile", length: int) -> Iterator[npt.NDArray[np.float32]]:

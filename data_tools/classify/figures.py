@@ -37,12 +37,11 @@ def _roc_pr(labels: np.ndarray, scores: dict[Weighting, np.ndarray], found: dict
     left.set(xlabel="descriptions taken for captions", ylabel="captions found", title="ROC")
     right.set(xlabel="captions found", ylabel="captions among the found", title="precision and recall")
     for weighting, values in scores.items():
+        colour = _COLOURS[weighting]
         wrong, right_share, _ = roc_curve(labels, values)
-        left.plot(wrong, right_share, color=_COLOURS[weighting], label=_named(weighting, "AUC", found, "roc_auc"))
+        left.plot(wrong, right_share, color=colour, label=_named(weighting, "AUC", found, "roc_auc"))
         precision, recall, _ = precision_recall_curve(labels, values)
-        right.plot(
-            recall, precision, color=_COLOURS[weighting], label=_named(weighting, "AP", found, "average_precision")
-        )
+        right.plot(recall, precision, color=colour, label=_named(weighting, "AP", found, "average_precision"))
     left.plot([0, 1], [0, 1], color="grey", linestyle=":")
     right.axhline(labels.mean(), color="grey", linestyle=":")
     for axes in (left, right):
@@ -61,14 +60,9 @@ def _reliability(found: dict[str, Any]) -> "Figure":
     )
     axes.plot([0, 1], [0, 1], color="grey", linestyle=":")
     for weighting, values in found.items():
-        table = values["reliability"]
-        axes.plot(
-            [row["score"] for row in table],
-            [row["captions"] for row in table],
-            marker="o",
-            color=_COLOURS[weighting],
-            label=_named(weighting, "Brier", found, "brier"),
-        )
+        means, shares = ([row[name] for row in values["reliability"]] for name in ("score", "captions"))
+        label = _named(weighting, "Brier", found, "brier")
+        axes.plot(means, shares, marker="o", color=_COLOURS[weighting], label=label)
     axes.legend()
     return figure
 

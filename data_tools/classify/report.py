@@ -79,28 +79,16 @@ def examples(
     for weighting, values in scores.items():
         description_scores, others = values[: len(descriptions)], values[len(descriptions) :]
         above, below = np.flatnonzero(description_scores > threshold), np.flatnonzero(description_scores <= threshold)
-        drawn = np.random.default_rng(seed).permutation(above)
         parts = {
-            "descriptions with the highest scores": (
-                np.argsort(-description_scores, kind="stable"),
-                description_scores,
-                descriptions,
-            ),
-            f"descriptions above {threshold:g}, drawn at random": (drawn, description_scores, descriptions),
-            f"descriptions just above {threshold:g}": (
-                above[np.argsort(description_scores[above], kind="stable")],
-                description_scores,
-                descriptions,
-            ),
-            f"descriptions just below {threshold:g}": (
-                below[np.argsort(-description_scores[below], kind="stable")],
-                description_scores,
-                descriptions,
-            ),
-            "captions with the lowest scores": (np.argsort(others, kind="stable"), others, captions),
+            "with the highest scores": np.argsort(-description_scores, kind="stable"),
+            f"above {threshold:g}, drawn at random": np.random.default_rng(seed).permutation(above),
+            f"just above {threshold:g}": above[np.argsort(description_scores[above], kind="stable")],
+            f"just below {threshold:g}": below[np.argsort(-description_scores[below], kind="stable")],
         }
-        for title, (order, of, texts) in parts.items():
-            lines += [f"{weighting}: {title}", *_listed(order, of, texts), ""]
+        for title, order in parts.items():
+            lines += [f"{weighting}: descriptions {title}", *_listed(order, description_scores, descriptions), ""]
+        lowest = np.argsort(others, kind="stable")
+        lines += [f"{weighting}: captions with the lowest scores", *_listed(lowest, others, captions), ""]
     return "\n".join(lines)
 
 

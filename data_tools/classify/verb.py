@@ -15,13 +15,7 @@ import numpy as np
 
 from data_tools.classify.clean import RULES, Cleaned, clean
 from data_tools.classify.crossfit import CrossFit, Fitting, Texts, cross_fit
-from data_tools.classify.embed import (
-    DEFAULT_MODEL,
-    PACKAGED_MODEL,
-    Encoder,
-    SentenceEncoder,
-    open_embeddings,
-)
+from data_tools.classify.embed import DEFAULT_MODEL, PACKAGED_MODEL, Encoder, SentenceEncoder, open_embeddings
 from data_tools.classify.figures import FIGURES, draw
 from data_tools.classify.inputs import Caption, Description, open_descriptions, read_captions
 from data_tools.classify.report import examples, summary, weighting_figures
@@ -53,9 +47,12 @@ def classify(
     threshold: for the counts, examples and figures alone; "kept" means a score above it.
     Raises DataError for no descriptions, for none with a word, and what the steps raise.
     """
+    from tqdm import tqdm
+
     seconds: dict[str, float] = {}
     with _timed(seconds, "cleaning"):
-        described = [Described(item.id, item.uploader, clean(item.text)) for item in _shown(descriptions)]
+        shown = tqdm(descriptions, desc="cleaning", unit="description", disable=None)
+        described = [Described(item.id, item.uploader, clean(item.text)) for item in shown]
         captioned = [(item.clip, clean(item.text)) for item in captions]
     scored = [item for item in described if item.cleaned.text]
     learnt = [(clip, cleaned.text) for clip, cleaned in captioned if cleaned.text]
@@ -96,9 +93,8 @@ def classify(
         "weightings": weighting_figures(texts.labels, fit, threshold),
         "seconds": seconds,
     }
-    write_text(
-        out / "examples.txt", examples(fit.scores, words[: len(scored)], words[len(scored) :], threshold, fitting.seed)
-    )
+    judged = examples(fit.scores, words[: len(scored)], words[len(scored) :], threshold, fitting.seed)
+    write_text(out / "examples.txt", judged)
     with _timed(seconds, "figures"):
         draw(out, texts.labels, fit.scores, report["weightings"], threshold)
     write_text(out / "report.json", json.dumps(report, indent=1, ensure_ascii=False) + "\n")
@@ -127,12 +123,6 @@ def _write_scores(path: Path, described: Sequence[Described], fit: CrossFit) -> 
 def _rule_counts(cleaned: Iterable[Cleaned]) -> dict[str, int]:
     counts = Counter(name for item in cleaned for name in item.rules)
     return {name: counts[name] for name in (*RULES, "empty")}
-
-
-def _shown(descriptions: Iterable[Description]) -> Iterator[Description]:
-    from tqdm import tqdm
-
-    yield from tqdm(descriptions, desc="cleaning", unit="description", disable=None)
 
 
 @contextmanager

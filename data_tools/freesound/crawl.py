@@ -212,9 +212,8 @@ async def _crawl(arguments: argparse.Namespace, store: Store) -> int:
 
 
 def _describe(store: Store) -> str:
-    return (
-        f"{store.path} is complete from {_day(int(store.fact('from') or 0))} to {_day(int(store.fact('until') or 0))}"
-    )
+    whole = _whole(store)
+    return f"{store.path} is complete from {_day(whole.first)} to {_day(whole.last)}"
 
 
 def _day(second: int) -> str:

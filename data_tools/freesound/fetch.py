@@ -3,11 +3,10 @@
 import argparse
 import asyncio
 import hashlib
-import io
 from contextlib import closing
 from pathlib import Path
 
-from data_tools.audio.read import AudioError, read_audio
+from data_tools.audio.read import AudioError, encoded, read_audio
 from data_tools.errors import DataError
 from data_tools.files import replacing
 from data_tools.freesound.attribution import write_results
@@ -77,17 +76,14 @@ async def _fetch(client: Client, folder: Folder, sound: Chosen, originals: bool)
 
 def _convert(part: Path, folder: Folder, sound: Chosen) -> StoredFile:
     """The file as FLAC (mono, 16 bit) in its place."""
-    import soundfile
-
     samples = read_audio(part, folder.rate)
     seconds = len(samples) / folder.rate
     if abs(seconds - sound.seconds) > TOLERANCE:
         raise AudioError(f"lasts {seconds:.2f} s, not {sound.seconds:.2f} s as Freesound says")
-    flac = io.BytesIO()  # in memory: libsndfile does not state why it cannot write
-    soundfile.write(flac, samples, folder.rate, subtype="PCM_16", format="FLAC")
+    flac = encoded(samples, folder.rate, "FLAC", "PCM_16")
     with replacing(folder.audio(sound.id)) as temporary:
-        temporary.write_bytes(flac.getbuffer())
-    return StoredFile(sound.id, hashlib.sha256(flac.getbuffer()).hexdigest(), seconds, flac.getbuffer().nbytes)
+        temporary.write_bytes(flac)
+    return StoredFile(sound.id, hashlib.sha256(flac).hexdigest(), seconds, len(flac))
 
 
 def _print_selection(selection: Selection) -> None:

@@ -3,6 +3,7 @@
 import logging
 import os
 import sqlite3
+from contextlib import ExitStack
 from pathlib import Path
 from typing import NamedTuple
 
@@ -46,14 +47,11 @@ class Folder:
         self.path, self.rate = path, rate
         self._unharmed: set[Path] = set()  # files whose content has been compared
         path.mkdir(parents=True, exist_ok=True)
-        with naming(path / DATABASE):
+        with naming(path / DATABASE), ExitStack() as unfinished:
             self.database = sqlite3.connect(path / DATABASE, isolation_level=None)
-        try:
-            with naming(path / DATABASE):
-                self._begin(originals)
-        except BaseException:
-            self.database.close()
-            raise
+            unfinished.callback(self.database.close)
+            self._begin(originals)
+            unfinished.pop_all()
         remove_parts(path)
 
     def _begin(self, originals: bool) -> None:

@@ -23,10 +23,7 @@ LICENCES = {
     "sampling+": "/licenses/sampling+/",
 }
 # What an uploader may say about generative training; the last one is about every use of that kind.
-PREFERENCES = (
-    *("no-additional-preferences", "open-source-models", "noncommercial-open-source-models"),
-    "no-gen-ai",
-)
+PREFERENCES = (*("no-additional-preferences", "open-source-models", "noncommercial-open-source-models"), "no-gen-ai")
 WEIGHTINGS = ("natural", "balanced")
 
 

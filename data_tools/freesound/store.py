@@ -8,7 +8,7 @@ import dataclasses
 import json
 import sqlite3
 from collections.abc import Iterable
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, ExitStack
 from pathlib import Path
 from typing import NamedTuple
 
@@ -66,19 +66,13 @@ class Store:
         if not create and not path.is_file():
             raise DataError(f"{path}: no such store; make it with python -m data_tools crawl {path}")
         path.parent.mkdir(parents=True, exist_ok=True)
-        with naming(path):
+        with naming(path), ExitStack() as unfinished:
             self.database = sqlite3.connect(path, isolation_level=None, timeout=60)
-        try:
-            with naming(path):
-                self._claim_format(create)
-                if read_only:
-                    self.database.execute("PRAGMA query_only = ON")
-                else:
-                    self.database.execute("PRAGMA journal_mode = WAL")
-                    self.database.execute("PRAGMA synchronous = NORMAL")
-        except BaseException:
-            self.database.close()
-            raise
+            unfinished.callback(self.database.close)
+            self._claim_format(create)
+            for pragma in ["query_only = ON"] if read_only else ["journal_mode = WAL", "synchronous = NORMAL"]:
+                self.database.execute(f"PRAGMA {pragma}")
+            unfinished.pop_all()
 
     def close(self) -> None:
         self.database.close()

@@ -3,13 +3,13 @@
 Freesound API v2, https://freesound.org/docs/api/resources_apiv2.html; as of 2026.
 """
 
-import io
 import re
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from data_tools.audio.read import encoded
 from data_tools.freesound.sounds import PAGE_SIZE, parse_time
 from data_tools.sandbox.corpus import Catalogue, Numbers
 from data_tools.scenes.compose import Event, render
@@ -82,13 +82,7 @@ class Answers:
         """A file of it: mp3, ogg or wav, mono, 44.1 kHz. A broken sound has bytes that no decoder takes."""
         if self.corpus.is_broken(number):
             return b"ID3\x04" + bytes(2000)
-        samples = self._samples(number)
-        import soundfile
-
-        kind, subtype = _FORMATS[suffix]
-        with io.BytesIO() as file:
-            soundfile.write(file, samples, PREVIEW_RATE, subtype, format=kind, **_QUALITY.get(suffix, {}))
-            return file.getvalue()
+        return encoded(self._samples(number), PREVIEW_RATE, *_FORMATS[suffix], **_QUALITY.get(suffix, {}))
 
     def is_null(self, number: int) -> bool:
         return self.corpus.one_uniform("null", number) < self._nulls

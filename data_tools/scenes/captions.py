@@ -30,12 +30,7 @@ def not_held_out(options: Sequence[Option], share: float) -> Sequence[Option]:
 
 
 def describe(
-    rng: np.random.Generator,
-    kind: str,
-    events: Sequence[str],
-    count: int,
-    held_out: float,
-    taken: Collection[str] = (),
+    rng: np.random.Generator, kind: str, events: Sequence[str], count: int, held_out: float, taken: Collection[str] = ()
 ) -> list[str]:
     """Different captions of a scene, each of which tells its kind and the order of its events.
 
