@@ -32,7 +32,7 @@ class QueryColumn:
             yield f"{self._name} is empty", "an empty query"
             return
         if self._truth and query not in self._truth.queries:
-            yield f"unknown query {shown(query)}{instead(self._truth.similar_query(query))}", "unknown query"
+            yield f"unknown query {shown(query)}{instead(self._truth.similar_queries, query)}", "unknown query"
         if self._line_of.setdefault(query, line) != line:
             yield (
                 f"the query {shown(query)} is repeated; it stands on line {self._line_of[query]} already",

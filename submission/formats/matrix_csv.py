@@ -227,7 +227,7 @@ def _header_faults(header: list[str], edition: Edition, truth: Truth | None) -> 
             yield f"the file {shown(name)} has more than one column: {where}", "a file with more than one column"
         if truth and name not in known:
             yield (
-                f"unknown file name {shown(name)} in column {where}{instead(truth.similar_file_name(name))}",
+                f"unknown file name {shown(name)} in column {where}{instead(truth.similar_file_names, name)}",
                 "unknown file name",
             )
     for name in sorted(known - columns_of_name.keys()):

@@ -198,6 +198,6 @@ def _name_faults(names: list[str], edition: Edition, truth: Truth | None) -> Ite
             yield f"the file {shown(name)} is listed more than once, as {where}", "a file listed more than once"
         if truth and name not in known:
             yield (
-                f"unknown file name {shown(name)} in {where}{instead(truth.similar_file_name(name))}",
+                f"unknown file name {shown(name)} in {where}{instead(truth.similar_file_names, name)}",
                 "unknown file name",
             )

@@ -44,20 +44,12 @@ class Truth:
     file_names: frozenset[str]
     clip_ids: Mapping[str, str] = field(default_factory=dict)
 
-    def similar_query(self, text: str) -> tuple[str, str] | None:
-        """(the query that text was meant to be, how it differs), for a hint in a message; None if none is near."""
-        return self._query_suggestions.to(text)
-
-    def similar_file_name(self, name: str) -> tuple[str, str] | None:
-        """(the pool's file name that name was meant to be, how it differs); None if none is near."""
-        return self._file_name_suggestions.to(name)
-
     @cached_property
-    def _query_suggestions(self) -> Nearest:
+    def similar_queries(self) -> Nearest:
         return Nearest(self.queries, TEXT_WAYS)
 
     @cached_property
-    def _file_name_suggestions(self) -> Nearest:
+    def similar_file_names(self) -> Nearest:
         return Nearest(sorted(self.file_names), NAME_WAYS)
 
 
@@ -98,15 +90,13 @@ def matrix_truth(matrix: ScoreMatrix) -> Truth:
 
     Raises SubmissionError when a ranked CSV could not tell two of its clips (by file name) or queries (by text) apart.
     """
-    same_name = _first_repeat(matrix.file_names)
-    if same_name:
+    if same_name := _first_repeat(matrix.file_names):
         one, other = (matrix.clip_ids[index] for index in same_name)
         raise SubmissionError(
             f"clips {one!r} and {other!r} have the same file name {matrix.file_names[same_name[0]]!r}, and a ranked "
             "CSV could not tell them apart; rank a pool in which every file name is unique"
         )
-    same_text = _first_repeat(matrix.query_texts)
-    if same_text:
+    if same_text := _first_repeat(matrix.query_texts):
         one, other = (matrix.query_ids[index] for index in same_text)
         raise SubmissionError(
             f"queries {one!r} and {other!r} have the same text {matrix.query_texts[same_text[0]]!r}, and the official "
@@ -174,16 +164,18 @@ def read_annotations(path: Path, pool: Truth) -> Truth:
     for row in rows:
         text, listed = row.cells
         if text not in pool.queries:
-            raise SubmissionError(f"{path}: line {row.line}: unknown query {text!r}{instead(pool.similar_query(text))}")
+            raise SubmissionError(
+                f"{path}: line {row.line}: unknown query {text!r}{instead(pool.similar_queries, text)}"
+            )
         _refuse_repeated(path, row.line, "query", text, line_of_query)
         names = _listed_names(f"{path}: line {row.line}", listed, pool)
         queries[text] = TruthQuery(f"line {row.line} of {path.name}", names, pool.queries[text].id)
     return Truth(queries, pool.file_names, pool.clip_ids)
 
 
-def instead(similar: tuple[str, str] | None) -> str:
-    """The end of a sentence about an unknown text: what Truth.similar_query or similar_file_name knows of it."""
-    if similar is None:
+def instead(known: Nearest, text: str) -> str:
+    """The end of a sentence about an unknown text: which of the known ones it was meant to be."""
+    if not (similar := known.to(text)):
         return ""
     return f"; there is {similar[0]!r}, which differs in {similar[1]}: they must agree byte for byte"
 
@@ -220,7 +212,7 @@ def _listed_names(where: str, listed: str, pool: Truth) -> frozenset[str]:
     seen: set[str] = set()
     for name in names:
         if name not in pool.file_names:
-            raise SubmissionError(f"{where}: unknown file name {name!r}{instead(pool.similar_file_name(name))}")
+            raise SubmissionError(f"{where}: unknown file name {name!r}{instead(pool.similar_file_names, name)}")
         if name in seen:
             raise SubmissionError(f"{where}: the file {name!r} is listed twice")
         seen.add(name)

@@ -70,17 +70,10 @@ def _intervals(summary: Summary) -> list[str]:
 def _figures_table(summaries: Mapping[str, Summary], levels: Mapping[str, float]) -> Table:
     this = summaries[THIS]
     n_queries, n_clips = f"{len(this.found.texts):,}", f"{this.found.n_pool:,}"
-    rows = [
-        [
-            name,
-            f"{len(s.found.texts):,}",
-            f"{s.found.n_pool:,}",
-            *map(figure4, s.values.values()),
-            *_intervals(s),
-            f"{s.median_rank:g}",
-        ]
-        for name, s in summaries.items()
-    ]
+    rows = []
+    for name, s in summaries.items():
+        sizes, figures = (f"{len(s.found.texts):,}", f"{s.found.n_pool:,}"), map(figure4, s.values.values())
+        rows.append([name, *sizes, *figures, *_intervals(s), f"{s.median_rank:g}"])
     for name, level in levels.items():
         known = [figure4(level) if metric == this.primary else NONE for metric in this.values]
         rows.append([name, n_queries, n_clips, *known, NONE, NONE, NONE])
@@ -158,14 +151,10 @@ def scores(run: FinishedRun, found: Rivals, folder: Path) -> Section:
         f"{np.median(negative):.3f}."
     )
     reached = [f"{percent(float(np.mean(margin >= mark)))} reach {name}." for mark, name in marks.items()]
-    apart = [
-        f"The difference is {np.median(margin):.3f} at the median, and above 0 at {percent(wins)} of {queries(n)}."
-    ]
+    apart = f"The difference is {np.median(margin):.3f} at the median, and above 0 at {percent(wins)} of {queries(n)}."
     edges = np.histogram_bin_edges(np.concatenate([positive, negative]), BINS)
-    counts = {
-        "best relevant clip": np.histogram(positive, edges)[0],
-        "hardest negative": np.histogram(negative, edges)[0],
-    }
+    both = {"best relevant clip": positive, "hardest negative": negative}
+    counts = {name: np.histogram(values, edges)[0] for name, values in both.items()}
     steps = np.histogram_bin_edges(margin, BINS)
     parted = np.histogram(margin, steps)[0]
     paths = [folder / f"{run.entry}.{name}.svg" for name in ("scores", "margins")]
@@ -178,7 +167,7 @@ def scores(run: FinishedRun, found: Rivals, folder: Path) -> Section:
         paragraphs=[" ".join([text, *reached])],
         drawings=[
             Drawing(paths[0], "Best relevant clip and hardest negative", text, tables[0]),
-            Drawing(paths[1], "Best relevant clip less hardest negative", " ".join(apart + reached), tables[1]),
+            Drawing(paths[1], "Best relevant clip less hardest negative", " ".join([apart, *reached]), tables[1]),
         ],
     )
 
@@ -251,21 +240,14 @@ def lengths(run: FinishedRun, matrix: ScoreMatrix, summary: Summary, clips: Clip
     metric = max((name for name in summary.values if name.startswith("R@")), key=lambda name: int(name[2:]))
     values, groups, level = summary.per_query[metric], summary.found.groups, summary.values[metric]
     words = [statistics.bin_of(len(text.split()), statistics.WORDS) for text in summary.found.texts]
-    seconds = [
-        statistics.bin_of(float(clips.seconds[columns].mean()), statistics.SECONDS)
-        for columns in matrix.relevant_columns()
-    ]
+    means = (float(clips.seconds[columns].mean()) for columns in matrix.relevant_columns())
+    seconds = [statistics.bin_of(mean, statistics.SECONDS) for mean in means]
     drawings, missing = [], []
-    for name, keys, labels, xlabel, title in (
-        ("words", words, statistics.word_labels(), "words of the caption", f"{metric} by length of the caption"),
-        (
-            "seconds",
-            seconds,
-            statistics.second_labels(),
-            "seconds of the relevant clip",
-            f"{metric} by length of the clip",
-        ),
+    for name, keys, labels, measured, of in (
+        ("words", words, statistics.bin_labels(statistics.WORDS, whole=True), "caption", "caption"),
+        ("seconds", seconds, statistics.bin_labels(statistics.SECONDS, whole=False), "relevant clip", "clip"),
     ):
+        xlabel, title = f"{name} of the {measured}", f"{metric} by length of the {of}"
         found = statistics.bars(values, keys, labels, groups)
         if found:
             path = folder / f"{run.entry}.{name}.svg"
