@@ -16,9 +16,8 @@ import numpy as np
 from data_tools.classify.clean import RULES, Cleaned, clean
 from data_tools.classify.crossfit import CrossFit, Fitting, Texts, cross_fit
 from data_tools.classify.embed import DEFAULT_MODEL, PACKAGED_MODEL, Encoder, SentenceEncoder, open_embeddings
-from data_tools.classify.figures import FIGURES, draw
 from data_tools.classify.inputs import Caption, Description, open_descriptions, read_captions
-from data_tools.classify.report import examples, summary, weighting_figures
+from data_tools.classify.report import FIGURES, draw, examples, summary, weighting_figures
 from data_tools.errors import DataError
 from data_tools.files import replacing, write_text
 

@@ -9,12 +9,11 @@ from pathlib import Path
 from data_tools.audio.read import AudioError, encoded, read_audio
 from data_tools.errors import DataError
 from data_tools.files import replacing
-from data_tools.freesound.attribution import write_results
 from data_tools.freesound.client import Client, LostError
 from data_tools.freesound.connection import add_connection, connect, read_settings
 from data_tools.freesound.credentials import TOKEN
 from data_tools.freesound.database import naming
-from data_tools.freesound.folder import DATABASE, Folder, StoredFile
+from data_tools.freesound.folder import DATABASE, Folder, StoredFile, write_results
 from data_tools.freesound.selection import LICENCES, PREFERENCES, WEIGHTINGS, Chosen, Criteria, Selection, select
 from data_tools.freesound.store import Store
 from data_tools.leakage.exclusion import read_exclusions
@@ -33,7 +32,6 @@ async def fetch_all(client: Client, folder: Folder, sounds: list[Chosen], origin
 
     there = folder.files()
     left = iter([sound for sound in sounds if sound.id not in there])
-    # disable=None: no bar when stderr is not a terminal.
     bar = tqdm(total=len(sounds), initial=sum(sound.id in there for sound in sounds), unit="file", disable=None)
 
     async def work() -> None:

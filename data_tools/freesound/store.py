@@ -148,16 +148,16 @@ class Store:
             return progress
 
     def _known(self, window: Window) -> int:
-        span = _milliseconds(window.first, window.last)
-        query = "SELECT COUNT(*) FROM sounds WHERE created BETWEEN ? AND ? AND NOT gone"
-        sounds: int = self.database.execute(query, span).fetchone()[0]
-        query = "SELECT COUNT(*) FROM nulls WHERE after_ms BETWEEN ? AND ?"
-        nulls: int = self.database.execute(query, span).fetchone()[0]
-        return sounds + nulls
+        query = (
+            "SELECT (SELECT COUNT(*) FROM sounds WHERE created BETWEEN ?1 AND ?2 AND NOT gone) + "
+            "(SELECT COUNT(*) FROM nulls WHERE after_ms BETWEEN ?1 AND ?2)"
+        )
+        known: int = self.database.execute(query, _milliseconds(window.first, window.last)).fetchone()[0]
+        return known
 
     def _upsert(self, sounds: Iterable[Sound]) -> None:
         site = self.fact("site") or ""
-        marks = ", ".join("?" * len(COLUMNS))
+        marks = ", ".join(f":{column}" for column in COLUMNS)
         updates = ", ".join(f"{column} = excluded.{column}" for column in COLUMNS[1:])
         self.database.executemany(
             f"INSERT INTO sounds ({', '.join(COLUMNS)}) VALUES ({marks}) "
@@ -203,13 +203,10 @@ class Store:
         return self.database.execute("SELECT * FROM uneven ORDER BY first").fetchall()
 
 
-def _row(sound: Sound, site: str) -> tuple[object, ...]:
-    return (
-        *(sound.id, sound.created, sound.name, sound.description, " ".join(sound.tags), sound.username, sound.license),
-        *(sound.gen_ai_preference, sound.duration, sound.type, sound.channels, sound.samplerate, sound.filesize),
-        *(sound.md5, sound.category),
-        *(sound.previews.get(preview, "").removeprefix(site) or None for preview in PREVIEWS),
-    )
+def _row(sound: Sound, site: str) -> dict[str, object]:
+    """Values of COLUMNS by name."""
+    previews = {name.replace("-", "_"): sound.previews.get(name, "").removeprefix(site) or None for name in PREVIEWS}
+    return {**vars(sound), "tags": " ".join(sound.tags), **previews}
 
 
 def _milliseconds(first: int, last: int) -> tuple[int, int]:

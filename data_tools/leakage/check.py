@@ -71,7 +71,6 @@ def _read_all(paths: Iterable[str], quick: bool) -> dict[str, tuple[str, str]]:
     ordered = sorted(paths)
     with ThreadPool() as pool:
         results = pool.imap(partial(_read, quick=quick), ordered)
-        # disable=None: no bar when stderr is not a terminal.
         return dict(zip(ordered, tqdm(results, total=len(ordered), unit="file", disable=None), strict=True))
 
 
