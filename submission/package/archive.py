@@ -112,11 +112,7 @@ def check_archive(
 
 
 def _check_members(
-    archive: zipfile.ZipFile,
-    edition: Edition,
-    truth_of: Callable[[str], Truth | None],
-    ready: bool,
-    shown: int | None,
+    archive: zipfile.ZipFile, edition: Edition, truth_of: Callable[[str], Truth | None], ready: bool, shown: int | None
 ) -> Iterator[str]:
     files = [info for info in archive.infolist() if not info.filename.endswith("/")]  # is_dir() fails on an empty name
     for info in files:
@@ -190,15 +186,10 @@ def _check_system(
             _, problems = check(archive.read(str(path)), edition, truth)
             yield from (f"{path}: {line}" for line in format_problems(problems, shown))
         elif path.name == style.meta:
-            yield from (f"{path}: {line}" for line in _check_meta_bytes(archive.read(str(path)), label, edition))
+            try:
+                faults = check_meta(parse_yaml(archive.read(str(path))), label, edition)
+            except DataError as error:
+                faults = iter([str(error)])
+            yield from (f"{path}: {line}" for line in faults)
         else:
             yield f"{path}: does not belong here; {label} has {style.output} and {style.meta}"
-
-
-def _check_meta_bytes(data: bytes, label: str, edition: Edition) -> Iterator[str]:
-    try:
-        meta = parse_yaml(data)
-    except DataError as error:
-        yield str(error)
-        return
-    yield from check_meta(meta, label, edition)

@@ -6,7 +6,8 @@ from pathlib import Path
 
 from submission.editions import Edition, get_edition
 from submission.errors import SubmissionError
-from submission.formats.score_matrix import ScoreMatrix, read_scores
+from submission.formats.matrix_csv import read_matrix_csv
+from submission.formats.score_matrix import read_scores
 from submission.formats.truth import Truth, matrix_truth, read_annotations, read_blind_truth, read_clotho_truth
 from submission.metrics.scoring import annotated, figures_of, found_from_audio, found_in_csv
 from submission.metrics.summary import Summary, summarise, summarise_audio_to_text
@@ -80,17 +81,9 @@ def _summary(path: Path, edition: Edition, truth: Truth | None, arguments: argpa
             raise SubmissionError(f"{path}: a ranked CSV ranks clips only; audio-to-text needs the score matrix")
         found = found_in_csv(path, truth, edition, read_annotations(annotations, truth) if annotations else None)
         return summarise(found, figures.recall_ks, figures.map_ks)
-    matrix = _matrix(path, edition, truth)
+    matrix = read_scores(path) if path.suffix == ".npy" else read_matrix_csv(path, edition, truth)
     if annotations:
         matrix = annotated(matrix, read_annotations(annotations, matrix_truth(matrix)))
     if arguments.direction == "audio-to-text":
         return summarise_audio_to_text(found_from_audio(matrix), edition.recall_ks)
     return figures_of(matrix, figures)
-
-
-def _matrix(path: Path, edition: Edition, truth: Truth | None) -> ScoreMatrix:
-    if path.suffix == ".npy":
-        return read_scores(path)
-    from submission.formats.matrix_csv import read_matrix_csv
-
-    return read_matrix_csv(path, edition, truth)
