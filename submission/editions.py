@@ -162,7 +162,6 @@ _2023 = _later(
     rank_prefix="fname_",
 )
 
-_EXCLUDED_2024 = "dcase.community/documents/challenge2024/dcase2024_task6_excluded_freesound_ids.csv"
 _2024 = _later(
     _2023,
     {
@@ -174,7 +173,7 @@ _2024 = _later(
     name="2024",
     task="8",
     label=r"[^_\s.]+_[^_\s.]+_task8_[1-4]",
-    excluded=_EXCLUDED_2024,
+    excluded="dcase.community/documents/challenge2024/dcase2024_task6_excluded_freesound_ids.csv",
 )
 
 _2025 = _later(

@@ -7,7 +7,7 @@ it, and every reader here refuses it: the official 2022 scorer would keep the la
 import ast
 import os
 import warnings
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -64,7 +64,10 @@ def read_clotho_truth(path: Path) -> Truth:
     Raises SubmissionError, naming file and line, for this and for anything that is not such a table.
     """
     header, *clips = _rows(path)
-    _check_header(path, header)
+    n_captions = max(1, len(header.cells) - 1)
+    expected = ["file_name", *(f"caption_{number}" for number in range(1, n_captions + 1))]
+    if header.line != 1 or header.cells != expected:
+        raise _header_error(path, header, "be file_name,caption_1,caption_2,... as in Clotho's caption files")
     if not clips:
         raise SubmissionError(f"{path}: line 1: no clip follows the header")
     line_of_name: dict[str, int] = {}
@@ -123,10 +126,7 @@ def read_blind_truth(queries: Path, audio: Path) -> Truth:
     """
     header, *rows = _rows(queries)
     if header.cells.count("caption") != 1:
-        raise SubmissionError(
-            f"{queries}: line 1: the header must have one column caption, as in retrieval_captions.csv; "
-            f"found {shown(','.join(header.cells))}"
-        )
+        raise _header_error(queries, header, "have one column caption, as in retrieval_captions.csv")
     column = header.cells.index("caption")
     line_of_query: dict[str, int] = {}
     for row in rows:
@@ -135,10 +135,8 @@ def read_blind_truth(queries: Path, audio: Path) -> Truth:
         _refuse_repeated(queries, row.line, "query", row.cells[column], line_of_query)
     if not line_of_query:
         raise SubmissionError(f"{queries}: line 1: no query follows the header")
-    return Truth(
-        {text: TruthQuery(f"line {line} of {queries.name}", None) for text, line in line_of_query.items()},
-        frozenset(_audio_names(audio)),
-    )
+    blind = {text: TruthQuery(f"line {line} of {queries.name}", None) for text, line in line_of_query.items()}
+    return Truth(blind, _audio_names(audio))
 
 
 def read_annotations(path: Path, pool: Truth) -> Truth:
@@ -153,10 +151,7 @@ def read_annotations(path: Path, pool: Truth) -> Truth:
     """
     header, *rows = _rows(path)
     if header.cells != ["query", "audio_filenames"]:
-        raise SubmissionError(
-            f"{path}: line 1: the header must be query,audio_filenames as in metadata_eval.csv; "
-            f"found {shown(','.join(header.cells))}"
-        )
+        raise _header_error(path, header, "be query,audio_filenames as in metadata_eval.csv")
     if not rows:
         raise SubmissionError(f"{path}: line 1: no query follows the header")
     line_of_query: dict[str, int] = {}
@@ -164,9 +159,8 @@ def read_annotations(path: Path, pool: Truth) -> Truth:
     for row in rows:
         text, listed = row.cells
         if text not in pool.queries:
-            raise SubmissionError(
-                f"{path}: line {row.line}: unknown query {text!r}{instead(pool.similar_queries, text)}"
-            )
+            hint = instead(pool.similar_queries, text)
+            raise SubmissionError(f"{path}: line {row.line}: unknown query {text!r}{hint}")
         _refuse_repeated(path, row.line, "query", text, line_of_query)
         names = _listed_names(f"{path}: line {row.line}", listed, pool)
         queries[text] = TruthQuery(f"line {row.line} of {path.name}", names, pool.queries[text].id)
@@ -219,8 +213,8 @@ def _listed_names(where: str, listed: str, pool: Truth) -> frozenset[str]:
     return frozenset(names)
 
 
-def _audio_names(folder: Path) -> Iterator[str]:
-    found = False
+def _audio_names(folder: Path) -> frozenset[str]:
+    names = []
     for name in sorted(path.name for path in folder.iterdir()):
         if name.startswith(".") or not name.lower().endswith(AUDIO) or not (folder / name).is_file():
             continue
@@ -231,27 +225,20 @@ def _audio_names(folder: Path) -> Iterator[str]:
                 f"{folder}: the file name {os.fsencode(name)!r} is not UTF-8, and no submitted file can say it; "
                 "extract the archive again with UTF-8 names"
             ) from None
-        found = True
-        yield name
-    if not found:
+        names.append(name)
+    if not names:
         raise SubmissionError(
             f"{folder}: no audio file ({', '.join(AUDIO)}) lies directly in this folder; give the one that holds them"
         )
+    return frozenset(names)
 
 
-def _check_header(path: Path, header: Row) -> None:
-    n_captions = max(1, len(header.cells) - 1)
-    expected = ["file_name", *(f"caption_{number}" for number in range(1, n_captions + 1))]
-    if header.line != 1 or header.cells != expected:
-        raise SubmissionError(
-            f"{path}: line 1: the header must be file_name,caption_1,caption_2,... as in Clotho's caption files; "
-            f"found {shown(','.join(header.cells))}"
-        )
+def _header_error(path: Path, header: Row, must: str) -> SubmissionError:
+    return SubmissionError(f"{path}: line 1: the header must {must}; found {shown(','.join(header.cells))}")
 
 
 def _refuse_shared(path: Path, rows_of_caption: Mapping[str, list[Row]]) -> None:
-    shared = {caption: rows for caption, rows in rows_of_caption.items() if len(rows) > 1}
-    if shared:
+    if shared := {caption: rows for caption, rows in rows_of_caption.items() if len(rows) > 1}:
         line_lists = [" and ".join(str(row.line) for row in rows) for rows in shared.values()]
         lines = "; ".join(line_lists[:MAX_SHOWN_LINES]) + "; ..." * (len(line_lists) > MAX_SHOWN_LINES)
         raise SubmissionError(

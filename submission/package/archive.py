@@ -72,8 +72,7 @@ def write_archive(path: Path, systems: list[Packed], edition: Edition, style: st
                 archive.writestr(zipfile.ZipInfo(name, _DAWN), data, zipfile.ZIP_DEFLATED)
         file.flush()
         truths = {system.label: system.truth for system in systems}
-        problems = list(check_archive(Path(file.name), edition, truths.get, ready=report is not None))
-        if problems:
+        if problems := list(check_archive(Path(file.name), edition, truths.get, ready=report is not None)):
             raise SubmissionError("\n".join(f"{path} would not pass its check: {problem}" for problem in problems))
 
 
@@ -170,10 +169,8 @@ def _check_system(
     shown: int | None,
 ) -> Iterator[str]:
     if not re.fullmatch(edition.label, label):
-        yield (
-            f"{label}: no label of this task: expected <last name>_<institute>_task{edition.task}_<1 to "
-            f"{edition.systems}>, without blanks, dots or other underscores"
-        )
+        expected = f"<last name>_<institute>_task{edition.task}_<1 to {edition.systems}>"
+        yield f"{label}: no label of this task: expected {expected}, without blanks, dots or other underscores"
         return
     styles = [file_names(names, label, edition) for names in edition.names.values()]
     found = {path.name for path in paths}

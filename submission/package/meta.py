@@ -41,10 +41,8 @@ def unfit_parts(about: About) -> Iterator[str]:
     author = about.corresponding
     for key, text in (("lastname", author.lastname), ("affiliation.abbreviation", author.affiliation.abbreviation)):
         if not re.fullmatch(r"\w[\w'’-]*", _part(text)):
-            yield (
-                f"authors.{about.authors.index(author)}.{key}: {text!r} cannot stand in the names of files; use "
-                "letters, digits and hyphens"
-            )
+            problem = f"{text!r} cannot stand in the names of files; use letters, digits and hyphens"
+            yield f"authors.{about.authors.index(author)}.{key}: {problem}"
 
 
 def missing_addresses(runs: Sequence[FinishedRun], about: About) -> list[str]:

@@ -9,7 +9,6 @@ import numpy.typing as npt
 
 from submission.editions import Edition
 from submission.errors import SubmissionError
-from submission.formats.score_matrix import ScoreMatrix
 from submission.metrics.compare import compare
 from submission.metrics.summary import Summary
 from submission.report import figures, statistics
@@ -72,8 +71,8 @@ def _figures_table(summaries: Mapping[str, Summary], levels: Mapping[str, float]
     n_queries, n_clips = f"{len(this.found.texts):,}", f"{this.found.n_pool:,}"
     rows = []
     for name, s in summaries.items():
-        sizes, figures = (f"{len(s.found.texts):,}", f"{s.found.n_pool:,}"), map(figure4, s.values.values())
-        rows.append([name, *sizes, *figures, *_intervals(s), f"{s.median_rank:g}"])
+        sizes = f"{len(s.found.texts):,}", f"{s.found.n_pool:,}"
+        rows.append([name, *sizes, *map(figure4, s.values.values()), *_intervals(s), f"{s.median_rank:g}"])
     for name, level in levels.items():
         known = [figure4(level) if metric == this.primary else NONE for metric in this.values]
         rows.append([name, n_queries, n_clips, *known, NONE, NONE, NONE])
@@ -105,11 +104,8 @@ def _differences(this: Summary, others: Mapping[str, Summary]) -> Table:
             continue
         counts = f"{found.better:,} / {found.equal:,} / {found.worse:,}"
         rows.append([name, f"{found.mean:+.4f}", spread(found.interval), f"{found.p:.4f}", counts])
-    return Table(
-        f"This run minus another: {this.primary}, query by query",
-        ("other", "difference", "95 % bootstrap", "p", "queries better / equal / worse"),
-        rows,
-    )
+    header = ("other", "difference", "95 % bootstrap", "p", "queries better / equal / worse")
+    return Table(f"This run minus another: {this.primary}, query by query", header, rows)
 
 
 def ranks(summary: Summary, path: Path) -> Section:
@@ -188,7 +184,7 @@ def loss_margins(run: FinishedRun) -> dict[float, str]:
     return dict(sorted(found.items()))
 
 
-def experts(run: FinishedRun, matrix: ScoreMatrix, summary: Summary, clips: Clips, folder: Path) -> Section | None:
+def experts(run: FinishedRun, summary: Summary, clips: Clips, folder: Path) -> Section | None:
     """What each expert says in the mean that a clip's embedding is; None for a run of one expert.
 
     A query counts to the expert with the largest mean share on its relevant clips.
@@ -208,7 +204,7 @@ def experts(run: FinishedRun, matrix: ScoreMatrix, summary: Summary, clips: Clip
     boxes = folder / f"{run.entry}.experts.svg"
     figures.draw_boxes(boxes, clips.norms, "norm of the embedding")
     drawings = [Drawing(boxes, "Norm of each expert's embedding", text, _norms_table(clips.norms, shares))]
-    keys = [int(shares[:, columns].mean(axis=1).argmax()) for columns in matrix.relevant_columns()]
+    keys = [int(shares[:, columns].mean(axis=1).argmax()) for columns in run.matrix.relevant_columns()]
     if len(set(keys)) > 1:
         found = statistics.bars(summary.per_query[metric], keys, dict(enumerate(names)), summary.found.groups)
         path, said = folder / f"{run.entry}.largest.svg", "expert with the largest share on the relevant clip"
@@ -235,12 +231,12 @@ def _norms_table(norms: Mapping[str, statistics.Values], shares: statistics.Valu
     return Table("Norms", ("expert", "5 %", "25 %", "median", "75 %", "95 %", "mean share of the sum"), rows)
 
 
-def lengths(run: FinishedRun, matrix: ScoreMatrix, summary: Summary, clips: Clips, folder: Path) -> Section:
+def lengths(run: FinishedRun, summary: Summary, clips: Clips, folder: Path) -> Section:
     """Recall by length of the caption and of the relevant clip."""
     metric = max((name for name in summary.values if name.startswith("R@")), key=lambda name: int(name[2:]))
     values, groups, level = summary.per_query[metric], summary.found.groups, summary.values[metric]
     words = [statistics.bin_of(len(text.split()), statistics.WORDS) for text in summary.found.texts]
-    means = (float(clips.seconds[columns].mean()) for columns in matrix.relevant_columns())
+    means = (float(clips.seconds[columns].mean()) for columns in run.matrix.relevant_columns())
     seconds = [statistics.bin_of(mean, statistics.SECONDS) for mean in means]
     drawings, missing = [], []
     for name, keys, labels, measured, of in (
@@ -248,21 +244,13 @@ def lengths(run: FinishedRun, matrix: ScoreMatrix, summary: Summary, clips: Clip
         ("seconds", seconds, statistics.bin_labels(statistics.SECONDS, whole=False), "relevant clip", "clip"),
     ):
         xlabel, title = f"{name} of the {measured}", f"{metric} by length of the {of}"
-        found = statistics.bars(values, keys, labels, groups)
-        if found:
+        if found := statistics.bars(values, keys, labels, groups):
             path = folder / f"{run.entry}.{name}.svg"
             drawings.append(_bars_drawing(path, found, xlabel, metric, title, level))
         else:
             missing.append(f"{title} is left out: the run does not state {xlabel}.")
-    return Section(
-        "lengths",
-        "Lengths of captions and clips",
-        paragraphs=[
-            "Intervals hold 95 %: Wilson's, with as many trials as there are groups of queries that share their clips.",
-            *missing,
-        ],
-        drawings=drawings,
-    )
+    how = "Intervals hold 95 %: Wilson's, with as many trials as there are groups of queries that share their clips."
+    return Section("lengths", "Lengths of captions and clips", paragraphs=[how, *missing], drawings=drawings)
 
 
 def _bars_drawing(path: Path, bars: Sequence[Bar], xlabel: str, metric: str, title: str, level: float) -> Drawing:

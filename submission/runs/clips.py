@@ -28,11 +28,10 @@ class Clips:
 
 def write_clips(path: Path, clips: Sequence[Clip], norms: Mapping[str, npt.NDArray[np.floating[Any]]]) -> None:
     """Write the table, a line a clip. norms: by expert, (C,)."""
-    rows = [
-        [clip.id, clip.path, "" if clip.seconds is None else f"{clip.seconds:.3f}"]
-        + [f"{values[row]:.6g}" for values in norms.values()]
-        for row, clip in enumerate(clips)
-    ]
+    rows = []
+    for row, clip in enumerate(clips):
+        seconds = "" if clip.seconds is None else f"{clip.seconds:.3f}"
+        rows.append([clip.id, clip.path, seconds, *(f"{values[row]:.6g}" for values in norms.values())])
     write_table(path, ["clip", "path", "seconds", *(f"{NORM}{name}" for name in norms)], rows)
 
 

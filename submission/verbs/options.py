@@ -41,24 +41,13 @@ def add_ranked(parser: argparse.ArgumentParser) -> None:
 
 def add_truth_arguments(parser: argparse.ArgumentParser) -> None:
     """What read_summaries needs to know beside files."""
-    parser.add_argument(
-        "--truth",
-        metavar="CAPTIONS.csv",
-        type=Path,
-        help=f"for CSVs: captions file in Clotho's format, e.g. {CAPTIONS}",
-    )
-    parser.add_argument(
-        "--annotations",
-        metavar="ANNOTATIONS.csv",
-        type=Path,
-        help="score only these queries, by several relevant clips each: metadata_eval.csv of the 2025 baseline",
-    )
-    parser.add_argument(
-        "--direction",
-        choices=("text-to-audio", "audio-to-text"),
-        default="text-to-audio",
-        help="which side is the query and which is ranked; audio-to-text needs a score matrix (default %(default)s)",
-    )
+    captions = f"for CSVs: captions file in Clotho's format, e.g. {CAPTIONS}"
+    parser.add_argument("--truth", metavar="CAPTIONS.csv", type=Path, help=captions)
+    wanted = "score only these queries, by several relevant clips each: metadata_eval.csv of the 2025 baseline"
+    parser.add_argument("--annotations", metavar="ANNOTATIONS.csv", type=Path, help=wanted)
+    sides = "which side is the query and which is ranked; audio-to-text needs a score matrix (default %(default)s)"
+    directions = ("text-to-audio", "audio-to-text")
+    parser.add_argument("--direction", choices=directions, default="text-to-audio", help=sides)
 
 
 def read_summaries(paths: Sequence[Path], edition: Edition, arguments: argparse.Namespace) -> list[Summary]:
