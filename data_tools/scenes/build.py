@@ -7,6 +7,7 @@ import argparse
 import json
 from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass
+from itertools import chain
 from pathlib import Path
 from typing import cast
 
@@ -114,11 +115,8 @@ def _claim(out: Path, settings: Settings) -> None:
         raise DataError(f"{error}; delete the folder or choose another") from None
     if begun != wanted:
         begun = begun if isinstance(begun, dict) else {}
-        changed = (
-            f"{key} {json.dumps(begun.get(key))}, not {json.dumps(wanted[key])}"
-            for key in wanted
-            if begun.get(key) != wanted[key]
-        )
+        before = {key: begun.get(key) for key in wanted if begun.get(key) != wanted[key]}
+        changed = (f"{key} {json.dumps(value)}, not {json.dumps(wanted[key])}" for key, value in before.items())
         raise DataError(f"{out}: was made with {'; '.join(changed)}; choose another folder or delete this one")
 
 
@@ -180,11 +178,8 @@ def _write_tables(out: Path, scenes: Mapping[str, list[Scene]]) -> None:
         rows = [[scene.file_name, *scene.captions] for scene in planned]
         write_table(out / f"clotho_captions_{split}.csv", header, rows)
         write_table(out / f"clotho_metadata_{split}.csv", METADATA_COLUMNS, map(_metadata, planned))
-    labels = [
-        (scene.file_name, scene.split, scene.kind, ";".join(event.name for event in scene.events))
-        for planned in scenes.values()
-        for scene in planned
-    ]
+    every = chain.from_iterable(scenes.values())
+    labels = [(one.file_name, one.split, one.kind, ";".join(event.name for event in one.events)) for one in every]
     write_table(out / "labels.csv", LABEL_COLUMNS, labels)
 
 
@@ -225,19 +220,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     for split, count in DEFAULT_COUNTS.items():
         parser.add_argument(f"--{split}", type=int, default=count, metavar="N", help=f"clips (default: {count})")
-    parser.add_argument(
-        "--captions",
-        choices=["5", "1", "noisy"],
-        default="5",
-        help="a clip: 5, 1, or 1 as uploaders write it (default: 5)",
-    )
-    parser.add_argument(
-        "--heldout-phrasings",
-        type=float,
-        default=0.0,
-        metavar="SHARE",
-        help="share of the wordings that only evaluation uses, 0 to 0.5 (default: 0)",
-    )
+    captions = "a clip: 5, 1, or 1 as uploaders write it (default: 5)"
+    parser.add_argument("--captions", choices=["5", "1", "noisy"], default="5", help=captions)
+    held_out = "share of the wordings that only evaluation uses, 0 to 0.5 (default: 0)"
+    parser.add_argument("--heldout-phrasings", type=float, default=0.0, metavar="SHARE", help=held_out)
     parser.add_argument("--recordings", type=Path, metavar="FOLDER", help="compose these, in ESC-50's layout")
     parser.add_argument(
         "--folds", nargs="+", metavar="SPLIT=FOLDS", help="of the recordings (default: as in the example)"
