@@ -58,10 +58,8 @@ def run_cli(
     except KitError as error:
         print("\n".join(f"error: {line}" for line in str(error).splitlines()), file=sys.stderr)
     except ModuleNotFoundError as error:
-        print(
-            f"error: the package {error.name} is not installed; set up and activate the environment of README",
-            file=sys.stderr,
-        )
+        hint = "set up and activate the environment of README"
+        print(f"error: the package {error.name} is not installed; {hint}", file=sys.stderr)
     except OSError as error:
         if not (isinstance(error, BrokenPipeError) and _reader_is_gone()):
             name = error.filename2 or error.filename

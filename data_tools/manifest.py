@@ -6,7 +6,7 @@ Every data set enters the kit through a manifest, and every later step reads onl
 import os
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import Annotated, Literal, TypeVar
+from typing import Annotated, Literal, TypeVar, get_args
 
 from pydantic import AfterValidator, Field, ValidationError
 from pydantic_core import PydanticCustomError
@@ -19,7 +19,7 @@ from data_tools.strict import Strict
 
 # Published names: Clotho's three, AudioCaps' three (WavCaps is all `train`), and sets without known captions.
 Split = Literal["development", "validation", "evaluation", "train", "val", "test", "blind"]
-SPLITS: tuple[Split, ...] = ("development", "validation", "evaluation", "train", "val", "test", "blind")
+SPLITS: tuple[Split, ...] = get_args(Split)
 TEST_SPLITS: frozenset[str] = frozenset({"evaluation", "test", "blind"})
 
 MAX_WORDS = 512  # the longest input of the usual sentence encoders, in tokens, is no longer than this
@@ -191,9 +191,8 @@ def _csv_queries(path: Path) -> Iterator[Query]:
     rows = read_table(path, columns=[])
     first = rows[0][1]
     if ("caption" in first) == ("file_name" in first):
-        raise DataError(
-            f"{path}: expects the column caption, or file_name, caption_1 ..; the first line has {', '.join(first)}"
-        )
+        found = f"the first line has {', '.join(first)}"
+        raise DataError(f"{path}: expects the column caption, or file_name, caption_1 ..; {found}")
     columns = ["caption"] if "caption" in first else caption_columns(path, first)
     for row, (line, values) in enumerate(rows, 1):
         for number, column in enumerate(columns, 1):
@@ -210,11 +209,9 @@ def _lines(path: Path, kind: type[Line]) -> Iterator[tuple[int, Line]]:
         try:
             yield number, kind.model_validate(parse_json(line, f"{path}, line {number}"))
         except ValidationError as error:
-            problems = "; ".join(
-                f"{'.'.join(map(str, problem['loc']))}: {problem['msg']}".removeprefix(": ")
-                for problem in error.errors(include_url=False, include_input=False)
-            )
-            raise DataError(f"{path}, line {number}: not a {kind.__name__.lower()} ({problems})") from None
+            faults = error.errors(include_url=False, include_input=False)
+            problems = (f"{'.'.join(map(str, fault['loc']))}: {fault['msg']}".removeprefix(": ") for fault in faults)
+            raise DataError(f"{path}, line {number}: not a {kind.__name__.lower()} ({'; '.join(problems)})") from None
 
 
 def _unique(lines: Iterable[tuple[int, Line]], path: Path | str) -> list[Line]:

@@ -147,15 +147,11 @@ def _opened(path: Path | str) -> Iterator["soundfile.SoundFile"]:
             if file.frames > _MAX_STATED:
                 raise AudioError(f"{path}: its header states no length, or one that cannot be; export the file again")
             if not MIN_RATE <= file.samplerate <= MAX_RATE:
-                raise AudioError(
-                    f"{path}: a rate of {file.samplerate:,} Hz, not one of {MIN_RATE:,} to {MAX_RATE:,} Hz; "
-                    "export the file again"
-                )
+                rates = f"{MIN_RATE:,} to {MAX_RATE:,} Hz; export the file again"
+                raise AudioError(f"{path}: a rate of {file.samplerate:,} Hz, not one of {rates}")
             if file.frames * file.channels > MAX_VALUES:
-                raise AudioError(
-                    f"{path}: {_size(file)} are more than the {MAX_VALUES:,} values that are read of a file; "
-                    "cut it into shorter files"
-                )
+                limit = f"the {MAX_VALUES:,} values that are read of a file; cut it into shorter files"
+                raise AudioError(f"{path}: {_size(file)} are more than {limit}")
             yield file
     except soundfile.LibsndfileError:
         raise AudioError(f"{path}: cannot be decoded; fetch it again, or convert it to WAV or FLAC") from None
@@ -179,9 +175,7 @@ def _refuse_truncated(path: Path | str) -> None:
                 continue
             present = Path(path).stat().st_size - file.tell()
             if size > present and size not in _UNKNOWN_SIZES:
-                raise AudioError(
-                    f"{path}: truncated, the header promises {size} bytes of sound and {present} are there; "
-                    "fetch the file again"
-                )
+                problem = f"the header promises {size} bytes of sound and {present} are there"
+                raise AudioError(f"{path}: truncated, {problem}; fetch the file again")
             return
         raise AudioError(f"{path}: no sound data in its first {_MAX_CHUNKS:,} chunks; fetch the file again")

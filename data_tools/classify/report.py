@@ -32,11 +32,10 @@ def figures_of(labels: np.ndarray, scores: np.ndarray, folds: np.ndarray, weight
     """
     from sklearn.metrics import average_precision_score, brier_score_loss, roc_auc_score
 
+    parts = [folds == fold for fold in np.unique(folds)]
     return {
         "roc_auc": float(roc_auc_score(labels, scores)),
-        "roc_auc_by_fold": [
-            float(roc_auc_score(labels[folds == fold], scores[folds == fold])) for fold in np.unique(folds)
-        ],
+        "roc_auc_by_fold": [float(roc_auc_score(labels[part], scores[part])) for part in parts],
         "average_precision": float(average_precision_score(labels, scores)),
         "brier": float(brier_score_loss(labels, scores, sample_weight=weights)),
         "reliability": reliability(labels, scores, weights),

@@ -137,12 +137,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--captions", type=Path, nargs="+", required=True, help="Clotho's captions (.csv) or manifests (.jsonl)"
     )
     parser.add_argument("--out", type=Path, required=True, help="the folder to write; embeddings in it are used again")
-    parser.add_argument(
-        "--model",
-        default=DEFAULT_MODEL,
-        help=f"a sentence-transformers model: hub name, folder, or {PACKAGED_MODEL} for the package of that name "
-        f"(default: {DEFAULT_MODEL})",
-    )
+    models = f"hub name, folder, or {PACKAGED_MODEL} for the package of that name (default: %(default)s)"
+    parser.add_argument("--model", default=DEFAULT_MODEL, help=f"a sentence-transformers model: {models}")
     parser.add_argument("--threshold", type=float, default=0.2, help="above it is kept, in the report (default: 0.2)")
     parser.add_argument("--folds", type=int, default=Fitting.folds, help=f"2 or more (default: {Fitting.folds})")
     parser.add_argument("--epochs", type=int, default=Fitting.epochs, help=f"of training (default: {Fitting.epochs})")

@@ -8,7 +8,6 @@ import argparse
 import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import cast
 
 from data_tools.audio.read import readable_seconds
 from data_tools.errors import DataError
@@ -50,10 +49,9 @@ def read_audiocaps(
         published = f"{split}: {len(captions)} clips, {sum(map(len, captions.values()))} captions published"
         counts.append(f"{published}; audio of {found} found, of {len(captions) - found} missing")
     if not clips:
-        raise DataError(
-            f"{audio or root}: no audio by the names <youtube_id>_<start_time>.wav or Y<youtube_id>.wav; "
-            "name the folder by --audio, or list all clips by --keep-missing"
-        )
+        hint = "name the folder by --audio, or list all clips by --keep-missing"
+        expected = "<youtube_id>_<start_time>.wav or Y<youtube_id>.wav"
+        raise DataError(f"{audio or root}: no audio by the names {expected}; {hint}")
     return clips, counts
 
 
@@ -80,7 +78,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    splits = cast(list[Split], list(dict.fromkeys(arguments.splits)))
+    splits = list(dict.fromkeys(arguments.splits))
     clips, counts = read_audiocaps(arguments.root, arguments.audio, splits, arguments.keep_missing)
     write_manifest(arguments.out, clips)
     print(*counts, sep="\n")

@@ -8,7 +8,6 @@ import argparse
 import random
 from collections.abc import Sequence
 from pathlib import Path
-from typing import cast
 
 from data_tools.audio.read import readable_seconds
 from data_tools.errors import DataError
@@ -75,16 +74,12 @@ def _read_split(root: Path, split: Split, source: str) -> tuple[list[Clip], str]
         facts = row.get("sound_id"), row.get("license") or None, row.get("manufacturer") or None
         clips.append(audio_clip(folder, file_name, source, split, texts, seconds, *facts))
     line = f"{split}: {len(clips)} clips, {sum(map(len, captions.values()))} captions, {len(disk_names)} with audio"
+    readable = sum(clip.seconds is not None for clip in clips)
+    renamed = sum(name != found for name, found in disk_names.items())
     for count, what in (
         (len(clips) - len(disk_names), "without audio (`check` names them)"),
-        (
-            len(disk_names) - sum(clip.seconds is not None for clip in clips),
-            "with unreadable audio (`check` names them)",
-        ),
-        (
-            sum(name != found for name, found in disk_names.items()),
-            "named as on disk, which differs in blanks or ':' from the captions file",
-        ),
+        (len(disk_names) - readable, "with unreadable audio (`check` names them)"),
+        (renamed, "named as on disk, which differs in blanks or ':' from the captions file"),
         (len(clips) - len(metadata_names), "without metadata"),
     ):
         line += f", {count} {what}" if count else ""
@@ -135,7 +130,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    clips, counts = read_clotho(arguments.root, cast(list[Split], list(dict.fromkeys(arguments.splits))))
+    clips, counts = read_clotho(arguments.root, list(dict.fromkeys(arguments.splits)))
     if arguments.holdout is not None:
         clips = hold_out(clips, arguments.holdout, arguments.seed)
     write_manifest(arguments.out, clips)

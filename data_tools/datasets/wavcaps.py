@@ -55,10 +55,8 @@ def read_wavcaps(path: Path, audio: Path, source: str, keep_missing: bool = Fals
                 problem = error.errors(include_url=False)[0]
                 raise DataError(f"{where}: {problem['loc'][0]}: {problem['msg']}") from None
     if not clips:
-        raise DataError(
-            f"{audio}: no audio of {path.name}, such as {names[-1]}; "
-            "name the right folder by --audio, or list all items by --keep-missing"
-        )
+        hint = "name the right folder by --audio, or list all items by --keep-missing"
+        raise DataError(f"{audio}: no audio of {path.name}, such as {names[-1]}; {hint}")
     return clips, missing
 
 

@@ -137,10 +137,8 @@ def _require_same(store: Store, narrowed: str | None, site: str) -> None:
         before = store.fact(name) if store.count() else None  # of a store without sounds nothing is spoilt
         moved = name == "site" and is_local(before or "") and is_local(site)  # a sandbox has another port every time
         if before is not None and before != value and not moved:
-            raise DataError(
-                f"{store.path}: was crawled with {name} {before or 'none'}, not {value or 'none'}; "
-                "use that again, or another store"
-            )
+            problem = f"was crawled with {name} {before or 'none'}, not {value or 'none'}"
+            raise DataError(f"{store.path}: {problem}; use that again, or another store")
 
 
 def _plan(store: Store, since: str | None, narrowed: str | None, site: str) -> None:

@@ -110,8 +110,8 @@ async def _run(arguments: argparse.Namespace, store: Store) -> int:
         raise DataError(f"{arguments.scores}: no sound is left to fetch; lower --threshold or widen the other rules")
     if arguments.dry_run:
         return 0
-    settings = read_settings(arguments)  # what is wrong with them is reported before there is a folder
-    if arguments.originals and settings.token is None:
+    *_, token = read_settings(arguments)  # what is wrong with them is reported before there is a folder
+    if arguments.originals and token is None:
         raise DataError(f"originals need an access token of OAuth2: set {TOKEN} or name a file by --token-file")
     with (
         lock_of(arguments.out / DATABASE),
@@ -131,30 +131,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--weighting", choices=WEIGHTINGS, default=WEIGHTINGS[0], help="of classes (default: %(default)s)"
     )
-    parser.add_argument(
-        "--exclude",
-        type=Path,
-        nargs="+",
-        required=True,
-        metavar="LIST",
-        help="ids never to be fetched: CSV with sound_id or id, WavCaps' JSON, or a manifest; `none`: there are none",
-    )
+    lists = "ids never to be fetched: CSV with sound_id or id, WavCaps' JSON, or a manifest; `none`: there are none"
+    parser.add_argument("--exclude", type=Path, nargs="+", required=True, metavar="LIST", help=lists)
     parser.add_argument("--out", type=Path, required=True, metavar="FOLDER", help="for the audio and its manifest")
     parser.add_argument("--rate", type=int, default=44_100, help="Hz of the FLAC files (default: %(default)s)")
-    parser.add_argument(
-        "--seconds",
-        type=float,
-        nargs=2,
-        default=(3.0, 120.0),
-        metavar=("MIN", "MAX"),
-        help="(default: 3 120, the paper's)",
-    )
+    bounds = "(default: 3 120, the paper's)"
+    parser.add_argument("--seconds", type=float, nargs=2, default=(3.0, 120.0), metavar=("MIN", "MAX"), help=bounds)
     parser.add_argument("--languages", nargs="+", default=["en"], help="of descriptions (default: en)")
     parser.add_argument("--licences", nargs="+", choices=LICENCES, default=list(LICENCES), help="(default: all)")
+    names, allowed = f"of uploaders; of {', '.join(PREFERENCES)} (default: all but the last)", list(PREFERENCES[:-1])
     parser.add_argument(
-        "--ai-preferences", nargs="+", choices=PREFERENCES, default=list(PREFERENCES[:-1]), metavar="PREFERENCE",
-        help=f"of uploaders; of {', '.join(PREFERENCES)} (default: all but the last)",
-    )  # fmt: skip
+        "--ai-preferences", nargs="+", choices=PREFERENCES, default=allowed, metavar="PREFERENCE", help=names
+    )
     parser.add_argument("--limit", type=int, help="at most so many, best scores first")
     parser.add_argument("--originals", action="store_true", help="the uploaders' files, not previews (128 kbit/s MP3)")
     parser.add_argument("--token-file", type=Path, help=f"file of mode 600 with the access token (default: {TOKEN})")

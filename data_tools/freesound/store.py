@@ -149,10 +149,10 @@ class Store:
 
     def _known(self, window: Window) -> int:
         query = (
-            "SELECT (SELECT COUNT(*) FROM sounds WHERE created BETWEEN ?1 AND ?2 AND NOT gone) + "
-            "(SELECT COUNT(*) FROM nulls WHERE after_ms BETWEEN ?1 AND ?2)"
+            "SELECT (SELECT COUNT(*) FROM sounds WHERE created BETWEEN ? AND ? AND NOT gone) + "
+            "(SELECT COUNT(*) FROM nulls WHERE after_ms BETWEEN ? AND ?)"
         )
-        known: int = self.database.execute(query, _milliseconds(window.first, window.last)).fetchone()[0]
+        known: int = self.database.execute(query, 2 * _milliseconds(window.first, window.last)).fetchone()[0]
         return known
 
     def _upsert(self, sounds: Iterable[Sound]) -> None:
@@ -167,10 +167,8 @@ class Store:
 
     def _list_nulls(self, window: Window, sounds: Iterable[Sound | None], reached: int) -> None:
         """In place of those listed before for what the page covers: up to the second it reached."""
-        self.database.execute(
-            "DELETE FROM nulls WHERE after_ms BETWEEN ? AND ? AND page >= ?",
-            (*_milliseconds(window.first, reached), window.page),
-        )
+        query = "DELETE FROM nulls WHERE after_ms BETWEEN ? AND ? AND page >= ?"
+        self.database.execute(query, (*_milliseconds(window.first, reached), window.page))
         after = window.first * 1000
         for position, sound in enumerate(sounds, 1):
             if sound:
@@ -179,10 +177,10 @@ class Store:
                 self.database.execute("INSERT INTO nulls VALUES (?, ?, ?)", (after, window.page, position))
 
     def _mark_gone(self, window: Window, there: list[int]) -> None:
-        self.database.execute(
-            "UPDATE sounds SET gone = 1 WHERE created BETWEEN ? AND ? AND id NOT IN (SELECT value FROM json_each(?))",
-            (*_milliseconds(window.first, window.last), json.dumps(there)),
+        query = (
+            "UPDATE sounds SET gone = 1 WHERE created BETWEEN ? AND ? AND id NOT IN (SELECT value FROM json_each(?))"
         )
+        self.database.execute(query, (*_milliseconds(window.first, window.last), json.dumps(there)))
 
     # what is there
 

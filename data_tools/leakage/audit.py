@@ -188,8 +188,7 @@ def _verdict(
     overlaps: Sequence[Overlap], training: Sequence[Clip], others: Sequence[Clip], fingerprints: Fingerprints | None
 ) -> str:
     """others: of test splits. That they share no sound is said only of clips with a sure fingerprint."""
-    leaks = [overlap for overlap in overlaps if overlap.leak]
-    if leaks:
+    if leaks := [overlap for overlap in overlaps if overlap.leak]:
         kinds = "; ".join(dict.fromkeys(overlap.finding for overlap in leaks))
         return f"training data overlaps what it must not: leave out {len({t.clip.id for t in leaks})} clips ({kinds})"
     verdict = f"none of {len(training)} training clips is on an exclusion list or shares a Freesound id"
@@ -223,14 +222,8 @@ def _format_compared(fingerprints: Fingerprints | None) -> list[str]:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("manifests", nargs="+", type=Path, metavar="MANIFEST", help="audited, also with each other")
-    parser.add_argument(
-        "--against",
-        nargs="+",
-        type=Path,
-        default=[],
-        metavar="MANIFEST",
-        help="compared with, not audited: what these share among themselves is known and not listed",
-    )
+    against = "compared with, not audited: what these share among themselves is known and not listed"
+    parser.add_argument("--against", nargs="+", type=Path, default=[], metavar="MANIFEST", help=against)
     parser.add_argument(
         "--exclude", nargs="+", type=Path, default=[], metavar="LIST", help="lists of forbidden Freesound ids"
     )
@@ -254,8 +247,7 @@ def run(arguments: argparse.Namespace) -> int:
     print(f"{len(clips):>7}  clips, {len(training)} of them for training; against {len(against)} others")
     for listed in exclusions.sources if exclusions else ():
         print(f"{listed.ids:>7}  Freesound ids on {listed.name}, and {listed.not_found} entries without one")
-    without = sum(not clip.freesound_id for clip in training)
-    if without:
+    if without := sum(not clip.freesound_id for clip in training):
         print(f"{without:>7}  training clips without a Freesound id: names, captions and sound alone can tell them")
     print(*_format_compared(fingerprints), sep="\n")
     compared = fingerprints is not None and bool(fingerprints.prints)

@@ -99,11 +99,8 @@ def _shared(kind: str, clips: Iterable[Clip], keys: Callable[[Clip], Iterable[st
 
 def across(kind: str, clips: Iterable[Clip], keys: Callable[[Clip], Iterable[str]]) -> list[Finding]:
     """A finding for every key that clips of more than one split have."""
-    return [
-        finding
-        for finding in _shared(kind, clips, keys)
-        if len({(clip.source, clip.split) for clip in finding.clips}) > 1
-    ]
+    found = _shared(kind, clips, keys)
+    return [finding for finding in found if len({(clip.source, clip.split) for clip in finding.clips}) > 1]
 
 
 def _report(findings: Sequence[Finding], clips: int, quick: bool) -> str:

@@ -68,15 +68,13 @@ class Answers:
         fields = (parameters.get("fields") or _DEFAULT_FIELDS).split(",")
         results = [self._item(int(number), fields, site) for number in numbers[(page - 1) * size : page * size]]
         more = page * size < len(numbers)
-        return Reply(
-            200,
-            {
-                "count": len(numbers),
-                "next": f"{site}/apiv2/search/?page={page + 1}" if more else None,
-                "previous": f"{site}/apiv2/search/?page={page - 1}" if page > 1 else None,
-                "results": results,
-            },
-        )
+        content = {
+            "count": len(numbers),
+            "next": f"{site}/apiv2/search/?page={page + 1}" if more else None,
+            "previous": f"{site}/apiv2/search/?page={page - 1}" if page > 1 else None,
+            "results": results,
+        }
+        return Reply(200, content)
 
     def audio(self, number: int, suffix: str) -> bytes:
         """A file of it: mp3, ogg or wav, mono, 44.1 kHz. A broken sound has bytes that no decoder takes."""

@@ -100,11 +100,8 @@ class Sandbox:
 
 
 def _json(reply: Reply) -> web.Response:
-    return web.Response(
-        body=json.dumps(reply.content, ensure_ascii=False).encode(),
-        status=reply.status,
-        content_type="application/json",
-    )
+    body = json.dumps(reply.content, ensure_ascii=False).encode()
+    return web.Response(body=body, status=reply.status, content_type="application/json")
 
 
 def _site(request: web.Request) -> str:
