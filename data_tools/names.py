@@ -16,14 +16,10 @@ def audio_names(folder: Path) -> list[str]:
     """
     if not folder.is_dir():
         return []
-    names = [
-        name
-        for name in (path.name for path in folder.iterdir())
-        if name.lower().endswith(AUDIO_SUFFIXES) and not name.startswith(".")
-    ]
-    for name in names:
-        if not is_utf8(name):
-            raise DataError(f"{folder}: the file name {name!a} is not UTF-8; rename the file")
+    names = [path.name for path in folder.iterdir() if path.name.lower().endswith(AUDIO_SUFFIXES)]
+    names = [name for name in names if not name.startswith(".")]
+    if odd := [name for name in names if not is_utf8(name)]:
+        raise DataError(f"{folder}: the file name {odd[0]!a} is not UTF-8; rename the file")
     return sorted(name for name in names if (folder / name).is_file())
 
 

@@ -3,9 +3,9 @@
 import argparse
 from pathlib import Path
 
-from data_tools.audio.read import AudioError, audio_seconds
+from data_tools.audio.read import readable_seconds
 from data_tools.errors import DataError
-from data_tools.manifest import Clip, write_manifest
+from data_tools.manifest import Clip, audio_clip, write_manifest
 from data_tools.names import audio_names, check_source
 
 
@@ -16,31 +16,12 @@ def read_blind(folder: Path, source: str) -> tuple[list[Clip], int]:
     """
     if not folder.is_dir():
         raise DataError(f"{folder}: no such folder")
-    clips = []
-    unreadable = 0
-    for name in audio_names(folder):
-        seconds = None
-        try:
-            seconds = audio_seconds(folder / name)
-        except AudioError:
-            unreadable += 1
-        clips.append(
-            Clip(
-                id=f"{source}/blind/{name}",
-                file_name=name,
-                path=str(folder.absolute() / name),
-                seconds=seconds,
-                captions=[],
-                source=source,
-                split="blind",
-                freesound_id=None,
-                licence=None,
-                uploader=None,
-            )
-        )
+    clips = [
+        audio_clip(folder, name, source, "blind", [], readable_seconds(folder / name)) for name in audio_names(folder)
+    ]
     if not clips:
         raise DataError(f"{folder}: no audio files in this folder; unpack the set and name the folder that holds them")
-    return clips, unreadable
+    return clips, sum(clip.seconds is None for clip in clips)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
