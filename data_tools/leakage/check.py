@@ -56,9 +56,7 @@ def check_clips(clips: Iterable[Clip], quick: bool = False) -> list[Finding]:
         *(Finding(MISSING, "", [clip]) for clip in unique if audio[clip.path][0] == MISSING),
         *(Finding(*audio[clip.path], [clip]) for clip in unique if audio[clip.path][0] == CORRUPT),
         *_shared(DUPLICATE_ID, clips, lambda clip: [clip.id]),
-        *_shared(
-            CONTENT_INSIDE, unique, lambda clip: [f"{clip.source}/{clip.split} {key}" for key in contents(clip)]
-        ),
+        *_shared(CONTENT_INSIDE, unique, lambda clip: [f"{clip.source}/{clip.split} {key}" for key in contents(clip)]),
         *across(CONTENT_ACROSS, unique, contents),
         *across(FREESOUND_ACROSS, unique, lambda clip: [plain_id(clip.freesound_id)] if clip.freesound_id else []),
         *across(NAME_ACROSS, unique, lambda clip: [clip.file_name]),

@@ -27,9 +27,8 @@ def write_report(out: Path, run: FinishedRun, others: Sequence[FinishedRun], edi
     writing fails.
     """
     summary, folder = summarise_matrix(run.matrix, edition), run.folder / "figures"
-    others_figures = dict(
-        zip(_names(others), (summarise_matrix(other.matrix, edition) for other in others), strict=True)
-    )
+    summaries = [summarise_matrix(other.matrix, edition) for other in others]
+    others_figures = dict(zip(_names(others), summaries, strict=True))
     clips = read_clips(run.file(f"scores/{run.entry}.clips.csv"), run.matrix.clip_ids)
     found, store = rivals(run.matrix), AudioStore()
     sections = [
