@@ -272,10 +272,11 @@ def _check_relevance(relevance: Any, data: dict[str, Any]) -> Iterator[tuple[Key
 
 
 def _check_once(at: Keys, names: Any) -> Iterator[tuple[Keys, str]]:
-    found = [name for _, name in _names(names)]
+    seen: set[str] = set()
     for i, name in _names(names):
-        if name in found[:i]:
+        if name in seen:
             yield (*at, i), f"{name!r} is there already; name each once"
+        seen.add(name)
 
 
 def _check_parts_of_mean(at: Keys, of: Any, before: dict[str, Any]) -> Iterator[tuple[Keys, str]]:
