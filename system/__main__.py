@@ -61,10 +61,20 @@ VERBS = {
         "python -m system export runs/RUN --out my_model",
         module="verbs.export",
     ),
+    "search": Verb(
+        "print the clips of a folder that a trained model finds for sentences",
+        'python -m system search runs/RUN data/sounds "a dog barks" --top 10',
+        module="verbs.search",
+    ),
+    "embeddings": Verb(
+        "write the embeddings of clips and texts by a trained model, for other programs",
+        "python -m system embeddings runs/RUN data/sounds --out sounds.npz",
+        module="verbs.embeddings",
+    ),
     "serve": Verb(
         "search clips with a trained model on a page in the browser",
         "python -m system serve runs/RUN\n  python -m system serve my_model --audio data/blind/test",
-        module="serve.verb",
+        module="verbs.serve",
     ),
 }
 

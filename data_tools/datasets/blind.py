@@ -1,46 +1,62 @@
 """A folder of audio without captions, such as a challenge's blind evaluation set, as a manifest."""
 
 import argparse
+import logging
 from pathlib import Path
 
 from data_tools.audio.read import AudioError, audio_seconds
 from data_tools.errors import DataError
 from data_tools.manifest import Clip, write_manifest
-from data_tools.names import audio_names, check_source
+from data_tools.names import audio_tree, check_source
+
+MAX_NAMED = 5  # of the files that are skipped
+FFMPEG_SUFFIXES = (".m4a", ".aac", ".mp4", ".webm", ".wma", ".mka", ".amr", ".ac3", ".ape", ".wv", ".3gp")
+
+log = logging.getLogger(__name__)
 
 
 def read_blind(folder: Path, source: str) -> tuple[list[Clip], int]:
-    """A clip for every audio file of the folder, names exactly as on disk, sorted; and how many are unreadable.
+    """A clip for every audio file of the folder and its subfolders, names relative to it and exactly as on disk,
+    sorted; and how many are unreadable.
 
-    Hidden files and subfolders are not looked at. Raises DataError for a missing folder and one without audio.
+    Hidden files are not looked at; files that are no audio are counted and named in the log. Raises DataError for a
+    missing folder and one without audio.
     """
     if not folder.is_dir():
         raise DataError(f"{folder}: no such folder")
-    clips = []
-    unreadable = 0
-    for name in audio_names(folder):
-        seconds = None
-        try:
-            seconds = audio_seconds(folder / name)
-        except AudioError:
-            unreadable += 1
-        clips.append(
-            Clip(
-                id=f"{source}/blind/{name}",
-                file_name=name,
-                path=str(folder.absolute() / name),
-                seconds=seconds,
-                captions=[],
-                source=source,
-                split="blind",
-                freesound_id=None,
-                licence=None,
-                uploader=None,
-            )
-        )
-    if not clips:
+    names, others = audio_tree(folder)
+    if others:
+        shown = ", ".join(others[:MAX_NAMED]) + (", ..." if len(others) > MAX_NAMED else "")
+        hint = "; convert them first: ffmpeg -i FILE FILE.flac" if any(map(_needs_ffmpeg, others)) else ""
+        log.warning("%s: skipped %d files that are no audio which is read here: %s%s", folder, len(others), shown, hint)
+    if not names:
         raise DataError(f"{folder}: no audio files in this folder; unpack the set and name the folder that holds them")
-    return clips, unreadable
+    clips = [clip_of_file(folder, name, source) for name in names]
+    return clips, sum(clip.seconds is None for clip in clips)
+
+
+def clip_of_file(folder: Path, name: str, source: str) -> Clip:
+    """An audio file as a clip without captions. seconds: None where it cannot be read."""
+    try:
+        seconds = audio_seconds(folder / name)
+    except AudioError:
+        seconds = None
+    return Clip(
+        id=f"{source}/blind/{name}",
+        file_name=name,
+        path=str(folder.absolute() / name),
+        seconds=seconds,
+        captions=[],
+        source=source,
+        split="blind",
+        freesound_id=None,
+        licence=None,
+        uploader=None,
+    )
+
+
+def _needs_ffmpeg(name: str) -> bool:
+    return name.lower().endswith(FFMPEG_SUFFIXES)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
