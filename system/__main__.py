@@ -31,6 +31,11 @@ VERBS = {
         "python -m system run recipes/quickstart.yaml",
         module="verbs.run",
     ),
+    "runs": Verb(
+        "list all runs: state, epoch, best validation, test, hours, changed settings",
+        "python -m system runs\n  python -m system runs runs --sort validation",
+        module="verbs.runs",
+    ),
     "relevance": Verb(
         "print how CIDEr-D is distributed over the pairs of captions, and the thresholds of relax",
         "python -m system relevance data/clotho/clotho_captions_development.csv --figure relevance.png",
