@@ -6,10 +6,21 @@ import sys
 from data_tools.cli import Verb, run_cli
 
 VERBS = {
+    "recipes": Verb(
+        "list the shipped recipes, copy one to begin with, or print the reference of all keys",
+        "python -m system recipes list\n  python -m system recipes new mine --from clotho\n"
+        "  python -m system recipes keys stages.optimizer",
+        module="verbs.recipes",
+    ),
     "check": Verb(
         "print all mistakes of a recipe or a study, or its plan, data, disk and memory",
         "python -m system check recipes/quickstart.yaml",
         module="verbs.check",
+    ),
+    "download": Verb(
+        "fetch the published weight files that a recipe names and this machine lacks, and verify them",
+        "python -m system download recipes/clotho.yaml",
+        module="verbs.download",
     ),
     "features": Verb(
         "compute the frames a recipe needs and does not have yet",
