@@ -9,7 +9,7 @@ import logging
 import os
 import select
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 from typing import NamedTuple
 
@@ -25,15 +25,12 @@ class Verb(NamedTuple):
     module: str
 
 
+SHOWN = 10  # lines that a verb prints of what its --list writes whole
 Options = Callable[[argparse.ArgumentParser], None]
 
 
 def run_cli(
-    floor: str,
-    description: str,
-    verbs: Mapping[str, Verb],
-    argv: list[str] | None,
-    options: Options | None = None,
+    floor: str, description: str, verbs: Mapping[str, Verb], argv: list[str] | None, options: Options | None = None
 ) -> int:
     """Run one verb. Returns 0, 1 after an error or a failed check, 2 for wrong usage, 130 when interrupted.
 
@@ -61,10 +58,8 @@ def run_cli(
     except KitError as error:
         print("\n".join(f"error: {line}" for line in str(error).splitlines()), file=sys.stderr)
     except ModuleNotFoundError as error:
-        print(
-            f"error: the package {error.name} is not installed; set up and activate the environment of README",
-            file=sys.stderr,
-        )
+        hint = "set up and activate the environment of README"
+        print(f"error: the package {error.name} is not installed; {hint}", file=sys.stderr)
     except OSError as error:
         if not (isinstance(error, BrokenPipeError) and _reader_is_gone()):
             name = error.filename2 or error.filename
@@ -90,6 +85,17 @@ def _reader_is_gone() -> bool:
     except OSError:  # no file
         return False
     return any(event & select.POLLERR for _, event in poll.poll(0))
+
+
+def first_of(lines: Sequence[str]) -> list[str]:
+    """The first SHOWN, and behind them how many more --list writes."""
+    more = len(lines) - SHOWN
+    return [*lines[:SHOWN], *([f"and {more} more (--list FILE.csv writes all)"] if more > 0 else [])]
+
+
+def section(title: str, lines: Sequence[str]) -> list[str]:
+    """The first of the lines below a title; [] where there are none."""
+    return [f"\n{title}:", *(f"  {line}" for line in first_of(lines))] if lines else []
 
 
 def make_parser(

@@ -34,13 +34,11 @@ def parse_json(text: str | bytes, where: str, finite: bool = True, lone_surrogat
     """
 
     def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        found = dict(pairs)
-        if len(found) < len(pairs):
-            seen: set[str] = set()
-            for name, _ in pairs:
-                if name in seen:
-                    raise DataError(f"{where}: the key {name!r} is given twice; keep one")
-                seen.add(name)
+        found: dict[str, Any] = {}
+        for name, value in pairs:
+            if name in found:
+                raise DataError(f"{where}: the key {name!r} is given twice; keep one")
+            found[name] = value
         return found
 
     def refused(name: str) -> Any:
@@ -101,8 +99,7 @@ def read_json_lines(path: Path, hint: str, unfinished: bool = False) -> list[Any
         *lines, rest = path.read_bytes().split(b"\n")
     except FileNotFoundError:
         raise DataError(f"{path} is missing; {hint}") from None
-    if rest and not unfinished:
-        lines.append(rest)
+    lines += [rest] if rest and not unfinished else []
     try:
         return [parse_json(line, f"{path}, line {number}", finite=False) for number, line in enumerate(lines, 1)]
     except DataError as error:

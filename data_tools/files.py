@@ -55,13 +55,12 @@ def read_table(
         if len(set(header)) < len(header):
             raise DataError(f"{path}, line 1: a column is named twice; the first line has {', '.join(header)}")
         for values in reader:
+            where = f"{path}, line {reader.line_num}"
             if not values:
-                raise DataError(f"{path}, line {reader.line_num}: the line is blank; remove it")
+                raise DataError(f"{where}: the line is blank; remove it")
             if len(values) != len(header):
-                raise DataError(
-                    f"{path}, line {reader.line_num}: {len(values)} values for {len(header)} columns; "
-                    "quote values that hold a comma"
-                )
+                hint = "quote values that hold a comma"
+                raise DataError(f"{where}: {len(values)} values for {len(header)} columns; {hint}")
             rows.append((reader.line_num, dict(zip(header, values, strict=True))))
     except csv.Error as error:
         raise DataError(f"{path}, line {reader.line_num}: not a CSV table ({error})") from None
@@ -77,12 +76,12 @@ def caption_columns(path: Path, row: Mapping[str, str]) -> list[str]:
     if long := [name for name in names if len(name) > len("caption_") + MAX_DIGITS]:
         problem = f"the column {long[0][:40]}.. has a number of more than {MAX_DIGITS} digits"
         raise DataError(f"{path}: {problem}; correct it")
-    numbers = sorted(int(name.removeprefix("caption_")) for name in names)
-    if not numbers or numbers[-1] != len(numbers):
+    ordered = [f"caption_{number}" for number in range(1, len(names) + 1)]
+    if not names or set(names) != set(ordered):
         found = ", ".join(row)
         shown = found if len(found) <= MAX_SHOWN else f"{found[:MAX_SHOWN]} .."
         raise DataError(f"{path}: expects columns caption_1, caption_2 .. without a gap; found {shown}")
-    return [f"caption_{number}" for number in numbers]
+    return ordered
 
 
 @contextmanager

@@ -6,19 +6,20 @@ Every data set enters the kit through a manifest, and every later step reads onl
 import os
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import Annotated, Literal, TypeVar
+from typing import Annotated, Literal, TypeVar, get_args
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
+from pydantic import AfterValidator, Field, ValidationError
 from pydantic_core import PydanticCustomError
 
 from data_tools.documents import parse_json
 from data_tools.errors import DataError
 from data_tools.files import caption_columns, read_table, read_text, write_text
 from data_tools.names import is_freesound_id
+from data_tools.strict import Strict
 
 # Published names: Clotho's three, AudioCaps' three (WavCaps is all `train`), and sets without known captions.
 Split = Literal["development", "validation", "evaluation", "train", "val", "test", "blind"]
-SPLITS: tuple[Split, ...] = ("development", "validation", "evaluation", "train", "val", "test", "blind")
+SPLITS: tuple[Split, ...] = get_args(Split)
 TEST_SPLITS: frozenset[str] = frozenset({"evaluation", "test", "blind"})
 
 MAX_WORDS = 512  # the longest input of the usual sentence encoders, in tokens, is no longer than this
@@ -35,11 +36,7 @@ def _freesound_id(text: str) -> str:
 FreesoundId = Annotated[str, AfterValidator(_freesound_id)]  # as published; see plain_id
 
 
-class _Line(BaseModel):
-    model_config = ConfigDict(strict=True, frozen=True, extra="forbid", allow_inf_nan=False)
-
-
-class Clip(_Line):
+class Clip(Strict):
     """An audio file with its captions.
 
     id: "<source>/<split>/<file_name>", unique over all sources and splits.
@@ -61,7 +58,7 @@ class Clip(_Line):
     uploader: Text | None
 
 
-class Query(_Line):
+class Query(Strict):
     """A text to search with. relevant: ids of the clips it should find; None when not known (a blind set)."""
 
     id: Text
@@ -70,6 +67,32 @@ class Query(_Line):
 
 
 Line = TypeVar("Line", Clip, Query)
+
+
+def audio_clip(
+    folder: Path,
+    name: str,
+    source: str,
+    split: Split,
+    captions: list[str],
+    seconds: float | None,
+    freesound_id: str | None = None,
+    licence: str | None = None,
+    uploader: str | None = None,
+) -> Clip:
+    """The clip of the file `name` in a folder."""
+    return Clip(
+        id=f"{source}/{split}/{name}",
+        file_name=name,
+        path=str(folder.absolute() / name),
+        seconds=seconds,
+        captions=captions,
+        source=source,
+        split=split,
+        freesound_id=freesound_id,
+        licence=licence,
+        uploader=uploader,
+    )
 
 
 def check_caption(text: str, where: str) -> None:
@@ -83,6 +106,19 @@ def check_caption(text: str, where: str) -> None:
         raise DataError(f"{where}: the caption {text[:40]!r} has no letter or digit; fill it in or remove it")
     if (words := len(text.split())) > MAX_WORDS:
         raise DataError(f"{where}: the caption has {words} words, more than {MAX_WORDS}; shorten it")
+
+
+def read_caption_table(path: Path) -> Iterator[tuple[int, str, list[str]]]:
+    """(line, file name, captions) of every row of a table with Clotho's columns.
+
+    Raises DataError as read_table, caption_columns and check_caption do.
+    """
+    rows = read_table(path, ["file_name", "caption_1"])
+    columns = caption_columns(path, rows[0][1])
+    for line, row in rows:
+        for column in columns:
+            check_caption(row[column], f"{path}, line {line}, {column}")
+        yield line, row["file_name"], [row[column] for column in columns]
 
 
 def iter_manifest(path: Path | str) -> Iterator[tuple[int, Clip]]:
@@ -155,9 +191,8 @@ def _csv_queries(path: Path) -> Iterator[Query]:
     rows = read_table(path, columns=[])
     first = rows[0][1]
     if ("caption" in first) == ("file_name" in first):
-        raise DataError(
-            f"{path}: expects the column caption, or file_name, caption_1 ..; the first line has {', '.join(first)}"
-        )
+        found = f"the first line has {', '.join(first)}"
+        raise DataError(f"{path}: expects the column caption, or file_name, caption_1 ..; {found}")
     columns = ["caption"] if "caption" in first else caption_columns(path, first)
     for row, (line, values) in enumerate(rows, 1):
         for number, column in enumerate(columns, 1):
@@ -174,11 +209,9 @@ def _lines(path: Path, kind: type[Line]) -> Iterator[tuple[int, Line]]:
         try:
             yield number, kind.model_validate(parse_json(line, f"{path}, line {number}"))
         except ValidationError as error:
-            problems = "; ".join(
-                f"{'.'.join(map(str, problem['loc']))}: {problem['msg']}".removeprefix(": ")
-                for problem in error.errors(include_url=False, include_input=False)
-            )
-            raise DataError(f"{path}, line {number}: not a {kind.__name__.lower()} ({problems})") from None
+            faults = error.errors(include_url=False, include_input=False)
+            problems = (f"{'.'.join(map(str, fault['loc']))}: {fault['msg']}".removeprefix(": ") for fault in faults)
+            raise DataError(f"{path}, line {number}: not a {kind.__name__.lower()} ({'; '.join(problems)})") from None
 
 
 def _unique(lines: Iterable[tuple[int, Line]], path: Path | str) -> list[Line]:

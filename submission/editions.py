@@ -96,6 +96,8 @@ _SUBMISSION_PAGE = "dcase.community/challenge2025/submission (the same wording i
 _VALIDATOR = "the validator of DCASE2020 Task 1, the one official package checker found"
 _TEMPLATE = "the task's own template could not be read; the general one of DCASE is FalconPerez_Aalto_task3_1.meta.yaml"
 
+_OF_LISTS = ("output", "query_column", "rank_prefix", "ranking_length")
+
 _2022 = Edition(
     name="2022",
     task="6b",
@@ -147,10 +149,8 @@ _2023 = _later(
         "task": Source(
             "confirmed", "dcase.community/challenge2023/task-language-based-audio-retrieval: Task 6, subtask B"
         ),
-        "output": Source("secondary", _QUOTED),
-        "query_column": Source("secondary", _QUOTED),
+        **dict.fromkeys(_OF_LISTS, Source("secondary", _QUOTED)),
         "rank_prefix": Source("secondary", f"{_QUOTED}; the 2023 baseline itself writes no header of names"),
-        "ranking_length": Source("secondary", _QUOTED),
         "map_ks": Source(
             "confirmed",
             "the baseline's postprocessing/xmodal_retrieval.py, github.com/xieh97/dcase2023-audio-retrieval",
@@ -162,22 +162,18 @@ _2023 = _later(
     rank_prefix="fname_",
 )
 
-_EXCLUDED_2024 = "dcase.community/documents/challenge2024/dcase2024_task6_excluded_freesound_ids.csv"
 _2024 = _later(
     _2023,
     {
         "task": Source("confirmed", "dcase.community/challenge2024/task-language-based-audio-retrieval: Task 8"),
-        "output": Source("secondary", "evaluation data of a 2024 participant, ONE-PEACE"),
-        "query_column": Source("secondary", "evaluation data of a 2024 participant, ONE-PEACE"),
-        "rank_prefix": Source("secondary", "evaluation data of a 2024 participant, ONE-PEACE"),
-        "ranking_length": Source("secondary", "evaluation data of a 2024 participant, ONE-PEACE"),
+        **dict.fromkeys(_OF_LISTS, Source("secondary", "evaluation data of a 2024 participant, ONE-PEACE")),
         "map_ks": Source("confirmed", "the results page of 2024"),
         "excluded": Source("secondary", "linked by the winner of 2024, github.com/OptimusPrimus/salsa"),
     },
     name="2024",
     task="8",
     label=r"[^_\s.]+_[^_\s.]+_task8_[1-4]",
-    excluded=_EXCLUDED_2024,
+    excluded="dcase.community/documents/challenge2024/dcase2024_task6_excluded_freesound_ids.csv",
 )
 
 _2025 = _later(

@@ -78,10 +78,9 @@ def require_finite(values: npt.NDArray[np.floating]) -> None:
         finite = np.isfinite(values[block])
         if not finite.all():
             row, column = np.argwhere(~finite)[0]
-            raise SubmissionError(
-                f"the score in row {block.start + row}, column {column} (from 0) is {values[block][row, column]}; "
-                "every score must be a finite number"
-            )
+            where = f"row {block.start + row}, column {column} (from 0)"
+            problem = f"is {values[block][row, column]}; every score must be a finite number"
+            raise SubmissionError(f"the score in {where} {problem}")
 
 
 def _best_columns(values: npt.NDArray[np.floating], k: int) -> npt.NDArray[np.int64]:

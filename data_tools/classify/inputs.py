@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 from data_tools.errors import DataError
-from data_tools.files import caption_columns, read_table
+from data_tools.files import read_table
 from data_tools.freesound.database import naming
 from data_tools.freesound.store import Store
-from data_tools.manifest import TEST_SPLITS, check_caption, iter_manifest
+from data_tools.manifest import TEST_SPLITS, iter_manifest, read_caption_table
 
 
 class Description(NamedTuple):
@@ -80,18 +80,11 @@ def read_captions(paths: Sequence[Path]) -> tuple[list[Caption], int]:
                 else:
                     captions += [Caption(clip.id, text) for text in clip.captions]
         else:
-            captions += _read_caption_table(path)
+            captions += [
+                Caption(f"{path}/{name}", text) for _, name, texts in read_caption_table(path) for text in texts
+            ]
     if not captions:
         raise DataError(
             f"{', '.join(map(str, paths))}: all captions are of test splits; classify needs those of another split"
         )
     return captions, left_out
-
-
-def _read_caption_table(path: Path) -> Iterator[Caption]:
-    rows = read_table(path, ["file_name", "caption_1"])
-    columns = caption_columns(path, rows[0][1])
-    for line, row in rows:
-        for column in columns:
-            check_caption(row[column], f"{path}, line {line}, {column}")
-            yield Caption(f"{path}/{row['file_name']}", row[column])

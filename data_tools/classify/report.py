@@ -1,17 +1,25 @@
-"""What the scores say: figures for report.json, examples to read, and the lines that the verb prints."""
+"""What the scores say: figures for report.json and their drawings, examples to read, the lines that the verb prints."""
 
+import logging
 from collections.abc import Sequence
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from data_tools.classify.crossfit import WEIGHTINGS, CrossFit, Weighting, class_weights
+from data_tools.files import replacing
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 # N texts, of which the first ones are descriptions
 
 THRESHOLDS = [round(0.05 * n, 2) for n in range(1, 20)]
 EXAMPLES = 10
 _BINS = 10  # of the reliability table
+FIGURES = ("roc_pr.png", "reliability.png", "scores.png", "kept.png")
+_COLOURS = {"natural": "tab:blue", "balanced": "tab:orange"}
 
 
 def figures_of(labels: np.ndarray, scores: np.ndarray, folds: np.ndarray, weights: np.ndarray) -> dict[str, Any]:
@@ -24,11 +32,10 @@ def figures_of(labels: np.ndarray, scores: np.ndarray, folds: np.ndarray, weight
     """
     from sklearn.metrics import average_precision_score, brier_score_loss, roc_auc_score
 
+    parts = [folds == fold for fold in np.unique(folds)]
     return {
         "roc_auc": float(roc_auc_score(labels, scores)),
-        "roc_auc_by_fold": [
-            float(roc_auc_score(labels[folds == fold], scores[folds == fold])) for fold in np.unique(folds)
-        ],
+        "roc_auc_by_fold": [float(roc_auc_score(labels[part], scores[part])) for part in parts],
         "average_precision": float(average_precision_score(labels, scores)),
         "brier": float(brier_score_loss(labels, scores, sample_weight=weights)),
         "reliability": reliability(labels, scores, weights),
@@ -79,28 +86,16 @@ def examples(
     for weighting, values in scores.items():
         description_scores, others = values[: len(descriptions)], values[len(descriptions) :]
         above, below = np.flatnonzero(description_scores > threshold), np.flatnonzero(description_scores <= threshold)
-        drawn = np.random.default_rng(seed).permutation(above)
         parts = {
-            "descriptions with the highest scores": (
-                np.argsort(-description_scores, kind="stable"),
-                description_scores,
-                descriptions,
-            ),
-            f"descriptions above {threshold:g}, drawn at random": (drawn, description_scores, descriptions),
-            f"descriptions just above {threshold:g}": (
-                above[np.argsort(description_scores[above], kind="stable")],
-                description_scores,
-                descriptions,
-            ),
-            f"descriptions just below {threshold:g}": (
-                below[np.argsort(-description_scores[below], kind="stable")],
-                description_scores,
-                descriptions,
-            ),
-            "captions with the lowest scores": (np.argsort(others, kind="stable"), others, captions),
+            "with the highest scores": np.argsort(-description_scores, kind="stable"),
+            f"above {threshold:g}, drawn at random": np.random.default_rng(seed).permutation(above),
+            f"just above {threshold:g}": above[np.argsort(description_scores[above], kind="stable")],
+            f"just below {threshold:g}": below[np.argsort(-description_scores[below], kind="stable")],
         }
-        for title, (order, of, texts) in parts.items():
-            lines += [f"{weighting}: {title}", *_listed(order, of, texts), ""]
+        for title, order in parts.items():
+            lines += [f"{weighting}: descriptions {title}", *_listed(order, description_scores, descriptions), ""]
+        lowest = np.argsort(others, kind="stable")
+        lines += [f"{weighting}: captions with the lowest scores", *_listed(lowest, others, captions), ""]
     return "\n".join(lines)
 
 
@@ -132,3 +127,85 @@ def summary(report: dict[str, Any]) -> list[str]:
             f"Brier {found['brier']:.4f}; {found['kept_at_threshold']} descriptions above {threshold:g}"
         )
     return lines
+
+
+def draw(
+    folder: Path, labels: np.ndarray, scores: dict[Weighting, np.ndarray], found: dict[str, Any], threshold: float
+) -> None:
+    """Write FIGURES, PNG files, into the folder.
+
+    labels: (N,) True for captions. scores: (N,) by weighting. found: weighting_figures of them.
+    """
+    drawn = (_roc_pr(labels, scores, found), _reliability(found), _scores(labels, scores, threshold))
+    for name, figure in zip(FIGURES, (*drawn, _draw_kept(found, threshold)), strict=True):
+        with replacing(folder / name) as temporary:
+            figure.savefig(temporary, format="png")
+
+
+def _roc_pr(labels: np.ndarray, scores: dict[Weighting, np.ndarray], found: dict[str, Any]) -> "Figure":
+    from sklearn.metrics import precision_recall_curve, roc_curve
+
+    figure = _figure()
+    left, right = figure.subplots(1, 2)
+    left.set(xlabel="descriptions taken for captions", ylabel="captions found", title="ROC")
+    right.set(xlabel="captions found", ylabel="captions among the found", title="precision and recall")
+    for weighting, values in scores.items():
+        colour = _COLOURS[weighting]
+        wrong, right_share, _ = roc_curve(labels, values)
+        left.plot(wrong, right_share, color=colour, label=_named(weighting, "AUC", found, "roc_auc"))
+        precision, recall, _ = precision_recall_curve(labels, values)
+        right.plot(recall, precision, color=colour, label=_named(weighting, "AP", found, "average_precision"))
+    left.plot([0, 1], [0, 1], color="grey", linestyle=":")
+    right.axhline(labels.mean(), color="grey", linestyle=":")
+    for axes in (left, right):
+        axes.legend(loc="lower center")
+    return figure
+
+
+def _named(weighting: str, short: str, found: dict[str, Any], key: str) -> str:
+    return f"{weighting}, {short} {found[weighting][key]:.4f}"
+
+
+def _reliability(found: dict[str, Any]) -> "Figure":
+    figure = _figure()
+    axes = figure.add_subplot(
+        xlabel="mean score of a tenth", ylabel="share of captions in it", xlim=(0, 1), ylim=(0, 1)
+    )
+    axes.plot([0, 1], [0, 1], color="grey", linestyle=":")
+    for weighting, values in found.items():
+        means, shares = ([row[name] for row in values["reliability"]] for name in ("score", "captions"))
+        label = _named(weighting, "Brier", found, "brier")
+        axes.plot(means, shares, marker="o", color=_COLOURS[weighting], label=label)
+    axes.legend()
+    return figure
+
+
+def _scores(labels: np.ndarray, scores: dict[Weighting, np.ndarray], threshold: float) -> "Figure":
+    figure = _figure()
+    for axes, (weighting, values) in zip(figure.subplots(1, 2, sharey=True), scores.items(), strict=True):
+        axes.set(xlabel="score", yscale="log", title=weighting)
+        for name, chosen in (("descriptions", ~labels), ("captions", labels)):
+            axes.hist(values[chosen], bins=np.linspace(0, 1, 51), histtype="step", label=name)
+        axes.axvline(threshold, color="black", linestyle=":", label=f"{threshold:g}")
+        axes.legend(loc="upper center")
+    figure.axes[0].set_ylabel("texts")
+    return figure
+
+
+def _draw_kept(found: dict[str, Any], threshold: float) -> "Figure":
+    figure = _figure()
+    axes = figure.add_subplot(xlabel="threshold", ylabel="descriptions above it")
+    for weighting, values in found.items():
+        points = values["kept"]
+        axes.plot([*map(float, points)], [*points.values()], marker=".", color=_COLOURS[weighting], label=weighting)
+    axes.axvline(threshold, color="black", linestyle=":", label=f"{threshold:g}")
+    axes.set_ylim(bottom=0)
+    axes.legend()
+    return figure
+
+
+def _figure() -> "Figure":
+    logging.getLogger("matplotlib").setLevel(logging.WARNING)  # its first import speaks of fonts
+    from matplotlib.figure import Figure
+
+    return Figure(figsize=(9, 4.5), dpi=150, layout="constrained")

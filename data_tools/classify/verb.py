@@ -15,16 +15,9 @@ import numpy as np
 
 from data_tools.classify.clean import RULES, Cleaned, clean
 from data_tools.classify.crossfit import CrossFit, Fitting, Texts, cross_fit
-from data_tools.classify.embed import (
-    DEFAULT_MODEL,
-    PACKAGED_MODEL,
-    Encoder,
-    SentenceEncoder,
-    open_embeddings,
-)
-from data_tools.classify.figures import FIGURES, draw
+from data_tools.classify.embed import DEFAULT_MODEL, PACKAGED_MODEL, Encoder, SentenceEncoder, open_embeddings
 from data_tools.classify.inputs import Caption, Description, open_descriptions, read_captions
-from data_tools.classify.report import examples, summary, weighting_figures
+from data_tools.classify.report import FIGURES, draw, examples, summary, weighting_figures
 from data_tools.errors import DataError
 from data_tools.files import replacing, write_text
 
@@ -53,9 +46,12 @@ def classify(
     threshold: for the counts, examples and figures alone; "kept" means a score above it.
     Raises DataError for no descriptions, for none with a word, and what the steps raise.
     """
+    from tqdm import tqdm
+
     seconds: dict[str, float] = {}
     with _timed(seconds, "cleaning"):
-        described = [Described(item.id, item.uploader, clean(item.text)) for item in _shown(descriptions)]
+        shown = tqdm(descriptions, desc="cleaning", unit="description", disable=None)
+        described = [Described(item.id, item.uploader, clean(item.text)) for item in shown]
         captioned = [(item.clip, clean(item.text)) for item in captions]
     scored = [item for item in described if item.cleaned.text]
     learnt = [(clip, cleaned.text) for clip, cleaned in captioned if cleaned.text]
@@ -96,9 +92,8 @@ def classify(
         "weightings": weighting_figures(texts.labels, fit, threshold),
         "seconds": seconds,
     }
-    write_text(
-        out / "examples.txt", examples(fit.scores, words[: len(scored)], words[len(scored) :], threshold, fitting.seed)
-    )
+    judged = examples(fit.scores, words[: len(scored)], words[len(scored) :], threshold, fitting.seed)
+    write_text(out / "examples.txt", judged)
     with _timed(seconds, "figures"):
         draw(out, texts.labels, fit.scores, report["weightings"], threshold)
     write_text(out / "report.json", json.dumps(report, indent=1, ensure_ascii=False) + "\n")
@@ -129,12 +124,6 @@ def _rule_counts(cleaned: Iterable[Cleaned]) -> dict[str, int]:
     return {name: counts[name] for name in (*RULES, "empty")}
 
 
-def _shown(descriptions: Iterable[Description]) -> Iterator[Description]:
-    from tqdm import tqdm
-
-    yield from tqdm(descriptions, desc="cleaning", unit="description", disable=None)
-
-
 @contextmanager
 def _timed(seconds: dict[str, float], name: str) -> Iterator[None]:
     began = time.perf_counter()
@@ -148,12 +137,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--captions", type=Path, nargs="+", required=True, help="Clotho's captions (.csv) or manifests (.jsonl)"
     )
     parser.add_argument("--out", type=Path, required=True, help="the folder to write; embeddings in it are used again")
-    parser.add_argument(
-        "--model",
-        default=DEFAULT_MODEL,
-        help=f"a sentence-transformers model: hub name, folder, or {PACKAGED_MODEL} for the package of that name "
-        f"(default: {DEFAULT_MODEL})",
-    )
+    models = f"hub name, folder, or {PACKAGED_MODEL} for the package of that name (default: %(default)s)"
+    parser.add_argument("--model", default=DEFAULT_MODEL, help=f"a sentence-transformers model: {models}")
     parser.add_argument("--threshold", type=float, default=0.2, help="above it is kept, in the report (default: 0.2)")
     parser.add_argument("--folds", type=int, default=Fitting.folds, help=f"2 or more (default: {Fitting.folds})")
     parser.add_argument("--epochs", type=int, default=Fitting.epochs, help=f"of training (default: {Fitting.epochs})")

@@ -7,14 +7,12 @@ The audio are parts of YouTube videos, of which some are gone: published scores 
 import argparse
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import cast
 
-from data_tools.audio.read import AudioError, audio_seconds
+from data_tools.audio.read import readable_seconds
 from data_tools.errors import DataError
 from data_tools.files import read_table
-from data_tools.manifest import Clip, Split, check_caption, write_manifest
+from data_tools.manifest import Clip, Split, audio_clip, check_caption, write_manifest
 from data_tools.names import audio_names
 
 AUDIOCAPS_SPLITS: tuple[Split, ...] = ("train", "val", "test")
@@ -22,24 +20,10 @@ COLUMNS = ("audiocap_id", "youtube_id", "start_time", "caption")
 SUFFIXES = (".wav", ".flac", ".mp3")
 
 
-@dataclass(frozen=True)
-class SplitCounts:
-    """Published clips and captions of one split, and how many of the clips have audio here."""
-
-    split: str
-    clips: int
-    captions: int
-    found: int
-
-    def __str__(self) -> str:
-        text = f"{self.split}: {self.clips} clips, {self.captions} captions published; audio of {self.found} found"
-        return f"{text}, of {self.clips - self.found} missing"
-
-
 def read_audiocaps(
     root: Path, audio: Path | None = None, splits: Sequence[Split] = AUDIOCAPS_SPLITS, keep_missing: bool = False
-) -> tuple[list[Clip], list[SplitCounts]]:
-    """Clips of the asked splits in the CSV files' order, and counts per split.
+) -> tuple[list[Clip], list[str]]:
+    """Clips of the asked splits in the CSV files' order, and a line of counts per split.
 
     root: the folder with <split>.csv. audio: the folder with the audio (default root), in <split>/ or directly,
     as <youtube_id>_<start_time> or Y<youtube_id> with .wav, .flac or .mp3.
@@ -59,13 +43,15 @@ def read_audiocaps(
             name = next((name for name in names if name in present), None)
             found += name is not None
             if name or keep_missing:
-                clips.append(_clip(present.get(name or "", folders[0]), name or names[0], split, texts))
-        counts.append(SplitCounts(split, len(captions), sum(map(len, captions.values())), found))
+                folder, file_name = present.get(name or "", folders[0]), name or names[0]
+                seconds = readable_seconds(folder / file_name)
+                clips.append(audio_clip(folder, file_name, "audiocaps", split, texts, seconds))
+        published = f"{split}: {len(captions)} clips, {sum(map(len, captions.values()))} captions published"
+        counts.append(f"{published}; audio of {found} found, of {len(captions) - found} missing")
     if not clips:
-        raise DataError(
-            f"{audio or root}: no audio by the names <youtube_id>_<start_time>.wav or Y<youtube_id>.wav; "
-            "name the folder by --audio, or list all clips by --keep-missing"
-        )
+        hint = "name the folder by --audio, or list all clips by --keep-missing"
+        expected = "<youtube_id>_<start_time>.wav or Y<youtube_id>.wav"
+        raise DataError(f"{audio or root}: no audio by the names {expected}; {hint}")
     return clips, counts
 
 
@@ -83,27 +69,6 @@ def _captions(path: Path) -> dict[tuple[str, int], list[str]]:
     return captions
 
 
-def _clip(folder: Path, name: str, split: Split, captions: list[str]) -> Clip:
-    seconds = None
-    if (folder / name).is_file():
-        try:
-            seconds = audio_seconds(folder / name)
-        except AudioError:
-            seconds = None  # `check` names corrupt files
-    return Clip(
-        id=f"audiocaps/{split}/{name}",
-        file_name=name,
-        path=str(folder.absolute() / name),
-        seconds=seconds,
-        captions=captions,
-        source="audiocaps",
-        split=split,
-        freesound_id=None,
-        licence=None,
-        uploader=None,
-    )
-
-
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("root", type=Path, help="the folder with train.csv, val.csv and test.csv")
     parser.add_argument("--audio", type=Path, help="the folder with the audio, in <split>/ or directly (default: root)")
@@ -113,7 +78,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    splits = cast(list[Split], list(dict.fromkeys(arguments.splits)))
+    splits = list(dict.fromkeys(arguments.splits))
     clips, counts = read_audiocaps(arguments.root, arguments.audio, splits, arguments.keep_missing)
     write_manifest(arguments.out, clips)
     print(*counts, sep="\n")

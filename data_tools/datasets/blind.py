@@ -4,9 +4,9 @@ import argparse
 import logging
 from pathlib import Path
 
-from data_tools.audio.read import AudioError, audio_seconds
+from data_tools.audio.read import readable_seconds
 from data_tools.errors import DataError
-from data_tools.manifest import Clip, write_manifest
+from data_tools.manifest import Clip, audio_clip, write_manifest
 from data_tools.names import audio_tree, check_source
 
 MAX_NAMED = 5  # of the files that are skipped
@@ -31,28 +31,8 @@ def read_blind(folder: Path, source: str) -> tuple[list[Clip], int]:
         log.warning("%s: skipped %d files that are no audio which is read here: %s%s", folder, len(others), shown, hint)
     if not names:
         raise DataError(f"{folder}: no audio files in this folder; unpack the set and name the folder that holds them")
-    clips = [clip_of_file(folder, name, source) for name in names]
+    clips = [audio_clip(folder, name, source, "blind", [], readable_seconds(folder / name)) for name in names]
     return clips, sum(clip.seconds is None for clip in clips)
-
-
-def clip_of_file(folder: Path, name: str, source: str) -> Clip:
-    """An audio file as a clip without captions. seconds: None where it cannot be read."""
-    try:
-        seconds = audio_seconds(folder / name)
-    except AudioError:
-        seconds = None
-    return Clip(
-        id=f"{source}/blind/{name}",
-        file_name=name,
-        path=str(folder.absolute() / name),
-        seconds=seconds,
-        captions=[],
-        source=source,
-        split="blind",
-        freesound_id=None,
-        licence=None,
-        uploader=None,
-    )
 
 
 def _needs_ffmpeg(name: str) -> bool:

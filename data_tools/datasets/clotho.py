@@ -7,48 +7,22 @@ Audio: per-file Freesound licences; captions: Tampere University licence (non-co
 import argparse
 import random
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import cast
 
-from data_tools.audio.read import AudioError, audio_seconds
+from data_tools.audio.read import readable_seconds
 from data_tools.errors import DataError
-from data_tools.files import caption_columns, read_table
-from data_tools.manifest import Clip, Split, check_caption, write_manifest
+from data_tools.files import read_table
+from data_tools.manifest import Clip, Split, audio_clip, read_caption_table, write_manifest
 from data_tools.names import audio_names, is_freesound_id, match_names
 
 CLOTHO_SPLITS: tuple[Split, ...] = ("development", "validation", "evaluation")
 METADATA_COLUMNS = ("file_name", "keywords", "sound_id", "sound_link", "start_end_samples", "manufacturer", "license")
 
 
-@dataclass(frozen=True)
-class SplitCounts:
-    """What was found for one split; `renamed` clips carry the name on disk, which differs from the captions file's."""
-
-    split: str
-    clips: int
-    captions: int
-    audio: int
-    unreadable: int
-    renamed: int
-    without_metadata: int
-
-    def __str__(self) -> str:
-        text = f"{self.split}: {self.clips} clips, {self.captions} captions, {self.audio} with audio"
-        for count, what in (
-            (self.clips - self.audio, "without audio (`check` names them)"),
-            (self.unreadable, "with unreadable audio (`check` names them)"),
-            (self.renamed, "named as on disk, which differs in blanks or ':' from the captions file"),
-            (self.without_metadata, "without metadata"),
-        ):
-            text += f", {count} {what}" if count else ""
-        return text
-
-
 def read_clotho(
     root: Path, splits: Sequence[Split] = CLOTHO_SPLITS, source: str = "clotho"
-) -> tuple[list[Clip], list[SplitCounts]]:
-    """Clips of the asked splits in the captions files' order, and counts per split.
+) -> tuple[list[Clip], list[str]]:
+    """Clips of the asked splits in the captions files' order, and a line of counts per split.
 
     root: the folder with clotho_captions_<split>.csv (or clotho_csv_files/ with it), clotho_metadata_<split>.csv
     (may be missing: Freesound fields are then None) and the audio in <split>/ or clotho_audio_files/<split>/.
@@ -84,7 +58,7 @@ def hold_out(clips: Sequence[Clip], share: float, seed: int) -> list[Clip]:
     return [clip.model_copy(update={"split": "validation"}) if clip.id in held_out else clip for clip in clips]
 
 
-def _read_split(root: Path, split: Split, source: str) -> tuple[list[Clip], SplitCounts]:
+def _read_split(root: Path, split: Split, source: str) -> tuple[list[Clip], str]:
     captions = _captions(_table_path(root, f"clotho_captions_{split}.csv"))
     metadata_path = _table_path(root, f"clotho_metadata_{split}.csv")
     metadata = _metadata(metadata_path) if metadata_path.is_file() else {}
@@ -93,39 +67,23 @@ def _read_split(root: Path, split: Split, source: str) -> tuple[list[Clip], Spli
     disk_names = match_names(captions, audio_names(folder))
 
     clips = []
-    unreadable = 0
     for name, texts in captions.items():
         file_name = disk_names.get(name, name)
-        seconds = None
-        if name in disk_names:
-            try:
-                seconds = audio_seconds(folder / file_name)
-            except AudioError:
-                unreadable += 1
+        seconds = readable_seconds(folder / file_name) if name in disk_names else None
         row = metadata.get(metadata_names.get(name, ""), {})
-        clips.append(
-            Clip(
-                id=f"{source}/{split}/{file_name}",
-                file_name=file_name,
-                path=str(folder.absolute() / file_name),
-                seconds=seconds,
-                captions=texts,
-                source=source,
-                split=split,
-                freesound_id=row.get("sound_id"),
-                licence=row.get("license") or None,
-                uploader=row.get("manufacturer") or None,
-            )
-        )
-    return clips, SplitCounts(
-        split=split,
-        clips=len(clips),
-        captions=sum(len(clip.captions) for clip in clips),
-        audio=len(disk_names),
-        unreadable=unreadable,
-        renamed=sum(name != found for name, found in disk_names.items()),
-        without_metadata=len(captions) - len(metadata_names),
-    )
+        facts = row.get("sound_id"), row.get("license") or None, row.get("manufacturer") or None
+        clips.append(audio_clip(folder, file_name, source, split, texts, seconds, *facts))
+    line = f"{split}: {len(clips)} clips, {sum(map(len, captions.values()))} captions, {len(disk_names)} with audio"
+    readable = sum(clip.seconds is not None for clip in clips)
+    renamed = sum(name != found for name, found in disk_names.items())
+    for count, what in (
+        (len(clips) - len(disk_names), "without audio (`check` names them)"),
+        (len(disk_names) - readable, "with unreadable audio (`check` names them)"),
+        (renamed, "named as on disk, which differs in blanks or ':' from the captions file"),
+        (len(clips) - len(metadata_names), "without metadata"),
+    ):
+        line += f", {count} {what}" if count else ""
+    return clips, line
 
 
 def _table_path(root: Path, name: str) -> Path:
@@ -135,18 +93,13 @@ def _table_path(root: Path, name: str) -> Path:
 
 
 def _captions(path: Path) -> dict[str, list[str]]:
-    rows = read_table(path, ["file_name", "caption_1"])
-    columns = caption_columns(path, rows[0][1])
     captions: dict[str, list[str]] = {}
-    for line, row in rows:
-        name = row["file_name"]
+    for line, name, texts in read_caption_table(path):
         if not name.strip():
             raise DataError(f"{path}, line {line}: the file name is empty")
         if name in captions:
             raise DataError(f"{path}, line {line}: the file name {name!r} comes twice; keep one row per clip")
-        for column in columns:
-            check_caption(row[column], f"{path}, line {line}, {column}")
-        captions[name] = [row[column] for column in columns]
+        captions[name] = texts
     return captions
 
 
@@ -177,7 +130,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    clips, counts = read_clotho(arguments.root, cast(list[Split], list(dict.fromkeys(arguments.splits))))
+    clips, counts = read_clotho(arguments.root, list(dict.fromkeys(arguments.splits)))
     if arguments.holdout is not None:
         clips = hold_out(clips, arguments.holdout, arguments.seed)
     write_manifest(arguments.out, clips)

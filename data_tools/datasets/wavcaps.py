@@ -11,11 +11,11 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from data_tools.audio.read import AUDIO_SUFFIXES, AudioError, audio_seconds
+from data_tools.audio.read import AUDIO_SUFFIXES, readable_seconds
 from data_tools.documents import parse_json
 from data_tools.errors import DataError
 from data_tools.files import read_text
-from data_tools.manifest import Clip, check_caption, write_manifest
+from data_tools.manifest import Clip, audio_clip, check_caption, write_manifest
 from data_tools.names import audio_names, check_source
 
 # How FreeSound items, and only they, link to their page. The ids of other parts are numbers too.
@@ -55,10 +55,8 @@ def read_wavcaps(path: Path, audio: Path, source: str, keep_missing: bool = Fals
                 problem = error.errors(include_url=False)[0]
                 raise DataError(f"{where}: {problem['loc'][0]}: {problem['msg']}") from None
     if not clips:
-        raise DataError(
-            f"{audio}: no audio of {path.name}, such as {names[-1]}; "
-            "name the right folder by --audio, or list all items by --keep-missing"
-        )
+        hint = "name the right folder by --audio, or list all items by --keep-missing"
+        raise DataError(f"{audio}: no audio of {path.name}, such as {names[-1]}; {hint}")
     return clips, missing
 
 
@@ -80,26 +78,11 @@ def _names(item_id: str, audio: object) -> list[str]:
 
 
 def _clip(item: dict[str, Any], folder: Path, found: str | None, expected: str, source: str) -> Clip:
-    name = found or expected
-    seconds = item.get("duration")
-    if found:
-        try:
-            seconds = audio_seconds(folder / found)
-        except AudioError:
-            seconds = None  # `check` names corrupt files
+    seconds = readable_seconds(folder / found) if found else item.get("duration")
     on_freesound = any(_FREESOUND_LINK.search(str(item.get(key, ""))) for key in ("download_link", "href"))
-    return Clip(
-        id=f"{source}/train/{name}",
-        file_name=name,
-        path=str(folder.absolute() / name),
-        seconds=seconds,
-        captions=[item["caption"]],
-        source=source,
-        split="train",
-        freesound_id=item["id"] if on_freesound else None,
-        licence=None,
-        uploader=item.get("author") or None,
-    )
+    freesound_id, uploader = item["id"] if on_freesound else None, item.get("author") or None
+    captions = [item["caption"]]
+    return audio_clip(folder, found or expected, source, "train", captions, seconds, freesound_id, uploader=uploader)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

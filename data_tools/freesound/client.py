@@ -125,13 +125,7 @@ class Client:
         return await self._file(url, into, limit, headers, self._counted, TOKEN)
 
     async def _file(
-        self,
-        url: str,
-        into: Path,
-        limit: int | None,
-        authorization: Mapping[str, str],
-        get: Get,
-        secret: str,
+        self, url: str, into: Path, limit: int | None, authorization: Mapping[str, str], get: Get, secret: str
     ) -> int:
         async def ask() -> int:
             at = url

@@ -5,7 +5,6 @@ import os
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import NamedTuple
 from urllib.parse import urlsplit
 
 from data_tools.errors import DataError
@@ -30,27 +29,18 @@ def add_connection(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--timeout", type=float, default=60.0, help="seconds to wait for an answer's next bytes (default: %(default)s)"
     )
-    group.add_argument(
-        "--speed",
-        type=float,
-        default=1.0,
-        help="let waits pass so many times as fast (only for a sandbox on this machine)",
-    )
+    speed = "let waits pass so many times as fast (only for a sandbox on this machine)"
+    group.add_argument("--speed", type=float, default=1.0, help=speed)
 
 
-class Settings(NamedTuple):
-    """site: the API's address. token: of OAuth2, for originals."""
+def read_settings(arguments: argparse.Namespace) -> tuple[str, Secret, Secret | None]:
+    """(the API's address, key, token of OAuth2 for originals).
 
-    site: str
-    key: Secret
-    token: Secret | None
-
-
-def read_settings(arguments: argparse.Namespace) -> Settings:
-    """Raises DataError for options out of range and for a missing or open key."""
+    Raises DataError for options out of range and for a missing or open key.
+    """
     site = (arguments.site or os.environ.get(ADDRESS) or SITE).rstrip("/")
     _check(arguments, site)
-    return Settings(site, read_key(arguments.key_file), read_secret(TOKEN, getattr(arguments, "token_file", None)))
+    return site, read_key(arguments.key_file), read_secret(TOKEN, getattr(arguments, "token_file", None))
 
 
 @asynccontextmanager
@@ -58,11 +48,11 @@ async def connect(arguments: argparse.Namespace, store: Store) -> AsyncIterator[
     """The client of these options. Raises DataError as read_settings does."""
     from data_tools.freesound.http import Http
 
-    settings = read_settings(arguments)
+    site, key, token = read_settings(arguments)
     clock = Clock(arguments.speed)
     quota = Quota(store.database, arguments.per_minute, arguments.per_day, clock)
-    async with Http(settings.site, arguments.timeout) as transport:
-        yield Client(settings.site, settings.key, quota, transport, clock, settings.token)
+    async with Http(site, arguments.timeout) as transport:
+        yield Client(site, key, quota, transport, clock, token)
 
 
 def check_bounds(arguments: argparse.Namespace, **bounds: tuple[float, float]) -> None:

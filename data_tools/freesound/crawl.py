@@ -137,10 +137,8 @@ def _require_same(store: Store, narrowed: str | None, site: str) -> None:
         before = store.fact(name) if store.count() else None  # of a store without sounds nothing is spoilt
         moved = name == "site" and is_local(before or "") and is_local(site)  # a sandbox has another port every time
         if before is not None and before != value and not moved:
-            raise DataError(
-                f"{store.path}: was crawled with {name} {before or 'none'}, not {value or 'none'}; "
-                "use that again, or another store"
-            )
+            problem = f"was crawled with {name} {before or 'none'}, not {value or 'none'}"
+            raise DataError(f"{store.path}: {problem}; use that again, or another store")
 
 
 def _plan(store: Store, since: str | None, narrowed: str | None, site: str) -> None:
@@ -212,9 +210,8 @@ async def _crawl(arguments: argparse.Namespace, store: Store) -> int:
 
 
 def _describe(store: Store) -> str:
-    return (
-        f"{store.path} is complete from {_day(int(store.fact('from') or 0))} to {_day(int(store.fact('until') or 0))}"
-    )
+    whole = _whole(store)
+    return f"{store.path} is complete from {_day(whole.first)} to {_day(whole.last)}"
 
 
 def _day(second: int) -> str:

@@ -27,7 +27,5 @@ def naming(path: Path) -> Iterator[None]:
     try:
         yield
     except (sqlite3.Error, UnicodeDecodeError) as error:  # the latter: a damaged schema is quoted
-        raise DataError(
-            f"{path}: SQLite cannot use it ({error}); see that it is whole, that it and its folder may be written, "
-            "and that the disk has room"
-        ) from None
+        hint = "see that it is whole, that it and its folder may be written, and that the disk has room"
+        raise DataError(f"{path}: SQLite cannot use it ({error}); {hint}") from None

@@ -25,11 +25,7 @@ def _chunks(store: Store) -> "Iterator[pandas.DataFrame]":
     while rows := sounds.fetchmany(_ROWS):
         chunk = pandas.DataFrame(rows, columns=list(COLUMNS))
         chunk["created"] = pandas.to_datetime(chunk["created"], unit="ms", utc=True)
-        for column in ("channels", "filesize"):
-            chunk[column] = chunk[column].astype("Int64")
-        for column in ("duration", "samplerate"):
-            chunk[column] = chunk[column].astype("float64")
-        yield chunk
+        yield chunk.astype({"channels": "Int64", "filesize": "Int64", "duration": "float64", "samplerate": "float64"})
 
 
 def _write_csv(chunks: "Iterator[pandas.DataFrame]", path: Path) -> None:

@@ -3,19 +3,17 @@
 import argparse
 import asyncio
 import hashlib
-import io
 from contextlib import closing
 from pathlib import Path
 
-from data_tools.audio.read import AudioError, read_audio
+from data_tools.audio.read import AudioError, encoded, read_audio
 from data_tools.errors import DataError
 from data_tools.files import replacing
-from data_tools.freesound.attribution import write_results
 from data_tools.freesound.client import Client, LostError
 from data_tools.freesound.connection import add_connection, connect, read_settings
 from data_tools.freesound.credentials import TOKEN
 from data_tools.freesound.database import naming
-from data_tools.freesound.folder import DATABASE, Folder, StoredFile
+from data_tools.freesound.folder import DATABASE, Folder, StoredFile, write_results
 from data_tools.freesound.selection import LICENCES, PREFERENCES, WEIGHTINGS, Chosen, Criteria, Selection, select
 from data_tools.freesound.store import Store
 from data_tools.leakage.exclusion import read_exclusions
@@ -34,7 +32,6 @@ async def fetch_all(client: Client, folder: Folder, sounds: list[Chosen], origin
 
     there = folder.files()
     left = iter([sound for sound in sounds if sound.id not in there])
-    # disable=None: no bar when stderr is not a terminal.
     bar = tqdm(total=len(sounds), initial=sum(sound.id in there for sound in sounds), unit="file", disable=None)
 
     async def work() -> None:
@@ -77,17 +74,14 @@ async def _fetch(client: Client, folder: Folder, sound: Chosen, originals: bool)
 
 def _convert(part: Path, folder: Folder, sound: Chosen) -> StoredFile:
     """The file as FLAC (mono, 16 bit) in its place."""
-    import soundfile
-
     samples = read_audio(part, folder.rate)
     seconds = len(samples) / folder.rate
     if abs(seconds - sound.seconds) > TOLERANCE:
         raise AudioError(f"lasts {seconds:.2f} s, not {sound.seconds:.2f} s as Freesound says")
-    flac = io.BytesIO()  # in memory: libsndfile does not state why it cannot write
-    soundfile.write(flac, samples, folder.rate, subtype="PCM_16", format="FLAC")
+    flac = encoded(samples, folder.rate, "FLAC", "PCM_16")
     with replacing(folder.audio(sound.id)) as temporary:
-        temporary.write_bytes(flac.getbuffer())
-    return StoredFile(sound.id, hashlib.sha256(flac.getbuffer()).hexdigest(), seconds, flac.getbuffer().nbytes)
+        temporary.write_bytes(flac)
+    return StoredFile(sound.id, hashlib.sha256(flac).hexdigest(), seconds, len(flac))
 
 
 def _print_selection(selection: Selection) -> None:
@@ -116,8 +110,8 @@ async def _run(arguments: argparse.Namespace, store: Store) -> int:
         raise DataError(f"{arguments.scores}: no sound is left to fetch; lower --threshold or widen the other rules")
     if arguments.dry_run:
         return 0
-    settings = read_settings(arguments)  # what is wrong with them is reported before there is a folder
-    if arguments.originals and settings.token is None:
+    *_, token = read_settings(arguments)  # what is wrong with them is reported before there is a folder
+    if arguments.originals and token is None:
         raise DataError(f"originals need an access token of OAuth2: set {TOKEN} or name a file by --token-file")
     with (
         lock_of(arguments.out / DATABASE),
@@ -137,30 +131,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--weighting", choices=WEIGHTINGS, default=WEIGHTINGS[0], help="of classes (default: %(default)s)"
     )
-    parser.add_argument(
-        "--exclude",
-        type=Path,
-        nargs="+",
-        required=True,
-        metavar="LIST",
-        help="ids never to be fetched: CSV with sound_id or id, WavCaps' JSON, or a manifest; `none`: there are none",
-    )
+    lists = "ids never to be fetched: CSV with sound_id or id, WavCaps' JSON, or a manifest; `none`: there are none"
+    parser.add_argument("--exclude", type=Path, nargs="+", required=True, metavar="LIST", help=lists)
     parser.add_argument("--out", type=Path, required=True, metavar="FOLDER", help="for the audio and its manifest")
     parser.add_argument("--rate", type=int, default=44_100, help="Hz of the FLAC files (default: %(default)s)")
-    parser.add_argument(
-        "--seconds",
-        type=float,
-        nargs=2,
-        default=(3.0, 120.0),
-        metavar=("MIN", "MAX"),
-        help="(default: 3 120, the paper's)",
-    )
+    bounds = "(default: 3 120, the paper's)"
+    parser.add_argument("--seconds", type=float, nargs=2, default=(3.0, 120.0), metavar=("MIN", "MAX"), help=bounds)
     parser.add_argument("--languages", nargs="+", default=["en"], help="of descriptions (default: en)")
     parser.add_argument("--licences", nargs="+", choices=LICENCES, default=list(LICENCES), help="(default: all)")
+    names, allowed = f"of uploaders; of {', '.join(PREFERENCES)} (default: all but the last)", list(PREFERENCES[:-1])
     parser.add_argument(
-        "--ai-preferences", nargs="+", choices=PREFERENCES, default=list(PREFERENCES[:-1]), metavar="PREFERENCE",
-        help=f"of uploaders; of {', '.join(PREFERENCES)} (default: all but the last)",
-    )  # fmt: skip
+        "--ai-preferences", nargs="+", choices=PREFERENCES, default=allowed, metavar="PREFERENCE", help=names
+    )
     parser.add_argument("--limit", type=int, help="at most so many, best scores first")
     parser.add_argument("--originals", action="store_true", help="the uploaders' files, not previews (128 kbit/s MP3)")
     parser.add_argument("--token-file", type=Path, help=f"file of mode 600 with the access token (default: {TOKEN})")

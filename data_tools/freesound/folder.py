@@ -1,17 +1,26 @@
-"""A folder of fetched audio: <id>.flac each, and which of them are whole."""
+"""A folder of fetched audio: <id>.flac each, which of them are whole, and what it says of itself: the manifest, whom to
+thank for each file, hours by licence."""
 
 import logging
 import os
 import sqlite3
+from collections import defaultdict
+from collections.abc import Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import NamedTuple
+from urllib.parse import quote
 
 from data_tools.documents import sha256_of
 from data_tools.errors import DataError
-from data_tools.files import remove_parts
+from data_tools.files import remove_parts, write_table
+from data_tools.freesound.client import SITE
 from data_tools.freesound.database import naming, transaction
+from data_tools.freesound.selection import Chosen
+from data_tools.manifest import audio_clip, write_manifest
 
 DATABASE = "fetched.sqlite"
+MANIFEST, ATTRIBUTION, LICENCES, LOST = "manifest.jsonl", "ATTRIBUTION.csv", "licences.csv", "lost.csv"
 _SCHEMA = """
 PRAGMA journal_mode = WAL;
 CREATE TABLE IF NOT EXISTS facts (name TEXT PRIMARY KEY, value TEXT NOT NULL);
@@ -20,7 +29,6 @@ CREATE TABLE IF NOT EXISTS files (
 );
 CREATE TABLE IF NOT EXISTS lost (id INTEGER PRIMARY KEY, why TEXT NOT NULL);
 """
-
 
 log = logging.getLogger(__name__)
 
@@ -46,14 +54,11 @@ class Folder:
         self.path, self.rate = path, rate
         self._unharmed: set[Path] = set()  # files whose content has been compared
         path.mkdir(parents=True, exist_ok=True)
-        with naming(path / DATABASE):
+        with naming(path / DATABASE), ExitStack() as unfinished:
             self.database = sqlite3.connect(path / DATABASE, isolation_level=None)
-        try:
-            with naming(path / DATABASE):
-                self._begin(originals)
-        except BaseException:
-            self.database.close()
-            raise
+            unfinished.callback(self.database.close)
+            self._begin(originals)
+            unfinished.pop_all()
         remove_parts(path)
 
     def _begin(self, originals: bool) -> None:
@@ -104,3 +109,43 @@ class Folder:
     def record_failure(self, sound_id: int, why: str) -> None:
         with naming(self.path / DATABASE):
             self.database.execute("INSERT OR REPLACE INTO lost VALUES (?, ?)", (sound_id, why))
+
+
+def write_results(folder: Folder, sounds: Sequence[Chosen]) -> int:
+    """Write the four tables of what was chosen and is there, the manifest last; print what they hold. Returns 0, or 1
+    when nothing is there."""
+    stored, lost = folder.files(), folder.lost()
+    there = [sound for sound in sounds if sound.id in stored]
+    rows = [(sound.id, lost[sound.id]) for sound in sounds if sound.id in lost]
+    write_table(folder.path / LOST, ["freesound_id", "why"], rows)
+    print(f"{len(there):>8}  files are there; {len(rows)} could not be had ({LOST} says why)")
+    if other := len(stored) - len(there):
+        print(f"{other:>8}  files of earlier runs stay in {folder.path} and are not in the manifest")
+    if not there:
+        return 1
+    thanks = [
+        (f"{sound.id}.flac", sound.title, sound.uploader, sound.licence, page(sound), stored[sound.id].sha256)
+        for sound in there
+    ]
+    header = ["file_name", "title", "uploader", "licence", "page", "sha256"]
+    write_table(folder.path / ATTRIBUTION, header, thanks)
+    licences = defaultdict(list)
+    for sound in there:
+        licences[sound.licence].append(stored[sound.id].seconds)
+    summary = [(licence, len(seconds), round(sum(seconds) / 3600, 3)) for licence, seconds in sorted(licences.items())]
+    write_table(folder.path / LICENCES, ["licence", "files", "hours"], summary)
+    for licence, count, hours in summary:
+        print(f"{count:>8}  {hours:.2f} hours under {licence}")
+    clips = []
+    for sound in there:
+        name, seconds = f"{sound.id}.flac", stored[sound.id].seconds
+        facts = str(sound.id), sound.licence or None, sound.uploader or None
+        clips.append(audio_clip(folder.path, name, "freesound", "train", [sound.caption], seconds, *facts))
+    write_manifest(folder.path / MANIFEST, clips)
+    print(f"wrote {folder.path / MANIFEST}; name the uploaders as {ATTRIBUTION} does wherever the audio goes")
+    return 0
+
+
+def page(sound: Chosen) -> str:
+    """Its page on Freesound."""
+    return f"{SITE}/people/{quote(sound.uploader, safe='')}/sounds/{sound.id}/"

@@ -3,9 +3,8 @@
 import socket
 import ssl
 from collections.abc import AsyncIterator, Mapping
-from contextlib import suppress
+from contextlib import AbstractAsyncContextManager, suppress
 from pathlib import Path
-from types import TracebackType
 from urllib.parse import urlsplit
 from urllib.request import getproxies, proxy_bypass
 
@@ -24,7 +23,7 @@ _CHUNK = 1 << 16
 _MOVED = (301, 302, 303, 307, 308)
 
 
-class Http:
+class Http(AbstractAsyncContextManager["Http"]):
     """Transport over the network. site: of the API, the one host that may have a private address. timeout: seconds
     without a byte before a request is given up; no answer may last ten times as long, but a file has time for its
     size, and nothing more than a day."""
@@ -37,12 +36,7 @@ class Http:
         # Not trust_env: ~/.netrc must not put another secret in the key's place.
         self._session = aiohttp.ClientSession(connector=connector, headers=agent)
 
-    async def __aenter__(self) -> "Http":
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self._session.close()
 
     async def get(

@@ -99,13 +99,9 @@ class Quota:
         )
 
     def used(self) -> Used:
-        now = self._clock.now()
-        minute, day = (
-            self._database.execute(
-                "SELECT COUNT(*) FROM requests WHERE counted_to > ?", (now - self._clock.wall(span),)
-            ).fetchone()[0]
-            for _, span in self._limits
-        )
+        now, query = self._clock.now(), "SELECT COUNT(*) FROM requests WHERE counted_to > ?"
+        begins = (now - self._clock.wall(span) for _, span in self._limits)
+        minute, day = (self._database.execute(query, (begin,)).fetchone()[0] for begin in begins)
         return Used(minute, day, max(0.0, self._wait(now)))
 
     def seconds_for(self, requests: int) -> float:

@@ -23,10 +23,7 @@ LICENCES = {
     "sampling+": "/licenses/sampling+/",
 }
 # What an uploader may say about generative training; the last one is about every use of that kind.
-PREFERENCES = (
-    *("no-additional-preferences", "open-source-models", "noncommercial-open-source-models"),
-    "no-gen-ai",
-)
+PREFERENCES = (*("no-additional-preferences", "open-source-models", "noncommercial-open-source-models"), "no-gen-ai")
 WEIGHTINGS = ("natural", "balanced")
 
 
@@ -134,11 +131,8 @@ def _judge(
         return f"score of {wanted.threshold} or less" if text else "no words left by cleaning", None
     if language not in wanted.languages:
         return f"language other than {', '.join(wanted.languages)}", None
-    row = store.database.execute(
-        "SELECT name, username, license, gen_ai_preference, duration, filesize, preview_hq_mp3, gone FROM sounds "
-        "WHERE id = ?",
-        (sound_id,),
-    ).fetchone()
+    columns = "name, username, license, gen_ai_preference, duration, filesize, preview_hq_mp3, gone"
+    row = store.database.execute(f"SELECT {columns} FROM sounds WHERE id = ?", (sound_id,)).fetchone()
     if row is None or row[7]:
         return "not in the store, or gone from Freesound", None
     title, uploader, licence, preference, seconds, size, preview, _ = row

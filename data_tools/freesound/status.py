@@ -4,6 +4,7 @@ import argparse
 from contextlib import closing
 from pathlib import Path
 
+from data_tools.cli import section
 from data_tools.files import write_table
 from data_tools.freesound.connection import PER_DAY, PER_MINUTE
 from data_tools.freesound.crawl import duration
@@ -11,8 +12,6 @@ from data_tools.freesound.database import naming
 from data_tools.freesound.quota import Clock, Quota
 from data_tools.freesound.sounds import format_time
 from data_tools.freesound.store import Store
-
-SHOWN = 10
 
 
 def _describe(store: Store) -> list[str]:
@@ -37,20 +36,10 @@ def _describe(store: Store) -> list[str]:
 
 def _gaps(store: Store) -> list[tuple[str, str, str, str]]:
     """Rows of the list: what, from, to, where."""
-    nulls = [
-        ("null item", format_time(null.after_ms), format_time(null.before_ms) if null.before_ms else "", null.where)
-        for null in store.nulls()
-    ]
-    uneven = [
-        (
-            "window that does not add up",
-            format_time(first * 1000),
-            format_time(last * 1000),
-            f"count {count or 'unknown'}",
-        )
-        for first, last, count in store.uneven()
-    ]
-    return nulls + uneven
+    gaps = [("null item", null.after_ms, null.before_ms, null.where) for null in store.nulls()]
+    for first, last, count in store.uneven():
+        gaps.append(("window that does not add up", first * 1000, last * 1000, f"count {count or 'unknown'}"))
+    return [(what, format_time(first), format_time(last) if last else "", where) for what, first, last, where in gaps]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -60,13 +49,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     with closing(Store(arguments.store, read_only=True)) as store, naming(arguments.store):
-        print("\n".join(_describe(store)))
         gaps = _gaps(store)
-    if gaps:
-        print("\nthe API could not give (uploaded from .. to ..):")
-        print("\n".join(f"  {what}: {first} to {last or 'now'}, {where}" for what, first, last, where in gaps[:SHOWN]))
-        if len(gaps) > SHOWN:
-            print(f"  and {len(gaps) - SHOWN} more (--list FILE.csv writes all)")
+        rows = [f"{what}: {first} to {last or 'now'}, {where}" for what, first, last, where in gaps]
+        print(*_describe(store), *section("the API could not give (uploaded from .. to ..)", rows), sep="\n")
     if arguments.list:
         write_table(arguments.list, ["what", "from", "to", "where"], gaps)
         print(f"\nwrote {arguments.list}: {len(gaps)} rows")

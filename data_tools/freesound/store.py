@@ -8,7 +8,7 @@ import dataclasses
 import json
 import sqlite3
 from collections.abc import Iterable
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, ExitStack
 from pathlib import Path
 from typing import NamedTuple
 
@@ -66,19 +66,13 @@ class Store:
         if not create and not path.is_file():
             raise DataError(f"{path}: no such store; make it with python -m data_tools crawl {path}")
         path.parent.mkdir(parents=True, exist_ok=True)
-        with naming(path):
+        with naming(path), ExitStack() as unfinished:
             self.database = sqlite3.connect(path, isolation_level=None, timeout=60)
-        try:
-            with naming(path):
-                self._claim_format(create)
-                if read_only:
-                    self.database.execute("PRAGMA query_only = ON")
-                else:
-                    self.database.execute("PRAGMA journal_mode = WAL")
-                    self.database.execute("PRAGMA synchronous = NORMAL")
-        except BaseException:
-            self.database.close()
-            raise
+            unfinished.callback(self.database.close)
+            self._claim_format(create)
+            for pragma in ["query_only = ON"] if read_only else ["journal_mode = WAL", "synchronous = NORMAL"]:
+                self.database.execute(f"PRAGMA {pragma}")
+            unfinished.pop_all()
 
     def close(self) -> None:
         self.database.close()
@@ -154,16 +148,16 @@ class Store:
             return progress
 
     def _known(self, window: Window) -> int:
-        span = _milliseconds(window.first, window.last)
-        query = "SELECT COUNT(*) FROM sounds WHERE created BETWEEN ? AND ? AND NOT gone"
-        sounds: int = self.database.execute(query, span).fetchone()[0]
-        query = "SELECT COUNT(*) FROM nulls WHERE after_ms BETWEEN ? AND ?"
-        nulls: int = self.database.execute(query, span).fetchone()[0]
-        return sounds + nulls
+        query = (
+            "SELECT (SELECT COUNT(*) FROM sounds WHERE created BETWEEN ? AND ? AND NOT gone) + "
+            "(SELECT COUNT(*) FROM nulls WHERE after_ms BETWEEN ? AND ?)"
+        )
+        known: int = self.database.execute(query, 2 * _milliseconds(window.first, window.last)).fetchone()[0]
+        return known
 
     def _upsert(self, sounds: Iterable[Sound]) -> None:
         site = self.fact("site") or ""
-        marks = ", ".join("?" * len(COLUMNS))
+        marks = ", ".join(f":{column}" for column in COLUMNS)
         updates = ", ".join(f"{column} = excluded.{column}" for column in COLUMNS[1:])
         self.database.executemany(
             f"INSERT INTO sounds ({', '.join(COLUMNS)}) VALUES ({marks}) "
@@ -173,10 +167,8 @@ class Store:
 
     def _list_nulls(self, window: Window, sounds: Iterable[Sound | None], reached: int) -> None:
         """In place of those listed before for what the page covers: up to the second it reached."""
-        self.database.execute(
-            "DELETE FROM nulls WHERE after_ms BETWEEN ? AND ? AND page >= ?",
-            (*_milliseconds(window.first, reached), window.page),
-        )
+        query = "DELETE FROM nulls WHERE after_ms BETWEEN ? AND ? AND page >= ?"
+        self.database.execute(query, (*_milliseconds(window.first, reached), window.page))
         after = window.first * 1000
         for position, sound in enumerate(sounds, 1):
             if sound:
@@ -185,10 +177,10 @@ class Store:
                 self.database.execute("INSERT INTO nulls VALUES (?, ?, ?)", (after, window.page, position))
 
     def _mark_gone(self, window: Window, there: list[int]) -> None:
-        self.database.execute(
-            "UPDATE sounds SET gone = 1 WHERE created BETWEEN ? AND ? AND id NOT IN (SELECT value FROM json_each(?))",
-            (*_milliseconds(window.first, window.last), json.dumps(there)),
+        query = (
+            "UPDATE sounds SET gone = 1 WHERE created BETWEEN ? AND ? AND id NOT IN (SELECT value FROM json_each(?))"
         )
+        self.database.execute(query, (*_milliseconds(window.first, window.last), json.dumps(there)))
 
     # what is there
 
@@ -209,13 +201,10 @@ class Store:
         return self.database.execute("SELECT * FROM uneven ORDER BY first").fetchall()
 
 
-def _row(sound: Sound, site: str) -> tuple[object, ...]:
-    return (
-        *(sound.id, sound.created, sound.name, sound.description, " ".join(sound.tags), sound.username, sound.license),
-        *(sound.gen_ai_preference, sound.duration, sound.type, sound.channels, sound.samplerate, sound.filesize),
-        *(sound.md5, sound.category),
-        *(sound.previews.get(preview, "").removeprefix(site) or None for preview in PREVIEWS),
-    )
+def _row(sound: Sound, site: str) -> dict[str, object]:
+    """Values of COLUMNS by name."""
+    previews = {name.replace("-", "_"): sound.previews.get(name, "").removeprefix(site) or None for name in PREVIEWS}
+    return {**vars(sound), "tags": " ".join(sound.tags), **previews}
 
 
 def _milliseconds(first: int, last: int) -> tuple[int, int]:

@@ -3,14 +3,16 @@
 import argparse
 from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
+from itertools import combinations
 from multiprocessing.pool import ThreadPool
 from pathlib import Path
 from typing import NamedTuple
 
 from data_tools.audio.read import AudioError
+from data_tools.cli import first_of, section
 from data_tools.errors import DataError
 from data_tools.files import write_table
-from data_tools.leakage.check import FREESOUND_ACROSS, NAME_ACROSS, SHOWN, across
+from data_tools.leakage.check import FREESOUND_ACROSS, NAME_ACROSS, across
 from data_tools.leakage.exclusion import Exclusions, read_exclusions
 from data_tools.leakage.fingerprint import Fingerprint, fingerprint, near_duplicates
 from data_tools.manifest import TEST_SPLITS, Clip, read_manifest
@@ -122,12 +124,10 @@ def _split(clip: Clip) -> str:
 
 def _forbidden(clips: Iterable[Clip], exclusions: Exclusions) -> list[Overlap]:
     return [
-        Overlap(
-            FORBIDDEN, clip, _split(clip), name, plain_id(clip.freesound_id), f"Freesound id {clip.freesound_id}", True
-        )
+        Overlap(FORBIDDEN, clip, _split(clip), name, plain_id(freesound_id), f"Freesound id {freesound_id}", True)
         for clip in clips
-        if _stage(clip) == 0 and clip.freesound_id
-        for name in exclusions.lists(clip.freesound_id)
+        if _stage(clip) == 0 and (freesound_id := clip.freesound_id)
+        for name in exclusions.lists(freesound_id)
     ]
 
 
@@ -137,14 +137,11 @@ def _pairwise(kind: str, clips: Sequence[Clip], shared: str, audited: Collection
     for clip in clips:
         splits.setdefault(_split(clip), []).append(clip)
     overlaps = []
-    names = list(splits)
-    for position, name in enumerate(names):
-        for other_split in names[position + 1 :]:
-            for clip in splits[name]:
-                others = [other for other in splits[other_split] if clip.id in audited or other.id in audited]
-                if others:
-                    more = f" ({len(others)} clips)" if len(others) > 1 else ""
-                    overlaps.append(_overlap(kind, clip, others[0], shared + more))
+    for ours, theirs in combinations(splits.values(), 2):
+        for clip in ours:
+            if others := [other for other in theirs if clip.id in audited or other.id in audited]:
+                more = f" ({len(others)} clips)" if len(others) > 1 else ""
+                overlaps.append(_overlap(kind, clip, others[0], shared + more))
     return overlaps
 
 
@@ -161,9 +158,8 @@ def _same_sound(everything: Sequence[Clip], audited: Collection[str], fingerprin
     overlaps = []
     for split in dict.fromkeys(_split(clip) for clip in listened if clip.id in audited):
         same_split = [clip for clip in listened if _split(clip) == split and clip.id in audited]
-        for match in near_duplicates(
-            [fingerprints.prints[c.id] for c in same_split], [fingerprints.prints[c.id] for c in earlier]
-        ):
+        ours, theirs = ([fingerprints.prints[clip.id] for clip in side] for side in (same_split, earlier))
+        for match in near_duplicates(ours, theirs):
             pair, offset = (same_split[match.first], earlier[match.second]), match.offset
             if _split(pair[0]) == _split(pair[1]):
                 continue
@@ -176,33 +172,23 @@ def _same_sound(everything: Sequence[Clip], audited: Collection[str], fingerprin
 
 
 def _report(overlaps: Sequence[Overlap], compared: bool) -> list[str]:
-    lines = []
+    lines, sections = [], []
     for kind in KINDS:
         group = [overlap for overlap in overlaps if overlap.finding == kind]
         count = "-" if kind == SOUND_ACROSS and not compared else len({overlap.clip.id for overlap in group})
         lines.append(f"{count:>7}  {kind}")
-        pairs = Counter(
-            (split, other_split) for split, other_split, _ in {(t.split, t.other_split, t.clip.id): None for t in group}
-        )
-        lines += [f"{count:>14}  {split} overlaps {other_split}" for (split, other_split), count in pairs.items()]
-    for kind in KINDS:
-        group = [overlap for overlap in overlaps if overlap.finding == kind]
-        if group:
-            lines.append(f"\n{kind}:")
-        lines += [
-            f"  {t.clip.id} | {t.other_split if kind == FORBIDDEN else t.other}: {t.evidence}" for t in group[:SHOWN]
-        ]
-        if len(group) > SHOWN:
-            lines.append(f"  and {len(group) - SHOWN} more (--list FILE.csv writes all)")
-    return lines
+        clips = dict.fromkeys((f"{t.split} overlaps {t.other_split}", t.clip.id) for t in group)
+        lines += [f"{count:>14}  {splits}" for splits, count in Counter(splits for splits, _ in clips).items()]
+        shared = [f"{t.clip.id} | {t.other_split if kind == FORBIDDEN else t.other}: {t.evidence}" for t in group]
+        sections += section(kind, shared)
+    return lines + sections
 
 
 def _verdict(
     overlaps: Sequence[Overlap], training: Sequence[Clip], others: Sequence[Clip], fingerprints: Fingerprints | None
 ) -> str:
     """others: of test splits. That they share no sound is said only of clips with a sure fingerprint."""
-    leaks = [overlap for overlap in overlaps if overlap.leak]
-    if leaks:
+    if leaks := [overlap for overlap in overlaps if overlap.leak]:
         kinds = "; ".join(dict.fromkeys(overlap.finding for overlap in leaks))
         return f"training data overlaps what it must not: leave out {len({t.clip.id for t in leaks})} clips ({kinds})"
     verdict = f"none of {len(training)} training clips is on an exclusion list or shares a Freesound id"
@@ -225,30 +211,19 @@ def _format_compared(fingerprints: Fingerprints | None) -> list[str]:
     if fingerprints is None:
         return ["audio was not compared (--audio does)"]
     lines = [f"{len(fingerprints.prints):>7}  clips whose sound was compared"]
+    without = fingerprints.without.items()
     named = (
         (f"of them {UNSURE}", fingerprints.unsure()),
-        (f"clips {QUIET}", [clip_id for clip_id, why in fingerprints.without.items() if why == QUIET]),
-        (
-            "clips without readable audio",
-            [f"{one} ({why})" for one, why in fingerprints.without.items() if why != QUIET],
-        ),
+        (f"clips {QUIET}", [clip_id for clip_id, why in without if why == QUIET]),
+        ("clips without readable audio", [f"{clip_id} ({why})" for clip_id, why in without if why != QUIET]),
     )
-    for what, names in named:
-        more = f"; and {len(names) - SHOWN} more (--list FILE.csv writes all)" if len(names) > SHOWN else ""
-        lines += [f"{len(names):>7}  {what}: {'; '.join(names[:SHOWN])}{more}"] if names else []
-    return lines
+    return lines + [f"{len(names):>7}  {what}: {'; '.join(first_of(names))}" for what, names in named if names]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("manifests", nargs="+", type=Path, metavar="MANIFEST", help="audited, also with each other")
-    parser.add_argument(
-        "--against",
-        nargs="+",
-        type=Path,
-        default=[],
-        metavar="MANIFEST",
-        help="compared with, not audited: what these share among themselves is known and not listed",
-    )
+    against = "compared with, not audited: what these share among themselves is known and not listed"
+    parser.add_argument("--against", nargs="+", type=Path, default=[], metavar="MANIFEST", help=against)
     parser.add_argument(
         "--exclude", nargs="+", type=Path, default=[], metavar="LIST", help="lists of forbidden Freesound ids"
     )
@@ -272,8 +247,7 @@ def run(arguments: argparse.Namespace) -> int:
     print(f"{len(clips):>7}  clips, {len(training)} of them for training; against {len(against)} others")
     for listed in exclusions.sources if exclusions else ():
         print(f"{listed.ids:>7}  Freesound ids on {listed.name}, and {listed.not_found} entries without one")
-    without = sum(not clip.freesound_id for clip in training)
-    if without:
+    if without := sum(not clip.freesound_id for clip in training):
         print(f"{without:>7}  training clips without a Freesound id: names, captions and sound alone can tell them")
     print(*_format_compared(fingerprints), sep="\n")
     compared = fingerprints is not None and bool(fingerprints.prints)

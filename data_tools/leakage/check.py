@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from data_tools.audio.read import AudioError, audio_seconds, check_audio, content_key
+from data_tools.cli import section
 from data_tools.files import write_table
 from data_tools.manifest import Clip, iter_manifest
 from data_tools.names import plain_id
@@ -26,7 +27,6 @@ NO_CAPTION = "clips without captions"
 ERRORS = (MISSING, CORRUPT, DUPLICATE_ID)
 CONTENT = (CONTENT_INSIDE, CONTENT_ACROSS)
 KINDS = (*ERRORS, *CONTENT, FREESOUND_ACROSS, NAME_ACROSS, SHARED_CAPTION, NO_CAPTION)
-SHOWN = 10
 
 
 class Finding(NamedTuple):
@@ -35,12 +35,6 @@ class Finding(NamedTuple):
     kind: str
     key: str
     clips: list[Clip]
-
-
-class _Audio(NamedTuple):
-    problem: str | None  # MISSING, CORRUPT
-    reason: str
-    content: str | None  # the file's hash
 
 
 def check_clips(clips: Iterable[Clip], quick: bool = False) -> list[Finding]:
@@ -55,12 +49,12 @@ def check_clips(clips: Iterable[Clip], quick: bool = False) -> list[Finding]:
     audio = _read_all({clip.path for clip in unique}, quick)
 
     def content(clip: Clip) -> list[str]:
-        found = audio[clip.path].content
-        return [found] if found else []
+        problem, key = audio[clip.path]
+        return [key] if key and not problem else []
 
     return [
-        *(Finding(MISSING, "", [clip]) for clip in unique if audio[clip.path].problem == MISSING),
-        *(Finding(CORRUPT, audio[clip.path].reason, [clip]) for clip in unique if audio[clip.path].problem == CORRUPT),
+        *(Finding(MISSING, "", [clip]) for clip in unique if audio[clip.path][0] == MISSING),
+        *(Finding(*audio[clip.path], [clip]) for clip in unique if audio[clip.path][0] == CORRUPT),
         *_shared(DUPLICATE_ID, clips, lambda clip: [clip.id]),
         *_shared(CONTENT_INSIDE, unique, lambda clip: [f"{clip.source}/{clip.split} {key}" for key in content(clip)]),
         *across(CONTENT_ACROSS, unique, content),
@@ -71,27 +65,27 @@ def check_clips(clips: Iterable[Clip], quick: bool = False) -> list[Finding]:
     ]
 
 
-def _read_all(paths: Iterable[str], quick: bool) -> dict[str, _Audio]:
+def _read_all(paths: Iterable[str], quick: bool) -> dict[str, tuple[str, str]]:
     from tqdm import tqdm
 
     ordered = sorted(paths)
     with ThreadPool() as pool:
         results = pool.imap(partial(_read, quick=quick), ordered)
-        # disable=None: no bar when stderr is not a terminal.
         return dict(zip(ordered, tqdm(results, total=len(ordered), unit="file", disable=None), strict=True))
 
 
-def _read(path: str, quick: bool) -> _Audio:
+def _read(path: str, quick: bool) -> tuple[str, str]:
+    """(MISSING, ""), (CORRUPT, the reason) or ("", the file's hash; "" when quick)."""
     if not Path(path).is_file():
-        return _Audio(MISSING, "", None)
+        return MISSING, ""
     try:
         if quick:
             audio_seconds(path)
-            return _Audio(None, "", None)
+            return "", ""
         check_audio(path)
-        return _Audio(None, "", content_key(path))
+        return "", content_key(path)
     except AudioError as error:
-        return _Audio(CORRUPT, str(error).removeprefix(f"{path}: "), None)
+        return CORRUPT, str(error).removeprefix(f"{path}: ")
 
 
 def _shared(kind: str, clips: Iterable[Clip], keys: Callable[[Clip], Iterable[str]]) -> list[Finding]:
@@ -105,31 +99,24 @@ def _shared(kind: str, clips: Iterable[Clip], keys: Callable[[Clip], Iterable[st
 
 def across(kind: str, clips: Iterable[Clip], keys: Callable[[Clip], Iterable[str]]) -> list[Finding]:
     """A finding for every key that clips of more than one split have."""
-    return [
-        finding
-        for finding in _shared(kind, clips, keys)
-        if len({(clip.source, clip.split) for clip in finding.clips}) > 1
-    ]
+    found = _shared(kind, clips, keys)
+    return [finding for finding in found if len({(clip.source, clip.split) for clip in finding.clips}) > 1]
 
 
 def _report(findings: Sequence[Finding], clips: int, quick: bool) -> str:
-    by_kind: dict[str, list[Finding]] = {kind: [] for kind in KINDS}
-    for finding in findings:
-        by_kind[finding.kind].append(finding)
-    lines = [f"{clips:>7}  clips"]
-    for kind, group in by_kind.items():
+    lines, sections = [f"{clips:>7}  clips"], []
+    for kind in KINDS:
+        group = [_format(finding) for finding in findings if finding.kind == kind]
         lines.append(f"{'-' if quick and kind in CONTENT else len(group):>7}  {kind}")
+        sections += section(kind, group)
     if quick:
         lines.append("quick: headers only, no audio was decoded, no content compared")
-    for kind, group in by_kind.items():
-        if group:
-            lines.append(f"\n{kind}:")
-        for finding in group[:SHOWN]:
-            names = " | ".join(clip.id for clip in finding.clips)
-            lines.append(f"  {finding.key}: {names}" if finding.key and finding.key != names else f"  {names}")
-        if len(group) > SHOWN:
-            lines.append(f"  and {len(group) - SHOWN} more (--list FILE.csv writes all)")
-    return "\n".join(lines)
+    return "\n".join(lines + sections)
+
+
+def _format(finding: Finding) -> str:
+    names = " | ".join(clip.id for clip in finding.clips)
+    return f"{finding.key}: {names}" if finding.key not in ("", names) else names
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -81,10 +81,9 @@ def _entries(path: Path) -> Iterator[tuple[str, str]]:
         rows = read_table(path, [], fallback_encoding="iso-8859-1")
         column = next((name for name in ("sound_id", "id") if name in rows[0][1]), None)
         if column is None:
-            raise DataError(
-                f"{path}, line 1: not a list of Freesound ids: expects a CSV file with the column sound_id or id, "
-                f"WavCaps' JSON, or a manifest (.jsonl); the first line has {', '.join(rows[0][1])}"
-            )
+            expected = "a CSV file with the column sound_id or id, WavCaps' JSON, or a manifest (.jsonl)"
+            found = f"expects {expected}; the first line has {', '.join(rows[0][1])}"
+            raise DataError(f"{path}, line 1: not a list of Freesound ids: {found}")
         for line, row in rows:
             yield f"line {line}", row[column]
 

@@ -152,7 +152,7 @@ class _Index:
     """
 
     def __init__(self, prints: Sequence[Fingerprint]) -> None:
-        self.starts = np.cumsum([0, *(_length(one) for one in prints)])[:-1]
+        self.starts = np.cumsum([0, *(int(one.frames[-1]) + 1 for one in prints)])[:-1]
         # A pair's code above its place: one sort, eight bytes a pair.
         pairs = np.concatenate([one.codes for one in prints]).astype(np.uint64) << np.uint64(32)
         positions = [_firsts(one) + start for one, start in zip(prints, self.starts, strict=True)]
@@ -172,9 +172,7 @@ class _Index:
         ends = np.cumsum(sizes)
         which = np.arange(ends[-1]) + np.repeat(self.begins[slots] - ends + sizes, sizes)
         positions = self.positions[which].astype(np.int64)
-        begins = positions - np.repeat(
-            _firsts(other), sizes
-        )  # of other, in frames from the first recording's beginning
+        begins = positions - np.repeat(_firsts(other), sizes)  # of other, in frames from the first recording's
         ordered = np.sort(begins)
         if not (ordered[MIN_VOTES - 1 :] - ordered[: 1 - MIN_VOTES] <= 2).any():  # what most recordings end with
             return []
@@ -199,12 +197,12 @@ class _Index:
 def _match(one: Fingerprint, other: Fingerprint, shift: int) -> Match | None:
     """What one alignment is worth; None when too few peaks agree. shift: frames by which things are later in other."""
     here, there = one.frames.astype(np.int64) + shift, other.frames.astype(np.int64)
-    first = np.flatnonzero((here >= there[0] - 1) & (here <= there[-1] + 1))
-    if not len(first):
+    first = (here >= there[0] - 1) & (here <= there[-1] + 1)
+    if not first.any():
         return None
     here = here[first]
-    second = np.flatnonzero((there >= here[0] - 1) & (there <= here[-1] + 1))
-    if not len(second):
+    second = (there >= here[0] - 1) & (there <= here[-1] + 1)
+    if not second.any():
         return None
     there = there[second]
     agree, score = _agreeing(there, other.bins[second], here, one.bins[first])
@@ -239,10 +237,6 @@ def _of_strongest(agree: Flags, levels: npt.NDArray[np.float16]) -> float:
     """The share of the strongest peaks that agree."""
     count = -(-len(levels) // STRONGEST_PART)
     return float(agree[np.argpartition(-levels, count - 1)[:count]].mean())
-
-
-def _length(one: Fingerprint) -> int:
-    return int(one.frames[-1]) + 1
 
 
 def _firsts(one: Fingerprint) -> Whole:

@@ -3,13 +3,13 @@
 Freesound API v2, https://freesound.org/docs/api/resources_apiv2.html; as of 2026.
 """
 
-import io
 import re
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from data_tools.audio.read import encoded
 from data_tools.freesound.sounds import PAGE_SIZE, parse_time
 from data_tools.sandbox.corpus import Catalogue, Numbers
 from data_tools.scenes.compose import Event, render
@@ -68,27 +68,19 @@ class Answers:
         fields = (parameters.get("fields") or _DEFAULT_FIELDS).split(",")
         results = [self._item(int(number), fields, site) for number in numbers[(page - 1) * size : page * size]]
         more = page * size < len(numbers)
-        return Reply(
-            200,
-            {
-                "count": len(numbers),
-                "next": f"{site}/apiv2/search/?page={page + 1}" if more else None,
-                "previous": f"{site}/apiv2/search/?page={page - 1}" if page > 1 else None,
-                "results": results,
-            },
-        )
+        content = {
+            "count": len(numbers),
+            "next": f"{site}/apiv2/search/?page={page + 1}" if more else None,
+            "previous": f"{site}/apiv2/search/?page={page - 1}" if page > 1 else None,
+            "results": results,
+        }
+        return Reply(200, content)
 
     def audio(self, number: int, suffix: str) -> bytes:
         """A file of it: mp3, ogg or wav, mono, 44.1 kHz. A broken sound has bytes that no decoder takes."""
         if self.corpus.is_broken(number):
             return b"ID3\x04" + bytes(2000)
-        samples = self._samples(number)
-        import soundfile
-
-        kind, subtype = _FORMATS[suffix]
-        with io.BytesIO() as file:
-            soundfile.write(file, samples, PREVIEW_RATE, subtype, format=kind, **_QUALITY.get(suffix, {}))
-            return file.getvalue()
+        return encoded(self._samples(number), PREVIEW_RATE, *_FORMATS[suffix], **_QUALITY.get(suffix, {}))
 
     def is_null(self, number: int) -> bool:
         return self.corpus.one_uniform("null", number) < self._nulls

@@ -14,7 +14,6 @@ import numpy as np
 import numpy.typing as npt
 
 from data_tools.freesound.sounds import PREVIEWS, format_time, parse_time
-from data_tools.sandbox.texts import NAMES, dress
 from data_tools.scenes.captions import describe, describe_noisily
 from data_tools.scenes.compose import KINDS, SECONDS, draw_events
 from data_tools.scenes.synth import CLASSES
@@ -38,6 +37,50 @@ PREFERENCES = {
 }
 # Seconds at these shares of the sounds, straight lines between: some too short, half of them a scene long.
 _SECONDS = ((0.0, 0.15, 0.2, 0.75, 0.93, 0.97, 1.0), (0.2, 3.0, SECONDS, SECONDS, 30.0, 120.0, 600.0))
+
+# Titles that make bad file names.
+NAMES = (
+    "../../x",
+    "..\\..\\x.wav",
+    "/etc/passwd",
+    "CON",
+    "nul.wav",
+    "x" * 300,
+    "tab\tnew\nline\x07bell.wav",
+    "trailing dot.",
+    " leading blank.wav",
+    'a<b>c:d"e|f?g*.wav',
+    "-rf",
+    "=1+1",
+    "\u202egnp.wav",
+    "Geräusch – 雨の音.wav",
+)
+
+# What uploaders put around and instead of descriptions.
+_CREDITS = (
+    "Please credit me if you use this sound.",
+    "This work is licensed under Creative Commons Attribution 4.0.",
+    "Free to use in any project, commercial or not.",
+    "If you use it, leave a comment with a link to your work!",
+)
+_LINKS = (
+    '<a href="https://example.org/my-sounds" rel="nofollow">more of my sounds</a>',
+    "https://www.youtube.com/watch?v=abcdefghijk",
+    "Contact: someone@example.org",
+    "www.example.org/donate",
+)
+_OTHER = (
+    "Eine Straßenbahn fährt vorbei und die Vögel zwitschern im Park.",
+    "Der Regen fällt auf das Dach und der Wind weht durch die Bäume.",
+    "Le bruit de la pluie sur les toits avec des oiseaux dans le jardin.",
+    "Une voiture passe dans la rue pendant que les gens parlent.",
+    "Grabación de una calle con coches y personas que hablan en la plaza.",
+    "El agua cae en la fuente y los pájaros cantan en el parque.",
+    "Registrazione di una strada con le macchine che passano e la gente che parla.",
+    "Som de chuva com vento e um cachorro que late na rua da minha casa.",
+    "雨が屋根に降る音。",
+    "Звук дождя и ветра за окном.",
+)
 
 _BITS = 2**64 - 1
 _GOLDEN, _FIRST, _SECOND = 0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB  # of splitmix64
@@ -173,3 +216,16 @@ def _name(rng: np.random.Generator, scene: Scene, sound_id: int) -> str:
 def _pick(values: npt.NDArray[np.float64], shares: Mapping[str, float]) -> npt.NDArray[np.str_]:
     edges = np.cumsum(list(shares.values()))[:-1]
     return np.array(list(shares))[np.searchsorted(edges, values, side="right")]
+
+
+def dress(rng: np.random.Generator, text: str, plain: bool) -> str:
+    """A description as it might stand on Freesound. plain: it reads as a caption does, and mostly stays so."""
+    if rng.random() < 0.04:
+        return "" if rng.random() < 0.3 else _one(rng, _OTHER)
+    if rng.random() < (0.1 if plain else 0.4):
+        text += _one(rng, ("\n\n", " ", "<br />")) + _one(rng, (*_CREDITS, *_LINKS))
+    return text.replace("'", "&#39;").replace(" and ", " &amp; ") if rng.random() < 0.03 else text
+
+
+def _one(rng: np.random.Generator, options: tuple[str, ...]) -> str:
+    return options[int(rng.integers(len(options)))]

@@ -15,7 +15,7 @@ from data_tools.sandbox.faults import Faults, Throttle
 
 HANG = 3600.0  # seconds, longer than any client waits
 TOKEN = "sandbox-token"  # for originals
-_PREVIEW = re.compile(rf"\d+_\d+-(?:{'|'.join({name.split('-')[1] for name in PREVIEWS})})\.(mp3|ogg)")
+_PREVIEW = re.compile(rf"(\d+)_\d+-(?:{'|'.join({name.split('-')[1] for name in PREVIEWS})})\.(mp3|ogg)")
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
@@ -28,11 +28,7 @@ class Sandbox:
         self._threads = ThreadPoolExecutor(os.cpu_count())  # audio is made beside the searches
 
     def app(self) -> web.Application:
-        @web.middleware
-        async def faulty(request: web.Request, handler: Handler) -> web.StreamResponse:
-            return await self._faulty(request, handler)
-
-        app = web.Application(middlewares=[faulty])
+        app = web.Application(middlewares=[self._faulty])
         app.router.add_get("/apiv2/search/", self._search)
         app.router.add_get("/apiv2/search/text/", self._search)
         app.router.add_get("/apiv2/sounds/{id:[0-9]+}/", self._sound)
@@ -40,6 +36,7 @@ class Sandbox:
         app.router.add_get("/data/previews/{thousand:[0-9]+}/{file}", self._preview)
         return app
 
+    @web.middleware
     async def _faulty(self, request: web.Request, handler: Handler) -> web.StreamResponse:
         of_api = request.path.startswith("/apiv2/")
         fault = self.faults.draw()
@@ -89,9 +86,7 @@ class Sandbox:
 
     async def _preview(self, request: web.Request) -> web.Response:
         match = _PREVIEW.fullmatch(request.match_info["file"])
-        return await self._file(
-            int(request.match_info["file"].split("_")[0]) if match else 0, match[1] if match else ""
-        )
+        return await self._file(int(match[1]), match[2]) if match else web.Response(status=404)
 
     async def _download(self, request: web.Request) -> web.Response:
         return await self._file(int(request.match_info["id"]), "wav")
@@ -105,11 +100,8 @@ class Sandbox:
 
 
 def _json(reply: Reply) -> web.Response:
-    return web.Response(
-        body=json.dumps(reply.content, ensure_ascii=False).encode(),
-        status=reply.status,
-        content_type="application/json",
-    )
+    body = json.dumps(reply.content, ensure_ascii=False).encode()
+    return web.Response(body=body, status=reply.status, content_type="application/json")
 
 
 def _site(request: web.Request) -> str:

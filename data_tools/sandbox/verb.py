@@ -30,10 +30,8 @@ def make_answers(sounds: int, seed: int, nulls: float, churn: int) -> Answers:
     rng = random.Random(seed)
     corpus = Catalogue(sounds, seed)
     numbers = rng.sample(range(sounds), 2 * churn)
-    changes = [
-        Change(rng.randint(1, max(1, sounds // PAGE_SIZE)), number, there=index % 2 == 0)
-        for index, number in enumerate(numbers)
-    ]
+    last = max(1, sounds // PAGE_SIZE)
+    changes = [Change(rng.randint(1, last), number, there=index % 2 == 0) for index, number in enumerate(numbers)]
     return Answers(corpus, nulls, tuple(sorted(changes)))
 
 

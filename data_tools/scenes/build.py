@@ -5,15 +5,15 @@ Everything is drawn from (seed, split, number of the clip), so that a clip does 
 
 import argparse
 import json
-import wave
 from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass
+from itertools import chain
 from pathlib import Path
 from typing import cast
 
 import numpy as np
 
-from data_tools.audio.read import content_key
+from data_tools.audio.read import content_key, encoded
 from data_tools.datasets.clotho import CLOTHO_SPLITS, METADATA_COLUMNS, read_clotho
 from data_tools.documents import parse_json
 from data_tools.errors import DataError
@@ -24,7 +24,7 @@ from data_tools.scenes.captions import MAX_HELD_OUT, describe, describe_noisily
 from data_tools.scenes.ceiling import LABEL_COLUMNS
 from data_tools.scenes.compose import KINDS, Event, Pool, draw_events, render
 from data_tools.scenes.recordings import read_recordings, table_path
-from data_tools.scenes.synth import CLASSES, SAMPLE_RATE, Samples
+from data_tools.scenes.synth import CLASSES, SAMPLE_RATE
 
 FORMAT = 1  # of the drawing: raised whenever the same arguments would give other files
 DEFAULT_COUNTS = {"development": 2400, "validation": 300, "evaluation": 300}
@@ -115,11 +115,8 @@ def _claim(out: Path, settings: Settings) -> None:
         raise DataError(f"{error}; delete the folder or choose another") from None
     if begun != wanted:
         begun = begun if isinstance(begun, dict) else {}
-        changed = [
-            f"{key} {json.dumps(begun.get(key))}, not {json.dumps(value)}"
-            for key, value in wanted.items()
-            if begun.get(key) != value
-        ]
+        before = {key: begun.get(key) for key in wanted if begun.get(key) != wanted[key]}
+        changed = (f"{key} {json.dumps(value)}, not {json.dumps(wanted[key])}" for key, value in before.items())
         raise DataError(f"{out}: was made with {'; '.join(changed)}; choose another folder or delete this one")
 
 
@@ -128,14 +125,11 @@ def _pools(settings: Settings, recordings: Path | None) -> dict[str, Pool]:
     if recordings is None:
         return {split: {name: [] for name in CLASSES} for split in settings.counts}
     folds = settings.folds or {}
-    pools: dict[str, Pool] = {}
-    for split in settings.counts:
-        pools[split] = read_recordings(recordings, folds[split])
-        if len(pools[split]) < max(KINDS.values()):
-            raise DataError(
-                f"{recordings}: the folds of {split} have {len(pools[split])} categories; a scene needs up to "
-                f"{max(KINDS.values())}, so name more folds"
-            )
+    pools: dict[str, Pool] = {split: read_recordings(recordings, folds[split]) for split in settings.counts}
+    for split, pool in pools.items():
+        if len(pool) < max(KINDS.values()):
+            problem = f"the folds of {split} have {len(pool)} categories; a scene needs up to {max(KINDS.values())}"
+            raise DataError(f"{recordings}: {problem}, so name more folds")
     return pools
 
 
@@ -174,17 +168,8 @@ def _write_audio(folder: Path, scenes: list[Scene]) -> int:
     for scene in tqdm(scenes, desc=folder.name, unit="clip", disable=None):
         samples = render(np.random.default_rng(scene.seed), scene.kind, scene.events)
         with replacing(folder / scene.file_name) as temporary:
-            _write_wav(temporary, samples)
+            temporary.write_bytes(encoded(np.round(samples * 32767).astype(np.int16), SAMPLE_RATE, "WAV", "PCM_16"))
     return len(scenes)
-
-
-def _write_wav(path: Path, samples: Samples) -> None:
-    """Mono 16-bit PCM; full scale is 1."""
-    with wave.open(str(path), "wb") as file:
-        file.setnchannels(1)
-        file.setsampwidth(2)
-        file.setframerate(SAMPLE_RATE)
-        file.writeframes(np.round(samples * 32767).astype("<i2").tobytes())
 
 
 def _write_tables(out: Path, scenes: Mapping[str, list[Scene]]) -> None:
@@ -193,30 +178,19 @@ def _write_tables(out: Path, scenes: Mapping[str, list[Scene]]) -> None:
         rows = [[scene.file_name, *scene.captions] for scene in planned]
         write_table(out / f"clotho_captions_{split}.csv", header, rows)
         write_table(out / f"clotho_metadata_{split}.csv", METADATA_COLUMNS, map(_metadata, planned))
-    labels = [
-        (scene.file_name, split, scene.kind, ";".join(event.name for event in scene.events))
-        for split, planned in scenes.items()
-        for scene in planned
-    ]
+    every = chain.from_iterable(scenes.values())
+    labels = [(one.file_name, one.split, one.kind, ";".join(event.name for event in one.events)) for one in every]
     write_table(out / "labels.csv", LABEL_COLUMNS, labels)
 
 
 def _metadata(scene: Scene) -> list[str]:
     """A row of Clotho's columns; uploaders, licences and pages of several recordings are joined."""
     recordings = [event.recording for event in scene.events if event.recording]
-
-    def joined(values: list[str]) -> str:
-        return "; ".join(dict.fromkeys(value for value in values if value))
-
-    return [
-        scene.file_name,
-        ";".join(event.name for event in scene.events),
-        "Not found",  # a scene is not a sound of Freesound, even if its parts are
-        joined([recording.url for recording in recordings]),
-        "",
-        joined([recording.author for recording in recordings]),
-        joined([recording.licence for recording in recordings]),
-    ]
+    facts = ([one.url for one in recordings], [one.author for one in recordings], [one.licence for one in recordings])
+    links, authors, licences = ("; ".join(dict.fromkeys(filter(None, values))) for values in facts)
+    events = ";".join(event.name for event in scene.events)
+    # A scene is not a sound of Freesound, even if its parts are.
+    return [scene.file_name, events, "Not found", links, "", authors, licences]
 
 
 def _folds(values: list[str] | None) -> dict[str, list[str]]:
@@ -230,12 +204,12 @@ def _folds(values: list[str] | None) -> dict[str, list[str]]:
             raise DataError(f"--folds {value}: write it as development=1,2,3 (or validation, evaluation)")
         if split in folds:
             raise DataError(f"--folds {value}: {split} comes twice; name a split once")
+        folds[split] = []
         for name in names.split(","):
-            if used := [other for other, taken in {**folds, split: folds.get(split, [])}.items() if name in taken]:
-                raise DataError(
-                    f"--folds {value}: fold {name} is already in {used[0]}; no recording may be in two splits"
-                )
-            folds.setdefault(split, []).append(name)
+            if used := [other for other, taken in folds.items() if name in taken]:
+                problem = f"fold {name} is already in {used[0]}; no recording may be in two splits"
+                raise DataError(f"--folds {value}: {problem}")
+            folds[split].append(name)
     return folds
 
 
@@ -246,19 +220,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     for split, count in DEFAULT_COUNTS.items():
         parser.add_argument(f"--{split}", type=int, default=count, metavar="N", help=f"clips (default: {count})")
-    parser.add_argument(
-        "--captions",
-        choices=["5", "1", "noisy"],
-        default="5",
-        help="a clip: 5, 1, or 1 as uploaders write it (default: 5)",
-    )
-    parser.add_argument(
-        "--heldout-phrasings",
-        type=float,
-        default=0.0,
-        metavar="SHARE",
-        help="share of the wordings that only evaluation uses, 0 to 0.5 (default: 0)",
-    )
+    captions = "a clip: 5, 1, or 1 as uploaders write it (default: 5)"
+    parser.add_argument("--captions", choices=["5", "1", "noisy"], default="5", help=captions)
+    held_out = "share of the wordings that only evaluation uses, 0 to 0.5 (default: 0)"
+    parser.add_argument("--heldout-phrasings", type=float, default=0.0, metavar="SHARE", help=held_out)
     parser.add_argument("--recordings", type=Path, metavar="FOLDER", help="compose these, in ESC-50's layout")
     parser.add_argument(
         "--folds", nargs="+", metavar="SPLIT=FOLDS", help="of the recordings (default: as in the example)"
@@ -286,9 +251,6 @@ def run(arguments: argparse.Namespace) -> int:
         folds=folds,
     )
     made = make_scenes(arguments.out, settings, arguments.recordings)
-    total = sum(counts.values())
-    if made:
-        print(f"wrote {arguments.out / 'manifest.jsonl'}: {total} clips, {made} of them made now")
-    else:
-        print(f"{arguments.out / 'manifest.jsonl'}: {total} clips, complete already")
+    clips = f"{arguments.out / 'manifest.jsonl'}: {sum(counts.values())} clips"
+    print(f"wrote {clips}, {made} of them made now" if made else f"{clips}, complete already")
     return 0

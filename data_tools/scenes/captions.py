@@ -21,7 +21,7 @@ Option = TypeVar("Option")
 def phrasings(name: str) -> tuple[Phrasing, ...]:
     """The phrasings of a sound class: its own, or generic ones made from its name."""
     words = name.replace("_", " ")
-    return PHRASINGS.get(name) or tuple(Phrasing(*(part.format(n=words) for part in pair)) for pair in GENERIC)
+    return PHRASINGS.get(name) or tuple((clause.format(n=words), noun.format(n=words)) for clause, noun in GENERIC)
 
 
 def not_held_out(options: Sequence[Option], share: float) -> Sequence[Option]:
@@ -30,12 +30,7 @@ def not_held_out(options: Sequence[Option], share: float) -> Sequence[Option]:
 
 
 def describe(
-    rng: np.random.Generator,
-    kind: str,
-    events: Sequence[str],
-    count: int,
-    held_out: float,
-    taken: Collection[str] = (),
+    rng: np.random.Generator, kind: str, events: Sequence[str], count: int, held_out: float, taken: Collection[str] = ()
 ) -> list[str]:
     """Different captions of a scene, each of which tells its kind and the order of its events.
 

@@ -5,15 +5,7 @@ clause and `{A}` the noun phrase of the first event, and so on; in the kind `bac
 phrasings and templates of each list are the ones to hold out.
 """
 
-from typing import NamedTuple
-
-
-class Phrasing(NamedTuple):
-    """One wording of a sound class: "a dog barks", "a barking dog"."""
-
-    clause: str
-    noun: str
-
+Phrasing = tuple[str, str]  # clause and noun phrase: "a dog barks", "a barking dog"
 
 TEMPLATES: dict[str, tuple[str, ...]] = {
     "one": (
@@ -53,175 +45,170 @@ TEMPLATES: dict[str, tuple[str, ...]] = {
     ),
 }
 
-
-def _phrasings(*pairs: tuple[str, str]) -> tuple[Phrasing, ...]:
-    return tuple(Phrasing(*pair) for pair in pairs)
-
-
 # By ESC-50's category names; phone_ring and whistle are not among them.
 PHRASINGS: dict[str, tuple[Phrasing, ...]] = {
-    "siren": _phrasings(
+    "siren": (
         ("a siren wails", "the wail of a siren"),
         ("an emergency siren sounds", "an emergency siren"),
         ("a siren rises and falls", "a siren that rises and falls"),
         ("an ambulance siren blares", "a blaring ambulance siren"),
         ("a police car whoops", "the whooping of a police car"),
     ),
-    "church_bells": _phrasings(
+    "church_bells": (
         ("a bell rings", "a ringing bell"),
         ("a church bell tolls", "the tolling of a church bell"),
         ("a large bell is struck repeatedly", "a large bell being struck"),
         ("bells ring from a tower", "bells ringing from a tower"),
         ("a heavy bronze chime resounds", "chimes of heavy bronze"),
     ),
-    "clock_alarm": _phrasings(
+    "clock_alarm": (
         ("an alarm beeps", "a beeping alarm"),
         ("an alarm clock goes off", "an alarm clock going off"),
         ("electronic beeps repeat", "repeated electronic beeps"),
         ("a digital alarm is beeping quickly", "the quick beeping of a digital alarm"),
         ("a shrill electronic buzzer pulses", "a pulsing electronic buzzer"),
     ),
-    "rain": _phrasings(
+    "rain": (
         ("rain falls", "falling rain"),
         ("it rains steadily", "steady rain"),
         ("raindrops patter on the ground", "raindrops pattering on the ground"),
         ("rain is pouring down", "pouring rain"),
         ("a shower drums on a roof", "a shower drumming on a roof"),
     ),
-    "wind": _phrasings(
+    "wind": (
         ("the wind blows", "blowing wind"),
         ("wind howls", "howling wind"),
         ("a strong wind is gusting", "gusts of strong wind"),
         ("wind rushes past", "a rush of wind"),
         ("a gale moans", "a moaning gale"),
     ),
-    "engine": _phrasings(
+    "engine": (
         ("an engine runs", "a running engine"),
         ("a motor is idling", "an idling motor"),
         ("an engine rumbles", "the rumble of an engine"),
         ("a vehicle's engine hums steadily", "the steady hum of a vehicle's engine"),
         ("a diesel truck chugs", "a chugging diesel truck"),
     ),
-    "door_wood_knock": _phrasings(
+    "door_wood_knock": (
         ("someone knocks on a door", "knocking on a door"),
         ("a person knocks on wood", "knocks on wood"),
         ("there is a knock at the door", "a knock at the door"),
         ("a wooden door is knocked several times", "several knocks on a wooden door"),
         ("knuckles rap on a panel", "the rapping of knuckles on a panel"),
     ),
-    "clock_tick": _phrasings(
+    "clock_tick": (
         ("a clock ticks", "a ticking clock"),
         ("a clock is ticking steadily", "the steady ticking of a clock"),
         ("a watch ticks and tocks", "ticking from a watch"),
         ("the second hand of a clock clicks", "clicks of a clock's second hand"),
         ("a timepiece counts the seconds", "a timepiece counting the seconds"),
     ),
-    "chirping_birds": _phrasings(
+    "chirping_birds": (
         ("a bird chirps", "a chirping bird"),
         ("birds are singing", "birdsong"),
         ("a small bird tweets", "the tweeting of a small bird"),
         ("birds call to each other", "calls of birds"),
         ("a songbird warbles", "a warbling songbird"),
     ),
-    "phone_ring": _phrasings(
+    "phone_ring": (
         ("a phone rings", "a ringing phone"),
         ("a telephone is ringing", "the ringing of a telephone"),
         ("an old telephone rings again and again", "an old telephone ringing"),
         ("a landline phone rings loudly", "loud rings of a landline phone"),
         ("an unanswered call jangles", "the jangle of an unanswered call"),
     ),
-    "footsteps": _phrasings(
+    "footsteps": (
         ("someone walks", "footsteps"),
         ("a person is walking on gravel", "a person walking on gravel"),
         ("footsteps approach", "approaching footsteps"),
         ("someone takes slow steps", "slow steps"),
         ("heavy boots tread along", "the tread of heavy boots"),
     ),
-    "thunderstorm": _phrasings(
+    "thunderstorm": (
         ("thunder rumbles", "rumbling thunder"),
         ("thunder rolls", "a roll of thunder"),
         ("a thunderstorm rages", "a raging thunderstorm"),
         ("thunder cracks and booms", "a clap of thunder"),
         ("lightning strikes nearby", "a lightning strike nearby"),
     ),
-    "whistle": _phrasings(
+    "whistle": (
         ("a person whistles", "whistling"),
         ("someone is whistling a tune", "a whistled tune"),
         ("a man whistles a melody", "a man whistling a melody"),
         ("somebody whistles to themselves", "whistling by somebody"),
         ("pursed lips blow notes", "notes blown with pursed lips"),
     ),
-    "water_drops": _phrasings(
+    "water_drops": (
         ("water drips", "dripping water"),
         ("drops of water fall", "falling drops of water"),
         ("a faucet drips", "a dripping faucet"),
         ("water is dripping into a sink", "water dripping into a sink"),
         ("droplets plop into a puddle", "droplets plopping into a puddle"),
     ),
-    "crickets": _phrasings(
+    "crickets": (
         ("crickets chirp", "chirping crickets"),
         ("insects buzz in the night", "buzzing insects in the night"),
         ("crickets are calling", "the calling of crickets"),
         ("a cricket trills", "the trill of a cricket"),
         ("grasshoppers stridulate in a meadow", "a meadow full of grasshoppers"),
     ),
-    "hand_saw": _phrasings(
+    "hand_saw": (
         ("someone saws wood", "sawing of wood"),
         ("a hand saw cuts through wood", "a hand saw cutting through wood"),
         ("a saw moves back and forth", "a saw moving back and forth"),
         ("a person is sawing a board", "a person sawing a board"),
         ("a carpenter rips through timber", "a carpenter ripping through timber"),
     ),
-    "dog": _phrasings(
+    "dog": (
         ("a dog barks", "a barking dog"),
         ("a dog is barking loudly", "loud barking from a dog"),
         ("a dog woofs", "the woof of a dog"),
         ("a small dog yaps", "the yapping of a small dog"),
         ("a hound bays", "a baying hound"),
     ),
-    "chainsaw": _phrasings(
+    "chainsaw": (
         ("a chainsaw runs", "a running chainsaw"),
         ("a chainsaw cuts a tree", "a chainsaw cutting a tree"),
         ("someone is using a chainsaw", "someone using a chainsaw"),
         ("a chainsaw revs and whines", "the whine of a revving chainsaw"),
         ("a lumberjack fells a trunk with a power tool", "a lumberjack's power tool at work"),
     ),
-    "crackling_fire": _phrasings(
+    "crackling_fire": (
         ("a fire crackles", "a crackling fire"),
         ("wood burns and pops", "the popping of burning wood"),
         ("a campfire is crackling", "the crackle of a campfire"),
         ("flames snap in a fireplace", "snapping flames in a fireplace"),
         ("embers hiss on a hearth", "embers hissing on a hearth"),
     ),
-    "helicopter": _phrasings(
+    "helicopter": (
         ("a helicopter flies by", "a helicopter flying by"),
         ("a helicopter hovers", "a hovering helicopter"),
         ("helicopter blades are spinning", "spinning helicopter blades"),
         ("a helicopter passes overhead", "a helicopter passing overhead"),
         ("a chopper's rotor thumps", "the thump of a chopper's rotor"),
     ),
-    "crying_baby": _phrasings(
+    "crying_baby": (
         ("a baby cries", "a crying baby"),
         ("a baby is wailing", "the wails of a baby"),
         ("an infant cries loudly", "loud crying from an infant"),
         ("a small child sobs", "the sobbing of a small child"),
         ("a newborn bawls", "a bawling newborn"),
     ),
-    "sneezing": _phrasings(
+    "sneezing": (
         ("a person sneezes", "a sneezing person"),
         ("someone sneezes loudly", "a loud sneeze"),
         ("a man lets out a sneeze", "a sneeze from a man"),
         ("somebody is sneezing", "somebody sneezing"),
         ("a hay fever sufferer goes achoo", "an achoo from a hay fever sufferer"),
     ),
-    "rooster": _phrasings(
+    "rooster": (
         ("a rooster crows", "a crowing rooster"),
         ("a rooster is calling", "the call of a rooster"),
         ("a rooster crows in a farmyard", "a rooster in a farmyard"),
         ("a cock crows loudly", "the loud crow of a cock"),
         ("a farm bird announces the morning", "a farm bird announcing the morning"),
     ),
-    "sea_waves": _phrasings(
+    "sea_waves": (
         ("waves roll onto a beach", "waves rolling onto a beach"),
         ("ocean waves crash", "crashing ocean waves"),
         ("the sea washes ashore", "the wash of the sea"),
@@ -231,7 +218,7 @@ PHRASINGS: dict[str, tuple[Phrasing, ...]] = {
 }
 
 # For ESC-50's other categories; {n} is the category's name in words. Right for one thing, many, and stuff.
-GENERIC = _phrasings(
+GENERIC: tuple[Phrasing, ...] = (
     ("{n} can be heard", "the sound of {n}"),
     ("there is the noise of {n}", "the noise of {n}"),
     ("one can hear {n}", "audible {n}"),

@@ -54,14 +54,9 @@ def _rain(rng: Rng, n: int) -> Samples:
     count = rng.poisson(rng.uniform(60, 160) * n / SAMPLE_RATE)
     drops[rng.integers(0, n, count)] = rng.exponential(1, count)
     tick = _ring(rng.uniform(2500, 5500, 3), np.ones(3), 0.002, 0.012)
-    result: Samples = (
-        hiss
-        + rng.uniform(1, 3)
-        * fft.irfft(fft.rfft(drops, size := fft.next_fast_len(n + len(tick), real=True)) * fft.rfft(tick, size), size)[
-            :n
-        ]
-    )
-    return result
+    size = fft.next_fast_len(n + len(tick), real=True)
+    ticks: Samples = fft.irfft(fft.rfft(drops, size) * fft.rfft(tick, size), size)[:n]
+    return hiss + rng.uniform(1, 3) * ticks
 
 
 def _wind(rng: Rng, n: int) -> Samples:

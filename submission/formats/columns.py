@@ -32,18 +32,21 @@ class QueryColumn:
             yield f"{self._name} is empty", "an empty query"
             return
         if self._truth and query not in self._truth.queries:
-            yield f"unknown query {shown(query)}{instead(self._truth.similar_query(query))}", "unknown query"
+            yield f"unknown query {shown(query)}{instead(self._truth.similar_queries, query)}", "unknown query"
         if self._line_of.setdefault(query, line) != line:
-            yield (
-                f"the query {shown(query)} is repeated; it stands on line {self._line_of[query]} already",
-                "a query repeated",
-            )
+            before = f"it stands on line {self._line_of[query]} already"
+            yield f"the query {shown(query)} is repeated; {before}", "a query repeated"
 
     def missing(self) -> Iterator[Problem]:
         """A problem of the whole file for every query of the truth that no row answered."""
         for text, query in self._truth.queries.items() if self._truth else ():
             if text not in self._line_of:
                 yield Problem(None, f"no row for the query {shown(text)} ({query.where})", "no row for a query")
+
+
+def unknown_name(name: str, where: str, truth: Truth) -> Fault:
+    """Of a file that is not in the truth's pool."""
+    return f"unknown file name {shown(name)} in {where}{instead(truth.similar_file_names, name)}", "unknown file name"
 
 
 def trimmed(cells: list[str], width: int) -> list[str]:

@@ -55,8 +55,7 @@ def parse_rows(data: bytes) -> Iterator[Row | Problem]:
     reading goes on with the line after the one it starts on. A file that is none of this throughout (empty, UTF-16,
     with another separator or line end) is one Problem on line 1.
     """
-    fault = _fault_of_file(data)
-    if fault:
+    if fault := _fault_of_file(data):
         yield Problem(1, *fault)
         return
     file = io.BytesIO(data)
@@ -144,39 +143,31 @@ def _fault_of_file(data: bytes) -> tuple[str, str] | None:
     """(sentence, kind) of what makes every line of a file wrong in the same way."""
     if not data:
         return "the file is empty", "empty file"
-    kind = next((name for start, name in _KINDS.items() if data.startswith(start)), None)
-    if kind:
+    if kind := next((name for start, name in _KINDS.items() if data.startswith(start)), None):
         return f"{kind}, not a CSV; give or export the CSV itself", "another kind of file"
     first = data[: data.find(b"\n")] if b"\n" in data else data
     if data.startswith((b"\xff\xfe", b"\xfe\xff")) or first.count(b"\0") > len(first) // 3:
         return "not UTF-8 but UTF-16, as some programs save text; save the file in UTF-8", "not UTF-8"
     if b"\n" not in data and b"\r" in data.rstrip(b"\r"):
         return "lines end with a carriage return alone; save the file with \\n at the end of each", "line ends"
-    separator = _OTHER_SEPARATOR.match(first)
-    if separator:
+    if separator := _OTHER_SEPARATOR.match(first):
         name = _SEPARATORS[separator[1]]
         return f"columns are separated by {name}; separate them by commas, then check the file again", "separators"
     return None
 
 
 def _fault_of_row(row: str) -> tuple[str, str] | None:
-    bad = _NOT_UTF8.search(row)
-    if bad:
+    if bad := _NOT_UTF8.search(row):
         byte = ord(bad[0]) - 0xDC00
-        return (
-            f"not UTF-8 (character {bad.start() + 1} is the byte 0x{byte:02X}, {chr(byte)!r} in Latin-1); save the "
-            "file in UTF-8",
-            "not UTF-8",
-        )
+        found = f"character {bad.start() + 1} is the byte 0x{byte:02X}, {chr(byte)!r} in Latin-1"
+        return f"not UTF-8 ({found}); save the file in UTF-8", "not UTF-8"
     if "\0" in row:
         return "holds a NUL byte; remove it", "NUL byte"
     if _ROW.fullmatch(row):
         return None
     if "\r" in _QUOTED.sub("", row.removesuffix("\n").removesuffix("\r")):
-        return (
-            "a carriage return stands outside quotes; end lines with \\n, and quote a cell that holds one",
-            "line ends",
-        )
+        hint = "end lines with \\n, and quote a cell that holds one"
+        return f"a carriage return stands outside quotes; {hint}", "line ends"
     return f"broken quoting; {_QUOTING}", "broken quoting"
 
 

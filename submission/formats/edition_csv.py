@@ -34,8 +34,7 @@ def source_edition(path: Path) -> tuple[Edition, bool]:
         raise SubmissionError(f"{path}: {first}")
     for edition in ranked_editions(first.cells):
         return edition, True
-    matrix = matrix_edition(first.cells)
-    if matrix:
+    if matrix := matrix_edition(first.cells):
         return matrix, False
     raise SubmissionError(
         f"{path}: line 1 is no edition's header; `check {path} --edition YEAR` prints what a year's should be"

@@ -20,10 +20,11 @@ from submission.formats.columns import (
     refuse,
     rows_of,
     trimmed,
+    unknown_name,
 )
 from submission.formats.csv_table import Problem, format_table, shown
 from submission.formats.score_matrix import ScoreMatrix
-from submission.formats.truth import Truth, instead, matrix_truth
+from submission.formats.truth import Truth, matrix_truth
 
 # Columns named in one message about a row.
 SHOWN_COLUMNS = 3
@@ -181,17 +182,12 @@ def _score_faults(cells: list[str], scores: list[str], names: list[str]) -> Iter
     if len(scores) + 1 != len(cells):
         yield TRAILING_COMMA
     if len(scores) != len(names):
-        yield (
-            f"found {len(scores) + 1} of {len(names) + 1} columns: one query and a score for each of {len(names)} "
-            "files",
-            "columns missing or too many",
-        )
+        columns = f"one query and a score for each of {len(names)} files"
+        yield f"found {len(scores) + 1} of {len(names) + 1} columns: {columns}", "columns missing or too many"
         return
-    bad = [(name, cell) for name, cell in zip(names, scores, strict=True) if not _is_score(cell)]
-    if bad:
-        bad_values = ", ".join(
-            f"{shown(cell) if cell.strip() else 'nothing'} for {shown(name)}" for name, cell in bad[:SHOWN_COLUMNS]
-        )
+    if bad := [(name, cell) for name, cell in zip(names, scores, strict=True) if not _is_score(cell)]:
+        found = ((shown(cell) if cell.strip() else "nothing", shown(name)) for name, cell in bad[:SHOWN_COLUMNS])
+        bad_values = ", ".join(f"{cell} for {name}" for cell, name in found)
         more = f" and in {len(bad) - SHOWN_COLUMNS} columns more" if len(bad) > SHOWN_COLUMNS else ""
         yield f"no finite number of float32 but {bad_values}{more}", "a score that is no finite number"
 
@@ -226,9 +222,6 @@ def _header_faults(header: list[str], edition: Edition, truth: Truth | None) -> 
         if len(columns) > 1:
             yield f"the file {shown(name)} has more than one column: {where}", "a file with more than one column"
         if truth and name not in known:
-            yield (
-                f"unknown file name {shown(name)} in column {where}{instead(truth.similar_file_name(name))}",
-                "unknown file name",
-            )
+            yield unknown_name(name, f"column {where}", truth)
     for name in sorted(known - columns_of_name.keys()):
         yield f"no column for the file {shown(name)}", "no column for a file"

@@ -19,11 +19,12 @@ from submission.formats.columns import (
     refuse,
     rows_of,
     trimmed,
+    unknown_name,
 )
 from submission.formats.csv_table import Problem, Row, format_table, shown
 from submission.formats.score_matrix import ScoreMatrix
 from submission.formats.suggest import AUDIO
-from submission.formats.truth import Truth, instead, matrix_truth
+from submission.formats.truth import Truth, matrix_truth
 from submission.ordering import ranked_columns
 
 # A number that is no count: a score, where a file name should be.
@@ -50,11 +51,9 @@ def write_ranked_csv(matrix: ScoreMatrix, path: Path, edition: Edition) -> None:
     """
     truth = matrix_truth(matrix)
     length = edition.ranking_length
-    if len(matrix.file_names) < length:
-        raise SubmissionError(
-            f"the pool has {len(matrix.file_names)} clips and a row of edition {edition.name} lists {length}; "
-            "rank a larger pool"
-        )
+    if (n_clips := len(matrix.file_names)) < length:
+        row = f"a row of edition {edition.name} lists {length}"
+        raise SubmissionError(f"the pool has {n_clips} clips and {row}; rank a larger pool")
     columns = ranked_columns(matrix.values, matrix.file_names, length).tolist()
     names = ([matrix.file_names[column] for column in best] for best in columns)
     _write(zip(matrix.query_texts, names, strict=True), path, edition, truth)
@@ -170,10 +169,8 @@ def _row_faults(row: Row, edition: Edition, truth: Truth | None, queries: QueryC
     if cells != row.cells:
         yield TRAILING_COMMA
     if len(cells) != len(edition.columns):
-        yield (
-            f"found {len(cells)} of {len(edition.columns)} columns: one query and {edition.ranking_length} file names",
-            "columns missing or too many",
-        )
+        columns = f"one query and {edition.ranking_length} file names"
+        yield f"found {len(cells)} of {len(edition.columns)} columns: {columns}", "columns missing or too many"
         return
     yield from _name_faults(cells[1:], edition, truth)
 
@@ -181,10 +178,8 @@ def _row_faults(row: Row, edition: Edition, truth: Truth | None, queries: QueryC
 def _name_faults(names: list[str], edition: Edition, truth: Truth | None) -> Iterator[Fault]:
     known: frozenset[str] = truth.file_names if truth else frozenset()
     if all(_SCORE.fullmatch(name) and name not in known for name in names):
-        yield (
-            f"scores stand where file names belong: {edition.columns[1]} is {shown(names[0])}",
-            "scores instead of names",
-        )
+        found = f"{edition.columns[1]} is {shown(names[0])}"
+        yield f"scores stand where file names belong: {found}", "scores instead of names"
         return
     columns_of_name: dict[str, list[str]] = {}
     for column, name in zip(edition.columns[1:], names, strict=True):
@@ -197,7 +192,4 @@ def _name_faults(names: list[str], edition: Edition, truth: Truth | None) -> Ite
         if len(columns) > 1:
             yield f"the file {shown(name)} is listed more than once, as {where}", "a file listed more than once"
         if truth and name not in known:
-            yield (
-                f"unknown file name {shown(name)} in {where}{instead(truth.similar_file_name(name))}",
-                "unknown file name",
-            )
+            yield unknown_name(name, where, truth)

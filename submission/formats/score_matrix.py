@@ -45,10 +45,8 @@ class ScoreMatrix:
 
     def __post_init__(self) -> None:
         if self.values.ndim != 2 or self.values.dtype != np.float32:
-            raise SubmissionError(
-                f"scores must be a float32 matrix, queries x clips; got {self.values.dtype} of shape "
-                f"{self.values.shape}"
-            )
+            kind = f"{self.values.dtype} of shape {self.values.shape}"
+            raise SubmissionError(f"scores must be a float32 matrix, queries x clips; got {kind}")
         if 0 in self.values.shape:
             raise SubmissionError(f"scores of shape {self.values.shape} hold no query or no clip")
         n_queries, n_clips = self.values.shape
@@ -60,9 +58,8 @@ class ScoreMatrix:
             ("file_names", n_clips, self.file_names),
         ):
             if len(found) != expected:
-                raise SubmissionError(
-                    f"scores of shape {self.values.shape} need {expected} {name}; there are {len(found)}"
-                )
+                needed = f"need {expected} {name}; there are {len(found)}"
+                raise SubmissionError(f"scores of shape {self.values.shape} {needed}")
         _require_unique("query id", self.query_ids)
         _require_unique("clip id", self.clip_ids)
         pool = frozenset(self.clip_ids)

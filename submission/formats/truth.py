@@ -7,7 +7,7 @@ it, and every reader here refuses it: the official 2022 scorer would keep the la
 import ast
 import os
 import warnings
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -44,20 +44,12 @@ class Truth:
     file_names: frozenset[str]
     clip_ids: Mapping[str, str] = field(default_factory=dict)
 
-    def similar_query(self, text: str) -> tuple[str, str] | None:
-        """(the query that text was meant to be, how it differs), for a hint in a message; None if none is near."""
-        return self._query_suggestions.to(text)
-
-    def similar_file_name(self, name: str) -> tuple[str, str] | None:
-        """(the pool's file name that name was meant to be, how it differs); None if none is near."""
-        return self._file_name_suggestions.to(name)
-
     @cached_property
-    def _query_suggestions(self) -> Nearest:
+    def similar_queries(self) -> Nearest:
         return Nearest(self.queries, TEXT_WAYS)
 
     @cached_property
-    def _file_name_suggestions(self) -> Nearest:
+    def similar_file_names(self) -> Nearest:
         return Nearest(sorted(self.file_names), NAME_WAYS)
 
 
@@ -72,7 +64,10 @@ def read_clotho_truth(path: Path) -> Truth:
     Raises SubmissionError, naming file and line, for this and for anything that is not such a table.
     """
     header, *clips = _rows(path)
-    _check_header(path, header)
+    n_captions = max(1, len(header.cells) - 1)
+    expected = ["file_name", *(f"caption_{number}" for number in range(1, n_captions + 1))]
+    if header.line != 1 or header.cells != expected:
+        raise _header_error(path, header, "be file_name,caption_1,caption_2,... as in Clotho's caption files")
     if not clips:
         raise SubmissionError(f"{path}: line 1: no clip follows the header")
     line_of_name: dict[str, int] = {}
@@ -98,15 +93,13 @@ def matrix_truth(matrix: ScoreMatrix) -> Truth:
 
     Raises SubmissionError when a ranked CSV could not tell two of its clips (by file name) or queries (by text) apart.
     """
-    same_name = _first_repeat(matrix.file_names)
-    if same_name:
+    if same_name := _first_repeat(matrix.file_names):
         one, other = (matrix.clip_ids[index] for index in same_name)
         raise SubmissionError(
             f"clips {one!r} and {other!r} have the same file name {matrix.file_names[same_name[0]]!r}, and a ranked "
             "CSV could not tell them apart; rank a pool in which every file name is unique"
         )
-    same_text = _first_repeat(matrix.query_texts)
-    if same_text:
+    if same_text := _first_repeat(matrix.query_texts):
         one, other = (matrix.query_ids[index] for index in same_text)
         raise SubmissionError(
             f"queries {one!r} and {other!r} have the same text {matrix.query_texts[same_text[0]]!r}, and the official "
@@ -133,10 +126,7 @@ def read_blind_truth(queries: Path, audio: Path) -> Truth:
     """
     header, *rows = _rows(queries)
     if header.cells.count("caption") != 1:
-        raise SubmissionError(
-            f"{queries}: line 1: the header must have one column caption, as in retrieval_captions.csv; "
-            f"found {shown(','.join(header.cells))}"
-        )
+        raise _header_error(queries, header, "have one column caption, as in retrieval_captions.csv")
     column = header.cells.index("caption")
     line_of_query: dict[str, int] = {}
     for row in rows:
@@ -145,10 +135,8 @@ def read_blind_truth(queries: Path, audio: Path) -> Truth:
         _refuse_repeated(queries, row.line, "query", row.cells[column], line_of_query)
     if not line_of_query:
         raise SubmissionError(f"{queries}: line 1: no query follows the header")
-    return Truth(
-        {text: TruthQuery(f"line {line} of {queries.name}", None) for text, line in line_of_query.items()},
-        frozenset(_audio_names(audio)),
-    )
+    blind = {text: TruthQuery(f"line {line} of {queries.name}", None) for text, line in line_of_query.items()}
+    return Truth(blind, _audio_names(audio))
 
 
 def read_annotations(path: Path, pool: Truth) -> Truth:
@@ -163,10 +151,7 @@ def read_annotations(path: Path, pool: Truth) -> Truth:
     """
     header, *rows = _rows(path)
     if header.cells != ["query", "audio_filenames"]:
-        raise SubmissionError(
-            f"{path}: line 1: the header must be query,audio_filenames as in metadata_eval.csv; "
-            f"found {shown(','.join(header.cells))}"
-        )
+        raise _header_error(path, header, "be query,audio_filenames as in metadata_eval.csv")
     if not rows:
         raise SubmissionError(f"{path}: line 1: no query follows the header")
     line_of_query: dict[str, int] = {}
@@ -174,16 +159,17 @@ def read_annotations(path: Path, pool: Truth) -> Truth:
     for row in rows:
         text, listed = row.cells
         if text not in pool.queries:
-            raise SubmissionError(f"{path}: line {row.line}: unknown query {text!r}{instead(pool.similar_query(text))}")
+            hint = instead(pool.similar_queries, text)
+            raise SubmissionError(f"{path}: line {row.line}: unknown query {text!r}{hint}")
         _refuse_repeated(path, row.line, "query", text, line_of_query)
         names = _listed_names(f"{path}: line {row.line}", listed, pool)
         queries[text] = TruthQuery(f"line {row.line} of {path.name}", names, pool.queries[text].id)
     return Truth(queries, pool.file_names, pool.clip_ids)
 
 
-def instead(similar: tuple[str, str] | None) -> str:
-    """The end of a sentence about an unknown text: what Truth.similar_query or similar_file_name knows of it."""
-    if similar is None:
+def instead(known: Nearest, text: str) -> str:
+    """The end of a sentence about an unknown text: which of the known ones it was meant to be."""
+    if not (similar := known.to(text)):
         return ""
     return f"; there is {similar[0]!r}, which differs in {similar[1]}: they must agree byte for byte"
 
@@ -220,15 +206,15 @@ def _listed_names(where: str, listed: str, pool: Truth) -> frozenset[str]:
     seen: set[str] = set()
     for name in names:
         if name not in pool.file_names:
-            raise SubmissionError(f"{where}: unknown file name {name!r}{instead(pool.similar_file_name(name))}")
+            raise SubmissionError(f"{where}: unknown file name {name!r}{instead(pool.similar_file_names, name)}")
         if name in seen:
             raise SubmissionError(f"{where}: the file {name!r} is listed twice")
         seen.add(name)
     return frozenset(names)
 
 
-def _audio_names(folder: Path) -> Iterator[str]:
-    found = False
+def _audio_names(folder: Path) -> frozenset[str]:
+    names = []
     for name in sorted(path.name for path in folder.iterdir()):
         if name.startswith(".") or not name.lower().endswith(AUDIO) or not (folder / name).is_file():
             continue
@@ -239,27 +225,20 @@ def _audio_names(folder: Path) -> Iterator[str]:
                 f"{folder}: the file name {os.fsencode(name)!r} is not UTF-8, and no submitted file can say it; "
                 "extract the archive again with UTF-8 names"
             ) from None
-        found = True
-        yield name
-    if not found:
+        names.append(name)
+    if not names:
         raise SubmissionError(
             f"{folder}: no audio file ({', '.join(AUDIO)}) lies directly in this folder; give the one that holds them"
         )
+    return frozenset(names)
 
 
-def _check_header(path: Path, header: Row) -> None:
-    n_captions = max(1, len(header.cells) - 1)
-    expected = ["file_name", *(f"caption_{number}" for number in range(1, n_captions + 1))]
-    if header.line != 1 or header.cells != expected:
-        raise SubmissionError(
-            f"{path}: line 1: the header must be file_name,caption_1,caption_2,... as in Clotho's caption files; "
-            f"found {shown(','.join(header.cells))}"
-        )
+def _header_error(path: Path, header: Row, must: str) -> SubmissionError:
+    return SubmissionError(f"{path}: line 1: the header must {must}; found {shown(','.join(header.cells))}")
 
 
 def _refuse_shared(path: Path, rows_of_caption: Mapping[str, list[Row]]) -> None:
-    shared = {caption: rows for caption, rows in rows_of_caption.items() if len(rows) > 1}
-    if shared:
+    if shared := {caption: rows for caption, rows in rows_of_caption.items() if len(rows) > 1}:
         line_lists = [" and ".join(str(row.line) for row in rows) for rows in shared.values()]
         lines = "; ".join(line_lists[:MAX_SHOWN_LINES]) + "; ..." * (len(line_lists) > MAX_SHOWN_LINES)
         raise SubmissionError(

@@ -112,10 +112,9 @@ def _require_same(parts: Mapping[str, ScoreMatrix]) -> None:
     for name, part in parts.items():
         for what in ("query_ids", "query_texts", "clip_ids", "file_names", "relevant"):
             if getattr(part, what) != getattr(first, what):
-                raise SubmissionError(
-                    f"the scores {name} and {first_name} are of other queries or clips, or in another order (their "
-                    f"{what.replace('_', ' ')} differ); a mean needs the same ones"
-                )
+                differ = f"their {what.replace('_', ' ')} differ"
+                problem = f"are of other queries or clips, or in another order ({differ}); a mean needs the same ones"
+                raise SubmissionError(f"the scores {name} and {first_name} {problem}")
 
 
 def _factors(weights: Sequence[float] | None, n_parts: int) -> Values:
@@ -129,19 +128,14 @@ def _factors(weights: Sequence[float] | None, n_parts: int) -> Values:
 
 def require_apart(tested: Mapping[str, ScoreMatrix], validation: Mapping[str, ScoreMatrix]) -> None:
     """Weights are never searched on what they are then tested on, nor with other models."""
-    pairs = list(zip(tested.items(), validation.items(), strict=True))
-    for (name, test), (other, weighted) in pairs:
-        shared = set(test.clip_ids) & set(weighted.clip_ids)
-        if shared:
-            raise SubmissionError(
-                f"{name} and {other} have {len(shared)} clips in common (first {min(shared)!r}); weights are searched "
-                "on a validation split, never on what is tested"
-            )
+    for (name, test), (other, weighted) in zip(tested.items(), validation.items(), strict=True):
+        if shared := set(test.clip_ids) & set(weighted.clip_ids):
+            common = f"{name} and {other} have {len(shared)} clips in common (first {min(shared)!r})"
+            hint = "weights are searched on a validation split, never on what is tested"
+            raise SubmissionError(f"{common}; {hint}")
         for makers in zip_longest(makers_of(test.facts), makers_of(weighted.facts), fillvalue=(None, None)):
             for facts in zip(*makers, strict=True):
                 if facts[0] != facts[1]:
                     one, another = (fact or "a model it does not name" for fact in facts)
-                    raise SubmissionError(
-                        f"{name} comes from {one} and {other} from {another}; give --validation the matrices of the "
-                        "same models in the same order"
-                    )
+                    hint = "give --validation the matrices of the same models in the same order"
+                    raise SubmissionError(f"{name} comes from {one} and {other} from {another}; {hint}")

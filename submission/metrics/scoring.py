@@ -1,6 +1,6 @@
 """From a ranked CSV or a score matrix to its figures."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -29,7 +29,7 @@ def found_in_csv(path: Path, truth: Truth, edition: Edition, annotations: Truth 
     wanted = annotations or truth
     answers = [answer for answer in ranked if answer.query in wanted.queries]
     relevant = [wanted.queries[answer.query].relevant or frozenset() for answer in answers]
-    _require_known([answer.query for answer, ids in zip(answers, relevant, strict=True) if not ids], len(answers))
+    _require_known([answer.query for answer in answers], relevant)
     lists = [
         [rank for rank, name in enumerate(answer.file_names, start=1) if name in names]
         for answer, names in zip(answers, relevant, strict=True)
@@ -51,9 +51,7 @@ def found_in_matrix(matrix: ScoreMatrix) -> RelevantRanks:
     script keeps only one of them. Clotho's validation and evaluation splits have no such text).
     Raises SubmissionError where relevance is not known.
     """
-    _require_known(
-        [id_ for id_, ids in zip(matrix.query_ids, matrix.relevant, strict=True) if ids is None], len(matrix)
-    )
+    _require_known(matrix.query_ids, matrix.relevant)
     relevant = matrix.relevant_columns()
     return RelevantRanks(
         ranks=relevant_ranks(matrix.values, relevant, matrix.file_names),
@@ -70,9 +68,7 @@ def found_from_audio(matrix: ScoreMatrix) -> RelevantRanks:
     Equal scores are ordered by the queries' texts, the one name of a query in every file. Raises SubmissionError where
     relevance is not known.
     """
-    _require_known(
-        [id_ for id_, ids in zip(matrix.query_ids, matrix.relevant, strict=True) if ids is None], len(matrix)
-    )
+    _require_known(matrix.query_ids, matrix.relevant)
     rows_of: Mapping[str, list[int]] = {clip_id: [] for clip_id in matrix.clip_ids}
     for row, clips in enumerate(matrix.relevant):
         for clip in clips or ():
@@ -110,9 +106,9 @@ def annotated(matrix: ScoreMatrix, annotations: Truth) -> ScoreMatrix:
     )
 
 
-def _require_known(blind: list[str], n_queries: int) -> None:
-    if blind:
+def _require_known(queries: Sequence[str], relevant: Sequence[Collection[str] | None]) -> None:
+    if blind := [query for query, clips in zip(queries, relevant, strict=True) if not clips]:
         raise SubmissionError(
-            f"no relevant clip is known for {len(blind)} of {n_queries} queries (first {blind[0]!r}), so there is "
+            f"no relevant clip is known for {len(blind)} of {len(queries)} queries (first {blind[0]!r}), so there is "
             "nothing to score; a blind set is scored by the organisers, and a converted CSV needs `convert --truth`"
         )

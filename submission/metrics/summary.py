@@ -62,9 +62,8 @@ class Summary:
         table = [("queries", str(len(self.found.texts))), ("pool", str(self.found.n_pool))]
         table += [(name, f"{value:.4f}") for name, value in self.values.items()]
         table.append(("95 %", f"{format_interval(self.interval)} ({self.primary}, jackknife over queries)"))
-        table.append(
-            ("95 %", f"{format_interval(self.bootstrap)} ({self.primary}, bootstrap over queries that share clips)")
-        )
+        sharing = f"{self.primary}, bootstrap over queries that share clips"
+        table.append(("95 %", f"{format_interval(self.bootstrap)} ({sharing})"))
         middle = f"{self.median_rank:g}" if math.isfinite(self.median_rank) else f"above {self.found.depth}"
         table.append(("median", f"{middle} (rank of the first relevant one)"))
         table.append(("chance", f"{self.chance:.4f} ({self.primary} of a random order)"))
@@ -82,8 +81,7 @@ def summarise(found: RelevantRanks, recall_ks: Sequence[int] = (1, 5, 10), map_k
     per_query |= {f"mAP@{k}": average_precision(found.ranks, found.n_relevant, k) for k in map_ks}
     bounded = [name for name in per_query if found.depth is not None and int(name.partition("@")[2]) > found.depth]
     notes = [f"{', '.join(bounded)}: a lower bound, since the lists hold {found.depth} names"] if bounded else []
-    primary = f"mAP@{map_ks[0]}"
-    return _summary(found, per_query, primary, chance(found.n_pool, map_ks[0], found.n_relevant.mean()), notes)
+    return _summary(found, per_query, map_ks[0], notes)
 
 
 def summarise_audio_to_text(found: RelevantRanks, ks: Sequence[int] = (1, 5, 10)) -> Summary:
@@ -96,15 +94,15 @@ def summarise_audio_to_text(found: RelevantRanks, ks: Sequence[int] = (1, 5, 10)
     per_query |= {f"R@{k}": recall(found.ranks, found.n_relevant, k) for k in ks}
     per_query["mAP@10"] = average_precision(found.ranks, found.n_relevant, 10)
     per_query["mAP"] = average_precision(found.ranks, found.n_relevant, None)
-    summary = _summary(found, per_query, "mAP@10", chance(found.n_pool, 10, found.n_relevant.mean()), [])
+    summary = _summary(found, per_query, 10, [])
     for k in ks:
         summary.values[f"pooled R@{k}"] = pooled_recall(found.ranks, found.n_relevant, k)
     return summary
 
 
-def _summary(
-    found: RelevantRanks, per_query: dict[str, Values], primary: str, level: float, notes: list[str]
-) -> Summary:
+def _summary(found: RelevantRanks, per_query: dict[str, Values], k: int, notes: list[str]) -> Summary:
+    """k: of the primary metric, mAP@k."""
+    primary = f"mAP@{k}"
     return Summary(
         values={name: float(values.mean()) for name, values in per_query.items()},
         primary=primary,
@@ -112,7 +110,7 @@ def _summary(
         interval=jackknife_interval(per_query[primary]),
         bootstrap=bootstrap_interval(per_query[primary], found.groups),
         median_rank=median_rank(found.ranks),
-        chance=level,
+        chance=chance(found.n_pool, k, found.n_relevant.mean()),
         found=found,
         notes=notes,
     )

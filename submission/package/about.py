@@ -13,12 +13,13 @@ source_code: null
 
 import unicodedata
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
+from pydantic import AfterValidator, Field, ValidationError
 from pydantic_core import PydanticCustomError
 
 from data_tools.errors import DataError
+from data_tools.strict import Strict
 from data_tools.yaml12 import parse_yaml
 from submission.errors import SubmissionError
 
@@ -32,18 +33,14 @@ def _visible(text: str) -> str:
 Text = Annotated[str, AfterValidator(_visible)]
 
 
-class _Part(BaseModel):
-    model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
-
-
-class Affiliation(_Part):
+class Affiliation(Strict):
     abbreviation: Text
     institute: Text
     department: Text | None
     location: Text
 
 
-class Author(_Part):
+class Author(Strict):
     lastname: Text
     firstname: Text
     email: Text
@@ -51,7 +48,7 @@ class Author(_Part):
     affiliation: Affiliation
 
 
-class System(_Part):
+class System(Strict):
     """name, abbreviation: as the results page will show them. output: what is handed in, a score matrix (.npy) or the
     edition's CSV, beside this file; None: what the run ranked. scored: the score matrix its figures are of; None: the
     run's own."""
@@ -62,14 +59,14 @@ class System(_Part):
     scored: Text | None = None
 
 
-class Address(_Part):
+class Address(Strict):
     url: Text | None
 
 
-class About(_Part):
+class About(Strict):
     authors: Annotated[list[Author], Field(min_length=1)]
     systems: Annotated[list[System], Field(min_length=1)]
-    sources: dict[str, Address] = {}
+    sources: dict[str, Address] = Field(default_factory=dict)
     annotations: Text | None = None
     source_code: Text | None = None
 
@@ -80,25 +77,24 @@ class About(_Part):
 
 def read_about(path: Path, n_systems: int) -> About:
     """Read the file. Raises SubmissionError naming every fact that is missing or wrong, a line each."""
-    document = read_yaml(path)
+    if not path.is_file():
+        raise SubmissionError(f"{path}: no such file; it says who hands in what: see submission/package/about.py")
+    try:
+        document = parse_yaml(path.read_bytes())
+    except DataError as error:
+        raise SubmissionError(f"{path}: {error}") from None
     if not isinstance(document, dict):
         raise SubmissionError(f"{path}: must say authors and systems; see submission/package/about.py")
     try:
         about = About.model_validate(document)
     except ValidationError as error:
-        raise SubmissionError(
-            "\n".join(
-                f"{path}: {'.'.join(map(str, item['loc'])) or 'the file'}: {_describe(item['type'], item['msg'])}"
-                for item in error.errors()
-            )
-        ) from None
+        faults = ((".".join(map(str, item["loc"])), _describe(item["type"], item["msg"])) for item in error.errors())
+        raise SubmissionError("\n".join(f"{path}: {at or 'the file'}: {fault}" for at, fault in faults)) from None
     problems = []
     if sum(author.corresponding for author in about.authors) != 1:
         problems.append("authors: exactly one must say corresponding: true")
-    if len(about.systems) != n_systems:
-        problems.append(
-            f"systems: {n_systems} are handed in and {len(about.systems)} described; describe each, in order"
-        )
+    if (described := len(about.systems)) != n_systems:
+        problems.append(f"systems: {n_systems} are handed in and {described} described; describe each, in order")
     if problems:
         raise SubmissionError("\n".join(f"{path}: {problem}" for problem in problems))
     return about
@@ -111,13 +107,3 @@ def _describe(kind: str, message: str) -> str:
         "extra_forbidden": "is no fact that is asked for; take it out, or correct its name",
     }
     return words.get(kind, message.replace("valid dictionary", "mapping of names to facts"))
-
-
-def read_yaml(path: Path) -> Any:
-    """Raises SubmissionError for a file that is missing or no YAML."""
-    if not path.is_file():
-        raise SubmissionError(f"{path}: no such file; it says who hands in what: see submission/package/about.py")
-    try:
-        return parse_yaml(path.read_bytes())
-    except DataError as error:
-        raise SubmissionError(f"{path}: {error}") from None

@@ -72,8 +72,7 @@ def write_archive(path: Path, systems: list[Packed], edition: Edition, style: st
                 archive.writestr(zipfile.ZipInfo(name, _DAWN), data, zipfile.ZIP_DEFLATED)
         file.flush()
         truths = {system.label: system.truth for system in systems}
-        problems = list(check_archive(Path(file.name), edition, truths.get, ready=report is not None))
-        if problems:
+        if problems := list(check_archive(Path(file.name), edition, truths.get, ready=report is not None)):
             raise SubmissionError("\n".join(f"{path} would not pass its check: {problem}" for problem in problems))
 
 
@@ -112,11 +111,7 @@ def check_archive(
 
 
 def _check_members(
-    archive: zipfile.ZipFile,
-    edition: Edition,
-    truth_of: Callable[[str], Truth | None],
-    ready: bool,
-    shown: int | None,
+    archive: zipfile.ZipFile, edition: Edition, truth_of: Callable[[str], Truth | None], ready: bool, shown: int | None
 ) -> Iterator[str]:
     files = [info for info in archive.infolist() if not info.filename.endswith("/")]  # is_dir() fails on an empty name
     for info in files:
@@ -174,10 +169,8 @@ def _check_system(
     shown: int | None,
 ) -> Iterator[str]:
     if not re.fullmatch(edition.label, label):
-        yield (
-            f"{label}: no label of this task: expected <last name>_<institute>_task{edition.task}_<1 to "
-            f"{edition.systems}>, without blanks, dots or other underscores"
-        )
+        expected = f"<last name>_<institute>_task{edition.task}_<1 to {edition.systems}>"
+        yield f"{label}: no label of this task: expected {expected}, without blanks, dots or other underscores"
         return
     styles = [file_names(names, label, edition) for names in edition.names.values()]
     found = {path.name for path in paths}
@@ -190,15 +183,10 @@ def _check_system(
             _, problems = check(archive.read(str(path)), edition, truth)
             yield from (f"{path}: {line}" for line in format_problems(problems, shown))
         elif path.name == style.meta:
-            yield from (f"{path}: {line}" for line in _check_meta_bytes(archive.read(str(path)), label, edition))
+            try:
+                faults = check_meta(parse_yaml(archive.read(str(path))), label, edition)
+            except DataError as error:
+                faults = iter([str(error)])
+            yield from (f"{path}: {line}" for line in faults)
         else:
             yield f"{path}: does not belong here; {label} has {style.output} and {style.meta}"
-
-
-def _check_meta_bytes(data: bytes, label: str, edition: Edition) -> Iterator[str]:
-    try:
-        meta = parse_yaml(data)
-    except DataError as error:
-        yield str(error)
-        return
-    yield from check_meta(meta, label, edition)

@@ -41,10 +41,8 @@ def unfit_parts(about: About) -> Iterator[str]:
     author = about.corresponding
     for key, text in (("lastname", author.lastname), ("affiliation.abbreviation", author.affiliation.abbreviation)):
         if not re.fullmatch(r"\w[\w'’-]*", _part(text)):
-            yield (
-                f"authors.{about.authors.index(author)}.{key}: {text!r} cannot stand in the names of files; use "
-                "letters, digits and hyphens"
-            )
+            problem = f"{text!r} cannot stand in the names of files; use letters, digits and hyphens"
+            yield f"authors.{about.authors.index(author)}.{key}: {problem}"
 
 
 def missing_addresses(runs: Sequence[FinishedRun], about: About) -> list[str]:
@@ -130,13 +128,12 @@ def _frozen_experts(run: FinishedRun) -> list[str]:
 
 def text_name(run: FinishedRun) -> str:
     """Of the text encoder: the name of the pre-trained model or of the word vectors, or `trained from scratch`."""
-    text = run.recipe.model.text
-    return Path(text.model or text.vectors or "trained from scratch").name
+    return _pretrained_text(run) or "trained from scratch"
 
 
-def _is_pretrained(run: FinishedRun) -> bool:
+def _pretrained_text(run: FinishedRun) -> str | None:
     text = run.recipe.model.text
-    return bool(text.model or text.vectors)
+    return Path(text.model or text.vectors or "").name or None
 
 
 def audio_name(run: FinishedRun) -> str | None:
@@ -240,7 +237,7 @@ def _external(runs: Sequence[FinishedRun], about: About) -> Iterator[dict[str, A
     for purpose, names in (
         ("audio_modelling", [run.result.experts[name].kind for run in runs for name in _frozen_experts(run)]),
         ("audio_modelling", [weights for run in runs if (weights := audio_name(run))]),
-        ("word_modelling", [text_name(run) for run in runs if _is_pretrained(run)]),
+        ("word_modelling", [text for run in runs if (text := _pretrained_text(run))]),
     ):
         for name in dict.fromkeys(names):
             yield {"name": name, "purpose": purpose, "url": addresses[name], "total_audio_length": None}
@@ -256,10 +253,7 @@ def _addresses(runs: Sequence[FinishedRun]) -> dict[str, str | None]:
         for name in _frozen_experts(run):
             expert = run.result.experts[name]
             found[expert.kind] = ", ".join(expert.published) or None
-        if weights := audio_name(run):
-            found[weights] = None
-        if _is_pretrained(run):
-            found[text_name(run)] = None
+        found |= dict.fromkeys(filter(None, (audio_name(run), _pretrained_text(run))))
     return found
 
 

@@ -1,13 +1,12 @@
 """Queries to listen to: what the run found for them, what it should have found, and the audio of both."""
 
 import base64
-import io
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
 
-from data_tools.audio.read import AudioError, read_audio
+from data_tools.audio.read import AudioError, encoded, read_audio
 from submission.formats.score_matrix import ScoreMatrix
 from submission.metrics.summary import Summary
 from submission.ordering import ranked_columns
@@ -49,14 +48,8 @@ class AudioStore:
 
 def to_mp3(path: Path) -> bytes:
     """The first 10 s of a file as mono MP3 of 24 kHz and 40 kbit/s. Raises AudioError as read_audio does."""
-    import soundfile
-
     wave = np.clip(read_audio(path, RATE, seconds=LONGEST), -1, 1)
-    mp3 = io.BytesIO()
-    soundfile.write(
-        mp3, wave, RATE, format="MP3", subtype="MPEG_LAYER_III", compression_level=COMPRESSION, bitrate_mode="CONSTANT"
-    )
-    return mp3.getvalue()
+    return encoded(wave, RATE, "MP3", "MPEG_LAYER_III", compression_level=COMPRESSION, bitrate_mode="CONSTANT")
 
 
 def listening(matrix: ScoreMatrix, summary: Summary, found: Rivals, clips: Clips, store: AudioStore) -> Section:

@@ -57,9 +57,9 @@ def _time(result: RunResult) -> str:
 
 
 def _duration(seconds: float) -> str:
-    return f"{seconds:.0f} s" if seconds < 120 else f"{seconds / 60:.1f} min" if seconds < 7200 else (
-        f"{seconds / 3600:.1f} h"
-    )  # fmt: skip
+    if seconds < 120:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.1f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
 
 
 def _parameters(parameters: Parameters) -> str:
@@ -214,8 +214,7 @@ def _ties(count: int, n: int) -> str:
 
 
 def _test_in_view(run: FinishedRun) -> Iterator[str]:
-    stages = [name for name, stage in run.recipe.stages.items() if stage.monitor.test_split]
-    if stages:
+    if stages := [name for name, stage in run.recipe.stages.items() if stage.monitor.test_split]:
         yield (
             f"A test split was watched during training ({', '.join(stages)}), as the recipe acknowledges: a checkpoint "
             "chosen so is chosen with the test in view, and its figures flatter."

@@ -27,9 +27,7 @@ def write_report(out: Path, run: FinishedRun, others: Sequence[FinishedRun], edi
     writing fails.
     """
     summary, folder = figures_of(run.matrix, edition), run.folder / "figures"
-    others_figures = {
-        name: figures_of(other.matrix, edition) for name, other in zip(_names(others), others, strict=True)
-    }
+    others_figures = dict(zip(_names(others), (figures_of(other.matrix, edition) for other in others), strict=True))
     clips = read_clips(run.file(f"scores/{run.entry}.clips.csv"), run.matrix.clip_ids)
     found, store = rivals(run.matrix), AudioStore()
     sections = [
@@ -38,8 +36,8 @@ def write_report(out: Path, run: FinishedRun, others: Sequence[FinishedRun], edi
         overview.learning_curves(run),
         results.ranks(summary, folder / f"{run.entry}.ranks.svg"),
         results.scores(run, found, folder),
-        results.experts(run, run.matrix, summary, clips, folder),
-        results.lengths(run, run.matrix, summary, clips, folder),
+        results.experts(run, summary, clips, folder),
+        results.lengths(run, summary, clips, folder),
         listening(run.matrix, summary, found, clips, store),
         overview.caveats(run, found),
     ]

@@ -9,7 +9,6 @@ import numpy.typing as npt
 
 from submission.editions import Edition
 from submission.errors import SubmissionError
-from submission.formats.score_matrix import ScoreMatrix
 from submission.metrics.compare import compare
 from submission.metrics.summary import Summary
 from submission.report import figures, statistics
@@ -70,17 +69,10 @@ def _intervals(summary: Summary) -> list[str]:
 def _figures_table(summaries: Mapping[str, Summary], levels: Mapping[str, float]) -> Table:
     this = summaries[THIS]
     n_queries, n_clips = f"{len(this.found.texts):,}", f"{this.found.n_pool:,}"
-    rows = [
-        [
-            name,
-            f"{len(s.found.texts):,}",
-            f"{s.found.n_pool:,}",
-            *map(figure4, s.values.values()),
-            *_intervals(s),
-            f"{s.median_rank:g}",
-        ]
-        for name, s in summaries.items()
-    ]
+    rows = []
+    for name, s in summaries.items():
+        sizes = f"{len(s.found.texts):,}", f"{s.found.n_pool:,}"
+        rows.append([name, *sizes, *map(figure4, s.values.values()), *_intervals(s), f"{s.median_rank:g}"])
     for name, level in levels.items():
         known = [figure4(level) if metric == this.primary else NONE for metric in this.values]
         rows.append([name, n_queries, n_clips, *known, NONE, NONE, NONE])
@@ -112,11 +104,8 @@ def _differences(this: Summary, others: Mapping[str, Summary]) -> Table:
             continue
         counts = f"{found.better:,} / {found.equal:,} / {found.worse:,}"
         rows.append([name, f"{found.mean:+.4f}", spread(found.interval), f"{found.p:.4f}", counts])
-    return Table(
-        f"This run minus another: {this.primary}, query by query",
-        ("other", "difference", "95 % bootstrap", "p", "queries better / equal / worse"),
-        rows,
-    )
+    header = ("other", "difference", "95 % bootstrap", "p", "queries better / equal / worse")
+    return Table(f"This run minus another: {this.primary}, query by query", header, rows)
 
 
 def ranks(summary: Summary, path: Path) -> Section:
@@ -158,14 +147,10 @@ def scores(run: FinishedRun, found: Rivals, folder: Path) -> Section:
         f"{np.median(negative):.3f}."
     )
     reached = [f"{percent(float(np.mean(margin >= mark)))} reach {name}." for mark, name in marks.items()]
-    apart = [
-        f"The difference is {np.median(margin):.3f} at the median, and above 0 at {percent(wins)} of {queries(n)}."
-    ]
+    apart = f"The difference is {np.median(margin):.3f} at the median, and above 0 at {percent(wins)} of {queries(n)}."
     edges = np.histogram_bin_edges(np.concatenate([positive, negative]), BINS)
-    counts = {
-        "best relevant clip": np.histogram(positive, edges)[0],
-        "hardest negative": np.histogram(negative, edges)[0],
-    }
+    both = {"best relevant clip": positive, "hardest negative": negative}
+    counts = {name: np.histogram(values, edges)[0] for name, values in both.items()}
     steps = np.histogram_bin_edges(margin, BINS)
     parted = np.histogram(margin, steps)[0]
     paths = [folder / f"{run.entry}.{name}.svg" for name in ("scores", "margins")]
@@ -178,7 +163,7 @@ def scores(run: FinishedRun, found: Rivals, folder: Path) -> Section:
         paragraphs=[" ".join([text, *reached])],
         drawings=[
             Drawing(paths[0], "Best relevant clip and hardest negative", text, tables[0]),
-            Drawing(paths[1], "Best relevant clip less hardest negative", " ".join(apart + reached), tables[1]),
+            Drawing(paths[1], "Best relevant clip less hardest negative", " ".join([apart, *reached]), tables[1]),
         ],
     )
 
@@ -199,7 +184,7 @@ def loss_margins(run: FinishedRun) -> dict[float, str]:
     return dict(sorted(found.items()))
 
 
-def experts(run: FinishedRun, matrix: ScoreMatrix, summary: Summary, clips: Clips, folder: Path) -> Section | None:
+def experts(run: FinishedRun, summary: Summary, clips: Clips, folder: Path) -> Section | None:
     """What each expert says in the mean that a clip's embedding is; None for a run of one expert.
 
     A query counts to the expert with the largest mean share on its relevant clips.
@@ -219,7 +204,7 @@ def experts(run: FinishedRun, matrix: ScoreMatrix, summary: Summary, clips: Clip
     boxes = folder / f"{run.entry}.experts.svg"
     figures.draw_boxes(boxes, clips.norms, "norm of the embedding")
     drawings = [Drawing(boxes, "Norm of each expert's embedding", text, _norms_table(clips.norms, shares))]
-    keys = [int(shares[:, columns].mean(axis=1).argmax()) for columns in matrix.relevant_columns()]
+    keys = [int(shares[:, columns].mean(axis=1).argmax()) for columns in run.matrix.relevant_columns()]
     if len(set(keys)) > 1:
         found = statistics.bars(summary.per_query[metric], keys, dict(enumerate(names)), summary.found.groups)
         path, said = folder / f"{run.entry}.largest.svg", "expert with the largest share on the relevant clip"
@@ -246,41 +231,26 @@ def _norms_table(norms: Mapping[str, statistics.Values], shares: statistics.Valu
     return Table("Norms", ("expert", "5 %", "25 %", "median", "75 %", "95 %", "mean share of the sum"), rows)
 
 
-def lengths(run: FinishedRun, matrix: ScoreMatrix, summary: Summary, clips: Clips, folder: Path) -> Section:
+def lengths(run: FinishedRun, summary: Summary, clips: Clips, folder: Path) -> Section:
     """Recall by length of the caption and of the relevant clip."""
     metric = max((name for name in summary.values if name.startswith("R@")), key=lambda name: int(name[2:]))
     values, groups, level = summary.per_query[metric], summary.found.groups, summary.values[metric]
     words = [statistics.bin_of(len(text.split()), statistics.WORDS) for text in summary.found.texts]
-    seconds = [
-        statistics.bin_of(float(clips.seconds[columns].mean()), statistics.SECONDS)
-        for columns in matrix.relevant_columns()
-    ]
+    means = (float(clips.seconds[columns].mean()) for columns in run.matrix.relevant_columns())
+    seconds = [statistics.bin_of(mean, statistics.SECONDS) for mean in means]
     drawings, missing = [], []
-    for name, keys, labels, xlabel, title in (
-        ("words", words, statistics.word_labels(), "words of the caption", f"{metric} by length of the caption"),
-        (
-            "seconds",
-            seconds,
-            statistics.second_labels(),
-            "seconds of the relevant clip",
-            f"{metric} by length of the clip",
-        ),
+    for name, keys, labels, measured, of in (
+        ("words", words, statistics.bin_labels(statistics.WORDS, whole=True), "caption", "caption"),
+        ("seconds", seconds, statistics.bin_labels(statistics.SECONDS, whole=False), "relevant clip", "clip"),
     ):
-        found = statistics.bars(values, keys, labels, groups)
-        if found:
+        xlabel, title = f"{name} of the {measured}", f"{metric} by length of the {of}"
+        if found := statistics.bars(values, keys, labels, groups):
             path = folder / f"{run.entry}.{name}.svg"
             drawings.append(_bars_drawing(path, found, xlabel, metric, title, level))
         else:
             missing.append(f"{title} is left out: the run does not state {xlabel}.")
-    return Section(
-        "lengths",
-        "Lengths of captions and clips",
-        paragraphs=[
-            "Intervals hold 95 %: Wilson's, with as many trials as there are groups of queries that share their clips.",
-            *missing,
-        ],
-        drawings=drawings,
-    )
+    how = "Intervals hold 95 %: Wilson's, with as many trials as there are groups of queries that share their clips."
+    return Section("lengths", "Lengths of captions and clips", paragraphs=[how, *missing], drawings=drawings)
 
 
 def _bars_drawing(path: Path, bars: Sequence[Bar], xlabel: str, metric: str, title: str, level: float) -> Drawing:

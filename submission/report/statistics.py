@@ -43,19 +43,14 @@ def rivals(matrix: ScoreMatrix) -> Rivals:
     (0.5, 0.5, True)
     """
     relevant = matrix.relevant_columns()
-    positive, negative = np.empty(len(matrix)), np.full(len(matrix), np.nan)
+    positive, negative, tied = np.empty(len(matrix)), np.full(len(matrix), np.nan), np.zeros(len(matrix), bool)
     for row, columns in enumerate(relevant):
         positive[row] = matrix.values[row, columns].max()
         others = np.delete(matrix.values[row], columns)
         if others.size:
             negative[row] = others.max()
-    tied = np.array([_is_tied(matrix, row, columns, positive[row]) for row, columns in enumerate(relevant)])
+            tied[row] = (others == positive[row]).any()
     return Rivals(positive, negative, tied)
-
-
-def _is_tied(matrix: ScoreMatrix, row: int, columns: list[int], score: float) -> bool:
-    same = matrix.values[row] == score
-    return bool(np.count_nonzero(same) > np.count_nonzero(same[columns]))
 
 
 def rank_bins(n_pool: int) -> list[tuple[int, int]]:
@@ -144,16 +139,10 @@ def bin_of(value: float, starts: Sequence[float]) -> int | None:
     return None if math.isnan(value) else int(np.searchsorted(starts, value, side="right")) - 1
 
 
-def word_labels() -> dict[object, str]:
-    """`1–4`, ..., `20+` by the number of the bin."""
-    ends = [f"{low}–{high - 1}" for low, high in pairwise(WORDS)]
-    return dict(enumerate([*ends, f"{WORDS[-1]}+"]))
-
-
-def second_labels() -> dict[object, str]:
-    """`0–5`, ..., `30+` by the number of the bin; its end is the next one's."""
-    ends = [f"{low}–{high}" for low, high in pairwise(SECONDS)]
-    return dict(enumerate([*ends, f"{SECONDS[-1]}+"]))
+def bin_labels(starts: Sequence[int], whole: bool) -> dict[object, str]:
+    """`1–4`, ..., `20+` by the number of the bin; its end is the next one's where values are not whole: `0–5`."""
+    ends = [f"{low}–{high - whole}" for low, high in pairwise(starts)]
+    return dict(enumerate([*ends, f"{starts[-1]}+"]))
 
 
 def choose_queries(first: Ranks, margin: Values) -> dict[str, list[int]]:

@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from data_tools.files import write_table
+from data_tools.errors import DataError
+from data_tools.files import read_table, write_table
 from data_tools.manifest import Clip
 from submission.errors import SubmissionError
-from submission.formats.csv_table import parse_table
 
 NORM = "norm "  # an expert's column begins so
 
@@ -28,11 +28,10 @@ class Clips:
 
 def write_clips(path: Path, clips: Sequence[Clip], norms: Mapping[str, npt.NDArray[np.floating[Any]]]) -> None:
     """Write the table, a line a clip. norms: by expert, (C,)."""
-    rows = [
-        [clip.id, clip.path, "" if clip.seconds is None else f"{clip.seconds:.3f}"]
-        + [f"{values[row]:.6g}" for values in norms.values()]
-        for row, clip in enumerate(clips)
-    ]
+    rows = []
+    for row, clip in enumerate(clips):
+        seconds = "" if clip.seconds is None else f"{clip.seconds:.3f}"
+        rows.append([clip.id, clip.path, seconds, *(f"{values[row]:.6g}" for values in norms.values())])
     write_table(path, ["clip", "path", "seconds", *(f"{NORM}{name}" for name in norms)], rows)
 
 
@@ -43,31 +42,26 @@ def read_clips(path: Path, clip_ids: Sequence[str]) -> Clips:
     """
     if not path.is_file():
         return Clips(None, np.full(len(clip_ids), np.nan), {})
-    rows, problems = parse_table(path.read_bytes())
-    if problems or not rows or rows[0].cells[:1] != ["clip"]:
-        found = problems[0] if problems else "there is no column `clip`"
-        raise SubmissionError(f"{path}: {found}; rank the run again to write it anew")
-    header = rows[0].cells
-    for row in rows[1:]:
-        if len(row.cells) != len(header):
-            raise SubmissionError(f"{path}, line {row.line}: {len(row.cells)} cells, the header has {len(header)}")
-    by_clip = {row.cells[0]: row for row in rows[1:]}
+    try:
+        by_clip = {row["clip"]: (line, row) for line, row in read_table(path, ["clip"])}
+    except DataError as error:
+        raise SubmissionError(f"{error}; rank the run again to write it anew") from None
     if missing := [clip for clip in clip_ids if clip not in by_clip]:
         raise SubmissionError(f"{path}: has no line for {len(missing)} clips of the scores, first {missing[0]!r}")
     lines = [by_clip[clip] for clip in clip_ids]
+    header = lines[0][1]
 
     def numbers(name: str) -> npt.NDArray[np.float64]:
-        column, found = header.index(name), np.full(len(lines), np.nan)
-        for row, line in enumerate(lines):
-            cell = line.cells[column]
+        found = np.full(len(lines), np.nan)
+        for number, (line, row) in enumerate(lines):
             try:
-                found[row] = float(cell) if cell else np.nan
+                found[number] = float(row[name]) if row[name] else np.nan
             except ValueError:
-                raise SubmissionError(f"{path}, line {line.line}: {name} is {cell!r}, no number") from None
+                raise SubmissionError(f"{path}, line {line}: {name} is {row[name]!r}, no number") from None
         return found
 
     return Clips(
-        paths=[Path(line.cells[header.index("path")]) for line in lines] if "path" in header else None,
+        paths=[Path(row["path"]) for _, row in lines] if "path" in header else None,
         seconds=numbers("seconds") if "seconds" in header else np.full(len(lines), np.nan),
         norms={name.removeprefix(NORM): numbers(name) for name in header if name.startswith(NORM)},
     )

@@ -20,21 +20,12 @@ def _read_all(paths: Sequence[Path]) -> dict[str, ScoreMatrix]:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("scores", nargs="+", type=Path, metavar="SCORES.npy", help="two matrices or more")
     parser.add_argument("--out", type=Path, required=True, metavar="BLEND.npy", help="the score matrix to write")
-    parser.add_argument(
-        "--how",
-        choices=tuple(SCALES),
-        default="raw",
-        help="average raw scores, standardised scores or ranks (default %(default)s)",
-    )
+    how = "average raw scores, standardised scores or ranks (default %(default)s)"
+    parser.add_argument("--how", choices=tuple(SCALES), default="raw", help=how)
     given = parser.add_mutually_exclusive_group()
     given.add_argument("--weights", nargs="+", type=float, metavar="W", help="one a matrix (default: equal)")
-    given.add_argument(
-        "--validation",
-        nargs="+",
-        type=Path,
-        metavar="SCORES.npy",
-        help="the same models' matrices of a validation split, in the same order: search the weights on them",
-    )
+    searched = "the same models' matrices of a validation split, in the same order: search the weights on them"
+    given.add_argument("--validation", nargs="+", type=Path, metavar="SCORES.npy", help=searched)
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -33,9 +33,8 @@ def run(arguments: argparse.Namespace) -> int:
     else:
         matrix, problems = check_matrix_csv(data, edition, truth)
         good = f"ok: {len(matrix.query_ids)} queries x {len(matrix.clip_ids)} scores" if matrix else ""
-    for line in format_problems(problems, shown):
-        print(line)
     if problems:
+        print(*format_problems(problems, shown), sep="\n")
         number = "1 problem" if len(problems) == 1 else f"{len(problems)} problems"
         raise SubmissionError(f"{path} has {number}, listed above with the line each row starts on")
     print(good)
@@ -47,11 +46,8 @@ def run(arguments: argparse.Namespace) -> int:
 def _check_package(path: Path, edition: Edition, truth: Truth | None, shown: int | None) -> int:
     from submission.package.archive import check_archive
 
-    sound = True
-    for line in check_archive(path, edition, lambda label: truth, shown=shown):
-        print(line)
-        sound = False
-    if not sound:
+    if problems := list(check_archive(path, edition, lambda label: truth, shown=shown)):
+        print(*problems, sep="\n")
         raise SubmissionError(f"{path} is not fit to be handed in, for what is listed above")
     print(f"ok: a package of edition {edition.name}")
     return 0

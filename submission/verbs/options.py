@@ -6,7 +6,8 @@ from pathlib import Path
 
 from submission.editions import Edition, get_edition
 from submission.errors import SubmissionError
-from submission.formats.score_matrix import ScoreMatrix, read_scores
+from submission.formats.matrix_csv import read_matrix_csv
+from submission.formats.score_matrix import read_scores
 from submission.formats.truth import Truth, matrix_truth, read_annotations, read_blind_truth, read_clotho_truth
 from submission.metrics.scoring import annotated, figures_of, found_from_audio, found_in_csv
 from submission.metrics.summary import Summary, summarise, summarise_audio_to_text
@@ -40,24 +41,13 @@ def add_ranked(parser: argparse.ArgumentParser) -> None:
 
 def add_truth_arguments(parser: argparse.ArgumentParser) -> None:
     """What read_summaries needs to know beside files."""
-    parser.add_argument(
-        "--truth",
-        metavar="CAPTIONS.csv",
-        type=Path,
-        help=f"for CSVs: captions file in Clotho's format, e.g. {CAPTIONS}",
-    )
-    parser.add_argument(
-        "--annotations",
-        metavar="ANNOTATIONS.csv",
-        type=Path,
-        help="score only these queries, by several relevant clips each: metadata_eval.csv of the 2025 baseline",
-    )
-    parser.add_argument(
-        "--direction",
-        choices=("text-to-audio", "audio-to-text"),
-        default="text-to-audio",
-        help="which side is the query and which is ranked; audio-to-text needs a score matrix (default %(default)s)",
-    )
+    captions = f"for CSVs: captions file in Clotho's format, e.g. {CAPTIONS}"
+    parser.add_argument("--truth", metavar="CAPTIONS.csv", type=Path, help=captions)
+    wanted = "score only these queries, by several relevant clips each: metadata_eval.csv of the 2025 baseline"
+    parser.add_argument("--annotations", metavar="ANNOTATIONS.csv", type=Path, help=wanted)
+    sides = "which side is the query and which is ranked; audio-to-text needs a score matrix (default %(default)s)"
+    directions = ("text-to-audio", "audio-to-text")
+    parser.add_argument("--direction", choices=directions, default="text-to-audio", help=sides)
 
 
 def read_summaries(paths: Sequence[Path], edition: Edition, arguments: argparse.Namespace) -> list[Summary]:
@@ -80,17 +70,9 @@ def _summary(path: Path, edition: Edition, truth: Truth | None, arguments: argpa
             raise SubmissionError(f"{path}: a ranked CSV ranks clips only; audio-to-text needs the score matrix")
         found = found_in_csv(path, truth, edition, read_annotations(annotations, truth) if annotations else None)
         return summarise(found, figures.recall_ks, figures.map_ks)
-    matrix = _matrix(path, edition, truth)
+    matrix = read_scores(path) if path.suffix == ".npy" else read_matrix_csv(path, edition, truth)
     if annotations:
         matrix = annotated(matrix, read_annotations(annotations, matrix_truth(matrix)))
     if arguments.direction == "audio-to-text":
         return summarise_audio_to_text(found_from_audio(matrix), edition.recall_ks)
     return figures_of(matrix, figures)
-
-
-def _matrix(path: Path, edition: Edition, truth: Truth | None) -> ScoreMatrix:
-    if path.suffix == ".npy":
-        return read_scores(path)
-    from submission.formats.matrix_csv import read_matrix_csv
-
-    return read_matrix_csv(path, edition, truth)

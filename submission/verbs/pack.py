@@ -10,12 +10,8 @@ from submission.runs.finished import open_finished
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "runs",
-        nargs="+",
-        metavar="RUN[:ENTRY][,RUN...]",
-        help="a system each: a finished run (and one of its ranked entries), or those of a blend",
-    )
+    runs = "a system each: a finished run (and one of its ranked entries), or those of a blend"
+    parser.add_argument("runs", nargs="+", metavar="RUN[:ENTRY][,RUN...]", help=runs)
     about = "what no run knows; see submission/README.md"
     parser.add_argument("--about", type=Path, required=True, metavar="ABOUT.yaml", help=about)
     parser.add_argument("--out", type=Path, required=True, metavar="NAME.zip", help="the archive to write")

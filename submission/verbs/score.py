@@ -33,15 +33,9 @@ def per_query_rows(summary: Summary) -> list[list[str]]:
     found = summary.found
     depth = found.depth or found.n_pool
     header = ["query", "relevant", "ranks", *(name.removeprefix("m") for name in summary.per_query)]
-    rows = [
-        [
-            text,
-            str(total),
-            " ".join(str(rank) for rank in ranks if rank <= depth),
-            *(f"{value:.6g}" for value in values),
-        ]
-        for text, total, ranks, *values in zip(
-            found.texts, found.n_relevant, found.ranks.tolist(), *summary.per_query.values(), strict=True
-        )
-    ]
-    return [header, *rows]
+    queries = zip(found.texts, found.n_relevant, found.ranks.tolist(), *summary.per_query.values(), strict=True)
+    rows = [header]
+    for text, total, ranks, *values in queries:
+        known = " ".join(str(rank) for rank in ranks if rank <= depth)
+        rows.append([text, str(total), known, *(f"{value:.6g}" for value in values)])
+    return rows

@@ -23,7 +23,7 @@ from data_tools.freesound.store import Store
 from data_tools.leakage.exclusion import read_exclusions
 from data_tools.manifest import read_manifest
 from data_tools.sandbox.answers import Answers
-from data_tools.sandbox.texts import NAMES
+from data_tools.sandbox.corpus import NAMES
 from data_tools.sandbox.verb import make_answers
 
 SOUNDS = 160

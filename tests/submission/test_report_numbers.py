@@ -94,7 +94,15 @@ def test_the_interval_of_a_share_is_wilsons_over_groups() -> None:
 
 def test_bins_begin_where_they_say() -> None:
     assert [statistics.bin_of(n, statistics.WORDS) for n in (1, 4, 5, 7, 8, 19, 20, 99)] == [0, 0, 1, 1, 2, 5, 6, 6]
-    assert list(statistics.word_labels().values()) == ["1–4", "5–7", "8–10", "11–13", "14–16", "17–19", "20+"]
+    assert list(statistics.bin_labels(statistics.WORDS, whole=True).values()) == [
+        "1–4",
+        "5–7",
+        "8–10",
+        "11–13",
+        "14–16",
+        "17–19",
+        "20+",
+    ]
     assert [statistics.bin_of(s, statistics.SECONDS) for s in (0, 4.999, 5, 29.9, 30, math.nan)] == [
         0,
         0,
@@ -103,9 +111,13 @@ def test_bins_begin_where_they_say() -> None:
         6,
         None,
     ]
-    assert list(statistics.second_labels().values()) == ["0–5", "5–10", "10–15", "15–20", "20–25", "25–30", "30+"]
+    seconds = statistics.bin_labels(statistics.SECONDS, whole=False)
+    assert list(seconds.values()) == ["0–5", "5–10", "10–15", "15–20", "20–25", "25–30", "30+"]
     bars = statistics.bars(
-        np.array([1.0, 0.0, 0.5, 1.0]), [0, 0, None, 6], statistics.word_labels(), np.array([0, 1, 2, 3])
+        np.array([1.0, 0.0, 0.5, 1.0]),
+        [0, 0, None, 6],
+        statistics.bin_labels(statistics.WORDS, whole=True),
+        np.array([0, 1, 2, 3]),
     )
     assert [(bar.label, bar.mean, bar.n) for bar in bars] == [("1–4", 0.5, 2), ("20+", 1.0, 1)]
     assert bars[1].interval == pytest.approx((1 / (1 + 1.959963984540054**2), 1))

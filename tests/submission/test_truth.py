@@ -92,7 +92,7 @@ def test_the_three_names_of_the_metadata_are_told_their_name_on_disk(
     blind: tuple[Path, Path], metadata: str, disk: str
 ) -> None:
     (blind[1] / disk).touch()
-    assert read_blind_truth(*blind).similar_file_name(metadata) == (disk, "punctuation")
+    assert read_blind_truth(*blind).similar_file_names.to(metadata) == (disk, "punctuation")
 
 
 @pytest.mark.parametrize(
