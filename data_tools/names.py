@@ -46,7 +46,9 @@ def is_audio_name(name: str) -> bool:
 def _require_utf8(folder: Path, names: list[str]) -> list[str]:
     for name in names:
         if not is_utf8(name):
-            raise DataError(f"{folder}: the file name {name!a} is not UTF-8; rename the file")
+            raise DataError(
+                f"{folder}: the file name {name!a} is not UTF-8; rename it, or unpack again with UTF-8 names"
+            )
     return names
 
 

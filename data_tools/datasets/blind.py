@@ -10,7 +10,6 @@ from data_tools.manifest import Clip, audio_clip, write_manifest
 from data_tools.names import audio_tree, check_source
 
 MAX_NAMED = 5  # of the files that are skipped
-FFMPEG_SUFFIXES = (".m4a", ".aac", ".mp4", ".webm", ".wma", ".mka", ".amr", ".ac3", ".ape", ".wv", ".3gp")
 
 log = logging.getLogger(__name__)
 
@@ -27,16 +26,11 @@ def read_blind(folder: Path, source: str) -> tuple[list[Clip], int]:
     names, others = audio_tree(folder)
     if others:
         shown = ", ".join(others[:MAX_NAMED]) + (", ..." if len(others) > MAX_NAMED else "")
-        hint = "; convert them first: ffmpeg -i FILE FILE.flac" if any(map(_needs_ffmpeg, others)) else ""
-        log.warning("%s: skipped %d files that are no audio which is read here: %s%s", folder, len(others), shown, hint)
+        log.warning("%s: skipped what is no audio (%d): %s", folder, len(others), shown)
     if not names:
         raise DataError(f"{folder}: no audio files in this folder; unpack the set and name the folder that holds them")
     clips = [audio_clip(folder, name, source, "blind", [], readable_seconds(folder / name)) for name in names]
     return clips, sum(clip.seconds is None for clip in clips)
-
-
-def _needs_ffmpeg(name: str) -> bool:
-    return name.lower().endswith(FFMPEG_SUFFIXES)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

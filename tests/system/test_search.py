@@ -78,15 +78,15 @@ def test_the_table_has_a_line_a_clip_and_the_log_says_what_was_skipped(
     assert (status, lines[0], len(lines)) == (0, TEXTS[0], 3)
     assert lines[1].split()[0] == "1"
     assert lines[1].endswith(".wav")
-    assert "skipped 2 files that are no audio which is read here: notes.txt, song.m4a; convert them" in caplog.text
+    assert "skipped what is no audio (1): notes.txt" in caplog.text
     assert "broken.wav" in caplog.text
-    assert "5 clips searched, 1 skipped" in caplog.text
+    assert "5 clips searched, 2 skipped" in caplog.text
 
 
 def test_what_was_skipped_is_in_the_document(unbroken: Path, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     document = json.loads(search(capsys, unbroken, folder, TEXTS[0], "--json")[1])
     assert document["clips"] == 5
-    assert list(document["skipped"]) == [str(folder / "more/broken.wav")]
+    assert list(document["skipped"]) == [str(folder / "more/broken.wav"), str(folder / "song.m4a")]
 
 
 def test_a_query_of_unknown_words_is_named_and_the_others_are_answered(
