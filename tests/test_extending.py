@@ -20,7 +20,7 @@ import tiny
 import torch
 
 from system.losses import negatives
-from system.losses.batch_scores import BatchScores
+from system.losses.base import BatchScores
 from system.models.batch import Series
 
 FLOORS = ("data_tools", "submission", "system")

@@ -25,7 +25,7 @@ GPU = torch.device("cuda")
 def test_a_gpus_gradients_are_the_cpus(world: Path, tmp_path: Path) -> None:
     recipe = load_recipe(tiny.write_recipe(tmp_path / "r.yaml", tiny.recipe(world, tmp_path))).recipe
     clips = read_manifest(world)[:12]
-    features = build_features(clips, dict(recipe.model.audio.experts), tmp_path / "banks", quiet=True)
+    features = build_features(clips, dict(recipe.model.audio.experts), tmp_path / "banks")
     batch = collate([Item(clip, tuple(clip.captions[:2])) for clip in clips], features)
     found = {}
     for device in (torch.device("cpu"), GPU):
@@ -43,7 +43,7 @@ def test_a_gpus_gradients_are_the_cpus(world: Path, tmp_path: Path) -> None:
 def test_frames_on_the_gpu_are_those_of_the_banks(world: Path, tmp_path: Path) -> None:
     recipe = load_recipe(tiny.write_recipe(tmp_path / "r.yaml", tiny.recipe(world, tmp_path))).recipe
     clips = read_manifest(world)[:12]
-    features = build_features(clips, dict(recipe.model.audio.experts), tmp_path / "banks", quiet=True)
+    features = build_features(clips, dict(recipe.model.audio.experts), tmp_path / "banks")
     sampler = Sampler([items_of(clips, "clip")], "size", 8, 2, (1, 0))
     with closing(Feed(sampler, features, None, GPU)) as feed:
         assert feed.resident is not None

@@ -166,7 +166,7 @@ DIALECT = {
 }
 FIELD = {"held_out", "not_held_out", "max_held_out", "near_duplicates", "at_least", "least_scale", "least"}
 SOUNDS = {"door_wood_knock"}  # of ESC-50
-COMPLEX = {"openl3.py", "frontend.py", "spectrum.py"}  # where `real` is the real part of a kernel
+COMPLEX = {"openl3.py", "frontend.py"}  # where `real` is the real part of a kernel
 
 
 def defined_names(path: Path) -> set[str]:

@@ -22,7 +22,9 @@ FIGURES = ("roc_pr.png", "reliability.png", "scores.png", "kept.png")
 _COLOURS = {"natural": "tab:blue", "balanced": "tab:orange"}
 
 
-def figures_of(labels: np.ndarray, scores: np.ndarray, folds: np.ndarray, weights: np.ndarray) -> dict[str, Any]:
+def classifier_figures(
+    labels: np.ndarray, scores: np.ndarray, folds: np.ndarray, weights: np.ndarray
+) -> dict[str, Any]:
     """How well scores tell captions (labels True) from descriptions, and how well they are calibrated.
 
     roc_auc and average_precision: rank measures as counted, in [0, 1]; roc_auc_by_fold within each fold.
@@ -62,11 +64,11 @@ def reliability(labels: np.ndarray, scores: np.ndarray, weights: np.ndarray) -> 
 
 
 def weighting_figures(labels: np.ndarray, fit: CrossFit, threshold: float) -> dict[str, dict[str, Any]]:
-    """figures_of both weightings, and how many descriptions are kept at the threshold."""
+    """classifier_figures both weightings, and how many descriptions are kept at the threshold."""
     found: dict[str, dict[str, Any]] = {}
     for weighting in WEIGHTINGS:
         scores = fit.scores[weighting]
-        found[weighting] = figures_of(labels, scores, fit.folds, class_weights(labels, weighting))
+        found[weighting] = classifier_figures(labels, scores, fit.folds, class_weights(labels, weighting))
         found[weighting]["kept_at_threshold"] = kept(scores[~labels], threshold)
     return found
 

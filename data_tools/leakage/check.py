@@ -48,7 +48,7 @@ def check_clips(clips: Iterable[Clip], quick: bool = False) -> list[Finding]:
     unique = list({clip.id: clip for clip in clips}.values())
     audio = _read_all({clip.path for clip in unique}, quick)
 
-    def content(clip: Clip) -> list[str]:
+    def contents(clip: Clip) -> list[str]:
         problem, key = audio[clip.path]
         return [key] if key and not problem else []
 
@@ -56,8 +56,8 @@ def check_clips(clips: Iterable[Clip], quick: bool = False) -> list[Finding]:
         *(Finding(MISSING, "", [clip]) for clip in unique if audio[clip.path][0] == MISSING),
         *(Finding(*audio[clip.path], [clip]) for clip in unique if audio[clip.path][0] == CORRUPT),
         *_shared(DUPLICATE_ID, clips, lambda clip: [clip.id]),
-        *_shared(CONTENT_INSIDE, unique, lambda clip: [f"{clip.source}/{clip.split} {key}" for key in content(clip)]),
-        *across(CONTENT_ACROSS, unique, content),
+        *_shared(CONTENT_INSIDE, unique, lambda clip: [f"{clip.source}/{clip.split} {key}" for key in contents(clip)]),
+        *across(CONTENT_ACROSS, unique, contents),
         *across(FREESOUND_ACROSS, unique, lambda clip: [plain_id(clip.freesound_id)] if clip.freesound_id else []),
         *across(NAME_ACROSS, unique, lambda clip: [clip.file_name]),
         *_shared(SHARED_CAPTION, unique, lambda clip: dict.fromkeys(clip.captions)),

@@ -84,7 +84,7 @@ def found_from_audio(matrix: ScoreMatrix) -> RelevantRanks:
     )
 
 
-def figures_of(matrix: ScoreMatrix, edition: Edition) -> Summary:
+def summarise_matrix(matrix: ScoreMatrix, edition: Edition) -> Summary:
     """An edition's figures of a score matrix. Raises SubmissionError as found_in_matrix does."""
     return summarise(found_in_matrix(matrix), edition.recall_ks, edition.map_ks)
 

@@ -9,7 +9,7 @@ from typing import Any
 from submission.editions import Edition
 from submission.formats.csv_table import shown
 from submission.formats.score_matrix import ScoreMatrix
-from submission.metrics.scoring import figures_of
+from submission.metrics.scoring import summarise_matrix
 from submission.package.about import About, System
 from submission.runs.finished import FinishedRun
 from submission.runs.record import LossSettings, SetFacts
@@ -59,7 +59,7 @@ def make_meta(
     ensemble, frozen experts counted once. Lengths are minutes, as in DCASE's templates.
     """
     members = sum(len(run.members) for run in runs)
-    summary = figures_of(scored, edition)
+    summary = summarise_matrix(scored, edition)
     return {
         "submission": {
             "label": label,

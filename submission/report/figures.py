@@ -74,7 +74,9 @@ def draw_scores(path: Path, edges: Values, counts: Mapping[str, npt.NDArray[np.i
     save(figure, path)
 
 
-def draw_margins(path: Path, edges: Values, counts: npt.NDArray[np.int64], unit: str, marks: Sequence[float]) -> None:
+def draw_score_differences(
+    path: Path, edges: Values, counts: npt.NDArray[np.int64], unit: str, marks: Sequence[float]
+) -> None:
     """Histogram of differences between relevant clip and hardest negative, 0 and the loss's margins marked."""
     figure = new_figure()
     axes = figure.add_subplot(xlabel=unit, ylabel="queries")

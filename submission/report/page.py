@@ -10,7 +10,7 @@ from pathlib import Path
 
 from submission.editions import Edition
 from submission.files import writing
-from submission.metrics.scoring import figures_of
+from submission.metrics.scoring import summarise_matrix
 from submission.report import overview, results
 from submission.report.elements import Drawing, Section, figure4
 from submission.report.listening import AudioStore, listening
@@ -26,8 +26,9 @@ def write_report(out: Path, run: FinishedRun, others: Sequence[FinishedRun], edi
     Raises SubmissionError for a run whose files are damaged or whose relevant clips are not known; OSError when
     writing fails.
     """
-    summary, folder = figures_of(run.matrix, edition), run.folder / "figures"
-    others_figures = dict(zip(_names(others), (figures_of(other.matrix, edition) for other in others), strict=True))
+    summary, folder = summarise_matrix(run.matrix, edition), run.folder / "figures"
+    summaries = [summarise_matrix(other.matrix, edition) for other in others]
+    others_figures = dict(zip(_names(others), summaries, strict=True))
     clips = read_clips(run.file(f"scores/{run.entry}.clips.csv"), run.matrix.clip_ids)
     found, store = rivals(run.matrix), AudioStore()
     sections = [

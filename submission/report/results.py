@@ -155,7 +155,7 @@ def scores(run: FinishedRun, found: Rivals, folder: Path) -> Section:
     parted = np.histogram(margin, steps)[0]
     paths = [folder / f"{run.entry}.{name}.svg" for name in ("scores", "margins")]
     figures.draw_scores(paths[0], edges, counts, unit)
-    figures.draw_margins(paths[1], steps, parted, f"difference of {unit}", list(marks))
+    figures.draw_score_differences(paths[1], steps, parted, f"difference of {unit}", list(marks))
     tables = [_bins_table(unit, edges, counts), _bins_table(f"difference of {unit}", steps, {"queries": parted})]
     return Section(
         anchor="scores",

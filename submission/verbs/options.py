@@ -9,7 +9,7 @@ from submission.errors import SubmissionError
 from submission.formats.matrix_csv import read_matrix_csv
 from submission.formats.score_matrix import read_scores
 from submission.formats.truth import Truth, matrix_truth, read_annotations, read_blind_truth, read_clotho_truth
-from submission.metrics.scoring import annotated, figures_of, found_from_audio, found_in_csv
+from submission.metrics.scoring import annotated, found_from_audio, found_in_csv, summarise_matrix
 from submission.metrics.summary import Summary, summarise, summarise_audio_to_text
 
 CAPTIONS = "clotho_captions_evaluation.csv"
@@ -75,4 +75,4 @@ def _summary(path: Path, edition: Edition, truth: Truth | None, arguments: argpa
         matrix = annotated(matrix, read_annotations(annotations, matrix_truth(matrix)))
     if arguments.direction == "audio-to-text":
         return summarise_audio_to_text(found_from_audio(matrix), edition.recall_ks)
-    return figures_of(matrix, figures)
+    return summarise_matrix(matrix, figures)

@@ -52,7 +52,12 @@ def make_missing(recipe: schema.Recipe) -> None:
     for name, source in recipe.data.items():
         manifest, kept = Path(source.manifest), Path(source.manifest + ".made_by")
         if manifest.exists():
-            _require_made_by(name, source, kept)
+            before = kept.read_text(encoding="utf-8").strip() if source.make and kept.exists() else source.make
+            if before != source.make:
+                raise KitError(
+                    f"data source {name}: {source.manifest} was made by `{before}`, the recipe says `{source.make}`; "
+                    "delete its folder to make it again, or name another one"
+                )
             continue
         if source.make is None:
             raise KitError(f"data source {name}: no manifest {manifest}; make it with python -m data_tools")
@@ -66,15 +71,6 @@ def make_missing(recipe: schema.Recipe) -> None:
                 "and change `make` together with `manifest`"
             )
         write_text(kept, source.make + "\n")
-
-
-def _require_made_by(name: str, source: schema.Source, kept: Path) -> None:
-    before = kept.read_text(encoding="utf-8").strip() if source.make and kept.exists() else source.make
-    if before != source.make:
-        raise KitError(
-            f"data source {name}: {source.manifest} was made by `{before}`, the recipe says `{source.make}`; "
-            "delete its folder to make it again, or name another one"
-        )
 
 
 def read_clips(recipe: schema.Recipe) -> dict[str, list[Clip]]:

@@ -37,25 +37,19 @@ class _Shuffled:
         turn, index = divmod(position, len(self.items))
         if turn != self.turn:
             self.turn, self.order = turn, np.random.default_rng([*self.seed, turn]).permutation(len(self.items))
-        result: Item = self.items[self.order[index]]
-        return result
+        return self.items[int(self.order[index])]
 
 
 class Sampler:
     """Training batches of a stage: `batch(step)` gives the items of a step, whatever was asked for before.
 
     sources: the items of every source. mix "equal": each source equally often, in turn; "size": all items as one
-    source. captions_per_clip: how many of an item's captions are drawn without replacement at every visit ("all", or
+    source. captions: how many of an item's captions are drawn without replacement at every visit ("all", or
     None for pairs: as they are; a clip that has fewer gives what it has). Raises KitError for fewer items than a
     batch has places."""
 
     def __init__(
-        self,
-        sources: list[list[Item]],
-        mix: str,
-        batch_size: int,
-        captions_per_clip: int | str | None,
-        seed: tuple[int, ...],
+        self, sources: list[list[Item]], mix: str, batch_size: int, captions: int | str | None, seed: tuple[int, ...]
     ) -> None:
         total = sum(map(len, sources))
         if total < batch_size or not all(sources):
@@ -63,21 +57,17 @@ class Sampler:
             raise KitError(f"batch_size {batch_size} needs as many training items, the sources have {sizes}; lower it")
         pools = sources if mix == "equal" else [[item for source in sources for item in source]]
         self.streams = [_Shuffled(pool, (*seed, i)) for i, pool in enumerate(pools)]
-        self.batch_size, self.captions_per_clip, self.seed = batch_size, captions_per_clip, seed
+        self.batch_size, self.captions_per_clip, self.seed = batch_size, captions, seed
         self.steps_of_all = total // batch_size
 
     def batch(self, step: int) -> list[Item]:
         n = len(self.streams)
         positions = range(step * self.batch_size, (step + 1) * self.batch_size)
         chosen = [self.streams[index % n][index // n] for index in positions]
-        if not isinstance(self.captions_per_clip, int):
-            return chosen
-        draw = np.random.default_rng([*self.seed, len(self.streams), step])
-        return [self._with_captions(item, self.captions_per_clip, draw) for item in chosen]
-
-    @staticmethod
-    def _with_captions(item: Item, count: int, draw: np.random.Generator) -> Item:
-        if len(item.captions) <= count:
-            return item
-        picks = draw.choice(len(item.captions), count, replace=False)
-        return Item(item.clip, tuple(item.captions[i] for i in sorted(picks)))
+        count = self.captions_per_clip
+        draw = np.random.default_rng([*self.seed, n, step])
+        for index, (clip, captions) in enumerate(chosen):
+            if isinstance(count, int) and len(captions) > count:
+                picks = draw.choice(len(captions), count, replace=False)
+                chosen[index] = Item(clip, tuple(captions[i] for i in sorted(picks)))
+        return chosen

@@ -6,6 +6,8 @@ import os
 import platform
 import tempfile
 import time
+from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,14 +15,14 @@ import numpy as np
 
 from data_tools.documents import require_unharmed, sha256_of, write_json
 from data_tools.errors import KitError
-from data_tools.manifest import caption_queries
+from data_tools.manifest import Clip, caption_queries
 from submission.editions import get_edition
 from submission.formats.edition_csv import write_csv
 from submission.formats.score_matrix import read_scores, write_scores
 from submission.metrics.blend import blend
-from submission.metrics.scoring import figures_of
+from submission.metrics.scoring import summarise_matrix
 from submission.runs.clips import write_clips
-from submission.runs.record import FORMAT, RankedResult, RunResult
+from submission.runs.record import FORMAT, ExpertFacts, Parameters, RankedResult, RunResult, SetFacts, SourceFacts
 from system.experts.base import file_sha256
 from system.recipe import schema
 from system.recipe.load import Loaded
@@ -36,26 +38,24 @@ log = logging.getLogger(__name__)
 
 def run_recipe(loaded: Loaded, runs: Path, out: Path | None = None) -> Run:
     """Do what is still to do of a recipe; the run's result.json exists when this returns."""
-    folder = open_run(loaded, runs, out)
-    log.info("run %s", folder.folder)
-    if folder.result.exists():
-        _require_same_data(loaded.recipe, folder)
-        result = folder.read_result()
+    run = open_run(loaded, runs, out)
+    log.info("run %s", run.folder)
+    if run.result.exists():
+        _require_same_data(loaded.recipe, run)
+        result = run.read_result()
         for name, checksum in result.sha256.items():
-            require_unharmed(folder.folder / name, checksum, folder.again(folder.folder / name))
-        made_by = result.commits[-1]
-        other = (
-            "" if made_by == commit() else f", made by the code of {made_by}, this is {commit()}; --out makes another"
-        )
-        log.info("finished already: %s%s", folder.folder, other)
-        return folder
+            require_unharmed(run.folder / name, checksum, run.again(run.folder / name))
+        made_by, now = result.commits[-1], commit()
+        other = "" if made_by == now else f", made by the code of {made_by}, this is {now}; --out makes another"
+        log.info("finished already: %s%s", run.folder, other)
+        return run
     from system.batches.data import load_data, make_missing  # torch stays out of the way of a finished run
 
     began = time.monotonic()
-    with folder.lock():
+    with run.lock():
         make_missing(loaded.recipe)
-        _train_and_rank(loaded, folder, load_data(loaded.recipe), began)
-    return folder
+        _train_and_rank(loaded, run, load_data(loaded.recipe), began)
+    return run
 
 
 def _require_same_data(recipe: schema.Recipe, run: Run) -> None:
@@ -64,9 +64,8 @@ def _require_same_data(recipe: schema.Recipe, run: Run) -> None:
     before = run.read_provenance().manifests
     changed = [name for name, path in there.items() if before.get(name) != file_sha256(path)]
     if changed:
-        raise KitError(
-            f"{run.folder} is finished, with other manifests of {', '.join(changed)}; start a new run with --out"
-        )
+        others = ", ".join(changed)
+        raise KitError(f"{run.folder} is finished, with other manifests of {others}; start a new run with --out")
 
 
 def _rehearse(recipe: schema.Recipe, run: Run, data: "Data", model: "RetrievalModel") -> None:
@@ -74,34 +73,28 @@ def _rehearse(recipe: schema.Recipe, run: Run, data: "Data", model: "RetrievalMo
     from system.runs.retrieve import matrix_of, require_readable
 
     for name, entry in recipe.rank.items():
-        source = recipe.ranked_source(name)
+        source, edition = recipe.ranked_source(name), get_edition(entry.edition)
         clips = data.clips[source]
-        broken = [clip.id for clip in clips if clip.id in data.features.broken]
-        if broken:
+        if broken := [clip.id for clip in clips if clip.id in data.features.broken]:
             raise KitError(
                 f"{len(broken)} clips of {source}, which is to be ranked, have broken audio, first "
                 f"{data.features.broken[broken[0]]}; repair them, or take them out of {recipe.data[source].manifest}"
             )
         queries = caption_queries(clips)
         require_readable(model, queries)
-        zeros = np.zeros((len(queries), len(clips)), np.float32)
-        matrix = matrix_of(zeros, clips, queries, {})
-        figures_of(matrix, get_edition(entry.edition))
+        matrix = matrix_of(np.zeros((len(queries), len(clips)), np.float32), clips, queries, {})
+        summarise_matrix(matrix, edition)
         if entry.csv:
             with tempfile.TemporaryDirectory(dir=run.folder) as folder:
-                write_csv(matrix, Path(folder) / f"{name}.csv", get_edition(entry.edition))
+                write_csv(matrix, Path(folder) / f"{name}.csv", edition)
     for source in dict.fromkeys(map(recipe.ranked_source, recipe.rank)):
-        shared = data.shared(_trained_on(recipe), [source])
-        if shared:
+        if shared := data.shared(recipe.trained_on, [source]):
             log.warning("%d recordings of %s, which is to be ranked, are also trained on", shared, source)
 
 
-def _trained_on(recipe: schema.Recipe) -> list[str]:
-    return sorted({source for stage in recipe.stages.values() for source in stage.train.data})
-
-
 def _train_and_rank(loaded: Loaded, run: Run, data: "Data", began: float) -> None:
-    from system.experiments.description import data_of, experts_of, parameters_of
+    import torch
+
     from system.runs.plots import draw_run
     from system.training.train import initial_model, prepare, train
 
@@ -111,12 +104,13 @@ def _train_and_rank(loaded: Loaded, run: Run, data: "Data", began: float) -> Non
     train(loaded, run, data, model)
     ranked = _rank(recipe, run, data, model, initial_model(recipe, run))
     draw_run(run)
+    gpu = torch.cuda.get_device_name() if torch.cuda.is_available() else "no GPU"
     result = RunResult(
         format=FORMAT,
         recipe=recipe.name,
         seed=recipe.seed,
         commits=run.read_provenance().commits,
-        hardware=_hardware(),
+        hardware=f"{os.cpu_count()} cores {platform.machine()}, {gpu}",
         parameters=parameters_of(recipe, model),
         experts=experts_of(recipe),
         data=data_of(recipe, data),
@@ -136,24 +130,16 @@ def _checksums(run: Run) -> dict[str, str]:
     return {path.relative_to(run.folder).as_posix(): sha256_of(path) for path in sorted(files)}
 
 
-def _hardware() -> str:
-    import torch
-
-    gpu = f", {torch.cuda.get_device_name()}" if torch.cuda.is_available() else ", no GPU"
-    return f"{os.cpu_count()} cores {platform.machine()}{gpu}"
-
-
 def _rank(
     recipe: schema.Recipe, run: Run, data: "Data", model: "RetrievalModel", untrained: "RetrievalModel"
 ) -> dict[str, RankedResult]:
     """Score matrix, the edition's CSV, and figures of every `rank` entry, beside the untrained model's and chance."""
     from system.runs.retrieve import rank_pool
 
-    sources = dict.fromkeys(map(recipe.ranked_source, recipe.rank))
-    before = {
-        source: rank_pool(untrained, clips, caption_queries(clips), data.features, {}).matrix
-        for source, clips in ((source, data.clips[source]) for source in sources)
-    }
+    before = {}
+    for source in dict.fromkeys(map(recipe.ranked_source, recipe.rank)):
+        clips = data.clips[source]
+        before[source] = rank_pool(untrained, clips, caption_queries(clips), data.features, {}).matrix
     ranked = {}
     for name, entry in recipe.rank.items():
         source, edition = recipe.ranked_source(name), get_edition(entry.edition)
@@ -165,7 +151,7 @@ def _rank(
         write_clips(run.clips_file(name), data.whole(source), norms)
         if entry.csv:
             write_csv(matrix, csv, edition)
-        summary = figures_of(matrix, edition)
+        summary = summarise_matrix(matrix, edition)
         result = {
             **summary.values,
             "metric": edition.metric,
@@ -178,9 +164,9 @@ def _rank(
             "checkpoint": taken,
             "edition": edition.name,
             "chance": summary.chance,
-            "untrained": figures_of(before[source], edition).values[edition.metric],
+            "untrained": summarise_matrix(before[source], edition).values[edition.metric],
             "ceiling": _ceiling(recipe.data[source]),
-            "also_trained_on": data.shared(_trained_on(recipe), [source]),
+            "also_trained_on": data.shared(recipe.trained_on, [source]),
             "scores": str(run.scores_file(name)),
             "csv": str(csv) if entry.csv else None,
         }
@@ -201,11 +187,11 @@ def _ranked(
     from system.runs.open import facts_of
     from system.runs.retrieve import RankedPool, rank_pool
 
-    if isinstance(entry, schema.ByMean):
+    if isinstance(entry, schema.RankByMean):
         parts = {name: read_scores(run.scores_file(name)) for name in entry.of}
         return RankedPool(blend(parts), {}), f"mean of {', '.join(entry.of)}"
     clips = data.clips[entry.data]
-    taken = load_checkpoint(model, run.stage_folder(entry.stage), entry.checkpoint)
+    taken = load_checkpoint(model, run.folder / entry.stage, entry.checkpoint)
     facts = facts_of(run, model, recipe, taken).document()
     return rank_pool(model, clips, caption_queries(clips), data.features, facts), taken
 
@@ -218,6 +204,48 @@ def _ceiling(source: schema.Source) -> float | None:
     from data_tools.scenes.ceiling import ceiling
 
     return ceiling(folder, source.split)
+
+
+def parameters_of(recipe: schema.Recipe, model: "RetrievalModel") -> Parameters:
+    """Of the whole system: what is trained, by part; what is frozen, by expert, `audio`, or `text`; the total."""
+    frozen = {name: expert.parameters for name, expert in recipe.model.audio.experts.items() if expert.parameters}
+    if count := sum(p.numel() for p in model.audio.parameters() if not p.requires_grad):
+        frozen["audio"] = count
+    if count := model.text.frozen_parameters():
+        frozen["text"] = count
+    trained = model.parameters_by_part()
+    return Parameters(trained=trained, frozen=frozen, total=sum(trained.values()) + sum(frozen.values()))
+
+
+def experts_of(recipe: schema.Recipe) -> dict[str, ExpertFacts]:
+    return {
+        name: ExpertFacts(
+            **{key: getattr(expert, key) for key in ("kind", "rate", "dim", "frames_per_second")},
+            published=sorted(expert.published_addresses().values()),
+        )
+        for name, expert in recipe.model.audio.experts.items()
+    }
+
+
+def data_of(recipe: schema.Recipe, data: "Data") -> dict[str, SourceFacts]:
+    """Of every source: its data sets, the stages that train on it, and where it is published."""
+    return {
+        name: SourceFacts(
+            sets={of: _set([clip for clip in clips if clip.source == of]) for of in {clip.source: 0 for clip in clips}},
+            trains=[stage for stage, settings in recipe.stages.items() if name in settings.train.data],
+            published=recipe.data[name].published,
+        )
+        for name, clips in data.clips.items()
+    }
+
+
+def _set(clips: Sequence[Clip]) -> SetFacts:
+    return SetFacts(
+        clips=len(clips),
+        captions=sum(len(clip.captions) for clip in clips),
+        hours=sum(clip.seconds or 0.0 for clip in clips) / 3600,
+        licences=dict(Counter(clip.licence or "not known" for clip in clips).most_common()),
+    )
 
 
 def report(run: Run) -> str:

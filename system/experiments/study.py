@@ -8,11 +8,9 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, ValidationError
 
 from data_tools.strict import Name, Strict
-from data_tools.yaml12 import parse
 from system.experiments.run import run_recipe
 from system.experiments.tables import DEFAULT, Column, StudyRow, StudyTable, figures_of_run
-from system.recipe.load import Loaded, RecipeError, load_recipe
-from system.runs.folder import Run
+from system.recipe.load import Loaded, RecipeError, load_recipe, read_document
 
 
 class Published(Strict):
@@ -46,12 +44,7 @@ Cells = dict[tuple[str, int], Loaded]  # cell and seed -> the changed recipe
 
 def load_study(path: Path, changes: list[str]) -> tuple[Study, Cells]:
     """Read a study and the changed recipe of every cell and seed. RecipeError naming every mistake of all of them."""
-    if not path.is_file():
-        raise RecipeError([f"{path}: no such study; shipped ones are recipes/*.study.yaml"])
-    try:
-        document = parse(path.read_bytes().decode("utf-8"))
-    except UnicodeDecodeError as error:
-        raise RecipeError([f"{path}: not UTF-8 (byte {error.start}); save it as UTF-8"]) from error
+    _, document = read_document(path, "no such study; shipped ones are recipes/*.study.yaml")
     if isinstance(document.value, dict) and "stages" in document.value:
         raise RecipeError([f"{path} is a recipe; run it with: python -m system run {path}"])
     problems = [f"{path}:{line}: {text}" for _, line, text in document.problems]
@@ -67,8 +60,9 @@ def load_study(path: Path, changes: list[str]) -> tuple[Study, Cells]:
         problems.append(f"{path}: seeds: one comes twice, which would count one run twice; name each once")
     if problems:
         raise RecipeError(problems)
-    if study.published:
-        problems += [f"{path}: published.cells: {text}" for text in _unfit(study, study.published)]
+    published = study.published
+    if published:
+        problems += [f"{path}: published.cells: {text}" for text in _unfit(study, published)]
     cells: Cells = {}
     for cell, settings in study.cells.items():
         cell_changes = [f"{key}={json.dumps(value)}" for key, value in settings.items()]
@@ -77,12 +71,10 @@ def load_study(path: Path, changes: list[str]) -> tuple[Study, Cells]:
                 cells[cell, seed] = load_recipe(path.parent / study.recipe, [*changes, *cell_changes, f"seed={seed}"])
         except RecipeError as error:
             problems += [f"{path}: cell {cell}: {problem}" for problem in error.problems]
-    if not problems and study.published:
-        entries = {name for loaded in cells.values() for name in loaded.recipe.rank}
-        if study.published.entry not in entries:
-            problems.append(
-                f"{path}: published.entry: no rank entry {study.published.entry!r}; there are {', '.join(entries)}"
-            )
+    entries = {name for loaded in cells.values() for name in loaded.recipe.rank}
+    if not problems and published and published.entry not in entries:
+        known = ", ".join(entries)
+        problems.append(f"{path}: published.entry: no rank entry {published.entry!r}; there are {known}")
     if not problems and not all(loaded.recipe.rank for loaded in cells.values()):
         problems.append(f"{path}: {study.recipe} ranks nothing, so there is no table to make; give it a rank entry")
     if problems:
@@ -105,20 +97,13 @@ def run_study(study: Study, cells: Cells, runs: Path) -> StudyTable:
     for (cell, seed), loaded in cells.items():
         log.info("study %s: cell %s, seed %d", study.name, cell, seed)
         finished[cell, seed] = run_recipe(loaded, runs, runs / study.name / f"{cell}_s{seed}")
-    rows = [
-        row
-        for cell in study.cells
-        for row in _rows(cell, [finished[cell, seed] for seed in study.seeds], study.published)
-    ]
-    return StudyTable(rows, study.columns, study.unit == "percent")
-
-
-def _rows(cell: str, runs: list[Run], published: Published | None) -> list[StudyRow]:
-    entries = runs[0].read_result().rank
     rows = []
-    for name, entry in entries.items():
-        figures = [figures_of_run(run.scores_file(name)) for run in runs]
-        facts = {f"chance {entry.metric}": entry.chance, f"ceiling {entry.metric}": entry.ceiling}
-        paper = published.cells.get(cell) if published and published.entry == name else None
-        rows.append(StudyRow(cell, name, figures, facts, paper))
-    return rows
+    for cell in study.cells:
+        done = [finished[cell, seed] for seed in study.seeds]
+        for name, entry in done[0].read_result().rank.items():
+            figures = [figures_of_run(run.scores_file(name)) for run in done]
+            facts = {f"chance {entry.metric}": entry.chance, f"ceiling {entry.metric}": entry.ceiling}
+            published = study.published
+            paper = published.cells.get(cell) if published and published.entry == name else None
+            rows.append(StudyRow(cell, name, figures, facts, paper))
+    return StudyTable(rows, study.columns, study.unit == "percent")

@@ -133,11 +133,9 @@ class StudyTable:
         for row in self.rows:
             texts = []
             for column in self.columns:
-                text = self.mean_and_spread(row.means(column))
-                is_best = statistics.mean(row.means(column)) == statistics.mean(
-                    self.best(row.data, column).means(column)
-                )
-                texts.append(bold.format(text) if is_best and len(self.rows) > 1 else text)
+                values, best = row.means(column), self.best(row.data, column).means(column)
+                is_best = statistics.mean(values) == statistics.mean(best) and len(self.rows) > 1
+                texts.append((bold if is_best else "{}").format(self.mean_and_spread(values)))
             facts = [self.p(row), *(self.format(row.facts.get(name)) for name in self.facts)]
             lines.append([row.cell, row.data, str(len(row.runs)), f"{row.runs[0].clips:,}", *texts, *facts])
             if row.paper:
@@ -179,17 +177,8 @@ class StudyTable:
                 values = row.means(column)
                 spread = statistics.stdev(values) if len(values) > 1 else ""
                 numbers += [statistics.mean(values), spread, row.paper[index] if row.paper else ""]
-            writer.writerow(
-                [
-                    row.cell,
-                    row.data,
-                    len(row.runs),
-                    row.runs[0].clips,
-                    *numbers,
-                    self.p(row),
-                    *map(row.facts.get, self.facts),
-                ]
-            )
+            facts = [row.cell, row.data, len(row.runs), row.runs[0].clips]
+            writer.writerow([*facts, *numbers, self.p(row), *map(row.facts.get, self.facts)])
         return text.getvalue()
 
 

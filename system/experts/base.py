@@ -7,7 +7,7 @@ import logging
 from abc import abstractmethod
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Self, get_args
+from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeAlias, get_args
 
 import numpy as np
 from pydantic import SerializerFunctionWrapHandler, model_serializer
@@ -44,6 +44,7 @@ def _warn_other(kind: str, path: Path, found: str, known: str) -> None:
 log = logging.getLogger(__name__)
 
 Frames = Callable[[list[np.ndarray]], list[np.ndarray]]
+Device: TypeAlias = "torch.device"  # naming it imports no torch
 
 
 class Resampled(Strict):
@@ -80,6 +81,9 @@ class ExpertSettings(Resampled):
     kind: str
 
     usual: ClassVar[dict[str, Any]] = {}  # settings that the verb `experts` shows it with; weight files as published
+    version: ClassVar[int] = 1  # raised by hand when the same settings begin to give other frames: other banks
+    dtype: ClassVar[str] = "float16"  # what its frames are kept in: float16, float32, or int16
+    cost: ClassVar[float] = 0.0  # seconds that two CPU cores take for a second of audio, as measured, for plans
 
     @classmethod
     def in_folder(cls, folder: Path) -> Self:
@@ -87,11 +91,6 @@ class ExpertSettings(Resampled):
         (kind,) = get_args(cls.model_fields["kind"].annotation)
         expert = cls.model_validate({"kind": kind, **cls.usual})
         return expert.model_copy(update={name: str(folder / path.name) for name, path in expert.weight_files().items()})
-
-    @property
-    def version(self) -> int:
-        """Raised by hand when the same settings begin to give other frames: old banks are then not found."""
-        return 1
 
     @property
     @abstractmethod
@@ -109,16 +108,6 @@ class ExpertSettings(Resampled):
         """Frames a second of audio, for plans and estimates."""
 
     @property
-    def dtype(self) -> str:
-        """What its frames are kept in: float16, float32, or int16."""
-        return "float16"
-
-    @property
-    def cost(self) -> float:
-        """Seconds that two CPU cores take for a second of audio, as measured, for plans and estimates."""
-        return 0.0
-
-    @property
     def parameters(self) -> int:
         """Frozen parameters, as the model's authors count them."""
         return 0
@@ -127,7 +116,7 @@ class ExpertSettings(Resampled):
         """The checkpoint files, by the setting that names each; none for an expert without weights."""
         return {}
 
-    def published(self) -> dict[str, str]:
+    def published_addresses(self) -> dict[str, str]:
         """The address where each checkpoint file is published, by the setting that names it."""
         return {}
 
@@ -137,10 +126,10 @@ class ExpertSettings(Resampled):
 
     def weight_source(self) -> str:
         """Where the checkpoints come from, for the message that says one is missing."""
-        return f"published at {' and '.join(self.published().values())}"
+        return f"published at {' and '.join(self.published_addresses().values())}"
 
     @abstractmethod
-    def load(self, device: "torch.device") -> Frames:
+    def load(self, device: Device) -> Frames:
         """Return a function: waves, each (N,) float32 mono at `rate`, N >= 1 -> frames, each (T, D) float32, T >= 1.
 
         It computes on `device`. The frames of a wave are the same, to float rounding, whatever the other waves of the
@@ -152,10 +141,8 @@ class ExpertSettings(Resampled):
         not the published one is said once, and used."""
         for name, path in self.weight_files().items():
             if not path.is_file():
-                raise KitError(
-                    f"{self.kind}: no weight file {path}; {self.weight_source()}; put it there, or --set "
-                    f"this expert's {name} to where it lies"
-                )
+                hint = f"put it there, or --set this expert's {name} to where it lies"
+                raise KitError(f"{self.kind}: no weight file {path}; {self.weight_source()}; {hint}")
         found = {name: file_sha256(path) for name, path in self.weight_files().items()}
         for name, digits in self.known_sha256().items():
             if name in found and not found[name].startswith(digits):
@@ -171,3 +158,17 @@ class ExpertSettings(Resampled):
         """Name of the bank that holds this expert's frames: kind and 12 hex digits of its identity."""
         text = json.dumps(self.identity(), sort_keys=True)
         return f"{self.kind}-{hashlib.sha256(text.encode()).hexdigest()[:12]}"
+
+
+class PublishedWeights(ExpertSettings):
+    """An expert whose weights are one published file."""
+
+    weights: str
+
+    address: ClassVar[str]  # where the file is published
+
+    def weight_files(self) -> dict[str, Path]:
+        return {"weights": Path(self.weights)}
+
+    def published_addresses(self) -> dict[str, str]:
+        return {"weights": self.address}

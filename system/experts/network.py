@@ -60,6 +60,17 @@ def of_one_length(lengths: Sequence[int], max_size: int) -> Iterator[list[int]]:
             yield group
 
 
+def by_length(
+    waves: Sequence[np.ndarray], max_samples: int, compute: Callable[[np.ndarray], np.ndarray]
+) -> list[np.ndarray]:
+    """What `compute` gives of each wave (N,): of (B, N), waves of one length, at most `max_samples` at a time."""
+    results: list[np.ndarray] = [np.empty(0)] * len(waves)
+    for indices in of_one_length([len(wave) for wave in waves], max_samples):
+        for index, frames in zip(indices, compute(np.stack([waves[index] for index in indices])), strict=True):
+            results[index] = frames
+    return results
+
+
 def in_pieces(network: Network, x: torch.Tensor, axis: int, stride: int, halo: int, max_size: int) -> torch.Tensor:
     """network(x), computed in pieces along an axis so that memory does not grow with it.
 

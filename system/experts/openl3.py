@@ -5,13 +5,13 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
 
-from system.experts.base import ExpertSettings, Frames
+from system.experts.base import Frames, PublishedWeights
 
 if TYPE_CHECKING:
     import torch
     from torch import nn
 
-    from system.networks.spectrum import MelPower
+    from system.networks.frontend import MelPower
     from system.networks.weights import Weights
 
 RATE = 48_000  # Hz; also the samples of a frame
@@ -25,7 +25,7 @@ CHANNELS = (64, 64, 128, 128, 256, 256, 512)
 BATCH = 8  # frames
 
 
-class OpenL3(ExpertSettings):
+class OpenL3(PublishedWeights):
     """Frames (T, 512), T = 1 + ceil((N - 24,000) / 24,000) for N samples at 48 kHz, 1 for less than half a second.
 
     Frame t is centred at t / 2 s: half a second of silence goes before the first, and silence fills the last. Each is
@@ -42,22 +42,17 @@ class OpenL3(ExpertSettings):
     """
 
     kind: Literal["openl3"]
-    weights: str
 
     usual: ClassVar[dict[str, Any]] = {"weights": "torchopenl3_mel256_env_512.pth.tar"}
+    address: ClassVar[str] = (
+        "https://github.com/torchopenl3/torchopenl3-models/raw/master/torchopenl3_mel256_env_512.pth.tar"
+    )
     version: ClassVar[int] = 2
     rate: ClassVar[int] = RATE
     dim: ClassVar[int] = CHANNELS[-1]
     frames_per_second: ClassVar[float] = RATE / HOP
     cost: ClassVar[float] = 0.27
     parameters: ClassVar[int] = 4_687_042  # without the front-end's frozen kernels, as the paper counts
-
-    def weight_files(self) -> dict[str, Path]:
-        return {"weights": Path(self.weights)}
-
-    def published(self) -> dict[str, str]:
-        repository = "https://github.com/torchopenl3/torchopenl3-models/raw/master"
-        return {"weights": f"{repository}/torchopenl3_mel256_env_512.pth.tar"}
 
     def load(self, device: "torch.device") -> Frames:
         import torch
@@ -87,7 +82,7 @@ def seconds(wave: np.ndarray) -> np.ndarray:
 
 def front_end(weights: "Weights") -> "MelPower":
     """(P, N) -> (P, T, 256), by the kernels and the mel basis of the checkpoint."""
-    from system.networks.spectrum import MelPower
+    from system.networks.frontend import MelPower
 
     bins = FFT // 2 + 1
     real, imaginary = (weights.take(f"speclayer.dft_{part}_kernels", bins, 1, FFT) for part in ("real", "imag"))

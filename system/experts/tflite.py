@@ -49,16 +49,13 @@ def _layers(model: Any, graph: Any) -> Iterator[tuple[str, np.ndarray]]:
 
     def kind(operator: Any) -> int:
         code = model.OperatorCodes(operator.OpcodeIndex())
-        # Older files keep it in the deprecated field.
-        result: int = max(code.BuiltinCode(), code.DeprecatedBuiltinCode())
-        return result
+        return int(max(code.BuiltinCode(), code.DeprecatedBuiltinCode()))  # older files keep it in the latter
 
     operators = [graph.Operators(i) for i in range(graph.OperatorsLength())]
     # Some 8-bit weights reach their layer through an operator that dequantises them.
     sources = {one.Outputs(0): one.Inputs(0) for one in operators if kind(one) == Kind.DEQUANTIZE}
-    with_weights = [
-        one for one in operators if kind(one) in (Kind.CONV_2D, Kind.DEPTHWISE_CONV_2D, Kind.FULLY_CONNECTED)
-    ]
+    layers = (Kind.CONV_2D, Kind.DEPTHWISE_CONV_2D, Kind.FULLY_CONNECTED)
+    with_weights = [one for one in operators if kind(one) in layers]
     for number, operator in enumerate(with_weights):
         for i, part in enumerate("wb", start=1):
             index = operator.Inputs(i) if operator.InputsLength() > i else -1
@@ -72,12 +69,9 @@ def _values(model: Any, tensor: Any) -> np.ndarray:
 
     dtype = {TensorType.FLOAT32: np.float32, TensorType.INT8: np.int8}[tensor.Type()]
     values = model.Buffers(tensor.Buffer()).DataAsNumpy().view(dtype).reshape(tensor.ShapeAsNumpy())
-    result: np.ndarray
     if dtype == np.float32:
-        result = values.copy()
-        return result
+        return np.array(values)
     scaling = tensor.Quantization()
     if scaling.ScaleLength() != 1:
         raise ValueError("weights with a scale a channel")
-    result = (values.astype(np.float32) - np.float32(scaling.ZeroPoint(0))) * np.float32(scaling.Scale(0))
-    return result
+    return np.array((values.astype(np.float32) - np.float32(scaling.ZeroPoint(0))) * np.float32(scaling.Scale(0)))

@@ -8,7 +8,7 @@ from pydantic import model_validator
 from pydantic_core import PydanticCustomError
 
 from system.experts.audioset import PATCH, PATCH_SAMPLES, RATE, log_mel, patches
-from system.experts.base import ExpertSettings, Frames
+from system.experts.base import Frames, PublishedWeights
 
 if TYPE_CHECKING:
     import torch
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
     from system.networks.weights import Weights
 
+RELEASE = "https://github.com/harritaylor/torchvggish/releases/download/v0.1"
 OFFSET = 0.01  # added to the mel magnitude before the logarithm
 # Key of each convolution, its output channels, and whether a 2 x 2 maximum follows.
 CONVOLUTIONS = ((0, 64, True), (3, 128, True), (6, 256, False), (8, 256, True), (11, 512, False), (13, 512, True))
@@ -25,7 +26,7 @@ DENSE_BATCH = 256  # patches: the dense layers cost the reading of their 270 MB 
 LIMIT = 2.0  # quantised PCA values are clipped to [-2, 2]
 
 
-class Vggish(ExpertSettings):
+class Vggish(PublishedWeights):
     """Frames (T, 128), T = 1 + ((1 + (N - 400) // 160) - 96) // 96; silence fills clips under 0.975 s (15,600
     samples).
 
@@ -39,7 +40,6 @@ class Vggish(ExpertSettings):
     """
 
     kind: Literal["vggish"]
-    weights: str
     pca_weights: str | None = None
     output: Literal["quantised", "pca", "raw"] = "quantised"
 
@@ -67,16 +67,13 @@ class Vggish(ExpertSettings):
         return 72_141_184 + (0 if self.output == "raw" else 16_512)
 
     def weight_files(self) -> dict[str, Path]:
-        pca = {} if self.pca_weights is None else {"pca_weights": Path(self.pca_weights)}
-        return {"weights": Path(self.weights), **pca}
+        return super().weight_files() | ({} if self.pca_weights is None else {"pca_weights": Path(self.pca_weights)})
 
     def known_sha256(self) -> dict[str, str]:
         return {"weights": "10086976", "pca_weights": "970ea276"}  # digits of their names, by torch.hub's convention
 
-    def published(self) -> dict[str, str]:
-        release = "https://github.com/harritaylor/torchvggish/releases/download/v0.1"
-        pca = {} if self.pca_weights is None else {"pca_weights": f"{release}/vggish_pca_params-970ea276.pth"}
-        return {"weights": f"{release}/vggish-10086976.pth", **pca}
+    def published_addresses(self) -> dict[str, str]:
+        return {name: f"{RELEASE}/{self.usual[name]}" for name in self.weight_files()}
 
     def load(self, device: "torch.device") -> Frames:
         import torch

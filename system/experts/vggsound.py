@@ -7,7 +7,7 @@ import numpy as np
 from pydantic import Field
 
 from data_tools.strict import Strict
-from system.experts.base import ExpertSettings, Frames
+from system.experts.base import Frames, PublishedWeights
 
 if TYPE_CHECKING:
     import torch
@@ -33,7 +33,7 @@ class TimePooling(Strict):
     stride: int = Field(ge=1)
 
 
-class VggSound(ExpertSettings):
+class VggSound(PublishedWeights):
     """Frames (T, 512), T = ceil(columns / 32) of 1 + (N - 512) // 159 columns; silence fills clips under 0.032 s (512
     samples).
 
@@ -51,10 +51,10 @@ class VggSound(ExpertSettings):
     """
 
     kind: Literal["vggsound"]
-    weights: str
     time_pooling: TimePooling | None = None
 
     usual: ClassVar[dict[str, Any]] = {"weights": "H.pth.tar"}
+    address: ClassVar[str] = "http://www.robots.ox.ac.uk/~vgg/data/vggsound/models/H.pth.tar"
     rate: ClassVar[int] = RATE
     dim: ClassVar[int] = CHANNELS[-1]
     cost: ClassVar[float] = 0.01
@@ -64,38 +64,24 @@ class VggSound(ExpertSettings):
     def frames_per_second(self) -> float:
         return RATE / (HOP * STRIDE) / (self.time_pooling.stride if self.time_pooling else 1)
 
-    def weight_files(self) -> dict[str, Path]:
-        return {"weights": Path(self.weights)}
-
-    def published(self) -> dict[str, str]:
-        return {"weights": "http://www.robots.ox.ac.uk/~vgg/data/vggsound/models/H.pth.tar"}
-
     def load(self, device: "torch.device") -> Frames:
         import torch
+        from torch.nn.functional import avg_pool1d
 
-        from system.experts.network import exact, in_pieces, of_one_length, placed
+        from system.experts.network import by_length, exact, in_pieces, placed
         from system.networks.weights import read_weights
 
         network = placed(residual_network(read_weights(Path(self.weights), "model_state_dict")), device)
 
         @exact()
-        def frames(waves: list[np.ndarray]) -> list[np.ndarray]:
-            results: list[np.ndarray] = [np.empty(0)] * len(waves)
-            for indices in of_one_length([len(wave) for wave in waves], BATCH):
-                spectra = np.stack([spectrogram(waves[index]) for index in indices])[:, None]
-                maps = in_pieces(network, torch.from_numpy(spectra).to(device), 3, STRIDE, REACH, PIECE)
-                for index, clip_frames in zip(indices, maps.mean(2), strict=True):
-                    results[index] = self._pooled(clip_frames).T.contiguous().cpu().numpy()
-            return results
+        def frames(waves: np.ndarray) -> np.ndarray:
+            spectra = torch.from_numpy(np.stack([spectrogram(wave) for wave in waves])[:, None]).to(device)
+            series = in_pieces(network, spectra, 3, STRIDE, REACH, PIECE).mean(2)  # (B, 512, T)
+            if pooling := self.time_pooling:
+                series = avg_pool1d(series, min(pooling.kernel, series.shape[2]), pooling.stride)
+            return series.transpose(1, 2).contiguous().cpu().numpy()
 
-        return frames
-
-    def _pooled(self, series: "torch.Tensor") -> "torch.Tensor":
-        """(512, T) -> (512, T')."""
-        from torch.nn.functional import avg_pool1d
-
-        pooling = self.time_pooling
-        return avg_pool1d(series, min(pooling.kernel, series.shape[1]), pooling.stride) if pooling else series
+        return lambda waves: by_length(waves, BATCH, frames)
 
 
 def spectrogram(wave: np.ndarray) -> np.ndarray:

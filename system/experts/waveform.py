@@ -1,14 +1,11 @@
 """Waveforms as they are, for networks that are trained or that hear every clip anew in training."""
 
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 from pydantic import Field
 
-from system.experts.base import ExpertSettings, Frames
-
-if TYPE_CHECKING:
-    import torch
+from system.experts.base import Device, ExpertSettings, Frames
 
 FULL_SCALE = 32_768  # what a sample of 1.0 is kept as
 
@@ -35,7 +32,7 @@ class Waveform(ExpertSettings):
     def frames_per_second(self) -> float:
         return float(self.sample_rate)
 
-    def load(self, device: "torch.device") -> Frames:
+    def load(self, device: Device) -> Frames:
         limits = np.iinfo(np.int16)
 
         def samples(wave: np.ndarray) -> np.ndarray:

@@ -4,17 +4,14 @@
 from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal
 from zipfile import BadZipFile
 
 import numpy as np
 
 from data_tools.errors import KitError
 from system.experts.audioset import HOP, PATCH_SAMPLES, RATE, log_mel, patches
-from system.experts.base import ExpertSettings, Frames
-
-if TYPE_CHECKING:
-    import torch
+from system.experts.base import Device, ExpertSettings, Frames
 
 Network = Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]
 
@@ -58,7 +55,7 @@ class Yamnet(ExpertSettings):
     def weight_source(self) -> str:
         return "make it of Google's public yamnet.tflite (AudioSet YAMNet, Apache-2.0) with python -m system convert"
 
-    def load(self, device: "torch.device") -> Frames:
+    def load(self, device: Device) -> Frames:
         from system.experts.network import by_rows
 
         network = load_network(Path(self.weights), device)
@@ -84,7 +81,7 @@ def shapes() -> dict[str, tuple[int, ...]]:
     return found | {"30_w": (CLASSES, CHANNELS[-1]), "30_b": (CLASSES,)}
 
 
-def load_network(path: Path, device: "torch.device") -> Network:
+def load_network(path: Path, device: Device) -> Network:
     """Return a function: patches (P, 96, 64) -> embeddings (P, 1024) and class scores (P, 521), both float32 arrays."""
     import torch
     import torch.nn.functional as F

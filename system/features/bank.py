@@ -34,27 +34,14 @@ class Bank:
 
     def __init__(self, folder: Path, dim: int, dtype: np.dtype[Any], hint: str, verify: bool) -> None:
         self.folder, self.dim, self.dtype, self.hint = folder, dim, dtype, hint
-        self.rows: dict[str, tuple[int, int]] = {}  # key -> first row, number of rows
-        self._checksums: dict[str, int] = {}  # of the series not yet read
-        self._end_of_index = 0
+        self._frames_file, self._index_file = folder / "frames.bin", folder / "index.jsonl"
         self._end = 0  # rows in the file, while it is written to
-        self._map: np.ndarray | None = None
         self._read_index(skip_damaged=verify)
         if verify:
-            self._report_dropped(*self.drop_damaged())
-
-    def _report_dropped(self, dropped: int, unknown: int) -> None:
-        if unknown:
-            log.warning("%s: %d series are of an earlier release, which stored no checksums", self.folder, unknown)
-        log.info("%s: %d series, %d were damaged and are forgotten", self.folder, len(self), dropped)
-
-    @property
-    def _frames_file(self) -> Path:
-        return self.folder / "frames.bin"
-
-    @property
-    def _index_file(self) -> Path:
-        return self.folder / "index.jsonl"
+            dropped, unknown = self.drop_damaged()
+            if unknown:
+                log.warning("%s: %d series are of an earlier release, which stored no checksums", self.folder, unknown)
+            log.info("%s: %d series, %d were damaged and are forgotten", self.folder, len(self), dropped)
 
     def __contains__(self, key: str) -> bool:
         return key in self.rows
@@ -65,22 +52,22 @@ class Bank:
     def _read_index(self, skip_damaged: bool = False) -> None:
         """Take the whole lines only. A killed writer may have left half a line, or frames without their line; a power
         cut lines at the end whose frames are not all there: these series are forgotten. Anything else is damage."""
+        self.rows: dict[str, tuple[int, int]] = {}  # key -> first row, number of rows
+        self._checksums: dict[str, int] = {}  # of the series not yet read
+        self._end_of_index = 0
+        self._map: np.ndarray | None = None
         if not self._index_file.exists():
             return
-        stored = (
-            self._frames_file.stat().st_size // (self.dim * self.dtype.itemsize) if self._frames_file.exists() else 0
-        )
+        frame_bytes = self.dim * self.dtype.itemsize
+        stored = self._frames_file.stat().st_size // frame_bytes if self._frames_file.exists() else 0
         lines = self._index_file.read_bytes().split(b"\n")[:-1]
         items = [self._item(line, stored) for line in lines]
         last = max((number for number, item in enumerate(items) if item), default=-1)
         if lost := len(items) - last - 1:
             log.warning(
                 "%s: the frames of the last %d of %d series are lost, or their lines are damaged (a power cut?); "
-                "they are computed again",
-                self.folder,
-                lost,
-                len(items),
-            )
+                "they are computed again", self.folder, lost, len(items),
+            )  # fmt: skip
         for number, item in enumerate(items[: last + 1]):
             if item is None:  # a kill leaves no such line before a whole one
                 if skip_damaged:
@@ -128,7 +115,7 @@ class Bank:
         Returns how many lines of the index were dropped, and how many series have no checksum and could not be judged.
         """
         with self._lock():
-            self._reload(skip_damaged=True)
+            self._read_index(skip_damaged=True)
             unknown = len(self.rows) - len(self._checksums)
             whole = {key: self.rows[key] for key in self.rows if key not in self._checksums or self._is_whole(key)}
             lines = self._index_file.read_bytes().split(b"\n")[:-1] if self._index_file.exists() else []
@@ -136,7 +123,7 @@ class Bank:
             if len(kept) < len(lines):
                 with replacing(self._index_file) as temporary:
                     temporary.write_bytes(b"".join(line + b"\n" for line in kept))
-            self._reload()
+            self._read_index()
         return len(lines) - len(kept), unknown
 
     def _names(self, line: bytes, series: Mapping[str, tuple[int, int]]) -> bool:
@@ -151,13 +138,6 @@ class Bank:
             return False
         return True
 
-    def _reload(self, skip_damaged: bool = False) -> None:
-        self.rows.clear()
-        self._checksums.clear()
-        self._end_of_index = 0
-        self._map = None
-        self._read_index(skip_damaged)
-
     @contextmanager
     def writing(self) -> Iterator[Callable[[str, np.ndarray], None]]:
         """Gives a function that stores a series (T, D) by its key: on disk when it returns, skipped if it is there.
@@ -167,7 +147,7 @@ class Bank:
         """
         try:
             with self._lock():
-                self._reload()  # another process may have added series since this one opened the bank
+                self._read_index()  # another process may have added series since this one opened the bank
                 with self._frames_file.open("ab") as frames, self._index_file.open("ab") as index:
                     index.truncate(self._end_of_index)
                     self._end = max((first + rows for first, rows in self.rows.values()), default=0)

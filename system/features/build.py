@@ -5,9 +5,10 @@ import sqlite3
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import closing, contextmanager
+from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -37,18 +38,19 @@ class ContentKeys:
         folder.mkdir(parents=True, exist_ok=True)
         self.path = folder / "contents.sqlite"
         self._read_now: dict[str, str] = {}  # by path, contents that this process has read itself
-        with self._store_errors():
-            self.store = sqlite3.connect(self.path, timeout=60)
-            self.store.execute("pragma synchronous = off")  # only remembered work: what a power cut loses is read again
-            self.store.execute(
-                "create table if not exists files (path text primary key, size integer, changed integer, sha256 text)"
-            )
+        self._store: sqlite3.Connection | None = None
+        self._execute("pragma synchronous = off")  # only remembered work: what a power cut loses is read again
+        columns = "path text primary key, size integer, changed integer, sha256 text"
+        self._execute(f"create table if not exists files ({columns})")
 
-    @contextmanager
-    def _store_errors(self) -> Iterator[None]:
-        """Errors of the store as sentences: of a full, locked or read-only disk, or of a file that is no store."""
+    def _execute(self, command: str, *values: object) -> list[Any]:
+        """Rows that a command gives. Errors as sentences: of a full, locked or read-only disk, or of a file that is no
+        store."""
         try:
-            yield
+            self._store = self._store or sqlite3.connect(self.path, timeout=60)
+            found = self._store.execute(command, values).fetchall()
+            self._store.commit()
+            return found
         except sqlite3.OperationalError as error:
             raise KitError(f"{self.path}: {error}; free the disk, or let this user write there") from error
         except (sqlite3.DatabaseError, UnicodeDecodeError) as error:  # the latter: a damaged schema is quoted
@@ -60,10 +62,9 @@ class ContentKeys:
             status = Path(path).stat()
         except OSError as error:
             raise AudioError(f"{path}: no such audio file") from error
-        with self._store_errors():
-            row = self.store.execute("select size, changed, sha256 from files where path = ?", (path,)).fetchone()
-        if row and row[:2] == (status.st_size, status.st_mtime_ns):
-            return str(row[2])
+        rows = self._execute("select size, changed, sha256 from files where path = ?", path)
+        if rows and rows[0][:2] == (status.st_size, status.st_mtime_ns):
+            return str(rows[0][2])
         return self.again(path)
 
     def again(self, path: str) -> str:
@@ -74,21 +75,18 @@ class ContentKeys:
             status, key = Path(path).stat(), content_key(path)
         except OSError as error:
             raise AudioError(f"{path}: no such audio file") from error
-        facts = (path, status.st_size, status.st_mtime_ns, key)
-        with self._store_errors():
-            self.store.execute("insert or replace into files values (?, ?, ?, ?)", facts)
-            self.store.commit()
+        facts = path, status.st_size, status.st_mtime_ns, key
+        self._execute("insert or replace into files values (?, ?, ?, ?)", *facts)
         self._read_now[path] = key
         return key
 
     def forget(self) -> None:
         """Have every file read again when it is next asked for."""
-        with self._store_errors():
-            self.store.execute("delete from files")
-            self.store.commit()
+        self._execute("delete from files")
 
     def close(self) -> None:
-        self.store.close()
+        if self._store:
+            self._store.close()
 
 
 @dataclass
@@ -119,12 +117,7 @@ def bank_of(expert: ExpertSettings, banks: Path, verify: bool = False) -> Bank:
 
 
 def build_features(
-    clips: list[Clip],
-    experts: dict[str, ExpertSettings],
-    banks: Path,
-    strict: bool = False,
-    quiet: bool = False,
-    verify: bool = False,
+    clips: list[Clip], experts: dict[str, ExpertSettings], banks: Path, strict: bool = False, verify: bool = False
 ) -> Features:
     """Compute what the banks lack for these clips, with progress; a broken file is reported and left out.
 
@@ -140,18 +133,19 @@ def build_features(
     with closing(ContentKeys(banks)) as content:
         if verify:
             content.forget()
-        for clip in tqdm(clips, desc="content", unit="clip", disable=quiet or None):
+        for clip in tqdm(clips, desc="content", unit="clip", disable=None):
             try:
                 features.keys[clip.id] = content(clip.path)
             except AudioError as error:
                 _broken(features, clip, error, strict)
         for clip in clips:
-            if any(features.keys.get(clip.id, "") not in bank for bank in features.banks.values()):
+            key = features.keys.get(clip.id)
+            if key and any(key not in bank for bank in features.banks.values()):
                 _read_again(features, clip, content, strict)
     # All weights are opened before the first frame is computed: a damaged file is reported in seconds, not after hours.
     networks = {name: e.load(device_of()) for name, e in experts.items() if _missing(features, name, clips)}
     for name in list(networks):
-        _fill(features, name, experts[name], networks.pop(name), clips, strict, quiet)
+        _fill(features, name, experts[name], networks.pop(name), clips, strict)
     if features.broken:
         log.warning("%d of %d clips have broken audio and are left out", len(features.broken), len(clips))
     return features
@@ -159,16 +153,13 @@ def build_features(
 
 def _read_again(features: Features, clip: Clip, content: ContentKeys, strict: bool) -> None:
     """The content of a clip whose frames are about to be computed, from its bytes; says where it is another one."""
-    if clip.id not in features.keys:
-        return
     try:
-        key = content.again(clip.path)
+        before, features.keys[clip.id] = features.keys[clip.id], content.again(clip.path)
     except AudioError as error:
         _broken(features, clip, error, strict)
-        return
-    if key != features.keys[clip.id]:
-        log.warning("%s: its content changed, while its size and time of change stayed", clip.path)
-        features.keys[clip.id] = key
+    else:
+        if features.keys[clip.id] != before:
+            log.warning("%s: its content changed, while its size and time of change stayed", clip.path)
 
 
 def _broken(features: Features, clip: Clip, error: AudioError, strict: bool) -> None:
@@ -188,13 +179,7 @@ def _missing(features: Features, name: str, clips: list[Clip]) -> dict[str, Clip
 
 
 def _fill(
-    features: Features,
-    name: str,
-    expert: ExpertSettings,
-    frames_of: Frames,
-    clips: list[Clip],
-    strict: bool,
-    quiet: bool,
+    features: Features, name: str, expert: ExpertSettings, frames_of: Frames, clips: list[Clip], strict: bool
 ) -> None:
     from tqdm import tqdm
 
@@ -208,7 +193,7 @@ def _fill(
         _broken(features, missing[key], error, strict)
         failed.add(key)
 
-    bar = tqdm(total=len(missing), desc=f"{name} frames", unit="clip", disable=quiet or None)
+    bar = tqdm(total=len(missing), desc=f"{name} frames", unit="clip", disable=None)
     with bar as progress, bank.writing() as store:
         wanted = {key: clip for key, clip in missing.items() if key not in bank}  # another process may have stored some
         for group in _groups(_decoded(wanted, expert), fails, GROUP_SECONDS * expert.rate):

@@ -1,11 +1,63 @@
 """What a term of the training loss is: settings, and a number from the scores of a batch. Never imports torch."""
 
 from abc import abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, TypeAlias
 
 from pydantic import Field
 
 from data_tools.strict import Strict
-from system.losses.batch_scores import BatchScores, Tensor
+
+if TYPE_CHECKING:
+    import torch
+
+Tensor: TypeAlias = "torch.Tensor"
+
+# B items of a batch: clip i and its caption, or its several captions; N captions of the batch in all
+
+
+@dataclass(frozen=True)
+class BatchScores:
+    """All that a term may need of a batch.
+
+    each: (B, N), the score of every clip and every single caption, higher is better, float32.
+    row_of: (N,) the item each caption belongs to.
+    same_clip: (B, B) bool, items i and j show the same audio (true on the diagonal): such pairs are never negatives.
+    relax: (B, B), r(c_ij) in [0, 1] with the captions of item i as candidates and those of item j as references; None
+    where no term asks for it.
+    clip_scores, each_caption_scores: give the (B, B) and (N, N) within-modality scores when called; `frame_word` reads
+    rows as clips and columns as captions, so that with `best_frame` and `best_word` they are not symmetric.
+    """
+
+    each: Tensor
+    row_of: Tensor
+    same_clip: Tensor
+    relax: "Tensor | None"
+    clip_scores: "Callable[[], Tensor]"
+    each_caption_scores: "Callable[[], Tensor]"
+
+    @cached_property
+    def average(self) -> Tensor:
+        """(N, B) weights that average an item's captions: 1 / n for its own n captions, 0 elsewhere."""
+        from torch.nn.functional import one_hot
+
+        membership = one_hot(self.row_of, len(self.each)).to(self.each.dtype)
+        return membership / membership.sum(0)
+
+    @cached_property
+    def scores(self) -> Tensor:
+        """(B, B), s_ij of clip i and item j, the mean over j's captions; the diagonal holds the matching pairs.
+
+        Source: "Take it easy" (2022), section 4, second equation.
+        """
+        return self.each @ self.average
+
+    @property
+    def caption_scores(self) -> Tensor:
+        """(B, B) scores between captions, the mean over all pairs of item i's and item j's."""
+        return self.average.T @ self.each_caption_scores() @ self.average
 
 
 class Term(Strict):

@@ -2,8 +2,7 @@
 
 from typing import Literal
 
-from system.losses.base import Term
-from system.losses.batch_scores import BatchScores, Tensor
+from system.losses.base import BatchScores, Tensor, Term
 
 
 class Matching(Term):

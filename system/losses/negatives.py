@@ -14,7 +14,7 @@ from collections.abc import Callable
 from math import inf
 from typing import TypeAlias
 
-from system.losses.batch_scores import BatchScores, Tensor
+from system.losses.base import BatchScores, Tensor
 
 # B items of a batch; s_ij the score of clip i and item j's captions
 

@@ -4,8 +4,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from system.losses.base import Term
-from system.losses.batch_scores import BatchScores, Tensor
+from system.losses.base import BatchScores, Tensor, Term
 
 
 class NtXent(Term):

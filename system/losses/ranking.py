@@ -4,8 +4,7 @@ from typing import TYPE_CHECKING, Literal
 
 from pydantic import Field
 
-from system.losses.base import Term
-from system.losses.batch_scores import BatchScores, Tensor
+from system.losses.base import BatchScores, Tensor, Term
 from system.losses.negatives import NEGATIVES
 
 if TYPE_CHECKING:
@@ -67,15 +66,11 @@ def gaps(batch: BatchScores, margin: float, relaxed: bool) -> tuple[Tensor, Tens
     At (i, j): m r_ij + s_ij - s_ii, and m r_ij + s_ji - s_ii; r_ij is 1 unless relaxed. Places of one clip are no
     negatives, whatever stands there.
     """
-    margins = _relax_of(batch) * margin if relaxed else margin
+    if relaxed and batch.relax is None:
+        raise ValueError("a relaxed ranking loss needs the relax factors of the batch")
+    margins = batch.relax * margin if relaxed and batch.relax is not None else margin
     matching_scores = batch.scores.diagonal()[:, None]
     return margins + batch.scores - matching_scores, margins + batch.scores.T - matching_scores
-
-
-def _relax_of(batch: BatchScores) -> Tensor:
-    if batch.relax is None:
-        raise ValueError("a relaxed ranking loss needs the relax factors of the batch")
-    return batch.relax
 
 
 def _reduced(gap: Tensor, negative: Tensor, reduce: str) -> Tensor:

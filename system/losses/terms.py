@@ -4,8 +4,7 @@ from collections.abc import Sequence
 
 import torch
 
-from system.losses.base import Term
-from system.losses.batch_scores import BatchScores
+from system.losses.base import BatchScores, Term
 from system.losses.ranking import gaps
 
 # B items of a batch: clip i and its caption, or its several captions; s_ij the score of clip i and item j's captions
@@ -37,17 +36,12 @@ def diagnose(batch: BatchScores, terms: Sequence[Term]) -> dict[str, torch.Tenso
         "hardest_negative": highest.where(mask, 0.0).sum() / mask.sum().clamp(min=1),
     }
     if hinges := [(term.hinge_margin, term.relaxed) for term in terms if term.hinge_margin is not None]:
-        margin, relaxed = hinges[0]
-        found["violations"] = _violations(batch, margin, False)
-        if relaxed:
-            found["violations_relaxed"] = _violations(batch, margin, True)
+        margin, is_relaxed = hinges[0]
+        negative = ~batch.same_clip
+        for name, relaxed in (("violations", False), ("violations_relaxed", True))[: 1 + is_relaxed]:
+            above = torch.stack([(negative & (gap > 0)).sum() for gap in gaps(batch, margin, relaxed)]).sum()
+            found[name] = above / (2 * negative.sum().clamp(min=1))
     return found
-
-
-def _violations(batch: BatchScores, margin: float, relaxed: bool) -> torch.Tensor:
-    negative = ~batch.same_clip
-    above = sum((negative & (gap > 0)).sum() for gap in gaps(batch, margin, relaxed))
-    return above / (2 * negative.sum().clamp(min=1))
 
 
 def accuracies(batch: BatchScores) -> tuple[float, float]:

@@ -5,8 +5,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from system.losses.base import Term
-from system.losses.batch_scores import BatchScores, Tensor
+from system.losses.base import BatchScores, Tensor, Term
 from system.losses.negatives import hardest
 
 

@@ -19,7 +19,7 @@ def _divide(heads: int, info: ValidationInfo) -> int:
 Heads = Annotated[Size, AfterValidator(_divide)]  # of attention; its field stands below that of `width`, or `dim`
 
 
-class EncoderSettings(Strict):
+class EncoderKind(Strict):
     """Settings of one kind of encoder, as a recipe gives them.
 
     file_settings: those that say where files lie on this machine; a trained model may be opened with others.
@@ -44,7 +44,7 @@ class EncoderSettings(Strict):
         """Its published files, by the setting that names each; an exported model does not hold them."""
         return {}
 
-    def published(self) -> str:
+    def published_address(self) -> str:
         """Where these files are published."""
         return ""
 
@@ -52,7 +52,7 @@ class EncoderSettings(Strict):
         """The setting and a sentence for each published file that is absent."""
         for name, path in self.weight_files().items():
             if not path.is_file():
-                yield name, f"{self.kind}: no file {path}; published at {self.published()}; put it there"
+                yield name, f"{self.kind}: no file {path}; published at {self.published_address()}; put it there"
 
     def plan_lines(self) -> Iterator[str]:
         """For `check`: what it is made from, and whether that is there."""

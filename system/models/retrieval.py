@@ -4,7 +4,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from system.losses.batch_scores import BatchScores
+from system.losses.base import BatchScores
 from system.models.batch import Batch
 from system.models.settings import Model
 from system.models.similarity import Embedded

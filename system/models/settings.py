@@ -6,7 +6,7 @@ from pydantic import model_validator
 
 from data_tools.strict import Strict, mistakes
 from system.models.audio import Audio
-from system.models.base import EncoderSettings
+from system.models.base import EncoderKind
 from system.models.score import Score
 from system.models.text import Text
 
@@ -34,7 +34,7 @@ class Model(Strict):
             yield ("audio", key), text
 
     @property
-    def _encoders(self) -> list[tuple[str, EncoderSettings, str]]:
+    def _encoders(self) -> list[tuple[str, EncoderKind, str]]:
         return [("audio", self.audio, "frames"), ("text", self.text, "words")]
 
     @property

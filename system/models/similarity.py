@@ -1,12 +1,14 @@
 """Embeddings, and scores of clips against captions from them: the cosine of two vectors, or frames against words."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, Literal, NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch.utils.checkpoint import checkpoint
+
+from system.networks.layers import length_mask
 
 # B clips, N captions, L frames, W words, D embedding
 
@@ -28,11 +30,6 @@ class Embedded(NamedTuple):
     def float(self) -> "Embedded":
         """In float32, whatever the encoder computed in."""
         return Embedded(self.values.float(), self.lengths)
-
-
-def length_mask(lengths: torch.Tensor, size: int) -> torch.Tensor:
-    """(B,) lengths -> (B, size) bool, true up to each length."""
-    return torch.arange(size, device=lengths.device) < lengths[:, None]
 
 
 def joined(parts: Sequence[Embedded]) -> Embedded:
@@ -158,14 +155,13 @@ def frame_word(clips: Embedded, captions: Embedded, reduce: Literal["mean", "bes
     counts = _mask(clips).sum(1)
     groups = _word_groups(captions, longest)
     again = torch.is_grad_enabled() and len(counts) * sum(group.largest(longest) for group in groups) > MAX_DOT_PRODUCTS
-    work = (
-        partial(checkpoint, _against_words, use_reentrant=False, preserve_rng_state=False) if again else _against_words
-    )
+    work: Callable[..., torch.Tensor] = _against_words
+    if again:
+        work = partial(checkpoint, work, use_reentrant=False, preserve_rng_state=False)
     columns = []
     for group in groups:
-        size = max(
-            1, MAX_DOT_PRODUCTS // max(group.largest(longest), clips.values[0].numel())
-        )  # a part's frames are copied, too
+        largest = max(group.largest(longest), clips.values[0].numel())  # a part's frames are copied, too
+        size = max(1, MAX_DOT_PRODUCTS // largest)
         parts = zip(clips.values.split(size), counts.split(size), strict=True)
         columns.append(
             torch.cat([work(part[:, : max(1, int(count.max()))], count, group, reduce) for part, count in parts])

@@ -42,12 +42,11 @@ class Weights:
         self, key: str, inputs: int, outputs: int, size: int = 3, stride: int = 1, bias: bool = False
     ) -> nn.Conv2d:
         """A convolution that keeps the size of its input when `stride` is 1."""
-        layer = nn.utils.skip_init(nn.Conv2d, inputs, outputs, size, stride, size // 2, bias=bias)
+        layer: nn.Conv2d = nn.utils.skip_init(nn.Conv2d, inputs, outputs, size, stride, size // 2, bias=bias).eval()
         layer.weight = nn.Parameter(self.take(f"{key}.weight", outputs, inputs, size, size), requires_grad=False)
         if bias:
             layer.bias = nn.Parameter(self.take(f"{key}.bias", outputs), requires_grad=False)
-        result: nn.Conv2d = layer.eval()
-        return result
+        return layer
 
     def affine(self, key: str, channels: int, eps: float) -> tuple[torch.Tensor, torch.Tensor]:
         """Scale and shift (channels,) of a batch norm in front of a convolution, which cannot take it in: the
@@ -68,11 +67,10 @@ class Weights:
         return fuse_conv_bn_eval(convolution, self.batch_norm(norm, convolution.out_channels, eps))
 
     def linear(self, key: str, inputs: int, outputs: int) -> nn.Linear:
-        layer = nn.utils.skip_init(nn.Linear, inputs, outputs)
+        layer: nn.Linear = nn.utils.skip_init(nn.Linear, inputs, outputs)
         layer.weight = nn.Parameter(self.take(f"{key}.weight", outputs, inputs), requires_grad=False)
         layer.bias = nn.Parameter(self.take(f"{key}.bias", outputs), requires_grad=False)
-        result: nn.Linear = layer
-        return result
+        return layer
 
 
 def read_weights(path: Path, inside: str | None = None) -> Weights:

@@ -85,28 +85,23 @@ class Estimates:
         self.recipe, self.found = recipe, found
 
     @cached_property
-    def text(self) -> Cost:
+    def text_cost(self) -> Cost:
         """The text encoder, for a caption."""
-        return self.recipe.model.text.cost(self._vocabulary)
+        return self.recipe.model.text.cost(self._words_found or ASSUMED_VOCABULARY)
 
-    def audio(self, load: Load) -> Cost:
+    def audio_cost(self, load: Load) -> Cost:
         """The audio encoder, for a clip of a batch."""
         return self.recipe.model.audio.cost(self.recipe.model.text.dim, load.seconds, load.longest)
 
     @property
     def parameters_by_part(self) -> dict[str, int]:
         """Trainable parameters of the audio encoder's parts and of the text encoder."""
-        return self.audio(Load(1, 1.0, 1.0, 1.0)).trainable | self.text.trainable
-
-    @cached_property
-    def _vocabulary(self) -> int:
-        return self._words_found or ASSUMED_VOCABULARY
+        return self.audio_cost(Load(1, 1.0, 1.0, 1.0)).trainable | self.text_cost.trainable
 
     @cached_property
     def _words_found(self) -> int:
-        sources = {name for stage in self.recipe.stages.values() for name in stage.train.data}
-        captions = (caption for name in sources for clip in self.found[name].clips for caption in clip.captions)
-        return len(vocabulary_of(captions))
+        clips = (clip for name in self.recipe.trained_on for clip in self.found[name].clips)
+        return len(vocabulary_of(caption for clip in clips for caption in clip.captions))
 
     @property
     def assumes_vocabulary(self) -> bool:
@@ -118,15 +113,17 @@ class Estimates:
         """Of a batch whose sources are drawn as the stage mixes them."""
         sources = [self.found[name] for name in stage.train.data]
         known = [source for source in sources if source.count]
+        if not known:
+            captions = stage.batch_size * ASSUMED_CAPTIONS
+            return Load(stage.batch_size, ASSUMED_SECONDS, ASSUMED_SECONDS, captions)
         weights = [1.0 if stage.train.mix == "equal" else float(source.count) for source in known]
-        total = sum(weights)
-        seconds = sum(w * source.mean_seconds for w, source in zip(weights, known, strict=True)) / total if known else 0
+        seconds = np.average([source.mean_seconds for source in known], weights=weights)
         drawn = 1 if stage.unit == "pair" else stage.captions_per_clip
         each = [source.captions_per_clip for source in known]
         used = each if drawn == "all" else [min(float(drawn or 1), n) for n in each]
-        captions = sum(w * n for w, n in zip(weights, used, strict=True)) / total if known else ASSUMED_CAPTIONS
-        longest = max((source.longest_seconds for source in known), default=ASSUMED_SECONDS)
-        return Load(stage.batch_size, seconds or ASSUMED_SECONDS, longest, stage.batch_size * captions)
+        captions = stage.batch_size * np.average(used, weights=weights)
+        longest = max(source.longest_seconds for source in known)
+        return Load(stage.batch_size, float(seconds), longest, float(captions))
 
     def memory(self, stage: schema.Stage, precision: str) -> float:
         """Bytes of weights, gradients, AdamW's two moments, the batch's frames, and twice what a training step keeps
@@ -135,7 +132,7 @@ class Estimates:
         Twice, for gradients in flight and what the allocator holds; half the bytes in 16 bits.
         """
         load = self.load(stage)
-        audio, text = self.audio(load), self.text
+        audio, text = self.audio_cost(load), self.text_cost
         share = min(1.0, (stage.grad_cache_chunk or load.clips) / load.clips)
         size = BYTES if precision == "float32" else BYTES // 2
         activations = load.clips * (audio.exact * BYTES + audio.activations * size)
@@ -152,7 +149,7 @@ class Estimates:
     def step_flops(self, stage: schema.Stage) -> float:
         """Floating-point operations of a training step; a forward pass more with cached gradients."""
         load = self.load(stage)
-        total = load.clips * self.audio(load).flops + load.captions * self.text.flops
+        total = load.clips * self.audio_cost(load).flops + load.captions * self.text_cost.flops
         return total * (4 / 3 if stage.grad_cache_chunk else 1)
 
     def grad_cache_that_fits(self, stage: schema.Stage, limit: float) -> int | None:
@@ -169,10 +166,8 @@ class Estimates:
     def audio_seconds(self) -> float:
         """Seconds of audio of all sources, each clip once."""
         clips = {clip.id: clip.seconds or 0.0 for source in self.found.values() for clip in source.clips}
-        sources = self.recipe.data
-        missing = {
-            (sources[name].manifest, sources[name].split): source.hours
-            for name, source in self.found.items()
-            if not source.clips
-        }
+        missing = {}
+        for name, source in self.recipe.data.items():
+            if not self.found[name].clips:
+                missing[source.manifest, source.split] = self.found[name].hours
         return sum(clips.values()) + 3600 * sum(missing.values())

@@ -35,19 +35,11 @@ def plan(recipe: schema.Recipe, gpu_bytes: float | None = None) -> str:
     """The plan as text. gpu_bytes: memory of the GPU that the stages are to fit, None for no GPU."""
     found = find_data(recipe)
     estimates = Estimates(recipe, found)
-    parts = [
-        [f"recipe {recipe.name}, seed {recipe.seed}"],
-        _data_lines(recipe, found),
-        _expert_lines(recipe, estimates),
-        _parameter_lines(recipe, estimates),
-        *(
-            line
-            for name in recipe.stages
-            for line in (_stage_lines(recipe, name, found), _cost_lines(recipe.stages[name], estimates, gpu_bytes))
-        ),
-        _rank_lines(recipe, found),
-    ]
-    lines = [line for part in parts for line in part]
+    lines = [f"recipe {recipe.name}, seed {recipe.seed}", *_data_lines(recipe, found)]
+    lines += [*_expert_lines(recipe, estimates), *_parameter_lines(recipe, estimates)]
+    for name, stage in recipe.stages.items():
+        lines += [*_stage_lines(name, stage, found), *_cost_lines(stage, estimates, gpu_bytes)]
+    lines += _rank_lines(recipe, found)
     missing = sum("MISSING" in line for line in lines)
     return "\n".join([*lines, f"{missing} of these lines say MISSING" if missing else "nothing is missing"])
 
@@ -57,12 +49,11 @@ def _data_lines(recipe: schema.Recipe, found: dict[str, Content]) -> Iterator[st
     for name, source in recipe.data.items():
         content = found[name]
         if content.clips:
-            fact = f"{len(content.clips):,} clips, {content.captions:,} captions, {content.hours:.2f} h"
-            if content.expected and (len(content.clips), content.captions) != (
-                content.expected.clips,
-                content.expected.captions,
-            ):
-                fact += f" (published: {content.expected.clips:,} clips, {content.expected.captions:,} captions)"
+            counts = f"{len(content.clips):,} clips, {content.captions:,} captions"
+            fact = f"{counts}, {content.hours:.2f} h"
+            if published := source.expected:
+                expected = f"{published.clips:,} clips, {published.captions:,} captions"
+                fact += f" (published: {expected})" if expected != counts else ""
             if silent := sum(clip.seconds is None for clip in content.clips):
                 fact += f"; MISSING: audio of {silent:,} clips, which python -m data_tools check names"
         elif Path(source.manifest).exists():
@@ -77,36 +68,36 @@ def _data_lines(recipe: schema.Recipe, found: dict[str, Content]) -> Iterator[st
 
 def _missing_inputs(source: schema.Source) -> Iterator[str]:
     """The files and folders that the source's command reads and that are not there."""
-    words = shlex.split(source.make)[3:] if source.make else []
+    if source.make is None:
+        if source.published:
+            yield f"  published at {source.published}"
+        return
+    words = shlex.split(source.make)[3:]
     try:
         with redirect_stderr(io.StringIO()):
-            arguments = vars(make_parser("data_tools", "", DATA_VERBS, words).parse_args(words)) if words else {}
+            arguments = vars(make_parser("data_tools", "", DATA_VERBS, words).parse_args(words))
     except SystemExit:
         yield f"  {MISTAKE} python -m data_tools does not take `{shlex.join(words)}`"
-        arguments = {}
+        return
     inputs = [value for key, value in arguments.items() if key != "out"]
     paths = [path for value in inputs for path in (value if isinstance(value, list) else [value])]
     if missing := [str(path) for path in paths if isinstance(path, Path) and not path.exists()]:
-        address = source.published or "a place the recipe does not name"
-        yield f"  {', '.join(missing)} MISSING; published at {address}"
-    if not words and source.published:
-        yield f"  published at {source.published}"
+        yield f"  {', '.join(missing)} MISSING; published at {source.published or 'a place the recipe does not name'}"
 
 
 def _expert_lines(recipe: schema.Recipe, estimates: Estimates) -> Iterator[str]:
     seconds = estimates.audio_seconds()
     experts = recipe.model.audio.experts
     disk = {name: seconds * expert.frames_per_second * frame_bytes(expert) / GIB for name, expert in experts.items()}
-    hours = {name: seconds * expert.cost / 3600 for name, expert in experts.items()}
     for name, expert in experts.items():
         rate = f"{expert.frames_per_second:.2f} frames/s at {expert.rate} Hz"
-        size = f"{disk[name]:.2f} GiB in {recipe.banks}/, {_duration(3600 * hours[name])} on two CPU cores"
+        size = f"{disk[name]:.2f} GiB in {recipe.banks}/, {_duration(seconds * expert.cost)} on two CPU cores"
         yield f"expert {name}: {expert.dim}-d, {rate}, {size if seconds else 'disk unknown until the data is there'}"
-        missing = [str(path) for path in expert.weight_files().values() if not path.is_file()]
-        if missing:
+        if missing := [str(path) for path in expert.weight_files().values() if not path.is_file()]:
             yield f"  {', '.join(missing)} MISSING; {expert.weight_source()}"
     if seconds:
-        totals = f"{sum(disk.values()):.2f} GiB, {_duration(3600 * sum(hours.values()))} on two CPU cores"
+        duration = _duration(seconds * sum(expert.cost for expert in experts.values()))
+        totals = f"{sum(disk.values()):.2f} GiB, {duration} on two CPU cores"
         yield f"banks: {seconds / 3600:.2f} h of audio, {totals} (estimates); what is there already is not made again"
 
 
@@ -117,24 +108,23 @@ def _duration(seconds: float) -> str:
 
 
 def _parameter_lines(recipe: schema.Recipe, estimates: Estimates) -> Iterator[str]:
-    audio, text = recipe.model.audio, recipe.model.text
+    audio = recipe.model.audio
     yield from audio.plan_lines()
-    yield from text.plan_lines()
+    yield from recipe.model.text.plan_lines()
     parts = estimates.parameters_by_part
     named = [f"{name if name == 'text' else audio.part_name(name)} {count:,}" for name, count in parts.items()]
     assumed = f" ({ASSUMED_VOCABULARY:,} words assumed: no captions yet)" if estimates.assumes_vocabulary else ""
     yield f"trainable parameters: {', '.join(named)}; in all {sum(parts.values()):,}{audio.part_note()}{assumed}"
 
 
-def _stage_lines(recipe: schema.Recipe, name: str, found: dict[str, Content]) -> Iterator[str]:
-    stage = recipe.stages[name]
+def _stage_lines(name: str, stage: schema.Stage, found: dict[str, Content]) -> Iterator[str]:
     items = [found[source].items(stage.unit) for source in stage.train.data]
     known = all(items)
-    steps: int | None = stage.steps_per_epoch if isinstance(stage.steps_per_epoch, int) else None
-    if steps is None and known:
-        steps = sum(items) // stage.batch_size
-    updates = "unknown number of" if steps is None else f"{stage.epochs * steps:,}"
-    seen = "" if steps is None else f", {stage.epochs * steps * stage.batch_size:,} {stage.unit}s seen"
+    updates, seen = "unknown number of", ""
+    if known or stage.steps_per_epoch != "all":
+        each = sum(items) // stage.batch_size if stage.steps_per_epoch == "all" else stage.steps_per_epoch
+        updates = f"{stage.epochs * each:,}"
+        seen = f", {stage.epochs * each * stage.batch_size:,} {stage.unit}s seen"
     sizes = " + ".join(
         f"{source} {count:,}" if count else f"{source} (missing)"
         for source, count in zip(stage.train.data, items, strict=True)
@@ -176,16 +166,15 @@ def _rank_lines(recipe: schema.Recipe, found: dict[str, Content]) -> Iterator[st
     for name, entry in recipe.rank.items():
         source = recipe.ranked_source(name)
         edition, clips = get_edition(entry.edition), len(found[source].clips)
-        if isinstance(entry, schema.ByMean):
+        if isinstance(entry, schema.RankByMean):
             how = f"by the mean of {', '.join(entry.of)}"
         else:
             which = "last" if entry.checkpoint == "last" else f"best {entry.checkpoint}"
             how = f"by the {which} checkpoint of {entry.stage}"
         yield f"rank {name}: {source} {how}, edition {entry.edition}"
         if entry.csv and edition.output == "ranked" and 0 < clips < edition.ranking_length:
-            yield (
-                f"  {MISTAKE} a ranked CSV lists {edition.ranking_length} clips, {source} has {clips}; say csv: false"
-            )
+            listed = f"a ranked CSV lists {edition.ranking_length} clips"
+            yield f"  {MISTAKE} {listed}, {source} has {clips}; say csv: false"
 
 
 def gpu_memory() -> float | None:

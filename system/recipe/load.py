@@ -57,13 +57,7 @@ class Loaded:
 def load_recipe(path: Path | str, changes: list[str] | None = None) -> Loaded:
     """Read, change (`stages.finetune.batch_size=64`), and check a recipe. Raises RecipeError naming every mistake."""
     path = Path(path)
-    if not path.is_file():
-        raise RecipeError([f"{path}: no such recipe; shipped ones are in recipes/"])
-    source = path.read_bytes()
-    try:
-        document = parse(source.decode("utf-8"))
-    except UnicodeDecodeError as error:
-        raise RecipeError([f"{path}: not UTF-8 (byte {error.start}); save it as UTF-8"]) from error
+    source, document = read_document(path, "no such recipe; shipped ones are in recipes/")
     if document.problems and not document.value:  # not YAML, or past its bounds: there is nothing else to say of it
         raise RecipeError(_report(path, document.problems))
     if isinstance(document.value, dict) and "cells" in document.value:
@@ -71,16 +65,25 @@ def load_recipe(path: Path | str, changes: list[str] | None = None) -> Loaded:
     renamed = [f"{path}:{line}: {text}" for line, text in rename(document)]
     mistakes = list(_apply(document, changes or [], renamed))
     renamed += [f"--set: {text}" for _, text in rename(document)]  # in values that --set gave
-    problems = [*document.problems, *mistakes]
-    problems += [(keys, document.line(keys), text) for keys, text in _null_characters(document.value)]
+    found = list(_null_characters(document.value))
     _leave_out_nulls(document.value)
-    recipe, mistakes = _validate(document)
-    problems += mistakes
-    problems += [(keys, document.line(keys), text) for keys, text in _cross_checks(document.value)]
-    problems += [(keys, document.line(keys), text) for keys, text in (_check_kinds(recipe) if recipe else ())]
+    recipe, refused = _validate(document.value)
+    found += [*refused, *_cross_checks(document.value), *(_check_kinds(recipe) if recipe else ())]
+    problems = [*document.problems, *mistakes, *((keys, document.line(keys), text) for keys, text in found)]
     if problems or recipe is None:
         raise RecipeError(_report(path, problems))
     return Loaded(recipe, source, tuple(changes or []), tuple(renamed))
+
+
+def read_document(path: Path, missing: str) -> tuple[bytes, Document]:
+    """A YAML file and what it says. Raises RecipeError for one that is missing, with that sentence, or not UTF-8."""
+    if not path.is_file():
+        raise RecipeError([f"{path}: {missing}"])
+    source = path.read_bytes()
+    try:
+        return source, parse(source.decode("utf-8"))
+    except UnicodeDecodeError as error:
+        raise RecipeError([f"{path}: not UTF-8 (byte {error.start}); save it as UTF-8"]) from error
 
 
 def _report(path: Path, problems: list[Mistake]) -> list[str]:
@@ -153,16 +156,15 @@ def _child(value: Any, key: str | int) -> Any:
     return None
 
 
-def _validate(document: Document) -> tuple[schema.Recipe | None, list[Mistake]]:
+def _validate(value: Any) -> tuple[schema.Recipe | None, list[tuple[Keys, str]]]:
     try:
-        return schema.Recipe.model_validate(document.value), []
+        return schema.Recipe.model_validate(value), []
     except ValidationError as error:
         found = []
         unknown = 0
         for item in error.errors(include_url=False):
-            keys = _without_tags(document.value, item["loc"])
             unknown += item["type"] == "extra_forbidden"
-            found.append((keys, document.line(keys), _sentence(item, suggest=unknown <= MAX_SUGGESTED)))
+            found.append((_without_tags(value, item["loc"]), _sentence(item, suggest=unknown <= MAX_SUGGESTED)))
         return None, found
 
 
@@ -171,38 +173,39 @@ def _without_tags(value: Any, location: tuple[str | int, ...]) -> Keys:
     keys: list[str | int] = []
     fresh = True  # no tag seen yet at this value
     for i, part in enumerate(location):
-        is_mapping = isinstance(value, dict)
-        if is_mapping and fresh and value.get("kind") == part and i < len(location) - 1:
+        is_mapping, is_last = isinstance(value, dict), i == len(location) - 1
+        if is_mapping and fresh and value.get("kind") == part and not is_last:
             fresh = False
-            continue
-        is_absent_key = is_mapping and i == len(location) - 1
-        if _child(value, part) is None and not (is_mapping and part in value) and not is_absent_key:
-            continue
-        keys.append(part)
-        value, fresh = _child(value, part), True
+        elif _child(value, part) is not None or (is_mapping and (is_last or part in value)):
+            keys.append(part)
+            value, fresh = _child(value, part), True
     return tuple(keys)
 
 
-def _sentence(item: Any, suggest: bool = True) -> str:
-    kind, given = item["type"], item.get("input")
-    if kind == "extra_forbidden" and (not suggest or len(str(item["loc"][-1])) > MAX_SHOWN):
-        return "unknown key"
+_SENTENCES = {
+    "missing": "missing; a recipe says everything about itself",
+    "union_tag_not_found": "missing kind",
+    "model_type": "not a mapping of keys to values",
+    "dict_type": "not a mapping of keys to values",
+}
+
+
+def _sentence(item: Any, suggest: bool) -> str:
+    kind, given, name = item["type"], item.get("input"), item["loc"][-1] if item["loc"] else ""
+    if kind in _SENTENCES:
+        return _SENTENCES[kind]
     if kind == "extra_forbidden":
-        candidates = difflib.get_close_matches(str(item["loc"][-1]), sorted(_all_keys(schema.Recipe)), 1)
-        if candidates == [item["loc"][-1]]:
+        if not suggest or len(str(name)) > MAX_SHOWN:
+            return "unknown key"
+        candidates = difflib.get_close_matches(str(name), sorted(_all_keys(schema.Recipe)), 1)
+        if candidates == [name]:
             return "not a key of this kind"
         return "unknown key" + (f"; did you mean {candidates[0]}?" if candidates else "")
-    if kind == "missing":
-        return "missing; a recipe says everything about itself"
-    if kind == "union_tag_not_found":
-        return "missing kind"
     if kind == "union_tag_invalid":
         known = re.findall("'([^']*)'", item["ctx"]["expected_tags"])
         candidates = difflib.get_close_matches(str(item["ctx"]["tag"]), known, 1)
         likely = f"did you mean {candidates[0]}? " if candidates else ""
         return f"unknown kind {_cut(repr(item['ctx']['tag']))}; {likely}there are {', '.join(known)}"
-    if kind in ("model_type", "dict_type"):
-        return "not a mapping of keys to values"
     if kind == "value_error":  # of a validator of ours
         return str(item["ctx"]["error"])
     message = item["msg"][0].lower() + item["msg"][1:]
@@ -211,17 +214,15 @@ def _sentence(item: Any, suggest: bool = True) -> str:
 
 def _all_keys(model: type[BaseModel]) -> set[str]:
     """Every key of the schema, for suggestions."""
-    keys: set[str] = set()
     pending: list[Any] = [model]
-    done: set[Any] = set()
+    done: set[type[BaseModel]] = set()
     while pending:
         part = pending.pop()
         if isinstance(part, type) and issubclass(part, BaseModel) and part not in done:
             done.add(part)
-            keys |= set(part.model_fields)
             pending += [field.annotation for field in part.model_fields.values()]
         pending += getattr(part, "__args__", ())
-    return keys
+    return {key for part in done for key in part.model_fields}
 
 
 def _items(value: Any) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -238,7 +239,8 @@ def _cross_checks(value: Any) -> Iterator[tuple[Keys, str]]:
     """Rules between keys, on the raw document, so that they are reported beside the schema's own mistakes."""
     data = dict(_items(_child(value, "data")))
     for name, source in data.items():
-        yield from _check_make(("data", name, "make"), source.get("make"))
+        if isinstance(source.get("make"), str) and not _is_made_by_tools(source["make"]):
+            yield ("data", name, "make"), "a make command begins with: python -m data_tools"
     stages = dict(_items(_child(value, "stages")))
     for name in RUN_FOLDERS & stages.keys():
         yield ("stages", name), f"a run keeps other things in a folder {name}; give the stage another name"
@@ -250,19 +252,16 @@ def _cross_checks(value: Any) -> Iterator[tuple[Keys, str]]:
         at: Keys = ("rank", name)
         yield from _check_source((*at, "data"), ranked.get("data"), data)
         yield from _check_checkpoint(at, ranked.get("stage"), ranked.get("checkpoint"), stages)
-        yield from _check_mean(at, ranked.get("of"), dict(list(ranks.items())[:position]))
+        yield from _check_parts_of_mean((*at, "of"), ranked.get("of"), dict(list(ranks.items())[:position]))
         edition = ranked.get("edition")
         if edition is not None and str(edition) not in EDITIONS:
             yield (*at, "edition"), f"no edition {edition}; there are {', '.join(EDITIONS)}"
 
 
 def _check_relevance(relevance: Any, data: dict[str, Any]) -> Iterator[tuple[Keys, str]]:
-    yield from _check_once(("relevance", "corpus"), _child(relevance, "corpus"))
-    for i, name in _names(_child(relevance, "corpus")):
-        yield from _check_source(("relevance", "corpus", i), name, data)
-        split = _child(data.get(name), "split")
-        if isinstance(split, str) and split in TEST_SPLITS:
-            yield ("relevance", "corpus", i), f"{name!r} is a test split ({split}); count another one's captions"
+    yield from _check_sources(
+        ("relevance", "corpus"), _child(relevance, "corpus"), data, "count another one's captions"
+    )
     curve = _child(relevance, "relax")
     points = [(_child(p, "percentile"), _child(p, "factor")) for p in (curve if isinstance(curve, list) else [])]
     for i, (before, point) in enumerate(itertools.pairwise(points), start=1):
@@ -279,25 +278,22 @@ def _check_once(at: Keys, names: Any) -> Iterator[tuple[Keys, str]]:
             yield (*at, i), f"{name!r} is there already; name each once"
 
 
-def _check_mean(at: Keys, of: Any, before: dict[str, Any]) -> Iterator[tuple[Keys, str]]:
+def _check_parts_of_mean(at: Keys, of: Any, before: dict[str, Any]) -> Iterator[tuple[Keys, str]]:
     ranked = {name: entry.get("data") for name, entry in before.items() if entry.get("kind") == "checkpoint"}
     for i, name in _names(of):
         if name not in ranked:
             there = ", ".join(ranked) or "none"
-            yield (*at, "of", i), f"no earlier entry {name!r} of kind checkpoint; there are {there}"
-    yield from _check_once((*at, "of"), of)
+            yield (*at, i), f"no earlier entry {name!r} of kind checkpoint; there are {there}"
+    yield from _check_once(at, of)
     if len({str(ranked[name]) for _, name in _names(of) if name in ranked}) > 1:
-        yield (*at, "of"), "they rank different sources; a mean needs one"
+        yield at, "they rank different sources; a mean needs one"
 
 
-def _check_make(at: Keys, make: Any) -> Iterator[tuple[Keys, str]]:
-    if isinstance(make, str):
-        try:
-            right = shlex.split(make)[:3] == ["python", "-m", "data_tools"]
-        except ValueError:
-            right = False
-        if not right:
-            yield at, "a make command begins with: python -m data_tools"
+def _is_made_by_tools(command: str) -> bool:
+    try:
+        return shlex.split(command)[:3] == ["python", "-m", "data_tools"]
+    except ValueError:
+        return False
 
 
 def _check_kinds(recipe: schema.Recipe) -> Iterator[tuple[Keys, str]]:
@@ -315,19 +311,24 @@ def _check_source(at: Keys, name: Any, data: dict[str, Any]) -> Iterator[tuple[K
         yield at, f"no data source {name!r}; there are {', '.join(data) or 'none'}"
 
 
+def _check_sources(at: Keys, names: Any, data: dict[str, Any], hint: str | None) -> Iterator[tuple[Keys, str]]:
+    """Names of sources, each once. hint: what to do about a test split; None where one may be used."""
+    yield from _check_once(at, names)
+    for i, name in _names(names):
+        yield from _check_source((*at, i), name, data)
+        split = _child(data.get(name), "split")
+        if isinstance(split, str) and split in TEST_SPLITS and hint:
+            yield (*at, i), f"{name!r} is a test split ({split}); {hint}"
+
+
 def _check_stage(
     at: Keys, stage: dict[str, Any], data: dict[str, Any], before: list[str], stages: dict[str, Any]
 ) -> Iterator[tuple[Keys, str]]:
-    for part in ("train", "monitor"):
-        yield from _check_once((*at, part, "data"), _child(stage.get(part), "data"))
-        for i, name in _names(_child(stage.get(part), "data")):
-            keys = (*at, part, "data", i)
-            yield from _check_source(keys, name, data)
-            split = _child(data.get(name), "split")
-            acknowledged = part == "monitor" and _child(stage.get("monitor"), "test_split") == "acknowledged"
-            if isinstance(split, str) and split in TEST_SPLITS and not acknowledged:
-                hint = "say `test_split: acknowledged` beside it" if part == "monitor" else "train on another split"
-                yield keys, f"{name!r} is a test split ({split}); {hint}"
+    train, monitor = stage.get("train"), stage.get("monitor")
+    yield from _check_sources((*at, "train", "data"), _child(train, "data"), data, "train on another split")
+    acknowledged = _child(monitor, "test_split") == "acknowledged"
+    hint = None if acknowledged else "say `test_split: acknowledged` beside it"
+    yield from _check_sources((*at, "monitor", "data"), _child(monitor, "data"), data, hint)
     unit, captions = stage.get("unit"), stage.get("captions_per_clip")
     if unit == "clip" and captions is None:
         yield (*at, "captions_per_clip"), "missing; a batch of clips needs it: a number, or all"
@@ -336,7 +337,7 @@ def _check_stage(
     at_once, batch_size = stage.get("grad_cache_chunk"), stage.get("batch_size")
     if isinstance(at_once, int) and isinstance(batch_size, int) and at_once >= batch_size:
         yield (*at, "grad_cache_chunk"), f"as large as the batch of {batch_size}, it only costs time; say null or less"
-    monitored = _child(stage.get("monitor"), "metrics")
+    monitored = _child(monitor, "metrics")
     for part in ("schedule", "stop"):
         metric = _child(stage.get(part), "metric")
         if isinstance(metric, str) and isinstance(monitored, list) and metric not in monitored:

@@ -26,7 +26,7 @@ from data_tools.documents import read_shaped, require_unharmed
 from data_tools.errors import KitError
 from data_tools.files import replacing, write_text
 from submission.runs.record import Checksums, EpochLine
-from system.recipe.schema.stages import LOWER_IS_BETTER
+from system.recipe.schema import LOWER_IS_BETTER
 from system.runs.folder import Run
 
 # Metric -> the best [value, epoch], best first.
@@ -80,8 +80,7 @@ def require_finite(weights: Mapping[str, Any], what: str, hint: str) -> None:
 
 def save_weights(model: nn.Module, path: Path) -> str:
     """Write a model's weights, whole or not at all; returns the file's sha256."""
-    weights = {name: value.detach().cpu().contiguous().clone() for name, value in model.state_dict().items()}
-    data = save(weights)
+    data = save({name: value.detach().cpu().contiguous().clone() for name, value in model.state_dict().items()})
     with replacing(path) as temporary:
         temporary.write_bytes(data)
     return hashlib.sha256(data).hexdigest()
@@ -109,9 +108,8 @@ def restore(model: nn.Module, weights: dict[str, torch.Tensor], path: Path) -> N
         model.load_state_dict(weights)
     except RuntimeError as error:
         reason = " ".join(str(error).split())[:200]
-        raise KitError(
-            f"{path} is a checkpoint of another model ({reason}); use the recipe it was trained with"
-        ) from error
+        hint = "use the recipe it was trained with"
+        raise KitError(f"{path} is a checkpoint of another model ({reason}); {hint}") from error
 
 
 def save_state(

@@ -13,8 +13,6 @@ from data_tools.files import replacing_folder, write_text
 from system.runs.checkpoints import save_weights
 from system.runs.open import Trained
 
-EXPERTS_ELSEWHERE = "\nWhere an expert's weights lie elsewhere: --set model.audio.experts.NAME.weights=FILE\n"
-
 
 def export_model(trained: Trained, out: Path) -> None:
     """Write the folder, whole or not at all. KitError when `out` is not empty."""
@@ -34,8 +32,9 @@ def export_model(trained: Trained, out: Path) -> None:
 def _card(trained: Trained, out: Path) -> str:
     recipe, facts = trained.recipe, trained.facts
     parameters = sum(p.numel() for p in trained.model.parameters()) + trained.model.text.frozen_parameters()
-    sources = ", ".join(sorted({name for stage in recipe.stages.values() for name in stage.train.data}))
+    sources = ", ".join(recipe.trained_on)
     inputs = "\n".join(f"- {name}: `{json.dumps(identity)}`" for name, identity in facts.experts.items())
+    elsewhere = "\nWhere an expert's weights lie elsewhere: --set model.audio.experts.NAME.weights=FILE\n"
     weights = any(expert.weight_files() for expert in recipe.model.audio.experts.values())
     return (
         f"# {recipe.name}\n\n"
@@ -44,7 +43,7 @@ def _card(trained: Trained, out: Path) -> str:
         f"- seed: {facts.seed}, commits: {', '.join(facts.commits)}\n"
         f"- trained on: {sources}\n\nWhat it hears audio through, not in this folder:\n\n{inputs}\n\n"
         f"    python -m system rank {out.name} --audio FOLDER --queries QUERIES --out SCORES.npy\n"
-        f"{EXPERTS_ELSEWHERE if weights else ''}{_text_card(trained)}"
+        f"{elsewhere if weights else ''}{_text_card(trained)}"
     )
 
 

@@ -18,8 +18,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import dataclass
+from contextlib import closing, contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -38,32 +37,14 @@ from system.recipe.load import Loaded, RecipeError, load_recipe
 log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True)
 class Run:
-    folder: Path
+    """Where the files of a run are, and reading them."""
 
-    @property
-    def result(self) -> Path:
-        return self.folder / "result.json"
-
-    @property
-    def metrics(self) -> Path:
-        return self.folder / "metrics.jsonl"
-
-    @property
-    def provenance(self) -> Path:
-        return self.folder / "provenance.json"
-
-    @property
-    def figures(self) -> Path:
-        return self.folder / "figures"
-
-    @property
-    def vocabulary(self) -> Path:
-        return self.folder / "vocabulary.json"
-
-    def stage_folder(self, name: str) -> Path:
-        return self.folder / name
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.result, self.provenance = folder / "result.json", folder / "provenance.json"
+        self.metrics, self.vocabulary = folder / "metrics.jsonl", folder / "vocabulary.json"
+        self.figures = folder / "figures"
 
     def scores_file(self, name: str) -> Path:
         return self.folder / "scores" / f"{name}.npy"
@@ -96,14 +77,13 @@ class Run:
         busy = f"{self.folder}: another process is working on this run; wait for it, or stop it"
         with lock(self.folder / "lock", busy):
             remove_parts(self.folder)
-            handler = logging.FileHandler(self.folder / "log.txt", encoding="utf-8")
-            handler.setFormatter(logging.Formatter("%(asctime)s %(message)s"))
-            logging.getLogger().addHandler(handler)
-            try:
-                yield
-            finally:
-                logging.getLogger().removeHandler(handler)
-                handler.close()
+            with closing(logging.FileHandler(self.folder / "log.txt", encoding="utf-8")) as handler:
+                handler.setFormatter(logging.Formatter("%(asctime)s %(message)s"))
+                logging.getLogger().addHandler(handler)
+                try:
+                    yield
+                finally:
+                    logging.getLogger().removeHandler(handler)
 
 
 def open_run(loaded: Loaded, runs: Path, out: Path | None = None) -> Run:
@@ -192,8 +172,8 @@ def _provenance(folder: Path) -> Provenance | None:
 
 def _refuse_damaged(folder: Path, noted: Provenance | None) -> None:
     """KitError for a run whose resolved.json is not the one that its provenance notes."""
-    path, checksum = folder / "resolved.json", noted.sha256.get("resolved.json") if noted else None
-    if checksum not in (None, sha256_of(path)):
+    path = folder / "resolved.json"
+    if noted and noted.sha256.get("resolved.json") not in (None, sha256_of(path)):
         raise KitError(f"{path} is damaged: its checksum is not the one in provenance.json; {made_again(folder, path)}")
 
 
@@ -210,10 +190,8 @@ def _refuse_other(out: Path, resolved: str) -> None:
     if _is_of(path, resolved):
         return
     _refuse_damaged(out, _provenance(out))
-    differing = sorted(_differing(parse_json(path.read_bytes(), str(path)), json.loads(resolved)))
-    raise KitError(
-        f"{out} is a run of other settings ({', '.join(differing[:5])}); name another folder, or delete that one"
-    )
+    differing = ", ".join(sorted(_differing(parse_json(path.read_bytes(), str(path)), json.loads(resolved)))[:5])
+    raise KitError(f"{out} is a run of other settings ({differing}); name another folder, or delete that one")
 
 
 def _differing(a: Any, b: Any, at: str = "") -> Iterator[str]:
@@ -227,17 +205,9 @@ def _differing(a: Any, b: Any, at: str = "") -> Iterator[str]:
 
 def commit() -> str:
     """Short hash of the code's commit, "+" behind it when files differ from it; "unversioned" outside a checkout."""
-    here = Path(__file__).resolve().parent.parent
-
-    def git(*arguments: str) -> str:
-        return subprocess.run(
-            ["git", "-C", here, *arguments], capture_output=True, text=True, check=True
-        ).stdout.strip()
-
+    command = ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--exclude=*", "--dirty=+"]
     try:
-        return git("rev-parse", "--short", "HEAD") + (
-            "+" if git("status", "--porcelain", "--untracked-files=no") else ""
-        )
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
     except (OSError, subprocess.CalledProcessError):
         return "unversioned"
 
@@ -277,7 +247,6 @@ def record_provenance(run: Run, loaded: Loaded, text: str | None, contents: Mapp
         if before.commits[-1] != commit():
             write_json(run.provenance, before.document() | {"commits": [*before.commits, commit()]})
         return
-    files = [run.folder / "resolved.json", run.vocabulary]
     noted = Provenance(
         recipe=recipe.name,
         seed=recipe.seed,
@@ -291,7 +260,7 @@ def record_provenance(run: Run, loaded: Loaded, text: str | None, contents: Mapp
         cores=os.cpu_count(),
         threads=torch.get_num_threads(),
         gpu=torch.cuda.get_device_name() if torch.cuda.is_available() else None,
-        sha256={path.name: sha256_of(path) for path in files},
+        sha256={path.name: sha256_of(path) for path in (run.folder / "resolved.json", run.vocabulary)},
         **now,
     )
     write_json(run.provenance, noted.document())

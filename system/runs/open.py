@@ -37,28 +37,30 @@ def training_vocabulary(recipe: schema.Recipe, clips: dict[str, list[Clip]]) -> 
     starts = {s.start_from.folder for s in recipe.stages.values() if isinstance(s.start_from, schema.FromModel)}
     if len(starts) > 1:
         raise KitError(f"stages start from several models ({', '.join(sorted(starts))}), whose words differ; use one")
-    before = [word for folder in starts for word in _vocabulary(_exported(Path(folder)), EXPORT_AGAIN)]
-    sources = sorted({source for stage in recipe.stages.values() for source in stage.train.data})
-    found = vocabulary_of(caption for source in sources for clip in clips[source] for caption in clip.captions)
-    known = set(before)
-    return before + [word for word in found if word not in known]
+    before = [word for folder in starts for word in _exported_words(Path(folder))]
+    found = vocabulary_of(
+        caption for source in recipe.trained_on for clip in clips[source] for caption in clip.captions
+    )
+    return list(dict.fromkeys([*before, *found]))
 
 
 EXPORT_AGAIN = "write the model again with python -m system export"
 
 
-def _exported(folder: Path) -> Path:
-    """The folder of an exported model that is as it was written. KitError for no such folder, DataError for a damaged
+def _exported_facts(folder: Path) -> ModelFacts:
+    """model.json of an exported model that is as it was written. KitError for no such folder, DataError for a damaged
     one."""
     if not (folder / "model.safetensors").exists():
         raise KitError(f"{folder} is not an exported model; make one with python -m system export")
-    for name, checksum in _exported_facts(folder).sha256.items():
+    facts = read_shaped(folder / "model.json", ModelFacts, EXPORT_AGAIN)
+    for name, checksum in facts.sha256.items():
         require_unharmed(folder / name, checksum, EXPORT_AGAIN)
-    return folder
+    return facts
 
 
-def _exported_facts(folder: Path) -> ModelFacts:
-    return read_shaped(folder / "model.json", ModelFacts, EXPORT_AGAIN)
+def _exported_words(folder: Path) -> list[str]:
+    _exported_facts(folder)
+    return _vocabulary(folder, EXPORT_AGAIN)
 
 
 def _vocabulary(folder: Path, hint: str) -> list[str]:
@@ -89,9 +91,8 @@ def open_trained(
     """
     if (folder / "model.safetensors").exists():
         if stage or checkpoint:
-            raise KitError(
-                f"{folder} is an exported model and holds one checkpoint; leave out --stage and --checkpoint"
-            )
+            said = "is an exported model and holds one checkpoint; leave out --stage and --checkpoint"
+            raise KitError(f"{folder} {said}")
         return _open_exported(folder, changes or [])
     if (folder / "resolved.json").exists():
         return _open_run(Run(folder), stage, checkpoint, changes or [])
@@ -103,7 +104,7 @@ def _open_run(run: Run, stage: str | None, checkpoint: str | None, changes: list
         raise KitError(f"{run.folder} has not been trained yet; run: python -m system train")
     provenance = run.read_provenance()  # refuses a damaged resolved.json before it is read
     recipe = _moved(run.folder / "resolved.json", changes)
-    first = next((entry for entry in recipe.rank.values() if isinstance(entry, schema.ByCheckpoint)), None)
+    first = next((entry for entry in recipe.rank.values() if isinstance(entry, schema.RankByCheckpoint)), None)
     stage = stage or (first.stage if first else list(recipe.stages)[-1])
     if stage not in recipe.stages:
         raise KitError(f"{run.folder} has no stage {stage!r}; there are {', '.join(recipe.stages)}")
@@ -112,7 +113,7 @@ def _open_run(run: Run, stage: str | None, checkpoint: str | None, changes: list
     now = made_with(recipe, model.text.identity())
     experts = as_trained(run.folder, provenance.experts, now["experts"])
     require_same(run, {"experts": experts, "text": now["text"]})
-    taken = load_checkpoint(model, run.stage_folder(stage), checkpoint)
+    taken = load_checkpoint(model, run.folder / stage, checkpoint)
     return Trained(model, recipe, facts_of(run, model, recipe, taken))
 
 
@@ -131,13 +132,9 @@ def _moved(path: Path, changes: list[str]) -> schema.Recipe:
 
 def _trained_settings(recipe: schema.Recipe) -> dict[str, Any]:
     audio, text = recipe.model.audio, recipe.model.text
-    settings = recipe.model.model_dump(
-        exclude={"audio": {"experts", *audio.file_settings}, "text": set(text.file_settings)}
-    )
-    settings["experts"] = {
-        name: expert.model_dump(exclude=set(expert.weight_files())) for name, expert in audio.experts.items()
-    }
-    return settings
+    files = {"audio": {"experts", *audio.file_settings}, "text": set(text.file_settings)}
+    experts = {name: expert.model_dump(exclude=set(expert.weight_files())) for name, expert in audio.experts.items()}
+    return recipe.model.model_dump(exclude=files) | {"experts": experts}
 
 
 def facts_of(run: Run, model: RetrievalModel, recipe: schema.Recipe, checkpoint: str) -> ModelFacts:
@@ -156,25 +153,20 @@ def facts_of(run: Run, model: RetrievalModel, recipe: schema.Recipe, checkpoint:
 def as_trained(folder: Path, before: dict[str, Any], now: dict[str, Any]) -> dict[str, Any]:
     """Identities of experts by name, with the versions of frames that a model was trained on; a warning for each expert
     that has another one."""
-    taken = json.loads(json.dumps(now))
+    taken: dict[str, Any] = json.loads(json.dumps(now))
     for name in before.keys() & taken.keys():
         version = before[name].get("version")
         if version != taken[name]["version"]:
             log.warning(
                 "%s was trained on %s as its frames were computed before (version %s); they are computed anew "
-                "(version %s), which may change scores a little",
-                folder,
-                name,
-                version,
-                taken[name]["version"],
-            )
+                "(version %s), which may change scores a little", folder, name, version, taken[name]["version"],
+            )  # fmt: skip
             taken[name]["version"] = version
-    result: dict[str, Any] = taken
-    return result
+    return taken
 
 
 def _open_exported(folder: Path, changes: list[str]) -> Trained:
-    facts = _exported_facts(_exported(folder))
+    facts = _exported_facts(folder)
     changes = ["banks=banks", *changes]  # a model from elsewhere does not say where this machine writes
     if (folder / "text").is_dir():  # the exported sentence encoder, wherever the folder now lies
         changes = [f"model.text.model={json.dumps(str((folder / 'text').resolve()))}", *changes]
@@ -204,7 +196,7 @@ def load_exported_weights(model: RetrievalModel, folder: Path) -> None:
     Words that the exported model does not have keep the vectors they have in `model`; KitError when its words are not
     the first ones of `model`'s.
     """
-    words = _vocabulary(_exported(folder), EXPORT_AGAIN)
+    words = _exported_words(folder)
     known = model.text.vocabulary
     if known is not None and known[: len(words)] != words:
         raise KitError(f"{folder} has other words than when this run began; start a new run")

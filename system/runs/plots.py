@@ -51,10 +51,9 @@ def _draw(path: Path, lines: list[EpochLine], axis: str, labels: dict[str, str])
     figure = new_figure()
     axes = figure.add_subplot(xlabel="epoch", ylabel=axis)
     for number, (key, label) in enumerate(labels.items()):
-        points = [(float(n), value) for n, line in enumerate(lines, 1) if (value := line.value(key)) is not None]
+        points = {float(n): value for n, line in enumerate(lines, 1) if (value := line.value(key)) is not None}
         if points:
-            x, y = zip(*points, strict=True)
-            draw_line(axes, list(x), list(y), label, number)
+            draw_line(axes, list(points), list(points.values()), label, number)
     for n in range(1, len(lines)):
         if lines[n].stage != lines[n - 1].stage:
             axes.axvline(n + 0.5, color="grey", linestyle=":")

@@ -39,13 +39,8 @@ def bound(host: str, port: int) -> socket.socket:
 
 def about_of(trained: Trained, search: Search) -> dict[str, object]:
     """What the page says of the model; the checkpoint without the score it was chosen by, which is of other clips."""
-    facts = trained.facts
-    return {
-        "recipe": facts.recipe,
-        "run": facts.run,
-        "checkpoint": facts.checkpoint.partition(",")[0],
-        "clips": len(search.clips),
-    }
+    facts, checkpoint = trained.facts, trained.facts.checkpoint.partition(",")[0]
+    return {"recipe": facts.recipe, "run": facts.run, "checkpoint": checkpoint, "clips": len(search.clips)}
 
 
 async def serve(search: Search, about: dict[str, object], host: str, listening: socket.socket) -> None:

@@ -16,8 +16,7 @@ from system.models.retrieval import RetrievalModel
 from system.models.similarity import Embedded
 from system.recipe import schema
 from system.runs.open import Trained
-from system.runs.rank import read_pool
-from system.runs.retrieve import embed_clips, embed_texts
+from system.runs.retrieve import embed_clips, embed_texts, read_pool
 
 # Q queries, C clips, D embedding
 
@@ -65,20 +64,13 @@ class Search:
         texts = list(dict.fromkeys(query.text for query in wanted))
         unknown = set(self.model.text.unreadable(texts))
         known = [text for text in texts if text not in unknown]
-        hits = (
-            dict(zip(known, self._best(known, max(query.max_results for query in wanted)), strict=True))
-            if known
-            else {}
-        )
+        hits = {}
+        if known:
+            scores, max_results = self._scores(known), max(query.max_results for query in wanted)
+            columns = ranked_columns(scores, self._names, min(max_results, len(self._names)))
+            for text, row_scores, best in zip(known, scores, columns, strict=True):
+                hits[text] = [Hit(int(row), float(row_scores[row])) for row in best]
         return [hits[query.text][: query.max_results] if query.text in hits else None for query in wanted]
-
-    def _best(self, texts: Sequence[str], max_results: int) -> list[list[Hit]]:
-        scores = self._scores(texts)
-        columns = ranked_columns(scores, self._names, min(max_results, len(self._names)))
-        return [
-            [Hit(int(row), float(row_scores[row])) for row in best]
-            for row_scores, best in zip(scores, columns, strict=True)
-        ]
 
     @torch.inference_mode()
     def _scores(self, texts: Sequence[str]) -> np.ndarray:

@@ -93,9 +93,8 @@ class SearchPage:
             return await handler(request)
         except web.HTTPException as error:
             if error.status == 405:
-                response = refusal(405, f"{request.method} is not possible here; use GET")
-                response.headers["Allow"] = error.headers["Allow"]
-                return response
+                allowed = {"Allow": error.headers["Allow"]}
+                return refusal(405, f"{request.method} is not possible here; use GET", allowed)
             return refusal(error.status, "there is nothing here; the page is at /")
 
     async def _page(self, request: web.Request) -> web.Response:
@@ -112,9 +111,7 @@ class SearchPage:
         try:
             hits = await self.queue.answer(wanted)
         except BusyError:
-            response = refusal(429, "too many searches at once; try again in a moment")
-            response.headers["Retry-After"] = "1"
-            return response
+            return refusal(429, "too many searches at once; try again in a moment", {"Retry-After": "1"})
         if hits is None:
             return refusal(422, "the model knows no word of this query; use other words")
         results = [self._result(rank, hit) for rank, hit in enumerate(hits, 1)]
@@ -122,15 +119,9 @@ class SearchPage:
 
     def _result(self, rank: int, hit: Hit) -> dict[str, Any]:
         clip = self.search.clips[hit.row]
-        found = {
-            "rank": rank,
-            "score": hit.score,
-            "file_name": clip.file_name,
-            "clip": clip.id,
-            "seconds": clip.seconds,
-            "audio": f"/audio/{hit.row}",
-        }
-        return found | {"captions": clip.captions} if clip.captions else found
+        found = {"rank": rank, "score": hit.score, "file_name": clip.file_name, "clip": clip.id}
+        found |= {"seconds": clip.seconds, "audio": f"/audio/{hit.row}"}
+        return found | ({"captions": clip.captions} if clip.captions else {})
 
     async def _audio(self, request: web.Request) -> web.StreamResponse:
         row = int(request.match_info["row"])
@@ -160,10 +151,9 @@ class _Opened(NamedTuple):
         """None for a file that is not there."""
         try:
             resolved = os.path.realpath(path, strict=True)
-            status = Path(resolved).stat()
+            return cls(resolved, _identity(Path(resolved).stat()))
         except OSError:
             return None
-        return cls(resolved, _identity(status))
 
     def open(self) -> int | None:
         """A descriptor of that very file; None where another one, or a link, has taken its place since."""
@@ -194,9 +184,9 @@ class _File(web.FileResponse):
         return await super().prepare(request.clone(headers=headers))
 
 
-def refusal(status: int, sentence: str) -> web.Response:
+def refusal(status: int, sentence: str, headers: dict[str, str] | None = None) -> web.Response:
     """An answer that says what is wrong."""
-    return web.json_response({"error": sentence}, status=status)
+    return web.json_response({"error": sentence}, status=status, headers=headers)
 
 
 def _only(request: web.Request, name: str) -> str | None:

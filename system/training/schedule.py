@@ -9,7 +9,6 @@ import statistics
 from collections.abc import Sequence
 
 from system.recipe import schema
-from system.recipe.schema.stages import LOWER_IS_BETTER
 
 History = Sequence[dict[str, float]]
 
@@ -59,10 +58,8 @@ def is_over(stop: schema.EarlyStopping | schema.StdPlateau | None, history: Hist
     return enough and statistics.pstdev(costs[-stop.epochs :]) <= stop.deviation
 
 
-def describe_stop(stop: schema.EarlyStopping | schema.StdPlateau | None) -> str:
+def describe_stop(stop: schema.EarlyStopping | schema.StdPlateau) -> str:
     """Why a stage is over by its rule, for people."""
-    if stop is None:
-        return "it has no rule to stop by"
     if isinstance(stop, schema.EarlyStopping):
         return f"{stop.metric} has not improved for {stop.epochs} epochs"
     return f"the standard deviation of {stop.metric} over {stop.epochs} epochs is at most {stop.deviation:g}"
@@ -70,4 +67,4 @@ def describe_stop(stop: schema.EarlyStopping | schema.StdPlateau | None) -> str:
 
 def _costs(metric: str, history: History) -> list[float]:
     """The values, the lower the better."""
-    return [values[metric] if metric in LOWER_IS_BETTER else -values[metric] for values in history]
+    return [values[metric] if metric in schema.LOWER_IS_BETTER else -values[metric] for values in history]

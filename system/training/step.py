@@ -1,14 +1,15 @@
 """The gradients of one update: of the whole batch at once, or embedded a few items at a time."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import AbstractContextManager
+from functools import partial
 
 import torch
 from torch.amp.grad_scaler import GradScaler
 
 from system.losses import terms
-from system.losses.batch_scores import BatchScores
+from system.losses.base import BatchScores
 from system.models.batch import Batch
 from system.models.retrieval import RetrievalModel
 from system.models.similarity import Embedded, joined
@@ -78,7 +79,9 @@ def _by_parts(
     values = _backward(model.batch_scores(batch, clips, captions), stage, scaler)
     if math.isfinite(values["loss"]):
         for part, state, leaf in zip(parts, states, leaves, strict=True):
-            _set_random_state(state)
+            torch.set_rng_state(state[0])
+            if state[1] is not None:
+                torch.cuda.set_rng_state(state[1])
             with _in_precision(batch, precision):
                 again = part().float()
             if again.values.requires_grad:  # a frozen encoder without a projection has nothing to train
@@ -93,30 +96,20 @@ def audio_parts(model: RetrievalModel, batch: Batch, size: int) -> tuple[list[Pa
     """Functions that embed `size` clips of like length each, and where each clip of the batch is among all of them."""
     order = next(iter(batch.audio.values())).lengths.argsort(stable=True)
 
-    def part(rows: torch.Tensor) -> Part:
-        return lambda: model.audio({name: series.rows(rows) for name, series in batch.audio.items()})
+    def embedded(rows: torch.Tensor) -> Embedded:
+        found: Embedded = model.audio({name: series.rows(rows) for name, series in batch.audio.items()})
+        return found
 
-    return [part(rows) for rows in order.split(size)], order.argsort()
+    return [partial(embedded, rows) for rows in order.split(size)], order.argsort()
 
 
 def caption_parts(model: RetrievalModel, batch: Batch, size: int) -> tuple[list[Part], torch.Tensor]:
     """Functions that embed the captions of `size` items each, by length, and where each caption is among all."""
-    lengths = model.text.lengths(batch.captions)
-    order = sorted(range(len(lengths)), key=lambda i: lengths[i])
-    count = math.ceil(size * len(order) / len(batch.clip_keys))
-
-    def part(rows: Sequence[int]) -> Part:
-        return lambda: model.text([batch.captions[i] for i in rows])
-
-    parts = [part(order[start : start + count]) for start in range(0, len(order), count)]
-    return parts, torch.tensor(order, device=batch.row_of.device).argsort()
+    order = torch.tensor(model.text.lengths(batch.captions)).argsort(stable=True)
+    groups = order.split(math.ceil(size * len(order) / len(batch.clip_keys)))
+    parts: list[Part] = [partial(model.text, [batch.captions[i] for i in rows.tolist()]) for rows in groups]
+    return parts, order.argsort().to(batch.row_of.device)
 
 
 def _random_state(device: torch.device) -> tuple[torch.Tensor, torch.Tensor | None]:
     return torch.get_rng_state(), torch.cuda.get_rng_state(device) if device.type == "cuda" else None
-
-
-def _set_random_state(state: tuple[torch.Tensor, torch.Tensor | None]) -> None:
-    torch.set_rng_state(state[0])
-    if state[1] is not None:
-        torch.cuda.set_rng_state(state[1])

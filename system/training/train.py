@@ -25,7 +25,6 @@ from system.batches.sampler import Sampler, items_of
 from system.device import device_of, memory_errors
 from system.losses import terms
 from system.losses.relevance.relax import Relevance
-from system.models.batch import Batch
 from system.models.retrieval import RetrievalModel
 from system.recipe import schema
 from system.recipe.load import Loaded
@@ -33,10 +32,9 @@ from system.runs import checkpoints
 from system.runs.folder import Run, contents_of, record_provenance
 from system.runs.open import build_model, load_exported_weights, training_vocabulary
 from system.runs.plots import relevance_figure
-from system.training.collapse import collapsed
 from system.training.schedule import describe_stop, is_over, rate_factor
 from system.training.step import gradients
-from system.training.validation import Validation
+from system.training.validation import Validation, collapsed
 
 LEAST_SCALE = 2.0**-10  # of fp16 losses, from 65,536 on: halved that often, gradients are not finite at any scale
 
@@ -73,15 +71,16 @@ def train(loaded: Loaded, run: Run, data: Data, model: RetrievalModel) -> None:
     relevance = training_relevance(loaded.recipe, data, run.figures / "relevance.svg")
     initial = {name: value.clone() for name, value in model.state_dict().items()}
     before: list[EpochLine] = []  # metrics of the stages so far
-    for number, (name, stage) in enumerate(loaded.recipe.stages.items()):
-        if (run.stage_folder(name) / "done.json").exists():
+    for name, stage in loaded.recipe.stages.items():
+        if (run.folder / name / "done.json").exists():
             log.info("stage %s is finished", name)
-            done = checkpoints.read_done(run.stage_folder(name))
+            done = checkpoints.read_done(run.folder / name)
             before += done.lines or _lines_in_file(run, name, done.epochs)
             continue
         model.load_state_dict(initial)
-        with memory_errors(f"stage {name}: batch_size {stage.batch_size}", _less_memory(stage, loaded.recipe.model)):
-            before += _Stage(loaded.recipe, name, stage, number, run, data, model, relevance).run_to_end(before)
+        hint = _less_memory(stage, loaded.recipe.model.embeds_by_parts)
+        with memory_errors(f"stage {name}: batch_size {stage.batch_size}", hint):
+            before += _Stage(loaded.recipe, name, run, data, model, relevance).run_to_end(before)
     _write_metrics(run, before)
 
 
@@ -110,8 +109,8 @@ def _write_metrics(run: Run, lines: list[EpochLine]) -> None:
         write_text(run.metrics, text.decode())
 
 
-def _less_memory(stage: schema.Stage, model: schema.Model) -> str:
-    if not model.embeds_by_parts:
+def _less_memory(stage: schema.Stage, by_parts: bool) -> str:
+    if not by_parts:
         return "lower batch_size, or use a GPU with more of it"
     at_once = stage.grad_cache_chunk or stage.batch_size
     if at_once == 1:
@@ -149,36 +148,25 @@ class _Stage:
     """One stage of one run: what stays the same while its steps go by."""
 
     def __init__(
-        self,
-        recipe: schema.Recipe,
-        name: str,
-        stage: schema.Stage,
-        number: int,
-        run: Run,
-        data: Data,
-        model: RetrievalModel,
-        relevance: Relevance | None,
+        self, recipe: schema.Recipe, name: str, run: Run, data: Data, model: RetrievalModel, relevance: Relevance | None
     ) -> None:
-        self.recipe, self.name, self.stage, self.run, self.model = recipe, name, stage, run, model
-        self.features, self.folder, self.seed = data.features, run.stage_folder(name), (recipe.seed, number)
+        self.name, self.run, self.model = name, run, model
+        self.stage = stage = recipe.stages[name]
+        self.seed = (recipe.seed, list(recipe.stages).index(name))
+        self.features, self.folder, self.device = data.features, run.folder / name, device_of()
         self.relevance = relevance if terms.asks_relax(stage.losses) else None
-        self.device = device_of()
         sources = [items_of(data.whole(source), stage.unit) for source in stage.train.data]
         try:
             self.sampler = Sampler(sources, stage.train.mix, stage.batch_size, stage.captions_per_clip, self.seed)
         except KitError as error:
             raise KitError(f"stage {name}: {error}") from error
-        shared = data.shared(stage.train.data, stage.monitor.data)
-        if shared:
+        if shared := data.shared(stage.train.data, stage.monitor.data):
             log.warning("stage %s: %d recordings it is trained on are also in what it is watched on", name, shared)
         clips = [clip for source in stage.monitor.data for clip in data.whole(source)]
         self.validation = Validation(clips, stage, self.features, self.relevance)
         self.steps = self.sampler.steps_of_all if stage.steps_per_epoch == "all" else stage.steps_per_epoch
-        self.optimizer = torch.optim.AdamW(
-            [p for p in model.parameters() if p.requires_grad],
-            lr=stage.optimizer.lr,
-            weight_decay=stage.optimizer.weight_decay,
-        )
+        parameters, settings = [p for p in model.parameters() if p.requires_grad], stage.optimizer
+        self.optimizer = torch.optim.AdamW(parameters, lr=settings.lr, weight_decay=settings.weight_decay)
         self.precision = stage.precision if self.device.type == "cuda" else "float32"
         self.scaler = GradScaler(self.device.type, enabled=self.precision == "fp16")
         self.best: checkpoints.BestEpochs = {}
@@ -211,7 +199,7 @@ class _Stage:
                 self._epoch(feed, bar, stop)
                 self._finish_epoch(time.monotonic() - began)
                 self._stop_if_asked(stop)
-        if self.step < total:
+        if self.stage.stop and self.step < total:
             log.info("stage %s ends early: %s", self.name, describe_stop(self.stage.stop))
         done = {"epochs": len(self.lines), "steps": self.step, "best": self.best}
         done |= {"sha256": self.sha256, "lines": [line.document() for line in self.lines]}
@@ -221,32 +209,31 @@ class _Stage:
     def _begin(self) -> None:
         """Resume from last.pt, or take the weights the stage starts from."""
         self.folder.mkdir(parents=True, exist_ok=True)
-        state = checkpoints.load_state(self.folder)
-        if state is None:
-            self._start_weights()
-        else:
-            if state["precision"] != self.precision:
-                raise KitError(
-                    f"{self.folder} was begun in {state['precision']} and this machine computes in {self.precision}; "
-                    "go on where it began, or start a new run"
-                )
-            checkpoints.restore(self.model, state["model"], self.folder / "last.pt")
-            self.optimizer.load_state_dict(state["optimizer"])
-            self.scaler.load_state_dict(state["scaler"])
-            self.best, self.step, self.sums = state["best"], state["step"], state["sums"]
-            self.sha256 = {**state.get("sha256", {}), "last.pt": sha256_of(self.folder / "last.pt")}
-            epochs = self.step // self.steps
-            known = map(EpochLine.model_validate, state.get("lines", ()))  # which an earlier release left out
-            self.lines = list(known) if "lines" in state else _lines_in_file(self.run, self.name, epochs)
-
-    def _start_weights(self) -> None:
-        start = self.stage.start_from
-        if isinstance(start, schema.FromStage):
-            taken = checkpoints.load_checkpoint(self.model, self.run.stage_folder(start.stage), start.checkpoint)
+        state, start = checkpoints.load_state(self.folder), self.stage.start_from
+        if state is not None:
+            self._resume(state)
+        elif isinstance(start, schema.FromStage):
+            taken = checkpoints.load_checkpoint(self.model, self.run.folder / start.stage, start.checkpoint)
             log.info("stage %s starts from %s", self.name, taken)
         elif isinstance(start, schema.FromModel):
             load_exported_weights(self.model, Path(start.folder))
             log.info("stage %s starts from the model %s", self.name, start.folder)
+
+    def _resume(self, state: dict[str, Any]) -> None:
+        if state["precision"] != self.precision:
+            raise KitError(
+                f"{self.folder} was begun in {state['precision']} and this machine computes in {self.precision}; "
+                "go on where it began, or start a new run"
+            )
+        checkpoints.restore(self.model, state["model"], self.folder / "last.pt")
+        self.optimizer.load_state_dict(state["optimizer"])
+        self.scaler.load_state_dict(state["scaler"])
+        self.best, self.step, self.sums = state["best"], state["step"], state["sums"]
+        self.sha256 = {**state.get("sha256", {}), "last.pt": sha256_of(self.folder / "last.pt")}
+        if "lines" in state:
+            self.lines = [EpochLine.model_validate(line) for line in state["lines"]]
+        else:  # of an earlier release
+            self.lines = _lines_in_file(self.run, self.name, self.step // self.steps)
 
     def _epoch(self, feed: Feed, bar: Any, stop: dict[str, bool]) -> None:
         """Steps up to the next full epoch."""
@@ -274,9 +261,6 @@ class _Stage:
         batch = feed.batch(self.step)
         for group in self.optimizer.param_groups:
             group["lr"] = self.stage.optimizer.lr * rate_factor(self.stage, self.step, self.steps, self.history)
-        return self._update(batch)
-
-    def _update(self, batch: Batch) -> dict[str, float]:
         self.optimizer.zero_grad()
         seen = gradients(self.model, batch, self.stage, self.precision, self.scaler)
         if not math.isfinite(seen["loss"]):
@@ -305,19 +289,10 @@ class _Stage:
         if lost := [f"{name} {value}" for name, value in values.items() if not math.isfinite(value)]:
             raise KitError(self._overflow(f"validation gives {', '.join(lost)}"))
         self.best = checkpoints.updated(self.best, values, epoch, self.stage.monitor.keep)
-        figures = {
-            "stage": self.name,
-            "epoch": epoch,
-            "step": self.step,
-            **{name: value / self.steps for name, value in self.sums.items()},
-            "lr": self.optimizer.param_groups[0]["lr"],
-            "seconds": round(seconds, 2),
-            "validation": values,
-            **seen,
-            "collapsed": collapsed(seen),
-        }
-        line = EpochLine.model_validate(figures)
-        self.sums = {}
+        means = {name: value / self.steps for name, value in self.sums.items()}
+        figures = {"stage": self.name, "epoch": epoch, "step": self.step, **means}
+        figures |= {"lr": self.optimizer.param_groups[0]["lr"], "seconds": round(seconds, 2), "validation": values}
+        line, self.sums = EpochLine.model_validate(figures | seen | {"collapsed": collapsed(seen)}), {}
         self.lines.append(line)
         with self.run.metrics.open("a", encoding="utf-8") as file:
             file.write(json.dumps(line.document()) + "\n")

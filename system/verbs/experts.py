@@ -21,28 +21,15 @@ def usual(folder: Path) -> dict[str, ExpertSettings]:
 
 def table(experts: dict[str, ExpertSettings]) -> str:
     """A row an expert, then a row for each of its weight files."""
-    facts = [
-        (
-            name,
-            str(expert.rate),
-            str(expert.dim),
-            f"{expert.frames_per_second:.2f}",
-            f"{expert.parameters:,}",
-            f"{expert.cost:.4f}",
-        )
-        for name, expert in experts.items()
-    ]
-    files = [
-        (
-            f"{name}.{setting}",
-            str(path),
-            "found" if path.is_file() else "MISSING",
-            expert.published().get(setting, expert.weight_source()),
-        )
-        for name, expert in experts.items()
-        for setting, path in expert.weight_files().items()
-    ]
-    return "\n".join([*_aligned([FACTS, *facts]), *(["", *_aligned([FILES, *files])] if files else [])])
+    facts: list[Sequence[str]] = [FACTS]
+    files: list[Sequence[str]] = [FILES]
+    for name, expert in experts.items():
+        rates = str(expert.rate), str(expert.dim), f"{expert.frames_per_second:.2f}"
+        facts.append((name, *rates, f"{expert.parameters:,}", f"{expert.cost:.4f}"))
+        for setting, path in expert.weight_files().items():
+            source = expert.published_addresses().get(setting, expert.weight_source())
+            files.append((f"{name}.{setting}", str(path), "found" if path.is_file() else "MISSING", source))
+    return "\n".join([*_aligned(facts), *(["", *_aligned(files)] if len(files) > 1 else [])])
 
 
 def _aligned(rows: Sequence[Sequence[str]]) -> list[str]:
@@ -51,12 +38,10 @@ def _aligned(rows: Sequence[Sequence[str]]) -> list[str]:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.description = (
-        "List the frozen audio models. `s per s`: seconds that two CPU cores take for a second of audio, as measured."
-    )
-    parser.add_argument(
-        "recipe", nargs="?", type=Path, help="list this recipe's experts (default: all kinds, weights in data/weights)"
-    )
+    per_second = "`s per s`: seconds that two CPU cores take for a second of audio, as measured."
+    parser.description = f"List the frozen audio models. {per_second}"
+    listed = "list this recipe's experts (default: all kinds, weights in data/weights)"
+    parser.add_argument("recipe", nargs="?", type=Path, help=listed)
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -9,9 +9,8 @@ from system.verbs.options import add_recipe_arguments, load_from
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_recipe_arguments(parser, runs=False)
     parser.add_argument("--strict", action="store_true", help="stop at the first broken audio file")
-    parser.add_argument(
-        "--verify", action="store_true", help="read all that the banks hold, and compute again what is damaged"
-    )
+    verify = "read all that the banks hold, and compute again what is damaged"
+    parser.add_argument("--verify", action="store_true", help=verify)
 
 
 def run(arguments: argparse.Namespace) -> int:

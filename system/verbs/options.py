@@ -17,13 +17,8 @@ def positive(text: str) -> int:
 
 
 def add_changes_argument(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--set",
-        action="append",
-        default=[],
-        metavar="KEY=VALUE",
-        help="change a setting, such as stages.finetune.batch_size=64; may be given again",
-    )
+    what = "change a setting, such as stages.finetune.batch_size=64; may be given again"
+    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help=what)
 
 
 def add_runs_argument(parser: argparse.ArgumentParser) -> None:
@@ -33,9 +28,8 @@ def add_runs_argument(parser: argparse.ArgumentParser) -> None:
 def add_checkpoint_arguments(parser: argparse.ArgumentParser) -> None:
     """Which of a run's checkpoints is used."""
     parser.add_argument("--stage", help="of a run: stage of the checkpoint (default: as the recipe ranks)")
-    parser.add_argument(
-        "--checkpoint", help="of a run: last, or the metric it is best by (default: as the recipe ranks)"
-    )
+    which = "of a run: last, or the metric it is best by (default: as the recipe ranks)"
+    parser.add_argument("--checkpoint", help=which)
 
 
 def add_recipe_arguments(parser: argparse.ArgumentParser, runs: bool = True, what: str = "a recipe (.yaml)") -> None:
@@ -44,19 +38,16 @@ def add_recipe_arguments(parser: argparse.ArgumentParser, runs: bool = True, wha
     add_changes_argument(parser)
     if runs:
         add_runs_argument(parser)
-        parser.add_argument(
-            "--out", type=Path, help="the run's folder itself (default: a new one, or the run to resume)"
-        )
+        out = "the run's folder itself (default: a new one, or the run to resume)"
+        parser.add_argument("--out", type=Path, help=out)
 
 
 def load_from(arguments: argparse.Namespace) -> Loaded:
     """The recipe, with a warning where it has keys by old names."""
     loaded = load_recipe(arguments.recipe, arguments.set)
     if loaded.renamed:
-        log.warning(
-            "%s: settings by old names (%d), which release 0.3.0 no longer reads; `python -m system check` prints what "
-            "to write",
-            arguments.recipe,
-            len(loaded.renamed),
+        found = (
+            f"{arguments.recipe}: settings by old names ({len(loaded.renamed)}), which release 0.3.0 no longer reads"
         )
+        log.warning("%s; `python -m system check` prints what to write", found)
     return loaded

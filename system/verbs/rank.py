@@ -6,7 +6,7 @@ from pathlib import Path
 from data_tools.errors import KitError
 from data_tools.manifest import caption_queries, read_queries
 from system.runs.open import open_trained
-from system.runs.rank import rank, read_pool
+from system.runs.retrieve import rank, read_pool
 from system.verbs.options import add_changes_argument, add_checkpoint_arguments
 
 
@@ -16,11 +16,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--split", help="of a manifest: only this split's clips (default: all)")
     parser.add_argument("--queries", type=Path, help="queries (.jsonl or .csv; default: the manifest's own captions)")
     parser.add_argument("--out", type=Path, required=True, help="the score matrix to write (.npy)")
-    parser.add_argument(
-        "--allow-unknown",
-        action="store_true",
-        help="rank queries of which the model knows no word, too: in one fixed order",
-    )
+    unknown = "rank queries of which the model knows no word, too: in one fixed order"
+    parser.add_argument("--allow-unknown", action="store_true", help=unknown)
     add_checkpoint_arguments(parser)
     add_changes_argument(parser)
 

@@ -39,26 +39,18 @@ def read_corpus(path: Path, split: str | None) -> list[list[str]]:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "files", nargs="+", type=Path, metavar="FILE", help="manifest .jsonl, or captions .csv of Clotho or AudioCaps"
-    )
-    parser.add_argument("--split", choices=SPLITS, help="of manifests: only this split's captions (default: all)")
-    parser.add_argument(
-        "--documents", choices=("caption", "clip"), default="caption", help="what an n-gram's document frequency counts"
-    )
-    parser.add_argument(
-        "--tokenizer", choices=("regex", "ptb"), default="regex", help="ptb needs Java (default: regex)"
-    )
-    parser.add_argument(
-        "--pairs",
-        choices=("all", "other_clips"),
-        default="all",
-        help="all ordered pairs, a caption with itself too, or none of one clip",
-    )
-    parser.add_argument("--percentiles", nargs="+", type=float, default=PERCENTS, metavar="Q", help="default: 80 90 99")
-    parser.add_argument(
-        "--factors", nargs="+", type=float, metavar="R", help="of the figure: r at each percentile (default: 1 0.7 0.4)"
-    )
+    add = parser.add_argument
+    files, factors = "manifest .jsonl, or captions .csv of Clotho or AudioCaps", "(default: 1 0.7 0.4)"
+    add("files", nargs="+", type=Path, metavar="FILE", help=files)
+    add("--split", choices=SPLITS, help="of manifests: only this split's captions (default: all)")
+    for name, choices, what in (
+        ("--documents", ("caption", "clip"), "what an n-gram's document frequency counts"),
+        ("--tokenizer", ("regex", "ptb"), "ptb needs Java (default: regex)"),
+        ("--pairs", ("all", "other_clips"), "all ordered pairs, a caption with itself too, or none of one clip"),
+    ):
+        add(name, choices=choices, default=choices[0], help=what)
+    add("--percentiles", nargs="+", type=float, default=PERCENTS, metavar="Q", help="default: 80 90 99")
+    add("--factors", nargs="+", type=float, metavar="R", help=f"of the figure: r at each percentile {factors}")
     parser.add_argument("--figure", type=Path, help="the histogram with the relax function over it (.png or .svg)")
 
 

@@ -5,9 +5,7 @@ import argparse
 from system.experiments.run import report, run_recipe
 from system.verbs.options import add_recipe_arguments, load_from
 
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    add_recipe_arguments(parser)
+add_arguments = add_recipe_arguments
 
 
 def run(arguments: argparse.Namespace) -> int:

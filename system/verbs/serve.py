@@ -16,12 +16,10 @@ log = logging.getLogger(__name__)
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("model", type=Path, help="a run's folder, or an exported model")
-    parser.add_argument(
-        "--audio", type=Path, help="a manifest (.jsonl), or a folder of audio files (default: what the recipe ranks)"
-    )
-    parser.add_argument(
-        "--split", help="of a manifest: only this split's clips (default: all, or what the recipe ranks)"
-    )
+    audio = "a manifest (.jsonl), or a folder of audio files (default: what the recipe ranks)"
+    parser.add_argument("--audio", type=Path, help=audio)
+    split = "of a manifest: only this split's clips (default: all, or what the recipe ranks)"
+    parser.add_argument("--split", help=split)
     parser.add_argument("--host", default="127.0.0.1", help="address to serve on (default: %(default)s, this machine)")
     parser.add_argument("--port", type=int, default=8020, help="0: any that is free (default: %(default)s)")
     add_checkpoint_arguments(parser)

@@ -7,9 +7,7 @@ from system.runs.folder import open_run
 from system.training.train import prepare, train
 from system.verbs.options import add_recipe_arguments, load_from
 
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    add_recipe_arguments(parser)
+add_arguments = add_recipe_arguments
 
 
 def run(arguments: argparse.Namespace) -> int:

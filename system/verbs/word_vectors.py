@@ -27,7 +27,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     if arguments.out.suffix != ".bin":
         raise KitError(f"--out {arguments.out}: word vectors in the binary format end in .bin")
-    from system.models.text.first_token_encoder import load_transformer
+    from system.models.text.pretrained_encoder import load_transformer
 
     words = embedded_words(*load_transformer(arguments.model, None))
     if not words:

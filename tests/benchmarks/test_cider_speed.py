@@ -17,11 +17,11 @@ pytestmark = pytest.mark.benchmark
 _ALL_PAIRS = """
 import json, resource, sys, time
 from pathlib import Path
-import system.losses.relevance.pairs, system.losses.relevance.scores
+import system.losses.relevance.pairs
 from system.losses.relevance.relax import Corpus
 from system.verbs.relevance import read_corpus
 began = time.perf_counter()
-system.losses.relevance.scores.kernel()
+import system.losses.relevance.kernel
 Corpus([["a dog"], ["a cat"]], "caption", "regex").distribution([80], "all")
 ready = time.perf_counter()
 clips = [clip for path in sys.argv[1:] for clip in read_corpus(Path(path), None)]
@@ -65,8 +65,8 @@ def official_rate(captions: list[list[str]], pairs: int) -> float:
 
 def rate(captions: list[list[str]], rows: int) -> float:
     """Pairs a second of one thread: random rows against all captions, features made before."""
+    from system.losses.relevance.pairs import Among
     from system.losses.relevance.scorer import CiderD
-    from system.losses.relevance.scores import Among
 
     features = CiderD([[caption] for caption in captions]).features(captions)
     among = Among(features, np.random.default_rng(0).permutation(len(captions)))
@@ -99,12 +99,11 @@ def test_all_pairs_and_percentiles(root: Path, shared: Path, tmp_path: Path) -> 
 
 
 def test_batches(shared: Path, tmp_path: Path) -> None:
-    from system.losses.relevance.relax import Relevance
-    from system.losses.relevance.settings import Cider, RelaxPoint
+    from system.losses.relevance.relax import Cider, PercentileFactor, Relevance
     from system.verbs.relevance import read_corpus
 
     clips = read_corpus(shared / "data/clotho/clotho_captions_development.csv", None)
-    points = [RelaxPoint(percentile=80.0, factor=1.0), RelaxPoint(percentile=99.0, factor=0.4)]
+    points = [PercentileFactor(percentile=80.0, factor=1.0), PercentileFactor(percentile=99.0, factor=0.4)]
     settings = Cider(
         kind="cider",
         corpus=["clotho"],

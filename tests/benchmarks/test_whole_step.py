@@ -12,8 +12,8 @@ from system.device import device_of
 from system.models.batch import Batch, Series
 from system.models.retrieval import RetrievalModel
 from system.models.text import SentenceTransformers
-from system.models.text.sentence_transformers import MINILM
-from system.models.text.sentence_transformers_encoder import SentenceEncoder
+from system.models.text.pretrained import MINILM
+from system.models.text.pretrained_encoder import SentenceTransformersEncoder
 from system.plan import estimates
 from system.recipe import schema
 from system.recipe.load import load_recipe
@@ -70,7 +70,7 @@ def test_a_fine_tuning_step(root: Path, untrained: Path, tmp_path: Path, at_once
     stage = recipe.stages["finetune"].model_copy(update={"batch_size": clips, "grad_cache_chunk": at_once})
     precision = stage.precision if on_gpu else "float32"
     assert isinstance(recipe.model.text, SentenceTransformers)
-    model = RetrievalModel(recipe.model, SentenceEncoder(recipe.model.text, tmp_path)).to(device).train()
+    model = RetrievalModel(recipe.model, SentenceTransformersEncoder(recipe.model.text, tmp_path)).to(device).train()
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
     scaler = torch.amp.GradScaler(device.type, enabled=precision == "fp16")
     batch = made_batch(recipe, clips).to(device)

@@ -124,7 +124,7 @@ def test_an_expert_hears_by_its_own_resampling(world: Path, tmp_path: Path) -> N
     heard = {}
     for how in ("soxr_hq", "kaiser_best", "kaiser_best_0.2"):
         expert = Waveform(kind="waveform", sample_rate=11_025, resampling=how)
-        heard[how] = build_features([clip], {"w": expert}, tmp_path / "banks", quiet=True).frames("w", clip.id)[:, 0]
+        heard[how] = build_features([clip], {"w": expert}, tmp_path / "banks").frames("w", clip.id)[:, 0]
         expected = (read_audio(clip.path, 11_025, how) * 32_768).round()
         assert np.array_equal(heard[how], expected), how
     assert not np.array_equal(heard["soxr_hq"][:5000], heard["kaiser_best"][:5000])

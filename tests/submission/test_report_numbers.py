@@ -207,8 +207,8 @@ def test_ranks_are_drawn_beside_a_random_order(drawn: list[Figure], tmp_path: Pa
 
 
 def test_margins_are_marked_where_they_are(drawn: list[Figure], tmp_path: Path) -> None:
-    figures.draw_margins(tmp_path / "x.svg", np.array([-1.0, 0, 1]), np.array([2, 3]), "score", [0.2, 0.5])
-    figures.draw_margins(tmp_path / "x.svg", np.array([-1.0, 0, 1]), np.array([2, 3]), "score", [])
+    figures.draw_score_differences(tmp_path / "x.svg", np.array([-1.0, 0, 1]), np.array([2, 3]), "score", [0.2, 0.5])
+    figures.draw_score_differences(tmp_path / "x.svg", np.array([-1.0, 0, 1]), np.array([2, 3]), "score", [])
     marked, plain = (figure.axes[0] for figure in drawn)
     assert [line.get_xdata()[0] for line in marked.lines] == [0, 0.2, 0.5]  # type: ignore[index]
     assert [text.get_text() for text in marked.get_legend().get_texts()] == ["margin 0.2", "margin 0.5"]

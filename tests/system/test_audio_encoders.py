@@ -22,14 +22,13 @@ from system.features.build import Features
 from system.models.audio import Panns, PooledMlp
 from system.models.audio import panns_encoder as panns
 from system.models.audio.panns import SpecAugment
-from system.models.audio.panns_encoder import PannsEncoder, random_parts
-from system.models.audio.pooling import pooled_over_time
-from system.models.audio.spec_augment import spec_augment
+from system.models.audio.panns_encoder import PannsEncoder, random_parts, spec_augment
 from system.models.batch import Series
-from system.networks import published, resnet38
-from system.networks.cnn14 import Cnn14
-from system.networks.convolutions import fold_norms
+from system.networks import panns as networks
+from system.networks import published
 from system.networks.frontend import LogMelFrontEnd
+from system.networks.layers import pooled_over_time
+from system.networks.panns import Cnn14, ResNet38, fold_norms
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -177,9 +176,9 @@ def test_stripes_are_left_out_of_every_clip() -> None:
 
 @pytest.fixture
 def narrow(monkeypatch: pytest.MonkeyPatch) -> Callable[..., PannsEncoder]:
-    monkeypatch.setattr(resnet38, "RESNET38_STEM", 4)
-    monkeypatch.setattr(resnet38, "RESNET38_LAYERS", ((4, 2), (8, 1), (8, 1), (12, 1)))
-    monkeypatch.setattr(resnet38, "DIM", WIDTH)
+    monkeypatch.setattr(networks, "RESNET38_STEM", 4)
+    monkeypatch.setattr(networks, "RESNET38_LAYERS", ((4, 2), (8, 1), (8, 1), (12, 1)))
+    monkeypatch.setattr(networks, "DIM", WIDTH)
     monkeypatch.setattr(panns, "DIM", WIDTH)
 
     def made(**changes: Any) -> PannsEncoder:
@@ -235,13 +234,13 @@ def test_clips_under_one_frame_are_filled_with_silence(narrow: Callable[..., Pan
     assert not torch.allclose(encoder({"waveform": series([longer])}).values, alone, atol=1e-3)
 
 
-@pytest.mark.parametrize("kind", [resnet38.ResNet38, Cnn14])
+@pytest.mark.parametrize("kind", [ResNet38, Cnn14])
 def test_frames_see_no_further_than_their_reach(monkeypatch: pytest.MonkeyPatch, kind: Any) -> None:
     """By the places of the input that change one frame, of a network whose every weight is positive."""
-    monkeypatch.setattr(resnet38, "RESNET38_STEM", 1)
-    monkeypatch.setattr(resnet38, "RESNET38_LAYERS", ((1, 3), (1, 4), (1, 6), (1, 3)))
-    monkeypatch.setattr(resnet38, "DIM", 1)
-    monkeypatch.setattr("system.networks.cnn14.CNN14_CHANNELS", (1,) * 6)
+    monkeypatch.setattr(networks, "RESNET38_STEM", 1)
+    monkeypatch.setattr(networks, "RESNET38_LAYERS", ((1, 3), (1, 4), (1, 6), (1, 3)))
+    monkeypatch.setattr(networks, "DIM", 1)
+    monkeypatch.setattr(networks, "CNN14_CHANNELS", (1,) * 6)
     network = kind().double().eval()
     for parameter in network.parameters():
         torch.nn.init.constant_(parameter, 0.1)

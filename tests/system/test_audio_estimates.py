@@ -12,8 +12,7 @@ import torch
 
 from system.models.audio import Crnn, Gru, Panns, PooledMlp
 from system.models.text import FirstToken, SentenceTransformers, WordVectors
-from system.models.text.first_token import BERT
-from system.models.text.sentence_transformers import MINILM
+from system.models.text.pretrained import BERT, MINILM
 from system.networks.published import CONVOLUTIONS
 from system.plan.estimates import Content, Estimates
 from system.plan.plan import plan
@@ -190,12 +189,14 @@ def test_memory_counts_what_is_trained_and_what_is_only_held(tmp_path: Path) -> 
     load = estimates.load(stage)
     assert load.longest == 20
     waves = 32 * 20 * 32_000 * 2
-    activations = 32 * estimates.audio(load).activations * 4 + load.captions * estimates.text.activations * 4
+    activations = 32 * estimates.audio_cost(load).activations * 4 + load.captions * estimates.text_cost.activations * 4
     assert estimates.memory(stage, "float32") == pytest.approx(16 * 187_366_336 + waves + 2 * activations)
     still = made(tmp_path, PANNS | {"weights": "w.pth", "trainable": False}, BERT_BASE | {"trainable": False})
     held = Estimates(still, found)
     trained = 6_294_528 + 769 * 2048 + 2049 * 1024
-    expected = 16 * trained + 4 * (68_507_072 + BERT.parameters) + waves + 2 * 32 * held.audio(load).activations * 4
+    expected = (
+        16 * trained + 4 * (68_507_072 + BERT.parameters) + waves + 2 * 32 * held.audio_cost(load).activations * 4
+    )
     assert held.memory(still.stages["only"], "float32") == pytest.approx(expected)
     assert held.step_flops(stage) < estimates.step_flops(stage) / 2.5
     assert estimates.frame_bytes(stage) == pytest.approx(100 * 10 * 32_000 * 2)

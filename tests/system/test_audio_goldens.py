@@ -14,14 +14,13 @@ import torch
 from filled import fill, rule
 from loaded import largest, loaded, relative, weights
 
-from system.experts import LogMelSlaney, panns
+from system.experts import LogMelSlaney, PannsCnn14
 from system.models.audio import Crnn, Panns
 from system.models.audio.crnn_encoder import CrnnEncoder, run_gru, stretched
 from system.models.audio.panns_encoder import PannsEncoder
 from system.models.batch import Series
-from system.networks.cnn14 import Cnn14
-from system.networks.convolutions import take_published
 from system.networks.frontend import LogMelFrontEnd, mel_basis, published_log_mel
+from system.networks.panns import Cnn14, take_published
 from system.networks.weights import Weights
 
 CPU = torch.device("cpu")
@@ -158,7 +157,7 @@ def test_cnn14_gives_the_originals_frames(golden: Golden) -> None:
     content = golden("panns_cnn14_16k")
     network = Cnn14(0.2).eval()
     take_published(network, weights("panns_cnn14_16k"))
-    front_end = published_log_mel(weights("panns_cnn14_16k"), panns.FFT, panns.FFT_HOP)
+    front_end = published_log_mel(weights("panns_cnn14_16k"), PannsCnn14.fft, PannsCnn14.hop)
     columns = front_end(torch.from_numpy(wave(content, "A"))[None])
     assert relative(network(network.standardised(columns)).mean(3)[0].T, content["A_frames"]) < 2e-5
 

@@ -21,7 +21,7 @@ from system.models.audio import panns_encoder as panns
 from system.models.batch import Batch, Series
 from system.models.retrieval import RetrievalModel
 from system.models.similarity import joined
-from system.networks import resnet38
+from system.networks import panns as networks
 from system.recipe import schema
 from system.recipe.load import load_recipe
 from system.runs.open import build_model
@@ -47,9 +47,9 @@ def scaler() -> torch.amp.GradScaler:
 
 def narrowed(monkeypatch: pytest.MonkeyPatch) -> None:
     """ResNet-38 of few channels and blocks."""
-    monkeypatch.setattr(resnet38, "RESNET38_STEM", 4)
-    monkeypatch.setattr(resnet38, "RESNET38_LAYERS", ((4, 1), (8, 1), (16, 1), (32, 1)))
-    monkeypatch.setattr(resnet38, "DIM", 64)
+    monkeypatch.setattr(networks, "RESNET38_STEM", 4)
+    monkeypatch.setattr(networks, "RESNET38_LAYERS", ((4, 1), (8, 1), (16, 1), (32, 1)))
+    monkeypatch.setattr(networks, "DIM", 64)
     monkeypatch.setattr(panns, "DIM", 64)
 
 
@@ -91,7 +91,7 @@ def test_a_narrow_network_learns_real_recordings_by_heart(
     narrowed(monkeypatch)
     recipe = made(tmp_path, PANNS | {"dropout": 0.0, "spec_augment": None, "max_seconds": 2})
     clips = recordings(shared)
-    features = build_features(clips, dict(recipe.model.audio.experts), tmp_path / "banks", quiet=True)
+    features = build_features(clips, dict(recipe.model.audio.experts), tmp_path / "banks")
     torch.manual_seed(0)
     model = build_model(recipe, sorted({word for clip in clips for word in clip.captions[0].lower().split()}))
     before = mean_average_precision(model, clips, features)

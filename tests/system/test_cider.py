@@ -14,9 +14,8 @@ from data_tools.errors import KitError
 from data_tools.files import read_table
 from system.losses.relevance import pairs as cider_pairs
 from system.losses.relevance import tokens
-from system.losses.relevance.pairs import Distribution, distribution
+from system.losses.relevance.pairs import Among, Distribution, distribution
 from system.losses.relevance.scorer import CiderD
-from system.losses.relevance.scores import Among
 from system.losses.relevance.tokens import ptb_tokens, regex_tokens, tokens_of
 
 Tokens = list[str]

@@ -10,7 +10,7 @@ import torch
 
 from system.__main__ import main
 from system.models.similarity import Embedded, frame_word
-from system.training.collapse import alike, collapsed, spread, watch, zeros
+from system.training.validation import alike, collapsed, spread, watch, zeros
 
 
 def test_spread_and_zeros_by_hand() -> None:

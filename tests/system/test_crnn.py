@@ -7,7 +7,7 @@ from heard import crnn, expert, frames, series, slaney
 from pydantic import ValidationError
 from threads import one_thread  # noqa: F401  a fixture
 
-from system.experts.slaney import SILENCE
+from system.experts.logmel import SILENCE
 from system.models.audio import Gru
 from system.models.audio.crnn_encoder import (
     MIN_FRAMES,

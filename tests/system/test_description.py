@@ -19,7 +19,7 @@ from submission.runs.clips import write_clips
 from submission.runs.finished import open_finished
 from system.batches.data import Data
 from system.experiments import run
-from system.experiments.description import data_of
+from system.experiments.run import data_of
 from system.features.build import Features, build_features
 from system.models.audio.expert_heads_encoder import ExpertHeadsEncoder
 from system.models.batch import Series

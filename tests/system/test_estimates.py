@@ -11,7 +11,7 @@ import tiny
 
 from data_tools.manifest import Clip
 from system.models.text import SentenceTransformers
-from system.models.text.sentence_transformers import MINILM
+from system.models.text.pretrained import MINILM
 from system.plan.estimates import Content, Estimates
 from system.recipe import schema
 from system.recipe.load import load_recipe

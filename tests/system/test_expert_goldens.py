@@ -14,8 +14,9 @@ import torch
 from filled import SHAPES, fill, rule
 from loaded import KINDS, TIMELY, largest, loaded, relative, weights
 
-from system.experts import Vggish, audioset, openl3, panns, vggish, vggsound
+from system.experts import PannsCnn14, Vggish, audioset, openl3, vggish, vggsound
 from system.networks.frontend import published_log_mel
+from system.networks.panns import Cnn14, fold_norms, take_published
 from system.networks.weights import Weights, read_weights
 
 CPU = torch.device("cpu")
@@ -127,7 +128,7 @@ def test_the_checkpoints_have_the_parameters_the_paper_counts(kind: str, setting
 
 
 def panns_log_mel(content: dict[str, np.ndarray], letter: str) -> torch.Tensor:
-    front_end = published_log_mel(weights("panns_cnn14_16k"), panns.FFT, panns.FFT_HOP)
+    front_end = published_log_mel(weights("panns_cnn14_16k"), PannsCnn14.fft, PannsCnn14.hop)
     return front_end(torch.from_numpy(wave(content, letter))[None])[0]
 
 
@@ -148,16 +149,16 @@ def test_panns(golden: Golden, frames: Callable[..., dict[str, np.ndarray]], let
 def test_panns_block_by_block(golden: Golden) -> None:
     content = golden("panns_cnn14_16k")
     stages = json.loads(str(content["A_stages"]))
-    scale, shift = weights("panns_cnn14_16k").affine("bn0", 64, panns.EPS)
+    network = Cnn14()
+    take_published(network, weights("panns_cnn14_16k"))
+    fold_norms(network)
+    scale, shift = weights("panns_cnn14_16k").affine("bn0", 64, network.bn0.eps)
     x = (panns_log_mel(content, "A") * scale + shift)[None, None]
-    ends = {4: 1, 9: 2, 14: 3, 19: 4, 24: 5, 28: 6}
-    for position, layer in enumerate(panns.convolutions(weights("panns_cnn14_16k"))):
-        x = layer(x)
-        if position in ends:
-            *expected, _, channels, columns, bands = stages[f"conv_block{ends[position]}"]
-            assert x.shape[1:] == (channels, columns, bands)
-            assert statistics(x) == pytest.approx(expected, rel=2e-5)
-    assert position == 28
+    for block in range(1, 7):
+        x = network.get_submodule(f"conv_block{block}")(x)
+        *expected, _, channels, columns, bands = stages[f"conv_block{block}"]
+        assert x.shape[1:] == (channels, columns, bands)
+        assert statistics(x) == pytest.approx(expected, rel=2e-5)
 
 
 @pytest.mark.parametrize(
@@ -172,7 +173,9 @@ def test_mistakes_in_panns_show(
     elif mistake == "constant padding":
         monkeypatch.setattr(torch.nn.functional, "pad", lambda x, sides, **_: pad(x, sides))
     else:
-        monkeypatch.setattr(panns, "EPS", 1e-3)
+        monkeypatch.setattr(
+            torch.nn.modules.batchnorm._BatchNorm.__init__, "__defaults__", (1e-3, 0.1, True, True, None, None)
+        )
     assert relative(changed("panns_cnn14_16k", wave(content, "B"), used), content["B_frames"]) > least
 
 

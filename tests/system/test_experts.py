@@ -253,7 +253,7 @@ def test_the_table_names_every_kind_with_its_files(capsys: pytest.CaptureFixture
         for name, path in expert.weight_files().items():
             line = next(line for line in text.splitlines() if line.startswith(f"{expert.kind}.{name} "))
             assert line.split()[1:3] == [str(path), "found" if path.name == "H.pth.tar" else "MISSING"]
-            assert expert.published().get(name, "yamnet.tflite") in line
+            assert expert.published_addresses().get(name, "yamnet.tflite") in line
     assert main(["experts"]) == 0
     assert "data/weights/vggish-10086976.pth" in capsys.readouterr().out
 
@@ -302,4 +302,4 @@ def test_the_known_checksums_are_those_of_the_published_files(tmp_path: Path, ca
     vggish = Vggish(kind="vggish", weights="w.pth", pca_weights="p.pth")
     assert cnn14.known_sha256() == {"weights": "e2ee543a27919542c2ea03eabaa70b24dcd4e6c8e05621de6b67a94e4c5058e6"}
     assert vggish.known_sha256() == {"weights": "10086976", "pca_weights": "970ea276"}
-    assert all(f"-{digits}.pth" in vggish.published()[name] for name, digits in vggish.known_sha256().items())
+    assert all(f"-{digits}.pth" in vggish.published_addresses()[name] for name, digits in vggish.known_sha256().items())

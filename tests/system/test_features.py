@@ -46,13 +46,13 @@ def broken_world(tmp_path: Path) -> list[Clip]:
 def test_broken_audio_is_named_counted_and_left_out(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     clips = broken_world(tmp_path)
     with caplog.at_level("INFO"):
-        features = build_features(clips, {"logmel": LOGMEL}, tmp_path / "banks", quiet=True)
+        features = build_features(clips, {"logmel": LOGMEL}, tmp_path / "banks")
     assert sorted(features.keys) == [clips[0].id, clips[5].id]
     for n in (1, 2, 3, 4):
         assert f"development {n:03d}.wav" in features.broken[clips[n].id]
     assert "4 of 6 clips have broken audio and are left out" in caplog.text
     with pytest.raises(KitError, match=r"development 00\d\.wav"):
-        build_features(clips, {"logmel": LOGMEL}, tmp_path / "banks", strict=True, quiet=True)
+        build_features(clips, {"logmel": LOGMEL}, tmp_path / "banks", strict=True)
 
 
 @pytest.mark.parametrize(("rate", "channels"), [(8_000, 1), (16_000, 8), (44_100, 2), (192_000, 1)])
@@ -61,7 +61,7 @@ def test_any_rate_and_channel_count_goes_in(tmp_path: Path, rate: int, channels:
     t = np.arange(rate) / rate
     wave = np.repeat(np.sin(2 * np.pi * 1000 * t)[:, None] * 0.3, channels, 1)
     soundfile.write(clip.path, wave, rate)
-    features = build_features([clip], {"logmel": LOGMEL}, tmp_path / "banks", quiet=True)
+    features = build_features([clip], {"logmel": LOGMEL}, tmp_path / "banks")
     reference = LOGMEL.load(CPU)([(np.sin(2 * np.pi * 1000 * np.arange(16_000) / 16_000) * 0.3).astype(np.float32)])[0]
     found = features.frames("logmel", clip.id).astype(np.float32)
     assert found.shape == reference.shape
@@ -71,7 +71,7 @@ def test_any_rate_and_channel_count_goes_in(tmp_path: Path, rate: int, channels:
 def test_content_decides_not_name_and_a_changed_file_is_seen(tmp_path: Path) -> None:
     clips = read_manifest(tiny.make_world(tmp_path / "world", {"development": 4}))
     Path(clips[1].path).write_bytes(Path(clips[0].path).read_bytes())
-    build = lambda: build_features(clips, {"logmel": LOGMEL}, tmp_path / "banks", quiet=True)  # noqa: E731
+    build = lambda: build_features(clips, {"logmel": LOGMEL}, tmp_path / "banks")  # noqa: E731
     features = build()
     assert len(features.banks["logmel"]) == 3
     assert np.array_equal(features.frames("logmel", clips[0].id), features.frames("logmel", clips[1].id))
@@ -83,7 +83,7 @@ def test_content_decides_not_name_and_a_changed_file_is_seen(tmp_path: Path) -> 
 
 def test_what_another_process_stored_meanwhile_is_not_computed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     clips = read_manifest(tiny.make_world(tmp_path / "world", {"development": 4}))
-    elsewhere = build_features(clips, {"logmel": LOGMEL}, tmp_path / "other", quiet=True)
+    elsewhere = build_features(clips, {"logmel": LOGMEL}, tmp_path / "other")
     writing = Bank.writing
 
     def writing_after_another(self: Bank) -> AbstractContextManager[Callable[[str, np.ndarray], None]]:
@@ -95,7 +95,7 @@ def test_what_another_process_stored_meanwhile_is_not_computed(tmp_path: Path, m
     computed: list[int] = []
     monkeypatch.setattr(Bank, "writing", writing_after_another)
     monkeypatch.setattr(LogMel, "load", lambda self, device: lambda waves: computed.append(1) or [np.zeros((1, 128))])
-    features = build_features(clips, {"logmel": LOGMEL}, tmp_path / "banks", quiet=True)
+    features = build_features(clips, {"logmel": LOGMEL}, tmp_path / "banks")
     assert computed == []
     assert all(len(features.frames("logmel", clip.id)) for clip in clips)
 
@@ -130,7 +130,7 @@ def test_clips_are_computed_in_groups_and_a_broken_one_loses_no_other(
     for n in (0, GROUP_CLIPS, len(clips) - 1):
         Path(clips[n].path).write_bytes(b"no sound %d" % n)
     calls = recorded_calls(monkeypatch)
-    features = build_features(clips, {"logmel": LOGMEL}, tmp_path / "banks", quiet=True)
+    features = build_features(clips, {"logmel": LOGMEL}, tmp_path / "banks")
     assert calls == [[8000] * GROUP_CLIPS] * 2
     assert set(features.broken) == {clips[n].id for n in (0, GROUP_CLIPS, len(clips) - 1)}
     for n, clip in enumerate(clips):
@@ -143,7 +143,7 @@ def test_every_clip_of_a_broken_content_is_broken(tmp_path: Path, monkeypatch: p
     for n in (1, 3):
         Path(clips[n].path).write_bytes(b"no sound")
     recorded_calls(monkeypatch)
-    features = build_features(clips, {"logmel": LOGMEL}, tmp_path / "banks", quiet=True)
+    features = build_features(clips, {"logmel": LOGMEL}, tmp_path / "banks")
     assert sorted(features.keys) == [clips[0].id, clips[2].id]
     for n in (1, 3):
         assert Path(clips[n].path).name in features.broken[clips[n].id]
@@ -152,7 +152,7 @@ def test_every_clip_of_a_broken_content_is_broken(tmp_path: Path, monkeypatch: p
 def test_a_group_of_long_clips_is_small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     clips = write_levels(tmp_path / "world", 5, 50)
     calls = recorded_calls(monkeypatch)
-    build_features(clips, {"logmel": LOGMEL}, tmp_path / "banks", quiet=True)
+    build_features(clips, {"logmel": LOGMEL}, tmp_path / "banks")
     assert calls == [[800_000] * 3, [800_000] * 2]  # two minutes are reached by the third
 
 
@@ -182,7 +182,7 @@ def test_clips_are_decoded_ahead_but_not_far(tmp_path: Path, monkeypatch: pytest
 
     monkeypatch.setattr("system.features.build.read_audio", read)
     monkeypatch.setattr(LogMel, "load", load)
-    build_features(clips, {"logmel": LOGMEL}, tmp_path / "banks", quiet=True)
+    build_features(clips, {"logmel": LOGMEL}, tmp_path / "banks")
     assert sorted(decoded) == sorted(clip.path for clip in clips)
     assert 0 < most_ahead <= DECODED_AHEAD + DECODERS
     assert threading.current_thread().name not in threads
@@ -226,7 +226,7 @@ def _build_slowly(clips: list[Clip], banks: Path) -> None:
         return output
 
     LogMel.load = slow  # type: ignore[method-assign]
-    build_features(clips, {"logmel": LOGMEL}, banks, quiet=True)
+    build_features(clips, {"logmel": LOGMEL}, banks)
 
 
 @pytest.mark.slow
@@ -265,8 +265,8 @@ def test_a_killed_build_computes_no_finished_clip_again(tmp_path: Path) -> None:
     process.join()
     assert process.exitcode == 0
     assert computed_since() == set(waves.values()) - finished
-    killed = build_features(clips, {"logmel": LOGMEL}, banks, quiet=True)
-    whole = build_features(clips, {"logmel": LOGMEL}, tmp_path / "other", quiet=True)
+    killed = build_features(clips, {"logmel": LOGMEL}, banks)
+    whole = build_features(clips, {"logmel": LOGMEL}, tmp_path / "other")
     for clip in clips:
         assert np.array_equal(killed.frames("logmel", clip.id), whole.frames("logmel", clip.id))
     assert json.loads((index.parent / "bank.json").read_text())["dim"] == 128
@@ -278,7 +278,7 @@ def test_all_weights_are_opened_before_any_frame_is_computed(tmp_path: Path) -> 
     logmel = LogMel(kind="logmel", sample_rate=16_000, bands=8, window_seconds=0.04, hop_seconds=0.02, stack=1)
     experts = {"first": logmel, "second": Yamnet(kind="yamnet", weights=str(tmp_path / "cut.npz"))}
     with pytest.raises(KitError, match=r"cut.npz"):
-        build_features(read_manifest(manifest), experts, tmp_path / "banks", quiet=True)
+        build_features(read_manifest(manifest), experts, tmp_path / "banks")
     assert not len(open_bank(tmp_path / "banks" / logmel.key(), 8, "float16", logmel.identity()))
 
 
@@ -288,17 +288,17 @@ def test_audio_that_changed_at_equal_size_and_time_is_noticed_where_frames_are_c
     """Remembered contents are not trusted for a clip whose frames are about to be computed."""
     clips = write_levels(tmp_path / "world", 3, 0.5)
     fine = LogMel(**LOGMEL.model_dump() | {"bands": 16})
-    before = build_features(clips, {"logmel": LOGMEL}, tmp_path / "banks", quiet=True)
+    before = build_features(clips, {"logmel": LOGMEL}, tmp_path / "banks")
     status = Path(clips[1].path).stat()
     wave = np.full(8_000, 0.25)
     soundfile.write(clips[1].path, wave, 16_000)
     os.utime(clips[1].path, ns=(status.st_atime_ns, status.st_mtime_ns))
     assert Path(clips[1].path).stat().st_size == status.st_size
-    after = build_features(clips, {"logmel": LOGMEL, "fine": fine}, tmp_path / "banks", quiet=True)
+    after = build_features(clips, {"logmel": LOGMEL, "fine": fine}, tmp_path / "banks")
     assert f"{clips[1].path}: its content changed, while its size and time of change stayed" in caplog.text
     assert after.keys[clips[0].id] == before.keys[clips[0].id]
     assert after.keys[clips[1].id] == content_key(clips[1].path) != before.keys[clips[1].id]
-    fresh = build_features(clips, {"logmel": LOGMEL}, tmp_path / "fresh", quiet=True)
+    fresh = build_features(clips, {"logmel": LOGMEL}, tmp_path / "fresh")
     assert np.array_equal(after.frames("logmel", clips[1].id), fresh.frames("logmel", clips[1].id))
 
 
@@ -306,26 +306,26 @@ def test_verify_reads_all_audio_again_and_computes_damaged_frames_again(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     clips = write_levels(tmp_path / "world", 4, 0.5)
-    expected = build_features(clips, {"logmel": LOGMEL}, tmp_path / "banks", quiet=True)
+    expected = build_features(clips, {"logmel": LOGMEL}, tmp_path / "banks")
     frames = expected.banks["logmel"].folder / "frames.bin"
     data = bytearray(frames.read_bytes())
     data[len(data) // 2] ^= 1
     frames.write_bytes(data)
-    damaged = build_features(clips, {"logmel": LOGMEL}, tmp_path / "banks", quiet=True)
+    damaged = build_features(clips, {"logmel": LOGMEL}, tmp_path / "banks")
     with pytest.raises(KitError, match=r"frames of .* are damaged; python -m system features RECIPE --verify"):
         [damaged.frames("logmel", clip.id) for clip in clips]
     status = Path(clips[3].path).stat()
     shutil.copyfile(clips[0].path, clips[3].path)
     os.utime(clips[3].path, ns=(status.st_atime_ns, status.st_mtime_ns))
     with caplog.at_level("INFO"):
-        mended = build_features(clips, {"logmel": LOGMEL}, tmp_path / "banks", quiet=True, verify=True)
+        mended = build_features(clips, {"logmel": LOGMEL}, tmp_path / "banks", verify=True)
     assert "3 series, 1 were damaged and are forgotten" in caplog.text
     assert "computing the frames of 1 clips" in caplog.text, "its new content has frames already"
     assert mended.keys[clips[3].id] == mended.keys[clips[0].id] != expected.keys[clips[3].id]
     for clip in clips[:3]:
         found, before = mended.frames("logmel", clip.id), expected.frames("logmel", clip.id)
         assert np.allclose(found, before, rtol=2e-3), "to the rounding of float16: other clips shared its group"
-    again = build_features(clips, {"logmel": LOGMEL}, tmp_path / "banks", quiet=True, verify=True)
+    again = build_features(clips, {"logmel": LOGMEL}, tmp_path / "banks", verify=True)
     assert all(len(again.frames("logmel", clip.id)) for clip in clips)
 
 

@@ -9,7 +9,7 @@ import torch
 
 from data_tools.errors import KitError
 from system.models.text import FirstToken
-from system.models.text.first_token_encoder import FirstTokenEncoder
+from system.models.text.pretrained_encoder import FirstTokenEncoder
 
 TEXTS = ["A dog barks.", "Rain falls on a roof while a bell rings and somebody walks over gravel", "siren"]
 
@@ -39,7 +39,7 @@ def test_frozen_first_tokens_equal_the_library_and_are_kept(minilm: str, tmp_pat
     encoder = FirstTokenEncoder(settings(minilm), tmp_path)
     expected = encoder.mlp(torch.from_numpy(first_tokens(minilm, TEXTS)))
     assert torch.allclose(encoder(TEXTS).values, expected, atol=1e-5)
-    assert len(encoder._cache.bank) == 3
+    assert len(encoder.bank) == 3
     assert {name.split(".")[0] for name, _ in encoder.named_parameters()} == {"mlp"}
     assert encoder.frozen_parameters() == 22_713_216 - (384 * 384 + 384)  # all-MiniLM-L6-v2 without its pooler
     again = FirstTokenEncoder(settings(minilm), tmp_path)
@@ -48,7 +48,7 @@ def test_frozen_first_tokens_equal_the_library_and_are_kept(minilm: str, tmp_pat
     assert torch.equal(again(TEXTS).values, encoder(TEXTS).values)
     encoder.remembers = False
     assert torch.allclose(encoder([TEXTS[2], "a new one"]).values[0], expected[2], atol=1e-5)
-    assert len(encoder._cache.bank) == 3
+    assert len(encoder.bank) == 3
 
 
 def test_a_trained_one_does_not_depend_on_its_neighbours(minilm: str, tmp_path: Path) -> None:

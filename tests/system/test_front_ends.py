@@ -17,10 +17,9 @@ from loaded import largest, loaded, relative, weights
 from data_tools.audio.read import read_audio
 from data_tools.errors import KitError
 from system.experts import LogMel as LogMelExpert
-from system.experts import LogMelSlaney, audioset, openl3, slaney, vggsound
-from system.networks import spectrum
-from system.networks.frontend import LogMelFrontEnd, published_log_mel
-from system.networks.spectrum import MelPower
+from system.experts import LogMelSlaney, audioset, logmel, openl3, vggsound
+from system.networks import frontend
+from system.networks.frontend import LogMelFrontEnd, MelPower, published_log_mel
 from system.networks.weights import Weights
 
 CPU = torch.device("cpu")
@@ -151,9 +150,9 @@ def test_a_checkpoint_of_panns_without_its_front_end_is_named() -> None:
 @pytest.mark.parametrize("at_once", [1, 7, 6_000])
 def test_power_of_any_kernels_is_that_of_their_products(monkeypatch: pytest.MonkeyPatch, at_once: int) -> None:
     """Of kernels far from cosines, too; and however many columns are computed at once."""
-    monkeypatch.setattr(spectrum, "COLUMNS_AT_ONCE", at_once)
+    monkeypatch.setattr(frontend, "COLUMNS_AT_ONCE", at_once)
     generator = torch.Generator().manual_seed(1)
-    real, imaginary = (own + 0.01 * torch.randn(own.shape, generator=generator) for own in spectrum.dft_kernels(32))
+    real, imaginary = (own + 0.01 * torch.randn(own.shape, generator=generator) for own in frontend.dft_kernels(32))
     basis, waves = torch.rand(17, 5, generator=generator), torch.randn(3, 100, generator=generator)
     found = MelPower.of_kernels(real, imaginary, basis, 6)(waves)
     columns = waves.double().unfold(1, 32, 6)
@@ -183,7 +182,7 @@ def test_silence_in_the_baselines_log_mel_is_36_below() -> None:
     expert = LogMelSlaney(kind="logmel_slaney", lowest=0, highest=8_000, **settings)
     found = frames_of(expert, np.zeros(16_000, np.float32))
     assert found == pytest.approx(-36.043653)
-    assert pytest.approx(-36.043653) == slaney.SILENCE
+    assert pytest.approx(-36.043653) == logmel.SILENCE
 
 
 @pytest.mark.parametrize("name", NAMES[1:4])

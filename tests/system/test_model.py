@@ -119,7 +119,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> tuple[schema.Recipe, list
     manifest = tiny.make_world(folder / "world", {"development": 24, "validation": 9})
     recipe = load_recipe(tiny.write_recipe(folder / "r.yaml", tiny.recipe(manifest, folder))).recipe
     clips = read_manifest(manifest)
-    return recipe, clips, build_features(clips, dict(recipe.model.audio.experts), folder / "banks", quiet=True)
+    return recipe, clips, build_features(clips, dict(recipe.model.audio.experts), folder / "banks")
 
 
 def scratch_model(recipe: schema.Recipe) -> RetrievalModel:

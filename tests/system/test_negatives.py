@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from system.losses import Ranking
-from system.losses.batch_scores import BatchScores
+from system.losses.base import BatchScores
 from system.losses.negatives import NEGATIVES
 from system.losses.ranking import Negatives
 from system.models.similarity import Embedded, frame_word

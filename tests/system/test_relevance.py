@@ -12,10 +12,9 @@ import tiny
 from data_tools.errors import KitError
 from system.__main__ import main
 from system.losses.relevance import relax
-from system.losses.relevance.relax import Corpus, Relax, Relevance
+from system.losses.relevance.pairs import Among
+from system.losses.relevance.relax import Cider, Corpus, PercentileFactor, Relax, Relevance
 from system.losses.relevance.scorer import CiderD
-from system.losses.relevance.scores import Among
-from system.losses.relevance.settings import Cider, RelaxPoint
 from system.losses.relevance.tokens import regex_tokens
 from system.verbs.relevance import read_corpus
 
@@ -121,7 +120,7 @@ def test_percentiles_are_kept_and_told(
     def unwanted(*arguments: object) -> None:
         raise AssertionError("computed again")
 
-    factors = [RelaxPoint(percentile=q, factor=r) for q, r in ((80.0, 0.9), (90.0, 0.5), (99.0, 0.0))]
+    factors = [PercentileFactor(percentile=q, factor=r) for q, r in ((80.0, 0.9), (90.0, 0.5), (99.0, 0.0))]
     with monkeypatch.context() as patched:
         patched.setattr(relax, "distribution", unwanted)
         second = Relevance(settings(), corpus(), tmp_path / "banks")
@@ -130,7 +129,7 @@ def test_percentiles_are_kept_and_told(
         with pytest.raises(AssertionError, match="computed again"):
             Relevance(settings(), corpus(1), tmp_path / "banks")
     moved = [*corpus()[:-2], corpus()[-2] + corpus()[-1]]  # the same captions, of other clips
-    points = [RelaxPoint(percentile=50.0, factor=1.0)]
+    points = [PercentileFactor(percentile=50.0, factor=1.0)]
     for n, (changed, clips) in enumerate(
         [
             (settings(documents="clip"), corpus()),
@@ -182,7 +181,7 @@ def test_a_damaged_file_is_refused(damage: str, tmp_path: Path) -> None:
         ([["a dog", "a cat"]], {"pairs": "other_clips"}, "no pair of captions of different clips"),
         (
             [["a"], ["b"]],
-            {"relax": [RelaxPoint(percentile=q, factor=1.0) for q in (90.0, 80.0)]},
+            {"relax": [PercentileFactor(percentile=q, factor=1.0) for q in (90.0, 80.0)]},
             r"do not rise: \[90.0, 80.0\]",
         ),
     ],

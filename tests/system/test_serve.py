@@ -27,7 +27,7 @@ from submission.formats.score_matrix import read_scores
 from system.__main__ import main
 from system.models.similarity import Embedded
 from system.models.text import SentenceTransformers
-from system.models.text.sentence_transformers_encoder import SentenceEncoder
+from system.models.text.pretrained_encoder import SentenceTransformersEncoder
 from system.runs.open import open_trained
 from system.serve.search import Hit, Search, SearchQuery, make_search, pool_of
 from system.serve.server import _Opened, content_security_policy
@@ -112,9 +112,11 @@ def test_sentences_find_what_is_described_and_no_query_is_kept(trainable: bool, 
     )
     captions = ["A dog barks at a passing car", "Heavy rain falls on a tin roof", "A church bell rings in the distance"]
     clips = [clip_of(tmp_path / f"{n}.wav", captions=[caption]) for n, caption in enumerate(captions)]
-    model = model_of(SentenceEncoder(settings, tmp_path))
+    model = model_of(SentenceTransformersEncoder(settings, tmp_path))
     with torch.inference_mode():
-        search = Search(model, clips, Embedded(SentenceEncoder(settings, tmp_path / "other")(captions).values))
+        search = Search(
+            model, clips, Embedded(SentenceTransformersEncoder(settings, tmp_path / "other")(captions).values)
+        )
     queries = ["barking", "a downpour hammers metal", "bells far away", *captions]
     found = search.answer([SearchQuery(query, 1) for query in queries])
     assert [hits[0].row for hits in found if hits] == [0, 1, 2, 0, 1, 2]
@@ -122,7 +124,7 @@ def test_sentences_find_what_is_described_and_no_query_is_kept(trainable: bool, 
     alone = [search.answer([SearchQuery(query, 1)])[0] for query in queries]
     assert [hits[0].score for hits in alone if hits] == pytest.approx([h[0].score for h in found if h], abs=1e-5)
     assert not list(tmp_path.glob("text-*/frames.bin")), "a query was written to disk"
-    assert set(model.text._tokens._known) <= {queries[-1]}
+    assert set(model.text._known_tokens) <= {queries[-1]}
 
 
 def test_words_from_scratch_are_not_piled_up(trained_search: Search) -> None:

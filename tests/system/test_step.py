@@ -15,8 +15,7 @@ from system.batches.collate import Feed, Resident, collate
 from system.batches.sampler import Item, Sampler, items_of
 from system.features.build import Features, build_features
 from system.losses import terms as losses
-from system.losses.relevance.relax import Relevance
-from system.losses.relevance.settings import Cider
+from system.losses.relevance.relax import Cider, Relevance
 from system.models.retrieval import RetrievalModel
 from system.models.similarity import joined
 from system.recipe.load import load_recipe
@@ -37,9 +36,7 @@ class World:
         content["relevance"] = CIDER.model_dump()
         self.recipe = load_recipe(tiny.write_recipe(folder / "r.yaml", content)).recipe
         self.clips = read_manifest(manifest)
-        self.features: Features = build_features(
-            self.clips, dict(self.recipe.model.audio.experts), folder / "banks", quiet=True
-        )
+        self.features: Features = build_features(self.clips, dict(self.recipe.model.audio.experts), folder / "banks")
         self.relevance = Relevance(CIDER, [clip.captions for clip in self.clips], folder / "banks")
         rng = np.random.default_rng(0)  # items with 1 to 5 captions
         self.items = [

@@ -8,15 +8,14 @@ score is kept, however many are equal.
 import os
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 from pydantic import FiniteFloat, NonNegativeInt
 
 from data_tools.errors import KitError
 from data_tools.strict import Strict
-from system.losses.relevance.scorer import NgramFeatures
-from system.losses.relevance.scores import Among
+from system.losses.relevance.scorer import SIGMA, NgramFeatures
 
 _LOW_BITS = 15
 _BINS = 1 << 16  # of scores; the bins behind them, of numbers with a sign, hold the pairs that are left out
@@ -47,6 +46,31 @@ class Distribution(Strict):
     mean: FiniteFloat
     percentiles: list[FiniteFloat]
     histogram: Histogram
+
+
+class Among:
+    """CIDEr-D among M of some captions. members: (M,) their rows in features; dtype: float32 or float64."""
+
+    def __init__(self, features: NgramFeatures, members: np.ndarray, dtype: Any = np.float32) -> None:
+        self._features, self._members, self._dtype = features, members, dtype
+        from system.losses.relevance import kernel  # numba: half a second, for those who use it
+
+        self._kernel = kernel
+        lengths = features.lengths[members]
+        levels, self._level = np.unique(lengths, return_inverse=True)
+        self._penalty = np.exp((levels[:, None] - lengths) ** 2 / (-2 * SIGMA**2)).astype(dtype)
+        f = features
+        self._postings = kernel.postings(members, f.start, f.feature, f.reference, f.size, np.empty(0, dtype))
+
+    def __len__(self) -> int:
+        return len(self._members)
+
+    def scores(self, first: int, last: int) -> np.ndarray:
+        """(last - first, M): row = the members first .. last - 1 as candidates, column = every member as reference."""
+        f, out = self._features, np.empty((last - first, len(self)), self._dtype)
+        members, level = self._members[first:last], self._level[first:last]
+        self._kernel.score(members, f.start, f.feature, f.candidate, self._postings, level, self._penalty, out)
+        return out
 
 
 def distribution(features: NgramFeatures, percents: Sequence[float], clip_of: np.ndarray | None = None) -> Distribution:
@@ -134,8 +158,7 @@ def _select(scores: _Scores, high: np.ndarray, ranks: np.ndarray) -> list[float]
         low += part
     within = ranks - (up_to - high)[bins]
     lower = [np.searchsorted(low[k].cumsum(), rank, side="right") for k, rank in zip(row_of_rank, within, strict=True)]
-    result: list[float] = (bins << _LOW_BITS | lower).astype(np.uint32).view(np.float32).tolist()
-    return result
+    return list(map(float, (bins << _LOW_BITS | lower).astype(np.uint32).view(np.float32)))
 
 
 def _coarse(high: np.ndarray) -> Histogram:

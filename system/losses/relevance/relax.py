@@ -12,17 +12,16 @@ import time
 from collections.abc import Iterable, Sequence
 from itertools import pairwise
 from pathlib import Path
+from typing import Annotated, Literal
 
 import numpy as np
-from pydantic import ValidationError
+from pydantic import Field, ValidationError
 
 from data_tools.errors import KitError
 from data_tools.files import write_text
 from data_tools.strict import Strict
-from system.losses.relevance.pairs import Distribution, distribution
+from system.losses.relevance.pairs import Among, Distribution, distribution
 from system.losses.relevance.scorer import CiderD, NgramFeatures
-from system.losses.relevance.scores import Among
-from system.losses.relevance.settings import Cider
 from system.losses.relevance.tokens import tokens_of
 
 VERSION = 2  # raised by hand when the same corpus and settings begin to give other percentiles
@@ -30,6 +29,28 @@ VERSION = 2  # raised by hand when the same corpus and settings begin to give ot
 log = logging.getLogger(__name__)
 
 # N captions of a batch, B items of it
+
+
+class PercentileFactor(Strict):
+    """r(c) at a percentile of the corpus's scores."""
+
+    percentile: float = Field(ge=0, le=100)
+    factor: float = Field(ge=0, le=1)
+
+
+class Cider(Strict):
+    """CIDEr-D between captions, and the relax function that `relax: cider` of a ranking loss takes from it.
+
+    Document frequencies and percentiles come from one corpus for all stages. Source: "Take it easy" (2022), section 4.
+    """
+
+    kind: Literal["cider"]
+    corpus: Annotated[list[str], Field(min_length=1)]  # data sources whose captions are counted
+    documents: Literal["caption", "clip"]  # what an n-gram's document frequency counts: captions, or clips
+    tokenizer: Literal["regex", "ptb"]  # ptb needs Java
+    pairs: Literal["all", "other_clips"]  # the ordered pairs the percentiles are of: all, or without those of one clip
+    of_clips: Literal["mean", "max", "symmetric"]  # c_ij of clips with several captions
+    relax: Annotated[list[PercentileFactor], Field(min_length=1)]  # percentiles rising, factors not
 
 
 class Corpus:
@@ -120,7 +141,13 @@ class Relevance:
         key = hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()
         path = folder / f"cider-{key[:12]}.json"
         if path.exists():
-            return _read(path, key)
+            try:
+                stored = _Stored.model_validate_json(path.read_bytes())
+            except ValidationError as error:
+                raise KitError(f"{path} is damaged; delete it, it is made again") from error
+            if stored.key != key:
+                raise KitError(f"{path} holds the percentiles of something else; delete it, it is made again")
+            return stored.distribution
         began = time.perf_counter()
         found = self._corpus.distribution(percents, self._settings.pairs)
         write_text(path, _Stored(key=key, distribution=found).model_dump_json() + "\n")
@@ -160,13 +187,3 @@ class Relevance:
         sums = np.add.reduceat(np.add.reduceat(each, starts, 1), starts, 0)
         mean = sums / np.outer(counts, counts).astype(np.float32)
         return (mean + mean.T) / 2 if self._settings.of_clips == "symmetric" else mean
-
-
-def _read(path: Path, key: str) -> Distribution:
-    try:
-        stored = _Stored.model_validate_json(path.read_bytes())
-    except ValidationError as error:
-        raise KitError(f"{path} is damaged; delete it, it is made again") from error
-    if stored.key != key:
-        raise KitError(f"{path} holds the percentiles of something else; delete it, it is made again")
-    return stored.distribution

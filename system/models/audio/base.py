@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, TypeAlias
 
 from system.experts import Expert
-from system.models.base import EncoderSettings
+from system.models.base import EncoderKind
 from system.models.costs import Cost
 
 if TYPE_CHECKING:
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 Encoder: TypeAlias = "AudioEncoder"  # the network that settings build; naming it imports no torch
 
 
-class AudioSettings(EncoderSettings):
+class AudioSettings(EncoderKind):
     """Settings of one kind of audio encoder.
 
     A subclass names its `kind` and its `experts`, a field or a property: the frozen models, by name, whose frames it

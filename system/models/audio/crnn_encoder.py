@@ -7,12 +7,12 @@ import torch.nn.functional as F
 from torch import nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
-from system.experts.slaney import SILENCE
+from system.experts.logmel import SILENCE
 from system.models.audio.crnn import CHANNELS, MIN_BANDS, MIN_FRAMES, Crnn, Gru
 from system.models.audio.encoder import AudioEncoder
-from system.models.audio.pooling import pooled_over_time
 from system.models.batch import Series
-from system.models.similarity import Embedded, length_mask
+from system.models.similarity import Embedded
+from system.networks.layers import length_mask, pooled_over_time
 
 # B clips, T frames, E embedding
 
@@ -117,9 +117,8 @@ def masked_norm(norm: nn.BatchNorm2d, x: torch.Tensor, lengths: torch.Tensor) ->
         return whole
     by_time = x.transpose(1, 2)
     kept = norm(by_time[mask][..., None])  # (places, C, F, 1)
-    return (
-        torch.zeros_like(by_time, dtype=kept.dtype).masked_scatter(mask[..., None, None], kept[..., 0]).transpose(1, 2)
-    )
+    zeros = torch.zeros_like(by_time, dtype=kept.dtype)
+    return zeros.masked_scatter(mask[..., None, None], kept[..., 0]).transpose(1, 2)
 
 
 def run_gru(gru: nn.GRU, values: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:

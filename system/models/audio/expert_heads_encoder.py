@@ -7,7 +7,7 @@ from system.models.audio.encoder import AudioEncoder
 from system.models.audio.expert_heads import ExpertHeads
 from system.models.batch import Series
 from system.models.similarity import Embedded
-from system.networks.attention import SeriesEncoder, masked_mean
+from system.networks.layers import SeriesEncoder, length_mask, masked_mean
 
 # B clips, T frames, D values in a frame, E embedding
 
@@ -43,7 +43,7 @@ class ExpertHead(nn.Module):
             rows = (series.lengths > start).nonzero()[:, 0]
             lengths = (series.lengths[rows] - start).clamp(max=self.window)
             values = series.values[rows, start : start + int(lengths.max())]
-            mask = torch.arange(values.shape[1], device=values.device) < lengths[:, None]
+            mask = length_mask(lengths, values.shape[1])
             share = (lengths / series.lengths[rows])[:, None]
             means = masked_mean(self.encoder(self.project(values.float()), mask), mask)
             pooled = pooled.index_add(0, rows, (means * share).to(pooled.dtype))

@@ -62,7 +62,7 @@ class Panns(AudioSettings, Resampled):
     def weight_files(self) -> dict[str, Path]:
         return {} if self.weights is None else {"weights": Path(self.weights)}
 
-    def published(self) -> str:
+    def published_address(self) -> str:
         return ADDRESSES[self.network]
 
     def build(self, out: int) -> Encoder:
@@ -85,7 +85,7 @@ class Panns(AudioSettings, Resampled):
         return Cost({"network": 0, "mlp": mlp}, 3 * max(outputs), flops / 3 + TRAINING * mlp, frozen=parameters)
 
     def plan_lines(self) -> Iterator[str]:
-        missing = "".join(f" MISSING; published at {self.published()}" for _ in self.missing_files())
+        missing = "".join(f" MISSING; published at {self.published_address()}" for _ in self.missing_files())
         source = "from scratch" if self.weights is None else f"from {self.weights}{missing}"
         yield f"audio network {self.network}: {'trained' if self.trainable else 'frozen'}, {source}"
 

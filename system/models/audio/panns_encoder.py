@@ -9,23 +9,19 @@ from torch import nn
 from system.experts.network import in_pieces, of_one_length
 from system.experts.waveform import FULL_SCALE
 from system.models.audio.encoder import AudioEncoder
-from system.models.audio.panns import Panns
-from system.models.audio.pooling import mlp, pooled_over_time
-from system.models.audio.spec_augment import spec_augment
+from system.models.audio.panns import Panns, SpecAugment
 from system.models.batch import Series
 from system.models.similarity import Embedded
-from system.networks.cnn14 import Cnn14
-from system.networks.convolutions import PannsNetwork, take_published
 from system.networks.frontend import LogMelFrontEnd
-from system.networks.published import DIM, HOP, RATE, SHORTEST, STRIDE, Name
-from system.networks.resnet38 import ResNet38
+from system.networks.layers import mlp, pooled_over_time
+from system.networks.panns import NETWORKS, take_published
+from system.networks.published import DIM, HOP, RATE, SHORTEST, STRIDE
 from system.networks.weights import read_weights
 
 # B clips, N samples, T frames
 
 SECONDS_AT_ONCE = {"cpu": 60, "cuda": 600}  # of clips of one length, in evaluation; a GPU needs more to be busy
 PIECE = 188  # frames (60 s) computed at once of a longer clip, in evaluation
-NETWORKS: dict[Name, type[PannsNetwork]] = {"resnet38": ResNet38, "cnn14": Cnn14}
 
 
 class PannsEncoder(AudioEncoder):
@@ -107,3 +103,25 @@ def random_parts(waves: torch.Tensor, lengths: torch.Tensor, max_samples: int) -
     first = (torch.rand(len(waves), device=waves.device, dtype=torch.float64) * (spare + 1)).long()
     samples = first[:, None] + torch.arange(max_samples, device=waves.device)
     return waves.gather(1, samples), lengths.clamp(max=max_samples)
+
+
+def spec_augment(columns: torch.Tensor, settings: SpecAugment) -> torch.Tensor:
+    """(B, 1, T, bands) with stripes of every clip set to 0, which is the mean behind a batch norm.
+
+    A stripe's width is one of 0 to `width` - 1, its place any that leaves it inside; stripes may overlap. Draws from
+    the random state of the device.
+    Source: Park et al., SpecAugment (2019), as torchlibrosa 0.1.0 has it. Deviations: stripes too wide for a short clip
+    take all of it, where torchlibrosa stops with an error.
+    """
+    batch, _, length, bands = columns.shape
+    in_time = _stripes(batch, length, settings.time_stripes, settings.time_width, columns.device)
+    in_bands = _stripes(batch, bands, settings.band_stripes, settings.band_width, columns.device)
+    return columns.masked_fill((in_time[:, :, None] | in_bands[:, None, :])[:, None], 0.0)
+
+
+def _stripes(batch: int, size: int, count: int, width: int, device: torch.device) -> torch.Tensor:
+    """(B, size) bool, true inside of any of `count` stripes a row."""
+    widths = torch.randint(width, (batch, count, 1), device=device).clamp(max=size)
+    first = (torch.rand(batch, count, 1, device=device) * (size - widths)).long()
+    positions = torch.arange(size, device=device)
+    return ((positions >= first) & (positions < first + widths)).any(1)

@@ -26,9 +26,9 @@ class PooledMlp(AudioSettings):
         from torch import nn
 
         from system.models.audio.encoder import AudioEncoder
-        from system.models.audio.pooling import mlp, pooled_over_time
         from system.models.batch import Series
         from system.models.similarity import Embedded
+        from system.networks.layers import mlp, pooled_over_time
 
         ((name, expert),) = self.experts.items()
         pooling, dropout, hidden = self.pooling, self.dropout, self.hidden

@@ -4,8 +4,8 @@ from typing import TYPE_CHECKING
 
 from data_tools.strict import closed_list
 from system.models.text.base import TextSettings
-from system.models.text.first_token import FirstToken as FirstToken
-from system.models.text.sentence_transformers import SentenceTransformers as SentenceTransformers
+from system.models.text.pretrained import FirstToken as FirstToken
+from system.models.text.pretrained import SentenceTransformers as SentenceTransformers
 from system.models.text.transformer import Transformer as Transformer
 from system.models.text.word_vectors import WordVectors as WordVectors
 

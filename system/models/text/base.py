@@ -4,7 +4,7 @@ from abc import abstractmethod
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, TypeAlias
 
-from system.models.base import EncoderSettings
+from system.models.base import EncoderKind
 from system.models.costs import Cost
 
 if TYPE_CHECKING:
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 Encoder: TypeAlias = "TextEncoder"  # the network that settings build; naming it imports no torch
 
 
-class TextSettings(EncoderSettings):
+class TextSettings(EncoderKind):
     """Settings of one kind of text encoder.
 
     A subclass names its `kind` and `dim`, a field or a property: the values of an embedding, which the audio's have

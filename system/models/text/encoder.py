@@ -1,16 +1,13 @@
 """What a text encoder is."""
 
-import hashlib
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
-import numpy as np
 import torch
 from torch import nn
 
-from system.features.bank import Bank
 from system.models.similarity import Embedded, joined
 
 # N captions, D embedding
@@ -46,12 +43,10 @@ class TextEncoder(nn.Module, ABC):
         Texts of like length are computed together, so that hardly anything is padded: of 2,560 captions of Clotho, half
         of a batch padded to its longest caption is padding, of sorted chunks of 128 one place in 25.
         """
-        lengths = self.lengths(texts)
-        order = sorted(range(len(texts)), key=lambda i: lengths[i])
-        device = self.device
-        size = TEXTS_AT_ONCE[device.type] if self.remembers else QUERIES_AT_ONCE
-        parts = [self.embed_alike([texts[i] for i in order[s : s + size]]) for s in range(0, len(order), size)]
-        return joined(parts).rows(torch.from_numpy(np.argsort(order)).to(device))
+        order = torch.tensor(self.lengths(texts)).argsort(stable=True)
+        size = TEXTS_AT_ONCE[self.device.type] if self.remembers else QUERIES_AT_ONCE
+        parts = [self.embed_alike([texts[i] for i in rows.tolist()]) for rows in order.split(size)]
+        return joined(parts).rows(order.argsort().to(self.device))
 
     @abstractmethod
     def embed_alike(self, texts: Sequence[str]) -> Embedded:
@@ -81,43 +76,3 @@ class TextEncoder(nn.Module, ABC):
         if self.vocabulary is not None:
             text = json.dumps(self.vocabulary, ensure_ascii=False)
             (folder / "vocabulary.json").write_text(text, encoding="utf-8")
-
-
-class EmbeddingCache:
-    """Embeddings (D,) of texts in a bank, each computed once.
-
-    encode: texts -> (N, D) float32.
-    """
-
-    def __init__(self, bank: Bank, encode: Callable[[list[str]], np.ndarray]) -> None:
-        self.bank, self.encode = bank, encode
-
-    def __call__(self, texts: Sequence[str]) -> torch.Tensor:
-        """(N, D) on the CPU."""
-        keys = [hashlib.sha256(text.encode()).hexdigest() for text in texts]
-        missing = {key: text for key, text in zip(keys, texts, strict=True) if key not in self.bank}
-        if missing:
-            vectors = self.encode(list(missing.values()))
-            with self.bank.writing() as store:
-                for key, vector in zip(missing, vectors, strict=True):
-                    store(key, vector[None])
-        return torch.from_numpy(np.stack([self.bank.read(key)[0] for key in keys]))
-
-
-class Tokens:
-    """Tokens of texts, special ones included, each text tokenised once where that is wanted.
-
-    tokenise: texts -> a list of token numbers a text.
-    """
-
-    def __init__(self, tokenise: Callable[[list[str]], list[list[int]]]) -> None:
-        self.tokenise = tokenise
-        self._known: dict[str, list[int]] = {}
-
-    def of(self, texts: Sequence[str], remember: bool) -> list[list[int]]:
-        known = self._known if remember else {}
-        missing = [text for text in dict.fromkeys(texts) if text not in known]
-        for start in range(0, len(missing), 1024):
-            part = missing[start : start + 1024]
-            known |= dict(zip(part, self.tokenise(part), strict=True))
-        return [known[text] for text in texts]

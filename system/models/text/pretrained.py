@@ -1,17 +1,28 @@
-"""What pre-trained text encoders have in common: a name or folder, and a size that its files tell. Never imports
-torch."""
+"""Pre-trained text encoders, by the name or folder that also tells their size. Never imports torch."""
 
+import math
 import os
 import struct
 from abc import abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
+
+from pydantic import Field
 
 from data_tools.documents import parse_json
-from system.models.costs import TOKENS, TRAINING, Cost, encoder_activations, encoder_flops
-from system.models.text.base import TextSettings
+from data_tools.strict import Size
+from system.models.costs import (
+    TOKENS,
+    TRAINING,
+    Cost,
+    encoder_activations,
+    encoder_flops,
+    layer_parameters,
+    mlp_parameters,
+)
+from system.models.text.base import Encoder, TextSettings
 
 _UNREADABLE = (OSError, ValueError, LookupError, TypeError, AttributeError, struct.error)
 
@@ -25,6 +36,11 @@ class TextSize:
     layers: int
     ffn_dim: int
     heads: int
+
+
+BERT = TextSize(108_891_648, 768, 12, 3072, 12)  # bert-base-uncased without its pooler
+MINILM = TextSize(22_713_216, 384, 6, 1536, 12)  # all-MiniLM-L6-v2
+MAX_HEADER = 100_000_000  # bytes, of a safetensors file
 
 
 class PreTrained(TextSettings):
@@ -62,3 +78,64 @@ class PreTrained(TextSettings):
         is_path = self.model.startswith((".", "~", os.sep))
         elsewhere = "MISSING: no such folder" if is_path else "no folder here: a hub name"
         yield f"text model {self.model}: {'a folder that is there' if Path(self.model).is_dir() else elsewhere}"
+
+
+class FirstToken(PreTrained):
+    """A pre-trained transformer's first token ([CLS]); linear to `hidden`, ReLU, linear to `dim`.
+
+    Source: "On Metric Learning for Audio-Text Cross-Modal Retrieval" (2022), section 2.2.
+    """
+
+    kind: Literal["first_token"]
+    trainable: bool
+    removed: str  # characters taken out of captions
+    dropout: float | None = Field(ge=0, lt=1)  # of the transformer's hidden states and attention; null: as published
+    hidden: Size
+    dim: Size  # D
+
+    unknown: ClassVar[TextSize] = BERT
+
+    def build(self, vocabulary: list[str], banks: Path) -> Encoder:
+        from system.models.text.pretrained_encoder import FirstTokenEncoder
+
+        return FirstTokenEncoder(self, banks)
+
+    def count(self, folder: Path, config: dict[str, Any]) -> int:
+        """Its file may hold more than is used."""
+        tables = sum(int(config[name]) for name in ("vocab_size", "max_position_embeddings", "type_vocab_size"))
+        width, depth, ffn_dim = (int(config[key]) for key in ("hidden_size", "num_hidden_layers", "intermediate_size"))
+        return (tables + 2) * width + depth * layer_parameters(width, ffn_dim)
+
+    def cost(self, vocabulary: int) -> Cost:
+        return self.cost_with(mlp_parameters(self.size().width, self.hidden, self.dim), self.trainable)
+
+
+class SentenceTransformers(PreTrained):
+    """A pre-trained sentence encoder by hub name or folder; frozen, its embeddings are computed once and kept."""
+
+    kind: Literal["sentence_transformers"]
+    dim: Size  # D of the model, checked when it is loaded
+    trainable: bool
+    projection: Literal["none", "linear"]  # a trainable D x D layer behind the encoder
+
+    unknown: ClassVar[TextSize] = MINILM
+
+    def build(self, vocabulary: list[str], banks: Path) -> Encoder:
+        from system.models.text.pretrained_encoder import SentenceTransformersEncoder
+
+        return SentenceTransformersEncoder(self, banks)
+
+    def count(self, folder: Path, config: dict[str, Any]) -> int:
+        return sum(_safetensors_sizes(folder / "model.safetensors"))
+
+    def cost(self, vocabulary: int) -> Cost:
+        return self.cost_with((self.dim + 1) * self.dim if self.projection == "linear" else 0, self.trainable)
+
+
+def _safetensors_sizes(path: Path) -> list[int]:
+    """Values in every floating-point tensor, from the file's header."""
+    with path.open("rb") as file:
+        (length,) = struct.unpack("<Q", file.read(8))
+        header = parse_json(file.read(min(length, MAX_HEADER)), path.name)
+    tensors = [entry for name, entry in header.items() if name != "__metadata__"]
+    return [math.prod(entry["shape"]) for entry in tensors if str(entry["dtype"]).startswith(("F", "BF"))]

@@ -1,5 +1,6 @@
 """A small text transformer from scratch."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import ClassVar, Literal
 
@@ -9,10 +10,16 @@ from data_tools.strict import Depth, Size
 from system.models.base import Heads
 from system.models.costs import TOKENS, Cost, encoder_activations, encoder_flops, encoder_parameters
 from system.models.text.base import Encoder, TextSettings
+from system.words import words_of
 
 
 class Transformer(TextSettings):
-    """A small text transformer from scratch over the words of the training captions."""
+    """A small text transformer from scratch over the words of the training captions: word vectors, a BART-type encoder,
+    mean over words, linear.
+
+    Words outside the vocabulary are skipped, so that an unseen word adds no untrained noise; a text is cut after
+    `max_words` known words.
+    """
 
     kind: Literal["transformer"]
     dim: Size  # D, also the size of the audio embedding
@@ -25,9 +32,46 @@ class Transformer(TextSettings):
     reads_vocabulary: ClassVar[bool] = True
 
     def build(self, vocabulary: list[str], banks: Path) -> Encoder:
-        from system.models.text.transformer_encoder import TransformerEncoder
+        import torch
+        from torch import nn
 
-        return TransformerEncoder(self, vocabulary)
+        from system.models.similarity import Embedded
+        from system.models.text.encoder import TextEncoder
+        from system.networks.layers import SeriesEncoder, length_mask, masked_mean
+
+        dim, number = self.dim, {word: n for n, word in enumerate(vocabulary, start=1)}  # 0 fills
+        settings = self
+
+        class TransformerEncoder(TextEncoder):
+            def __init__(self) -> None:
+                super().__init__()
+                self.vocabulary = vocabulary
+                self._known: dict[str, list[int]] = {}
+                self.words = nn.Embedding(len(vocabulary) + 1, dim, padding_idx=0)
+                nn.init.normal_(self.words.weight, std=0.02)
+                sizes = settings.layers, settings.heads, settings.ffn_dim, settings.max_words
+                self.encoder = SeriesEncoder(dim, *sizes, settings.dropout)
+                self.out = nn.Linear(dim, dim)
+
+            def numbers(self, text: str) -> list[int]:
+                known = self._known if self.remembers else {}
+                if text not in known:
+                    known[text] = [number[word] for word in words_of(text) if word in number][: settings.max_words]
+                return known[text]
+
+            def lengths(self, texts: Sequence[str]) -> list[int]:
+                return [len(self.numbers(text)) for text in texts]
+
+            def embed_alike(self, texts: Sequence[str]) -> Embedded:
+                numbers = [torch.tensor(self.numbers(text) or [0]) for text in texts]
+                filled = nn.utils.rnn.pad_sequence(numbers, batch_first=True).to(self.device)
+                mask = length_mask(torch.tensor([len(n) for n in numbers]), filled.shape[1]).to(self.device)
+                return Embedded(self.out(masked_mean(self.encoder(self.words(filled), mask), mask)))
+
+            def unreadable(self, texts: Sequence[str]) -> list[str]:
+                return [text for text in texts if not self.numbers(text)]
+
+        return TransformerEncoder()
 
     def cost(self, vocabulary: int) -> Cost:
         layers = self.dim, self.layers, self.ffn_dim

@@ -81,7 +81,6 @@ class WordVectorFile:
         count, dim, offset = self._first_line()
         if dim is None:
             raise KitError(f"{self.path} does not begin with the numbers of words and dimensions; it is no .bin file")
-        self._require_dim(dim)
         for n in range(count):
             while data[offset : offset + 1] == b"\n":  # some writers end a vector with a line end
                 offset += 1
@@ -98,8 +97,6 @@ class WordVectorFile:
     def _text_words(self) -> Iterator[tuple[bytes, int]]:
         data = self._bytes
         count, dim, offset = self._first_line()
-        if dim is not None:
-            self._require_dim(dim)
         if data[-1:] != b"\n":
             raise KitError(f"{self.path} ends within a line, as a file that was cut does; fetch it again")
         found = 0
@@ -122,11 +119,10 @@ class WordVectorFile:
         words = self._bytes[: max(end, 0)].split()
         if len(words) != 2 or not all(word.isdigit() for word in words):
             return 0, None, 0
-        return int(words[0]), int(words[1]), end + 1
-
-    def _require_dim(self, dim: int) -> None:
+        count, dim = map(int, words)
         if dim != self.dim:
             raise KitError(f"{self.path} has vectors of dimension {dim}, not {self.dim}; set text.dim to {dim}")
+        return count, dim, end + 1
 
 
 def write_word_vectors(path: Path, words: dict[str, np.ndarray]) -> None:

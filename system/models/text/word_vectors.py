@@ -38,7 +38,7 @@ class WordVectors(TextSettings):
     def weight_files(self) -> dict[str, Path]:
         return {"vectors": Path(self.vectors)}
 
-    def published(self) -> str:
+    def published_address(self) -> str:
         return "code.google.com/archive/p/word2vec (GoogleNews-vectors-negative300.bin.gz, unpacked)"
 
     def build(self, vocabulary: list[str], banks: Path) -> Encoder:
@@ -50,5 +50,5 @@ class WordVectors(TextSettings):
         return Cost({"text": 0}, 0.0, 0.0, exact=float(TOKENS * self.dim))
 
     def plan_lines(self) -> Iterator[str]:
-        missing = f"MISSING; published at {self.published()}"
+        missing = f"MISSING; published at {self.published_address()}"
         yield f"text vectors {self.vectors}: {missing if any(self.missing_files()) else 'a file that is there'}"

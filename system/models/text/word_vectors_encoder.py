@@ -65,11 +65,11 @@ class WordVectorsEncoder(TextEncoder):
     def _known(self, word: str) -> np.ndarray | None:
         if word in self._vectors:
             return self._vectors[word]
-        found = [self._in_file(word)]
-        if found[0] is None:
-            found = [self._in_file(part) for part in re.split("['’-]", word)]
-        there = [vector for vector in found if vector is not None]
-        mean = np.mean(there, axis=0) if there else None
+        mean = self._in_file(word)
+        if mean is None:
+            parts = [self._in_file(part) for part in re.split("['’-]", word)]
+            there = [vector for vector in parts if vector is not None]
+            mean = np.mean(there, axis=0) if there else None
         if self.remembers:
             self._vectors[word] = mean
         return mean
@@ -80,7 +80,8 @@ class WordVectorsEncoder(TextEncoder):
 
     def _random(self, seed: str) -> np.ndarray:
         numbers = np.frombuffer(hashlib.sha256(seed.encode()).digest(), np.uint32)
-        return _unit(np.random.default_rng(numbers.tolist()).standard_normal(self.dim))
+        vector = np.random.default_rng(numbers.tolist()).standard_normal(self.dim)
+        return np.array(vector / np.linalg.norm(vector), np.float32)
 
     def prepare(self, texts: Sequence[str]) -> None:
         for text in texts:
@@ -98,8 +99,3 @@ class WordVectorsEncoder(TextEncoder):
 
     def unreadable(self, texts: Sequence[str]) -> list[str]:
         return [text for text in texts if all(self._known(word) is None for word in words_of(text))]
-
-
-def _unit(vector: np.ndarray) -> np.ndarray:
-    length = float(np.linalg.norm(vector))
-    return (vector / length if length else vector).astype(np.float32)

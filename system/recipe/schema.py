@@ -1,16 +1,41 @@
-"""How a model is trained: what a stage starts from, its data, batches, rates, end, and what is watched."""
+"""What a recipe may say: the closed, strict models of its YAML. Nothing here imports torch.
+
+Shapes of the document: `data` names manifests; `model` says how clips and captions are embedded and scored (see
+system/models); `stages` train it in order: what each starts from, its data, batches, rates, end, and what is watched;
+`rank` writes score matrices and ranked lists of the trained model. A stage says everything about itself."""
 
 from typing import Annotated, Literal
 
 from pydantic import Field
 
-from data_tools.strict import Positive, Strict
+from data_tools.manifest import Split
+from data_tools.strict import Name, Positive, Strict
 from system.losses import Loss
+from system.losses.relevance.relax import Cider
+from system.models.settings import Model
 
 # recall_sum: R@1 + R@5 + R@10 of captions that look for their clip, in [0, 3]
 Metric = Literal["loss", "m1", "m2", "mAP@10", "recall_sum"]
 Checkpoint = Literal["last", "loss", "m1", "m2", "mAP@10", "recall_sum"]  # the last, or the best by a monitored metric
 LOWER_IS_BETTER = {"loss"}
+
+
+class Expected(Strict):
+    """What a source holds as published, for plans made before it is there."""
+
+    clips: Positive
+    captions: Positive
+    hours: float = Field(gt=0)  # of audio
+
+
+class Source(Strict):
+    """Clips of one split of one manifest, and the command that makes the manifest when it is missing."""
+
+    manifest: str
+    split: Split
+    make: str | None = None  # python -m data_tools ...
+    published: str | None = None  # where what `make` reads is to be had
+    expected: Expected | None = None
 
 
 class FromScratch(Strict):
@@ -114,3 +139,53 @@ class Stage(Strict):
     max_grad_norm: Annotated[float, Field(gt=0)] | None  # largest norm of all gradients together
     precision: Literal["float32", "bf16", "fp16"]  # 16 bits on CUDA only; elsewhere float32 is used and said
     monitor: Monitor
+
+
+class RankByCheckpoint(Strict):
+    """A score matrix of one source's captions against its clips by one checkpoint, its figures, and the challenge's
+    file of it.
+
+    csv: write the edition's CSV. It knows a query by its text: a split whose clips share captions (AudioCaps) has
+    figures, but no such file."""
+
+    kind: Literal["checkpoint"]
+    data: str
+    stage: str
+    checkpoint: Checkpoint
+    edition: int | Literal["custom"]  # challenge year, which says what the figures and the file are
+    csv: bool
+
+
+class RankByMean(Strict):
+    """The mean of the score matrices of earlier entries, which rank the same source."""
+
+    kind: Literal["mean"]
+    of: Annotated[list[str], Field(min_length=2)]
+    edition: int | Literal["custom"]
+    csv: bool
+
+
+Ranked = Annotated[RankByCheckpoint | RankByMean, Field(discriminator="kind")]
+
+
+class Recipe(Strict):
+    """An entry of `data`, `experts`, `stages` or `rank` that is null is left out, so that a study can leave one out."""
+
+    name: Name
+    seed: int = Field(ge=0, lt=2**31)
+    banks: str  # folder of the feature banks, shared by all recipes
+    data: Annotated[dict[Name, Source], Field(min_length=1)]
+    relevance: Cider | None = None  # between captions, for losses that ask for it
+    model: Model
+    stages: Annotated[dict[Name, Stage], Field(min_length=1)]
+    rank: dict[Name, Ranked]
+
+    @property
+    def trained_on(self) -> list[str]:
+        """The data sources of all stages, sorted."""
+        return sorted({source for stage in self.stages.values() for source in stage.train.data})
+
+    def ranked_source(self, name: str) -> str:
+        """The data source that a rank entry ranks; a mean ranks what its parts do."""
+        entry = self.rank[name]
+        return entry.data if isinstance(entry, RankByCheckpoint) else self.ranked_source(entry.of[0])

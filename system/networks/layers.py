@@ -1,4 +1,6 @@
-"""The encoder that reads a series, of frames or of words, and the mean over what is real in it."""
+"""Layers that encoders share: a transformer over a series of frames or words, what it comes to over time, an MLP."""
+
+from typing import Literal
 
 import torch
 from torch import nn
@@ -6,6 +8,11 @@ from torch import nn
 # B series, T places, W width
 
 POSITION_OFFSET = 2  # BART's table of learned positions has two rows more than positions, the first two unused
+
+
+def length_mask(lengths: torch.Tensor, size: int) -> torch.Tensor:
+    """(B,) lengths -> (B, size) bool, true up to each length."""
+    return torch.arange(size, device=lengths.device) < lengths[:, None]
 
 
 class SeriesEncoder(nn.Module):
@@ -25,14 +32,34 @@ class SeriesEncoder(nn.Module):
     def forward(self, values: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
         """values (B, T, W), mask (B, T) bool with at least one true a row -> (B, T, W); padded places hold anything."""
         index = torch.arange(values.shape[1], device=values.device) + POSITION_OFFSET
-        x = self.dropout(self.norm(values + self.positions(index)))
+        x: torch.Tensor = self.dropout(self.norm(values + self.positions(index)))
         for layer in self.layers:
             x = layer(x, src_key_padding_mask=~mask)
-        result: torch.Tensor = x
-        return result
+        return x
 
 
 def masked_mean(values: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
     """values (B, T, W), mask (B, T) -> (B, W). What stands at padded places, even NaN, has no part in it."""
     weights = mask.to(values.dtype) / mask.sum(1, keepdim=True)
     return torch.einsum("btw,bt->bw", values.masked_fill(~mask[..., None], 0.0), weights)
+
+
+def pooled_over_time(
+    values: torch.Tensor, lengths: torch.Tensor, pooling: Literal["mean", "max", "max_mean"]
+) -> torch.Tensor:
+    """values (B, T, D), real lengths (B,) >= 1 -> (B, D) float32: mean, maximum, or their sum, over real frames.
+
+    What stands at padded places, even NaN, has no part in it.
+    """
+    values, padded = values.float(), ~length_mask(lengths, values.shape[1])[..., None]
+    parts = []
+    if pooling != "max":
+        parts.append(values.masked_fill(padded, 0.0).sum(1) / lengths[:, None])
+    if pooling != "mean":
+        parts.append(values.masked_fill(padded, -torch.inf).amax(1))
+    return torch.stack(parts).sum(0)
+
+
+def mlp(inputs: int, hidden: int, outputs: int) -> nn.Sequential:
+    """Linear, ReLU, linear."""
+    return nn.Sequential(nn.Linear(inputs, hidden), nn.ReLU(), nn.Linear(hidden, outputs))

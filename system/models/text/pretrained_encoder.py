@@ -1,0 +1,229 @@
+"""Pre-trained text encoders: the first token of a transformer, and sentence-transformers models."""
+
+import hashlib
+from abc import abstractmethod
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from data_tools.classify.embed import load_sentence_transformer, model_fingerprint
+from data_tools.errors import KitError
+from system.features.bank import open_bank
+from system.models.similarity import Embedded
+from system.models.text.encoder import TextEncoder
+from system.models.text.pretrained import FirstToken, SentenceTransformers
+from system.networks.layers import mlp
+
+# N texts, V values of a pre-trained model's vector
+
+FROZEN_AT_ONCE = 64  # texts
+NO_LIMIT = 1_000_000  # tokenizers without one give a far larger number
+
+
+class PreTrainedEncoder(TextEncoder):
+    """A pre-trained model, and trained layers behind it.
+
+    Frozen: its vector of a text is computed once, without dropout, and kept in a bank. Trainable: texts are tokenised
+    once.
+    """
+
+    def take(self, model: Any, tokenizer: Any, behind: nn.Module, trainable: bool, bank: tuple[Path, int, str]) -> None:
+        """behind: the trained layers. bank: the folder of all banks, V, and the name that vectors are kept by."""
+        tokenizer.deprecation_warnings["Asking-to-pad-a-fast-tokenizer"] = True  # texts are tokenised only once
+        self.tokenizer, self._behind = tokenizer, [behind]  # in a list: a module is registered under one name only
+        self.trained = model if trainable else None
+        # A frozen model is no submodule: its weights are in no checkpoint and its layers never enter training mode.
+        self._frozen: list[Any] = [] if trainable else [model.eval().requires_grad_(False)]
+        self._identity = model_fingerprint(model, tokenizer)
+        self._known_tokens: dict[str, list[int]] = {}
+        if not trainable:
+            banks, size, name = bank
+            self.bank = open_bank(banks / f"text-{self._identity[:12]}", size, "float32", {name: self._identity})
+
+    @property
+    def _model(self) -> Any:
+        return self.trained if self.trained is not None else self._frozen[0]
+
+    @abstractmethod
+    def _tokenise(self, texts: list[str]) -> list[list[int]]:
+        """Numbers of the tokens of each text, special ones included, cut to the model's longest input."""
+
+    @abstractmethod
+    def _vectors(self, texts: Sequence[str]) -> torch.Tensor:
+        """(N, V) of the trainable model."""
+
+    @abstractmethod
+    def _frozen_vectors(self, texts: Sequence[str]) -> torch.Tensor:
+        """(N, V) of the frozen model."""
+
+    def _cleaned(self, texts: Sequence[str]) -> list[str]:
+        return list(texts)
+
+    def _tokens(self, texts: Sequence[str]) -> list[list[int]]:
+        """Of cleaned texts."""
+        known = self._known_tokens if self.remembers else {}
+        missing = [text for text in dict.fromkeys(texts) if text not in known]
+        for start in range(0, len(missing), 1024):
+            part = missing[start : start + 1024]
+            known |= dict(zip(part, self._tokenise(part), strict=True))
+        return [known[text] for text in texts]
+
+    def _inputs(self, texts: Sequence[str]) -> dict[str, torch.Tensor]:
+        """Tokens of cleaned texts, padded to the longest, and their mask."""
+        inputs = self.tokenizer.pad({"input_ids": self._tokens(texts)}, return_tensors="pt")
+        return {name: inputs[name].to(self.device) for name in ("input_ids", "attention_mask")}
+
+    def _kept(self, texts: Sequence[str]) -> torch.Tensor:
+        """(N, V) of the frozen model on the CPU, for cleaned texts, each computed once."""
+        keys = [hashlib.sha256(text.encode()).hexdigest() for text in texts]
+        missing = {key: text for key, text in zip(keys, texts, strict=True) if key not in self.bank}
+        if missing:
+            vectors = self._frozen_vectors(list(missing.values())).cpu().numpy()
+            with self.bank.writing() as store:
+                for key, vector in zip(missing, vectors, strict=True):
+                    store(key, vector[None])
+        return torch.from_numpy(np.stack([self.bank.read(key)[0] for key in keys]))
+
+    def embed_alike(self, texts: Sequence[str]) -> Embedded:
+        texts, (behind,) = self._cleaned(texts), self._behind
+        if self.trained is not None:
+            return Embedded(behind(self._vectors(texts)))
+        return Embedded(behind(self._kept(texts).to(self.device) if self.remembers else self._frozen_vectors(texts)))
+
+    def lengths(self, texts: Sequence[str]) -> list[int]:
+        if self.trained is None and self.remembers:
+            return [0] * len(texts)  # what is kept is not padded
+        return [len(tokens) for tokens in self._tokens(self._cleaned(texts))]
+
+    def prepare(self, texts: Sequence[str]) -> None:
+        unique = list(dict.fromkeys(self._cleaned(texts)))
+        if self.trained is None:
+            self._kept(unique)
+        else:
+            self._tokens(unique)
+
+    def identity(self) -> str | None:
+        return self._identity
+
+    def frozen_parameters(self) -> int:
+        return sum(p.numel() for model in self._frozen for p in model.parameters())
+
+    def unreadable(self, texts: Sequence[str]) -> list[str]:
+        unknown = {self.tokenizer.unk_token_id, *self.tokenizer.all_special_ids}
+        tokens = self._tokens(self._cleaned(texts))
+        return [text for text, ids in zip(texts, tokens, strict=True) if set(ids) <= unknown]
+
+
+class SentenceTransformersEncoder(PreTrainedEncoder):
+    """A sentence-transformers model; linear where asked for."""
+
+    def __init__(self, settings: SentenceTransformers, banks: Path) -> None:
+        super().__init__()
+        model, dim = load_sentence_transformer(settings.model, "cpu").float(), settings.dim
+        found = model.get_embedding_dimension()
+        if found != dim:
+            raise KitError(f"text model {settings.model!r} has {found} dimensions, not {dim}; set text.dim to {found}")
+        self.project = nn.Linear(dim, dim) if settings.projection == "linear" else nn.Identity()
+        self.take(model, model.tokenizer, self.project, settings.trainable, (banks, dim, "sentence_transformers"))
+
+    def _tokenise(self, texts: list[str]) -> list[list[int]]:
+        found = self._model.preprocess(texts)
+        rows = zip(found["input_ids"], found["attention_mask"].bool(), strict=True)
+        return [tokens[mask].tolist() for tokens, mask in rows]
+
+    def _vectors(self, texts: Sequence[str]) -> torch.Tensor:
+        vectors: torch.Tensor = self._model(self._inputs(texts))["sentence_embedding"]
+        return vectors
+
+    def _frozen_vectors(self, texts: Sequence[str]) -> torch.Tensor:
+        vectors: torch.Tensor = self._model.to(self.device).encode(
+            list(texts), batch_size=64, show_progress_bar=False, normalize_embeddings=False, convert_to_tensor=True
+        )
+        return vectors
+
+    def lengths(self, texts: Sequence[str]) -> list[int]:
+        if self.trained is None and not self.remembers:
+            return [len(text) for text in texts]
+        return super().lengths(texts)
+
+    def save_assets(self, folder: Path) -> None:
+        self._model.save(str(folder / "text"))
+
+
+class FirstTokenEncoder(PreTrainedEncoder):
+    """The last layer's first token; linear, ReLU, linear.
+
+    The public code leaves a frozen BERT's dropout on in training. Trainable: all of the transformer learns but its
+    pooler, which is not there.
+    Source: github.com/XinhaoMei/audio-text_retrieval (2022).
+    """
+
+    def __init__(self, settings: FirstToken, banks: Path) -> None:
+        super().__init__()
+        self._without = str.maketrans("", "", settings.removed)
+        tokenizer, model = load_transformer(settings.model, settings.dropout)
+        width = int(model.config.hidden_size)
+        self.mlp = mlp(width, settings.hidden, settings.dim)
+        self.take(model, tokenizer, self.mlp, settings.trainable, (banks, width, "first_token"))
+
+    def _cleaned(self, texts: Sequence[str]) -> list[str]:
+        return [text.translate(self._without) for text in texts]
+
+    def _tokenise(self, texts: list[str]) -> list[list[int]]:
+        longest = min(self.tokenizer.model_max_length, NO_LIMIT, self._model.config.max_position_embeddings)
+        found: list[list[int]] = self.tokenizer(texts, truncation=True, max_length=longest)["input_ids"]
+        return found
+
+    def _vectors(self, texts: Sequence[str]) -> torch.Tensor:
+        first: torch.Tensor = self._model(**self._inputs(texts)).last_hidden_state[:, 0]
+        return first
+
+    @torch.no_grad()
+    def _frozen_vectors(self, texts: Sequence[str]) -> torch.Tensor:
+        self._model.to(self.device)
+        order = np.argsort([len(text) for text in texts])
+        parts = [order[start : start + FROZEN_AT_ONCE] for start in range(0, len(order), FROZEN_AT_ONCE)]
+        first = torch.cat([self._vectors([texts[i] for i in part]) for part in parts])
+        return first[torch.from_numpy(np.argsort(order)).to(first.device)]
+
+    def save_assets(self, folder: Path) -> None:
+        self._model.save_pretrained(folder / "text")
+        self.tokenizer.save_pretrained(folder / "text")
+
+
+def load_transformer(name: str, dropout: float | None) -> tuple[Any, Any]:
+    """Tokenizer and model, float32 on the CPU, by hub name or folder.
+
+    dropout: of hidden states and attention; None: as the model's own settings say. KitError when it cannot be had, or
+    takes no such dropout.
+    """
+    from transformers import AutoConfig, AutoModel, AutoTokenizer
+    from transformers.utils.logging import disable_progress_bar, get_verbosity, set_verbosity, set_verbosity_error
+
+    disable_progress_bar()
+    try:
+        config = AutoConfig.from_pretrained(name, trust_remote_code=False)
+        rates = ("hidden_dropout_prob", "attention_probs_dropout_prob")
+        if dropout is not None and not all(hasattr(config, rate) for rate in rates):
+            raise KitError(f"text model {name!r} has no {' and '.join(rates)}; set text.dropout to null")
+        config.update({rate: dropout for rate in rates if dropout is not None})
+        tokenizer = AutoTokenizer.from_pretrained(name, trust_remote_code=False)
+        before = get_verbosity()
+        set_verbosity_error()  # a saved folder has no pooler, of which the library tells at length
+        model = AutoModel.from_pretrained(name, config=config, dtype=torch.float32, trust_remote_code=False)
+        set_verbosity(before)
+    except KitError:
+        raise
+    except Exception as error:  # the library raises many kinds for a missing, cut, or foreign folder
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        raise KitError(
+            f"no transformer {name!r} ({reason}); give a folder that holds one, or a hub name while online"
+        ) from error
+    if tokenizer.cls_token_id is None or not hasattr(model.config, "max_position_embeddings"):
+        raise KitError(f"text model {name!r} has no first token that stands for a text; use one like BERT or RoBERTa")
+    model.pooler = None  # behind the first token; untrained weights of it would be saved and counted
+    return tokenizer, model

@@ -1,0 +1,147 @@
+"""The networks of PANNs, Cnn14 and ResNet-38: their input, their blocks, and how published weights enter them."""
+
+import itertools
+from abc import ABC, abstractmethod
+from collections import OrderedDict
+from typing import ClassVar
+
+import torch
+from torch import nn
+from torch.nn.functional import avg_pool2d, relu
+from torch.nn.utils.fusion import fuse_conv_bn_eval
+
+from system.networks.published import BANDS, CNN14_CHANNELS, DIM, RESNET38_LAYERS, RESNET38_STEM, Name
+from system.networks.weights import Weights
+
+# B clips, T columns of log-mel
+
+
+class PannsNetwork(nn.Module, ABC):
+    """Columns (B, 1, T, 64) as `standardised` gives them -> maps (B, 2048, T // 32, 2), T >= 32.
+
+    reach: frames that one frame sees to either side. Its state is that of the published checkpoint, key by key, but for
+    the front-end and the classifier.
+    """
+
+    reach: ClassVar[int]
+
+    def __init__(self, dropout: float = 0.0) -> None:
+        super().__init__()
+        self.bn0 = nn.BatchNorm1d(BANDS)
+        self.dropout = nn.Dropout(dropout)
+
+    def standardised(self, columns: torch.Tensor) -> torch.Tensor:
+        """(B, T, 64) dB -> (B, 1, T, 64), every band by its batch norm."""
+        bands: torch.Tensor = self.bn0(columns.transpose(1, 2))
+        return bands.transpose(1, 2)[:, None]
+
+    @abstractmethod
+    def forward(self, x: torch.Tensor) -> torch.Tensor: ...
+
+
+class ConvBlock(nn.Module):
+    """Twice a 3 x 3 convolution, batch norm and ReLU; then averages of 2 x 2 where it `halves`."""
+
+    def __init__(self, inputs: int, outputs: int, halves: bool) -> None:
+        super().__init__()
+        self.conv1, self.bn1 = convolution(inputs, outputs), nn.BatchNorm2d(outputs)
+        self.conv2, self.bn2 = convolution(outputs, outputs), nn.BatchNorm2d(outputs)
+        self.pool = nn.AvgPool2d(2) if halves else nn.Identity()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = relu(self.bn1(self.conv1(x)))
+        pooled: torch.Tensor = self.pool(relu(self.bn2(self.conv2(x))))
+        return pooled
+
+
+def convolution(inputs: int, outputs: int, size: int = 3) -> nn.Conv2d:
+    """Keeps the size of its input; no bias, Glorot's uniform start, as PANNs train from."""
+    layer = nn.Conv2d(inputs, outputs, size, padding=size // 2, bias=False)
+    nn.init.xavier_uniform_(layer.weight)
+    return layer
+
+
+def take_published(network: nn.Module, weights: Weights) -> None:
+    """Fill the network from a checkpoint by name. KitError for a key that is missing, of another shape, or not finite;
+    keys that the network does not have are skipped."""
+    for name, tensor in network.state_dict().items():
+        if not name.endswith("num_batches_tracked"):
+            tensor.copy_(weights.take(name, *tensor.shape))
+
+
+def fold_norms(network: nn.Module) -> None:
+    """Put every batch norm behind a convolution into it, for a network that only evaluates; exact to float rounding."""
+    for module in list(network.modules()):
+        for conv, norm in (("conv1", "bn1"), ("conv2", "bn2"), ("1", "2")):  # "1", "2": of a shortcut
+            first, second = (getattr(module, name, None) for name in (conv, norm))
+            if isinstance(first, nn.Conv2d) and isinstance(second, nn.BatchNorm2d):
+                setattr(module, conv, fuse_conv_bn_eval(first.eval(), second.eval()))
+                setattr(module, norm, nn.Identity())
+
+
+class Cnn14(PannsNetwork):
+    """dropout: behind every block, as PANNs and the code of "On Metric Learning for Audio-Text Cross-Modal Retrieval"
+    (2022) have it; the latter also halves behind the last block, which leaves 1.6 frames a second of one place."""
+
+    reach: ClassVar[int] = 4  # 2 x (1 + 2 + ... + 32) = 126 columns
+
+    def __init__(self, dropout: float = 0.0) -> None:
+        super().__init__(dropout)
+        for n, (inputs, outputs) in enumerate(itertools.pairwise((1, *CNN14_CHANNELS)), start=1):
+            self.add_module(f"conv_block{n}", ConvBlock(inputs, outputs, halves=n < len(CNN14_CHANNELS)))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for n in range(1, len(CNN14_CHANNELS) + 1):
+            x = self.dropout(self.get_submodule(f"conv_block{n}")(x))
+        return x
+
+
+class ResNet38(PannsNetwork):
+    """dropout: inside the residual blocks and between the parts around them, one rate for all; PANNs have 0.1 inside
+    and 0.2 between, "On Metric Learning for Audio-Text Cross-Modal Retrieval" (2022) 0.2 for both."""
+
+    reach: ClassVar[int] = 10  # 2 + 12 + 32 + 96 + 96 + 64 = 302 columns
+
+    def __init__(self, dropout: float = 0.0) -> None:
+        super().__init__(dropout)
+        self.conv_block1 = ConvBlock(1, RESNET38_STEM, halves=True)
+        layers, inputs = OrderedDict[str, nn.Module](), RESNET38_STEM
+        for n, (outputs, blocks) in enumerate(RESNET38_LAYERS, start=1):
+            first = ResidualBlock(inputs, outputs, halves=n > 1, dropout=dropout)
+            others = [ResidualBlock(outputs, outputs, halves=False, dropout=dropout) for _ in range(blocks - 1)]
+            layers[f"layer{n}"], inputs = nn.Sequential(first, *others), outputs
+        self.resnet = nn.Sequential(layers)
+        self.conv_block_after1 = ConvBlock(inputs, DIM, halves=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.resnet(self.dropout(self.conv_block1(x)))
+        x = self.conv_block_after1(self.dropout(avg_pool2d(x, 2)))
+        maps: torch.Tensor = self.dropout(x)
+        return maps
+
+
+class ResidualBlock(nn.Module):
+    """Two 3 x 3 convolutions beside a shortcut; a block that `halves` averages 2 x 2 of its input in front of both.
+
+    From scratch its second batch norm starts at a weight of 0, so that the block passes its input through.
+    """
+
+    def __init__(self, inputs: int, outputs: int, halves: bool, dropout: float) -> None:
+        super().__init__()
+        self.pool = nn.AvgPool2d(2) if halves else nn.Identity()
+        self.conv1, self.bn1 = convolution(inputs, outputs), nn.BatchNorm2d(outputs)
+        self.conv2, self.bn2 = convolution(outputs, outputs), nn.BatchNorm2d(outputs)
+        nn.init.zeros_(self.bn2.weight)
+        self.dropout = nn.Dropout(dropout)
+        self.downsample: nn.Module = (
+            nn.Sequential(nn.AvgPool2d(2), convolution(inputs, outputs, 1), nn.BatchNorm2d(outputs))
+            if halves
+            else nn.Identity()
+        )
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        within = self.dropout(relu(self.bn1(self.conv1(self.pool(x)))))
+        return relu(self.bn2(self.conv2(within)) + self.downsample(x))
+
+
+NETWORKS: dict[Name, type[PannsNetwork]] = {"resnet38": ResNet38, "cnn14": Cnn14}
