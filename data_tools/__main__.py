@@ -46,6 +46,11 @@ VERBS = {
         "python -m data_tools wavcaps data/wavcaps/bbc_final.json --audio data/wavcaps/bbc --out data/bbc.jsonl",
         module="datasets.wavcaps",
     ),
+    "table": Verb(
+        "make a manifest of any table of audio files and captions",
+        "python -m data_tools table my.csv --audio file --caption caption --out data/my.jsonl",
+        module="datasets.table",
+    ),
     "blind": Verb(
         "make a manifest of a folder of audio without captions",
         "python -m data_tools blind data/retrieval_audio/test --out data/blind.jsonl",

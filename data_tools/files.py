@@ -37,14 +37,14 @@ def read_text(path: Path, fallback_encoding: str | None = None) -> str:
 
 
 def read_table(
-    path: Path, columns: Iterable[str], fallback_encoding: str | None = None
+    path: Path, columns: Iterable[str], fallback_encoding: str | None = None, delimiter: str = ","
 ) -> list[tuple[int, dict[str, str]]]:
     """Rows of a CSV file with a header: (line number of the row's end, values by column), text verbatim.
 
     columns: those that must be there; others are kept too.
     Raises DataError for missing or doubled columns, a row of another length, a blank line, and no rows at all.
     """
-    reader = csv.reader(io.StringIO(read_text(path, fallback_encoding), newline=""), strict=True)
+    reader = csv.reader(io.StringIO(read_text(path, fallback_encoding), newline=""), delimiter=delimiter, strict=True)
     rows = []
     try:
         header = next(reader)
@@ -59,7 +59,7 @@ def read_table(
             if not values:
                 raise DataError(f"{where}: the line is blank; remove it")
             if len(values) != len(header):
-                hint = "quote values that hold a comma"
+                hint = f"quote values that hold {'a comma' if delimiter == ',' else f'the delimiter {delimiter!r}'}"
                 raise DataError(f"{where}: {len(values)} values for {len(header)} columns; {hint}")
             rows.append((reader.line_num, dict(zip(header, values, strict=True))))
     except csv.Error as error:

@@ -38,3 +38,16 @@ def lock_of(path: Path) -> Iterator[None]:
     """Hold `<path>.lock`. Raises DataError when another process writes to `path`."""
     with lock(Path(f"{path}.lock"), f"{path}: another process is writing to it; wait for its end or stop it"):
         yield
+
+
+def is_locked(file: Path) -> bool:
+    """Whether a process holds a lock file now."""
+    from filelock import FileLock, Timeout
+
+    if not file.exists():
+        return False
+    try:
+        with FileLock(file, timeout=0):
+            return False
+    except Timeout:
+        return True

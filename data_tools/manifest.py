@@ -5,10 +5,10 @@ Every data set enters the kit through a manifest, and every later step reads onl
 
 import os
 from collections.abc import Callable, Iterable, Iterator
-from pathlib import Path
-from typing import Annotated, Literal, TypeVar, get_args
+from pathlib import Path, PurePath
+from typing import Annotated, Any, Literal, TypeVar, get_args
 
-from pydantic import AfterValidator, Field, ValidationError
+from pydantic import AfterValidator, Field, ValidationError, model_validator
 from pydantic_core import PydanticCustomError
 
 from data_tools.documents import parse_json
@@ -40,22 +40,30 @@ class Clip(Strict):
     """An audio file with its captions.
 
     id: "<source>/<split>/<file_name>", unique over all sources and splits.
-    file_name: as published, byte for byte (leading blanks, HTML entities and all).
+    file_name: as published, byte for byte (leading blanks, HTML entities and all); the path's last part when not given.
     path: the audio file, absolute once read; in the file it may be relative to the manifest's folder.
     seconds: length, None when not known (audio missing).
     freesound_id, licence, uploader: None when not known.
+    A line needs id, path and captions alone.
     """
 
     id: Text
     file_name: Text
     path: Text
-    seconds: Annotated[float, Field(ge=0)] | None
+    seconds: Annotated[float, Field(ge=0)] | None = None
     captions: list[str]
-    source: Text
-    split: Split
-    freesound_id: FreesoundId | None
-    licence: Text | None
-    uploader: Text | None
+    source: Text = "own"
+    split: Split = "development"
+    freesound_id: FreesoundId | None = None
+    licence: Text | None = None
+    uploader: Text | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _named_by_its_path(cls, line: Any) -> Any:
+        if isinstance(line, dict) and "file_name" not in line and isinstance(line.get("path"), str):
+            return {**line, "file_name": PurePath(line["path"]).name}
+        return line
 
 
 class Query(Strict):

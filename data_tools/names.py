@@ -1,5 +1,6 @@
 """File names of data sets: what a folder holds, and which published name means which file."""
 
+import os
 import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable
@@ -16,11 +17,39 @@ def audio_names(folder: Path) -> list[str]:
     """
     if not folder.is_dir():
         return []
-    names = [path.name for path in folder.iterdir() if path.name.lower().endswith(AUDIO_SUFFIXES)]
-    names = [name for name in names if not name.startswith(".")]
-    if odd := [name for name in names if not is_utf8(name)]:
-        raise DataError(f"{folder}: the file name {odd[0]!a} is not UTF-8; rename the file")
-    return sorted(name for name in names if (folder / name).is_file())
+    names = [path.name for path in folder.iterdir() if is_audio_name(path.name) and path.is_file()]
+    return _require_utf8(folder, sorted(names))
+
+
+def audio_tree(folder: Path) -> tuple[list[str], list[str]]:
+    """Names of the audio files in a folder and its subfolders, relative to it and with "/", sorted; and of the files
+    that are no audio. Hidden files and folders are not looked at, and links to folders are not followed.
+
+    Raises DataError for a name that is not UTF-8.
+    """
+    files = []
+    for parent, folders, names in os.walk(folder):
+        folders[:] = [name for name in folders if not name.startswith(".")]
+        files += [(Path(parent) / name).relative_to(folder).as_posix() for name in names if not name.startswith(".")]
+    names = sorted(name for name in files if (folder / name).is_file())
+    return (
+        _require_utf8(folder, [name for name in names if is_audio_name(name)]),
+        [name for name in names if not is_audio_name(name)],
+    )
+
+
+def is_audio_name(name: str) -> bool:
+    """Whether a file of this name holds audio of a format that is read; a hidden file does not."""
+    return name.lower().endswith(AUDIO_SUFFIXES) and not name.startswith(".")
+
+
+def _require_utf8(folder: Path, names: list[str]) -> list[str]:
+    for name in names:
+        if not is_utf8(name):
+            raise DataError(
+                f"{folder}: the file name {name!a} is not UTF-8; rename it, or unpack again with UTF-8 names"
+            )
+    return names
 
 
 MAX_ID_DIGITS = 18  # of a Freesound id, which have six

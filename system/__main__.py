@@ -7,9 +7,17 @@ from data_tools.cli import Verb, run_cli
 
 # What each does, and the arguments of an example.
 _VERBS = {
+    "recipes": (
+        "list the shipped recipes, copy one to begin with, or print the reference of all keys",
+        "list\n  python -m system recipes new mine --from clotho\n  python -m system recipes keys stages.optimizer",
+    ),
     "check": (
         "print all mistakes of a recipe or a study, or its plan, data, disk and memory",
         "recipes/quickstart.yaml",
+    ),
+    "download": (
+        "fetch the published weight files that a recipe names and this machine lacks, and verify them",
+        "recipes/clotho.yaml",
     ),
     "features": ("compute the frames a recipe needs and does not have yet", "recipes/quickstart.yaml"),
     "train": ("train a recipe's stages, or go on where they stopped", "recipes/quickstart.yaml --set seed=2"),
@@ -20,6 +28,10 @@ _VERBS = {
     "run": (
         "do all of a recipe: data, features, training, the challenge's CSV, scores; what is done is skipped",
         "recipes/quickstart.yaml",
+    ),
+    "runs": (
+        "list all runs: state, epoch, best validation, test, hours, changed settings",
+        "runs --sort validation",
     ),
     "relevance": (
         "print how CIDEr-D is distributed over the pairs of captions, and the thresholds of relax",
@@ -39,14 +51,21 @@ _VERBS = {
         "FOLDER_OF_all-MiniLM-L6-v2 --out data/weights/minilm_words.bin",
     ),
     "export": ("write a trained model as one folder for another machine", "runs/RUN --out my_model"),
+    "search": (
+        "print the clips of a folder that a trained model finds for sentences",
+        'runs/RUN data/sounds "a dog barks" --top 10',
+    ),
+    "embeddings": (
+        "write the embeddings of clips and texts by a trained model, for other programs",
+        "runs/RUN data/sounds --out sounds.npz",
+    ),
     "serve": (
         "search clips with a trained model on a page in the browser",
         "runs/RUN\n  python -m system serve my_model --audio data/blind/test",
     ),
 }
 VERBS = {
-    name: Verb(what, f"python -m system {name} {example}", "serve.verb" if name == "serve" else f"verbs.{name}")
-    for name, (what, example) in _VERBS.items()
+    name: Verb(what, f"python -m system {name} {example}", f"verbs.{name}") for name, (what, example) in _VERBS.items()
 }
 
 

@@ -2,8 +2,11 @@
 
 import io
 import os
+import shutil
+import subprocess
+import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +20,9 @@ from data_tools.errors import DataError
 if TYPE_CHECKING:
     import soundfile
 
-AUDIO_SUFFIXES = (".wav", ".flac", ".mp3", ".ogg", ".opus", ".aif", ".aiff")
+# What libsndfile does not know, and the program ffmpeg does.
+FFMPEG_SUFFIXES = (".m4a", ".aac", ".mp4", ".webm", ".wma", ".mka", ".amr", ".ac3", ".ape", ".wv", ".3gp")
+AUDIO_SUFFIXES = (".wav", ".flac", ".mp3", ".ogg", ".opus", ".aif", ".aiff", *FFMPEG_SUFFIXES)
 
 # Streaming writers put one of these where the size of the sound data belongs; it then runs to the end of the file.
 _UNKNOWN_SIZES = (0x7FFFFFFF, 0xFFFFFFFF)
@@ -30,6 +35,7 @@ MAX_SAMPLES = 2**28  # in one channel, at the rate they are wanted at
 MIN_RATE, MAX_RATE = 1_000, 768_000  # Hz
 MAX_PEAK = 2.0**32  # of full scale 1: whole numbers of 32 bits, kept as floats, lie below
 _BLOCK = 2**20  # samples x channels that are decoded at a time
+_FFMPEG_SECONDS = 3 * 3600  # that are decoded at most
 _MAX_CHUNKS = 1_000  # in front of the sound data; real files have a few
 
 
@@ -141,7 +147,8 @@ def _opened(path: Path | str) -> Iterator["soundfile.SoundFile"]:
         raise AudioError(f"{path}: the file is empty (0 bytes); fetch it again")
     try:
         _refuse_truncated(path)
-        with soundfile.SoundFile(path) as file:
+        needs_ffmpeg = str(path).lower().endswith(FFMPEG_SUFFIXES)
+        with _by_ffmpeg(path) if needs_ffmpeg else nullcontext(path) as source, soundfile.SoundFile(source) as file:
             if not file.frames:
                 raise AudioError(f"{path}: has no samples; fetch the file again")
             if file.frames > _MAX_STATED:
@@ -157,6 +164,27 @@ def _opened(path: Path | str) -> Iterator["soundfile.SoundFile"]:
         raise AudioError(f"{path}: cannot be decoded; fetch it again, or convert it to WAV or FLAC") from None
     except OSError as error:
         raise AudioError(f"{path}: cannot be read ({error.strerror})") from None
+
+
+@contextmanager
+def _by_ffmpeg(path: Path | str) -> Iterator[str]:
+    """A WAV file of the first sound in a file, at its own rate, for as long as the block lasts.
+
+    Raises AudioError where ffmpeg is not installed, and for whatever it says is wrong: it would decode on. It may open
+    this file alone, for some formats name others.
+    """
+    if not shutil.which("ffmpeg"):
+        hint = "install it, or convert the file to FLAC elsewhere"
+        raise AudioError(f"{path}: this format needs the program ffmpeg, which is not installed; {hint}")
+    with tempfile.TemporaryDirectory() as folder:
+        wav = f"{folder}/decoded.wav"
+        source = ["-protocol_whitelist", "file", "-i", f"file:{path}", "-map", "0:a:0", "-t", str(_FFMPEG_SECONDS)]
+        command = ["ffmpeg", "-nostdin", "-v", "error", *source, "-c:a", "pcm_f32le", "-rf64", "auto", wav]
+        said = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace")
+        if said.returncode or said.stderr.strip():
+            reason = (said.stderr.strip() or "it gave no reason").splitlines()[-1][:200]
+            raise AudioError(f"{path}: cannot be decoded by ffmpeg ({reason}); fetch it again, or convert it to FLAC")
+        yield wav
 
 
 def _refuse_truncated(path: Path | str) -> None:

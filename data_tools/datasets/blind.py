@@ -1,26 +1,35 @@
 """A folder of audio without captions, such as a challenge's blind evaluation set, as a manifest."""
 
 import argparse
+import logging
 from pathlib import Path
 
 from data_tools.audio.read import readable_seconds
 from data_tools.errors import DataError
 from data_tools.manifest import Clip, audio_clip, write_manifest
-from data_tools.names import audio_names, check_source
+from data_tools.names import audio_tree, check_source
+
+MAX_NAMED = 5  # of the files that are skipped
+
+log = logging.getLogger(__name__)
 
 
 def read_blind(folder: Path, source: str) -> tuple[list[Clip], int]:
-    """A clip for every audio file of the folder, names exactly as on disk, sorted; and how many are unreadable.
+    """A clip for every audio file of the folder and its subfolders, names relative to it and exactly as on disk,
+    sorted; and how many are unreadable.
 
-    Hidden files and subfolders are not looked at. Raises DataError for a missing folder and one without audio.
+    Hidden files are not looked at; files that are no audio are counted and named in the log. Raises DataError for a
+    missing folder and one without audio.
     """
     if not folder.is_dir():
         raise DataError(f"{folder}: no such folder")
-    clips = [
-        audio_clip(folder, name, source, "blind", [], readable_seconds(folder / name)) for name in audio_names(folder)
-    ]
-    if not clips:
+    names, others = audio_tree(folder)
+    if others:
+        shown = ", ".join(others[:MAX_NAMED]) + (", ..." if len(others) > MAX_NAMED else "")
+        log.warning("%s: skipped what is no audio (%d): %s", folder, len(others), shown)
+    if not names:
         raise DataError(f"{folder}: no audio files in this folder; unpack the set and name the folder that holds them")
+    clips = [audio_clip(folder, name, source, "blind", [], readable_seconds(folder / name)) for name in names]
     return clips, sum(clip.seconds is None for clip in clips)
 
 

@@ -5,6 +5,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from data_tools.audio.read import AUDIO_SUFFIXES
 from submission.editions import Edition
 from submission.errors import SubmissionError
 from submission.files import writing
@@ -23,7 +24,6 @@ from submission.formats.columns import (
 )
 from submission.formats.csv_table import Problem, Row, format_table, shown
 from submission.formats.score_matrix import ScoreMatrix
-from submission.formats.suggest import AUDIO
 from submission.formats.truth import Truth, matrix_truth
 from submission.ordering import ranked_columns
 
@@ -133,7 +133,9 @@ def _write(lists: Iterable[tuple[str, list[str]]], path: Path, edition: Edition,
 def _is_row(cells: list[str], edition: Edition, truth: Truth | None) -> bool:
     """Whether the first line is an answer already, and the header is missing."""
     known = bool(truth and cells and cells[0] in truth.queries)
-    return known or (len(cells) == len(edition.columns) and all(cell.lower().endswith(AUDIO) for cell in cells[1:]))
+    return known or (
+        len(cells) == len(edition.columns) and all(cell.lower().endswith(AUDIO_SUFFIXES) for cell in cells[1:])
+    )
 
 
 def _header_faults(header: list[str], edition: Edition, truth: Truth | None) -> Iterator[Fault]:

@@ -5,9 +5,10 @@ import re
 import unicodedata
 from collections.abc import Callable, Iterable
 
+from data_tools.audio.read import AUDIO_SUFFIXES
+
 # What audio files end with.
-AUDIO = (".wav", ".flac", ".mp3", ".ogg", ".opus", ".m4a", ".aif", ".aiff")
-_ENDING = re.compile(rf"(?:{'|'.join(map(re.escape, AUDIO))})\Z", re.IGNORECASE)
+_ENDING = re.compile(rf"(?:{'|'.join(map(re.escape, AUDIO_SUFFIXES))})\Z", re.IGNORECASE)
 # Shorter texts are one letter away from too many others.
 SHORTEST = 4
 

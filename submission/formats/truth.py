@@ -5,17 +5,17 @@ it, and every reader here refuses it: the official 2022 scorer would keep the la
 """
 
 import ast
-import os
 import warnings
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 
+from data_tools.names import audio_tree
 from submission.errors import SubmissionError
 from submission.formats.csv_table import Row, parse_table, shown
 from submission.formats.score_matrix import ScoreMatrix
-from submission.formats.suggest import AUDIO, NAME_WAYS, TEXT_WAYS, Nearest
+from submission.formats.suggest import NAME_WAYS, TEXT_WAYS, Nearest
 
 # Places named in one message; Clotho's development split has 16.
 MAX_SHOWN_LINES = 20
@@ -118,9 +118,9 @@ def read_blind_truth(queries: Path, audio: Path) -> Truth:
     """Truth of a blind set: its queries from a CSV file, its pool from the folder of its audio; nothing is relevant.
 
     queries: a file with a column `caption`, one query a row; other columns do not matter. audio: the pool is every
-    file directly in it with the ending of an audio file (hidden files are none), under the name it has on disk. Three
-    clips of the 2022 set are called otherwise in retrieval_audio_metadata.csv (`:` where the disk has `_`): the names
-    on disk count, since the organisers' own code lists the folder.
+    file in it and its subfolders with the ending of an audio file (hidden files are none), under the name it has on
+    disk. Three clips of the 2022 set are called otherwise in retrieval_audio_metadata.csv (`:` where the disk has
+    `_`): the names on disk count, since the organisers' own code lists the folder.
     Raises SubmissionError for a table without that column, an empty query, a query that stands twice, a folder
     without audio, and a name on disk that is not UTF-8; OSError for what cannot be read.
     """
@@ -214,22 +214,11 @@ def _listed_names(where: str, listed: str, pool: Truth) -> frozenset[str]:
 
 
 def _audio_names(folder: Path) -> frozenset[str]:
-    names = []
-    for name in sorted(path.name for path in folder.iterdir()):
-        if name.startswith(".") or not name.lower().endswith(AUDIO) or not (folder / name).is_file():
-            continue
-        try:
-            name.encode()
-        except UnicodeEncodeError:
-            raise SubmissionError(
-                f"{folder}: the file name {os.fsencode(name)!r} is not UTF-8, and no submitted file can say it; "
-                "extract the archive again with UTF-8 names"
-            ) from None
-        names.append(name)
+    if not folder.is_dir():
+        raise SubmissionError(f"{folder}: no such folder; give the one that holds the blind set's audio")
+    names, _ = audio_tree(folder)
     if not names:
-        raise SubmissionError(
-            f"{folder}: no audio file ({', '.join(AUDIO)}) lies directly in this folder; give the one that holds them"
-        )
+        raise SubmissionError(f"{folder}: no audio file is in this folder; give the one that holds them")
     return frozenset(names)
 
 

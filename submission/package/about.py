@@ -11,7 +11,10 @@ annotations: metadata_eval.csv # of 2025: what the results count as relevant; le
 source_code: null
 """
 
+import json
+import re
 import unicodedata
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -23,10 +26,20 @@ from data_tools.strict import Strict
 from data_tools.yaml12 import parse_yaml
 from submission.errors import SubmissionError
 
+FILL_IN = "FILL IN"  # stands in a template for what only the participant knows
+
 
 def _visible(text: str) -> str:
+    if FILL_IN in text:
+        raise PydanticCustomError("fill_in", "is not filled in yet")
     if not text.strip() or any(unicodedata.category(letter) in ("Cc", "Cs") for letter in text):
         raise PydanticCustomError("visible", "is empty or has characters that cannot be seen; write one line of text")
+    return text
+
+
+def _address(text: str) -> str:
+    if not re.fullmatch(r"[^@\s]+@[^@\s]+\.[^@\s.]+", text):
+        raise PydanticCustomError("email", "is no address of the form name@place.org")
     return text
 
 
@@ -43,7 +56,7 @@ class Affiliation(Strict):
 class Author(Strict):
     lastname: Text
     firstname: Text
-    email: Text
+    email: Annotated[Text, AfterValidator(_address)]
     corresponding: bool = False
     affiliation: Affiliation
 
@@ -73,6 +86,25 @@ class About(Strict):
     @property
     def corresponding(self) -> Author:
         return next(author for author in self.authors if author.corresponding)
+
+
+def about_template(systems: Sequence[str], sources: Iterable[str]) -> str:
+    """The file with FILL_IN for what is to be filled in. systems: the runs of each, as `pack` was given them.
+    sources: data sets and models whose address no run knows."""
+    lines = [
+        "# What the package says that no run knows. Replace every FILL IN; null where there is nothing to say.",
+        "authors:  # of whom one is corresponding: true",
+        f"  - {{lastname: {FILL_IN}, firstname: {FILL_IN}, email: {FILL_IN}, corresponding: true,",
+        f"     affiliation: {{abbreviation: {FILL_IN}, institute: {FILL_IN}, department: null, location: {FILL_IN}}}}}",
+        "systems:  # in the order of the runs; output: the blind set's scores or CSV, beside this file",
+    ]
+    for runs in systems:
+        lines.append(f"  # {runs}")
+        lines.append(f"  - {{name: {FILL_IN}, abbreviation: {FILL_IN}, output: {FILL_IN}}}")
+    if sources := list(sources):
+        lines.append("sources:  # where each is published, in quotes; null: nowhere")
+        lines += [f"  {json.dumps(name, ensure_ascii=False)}: {{url: {FILL_IN}}}" for name in sources]
+    return "\n".join([*lines, "source_code: null  # the address of your code, in quotes", ""])
 
 
 def read_about(path: Path, n_systems: int) -> About:

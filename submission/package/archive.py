@@ -137,8 +137,11 @@ def _check_members(
     reports = [path for path in placed if path.suffix == ".pdf"]
     for path in reports:
         with archive.open(str(path)) as report:
-            if report.read(5) != b"%PDF-":
-                yield f"{path}: no PDF"
+            content = report.read()
+        if not content.startswith(b"%PDF-"):
+            yield f"{path}: no PDF"
+        elif b"%%EOF" not in content[-1024:]:
+            yield f"{path}: a PDF that was cut off (its end, %%EOF, is not there); export the report again"
     if ready and not reports:
         yield "there is no technical report (.pdf)"
     systems: dict[str, list[PurePosixPath]] = {}

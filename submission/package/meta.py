@@ -2,7 +2,7 @@
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -45,9 +45,9 @@ def unfit_parts(about: About) -> Iterator[str]:
             yield f"authors.{about.authors.index(author)}.{key}: {problem}"
 
 
-def missing_addresses(runs: Sequence[FinishedRun], about: About) -> list[str]:
-    """Data sets and pre-trained models whose address neither the runs nor the participant tell."""
-    return [name for name, known in _addresses(runs).items() if known is None and name not in about.sources]
+def missing_addresses(runs: Sequence[FinishedRun], described: Collection[str] = ()) -> list[str]:
+    """Data sets and pre-trained models whose address the runs do not know, but for those that are described."""
+    return [name for name, known in _addresses(runs).items() if known is None and name not in described]
 
 
 def make_meta(

@@ -59,7 +59,7 @@ def _problems(systems: Sequence[Sequence[FinishedRun]], about: About, edition: E
             if len(runs) > 1 and getattr(system, key) is None:
                 blended = f"a blend of {len(runs)} runs needs the score matrix of {what}"
                 yield f"systems.{number}.{key}: is missing; {blended}"
-    for name in sorted({name for runs in systems for name in missing_addresses(runs, about)}):
+    for name in sorted({name for runs in systems for name in missing_addresses(runs, about.sources)}):
         yield f"sources.{name}.url: is missing; say where {name} is published, or null for nowhere"
 
 

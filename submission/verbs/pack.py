@@ -3,8 +3,11 @@
 import argparse
 from pathlib import Path
 
+from data_tools.files import write_text
 from submission.editions import get_edition
 from submission.errors import SubmissionError
+from submission.package.about import about_template
+from submission.package.meta import missing_addresses
 from submission.package.pack import pack
 from submission.runs.finished import open_finished
 
@@ -13,17 +16,27 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     runs = "a system each: a finished run (and one of its ranked entries), or those of a blend"
     parser.add_argument("runs", nargs="+", metavar="RUN[:ENTRY][,RUN...]", help=runs)
     about = "what no run knows; see submission/README.md"
-    parser.add_argument("--about", type=Path, required=True, metavar="ABOUT.yaml", help=about)
-    parser.add_argument("--out", type=Path, required=True, metavar="NAME.zip", help="the archive to write")
+    parser.add_argument("--about", type=Path, metavar="ABOUT.yaml", help=about)
+    parser.add_argument("--out", type=Path, metavar="NAME.zip", help="the archive to write")
+    parser.add_argument("--template", type=Path, metavar="ABOUT.yaml", help="write --about's file to fill in, and end")
     parser.add_argument("--report", type=Path, metavar="REPORT.pdf", help="the technical report")
     parser.add_argument("--style", default="label", help="how files are named: label, or task for 2022 to 2024")
 
 
 def run(arguments: argparse.Namespace) -> int:
+    systems = [[open_finished(name) for name in text.split(",")] for text in arguments.runs]
+    if arguments.template:
+        if arguments.template.exists():
+            raise SubmissionError(f"{arguments.template} is there already; name another file")
+        unknown = missing_addresses([run for system in systems for run in system])
+        write_text(arguments.template, about_template(arguments.runs, unknown))
+        print(f"wrote {arguments.template}; fill it in, and give it as --about")
+        return 0
+    if not arguments.about or not arguments.out:
+        raise SubmissionError("give --about ABOUT.yaml and --out NAME.zip; --template ABOUT.yaml writes the first")
     edition, out = get_edition(arguments.edition), arguments.out
     if out.suffix != ".zip" or "." in out.stem:
         raise SubmissionError(f"{out}: a package is NAME.zip, without other dots in its name")
-    systems = [[open_finished(name) for name in text.split(",")] for text in arguments.runs]
     path, packed = pack(systems, arguments.about, edition, out, arguments.report, arguments.style)
     for system in packed:
         print(f"{system.label}: {system.meta['submission']['name']}, {system.of}")

@@ -1,7 +1,8 @@
 """What the search page asks: the best clips of a pool for sentences, without the web."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import NamedTuple
 
 import numpy as np
@@ -37,12 +38,19 @@ class Hit(NamedTuple):
 class Search:
     """A pool of clips, embedded, and the model that ranks it. Not for several threads at once."""
 
-    def __init__(self, model: RetrievalModel, clips: Sequence[Clip], embedded: Embedded) -> None:
-        """embedded: of the C clips, (C, D) or a padded series, on the model's device.
+    def __init__(
+        self,
+        model: RetrievalModel,
+        clips: Sequence[Clip],
+        embedded: Embedded,
+        skipped: Mapping[str, str] = MappingProxyType({}),
+    ) -> None:
+        """embedded: of the C clips, (C, D) or a padded series, on the model's device. skipped: paths of the pool's
+        files that are not among them -> why.
 
         Raises SubmissionError where the model gives scores that are not finite.
         """
-        self.model, self.clips, self._embedded = model, clips, embedded
+        self.model, self.clips, self.skipped, self._embedded = model, clips, skipped, embedded
         self._names = [clip.file_name for clip in clips]
         model.text.remembers = False  # what people type is theirs, and would fill the memory of a page served for weeks
         require_finite(self._scores(["a sound"]))  # also lets the first real query find everything loaded
@@ -96,4 +104,5 @@ def make_search(trained: Trained, clips: list[Clip]) -> Search:
     if not whole:
         first = features.broken[clips[0].id]
         raise KitError(f"none of {len(clips)} clips is readable, first {first}")
-    return Search(trained.model, whole, embed_clips(trained.model, whole, features))
+    skipped = {clip.path: features.broken[clip.id] for clip in clips if clip.id not in features.keys}
+    return Search(trained.model, whole, embed_clips(trained.model, whole, features), skipped)

@@ -9,6 +9,13 @@ from system.recipe.load import Loaded, load_recipe
 log = logging.getLogger(__name__)
 
 
+def positive(text: str) -> int:
+    """For argparse: a whole number from 1 on."""
+    if not (text.isascii() and text.isdigit() and len(text) < 10 and int(text)):
+        raise argparse.ArgumentTypeError(f"{text!r} is no whole number from 1 on")
+    return int(text)
+
+
 def add_changes_argument(parser: argparse.ArgumentParser) -> None:
     what = "change a setting, such as stages.finetune.batch_size=64; may be given again"
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help=what)

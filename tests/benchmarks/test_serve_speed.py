@@ -26,7 +26,7 @@ from data_tools.manifest import Clip
 from system.runs.open import build_model
 from system.recipe.load import load_recipe
 from system.serve.search import Search
-from system.serve.verb import bound, serve
+from system.serve.listening import bound, serve
 from system.models.similarity import Embedded
 
 folder, model = Path(sys.argv[1]), sys.argv[2]

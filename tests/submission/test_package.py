@@ -200,6 +200,30 @@ def test_results_of_2025_are_of_the_annotations_where_they_are_given(
     assert results == {"R1": pytest.approx(1 / 6, abs=1e-4), "R5": 0.5, "R10": 0.5, "mAP16": 0.5, "mAP10": 0.5}
 
 
+def test_a_template_asks_for_what_is_then_enough(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    template = ["pack", "run1:by_map", "run1:by_loss,run2", "--template", "mine.yaml", "--edition", "2024"]
+    assert main(template) == 0
+    text = (here / "mine.yaml").read_text()
+    assert '"world": {url: FILL IN}' in text
+    assert text.index("# run1:by_map\n") < text.index("# run1:by_loss,run2\n")
+    assert text.count("- {name: ") == 2
+    capsys.readouterr()
+    assert main(template) == 1
+    assert "mine.yaml is there already" in capsys.readouterr().err
+    pack = ["pack", "run1:by_map", "--about", "mine.yaml", "--edition", "2024", "--out", "p.zip"]
+    assert main(pack) == 1
+    errors = capsys.readouterr().err
+    assert errors.count("is not filled in yet") == text.count("FILL IN") - 1, "all but that of the comment"
+    assert main(["pack", "run1:by_map", "--template", "one.yaml"]) == 0
+    filled = (here / "one.yaml").read_text().replace("email: FILL IN", "email: jo@example.org")
+    filled = filled.replace("output: FILL IN", "output: null").replace("{url: FILL IN}", "{url: null}")
+    (here / "mine.yaml").write_text(filled.replace("FILL IN", "Abc"))
+    capsys.readouterr()
+    assert main(pack) == 0, capsys.readouterr().err
+    assert main(["pack", "run1:by_map"]) == 1
+    assert "give --about ABOUT.yaml and --out NAME.zip" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("change", "words"),
     [
@@ -214,6 +238,10 @@ def test_results_of_2025_are_of_the_annotations_where_they_are_given(
         ({"systems": about(3)["systems"]}, ["systems: 4 are handed in and 3 described"]),
         ({"systems": [{"name": "N", "abbreviation": "eleven_char"}] * 4}, ["systems.0.abbreviation: has more than 10"]),
         ({"systems": [{"name": "N"}] * 4}, ["systems.3.abbreviation: is missing"]),
+        *(
+            ({"authors": [about()["authors"][0] | {"email": email}]}, ["authors.0.email: is no address of the form"])
+            for email in ("jo", "jo@", "@example.org", "jo@example", "a b@example.org", "jo@example.")
+        ),
         ({"autors": []}, ["autors: is no fact that is asked for"]),
     ],
 )

@@ -124,6 +124,9 @@ def test_members_of_an_odd_kind_are_told(members: Members) -> None:
     for start in (b"%PDF", b"%PDF\n1.4", b"%pdf-1.4", b""):
         (problem,) = check_archive(write_zip(members | {REPORT: start}), E2022)
         assert problem == f"{REPORT}: no PDF"
+    for cut in (b"%PDF-1.4\n", b"%PDF-1.4\n%%EOF\n" + b"x" * 1024):
+        (problem,) = check_archive(write_zip(members | {REPORT: cut}), E2022)
+        assert problem == f"{REPORT}: a PDF that was cut off (its end, %%EOF, is not there); export the report again"
     (problem,) = check_archive(write_zip(members | {"\0x": b""}), E2022)
     assert problem.startswith(": does not belong there")
     dotted = {name.replace("Doe_", "St.Doe_"): data for name, data in members.items()}

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from data_tools.errors import DataError
 from submission.errors import SubmissionError
 from submission.formats.suggest import NAME_WAYS, Nearest
 from submission.formats.truth import Truth, TruthQuery, read_annotations, read_blind_truth, read_clotho_truth
@@ -115,15 +116,16 @@ def test_queries_that_are_none_are_refused(blind: tuple[Path, Path], data: bytes
 
 
 def test_a_folder_without_audio_is_refused(blind: tuple[Path, Path], tmp_path: Path) -> None:
-    with pytest.raises(SubmissionError, match=r"no audio file \(\.wav, .* lies directly in this folder"):
-        read_blind_truth(blind[0], tmp_path)
-    with pytest.raises(NotADirectoryError):
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(SubmissionError, match=r"no audio file is in this folder; give the one that"):
+        read_blind_truth(blind[0], tmp_path / "empty")
+    with pytest.raises(SubmissionError, match="no such folder"):
         read_blind_truth(blind[0], blind[0])
 
 
 def test_a_name_on_disk_that_is_not_utf8_is_refused(blind: tuple[Path, Path]) -> None:
     (blind[1] / os.fsdecode(b"caf\xe9.wav")).touch()
-    with pytest.raises(SubmissionError, match=r"the file name b'caf\\xe9\.wav' is not UTF-8"):
+    with pytest.raises(DataError, match=r"the file name 'caf\\udce9\.wav' is not UTF-8; rename it, or unpack again"):
         read_blind_truth(*blind)
 
 

@@ -1,0 +1,98 @@
+"""Any table of audio files and captions as a manifest: one's own data, or a data set that has no reader here."""
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path, PurePath
+
+from data_tools.audio.read import readable_seconds
+from data_tools.errors import DataError
+from data_tools.files import read_table
+from data_tools.manifest import SPLITS, Clip, Split, audio_clip, check_caption, write_manifest
+from data_tools.names import check_source
+
+DELIMITERS = {"comma": ",", "semicolon": ";", "tab": "\t", "bar": "|"}
+
+
+def read_captions(
+    path: Path,
+    audio: str,
+    captions: Sequence[str],
+    folder: Path,
+    source: str,
+    split: Split = "development",
+    split_column: str | None = None,
+    delimiter: str = ",",
+) -> tuple[list[Clip], list[str]]:
+    """Clips in the order of the table's rows, and the files among them that are absent or unreadable.
+
+    audio: the column that names a row's file, below `folder`. captions: the columns that hold its captions; rows of one
+    file are one clip. split_column: the column that says a row's split, else all rows are of `split`. Where there are
+    several columns, a cell may be empty; a row may not be without a caption.
+    Raises DataError for a missing column, an empty or bad caption, an unknown split, and a file of two splits.
+    """
+    texts: dict[str, list[str]] = {}
+    splits: dict[str, Split] = {}
+    for line, row in read_table(
+        path, [audio, *captions, *([split_column] if split_column else [])], delimiter=delimiter
+    ):
+        where = f"{path}, line {line}"
+        name = row[audio]
+        if not name.strip():
+            raise DataError(f"{where}: the column {audio} is empty; name the audio file, or remove the row")
+        named = _split(row[split_column], where) if split_column else split
+        if splits.setdefault(name, named) != named:
+            raise DataError(f"{where}: {name} is of the split {splits[name]} before, and of {named} here; keep one")
+        filled = [column for column in captions if row[column].strip()] or [captions[0]]
+        for column in filled:
+            check_caption(row[column], f"{where}, {column}")
+        texts.setdefault(name, []).extend(row[column] for column in filled)
+    clips = [
+        audio_clip(folder, name, source, splits[name], found, readable_seconds(folder / name))
+        for name, found in texts.items()
+    ]
+    return clips, [clip.path for clip in clips if clip.seconds is None]
+
+
+def _split(text: str, where: str) -> Split:
+    for split in SPLITS:
+        if text.strip() == split:
+            return split
+    raise DataError(f"{where}: there is no split {text[:40]!r}; use {', '.join(SPLITS)}")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("table", type=Path, help="a table with a header, in UTF-8 (.csv, .tsv)")
+    parser.add_argument("--audio", metavar="COLUMN", required=True, help="the column that names the audio file")
+    parser.add_argument("--caption", metavar="COLUMN", nargs="+", required=True, help="the columns that hold captions")
+    parser.add_argument("--folder", type=Path, help="where the audio files lie (default: the table's folder)")
+    parser.add_argument("--split", choices=SPLITS, default="development", help="of all rows (default: %(default)s)")
+    parser.add_argument("--split-column", metavar="COLUMN", help="the column that says each row's split, instead")
+    parser.add_argument(
+        "--delimiter", choices=tuple(DELIMITERS), default="comma", help="what parts the columns (default: %(default)s)"
+    )
+    parser.add_argument("--name", help="the clips' source name (default: the table's name)")
+    parser.add_argument("--out", type=Path, required=True, help="the manifest to write (.jsonl)")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    folder = arguments.folder or arguments.table.parent
+    source = check_source(arguments.name or PurePath(arguments.table).stem)
+    clips, unreadable = read_captions(
+        arguments.table,
+        arguments.audio,
+        arguments.caption,
+        folder,
+        source,
+        arguments.split,
+        arguments.split_column,
+        DELIMITERS[arguments.delimiter],
+    )
+    if len(unreadable) == len(clips):
+        raise DataError(
+            f"{folder}: none of the table's {len(clips)} audio files can be read here, the first is {unreadable[0]}; "
+            "name the folder by --folder"
+        )
+    write_manifest(arguments.out, clips)
+    note = f", {len(unreadable)} without readable audio (`check` names them)" if unreadable else ""
+    print(f"wrote {arguments.out}: {len(clips)} clips, {sum(len(clip.captions) for clip in clips)} captions{note}")
+    return 0

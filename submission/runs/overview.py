@@ -1,0 +1,89 @@
+"""What there is to know of a run at a glance, finished or not."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from pydantic import Field
+
+from data_tools.errors import DataError
+from data_tools.locks import is_locked
+from submission.runs.reading import made_again, read_metrics, read_provenance, read_recipe, read_result
+from submission.runs.record import EpochLine, Record
+
+CHOSEN_BY = ("mAP@10", "recall_sum", "loss")  # validation metrics, the one to be shown first
+LOWER_IS_BETTER = {"loss"}
+
+
+class Figure(Record):
+    """A value of a metric. where: the stage and its epoch, or the ranked entry."""
+
+    metric: str
+    value: float
+    where: str
+
+
+class RunOverview(Record):
+    """run: its folder. changes: what --set changed in the recipe. state: finished, running, unfinished or damaged.
+    stage, epoch: the last that was trained. validation: the best epoch of that stage. test: of the first ranked entry.
+    seconds: of all epochs. problem: why it cannot be read, where it is damaged."""
+
+    run: str
+    recipe: str | None = None
+    seed: int | None = None
+    changes: list[str] = Field(default_factory=list)
+    state: str
+    stage: str | None = None
+    epoch: int | None = None
+    validation: Figure | None = None
+    test: Figure | None = None
+    seconds: float | None = None
+    problem: str | None = None
+
+
+def overviews(runs: Path) -> Iterator[RunOverview]:
+    """Of every run in a folder, by name; of the folder itself where it is a run."""
+    folders = (
+        [runs] if (runs / "resolved.json").exists() else sorted(path.parent for path in runs.glob("*/resolved.json"))
+    )
+    yield from map(overview, folders)
+
+
+def overview(folder: Path) -> RunOverview:
+    """Of one run; of a damaged one that it is, without an error."""
+    try:
+        return _read(folder)
+    except DataError as error:
+        return RunOverview(run=str(folder), state="damaged", problem=str(error).splitlines()[0])
+
+
+def _read(folder: Path) -> RunOverview:
+    recipe = read_recipe(folder)
+    metrics = folder / "metrics.jsonl"
+    epochs = read_metrics(metrics, made_again(folder, metrics)) if metrics.exists() else []
+    result = read_result(folder) if (folder / "result.json").exists() else None
+    entry = next(iter(result.rank), None) if result else None
+    ranked = result.rank[entry] if result and entry else None
+    return RunOverview(
+        run=str(folder),
+        recipe=recipe.name,
+        seed=recipe.seed,
+        changes=read_provenance(folder).changes if (folder / "provenance.json").exists() else [],
+        state="finished" if result else "running" if is_locked(folder / "lock") else "unfinished",
+        stage=epochs[-1].stage if epochs else None,
+        epoch=epochs[-1].epoch if epochs else None,
+        validation=_best(epochs),
+        test=Figure(metric=ranked.metric, value=ranked.figures[ranked.metric], where=str(entry)) if ranked else None,
+        seconds=sum(line.seconds for line in epochs) if epochs else None,
+    )
+
+
+def _best(epochs: list[EpochLine]) -> Figure | None:
+    """The best epoch of the last stage, by the first of CHOSEN_BY that it has."""
+    last = [line for line in epochs if line.stage == epochs[-1].stage]
+    for metric in CHOSEN_BY:
+        if found := [line for line in last if metric in line.validation]:
+            sign = -1 if metric in LOWER_IS_BETTER else 1
+            best = max(found, key=lambda line: sign * line.validation[metric])
+            where = f"{best.stage} epoch {best.epoch}"
+            return Figure(metric=metric, value=best.validation[metric], where=where)
+    return None

@@ -1,0 +1,133 @@
+"""The reference of every key of a recipe: type, range, default and meaning, from the schema itself."""
+
+import re
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+from system.recipe.schema import Recipe
+
+Node = dict[str, Any]  # of a JSON schema
+
+
+class Key(NamedTuple):
+    """default: as it is written in YAML; None: the key must be given."""
+
+    name: str
+    values: str
+    default: str | None
+    meaning: str
+
+
+class Section(NamedTuple):
+    """The keys of one kind of settings. path: such as stages.NAME.losses.N, where NAME is any name and N a position.
+    kind: None where there is only one."""
+
+    path: str
+    kind: str | None
+    meaning: str
+    keys: tuple[Key, ...]
+
+
+def sections() -> list[Section]:
+    """Of a whole recipe, in the order of the document."""
+    schema = Recipe.model_json_schema()
+    return list(dict.fromkeys(_sections(schema, schema["$defs"], "")))
+
+
+def at_path(found: list[Section], dotted: str) -> list[Section]:
+    """The sections at `dotted` and below, and those that have it as a key, with this key alone. Names and positions may
+    be left out: `stages.optimizer`."""
+    wanted = _plain(dotted)
+    inside = [section for section in found if _plain(section.path)[: len(wanted)] == wanted]
+    holders = [
+        section._replace(keys=tuple(key for key in section.keys if key.name == wanted[-1]))
+        for section in found
+        if _plain(section.path) == wanted[:-1] and any(key.name == wanted[-1] for key in section.keys)
+    ]
+    return holders + inside
+
+
+def paths(found: list[Section]) -> list[str]:
+    """Every path that at_path knows, without names and positions."""
+    plain = [(".".join(_plain(section.path)), section) for section in found]
+    keys = [f"{path}.{key.name}".lstrip(".") for path, section in plain for key in section.keys]
+    return list(dict.fromkeys([*(path for path, _ in plain if path), *keys]))
+
+
+def _plain(path: str) -> tuple[str, ...]:
+    return tuple(part for part in path.split(".") if part not in ("NAME", "N", ""))
+
+
+def _sections(node: Node, defs: Node, path: str) -> Iterator[Section]:
+    properties = node["properties"]
+    kinds = _words(properties["kind"]) if "kind" in properties else None
+    keys = tuple(
+        Key(
+            name,
+            _values(field, defs),
+            None if name in node.get("required", ()) else _yaml(field.get("default")),
+            _line(field.get("description", "")),
+        )
+        for name, field in properties.items()
+        if name != "kind"
+    )
+    yield Section(path, kinds, _line(node.get("description", "").split("\n\n")[0]), keys)
+    for name, field in properties.items():
+        yield from _below(field, defs, f"{path}.{name}".lstrip("."))
+
+
+def _below(node: Node, defs: Node, path: str) -> Iterator[Section]:
+    """The sections of whatever settings a value may hold."""
+    if "$ref" in node:
+        yield from _sections(defs[node["$ref"].rpartition("/")[2]], defs, path)
+    for choice in [*node.get("anyOf", ()), *node.get("oneOf", ())]:
+        yield from _below(choice, defs, path)
+    for named in node.get("patternProperties", {}).values():
+        yield from _below(named, defs, f"{path}.NAME")
+    if "items" in node:
+        yield from _below(node["items"], defs, f"{path}.N")
+
+
+def _values(node: Node, defs: Node) -> str:
+    """What may be written, in words."""
+    if choices := node.get("anyOf") or node.get("oneOf"):
+        kinds = [_kind(choice, defs) for choice in choices]
+        if all(kinds):
+            return f"settings of a kind: {', '.join(kind or '' for kind in kinds)}"
+        return " or ".join(_values(choice, defs) for choice in choices)
+    if "$ref" in node:
+        kind = _kind(node, defs)
+        return f"settings of the kind {kind}" if kind else "settings"
+    if "const" in node or "enum" in node:
+        return _words(node)
+    if "patternProperties" in node:
+        return f"by name: {_values(next(iter(node['patternProperties'].values())), defs)}"
+    if node.get("type") == "array":
+        return f"list of {_values(node['items'], defs)}"
+    if node.get("type") in ("integer", "number"):
+        return f"{'whole number' if node['type'] == 'integer' else 'number'}{_range(node)}"
+    if node.get("type") == "string":
+        return "name: a letter, then letters, digits and _, all lower case" if "pattern" in node else "text"
+    return {"boolean": "true or false", "null": "null"}[node["type"]]
+
+
+def _kind(node: Node, defs: Node) -> str | None:
+    properties = defs[node["$ref"].rpartition("/")[2]]["properties"] if "$ref" in node else {}
+    return _words(properties["kind"]) if "kind" in properties else None
+
+
+def _words(node: Node) -> str:
+    return ", ".join(map(str, node.get("enum", [node.get("const")])))
+
+
+def _range(node: Node) -> str:
+    words = {"minimum": "from", "exclusiveMinimum": "above", "maximum": "to", "exclusiveMaximum": "below"}
+    return "".join(f", {word} {node[name]:,}" for name, word in words.items() if name in node)
+
+
+def _yaml(value: Any) -> str:
+    return {None: "null", True: "true", False: "false"}.get(value) or str(value)
+
+
+def _line(text: str) -> str:
+    return re.sub(r"\s+", " ", text).strip()

@@ -1,0 +1,92 @@
+"""A trained model from Python: texts and sounds in, embeddings and rankings out; four lines in system/README.md."""
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from data_tools.audio.read import readable_seconds
+from data_tools.errors import DataError, KitError
+from data_tools.manifest import Clip, audio_clip
+from system.features.build import build_features
+from system.models.similarity import Embedded
+from system.runs.open import Trained, open_trained
+from system.runs.retrieve import embed_clips, embed_texts
+from system.serve.search import SearchQuery, make_search, pool_of
+
+Audio = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
+
+
+class Found(NamedTuple):
+    """A clip that was found. score: higher is better."""
+
+    path: str
+    score: float
+
+
+class Retriever:
+    """A trained model in evaluation mode, on a CUDA device where there is one."""
+
+    def __init__(self, trained: Trained) -> None:
+        self.trained = trained
+
+    def encode_text(self, texts: Sequence[str]) -> np.ndarray:
+        """(N, D) float32, in the order of the texts. KitError for a model that has no one vector a text."""
+        return _vectors(embed_texts(self.trained.model, list(texts)))
+
+    def encode_audio(self, audio: Audio) -> np.ndarray:
+        """(C, D) float32 of the files in their order; of a folder or a manifest in the order of `clips_of`.
+
+        audio: a folder with its subfolders, a manifest (.jsonl), or a list of files. Frames are kept in the recipe's
+        banks. Raises KitError for a file that is broken, and for a model that has no one vector a clip.
+        """
+        recipe, clips = self.trained.recipe, self.clips_of(audio)
+        once = {clip.id: clip for clip in clips}
+        features = build_features(
+            list(once.values()), dict(recipe.model.audio.experts), Path(recipe.banks), strict=True
+        )
+        vectors = _vectors(embed_clips(self.trained.model, list(once.values()), features))
+        rows = {clip_id: row for row, clip_id in enumerate(once)}
+        return vectors[[rows[clip.id] for clip in clips]]
+
+    def rank(self, texts: Sequence[str], audio: Audio, top: int = 10) -> list[list[Found]]:
+        """The best `top` clips of each text, best first; equal scores stand by file name. Broken files are skipped with
+        a warning. Raises KitError for a text of which the model knows no word, and when no file is readable."""
+        search = make_search(self.trained, list({clip.id: clip for clip in self.clips_of(audio)}.values()))
+        answers = search.answer([SearchQuery(text, top) for text in texts])
+        if unknown := [text for text, hits in zip(texts, answers, strict=True) if hits is None]:
+            raise KitError(f"the model knows no word of {unknown[0]!r}; reword it")
+        return [[Found(search.clips[hit.row].path, hit.score) for hit in hits or []] for hits in answers]
+
+    def clips_of(self, audio: Audio) -> list[Clip]:
+        """The clips that a folder, a manifest or a list of files means. DataError for a file that is absent."""
+        if isinstance(audio, str | os.PathLike):
+            return pool_of(self.trained.recipe, Path(audio), None)
+        paths = [Path(path).absolute() for path in audio]
+        if absent := [path for path in paths if not path.is_file()]:
+            raise DataError(f"{absent[0]}: no such file")
+        return [
+            audio_clip(
+                Path(path.anchor),
+                path.relative_to(path.anchor).as_posix(),
+                "files",
+                "blind",
+                [],
+                readable_seconds(path),
+            )
+            for path in paths
+        ]
+
+
+def load_model(folder: str | os.PathLike[str], stage: str | None = None, checkpoint: str | None = None) -> Retriever:
+    """Open a run or an exported model, as open_trained does."""
+    return Retriever(open_trained(Path(folder), stage, checkpoint))
+
+
+def _vectors(embedded: Embedded) -> np.ndarray:
+    if embedded.lengths is not None:
+        raise KitError("this model compares frames with words and has no one vector of them; use rank")
+    vectors: np.ndarray = embedded.values.float().cpu().numpy()
+    return vectors

@@ -1,0 +1,57 @@
+"""The verb download: the published files that a recipe names and this machine lacks."""
+
+import argparse
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from data_tools.datasets.download import download
+from data_tools.errors import KitError
+from system.models.settings import Model
+from system.verbs.options import add_recipe_arguments, load_from
+
+
+class Published(NamedTuple):
+    """A file that a recipe names. sha256: its first digits, as many as are known."""
+
+    path: Path
+    address: str
+    sha256: str
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add_recipe_arguments(parser, runs=False)
+    parser.add_argument("--show", action="store_true", help="only print the files, and where each is published")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    failed = []
+    for file in published_files(load_from(arguments).recipe.model):
+        state = "here" if file.path.exists() else "missing"
+        if not arguments.show:
+            try:
+                state = "fetched" if _download(file) else "here"
+            except KitError as error:
+                failed.append(str(error))
+                state = "failed"
+        print(f"{state:8} {file.path}  published at {file.address}")
+    if failed:
+        raise KitError("\n".join(failed))
+    return 0
+
+
+def published_files(model: Model) -> Iterator[Published]:
+    """Of the experts, the audio encoder and the text encoder."""
+    for expert in model.audio.experts.values():
+        addresses, known = expert.published_addresses(), expert.known_sha256()
+        for setting, path in expert.weight_files().items():
+            yield Published(path, addresses.get(setting, ""), known.get(setting, ""))
+    for part in (model.audio, model.text):
+        for path in part.weight_files().values():
+            yield Published(path, part.published_address(), "")
+
+
+def _download(file: Published) -> bool:
+    if not file.path.exists() and not file.address.startswith(("http://", "https://")):
+        raise KitError(f"{file.path}: no file to download by itself; it is published at {file.address}; put it there")
+    return download(file.address, file.path, file.sha256)

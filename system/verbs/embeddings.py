@@ -1,0 +1,53 @@
+"""The verb embeddings: what a trained model makes of clips and texts, as a file for other programs."""
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from data_tools.errors import KitError
+from data_tools.files import replacing
+from data_tools.manifest import caption_queries
+from system.retriever import load_model
+from system.verbs.options import add_checkpoint_arguments
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("model", type=Path, help="a run's folder, or an exported model")
+    parser.add_argument("audio", type=Path, help="a folder of audio files, with its subfolders, or a manifest (.jsonl)")
+    parser.add_argument("--out", type=Path, required=True, help="the file to write (.npz or .parquet)")
+    add_checkpoint_arguments(parser)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    writers = {".npz": _write_npz, ".parquet": _write_parquet}
+    if arguments.out.suffix not in writers:
+        raise KitError(f"--out {arguments.out}: embeddings end in .npz or .parquet")
+    model = load_model(arguments.model, arguments.stage, arguments.checkpoint)
+    clips = model.clips_of(arguments.audio)
+    captions = caption_queries(clips)
+    sounds = model.encode_audio(arguments.audio)
+    texts = model.encode_text([caption.text for caption in captions]) if captions else sounds[:0]
+    columns = {
+        "kind": ["clip"] * len(clips) + ["caption"] * len(captions),
+        "id": [clip.id for clip in clips] + [caption.id for caption in captions],
+        "text": [clip.path for clip in clips] + [caption.text for caption in captions],
+        "embedding": np.concatenate([sounds, texts]),
+    }
+    with replacing(arguments.out) as part:
+        writers[arguments.out.suffix](part, columns)
+    print(f"wrote {arguments.out}: {len(clips)} clips, {len(captions)} captions, {sounds.shape[1]} values each")
+    return 0
+
+
+def _write_npz(path: Path, columns: dict[str, Any]) -> None:
+    with path.open("wb") as file:
+        np.savez(file, **columns)
+
+
+def _write_parquet(path: Path, columns: dict[str, Any]) -> None:
+    import pyarrow
+    from pyarrow import parquet
+
+    parquet.write_table(pyarrow.table({**columns, "embedding": list(columns["embedding"])}), path)

@@ -1,0 +1,100 @@
+"""The verb recipes: the shipped ones, a copy to begin with, and the reference of all keys."""
+
+import argparse
+import difflib
+import re
+from pathlib import Path
+
+from data_tools.errors import KitError
+from data_tools.files import write_text
+from system.recipe.reference import Section, at_path, paths, sections
+
+SHIPPED = Path(__file__).parents[2] / "recipes"
+NAME = re.compile("[a-z][a-z0-9_]*")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    actions = parser.add_subparsers(metavar="ACTION", required=True)
+    shown = actions.add_parser("list", help="the shipped recipes, and the idea of each")
+    shown.set_defaults(action=_list)
+    new = actions.add_parser("new", help="write NAME.yaml, a copy of a shipped recipe under a name of its own")
+    new.add_argument("name", help="the new recipe's name: lower-case letters, digits and _")
+    new.add_argument("--from", dest="source", default="clotho", help="which one, as `list` has it (default: clotho)")
+    new.set_defaults(action=_new)
+    keys = actions.add_parser("keys", help="type, range, default and meaning of every key of a recipe")
+    keys.add_argument("path", nargs="?", default="", help="only these, such as stages.optimizer (default: all)")
+    keys.add_argument("--markdown", action="store_true", help="as a page")
+    keys.set_defaults(action=_keys)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    arguments.action(arguments)
+    return 0
+
+
+def _shipped() -> dict[str, Path]:
+    """By name, such as take_it_easy/honest. KitError where they are not installed beside the code."""
+    found = {
+        path.relative_to(SHIPPED).with_suffix("").as_posix(): path
+        for path in sorted(SHIPPED.rglob("*.yaml"))
+        if not path.name.endswith(".study.yaml")
+    }
+    if not found:
+        raise KitError(f"{SHIPPED}: the shipped recipes are not here; take the folder recipes/ of the kit's repository")
+    return found
+
+
+def _list(_: argparse.Namespace) -> None:
+    found = _shipped()
+    width = max(map(len, found))
+    for name, path in found.items():
+        title = path.read_text(encoding="utf-8").splitlines()[0].removeprefix("# ")
+        print(f"{name:{width}}  {title}")
+
+
+def _new(arguments: argparse.Namespace) -> None:
+    found = _shipped()
+    if arguments.source not in found:
+        raise KitError(f"--from {arguments.source}: no such recipe; there are {', '.join(found)}")
+    if not NAME.fullmatch(arguments.name):
+        raise KitError(f"{arguments.name!r}: a recipe's name has lower-case letters, digits and _, a letter first")
+    out = Path(f"{arguments.name}.yaml")
+    if out.exists():
+        raise KitError(f"{out} is there already; choose another name, or delete it")
+    text = found[arguments.source].read_text(encoding="utf-8")
+    text = re.sub("^name: .*$", f"name: {arguments.name}", text, flags=re.M)
+    text = re.sub(r"^(#.* )recipes/\S+\.yaml", rf"\g<1>{out}", text, flags=re.M)
+    write_text(out, text)
+    print(f"wrote {out}, a copy of {arguments.source}; next: python -m system check {out}")
+
+
+def _keys(arguments: argparse.Namespace) -> None:
+    found = sections()
+    shown = at_path(found, arguments.path) if arguments.path else found
+    if not shown:
+        similar = difflib.get_close_matches(arguments.path, paths(found), 3)
+        hint = f"; similar are {', '.join(similar)}" if similar else "; without a path all keys are printed"
+        raise KitError(f"{arguments.path}: a recipe has no such key{hint}")
+    print("\n\n".join(map(_as_page if arguments.markdown else _as_text, shown)))
+
+
+def _title(section: Section) -> str:
+    return f"{section.path or 'a recipe'}{f' (kind: {section.kind})' if section.kind else ''}"
+
+
+def _as_text(section: Section) -> str:
+    lines = [_title(section), *([f"  {section.meaning}"] if section.meaning else [])]
+    width = max((len(key.name) for key in section.keys), default=0)
+    for key in section.keys:
+        default = "" if key.default is None else f" (default: {key.default})"
+        lines.append(f"  {key.name:{width}}  {key.values}{default}")
+        lines += [f"  {'':{width}}  {key.meaning}"] if key.meaning else []
+    return "\n".join(lines)
+
+
+def _as_page(section: Section) -> str:
+    lines = [f"## {_title(section)}", "", *([section.meaning, ""] if section.meaning else [])]
+    if section.keys:
+        lines += ["| key | values | default | meaning |", "| --- | --- | --- | --- |"]
+        lines += [f"| {key.name} | {key.values} | {key.default or ''} | {key.meaning} |" for key in section.keys]
+    return "\n".join(lines).rstrip()

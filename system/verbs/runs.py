@@ -1,0 +1,58 @@
+"""The verb runs: a table of all runs, finished or not."""
+
+import argparse
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from data_tools.errors import KitError
+from submission.runs.overview import Figure, RunOverview, overviews
+
+SORTED_BY: dict[str, Callable[[RunOverview], Any]] = {
+    "name": lambda run: run.run,
+    "validation": lambda run: -run.validation.value if run.validation else 0.0,
+    "test": lambda run: -run.test.value if run.test else 0.0,
+    "time": lambda run: -(run.seconds or 0.0),
+}
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("runs", nargs="?", type=Path, default=Path("runs"), help="folder of all runs (default: runs)")
+    parser.add_argument(
+        "--sort", choices=tuple(SORTED_BY), default="name", help="best or longest first (default: %(default)s)"
+    )
+    parser.add_argument("--json", action="store_true", help="print one JSON document instead")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    if not arguments.runs.is_dir():
+        raise KitError(f"{arguments.runs}: no such folder; name the one that holds the runs")
+    found = sorted(overviews(arguments.runs), key=SORTED_BY[arguments.sort])
+    if arguments.json:
+        print(json.dumps([entry.model_dump() for entry in found], indent=1))
+        return 0
+    if not found:
+        print(f"{arguments.runs}: no run yet; python -m system run RECIPE makes one")
+    header = ("run", "state", "trained", "validation", "test", "hours", "changes")
+    rows = [header, *(_row(entry) for entry in found)]
+    widths = [max(len(row[column]) for row in rows) for column in range(len(header))]
+    for row in rows if found else ():
+        print("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
+    return 0
+
+
+def _row(entry: RunOverview) -> tuple[str, ...]:
+    return (
+        Path(entry.run).name,
+        entry.state,
+        f"{entry.stage} {entry.epoch}" if entry.stage else "-",
+        _figure(entry.validation),
+        _figure(entry.test),
+        "-" if entry.seconds is None else f"{entry.seconds / 3600:.2f}",
+        entry.problem or " ".join(entry.changes) or "-",
+    )
+
+
+def _figure(figure: Figure | None) -> str:
+    return "-" if figure is None else f"{figure.metric} {figure.value:.4f}"

@@ -1,0 +1,50 @@
+"""The verb search: the clips of a folder that a trained model finds for sentences."""
+
+import argparse
+import json
+import logging
+from pathlib import Path
+
+from system.runs.open import open_trained
+from system.serve.search import SearchQuery, make_search, pool_of
+from system.verbs.options import add_changes_argument, add_checkpoint_arguments, positive
+
+log = logging.getLogger(__name__)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("model", type=Path, help="a run's folder, or an exported model")
+    parser.add_argument("audio", type=Path, help="a folder of audio files, with its subfolders, or a manifest (.jsonl)")
+    parser.add_argument("queries", nargs="+", metavar="QUERY", help='what is to be heard, such as "a dog barks"')
+    parser.add_argument("--top", type=positive, default=10, help="clips a query (default: %(default)s)")
+    parser.add_argument("--split", help="of a manifest: only this split's clips (default: all)")
+    parser.add_argument("--json", action="store_true", help="print one JSON document instead")
+    add_checkpoint_arguments(parser)
+    add_changes_argument(parser)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    trained = open_trained(arguments.model, arguments.stage, arguments.checkpoint, arguments.set)
+    search = make_search(trained, pool_of(trained.recipe, arguments.audio, arguments.split))
+    answers = search.answer([SearchQuery(text, arguments.top) for text in arguments.queries])
+    found = [
+        {
+            "query": text,
+            "clips": None if hits is None else [
+                {"path": search.clips[hit.row].path, "score": round(hit.score, 6)} for hit in hits
+            ],
+        }
+        for text, hits in zip(arguments.queries, answers, strict=True)
+    ]  # fmt: skip
+    if arguments.json:
+        print(json.dumps({"clips": len(search.clips), "skipped": dict(search.skipped), "queries": found}, indent=1))
+    else:
+        for text, entry in zip(arguments.queries, found, strict=True):
+            print(text)
+            for rank, clip in enumerate(entry["clips"] or [], 1):
+                print(f"{rank:4}  {clip['score']:7.4f}  {clip['path']}")
+        log.info("%d clips searched, %d skipped", len(search.clips), len(search.skipped))
+    unknown = [text for text, hits in zip(arguments.queries, answers, strict=True) if hits is None]
+    for text in unknown:
+        log.error("error: the model knows no word of %r; reword it", text[:60])
+    return 1 if unknown else 0

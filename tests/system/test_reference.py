@@ -1,0 +1,105 @@
+"""The reference of a recipe's keys, the shipped recipes, and a copy to begin with."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from outcomes import refused
+
+from system.__main__ import main
+from system.recipe.load import load_recipe
+from system.recipe.reference import Key, at_path, sections
+
+
+def printed(capsys: pytest.CaptureFixture[str], *argv: str) -> str:
+    capsys.readouterr()
+    assert main(["recipes", *argv]) == 0
+    return capsys.readouterr().out
+
+
+def keys_of(path: str) -> dict[str, Key]:
+    return {key.name: key for section in at_path(sections(), path) for key in section.keys}
+
+
+def test_values_ranges_and_defaults_in_words() -> None:
+    optimizer = keys_of("stages.NAME.optimizer")["lr"]
+    assert (optimizer.values, optimizer.default) == ("number, above 0, to 1", None)
+    stage = keys_of("stages")
+    assert stage["unit"].values == "clip, pair"
+    assert stage["captions_per_clip"].values == "whole number, from 1, to 1,000,000 or all or null"
+    assert stage["captions_per_clip"].default == "null"
+    assert stage["losses"].values.startswith("list of settings of a kind: matching, ")
+    assert keys_of("stages.losses.same_clip")["same_clip"].default == "masked"
+    assert keys_of("seed")["seed"].values == "whole number, from 0, below 2,147,483,648"
+    assert keys_of("rank")["csv"].values == "true or false"
+
+
+def keys_in(value: Any, path: tuple[str, ...] = ()) -> set[tuple[str, ...]]:
+    """Dotted keys of a document, names and positions left out as the reference has them."""
+    named = {("data",), ("stages",), ("rank",), ("model", "audio", "experts")}
+    found = set()
+    if isinstance(value, list):
+        return set().union(*(keys_in(item, path) for item in value))
+    if isinstance(value, dict):
+        for name, inner in value.items():
+            below = path if path in named else (*path, name)
+            found |= {below} | keys_in(inner, below) if below != path else keys_in(inner, (*path, ""))
+    return found
+
+
+def test_every_key_of_every_shipped_recipe_is_in_the_reference(root: Path) -> None:
+    known = {section.path for section in sections()}
+    known |= {f"{section.path}.{key.name}".lstrip(".") for section in sections() for key in section.keys}
+    plain = {tuple(part for part in path.split(".") if part not in ("NAME", "N")) for path in known}
+    checked = 0
+    for path in sorted((root / "recipes").rglob("*.yaml")):
+        if path.name.endswith(".study.yaml"):
+            continue
+        for key in keys_in(yaml.safe_load(path.read_text())):
+            key = tuple(part for part in key if part)
+            checked += 1
+            assert key[-1] == "kind" or key in plain, (path, key)
+    assert checked > 500
+
+
+def test_a_path_that_is_not_there_is_refused_with_what_is_near(capsys: pytest.CaptureFixture[str]) -> None:
+    assert "stages.optimiser: a recipe has no such key; similar are stages.optimizer" in refused(
+        capsys, "recipes", "keys", "stages.optimiser"
+    )
+    assert "without a path all keys are printed" in refused(capsys, "recipes", "keys", "xyzzy.1.2")
+
+
+def test_text_and_page_say_the_same(capsys: pytest.CaptureFixture[str]) -> None:
+    text, page = printed(capsys, "keys"), printed(capsys, "keys", "--markdown")
+    for section in sections():
+        for key in section.keys:
+            assert key.name in text
+            assert f"| {key.name} | {key.values} |" in page
+
+
+def test_every_shipped_recipe_is_listed(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    lines = printed(capsys, "list").splitlines()
+    names = [line.split()[0] for line in lines]
+    assert "clotho" in names
+    assert "take_it_easy/honest" in names
+    assert all((root / "recipes" / f"{name}.yaml").is_file() for name in names)
+    assert all(len(line.split()) > 3 for line in lines)
+
+
+def test_a_copy_is_a_recipe_of_its_own_and_replaces_nothing(
+    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert "next: python -m system check mine.yaml" in printed(capsys, "new", "mine")
+    mine, clotho = load_recipe("mine.yaml").recipe, load_recipe(root / "recipes/clotho.yaml").recipe
+    assert mine == clotho.model_copy(update={"name": "mine"})
+    text = Path("mine.yaml").read_text()
+    assert "python -m system run mine.yaml" in text
+    assert "recipes/clotho.yaml" not in text
+    assert "is there already" in refused(capsys, "recipes", "new", "mine")
+    assert Path("mine.yaml").read_text() == text
+    assert "no such recipe; there are baseline2022, clotho" in refused(capsys, "recipes", "new", "b", "--from", "x")
+    assert "lower-case letters" in refused(capsys, "recipes", "new", "../b")
+    printed(capsys, "new", "easy", "--from", "take_it_easy/honest")
+    assert load_recipe("easy.yaml").recipe.name == "easy"

@@ -1,0 +1,96 @@
+"""The table of all runs: finished, unfinished, running and damaged ones, and what it is sorted by."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+from outcomes import refused, rewrite
+
+from data_tools.locks import is_locked, lock
+from submission.runs.overview import RunOverview, overview
+from system.__main__ import main
+
+
+@pytest.fixture
+def runs(unbroken: Path, tmp_path: Path) -> Path:
+    """a: finished. b: stopped in its third epoch of three, its recipe changed by --set. c: damaged. d: not begun."""
+    runs = tmp_path / "runs"
+    for name in "abcd":
+        shutil.copytree(unbroken, runs / name)
+    (runs / "b/result.json").unlink()
+    lines = (runs / "b/metrics.jsonl").read_text().splitlines(keepends=True)
+    (runs / "b/metrics.jsonl").write_text("".join(lines[:-1]))
+    rewrite(runs / "b/provenance.json", changes=["seed=3", "stages.finetune.epochs=2"])
+    (runs / "c/resolved.json").write_text("{")
+    for name in ("result.json", "metrics.jsonl", "provenance.json"):
+        (runs / "d" / name).unlink()
+    (runs / "notes").mkdir()
+    return runs
+
+
+def listed(capsys: pytest.CaptureFixture[str], *argv: object) -> str:
+    capsys.readouterr()
+    assert main(["runs", *map(str, argv)]) == 0
+    return capsys.readouterr().out
+
+
+def test_every_run_has_a_line(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    header, a, b, c, d = listed(capsys, runs).splitlines()
+    assert header.split() == ["run", "state", "trained", "validation", "test", "hours", "changes"]
+    result = json.loads((runs / "a/result.json").read_text())["rank"]["evaluation"]
+    assert a.split()[:4] == ["a", "finished", "finetune", "3"]
+    assert f"mAP@10 {result['mAP@10']:.4f}" in a
+    assert b.split()[:4] == ["b", "unfinished", "finetune", "2"]
+    assert b.endswith("seed=3 stages.finetune.epochs=2")
+    assert c.split()[:2] == ["c", "damaged"]
+    assert "resolved.json: not JSON" in c
+    assert d.split() == ["d", "unfinished", "-", "-", "-", "-", "-"]
+
+
+def test_validation_is_the_best_epoch_of_the_last_stage(runs: Path) -> None:
+    epochs = [json.loads(line) for line in (runs / "a/metrics.jsonl").read_text().splitlines()]
+    for line, value in zip(epochs, [0.9] * (len(epochs) - 3) + [0.1, 0.3, 0.2], strict=True):
+        line["validation"]["mAP@10"] = value
+    assert [line["stage"] for line in epochs[-3:]] == ["finetune"] * 3
+    assert epochs[0]["stage"] != "finetune"
+    (runs / "a/metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in epochs))
+    found = overview(runs / "a")
+    assert found.validation is not None
+    assert (found.validation.value, found.validation.where) == (0.3, "finetune epoch 2")
+    assert found.seconds == pytest.approx(sum(line["seconds"] for line in epochs))
+    for line, value in zip(epochs[-3:], (4.0, 3.0, 5.0), strict=True):
+        line["validation"] = {"loss": value}
+    (runs / "a/metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in epochs))
+    found = overview(runs / "a")
+    assert found.validation is not None
+    assert (found.validation.metric, found.validation.value) == ("loss", 3.0), "the lower loss is the better one"
+
+
+def test_the_document_has_the_same_and_is_read_again(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    document = json.loads(listed(capsys, runs, "--json"))
+    assert [RunOverview.model_validate(entry) for entry in document] == [overview(runs / name) for name in "abcd"]
+    assert document[1]["changes"] == ["seed=3", "stages.finetune.epochs=2"]
+    assert [Path(entry["run"]).name for entry in json.loads(listed(capsys, runs / "a", "--json"))] == ["a"]
+
+
+def test_the_best_stand_first(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for name, value in (("a", 0.1), ("b", 0.7), ("d", 0.4)):
+        line = {"stage": "s", "epoch": 1, "seconds": value * 3600, "validation": {"mAP@10": value}}
+        (runs / name / "metrics.jsonl").write_text(json.dumps(line) + "\n")
+    for order, expected in (("validation", "bdac"), ("time", "bdac"), ("name", "abcd"), ("test", "abcd")):
+        lines = listed(capsys, runs, "--sort", order).splitlines()[1:]
+        assert "".join(line[0] for line in lines) == expected, order
+
+
+def test_a_run_that_somebody_works_on_is_running(runs: Path) -> None:
+    assert not is_locked(runs / "b/lock")
+    with lock(runs / "b/lock", "busy"):
+        assert is_locked(runs / "b/lock")
+        assert overview(runs / "b").state == "running"
+    assert overview(runs / "b").state == "unfinished"
+
+
+def test_no_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert "no run yet" in listed(capsys, tmp_path)
+    assert "no such folder" in refused(capsys, "runs", tmp_path / "none")

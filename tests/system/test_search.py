@@ -1,0 +1,166 @@
+"""Searching a folder from the command line and from Python: the order of rank, and nothing dropped without a word."""
+
+import json
+import re
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from outcomes import refused
+
+from data_tools.errors import DataError, KitError
+from data_tools.manifest import caption_queries, read_manifest
+from submission.formats.score_matrix import read_scores
+from submission.ordering import ranked_columns
+from system.__main__ import main
+from system.retriever import Retriever, load_model
+
+TEXTS = ["A deep tone sounds.", "a shrill hum goes on"]
+
+
+@pytest.fixture(scope="module")
+def model(unbroken: Path) -> Retriever:
+    return load_model(unbroken)
+
+
+@pytest.fixture
+def folder(world: Path, tmp_path: Path) -> Path:
+    """Five tones, two of them in a subfolder, one broken file, a text, an .m4a, and a hidden file."""
+    folder = tmp_path / "sounds"
+    (folder / "more/deep").mkdir(parents=True)
+    tones = sorted((world.parent / "evaluation").glob("*.wav"))[:5]
+    for n, tone in enumerate(tones):
+        shutil.copy(tone, folder / ("more/deep" if n > 2 else ".") / f"{n}.wav")
+    (folder / "more/broken.wav").write_bytes(b"RIFF")
+    (folder / "notes.txt").write_text("x")
+    (folder / "song.m4a").write_bytes(b"x")
+    (folder / ".hidden.wav").write_bytes(b"x")
+    return folder
+
+
+def search(capsys: pytest.CaptureFixture[str], *argv: object) -> tuple[int, str, str]:
+    capsys.readouterr()
+    status = main(["search", *map(str, argv)])
+    return status, *capsys.readouterr()
+
+
+def test_rank_search_and_python_give_one_order(
+    unbroken: Path, model: Retriever, folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    captions = tmp_path / "captions.csv"
+    captions.write_text("caption\n" + "\n".join(TEXTS) + "\n")
+    out = tmp_path / "s.npy"
+    argv = ["rank", str(unbroken), "--audio", str(folder), "--queries", str(captions), "--out", str(out)]
+    assert main(argv) == 0
+    matrix = read_scores(out)
+    columns = ranked_columns(matrix.values, matrix.file_names, 5)
+    expected = [[str(folder / matrix.file_names[column]) for column in row] for row in columns]
+    assert {len(row) for row in expected} == {5}
+    status, output, _ = search(capsys, unbroken, folder, *TEXTS, "--top", "4", "--json")
+    document = json.loads(output)
+    assert status == 0
+    assert [[clip["path"] for clip in query["clips"]] for query in document["queries"]] == [row[:4] for row in expected]
+    assert [query["query"] for query in document["queries"]] == TEXTS
+    first = document["queries"][0]["clips"][0]["score"]
+    assert first == pytest.approx(matrix.values[0].max(), abs=1e-6)
+    found = model.rank(TEXTS, folder, top=5)
+    assert [[clip.path for clip in row] for row in found] == expected
+    assert found[0][0].score == pytest.approx(first, abs=1e-6)
+
+
+def test_the_table_has_a_line_a_clip_and_the_log_says_what_was_skipped(
+    unbroken: Path, folder: Path, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    status, output, _ = search(capsys, unbroken, folder, TEXTS[0], "--top", "2")
+    lines = output.splitlines()
+    assert (status, lines[0], len(lines)) == (0, TEXTS[0], 3)
+    assert lines[1].split()[0] == "1"
+    assert lines[1].endswith(".wav")
+    assert "skipped what is no audio (1): notes.txt" in caplog.text
+    assert "broken.wav" in caplog.text
+    assert "5 clips searched, 2 skipped" in caplog.text
+
+
+def test_what_was_skipped_is_in_the_document(unbroken: Path, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    document = json.loads(search(capsys, unbroken, folder, TEXTS[0], "--json")[1])
+    assert document["clips"] == 5
+    assert list(document["skipped"]) == [str(folder / "more/broken.wav"), str(folder / "song.m4a")]
+
+
+def test_a_query_of_unknown_words_is_named_and_the_others_are_answered(
+    unbroken: Path, folder: Path, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    status, output, _ = search(capsys, unbroken, folder, "xylophone", TEXTS[0])
+    assert status == 1
+    assert len(output.splitlines()) == 1 + 1 + 5
+    assert "error: the model knows no word of 'xylophone'; reword it" in caplog.text
+
+
+@pytest.mark.parametrize("top", ["0", "-1", "two", "²"])
+def test_top_is_a_number_from_1_on(unbroken: Path, folder: Path, capsys: pytest.CaptureFixture[str], top: str) -> None:
+    status, _, errors = search(capsys, unbroken, folder, "a", f"--top={top}")
+    assert status == 2
+    assert "no whole number from 1 on" in errors
+
+
+def test_embeddings_are_those_that_rank_compares(
+    unbroken: Path, model: Retriever, world: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    clips = [clip for clip in read_manifest(world) if clip.split == "evaluation"]
+    captions = caption_queries(clips)
+    sounds = model.encode_audio([clip.path for clip in clips])
+    texts = model.encode_text([caption.text for caption in captions])
+    unit = [values / np.linalg.norm(values, axis=1, keepdims=True) for values in (texts, sounds)]
+    scores = read_scores(unbroken / "scores/evaluation.npy").values
+    assert np.allclose(unit[0] @ unit[1].T, scores, atol=1e-5)
+    again = model.encode_audio([clips[3].path, clips[0].path, clips[3].path])
+    assert np.allclose(again, sounds[[3, 0, 3]], atol=1e-6), "in the order of the files, one given twice"
+
+
+def test_embeddings_are_written_for_other_programs(
+    unbroken: Path, model: Retriever, world: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    import pyarrow.parquet
+
+    clips = read_manifest(world)
+    for suffix in ("npz", "parquet"):
+        assert main(["embeddings", str(unbroken), str(world), "--out", str(tmp_path / f"new/e.{suffix}")]) == 0
+    assert f"{len(clips)} clips, {5 * len(clips)} captions" in capsys.readouterr().out
+    arrays = np.load(tmp_path / "new/e.npz")
+    table = pyarrow.parquet.read_table(tmp_path / "new/e.parquet").to_pandas()
+    assert list(table["id"]) == arrays["id"].tolist()
+    assert arrays["kind"].tolist() == ["clip"] * len(clips) + ["caption"] * 5 * len(clips)
+    assert arrays["text"][0] == clips[0].path
+    assert np.array_equal(np.stack(table["embedding"]), arrays["embedding"])
+    assert np.allclose(arrays["embedding"][: len(clips)], model.encode_audio(world), atol=1e-6)
+    assert np.allclose(arrays["embedding"][len(clips) :][:1], model.encode_text([clips[0].captions[0]]), atol=1e-6)
+    assert "end in .npz or .parquet" in refused(capsys, "embeddings", unbroken, world, "--out", tmp_path / "e.csv")
+
+
+def test_python_is_told_what_is_wrong(model: Retriever, folder: Path, tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"none\.wav: no such file"):
+        model.encode_audio([tmp_path / "none.wav"])
+    with pytest.raises(KitError, match=r"broken\.wav"):
+        model.encode_audio([folder / "more/broken.wav"])
+    with pytest.raises(KitError, match=r"knows no word of 'xylophone'"):
+        model.rank(["xylophone"], folder)
+    with pytest.raises(KitError, match=r"neither a run .* nor an exported model"):
+        load_model(tmp_path)
+
+
+def test_the_lines_of_the_readme(
+    root: Path, unbroken: Path, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With a run and a folder of the names it uses, and words that the model knows."""
+    block = re.search(r"```python\n(from system.retriever.*?)```", (root / "system/README.md").read_text(), re.DOTALL)
+    assert block
+    (tmp_path / "runs").mkdir()
+    (tmp_path / "runs/RUN").symlink_to(unbroken)
+    (tmp_path / "data").mkdir()
+    folder.rename(tmp_path / "data/sounds")
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, Any] = {}
+    exec(block[1].replace("a dog barks", "a deep tone"), names)
+    assert [len(names["found"][0]), names["texts"].shape[0], names["clips"].shape[0]] == [5, 1, 2]
