@@ -147,7 +147,7 @@ def test_interrupt_is_one_line(
     def interrupted(folder: Path) -> list[str]:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("data_tools.datasets.blind.audio_names", interrupted)
+    monkeypatch.setattr("data_tools.datasets.blind.audio_tree", interrupted)
     assert main(["blind", str(tmp_path), "--out", str(tmp_path / "b.jsonl")]) == 130
     assert capsys.readouterr().err == "interrupted\n"
 
