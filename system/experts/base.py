@@ -61,7 +61,7 @@ class Resampled(Strict):
     vggsound    0.0020 (0.0002 to 0.011)     0.0049 (0.0003 to 0.022)   0.0063 (0 to 0.031)
     """
 
-    resampling: Resampling = "soxr_hq"  # see data_tools/resampling.py
+    resampling: Resampling = "soxr_hq"  # how files of other rates are brought to its own
 
     @model_serializer(mode="wrap")
     def _without_default_resampling(self, values: SerializerFunctionWrapHandler) -> dict[str, Any]:
@@ -163,7 +163,7 @@ class ExpertSettings(Resampled):
 class PublishedWeights(ExpertSettings):
     """An expert whose weights are one published file."""
 
-    weights: str
+    weights: str  # the published file
 
     address: ClassVar[str]  # where the file is published
 

@@ -22,9 +22,9 @@ class MelSettings(ExpertSettings):
     next power of two; silence fills a clip up to one FFT. Computed in float64."""
 
     sample_rate: int = Field(ge=8_000, le=48_000)  # Hz
-    bands: int = Field(ge=8, le=256)
-    window_seconds: float = Field(ge=0.005, le=0.2)
-    hop_seconds: float = Field(ge=0.002, le=0.2)
+    bands: int = Field(ge=8, le=256)  # of the mel scale
+    window_seconds: float = Field(ge=0.005, le=0.2)  # of a column
+    hop_seconds: float = Field(ge=0.002, le=0.2)  # from a column to the next
 
     usual: ClassVar[dict[str, Any]] = {"bands": 64, "window_seconds": 0.04, "hop_seconds": 0.02}
 

@@ -40,7 +40,7 @@ class Vggish(PublishedWeights):
     """
 
     kind: Literal["vggish"]
-    pca_weights: str | None = None
+    pca_weights: str | None = None  # the published file; null for raw output
     output: Literal["quantised", "pca", "raw"] = "quantised"
 
     usual: ClassVar[dict[str, Any]] = {

@@ -29,8 +29,8 @@ PIECE = 188  # frames (60 s) computed at once of a longer clip
 class TimePooling(Strict):
     """Averages over time of `kernel` frames, `stride` apart; a clip of fewer frames gives one average of them."""
 
-    kernel: int = Field(ge=1)
-    stride: int = Field(ge=1)
+    kernel: int = Field(ge=1)  # frames that are averaged
+    stride: int = Field(ge=1)  # frames from a mean to the next
 
 
 class VggSound(PublishedWeights):
@@ -51,7 +51,7 @@ class VggSound(PublishedWeights):
     """
 
     kind: Literal["vggsound"]
-    time_pooling: TimePooling | None = None
+    time_pooling: TimePooling | None = None  # of neighbouring frames; null: none
 
     usual: ClassVar[dict[str, Any]] = {"weights": "H.pth.tar"}
     address: ClassVar[str] = "http://www.robots.ox.ac.uk/~vgg/data/vggsound/models/H.pth.tar"

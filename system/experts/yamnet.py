@@ -39,7 +39,7 @@ class Yamnet(ExpertSettings):
     """
 
     kind: Literal["yamnet"]
-    weights: str
+    weights: str  # the file that `python -m system convert` makes of the published one
 
     usual: ClassVar[dict[str, Any]] = {"weights": "yamnet_layers.npz"}
     version: ClassVar[int] = 2

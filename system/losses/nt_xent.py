@@ -19,9 +19,9 @@ class NtXent(Term):
     """
 
     kind: Literal["nt_xent"]
-    temperature: float = Field(gt=0, le=1)
+    temperature: float = Field(gt=0, le=1)  # scores are divided by it
     same_clip: Literal["masked", "negatives"] = "masked"
-    directions: Literal["mean", "sum"] = "mean"
+    directions: Literal["mean", "sum"] = "mean"  # of the two: clip to caption, and caption to clip
 
     def value(self, batch: BatchScores) -> Tensor:
         import torch

@@ -33,10 +33,10 @@ class Ranking(Term):
     """
 
     kind: Literal["ranking"]
-    margin: float = Field(ge=0, le=2)
-    relax: Literal["none", "cider"]
+    margin: float = Field(ge=0, le=2)  # by which a matching pair is to score higher than others
+    relax: Literal["none", "cider"]  # cider: lower margins for captions that resemble each other
     negatives: Negatives = "all"
-    reduce: Literal["sum", "mean", "hinge_of_mean"] = "sum"
+    reduce: Literal["sum", "mean", "hinge_of_mean"] = "sum"  # of the hinges of a batch
 
     @property
     def relaxed(self) -> bool:

@@ -28,9 +28,9 @@ class WeightedTriplet(Term):
 
     kind: Literal["weighted_triplet"]
     margin: float = Field(ge=0, le=2)  # read by clamp `each`
-    positive: Annotated[list[float], Field(min_length=1)]
-    negative: Annotated[list[float], Field(min_length=1)]
-    clamp: Literal["sum", "each"]
+    positive: Annotated[list[float], Field(min_length=1)]  # coefficients of P, from that of s^0 on
+    negative: Annotated[list[float], Field(min_length=1)]  # coefficients of N, from that of s^0 on
+    clamp: Literal["sum", "each"]  # what of P and N counts as 0 below 0: their sum, or each
 
     @property
     def hinge_margin(self) -> float | None:

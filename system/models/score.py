@@ -46,7 +46,7 @@ class FrameWord(ScoreSettings):
     """
 
     kind: Literal["frame_word"]
-    reduce: Literal["mean", "best_frame", "best_word"]
+    reduce: Literal["mean", "best_frame", "best_word"]  # how the dot products of all frames and words become one score
 
     of_series: ClassVar[bool] = True
 

@@ -12,9 +12,9 @@ from system.models.text import Text
 
 
 class Model(Strict):
-    audio: Audio
-    text: Text
-    score: Score
+    audio: Audio  # the encoder of clips
+    text: Text  # the encoder of captions
+    score: Score  # of an embedded clip and an embedded caption
 
     @model_validator(mode="after")
     def _parts_fit(self) -> "Model":

@@ -1,9 +1,14 @@
 """The reference of every key of a recipe: type, range, default and meaning, from the schema itself."""
 
+import ast
+import inspect
 import re
+import textwrap
 from collections.abc import Iterator
+from functools import cache
 from typing import Any, NamedTuple
 
+from data_tools.strict import Strict
 from system.recipe.schema import Recipe
 
 Node = dict[str, Any]  # of a JSON schema
@@ -61,12 +66,13 @@ def _plain(path: str) -> tuple[str, ...]:
 def _sections(node: Node, defs: Node, path: str) -> Iterator[Section]:
     properties = node["properties"]
     kinds = _words(properties["kind"]) if "kind" in properties else None
+    meanings = _meanings(_classes()[node["title"]])
     keys = tuple(
         Key(
             name,
             _values(field, defs),
             None if name in node.get("required", ()) else _yaml(field.get("default")),
-            _line(field.get("description", "")),
+            meanings.get(name, ""),
         )
         for name, field in properties.items()
         if name != "kind"
@@ -127,6 +133,33 @@ def _range(node: Node) -> str:
 
 def _yaml(value: Any) -> str:
     return {None: "null", True: "true", False: "false"}.get(value) or str(value)
+
+
+@cache
+def _classes() -> dict[str, type[Strict]]:
+    """All settings by the name of their class."""
+    found = [Strict]
+    for kind in found:
+        found += kind.__subclasses__()
+    return {kind.__name__: kind for kind in found}
+
+
+def _meanings(kind: type[Strict]) -> dict[str, str]:
+    """Of every key: the comment behind it in the source, else what the class's docstring says behind its name."""
+    found = {}
+    for base in reversed([base for base in kind.__mro__ if issubclass(base, Strict)]):
+        lines = inspect.getsource(base).splitlines()
+        names = set(base.__annotations__)
+        for statement in ast.parse(textwrap.dedent("\n".join(lines))).body[0].body:  # type: ignore[attr-defined]
+            if isinstance(statement, ast.AnnAssign) and isinstance(statement.target, ast.Name):
+                code, _, comment = lines[(statement.end_lineno or 0) - 1].rpartition("  # ")
+                if code and comment:
+                    found[statement.target.id] = _line(comment)
+        text = _line(inspect.getdoc(base) or "")
+        for name in names - found.keys():
+            if said := re.search(rf"(?:^|[.,;] |, ){name}(?:, \w+)*: (.*?)(?:[.](?= |$)|$)", text):
+                found[name] = said[1]
+    return found
 
 
 def _line(text: str) -> str:

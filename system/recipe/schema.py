@@ -23,19 +23,19 @@ LOWER_IS_BETTER = {"loss"}
 class Expected(Strict):
     """What a source holds as published, for plans made before it is there."""
 
-    clips: Positive
-    captions: Positive
+    clips: Positive  # how many
+    captions: Positive  # how many
     hours: float = Field(gt=0)  # of audio
 
 
 class Source(Strict):
     """Clips of one split of one manifest, and the command that makes the manifest when it is missing."""
 
-    manifest: str
-    split: Split
+    manifest: str  # the file that lists its clips (.jsonl)
+    split: Split  # of the manifest: these clips alone
     make: str | None = None  # python -m data_tools ...
     published: str | None = None  # where what `make` reads is to be had
-    expected: Expected | None = None
+    expected: Expected | None = None  # what is published
 
 
 class FromScratch(Strict):
@@ -44,8 +44,8 @@ class FromScratch(Strict):
 
 class FromStage(Strict):
     kind: Literal["stage"]
-    stage: str
-    checkpoint: Checkpoint
+    stage: str  # an earlier one
+    checkpoint: Checkpoint  # which one: the last, or the best by a metric that the stage monitors
 
 
 class FromModel(Strict):
@@ -54,23 +54,23 @@ class FromModel(Strict):
 
 
 class Train(Strict):
-    data: Annotated[list[str], Field(min_length=1)]
+    data: Annotated[list[str], Field(min_length=1)]  # names of sources
     mix: Literal["equal", "size"]  # every source equally often, or every item equally often
 
 
 class Monitor(Strict):
     """Validation after every epoch; a checkpoint is kept while it is among the `keep` best by any of `metrics`."""
 
-    data: Annotated[list[str], Field(min_length=1)]
-    metrics: Annotated[list[Metric], Field(min_length=1)]
-    keep: Positive
-    test_split: Literal["acknowledged"] | None = None
+    data: Annotated[list[str], Field(min_length=1)]  # names of sources
+    metrics: Annotated[list[Metric], Field(min_length=1)]  # of validation
+    keep: Positive  # checkpoints for each metric
+    test_split: Literal["acknowledged"] | None = None  # needed where one of the sources is a test split
 
 
 class AdamW(Strict):
     kind: Literal["adamw"]
-    lr: float = Field(gt=0, le=1)
-    weight_decay: float = Field(ge=0, le=1)
+    lr: float = Field(gt=0, le=1)  # learning rate
+    weight_decay: float = Field(ge=0, le=1)  # decoupled, as a share of the learning rate
 
 
 class Schedule(Strict):
@@ -78,15 +78,15 @@ class Schedule(Strict):
     0."""
 
     kind: Literal["constant", "cosine"]
-    warmup_steps: int = Field(ge=0, le=1_000_000_000)
+    warmup_steps: int = Field(ge=0, le=1_000_000_000)  # in which the rate rises from zero
 
 
 class StepDecay(Strict):
     """The learning rate is multiplied by `factor` behind every `every_epochs` epochs."""
 
     kind: Literal["step"]
-    every_epochs: Positive
-    factor: float = Field(gt=0, lt=1)
+    every_epochs: Positive  # after how many epochs, each time
+    factor: float = Field(gt=0, lt=1)  # of the rate
 
 
 class Plateau(Strict):
@@ -97,19 +97,19 @@ class Plateau(Strict):
     """
 
     kind: Literal["plateau"]
-    metric: Metric
-    factor: float = Field(gt=0, lt=1)
-    patience: int = Field(ge=0)
-    threshold: float = Field(ge=0)
-    min_lr: float = Field(ge=0)
+    metric: Metric  # a monitored one
+    factor: float = Field(gt=0, lt=1)  # of the rate
+    patience: int = Field(ge=0)  # epochs without a better value
+    threshold: float = Field(ge=0)  # smaller differences do not count
+    min_lr: float = Field(ge=0)  # the rate stays above it
 
 
 class EarlyStopping(Strict):
     """The stage ends once a monitored metric has not been better than its best for `epochs` epochs."""
 
     kind: Literal["early_stopping"]
-    metric: Metric
-    epochs: Positive
+    metric: Metric  # a monitored one
+    epochs: Positive  # without a better value
 
 
 class StdPlateau(Strict):
@@ -117,28 +117,28 @@ class StdPlateau(Strict):
     `at_least` epochs. Source: Ray Tune's TrialPlateauStopper, which the public code of both CRNN systems uses."""
 
     kind: Literal["std_plateau"]
-    metric: Metric
-    epochs: Annotated[int, Field(ge=2)]
-    deviation: float = Field(ge=0)
-    at_least: Positive
+    metric: Metric  # a monitored one
+    epochs: Annotated[int, Field(ge=2)]  # whose values are looked at
+    deviation: float = Field(ge=0)  # at most this standard deviation
+    at_least: Positive  # epochs that are trained in any case
 
 
 class Stage(Strict):
-    start_from: Annotated[FromScratch | FromStage | FromModel, Field(discriminator="kind")]
-    train: Train
+    start_from: Annotated[FromScratch | FromStage | FromModel, Field(discriminator="kind")]  # whose weights
+    train: Train  # its clips
     unit: Literal["clip", "pair"]  # a batch is made of clips with n captions each, or of (clip, caption) pairs
     captions_per_clip: Positive | Literal["all"] | None = None  # for clips: n drawn anew at every visit
-    batch_size: int = Field(ge=2, le=1_000_000)
+    batch_size: int = Field(ge=2, le=1_000_000)  # items in a step
     grad_cache_chunk: Positive | None  # items embedded at a time, so that less memory gives the same gradients
-    epochs: Positive
+    epochs: Positive  # at most
     steps_per_epoch: Positive | Literal["all"]  # "all": as many as the items fill
-    losses: Annotated[list[Loss], Field(min_length=1)]
-    optimizer: AdamW
-    schedule: Annotated[Schedule | StepDecay | Plateau, Field(discriminator="kind")]
+    losses: Annotated[list[Loss], Field(min_length=1)]  # their weighted sum is minimised
+    optimizer: AdamW  # what turns gradients into updates
+    schedule: Annotated[Schedule | StepDecay | Plateau, Field(discriminator="kind")]  # of the learning rate
     stop: Annotated[EarlyStopping | StdPlateau | None, Field(discriminator="kind")] = None  # null: all epochs
     max_grad_norm: Annotated[float, Field(gt=0)] | None  # largest norm of all gradients together
     precision: Literal["float32", "bf16", "fp16"]  # 16 bits on CUDA only; elsewhere float32 is used and said
-    monitor: Monitor
+    monitor: Monitor  # what is watched during training, and kept
 
 
 class RankByCheckpoint(Strict):
@@ -149,9 +149,9 @@ class RankByCheckpoint(Strict):
     figures, but no such file."""
 
     kind: Literal["checkpoint"]
-    data: str
-    stage: str
-    checkpoint: Checkpoint
+    data: str  # the source whose captions search its clips
+    stage: str  # of the checkpoint
+    checkpoint: Checkpoint  # the last, or the best by a metric that the stage monitors
     edition: int | Literal["custom"]  # challenge year, which says what the figures and the file are
     csv: bool
 
@@ -160,9 +160,9 @@ class RankByMean(Strict):
     """The mean of the score matrices of earlier entries, which rank the same source."""
 
     kind: Literal["mean"]
-    of: Annotated[list[str], Field(min_length=2)]
-    edition: int | Literal["custom"]
-    csv: bool
+    of: Annotated[list[str], Field(min_length=2)]  # names of earlier entries
+    edition: int | Literal["custom"]  # challenge year, or custom
+    csv: bool  # write the edition's CSV
 
 
 Ranked = Annotated[RankByCheckpoint | RankByMean, Field(discriminator="kind")]
@@ -171,14 +171,14 @@ Ranked = Annotated[RankByCheckpoint | RankByMean, Field(discriminator="kind")]
 class Recipe(Strict):
     """An entry of `data`, `experts`, `stages` or `rank` that is null is left out, so that a study can leave one out."""
 
-    name: Name
-    seed: int = Field(ge=0, lt=2**31)
+    name: Name  # of its runs; lower-case letters, digits and _
+    seed: int = Field(ge=0, lt=2**31)  # of every random draw: weights, batches, dropout
     banks: str  # folder of the feature banks, shared by all recipes
-    data: Annotated[dict[Name, Source], Field(min_length=1)]
+    data: Annotated[dict[Name, Source], Field(min_length=1)]  # the clips that stages and rank entries name
     relevance: Cider | None = None  # between captions, for losses that ask for it
-    model: Model
-    stages: Annotated[dict[Name, Stage], Field(min_length=1)]
-    rank: dict[Name, Ranked]
+    model: Model  # how clips and captions are embedded, and how the embeddings are scored
+    stages: Annotated[dict[Name, Stage], Field(min_length=1)]  # trained in this order
+    rank: dict[Name, Ranked]  # what is ranked at the end, and in what form
 
     @property
     def trained_on(self) -> list[str]:

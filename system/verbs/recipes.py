@@ -75,6 +75,8 @@ def _keys(arguments: argparse.Namespace) -> None:
         similar = difflib.get_close_matches(arguments.path, paths(found), 3)
         hint = f"; similar are {', '.join(similar)}" if similar else "; without a path all keys are printed"
         raise KitError(f"{arguments.path}: a recipe has no such key{hint}")
+    if arguments.markdown:
+        print("# The keys of a recipe\n\nPrinted by `python -m system recipes keys --markdown`.\n")
     print("\n\n".join(map(_as_page if arguments.markdown else _as_text, shown)))
 
 

@@ -78,6 +78,18 @@ def test_text_and_page_say_the_same(capsys: pytest.CaptureFixture[str]) -> None:
             assert f"| {key.name} | {key.values} |" in page
 
 
+def test_every_key_has_a_meaning_and_every_kind_an_idea() -> None:
+    for section in sections():
+        assert all(len(key.meaning) > 3 for key in section.keys), section
+    assert keys_of("stages.optimizer")["lr"].meaning == "learning rate", "the comment behind the key"
+    assert keys_of("stages.losses.same_clip")["same_clip"].meaning.startswith("other items of the batch that show the")
+    assert keys_of("model.audio.experts.weights")["weights"].meaning, "of a base class"
+
+
+def test_the_page_of_all_keys_is_as_it_is_printed(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert (root / "recipes/KEYS.md").read_text() == printed(capsys, "keys", "--markdown")
+
+
 def test_every_shipped_recipe_is_listed(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
     lines = printed(capsys, "list").splitlines()
     names = [line.split()[0] for line in lines]

@@ -34,8 +34,8 @@ log = logging.getLogger(__name__)
 class PercentileFactor(Strict):
     """r(c) at a percentile of the corpus's scores."""
 
-    percentile: float = Field(ge=0, le=100)
-    factor: float = Field(ge=0, le=1)
+    percentile: float = Field(ge=0, le=100)  # of the CIDEr-D of all pairs
+    factor: float = Field(ge=0, le=1)  # of the margin, from this percentile on
 
 
 class Cider(Strict):

@@ -48,10 +48,10 @@ class Crnn(GruSettings):
     """
 
     kind: Literal["crnn"]
-    experts: Annotated[dict[Name, WideLogMel], Field(min_length=1, max_length=1)]
+    experts: Annotated[dict[Name, WideLogMel], Field(min_length=1, max_length=1)]  # one, by any name
     hidden: Size  # of the GRU, in each direction
     dropout: float = Field(ge=0, lt=1)  # behind the convolutions
-    embedding: Literal["frames", "mean"]
+    embedding: Literal["frames", "mean"]  # a vector a frame, or their mean
     padding: Literal["masked", "counted"]  # counted: in training what fills a batch up is heard too, as in public code
 
     sees_whole_batch: ClassVar[bool] = True
@@ -84,11 +84,11 @@ class Gru(GruSettings):
     """
 
     kind: Literal["gru"]
-    experts: Annotated[dict[Name, Expert], Field(min_length=1, max_length=1)]
-    width: Size
+    experts: Annotated[dict[Name, Expert], Field(min_length=1, max_length=1)]  # one, by any name
+    width: Size  # values a frame before the GRU
     hidden: Size  # in each direction
     dropout: float = Field(ge=0, lt=1)  # behind the linear layer
-    embedding: Literal["frames", "mean"]
+    embedding: Literal["frames", "mean"]  # a vector a frame, or their mean
 
     def build(self, out: int) -> Encoder:
         from system.models.audio.crnn_encoder import GruEncoder

@@ -18,13 +18,13 @@ class ExpertHeads(AudioSettings):
     """
 
     kind: Literal["expert_heads"]
-    experts: Annotated[dict[Name, Expert], Field(min_length=1)]
-    width: Size
-    layers: Depth
-    heads: Heads
-    ffn_dim: Size
+    experts: Annotated[dict[Name, Expert], Field(min_length=1)]  # those whose frames it takes, by any names
+    width: Size  # of its encoder
+    layers: Depth  # of its encoder
+    heads: Heads  # of attention, in a layer
+    ffn_dim: Size  # of the feed-forward part of a layer
     max_positions: Size  # frames in a window; longer series are cut into windows
-    dropout: float = Field(ge=0, lt=1)
+    dropout: float = Field(ge=0, lt=1)  # share of values that are dropped in training
 
     def build(self, out: int) -> Encoder:
         from system.models.audio.expert_heads_encoder import ExpertHeadsEncoder

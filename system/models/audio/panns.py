@@ -17,9 +17,9 @@ from system.networks.published import ADDRESSES, BANDS, CONVOLUTIONS, DIM, HOP, 
 class SpecAugment(Strict):
     """In training, stripes of random place and width set to zero: of time (10 ms columns), and of frequency (bands)."""
 
-    time_stripes: int = Field(ge=0)
+    time_stripes: int = Field(ge=0)  # how many
     time_width: Positive  # the widest is one less
-    band_stripes: int = Field(ge=0)
+    band_stripes: int = Field(ge=0)  # how many
     band_width: Positive  # the widest is one less
 
 
@@ -31,15 +31,15 @@ class Panns(AudioSettings, Resampled):
     """
 
     kind: Literal["panns"]
-    network: Literal["resnet38", "cnn14"]
+    network: Literal["resnet38", "cnn14"]  # which of the published ones
     weights: str | None  # the published checkpoint; null: from scratch
-    trainable: bool
+    trainable: bool  # false: frozen
     max_seconds: float = Field(gt=0)  # a longer clip: a random part in training, the whole one elsewhere
     frequency_pooling: Literal["mean", "max_mean"]  # mean: the public code; max_mean: the paper
-    time_pooling: Literal["mean", "max", "max_mean"]
+    time_pooling: Literal["mean", "max", "max_mean"]  # of the frames, into one vector
     dropout: float = Field(ge=0, lt=1)  # between the network's blocks
-    spec_augment: SpecAugment | None
-    hidden: Size
+    spec_augment: SpecAugment | None  # stripes of the log-mel that are masked in training
+    hidden: Size  # of the layer behind the network
 
     file_settings: ClassVar[frozenset[str]] = frozenset({"weights"})
 

@@ -87,10 +87,10 @@ class FirstToken(PreTrained):
     """
 
     kind: Literal["first_token"]
-    trainable: bool
+    trainable: bool  # false: frozen
     removed: str  # characters taken out of captions
     dropout: float | None = Field(ge=0, lt=1)  # of the transformer's hidden states and attention; null: as published
-    hidden: Size
+    hidden: Size  # of the layer behind the network
     dim: Size  # D
 
     unknown: ClassVar[TextSize] = BERT
@@ -115,7 +115,7 @@ class SentenceTransformers(PreTrained):
 
     kind: Literal["sentence_transformers"]
     dim: Size  # D of the model, checked when it is loaded
-    trainable: bool
+    trainable: bool  # false: frozen, and its embeddings are kept in the banks
     projection: Literal["none", "linear"]  # a trainable D x D layer behind the encoder
 
     unknown: ClassVar[TextSize] = MINILM

@@ -23,11 +23,11 @@ class Transformer(TextSettings):
 
     kind: Literal["transformer"]
     dim: Size  # D, also the size of the audio embedding
-    layers: Depth
-    heads: Heads
-    ffn_dim: Size
-    max_words: Size
-    dropout: float = Field(ge=0, lt=1)
+    layers: Depth  # of the encoder
+    heads: Heads  # of attention, in a layer
+    ffn_dim: Size  # of the feed-forward part of a layer
+    max_words: Size  # of a caption; what is behind them is not read
+    dropout: float = Field(ge=0, lt=1)  # share of values that are dropped in training
 
     reads_vocabulary: ClassVar[bool] = True
 

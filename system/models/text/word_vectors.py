@@ -22,7 +22,7 @@ class WordVectors(TextSettings):
     vectors: str  # file
     dim: Size  # D of the file, checked when it is read
     unknown: Literal["each", "one"]
-    embedding: Literal["words", "mean"]
+    embedding: Literal["words", "mean"]  # a vector a word, or their mean
     padding: Literal["masked", "counted"]  # counted: in training what fills a batch up counts too, as in public code
 
     file_settings: ClassVar[frozenset[str]] = frozenset({"vectors"})
