@@ -91,7 +91,7 @@ class FirstToken(PreTrained):
     removed: str  # characters taken out of captions
     dropout: float | None = Field(ge=0, lt=1)  # of the transformer's hidden states and attention; null: as published
     hidden: Size  # of the layer behind the network
-    dim: Size  # D
+    dim: Size  # D, of an embedding
 
     unknown: ClassVar[TextSize] = BERT
 

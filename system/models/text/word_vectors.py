@@ -19,7 +19,7 @@ class WordVectors(TextSettings):
     """
 
     kind: Literal["word_vectors"]
-    vectors: str  # file
+    vectors: str  # the file of word vectors
     dim: Size  # D of the file, checked when it is read
     unknown: Literal["each", "one"]
     embedding: Literal["words", "mean"]  # a vector a word, or their mean
