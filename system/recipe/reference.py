@@ -33,6 +33,7 @@ class Section(NamedTuple):
     keys: tuple[Key, ...]
 
 
+@cache
 def sections() -> list[Section]:
     """Of a whole recipe, in the order of the document."""
     schema = Recipe.model_json_schema()
@@ -144,6 +145,7 @@ def _classes() -> dict[str, type[Strict]]:
     return {kind.__name__: kind for kind in found}
 
 
+@cache
 def _meanings(kind: type[Strict]) -> dict[str, str]:
     """Of every key: the comment behind it in the source, else what the class's docstring says behind its name."""
     found = {}
