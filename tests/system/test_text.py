@@ -60,7 +60,7 @@ def test_trainable_sentences_do_not_depend_on_their_neighbours(minilm: str, tmp_
 def test_sentence_encoder_faults_are_sentences(minilm: str, tmp_path: Path) -> None:
     with pytest.raises(KitError, match=r"has 384 dimensions, not 300; set text.dim to 384"):
         SentenceTransformersEncoder(sentence_settings(minilm, dim=300), tmp_path)
-    with pytest.raises(KitError, match=r"no sentence-transformers model .*give a folder"):
+    with pytest.raises(KitError, match=r"text model .*nothing: no such folder; name one"):
         SentenceTransformersEncoder(sentence_settings(str(tmp_path / "nothing")), tmp_path)
     assert SentenceTransformersEncoder(sentence_settings(minilm), tmp_path).unreadable(["a dog", ""]) == [""]
     cut = shutil.copytree(minilm, tmp_path / "cut")

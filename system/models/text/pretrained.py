@@ -1,7 +1,6 @@
 """Pre-trained text encoders, by the name or folder that also tells their size. Never imports torch."""
 
 import math
-import os
 import struct
 from abc import abstractmethod
 from collections.abc import Iterator
@@ -11,7 +10,9 @@ from typing import Any, ClassVar, Literal
 
 from pydantic import Field
 
+from data_tools.classify.model_files import fetch, local_folder
 from data_tools.documents import parse_json
+from data_tools.errors import DataError
 from data_tools.strict import Size
 from system.models.costs import (
     TOKENS,
@@ -46,7 +47,7 @@ MAX_HEADER = 100_000_000  # bytes, of a safetensors file
 class PreTrained(TextSettings):
     """unknown: what the model is taken for when its files are not here, or of another form."""
 
-    model: str  # hub name or folder
+    model: str  # folder, package or hub name
 
     file_settings: ClassVar[frozenset[str]] = frozenset({"model"})
     unknown: ClassVar[TextSize]
@@ -58,9 +59,10 @@ class PreTrained(TextSettings):
     def size(self) -> TextSize:
         """From the folder's files; `unknown` for a hub name and for files of another form."""
         try:
-            config = parse_json((Path(self.model) / "config.json").read_bytes(), "config.json")
+            folder = local_folder(self.model) or Path(self.model)
+            config = parse_json((folder / "config.json").read_bytes(), "config.json")
             keys = ("hidden_size", "num_hidden_layers", "intermediate_size", "num_attention_heads")
-            return TextSize(self.count(Path(self.model), config), *(int(config[key]) for key in keys))
+            return TextSize(self.count(folder, config), *(int(config[key]) for key in keys))
         except _UNREADABLE:
             return self.unknown
 
@@ -74,10 +76,17 @@ class PreTrained(TextSettings):
         activations = encoder_activations(TOKENS, *layers, size.heads)
         return Cost({"text": behind + size.parameters}, activations, encoder_flops(TOKENS, *layers) + TRAINING * behind)
 
+    def missing_files(self) -> Iterator[tuple[str, str]]:
+        """Downloads the model where it is not here."""
+        try:
+            fetch(self.model)
+        except DataError as error:
+            yield "model", str(error)
+
     def plan_lines(self) -> Iterator[str]:
-        is_path = self.model.startswith((".", "~", os.sep))
-        elsewhere = "MISSING: no such folder" if is_path else "no folder here: a hub name"
-        yield f"text model {self.model}: {'a folder that is there' if Path(self.model).is_dir() else elsewhere}"
+        missing = "MISSING: no such folder, nor in the hub's cache; python -m system download RECIPE fetches it"
+        folder = local_folder(self.model)
+        yield f"text model {self.model}: {missing if folder is None else f'here, in {folder}'}"
 
 
 class FirstToken(PreTrained):

@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from data_tools.classify.embed import load_sentence_transformer, model_fingerprint
+from data_tools.classify.model_files import fetch
 from data_tools.errors import KitError
 from system.features.bank import open_bank
 from system.models.similarity import Embedded
@@ -196,7 +197,7 @@ class FirstTokenEncoder(PreTrainedEncoder):
 
 
 def load_transformer(name: str, dropout: float | None) -> tuple[Any, Any]:
-    """Tokenizer and model, float32 on the CPU, by hub name or folder.
+    """Tokenizer and model, float32 on the CPU, by folder, package or hub name.
 
     dropout: of hidden states and attention; None: as the model's own settings say. KitError when it cannot be had, or
     takes no such dropout.
@@ -205,6 +206,7 @@ def load_transformer(name: str, dropout: float | None) -> tuple[Any, Any]:
     from transformers.utils.logging import disable_progress_bar, get_verbosity, set_verbosity, set_verbosity_error
 
     disable_progress_bar()
+    name = str(fetch(name))
     try:
         config = AutoConfig.from_pretrained(name, trust_remote_code=False)
         rates = ("hidden_dropout_prob", "attention_probs_dropout_prob")

