@@ -11,9 +11,10 @@ import select
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
+from pathlib import Path
 from typing import NamedTuple
 
-from data_tools.errors import DataError, KitError
+from data_tools.errors import DataError, KitError, sentence_of
 from data_tools.names import is_utf8
 
 
@@ -62,8 +63,7 @@ def run_cli(
         print(f"error: the package {error.name} is not installed; {hint}", file=sys.stderr)
     except OSError as error:
         if not (isinstance(error, BrokenPipeError) and _reader_is_gone()):
-            name = error.filename2 or error.filename
-            print(f"error: {f'{name}: ' if name else ''}{error.strerror or error}", file=sys.stderr)
+            print(f"error: {sentence_of(error)}", file=sys.stderr)
         try:
             sys.stdout.flush()
         except OSError:  # what the interpreter still holds for the output goes nowhere
@@ -85,6 +85,18 @@ def _reader_is_gone() -> bool:
     except OSError:  # no file
         return False
     return any(event & select.POLLERR for _, event in poll.poll(0))
+
+
+def ending_in(*suffixes: str) -> Callable[[str], Path]:
+    """For argparse: a file to write, whose name ends in one of these."""
+
+    def checked(text: str) -> Path:
+        path = Path(text)
+        if path.suffix not in suffixes or path.is_dir():
+            raise argparse.ArgumentTypeError(f"{text}: name a file that ends in {' or '.join(suffixes)}")
+        return path
+
+    return checked
 
 
 def first_of(lines: Sequence[str]) -> list[str]:

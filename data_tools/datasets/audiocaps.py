@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from data_tools.audio.read import readable_seconds
+from data_tools.cli import ending_in
 from data_tools.errors import DataError
 from data_tools.files import read_table
 from data_tools.manifest import Clip, Split, audio_clip, check_caption, write_manifest
@@ -74,7 +75,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--audio", type=Path, help="the folder with the audio, in <split>/ or directly (default: root)")
     parser.add_argument("--splits", nargs="+", choices=AUDIOCAPS_SPLITS, default=AUDIOCAPS_SPLITS, help="default: all")
     parser.add_argument("--keep-missing", action="store_true", help="list clips whose audio is missing too")
-    parser.add_argument("--out", type=Path, required=True, help="the manifest to write (.jsonl)")
+    parser.add_argument("--out", type=ending_in(".jsonl"), required=True, help="the manifest to write (.jsonl)")
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -5,7 +5,9 @@ import logging
 from pathlib import Path
 
 from data_tools.audio.read import readable_seconds
+from data_tools.cli import ending_in
 from data_tools.errors import DataError
+from data_tools.files import require_folder
 from data_tools.manifest import Clip, audio_clip, write_manifest
 from data_tools.names import audio_tree, check_source
 
@@ -22,8 +24,7 @@ def read_blind(folder: Path, source: str) -> tuple[list[Clip], int]:
     Hidden files are not looked at; files that are no audio are counted and named in the log. Raises DataError for a
     missing folder and one without audio.
     """
-    if not folder.is_dir():
-        raise DataError(f"{folder}: no such folder")
+    require_folder(folder)
     names, others = audio_tree(folder)
     if others:
         shown = ", ".join(others[:MAX_NAMED]) + (", ..." if len(others) > MAX_NAMED else "")
@@ -41,7 +42,7 @@ def _needs_ffmpeg(name: str) -> bool:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("folder", type=Path, help="the folder that holds the audio files")
-    parser.add_argument("--out", type=Path, required=True, help="the manifest to write (.jsonl)")
+    parser.add_argument("--out", type=ending_in(".jsonl"), required=True, help="the manifest to write (.jsonl)")
     parser.add_argument("--name", default="blind", help="the clips' source name (default: blind)")
 
 

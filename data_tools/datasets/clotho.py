@@ -10,8 +10,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from data_tools.audio.read import readable_seconds
+from data_tools.cli import ending_in
 from data_tools.errors import DataError
-from data_tools.files import read_table
+from data_tools.files import read_table, require_folder
 from data_tools.manifest import Clip, Split, audio_clip, read_caption_table, write_manifest
 from data_tools.names import audio_names, is_freesound_id, match_names
 
@@ -30,6 +31,7 @@ def read_clotho(
     Missing or unreadable audio is no error here: seconds is then None.
     Raises DataError for a missing captions file, bad rows and bad captions.
     """
+    require_folder(root)
     clips: list[Clip] = []
     counts = []
     for split in splits:
@@ -121,7 +123,7 @@ def _metadata(path: Path) -> dict[str, dict[str, str]]:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("root", type=Path, help="Clotho's folder, as published")
-    parser.add_argument("--out", type=Path, required=True, help="the manifest to write (.jsonl)")
+    parser.add_argument("--out", type=ending_in(".jsonl"), required=True, help="the manifest to write (.jsonl)")
     parser.add_argument("--splits", nargs="+", choices=CLOTHO_SPLITS, default=CLOTHO_SPLITS, help="default: all three")
     parser.add_argument(
         "--holdout", type=float, metavar="SHARE", help="make a validation split of this share of development (v1: 0.2)"

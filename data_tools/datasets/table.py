@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path, PurePath
 
 from data_tools.audio.read import readable_seconds
+from data_tools.cli import ending_in
 from data_tools.errors import DataError
 from data_tools.files import read_table
 from data_tools.manifest import SPLITS, Clip, Split, audio_clip, check_caption, write_manifest
@@ -71,7 +72,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--delimiter", choices=tuple(DELIMITERS), default="comma", help="what parts the columns (default: %(default)s)"
     )
     parser.add_argument("--name", help="the clips' source name (default: the table's name)")
-    parser.add_argument("--out", type=Path, required=True, help="the manifest to write (.jsonl)")
+    parser.add_argument("--out", type=ending_in(".jsonl"), required=True, help="the manifest to write (.jsonl)")
 
 
 def run(arguments: argparse.Namespace) -> int:

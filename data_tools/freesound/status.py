@@ -4,7 +4,7 @@ import argparse
 from contextlib import closing
 from pathlib import Path
 
-from data_tools.cli import section
+from data_tools.cli import ending_in, section
 from data_tools.files import write_table
 from data_tools.freesound.connection import PER_DAY, PER_MINUTE
 from data_tools.freesound.crawl import duration
@@ -44,7 +44,9 @@ def _gaps(store: Store) -> list[tuple[str, str, str, str]]:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("store", type=Path, metavar="STORE", help="made by crawl")
-    parser.add_argument("--list", type=Path, metavar="FILE.csv", help="write all that the API could not give")
+    parser.add_argument(
+        "--list", type=ending_in(".csv"), metavar="FILE.csv", help="write all that the API could not give"
+    )
 
 
 def run(arguments: argparse.Namespace) -> int:

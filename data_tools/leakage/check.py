@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from data_tools.audio.read import AudioError, audio_seconds, check_audio, content_key
-from data_tools.cli import section
+from data_tools.cli import ending_in, section
 from data_tools.files import write_table
 from data_tools.manifest import Clip, iter_manifest
 from data_tools.names import plain_id
@@ -122,7 +122,9 @@ def _format(finding: Finding) -> str:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("manifests", nargs="+", type=Path, metavar="MANIFEST", help="checked together")
     parser.add_argument("--quick", action="store_true", help="read audio headers only; compare no content")
-    parser.add_argument("--list", type=Path, metavar="FILE.csv", help="write all findings, one row per clip")
+    parser.add_argument(
+        "--list", type=ending_in(".csv"), metavar="FILE.csv", help="write all findings, one row per clip"
+    )
 
 
 def run(arguments: argparse.Namespace) -> int:

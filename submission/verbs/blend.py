@@ -4,9 +4,9 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
+from data_tools.files import require_other
 from submission.editions import get_edition
 from submission.errors import SubmissionError
-from submission.files import require_other
 from submission.formats.score_matrix import ScoreMatrix, read_scores, write_scores
 from submission.metrics.blend import SCALES, blend, require_apart, search_weights
 

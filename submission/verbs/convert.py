@@ -8,9 +8,9 @@ import argparse
 from dataclasses import replace
 from pathlib import Path
 
+from data_tools.files import require_other
 from submission.editions import get_edition
 from submission.errors import SubmissionError
-from submission.files import require_other
 from submission.formats.edition_csv import source_edition, write_csv
 from submission.formats.matrix_csv import read_matrix_csv
 from submission.formats.ranked_csv import read_ranked_csv, write_ranked_lists

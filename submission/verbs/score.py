@@ -3,8 +3,9 @@
 import argparse
 from pathlib import Path
 
+from data_tools.files import require_other
 from submission.editions import get_edition
-from submission.files import require_other, writing
+from submission.files import writing
 from submission.formats.csv_table import format_table
 from submission.metrics.summary import Summary
 from submission.verbs.options import add_truth_arguments, read_summaries

@@ -7,11 +7,10 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, ValidationError
 
-from data_tools.strict import Name, Strict
-from data_tools.yaml12 import parse
+from data_tools.strict import Name, Strict, fault_of
 from system.experiments.run import run_recipe
 from system.experiments.tables import DEFAULT, Column, StudyRow, StudyTable, figures_of_run
-from system.recipe.load import Loaded, RecipeError, load_recipe
+from system.recipe.load import Loaded, RecipeError, load_recipe, read_document
 from system.runs.folder import Run
 
 
@@ -46,12 +45,7 @@ Cells = dict[tuple[str, int], Loaded]  # cell and seed -> the changed recipe
 
 def load_study(path: Path, changes: list[str]) -> tuple[Study, Cells]:
     """Read a study and the changed recipe of every cell and seed. RecipeError naming every mistake of all of them."""
-    if not path.is_file():
-        raise RecipeError([f"{path}: no such study; shipped ones are recipes/*.study.yaml"])
-    try:
-        document = parse(path.read_bytes().decode("utf-8"))
-    except UnicodeDecodeError as error:
-        raise RecipeError([f"{path}: not UTF-8 (byte {error.start}); save it as UTF-8"]) from error
+    _, document = read_document(path, "study")
     if isinstance(document.value, dict) and "stages" in document.value:
         raise RecipeError([f"{path} is a recipe; run it with: python -m system run {path}"])
     problems = [f"{path}:{line}: {text}" for _, line, text in document.problems]
@@ -59,7 +53,7 @@ def load_study(path: Path, changes: list[str]) -> tuple[Study, Cells]:
         study = Study.model_validate(document.value)
     except ValidationError as error:
         problems += [
-            f"{path}:{document.line(item['loc'])}: {'.'.join(map(str, item['loc']))}: {item['msg']}"
+            f"{path}:{document.line(item['loc'])}: {'.'.join(map(str, item['loc']))}: {fault_of(item)}"
             for item in error.errors()
         ]
         raise RecipeError(problems) from error
@@ -76,7 +70,9 @@ def load_study(path: Path, changes: list[str]) -> tuple[Study, Cells]:
             for seed in study.seeds:
                 cells[cell, seed] = load_recipe(path.parent / study.recipe, [*changes, *cell_changes, f"seed={seed}"])
         except RecipeError as error:
-            problems += [f"{path}: cell {cell}: {problem}" for problem in error.problems]
+            changed = tuple(f"--set {key}" for key in settings)
+            found = (text.removeprefix("--set ") if text.startswith(changed) else text for text in error.problems)
+            problems += [f"{path}: cell {cell}: {text}" for text in found]
     if not problems and study.published:
         entries = {name for loaded in cells.values() for name in loaded.recipe.rank}
         if study.published.entry not in entries:

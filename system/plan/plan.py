@@ -18,6 +18,7 @@ from system.recipe import schema
 GIB = 1 << 30
 LARGEST_MEMORY = 8192 * GIB
 GPU_SHARE = 0.8  # of a GPU's memory that an estimate may fill; CUDA itself and its cache take the rest
+MISSING = "MISSING"  # what `run` does not make by itself
 MISTAKE = "MISTAKE:"  # data that is there and does not fit the recipe
 
 
@@ -48,14 +49,16 @@ def plan(recipe: schema.Recipe, gpu_bytes: float | None = None) -> str:
         _rank_lines(recipe, found),
     ]
     lines = [line for part in parts for line in part]
-    missing = sum("MISSING" in line for line in lines)
-    return "\n".join([*lines, f"{missing} of these lines say MISSING" if missing else "nothing is missing"])
+    counts = {word.strip(":"): sum(word in line for line in lines) for word in (MISSING, MISTAKE)}
+    said = [f"{count} of these lines say{'s' if count == 1 else ''} {word}" for word, count in counts.items() if count]
+    return "\n".join([*lines, *(said or ["nothing is missing"])])
 
 
 def _data_lines(recipe: schema.Recipe, found: dict[str, Content]) -> Iterator[str]:
     shown: set[str] = set()
     for name, source in recipe.data.items():
         content = found[name]
+        absent = [] if Path(source.manifest).exists() else list(_missing_inputs(source))
         if content.clips:
             fact = f"{len(content.clips):,} clips, {content.captions:,} captions, {content.hours:.2f} h"
             if content.expected and (len(content.clips), content.captions) != (
@@ -67,11 +70,13 @@ def _data_lines(recipe: schema.Recipe, found: dict[str, Content]) -> Iterator[st
                 fact += f"; MISSING: audio of {silent:,} clips, which python -m data_tools check names"
         elif Path(source.manifest).exists():
             fact = f"MISSING: no clip of split {source.split} in it"
+        elif source.make and not absent:
+            fact = f"not there yet; `run` makes it with: {source.make}"
         else:
             fact = "MISSING" + (f"; make it with: {source.make}" if source.make else "")
         yield f"data {name}: {source.manifest} [{source.split}] {fact}"
-        if not content.clips and source.make not in shown:
-            yield from _missing_inputs(source)
+        if source.make not in shown:
+            yield from absent
             shown.add(source.make or "")
 
 

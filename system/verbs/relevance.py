@@ -8,7 +8,7 @@ from pathlib import Path
 from data_tools.datasets.audiocaps import COLUMNS as AUDIOCAPS_COLUMNS
 from data_tools.errors import DataError, KitError
 from data_tools.files import caption_columns, read_table
-from data_tools.manifest import SPLITS, check_caption, read_manifest
+from data_tools.manifest import SPLITS, check_caption, of_split, read_manifest
 from system.losses.relevance.pairs import Distribution
 from system.losses.relevance.relax import Corpus, Relax
 
@@ -23,7 +23,7 @@ def read_corpus(path: Path, split: str | None) -> list[list[str]]:
     Raises DataError for bad files, and when a CSV is given a split.
     """
     if path.suffix != ".csv":
-        return [clip.captions for clip in read_manifest(path) if split in (None, clip.split)]
+        return [clip.captions for clip in of_split(read_manifest(path), split, path)]
     if split:
         raise DataError(f"{path}: a captions CSV is one split already; leave out --split")
     rows = read_table(path, columns=[])
