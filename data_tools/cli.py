@@ -99,6 +99,12 @@ def ending_in(*suffixes: str) -> Callable[[str], Path]:
     return checked
 
 
+def counted(count: int, what: str, grouping: str = "") -> str:
+    """`1 clip`, `2 clips`, `2 queries`. grouping: of the digits, "," for 1,000."""
+    many = f"{what[:-1]}ies" if what.endswith("y") else f"{what}s"
+    return f"{count:{grouping}} {what if count == 1 else many}"
+
+
 def first_of(lines: Sequence[str]) -> list[str]:
     """The first SHOWN, and behind them how many more --list writes."""
     more = len(lines) - SHOWN

@@ -301,6 +301,28 @@ def test_a_model_of_the_hub_without_a_network(desk: Path, capsys: pytest.Capture
     assert "give a folder that holds one, or a hub name while online" in sentence("data_tools", line, capsys)
 
 
+@pytest.mark.parametrize(
+    ("floor", "line", "words"),
+    [
+        ("data_tools", "blind one --out {}/x.jsonl", "x.jsonl: 1 clip\n"),
+        ("data_tools", "queries one.csv --out {}/x.jsonl", "x.jsonl: 1 query, 0 with known"),
+        (
+            "data_tools",
+            "clotho one --splits development --out {}/x.jsonl",
+            "development: 1 clip, 1 caption, 1 with audio",
+        ),
+        ("system", "rank run --audio one --queries one.csv --out {}/x.npy", "x.npy: 1 query x 1 clip\n"),
+    ],
+)
+def test_one_is_no_plural(
+    floor: str, line: str, words: str, original: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    monkeypatch.chdir(original)
+    assert import_module(f"{floor}.__main__").main(shlex.split(line.format(tmp_path))) == 0
+    assert words in capsys.readouterr().out
+
+
 WRITING = [
     ("data_tools", "queries blind.csv --out {}/x.jsonl"),
     ("data_tools", "clotho clotho --splits development --out {}/x.jsonl"),

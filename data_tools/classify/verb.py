@@ -19,6 +19,7 @@ from data_tools.classify.crossfit import CrossFit, Fitting, Texts, cross_fit
 from data_tools.classify.embed import DEFAULT_MODEL, PACKAGED_MODEL, Encoder, SentenceEncoder, open_embeddings
 from data_tools.classify.inputs import Caption, Description, open_descriptions, read_captions
 from data_tools.classify.report import FIGURES, draw, examples, summary, weighting_figures
+from data_tools.cli import counted
 from data_tools.errors import DataError
 from data_tools.files import replacing, require_file, write_text
 
@@ -158,7 +159,7 @@ def run(arguments: argparse.Namespace) -> int:
     report = classify(chain(first, descriptions), captions, encoder, arguments.out, fitting, arguments.threshold)
     print(*summary(report), sep="\n")
     if left_out:
-        print(f"{left_out} captions of test splits were left out")
+        print(f"{counted(left_out, 'caption')} of test splits were left out")
     print(f"wrote {arguments.out}: scores.csv, report.json, examples.txt, {', '.join(FIGURES)}")
     return 0
 

@@ -5,7 +5,7 @@ import logging
 from pathlib import Path
 
 from data_tools.audio.read import readable_seconds
-from data_tools.cli import ending_in
+from data_tools.cli import counted, ending_in
 from data_tools.errors import DataError
 from data_tools.files import require_folder
 from data_tools.manifest import Clip, audio_clip, write_manifest
@@ -50,5 +50,5 @@ def run(arguments: argparse.Namespace) -> int:
     clips, unreadable = read_blind(arguments.folder, check_source(arguments.name))
     write_manifest(arguments.out, clips)
     note = f", {unreadable} with unreadable audio (`check` names them)" if unreadable else ""
-    print(f"wrote {arguments.out}: {len(clips)} clips{note}")
+    print(f"wrote {arguments.out}: {counted(len(clips), 'clip')}{note}")
     return 0

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from data_tools.audio.read import readable_seconds
-from data_tools.cli import ending_in
+from data_tools.cli import counted, ending_in
 from data_tools.errors import DataError
 from data_tools.files import read_table, require_folder
 from data_tools.manifest import Clip, Split, audio_clip, read_caption_table, write_manifest
@@ -75,7 +75,8 @@ def _read_split(root: Path, split: Split, source: str) -> tuple[list[Clip], str]
         row = metadata.get(metadata_names.get(name, ""), {})
         facts = row.get("sound_id"), row.get("license") or None, row.get("manufacturer") or None
         clips.append(audio_clip(folder, file_name, source, split, texts, seconds, *facts))
-    line = f"{split}: {len(clips)} clips, {sum(map(len, captions.values()))} captions, {len(disk_names)} with audio"
+    in_all = counted(sum(map(len, captions.values())), "caption")
+    line = f"{split}: {counted(len(clips), 'clip')}, {in_all}, {len(disk_names)} with audio"
     readable = sum(clip.seconds is not None for clip in clips)
     renamed = sum(name != found for name, found in disk_names.items())
     for count, what in (
@@ -138,6 +139,7 @@ def run(arguments: argparse.Namespace) -> int:
     write_manifest(arguments.out, clips)
     print(*counts, sep="\n")
     if arguments.holdout is not None:
-        print(f"validation: {sum(clip.split == 'validation' for clip in clips)} clips held out of development")
-    print(f"wrote {arguments.out}: {len(clips)} clips")
+        held_out = sum(clip.split == "validation" for clip in clips)
+        print(f"validation: {counted(held_out, 'clip')} held out of development")
+    print(f"wrote {arguments.out}: {counted(len(clips), 'clip')}")
     return 0

@@ -3,7 +3,7 @@
 import argparse
 from pathlib import Path
 
-from data_tools.cli import ending_in
+from data_tools.cli import counted, ending_in
 from data_tools.errors import DataError
 from data_tools.files import require_other
 from data_tools.manifest import SPLITS, Query, caption_queries, of_split, read_manifest, read_queries, write_queries
@@ -35,5 +35,5 @@ def run(arguments: argparse.Namespace) -> int:
     queries = make_queries(arguments.path, arguments.split)
     write_queries(arguments.out, queries)
     known = sum(query.relevant is not None for query in queries)
-    print(f"wrote {arguments.out}: {len(queries)} queries, {known} with known relevant clips")
+    print(f"wrote {arguments.out}: {counted(len(queries), 'query')}, {known} with known relevant clips")
     return 0

@@ -12,7 +12,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from data_tools.audio.read import AUDIO_SUFFIXES, readable_seconds
-from data_tools.cli import ending_in
+from data_tools.cli import counted, ending_in
 from data_tools.documents import parse_json
 from data_tools.errors import DataError
 from data_tools.files import read_text, require_folder
@@ -98,6 +98,6 @@ def run(arguments: argparse.Namespace) -> int:
     clips, missing = read_wavcaps(arguments.json, arguments.audio, source, arguments.keep_missing)
     write_manifest(arguments.out, clips)
     freesound = sum(clip.freesound_id is not None for clip in clips)
-    print(f"audio of {missing} items is missing")
-    print(f"wrote {arguments.out}: {len(clips)} clips, {freesound} with a Freesound id")
+    print(f"audio of {counted(missing, 'item')} is missing")
+    print(f"wrote {arguments.out}: {counted(len(clips), 'clip')}, {freesound} with a Freesound id")
     return 0

@@ -4,7 +4,7 @@ import argparse
 from contextlib import closing
 from pathlib import Path
 
-from data_tools.cli import ending_in, section
+from data_tools.cli import counted, ending_in, section
 from data_tools.files import write_table
 from data_tools.freesound.connection import PER_DAY, PER_MINUTE
 from data_tools.freesound.crawl import duration
@@ -56,5 +56,5 @@ def run(arguments: argparse.Namespace) -> int:
         print(*_describe(store), *section("the API could not give (uploaded from .. to ..)", rows), sep="\n")
     if arguments.list:
         write_table(arguments.list, ["what", "from", "to", "where"], gaps)
-        print(f"\nwrote {arguments.list}: {len(gaps)} rows")
+        print(f"\nwrote {arguments.list}: {counted(len(gaps), 'row')}")
     return 0

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from data_tools.audio.read import AudioError, audio_seconds, check_audio, content_key
-from data_tools.cli import ending_in, section
+from data_tools.cli import counted, ending_in, section
 from data_tools.files import write_table
 from data_tools.manifest import Clip, iter_manifest
 from data_tools.names import plain_id
@@ -135,5 +135,5 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.list:
         rows = [(finding.kind, finding.key, clip.id, clip.path) for finding in findings for clip in finding.clips]
         write_table(arguments.list, ["finding", "key", "clip_id", "path"], rows)
-        print(f"\nwrote {arguments.list}: {len(rows)} rows")
+        print(f"\nwrote {arguments.list}: {counted(len(rows), 'row')}")
     return int(any(finding.kind in ERRORS for finding in findings))

@@ -3,6 +3,7 @@
 import argparse
 from pathlib import Path
 
+from data_tools.cli import counted
 from data_tools.files import require_other
 from submission.editions import get_edition
 from submission.files import writing
@@ -25,7 +26,7 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.per_query:
         with writing(arguments.per_query) as file:
             file.write(format_table(per_query_rows(summary)))
-        print(f"wrote {arguments.per_query}: {len(summary.found.texts)} queries")
+        print(f"wrote {arguments.per_query}: {counted(len(summary.found.texts), 'query')}")
     return 0
 
 

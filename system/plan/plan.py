@@ -9,7 +9,7 @@ from contextlib import redirect_stderr
 from pathlib import Path
 
 from data_tools.__main__ import VERBS as DATA_VERBS
-from data_tools.cli import make_parser
+from data_tools.cli import counted, make_parser
 from data_tools.manifest import read_manifest
 from submission.editions import get_edition
 from system.plan.estimates import ASSUMED_VOCABULARY, CORE_FLOPS, GPU_FLOPS, Content, Estimates, frame_bytes
@@ -60,14 +60,15 @@ def _data_lines(recipe: schema.Recipe, found: dict[str, Content]) -> Iterator[st
         content = found[name]
         absent = [] if Path(source.manifest).exists() else list(_missing_inputs(source))
         if content.clips:
-            fact = f"{len(content.clips):,} clips, {content.captions:,} captions, {content.hours:.2f} h"
+            clips = counted(len(content.clips), "clip", ",")
+            fact = f"{clips}, {counted(content.captions, 'caption', ',')}, {content.hours:.2f} h"
             if content.expected and (len(content.clips), content.captions) != (
                 content.expected.clips,
                 content.expected.captions,
             ):
                 fact += f" (published: {content.expected.clips:,} clips, {content.expected.captions:,} captions)"
             if silent := sum(clip.seconds is None for clip in content.clips):
-                fact += f"; MISSING: audio of {silent:,} clips, which python -m data_tools check names"
+                fact += f"; MISSING: audio of {counted(silent, 'clip', ',')}, which python -m data_tools check names"
         elif Path(source.manifest).exists():
             fact = f"MISSING: no clip of split {source.split} in it"
         elif source.make and not absent:
@@ -148,10 +149,10 @@ def _stage_lines(recipe: schema.Recipe, name: str, found: dict[str, Content]) ->
     what = f"{updates} updates of {stage.batch_size} {stage.unit}s{captions}{seen}"
     yield f"stage {name}: {what}; from {sizes}, mixed by {stage.train.mix}"
     if known and sum(items) < stage.batch_size:
-        yield f"  {MISTAKE} batch_size {stage.batch_size} is more than the {sum(items)} items there are"
+        yield f"  {MISTAKE} batch_size {stage.batch_size} is more than the {counted(sum(items), 'item')} there are"
     watched = sum(found[source].items("clip") for source in stage.monitor.data)
     if all(found[source].clips for source in stage.monitor.data) and watched < 2:
-        yield f"  {MISTAKE} it is watched on {watched} clips with captions, and needs two"
+        yield f"  {MISTAKE} it is watched on {counted(watched, 'clip')} with captions, and needs two"
     if isinstance(stage.start_from, schema.FromModel) and not Path(stage.start_from.folder).is_dir():
         yield f"  starts from {stage.start_from.folder} MISSING; make it with python -m system export"
 

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+from data_tools.cli import counted
 from data_tools.datasets.blind import read_blind
 from data_tools.errors import KitError
 from data_tools.manifest import Clip, Query, read_manifest
@@ -27,7 +28,7 @@ def rank(trained: Trained, clips: list[Clip], queries: list[Query], out: Path, a
     if absent:
         reason = features.broken.get(absent[0], "it is not among the clips")
         raise KitError(
-            f"{len(absent)} clips that queries ask for cannot be ranked, first {absent[0]} ({reason}); "
+            f"{counted(len(absent), 'clip')} that queries ask for cannot be ranked, first {absent[0]} ({reason}); "
             "repair them, or drop these queries"
         )
     out.parent.mkdir(parents=True, exist_ok=True)

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
+from data_tools.cli import counted
 from data_tools.errors import KitError
 from data_tools.manifest import Clip, Query
 from submission.formats.score_matrix import ScoreMatrix
@@ -138,7 +139,7 @@ def rank_pool(
     """
     pool = [clip for clip in clips if clip.id in features.keys]
     if not pool or not queries:
-        raise KitError(f"nothing to rank: {len(pool)} readable clips, {len(queries)} queries")
+        raise KitError(f"nothing to rank: {len(pool)} readable clips, {counted(len(queries), 'query')}")
     embedded = embed_pool(model, pool, features)
     with torch.inference_mode():
         values = model.score_matrix(embed_texts(model, [query.text for query in queries]), embedded.clips)

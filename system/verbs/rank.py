@@ -3,6 +3,7 @@
 import argparse
 from pathlib import Path
 
+from data_tools.cli import counted
 from data_tools.errors import KitError
 from data_tools.manifest import caption_queries, of_split, read_queries
 from system.runs.open import open_trained
@@ -34,5 +35,5 @@ def run(arguments: argparse.Namespace) -> int:
         raise KitError(f"{arguments.audio} has no captions to search with; name a file of queries by --queries")
     trained = open_trained(arguments.model, arguments.stage, arguments.checkpoint, arguments.set)
     ranked = rank(trained, pool, queries, arguments.out, arguments.allow_unknown)
-    print(f"wrote {arguments.out}: {len(queries)} queries x {ranked} clips")
+    print(f"wrote {arguments.out}: {counted(len(queries), 'query')} x {counted(ranked, 'clip')}")
     return 0

@@ -5,6 +5,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+from data_tools.cli import counted
 from data_tools.datasets.audiocaps import COLUMNS as AUDIOCAPS_COLUMNS
 from data_tools.errors import DataError, KitError
 from data_tools.files import caption_columns, read_table
@@ -102,7 +103,7 @@ def _format(
 ) -> str:
     scores = "  ".join(f"c{q:g} {c:.5f}" for q, c in zip(percents, found.percentiles, strict=True))
     return (
-        f"corpus     {len(clips):,} clips, {sum(map(len, clips)):,} captions; "
+        f"corpus     {counted(len(clips), 'clip', ',')}, {counted(sum(map(len, clips)), 'caption', ',')}; "
         f"documents: {arguments.documents}s, tokenizer: {arguments.tokenizer}\n"
         f"pairs      {found.pairs:,} ({arguments.pairs}), {_zeros(found)} of them 0\n"
         f"CIDEr-D    mean {found.mean:.5f}  {scores}"

@@ -324,7 +324,7 @@ def test_wavcaps_items(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> No
         soundfile.write(tmp_path / "audio" / name, np.zeros(160), 16_000)
     write_wav(tmp_path / "audio" / "Own name.wav", 1)
     assert main(["wavcaps", str(path), "--audio", str(tmp_path / "audio"), "--out", str(out)]) == 0
-    assert "audio of 1 items is missing" in capsys.readouterr().out
+    assert "audio of 1 item is missing" in capsys.readouterr().out
     clips = read_manifest(out)
     assert [(clip.id, clip.freesound_id, clip.uploader, clip.licence) for clip in clips] == [
         ("fsd_final/train/Yab.flac", None, None, None),

@@ -34,6 +34,11 @@ def make_desk(folder: Path, world: Path, run: Path) -> None:
     (folder / "clotho").mkdir()
     _captions(folder / "clotho/clotho_captions_development.csv", development)
     write_table(folder / "blind.csv", ["caption"], [[clip.captions[0]] for clip in evaluation])
+    (folder / "one/development").mkdir(parents=True)
+    shutil.copy(development[0].path, folder / "one/development")
+    write_table(folder / "one.csv", ["caption"], [[development[0].captions[0]]])
+    rows = [[development[0].file_name, development[0].captions[0]]]
+    write_table(folder / "one/clotho_captions_development.csv", ["file_name", "caption_1"], rows)
     recipe = tiny.recipe(Path("manifest.jsonl"), Path())
     tiny.write_recipe(folder / "recipe.yaml", recipe)
     tiny.write_recipe(folder / "two.study.yaml", STUDY)
