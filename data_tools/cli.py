@@ -11,9 +11,10 @@ import select
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
+from pathlib import Path
 from typing import NamedTuple
 
-from data_tools.errors import DataError, KitError
+from data_tools.errors import DataError, KitError, sentence_of
 from data_tools.names import is_utf8
 
 
@@ -62,8 +63,7 @@ def run_cli(
         print(f"error: the package {error.name} is not installed; {hint}", file=sys.stderr)
     except OSError as error:
         if not (isinstance(error, BrokenPipeError) and _reader_is_gone()):
-            name = error.filename2 or error.filename
-            print(f"error: {f'{name}: ' if name else ''}{error.strerror or error}", file=sys.stderr)
+            print(f"error: {sentence_of(error)}", file=sys.stderr)
         try:
             sys.stdout.flush()
         except OSError:  # what the interpreter still holds for the output goes nowhere
@@ -85,6 +85,24 @@ def _reader_is_gone() -> bool:
     except OSError:  # no file
         return False
     return any(event & select.POLLERR for _, event in poll.poll(0))
+
+
+def ending_in(*suffixes: str) -> Callable[[str], Path]:
+    """For argparse: a file to write, whose name ends in one of these."""
+
+    def checked(text: str) -> Path:
+        path = Path(text)
+        if path.suffix not in suffixes or path.is_dir():
+            raise argparse.ArgumentTypeError(f"{text}: name a file that ends in {' or '.join(suffixes)}")
+        return path
+
+    return checked
+
+
+def counted(count: int, what: str, grouping: str = "") -> str:
+    """`1 clip`, `2 clips`, `2 queries`. grouping: of the digits, "," for 1,000."""
+    many = f"{what[:-1]}ies" if what.endswith("y") else f"{what}s"
+    return f"{count:{grouping}} {what if count == 1 else many}"
 
 
 def first_of(lines: Sequence[str]) -> list[str]:

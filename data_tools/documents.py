@@ -116,15 +116,14 @@ def require_shape(content: Any, shape: "type[Shape]", where: str, hint: str) -> 
     a line a fault, the hint at the end of the last."""
     from pydantic import ValidationError
 
+    from data_tools.strict import faults_of
+
     try:
         return shape.model_validate(content)
     except ValidationError as error:
-        faults = []
-        for fault in error.errors(include_url=False, include_input=False):
-            at = ".".join(map(str, fault["loc"])) or "as a whole"
-            said = "it is no object" if fault["type"] in ("model_type", "dict_type") else fault["msg"]
-            faults.append(f"{where} is damaged ({at}: {said.removeprefix('Value error, ')})")
-        raise DataError("\n".join(faults) + f"; {hint}") from None
+        raise DataError(
+            "\n".join(f"{where} is damaged ({fault})" for fault in faults_of(error)) + f"; {hint}"
+        ) from None
 
 
 def write_json(path: Path, value: object) -> None:

@@ -1,5 +1,9 @@
 """The errors of the kit: one tree. The text of each is a sentence (or several, a line each) for the user."""
 
+import errno
+import os
+from pathlib import Path
+
 
 class KitError(ValueError):
     """What is wrong, where, and what to do."""
@@ -7,3 +11,24 @@ class KitError(ValueError):
 
 class DataError(KitError):
     """Data, or a file, that cannot be used."""
+
+
+IS_FOLDER = "is a folder; name a file"
+IS_FILE = "is a file; name a folder"
+_REFUSED = "may not be read or written; change its permissions, or name another place"
+_SAID = {
+    errno.ENOENT: "no such file or folder; correct the path",
+    errno.EISDIR: IS_FOLDER,
+    errno.ENOTDIR: IS_FILE,
+    errno.EEXIST: IS_FILE,
+    **dict.fromkeys((errno.EACCES, errno.EPERM, errno.EROFS), _REFUSED),
+    errno.ENOSPC: f"{os.strerror(errno.ENOSPC)}; make room there, then run the command again",
+}
+
+
+def sentence_of(error: OSError) -> str:
+    """What the system refused, and what to do: the same words as for a path that is looked at beforehand."""
+    name = error.filename2 or error.filename
+    if name and error.errno in (errno.ENOTDIR, errno.EEXIST):  # the file that stands where a folder is needed
+        name = next((parent for parent in Path(name).parents if parent.is_file()), name)
+    return f"{f'{name}: ' if name else ''}{_SAID.get(error.errno or 0, error.strerror or error)}"

@@ -9,11 +9,34 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from data_tools.errors import DataError
+from data_tools.errors import IS_FILE, IS_FOLDER, DataError
 
 MAX_DIGITS = 9  # of the number of a column
 MAX_SHOWN = 300  # characters of a list of names
 _in_use: set[Path] = set()  # temporary files and folders of this process
+
+
+def require_file(path: Path, hint: str = "correct the path") -> None:
+    """Raises DataError for a folder, and where there is nothing. hint: what to do about the latter."""
+    if path.is_dir():
+        raise DataError(f"{path}: {IS_FOLDER}")
+    if not path.exists():
+        raise DataError(f"{path}: no such file; {hint}")
+
+
+def require_folder(path: Path, hint: str = "correct the path") -> None:
+    """Raises DataError for a file, and where there is nothing. hint: what to do about the latter."""
+    if path.is_file():
+        raise DataError(f"{path}: {IS_FILE}")
+    if not path.exists():
+        raise DataError(f"{path}: no such folder; {hint}")
+
+
+def require_other(out: Path, read: Iterable[Path | None]) -> None:
+    """Raises DataError where what is to be written is one of the files that are read."""
+    for path in read:
+        if path and path.exists() and out.exists() and out.samefile(path):
+            raise DataError(f"{out} would be written over {path}, which is read here; give another name")
 
 
 def read_text(path: Path, fallback_encoding: str | None = None) -> str:
@@ -22,8 +45,7 @@ def read_text(path: Path, fallback_encoding: str | None = None) -> str:
     fallback_encoding: tried when the bytes are not UTF-8 (Clotho's metadata is published in ISO-8859-1).
     Raises DataError for a missing or empty file, a folder, and other encodings.
     """
-    if not path.is_file():
-        raise DataError(f"{path}: no such file")
+    require_file(path)
     data = path.read_bytes()
     if not data.strip():
         raise DataError(f"{path}: the file is empty")

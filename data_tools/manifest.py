@@ -15,7 +15,7 @@ from data_tools.documents import parse_json
 from data_tools.errors import DataError
 from data_tools.files import caption_columns, read_table, read_text, write_text
 from data_tools.names import is_freesound_id
-from data_tools.strict import Strict
+from data_tools.strict import Strict, faults_of
 
 # Published names: Clotho's three, AudioCaps' three (WavCaps is all `train`), and sets without known captions.
 Split = Literal["development", "validation", "evaluation", "train", "val", "test", "blind"]
@@ -75,6 +75,10 @@ class Query(Strict):
 
 
 Line = TypeVar("Line", Clip, Query)
+_NO_LINES: dict[type[Strict], str] = {
+    Clip: "is no manifest, a line of JSON a clip; python -m data_tools clotho, audiocaps or table makes one",
+    Query: "is no query file, a line of JSON a query; python -m data_tools queries makes one",
+}
 
 
 def audio_clip(
@@ -147,6 +151,15 @@ def read_manifest(path: Path | str) -> list[Clip]:
     return _unique(iter_manifest(path), path)
 
 
+def of_split(clips: Iterable[Clip], split: str | None, where: object) -> list[Clip]:
+    """The clips of a split; None: all. Raises DataError for none of them, which names the splits there are."""
+    clips = list(clips)
+    found = [clip for clip in clips if split in (None, clip.split)]
+    if not found:
+        raise DataError(f"{where} has no split {split}, it has {', '.join(sorted({clip.split for clip in clips}))}")
+    return found
+
+
 def write_manifest(path: Path | str, clips: Iterable[Clip]) -> None:
     """Write clips, one per line; paths under the manifest's folder are stored relative, so that the folder can move.
 
@@ -211,15 +224,17 @@ def _csv_queries(path: Path) -> Iterator[Query]:
 
 def _lines(path: Path, kind: type[Line]) -> Iterator[tuple[int, Line]]:
     # Only "\n" ends a line: str.splitlines would also cut at the rarer line ends that JSON text may hold.
-    for number, line in enumerate(read_text(path).removesuffix("\n").split("\n"), 1):
+    text = read_text(path)
+    if not text.lstrip().startswith("{"):
+        raise DataError(f"{path}: {_NO_LINES[kind]}")
+    for number, line in enumerate(text.removesuffix("\n").split("\n"), 1):
         if not line.strip():
             raise DataError(f"{path}, line {number}: the line is blank; remove it")
         try:
             yield number, kind.model_validate(parse_json(line, f"{path}, line {number}"))
         except ValidationError as error:
-            faults = error.errors(include_url=False, include_input=False)
-            problems = (f"{'.'.join(map(str, fault['loc']))}: {fault['msg']}".removeprefix(": ") for fault in faults)
-            raise DataError(f"{path}, line {number}: not a {kind.__name__.lower()} ({'; '.join(problems)})") from None
+            problems = "; ".join(faults_of(error))
+            raise DataError(f"{path}, line {number}: not a {kind.__name__.lower()} ({problems})") from None
 
 
 def _unique(lines: Iterable[tuple[int, Line]], path: Path | str) -> list[Line]:

@@ -12,6 +12,55 @@ Size = Annotated[int, Field(ge=1, le=65_536)]  # of a layer; the widest networks
 Depth = Annotated[int, Field(ge=1, le=1_000)]  # layers one behind the other
 
 
+MAX_SHOWN = 80  # characters of a key or a value in a message
+_MAPPING = "must be a mapping of keys to values"
+_WORDS = {  # for what pydantic finds, by its name for it
+    "missing": "is missing",
+    "extra_forbidden": "unknown key; correct it, or take it out",
+    "string_type": "must be text",
+    "int_type": "must be a whole number",
+    "float_type": "must be a number",
+    "bool_type": "must be true or false",
+    "none_required": "must be null",
+    "list_type": "must be a list",
+    "dict_type": _MAPPING,
+    "model_type": _MAPPING,
+    "model_attributes_type": _MAPPING,
+    "dataclass_type": _MAPPING,
+    "finite_number": "must be a finite number",
+    "literal_error": "must be {expected}",
+    "greater_than": "must be above {gt}",
+    "greater_than_equal": "must be {ge} or more",
+    "less_than": "must be below {lt}",
+    "less_than_equal": "must be {le} or less",
+    "too_short": "needs {min_length} or more entries, and has {actual_length}",
+    "too_long": "takes {max_length} entries at most, and has {actual_length}",
+    "string_too_short": "must not be empty",
+    "string_pattern_mismatch": "must have small letters, digits and _ alone, a letter first",
+    "union_tag_not_found": "missing kind",
+    "value_error": "{error}",
+}
+
+
+def fault_of(item: Mapping[str, Any]) -> str:
+    """What is wrong with a value, in words: of one of the errors() of a ValidationError."""
+    kind, given = item["type"], item.get("input")
+    facts = {name: f"{fact:.15g}" if isinstance(fact, float) else fact for name, fact in item.get("ctx", {}).items()}
+    words = str(_WORDS[kind].format(**facts) if kind in _WORDS else item["msg"])
+    shown = words.startswith("must") and isinstance(given, str | int | float)
+    return f"{words}, not {cut(repr(given))}" if shown else words
+
+
+def faults_of(error: ValidationError) -> list[str]:
+    """All that is wrong, each as `key.key: what`."""
+    found = ((".".join(map(str, item["loc"])), fault_of(item)) for item in error.errors(include_url=False))
+    return [f"{key or 'as a whole'}: {text}" for key, text in found]
+
+
+def cut(text: str) -> str:
+    return text if len(text) <= MAX_SHOWN else f"{text[:MAX_SHOWN]}..."
+
+
 class Strict(BaseModel):
     """Unknown keys and values of the wrong type are errors; nothing is converted; nothing changes after reading."""
 

@@ -11,6 +11,7 @@ from typing import IO
 import pytest
 
 ROOMS = {"data_tools": "clotho", "submission": "facts", "system": "experts"}  # and a verb of each
+FULL = "No space left on device; make room there, then run the command again\n"
 every_room = pytest.mark.parametrize("room", ROOMS)
 
 
@@ -23,7 +24,7 @@ def fails(room: str, monkeypatch: pytest.MonkeyPatch, error: BaseException) -> i
     main = import_module(f"{room}.__main__")
     verb = main.VERBS[ROOMS[room]]
     monkeypatch.setattr(f"{room}.{verb.module or ROOMS[room]}.run", run)
-    needed = ["folder", "--out", "x"] if room == "data_tools" else []
+    needed = ["folder", "--out", "x.jsonl"] if room == "data_tools" else []
     return int(main.main([ROOMS[room], *needed]))
 
 
@@ -34,7 +35,11 @@ def fails(room: str, monkeypatch: pytest.MonkeyPatch, error: BaseException) -> i
         (KeyboardInterrupt(), 130, "interrupted\n"),
         (KeyboardInterrupt("stopped; go on later"), 130, "stopped; go on later\n"),
         (MemoryError(), 1, "error: this machine's memory is full; end what else uses it, or work on fewer data"),
-        (OSError(errno.ENOSPC, "No space left on device", "a.csv"), 1, "error: a.csv: No space left on device\n"),
+        (
+            OSError(errno.ENOSPC, "No space left on device", "a.csv"),
+            1,
+            f"error: a.csv: {FULL}",
+        ),
         (OSError(errno.EXDEV, "Odd", "a.csv", None, "b.csv"), 1, "error: b.csv: Odd\n"),
         (BrokenPipeError(errno.EPIPE, "Broken pipe"), 1, "error: Broken pipe\n"),
         (ModuleNotFoundError("none", name="odd"), 1, "error: the package odd is not installed; set up and activate"),
@@ -58,7 +63,7 @@ def test_an_error_is_one_sentence(
 
 @every_room
 def test_an_argument_that_is_not_utf8_is_refused(room: str, capsys: pytest.CaptureFixture[str]) -> None:
-    needed = ["--out", "x"] if room == "data_tools" else []
+    needed = ["--out", "x.jsonl"] if room == "data_tools" else []
     status = import_module(f"{room}.__main__").main([ROOMS[room], *needed, *(["\udcff"] if needed else [])])
     assert (status, "is not UTF-8" in capsys.readouterr().err) == ((1, True) if needed else (0, False))
 
@@ -74,7 +79,7 @@ def run(_):
         print(text)
     return 0
 module.run = run
-sys.exit(main.main([verb, *(["folder", "--out", "x"] if room == "data_tools" else [])]))
+sys.exit(main.main([verb, *(["folder", "--out", "x.jsonl"] if room == "data_tools" else [])]))
 """
 
 
@@ -100,7 +105,7 @@ def test_a_reader_that_goes_away_is_no_error_message(room: str, root: Path, time
 @pytest.mark.parametrize(("times", "name"), [(1, b"standard output: "), (20_000, b"")])
 def test_an_output_on_a_full_disk_is_told(room: str, root: Path, times: int, name: bytes) -> None:
     with Path("/dev/full").open("wb") as full, speaking(root, room, "x", times, full) as process:
-        assert process.communicate(timeout=60)[1] == b"error: " + name + b"No space left on device\n"
+        assert process.communicate(timeout=60)[1] == b"error: " + name + FULL.encode()
         assert process.returncode == 1
 
 

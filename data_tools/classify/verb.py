@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -19,8 +20,9 @@ from data_tools.classify.embed import DEFAULT_MODEL, Encoder, SentenceEncoder, o
 from data_tools.classify.inputs import Caption, Description, open_descriptions, read_captions
 from data_tools.classify.model_files import PACKAGES
 from data_tools.classify.report import FIGURES, draw, examples, summary, weighting_figures
+from data_tools.cli import counted
 from data_tools.errors import DataError
-from data_tools.files import replacing, write_text
+from data_tools.files import replacing, require_file, write_text
 
 COLUMNS = ("freesound_id", "score_natural", "score_balanced", "language", "text", "rules")
 
@@ -150,15 +152,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     fitting = _fitting(arguments)
-    if not arguments.descriptions.is_file():  # reported before a model is looked for
-        raise DataError(f"{arguments.descriptions}: no such file; make a store with python -m data_tools crawl")
+    require_file(arguments.descriptions, "make a store with python -m data_tools crawl")
     captions, left_out = read_captions(arguments.captions)
     descriptions = open_descriptions(arguments.descriptions, arguments.text_column, arguments.id_column)
+    first = list(islice(descriptions, 1))  # what is wrong with the file is reported before a model is loaded
     encoder = SentenceEncoder(arguments.model)
-    report = classify(descriptions, captions, encoder, arguments.out, fitting, arguments.threshold)
+    report = classify(chain(first, descriptions), captions, encoder, arguments.out, fitting, arguments.threshold)
     print(*summary(report), sep="\n")
     if left_out:
-        print(f"{left_out} captions of test splits were left out")
+        print(f"{counted(left_out, 'caption')} of test splits were left out")
     print(f"wrote {arguments.out}: scores.csv, report.json, examples.txt, {', '.join(FIGURES)}")
     return 0
 

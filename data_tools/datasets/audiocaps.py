@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from data_tools.audio.read import readable_seconds
+from data_tools.cli import counted, ending_in
 from data_tools.errors import DataError
 from data_tools.files import read_table
 from data_tools.manifest import Clip, Split, audio_clip, check_caption, write_manifest
@@ -46,7 +47,8 @@ def read_audiocaps(
                 folder, file_name = present.get(name or "", folders[0]), name or names[0]
                 seconds = readable_seconds(folder / file_name)
                 clips.append(audio_clip(folder, file_name, "audiocaps", split, texts, seconds))
-        published = f"{split}: {len(captions)} clips, {sum(map(len, captions.values()))} captions published"
+        in_all = counted(sum(map(len, captions.values())), "caption")
+        published = f"{split}: {counted(len(captions), 'clip')}, {in_all} published"
         counts.append(f"{published}; audio of {found} found, of {len(captions) - found} missing")
     if not clips:
         hint = "name the folder by --audio, or list all clips by --keep-missing"
@@ -74,7 +76,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--audio", type=Path, help="the folder with the audio, in <split>/ or directly (default: root)")
     parser.add_argument("--splits", nargs="+", choices=AUDIOCAPS_SPLITS, default=AUDIOCAPS_SPLITS, help="default: all")
     parser.add_argument("--keep-missing", action="store_true", help="list clips whose audio is missing too")
-    parser.add_argument("--out", type=Path, required=True, help="the manifest to write (.jsonl)")
+    parser.add_argument("--out", type=ending_in(".jsonl"), required=True, help="the manifest to write (.jsonl)")
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -82,5 +84,5 @@ def run(arguments: argparse.Namespace) -> int:
     clips, counts = read_audiocaps(arguments.root, arguments.audio, splits, arguments.keep_missing)
     write_manifest(arguments.out, clips)
     print(*counts, sep="\n")
-    print(f"wrote {arguments.out}: {len(clips)} clips")
+    print(f"wrote {arguments.out}: {counted(len(clips), 'clip')}")
     return 0

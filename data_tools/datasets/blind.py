@@ -5,7 +5,9 @@ import logging
 from pathlib import Path
 
 from data_tools.audio.read import readable_seconds
+from data_tools.cli import counted, ending_in
 from data_tools.errors import DataError
+from data_tools.files import require_folder
 from data_tools.manifest import Clip, audio_clip, write_manifest
 from data_tools.names import audio_tree, check_source
 
@@ -21,8 +23,7 @@ def read_blind(folder: Path, source: str) -> tuple[list[Clip], int]:
     Hidden files are not looked at; files that are no audio are counted and named in the log. Raises DataError for a
     missing folder and one without audio.
     """
-    if not folder.is_dir():
-        raise DataError(f"{folder}: no such folder")
+    require_folder(folder)
     names, others = audio_tree(folder)
     if others:
         shown = ", ".join(others[:MAX_NAMED]) + (", ..." if len(others) > MAX_NAMED else "")
@@ -35,7 +36,7 @@ def read_blind(folder: Path, source: str) -> tuple[list[Clip], int]:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("folder", type=Path, help="the folder that holds the audio files")
-    parser.add_argument("--out", type=Path, required=True, help="the manifest to write (.jsonl)")
+    parser.add_argument("--out", type=ending_in(".jsonl"), required=True, help="the manifest to write (.jsonl)")
     parser.add_argument("--name", default="blind", help="the clips' source name (default: blind)")
 
 
@@ -43,5 +44,5 @@ def run(arguments: argparse.Namespace) -> int:
     clips, unreadable = read_blind(arguments.folder, check_source(arguments.name))
     write_manifest(arguments.out, clips)
     note = f", {unreadable} with unreadable audio (`check` names them)" if unreadable else ""
-    print(f"wrote {arguments.out}: {len(clips)} clips{note}")
+    print(f"wrote {arguments.out}: {counted(len(clips), 'clip')}{note}")
     return 0

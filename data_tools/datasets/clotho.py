@@ -10,8 +10,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from data_tools.audio.read import readable_seconds
+from data_tools.cli import counted, ending_in
 from data_tools.errors import DataError
-from data_tools.files import read_table
+from data_tools.files import read_table, require_folder
 from data_tools.manifest import Clip, Split, audio_clip, read_caption_table, write_manifest
 from data_tools.names import audio_names, is_freesound_id, match_names
 
@@ -30,6 +31,7 @@ def read_clotho(
     Missing or unreadable audio is no error here: seconds is then None.
     Raises DataError for a missing captions file, bad rows and bad captions.
     """
+    require_folder(root)
     clips: list[Clip] = []
     counts = []
     for split in splits:
@@ -73,7 +75,8 @@ def _read_split(root: Path, split: Split, source: str) -> tuple[list[Clip], str]
         row = metadata.get(metadata_names.get(name, ""), {})
         facts = row.get("sound_id"), row.get("license") or None, row.get("manufacturer") or None
         clips.append(audio_clip(folder, file_name, source, split, texts, seconds, *facts))
-    line = f"{split}: {len(clips)} clips, {sum(map(len, captions.values()))} captions, {len(disk_names)} with audio"
+    in_all = counted(sum(map(len, captions.values())), "caption")
+    line = f"{split}: {counted(len(clips), 'clip')}, {in_all}, {len(disk_names)} with audio"
     readable = sum(clip.seconds is not None for clip in clips)
     renamed = sum(name != found for name, found in disk_names.items())
     for count, what in (
@@ -121,7 +124,7 @@ def _metadata(path: Path) -> dict[str, dict[str, str]]:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("root", type=Path, help="Clotho's folder, as published")
-    parser.add_argument("--out", type=Path, required=True, help="the manifest to write (.jsonl)")
+    parser.add_argument("--out", type=ending_in(".jsonl"), required=True, help="the manifest to write (.jsonl)")
     parser.add_argument("--splits", nargs="+", choices=CLOTHO_SPLITS, default=CLOTHO_SPLITS, help="default: all three")
     parser.add_argument(
         "--holdout", type=float, metavar="SHARE", help="make a validation split of this share of development (v1: 0.2)"
@@ -136,6 +139,7 @@ def run(arguments: argparse.Namespace) -> int:
     write_manifest(arguments.out, clips)
     print(*counts, sep="\n")
     if arguments.holdout is not None:
-        print(f"validation: {sum(clip.split == 'validation' for clip in clips)} clips held out of development")
-    print(f"wrote {arguments.out}: {len(clips)} clips")
+        held_out = sum(clip.split == "validation" for clip in clips)
+        print(f"validation: {counted(held_out, 'clip')} held out of development")
+    print(f"wrote {arguments.out}: {counted(len(clips), 'clip')}")
     return 0

@@ -3,8 +3,10 @@
 import argparse
 from pathlib import Path
 
+from data_tools.cli import counted, ending_in
 from data_tools.errors import DataError
-from data_tools.manifest import SPLITS, Query, caption_queries, read_manifest, read_queries, write_queries
+from data_tools.files import require_other
+from data_tools.manifest import SPLITS, Query, caption_queries, of_split, read_manifest, read_queries, write_queries
 
 
 def make_queries(path: Path, split: str | None) -> list[Query]:
@@ -16,7 +18,7 @@ def make_queries(path: Path, split: str | None) -> list[Query]:
         if split:
             raise DataError(f"{path}: a captions CSV is one split already; leave out --split")
         return read_queries(path)
-    queries = caption_queries(clip for clip in read_manifest(path) if split in (None, clip.split))
+    queries = caption_queries(of_split(read_manifest(path), split, path))
     if not queries:
         raise DataError(f"{path}: no captions{f' in the split {split}' if split else ''}")
     return queries
@@ -25,12 +27,13 @@ def make_queries(path: Path, split: str | None) -> list[Query]:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("path", type=Path, help="captions .csv (blind set's or Clotho's columns) or manifest .jsonl")
     parser.add_argument("--split", choices=SPLITS, help="of a manifest: only this split's captions (default: all)")
-    parser.add_argument("--out", type=Path, required=True, help="the query file to write (.jsonl)")
+    parser.add_argument("--out", type=ending_in(".jsonl"), required=True, help="the query file to write (.jsonl)")
 
 
 def run(arguments: argparse.Namespace) -> int:
+    require_other(arguments.out, [arguments.path])
     queries = make_queries(arguments.path, arguments.split)
     write_queries(arguments.out, queries)
     known = sum(query.relevant is not None for query in queries)
-    print(f"wrote {arguments.out}: {len(queries)} queries, {known} with known relevant clips")
+    print(f"wrote {arguments.out}: {counted(len(queries), 'query')}, {known} with known relevant clips")
     return 0

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path, PurePath
 
 from data_tools.audio.read import readable_seconds
+from data_tools.cli import counted, ending_in
 from data_tools.errors import DataError
 from data_tools.files import read_table
 from data_tools.manifest import SPLITS, Clip, Split, audio_clip, check_caption, write_manifest
@@ -71,7 +72,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--delimiter", choices=tuple(DELIMITERS), default="comma", help="what parts the columns (default: %(default)s)"
     )
     parser.add_argument("--name", help="the clips' source name (default: the table's name)")
-    parser.add_argument("--out", type=Path, required=True, help="the manifest to write (.jsonl)")
+    parser.add_argument("--out", type=ending_in(".jsonl"), required=True, help="the manifest to write (.jsonl)")
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -94,5 +95,6 @@ def run(arguments: argparse.Namespace) -> int:
         )
     write_manifest(arguments.out, clips)
     note = f", {len(unreadable)} without readable audio (`check` names them)" if unreadable else ""
-    print(f"wrote {arguments.out}: {len(clips)} clips, {sum(len(clip.captions) for clip in clips)} captions{note}")
+    captions = counted(sum(len(clip.captions) for clip in clips), "caption")
+    print(f"wrote {arguments.out}: {counted(len(clips), 'clip')}, {captions}{note}")
     return 0

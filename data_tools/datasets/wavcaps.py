@@ -12,11 +12,13 @@ from typing import Any
 from pydantic import ValidationError
 
 from data_tools.audio.read import AUDIO_SUFFIXES, readable_seconds
+from data_tools.cli import counted, ending_in
 from data_tools.documents import parse_json
 from data_tools.errors import DataError
-from data_tools.files import read_text
+from data_tools.files import read_text, require_folder
 from data_tools.manifest import Clip, audio_clip, check_caption, write_manifest
 from data_tools.names import audio_names, check_source
+from data_tools.strict import faults_of
 
 # How FreeSound items, and only they, link to their page. The ids of other parts are numbers too.
 _FREESOUND_LINK = re.compile(r"freesound\.org/|^/people/[^/]+/sounds/\d+")
@@ -32,8 +34,7 @@ def read_wavcaps(path: Path, audio: Path, source: str, keep_missing: bool = Fals
     keep_missing: list items without audio too, with the published duration; else they are left out.
     Raises DataError for a missing file or folder, other JSON, bad items and captions, and when no clip is left.
     """
-    if not audio.is_dir():
-        raise DataError(f"{audio}: no such folder; name the folder that holds the audio by --audio")
+    require_folder(audio, "name the folder that holds the audio by --audio")
     present = set(audio_names(audio))
     clips = []
     missing = 0
@@ -52,8 +53,7 @@ def read_wavcaps(path: Path, audio: Path, source: str, keep_missing: bool = Fals
             try:
                 clips.append(_clip(item, audio, name, names[-1], source))
             except ValidationError as error:
-                problem = error.errors(include_url=False)[0]
-                raise DataError(f"{where}: {problem['loc'][0]}: {problem['msg']}") from None
+                raise DataError(f"{where}: {faults_of(error)[0]}") from None
     if not clips:
         hint = "name the right folder by --audio, or list all items by --keep-missing"
         raise DataError(f"{audio}: no audio of {path.name}, such as {names[-1]}; {hint}")
@@ -90,7 +90,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--audio", type=Path, required=True, help="the folder with the part's audio files")
     parser.add_argument("--name", help="the clips' source name (default: the JSON file's name without .json)")
     parser.add_argument("--keep-missing", action="store_true", help="list items whose audio is missing too")
-    parser.add_argument("--out", type=Path, required=True, help="the manifest to write (.jsonl)")
+    parser.add_argument("--out", type=ending_in(".jsonl"), required=True, help="the manifest to write (.jsonl)")
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -98,6 +98,6 @@ def run(arguments: argparse.Namespace) -> int:
     clips, missing = read_wavcaps(arguments.json, arguments.audio, source, arguments.keep_missing)
     write_manifest(arguments.out, clips)
     freesound = sum(clip.freesound_id is not None for clip in clips)
-    print(f"audio of {missing} items is missing")
-    print(f"wrote {arguments.out}: {len(clips)} clips, {freesound} with a Freesound id")
+    print(f"audio of {counted(missing, 'item')} is missing")
+    print(f"wrote {arguments.out}: {counted(len(clips), 'clip')}, {freesound} with a Freesound id")
     return 0

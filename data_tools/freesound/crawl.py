@@ -9,6 +9,7 @@ from contextlib import closing
 from pathlib import Path
 
 from data_tools.errors import DataError
+from data_tools.files import require_file
 from data_tools.freesound.client import Client, OverloadedError, PastEndError
 from data_tools.freesound.connection import add_connection, connect, read_settings
 from data_tools.freesound.database import naming
@@ -165,6 +166,11 @@ def _first_second(store: Store, since: str | None) -> int:
         if until is None:
             raise DataError(f"{store.path}: was never crawled, so there is no last time; leave out --since last")
         return int(until) - LATE
+    return _second_of(since)
+
+
+def _second_of(since: str | None) -> int:
+    """A date's first second. Raises DataError for one that is none, or lies in the future."""
     try:
         first = parse_time(since or BEGINNING) // 1000
     except ValueError:
@@ -232,5 +238,9 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.filter and "created:" in arguments.filter:
         raise DataError(f"--filter {arguments.filter}: the crawl itself filters by created; use --since")
     read_settings(arguments)  # what is wrong with them is reported before there is a store
+    if arguments.since == "last":
+        require_file(arguments.store, "it was never crawled, so there is no last time; leave out --since last")
+    else:
+        _second_of(arguments.since)
     with closing(Store(arguments.store, create=True)) as store, naming(arguments.store):
         return asyncio.run(_crawl(arguments, store))

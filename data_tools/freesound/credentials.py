@@ -6,6 +6,7 @@ import stat
 from pathlib import Path
 
 from data_tools.errors import DataError
+from data_tools.files import require_file
 
 KEY = "FREESOUND_API_KEY"
 TOKEN = "FREESOUND_ACCESS_TOKEN"
@@ -31,8 +32,7 @@ def read_secret(variable: str, file: Path | None) -> Secret | None:
     Raises DataError for a file that others may read, and for a value that cannot be a header's (it is not shown).
     """
     if file is not None:
-        if not file.is_file():
-            raise DataError(f"{file}: no such file; write the key into it and `chmod 600` it")
+        require_file(file, "write the key into it and `chmod 600` it")
         if stat.S_IMODE(file.stat().st_mode) & 0o077:
             raise DataError(f"{file}: others may read it; run `chmod 600 {file}`")
         value, origin = file.read_bytes().decode("utf-8", "replace"), str(file)

@@ -6,6 +6,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from data_tools.cli import counted
 from data_tools.errors import DataError
 from data_tools.files import replacing
 from data_tools.freesound.database import naming
@@ -62,5 +63,5 @@ def run(arguments: argparse.Namespace) -> int:
             raise DataError(f"{arguments.store}: has no sounds yet; go on with python -m data_tools crawl")
         with replacing(arguments.out) as temporary:
             writers[arguments.out.suffix](_chunks(store), temporary)
-    print(f"wrote {arguments.out}: {count} sounds")
+    print(f"wrote {arguments.out}: {counted(count, 'sound')}")
     return 0

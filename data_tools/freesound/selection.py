@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from data_tools.errors import DataError
+from data_tools.files import require_file
 from data_tools.freesound.store import Store
 from data_tools.leakage.exclusion import Exclusions
 from data_tools.names import is_freesound_id, plain_id
@@ -90,8 +91,7 @@ def _scored(path: Path, wanted: Criteria) -> "pandas.DataFrame":
 
     column = f"score_{wanted.weighting}"
     columns = ["freesound_id", column, "language", "text"]
-    if not path.is_file():
-        raise DataError(f"{path}: no such file; make it with python -m data_tools classify")
+    require_file(path, "make it with python -m data_tools classify")
     try:
         table = pandas.DataFrame(_rows(path, columns), columns=columns, dtype=str)
     except (UnicodeDecodeError, csv.Error) as error:

@@ -4,7 +4,7 @@ import argparse
 from contextlib import closing
 from pathlib import Path
 
-from data_tools.cli import section
+from data_tools.cli import counted, ending_in, section
 from data_tools.files import write_table
 from data_tools.freesound.connection import PER_DAY, PER_MINUTE
 from data_tools.freesound.crawl import duration
@@ -44,7 +44,9 @@ def _gaps(store: Store) -> list[tuple[str, str, str, str]]:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("store", type=Path, metavar="STORE", help="made by crawl")
-    parser.add_argument("--list", type=Path, metavar="FILE.csv", help="write all that the API could not give")
+    parser.add_argument(
+        "--list", type=ending_in(".csv"), metavar="FILE.csv", help="write all that the API could not give"
+    )
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -54,5 +56,5 @@ def run(arguments: argparse.Namespace) -> int:
         print(*_describe(store), *section("the API could not give (uploaded from .. to ..)", rows), sep="\n")
     if arguments.list:
         write_table(arguments.list, ["what", "from", "to", "where"], gaps)
-        print(f"\nwrote {arguments.list}: {len(gaps)} rows")
+        print(f"\nwrote {arguments.list}: {counted(len(gaps), 'row')}")
     return 0

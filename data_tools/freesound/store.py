@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from data_tools.errors import DataError
+from data_tools.files import require_file
 from data_tools.freesound import quota
 from data_tools.freesound.database import naming, transaction
 from data_tools.freesound.sounds import PREVIEWS, Page, Sound, format_time
@@ -63,8 +64,8 @@ class Store:
         """Raises DataError for a file that is missing or empty (unless create), is no store of this format, or cannot
         be opened. A file that is no store stays as it is."""
         self.path = path
-        if not create and not path.is_file():
-            raise DataError(f"{path}: no such store; make it with python -m data_tools crawl {path}")
+        if path.is_dir() or not create:
+            require_file(path, f"make it with python -m data_tools crawl {path}")
         path.parent.mkdir(parents=True, exist_ok=True)
         with naming(path), ExitStack() as unfinished:
             self.database = sqlite3.connect(path, isolation_level=None, timeout=60)

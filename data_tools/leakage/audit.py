@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from data_tools.audio.read import AudioError
-from data_tools.cli import first_of, section
+from data_tools.cli import counted, ending_in, first_of, section
 from data_tools.errors import DataError
 from data_tools.files import write_table
 from data_tools.leakage.check import FREESOUND_ACROSS, NAME_ACROSS, across
@@ -228,7 +228,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--exclude", nargs="+", type=Path, default=[], metavar="LIST", help="lists of forbidden Freesound ids"
     )
     parser.add_argument("--audio", action="store_true", help="compare the sound of all clips too, by fingerprints")
-    parser.add_argument("--list", type=Path, metavar="FILE.csv", help="write all findings, one row per overlap")
+    parser.add_argument(
+        "--list", type=ending_in(".csv"), metavar="FILE.csv", help="write all findings, one row per overlap"
+    )
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -259,7 +261,7 @@ def run(arguments: argparse.Namespace) -> int:
             rows += [(NOT_COMPARED, name, ids[name], "", "", why) for name, why in fingerprints.without.items()]
             rows += [(COMPARED_UNSURELY, name, ids[name], "", "", UNSURE) for name in fingerprints.unsure()]
         write_table(arguments.list, ["finding", "clip", "freesound_id", "other_split", "other", "evidence"], rows)
-        print(f"\nwrote {arguments.list}: {len(rows)} rows")
+        print(f"\nwrote {arguments.list}: {counted(len(rows), 'row')}")
     tested = list({clip.id: clip for clip in [*clips, *against] if _stage(clip) == 2}.values())
     print(f"\n{_verdict(overlaps, training, tested, fingerprints)}")
     return int(any(overlap.leak for overlap in overlaps))

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from data_tools.audio.read import AudioError, audio_seconds, check_audio, content_key
-from data_tools.cli import section
+from data_tools.cli import counted, ending_in, section
 from data_tools.files import write_table
 from data_tools.manifest import Clip, iter_manifest
 from data_tools.names import plain_id
@@ -122,7 +122,9 @@ def _format(finding: Finding) -> str:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("manifests", nargs="+", type=Path, metavar="MANIFEST", help="checked together")
     parser.add_argument("--quick", action="store_true", help="read audio headers only; compare no content")
-    parser.add_argument("--list", type=Path, metavar="FILE.csv", help="write all findings, one row per clip")
+    parser.add_argument(
+        "--list", type=ending_in(".csv"), metavar="FILE.csv", help="write all findings, one row per clip"
+    )
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -133,5 +135,5 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.list:
         rows = [(finding.kind, finding.key, clip.id, clip.path) for finding in findings for clip in finding.clips]
         write_table(arguments.list, ["finding", "key", "clip_id", "path"], rows)
-        print(f"\nwrote {arguments.list}: {len(rows)} rows")
+        print(f"\nwrote {arguments.list}: {counted(len(rows), 'row')}")
     return int(any(finding.kind in ERRORS for finding in findings))

@@ -14,6 +14,7 @@ from typing import cast
 import numpy as np
 
 from data_tools.audio.read import content_key, encoded
+from data_tools.cli import counted
 from data_tools.datasets.clotho import CLOTHO_SPLITS, METADATA_COLUMNS, read_clotho
 from data_tools.documents import parse_json
 from data_tools.errors import DataError
@@ -251,6 +252,6 @@ def run(arguments: argparse.Namespace) -> int:
         folds=folds,
     )
     made = make_scenes(arguments.out, settings, arguments.recordings)
-    clips = f"{arguments.out / 'manifest.jsonl'}: {sum(counts.values())} clips"
+    clips = f"{arguments.out / 'manifest.jsonl'}: {counted(sum(counts.values()), 'clip')}"
     print(f"wrote {clips}, {made} of them made now" if made else f"{clips}, complete already")
     return 0

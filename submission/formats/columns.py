@@ -18,6 +18,9 @@ INDEX_COLUMN: Fault = (
 )
 
 
+OTHER_SET, UNKNOWN_QUERY, UNKNOWN_NAME = "another set", "unknown query", "unknown file name"  # kinds of problems
+
+
 class QueryColumn:
     """The queries of a file as its rows go by, held against an edition and, where there is one, a truth."""
 
@@ -32,13 +35,17 @@ class QueryColumn:
             yield f"{self._name} is empty", "an empty query"
             return
         if self._truth and query not in self._truth.queries:
-            yield f"unknown query {shown(query)}{instead(self._truth.similar_queries, query)}", "unknown query"
+            yield f"unknown query {shown(query)}{instead(self._truth.similar_queries, query)}", UNKNOWN_QUERY
         if self._line_of.setdefault(query, line) != line:
             before = f"it stands on line {self._line_of[query]} already"
             yield f"the query {shown(query)} is repeated; {before}", "a query repeated"
 
     def missing(self) -> Iterator[Problem]:
-        """A problem of the whole file for every query of the truth that no row answered."""
+        """A problem of the whole file for every query of the truth that no row answered, or one for them all."""
+        if self._truth and self._line_of and not self._line_of.keys() & self._truth.queries.keys():
+            hint = "this is of another split or data set; name the captions that it answers"
+            yield Problem(None, f"none of its queries is known: {hint}", OTHER_SET)
+            return
         for text, query in self._truth.queries.items() if self._truth else ():
             if text not in self._line_of:
                 yield Problem(None, f"no row for the query {shown(text)} ({query.where})", "no row for a query")
@@ -46,7 +53,14 @@ class QueryColumn:
 
 def unknown_name(name: str, where: str, truth: Truth) -> Fault:
     """Of a file that is not in the truth's pool."""
-    return f"unknown file name {shown(name)} in {where}{instead(truth.similar_file_names, name)}", "unknown file name"
+    return f"unknown file name {shown(name)} in {where}{instead(truth.similar_file_names, name)}", UNKNOWN_NAME
+
+
+def with_missing(problems: list[Problem], queries: QueryColumn) -> list[Problem]:
+    """The problems of all rows, and those of the whole file; of a file of another set not what comes of that."""
+    missing = list(queries.missing())
+    others = (UNKNOWN_QUERY, UNKNOWN_NAME) if any(problem.kind == OTHER_SET for problem in missing) else ()
+    return [*(problem for problem in problems if problem.kind not in others), *missing]
 
 
 def trimmed(cells: list[str], width: int) -> list[str]:

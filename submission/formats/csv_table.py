@@ -21,7 +21,12 @@ _NOT_UTF8 = re.compile("[\udc80-\udcff]")
 _QUOTING = "a cell with a comma, a quote or a line break stands in double quotes, its own quotes doubled"
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 # What a file starts with that is no text at all.
-_KINDS = {b"\x93NUMPY": "a NumPy file", b"PK\x03\x04": "a zip archive or a spreadsheet", b"%PDF-": "a PDF"}
+_KINDS = {
+    b"\x93NUMPY": "a NumPy file",
+    b"PK\x03\x04": "a zip archive or a spreadsheet",
+    b"%PDF-": "a PDF",
+    b"{": "JSON, such as a manifest",
+}
 SHOWN_CHARACTERS = 70  # of a text in a message
 SHOWN_PROBLEMS = 20  # of one kind that are printed in full; of the others the lines
 

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+from data_tools.cli import counted
 from submission.editions import Edition
 from submission.errors import SubmissionError
 from submission.formats.columns import matrix_edition, ranked_editions
@@ -18,9 +19,9 @@ def write_csv(matrix: ScoreMatrix, path: Path, edition: Edition, ranked: bool = 
     n_queries, n_clips = matrix.values.shape
     if ranked or edition.output == "ranked":
         write_ranked_csv(matrix, path, edition)
-        return f"wrote {path}: {n_queries} queries x {edition.ranking_length} names"
+        return f"wrote {path}: {counted(n_queries, 'query')} x {edition.ranking_length} names"
     write_matrix_csv(matrix, path, edition)
-    return f"wrote {path}: {n_queries} queries x {n_clips} scores"
+    return f"wrote {path}: {counted(n_queries, 'query')} x {n_clips} scores"
 
 
 def source_edition(path: Path) -> tuple[Edition, bool]:

@@ -21,6 +21,7 @@ from submission.formats.columns import (
     rows_of,
     trimmed,
     unknown_name,
+    with_missing,
 )
 from submission.formats.csv_table import Problem, format_table, shown
 from submission.formats.score_matrix import ScoreMatrix
@@ -119,7 +120,7 @@ def check_matrix_csv(
         values += scores.tobytes()
     if not texts and not problems:
         problems.append(Problem(1, "no row follows the header", "no row"))
-    problems += queries.missing() if texts else ()
+    problems = with_missing(problems, queries) if texts else problems
     if problems or names is None:
         return None, problems
     return _matrix(np.frombuffer(values, dtype=np.float32).reshape(len(texts), len(names)), texts, names, truth), []

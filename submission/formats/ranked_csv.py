@@ -21,6 +21,7 @@ from submission.formats.columns import (
     rows_of,
     trimmed,
     unknown_name,
+    with_missing,
 )
 from submission.formats.csv_table import Problem, Row, format_table, shown
 from submission.formats.score_matrix import ScoreMatrix
@@ -119,7 +120,7 @@ def check_ranked_csv(
             ranked.append(RankedList(row.line, cells[0], cells[1:]))
     if not n_rows and not problems:
         problems.append(Problem(1, "no row follows the header", "no row"))
-    return ranked, [*problems, *(queries.missing() if n_rows else ())]
+    return ranked, with_missing(problems, queries) if n_rows else problems
 
 
 def _write(lists: Iterable[tuple[str, list[str]]], path: Path, edition: Edition, truth: Truth | None) -> None:

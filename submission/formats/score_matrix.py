@@ -164,6 +164,8 @@ def _read_sidecar(path: Path) -> "_Sidecar":
     # pydantic is slow to import, and scoring a ranked CSV does not need it.
     from pydantic import TypeAdapter, ValidationError
 
+    from data_tools.strict import faults_of
+
     try:
         document = parse_json(path.read_bytes(), str(path))
         unsealed(document, str(path))
@@ -171,9 +173,7 @@ def _read_sidecar(path: Path) -> "_Sidecar":
     except DataError as error:
         raise SubmissionError(f"{error}; {AGAIN}") from None
     except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(str(step) for step in first["loc"])
-        raise SubmissionError(f"{path} {f'at {where}' if where else 'as a whole'}: {first['msg']}") from None
+        raise SubmissionError(f"{path}: {faults_of(error)[0]}; {AGAIN}") from None
 
 
 # What NAME.json holds, in the order written. Values of JSON are never taken for those of another type here.

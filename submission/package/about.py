@@ -22,7 +22,8 @@ from pydantic import AfterValidator, Field, ValidationError
 from pydantic_core import PydanticCustomError
 
 from data_tools.errors import DataError
-from data_tools.strict import Strict
+from data_tools.files import require_file
+from data_tools.strict import Strict, faults_of
 from data_tools.yaml12 import parse_yaml
 from submission.errors import SubmissionError
 
@@ -109,19 +110,17 @@ def about_template(systems: Sequence[str], sources: Iterable[str]) -> str:
 
 def read_about(path: Path, n_systems: int) -> About:
     """Read the file. Raises SubmissionError naming every fact that is missing or wrong, a line each."""
-    if not path.is_file():
-        raise SubmissionError(f"{path}: no such file; it says who hands in what: see submission/package/about.py")
+    require_file(path, "python -m submission pack RUN --template writes one")
     try:
         document = parse_yaml(path.read_bytes())
     except DataError as error:
         raise SubmissionError(f"{path}: {error}") from None
-    if not isinstance(document, dict):
+    if not isinstance(document, dict) or not document.keys() & About.model_fields.keys():
         raise SubmissionError(f"{path}: must say authors and systems; see submission/package/about.py")
     try:
         about = About.model_validate(document)
     except ValidationError as error:
-        faults = ((".".join(map(str, item["loc"])), _describe(item["type"], item["msg"])) for item in error.errors())
-        raise SubmissionError("\n".join(f"{path}: {at or 'the file'}: {fault}" for at, fault in faults)) from None
+        raise SubmissionError("\n".join(f"{path}: {fault}" for fault in faults_of(error))) from None
     problems = []
     if sum(author.corresponding for author in about.authors) != 1:
         problems.append("authors: exactly one must say corresponding: true")
@@ -130,12 +129,3 @@ def read_about(path: Path, n_systems: int) -> About:
     if problems:
         raise SubmissionError("\n".join(f"{path}: {problem}" for problem in problems))
     return about
-
-
-def _describe(kind: str, message: str) -> str:
-    """What is wrong with a fact, in the words of one who writes the file."""
-    words = {
-        "missing": "is missing",
-        "extra_forbidden": "is no fact that is asked for; take it out, or correct its name",
-    }
-    return words.get(kind, message.replace("valid dictionary", "mapping of names to facts"))

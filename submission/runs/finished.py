@@ -6,6 +6,7 @@ from functools import cached_property
 from pathlib import Path
 
 from data_tools.documents import require_unharmed
+from data_tools.files import require_folder
 from submission.errors import SubmissionError
 from submission.formats.score_matrix import ScoreMatrix, read_scores
 from submission.runs import record
@@ -71,6 +72,7 @@ def open_finished(text: str) -> FinishedRun:
     """
     name, _, entry = text.rpartition(":") if ":" in text and not Path(text).exists() else (text, "", "")
     folder = Path(name)
+    require_folder(folder, "name a finished run")
     for needed in ("result.json", "resolved.json"):
         if not (folder / needed).is_file():
             raise SubmissionError(f"{folder}: not a finished run (no {needed}); finish it with python -m system run")

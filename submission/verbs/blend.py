@@ -4,9 +4,10 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
+from data_tools.cli import counted
+from data_tools.files import require_other
 from submission.editions import get_edition
 from submission.errors import SubmissionError
-from submission.files import require_other
 from submission.formats.score_matrix import ScoreMatrix, read_scores, write_scores
 from submission.metrics.blend import SCALES, blend, require_apart, search_weights
 
@@ -45,5 +46,6 @@ def run(arguments: argparse.Namespace) -> int:
     write_scores(arguments.out, matrix)
     for name, weight in matrix.facts["weights"].items():
         print(f"  {weight:.2f}  {name}")
-    print(f"wrote {arguments.out}: {len(matrix)} queries x {len(matrix.clip_ids)} clips, {arguments.how} scores")
+    size = f"{counted(len(matrix), 'query')} x {counted(len(matrix.clip_ids), 'clip')}"
+    print(f"wrote {arguments.out}: {size}, {arguments.how} scores")
     return 0

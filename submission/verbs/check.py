@@ -3,6 +3,7 @@
 import argparse
 from pathlib import Path
 
+from data_tools.cli import counted
 from submission.editions import Edition, get_edition
 from submission.errors import SubmissionError
 from submission.formats.csv_table import SHOWN_PROBLEMS, format_problems
@@ -29,10 +30,10 @@ def run(arguments: argparse.Namespace) -> int:
     data = path.read_bytes()
     if arguments.ranked or edition.output == "ranked":
         ranked, problems = check_ranked_csv(data, edition, truth)
-        good = f"ok: {len(ranked)} queries x {edition.ranking_length} names"
+        good = f"ok: {counted(len(ranked), 'query')} x {edition.ranking_length} names"
     else:
         matrix, problems = check_matrix_csv(data, edition, truth)
-        good = f"ok: {len(matrix.query_ids)} queries x {len(matrix.clip_ids)} scores" if matrix else ""
+        good = f"ok: {counted(len(matrix.query_ids), 'query')} x {len(matrix.clip_ids)} scores" if matrix else ""
     if problems:
         print(*format_problems(problems, shown), sep="\n")
         number = "1 problem" if len(problems) == 1 else f"{len(problems)} problems"

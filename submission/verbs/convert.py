@@ -8,9 +8,10 @@ import argparse
 from dataclasses import replace
 from pathlib import Path
 
+from data_tools.cli import counted
+from data_tools.files import require_other
 from submission.editions import get_edition
 from submission.errors import SubmissionError
-from submission.files import require_other
 from submission.formats.edition_csv import source_edition, write_csv
 from submission.formats.matrix_csv import read_matrix_csv
 from submission.formats.ranked_csv import read_ranked_csv, write_ranked_lists
@@ -39,12 +40,12 @@ def run(arguments: argparse.Namespace) -> int:
             raise SubmissionError(f"{arguments.file}: a ranked CSV has no scores; {hint}")
         ranked = read_ranked_csv(arguments.file, source, truth)
         write_ranked_lists(ranked, out, target)
-        print(f"wrote {out}: {len(ranked)} queries x {target.ranking_length} names")
+        print(f"wrote {out}: {counted(len(ranked), 'query')} x {target.ranking_length} names")
         return 0
     matrix = read_matrix_csv(arguments.file, source, truth)
     if out.suffix != ".npy":
         print(write_csv(matrix, out, target, arguments.ranked))
         return 0
     write_scores(out, replace(matrix, facts={"csv": arguments.file.name}))
-    print(f"wrote {out}: {matrix.values.shape[0]} queries x {matrix.values.shape[1]} scores")
+    print(f"wrote {out}: {counted(matrix.values.shape[0], 'query')} x {matrix.values.shape[1]} scores")
     return 0

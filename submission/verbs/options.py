@@ -4,6 +4,7 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
+from data_tools.files import require_file
 from submission.editions import Edition, get_edition
 from submission.errors import SubmissionError
 from submission.formats.matrix_csv import read_matrix_csv
@@ -53,6 +54,8 @@ def add_truth_arguments(parser: argparse.ArgumentParser) -> None:
 def read_summaries(paths: Sequence[Path], edition: Edition, arguments: argparse.Namespace) -> list[Summary]:
     """Figures of files. arguments: of add_truth_arguments. Raises SubmissionError for what cannot be scored."""
     csvs = [path for path in paths if path.suffix != ".npy"]
+    if csvs:
+        require_file(csvs[0])
     if csvs and not arguments.truth:
         raise SubmissionError(f"{csvs[0]} is scored against captions; add --truth {CAPTIONS}")
     if arguments.truth and not csvs:

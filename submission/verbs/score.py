@@ -3,8 +3,10 @@
 import argparse
 from pathlib import Path
 
+from data_tools.cli import counted
+from data_tools.files import require_other
 from submission.editions import get_edition
-from submission.files import require_other, writing
+from submission.files import writing
 from submission.formats.csv_table import format_table
 from submission.metrics.summary import Summary
 from submission.verbs.options import add_truth_arguments, read_summaries
@@ -24,7 +26,7 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.per_query:
         with writing(arguments.per_query) as file:
             file.write(format_table(per_query_rows(summary)))
-        print(f"wrote {arguments.per_query}: {len(summary.found.texts)} queries")
+        print(f"wrote {arguments.per_query}: {counted(len(summary.found.texts), 'query')}")
     return 0
 
 

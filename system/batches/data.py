@@ -8,7 +8,7 @@ from pathlib import Path
 from data_tools.__main__ import main as data_tools_main
 from data_tools.errors import KitError
 from data_tools.files import write_text
-from data_tools.manifest import Clip, read_manifest
+from data_tools.manifest import Clip, of_split, read_manifest
 from system.features.build import Features, build_features
 from system.recipe import schema
 
@@ -80,10 +80,7 @@ def read_clips(recipe: schema.Recipe) -> dict[str, list[Clip]]:
     clips: dict[str, list[Clip]] = {}
     path_of: dict[str, str] = {}
     for name, source in recipe.data.items():
-        clips[name] = [clip for clip in read[source.manifest] if clip.split == source.split]
-        if not clips[name]:
-            found = ", ".join(sorted({clip.split for clip in read[source.manifest]}))
-            raise KitError(f"data source {name}: {source.manifest} has no split {source.split}, it has {found}")
+        clips[name] = of_split(read[source.manifest], source.split, f"data source {name}: {source.manifest}")
         for clip in clips[name]:
             if path_of.setdefault(clip.id, clip.path) != clip.path:
                 raise KitError(

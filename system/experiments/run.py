@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from data_tools.cli import counted
 from data_tools.documents import require_unharmed, sha256_of, write_json
 from data_tools.errors import KitError
 from data_tools.manifest import Clip, caption_queries
@@ -262,7 +263,7 @@ def report(run: Run) -> str:
         recalls = "  ".join(f"{key} {value:.4f}" for key, value in entry.figures.items() if key.startswith("R@"))
         ceiling = f", ceiling {entry.ceiling:.4f}" if entry.ceiling is not None else ""
         lines += [
-            f"{name}: {entry.queries} queries, {entry.clips} clips, {entry.checkpoint}",
+            f"{name}: {counted(entry.queries, 'query')}, {counted(entry.clips, 'clip')}, {entry.checkpoint}",
             f"  {entry.metric}   {entry.figures[entry.metric]:.4f}  ({interval})   {recalls}",
             f"  baselines  chance {entry.chance:.4f}, untrained {entry.untrained:.4f}{ceiling}",
             f"  CSV        {entry.csv or 'none'}",

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, ValidationError
 
-from data_tools.strict import Name, Strict
+from data_tools.strict import Name, Strict, fault_of
 from system.experiments.run import run_recipe
 from system.experiments.tables import DEFAULT, Column, StudyRow, StudyTable, figures_of_run
 from system.recipe.load import Loaded, RecipeError, load_recipe, read_document
@@ -44,7 +44,7 @@ Cells = dict[tuple[str, int], Loaded]  # cell and seed -> the changed recipe
 
 def load_study(path: Path, changes: list[str]) -> tuple[Study, Cells]:
     """Read a study and the changed recipe of every cell and seed. RecipeError naming every mistake of all of them."""
-    _, document = read_document(path, "no such study; shipped ones are recipes/*.study.yaml")
+    _, document = read_document(path, "study")
     if isinstance(document.value, dict) and "stages" in document.value:
         raise RecipeError([f"{path} is a recipe; run it with: python -m system run {path}"])
     problems = [f"{path}:{line}: {text}" for _, line, text in document.problems]
@@ -52,7 +52,7 @@ def load_study(path: Path, changes: list[str]) -> tuple[Study, Cells]:
         study = Study.model_validate(document.value)
     except ValidationError as error:
         problems += [
-            f"{path}:{document.line(item['loc'])}: {'.'.join(map(str, item['loc']))}: {item['msg']}"
+            f"{path}:{document.line(item['loc'])}: {'.'.join(map(str, item['loc']))}: {fault_of(item)}"
             for item in error.errors()
         ]
         raise RecipeError(problems) from error
@@ -70,7 +70,9 @@ def load_study(path: Path, changes: list[str]) -> tuple[Study, Cells]:
             for seed in study.seeds:
                 cells[cell, seed] = load_recipe(path.parent / study.recipe, [*changes, *cell_changes, f"seed={seed}"])
         except RecipeError as error:
-            problems += [f"{path}: cell {cell}: {problem}" for problem in error.problems]
+            changed = tuple(f"--set {key}" for key in settings)
+            found = (text.removeprefix("--set ") if text.startswith(changed) else text for text in error.problems)
+            problems += [f"{path}: cell {cell}: {text}" for text in found]
     entries = {name for loaded in cells.values() for name in loaded.recipe.rank}
     if not problems and published and published.entry not in entries:
         known = ", ".join(entries)

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from data_tools.errors import KitError
+from data_tools.files import require_file
 from system.experts.yamnet import LAYERS, shapes
 
 PUBLIC_SHA256 = "469be6a3421cbc52cf97e9f2f966cba984198e8e7af9854d68b3e3ebb1e04194"
@@ -28,8 +29,7 @@ def read_layers(path: Path) -> dict[str, np.ndarray]:
     except ModuleNotFoundError as error:
         raise KitError("reading a .tflite needs the package tflite: pip install -e '.[tflite]'") from error
 
-    if not path.is_file():
-        raise KitError(f"{path}: no such file; the public yamnet.tflite is meant")
+    require_file(path, "the public yamnet.tflite is meant")
     data = path.read_bytes()
     if not Model.ModelBufferHasIdentifier(data, 0):
         raise KitError(f"{path} is not a TensorFlow Lite model; fetch yamnet.tflite again")

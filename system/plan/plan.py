@@ -9,7 +9,7 @@ from contextlib import redirect_stderr
 from pathlib import Path
 
 from data_tools.__main__ import VERBS as DATA_VERBS
-from data_tools.cli import make_parser
+from data_tools.cli import counted, make_parser
 from data_tools.manifest import read_manifest
 from submission.editions import get_edition
 from system.plan.estimates import ASSUMED_VOCABULARY, CORE_FLOPS, GPU_FLOPS, Content, Estimates, frame_bytes
@@ -18,6 +18,7 @@ from system.recipe import schema
 GIB = 1 << 30
 LARGEST_MEMORY = 8192 * GIB
 GPU_SHARE = 0.8  # of a GPU's memory that an estimate may fill; CUDA itself and its cache take the rest
+MISSING = "MISSING"  # what `run` does not make by itself
 MISTAKE = "MISTAKE:"  # data that is there and does not fit the recipe
 
 
@@ -40,29 +41,32 @@ def plan(recipe: schema.Recipe, gpu_bytes: float | None = None) -> str:
     for name, stage in recipe.stages.items():
         lines += [*_stage_lines(name, stage, found), *_cost_lines(stage, estimates, gpu_bytes)]
     lines += _rank_lines(recipe, found)
-    missing = sum("MISSING" in line for line in lines)
-    return "\n".join([*lines, f"{missing} of these lines say MISSING" if missing else "nothing is missing"])
+    counts = {word.strip(":"): sum(word in line for line in lines) for word in (MISSING, MISTAKE)}
+    said = [f"{count} of these lines say{'s' if count == 1 else ''} {word}" for word, count in counts.items() if count]
+    return "\n".join([*lines, *(said or ["nothing is missing"])])
 
 
 def _data_lines(recipe: schema.Recipe, found: dict[str, Content]) -> Iterator[str]:
     shown: set[str] = set()
     for name, source in recipe.data.items():
         content = found[name]
+        absent = [] if Path(source.manifest).exists() else list(_missing_inputs(source))
         if content.clips:
-            counts = f"{len(content.clips):,} clips, {content.captions:,} captions"
-            fact = f"{counts}, {content.hours:.2f} h"
-            if published := source.expected:
-                expected = f"{published.clips:,} clips, {published.captions:,} captions"
-                fact += f" (published: {expected})" if expected != counts else ""
+            clips, captions = len(content.clips), content.captions
+            fact = f"{counted(clips, 'clip', ',')}, {counted(captions, 'caption', ',')}, {content.hours:.2f} h"
+            if (published := source.expected) and (published.clips, published.captions) != (clips, captions):
+                fact += f" (published: {published.clips:,} clips, {published.captions:,} captions)"
             if silent := sum(clip.seconds is None for clip in content.clips):
-                fact += f"; MISSING: audio of {silent:,} clips, which python -m data_tools check names"
+                fact += f"; MISSING: audio of {counted(silent, 'clip', ',')}, which python -m data_tools check names"
         elif Path(source.manifest).exists():
             fact = f"MISSING: no clip of split {source.split} in it"
+        elif source.make and not absent:
+            fact = f"not there yet; `run` makes it with: {source.make}"
         else:
             fact = "MISSING" + (f"; make it with: {source.make}" if source.make else "")
         yield f"data {name}: {source.manifest} [{source.split}] {fact}"
-        if not content.clips and source.make not in shown:
-            yield from _missing_inputs(source)
+        if source.make not in shown:
+            yield from absent
             shown.add(source.make or "")
 
 
@@ -133,10 +137,10 @@ def _stage_lines(name: str, stage: schema.Stage, found: dict[str, Content]) -> I
     what = f"{updates} updates of {stage.batch_size} {stage.unit}s{captions}{seen}"
     yield f"stage {name}: {what}; from {sizes}, mixed by {stage.train.mix}"
     if known and sum(items) < stage.batch_size:
-        yield f"  {MISTAKE} batch_size {stage.batch_size} is more than the {sum(items)} items there are"
+        yield f"  {MISTAKE} batch_size {stage.batch_size} is more than the {counted(sum(items), 'item')} there are"
     watched = sum(found[source].items("clip") for source in stage.monitor.data)
     if all(found[source].clips for source in stage.monitor.data) and watched < 2:
-        yield f"  {MISTAKE} it is watched on {watched} clips with captions, and needs two"
+        yield f"  {MISTAKE} it is watched on {counted(watched, 'clip')} with captions, and needs two"
     if isinstance(stage.start_from, schema.FromModel) and not Path(stage.start_from.folder).is_dir():
         yield f"  starts from {stage.start_from.folder} MISSING; make it with python -m system export"
 

@@ -12,8 +12,10 @@ from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
-from data_tools.errors import KitError
+from data_tools.errors import DataError, KitError
+from data_tools.files import require_file
 from data_tools.manifest import TEST_SPLITS
+from data_tools.strict import MAX_SHOWN, cut, fault_of
 from data_tools.yaml12 import Document, parse
 from data_tools.yaml12 import Path as Keys
 from submission.editions import EDITIONS
@@ -34,7 +36,7 @@ RUN_FOLDERS = {"scores", "submission", "figures"}  # of a run, beside those of i
 
 MAX_PROBLEMS = 200  # that are printed; what is behind them is counted
 MAX_SUGGESTED = 20  # unknown keys for which a near one is looked for
-MAX_SHOWN = 80  # characters of a key or a value in a message
+SUFFIXES = (".yaml", ".yml", ".json")  # a run's and a model's settings are JSON
 
 Mistake = tuple[Keys, int, str]  # where in the document, its line (0: the command line), what is wrong
 
@@ -57,9 +59,7 @@ class Loaded:
 def load_recipe(path: Path | str, changes: list[str] | None = None) -> Loaded:
     """Read, change (`stages.finetune.batch_size=64`), and check a recipe. Raises RecipeError naming every mistake."""
     path = Path(path)
-    source, document = read_document(path, "no such recipe; shipped ones are in recipes/")
-    if document.problems and not document.value:  # not YAML, or past its bounds: there is nothing else to say of it
-        raise RecipeError(_report(path, document.problems))
+    source, document = read_document(path, "recipe")
     if isinstance(document.value, dict) and "cells" in document.value:
         raise RecipeError([f"{path} is a study; run it with: python -m system study {path}"])
     renamed = [f"{path}:{line}: {text}" for line, text in rename(document)]
@@ -75,15 +75,25 @@ def load_recipe(path: Path | str, changes: list[str] | None = None) -> Loaded:
     return Loaded(recipe, source, tuple(changes or []), tuple(renamed))
 
 
-def read_document(path: Path, missing: str) -> tuple[bytes, Document]:
-    """A YAML file and what it says. Raises RecipeError for one that is missing, with that sentence, or not UTF-8."""
-    if not path.is_file():
-        raise RecipeError([f"{path}: {missing}"])
+def read_document(path: Path, what: str) -> tuple[bytes, Document]:
+    """A file's bytes, and their YAML. what: a recipe or a study.
+
+    RecipeError for a path that names no such file, and for one that is not YAML: there is nothing else to say of it.
+    """
+    try:
+        require_file(path, "shipped ones are in recipes/")
+    except DataError as error:
+        raise RecipeError([str(error)]) from None
+    if path.suffix not in SUFFIXES:
+        raise RecipeError([f"{path} is no {what}, whose name ends in .yaml; shipped ones are in recipes/"])
     source = path.read_bytes()
     try:
-        return source, parse(source.decode("utf-8"))
+        document = parse(source.decode("utf-8"))
     except UnicodeDecodeError as error:
         raise RecipeError([f"{path}: not UTF-8 (byte {error.start}); save it as UTF-8"]) from error
+    if document.problems and not document.value:  # not YAML, or past its bounds
+        raise RecipeError(_report(path, document.problems))
+    return source, document
 
 
 def _report(path: Path, problems: list[Mistake]) -> list[str]:
@@ -92,15 +102,11 @@ def _report(path: Path, problems: list[Mistake]) -> list[str]:
     for keys, line, text in problems:
         by_key.setdefault((line, ".".join(map(str, keys))), []).append(text)
     lines = [
-        f"{f'{path}:{line}' if line else path}: {_cut(key)}{': ' if key else ''}{'; or '.join(dict.fromkeys(texts))}"
+        f"{f'{path}:{line}:' if line else '--set'} {cut(key)}{': ' if key else ''}{'; or '.join(dict.fromkeys(texts))}"
         for (line, key), texts in sorted(by_key.items())
     ]
     more = len(lines) - MAX_PROBLEMS
     return [*lines[:MAX_PROBLEMS], *([f"{path}: and {more:,} more mistakes"] if more > 0 else [])]
-
-
-def _cut(text: str) -> str:
-    return text if len(text) <= MAX_SHOWN else f"{text[:MAX_SHOWN]}..."
 
 
 def _apply(document: Document, changes: list[str], renamed: list[str]) -> Iterator[Mistake]:
@@ -110,17 +116,17 @@ def _apply(document: Document, changes: list[str], renamed: list[str]) -> Iterat
         dotted, equals, text = change.partition("=")
         keys: Keys = tuple(int(part) if _INDEX.fullmatch(part) else part for part in dotted.split("."))
         if not equals or not dotted:
-            yield keys, 0, f"--set {_cut(change)}: write it as key.key=value"
+            yield keys, 0, "write it as key.key=value"
             continue
         if (today := renamed_keys(keys)) != keys:
-            renamed.append(f"--set {_cut(dotted)} is called {today[-1]} now; write {'.'.join(map(str, today))}")
+            renamed.append(f"--set {cut(dotted)} is called {today[-1]} now; write {'.'.join(map(str, today))}")
             keys = today
         at = document.value
         for part in keys[:-1]:
             at = _child(at, part)
         last = keys[-1]
         value = parse(text)
-        yield from ((keys, 0, f"--set {_cut(change)}: {problem}") for _, _, problem in value.problems)
+        yield from ((keys, 0, f"{cut(text)!r}: {problem}") for _, _, problem in value.problems)
         if value.problems:
             continue
         if isinstance(at, dict) and isinstance(last, str):
@@ -128,7 +134,9 @@ def _apply(document: Document, changes: list[str], renamed: list[str]) -> Iterat
         elif isinstance(at, list) and isinstance(last, int) and last < len(at):
             at[last] = value.value
         else:
-            yield keys, 0, f"--set {_cut(change)}: the recipe has no such place"
+            yield keys, 0, "the recipe has no such place"
+            continue
+        document.lines = {key: line for key, line in document.lines.items() if key[: len(keys)] != keys} | {keys: 0}
 
 
 def _null_characters(value: Any, keys: Keys = ()) -> Iterator[tuple[Keys, str]]:
@@ -182,18 +190,8 @@ def _without_tags(value: Any, location: tuple[str | int, ...]) -> Keys:
     return tuple(keys)
 
 
-_SENTENCES = {
-    "missing": "missing; a recipe says everything about itself",
-    "union_tag_not_found": "missing kind",
-    "model_type": "not a mapping of keys to values",
-    "dict_type": "not a mapping of keys to values",
-}
-
-
 def _sentence(item: Any, suggest: bool) -> str:
-    kind, given, name = item["type"], item.get("input"), item["loc"][-1] if item["loc"] else ""
-    if kind in _SENTENCES:
-        return _SENTENCES[kind]
+    kind, name = item["type"], item["loc"][-1] if item["loc"] else ""
     if kind == "extra_forbidden":
         if not suggest or len(str(name)) > MAX_SHOWN:
             return "unknown key"
@@ -201,15 +199,14 @@ def _sentence(item: Any, suggest: bool) -> str:
         if candidates == [name]:
             return "not a key of this kind"
         return "unknown key" + (f"; did you mean {candidates[0]}?" if candidates else "")
+    if kind == "missing":
+        return "missing; a recipe says everything about itself"
     if kind == "union_tag_invalid":
         known = re.findall("'([^']*)'", item["ctx"]["expected_tags"])
         candidates = difflib.get_close_matches(str(item["ctx"]["tag"]), known, 1)
         likely = f"did you mean {candidates[0]}? " if candidates else ""
-        return f"unknown kind {_cut(repr(item['ctx']['tag']))}; {likely}there are {', '.join(known)}"
-    if kind == "value_error":  # of a validator of ours
-        return str(item["ctx"]["error"])
-    message = item["msg"][0].lower() + item["msg"][1:]
-    return message if isinstance(given, dict | list) else f"{message}, not {_cut(repr(given))}"
+        return f"unknown kind {cut(repr(item['ctx']['tag']))}; {likely}there are {', '.join(known)}"
+    return fault_of(item)
 
 
 def _all_keys(model: type[BaseModel]) -> set[str]:

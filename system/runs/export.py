@@ -17,7 +17,7 @@ from system.runs.open import Trained
 def export_model(trained: Trained, out: Path) -> None:
     """Write the folder, whole or not at all. KitError when `out` is not empty."""
     out = out.resolve()
-    if out.exists() and (not out.is_dir() or any(out.iterdir()) or out == Path.cwd()):
+    if out.exists() and (any(out.iterdir()) or out == Path.cwd()):
         raise KitError(f"{out} is not empty, or is the current folder; name another one")
     with replacing_folder(out) as folder:
         trained.model.text.save_assets(folder)

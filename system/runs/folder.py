@@ -15,10 +15,11 @@ import logging
 import os
 import platform
 import re
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -38,10 +39,13 @@ log = logging.getLogger(__name__)
 
 
 class Run:
-    """Where the files of a run are, and reading them."""
+    """Where the files of a run are, and reading them.
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
+    made: the folder and those above it that were not there before, if any, from the inside out.
+    """
+
+    def __init__(self, folder: Path, made: tuple[Path, ...] = ()) -> None:
+        self.folder, self.made = folder, made
         self.result, self.provenance = folder / "result.json", folder / "provenance.json"
         self.metrics, self.vocabulary = folder / "metrics.jsonl", folder / "vocabulary.json"
         self.figures = folder / "figures"
@@ -73,7 +77,20 @@ class Run:
     @contextmanager
     def lock(self) -> Iterator[None]:
         """No second process may work on the run meanwhile; its log goes to log.txt too. What killed processes left
-        half written is removed."""
+        half written is removed; so is a new run that an error ends before it has trained anything."""
+        try:
+            with self._locked():
+                yield
+        except (KitError, OSError):
+            if self.made and not any(self.folder.glob("*/last.pt")):
+                shutil.rmtree(self.folder)
+                with suppress(OSError):  # of a folder that holds other runs by now
+                    for above in self.made[1:]:
+                        above.rmdir()
+            raise
+
+    @contextmanager
+    def _locked(self) -> Iterator[None]:
         busy = f"{self.folder}: another process is working on this run; wait for it, or stop it"
         with lock(self.folder / "lock", busy):
             remove_parts(self.folder)
@@ -101,6 +118,7 @@ def open_run(loaded: Loaded, runs: Path, out: Path | None = None) -> Run:
                 _refuse_damaged(path.parent, noted)
         unfinished = [folder for folder in same if not (folder / "result.json").exists()]
         out = (unfinished or same)[-1] if same else _new_folder(loaded, runs)
+    made = tuple(folder for folder in (out, *out.parents) if not folder.exists())
     fresh = _is_fresh(out, loaded.source)
     if (out / "resolved.json").exists():
         _refuse_other(out, resolved)
@@ -112,7 +130,7 @@ def open_run(loaded: Loaded, runs: Path, out: Path | None = None) -> Run:
     if not (out / "resolved.json").exists():
         _note_resolved(out, resolved)
         write_text(out / "resolved.json", resolved)  # after the recipe: it is what a run is found by
-    return Run(out)
+    return Run(out, made)
 
 
 def _is_of(path: Path, resolved: str) -> bool:

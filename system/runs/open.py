@@ -96,7 +96,9 @@ def open_trained(
         return _open_exported(folder, changes or [])
     if (folder / "resolved.json").exists():
         return _open_run(Run(folder), stage, checkpoint, changes or [])
-    raise KitError(f"{folder} is neither a run (resolved.json) nor an exported model (model.safetensors)")
+    raise KitError(
+        f"{folder} is neither a run (resolved.json) nor an exported model (model.safetensors); name one's folder"
+    )
 
 
 def _open_run(run: Run, stage: str | None, checkpoint: str | None, changes: list[str]) -> Trained:

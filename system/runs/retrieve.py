@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
+from data_tools.cli import counted
 from data_tools.datasets.blind import read_blind
 from data_tools.errors import KitError
 from data_tools.manifest import Clip, Query, read_manifest
@@ -140,7 +141,7 @@ def rank_pool(
     """
     pool = [clip for clip in clips if clip.id in features.keys]
     if not pool or not queries:
-        raise KitError(f"nothing to rank: {len(pool)} readable clips, {len(queries)} queries")
+        raise KitError(f"nothing to rank: {len(pool)} readable clips, {counted(len(queries), 'query')}")
     embedded, norms = embed_pool(model, pool, features)
     with torch.inference_mode():
         values = model.score_matrix(embed_texts(model, [query.text for query in queries]), embedded)
@@ -163,7 +164,7 @@ def rank(trained: Trained, clips: list[Clip], queries: list[Query], out: Path, a
     if absent:
         reason = features.broken.get(absent[0], "it is not among the clips")
         raise KitError(
-            f"{len(absent)} clips that queries ask for cannot be ranked, first {absent[0]} ({reason}); "
+            f"{counted(len(absent), 'clip')} that queries ask for cannot be ranked, first {absent[0]} ({reason}); "
             "repair them, or drop these queries"
         )
     out.parent.mkdir(parents=True, exist_ok=True)

@@ -7,6 +7,7 @@ import signal
 import socket
 from ipaddress import ip_address
 
+from data_tools.cli import counted
 from data_tools.errors import KitError
 from system.runs.open import Trained
 from system.serve.search import Search
@@ -64,7 +65,7 @@ async def serve(search: Search, about: dict[str, object], host: str, listening: 
         if not local:
             log.warning("%s is no loopback address: whoever reaches this machine can search and hear the clips", host)
         site = f"[{host}]" if ":" in host else host
-        print(f"{len(search.clips)} clips on http://{site}:{port}/ (Ctrl-C ends it)", flush=True)
+        print(f"{counted(len(search.clips), 'clip')} on http://{site}:{port}/ (Ctrl-C ends it)", flush=True)
         await stop.wait()
     finally:
         await runner.cleanup()

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from data_tools.errors import KitError
-from data_tools.manifest import Clip
+from data_tools.manifest import Clip, of_split
 from submission.ordering import ranked_columns, require_finite
 from system.features.build import build_features
 from system.models.retrieval import RetrievalModel
@@ -90,10 +90,7 @@ def pool_of(recipe: schema.Recipe, audio: Path | None, split: str | None) -> lis
         audio, split = Path(source.manifest), split or source.split
         if not audio.exists():
             raise KitError(f"{audio}, which the recipe {recipe.name} ranks, is not here; name the clips with --audio")
-    clips = [clip for clip in read_pool(audio) if split in (None, clip.split)]
-    if not clips:
-        raise KitError(f"{audio} has no clip of the split {split}; see --split")
-    return clips
+    return of_split(read_pool(audio), split, audio)
 
 
 def make_search(trained: Trained, clips: list[Clip]) -> Search:

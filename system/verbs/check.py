@@ -5,7 +5,7 @@ import math
 
 from data_tools.errors import KitError
 from system.experiments.study import load_study
-from system.plan.plan import GIB, MISTAKE, gpu_memory, plan
+from system.plan.plan import GIB, MISSING, MISTAKE, gpu_memory, plan
 from system.recipe.load import load_recipe
 from system.verbs.options import add_recipe_arguments
 
@@ -25,7 +25,7 @@ def run(arguments: argparse.Namespace) -> int:
         loaded = load_recipe(arguments.recipe, arguments.set)
         lines = [*loaded.renamed, plan(loaded.recipe, gpu_bytes)]
     print(*lines, sep="\n")
-    return 1 if any(MISTAKE in line for line in lines) else 0
+    return 1 if any(word in line for line in lines for word in (MISSING, MISTAKE)) else 0
 
 
 def _study_lines(arguments: argparse.Namespace, gpu_bytes: float | None) -> list[str]:

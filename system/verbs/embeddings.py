@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from data_tools.cli import counted
 from data_tools.errors import KitError
 from data_tools.files import replacing
 from data_tools.manifest import caption_queries
@@ -37,7 +38,8 @@ def run(arguments: argparse.Namespace) -> int:
     }
     with replacing(arguments.out) as part:
         writers[arguments.out.suffix](part, columns)
-    print(f"wrote {arguments.out}: {len(clips)} clips, {len(captions)} captions, {sounds.shape[1]} values each")
+    found = f"{counted(len(clips), 'clip')}, {counted(len(captions), 'caption')}"
+    print(f"wrote {arguments.out}: {found}, {sounds.shape[1]} values each")
     return 0
 
 

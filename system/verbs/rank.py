@@ -3,8 +3,9 @@
 import argparse
 from pathlib import Path
 
+from data_tools.cli import counted
 from data_tools.errors import KitError
-from data_tools.manifest import caption_queries, read_queries
+from data_tools.manifest import caption_queries, of_split, read_queries
 from system.runs.open import open_trained
 from system.runs.retrieve import rank, read_pool
 from system.verbs.options import add_changes_argument, add_checkpoint_arguments
@@ -25,11 +26,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     if arguments.out.suffix != ".npy":
         raise KitError(f"--out {arguments.out}: a score matrix ends in .npy")
-    pool = [clip for clip in read_pool(arguments.audio) if arguments.split in (None, clip.split)]
+    pool = of_split(read_pool(arguments.audio), arguments.split, arguments.audio)
     queries = caption_queries(pool) if arguments.queries is None else read_queries(arguments.queries)
-    if not pool or not queries:
-        raise KitError(f"nothing to rank: {len(pool)} clips, {len(queries)} queries; see --split and --queries")
+    if not queries:
+        raise KitError(f"{arguments.audio} has no captions to search with; name a file of queries by --queries")
     trained = open_trained(arguments.model, arguments.stage, arguments.checkpoint, arguments.set)
     ranked = rank(trained, pool, queries, arguments.out, arguments.allow_unknown)
-    print(f"wrote {arguments.out}: {len(queries)} queries x {ranked} clips")
+    print(f"wrote {arguments.out}: {counted(len(queries), 'query')} x {counted(ranked, 'clip')}")
     return 0

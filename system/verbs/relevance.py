@@ -5,10 +5,11 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+from data_tools.cli import counted
 from data_tools.datasets.audiocaps import COLUMNS as AUDIOCAPS_COLUMNS
 from data_tools.errors import DataError, KitError
 from data_tools.files import caption_columns, read_table
-from data_tools.manifest import SPLITS, check_caption, read_manifest
+from data_tools.manifest import SPLITS, check_caption, of_split, read_manifest
 from system.losses.relevance.pairs import Distribution
 from system.losses.relevance.relax import Corpus, Relax
 
@@ -23,7 +24,7 @@ def read_corpus(path: Path, split: str | None) -> list[list[str]]:
     Raises DataError for bad files, and when a CSV is given a split.
     """
     if path.suffix != ".csv":
-        return [clip.captions for clip in read_manifest(path) if split in (None, clip.split)]
+        return [clip.captions for clip in of_split(read_manifest(path), split, path)]
     if split:
         raise DataError(f"{path}: a captions CSV is one split already; leave out --split")
     rows = read_table(path, columns=[])
@@ -94,7 +95,7 @@ def _format(
 ) -> str:
     scores = "  ".join(f"c{q:g} {c:.5f}" for q, c in zip(percents, found.percentiles, strict=True))
     return (
-        f"corpus     {len(clips):,} clips, {sum(map(len, clips)):,} captions; "
+        f"corpus     {counted(len(clips), 'clip', ',')}, {counted(sum(map(len, clips)), 'caption', ',')}; "
         f"documents: {arguments.documents}s, tokenizer: {arguments.tokenizer}\n"
         f"pairs      {found.pairs:,} ({arguments.pairs}), {_zeros(found)} of them 0\n"
         f"CIDEr-D    mean {found.mean:.5f}  {scores}"

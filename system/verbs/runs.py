@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from data_tools.errors import KitError
+from data_tools.files import require_folder
 from submission.runs.overview import Figure, RunOverview, overviews
 
 SORTED_BY: dict[str, Callable[[RunOverview], Any]] = {
@@ -26,8 +26,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    if not arguments.runs.is_dir():
-        raise KitError(f"{arguments.runs}: no such folder; name the one that holds the runs")
+    require_folder(arguments.runs, "name the one that holds the runs")
     found = sorted(overviews(arguments.runs), key=SORTED_BY[arguments.sort])
     if arguments.json:
         print(json.dumps([entry.model_dump() for entry in found], indent=1))

@@ -12,10 +12,10 @@ add_arguments = add_recipe_arguments
 
 def run(arguments: argparse.Namespace) -> int:
     loaded = load_from(arguments)
-    make_missing(loaded.recipe)
-    data = load_data(loaded.recipe)
     folder = open_run(loaded, arguments.runs, arguments.out)
     with folder.lock():
+        make_missing(loaded.recipe)
+        data = load_data(loaded.recipe)
         train(loaded, folder, data, prepare(loaded, folder, data))
     print(f"trained: {folder.folder}")
     return 0

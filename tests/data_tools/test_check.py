@@ -135,8 +135,9 @@ def test_wrong_usage_exits_2(argv: list[str], capsys: pytest.CaptureFixture[str]
 def test_operating_system_errors_are_one_sentence(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     root = small_clotho(tmp_path, ["a.wav"], ["a.wav"])
     argv = ("clotho", root, "--splits", "development", "--out")
+    listed = ("check", tmp_path / "folder")
     (tmp_path / "folder").mkdir()
-    assert failure(capsys, *argv, tmp_path / "folder") == f"error: {tmp_path / 'folder'}: Is a directory\n"
+    assert failure(capsys, *listed) == f"error: {tmp_path / 'folder'}: is a folder; name a file\n"
     output = failure(capsys, *argv, tmp_path / "clotho_captions_development.csv" / "m.jsonl")
     assert str(tmp_path / "clotho_captions_development.csv") in output
 

@@ -83,7 +83,7 @@ def test_refusals_of_the_door(
     store.close()
     before = {path.name: path.read_bytes() for path in (text, blank, empty)}
     cases = [
-        (["status", tmp_path / "none.sqlite"], "no such store; make it with python -m data_tools crawl"),
+        (["status", tmp_path / "none.sqlite"], "no such file; make it with python -m data_tools crawl"),
         (["crawl", text], "text.csv: SQLite cannot use it (file is not a database)"),
         (["crawl", tmp_path / "a", "--site", "http://freesound.org"], "must begin with https://"),
         (["crawl", tmp_path / "a", "--site", "https://freesound.org/?token=x"], "may only have a host and a path"),
@@ -102,8 +102,8 @@ def test_refusals_of_the_door(
             for site in ("https://[::1", "https://a:99999", "https://a:x", "https://", "freesound.org", "https://a b")
         ),
         (["crawl", tmp_path / "a", "--key-file", tmp_path / "none"], "none: no such file"),
-        (["status", tmp_path / "a"], "no such store"),
-        (["crawl", tmp_path], ": SQLite cannot use it (unable to open database file)"),
+        (["status", tmp_path / "a"], "no such file"),
+        (["crawl", tmp_path], ": is a folder; name a file"),
         (["export", empty, "--out", tmp_path / "a.txt"], "name a .csv or .parquet file"),
         (["export", empty, "--out", tmp_path / "a.csv"], "has no sounds yet"),
         (["export", blank, "--out", tmp_path / "a.csv"], "not a store of Freesound sounds of format"),

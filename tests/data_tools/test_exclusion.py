@@ -124,7 +124,7 @@ def test_bad_lists(tmp_path: Path, name: str, content: bytes, message: str) -> N
 def test_bad_places(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"none.csv: no such file"):
         read_exclusions([tmp_path / "none.csv"])
-    with pytest.raises(DataError, match="no such file"):
+    with pytest.raises(DataError, match="is a folder; name a file"):
         read_exclusions([tmp_path])
     write_manifest(tmp_path / "m.jsonl", [clip(1, None)])
     with pytest.raises(DataError, match=r"m.jsonl: no Freesound id in this list"):

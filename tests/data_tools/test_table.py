@@ -108,5 +108,5 @@ def test_a_line_of_a_manifest_needs_id_path_and_captions(sounds: Path) -> None:
     )
     assert (clip.seconds, clip.freesound_id, clip.licence, clip.uploader) == (None, None, None, None)
     path.write_text(json.dumps({"id": "a", "path": "sub/2.wav"}) + "\n")
-    with pytest.raises(DataError, match="captions: Field required"):
+    with pytest.raises(DataError, match="captions: is missing"):
         read_manifest(path)

@@ -327,4 +327,4 @@ def test_all_real_names_and_captions_survive_both_files(shared: Path, tmp_path: 
 def test_a_file_that_vanishes_is_one_sentence(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for verb in (["check"], ["convert", "--out", str(tmp_path / "x.npy")]):
         assert main([*verb[:1], str(tmp_path / "gone.csv"), *verb[1:], "--edition", "2025"]) == 1
-        assert capsys.readouterr().err == f"error: {tmp_path / 'gone.csv'}: No such file or directory\n"
+        assert capsys.readouterr().err == f"error: {tmp_path / 'gone.csv'}: no such file or folder; correct the path\n"

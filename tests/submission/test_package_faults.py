@@ -160,7 +160,7 @@ def test_a_package_is_held_against_what_it_must_answer(
     assert main(["check", "mine.zip", "--ranked"]) == 1
     assert "leave out --ranked" in capsys.readouterr().err
     assert main(["check", "none.zip"]) == 1
-    assert capsys.readouterr().err == "error: none.zip: No such file or directory\n"
+    assert capsys.readouterr().err == "error: none.zip: no such file or folder; correct the path\n"
 
 
 # --- YAML --------------------------------------------------------------------------------------------------------
@@ -338,18 +338,28 @@ def test_no_edit_of_a_runs_files_ends_in_a_traceback(
 @pytest.mark.parametrize(
     ("name", "path", "value", "words"),
     [
-        ("result.json", ("parameters",), None, "result.json is damaged (parameters: it is no object); delete mine/"),
-        ("result.json", ("data", "train", "sets", "tones", "clips"), 0, "data.train.sets.tones.clips: Input should be"),
+        (
+            "result.json",
+            ("parameters",),
+            None,
+            "result.json is damaged (parameters: must be a mapping of keys to values); delete mine/",
+        ),
+        ("result.json", ("data", "train", "sets", "tones", "clips"), 0, "data.train.sets.tones.clips: must be"),
         ("result.json", ("parameters", "frozen"), {"gone": 3}, "parameters.frozen.gone: no such expert"),
         (
             "result.json",
             ("rank",),
             {"other": {}},
-            "result.json is damaged (rank.other.metric: Field required)\nerror: ",
+            "result.json is damaged (rank.other.metric: is missing)\nerror: ",
         ),
         ("resolved.json", ("rank",), {}, "mine: rank.evaluation: is in result.json only; make the run again"),
         ("result.json", ("rank",), {}, "the run ranked nothing"),
-        ("result.json", ("broken",), ["a"], "result.json is damaged (broken: it is no object); delete mine/"),
+        (
+            "result.json",
+            ("broken",),
+            ["a"],
+            "result.json is damaged (broken: must be a mapping of keys to values); delete mine/",
+        ),
         ("resolved.json", ("rank", "evaluation", "stage"), "gone", "rank.evaluation.stage: no stage 'gone'"),
         ("resolved.json", ("rank", "again"), {"kind": "mean", "of": ["again"]}, "rank.again.of: no earlier entry"),
     ],
@@ -371,6 +381,9 @@ def test_a_damaged_result_is_one_sentence(copied: Path, data: bytes, capsys: pyt
     assert pack("mine") == 1
     shown = capsys.readouterr()
     assert shown.err.startswith(
-        ("error: mine/result.json: ", "error: mine/result.json is damaged (as a whole: it is no object)")
+        (
+            "error: mine/result.json: ",
+            "error: mine/result.json is damaged (as a whole: must be a mapping of keys to values)",
+        )
     )
     assert shown.err.count("\n") == 1

@@ -381,7 +381,9 @@ def test_what_is_damaged_is_told_in_a_sentence(run: Path, capsys: pytest.Capture
     (run / "metrics.jsonl").write_text("{\n")
     assert "metrics.jsonl, line 1: not JSON" in refused(f"{run}:best")
     (run / "provenance.json").write_text("[]")
-    assert "provenance.json is damaged (as a whole: it is no object); delete" in refused(f"{run}:best")
+    assert "provenance.json is damaged (as a whole: must be a mapping of keys to values); delete" in refused(
+        f"{run}:best"
+    )
     (run / "result.json").unlink()
     assert "not a finished run" in refused(str(run))
     assert not (run / "report.html").exists()

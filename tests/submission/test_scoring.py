@@ -111,7 +111,7 @@ def test_door_scores_both_ways_and_writes_a_line_a_query(
     assert {"queries     2", "HR@1        1.0000", "mAP         0.8333", "pooled R@1  0.5000"} <= set(lines)
     assert "pooled R@10 1.0000" in lines
     assert main(["score", str(tmp_path / "s.npy"), "--per-query", str(tmp_path / "none" / "q.csv")]) == 1
-    assert "none/q.csv: No such file" in capsys.readouterr().err
+    assert "none/q.csv: no such file" in capsys.readouterr().err
 
 
 def test_a_ranked_csv_cannot_be_scored_from_audio_to_text(shared: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -62,8 +62,8 @@ def test_door_check_lists_every_problem_and_score_refuses_the_same_file(
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["score", "none.csv", "--truth", "captions.csv"], "none.csv: No such file or directory"),
-        (["score", "good.csv", "--truth", "none.csv"], "none.csv: No such file or directory"),
+        (["score", "none.csv", "--truth", "captions.csv"], "none.csv: no such file; correct the path"),
+        (["score", "good.csv", "--truth", "none.csv"], "none.csv: no such file or folder; correct the path"),
         (["score", "good.csv"], "good.csv is scored against captions; add --truth"),
         (["score", "s.npy", "--truth", "captions.csv"], "leave out --truth"),
         (["score", "none.npy"], "none.npy is missing; a score matrix is the pair none.npy and none.json"),
@@ -76,7 +76,7 @@ def test_door_check_lists_every_problem_and_score_refuses_the_same_file(
         (["check", "good.csv", "--queries", "captions.csv", "--audio", "."], "one column caption"),
         (["write", "s.npy", "--out", "s.npy"], "s.npy: what is handed in is a CSV; give a name ending in .csv"),
         (["write", "s.npy", "--out", "out.csv", "--ranked", "--edition", "2025"], "12 clips and a row of edition 2025"),
-        (["convert", "none.csv", "--out", "out.csv"], "none.csv: No such file or directory"),
+        (["convert", "none.csv", "--out", "out.csv"], "none.csv: no such file or folder; correct the path"),
         (["convert", "captions.csv", "--out", "out.csv"], "captions.csv: line 1 is no edition's header; `check capt"),
         (["convert", "empty.csv", "--out", "out.csv"], "empty.csv: line 1: the file is empty"),
         (
@@ -93,13 +93,13 @@ def test_door_check_lists_every_problem_and_score_refuses_the_same_file(
         ),
         (
             ["convert", "good.csv", "--out", "x.csv", "--edition", "2023", "--scores", "other.npy"],
-            "line 2: unknown query",
+            "good.csv: whole file: none of its queries is known",
         ),
-        (["convert", "good.csv", "--out", "nowhere/x.csv"], "nowhere/x.csv: No such file or directory"),
-        (["check", "."], ".: Is a directory"),
+        (["convert", "good.csv", "--out", "nowhere/x.csv"], "nowhere/x.csv: no such file or folder; correct the path"),
+        (["check", "."], ".: is a folder; name a file"),
         (["check", "good.csv", "--scores", "good.csv"], "give the name ending in .npy"),
         (["check", "good.csv", "--scores", "twins.npy"], "have the same text"),
-        (["write", "s.npy", "--out", "nowhere/out.csv"], "nowhere/out.csv: No such file or directory"),
+        (["write", "s.npy", "--out", "nowhere/out.csv"], "nowhere/out.csv: no such file or folder; correct the path"),
         (["write", "s.npy", "--out", "."], "error: .: "),
         (["write", "twins.npy", "--out", "out.csv"], "queries 'q0' and 'q1' have the same text"),
         (["convert", "good.csv", "--out", "good.csv", "--edition", "2023"], "would be written over good.csv, which is"),

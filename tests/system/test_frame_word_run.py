@@ -96,7 +96,7 @@ def test_a_missing_file_of_vectors_is_told_before_anything_is_made(
     recipe = tiny.write_recipe(tmp_path / "r.yaml", content(world, tmp_path))
     assert "word_vectors: no file" in refused(capsys, "run", recipe, "--out", tmp_path / "run")
     assert not (tmp_path / "banks").exists()
-    assert main(["check", str(recipe)]) == 0
+    assert main(["check", str(recipe)]) == 1
     assert "words.bin: MISSING; published at" in capsys.readouterr().out
 
 

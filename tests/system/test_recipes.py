@@ -72,19 +72,19 @@ rank:
   evaluation: {kind: checkpoint, data: tset, stage: pretrain, checkpoint: m1, edition: 1999, csv: true}
 """
 PLANTED = [  # line, key, words
-    (1, "name", "pattern"),
+    (1, "name", "small letters, digits and _"),
     (7, "data.test", "given twice (first on line 6)"),
     (12, "model.audio.experts.logmel", "'logmell'"),
     (15, "model.audio.heads", "3 heads do not divide width 256"),
-    (18, "model.audio.dropout", "less than 1, not 1.5"),
+    (18, "model.audio.dropout", "must be below 1, not 1.5"),
     (23, "stages.pretrain.start_from.stage", "no earlier stage 'nowhere'"),
     (24, "stages.pretrain.train.data.1", "is a test split (evaluation); train on another split"),
     (22, "stages.pretrain.captions_per_clip", "missing"),
-    (26, "stages.pretrain.batch_size", "valid integer"),
-    (28, "stages.pretrain.epochs", "valid integer, not 'yes'"),
+    (26, "stages.pretrain.batch_size", "whole number"),
+    (28, "stages.pretrain.epochs", "whole number, not 'yes'"),
     (32, "stages.pretrain.losses.1.weight", "missing"),
     (32, "stages.pretrain.losses.1.wieght", "did you mean weight?"),
-    (33, "stages.pretrain.optimizer.lr", "greater than 0, not -0.0001"),
+    (33, "stages.pretrain.optimizer.lr", "must be above 0, not -0.0001"),
     (37, "stages.pretrain.monitor.data.0", "`test_split: acknowledged`"),
     (37, "stages.pretrain.monitor.metrics.1", "'mAP@7'"),
     (39, "rank.evaluation.data", "no data source 'tset'"),
@@ -155,7 +155,7 @@ def test_a_change_never_leaks_through_an_anchor(tmp_path: Path) -> None:
         ("model.audio.experts.logmel.kind=yamnet", "bands: not a key of this kind"),
         ("stages.only.losses.7.margin=1", "no such place"),
         ("seed", "write it as key.key=value"),
-        ("seed=yes", "valid integer"),
+        ("seed=yes", "whole number"),
         ("stages.only.unit=pair", "remove the key"),
     ],
 )
@@ -181,10 +181,10 @@ def test_a_test_split_may_be_watched_when_acknowledged_but_never_trained_on(tmp_
     ("content", "words"),
     [
         (b"", "missing"),
-        (b"- 1\n- 2\n", "not a mapping of keys to values"),
+        (b"- 1\n- 2\n", "must be a mapping of keys to values"),
         (b"a: [1", "not YAML"),
         (b"\xff\xfe", "not UTF-8"),
-        (b"just text", "not a mapping of keys to values"),
+        (b"just text", "must be a mapping of keys to values"),
         (b"stages: {a: 3}\nmodel: []\ndata: 7\nrank: {x: 1}\n", "stages.a"),
         (b"name: &a [*a]\n", "unfold without end"),
     ],
@@ -211,7 +211,7 @@ def test_a_recipe_that_is_no_yaml_has_one_mistake(tmp_path: Path) -> None:
 
 
 def test_a_missing_recipe(tmp_path: Path) -> None:
-    with pytest.raises(RecipeError, match="no such recipe"):
+    with pytest.raises(RecipeError, match="no such file; shipped ones are in recipes/"):
         load_recipe(tmp_path / "none.yaml")
 
 
@@ -244,7 +244,7 @@ def test_check_prints_the_plan(tmp_path: Path, capsys: pytest.CaptureFixture[str
     content = tiny.recipe(manifest, tmp_path)
     content["data"]["evaluation"]["manifest"] = "absent.jsonl"
     content["data"]["evaluation"]["make"] = "python -m data_tools clotho somewhere --out absent.jsonl"
-    assert main(["check", str(tiny.write_recipe(tmp_path / "r.yaml", content))]) == 0
+    assert main(["check", str(tiny.write_recipe(tmp_path / "r.yaml", content))]) == 1
     text = capsys.readouterr().out
     assert "data train: " in text
     assert "16 clips, 80 captions" in text

@@ -95,8 +95,8 @@ def test_all_mistakes_of_a_study_are_told(world: Path, tmp_path: Path, capsys: p
     for words in ("cell a", "did you mean batch_size", "cell b", "no such place"):
         assert words in output
     assert "seeds" in refused(capsys, "study", write_study(tmp_path, recipe, seeds=[]))
-    assert "no such study" in refused(capsys, "study", tmp_path / "none.yaml")
-    assert "no such recipe" in refused(capsys, "study", write_study(tmp_path, tmp_path / "gone.yaml"))
+    assert "no such file" in refused(capsys, "study", tmp_path / "none.yaml")
+    assert "no such file" in refused(capsys, "study", write_study(tmp_path, tmp_path / "gone.yaml"))
 
 
 def test_an_old_name_in_a_cell_is_told_once(
@@ -155,5 +155,5 @@ def test_check_names_all_mistakes_of_a_study(world: Path, tmp_path: Path, capsys
     assert "cell one: " in output
     assert "batch_sise" in output
     missing = tiny.recipe(tmp_path / "nowhere.jsonl", tmp_path)
-    assert main(["check", str(write_study(tmp_path, tiny.write_recipe(tmp_path / "m.yaml", missing)))]) == 0
+    assert main(["check", str(write_study(tmp_path, tiny.write_recipe(tmp_path / "m.yaml", missing)))]) == 1
     assert "MISSING" in capsys.readouterr().out

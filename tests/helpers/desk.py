@@ -1,0 +1,142 @@
+"""A participant's folder with what there may be in it, right and wrong, for mistakes to be made in."""
+
+import hashlib
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import tiny
+import yaml
+
+from data_tools.files import write_table
+from data_tools.manifest import Clip, read_manifest, write_manifest
+from submission.__main__ import main as submission
+
+STUDY = {"name": "two", "recipe": "recipe.yaml", "seeds": [1], "cells": {"as_is": {}}}
+
+
+def make_desk(folder: Path, world: Path, run: Path) -> None:
+    """manifest.jsonl, captions.csv, blind.csv, recipe.yaml, two.study.yaml, run/, audio/, clotho/, and broken ones."""
+    clips = read_manifest(world)
+    write_manifest(folder / "manifest.jsonl", clips)
+    shutil.copytree(run, folder / "run")
+    shutil.copy(run / "submission/evaluation.csv", folder / "ranked.csv")
+    for suffix in (".npy", ".json"):
+        shutil.copy(run / f"scores/evaluation{suffix}", folder / f"scores{suffix}")
+    evaluation = [clip for clip in clips if clip.split == "evaluation"]
+    development = [clip for clip in clips if clip.split == "development"]
+    (folder / "audio").mkdir()
+    for clip in evaluation:
+        shutil.copy(clip.path, folder / "audio")
+    _captions(folder / "captions.csv", evaluation)
+    _captions(folder / "other.csv", development)
+    (folder / "clotho").mkdir()
+    _captions(folder / "clotho/clotho_captions_development.csv", development)
+    write_table(folder / "blind.csv", ["caption"], [[clip.captions[0]] for clip in evaluation])
+    (folder / "one/development").mkdir(parents=True)
+    shutil.copy(development[0].path, folder / "one/development")
+    write_table(folder / "one.csv", ["caption"], [[development[0].captions[0]]])
+    rows = [[development[0].file_name, development[0].captions[0]]]
+    write_table(folder / "one/clotho_captions_development.csv", ["file_name", "caption_1"], rows)
+    recipe = tiny.recipe(Path("manifest.jsonl"), Path())
+    tiny.write_recipe(folder / "recipe.yaml", recipe)
+    tiny.write_recipe(folder / "two.study.yaml", STUDY)
+    (folder / "notes").mkdir()
+    (folder / "notes/old.txt").write_text("not to be lost")
+    (folder / "old.npy").write_text("not to be lost")
+    (folder / "key.txt").write_text("abc")
+    (folder / "key.txt").chmod(0o600)
+    (folder / "empty").mkdir()
+    (folder / "empty.csv").touch()
+    _broken_recipes(folder, recipe)
+    _broken_studies(folder)
+    _broken_manifests(folder, evaluation)
+    assert (
+        submission(["write", str(folder / "scores.npy"), "--out", str(folder / "2024.csv"), "--edition", "2024"]) == 0
+    )
+
+
+def changed(content: dict[str, Any], dotted: str, value: object) -> dict[str, Any]:
+    """A copy with one setting changed."""
+    copy = json.loads(json.dumps(content))
+    *keys, last = dotted.split(".")
+    at = copy
+    for key in keys:
+        at = at[key]
+    at[last] = value
+    return copy
+
+
+def _broken_recipes(folder: Path, recipe: dict[str, Any]) -> None:
+    for name, key, value in (
+        ("typo", "stages.only.batchsize", 8),
+        ("kind", "model.text.kind", "transfromer"),
+        ("text_for_number", "stages.only.epochs", "two"),
+        ("no_manifest", "data.train.manifest", "nowhere.jsonl"),
+        ("csv_as_manifest", "data.train.manifest", "other.csv"),
+        ("no_split", "data.train.split", "train"),
+        ("odd_split", "data.train.split", "dev"),
+        ("tests", "data.train.split", "evaluation"),
+        ("no_weights", "model.audio.experts", {"vggish": {"kind": "vggish", "weights": "no.pth", "output": "raw"}}),
+        (
+            "hub",
+            "model.text",
+            {
+                "kind": "sentence_transformers",
+                "model": "nobody/nothing",
+                "dim": 8,
+                "projection": "linear",
+                "trainable": False,
+            },
+        ),
+        ("edition", "rank.evaluation.edition", 2021),
+        ("large_batch", "stages.only.batch_size", 99),
+    ):
+        tiny.write_recipe(folder / f"{name}.yaml", changed(recipe, key, value))
+    for key in ("seed", "model"):
+        tiny.write_recipe(folder / f"no_{key}.yaml", {name: recipe[name] for name in recipe if name != key})
+    text = yaml.safe_dump(recipe, sort_keys=False)
+    (folder / "indented.yaml").write_text(text.replace("\nseed: 3\n", "\n  seed: 3\n"))
+    (folder / "tab.yaml").write_text(text.replace("\n  only:", "\n\tonly:"))
+
+
+def _broken_studies(folder: Path) -> None:
+    for name, key, value in (
+        ("no_seeds", "seeds", None),
+        ("text_seed", "seeds", ["one"]),
+        ("recipe_number", "recipe", 5),
+        ("wrong_recipe", "recipe", "nowhere.yaml"),
+        ("wrong_key", "cells", {"one": {"stages.only.batchsize": 4}}),
+        ("wrong_cell", "sells", {}),
+    ):
+        content = {**STUDY, key: value}
+        tiny.write_recipe(folder / f"{name}.study.yaml", {k: v for k, v in content.items() if v is not None})
+    (folder / "indented.study.yaml").write_text("name: two\n  recipe: recipe.yaml\nseeds: [1]\ncells: {one: {}}\n")
+
+
+def _broken_manifests(folder: Path, clips: list[Clip]) -> None:
+    (folder / "broken").mkdir()
+    line = clips[0].model_dump()
+    for name, changes in (
+        ("no_id", {"id": None}),
+        ("number", {"id": 5}),
+        ("typo", {"capshun": ["A dog"]}),
+        ("split", {"split": "dev"}),
+        ("captions", {"captions": "A dog"}),
+    ):
+        found = {key: value for key, value in {**line, **changes}.items() if value is not None}
+        (folder / f"broken/{name}.jsonl").write_text(json.dumps(found) + "\n")
+
+
+def _captions(path: Path, clips: list[Clip]) -> None:
+    header = ["file_name", *(f"caption_{number}" for number in range(1, 6))]
+    write_table(path, header, [[clip.file_name, *clip.captions] for clip in clips])
+
+
+def contents(folder: Path) -> dict[str, str]:
+    """Of every file its checksum, by its path; a folder has none."""
+    return {
+        path.relative_to(folder).as_posix(): "" if path.is_dir() else hashlib.sha256(path.read_bytes()).hexdigest()
+        for path in folder.rglob("*")
+    }

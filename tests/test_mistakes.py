@@ -1,0 +1,375 @@
+"""What participants get wrong: each mistake is one sentence, and the folder is as it was.
+
+A case is a command line, given in a folder with what desk.py makes, and the words that must be in its sentence.
+"""
+
+import errno
+import os
+import shlex
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+from desk import contents, make_desk
+
+IS_FOLDER, IS_FILE = ": is a folder; name a file", ": is a file; name a folder"
+NO_MANIFEST = ": is no manifest, a line of JSON a clip; python -m data_tools clotho, audiocaps or table makes one"
+NO_RECIPE = " is no recipe, whose name ends in .yaml; shipped ones are in recipes/"
+NO_MODEL = "is neither a run (resolved.json) nor an exported model (model.safetensors); name one's folder"
+SPLITS = "it has development, evaluation, validation"
+OTHER_SET = "none of its queries is known: this is of another split or data set; name the captions that it answers"
+JSONL = "argument --out: {}: name a file that ends in .jsonl"
+
+DATA = [
+    # a path that names nothing, a folder for a file, a file for a folder
+    ("check nowhere.jsonl", "nowhere.jsonl: no such file; correct the path"),
+    ("check clotho", f"clotho{IS_FOLDER}"),
+    ("audit manifest.jsonl --against audio", f"audio{IS_FOLDER}"),
+    ("table audio --audio file_name --caption caption_1 --out x.jsonl", f"audio{IS_FOLDER}"),
+    ("queries audio --out x.jsonl", f"audio{IS_FOLDER}"),
+    ("status audio", f"audio{IS_FOLDER}"),
+    ("classify audio --captions captions.csv --out x", f"audio{IS_FOLDER}"),
+    ("clotho nowhere --out x.jsonl", "nowhere: no such folder; correct the path"),
+    ("clotho captions.csv --out x.jsonl", f"captions.csv{IS_FILE}"),
+    ("blind nowhere --out x.jsonl", "nowhere: no such folder; correct the path"),
+    ("blind captions.csv --out x.jsonl", f"captions.csv{IS_FILE}"),
+    ("blind empty --out x.jsonl", "empty: no audio files in this folder; unpack the set and name the folder"),
+    ("scenes manifest.jsonl --seed 1", f"manifest.jsonl{IS_FILE}"),
+    ("status nowhere.sqlite", "nowhere.sqlite: no such file; make it with python -m data_tools crawl nowhere.sqlite"),
+    ("export captions.csv --out x.csv", "captions.csv: SQLite cannot use it (file is not a database); see that"),
+    # another file than is meant
+    ("check captions.csv", f"captions.csv{NO_MANIFEST}"),
+    ("check recipe.yaml", f"recipe.yaml{NO_MANIFEST}"),
+    ("audit manifest.jsonl --against captions.csv", f"captions.csv{NO_MANIFEST}"),
+    ("queries empty.csv --out x.jsonl", "empty.csv: the file is empty"),
+    ("clotho clotho --out x.jsonl", "clotho/clotho_captions_validation.csv: no such file; correct the path"),
+    # columns, keys, values, splits
+    ("table captions.csv --audio file --caption caption_1 --out x.jsonl", "no column file; the first line has file_na"),
+    ("table captions.csv --audio file_name --caption caption --out x.jsonl", "no column caption; the first line has"),
+    (
+        "table captions.csv --audio file_name --caption caption_1 --folder nowhere --out x.jsonl",
+        "none of the table's 24 audio files can be read here",
+    ),
+    ("classify captions.csv --text-column words --captions captions.csv --out x", "no column words; the first line"),
+    ("check broken/no_id.jsonl", "broken/no_id.jsonl, line 1: not a clip (id: is missing)"),
+    ("check broken/number.jsonl", "line 1: not a clip (id: must be text, not 5)"),
+    ("check broken/typo.jsonl", "line 1: not a clip (capshun: unknown key; correct it, or take it out)"),
+    ("check broken/split.jsonl", "(split: must be 'development', 'validation', 'evaluation', 'train', 'val', 'test'"),
+    ("check broken/captions.jsonl", "line 1: not a clip (captions: must be a list, not 'A dog')"),
+    ("queries manifest.jsonl --split train --out x.jsonl", f"manifest.jsonl has no split train, {SPLITS}"),
+    ("queries manifest.jsonl --split dev --out x.jsonl", "invalid choice: 'dev' (choose from 'development', "),
+    # --out
+    ("clotho clotho --splits development --out x.txt", JSONL.format("x.txt")),
+    ("clotho clotho --splits development --out notes", JSONL.format("notes")),
+    ("blind audio --out x.csv", JSONL.format("x.csv")),
+    ("table captions.csv --audio file_name --caption caption_1 --out x.csv", JSONL.format("x.csv")),
+    ("queries blind.csv --out x.txt", JSONL.format("x.txt")),
+    ("queries blind.csv --out blind.csv", JSONL.format("blind.csv")),
+    ("queries manifest.jsonl --out manifest.jsonl", "manifest.jsonl would be written over manifest.jsonl, which is re"),
+    ("check manifest.jsonl --quick --list notes", "argument --list: notes: name a file that ends in .csv"),
+    ("scenes notes --seed 1", "notes: holds files but no scenes.json; choose a new or empty folder"),
+    # Freesound
+    ("crawl store.sqlite", "no API key: set FREESOUND_API_KEY, or name a file of mode 600 by --key-file"),
+    ("crawl store.sqlite --key-file nowhere.txt", "nowhere.txt: no such file; write the key into it"),
+    ("crawl store.sqlite --key-file key.txt --since yesterday", "--since yesterday: expects `last` or a date such as"),
+    ("crawl store.sqlite --key-file key.txt --since 2999-01-01", "--since 2999-01-01: lies in the future"),
+    ("crawl store.sqlite --key-file key.txt --since last", "it was never crawled, so there is no last time; leave out"),
+    ("crawl store.sqlite --key-file key.txt --workers 0", "--workers 0: use 1 to 64"),
+    ("fetch store.sqlite --scores captions.csv --exclude none --out x", "store.sqlite: no such file; make it with"),
+]
+SUBMISSION = [
+    ("score nowhere.csv --truth captions.csv", "nowhere.csv: no such file; correct the path"),
+    ("score run", f"run{IS_FOLDER}"),
+    ("score ranked.csv --truth audio", f"audio{IS_FOLDER}"),
+    ("check run", f"run{IS_FOLDER}"),
+    ("check nowhere.csv", "nowhere.csv: no such file or folder; correct the path"),
+    ("check ranked.csv --queries audio --audio blind.csv", f"audio{IS_FOLDER}"),
+    (
+        "check ranked.csv --queries blind.csv",
+        "a blind set is --queries FILE.csv and --audio FOLDER together; give both",
+    ),
+    ("check ranked.csv --queries blind.csv --audio nowhere", "nowhere: no such file or folder; correct the path"),
+    ("report recipe.yaml --out x.html", f"recipe.yaml{IS_FILE}"),
+    ("report audio", "audio: not a finished run (no result.json); finish it with python -m system run"),
+    ("pack recipe.yaml --about about.yaml --out x.zip", f"recipe.yaml{IS_FILE}"),
+    ("pack nowhere --about about.yaml --out x.zip", "nowhere: no such folder; name a finished run"),
+    ("pack run --about nowhere.yaml --out x.zip", "no such file; python -m submission pack RUN --template writes one"),
+    ("pack run --about recipe.yaml --out x.zip", "recipe.yaml: must say authors and systems"),
+    ("pack run --out x.zip", "give --about ABOUT.yaml and --out NAME.zip; --template ABOUT.yaml writes the first"),
+    ("pack run --about about.yaml --out x.tar", "x.tar: a package is NAME.zip"),
+    ("pack run --template notes/old.txt", "notes/old.txt is there already; name another file"),
+    ("report run --out x.pdf", "x.pdf: the report is a page; give it a name that ends in .html"),
+    ("report run:nothing --out x.html", "run: no ranked entry 'nothing'; there are evaluation"),
+    ("score ranked.csv", "ranked.csv is scored against captions; add --truth clotho_captions_evaluation.csv"),
+    ("score ranked.csv --truth other.csv", f"ranked.csv: whole file: {OTHER_SET}"),
+    ("check ranked.csv --truth other.csv", f"whole file: {OTHER_SET}"),
+    ("score ranked.csv --truth manifest.jsonl", "manifest.jsonl: line 1: JSON, such as a manifest, not a CSV; give or"),
+    ("score ranked.csv --truth blind.csv", "the header must be file_name,caption_1,caption_2,... as in Clotho's"),
+    ("score captions.csv --truth ranked.csv", "ranked.csv: line 1: the header must be file_name,caption_1"),
+    ("score scores.npy --truth captions.csv", "holds its own truth; leave out --truth"),
+    ("score old.npy", "old.json is missing; a score matrix is the pair old.npy and old.json"),
+    ("check 2024.csv", "this is the header of edition 2023 (and 2024): add --edition 2023"),
+    ("check ranked.csv --edition 2024", "this is the header of edition 2022: add --edition 2022"),
+    ("check 2024.csv --edition 2025", "edition 2025 needs every score"),
+    ("check 2024.csv --edition 24", "no edition 24 is known; choose one of: 2022, 2023, 2024, 2025, custom"),
+    ("write scores.npy --out x.txt", "x.txt: what is handed in is a CSV; give a name ending in .csv"),
+    ("write scores.npy --out nowhere/x.csv", "nowhere/x.csv: no such file or folder; correct the path"),
+    ("write ranked.csv --out x.csv", "a score matrix is a pair NAME.npy and NAME.json; give the name ending in .npy"),
+    ("convert ranked.csv --out x.npy", "ranked.csv: a ranked CSV has no scores; use the score matrix (.npy)"),
+    ("blend scores.npy --out x.npy", "a blend needs two score matrices or more"),
+    ("blend scores.npy run/scores/evaluation.npy --out scores.npy", "written over scores.npy, which is read here"),
+]
+SYSTEM = [
+    ("check nowhere.yaml", "nowhere.yaml: no such file; shipped ones are in recipes/"),
+    ("check audio", f"audio{IS_FOLDER}"),
+    ("run run", f"run{IS_FOLDER}"),
+    ("study audio", f"audio{IS_FOLDER}"),
+    ("runs recipe.yaml", f"recipe.yaml{IS_FILE}"),
+    ("run manifest.jsonl", f"manifest.jsonl{NO_RECIPE}"),
+    ("features captions.csv", f"captions.csv{NO_RECIPE}"),
+    ("run two.study.yaml", "two.study.yaml is a study; run it with: python -m system study two.study.yaml"),
+    ("study recipe.yaml", "recipe.yaml is a recipe; run it with: python -m system run recipe.yaml"),
+    ("rank recipe.yaml --audio audio --queries blind.csv --out x.npy", f"recipe.yaml {NO_MODEL}"),
+    ("serve recipe.yaml", f"recipe.yaml {NO_MODEL}"),
+    ("export nowhere --out x", f"nowhere {NO_MODEL}"),
+    ("rank run --audio blind.csv --queries audio --out x.npy", f"blind.csv{NO_MANIFEST}"),
+    ("rank run --audio captions.csv --queries blind.csv --out x.npy", f"captions.csv{NO_MANIFEST}"),
+    ("rank run --audio audio --queries nowhere.csv --out x.npy", "nowhere.csv: no such file; correct the path"),
+    ("rank run --audio audio --queries recipe.yaml --out x.npy", "queries are read from .jsonl or .csv files"),
+    ("rank run --audio audio --out x.npy", "audio has no captions to search with; name a file of queries by --queries"),
+    ("rank run --audio manifest.jsonl --split train --out x.npy", f"manifest.jsonl has no split train, {SPLITS}"),
+    ("search run manifest.jsonl tone --split train", f"manifest.jsonl has no split train, {SPLITS}"),
+    ("relevance manifest.jsonl --split train", f"manifest.jsonl has no split train, {SPLITS}"),
+    ("rank run --audio audio --queries blind.csv --out x.csv", "--out x.csv: a score matrix ends in .npy"),
+    (
+        "rank run --audio audio --queries blind.csv --stage two --out x.npy",
+        "run has no stage 'two'; there are pretrain",
+    ),
+    ("export run --out notes", "notes is not empty, or is the current folder; name another one"),
+    ("export run --out captions.csv", f"captions.csv{IS_FILE}"),
+    # recipes and studies
+    ("check typo.yaml", "stages.only.batchsize: unknown key; did you mean batch_size?"),
+    ("check kind.yaml", "model.text: unknown kind 'transfromer'; did you mean transformer?"),
+    ("check text_for_number.yaml", "stages.only.epochs: must be a whole number, not 'two'"),
+    ("check odd_split.yaml", "data.train.split: must be 'development', 'validation', 'evaluation', 'train', 'val'"),
+    ("check tests.yaml", "'train' is a test split (evaluation); train on another split"),
+    ("check edition.yaml", "rank.evaluation.edition: no edition 2021; there are 2022, 2023, 2024, 2025, custom"),
+    ("check no_seed.yaml", "no_seed.yaml:1: seed: missing; a recipe says everything about itself"),
+    ("check indented.yaml", "indented.yaml:2: not YAML: mapping values are not allowed here"),
+    ("check tab.yaml", "not YAML: found character '\\t' that cannot start any token"),
+    ("check csv_as_manifest.yaml", f"other.csv{NO_MANIFEST}"),
+    ("check no_seeds.study.yaml", "no_seeds.study.yaml:1: seeds: is missing"),
+    ("check text_seed.study.yaml", "text_seed.study.yaml:4: seeds.0: must be a whole number, not 'one'"),
+    ("check recipe_number.study.yaml", "recipe_number.study.yaml:2: recipe: must be text, not 5"),
+    ("check wrong_cell.study.yaml", "wrong_cell.study.yaml:7: sells: unknown key; correct it, or take it out"),
+    ("check wrong_key.study.yaml", "cell one: stages.only.batchsize: unknown key; did you mean batch_size?"),
+    ("check wrong_recipe.study.yaml", "cell as_is: nowhere.yaml: no such file; shipped ones are in recipes/"),
+    ("check indented.study.yaml", "indented.study.yaml:2: not YAML: mapping values are not allowed here"),
+    (
+        "check recipe.yaml --set stages.only.batchsize=8",
+        "--set stages.only.batchsize: unknown key; did you mean batch_",
+    ),
+    ("run recipe.yaml --set stages.only.batch_size=many", "--set stages.only.batch_size: must be a whole number, not"),
+    ("run recipe.yaml --set stages.only.batch_size", "--set stages.only.batch_size: write it as key.key=value"),
+    ("run recipe.yaml --set stages.no.batch_size=8", "--set stages.no.batch_size: the recipe has no such place"),
+    # before and while a run begins
+    ("run no_manifest.yaml", "data source train: no manifest nowhere.jsonl; make it with python -m data_tools"),
+    ("run csv_as_manifest.yaml", f"other.csv{NO_MANIFEST}"),
+    ("run no_split.yaml", f"data source train: manifest.jsonl has no split train, {SPLITS}"),
+    ("run no_weights.yaml", "vggish: no weight file no.pth; published at https://github.com/harritaylor/torchvggish/"),
+    ("train no_split.yaml", f"data source train: manifest.jsonl has no split train, {SPLITS}"),
+    ("run no_split.yaml --out deep/er/run", f"data source train: manifest.jsonl has no split train, {SPLITS}"),
+    ("run recipe.yaml --out captions.csv", f"captions.csv{IS_FILE}"),
+    ("train recipe.yaml --out captions.csv", f"captions.csv{IS_FILE}"),
+    ("train recipe.yaml --out notes", "notes is not a run and not empty; name another folder"),
+    ("run recipe.yaml --runs captions.csv", f"captions.csv{IS_FILE}"),
+    ("train recipe.yaml --runs captions.csv", f"captions.csv{IS_FILE}"),
+    ("study two.study.yaml --runs captions.csv", f"captions.csv{IS_FILE}"),
+    # models of the hub, without a network
+    ("word_vectors nobody/nothing --out x.bin", "no transformer 'nobody/nothing' ("),
+]
+CASES = [
+    pytest.param(floor, line, words, id=f"{floor} {line}")
+    for floor, cases in (("data_tools", DATA), ("submission", SUBMISSION), ("system", SYSTEM))
+    for line, words in cases
+]
+
+
+@pytest.fixture(scope="module")
+def original(world: Path, tmp_path_factory: pytest.TempPathFactory, unbroken: Path) -> Path:
+    folder = tmp_path_factory.mktemp("original") / "desk"
+    folder.mkdir()
+    make_desk(folder, world, unbroken)
+    return folder
+
+
+@pytest.fixture
+def desk(original: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A copy of the folder, which is the current one; it must be as it was at the end."""
+    shutil.copytree(original, tmp_path / "desk")
+    monkeypatch.chdir(tmp_path / "desk")
+    for variable in ("FREESOUND_API_KEY", "FREESOUND_API"):
+        monkeypatch.delenv(variable, raising=False)
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    before = contents(tmp_path / "desk")
+    yield tmp_path / "desk"
+    assert contents(tmp_path / "desk") == before
+
+
+def sentence(floor: str, line: str, capsys: pytest.CaptureFixture[str]) -> str:
+    """The one sentence of a command that fails."""
+    status = import_module(f"{floor}.__main__").main(shlex.split(line))
+    output, errors = capsys.readouterr()
+    assert status in (1, 2)
+    assert "Traceback" not in errors
+    found = [text for text in errors.splitlines() if "error: " in text]
+    assert len(found) == 1, errors
+    assert len(found[0]) < 400, "a sentence can be read at a glance"
+    return found[0] if "listed above" not in found[0] else output
+
+
+@pytest.mark.parametrize(("floor", "line", "words"), CASES)
+@pytest.mark.usefixtures("desk")
+def test_a_mistake_is_one_sentence_and_changes_nothing(
+    floor: str, line: str, words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert words in sentence(floor, line, capsys)
+
+
+@pytest.mark.usefixtures("desk")
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("no_manifest", "data train: nowhere.jsonl [development] MISSING"),
+        ("no_split", "data train: manifest.jsonl [train] MISSING: no clip of split train in it"),
+        ("no_weights", "  no.pth MISSING; "),
+        ("large_batch", "  MISTAKE: batch_size 99 is more than the 48 items there are"),
+    ],
+)
+def test_check_fails_where_something_is_missing(name: str, words: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert import_module("system.__main__").main(["check", f"{name}.yaml"]) == 1
+    shown = capsys.readouterr().out
+    assert words in shown
+    assert "nothing is missing" not in shown
+    assert shown.endswith("1 of these lines says MISTAKE\n" if name == "large_batch" else "says MISSING\n")
+
+
+def test_check_is_content_with_what_a_run_makes_by_itself(desk: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    text = (desk / "no_manifest.yaml").read_text()
+    made = "{manifest: nowhere.jsonl, make: python -m data_tools scenes x --seed 1"
+    text = text.replace(
+        "  train:\n    manifest: nowhere.jsonl\n    split: development", f"  train: {made}, split: train}}"
+    )
+    (desk.parent / "made.yaml").write_text(text)
+    assert import_module("system.__main__").main(["check", "../made.yaml"]) == 0
+    shown = capsys.readouterr().out
+    assert "not there yet; `run` makes it with: python -m data_tools scenes x --seed 1" in shown
+    assert shown.endswith("nothing is missing\n")
+
+
+@pytest.mark.usefixtures("desk")
+def test_descriptions_are_read_before_a_model(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def loaded(*_: object) -> None:
+        raise AssertionError("the model was loaded first")
+
+    monkeypatch.setattr("data_tools.classify.verb.SentenceEncoder", loaded)
+    line = "classify {} --captions captions.csv --out x"
+    assert "captions.csv: no column description" in sentence("data_tools", line.format("captions.csv"), capsys)
+    assert "recipe.yaml: SQLite cannot use it" in sentence("data_tools", line.format("recipe.yaml"), capsys)
+
+
+def test_frames_stay_where_a_run_fails_after_them(desk: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """What was computed is used again; of the run nothing is left."""
+    for verb in ("run", "train"):
+        assert "batch_size 99 needs as many" in sentence("system", f"{verb} large_batch.yaml", capsys)
+        assert not (desk / "runs").exists()
+    assert (desk / "banks").is_dir()
+    shutil.rmtree(desk / "banks")
+
+
+@pytest.mark.usefixtures("desk")
+def test_a_model_of_the_hub_without_a_network(desk: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert "no sentence-transformers model 'nobody/nothing' (" in sentence("system", "run hub.yaml", capsys)
+    shutil.rmtree(desk / "banks")
+    line = "classify blind.csv --text-column caption --captions captions.csv --model nobody/nothing --out x"
+    assert "give a folder that holds one, or a hub name while online" in sentence("data_tools", line, capsys)
+
+
+@pytest.mark.parametrize(
+    ("floor", "line", "words"),
+    [
+        ("data_tools", "blind one --out {}/x.jsonl", "x.jsonl: 1 clip\n"),
+        ("data_tools", "queries one.csv --out {}/x.jsonl", "x.jsonl: 1 query, 0 with known"),
+        (
+            "data_tools",
+            "clotho one --splits development --out {}/x.jsonl",
+            "development: 1 clip, 1 caption, 1 with audio",
+        ),
+        ("system", "rank run --audio one --queries one.csv --out {}/x.npy", "x.npy: 1 query x 1 clip\n"),
+    ],
+)
+def test_one_is_no_plural(
+    floor: str, line: str, words: str, original: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    monkeypatch.chdir(original)
+    assert import_module(f"{floor}.__main__").main(shlex.split(line.format(tmp_path))) == 0
+    assert words in capsys.readouterr().out
+
+
+WRITING = [
+    ("data_tools", "queries blind.csv --out {}/x.jsonl"),
+    ("data_tools", "clotho clotho --splits development --out {}/x.jsonl"),
+    ("submission", "write scores.npy --out {}/x.csv"),
+    ("system", "run recipe.yaml --runs {}/runs"),
+    ("system", "export run --out {}/x"),
+]
+
+
+@pytest.mark.usefixtures("desk")
+@pytest.mark.parametrize(("floor", "line"), WRITING)
+def test_a_folder_that_may_not_be_written(
+    floor: str, line: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As a read-only disk answers: permissions do not stop root, who may run the tests."""
+    opened, made = os.open, os.mkdir
+
+    def refuse(path: object) -> None:
+        if "notes" in str(path):
+            raise OSError(errno.EROFS, "Read-only file system", str(path))
+
+    monkeypatch.setattr("os.mkdir", lambda path, *rest, **more: (refuse(path), made(path, *rest, **more))[1])
+    monkeypatch.setattr("io.open", _unless(open, refuse))
+    monkeypatch.setattr("os.open", lambda path, *rest, **more: (refuse(path), opened(path, *rest, **more))[1])
+    words = "may not be read or written; change its permissions, or name another place"
+    assert words in sentence(floor, line.format("notes"), capsys)
+
+
+def _unless(function: object, refuse: object) -> object:
+    def checked(path: object, mode: str = "r", *rest: object, **more: object) -> object:
+        if set(mode) & set("wax+"):
+            refuse(path)  # type: ignore[operator]
+        return function(path, mode, *rest, **more)  # type: ignore[operator]
+
+    return checked
+
+
+@pytest.mark.parametrize(("floor", "line"), WRITING[:3])
+def test_a_disk_without_room(floor: str, line: str, desk: Path, root: Path) -> None:
+    """A file may have 100 bytes: what is longer meets a full disk's fate."""
+    code = (
+        "import resource, sys; from importlib import import_module\n"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (100, resource.RLIM_INFINITY))\n"
+        f"sys.exit(import_module('{floor}.__main__').main(sys.argv[1:]))"
+    )
+    command = [sys.executable, "-c", code, *shlex.split(line.format("notes"))]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=desk, env=os.environ | {"PYTHONPATH": str(root)})
+    assert done.returncode == 1
+    assert done.stderr.startswith("error: notes/x.")
+    assert done.stderr.endswith(": File too large\n")
