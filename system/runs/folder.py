@@ -78,19 +78,6 @@ class Run:
     def lock(self) -> Iterator[None]:
         """No second process may work on the run meanwhile; its log goes to log.txt too. What killed processes left
         half written is removed; so is a new run that an error ends before it has trained anything."""
-        try:
-            with self._locked():
-                yield
-        except (KitError, OSError):
-            if self.made and not any(self.folder.glob("*/last.pt")):
-                shutil.rmtree(self.folder)
-                with suppress(OSError):  # of a folder that holds other runs by now
-                    for above in self.made[1:]:
-                        above.rmdir()
-            raise
-
-    @contextmanager
-    def _locked(self) -> Iterator[None]:
         busy = f"{self.folder}: another process is working on this run; wait for it, or stop it"
         with lock(self.folder / "lock", busy):
             remove_parts(self.folder)
@@ -99,8 +86,18 @@ class Run:
                 logging.getLogger().addHandler(handler)
                 try:
                     yield
+                except (KitError, OSError):
+                    self._remove_untrained()
+                    raise
                 finally:
                     logging.getLogger().removeHandler(handler)
+
+    def _remove_untrained(self) -> None:
+        if self.made and not any(self.folder.glob("*/last.pt")):
+            shutil.rmtree(self.folder)
+            with suppress(OSError):  # of a folder that holds other runs by now
+                for above in self.made[1:]:
+                    above.rmdir()
 
 
 def open_run(loaded: Loaded, runs: Path, out: Path | None = None) -> Run:

@@ -268,7 +268,7 @@ def test_bad_tables_are_refused(tmp_path: Path, content: str, columns: tuple[str
 
 
 def test_bad_stores_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="no such store"):
+    with pytest.raises(DataError, match="no such file"):
         list(open_descriptions(tmp_path / "none.sqlite", "description", None))
     (tmp_path / "text.sqlite").write_text("not a database, and longer than one hundred bytes " * 9)
     with pytest.raises(DataError, match="file is not a database"):

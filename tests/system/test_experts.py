@@ -263,7 +263,7 @@ def test_the_table_of_a_recipe_has_its_experts(capsys: pytest.CaptureFixture[str
     names = [line.split()[0] for line in capsys.readouterr().out.splitlines() if line]
     assert names == ["expert", "yamnet", "weights", "yamnet.weights"]
     assert main(["experts", str(tmp_path / "none.yaml")]) == 1
-    assert "no such recipe" in capsys.readouterr().err
+    assert "no such file; shipped ones are in recipes/" in capsys.readouterr().err
 
 
 def test_the_table_imports_no_torch(root: Path) -> None:

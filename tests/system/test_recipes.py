@@ -259,7 +259,7 @@ def test_check_fails_on_data_that_do_not_fit(tmp_path: Path, capsys: pytest.Capt
     assert main(["check", str(tiny.write_recipe(tmp_path / "r.yaml", tiny.recipe(manifest, tmp_path)))]) == 1
     text = capsys.readouterr().out
     assert "MISTAKE: batch_size 8 is more than the 6 items there are" in text
-    assert "MISTAKE: it is watched on 1 clips with captions, and needs two" in text
+    assert "MISTAKE: it is watched on 1 clip with captions, and needs two" in text
     assert "MISTAKE: a ranked CSV lists 10 clips, evaluation has 9" in text
 
 

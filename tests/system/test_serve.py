@@ -458,7 +458,7 @@ def test_what_cannot_be_served(unbroken: Path, world: Path, tmp_path: Path, caps
     assert "no such address" in refused(capsys, "serve", unbroken, "--host", "nowhere.invalid", "--port", 0)
     assert "use another address" in refused(capsys, "serve", unbroken, "--host", "192.0.2.1", "--port", 0)
     assert "neither a run" in refused(capsys, "serve", tmp_path, "--port", 0)
-    assert "has no clip of the split test" in refused(capsys, "serve", unbroken, "--split", "test", "--port", 0)
+    assert "has no split test, it has development" in refused(capsys, "serve", unbroken, "--split", "test", "--port", 0)
 
     untrained = tmp_path / "untrained"
     untrained.mkdir()
