@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 
+from data_tools.files import require_folder
 from data_tools.names import audio_tree
 from submission.errors import SubmissionError
 from submission.formats.csv_table import Row, parse_table, shown
@@ -214,8 +215,7 @@ def _listed_names(where: str, listed: str, pool: Truth) -> frozenset[str]:
 
 
 def _audio_names(folder: Path) -> frozenset[str]:
-    if not folder.is_dir():
-        raise SubmissionError(f"{folder}: no such folder; give the one that holds the blind set's audio")
+    require_folder(folder)
     names, _ = audio_tree(folder)
     if not names:
         raise SubmissionError(f"{folder}: no audio file is in this folder; give the one that holds them")

@@ -148,15 +148,19 @@ def test_a_package_is_held_against_what_it_must_answer(
 ) -> None:
     matrix = read_scores(here / "run/scores/evaluation.npy")
     write_scores(here / "same.npy", matrix)
-    write_scores(here / "other.npy", replace(matrix, query_texts=[f"other {text}" for text in matrix.query_texts]))
+    others = [f"other {text}" for text in matrix.query_texts]
+    write_scores(here / "other.npy", replace(matrix, query_texts=others))
+    write_scores(here / "most.npy", replace(matrix, query_texts=[*others[:-1], matrix.query_texts[-1]]))
     assert main(["check", "mine.zip", "--scores", "same.npy"]) == 0
     capsys.readouterr()
     assert main(["check", "mine.zip", "--scores", "other.npy"]) == 1
+    assert f"{OUTPUT}: whole file: none of its queries is known: this is of another split" in capsys.readouterr().out
+    assert main(["check", "mine.zip", "--scores", "most.npy"]) == 1
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].startswith(f"{OUTPUT}: line 2: unknown query ")
     assert sum("unknown query" in line for line in lines) == 21, "twenty, and a line of the others"
-    assert main(["check", "mine.zip", "--scores", "other.npy", "--all"]) == 1
-    assert capsys.readouterr().out.count("unknown query") == 120
+    assert main(["check", "mine.zip", "--scores", "most.npy", "--all"]) == 1
+    assert capsys.readouterr().out.count("unknown query") == 119
     assert main(["check", "mine.zip", "--ranked"]) == 1
     assert "leave out --ranked" in capsys.readouterr().err
     assert main(["check", "none.zip"]) == 1

@@ -119,7 +119,7 @@ def test_a_folder_without_audio_is_refused(blind: tuple[Path, Path], tmp_path: P
     (tmp_path / "empty").mkdir()
     with pytest.raises(SubmissionError, match=r"no audio file is in this folder; give the one that"):
         read_blind_truth(blind[0], tmp_path / "empty")
-    with pytest.raises(SubmissionError, match="no such folder"):
+    with pytest.raises(DataError, match="is a file; name a folder"):
         read_blind_truth(blind[0], blind[0])
 
 

@@ -166,11 +166,12 @@ def test_the_plan_of_the_papers_model(tmp_path: Path) -> None:
     text = plan(recipe, gpu_bytes=8 * 2**30)
     published = "published at https://zenodo.org/record/3987831/files/ResNet38_mAP%3D0.434.pth"
     assert f"audio network resnet38: trained, from {weights} MISSING; {published}" in text
-    (output,) = recipe.model.missing_files()  # before anything is made
+    output, model = recipe.model.missing_files()  # before anything is made
+    assert "text model bert-base-uncased: it is no folder, nor in the cache" in model
     assert output == f"panns: no file {weights}; {published}; put it there, or --set model.audio.weights"
-    assert "text model bert-base-uncased: no folder here: a hub name" in text
+    assert "text model bert-base-uncased: MISSING: no such folder, nor in the hub's cache" in text
     assert "parameters: network 68,507,072, mlp 6,294,528, text 112,564,736; in all 187,366,336\n" in text
-    assert "4 of these lines say MISSING" in text
+    assert "5 of these lines say MISSING" in text
     assert "batch_size 32 will not fit the GPU's 8.0 GiB: lower batch_size" in text  # batch norms see the whole batch
     weights.write_bytes(b"there")
     assert f"resnet38: trained, from {weights}\n" in plan(recipe)

@@ -231,7 +231,10 @@ def test_check_tells_clips_without_audio_and_folders_that_are_none(world: Path, 
     assert "MISSING: audio of 24 clips, which python -m data_tools check names" in plan(recipe)
     whole = load_recipe(tiny.write_recipe(tmp_path / "w.yaml", schedule(world, tmp_path))).recipe
     assert plan(whole).endswith("nothing is missing")
-    for model, words in (("/no/such/folder", "MISSING: no such folder"), ("some-name", "no folder here: a hub name")):
+    for model, words in (
+        ("/no/such/folder", "MISSING: no such folder"),
+        ("some-name", "MISSING: no such folder, nor in the hub's cache"),
+    ):
         text = {"kind": "sentence_transformers", "model": model, "dim": 384, "trainable": True, "projection": "none"}
         content = schedule(world, tmp_path)
         content["model"]["text"] = text
