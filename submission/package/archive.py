@@ -72,7 +72,7 @@ def write_archive(path: Path, systems: list[Packed], edition: Edition, style: st
                 archive.writestr(zipfile.ZipInfo(name, _DAWN), data, zipfile.ZIP_DEFLATED)
         file.flush()
         truths = {system.label: system.truth for system in systems}
-        if problems := list(check_archive(Path(file.name), edition, truths.get, ready=report is not None)):
+        if problems := list(check_archive(Path(file.name), edition, truths.get, require_report=report is not None)):
             raise SubmissionError("\n".join(f"{path} would not pass its check: {problem}" for problem in problems))
 
 
@@ -80,12 +80,12 @@ def check_archive(
     path: Path,
     edition: Edition,
     truth_of: Callable[[str], Truth | None] = lambda label: None,
-    ready: bool = True,
+    require_report: bool = True,
     shown: int | None = SHOWN_PROBLEMS,
 ) -> Iterator[str]:
     """Everything the official validator would refuse, and what it does not look at, a sentence each.
 
-    truth_of: what the output of a label must answer. ready: a technical report must be there. shown: as for
+    truth_of: what the output of a label must answer. require_report: a technical report must be there. shown: as for
     format_problems.
     Raises OSError for a file that cannot be opened.
     """
@@ -107,11 +107,15 @@ def check_archive(
         if damaged:
             yield f"{damaged}: its checksum is wrong"
             return
-        yield from _check_members(archive, edition, truth_of, ready, shown)
+        yield from _check_members(archive, edition, truth_of, require_report, shown)
 
 
 def _check_members(
-    archive: zipfile.ZipFile, edition: Edition, truth_of: Callable[[str], Truth | None], ready: bool, shown: int | None
+    archive: zipfile.ZipFile,
+    edition: Edition,
+    truth_of: Callable[[str], Truth | None],
+    require_report: bool,
+    shown: int | None,
 ) -> Iterator[str]:
     files = [info for info in archive.infolist() if not info.filename.endswith("/")]  # is_dir() fails on an empty name
     for info in files:
@@ -142,7 +146,7 @@ def _check_members(
             yield f"{path}: no PDF"
         elif b"%%EOF" not in content[-1024:]:
             yield f"{path}: a PDF that was cut off (its end, %%EOF, is not there); export the report again"
-    if ready and not reports:
+    if require_report and not reports:
         yield "there is no technical report (.pdf)"
     systems: dict[str, list[PurePosixPath]] = {}
     for path in placed:

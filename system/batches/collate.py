@@ -31,7 +31,7 @@ def without_audio(items: Sequence[Item], features: Features, relevance: Relevanc
     """All of a batch but its frames."""
     captions = [caption for item in items for caption in item.captions]
     row_of = np.array([row for row, item in enumerate(items) for _ in item.captions])
-    relax = None if relevance is None else torch.from_numpy(relevance.relax(relevance.of_items(captions, row_of)))
+    relax = None if relevance is None else torch.from_numpy(relevance.relax(relevance.cider_of_items(captions, row_of)))
     keys = [features.keys[item.clip.id] for item in items]
     return Batch(keys, {}, captions, torch.from_numpy(row_of), relax)
 

@@ -270,4 +270,7 @@ def report(run: Run) -> str:
         ]
         if entry.also_trained_on:
             lines.append(f"  beware     {entry.also_trained_on} of these clips were also trained on")
+        for name, baseline in (("chance", entry.chance), ("the untrained model", entry.untrained)):
+            if entry.interval and entry.interval[0] <= baseline:
+                lines.append(f"  BEWARE     this is no better than {name}, within the interval: nothing was learnt")
     return "\n".join(lines)

@@ -70,10 +70,10 @@ class OpenL3(PublishedWeights):
             columns = log_mel(torch.from_numpy(parts).to(device), mel)
             return network((columns * scale + shift)[:, None]).amax((2, 3)).cpu().numpy()
 
-        return lambda waves: by_rows([seconds(wave) for wave in waves], BATCH, embeddings)
+        return lambda waves: by_rows([one_second_windows(wave) for wave in waves], BATCH, embeddings)
 
 
-def seconds(wave: np.ndarray) -> np.ndarray:
+def one_second_windows(wave: np.ndarray) -> np.ndarray:
     """(N,) -> (T, 48000): a view of overlapping seconds, half a second of zeros before and zeros to fill the last."""
     count = 1 + max(0, -(-(len(wave) - HOP) // HOP))
     padded = np.pad(wave, (HOP, (count + 1) * HOP - HOP - len(wave)))

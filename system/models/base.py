@@ -9,14 +9,16 @@ from pydantic import AfterValidator, ValidationInfo
 from data_tools.strict import Size, Strict
 
 
-def _divide(heads: int, info: ValidationInfo) -> int:
+def _check_head_count(heads: int, info: ValidationInfo) -> int:
     for size in ("width", "dim"):
         if info.data.get(size, heads) % heads:
             raise ValueError(f"{heads} heads do not divide {size} {info.data[size]}")
     return heads
 
 
-Heads = Annotated[Size, AfterValidator(_divide)]  # of attention; its field stands below that of `width`, or `dim`
+Heads = Annotated[
+    Size, AfterValidator(_check_head_count)
+]  # of attention; its field stands below that of `width`, or `dim`
 
 
 class EncoderKind(Strict):

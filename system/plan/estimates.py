@@ -87,7 +87,7 @@ class Estimates:
     @cached_property
     def text_cost(self) -> Cost:
         """The text encoder, for a caption."""
-        return self.recipe.model.text.cost(self._words_found or ASSUMED_VOCABULARY)
+        return self.recipe.model.text.cost(self._vocabulary_size or ASSUMED_VOCABULARY)
 
     def audio_cost(self, load: Load) -> Cost:
         """The audio encoder, for a clip of a batch."""
@@ -99,7 +99,7 @@ class Estimates:
         return self.audio_cost(Load(1, 1.0, 1.0, 1.0)).trainable | self.text_cost.trainable
 
     @cached_property
-    def _words_found(self) -> int:
+    def _vocabulary_size(self) -> int:
         clips = (clip for name in self.recipe.trained_on for clip in self.found[name].clips)
         return len(vocabulary_of(caption for clip in clips for caption in clip.captions))
 
@@ -107,7 +107,7 @@ class Estimates:
     def assumes_vocabulary(self) -> bool:
         """Whether numbers depend on the vocabulary of captions that are not there yet."""
         text = self.recipe.model.text
-        return not self._words_found and text.cost(1).trainable != text.cost(2).trainable
+        return not self._vocabulary_size and text.cost(1).trainable != text.cost(2).trainable
 
     def load(self, stage: schema.Stage) -> Load:
         """Of a batch whose sources are drawn as the stage mixes them."""

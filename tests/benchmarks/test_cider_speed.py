@@ -65,11 +65,11 @@ def official_rate(captions: list[list[str]], pairs: int) -> float:
 
 def rate(captions: list[list[str]], rows: int) -> float:
     """Pairs a second of one thread: random rows against all captions, features made before."""
-    from system.losses.relevance.pairs import Among
+    from system.losses.relevance.pairs import CiderAmong
     from system.losses.relevance.scorer import CiderD
 
     features = CiderD([[caption] for caption in captions]).features(captions)
-    among = Among(features, np.random.default_rng(0).permutation(len(captions)))
+    among = CiderAmong(features, np.random.default_rng(0).permutation(len(captions)))
     among.scores(0, 16)
     began = time.perf_counter()
     for first in range(0, rows, 16):
@@ -128,5 +128,5 @@ def test_batches(shared: Path, tmp_path: Path) -> None:
         print(f"between {size} captions: {sorted(taken)[4] * 1e3:.1f} ms")
     batch = [caption for n in random.permutation(len(clips))[:512] for caption in clips[n]]
     began = time.perf_counter()
-    relevance.relax(relevance.of_items(batch, np.repeat(np.arange(512), 5)))
+    relevance.relax(relevance.cider_of_items(batch, np.repeat(np.arange(512), 5)))
     print(f"relax of 512 clips with 5 captions: {(time.perf_counter() - began) * 1e3:.1f} ms")

@@ -70,7 +70,9 @@ def test_relaxation_beside_the_rest_of_a_step(
     same = torch.eye(512, dtype=torch.bool)
 
     def loss(relax: str) -> None:
-        factors = torch.from_numpy(relevance.relax(relevance.of_items(captions, row_of))) if relax == "cider" else None
+        factors = (
+            torch.from_numpy(relevance.relax(relevance.cider_of_items(captions, row_of))) if relax == "cider" else None
+        )
         batch = losses.BatchScores(each, torch.from_numpy(row_of), same, factors, lambda: each, lambda: each)
         term = Ranking.model_validate({"kind": "ranking", "weight": 1, "margin": 0.2, "relax": relax})
         losses.total(batch, [term]).backward()

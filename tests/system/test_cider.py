@@ -14,7 +14,7 @@ from data_tools.errors import KitError
 from data_tools.files import read_table
 from system.losses.relevance import pairs as cider_pairs
 from system.losses.relevance import tokens
-from system.losses.relevance.pairs import Among, Distribution, distribution
+from system.losses.relevance.pairs import CiderAmong, Distribution, distribution
 from system.losses.relevance.scorer import CiderD
 from system.losses.relevance.tokens import ptb_tokens, regex_tokens, tokens_of
 
@@ -32,7 +32,7 @@ def audiocaps(shared: Path, *splits: str) -> list[str]:
 
 def scores(documents: list[list[Tokens]], captions: list[Tokens], dtype: Any = np.float64) -> np.ndarray:
     features = CiderD(documents).features(captions)
-    return Among(features, np.arange(len(captions)), dtype).scores(0, len(captions))
+    return CiderAmong(features, np.arange(len(captions)), dtype).scores(0, len(captions))
 
 
 def each(captions: list[Tokens]) -> list[list[Tokens]]:
@@ -95,7 +95,7 @@ def test_any_order_and_repetition_of_members() -> None:
     captions = random_captions(random, 60)
     whole = scores(each(captions), captions)
     members = random.integers(0, 60, 45)
-    among = Among(CiderD(each(captions)).features(captions), members, np.float64)
+    among = CiderAmong(CiderD(each(captions)).features(captions), members, np.float64)
     assert among.scores(7, 30) == pytest.approx(whole[members[7:30]][:, members], abs=1e-12)
     assert among.scores(5, 5).shape == (0, 45)
 
@@ -108,8 +108,8 @@ def test_captions_added_later_are_the_same() -> None:
     assert np.array_equal(cider.corpus_features().candidate, cider.features(captions[:20]).candidate)
     later = cider.features(captions[:30]).followed_by(cider.features(captions[30:]))
     every = np.arange(len(captions))
-    assert np.array_equal(Among(later, every).scores(0, 42), Among(together, every).scores(0, 42))
-    assert Among(later, every).scores(40, 41)[0, 41] > 1
+    assert np.array_equal(CiderAmong(later, every).scores(0, 42), CiderAmong(together, every).scores(0, 42))
+    assert CiderAmong(later, every).scores(40, 41)[0, 41] > 1
 
 
 def test_nothing_to_weigh() -> None:
@@ -156,7 +156,7 @@ def test_pycocoevalcap_on_real_captions(shared: Path, pairs: int, per_document: 
     repeated = [n for n, words in enumerate(captions) if len(words) - len(set(words)) > 2]
     chosen = np.concatenate([random.choice(repeated, 100), random.choice(len(captions), 100)])
     features = CiderD(documents).features([captions[n] for n in chosen])
-    found = Among(features, np.arange(200), np.float64).scores(0, 200)
+    found = CiderAmong(features, np.arange(200), np.float64).scores(0, 200)
     a, b = np.divmod(random.choice(200 * 200, pairs, replace=False), 200)
     same = [(captions[chosen[i]], captions[chosen[j]]) for i, j in zip(a, b, strict=True)]
     assert np.abs(official(documents, same) - found[a, b]).max() < 1e-9

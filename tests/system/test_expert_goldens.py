@@ -183,7 +183,7 @@ def test_mistakes_in_panns_show(
 
 
 def openl3_log_mel(weights: Weights, content: dict[str, np.ndarray], letter: str) -> torch.Tensor:
-    parts = openl3.seconds(wave(content, letter))[content[f"{letter}_logmel_frame_index"]]
+    parts = openl3.one_second_windows(wave(content, letter))[content[f"{letter}_logmel_frame_index"]]
     return openl3.log_mel(torch.from_numpy(parts.copy()), openl3.front_end(weights))
 
 
@@ -202,7 +202,9 @@ def test_openl3_without_the_silence_in_front(golden: Golden, frames: Callable[..
 def test_openl3_before_its_last_pooling(golden: Golden) -> None:
     content, own = golden("openl3"), weights("openl3")
     scale, shift = own.affine("batch_normalization_1", 1, openl3.EPS)
-    columns = openl3.log_mel(torch.from_numpy(openl3.seconds(wave(content, "B")).copy()), openl3.front_end(own))
+    columns = openl3.log_mel(
+        torch.from_numpy(openl3.one_second_windows(wave(content, "B")).copy()), openl3.front_end(own)
+    )
     maps = openl3.convolutions(own)((columns * scale + shift)[:, None])
     assert maps.shape == (2, 512, 32, 24)
     found = torch.stack([maps.mean((2, 3)), maps.amax((2, 3))])

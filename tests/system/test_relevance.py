@@ -12,7 +12,7 @@ import tiny
 from data_tools.errors import KitError
 from system.__main__ import main
 from system.losses.relevance import relax
-from system.losses.relevance.pairs import Among
+from system.losses.relevance.pairs import CiderAmong
 from system.losses.relevance.relax import Cider, Corpus, PercentileFactor, Relax, Relevance
 from system.losses.relevance.scorer import CiderD
 from system.losses.relevance.tokens import regex_tokens
@@ -37,7 +37,7 @@ def settings(**changes: Any) -> Cider:
 def plain_scores(documents: list[list[str]], captions: list[str]) -> np.ndarray:
     cider = CiderD([[regex_tokens(caption) for caption in captions] for captions in documents])
     features = cider.features([regex_tokens(caption) for caption in captions])
-    return Among(features, np.arange(len(captions)), np.float64).scores(0, len(captions))
+    return CiderAmong(features, np.arange(len(captions)), np.float64).scores(0, len(captions))
 
 
 @pytest.mark.parametrize("documents", ["caption", "clip"])
@@ -58,7 +58,7 @@ def test_between_captions_known_and_new(documents: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("shuffled", [False, True])
 @pytest.mark.parametrize("of_clips", ["mean", "max", "symmetric"])
-def test_of_items_is_that_of_loops(of_clips: str, shuffled: bool, tmp_path: Path) -> None:
+def test_cider_of_items_is_that_of_loops(of_clips: str, shuffled: bool, tmp_path: Path) -> None:
     items = corpus(3, 9)
     assert {len(captions) for captions in items} == {1, 2, 3, 4, 5}
     row_of = np.repeat(np.arange(9), [len(captions) for captions in items])
@@ -75,7 +75,7 @@ def test_of_items_is_that_of_loops(of_clips: str, shuffled: bool, tmp_path: Path
         "max": np.array([[block.max() for block in row] for row in blocks]),
         "symmetric": (mean + mean.T) / 2,
     }[of_clips]
-    found = relevance.of_items(captions, row_of)
+    found = relevance.cider_of_items(captions, row_of)
     assert found.dtype == np.float32
     assert found == pytest.approx(expected, rel=1e-5, abs=1e-7)
     assert not np.allclose(mean, mean.T)
@@ -195,7 +195,7 @@ def test_corpora_without_percentiles(clips: list[list[str]], changes: Any, sente
 def test_captions_without_words_resemble_nothing(tmp_path: Path) -> None:
     relevance = Relevance(settings(), [["!!!", "?"], ["..."]], tmp_path)
     assert relevance.thresholds == [0.0, 0.0, 0.0]
-    found = relevance.of_items(["!!!", "...", "a dog"], np.array([0, 1, 2]))
+    found = relevance.cider_of_items(["!!!", "...", "a dog"], np.array([0, 1, 2]))
     assert not found[:2].any()
     assert relevance.relax(found)[:2] == pytest.approx(1.0)
     assert relevance.relax(found)[2, 2] == pytest.approx(0.4)

@@ -147,7 +147,7 @@ def test_a_batch_holds_the_relax_factors_of_its_captions(world: World) -> None:
 
 def test_relax_factors_keep_candidates_in_rows(world: World) -> None:
     class Known:
-        def of_items(self, captions: list[str], row_of: np.ndarray) -> np.ndarray:
+        def cider_of_items(self, captions: list[str], row_of: np.ndarray) -> np.ndarray:
             assert captions == [caption for item in world.items for caption in item.captions]
             assert row_of.tolist() == [row for row, item in enumerate(world.items) for _ in item.captions]
             return np.arange(24 * 24, dtype=np.float32).reshape(24, 24)

@@ -48,7 +48,7 @@ class Distribution(Strict):
     histogram: Histogram
 
 
-class Among:
+class CiderAmong:
     """CIDEr-D among M of some captions. members: (M,) their rows in features; dtype: float32 or float64."""
 
     def __init__(self, features: NgramFeatures, members: np.ndarray, dtype: Any = np.float32) -> None:
@@ -81,7 +81,7 @@ def distribution(features: NgramFeatures, percents: Sequence[float], clip_of: np
     caption with itself). Memory beside the features: a few MiB a thread. Raises KitError when no pair is left.
     """
     order = np.argsort(features.lengths, kind="stable")  # neighbours then share a row of the length penalty
-    scores = _Scores(Among(features, order), None if clip_of is None else clip_of[order])
+    scores = _Scores(CiderAmong(features, order), None if clip_of is None else clip_of[order])
     counts, total = np.zeros(2 * _BINS, np.int64), 0.0
     for part, part_total in scores.parts(_high_counts):
         counts += part
@@ -103,7 +103,7 @@ def distribution(features: NgramFeatures, percents: Sequence[float], clip_of: np
 class _Scores:
     """All scores, again and again: never more of them at a time than a block a thread."""
 
-    def __init__(self, among: Among, clip_of: np.ndarray | None) -> None:
+    def __init__(self, among: CiderAmong, clip_of: np.ndarray | None) -> None:
         self._among, self._clip_of = among, clip_of
 
     def parts(self, of_blocks: Callable[[Iterator[np.ndarray]], Part]) -> Iterator[Part]:

@@ -20,7 +20,7 @@ from pydantic import Field, ValidationError
 from data_tools.errors import KitError
 from data_tools.files import write_text
 from data_tools.strict import Strict
-from system.losses.relevance.pairs import Among, Distribution, distribution
+from system.losses.relevance.pairs import CiderAmong, Distribution, distribution
 from system.losses.relevance.scorer import CiderD, NgramFeatures
 from system.losses.relevance.tokens import tokens_of
 
@@ -170,9 +170,9 @@ class Relevance:
         """(N, N) float32 CIDEr-D in [0, 10], row = candidate, column = reference; not symmetric."""
         self.prepare(captions)
         members = np.array([self._rows[caption] for caption in captions], np.int64)
-        return Among(self._features, members).scores(0, len(members))
+        return CiderAmong(self._features, members).scores(0, len(members))
 
-    def of_items(self, captions: Sequence[str], row_of: np.ndarray) -> np.ndarray:
+    def cider_of_items(self, captions: Sequence[str], row_of: np.ndarray) -> np.ndarray:
         """(B, B) float32 c_ij: of all pairs of item i's captions, as candidates, and item j's, as references, the mean,
         or as settings.of_clips says the maximum, or the mean of c_ij and c_ji.
 
