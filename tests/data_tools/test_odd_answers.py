@@ -406,12 +406,15 @@ def test_an_interrupt_while_a_verb_is_imported(monkeypatch: pytest.MonkeyPatch, 
 
 
 def started(settings: dict[str, str], *arguments: object) -> subprocess.Popen[str]:
+    """A process that can be interrupted, also where the tests run in the background of a shell, which ignores SIGINT
+    for all that it starts."""
     return subprocess.Popen(
         [sys.executable, "-m", "data_tools", *map(str, arguments)],
         env=os.environ | settings,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
 
 
