@@ -42,7 +42,11 @@ class Retriever:
         audio: a folder with its subfolders, a manifest (.jsonl), or a list of files. Frames are kept in the recipe's
         banks. Raises KitError for a file that is broken, and for a model that has no one vector a clip.
         """
-        recipe, clips = self.trained.recipe, self.clips_of(audio)
+        return self.encode_clips(self.clips_of(audio))
+
+    def encode_clips(self, clips: Sequence[Clip]) -> np.ndarray:
+        """(C, D) float32 of clips, as encode_audio gives them."""
+        recipe = self.trained.recipe
         once = {clip.id: clip for clip in clips}
         features = build_features(
             list(once.values()), dict(recipe.model.audio.experts), Path(recipe.banks), strict=True

@@ -270,7 +270,9 @@ def report(run: Run) -> str:
         ]
         if entry.also_trained_on:
             lines.append(f"  beware     {entry.also_trained_on} of these clips were also trained on")
-        for name, baseline in (("chance", entry.chance), ("the untrained model", entry.untrained)):
-            if entry.interval and entry.interval[0] <= baseline:
-                lines.append(f"  BEWARE     this is no better than {name}, within the interval: nothing was learnt")
+        for baseline, value in (("chance", entry.chance), ("the untrained model", entry.untrained)):
+            if entry.interval and entry.interval[0] <= value:
+                lines.append(
+                    f"  BEWARE     this is not surely better than {baseline}: the interval reaches {value:.4f}"
+                )
     return "\n".join(lines)

@@ -2,6 +2,7 @@
 
 import ast
 import inspect
+import json
 import re
 import textwrap
 from collections.abc import Iterator
@@ -133,7 +134,7 @@ def _range(node: Node) -> str:
 
 
 def _yaml(value: Any) -> str:
-    return {None: "null", True: "true", False: "false"}.get(value) or str(value)
+    return value if isinstance(value, str) else json.dumps(value)
 
 
 @cache

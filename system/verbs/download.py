@@ -37,8 +37,8 @@ def run(arguments: argparse.Namespace) -> int:
                 state = "failed"
         print(f"{state:8} {file.path}  published at {file.address}")
     print(*model.text.plan_lines(), sep="\n")
-    if not arguments.show:
-        failed += [problem for _, problem in model.text.missing_files() if problem not in failed]
+    if not arguments.show and not model.text.weight_files():  # a model of the hub, which is no single file
+        failed += [problem for _, problem in model.text.missing_files()]
     if failed:
         raise KitError("\n".join(failed))
     return 0

@@ -28,7 +28,7 @@ def run(arguments: argparse.Namespace) -> int:
     model = load_model(arguments.model, arguments.stage, arguments.checkpoint)
     clips = model.clips_of(arguments.audio)
     captions = caption_queries(clips)
-    sounds = model.encode_audio(arguments.audio)
+    sounds = model.encode_clips(clips)
     texts = model.encode_text([caption.text for caption in captions]) if captions else sounds[:0]
     columns = {
         "kind": ["clip"] * len(clips) + ["caption"] * len(captions),

