@@ -9,8 +9,9 @@ import logging
 import os
 import select
 import sys
+import traceback
 from collections.abc import Callable, Mapping, Sequence
-from importlib import import_module
+from importlib import import_module, metadata
 from pathlib import Path
 from typing import NamedTuple
 
@@ -38,7 +39,7 @@ def run_cli(
     options: adds what every verb of the floor takes. A name that the terminal's encoding lacks is shown escaped; a
     reader of the output that goes away (head, less) ends the verb with 1, silently.
     """
-    argv = sys.argv[1:] if argv is None else argv
+    argv, verbose = sys.argv[1:] if argv is None else argv, False
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # as standard error has it from the start
     try:
@@ -46,8 +47,8 @@ def run_cli(
             arguments = make_parser(floor, description, verbs, argv, options).parse_args(argv)
         except SystemExit as stop:  # argparse has printed its help or complaint
             return int(stop.code or 0)
-        logging.basicConfig(format="%(message)s", stream=sys.stderr)
-        logging.getLogger().setLevel(logging.INFO)
+        _set_up_log(arguments)
+        verbose = arguments.verbose
         if odd := [value for value in argv if not is_utf8(value)]:
             raise DataError(f"the argument {odd[0]!a} is not UTF-8; rename the file or folder")
         status = int(arguments.run(arguments))
@@ -56,25 +57,43 @@ def run_cli(
         except OSError as error:
             raise OSError(error.errno, error.strerror, "standard output") from error
         return status
-    except KitError as error:
+    except (KitError, ModuleNotFoundError, OSError, MemoryError) as error:
+        if verbose:
+            traceback.print_exc()
+        _print_error(error)
+    except KeyboardInterrupt as stop:
+        print(stop.args[0] if stop.args else "interrupted", file=sys.stderr)
+        return 130
+    return 1
+
+
+def _set_up_log(arguments: argparse.Namespace) -> None:
+    """What is logged goes to standard error; a run's log.txt has it whatever -q says."""
+    logging.basicConfig(format="%(message)s", stream=sys.stderr)
+    log = logging.getLogger()
+    log.setLevel(logging.INFO)
+    for handler in log.handlers:
+        if type(handler) is logging.StreamHandler:
+            handler.setLevel(logging.WARNING if arguments.quiet else logging.INFO)
+            handler.setFormatter(logging.Formatter("%(asctime)s %(name)s %(message)s" if arguments.verbose else None))
+
+
+def _print_error(error: BaseException) -> None:
+    if isinstance(error, KitError):
         print("\n".join(f"error: {line}" for line in str(error).splitlines()), file=sys.stderr)
-    except ModuleNotFoundError as error:
+    elif isinstance(error, ModuleNotFoundError):
         hint = "set up and activate the environment of README"
         print(f"error: the package {error.name} is not installed; {hint}", file=sys.stderr)
-    except OSError as error:
+    elif isinstance(error, MemoryError):
+        hint = "end what else uses it, or work on fewer data at once"
+        print(f"error: this machine's memory is full; {hint}", file=sys.stderr)
+    elif isinstance(error, OSError):
         if not (isinstance(error, BrokenPipeError) and _reader_is_gone()):
             print(f"error: {sentence_of(error)}", file=sys.stderr)
         try:
             sys.stdout.flush()
         except OSError:  # what the interpreter still holds for the output goes nowhere
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    except MemoryError:
-        hint = "end what else uses it, or work on fewer data at once"
-        print(f"error: this machine's memory is full; {hint}", file=sys.stderr)
-    except KeyboardInterrupt as stop:
-        print(stop.args[0] if stop.args else "interrupted", file=sys.stderr)
-        return 130
-    return 1
 
 
 def _reader_is_gone() -> bool:
@@ -121,6 +140,7 @@ def make_parser(
 ) -> argparse.ArgumentParser:
     """The parser; only the verb in use is imported, so that the command line answers at once. options: see run_cli."""
     parser = argparse.ArgumentParser(prog=f"python -m {floor}", description=description)
+    parser.add_argument("--version", action="version", version=f"lbar-kit {_version()}")
     subparsers = parser.add_subparsers(metavar="VERB", required=True)
     for name, verb in verbs.items():
         subparser = subparsers.add_parser(
@@ -131,6 +151,10 @@ def make_parser(
             formatter_class=argparse.RawDescriptionHelpFormatter,
             allow_abbrev=False,
         )
+        shown = subparser.add_mutually_exclusive_group()
+        shown.add_argument("-q", "--quiet", action="store_true", help="print results, warnings and errors only")
+        more = "print the time and the module with each line, and of an error where it was raised"
+        shown.add_argument("-v", "--verbose", action="store_true", help=more)
         if argv[:1] == [name]:
             if options:
                 options(subparser)
@@ -138,3 +162,10 @@ def make_parser(
             module.add_arguments(subparser)
             subparser.set_defaults(run=module.run)
     return parser
+
+
+def _version() -> str:
+    try:
+        return metadata.version("lbar-kit")
+    except metadata.PackageNotFoundError:
+        return "(not installed)"

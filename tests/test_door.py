@@ -4,7 +4,7 @@ import errno
 import os
 import subprocess
 import sys
-from importlib import import_module
+from importlib import import_module, metadata
 from pathlib import Path
 from typing import IO
 
@@ -70,7 +70,7 @@ def test_an_argument_that_is_not_utf8_is_refused(room: str, capsys: pytest.Captu
 
 SPEAKING = """
 import sys
-from importlib import import_module
+from importlib import import_module, metadata
 room, verb, text, times = sys.argv[1:]
 main = import_module(f"{room}.__main__")
 module = import_module(f"{room}.{main.VERBS[verb].module or verb}")
@@ -114,3 +114,42 @@ def test_names_outside_the_terminals_letters_are_shown_escaped(room: str, root: 
     with speaking(root, room, "雨.wav", 1, subprocess.PIPE) as process:
         assert process.communicate(timeout=60) == (b"\\u96e8.wav\n", b"")
         assert process.returncode == 0
+
+
+LOUD = """
+import logging, sys, types
+from data_tools.cli import Verb, run_cli
+from data_tools.errors import DataError
+def run(arguments):
+    print("result")
+    logging.getLogger("data_tools.loud").info("step 1")
+    logging.getLogger("data_tools.loud").warning("odd")
+    raise DataError("it broke")
+module = types.ModuleType("data_tools.loud")
+module.add_arguments, module.run = lambda parser: None, run
+sys.modules["data_tools.loud"] = module
+sys.exit(run_cli("data_tools", "x", {"loud": Verb("be loud", "", "loud")}, sys.argv[1:]))
+"""
+
+
+def loud(root: Path, *arguments: str) -> tuple[str, str]:
+    command = [sys.executable, "-c", LOUD, "loud", *arguments]
+    done = subprocess.run(command, cwd=root, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 1
+    return done.stdout, done.stderr
+
+
+def test_a_verb_is_quiet_or_says_where_it_is(root: Path) -> None:
+    assert loud(root) == ("result\n", "step 1\nodd\nerror: it broke\n")
+    assert loud(root, "-q") == ("result\n", "odd\nerror: it broke\n")
+    result, said = loud(root, "--verbose")
+    assert result == "result\n"
+    assert " data_tools.loud step 1\n" in said
+    assert "Traceback (most recent call last)" in said
+    assert said.endswith("error: it broke\n")
+
+
+@every_room
+def test_every_floor_says_its_version(room: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert import_module(f"{room}.__main__").main(["--version"]) == 0
+    assert capsys.readouterr().out == f"lbar-kit {metadata.version('lbar-kit')}\n"

@@ -43,7 +43,10 @@ def test_all_of_clothos_names_go_through_to_a_ranked_csv(shared: Path, tmp_path:
     assert {name for row in ranked for name in row[1:]} <= names
     assert [row[0] for row in ranked] == [row[f"caption_{n}"] for row in captions for n in range(1, 6)]
     truth = str(shared / "data/clotho/clotho_captions_evaluation.csv")
-    assert submission(["check", str(tmp_path / "run/submission/evaluation.csv"), "--truth", truth]) == 0
+    assert (
+        submission(["check", str(tmp_path / "run/submission/evaluation.csv"), "--edition", "2022", "--truth", truth])
+        == 0
+    )
     assert submission(["score", str(tmp_path / "run/submission/evaluation.csv"), "--truth", truth]) == 0
     matrix_names = [clip.file_name for clip in read_manifest(manifest) if clip.split == "evaluation"]
     assert sorted(matrix_names) == sorted(names)

@@ -257,13 +257,15 @@ class ResolvedRecipe(Record):
 
 
 class ModelFacts(Record):
-    """What made a model: the facts beside its scores, and model.json of an export. run: name of its folder. sha256: of
-    an export's other files; an earlier release noted none."""
+    """What made a model: the facts beside its scores, and model.json of an export. run: name of its folder. edition:
+    the one its recipe ranks for, None where it is several. sha256: of an export's other files. An earlier release
+    noted neither of these two."""
 
     recipe: str
     seed: int | None = None
     run: Annotated[str | None, Field(alias="from")] = None
     checkpoint: str
+    edition: str | None = None
     commits: list[str] = []
     experts: dict[str, dict[str, Any]]
     text: str | None

@@ -4,13 +4,15 @@ import argparse
 from pathlib import Path
 
 from data_tools.cli import counted
-from submission.editions import Edition, get_edition
+from data_tools.files import require_file
+from submission.editions import Edition
 from submission.errors import SubmissionError
 from submission.formats.csv_table import SHOWN_PROBLEMS, format_problems
 from submission.formats.matrix_csv import check_matrix_csv
 from submission.formats.ranked_csv import check_ranked_csv
+from submission.formats.score_matrix import read_scores
 from submission.formats.truth import Truth
-from submission.verbs.options import add_ranked, add_reference_arguments, chosen_truth
+from submission.verbs.options import add_ranked, add_reference_arguments, chosen_edition, chosen_truth, edition_noted
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -21,7 +23,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    edition, truth, path = get_edition(arguments.edition), chosen_truth(arguments), arguments.file
+    path = arguments.file
+    require_file(path)
+    truth = chosen_truth(arguments)
+    noted = {str(arguments.scores): edition_noted(read_scores(arguments.scores))} if arguments.scores else {}
+    edition = chosen_edition(arguments, noted, path)
     shown = None if arguments.all else SHOWN_PROBLEMS
     if path.suffix.lower() == ".zip":
         if arguments.ranked:

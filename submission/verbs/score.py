@@ -5,23 +5,22 @@ from pathlib import Path
 
 from data_tools.cli import counted
 from data_tools.files import require_other
-from submission.editions import get_edition
 from submission.files import writing
 from submission.formats.csv_table import format_table
 from submission.metrics.summary import Summary
-from submission.verbs.options import add_truth_arguments, read_summaries
+from submission.verbs.options import SCORED, add_truth_arguments, read_summaries
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("file", metavar="FILE", type=Path, help="the edition's CSV, or a score matrix ending in .npy")
+    parser.add_argument("system", metavar="SYSTEM", help=SCORED)
     add_truth_arguments(parser)
     parser.add_argument("--per-query", metavar="FILE.csv", type=Path, help="write a line a query with its own figures")
 
 
 def run(arguments: argparse.Namespace) -> int:
     if arguments.per_query:
-        require_other(arguments.per_query, [arguments.file, arguments.truth, arguments.annotations])
-    (summary,) = read_summaries([arguments.file], get_edition(arguments.edition), arguments)
+        require_other(arguments.per_query, [Path(arguments.system), arguments.truth, arguments.annotations])
+    (summary,) = read_summaries([arguments.system], arguments)
     print("\n".join(summary.lines()))
     if arguments.per_query:
         with writing(arguments.per_query) as file:

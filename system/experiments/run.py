@@ -8,6 +8,7 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -145,6 +146,7 @@ def _rank(
     for name, entry in recipe.rank.items():
         source, edition = recipe.ranked_source(name), get_edition(entry.edition)
         (matrix, norms), taken = _ranked(recipe, entry, run, data, model)
+        matrix = replace(matrix, facts={**matrix.facts, "edition": edition.name})
         csv = run.folder / "submission" / f"{name}.csv"
         for path in (run.scores_file(name), csv):
             path.parent.mkdir(exist_ok=True)

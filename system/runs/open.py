@@ -141,11 +141,13 @@ def _trained_settings(recipe: schema.Recipe) -> dict[str, Any]:
 
 def facts_of(run: Run, model: RetrievalModel, recipe: schema.Recipe, checkpoint: str) -> ModelFacts:
     """What is recorded beside scores and exported weights."""
+    editions = {str(entry.edition) for entry in recipe.rank.values()}
     return ModelFacts(
         recipe=recipe.name,
         seed=recipe.seed,
         run=run.folder.name,
         checkpoint=checkpoint,
+        edition=editions.pop() if len(editions) == 1 else None,
         commits=run.read_provenance().commits,
         experts={name: expert.identity() for name, expert in recipe.model.audio.experts.items()},
         text=model.text.identity(),
