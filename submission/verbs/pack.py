@@ -28,8 +28,12 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.template:
         if arguments.template.exists():
             raise SubmissionError(f"{arguments.template} is there already; name another file")
+        asks = [
+            (text, len(runs) > 1 or runs[0].blind_scores is None)
+            for text, runs in zip(arguments.runs, systems, strict=True)
+        ]
         unknown = missing_addresses([run for system in systems for run in system])
-        write_text(arguments.template, about_template(arguments.runs, unknown))
+        write_text(arguments.template, about_template(asks, unknown))
         print(f"wrote {arguments.template}; fill it in, and give it as --about")
         return 0
     if not arguments.about or not arguments.out:

@@ -168,14 +168,20 @@ def _cost_lines(stage: schema.Stage, estimates: Estimates, gpu_bytes: float | No
 
 def _rank_lines(recipe: schema.Recipe, found: dict[str, Content]) -> Iterator[str]:
     for name, entry in recipe.rank.items():
-        source = recipe.ranked_source(name)
-        edition, clips = get_edition(entry.edition), len(found[source].clips)
         if isinstance(entry, schema.RankByMean):
             how = f"by the mean of {', '.join(entry.of)}"
         else:
             which = "last" if entry.checkpoint == "last" else f"best {entry.checkpoint}"
             how = f"by the {which} checkpoint of {entry.stage}"
+        ranked = recipe.ranked(name)
+        source = ranked.audio if isinstance(ranked, schema.RankBlind) else ranked.data
         yield f"rank {name}: {source} {how}, edition {entry.edition}"
+        if isinstance(ranked, schema.RankBlind):
+            if ranked.absent:
+                yield f"  {' and '.join(ranked.absent)} not there yet; `run` ranks the blind set once it is"
+            continue
+        assert not isinstance(entry, schema.RankBlind)
+        edition, clips = get_edition(entry.edition), len(found[source].clips)
         if entry.csv and edition.output == "ranked" and 0 < clips < edition.ranking_length:
             listed = f"a ranked CSV lists {edition.ranking_length} clips"
             yield f"  {MISTAKE} {listed}, {source} has {clips}; say csv: false"

@@ -277,11 +277,16 @@ def _check_once(at: Keys, names: Any) -> Iterator[tuple[Keys, str]]:
 
 
 def _check_parts_of_mean(at: Keys, of: Any, before: dict[str, Any]) -> Iterator[tuple[Keys, str]]:
-    ranked = {name: entry.get("data") for name, entry in before.items() if entry.get("kind") == "checkpoint"}
+    keys = {"checkpoint": ["data"], "blind": ["audio", "queries"]}
+    ranked = {
+        name: [entry.get(key) for key in keys[entry["kind"]]]
+        for name, entry in before.items()
+        if entry.get("kind") in ("checkpoint", "blind")
+    }
     for i, name in _names(of):
         if name not in ranked:
             there = ", ".join(ranked) or "none"
-            yield (*at, i), f"no earlier entry {name!r} of kind checkpoint; there are {there}"
+            yield (*at, i), f"no earlier entry {name!r} of kind checkpoint or blind; there are {there}"
     yield from _check_once(at, of)
     if len({str(ranked[name]) for _, name in _names(of) if name in ranked}) > 1:
         yield at, "they rank different sources; a mean needs one"

@@ -4,6 +4,7 @@ Shapes of the document: `data` names manifests; `model` says how clips and capti
 system/models); `stages` train it in order: what each starts from, its data, batches, rates, end, and what is watched;
 `rank` writes score matrices and ranked lists of the trained model. A stage says everything about itself."""
 
+from pathlib import Path
 from typing import Annotated, Literal
 
 from pydantic import Field
@@ -156,8 +157,26 @@ class RankByCheckpoint(Strict):
     csv: bool
 
 
+class RankBlind(Strict):
+    """A blind set's score matrix by one checkpoint, and the edition's file of it. It has no figures: nobody knows what
+    is relevant. While the folder or the queries are not there it is left out, and said; once they are, the same command
+    ranks it and trains nothing again."""
+
+    kind: Literal["blind"]
+    audio: str  # folder of the clips, or a manifest (.jsonl)
+    queries: str  # table with a column caption (.csv), or queries (.jsonl)
+    stage: str  # of the checkpoint
+    checkpoint: Checkpoint  # the last, or the best by a metric that the stage monitors
+    edition: int | Literal["custom"]  # challenge year, which says what the file is
+
+    @property
+    def absent(self) -> list[str]:
+        """What is not there yet."""
+        return [name for name in (self.audio, self.queries) if not Path(name).exists()]
+
+
 class RankByMean(Strict):
-    """The mean of the score matrices of earlier entries, which rank the same source."""
+    """The mean of the score matrices of earlier entries, which rank the same source, or the same blind set."""
 
     kind: Literal["mean"]
     of: Annotated[list[str], Field(min_length=2)]  # names of earlier entries
@@ -165,7 +184,7 @@ class RankByMean(Strict):
     csv: bool  # write the edition's CSV
 
 
-Ranked = Annotated[RankByCheckpoint | RankByMean, Field(discriminator="kind")]
+Ranked = Annotated[RankByCheckpoint | RankBlind | RankByMean, Field(discriminator="kind")]
 
 
 class Recipe(Strict):
@@ -185,7 +204,22 @@ class Recipe(Strict):
         """The data sources of all stages, sorted."""
         return sorted({source for stage in self.stages.values() for source in stage.train.data})
 
-    def ranked_source(self, name: str) -> str:
-        """The data source that a rank entry ranks; a mean ranks what its parts do."""
+    @property
+    def scored(self) -> "dict[str, RankByCheckpoint | RankByMean]":
+        """The rank entries that have figures: those of a source, not of a blind set."""
+        return {
+            name: entry
+            for name, entry in self.rank.items()
+            if not isinstance(entry, RankBlind) and not isinstance(self.ranked(name), RankBlind)
+        }
+
+    def ranked(self, name: str) -> RankByCheckpoint | RankBlind:
+        """A rank entry, or the first one that a mean is of."""
         entry = self.rank[name]
-        return entry.data if isinstance(entry, RankByCheckpoint) else self.ranked_source(entry.of[0])
+        return self.ranked(entry.of[0]) if isinstance(entry, RankByMean) else entry
+
+    def ranked_source(self, name: str) -> str:
+        """The data source that a rank entry with figures ranks; a mean ranks what its parts do."""
+        entry = self.ranked(name)
+        assert isinstance(entry, RankByCheckpoint)
+        return entry.data

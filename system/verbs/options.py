@@ -39,7 +39,21 @@ def add_recipe_arguments(parser: argparse.ArgumentParser, runs: bool = True, wha
     if runs:
         add_runs_argument(parser)
         out = "the run's folder itself (default: a new one, or the run to resume)"
-        parser.add_argument("--out", type=Path, help=out)
+        folder = parser.add_mutually_exclusive_group()
+        folder.add_argument("--out", type=Path, help=out)
+        folder.add_argument("--name", type=_folder_name, help="the run's folder below --runs, by your own name")
+
+
+def _folder_name(text: str) -> str:
+    if Path(text).name != text:
+        raise argparse.ArgumentTypeError(f"{text!r} is no name of a folder; --out takes a path")
+    return text
+
+
+def folder_from(arguments: argparse.Namespace) -> Path | None:
+    """The run's own folder, by --out or --name; None for none given."""
+    out: Path | None = arguments.out
+    return arguments.runs / arguments.name if arguments.name else out
 
 
 def load_from(arguments: argparse.Namespace) -> Loaded:

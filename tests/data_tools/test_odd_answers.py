@@ -22,9 +22,9 @@ from typing import Any
 import pandas
 import pytest
 import soundfile
-from sandboxes import SITE, UNLIMITED, Direct, LoopClock, run_virtually, serving, stored
+from sandboxes import FAST, SITE, UNLIMITED, Direct, LoopClock, everything, run_virtually, serving, stored, write_scores
 from test_crawl import read_all, truth
-from test_fetch import FAST, assert_folder, everything, expected_numbers, fetch, write_list, write_scores
+from test_fetch import assert_folder, expected_numbers, fetch, write_list
 
 from data_tools import cli
 from data_tools.__main__ import main
