@@ -9,6 +9,7 @@ from data_tools.__main__ import main as data_tools_main
 from data_tools.errors import KitError
 from data_tools.files import write_text
 from data_tools.manifest import Clip, of_split, read_manifest
+from system.experts.base import Device
 from system.features.build import Features, build_features
 from system.recipe import schema
 
@@ -90,9 +91,12 @@ def read_clips(recipe: schema.Recipe) -> dict[str, list[Clip]]:
     return clips
 
 
-def load_data(recipe: schema.Recipe, strict: bool = False, verify: bool = False) -> Data:
-    """Read every source and build what the banks lack. strict, verify: as for build_features."""
+def load_data(
+    recipe: schema.Recipe, strict: bool = False, verify: bool = False, device: "Device | None" = None
+) -> Data:
+    """Read every source and build what the banks lack. strict, verify, device: as for build_features."""
     clips = read_clips(recipe)
     everything = list({clip.id: clip for source in clips.values() for clip in source}.values())
-    features = build_features(everything, dict(recipe.model.audio.experts), Path(recipe.banks), strict, verify=verify)
+    experts = dict(recipe.model.audio.experts)
+    features = build_features(everything, experts, Path(recipe.banks), strict, verify, device)
     return Data(clips, features)

@@ -24,7 +24,7 @@ from submission.metrics.blend import blend
 from submission.metrics.scoring import summarise_matrix
 from submission.runs.clips import write_clips
 from submission.runs.record import FORMAT, ExpertFacts, Parameters, RankedResult, RunResult, SetFacts, SourceFacts
-from system.experts.base import file_sha256
+from system.experts.base import Device, file_sha256
 from system.recipe import schema
 from system.recipe.load import Loaded
 from system.runs.folder import Run, commit, open_run
@@ -37,8 +37,11 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 
-def run_recipe(loaded: Loaded, runs: Path, out: Path | None = None) -> Run:
-    """Do what is still to do of a recipe; the run's result.json exists when this returns."""
+def run_recipe(loaded: Loaded, runs: Path, out: Path | None = None, device: "Device | None" = None) -> Run:
+    """Do what is still to do of a recipe; the run's result.json exists when this returns.
+
+    device: where it is computed; None for this machine's.
+    """
     run = open_run(loaded, runs, out)
     log.info("run %s", run.folder)
     if run.result.exists():
@@ -55,7 +58,7 @@ def run_recipe(loaded: Loaded, runs: Path, out: Path | None = None) -> Run:
     began = time.monotonic()
     with run.lock():
         make_missing(loaded.recipe)
-        _train_and_rank(loaded, run, load_data(loaded.recipe), began)
+        _train_and_rank(loaded, run, load_data(loaded.recipe, device=device), began, device)
     return run
 
 
@@ -93,25 +96,23 @@ def _rehearse(recipe: schema.Recipe, run: Run, data: "Data", model: "RetrievalMo
             log.warning("%d recordings of %s, which is to be ranked, are also trained on", shared, source)
 
 
-def _train_and_rank(loaded: Loaded, run: Run, data: "Data", began: float) -> None:
-    import torch
-
+def _train_and_rank(loaded: Loaded, run: Run, data: "Data", began: float, device: "Device | None") -> None:
+    from system.device import gpu_of
     from system.runs.plots import draw_run
     from system.training.train import initial_model, prepare, train
 
     recipe = loaded.recipe
-    model = prepare(loaded, run, data)
+    model = prepare(loaded, run, data, device)
     _rehearse(recipe, run, data, model)
     train(loaded, run, data, model)
-    ranked = _rank(recipe, run, data, model, initial_model(recipe, run))
+    ranked = _rank(recipe, run, data, model, initial_model(recipe, run, model.device))
     draw_run(run)
-    gpu = torch.cuda.get_device_name() if torch.cuda.is_available() else "no GPU"
     result = RunResult(
         format=FORMAT,
         recipe=recipe.name,
         seed=recipe.seed,
         commits=run.read_provenance().commits,
-        hardware=f"{os.cpu_count()} cores {platform.machine()}, {gpu}",
+        hardware=f"{os.cpu_count()} cores {platform.machine()}, {gpu_of(model.device) or 'no GPU'}",
         parameters=parameters_of(recipe, model),
         experts=experts_of(recipe),
         data=data_of(recipe, data),

@@ -10,6 +10,7 @@ from pydantic import Field, ValidationError
 from data_tools.strict import Name, Strict, fault_of
 from system.experiments.run import run_recipe
 from system.experiments.tables import DEFAULT, Column, StudyRow, StudyTable, figures_of_run
+from system.experts.base import Device
 from system.recipe.load import Loaded, RecipeError, load_recipe, read_document
 
 
@@ -93,12 +94,12 @@ def _unfit(study: Study, published: Published) -> list[str]:
     ]
 
 
-def run_study(study: Study, cells: Cells, runs: Path) -> StudyTable:
-    """Do every run that is not finished, then the table: a row a cell and ranked source."""
+def run_study(study: Study, cells: Cells, runs: Path, device: "Device | None" = None) -> StudyTable:
+    """Do every run that is not finished, then the table: a row a cell and ranked source. device: as of run_recipe."""
     finished = {}
     for (cell, seed), loaded in cells.items():
         log.info("study %s: cell %s, seed %d", study.name, cell, seed)
-        finished[cell, seed] = run_recipe(loaded, runs, runs / study.name / f"{cell}_s{seed}")
+        finished[cell, seed] = run_recipe(loaded, runs, runs / study.name / f"{cell}_s{seed}", device)
     rows = []
     for cell in study.cells:
         done = [finished[cell, seed] for seed in study.seeds]

@@ -15,7 +15,7 @@ import numpy as np
 from data_tools.audio.read import AudioError, content_key, read_audio
 from data_tools.errors import KitError
 from data_tools.manifest import Clip
-from system.experts.base import ExpertSettings, Frames
+from system.experts.base import Device, ExpertSettings, Frames
 from system.features.bank import Bank, open_bank
 
 # An expert is handed clips in groups, so that short ones share batches; a kill loses the group under way.
@@ -117,12 +117,18 @@ def bank_of(expert: ExpertSettings, banks: Path, verify: bool = False) -> Bank:
 
 
 def build_features(
-    clips: list[Clip], experts: dict[str, ExpertSettings], banks: Path, strict: bool = False, verify: bool = False
+    clips: list[Clip],
+    experts: dict[str, ExpertSettings],
+    banks: Path,
+    strict: bool = False,
+    verify: bool = False,
+    device: "Device | None" = None,
 ) -> Features:
     """Compute what the banks lack for these clips, with progress; a broken file is reported and left out.
 
     A content that several clips share is computed once. strict: raise KitError for the first broken file instead.
     verify: read all that the banks hold, and compute again what is damaged; read all audio files again.
+    device: None for this machine's; what experts need float64 for, mps leaves to the CPU.
     Raises KitError for a file whose content is no longer what it was when its frames were looked for.
     """
     from tqdm import tqdm
@@ -143,7 +149,9 @@ def build_features(
             if key and any(key not in bank for bank in features.banks.values()):
                 _read_again(features, clip, content, strict)
     # All weights are opened before the first frame is computed: a damaged file is reported in seconds, not after hours.
-    networks = {name: e.load(device_of()) for name, e in experts.items() if _missing(features, name, clips)}
+    device = device or device_of()
+    device = device_of("cpu") if device.type == "mps" else device
+    networks = {name: e.load(device) for name, e in experts.items() if _missing(features, name, clips)}
     for name in list(networks):
         _fill(features, name, experts[name], networks.pop(name), clips, strict)
     if features.broken:

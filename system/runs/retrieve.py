@@ -158,7 +158,8 @@ def read_pool(path: Path) -> list[Clip]:
 def rank(trained: Trained, clips: list[Clip], queries: list[Query], out: Path, allow_unknown: bool = False) -> int:
     """Write the score matrix of queries against the clips that are whole; returns how many those are. KitError when a
     query asks for a clip that is absent or broken."""
-    features = build_features(clips, dict(trained.recipe.model.audio.experts), Path(trained.recipe.banks))
+    experts = dict(trained.recipe.model.audio.experts)
+    features = build_features(clips, experts, Path(trained.recipe.banks), device=trained.model.device)
     asked = {clip_id for query in queries for clip_id in query.relevant or []}
     absent = sorted(asked - features.keys.keys())
     if absent:

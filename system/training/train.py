@@ -22,7 +22,7 @@ from submission.runs.record import EpochLine
 from system.batches.collate import Feed
 from system.batches.data import Data
 from system.batches.sampler import Sampler, items_of
-from system.device import device_of, memory_errors
+from system.device import device_of, gpu_of, memory_errors, moved
 from system.losses import terms
 from system.losses.relevance.relax import Relevance
 from system.models.retrieval import RetrievalModel
@@ -45,18 +45,18 @@ class Interrupted(KeyboardInterrupt):
     """Ctrl-C: the state is saved."""
 
 
-def prepare(loaded: Loaded, run: Run, data: Data) -> RetrievalModel:
+def prepare(loaded: Loaded, run: Run, data: Data, device: torch.device | None = None) -> RetrievalModel:
     """The model before any training, and all that is computed or refused before it: provenance, vocabulary, frozen
-    texts.
+    texts. device: where all of it is computed; None for this machine's.
 
     Raises KitError for data, weights, or an exported model that changed since the run began.
     """
     recipe = loaded.recipe
     if not run.vocabulary.exists():
         write_json(run.vocabulary, training_vocabulary(recipe, data.clips))
-    model = initial_model(recipe, run)
+    model = initial_model(recipe, run, device or device_of())
     contents = {name: contents_of(clips, data.features.keys) for name, clips in data.clips.items()}
-    record_provenance(run, loaded, model.text.identity(), contents)
+    record_provenance(run, loaded, model.text.identity(), contents, gpu_of(model.device))
     used = {name for stage in recipe.stages.values() for name in (*stage.train.data, *stage.monitor.data)}
     model.text.prepare([caption for name in sorted(used) for clip in data.whole(name) for caption in clip.captions])
     return model
@@ -136,12 +136,12 @@ def training_relevance(recipe: schema.Recipe, data: Data, figure: Path) -> Relev
     return relevance
 
 
-def initial_model(recipe: schema.Recipe, run: Run) -> RetrievalModel:
+def initial_model(recipe: schema.Recipe, run: Run, device: torch.device) -> RetrievalModel:
     """The same for the same recipe, seed, vocabulary, and published weights."""
     torch.manual_seed(recipe.seed)
     model = build_model(recipe, read_json(run.vocabulary, run.again(run.vocabulary)))
     model.audio.load_pretrained()
-    return model.to(device_of())
+    return moved(model, device)
 
 
 class _Stage:
@@ -153,7 +153,7 @@ class _Stage:
         self.name, self.run, self.model = name, run, model
         self.stage = stage = recipe.stages[name]
         self.seed = (recipe.seed, list(recipe.stages).index(name))
-        self.features, self.folder, self.device = data.features, run.folder / name, device_of()
+        self.features, self.folder, self.device = data.features, run.folder / name, model.device
         self.relevance = relevance if terms.asks_relax(stage.losses) else None
         sources = [items_of(data.whole(source), stage.unit) for source in stage.train.data]
         try:

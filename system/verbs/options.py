@@ -4,6 +4,8 @@ import argparse
 import logging
 from pathlib import Path
 
+from data_tools.errors import KitError
+from system.experts.base import Device
 from system.recipe.load import Loaded, load_recipe
 
 log = logging.getLogger(__name__)
@@ -16,6 +18,21 @@ def positive(text: str) -> int:
     return int(text)
 
 
+def device(text: str) -> Device:
+    """For argparse: a device that this machine has."""
+    from system.device import device_of
+
+    try:
+        return device_of(text)
+    except KitError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
+
+
+def add_device_argument(parser: argparse.ArgumentParser) -> None:
+    where = "where to compute: cuda, cuda:1 (the second GPU), mps or cpu (default: cuda where there is one, else cpu)"
+    parser.add_argument("--device", type=device, help=where)
+
+
 def add_changes_argument(parser: argparse.ArgumentParser) -> None:
     what = "change a setting, such as stages.finetune.batch_size=64; may be given again"
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help=what)
@@ -26,20 +43,22 @@ def add_runs_argument(parser: argparse.ArgumentParser) -> None:
 
 
 def add_checkpoint_arguments(parser: argparse.ArgumentParser) -> None:
-    """Which of a run's checkpoints is used."""
+    """Which of a run's checkpoints is opened, and on which device."""
     parser.add_argument("--stage", help="of a run: stage of the checkpoint (default: as the recipe ranks)")
     which = "of a run: last, or the metric it is best by (default: as the recipe ranks)"
     parser.add_argument("--checkpoint", help=which)
+    add_device_argument(parser)
 
 
 def add_recipe_arguments(parser: argparse.ArgumentParser, runs: bool = True, what: str = "a recipe (.yaml)") -> None:
-    """The recipe, changes to it, and (for verbs that write a run) where runs are."""
+    """The recipe, changes to it, and (for verbs that write a run) where runs are, and the device."""
     parser.add_argument("recipe", type=Path, help=what)
     add_changes_argument(parser)
     if runs:
         add_runs_argument(parser)
         out = "the run's folder itself (default: a new one, or the run to resume)"
         parser.add_argument("--out", type=Path, help=out)
+        add_device_argument(parser)
 
 
 def load_from(arguments: argparse.Namespace) -> Loaded:

@@ -9,5 +9,5 @@ add_arguments = add_recipe_arguments
 
 
 def run(arguments: argparse.Namespace) -> int:
-    print(report(run_recipe(load_from(arguments), arguments.runs, arguments.out)))
+    print(report(run_recipe(load_from(arguments), arguments.runs, arguments.out, arguments.device)))
     return 0
