@@ -39,7 +39,8 @@ def plan(recipe: schema.Recipe, gpu_bytes: float | None = None) -> str:
     lines = [f"recipe {recipe.name}, seed {recipe.seed}", *_data_lines(recipe, found)]
     lines += [*_expert_lines(recipe, estimates), *_parameter_lines(recipe, estimates)]
     for name, stage in recipe.stages.items():
-        lines += [*_stage_lines(name, stage, found), *_cost_lines(stage, estimates, gpu_bytes)]
+        lines += [*_stage_lines(name, stage, found), *_rate_lines(stage.optimizer, estimates.parameters_by_part)]
+        lines += _cost_lines(stage, estimates, gpu_bytes)
     lines += _rank_lines(recipe, found)
     counts = {word.strip(":"): sum(word in line for line in lines) for word in (MISSING, MISTAKE)}
     said = [f"{count} of these lines say{'s' if count == 1 else ''} {word}" for word, count in counts.items() if count]
@@ -143,6 +144,17 @@ def _stage_lines(name: str, stage: schema.Stage, found: dict[str, Content]) -> I
         yield f"  {MISTAKE} it is watched on {counted(watched, 'clip')} with captions, and needs two"
     if isinstance(stage.start_from, schema.FromModel) and not Path(stage.start_from.folder).is_dir():
         yield f"  starts from {stage.start_from.folder} MISSING; make it with python -m system export"
+
+
+def _rate_lines(settings: schema.AdamW, parts: dict[str, int]) -> Iterator[str]:
+    """The rates of parts, and which are frozen at the start. parts: their trainable parameters."""
+    counts = {"audio": sum(parts.values()) - parts["text"], **parts}
+    rest = sum(parts.values()) - sum(counts[name] for name in settings.lr_by_part)
+    if settings.lr_by_part:
+        rates = [f"{name} {rate:g} ({counts[name]:,} parameters)" for name, rate in settings.lr_by_part.items()]
+        yield f"  learning rates: {', '.join(rates)}, the rest {settings.lr:g} ({rest:,} parameters)"
+    if frozen := [f"{name} ({counts[name]:,} parameters) {steps:,}" for name, steps in settings.frozen_start.items()]:
+        yield f"  frozen for its first steps: {', '.join(frozen)}"
 
 
 def _cost_lines(stage: schema.Stage, estimates: Estimates, gpu_bytes: float | None) -> Iterator[str]:

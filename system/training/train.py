@@ -32,6 +32,7 @@ from system.runs import checkpoints
 from system.runs.folder import Run, contents_of, record_provenance
 from system.runs.open import build_model, load_exported_weights, training_vocabulary
 from system.runs.plots import relevance_figure
+from system.training.parts import FrozenStart, parameter_groups
 from system.training.schedule import describe_stop, is_over, rate_factor
 from system.training.step import gradients
 from system.training.validation import Validation, collapsed
@@ -165,8 +166,9 @@ class _Stage:
         clips = [clip for source in stage.monitor.data for clip in data.whole(source)]
         self.validation = Validation(clips, stage, self.features, self.relevance)
         self.steps = self.sampler.steps_of_all if stage.steps_per_epoch == "all" else stage.steps_per_epoch
-        parameters, settings = [p for p in model.parameters() if p.requires_grad], stage.optimizer
-        self.optimizer = torch.optim.AdamW(parameters, lr=settings.lr, weight_decay=settings.weight_decay)
+        groups, self.rates = parameter_groups(model, stage.optimizer)
+        self.optimizer = torch.optim.AdamW(groups, lr=stage.optimizer.lr, weight_decay=stage.optimizer.weight_decay)
+        self.frozen_start = FrozenStart(model, stage.optimizer)
         self.precision = stage.precision if self.device.type == "cuda" else "float32"
         self.scaler = GradScaler(self.device.type, enabled=self.precision == "fp16")
         self.best: checkpoints.BestEpochs = {}
@@ -199,6 +201,7 @@ class _Stage:
                 self._epoch(feed, bar, stop)
                 self._finish_epoch(time.monotonic() - began)
                 self._stop_if_asked(stop)
+        self.frozen_start.end()
         if self.stage.stop and self.step < total:
             log.info("stage %s ends early: %s", self.name, describe_stop(self.stage.stop))
         done = {"epochs": len(self.lines), "steps": self.step, "best": self.best}
@@ -259,8 +262,10 @@ class _Stage:
         # Randomness is a function of the step, so that a resumed run draws what an unbroken one does.
         torch.manual_seed(int(np.random.SeedSequence([*self.seed, self.step]).generate_state(1)[0]))
         batch = feed.batch(self.step)
-        for group in self.optimizer.param_groups:
-            group["lr"] = self.stage.optimizer.lr * rate_factor(self.stage, self.step, self.steps, self.history)
+        factor = rate_factor(self.stage, self.step, self.steps, self.history)
+        for group, rate in zip(self.optimizer.param_groups, self.rates, strict=True):
+            group["lr"] = rate * factor
+        self.frozen_start.begin_step(self.step)
         self.optimizer.zero_grad()
         seen = gradients(self.model, batch, self.stage, self.precision, self.scaler)
         if not math.isfinite(seen["loss"]):
