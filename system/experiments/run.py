@@ -33,14 +33,21 @@ if TYPE_CHECKING:
     from system.batches.data import Data
     from system.models.retrieval import RetrievalModel
     from system.runs.retrieve import RankedPool
+    from system.training.tracking import Tracker
 
 log = logging.getLogger(__name__)
 
 
-def run_recipe(loaded: Loaded, runs: Path, out: Path | None = None, device: "Device | None" = None) -> Run:
+def run_recipe(
+    loaded: Loaded,
+    runs: Path,
+    out: Path | None = None,
+    device: "Device | None" = None,
+    track: "Sequence[type[Tracker]]" = (),
+) -> Run:
     """Do what is still to do of a recipe; the run's result.json exists when this returns.
 
-    device: where it is computed; None for this machine's.
+    device: where it is computed; None for this machine's. track: trackers that get every epoch.
     """
     run = open_run(loaded, runs, out)
     log.info("run %s", run.folder)
@@ -52,14 +59,24 @@ def run_recipe(loaded: Loaded, runs: Path, out: Path | None = None, device: "Dev
         made_by, now = result.commits[-1], commit()
         other = "" if made_by == now else f", made by the code of {made_by}, this is {now}; --out makes another"
         log.info("finished already: %s%s", run.folder, other)
+        _track(run, track)
         return run
     from system.batches.data import load_data, make_missing  # torch stays out of the way of a finished run
 
     began = time.monotonic()
     with run.lock():
         make_missing(loaded.recipe)
-        _train_and_rank(loaded, run, load_data(loaded.recipe, device=device), began, device)
+        _train_and_rank(loaded, run, load_data(loaded.recipe, device=device), began, device, track)
     return run
+
+
+def _track(run: Run, track: "Sequence[type[Tracker]]") -> None:
+    """Tell of a finished run."""
+    if track:
+        from system.training.tracking import Tracking
+
+        with Tracking(run, track) as tracking:
+            tracking.update()
 
 
 def _require_same_data(recipe: schema.Recipe, run: Run) -> None:
@@ -96,7 +113,14 @@ def _rehearse(recipe: schema.Recipe, run: Run, data: "Data", model: "RetrievalMo
             log.warning("%d recordings of %s, which is to be ranked, are also trained on", shared, source)
 
 
-def _train_and_rank(loaded: Loaded, run: Run, data: "Data", began: float, device: "Device | None") -> None:
+def _train_and_rank(
+    loaded: Loaded,
+    run: Run,
+    data: "Data",
+    began: float,
+    device: "Device | None",
+    track: "Sequence[type[Tracker]]",
+) -> None:
     from system.device import gpu_of
     from system.runs.plots import draw_run
     from system.training.train import initial_model, prepare, train
@@ -104,7 +128,7 @@ def _train_and_rank(loaded: Loaded, run: Run, data: "Data", began: float, device
     recipe = loaded.recipe
     model = prepare(loaded, run, data, device)
     _rehearse(recipe, run, data, model)
-    train(loaded, run, data, model)
+    train(loaded, run, data, model, track)
     ranked = _rank(recipe, run, data, model, initial_model(recipe, run, model.device))
     draw_run(run)
     result = RunResult(

@@ -2,8 +2,9 @@
 
 import json
 import logging
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import Field, ValidationError
 
@@ -12,6 +13,9 @@ from system.experiments.run import run_recipe
 from system.experiments.tables import DEFAULT, Column, StudyRow, StudyTable, figures_of_run
 from system.experts.base import Device
 from system.recipe.load import Loaded, RecipeError, load_recipe, read_document
+
+if TYPE_CHECKING:
+    from system.training.tracking import Tracker
 
 
 class Published(Strict):
@@ -94,12 +98,19 @@ def _unfit(study: Study, published: Published) -> list[str]:
     ]
 
 
-def run_study(study: Study, cells: Cells, runs: Path, device: "Device | None" = None) -> StudyTable:
-    """Do every run that is not finished, then the table: a row a cell and ranked source. device: as of run_recipe."""
+def run_study(
+    study: Study,
+    cells: Cells,
+    runs: Path,
+    device: "Device | None" = None,
+    track: "Sequence[type[Tracker]]" = (),
+) -> StudyTable:
+    """Do every run that is not finished, then the table: a row a cell and ranked source. device, track: as of
+    run_recipe."""
     finished = {}
     for (cell, seed), loaded in cells.items():
         log.info("study %s: cell %s, seed %d", study.name, cell, seed)
-        finished[cell, seed] = run_recipe(loaded, runs, runs / study.name / f"{cell}_s{seed}", device)
+        finished[cell, seed] = run_recipe(loaded, runs, runs / study.name / f"{cell}_s{seed}", device, track)
     rows = []
     for cell in study.cells:
         done = [finished[cell, seed] for seed in study.seeds]

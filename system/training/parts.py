@@ -15,8 +15,8 @@ def parameter_groups(model: RetrievalModel, settings: schema.AdamW) -> tuple[lis
     """
     parts, parameters = model.parts(), [p for p in model.parameters() if p.requires_grad]
     named = {id(p): part for part in settings.lr_by_part for p in parts[part].parameters()}
-    rates: dict[str | None, float] = {None: settings.lr, **settings.lr_by_part}
-    return [{"params": [p for p in parameters if named.get(id(p)) == part]} for part in rates], list(rates.values())
+    groups = [{"params": [p for p in parameters if named.get(id(p)) == part]} for part in (None, *settings.lr_by_part)]
+    return groups, [settings.lr, *settings.lr_by_part.values()]
 
 
 class FrozenStart:

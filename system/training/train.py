@@ -5,7 +5,7 @@ import logging
 import math
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
@@ -35,6 +35,7 @@ from system.runs.plots import relevance_figure
 from system.training.parts import FrozenStart, parameter_groups
 from system.training.schedule import describe_stop, is_over, rate_factor
 from system.training.step import gradients
+from system.training.tracking import Tracker, Tracking
 from system.training.validation import Validation, collapsed
 
 LEAST_SCALE = 2.0**-10  # of fp16 losses, from 65,536 on: halved that often, gradients are not finite at any scale
@@ -63,26 +64,28 @@ def prepare(loaded: Loaded, run: Run, data: Data, device: torch.device | None = 
     return model
 
 
-def train(loaded: Loaded, run: Run, data: Data, model: RetrievalModel) -> None:
+def train(loaded: Loaded, run: Run, data: Data, model: RetrievalModel, track: Sequence[type[Tracker]] = ()) -> None:
     """Train all stages of a recipe inside a run's folder, from the model that `prepare` gave; finished ones are
-    skipped.
+    skipped. track: trackers that get every epoch.
 
     What was trained is in the run's checkpoints. Raises KitError for what does not fit, Interrupted after Ctrl-C.
     """
     relevance = training_relevance(loaded.recipe, data, run.figures / "relevance.svg")
     initial = {name: value.clone() for name, value in model.state_dict().items()}
     before: list[EpochLine] = []  # metrics of the stages so far
-    for name, stage in loaded.recipe.stages.items():
-        if (run.folder / name / "done.json").exists():
-            log.info("stage %s is finished", name)
-            done = checkpoints.read_done(run.folder / name)
-            before += done.lines or _lines_in_file(run, name, done.epochs)
-            continue
-        model.load_state_dict(initial)
-        hint = _less_memory(stage, loaded.recipe.model.embeds_by_parts)
-        with memory_errors(f"stage {name}: batch_size {stage.batch_size}", hint):
-            before += _Stage(loaded.recipe, name, run, data, model, relevance).run_to_end(before)
-    _write_metrics(run, before)
+    with Tracking(run, track) as tracking:
+        for name, stage in loaded.recipe.stages.items():
+            if (run.folder / name / "done.json").exists():
+                log.info("stage %s is finished", name)
+                done = checkpoints.read_done(run.folder / name)
+                before += done.lines or _lines_in_file(run, name, done.epochs)
+                continue
+            model.load_state_dict(initial)
+            hint = _less_memory(stage, loaded.recipe.model.embeds_by_parts)
+            with memory_errors(f"stage {name}: batch_size {stage.batch_size}", hint):
+                before += _Stage(loaded.recipe, name, run, data, model, relevance, tracking).run_to_end(before)
+        _write_metrics(run, before)
+        tracking.update()
 
 
 def _lines_in_file(run: Run, stage: str, epochs: int) -> list[EpochLine]:
@@ -149,9 +152,16 @@ class _Stage:
     """One stage of one run: what stays the same while its steps go by."""
 
     def __init__(
-        self, recipe: schema.Recipe, name: str, run: Run, data: Data, model: RetrievalModel, relevance: Relevance | None
+        self,
+        recipe: schema.Recipe,
+        name: str,
+        run: Run,
+        data: Data,
+        model: RetrievalModel,
+        relevance: Relevance | None,
+        tracking: Tracking,
     ) -> None:
-        self.name, self.run, self.model = name, run, model
+        self.name, self.run, self.model, self.tracking = name, run, model, tracking
         self.stage = stage = recipe.stages[name]
         self.seed = (recipe.seed, list(recipe.stages).index(name))
         self.features, self.folder, self.device = data.features, run.folder / name, model.device
@@ -187,6 +197,7 @@ class _Stage:
         before it."""
         self._begin()
         _write_metrics(self.run, [*before, *self.lines])
+        self.tracking.update()
         if self.precision != self.stage.precision:
             log.info("stage %s: %s needs CUDA; computing in float32", self.name, self.stage.precision)
         total = self.stage.epochs * self.steps
@@ -302,6 +313,7 @@ class _Stage:
         with self.run.metrics.open("a", encoding="utf-8") as file:
             file.write(json.dumps(line.document()) + "\n")
         self._save(self.model if epoch in checkpoints.kept_epochs(self.best) else None)
+        self.tracking.update()
         shown = " ".join(f"{name} {value:.4f}" for name, value in values.items())
         log.info("%s epoch %d: training loss %.4f; validation %s", self.name, epoch, line.loss, shown)
         for what in line.collapsed:

@@ -3,10 +3,14 @@
 import argparse
 import logging
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from data_tools.errors import KitError
 from system.experts.base import Device
 from system.recipe.load import Loaded, load_recipe
+
+if TYPE_CHECKING:
+    from system.training.tracking import Tracker
 
 log = logging.getLogger(__name__)
 
@@ -33,6 +37,21 @@ def add_device_argument(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--device", type=device, help=where)
 
 
+def track(text: str) -> "type[Tracker]":
+    """For argparse: a tracker that this machine has."""
+    from system.training.tracking import tracker
+
+    try:
+        return tracker(text)
+    except KitError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
+
+
+def add_track_argument(parser: argparse.ArgumentParser) -> None:
+    what = "show every epoch there too: tensorboard, mlflow or wandb; may be given again"
+    parser.add_argument("--track", type=track, action="append", default=[], metavar="WHERE", help=what)
+
+
 def add_changes_argument(parser: argparse.ArgumentParser) -> None:
     what = "change a setting, such as stages.finetune.batch_size=64; may be given again"
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help=what)
@@ -51,7 +70,7 @@ def add_checkpoint_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def add_recipe_arguments(parser: argparse.ArgumentParser, runs: bool = True, what: str = "a recipe (.yaml)") -> None:
-    """The recipe, changes to it, and (for verbs that write a run) where runs are, and the device."""
+    """The recipe, changes to it, and (for verbs that write a run) where runs are, the device, and trackers."""
     parser.add_argument("recipe", type=Path, help=what)
     add_changes_argument(parser)
     if runs:
@@ -59,6 +78,7 @@ def add_recipe_arguments(parser: argparse.ArgumentParser, runs: bool = True, wha
         out = "the run's folder itself (default: a new one, or the run to resume)"
         parser.add_argument("--out", type=Path, help=out)
         add_device_argument(parser)
+        add_track_argument(parser)
 
 
 def load_from(arguments: argparse.Namespace) -> Loaded:

@@ -9,5 +9,6 @@ add_arguments = add_recipe_arguments
 
 
 def run(arguments: argparse.Namespace) -> int:
-    print(report(run_recipe(load_from(arguments), arguments.runs, arguments.out, arguments.device)))
+    loaded = load_from(arguments)
+    print(report(run_recipe(loaded, arguments.runs, arguments.out, arguments.device, arguments.track)))
     return 0

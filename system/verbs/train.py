@@ -16,6 +16,6 @@ def run(arguments: argparse.Namespace) -> int:
     with folder.lock():
         make_missing(loaded.recipe)
         data = load_data(loaded.recipe, device=arguments.device)
-        train(loaded, folder, data, prepare(loaded, folder, data, arguments.device))
+        train(loaded, folder, data, prepare(loaded, folder, data, arguments.device), arguments.track)
     print(f"trained: {folder.folder}")
     return 0
