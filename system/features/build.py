@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from data_tools.audio.read import AudioError, content_key, read_audio
+from data_tools.cli import each, progress
 from data_tools.errors import KitError
 from data_tools.manifest import Clip
 from system.experts.base import Device, ExpertSettings, Frames
@@ -131,15 +132,13 @@ def build_features(
     device: None for this machine's; what experts need float64 for, mps leaves to the CPU.
     Raises KitError for a file whose content is no longer what it was when its frames were looked for.
     """
-    from tqdm import tqdm
-
     from system.device import device_of
 
     features = Features({name: bank_of(expert, banks, verify) for name, expert in experts.items()})
     with closing(ContentKeys(banks)) as content:
         if verify:
             content.forget()
-        for clip in tqdm(clips, desc="content", unit="clip", disable=None):
+        for clip in each(clips, "content", "clip"):
             try:
                 features.keys[clip.id] = content(clip.path)
             except AudioError as error:
@@ -189,8 +188,6 @@ def _missing(features: Features, name: str, clips: list[Clip]) -> dict[str, Clip
 def _fill(
     features: Features, name: str, expert: ExpertSettings, frames_of: Frames, clips: list[Clip], strict: bool
 ) -> None:
-    from tqdm import tqdm
-
     from system.device import memory_errors
 
     bank, missing = features.banks[name], _missing(features, name, clips)
@@ -201,8 +198,7 @@ def _fill(
         _broken(features, missing[key], error, strict)
         failed.add(key)
 
-    bar = tqdm(total=len(missing), desc=f"{name} frames", unit="clip", disable=None)
-    with bar as progress, bank.writing() as store:
+    with progress(f"{name} frames", len(missing), "clip") as bar, bank.writing() as store:
         wanted = {key: clip for key, clip in missing.items() if key not in bank}  # another process may have stored some
         for group in _groups(_decoded(wanted, expert), fails, GROUP_SECONDS * expert.rate):
             with memory_errors(f"{name}: {len(group)} clips", "free what else uses it, or compute on a larger one"):
@@ -210,7 +206,7 @@ def _fill(
             for key, frames in zip(group, computed, strict=True):
                 if bank.dtype.kind == "i" or np.abs(frames).max() <= np.finfo(bank.dtype).max:
                     store(key, frames)
-                    progress.update()
+                    bar.advance()
                 else:
                     unfit = f"{missing[key].path}: {name} gives frames that are not finite in {bank.dtype}"
                     fails(key, AudioError(unfit))

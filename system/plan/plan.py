@@ -9,7 +9,7 @@ from contextlib import redirect_stderr
 from pathlib import Path
 
 from data_tools.__main__ import VERBS as DATA_VERBS
-from data_tools.cli import counted, make_parser
+from data_tools.cli import about, counted, make_parser
 from data_tools.manifest import read_manifest
 from submission.editions import get_edition
 from system.plan.estimates import ASSUMED_VOCABULARY, CORE_FLOPS, GPU_FLOPS, Content, Estimates, frame_bytes
@@ -96,20 +96,14 @@ def _expert_lines(recipe: schema.Recipe, estimates: Estimates) -> Iterator[str]:
     disk = {name: seconds * expert.frames_per_second * frame_bytes(expert) / GIB for name, expert in experts.items()}
     for name, expert in experts.items():
         rate = f"{expert.frames_per_second:.2f} frames/s at {expert.rate} Hz"
-        size = f"{disk[name]:.2f} GiB in {recipe.banks}/, {_duration(seconds * expert.cost)} on two CPU cores"
+        size = f"{disk[name]:.2f} GiB in {recipe.banks}/, {about(seconds * expert.cost)} on two CPU cores"
         yield f"expert {name}: {expert.dim}-d, {rate}, {size if seconds else 'disk unknown until the data is there'}"
         if missing := [str(path) for path in expert.weight_files().values() if not path.is_file()]:
             yield f"  {', '.join(missing)} MISSING; {expert.weight_source()}"
     if seconds:
-        duration = _duration(seconds * sum(expert.cost for expert in experts.values()))
+        duration = about(seconds * sum(expert.cost for expert in experts.values()))
         totals = f"{sum(disk.values()):.2f} GiB, {duration} on two CPU cores"
         yield f"banks: {seconds / 3600:.2f} h of audio, {totals} (estimates); what is there already is not made again"
-
-
-def _duration(seconds: float) -> str:
-    if seconds >= 3600:
-        return f"about {seconds / 3600:.1f} h"
-    return f"about {seconds / 60:.1f} min" if seconds >= 60 else f"about {seconds:.2g} s"
 
 
 def _parameter_lines(recipe: schema.Recipe, estimates: Estimates) -> Iterator[str]:
@@ -172,7 +166,7 @@ def _cost_lines(stage: schema.Stage, estimates: Estimates, gpu_bytes: float | No
         hint = cached if smaller else "lower batch_size"
         yield f"  batch_size {stage.batch_size} will not fit the GPU's {gpu_bytes / GIB:.1f} GiB: {hint}"
     flops, cores = estimates.step_flops(stage), os.cpu_count() or 1
-    times = [f"{_duration(flops / (cores * CORE_FLOPS))} on this CPU's {cores} cores"]
+    times = [f"{about(flops / (cores * CORE_FLOPS))} on this CPU's {cores} cores"]
     if stage.precision != "float32":
         times += [f"{1000 * flops / rate:.0f} ms on an {name}" for name, rate in GPU_FLOPS.items()]
     yield f"  a step: {flops / 1e12:.2f} TFLOP, {', '.join(times)} (estimates; not measured on a GPU)"

@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 import torch
 from torch.amp.grad_scaler import GradScaler
-from tqdm import tqdm
 
+from data_tools.cli import Progress, progress
 from data_tools.documents import read_json, sha256_of, write_json
 from data_tools.errors import KitError
 from data_tools.files import write_text
@@ -205,7 +205,7 @@ class _Stage:
         with (
             _interruptible() as stop,
             closing(Feed(self.sampler, self.features, self.relevance, self.device)) as feed,
-            tqdm(total=total, initial=self.step, desc=self.name, unit="step", disable=None) as bar,
+            progress(self.name, total, "step", self.step) as bar,
         ):
             while self.step < total and not is_over(self.stage.stop, self.history):
                 began = time.monotonic()
@@ -249,15 +249,14 @@ class _Stage:
         else:  # of an earlier release
             self.lines = _lines_in_file(self.run, self.name, self.step // self.steps)
 
-    def _epoch(self, feed: Feed, bar: Any, stop: dict[str, bool]) -> None:
+    def _epoch(self, feed: Feed, bar: Progress, stop: dict[str, bool]) -> None:
         """Steps up to the next full epoch."""
         self.model.train()
         while True:
             seen = self._train_step(feed)
             self.sums = {name: self.sums.get(name, 0.0) + value for name, value in seen.items()}
             self.step += 1
-            bar.update()
-            bar.set_postfix(loss=f"{seen['loss']:.4f}", refresh=False)
+            bar.advance(1, f"loss {seen['loss']:.4f}")
             if self.step % self.steps == 0:
                 return
             if stop["asked"]:

@@ -102,7 +102,7 @@ def test_all_mistakes_of_a_study_are_told(world: Path, tmp_path: Path, capsys: p
 def test_an_old_name_in_a_cell_is_told_once(
     recipe: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("system.verbs.study.run_study", lambda study, cells, runs: StudyTable([], study.columns, False))
+    monkeypatch.setattr("system.verbs.study.run_study", lambda study, *_: StudyTable([], study.columns, False))
     study = write_study(tmp_path, recipe, cells={"plain": {}, "old": {"stages.finetune.clip_gradient": 2}})
     assert main(["study", str(study), "--runs", str(tmp_path / "runs")]) == 0
     old = [line for line in caplog.messages if "stages.finetune.clip_gradient is called max_grad_norm now" in line]
