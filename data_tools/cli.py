@@ -9,7 +9,9 @@ import io
 import logging
 import os
 import select
+import signal
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
 from contextlib import contextmanager
@@ -22,11 +24,13 @@ from data_tools.names import is_utf8
 
 
 class Verb(NamedTuple):
-    """module: below the floor's package; it has add_arguments(parser) and run(arguments) -> exit status."""
+    """module: below the floor's package; it has add_arguments(parser) and run(arguments) -> exit status. resumes: what
+    an interrupted one has done is not done again; another one writes all at its end, or nothing."""
 
     help: str
     example: str
     module: str
+    resumes: bool = False
 
 
 PROGRESS_SECONDS = 60.0  # between two lines of the log
@@ -57,7 +61,8 @@ def run_cli(
         logging.getLogger().setLevel(logging.INFO)
         if odd := [value for value in argv if not is_utf8(value)]:
             raise DataError(f"the argument {odd[0]!a} is not UTF-8; rename the file or folder")
-        status = int(arguments.run(arguments))
+        with _terminable():
+            status = int(arguments.run(arguments))
         try:
             sys.stdout.flush()
         except OSError as error:
@@ -79,9 +84,24 @@ def run_cli(
         hint = "end what else uses it, or work on fewer data at once"
         print(f"error: this machine's memory is full; {hint}", file=sys.stderr)
     except KeyboardInterrupt as stop:
-        print(stop.args[0] if stop.args else "interrupted", file=sys.stderr)
+        resumes = argv and argv[0] in verbs and verbs[argv[0]].resumes
+        hint = "the same command goes on where it stopped" if resumes else "nothing was written"
+        print(stop.args[0] if stop.args else f"interrupted; {hint}", file=sys.stderr)
         return 130
     return 1
+
+
+@contextmanager
+def _terminable() -> Iterator[None]:
+    """SIGTERM, which schedulers send, ends a verb as Ctrl-C does."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before or signal.SIG_DFL)
 
 
 def _reader_is_gone() -> bool:

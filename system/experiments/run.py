@@ -146,6 +146,8 @@ def _train_and_rank(
         rank=ranked,
         sha256=_checksums(run),
     )
+    with (run.folder / "log.txt").open("a", encoding="utf-8") as file:  # the verb prints the same
+        file.write(_in_words(run, result) + "\n")
     write_json(run.result, result.document())
 
 
@@ -276,7 +278,10 @@ def _set(clips: Sequence[Clip]) -> SetFacts:
 
 def report(run: Run) -> str:
     """The result as lines for people."""
-    result = run.read_result()
+    return _in_words(run, run.read_result())
+
+
+def _in_words(run: Run, result: RunResult) -> str:
     lines = [
         f"run        {run.folder}",
         f"trained    {sum(result.parameters.trained.values()):,} parameters, {result.hardware}, "

@@ -44,7 +44,7 @@ log = logging.getLogger(__name__)
 
 
 class Interrupted(KeyboardInterrupt):
-    """Ctrl-C: the state is saved."""
+    """Ctrl-C or SIGTERM: the state is saved."""
 
 
 def prepare(loaded: Loaded, run: Run, data: Data, device: torch.device | None = None) -> RetrievalModel:
@@ -339,15 +339,19 @@ class _Stage:
 
 @contextmanager
 def _interruptible() -> Iterator[dict[str, bool]]:
-    """The first Ctrl-C is noted for the loop to see; a second one stops at once."""
+    """The first Ctrl-C (or SIGTERM) is noted for the loop to see; a second one stops at once."""
     asked = {"asked": False}
 
     def note(*_: object) -> None:
         asked["asked"] = True
-        signal.signal(signal.SIGINT, signal.default_int_handler)
+        for number in before:
+            signal.signal(number, signal.default_int_handler)
 
-    before = signal.signal(signal.SIGINT, note)
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    for number in before:
+        signal.signal(number, note)
     try:
         yield asked
     finally:
-        signal.signal(signal.SIGINT, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)
