@@ -1,6 +1,7 @@
-"""The command line of a floor: `python -m FLOOR VERB ...`, errors as sentences, help with examples.
+"""The command line of a floor: `python -m FLOOR VERB ...`, errors as sentences, help with examples, progress.
 
-There is one for all three floors; each names its verbs.
+There is one for all three floors; each names its verbs. Progress of long work is a bar in a terminal, elsewhere (nohup,
+a job's log) a line of the log about every minute.
 """
 
 import argparse
@@ -8,27 +9,37 @@ import io
 import logging
 import os
 import select
+import signal
 import sys
+import threading
+import time
 import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
+from contextlib import contextmanager
 from importlib import import_module, metadata
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 from data_tools.errors import DataError, KitError, sentence_of
 from data_tools.names import is_utf8
 
 
 class Verb(NamedTuple):
-    """module: below the floor's package; it has add_arguments(parser) and run(arguments) -> exit status."""
+    """module: below the floor's package; it has add_arguments(parser) and run(arguments) -> exit status. resumes: what
+    an interrupted one has done is not done again; another one writes all at its end, or nothing."""
 
     help: str
     example: str
     module: str
+    resumes: bool = False
 
 
+PROGRESS_SECONDS = 60.0  # between two lines of the log
+MIB = 1 << 20
 SHOWN = 10  # lines that a verb prints of what its --list writes whole
 Options = Callable[[argparse.ArgumentParser], None]
+Item = TypeVar("Item")
+log = logging.getLogger(__name__)
 
 
 def run_cli(
@@ -51,7 +62,8 @@ def run_cli(
         verbose = arguments.verbose
         if odd := [value for value in argv if not is_utf8(value)]:
             raise DataError(f"the argument {odd[0]!a} is not UTF-8; rename the file or folder")
-        status = int(arguments.run(arguments))
+        with _terminable():
+            status = int(arguments.run(arguments))
         try:
             sys.stdout.flush()
         except OSError as error:
@@ -62,7 +74,9 @@ def run_cli(
             traceback.print_exc()
         _print_error(error)
     except KeyboardInterrupt as stop:
-        print(stop.args[0] if stop.args else "interrupted", file=sys.stderr)
+        resumes = argv and argv[0] in verbs and verbs[argv[0]].resumes
+        hint = "the same command goes on where it stopped" if resumes else "nothing was written"
+        print(stop.args[0] if stop.args else f"interrupted; {hint}", file=sys.stderr)
         return 130
     return 1
 
@@ -94,6 +108,19 @@ def _print_error(error: BaseException) -> None:
             sys.stdout.flush()
         except OSError:  # what the interpreter still holds for the output goes nowhere
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+@contextmanager
+def _terminable() -> Iterator[None]:
+    """SIGTERM, which schedulers send, ends a verb as Ctrl-C does."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before or signal.SIG_DFL)
 
 
 def _reader_is_gone() -> bool:
@@ -169,3 +196,84 @@ def _version() -> str:
         return metadata.version("lbar-kit")
     except metadata.PackageNotFoundError:
         return "(not installed)"
+
+
+class Progress(Protocol):
+    """What long work calls."""
+
+    def advance(self, count: int = 1, note: str = "") -> None:
+        """So much more is done. note: shown beside the numbers, such as the loss."""
+
+
+class _Bar:
+    def __init__(self, bar: Any) -> None:
+        self._bar = bar
+
+    def advance(self, count: int = 1, note: str = "") -> None:
+        if note:
+            self._bar.set_postfix_str(note, refresh=False)
+        self._bar.update(count)
+
+
+class Lines:
+    """Progress as lines of the log. Time left goes by the rate of this process: what was done before says nothing of
+    it."""
+
+    def __init__(
+        self, what: str, total: int | None, unit: str, done: int = 0, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self.what, self.total, self.unit, self.done, self.clock = what, total, unit, done, clock
+        self._before, self._began = done, clock()
+        self._said = self._began
+
+    def advance(self, count: int = 1, note: str = "") -> None:
+        self.done += count
+        now = self.clock()
+        if now - self._said >= PROGRESS_SECONDS:
+            self._said = now
+            log.info("%s", self.line(now - self._began, note))
+
+    def line(self, seconds: float, note: str = "") -> str:
+        """What, how much is done, of how much, and the time left, after the seconds of this process."""
+        size, unit = (MIB, "MiB") if self.unit == "byte" else (1, f"{self.unit}s")
+        of_all = "" if self.total is None else f" of {round(self.total / size):,}"
+        parts = [f"{self.what}: {round(self.done / size):,}{of_all} {unit}"]
+        if self.total is not None and self.done > self._before:
+            left = seconds * (self.total - self.done) / (self.done - self._before)
+            parts.append(f"{about(left)} left")
+        return ", ".join([*parts, *([note] if note else [])])
+
+
+def about(seconds: float) -> str:
+    """A duration in the unit a reader would choose."""
+    if seconds >= 3600:
+        return f"about {seconds / 3600:.1f} h"
+    return f"about {seconds / 60:.1f} min" if seconds >= 60 else f"about {seconds:.2g} s"
+
+
+@contextmanager
+def progress(what: str, total: int | None, unit: str, done: int = 0, keep: bool = True) -> Iterator[Progress]:
+    """Progress of a block. total: None where it is not known. unit: of one; "byte" is shown in multiples. done: before
+    this process. keep: leave the bar there when it is full.
+
+    Lines that the block logs stand above the bar.
+    """
+    if not sys.stderr.isatty():
+        yield Lines(what, total, unit, done)
+        return
+    from tqdm import tqdm
+    from tqdm.contrib.logging import logging_redirect_tqdm
+
+    scale = unit == "byte"
+    bar = tqdm(total=total, initial=done, desc=what, unit="B" if scale else unit, unit_scale=scale, leave=keep)
+    with bar, logging_redirect_tqdm():
+        yield _Bar(bar)
+
+
+def each(items: Iterable[Item], what: str, unit: str, total: int | None = None) -> Iterator[Item]:
+    """The items, with progress. total: how many, where `items` has no length."""
+    count = len(items) if total is None and isinstance(items, Sized) else total
+    with progress(what, count, unit) as bar:
+        for item in items:
+            yield item
+            bar.advance()

@@ -10,6 +10,7 @@ import numpy as np
 from data_tools.audio.read import readable_seconds
 from data_tools.errors import DataError, KitError
 from data_tools.manifest import Clip, audio_clip
+from system.device import device_of
 from system.features.build import build_features
 from system.models.similarity import Embedded
 from system.runs.open import Trained, open_trained
@@ -27,7 +28,7 @@ class Found(NamedTuple):
 
 
 class Retriever:
-    """A trained model in evaluation mode, on a CUDA device where there is one."""
+    """A trained model in evaluation mode."""
 
     def __init__(self, trained: Trained) -> None:
         self.trained = trained
@@ -49,7 +50,11 @@ class Retriever:
         recipe = self.trained.recipe
         once = {clip.id: clip for clip in clips}
         features = build_features(
-            list(once.values()), dict(recipe.model.audio.experts), Path(recipe.banks), strict=True
+            list(once.values()),
+            dict(recipe.model.audio.experts),
+            Path(recipe.banks),
+            strict=True,
+            device=self.trained.model.device,
         )
         vectors = _vectors(embed_clips(self.trained.model, list(once.values()), features))
         rows = {clip_id: row for row, clip_id in enumerate(once)}
@@ -84,9 +89,14 @@ class Retriever:
         ]
 
 
-def load_model(folder: str | os.PathLike[str], stage: str | None = None, checkpoint: str | None = None) -> Retriever:
-    """Open a run or an exported model, as open_trained does."""
-    return Retriever(open_trained(Path(folder), stage, checkpoint))
+def load_model(
+    folder: str | os.PathLike[str], stage: str | None = None, checkpoint: str | None = None, device: str | None = None
+) -> Retriever:
+    """Open a run or an exported model, as open_trained does.
+
+    device: cuda, cuda:1, mps or cpu; None for CUDA where there is one, else the CPU. KitError for one that is not here.
+    """
+    return Retriever(open_trained(Path(folder), stage, checkpoint, device=device_of(device)))
 
 
 def _vectors(embedded: Embedded) -> np.ndarray:

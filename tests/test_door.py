@@ -2,17 +2,42 @@
 
 import errno
 import os
+import signal
 import subprocess
 import sys
+from argparse import Namespace
 from importlib import import_module, metadata
 from pathlib import Path
 from typing import IO
 
 import pytest
 
+from data_tools import cli
+
+RESUMED = {
+    "data_tools": {"crawl", "fetch", "scenes", "classify"},
+    "submission": set(),
+    "system": {"download", "features", "train", "rank", "run", "study", "search", "embeddings", "serve"},
+}
 ROOMS = {"data_tools": "clotho", "submission": "facts", "system": "experts"}  # and a verb of each
 FULL = "No space left on device; make room there, then run the command again\n"
 every_room = pytest.mark.parametrize("room", ROOMS)
+
+
+@pytest.mark.parametrize("room", RESUMED)
+def test_every_verb_says_how_to_go_on_when_it_is_interrupted(
+    room: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def terminated(_: object) -> int:
+        signal.raise_signal(signal.SIGTERM)  # as a scheduler ends a job
+        return 0
+
+    for name, verb in import_module(f"{room}.__main__").VERBS.items():
+        parser = Namespace(parse_args=lambda _: Namespace(run=terminated))
+        monkeypatch.setattr(cli, "make_parser", lambda *_, parser=parser: parser)
+        assert import_module(f"{room}.__main__").main([name]) == 130
+        hint = "the same command goes on where it stopped" if name in RESUMED[room] else "nothing was written"
+        assert capsys.readouterr().err == f"interrupted; {hint}\n", verb.module
 
 
 def fails(room: str, monkeypatch: pytest.MonkeyPatch, error: BaseException) -> int:
@@ -32,7 +57,7 @@ def fails(room: str, monkeypatch: pytest.MonkeyPatch, error: BaseException) -> i
 @pytest.mark.parametrize(
     ("error", "status", "output"),
     [
-        (KeyboardInterrupt(), 130, "interrupted\n"),
+        (KeyboardInterrupt(), 130, "interrupted; nothing was written\n"),
         (KeyboardInterrupt("stopped; go on later"), 130, "stopped; go on later\n"),
         (MemoryError(), 1, "error: this machine's memory is full; end what else uses it, or work on fewer data"),
         (

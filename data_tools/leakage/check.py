@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from data_tools.audio.read import AudioError, audio_seconds, check_audio, content_key
-from data_tools.cli import counted, ending_in, section
+from data_tools.cli import counted, each, ending_in, section
 from data_tools.files import write_table
 from data_tools.manifest import Clip, iter_manifest
 from data_tools.names import plain_id
@@ -66,12 +66,10 @@ def check_clips(clips: Iterable[Clip], quick: bool = False) -> list[Finding]:
 
 
 def _read_all(paths: Iterable[str], quick: bool) -> dict[str, tuple[str, str]]:
-    from tqdm import tqdm
-
     ordered = sorted(paths)
     with ThreadPool() as pool:
         results = pool.imap(partial(_read, quick=quick), ordered)
-        return dict(zip(ordered, tqdm(results, total=len(ordered), unit="file", disable=None), strict=True))
+        return dict(zip(ordered, each(results, "reading", "file", len(ordered)), strict=True))
 
 
 def _read(path: str, quick: bool) -> tuple[str, str]:

@@ -26,7 +26,7 @@ from submission.metrics.scoring import summarise_matrix
 from submission.runs.clips import write_clips
 from submission.runs.record import FORMAT, ExpertFacts, Parameters, RankedResult, RunResult, SetFacts, SourceFacts
 from system.experiments.blind import BlindSet, absent_lines, blind_entries, open_blind_sets, rank_blind_sets
-from system.experts.base import file_sha256
+from system.experts.base import Device, file_sha256
 from system.recipe import schema
 from system.recipe.load import Loaded, load_recipe
 from system.runs.folder import Run, commit, contents_of, open_run, take_ranking
@@ -35,12 +35,22 @@ if TYPE_CHECKING:
     from system.batches.data import Data
     from system.models.retrieval import RetrievalModel
     from system.runs.retrieve import RankedPool
+    from system.training.tracking import Tracker
 
 log = logging.getLogger(__name__)
 
 
-def run_recipe(loaded: Loaded, runs: Path, out: Path | None = None) -> Run:
-    """Do what is still to do of a recipe; the run's result.json exists when this returns."""
+def run_recipe(
+    loaded: Loaded,
+    runs: Path,
+    out: Path | None = None,
+    device: "Device | None" = None,
+    track: "Sequence[type[Tracker]]" = (),
+) -> Run:
+    """Do what is still to do of a recipe; the run's result.json exists when this returns.
+
+    device: where it is computed; None for this machine's. track: trackers that get every epoch.
+    """
     run = open_run(loaded, runs, out)
     log.info("run %s", run.folder)
     if run.ranks_anew:
@@ -54,6 +64,7 @@ def run_recipe(loaded: Loaded, runs: Path, out: Path | None = None) -> Run:
         other = "" if made_by == now else f", made by the code of {made_by}, this is {now}; --out makes another"
         log.info("finished already: %s%s", run.folder, other)
         if not (new := [name for name in blind_entries(loaded.recipe) if name not in result.blind]):
+            _track(run, track)
             return run
         log.info("to be ranked now: %s; nothing is trained again", ", ".join(new))
     from system.batches.data import load_data, make_missing  # torch stays out of the way of a finished run
@@ -61,8 +72,17 @@ def run_recipe(loaded: Loaded, runs: Path, out: Path | None = None) -> Run:
     began = time.monotonic()
     with run.lock():
         make_missing(loaded.recipe)
-        _train_and_rank(loaded, run, load_data(loaded.recipe), began)
+        _train_and_rank(loaded, run, load_data(loaded.recipe, device=device), began, device, track)
     return run
+
+
+def _track(run: Run, track: "Sequence[type[Tracker]]") -> None:
+    """Tell of a finished run."""
+    if track:
+        from system.training.tracking import Tracking
+
+        with Tracking(run, track) as tracking:
+            tracking.update()
 
 
 def _require_same_data(recipe: schema.Recipe, run: Run) -> None:
@@ -108,31 +128,36 @@ def _rehearse(
             log.warning("%d recordings of %s, which is to be ranked, are also trained on", shared, source)
 
 
-def _train_and_rank(loaded: Loaded, run: Run, data: "Data", began: float) -> None:
-    import torch
-
+def _train_and_rank(
+    loaded: Loaded,
+    run: Run,
+    data: "Data",
+    began: float,
+    device: "Device | None",
+    track: "Sequence[type[Tracker]]",
+) -> None:
+    from system.device import gpu_of
     from system.runs.plots import draw_run
     from system.training.train import initial_model, prepare, train
 
     recipe = loaded.recipe
-    model = prepare(loaded, run, data)
+    model = prepare(loaded, run, data, device)
     blind = open_blind_sets(recipe)
     _rehearse(recipe, run, data, model, blind)
-    train(loaded, run, data, model)
+    train(loaded, run, data, model, track)
     kept = _kept(recipe, run)
-    ranked = _rank(recipe, run, data, model, initial_model(recipe, run), kept)
+    ranked = _rank(recipe, run, data, model, initial_model(recipe, run, model.device), kept)
     ranked_blind = rank_blind_sets(recipe, run, blind, model)
     draw_run(run)
     if run.ranks_anew:
         contents = {name: contents_of(clips, data.features.keys) for name, clips in data.clips.items()}
         take_ranking(run, loaded, model.text.identity(), contents)
-    gpu = torch.cuda.get_device_name() if torch.cuda.is_available() else "no GPU"
     result = RunResult(
         format=FORMAT,
         recipe=recipe.name,
         seed=recipe.seed,
         commits=run.read_provenance().commits,
-        hardware=f"{os.cpu_count()} cores {platform.machine()}, {gpu}",
+        hardware=f"{os.cpu_count()} cores {platform.machine()}, {gpu_of(model.device) or 'no GPU'}",
         parameters=parameters_of(recipe, model),
         experts=experts_of(recipe),
         data=data_of(recipe, data),
@@ -143,6 +168,8 @@ def _train_and_rank(loaded: Loaded, run: Run, data: "Data", began: float) -> Non
         blind=ranked_blind,
         sha256=_checksums(run),
     )
+    with (run.folder / "log.txt").open("a", encoding="utf-8") as file:  # the verb prints the same
+        file.write(_in_words(run, result) + "\n")
     write_json(run.result, result.document())
 
 
@@ -305,7 +332,10 @@ def _set(clips: Sequence[Clip]) -> SetFacts:
 
 def report(run: Run) -> str:
     """The result as lines for people."""
-    result = run.read_result()
+    return _in_words(run, run.read_result())
+
+
+def _in_words(run: Run, result: RunResult) -> str:
     lines = [
         f"run        {run.folder}",
         f"trained    {sum(result.parameters.trained.values()):,} parameters, {result.hardware}, "

@@ -9,7 +9,7 @@ from contextlib import redirect_stderr
 from pathlib import Path
 
 from data_tools.__main__ import VERBS as DATA_VERBS
-from data_tools.cli import counted, make_parser
+from data_tools.cli import about, counted, make_parser
 from data_tools.manifest import read_manifest
 from submission.editions import get_edition
 from system.plan.estimates import ASSUMED_VOCABULARY, CORE_FLOPS, GPU_FLOPS, Content, Estimates, frame_bytes
@@ -39,7 +39,8 @@ def plan(recipe: schema.Recipe, gpu_bytes: float | None = None) -> str:
     lines = [f"recipe {recipe.name}, seed {recipe.seed}", *_data_lines(recipe, found)]
     lines += [*_expert_lines(recipe, estimates), *_parameter_lines(recipe, estimates)]
     for name, stage in recipe.stages.items():
-        lines += [*_stage_lines(name, stage, found), *_cost_lines(stage, estimates, gpu_bytes)]
+        lines += [*_stage_lines(name, stage, found), *_rate_lines(stage.optimizer, estimates.parameters_by_part)]
+        lines += _cost_lines(stage, estimates, gpu_bytes)
     lines += _rank_lines(recipe, found)
     counts = {word.strip(":"): sum(word in line for line in lines) for word in (MISSING, MISTAKE)}
     said = [f"{count} of these lines say{'s' if count == 1 else ''} {word}" for word, count in counts.items() if count]
@@ -95,20 +96,14 @@ def _expert_lines(recipe: schema.Recipe, estimates: Estimates) -> Iterator[str]:
     disk = {name: seconds * expert.frames_per_second * frame_bytes(expert) / GIB for name, expert in experts.items()}
     for name, expert in experts.items():
         rate = f"{expert.frames_per_second:.2f} frames/s at {expert.rate} Hz"
-        size = f"{disk[name]:.2f} GiB in {recipe.banks}/, {_duration(seconds * expert.cost)} on two CPU cores"
+        size = f"{disk[name]:.2f} GiB in {recipe.banks}/, {about(seconds * expert.cost)} on two CPU cores"
         yield f"expert {name}: {expert.dim}-d, {rate}, {size if seconds else 'disk unknown until the data is there'}"
         if missing := [str(path) for path in expert.weight_files().values() if not path.is_file()]:
             yield f"  {', '.join(missing)} MISSING; {expert.weight_source()}"
     if seconds:
-        duration = _duration(seconds * sum(expert.cost for expert in experts.values()))
+        duration = about(seconds * sum(expert.cost for expert in experts.values()))
         totals = f"{sum(disk.values()):.2f} GiB, {duration} on two CPU cores"
         yield f"banks: {seconds / 3600:.2f} h of audio, {totals} (estimates); what is there already is not made again"
-
-
-def _duration(seconds: float) -> str:
-    if seconds >= 3600:
-        return f"about {seconds / 3600:.1f} h"
-    return f"about {seconds / 60:.1f} min" if seconds >= 60 else f"about {seconds:.2g} s"
 
 
 def _parameter_lines(recipe: schema.Recipe, estimates: Estimates) -> Iterator[str]:
@@ -145,6 +140,17 @@ def _stage_lines(name: str, stage: schema.Stage, found: dict[str, Content]) -> I
         yield f"  starts from {stage.start_from.folder} MISSING; make it with python -m system export"
 
 
+def _rate_lines(settings: schema.AdamW, parts: dict[str, int]) -> Iterator[str]:
+    """The rates of parts, and which are frozen at the start. parts: their trainable parameters."""
+    counts = {"audio": sum(parts.values()) - parts["text"], **parts}
+    rest = sum(parts.values()) - sum(counts[name] for name in settings.lr_by_part)
+    if settings.lr_by_part:
+        rates = [f"{name} {rate:g} ({counts[name]:,} parameters)" for name, rate in settings.lr_by_part.items()]
+        yield f"  learning rates: {', '.join(rates)}, the rest {settings.lr:g} ({rest:,} parameters)"
+    if frozen := [f"{name} ({counts[name]:,} parameters) {steps:,}" for name, steps in settings.frozen_start.items()]:
+        yield f"  frozen for its first steps: {', '.join(frozen)}"
+
+
 def _cost_lines(stage: schema.Stage, estimates: Estimates, gpu_bytes: float | None) -> Iterator[str]:
     """Memory and time of a step; times of a GPU only in 16 bits, which its rates are of."""
     cpu, gpu = (estimates.memory(stage, precision) for precision in ("float32", stage.precision))
@@ -160,7 +166,7 @@ def _cost_lines(stage: schema.Stage, estimates: Estimates, gpu_bytes: float | No
         hint = cached if smaller else "lower batch_size"
         yield f"  batch_size {stage.batch_size} will not fit the GPU's {gpu_bytes / GIB:.1f} GiB: {hint}"
     flops, cores = estimates.step_flops(stage), os.cpu_count() or 1
-    times = [f"{_duration(flops / (cores * CORE_FLOPS))} on this CPU's {cores} cores"]
+    times = [f"{about(flops / (cores * CORE_FLOPS))} on this CPU's {cores} cores"]
     if stage.precision != "float32":
         times += [f"{1000 * flops / rate:.0f} ms on an {name}" for name, rate in GPU_FLOPS.items()]
     yield f"  a step: {flops / 1e12:.2f} TFLOP, {', '.join(times)} (estimates; not measured on a GPU)"

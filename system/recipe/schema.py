@@ -68,10 +68,21 @@ class Monitor(Strict):
     test_split: Literal["acknowledged"] | None = None  # needed where one of the sources is a test split
 
 
+Rate = Annotated[float, Field(gt=0, le=1)]
+
+
 class AdamW(Strict):
+    """Parts: `audio`, `text`, and the parts of the audio encoder that `check` lists, such as `network` and `mlp`.
+
+    The schedule's factor is on every rate; what is in no named part has `lr`. A part that is frozen at the start is not
+    trained in these steps of the stage: no update, no weight decay, no dropout, and batch norms keep their statistics.
+    """
+
     kind: Literal["adamw"]
-    lr: float = Field(gt=0, le=1)  # learning rate
+    lr: Rate  # learning rate
     weight_decay: float = Field(ge=0, le=1)  # decoupled, as a share of the learning rate
+    lr_by_part: dict[Name, Rate] = Field({})  # learning rates of parts, in place of lr; metrics.jsonl notes lr
+    frozen_start: dict[Name, Positive] = Field({})  # by part, how many first steps of the stage it is frozen in
 
 
 class Schedule(Strict):
@@ -92,7 +103,8 @@ class StepDecay(Strict):
 
 class Plateau(Strict):
     """The learning rate is multiplied by `factor` once a monitored metric has been no better than its best for more
-    than `patience` epochs; then the count begins anew. It never falls below `min_lr`.
+    than `patience` epochs; then the count begins anew. It never falls below `min_lr` (rates of parts: below as large a
+    share of theirs).
 
     better: by more than `threshold`, as a difference. Source: torch's ReduceLROnPlateau with threshold_mode "abs".
     """

@@ -288,8 +288,8 @@ def require_same(run: Run, now: dict[str, Any]) -> None:
         raise KitError(f"{run.folder}: {', '.join(changed)} changed since this run began{audio}; start a new run")
 
 
-def record_provenance(run: Run, loaded: Loaded, text: str | None, contents: Mapping[str, str]) -> None:
-    """Write what the run is made with; on resuming, refuse what changed and note another commit."""
+def record_provenance(run: Run, loaded: Loaded, text: str | None, contents: Mapping[str, str], gpu: str | None) -> None:
+    """Write what the run is made with; on resuming, refuse what changed and note another commit. gpu: its name."""
     import torch
 
     recipe = loaded.recipe
@@ -312,7 +312,7 @@ def record_provenance(run: Run, loaded: Loaded, text: str | None, contents: Mapp
         machine=platform.platform(),
         cores=os.cpu_count(),
         threads=torch.get_num_threads(),
-        gpu=torch.cuda.get_device_name() if torch.cuda.is_available() else None,
+        gpu=gpu,
         sha256={path.name: sha256_of(path) for path in (run.folder / "resolved.json", run.vocabulary)},
         **now,
     )

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from data_tools.cli import counted
+from data_tools.cli import counted, progress
 from data_tools.datasets.blind import read_blind
 from data_tools.errors import KitError
 from data_tools.manifest import Clip, Query, read_manifest
@@ -60,11 +60,13 @@ def embed_pool(model: RetrievalModel, clips: Sequence[Clip], features: Features)
         batches, order = _batches(clips, features, model.device)
         parts: list[Embedded] = []
         norms: dict[str, list[torch.Tensor]] = {}
-        for batch in batches:
-            embedded, each = model.audio.with_each(batch.audio)
-            parts.append(embedded)
-            for name, values in each.items():
-                norms.setdefault(name, []).append(values.norm(dim=1))
+        with progress("embedding clips", len(clips), "clip", keep=False) as bar:
+            for batch in batches:
+                embedded, each = model.audio.with_each(batch.audio)
+                parts.append(embedded)
+                for name, values in each.items():
+                    norms.setdefault(name, []).append(values.norm(dim=1))
+                bar.advance(len(batch.clip_keys))
         back = order.argsort()
         by_expert = {name: torch.cat(values)[back].cpu().numpy() for name, values in norms.items()}
         return EmbeddedPool(_in_order(parts, order), by_expert)
@@ -158,7 +160,8 @@ def read_pool(path: Path) -> list[Clip]:
 def rank(trained: Trained, clips: list[Clip], queries: list[Query], out: Path, allow_unknown: bool = False) -> int:
     """Write the score matrix of queries against the clips that are whole; returns how many those are. KitError when a
     query asks for a clip that is absent or broken."""
-    features = build_features(clips, dict(trained.recipe.model.audio.experts), Path(trained.recipe.banks))
+    experts = dict(trained.recipe.model.audio.experts)
+    features = build_features(clips, experts, Path(trained.recipe.banks), device=trained.model.device)
     asked = {clip_id for query in queries for clip_id in query.relevant or []}
     absent = sorted(asked - features.keys.keys())
     if absent:

@@ -96,7 +96,8 @@ def pool_of(recipe: schema.Recipe, audio: Path | None, split: str | None) -> lis
 def make_search(trained: Trained, clips: list[Clip]) -> Search:
     """Embed the clips, computing frames that the banks lack. Raises KitError when no clip is readable."""
     recipe = trained.recipe
-    features = build_features(clips, dict(recipe.model.audio.experts), Path(recipe.banks))
+    experts = dict(recipe.model.audio.experts)
+    features = build_features(clips, experts, Path(recipe.banks), device=trained.model.device)
     whole = [clip for clip in clips if clip.id in features.keys]
     if not whole:
         first = features.broken[clips[0].id]

@@ -10,7 +10,8 @@ from data_tools.cli import counted
 from data_tools.errors import KitError
 from data_tools.files import replacing
 from data_tools.manifest import caption_queries
-from system.retriever import load_model
+from system.retriever import Retriever
+from system.runs.open import open_trained
 from system.verbs.options import add_checkpoint_arguments
 
 
@@ -25,7 +26,7 @@ def run(arguments: argparse.Namespace) -> int:
     writers = {".npz": _write_npz, ".parquet": _write_parquet}
     if arguments.out.suffix not in writers:
         raise KitError(f"--out {arguments.out}: embeddings end in .npz or .parquet")
-    model = load_model(arguments.model, arguments.stage, arguments.checkpoint)
+    model = Retriever(open_trained(arguments.model, arguments.stage, arguments.checkpoint, device=arguments.device))
     clips = model.clips_of(arguments.audio)
     captions = caption_queries(clips)
     sounds = model.encode_clips(clips)

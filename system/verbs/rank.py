@@ -30,7 +30,7 @@ def run(arguments: argparse.Namespace) -> int:
     queries = caption_queries(pool) if arguments.queries is None else read_queries(arguments.queries)
     if not queries:
         raise KitError(f"{arguments.audio} has no captions to search with; name a file of queries by --queries")
-    trained = open_trained(arguments.model, arguments.stage, arguments.checkpoint, arguments.set)
+    trained = open_trained(arguments.model, arguments.stage, arguments.checkpoint, arguments.set, arguments.device)
     ranked = rank(trained, pool, queries, arguments.out, arguments.allow_unknown)
     print(f"wrote {arguments.out}: {counted(len(queries), 'query')} x {counted(ranked, 'clip')}")
     return 0

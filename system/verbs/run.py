@@ -9,5 +9,6 @@ add_arguments = add_recipe_arguments
 
 
 def run(arguments: argparse.Namespace) -> int:
-    print(report(run_recipe(load_from(arguments), arguments.runs, folder_from(arguments))))
+    loaded = load_from(arguments)
+    print(report(run_recipe(loaded, arguments.runs, folder_from(arguments), arguments.device, arguments.track)))
     return 0

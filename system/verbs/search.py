@@ -24,7 +24,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    trained = open_trained(arguments.model, arguments.stage, arguments.checkpoint, arguments.set)
+    trained = open_trained(arguments.model, arguments.stage, arguments.checkpoint, arguments.set, arguments.device)
     search = make_search(trained, pool_of(trained.recipe, arguments.audio, arguments.split))
     answers = search.answer([SearchQuery(text, arguments.top) for text in arguments.queries])
     found = [

@@ -30,7 +30,7 @@ def run(arguments: argparse.Namespace) -> int:
     if not 0 <= arguments.port <= 65_535:
         raise KitError(f"--port {arguments.port}: use 0 to 65535")
     with bound(arguments.host, arguments.port) as listening:  # a taken port is reported before anything is computed
-        trained = open_trained(arguments.model, arguments.stage, arguments.checkpoint, arguments.set)
+        trained = open_trained(arguments.model, arguments.stage, arguments.checkpoint, arguments.set, arguments.device)
         clips = pool_of(trained.recipe, arguments.audio, arguments.split)
         log.info("embedding %d clips", len(clips))
         search = make_search(trained, clips)

@@ -15,7 +15,7 @@ def run(arguments: argparse.Namespace) -> int:
     folder = open_run(loaded, arguments.runs, folder_from(arguments))
     with folder.lock():
         make_missing(loaded.recipe)
-        data = load_data(loaded.recipe)
-        train(loaded, folder, data, prepare(loaded, folder, data))
+        data = load_data(loaded.recipe, device=arguments.device)
+        train(loaded, folder, data, prepare(loaded, folder, data, arguments.device), arguments.track)
     print(f"trained: {folder.folder}")
     return 0

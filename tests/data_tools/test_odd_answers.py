@@ -400,7 +400,7 @@ def test_an_interrupt_while_a_verb_is_imported(monkeypatch: pytest.MonkeyPatch, 
 
     monkeypatch.setattr(cli, "import_module", interrupted)
     assert main(["crawl", "x"]) == 130
-    assert capsys.readouterr().err == "interrupted\n"
+    assert capsys.readouterr().err == "interrupted; the same command goes on where it stopped\n"
     assert main(["--help"]) == 0
     assert main(["nonsense"]) == 2
 
@@ -430,7 +430,7 @@ def interrupt(process: subprocess.Popen[str]) -> None:
     process.send_signal(signal.SIGINT)
     _, errors = process.communicate(timeout=30)
     assert process.returncode == 130, errors
-    assert errors.splitlines()[-1] == "interrupted"
+    assert errors.splitlines()[-1] == "interrupted; the same command goes on where it stopped"
     assert "Traceback" not in errors
 
 
