@@ -60,9 +60,9 @@ class Retriever:
         a warning. Raises KitError for a text of which the model knows no word, and when no file is readable."""
         search = make_search(self.trained, list({clip.id: clip for clip in self.clips_of(audio)}.values()))
         answers = search.answer([SearchQuery(text, top) for text in texts])
-        if unknown := [text for text, hits in zip(texts, answers, strict=True) if hits is None]:
+        if unknown := [text for text, answer in zip(texts, answers, strict=True) if answer.hits is None]:
             raise KitError(f"the model knows no word of {unknown[0]!r}; reword it")
-        return [[Found(search.clips[hit.row].path, hit.score) for hit in hits or []] for hits in answers]
+        return [[Found(search.clips[hit.row].path, hit.score) for hit in answer.hits or []] for answer in answers]
 
     def clips_of(self, audio: Audio) -> list[Clip]:
         """The clips that a folder, a manifest or a list of files means. DataError for a file that is absent."""

@@ -30,21 +30,24 @@ def run(arguments: argparse.Namespace) -> int:
     found = [
         {
             "query": text,
+            "unknown": unknown,
             "clips": None if hits is None else [
                 {"path": search.clips[hit.row].path, "score": round(hit.score, 6)} for hit in hits
             ],
         }
-        for text, hits in zip(arguments.queries, answers, strict=True)
+        for text, (hits, unknown) in zip(arguments.queries, answers, strict=True)
     ]  # fmt: skip
     if arguments.json:
         print(json.dumps({"clips": len(search.clips), "skipped": dict(search.skipped), "queries": found}, indent=1))
     else:
         for text, entry in zip(arguments.queries, found, strict=True):
             print(text)
+            if entry["clips"] and entry["unknown"]:
+                print(f"      not known to the model: {', '.join(entry['unknown'])}")
             for rank, clip in enumerate(entry["clips"] or [], 1):
                 print(f"{rank:4}  {clip['score']:7.4f}  {clip['path']}")
         log.info("%d clips searched, %d skipped", len(search.clips), len(search.skipped))
-    unknown = [text for text, hits in zip(arguments.queries, answers, strict=True) if hits is None]
-    for text in unknown:
+    unreadable = [entry["query"] for entry in found if entry["clips"] is None]
+    for text in unreadable:
         log.error("error: the model knows no word of %r; reword it", text[:60])
-    return 1 if unknown else 0
+    return 1 if unreadable else 0

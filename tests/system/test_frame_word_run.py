@@ -103,7 +103,7 @@ def test_a_missing_file_of_vectors_is_told_before_anything_is_made(
 def test_search_and_report_of_series(done: Path, world: Path) -> None:
     clips = [clip for clip in read_manifest(world) if clip.split == "evaluation"]
     search = make_search(open_trained(done), clips)
-    found, unknown = search.answer([SearchQuery(clips[0].captions[0], 3), SearchQuery("zebra", 3)])
+    (found, _), (unknown, _) = search.answer([SearchQuery(clips[0].captions[0], 3), SearchQuery("zebra", 3)])
     assert found is not None
     assert len(found) == 3
     assert unknown is None

@@ -92,9 +92,12 @@ def test_what_was_skipped_is_in_the_document(unbroken: Path, folder: Path, capsy
 def test_a_query_of_unknown_words_is_named_and_the_others_are_answered(
     unbroken: Path, folder: Path, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
 ) -> None:
-    status, output, _ = search(capsys, unbroken, folder, "xylophone", TEXTS[0])
-    assert status == 1
-    assert len(output.splitlines()) == 1 + 1 + 5
+    status, output, _ = search(capsys, unbroken, folder, "xylophone", f"{TEXTS[0]} or Xylophone")
+    lines = output.splitlines()
+    assert (status, len(lines)) == (1, 1 + 2 + 5)
+    assert lines[2].strip() == "not known to the model: or, xylophone"
+    document = json.loads(search(capsys, unbroken, folder, "xylophone", TEXTS[0], "--json")[1])
+    assert [query["unknown"] for query in document["queries"]] == [["xylophone"], []]
     assert "error: the model knows no word of 'xylophone'; reword it" in caplog.text
 
 
