@@ -9,15 +9,11 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from data_tools.errors import KitError
-from data_tools.manifest import Clip, of_split
+from data_tools.manifest import Clip
 from submission.ordering import ranked_columns, require_finite
-from system.features.build import build_features
 from system.models.retrieval import RetrievalModel
 from system.models.similarity import Embedded
-from system.recipe import schema
-from system.runs.open import Trained
-from system.runs.retrieve import embed_clips, embed_texts, read_pool
+from system.runs.retrieve import embed_texts
 
 # Q queries, C clips, D embedding
 
@@ -113,30 +109,3 @@ def _below_common_folder(clips: Sequence[Clip]) -> list[str]:
     depths = [len(Path(clip.file_name).parts) if clip.path.endswith(f"/{clip.file_name}") else 1 for clip in clips]
     top = os.path.commonpath({Path(*path.parts[:-depth]) for path, depth in zip(paths, depths, strict=True)})
     return [str(path.relative_to(top)) for path in paths]
-
-
-def pool_of(recipe: schema.Recipe, audio: Path | None, split: str | None) -> list[Clip]:
-    """The clips of `audio` (a manifest or a folder); by default those that the recipe's first `rank` entry ranks.
-
-    split: only this split's clips. Raises KitError for no clip at all, and DataError as reading a manifest does.
-    """
-    if audio is None:
-        if not recipe.rank:
-            raise KitError(f"the recipe {recipe.name} ranks nothing; name the clips with --audio")
-        source = recipe.data[recipe.ranked_source(next(iter(recipe.rank)))]
-        audio, split = Path(source.manifest), split or source.split
-        if not audio.exists():
-            raise KitError(f"{audio}, which the recipe {recipe.name} ranks, is not here; name the clips with --audio")
-    return of_split(read_pool(audio), split, audio)
-
-
-def make_search(trained: Trained, clips: list[Clip]) -> Search:
-    """Embed the clips, computing frames that the banks lack. Raises KitError when no clip is readable."""
-    recipe = trained.recipe
-    features = build_features(clips, dict(recipe.model.audio.experts), Path(recipe.banks))
-    whole = [clip for clip in clips if clip.id in features.keys]
-    if not whole:
-        first = features.broken[clips[0].id]
-        raise KitError(f"none of {len(clips)} clips is readable, first {first}")
-    skipped = {clip.path: features.broken[clip.id] for clip in clips if clip.id not in features.keys}
-    return Search(trained.model, whole, embed_clips(trained.model, whole, features), skipped)

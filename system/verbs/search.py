@@ -5,9 +5,15 @@ import json
 import logging
 from pathlib import Path
 
-from system.runs.open import open_trained
-from system.serve.search import SearchQuery, make_search, pool_of
-from system.verbs.options import add_changes_argument, add_checkpoint_arguments, positive
+from system.runs.pool import embed, pool_of
+from system.serve.search import Search, SearchQuery
+from system.verbs.options import (
+    add_cache_argument,
+    add_changes_argument,
+    add_checkpoint_arguments,
+    open_model,
+    positive,
+)
 
 log = logging.getLogger(__name__)
 
@@ -19,13 +25,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--top", type=positive, default=10, help="clips a query (default: %(default)s)")
     parser.add_argument("--split", help="of a manifest: only this split's clips (default: all)")
     parser.add_argument("--json", action="store_true", help="print one JSON document instead")
+    add_cache_argument(parser)
     add_checkpoint_arguments(parser)
     add_changes_argument(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
-    trained = open_trained(arguments.model, arguments.stage, arguments.checkpoint, arguments.set)
-    search = make_search(trained, pool_of(trained.recipe, arguments.audio, arguments.split))
+    trained, cache = open_model(arguments)
+    listed = pool_of(trained.recipe, arguments.audio, arguments.split)
+    search = Search(trained.model, *embed(trained, listed, cache))
     answers = search.answer([SearchQuery(text, arguments.top) for text in arguments.queries])
     found = [
         {
@@ -46,7 +54,6 @@ def run(arguments: argparse.Namespace) -> int:
                 print(f"      not known to the model: {', '.join(entry['unknown'])}")
             for rank, clip in enumerate(entry["clips"] or [], 1):
                 print(f"{rank:4}  {clip['score']:7.4f}  {clip['path']}")
-        log.info("%d clips searched, %d skipped", len(search.clips), len(search.skipped))
     unreadable = [entry["query"] for entry in found if entry["clips"] is None]
     for text in unreadable:
         log.error("error: the model knows no word of %r; reword it", text[:60])

@@ -31,7 +31,8 @@ from system.models.similarity import Embedded
 from system.models.text import SentenceTransformers
 from system.models.text.pretrained_encoder import SentenceTransformersEncoder
 from system.runs.open import open_trained
-from system.serve.search import Answer, Hit, Search, SearchQuery, make_search, pool_of
+from system.runs.pool import embed, pool_of
+from system.serve.search import Answer, Hit, Search, SearchQuery
 from system.serve.server import _Opened, content_security_policy
 from system.serve.waiting import BusyError, Queue
 
@@ -76,9 +77,10 @@ def test_scores_that_are_no_numbers_are_refused_at_the_start(tmp_path: Path) -> 
 
 
 @pytest.fixture(scope="module")
-def trained_search(unbroken: Path) -> Search:
+def trained_search(unbroken: Path, tmp_path_factory: pytest.TempPathFactory) -> Search:
     trained = open_trained(unbroken)
-    return make_search(trained, pool_of(trained.recipe, None, None))
+    pool = embed(trained, pool_of(trained.recipe, None, None), tmp_path_factory.mktemp("cache"))
+    return Search(trained.model, *pool)
 
 
 def test_a_run_finds_what_its_own_ranking_says(unbroken: Path, trained_search: Search) -> None:
@@ -102,11 +104,11 @@ def test_a_run_finds_what_its_own_ranking_says(unbroken: Path, trained_search: S
 
 def test_pools(unbroken: Path, world: Path, tmp_path: Path) -> None:
     recipe = open_trained(unbroken).recipe
-    assert {clip.split for clip in pool_of(recipe, None, None)} == {"evaluation"}
-    assert len(pool_of(recipe, None, "validation")) == 16
-    assert len(pool_of(recipe, world, None)) == 88
-    assert len(pool_of(recipe, world, "validation")) == 16
-    folder = pool_of(recipe, world.parent / "validation", None)
+    assert {clip.split for clip in pool_of(recipe, None, None).clips} == {"evaluation"}
+    assert len(pool_of(recipe, None, "validation").clips) == 16
+    assert len(pool_of(recipe, world, None).clips) == 88
+    assert len(pool_of(recipe, world, "validation").clips) == 16
+    folder = pool_of(recipe, world.parent / "validation", None).clips
     assert [clip.file_name for clip in folder] == sorted(path.name for path in (world.parent / "validation").iterdir())
 
 
