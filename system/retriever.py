@@ -11,7 +11,7 @@ from data_tools.audio.read import readable_seconds
 from data_tools.errors import DataError, KitError
 from data_tools.manifest import Clip, audio_clip
 from system.runs.open import Trained, open_trained
-from system.runs.pool import Listed, cache_folder, embed, pool_of
+from system.runs.pool import Listed, cache_folder, embed, frame_banks, pool_of
 from system.runs.retrieve import embed_texts, vectors
 from system.serve.search import Search, SearchQuery
 
@@ -92,4 +92,4 @@ def load_model(
     """Open a run or an exported model, as open_trained does. cache: keeps embeddings of clips (default: lbar-kit in the
     user's cache directory)."""
     kept = cache_folder(Path(cache) if cache else None)
-    return Retriever(open_trained(Path(folder), stage, checkpoint, banks=kept / "banks"), kept)
+    return Retriever(open_trained(Path(folder), stage, checkpoint, banks=frame_banks(kept)), kept)

@@ -3,7 +3,8 @@ the cache that they share.
 
     <cache>/contents.sqlite         the content key of every file, by its path, size and time of change
             embeddings-<model>/     a bank: the embedding of every content, by that model
-            banks/                  frames, for exported models (a run has the banks of its recipe)
+            banks/                  frames, for exported models (where the current folder has no `banks`; a run has those
+                                    of its recipe)
 """
 
 import atexit
@@ -93,6 +94,12 @@ def cache_folder(folder: Path | None = None) -> Path:
         folder = Path(tempfile.mkdtemp())
         atexit.register(shutil.rmtree, folder, ignore_errors=True)
     return folder
+
+
+def frame_banks(cache: Path) -> Path:
+    """Where the frames of an exported model are kept: in the current folder's `banks` where there is one, as training
+    leaves it, else in the cache."""
+    return Path("banks") if Path("banks").is_dir() else cache / "banks"
 
 
 def embed(trained: Trained, listed: Listed, cache: Path, strict: bool = False) -> Pool:

@@ -37,10 +37,10 @@ def add_cache_argument(parser: argparse.ArgumentParser) -> None:
 def open_model(arguments: argparse.Namespace) -> "tuple[Trained, Path]":
     """The trained model, and the folder that keeps what it makes of clips."""
     from system.runs.open import open_trained
-    from system.runs.pool import cache_folder
+    from system.runs.pool import cache_folder, frame_banks
 
     cache = cache_folder(arguments.cache)
-    return open_trained(arguments.model, arguments.stage, arguments.checkpoint, arguments.set, cache / "banks"), cache
+    return open_trained(arguments.model, arguments.stage, arguments.checkpoint, arguments.set, frame_banks(cache)), cache
 
 
 def add_checkpoint_arguments(parser: argparse.ArgumentParser) -> None:
