@@ -40,7 +40,9 @@ def open_model(arguments: argparse.Namespace) -> "tuple[Trained, Path]":
     from system.runs.pool import cache_folder, frame_banks
 
     cache = cache_folder(arguments.cache)
-    return open_trained(arguments.model, arguments.stage, arguments.checkpoint, arguments.set, frame_banks(cache)), cache
+    return open_trained(
+        arguments.model, arguments.stage, arguments.checkpoint, arguments.set, frame_banks(cache)
+    ), cache
 
 
 def add_checkpoint_arguments(parser: argparse.ArgumentParser) -> None:
