@@ -15,8 +15,8 @@ from submission.runs.finished import FinishedRun
 from submission.runs.record import EpochLine, Parameters, Provenance, RelevanceSettings, RunResult
 
 MEANING_OF_M = (
-    "within validation batches, the share of clips whose own captions score highest (m1) and of captions whose own clip "
-    "does (m2)"
+    "within validation batches, the share of clips whose own captions score highest (m1) and of captions whose own "
+    "clip does (m2)"
 )
 LICENCES = 4  # of a data set that are named
 
@@ -111,7 +111,8 @@ def _expert_table(run: FinishedRun) -> Table:
 def learning_curves(run: FinishedRun) -> Section:
     """The curves that training drew, those that are there; one of a single point in words."""
     lines = run.epochs
-    drawings, single, keys = [], [], set()
+    drawings, single = [], []
+    keys: set[str] = set()
     for name, (title, _, labels) in CURVES.items():
         if (file := run.folder / "figures" / f"{name}.svg").is_file():
             keys |= labels.keys()

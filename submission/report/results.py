@@ -58,7 +58,7 @@ def result(run: FinishedRun, this: Summary, others: Mapping[str, Summary], editi
         ),
         drawings=[drawing],
         tables=[_figures_table(summaries, levels), *([_differences(this, others)] if others else [])],
-        paragraphs=[*notes, *([PAIRED] if others else [])],
+        paragraphs=[*(f"{note}." for note in this.notes), *notes, *([PAIRED] if others else [])],
     )
 
 

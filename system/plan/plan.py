@@ -169,7 +169,8 @@ def _cost_lines(stage: schema.Stage, estimates: Estimates, gpu_bytes: float | No
 def _rank_lines(recipe: schema.Recipe, found: dict[str, Content]) -> Iterator[str]:
     for name, entry in recipe.rank.items():
         source = recipe.ranked_source(name)
-        edition, clips = get_edition(entry.edition), len(found[source].clips)
+        clips = len(found[source].clips)
+        edition = get_edition(entry.edition).of_pool(clips)
         if isinstance(entry, schema.RankByMean):
             how = f"by the mean of {', '.join(entry.of)}"
         else:

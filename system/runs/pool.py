@@ -3,8 +3,7 @@ the cache that they share.
 
     <cache>/contents.sqlite         the content key of every file, by its path, size and time of change
             embeddings-<model>/     a bank: the embedding of every content, by that model
-            banks/                  frames, for exported models (where the current folder has no `banks`; a run has those
-                                    of its recipe)
+            banks/                  frames, for exported models where the current folder has no `banks`
 """
 
 import atexit
