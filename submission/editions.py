@@ -14,6 +14,7 @@ from typing import Literal, NamedTuple
 
 from submission.errors import SubmissionError
 
+CUSTOM = "custom"
 Sure = Literal["confirmed", "secondary", "inferred", "remembered"]
 
 
@@ -87,6 +88,16 @@ class Edition:
     def metric(self) -> str:
         """The primary metric as published, e.g. mAP@10."""
         return f"mAP@{self.map_k}"
+
+    def of_pool(self, n_clips: int) -> "Edition":
+        """For a pool of so many clips: lists of `custom` hold no more names than there are; a year's stay as they are.
+
+        >>> get_edition("custom").of_pool(2).columns, get_edition(2022).of_pool(2).ranking_length
+        (('query', 'file_name_1', 'file_name_2'), 10)
+        """
+        if self.name != CUSTOM or not 0 < n_clips < self.ranking_length:
+            return self
+        return replace(self, ranking_length=n_clips)
 
 
 _BASELINE_2022 = "github.com/xieh97/dcase2022-audio-retrieval"
@@ -205,14 +216,17 @@ _2025 = _later(
 _OURS = Source("inferred", "ours: for data and rules that are no challenge's")
 _CUSTOM = replace(
     _2022,
-    name="custom",
+    name=CUSTOM,
     task="0",
     query_column="query",
     map_ks=(10, 16),
     label=r"[^_\s.]+_[^_\s.]+_task0_[1-9]\d*",
     names=MappingProxyType({"label": BY_LABEL}),
     systems=100,
-    sources=MappingProxyType(dict.fromkeys(_2022.sources, _OURS)),
+    sources=MappingProxyType(
+        dict.fromkeys(_2022.sources, _OURS)
+        | {"ranking_length": Source("inferred", "ours: for data that are no challenge's; all clips of a smaller pool")}
+    ),
 )
 
 EDITIONS: Mapping[str, Edition] = MappingProxyType(

@@ -11,11 +11,10 @@ from data_tools.audio.read import readable_seconds
 from data_tools.errors import DataError, KitError
 from data_tools.manifest import Clip, audio_clip
 from system.device import device_of
-from system.features.build import build_features
-from system.models.similarity import Embedded
 from system.runs.open import Trained, open_trained
-from system.runs.retrieve import embed_clips, embed_texts
-from system.serve.search import SearchQuery, make_search, pool_of
+from system.runs.pool import Listed, cache_folder, embed, frame_banks, pool_of
+from system.runs.retrieve import embed_texts, vectors
+from system.serve.search import Search, SearchQuery
 
 Audio = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 
@@ -28,51 +27,48 @@ class Found(NamedTuple):
 
 
 class Retriever:
-    """A trained model in evaluation mode."""
+    """A trained model in evaluation mode.
 
-    def __init__(self, trained: Trained) -> None:
-        self.trained = trained
+
+    cache: the folder that keeps embeddings of clips, as cache_folder gives it.
+    """
+
+    def __init__(self, trained: Trained, cache: Path) -> None:
+        self.trained, self.cache = trained, cache
 
     def encode_text(self, texts: Sequence[str]) -> np.ndarray:
         """(N, D) float32, in the order of the texts. KitError for a model that has no one vector a text."""
-        return _vectors(embed_texts(self.trained.model, list(texts)))
+        return vectors(embed_texts(self.trained.model, list(texts)))
 
     def encode_audio(self, audio: Audio) -> np.ndarray:
         """(C, D) float32 of the files in their order; of a folder or a manifest in the order of `clips_of`.
 
-        audio: a folder with its subfolders, a manifest (.jsonl), or a list of files. Frames are kept in the recipe's
-        banks. Raises KitError for a file that is broken, and for a model that has no one vector a clip.
+        audio: a folder with its subfolders, a manifest (.jsonl), or a list of files. Raises KitError for a file that is
+        broken, and for a model that has no one vector a clip.
         """
         return self.encode_clips(self.clips_of(audio))
 
     def encode_clips(self, clips: Sequence[Clip]) -> np.ndarray:
         """(C, D) float32 of clips, as encode_audio gives them."""
-        recipe = self.trained.recipe
         once = {clip.id: clip for clip in clips}
-        features = build_features(
-            list(once.values()),
-            dict(recipe.model.audio.experts),
-            Path(recipe.banks),
-            strict=True,
-            device=self.trained.model.device,
-        )
-        vectors = _vectors(embed_clips(self.trained.model, list(once.values()), features))
+        found = vectors(embed(self.trained, Listed(list(once.values()), {}), self.cache, strict=True).embedded)
         rows = {clip_id: row for row, clip_id in enumerate(once)}
-        return vectors[[rows[clip.id] for clip in clips]]
+        return found[[rows[clip.id] for clip in clips]]
 
     def rank(self, texts: Sequence[str], audio: Audio, top: int = 10) -> list[list[Found]]:
         """The best `top` clips of each text, best first; equal scores stand by file name. Broken files are skipped with
         a warning. Raises KitError for a text of which the model knows no word, and when no file is readable."""
-        search = make_search(self.trained, list({clip.id: clip for clip in self.clips_of(audio)}.values()))
+        listed = Listed(list({clip.id: clip for clip in self.clips_of(audio)}.values()), {})
+        search = Search(self.trained.model, *embed(self.trained, listed, self.cache))
         answers = search.answer([SearchQuery(text, top) for text in texts])
-        if unknown := [text for text, hits in zip(texts, answers, strict=True) if hits is None]:
+        if unknown := [text for text, answer in zip(texts, answers, strict=True) if answer.hits is None]:
             raise KitError(f"the model knows no word of {unknown[0]!r}; reword it")
-        return [[Found(search.clips[hit.row].path, hit.score) for hit in hits or []] for hits in answers]
+        return [[Found(search.clips[hit.row].path, hit.score) for hit in answer.hits or []] for answer in answers]
 
     def clips_of(self, audio: Audio) -> list[Clip]:
         """The clips that a folder, a manifest or a list of files means. DataError for a file that is absent."""
         if isinstance(audio, str | os.PathLike):
-            return pool_of(self.trained.recipe, Path(audio), None)
+            return pool_of(self.trained.recipe, Path(audio), None).clips
         paths = [Path(path).absolute() for path in audio]
         if absent := [path for path in paths if not path.is_file()]:
             raise DataError(f"{absent[0]}: no such file")
@@ -90,17 +86,17 @@ class Retriever:
 
 
 def load_model(
-    folder: str | os.PathLike[str], stage: str | None = None, checkpoint: str | None = None, device: str | None = None
+    folder: str | os.PathLike[str],
+    stage: str | None = None,
+    checkpoint: str | None = None,
+    device: str | None = None,
+    cache: str | os.PathLike[str] | None = None,
 ) -> Retriever:
     """Open a run or an exported model, as open_trained does.
 
     device: cuda, cuda:1, mps or cpu; None for CUDA where there is one, else the CPU. KitError for one that is not here.
+    cache: keeps embeddings of clips (default: lbar-kit in the user's cache directory).
     """
-    return Retriever(open_trained(Path(folder), stage, checkpoint, device=device_of(device)))
-
-
-def _vectors(embedded: Embedded) -> np.ndarray:
-    if embedded.lengths is not None:
-        raise KitError("this model compares frames with words and has no one vector of them; use rank")
-    vectors: np.ndarray = embedded.values.float().cpu().numpy()
-    return vectors
+    kept = cache_folder(Path(cache) if cache else None)
+    trained = open_trained(Path(folder), stage, checkpoint, device=device_of(device), banks=frame_banks(kept))
+    return Retriever(trained, kept)

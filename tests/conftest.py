@@ -7,6 +7,7 @@ import logging
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from uuid import uuid4
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # read by torch when it is imported; a worker of pytest-xdist has a core
 
@@ -64,6 +65,12 @@ def _no_model_collapses(request: pytest.FixtureRequest, collapses: _Collapses) -
     yield
     output, collapses.output = collapses.output, []
     assert not output or request.node.get_closest_marker("collapses"), output[0]
+
+
+@pytest.fixture(autouse=True)
+def _own_cache(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Embeddings of clips are kept for one test at most, in a folder that is made when it is written to."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.getbasetemp() / f"cache-{uuid4().hex}"))
 
 
 @pytest.fixture

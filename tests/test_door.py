@@ -33,7 +33,7 @@ def test_every_verb_says_how_to_go_on_when_it_is_interrupted(
         return 0
 
     for name, verb in import_module(f"{room}.__main__").VERBS.items():
-        parser = Namespace(parse_args=lambda _: Namespace(run=terminated))
+        parser = Namespace(parse_args=lambda _: Namespace(quiet=False, verbose=False, run=terminated))
         monkeypatch.setattr(cli, "make_parser", lambda *_, parser=parser: parser)
         assert import_module(f"{room}.__main__").main([name]) == 130
         hint = "the same command goes on where it stopped" if name in RESUMED[room] else "nothing was written"

@@ -17,11 +17,16 @@ log = logging.getLogger(__name__)
 
 
 def read_blind(folder: Path, source: str) -> tuple[list[Clip], int]:
-    """A clip for every audio file of the folder and its subfolders, names relative to it and exactly as on disk,
-    sorted; and how many are unreadable.
+    """The clips of folder_clips, and how many are unreadable."""
+    clips, _ = folder_clips(folder, source)
+    return clips, sum(clip.seconds is None for clip in clips)
 
-    Hidden files are not looked at; files that are no audio are counted and named in the log. Raises DataError for a
-    missing folder and one without audio.
+
+def folder_clips(folder: Path, source: str) -> tuple[list[Clip], list[str]]:
+    """A clip for every audio file of the folder and its subfolders, names relative to it and exactly as on disk,
+    sorted; and the names of the files that are no audio, which are counted and named in the log.
+
+    Hidden files are not looked at. Raises DataError for a missing folder and one without audio.
     """
     require_folder(folder)
     names, others = audio_tree(folder)
@@ -30,8 +35,7 @@ def read_blind(folder: Path, source: str) -> tuple[list[Clip], int]:
         log.warning("%s: skipped what is no audio (%d): %s", folder, len(others), shown)
     if not names:
         raise DataError(f"{folder}: no audio files in this folder; unpack the set and name the folder that holds them")
-    clips = [audio_clip(folder, name, source, "blind", [], readable_seconds(folder / name)) for name in names]
-    return clips, sum(clip.seconds is None for clip in clips)
+    return [audio_clip(folder, name, source, "blind", [], readable_seconds(folder / name)) for name in names], others
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

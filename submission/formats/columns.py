@@ -88,7 +88,7 @@ def has_index_column(header: list[str]) -> bool:
 
 def ranked_editions(header: list[str]) -> list[Edition]:
     """The editions whose ranked CSVs have this header."""
-    return [edition for edition in EDITIONS.values() if header == list(edition.columns)]
+    return [edition for edition in EDITIONS.values() if header == list(edition.of_pool(len(header) - 1).columns)]
 
 
 def is_ranked(header: list[str]) -> bool:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from data_tools.audio.read import AUDIO_SUFFIXES
+from data_tools.cli import counted
 from submission.editions import Edition
 from submission.errors import SubmissionError
 from submission.files import writing
@@ -51,10 +52,13 @@ def write_ranked_csv(matrix: ScoreMatrix, path: Path, edition: Edition) -> None:
     fails.
     """
     truth = matrix_truth(matrix)
+    edition = edition.of_pool(len(matrix.file_names))
     length = edition.ranking_length
     if (n_clips := len(matrix.file_names)) < length:
         row = f"a row of edition {edition.name} lists {length}"
-        raise SubmissionError(f"the pool has {n_clips} clips and {row}; rank a larger pool")
+        raise SubmissionError(
+            f"the pool has {counted(n_clips, 'clip')} and {row}; rank a larger pool, or use edition custom"
+        )
     columns = ranked_columns(matrix.values, matrix.file_names, length).tolist()
     names = ([matrix.file_names[column] for column in best] for best in columns)
     _write(zip(matrix.query_texts, names, strict=True), path, edition, truth)
@@ -62,16 +66,18 @@ def write_ranked_csv(matrix: ScoreMatrix, path: Path, edition: Edition) -> None:
 
 def write_ranked_lists(ranked: list[RankedList], path: Path, edition: Edition) -> None:
     """Write ranked lists, such as another edition's, as a ranked CSV of an edition: in their order, longer ones cut.
+    `custom` takes lists that are shorter together, as of a small pool.
 
     Raises SubmissionError for a list shorter than the ranking length (nothing says which names would follow), and
     for anything that would make a file check_ranked_csv reports; OSError when writing fails.
     """
+    edition = edition.of_pool(max(len(answer.file_names) for answer in ranked))
     length = edition.ranking_length
     for answer in ranked:
         if len(answer.file_names) < length:
             raise SubmissionError(
-                f"line {answer.line} lists {len(answer.file_names)} names and a row of edition {edition.name} lists "
-                f"{length}, which a shorter list does not say; make the file from the scores"
+                f"line {answer.line} lists {counted(len(answer.file_names), 'name')} and a row of edition "
+                f"{edition.name} lists {length}, which a shorter list does not say; make the file from the scores"
             )
     _write(((answer.query, answer.file_names[:length]) for answer in ranked), path, edition, None)
 
@@ -93,12 +99,14 @@ def check_ranked_csv(
     it does not have, byte for byte, and a row for every query it has (reported last: no one line is to blame).
     What hides the rest is reported, and the rest is then checked as it was meant: row numbers in front, a comma at the
     end of lines, no header. A score matrix, and a file with another separator, is reported as such and no further.
+    Lists of `custom` hold the whole pool where it is smaller; without a truth the header says how many clips that is.
     Stricter than the official 2022 script, which skips empty lines, lets a repeated query's last row win, counts a
     repeated file twice, and fails on a missing query.
     """
     problems: list[Problem] = []
     ranked: list[RankedList] = []
     queries = QueryColumn(edition, truth)
+    edition = edition.of_pool(len(truth.file_names) if truth else 0)
     n_rows = 0
     for row in rows_of(data):
         if isinstance(row, Problem):
@@ -106,6 +114,8 @@ def check_ranked_csv(
             continue
         if row.line == 1:
             header = row.cells
+            if truth is None and header == list(edition.columns[: len(header)]):
+                edition = edition.of_pool(len(header) - 1)
             if header != list(edition.columns) and (its := matrix_edition(header)):
                 sentence = f"this is a score matrix, and edition {edition.name} is checked as ranked lists of names"
                 sentence += f"; add --edition {its.name}, or let `convert` make them of it"

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
+from data_tools.cli import counted
 from submission.errors import SubmissionError
 from submission.metrics.intervals import Groups, bootstrap_interval, jackknife_interval
 from submission.metrics.retrieval import average_precision, chance, hit_rate, median_rank, pooled_recall, recall
@@ -75,12 +76,17 @@ class Summary:
 def summarise(found: RelevantRanks, recall_ks: Sequence[int] = (1, 5, 10), map_ks: Sequence[int] = (10,)) -> Summary:
     """Means over queries of R@k for every k of recall_ks, and of AP@k for every k of map_ks, the primary one first.
 
-    A k beyond the depth of ranked lists gives a lower bound, and a note says so.
+    A k beyond the depth of ranked lists gives a lower bound, one beyond the pool is over all of it; notes say so.
     """
     per_query = {f"R@{k}": recall(found.ranks, found.n_relevant, k) for k in recall_ks}
     per_query |= {f"mAP@{k}": average_precision(found.ranks, found.n_relevant, k) for k in map_ks}
-    bounded = [name for name in per_query if found.depth is not None and int(name.partition("@")[2]) > found.depth]
-    notes = [f"{', '.join(bounded)}: a lower bound, since the lists hold {found.depth} names"] if bounded else []
+
+    depth = found.n_pool if found.depth is None else min(found.depth, found.n_pool)
+    why = f"over the whole pool, which has {counted(depth, 'clip')}"
+    if depth < found.n_pool:
+        why = f"a lower bound, since the lists hold {counted(depth, 'name')}"
+    names = ", ".join(name for name in per_query if int(name.partition("@")[2]) > depth)
+    notes = [f"{names}: {why}"] if names else []
     return _summary(found, per_query, map_ks[0], notes)
 
 

@@ -7,14 +7,17 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from data_tools.documents import read_json
 from submission.plots import CURVES
 from submission.report.elements import NONE, Drawing, Section, Table, figure4, plural, queries, without_folders
+from submission.report.settings import settings_of
 from submission.report.statistics import Rivals
 from submission.runs.finished import FinishedRun
-from submission.runs.reading import made_again
 from submission.runs.record import EpochLine, Parameters, Provenance, RelevanceSettings, RunResult
 
+MEANING_OF_M = (
+    "within validation batches, the share of clips whose own captions score highest (m1) and of captions whose own "
+    "clip does (m2)"
+)
 LICENCES = 4  # of a data set that are named
 
 
@@ -38,10 +41,10 @@ def what_was_run(run: FinishedRun) -> Section:
         "Ranked": f"{run.entry}: {queries(len(run.matrix))} against {plural(len(run.matrix.clip_ids), 'clip')} of "
         f"{ranked.data}",
         "Checkpoint": ranked.checkpoint,
+        "m1 and m2": MEANING_OF_M if any(f" best {name} " in f" {ranked.checkpoint} " for name in ("m1", "m2")) else "",
         "Parameters": _parameters(result.parameters),
     }  # fmt: skip
-    path = run.file("resolved.json")
-    settings = read_json(path, made_again(run.folder, path))
+    settings = settings_of(run)
     return Section(
         anchor="run",
         title="What was run",
@@ -106,13 +109,19 @@ def _expert_table(run: FinishedRun) -> Table:
 
 
 def learning_curves(run: FinishedRun) -> Section:
-    """The curves that training drew, those that are there."""
+    """The curves that training drew, those that are there; one of a single point in words."""
     lines = run.epochs
-    drawings = [
-        _curve(file, title, labels, lines)
-        for name, (title, _, labels) in CURVES.items()
-        if (file := run.folder / "figures" / f"{name}.svg").is_file()
-    ]
+    drawings, single = [], []
+    keys: set[str] = set()
+    for name, (title, _, labels) in CURVES.items():
+        if (file := run.folder / "figures" / f"{name}.svg").is_file():
+            keys |= labels.keys()
+            points = max((sum(line.value(key) is not None for line in lines) for key in labels), default=0)
+            curve = _curve(file, title, labels, lines)
+            if points == 1:
+                single.append(curve.alt)
+            else:
+                drawings.append(curve)
     relevance = run.folder / "figures" / "relevance.svg"
     if relevance.is_file() and run.recipe.relevance:
         drawings.append(_relevance(relevance, run.recipe.relevance))
@@ -121,7 +130,9 @@ def learning_curves(run: FinishedRun) -> Section:
     text = f"{plural(len(stages), 'stage')}: {', then '.join(stages)}."
     if len(stages) > 1:
         text += " A dotted line stands between two stages; epochs count over all."
-    return Section("learning", "Learning curves", paragraphs=[text], drawings=drawings)
+    if "validation.m1" in keys:
+        text += f" m1 and m2: {MEANING_OF_M}."
+    return Section("learning", "Learning curves", paragraphs=[text, *single], drawings=drawings)
 
 
 def _curve(file: Path, title: str, labels: Mapping[str, str], lines: list[EpochLine]) -> Drawing:
@@ -138,6 +149,8 @@ def _curve(file: Path, title: str, labels: Mapping[str, str], lines: list[EpochL
 
 def _course(label: str, values: list[float]) -> str:
     known = [(epoch, value) for epoch, value in enumerate(values, start=1) if not math.isnan(value)]
+    if len(known) == 1:
+        return f"{label} {known[0][1]:.3g} (epoch {known[0][0]})"
     low, high = (choose(known, key=lambda point: point[1]) for choose in (min, max))
     return (
         f"{label} from {known[0][1]:.3g} to {known[-1][1]:.3g}, lowest {low[1]:.3g} (epoch {low[0]}), "

@@ -14,6 +14,7 @@ from submission.metrics.scoring import summarise_matrix
 from submission.report import overview, results
 from submission.report.elements import Drawing, Section, figure4
 from submission.report.listening import AudioStore, listening
+from submission.report.settings import differing_settings
 from submission.report.statistics import rivals
 from submission.runs.clips import read_clips
 from submission.runs.finished import FinishedRun
@@ -28,12 +29,14 @@ def write_report(out: Path, run: FinishedRun, others: Sequence[FinishedRun], edi
     """
     summary, folder = summarise_matrix(run.matrix, edition), run.folder / "figures"
     summaries = [summarise_matrix(other.matrix, edition) for other in others]
-    others_figures = dict(zip(_names(others), summaries, strict=True))
+    names = _names(others)
+    others_figures = dict(zip(names, summaries, strict=True))
     clips = read_clips(run.file(f"scores/{run.entry}.clips.csv"), run.matrix.clip_ids)
     found, store = rivals(run.matrix), AudioStore()
     sections = [
-        overview.what_was_run(run),
         results.result(run, summary, others_figures, edition, folder / f"{run.entry}.result.svg"),
+        differing_settings(run, dict(zip(names, others, strict=True))),
+        overview.what_was_run(run),
         overview.learning_curves(run),
         results.ranks(summary, folder / f"{run.entry}.ranks.svg"),
         results.scores(run, found, folder),

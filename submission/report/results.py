@@ -58,7 +58,7 @@ def result(run: FinishedRun, this: Summary, others: Mapping[str, Summary], editi
         ),
         drawings=[drawing],
         tables=[_figures_table(summaries, levels), *([_differences(this, others)] if others else [])],
-        paragraphs=[*notes, *([PAIRED] if others else [])],
+        paragraphs=[*(f"{note}." for note in this.notes), *notes, *([PAIRED] if others else [])],
     )
 
 
@@ -116,7 +116,6 @@ def ranks(summary: Summary, path: Path) -> Section:
     counts = statistics.count_ranks(first, bins)
     random = statistics.random_shares(bins, found.n_pool, found.n_relevant)
     labels = [str(low) if low == high else f"{low}–{high}" for low, high in bins]
-    figures.draw_ranks(path, labels, counts, random)
     n = len(found.texts)
     ten, beyond = (percent(float(np.mean(which))) for which in (first <= 10, first > 100))
     alt = (
@@ -128,6 +127,9 @@ def ranks(summary: Summary, path: Path) -> Section:
         for label, count, share in zip(labels, counts, random, strict=True)
     ]
     table = Table("Ranks", ("rank", "queries", "share", "share in a random order"), rows)
+    if len(bins) < 2:  # a single bar shows nothing
+        return Section("ranks", "Ranks", paragraphs=[alt])
+    figures.draw_ranks(path, labels, counts, random)
     drawing = Drawing(path, "Rank of the first relevant clip", alt, table)
     return Section("ranks", "Ranks", paragraphs=[alt], drawings=[drawing])
 
@@ -148,6 +150,8 @@ def scores(run: FinishedRun, found: Rivals, folder: Path) -> Section:
     )
     reached = [f"{percent(float(np.mean(margin >= mark)))} reach {name}." for mark, name in marks.items()]
     apart = f"The difference is {np.median(margin):.3f} at the median, and above 0 at {percent(wins)} of {queries(n)}."
+    if np.ptp(margin) == 0:  # a single bar shows nothing
+        return Section("scores", "Scores", paragraphs=[" ".join([text, *reached])])
     edges = np.histogram_bin_edges(np.concatenate([positive, negative]), BINS)
     both = {"best relevant clip": positive, "hardest negative": negative}
     counts = {name: np.histogram(values, edges)[0] for name, values in both.items()}
@@ -244,7 +248,10 @@ def lengths(run: FinishedRun, summary: Summary, clips: Clips, folder: Path) -> S
         ("seconds", seconds, statistics.bin_labels(statistics.SECONDS, whole=False), "relevant clip", "clip"),
     ):
         xlabel, title = f"{name} of the {measured}", f"{metric} by length of the {of}"
-        if found := statistics.bars(values, keys, labels, groups):
+        found = statistics.bars(values, keys, labels, groups)
+        if len(found) == 1:
+            missing.append(f"{title} is left out: all lie in {found[0].label} {name}.")
+        elif found:
             path = folder / f"{run.entry}.{name}.svg"
             drawings.append(_bars_drawing(path, found, xlabel, metric, title, level))
         else:

@@ -36,7 +36,7 @@ def run(arguments: argparse.Namespace) -> int:
     data = path.read_bytes()
     if arguments.ranked or edition.output == "ranked":
         ranked, problems = check_ranked_csv(data, edition, truth)
-        good = f"ok: {counted(len(ranked), 'query')} x {edition.ranking_length} names"
+        good = f"ok: {counted(len(ranked), 'query')} x {len(ranked[0].file_names) if ranked else 0} names"
     else:
         matrix, problems = check_matrix_csv(data, edition, truth)
         good = f"ok: {counted(len(matrix.query_ids), 'query')} x {len(matrix.clip_ids)} scores" if matrix else ""

@@ -17,6 +17,7 @@ from system.recipe import schema
 from system.runs.folder import Run
 
 if TYPE_CHECKING:
+    from system.experts.base import Device
     from system.features.build import Features
     from system.models.retrieval import RetrievalModel
 
@@ -50,11 +51,11 @@ def _absent(recipe: schema.Recipe, name: str) -> list[str]:
     return ranked.absent if isinstance(ranked, schema.RankBlind) else []
 
 
-def open_blind_sets(recipe: schema.Recipe) -> dict[tuple[str, str], BlindSet]:
-    """By audio and queries; computes the frames that the banks lack. KitError for broken audio, and whatever reading
-    them raises."""
+def open_blind_sets(recipe: schema.Recipe, device: "Device | None") -> dict[tuple[str, str], BlindSet]:
+    """By audio and queries; computes the frames that the banks lack, on this device. KitError for broken audio, and
+    whatever reading them raises."""
     from system.features.build import build_features
-    from system.runs.retrieve import read_pool
+    from system.runs.pool import read_pool
 
     sets: dict[tuple[str, str], BlindSet] = {}
     for name in blind_entries(recipe):
@@ -62,8 +63,10 @@ def open_blind_sets(recipe: schema.Recipe) -> dict[tuple[str, str], BlindSet]:
         assert isinstance(entry, schema.RankBlind)
         if (entry.audio, entry.queries) in sets:
             continue
-        clips, queries = read_pool(Path(entry.audio)), read_queries(entry.queries)
-        features = build_features(clips, dict(recipe.model.audio.experts), Path(recipe.banks))
+        (clips, others), queries = read_pool(Path(entry.audio), None), read_queries(entry.queries)
+        if others:
+            log.warning("blind set %s: skipped what is no audio (%d): %s", entry.audio, len(others), ", ".join(others))
+        features = build_features(clips, dict(recipe.model.audio.experts), Path(recipe.banks), device=device)
         broken = [features.broken[clip.id] for clip in clips if clip.id not in features.keys]
         if broken:
             raise KitError(

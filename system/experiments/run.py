@@ -142,7 +142,7 @@ def _train_and_rank(
 
     recipe = loaded.recipe
     model = prepare(loaded, run, data, device)
-    blind = open_blind_sets(recipe)
+    blind = open_blind_sets(recipe, model.device)
     _rehearse(recipe, run, data, model, blind)
     train(loaded, run, data, model, track)
     kept = _kept(recipe, run)

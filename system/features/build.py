@@ -8,12 +8,12 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
 from data_tools.audio.read import AudioError, content_key, read_audio
-from data_tools.cli import each, progress
+from data_tools.cli import counted, each, progress
 from data_tools.errors import KitError
 from data_tools.manifest import Clip
 from system.experts.base import Device, ExpertSettings, Frames
@@ -35,8 +35,11 @@ class ContentKeys:
     `again`, one whose frames are about to be computed: files may be copied over with their size and time kept.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, time: Literal["st_mtime_ns", "st_ctime_ns"] = "st_mtime_ns") -> None:
+        """time: which time of change. The second, of the file's entry, cannot be set, so that no change is missed; a
+        copy of a data set has others."""
         folder.mkdir(parents=True, exist_ok=True)
+        self._time = time
         self.path = folder / "contents.sqlite"
         self._read_now: dict[str, str] = {}  # by path, contents that this process has read itself
         self._store: sqlite3.Connection | None = None
@@ -64,7 +67,7 @@ class ContentKeys:
         except OSError as error:
             raise AudioError(f"{path}: no such audio file") from error
         rows = self._execute("select size, changed, sha256 from files where path = ?", path)
-        if rows and rows[0][:2] == (status.st_size, status.st_mtime_ns):
+        if rows and rows[0][:2] == (status.st_size, getattr(status, self._time)):
             return str(rows[0][2])
         return self.again(path)
 
@@ -76,7 +79,7 @@ class ContentKeys:
             status, key = Path(path).stat(), content_key(path)
         except OSError as error:
             raise AudioError(f"{path}: no such audio file") from error
-        facts = path, status.st_size, status.st_mtime_ns, key
+        facts = path, status.st_size, getattr(status, self._time), key
         self._execute("insert or replace into files values (?, ?, ?, ?)", *facts)
         self._read_now[path] = key
         return key
@@ -124,18 +127,20 @@ def build_features(
     strict: bool = False,
     verify: bool = False,
     device: "Device | None" = None,
+    content: ContentKeys | None = None,
 ) -> Features:
     """Compute what the banks lack for these clips, with progress; a broken file is reported and left out.
 
     A content that several clips share is computed once. strict: raise KitError for the first broken file instead.
     verify: read all that the banks hold, and compute again what is damaged; read all audio files again.
     device: None for this machine's; what experts need float64 for, mps leaves to the CPU.
+    content: what is known of the files (default: what is remembered in `banks`).
     Raises KitError for a file whose content is no longer what it was when its frames were looked for.
     """
     from system.device import device_of
 
     features = Features({name: bank_of(expert, banks, verify) for name, expert in experts.items()})
-    with closing(ContentKeys(banks)) as content:
+    with closing(content or ContentKeys(banks)) as content:
         if verify:
             content.forget()
         for clip in each(clips, "content", "clip"):
@@ -154,7 +159,7 @@ def build_features(
     for name in list(networks):
         _fill(features, name, experts[name], networks.pop(name), clips, strict)
     if features.broken:
-        log.warning("%d of %d clips have broken audio and are left out", len(features.broken), len(clips))
+        log.warning("%s with broken audio left out", counted(len(features.broken), "clip"))
     return features
 
 
@@ -191,7 +196,7 @@ def _fill(
     from system.device import memory_errors
 
     bank, missing = features.banks[name], _missing(features, name, clips)
-    log.info("%s: computing the frames of %d clips", name, len(missing))
+    log.info("%s: computing the frames of %s", name, counted(len(missing), "clip"))
     failed: set[str] = set()
 
     def fails(key: str, error: AudioError) -> None:
@@ -213,7 +218,7 @@ def _fill(
     for clip in clips:  # other clips with the content of a broken file
         if features.keys.get(clip.id) in failed:
             _broken(features, clip, AudioError(f"{clip.path}: same content as a broken file"), strict)
-    log.info("%s: %d clips computed, in %s", name, len(missing) - len(failed), bank.folder)
+    log.info("%s: %s computed, in %s", name, counted(len(missing) - len(failed), "clip"), bank.folder)
 
 
 def _decoded(clips: dict[str, Clip], expert: ExpertSettings) -> Iterator[tuple[str, Future[np.ndarray]]]:

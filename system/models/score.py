@@ -14,11 +14,13 @@ if TYPE_CHECKING:
 
 
 class ScoreSettings(Strict):
-    """of_series: whether it compares series of frames with series of words, instead of one vector with another."""
+    """of_series: whether it compares series of frames with series of words, instead of one vector with another.
+    meaning: what a score is, for whoever reads one."""
 
     kind: str
 
     of_series: ClassVar[bool] = False
+    meaning: ClassVar[str]
 
     @abstractmethod
     def build(self) -> "Callable[[Embedded, Embedded], torch.Tensor]":
@@ -29,6 +31,8 @@ class Cosine(ScoreSettings):
     """Cosine of a clip's and a caption's embedding."""
 
     kind: Literal["cosine"]
+
+    meaning: ClassVar[str] = "the cosine of the embeddings of a query and a clip, from -1 to 1"
 
     def build(self) -> "Callable[[Embedded, Embedded], torch.Tensor]":
         from system.models.similarity import cosine
@@ -49,6 +53,7 @@ class FrameWord(ScoreSettings):
     reduce: Literal["mean", "best_frame", "best_word"]  # how the dot products of all frames and words become one score
 
     of_series: ClassVar[bool] = True
+    meaning: ClassVar[str] = "how much the frames of a clip and the words of a query agree (dot products), from 0 up"
 
     def build(self) -> "Callable[[Embedded, Embedded], torch.Tensor]":
         from system.models.similarity import frame_word

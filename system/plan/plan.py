@@ -187,7 +187,8 @@ def _rank_lines(recipe: schema.Recipe, found: dict[str, Content]) -> Iterator[st
                 yield f"  {' and '.join(ranked.absent)} not there yet; `run` ranks the blind set once it is"
             continue
         assert not isinstance(entry, schema.RankBlind)
-        edition, clips = get_edition(entry.edition), len(found[source].clips)
+        clips = len(found[source].clips)
+        edition = get_edition(entry.edition).of_pool(clips)
         if entry.csv and edition.output == "ranked" and 0 < clips < edition.ranking_length:
             listed = f"a ranked CSV lists {edition.ranking_length} clips"
             yield f"  {MISTAKE} {listed}, {source} has {clips}; say csv: false"

@@ -88,18 +88,19 @@ def open_trained(
     checkpoint: str | None = None,
     changes: list[str] | None = None,
     device: torch.device | None = None,
+    banks: Path = Path("banks"),
 ) -> Trained:
     """Open a run (`stage` and `checkpoint`: default, those of its first `rank` entry) or an exported model.
 
-    changes: settings that may differ on this machine, such as where an expert's weights lie. The `banks` of an exported
-    model are those of the current folder, whatever its recipe says, unless `changes` names others.
-    device: None for this machine's. Raises KitError for what does not fit, DataError for a missing or damaged file.
+    changes: settings that may differ on this machine, such as where an expert's weights lie. device: None for this
+    machine's. banks: those of an exported model, whatever its recipe says, unless `changes` names others.
+    Raises KitError for what does not fit, DataError for a missing or damaged file.
     """
     if (folder / "model.safetensors").exists():
         if stage or checkpoint:
             said = "is an exported model and holds one checkpoint; leave out --stage and --checkpoint"
             raise KitError(f"{folder} {said}")
-        return _open_exported(folder, changes or [], device or device_of())
+        return _open_exported(folder, [f"banks={json.dumps(str(banks))}", *(changes or [])], device or device_of())
     if (folder / "resolved.json").exists():
         return _open_run(Run(folder), stage, checkpoint, changes or [], device or device_of())
     raise KitError(
@@ -177,7 +178,6 @@ def as_trained(folder: Path, before: dict[str, Any], now: dict[str, Any]) -> dic
 
 def _open_exported(folder: Path, changes: list[str], device: torch.device) -> Trained:
     facts = _exported_facts(folder)
-    changes = ["banks=banks", *changes]  # a model from elsewhere does not say where this machine writes
     if (folder / "text").is_dir():  # the exported sentence encoder, wherever the folder now lies
         changes = [f"model.text.model={json.dumps(str((folder / 'text').resolve()))}", *changes]
     recipe = _moved(folder / "recipe.json", changes)

@@ -1,25 +1,22 @@
-"""Embedding clips and captions, the score matrix of queries against clips, and ranking any clips for any queries."""
+"""Embedding clips and captions, and the score matrix of queries against clips."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 
 from data_tools.cli import counted, progress
-from data_tools.datasets.blind import read_blind
 from data_tools.errors import KitError
-from data_tools.manifest import Clip, Query, read_manifest
-from submission.formats.score_matrix import ScoreMatrix, write_scores
+from data_tools.manifest import Clip, Query
+from submission.formats.score_matrix import ScoreMatrix
 from system.batches.collate import collate
 from system.batches.sampler import Item
-from system.features.build import Features, build_features
+from system.features.build import Features
 from system.models.batch import Batch
 from system.models.retrieval import RetrievalModel
 from system.models.similarity import Embedded, joined
-from system.runs.open import Trained
 
 CLIPS_PER_BATCH = 64
 
@@ -109,12 +106,20 @@ def embed_texts(model: RetrievalModel, texts: Sequence[str]) -> Embedded:
         return found
 
 
+def vectors(embedded: Embedded) -> np.ndarray:
+    """(N, D) float32. KitError for a model that has no one vector a clip or text."""
+    if embedded.lengths is not None:
+        raise KitError("this model compares frames with words and has no one vector of them; use rank")
+    found: np.ndarray = embedded.values.float().cpu().numpy()
+    return found
+
+
 def require_readable(model: RetrievalModel, queries: Sequence[Query]) -> None:
     """KitError for queries of which the model knows no word: it would score all clips alike."""
     unknown = set(model.text.unreadable([query.text for query in queries]))
     if named := [query for query in queries if query.text in unknown]:
         raise KitError(
-            f"{len(named)} queries have no word that the model knows, the first has the id {named[0].id}: "
+            f"the model knows no word of {counted(len(named), 'query')}, the first has the id {named[0].id}: "
             f"{named[0].text[:60]!r}; reword them, use a pre-trained text encoder, or rank with --allow-unknown"
         )
 
@@ -148,30 +153,3 @@ def rank_pool(
     with torch.inference_mode():
         values = model.score_matrix(embed_texts(model, [query.text for query in queries]), embedded)
     return RankedPool(matrix_of(values, pool, queries, facts), norms)
-
-
-def read_pool(path: Path) -> list[Clip]:
-    """Clips of a manifest (.jsonl), or every audio file of a folder."""
-    if path.is_dir():
-        return read_blind(path, path.resolve().name)[0]
-    return read_manifest(path)
-
-
-def rank(trained: Trained, clips: list[Clip], queries: list[Query], out: Path, allow_unknown: bool = False) -> int:
-    """Write the score matrix of queries against the clips that are whole; returns how many those are. KitError when a
-    query asks for a clip that is absent or broken."""
-    experts = dict(trained.recipe.model.audio.experts)
-    features = build_features(clips, experts, Path(trained.recipe.banks), device=trained.model.device)
-    asked = {clip_id for query in queries for clip_id in query.relevant or []}
-    absent = sorted(asked - features.keys.keys())
-    if absent:
-        reason = features.broken.get(absent[0], "it is not among the clips")
-        raise KitError(
-            f"{counted(len(absent), 'clip')} that queries ask for cannot be ranked, first {absent[0]} ({reason}); "
-            "repair them, or drop these queries"
-        )
-    out.parent.mkdir(parents=True, exist_ok=True)
-    if not allow_unknown:
-        require_readable(trained.model, queries)
-    write_scores(out, rank_pool(trained.model, clips, queries, features, trained.facts.document()).matrix)
-    return len(features.keys)

@@ -13,6 +13,7 @@ from system.runs.open import Trained
 from system.serve.search import Search
 
 PATIENCE = 2  # seconds that answers under way are waited for at the end
+EXAMPLES = 4  # queries to try, on the page
 IDLE = 75  # seconds after which a silent connection is closed
 
 log = logging.getLogger(__name__)
@@ -41,7 +42,15 @@ def bound(host: str, port: int) -> socket.socket:
 def about_of(trained: Trained, search: Search) -> dict[str, object]:
     """What the page says of the model; the checkpoint without the score it was chosen by, which is of other clips."""
     facts, checkpoint = trained.facts, trained.facts.checkpoint.partition(",")[0]
-    return {"recipe": facts.recipe, "run": facts.run, "checkpoint": checkpoint, "clips": len(search.clips)}
+    return {
+        "recipe": facts.recipe,
+        "run": facts.run,
+        "checkpoint": checkpoint,
+        "clips": len(search.clips),
+        "skipped": len(search.skipped),
+        "score": trained.recipe.model.score.meaning,
+        "examples": search.examples(EXAMPLES),
+    }
 
 
 async def serve(search: Search, about: dict[str, object], host: str, listening: socket.socket) -> None:

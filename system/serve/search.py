@@ -1,5 +1,6 @@
 """What the search page asks: the best clips of a pool for sentences, without the web."""
 
+import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
@@ -8,24 +9,23 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from data_tools.errors import KitError
-from data_tools.manifest import Clip, of_split
+from data_tools.manifest import Clip
 from submission.ordering import ranked_columns, require_finite
-from system.features.build import build_features
 from system.models.retrieval import RetrievalModel
 from system.models.similarity import Embedded
-from system.recipe import schema
-from system.runs.open import Trained
-from system.runs.retrieve import embed_clips, embed_texts, read_pool
+from system.runs.retrieve import embed_texts
 
 # Q queries, C clips, D embedding
 
+MAX_EXAMPLE = 90  # characters of a query to try
+
 
 class SearchQuery(NamedTuple):
-    """A query: its text, and how many clips at most."""
+    """A query: its text, how many clips at most, and how many better ones are left out."""
 
     text: str
     max_results: int
+    offset: int = 0
 
 
 class Hit(NamedTuple):
@@ -33,6 +33,14 @@ class Hit(NamedTuple):
 
     row: int
     score: float
+
+
+class Answer(NamedTuple):
+    """hits: the clips found, best first; None where the model knows no word of the query. unknown: its words that the
+    model does not know."""
+
+    hits: list[Hit] | None
+    unknown: list[str]
 
 
 class Search:
@@ -52,25 +60,41 @@ class Search:
         """
         self.model, self.clips, self.skipped, self._embedded = model, clips, skipped, embedded
         self._names = [clip.file_name for clip in clips]
+        self.paths = _below_common_folder(clips)
         model.text.remembers = False  # what people type is theirs, and would fill the memory of a page served for weeks
         require_finite(self._scores(["a sound"]))  # also lets the first real query find everything loaded
 
-    def answer(self, wanted: Sequence[SearchQuery]) -> list[list[Hit] | None]:
-        """The best clips of each query, best first; None for one of which the model knows no word.
+    def answer(self, wanted: Sequence[SearchQuery]) -> list[Answer]:
+        """The best clips of each query.
 
         All queries are embedded together; that changes no score by more than rounding. Equal scores stand in the order
         of submission.ordering: by file name.
         """
         texts = list(dict.fromkeys(query.text for query in wanted))
-        unknown = set(self.model.text.unreadable(texts))
-        known = [text for text in texts if text not in unknown]
+        unreadable = set(self.model.text.unreadable(texts))
+        known = [text for text in texts if text not in unreadable]
         hits = {}
         if known:
-            scores, max_results = self._scores(known), max(query.max_results for query in wanted)
-            columns = ranked_columns(scores, self._names, min(max_results, len(self._names)))
+            scores, last = self._scores(known), max(query.offset + query.max_results for query in wanted)
+            columns = ranked_columns(scores, self._names, min(last, len(self._names)))
             for text, row_scores, best in zip(known, scores, columns, strict=True):
                 hits[text] = [Hit(int(row), float(row_scores[row])) for row in best]
-        return [hits[query.text][: query.max_results] if query.text in hits else None for query in wanted]
+        unknown = {text: self.model.text.unknown_words(text) for text in texts}
+        return [
+            Answer(
+                hits[query.text][query.offset :][: query.max_results] if query.text in hits else None,
+                unknown[query.text],
+            )
+            for query in wanted
+        ]
+
+    def examples(self, count: int) -> list[str]:
+        """Queries to try: captions of clips from all over the pool; fewer where it has fewer, none without captions."""
+        captions = list(dict.fromkeys(clip.captions[0] for clip in self.clips if clip.captions))
+        spread = [text for text in captions[:: max(1, len(captions) // (8 * count))] if len(text) <= MAX_EXAMPLE]
+        unreadable = set(self.model.text.unreadable(spread))
+        known = [text for text in spread if text not in unreadable]
+        return known[:: max(1, len(known) // count)][:count]
 
     @torch.inference_mode()
     def _scores(self, texts: Sequence[str]) -> np.ndarray:
@@ -78,29 +102,10 @@ class Search:
         return self.model.score_matrix(embed_texts(self.model, texts), self._embedded)
 
 
-def pool_of(recipe: schema.Recipe, audio: Path | None, split: str | None) -> list[Clip]:
-    """The clips of `audio` (a manifest or a folder); by default those that the recipe's first `rank` entry ranks.
-
-    split: only this split's clips. Raises KitError for no clip at all, and DataError as reading a manifest does.
-    """
-    if audio is None:
-        if not recipe.scored:
-            raise KitError(f"the recipe {recipe.name} ranks nothing; name the clips with --audio")
-        source = recipe.data[recipe.ranked_source(next(iter(recipe.scored)))]
-        audio, split = Path(source.manifest), split or source.split
-        if not audio.exists():
-            raise KitError(f"{audio}, which the recipe {recipe.name} ranks, is not here; name the clips with --audio")
-    return of_split(read_pool(audio), split, audio)
-
-
-def make_search(trained: Trained, clips: list[Clip]) -> Search:
-    """Embed the clips, computing frames that the banks lack. Raises KitError when no clip is readable."""
-    recipe = trained.recipe
-    experts = dict(recipe.model.audio.experts)
-    features = build_features(clips, experts, Path(recipe.banks), device=trained.model.device)
-    whole = [clip for clip in clips if clip.id in features.keys]
-    if not whole:
-        first = features.broken[clips[0].id]
-        raise KitError(f"none of {len(clips)} clips is readable, first {first}")
-    skipped = {clip.path: features.broken[clip.id] for clip in clips if clip.id not in features.keys}
-    return Search(trained.model, whole, embed_clips(trained.model, whole, features), skipped)
+def _below_common_folder(clips: Sequence[Clip]) -> list[str]:
+    """The clips' paths, from the folder that holds all of them: the one that was named, where their names are paths in
+    it."""
+    paths = [Path(clip.path).absolute() for clip in clips]
+    depths = [len(Path(clip.file_name).parts) if clip.path.endswith(f"/{clip.file_name}") else 1 for clip in clips]
+    top = os.path.commonpath({Path(*path.parts[:-depth]) for path, depth in zip(paths, depths, strict=True)})
+    return [str(path.relative_to(top)) for path in paths]

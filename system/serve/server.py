@@ -19,11 +19,12 @@ from aiohttp import web
 from aiohttp.abc import AbstractStreamWriter
 from aiohttp.http_exceptions import HttpProcessingError
 
+from data_tools.audio.read import AudioError, peaks
 from system.serve.search import Hit, Search, SearchQuery
 from system.serve.waiting import BusyError, Queue
 
 MAX_CHARACTERS = 500
-MAX_RESULTS = 50
+MAX_RESULTS = 50  # of one answer; further ones by `offset`
 DEFAULT_RESULTS = 10
 TYPES = {
     ".wav": "audio/wav",
@@ -33,7 +34,13 @@ TYPES = {
     ".opus": "audio/ogg",
     ".aif": "audio/aiff",
     ".aiff": "audio/aiff",
+    ".m4a": "audio/mp4",
+    ".mp4": "audio/mp4",
+    ".aac": "audio/aac",
+    ".webm": "audio/webm",
 }
+PEAKS = 160  # of the picture of a clip
+PEAKS_AT_ONCE = 2  # clips that are read for one
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
@@ -49,6 +56,7 @@ class SearchPage:
     def __init__(self, search: Search, about: dict[str, Any], names: frozenset[str] | None) -> None:
         self.search, self.about, self.names = search, about, names
         self.queue = Queue(search)
+        self._reading = asyncio.Semaphore(PEAKS_AT_ONCE)
         self._files = [_Opened.of(clip.path) for clip in search.clips]
         self._html = files(__package__).joinpath("page.html").read_text(encoding="utf-8")
         self._headers = {
@@ -73,6 +81,7 @@ class SearchPage:
         app.router.add_get("/api/search", self._search)
         app.router.add_get("/api/about", self._about)
         app.router.add_get("/audio/{row:0|[1-9][0-9]{0,8}}", self._audio)
+        app.router.add_get("/peaks/{row:0|[1-9][0-9]{0,8}}", self._peaks)
         return app
 
     async def _working(self, app: web.Application) -> AsyncIterator[None]:
@@ -105,33 +114,58 @@ class SearchPage:
 
     async def _search(self, request: web.Request) -> web.Response:
         try:
-            wanted = SearchQuery(_query(request), _count(request))
+            count = _number(request, "count", DEFAULT_RESULTS, 1, MAX_RESULTS)
+            wanted = SearchQuery(_query(request), count, _number(request, "offset", 0, 0, 10**9 - 1))
         except ValueError as error:
             return refusal(400, str(error))
         try:
-            hits = await self.queue.answer(wanted)
+            hits, unknown = await self.queue.answer(wanted)
         except BusyError:
             return refusal(429, "too many searches at once; try again in a moment", {"Retry-After": "1"})
         if hits is None:
             return refusal(422, "the model knows no word of this query; use other words")
-        results = [self._result(rank, hit) for rank, hit in enumerate(hits, 1)]
-        return web.json_response({"query": wanted.text, "results": results})
+        results = [self._result(rank, hit) for rank, hit in enumerate(hits, wanted.offset + 1)]
+        return web.json_response({"query": wanted.text, "unknown": unknown, "results": results})
 
     def _result(self, rank: int, hit: Hit) -> dict[str, Any]:
         clip = self.search.clips[hit.row]
-        found = {"rank": rank, "score": hit.score, "file_name": clip.file_name, "clip": clip.id}
-        found |= {"seconds": clip.seconds, "audio": f"/audio/{hit.row}"}
+        found = {"rank": rank, "score": hit.score, "file_name": clip.file_name, "path": self.search.paths[hit.row]}
+        found |= {"clip": clip.id, "seconds": clip.seconds}
+        found |= {"audio": f"/audio/{hit.row}", "peaks": f"/peaks/{hit.row}"}
         return found | ({"captions": clip.captions} if clip.captions else {})
 
-    async def _audio(self, request: web.Request) -> web.StreamResponse:
+    def _opened(self, request: web.Request) -> tuple[int, int]:
+        """The row of the clip that is asked for, and a descriptor of its file. IndexError and FileNotFoundError
+        where there is none."""
         row = int(request.match_info["row"])
         if row >= len(self.search.clips):
-            return refusal(404, f"there is no clip {row}; the last one is {len(self.search.clips) - 1}")
-        path, known = self.search.clips[row].path, self._files[row]
+            raise IndexError(f"there is no clip {row}; the last one is {len(self.search.clips) - 1}")
+        known = self._files[row]
         number = known.open() if known else None
         if number is None:
-            return refusal(404, "the file of this clip is no longer there, or is another one than at the start")
-        kind = TYPES.get(Path(path).suffix.lower(), "application/octet-stream")
+            raise FileNotFoundError("the file of this clip is no longer there, or is another one than at the start")
+        return row, number
+
+    async def _peaks(self, request: web.Request) -> web.Response:
+        """PEAKS whole numbers from 0 to 100, the loudest part of the clip being 100; none for one that is not readable,
+        of which its player says why."""
+        try:
+            row, number = self._opened(request)
+            os.close(number)  # a format of ffmpeg is known by the name of its file
+            async with self._reading:
+                found = await asyncio.to_thread(peaks, self.search.clips[row].path, PEAKS)
+        except IndexError as error:
+            return refusal(404, str(error))
+        except (FileNotFoundError, AudioError):
+            return web.json_response([])
+        return web.json_response((100 * found / max(found.max(), 1e-9)).round().astype(int).tolist())
+
+    async def _audio(self, request: web.Request) -> web.StreamResponse:
+        try:
+            row, number = self._opened(request)
+        except (IndexError, FileNotFoundError) as error:
+            return refusal(404, str(error))
+        kind = TYPES.get(Path(self.search.clips[row].path).suffix.lower(), "application/octet-stream")
         try:
             response = _File(f"/dev/fd/{number}", headers={"Content-Type": kind})
             await response.prepare(request)
@@ -207,12 +241,12 @@ def _query(request: web.Request) -> str:
     return text
 
 
-def _count(request: web.Request) -> int:
-    text = _only(request, "count")
+def _number(request: web.Request, name: str, default: int, low: int, high: int) -> int:
+    text = _only(request, name)
     if text is None:
-        return DEFAULT_RESULTS
-    if not re.fullmatch("[0-9]{1,9}", text) or not 1 <= int(text) <= MAX_RESULTS:
-        raise ValueError(f"count is not a whole number from 1 to {MAX_RESULTS}")
+        return default
+    if not re.fullmatch("[0-9]{1,9}", text) or not low <= int(text) <= high:
+        raise ValueError(f"{name} is not a whole number from {low} to {high}")
     return int(text)
 
 

@@ -4,13 +4,11 @@ import asyncio
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 
-from system.serve.search import Hit, Search, SearchQuery
+from system.serve.search import Answer, Search, SearchQuery
 
 AT_ONCE = 32  # queries: embedded in parts of like length, of which more together are less padded
 MAX_WAITING = 256
 GATHERING_S = 0.003  # a batch waits for those who are about to ask: alone, the first of 32 would cost all others 35 ms
-
-Hits = list[Hit] | None
 
 
 class BusyError(Exception):
@@ -22,13 +20,13 @@ class Queue:
 
     def __init__(self, search: Search, at_once: int = AT_ONCE, max_waiting: int = MAX_WAITING) -> None:
         self._search, self._at_once, self._max_waiting = search, at_once, max_waiting
-        self._waiting: asyncio.Queue[tuple[SearchQuery, asyncio.Future[Hits]]] = asyncio.Queue()
+        self._waiting: asyncio.Queue[tuple[SearchQuery, asyncio.Future[Answer]]] = asyncio.Queue()
 
-    async def answer(self, wanted: SearchQuery) -> Hits:
+    async def answer(self, wanted: SearchQuery) -> Answer:
         """As Search.answer gives for this query. Raises BusyError where too many wait already."""
         if self._waiting.qsize() >= self._max_waiting:
             raise BusyError
-        future: asyncio.Future[Hits] = asyncio.get_running_loop().create_future()
+        future: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
         self._waiting.put_nowait((wanted, future))
         return await future
 
@@ -39,7 +37,7 @@ class Queue:
                 batch = await self._batch()
                 await self._answer_all(thread, [wanted for wanted, _ in batch], [future for _, future in batch])
 
-    async def _batch(self) -> list[tuple[SearchQuery, asyncio.Future[Hits]]]:
+    async def _batch(self) -> list[tuple[SearchQuery, asyncio.Future[Answer]]]:
         """Queries that wait, one at least, until no more come for a moment."""
         batch = [await self._waiting.get()]
         found = True
@@ -51,7 +49,7 @@ class Queue:
         return batch
 
     async def _answer_all(
-        self, thread: ThreadPoolExecutor, wanted: Sequence[SearchQuery], futures: Sequence[asyncio.Future[Hits]]
+        self, thread: ThreadPoolExecutor, wanted: Sequence[SearchQuery], futures: Sequence[asyncio.Future[Answer]]
     ) -> None:
         try:
             answers = await asyncio.get_running_loop().run_in_executor(thread, self._search.answer, wanted)

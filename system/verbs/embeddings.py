@@ -10,27 +10,28 @@ from data_tools.cli import counted
 from data_tools.errors import KitError
 from data_tools.files import replacing
 from data_tools.manifest import caption_queries
-from system.retriever import Retriever
-from system.runs.open import open_trained
-from system.verbs.options import add_checkpoint_arguments
+from system.runs.pool import embed, read_pool
+from system.runs.retrieve import embed_texts, vectors
+from system.verbs.options import add_cache_argument, add_changes_argument, add_checkpoint_arguments, open_model
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("model", type=Path, help="a run's folder, or an exported model")
     parser.add_argument("audio", type=Path, help="a folder of audio files, with its subfolders, or a manifest (.jsonl)")
     parser.add_argument("--out", type=Path, required=True, help="the file to write (.npz or .parquet)")
+    add_cache_argument(parser)
     add_checkpoint_arguments(parser)
+    add_changes_argument(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
     writers = {".npz": _write_npz, ".parquet": _write_parquet}
     if arguments.out.suffix not in writers:
         raise KitError(f"--out {arguments.out}: embeddings end in .npz or .parquet")
-    model = Retriever(open_trained(arguments.model, arguments.stage, arguments.checkpoint, device=arguments.device))
-    clips = model.clips_of(arguments.audio)
-    captions = caption_queries(clips)
-    sounds = model.encode_clips(clips)
-    texts = model.encode_text([caption.text for caption in captions]) if captions else sounds[:0]
+    trained, cache = open_model(arguments)
+    clips, embedded, _ = embed(trained, read_pool(arguments.audio, None), cache)
+    captions, sounds = caption_queries(clips), vectors(embedded)
+    texts = vectors(embed_texts(trained.model, [caption.text for caption in captions])) if captions else sounds[:0]
     columns = {
         "kind": ["clip"] * len(clips) + ["caption"] * len(captions),
         "id": [clip.id for clip in clips] + [caption.id for caption in captions],

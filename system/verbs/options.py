@@ -10,6 +10,7 @@ from system.experts.base import Device
 from system.recipe.load import Loaded, load_recipe
 
 if TYPE_CHECKING:
+    from system.runs.open import Trained
     from system.training.tracking import Tracker
 
 log = logging.getLogger(__name__)
@@ -59,6 +60,21 @@ def add_changes_argument(parser: argparse.ArgumentParser) -> None:
 
 def add_runs_argument(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--runs", type=Path, default=Path("runs"), help="folder of all runs (default: runs)")
+
+
+def add_cache_argument(parser: argparse.ArgumentParser) -> None:
+    what = "folder that keeps embeddings of clips (default: ~/.cache/lbar-kit, or lbar-kit in $XDG_CACHE_HOME)"
+    parser.add_argument("--cache", type=Path, metavar="FOLDER", help=what)
+
+
+def open_model(arguments: argparse.Namespace) -> "tuple[Trained, Path]":
+    """The trained model, and the folder that keeps what it makes of clips."""
+    from system.runs.open import open_trained
+    from system.runs.pool import cache_folder, frame_banks
+
+    cache = cache_folder(arguments.cache)
+    where = {"device": arguments.device, "banks": frame_banks(cache)}
+    return open_trained(arguments.model, arguments.stage, arguments.checkpoint, arguments.set, **where), cache
 
 
 def add_checkpoint_arguments(parser: argparse.ArgumentParser) -> None:

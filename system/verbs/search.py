@@ -5,9 +5,15 @@ import json
 import logging
 from pathlib import Path
 
-from system.runs.open import open_trained
-from system.serve.search import SearchQuery, make_search, pool_of
-from system.verbs.options import add_changes_argument, add_checkpoint_arguments, positive
+from system.runs.pool import embed, pool_of
+from system.serve.search import Search, SearchQuery
+from system.verbs.options import (
+    add_cache_argument,
+    add_changes_argument,
+    add_checkpoint_arguments,
+    open_model,
+    positive,
+)
 
 log = logging.getLogger(__name__)
 
@@ -19,32 +25,36 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--top", type=positive, default=10, help="clips a query (default: %(default)s)")
     parser.add_argument("--split", help="of a manifest: only this split's clips (default: all)")
     parser.add_argument("--json", action="store_true", help="print one JSON document instead")
+    add_cache_argument(parser)
     add_checkpoint_arguments(parser)
     add_changes_argument(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
-    trained = open_trained(arguments.model, arguments.stage, arguments.checkpoint, arguments.set, arguments.device)
-    search = make_search(trained, pool_of(trained.recipe, arguments.audio, arguments.split))
+    trained, cache = open_model(arguments)
+    listed = pool_of(trained.recipe, arguments.audio, arguments.split)
+    search = Search(trained.model, *embed(trained, listed, cache))
     answers = search.answer([SearchQuery(text, arguments.top) for text in arguments.queries])
     found = [
         {
             "query": text,
+            "unknown": unknown,
             "clips": None if hits is None else [
                 {"path": search.clips[hit.row].path, "score": round(hit.score, 6)} for hit in hits
             ],
         }
-        for text, hits in zip(arguments.queries, answers, strict=True)
+        for text, (hits, unknown) in zip(arguments.queries, answers, strict=True)
     ]  # fmt: skip
     if arguments.json:
         print(json.dumps({"clips": len(search.clips), "skipped": dict(search.skipped), "queries": found}, indent=1))
     else:
         for text, entry in zip(arguments.queries, found, strict=True):
             print(text)
+            if entry["clips"] and entry["unknown"]:
+                print(f"      not known to the model: {', '.join(entry['unknown'])}")
             for rank, clip in enumerate(entry["clips"] or [], 1):
                 print(f"{rank:4}  {clip['score']:7.4f}  {clip['path']}")
-        log.info("%d clips searched, %d skipped", len(search.clips), len(search.skipped))
-    unknown = [text for text, hits in zip(arguments.queries, answers, strict=True) if hits is None]
-    for text in unknown:
+    unreadable = [entry["query"] for entry in found if entry["clips"] is None]
+    for text in unreadable:
         log.error("error: the model knows no word of %r; reword it", text[:60])
-    return 1 if unknown else 0
+    return 1 if unreadable else 0

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import soundfile
 
-from data_tools.audio.read import AudioError, audio_seconds, check_audio, content_key, read_audio
+from data_tools.audio.read import PEAK_SAMPLES, AudioError, audio_seconds, check_audio, content_key, peaks, read_audio
 
 RATE = 16_000
 TONE = (0.5 * np.sin(2 * np.pi * 440 * np.arange(RATE) / RATE)).astype(np.float32)
@@ -26,6 +26,23 @@ def test_same_rate_mono_comes_back_exactly(wav: Path) -> None:
     np.testing.assert_array_equal(samples, TONE)
     assert audio_seconds(wav) == 1.0
     check_audio(wav)
+
+
+def test_peaks_are_those_of_the_parts(tmp_path: Path) -> None:
+    """In any channel; of a long part its beginning alone, whatever the format."""
+    short = np.stack([[0, 0.5, 0, 0, 0.1], [-0.25, 0, 0, -1, 0]], axis=1)
+    soundfile.write(tmp_path / "a.wav", short, RATE, subtype="FLOAT")
+    assert peaks(tmp_path / "a.wav", 2).tolist() == pytest.approx([0.5, 1])
+    assert peaks(tmp_path / "a.wav", 7).tolist() == pytest.approx([0, 0.25, 0.5, 0, 0, 1, 0.1])
+    length = 3 * PEAK_SAMPLES
+    wave = np.zeros(4 * length, np.float32)
+    wave[length + PEAK_SAMPLES - 1], wave[2 * length + PEAK_SAMPLES] = 0.5, 0.9
+    for name in ("b.wav", "b.flac"):
+        soundfile.write(tmp_path / name, wave, RATE)
+        assert peaks(tmp_path / name, 4).tolist() == pytest.approx([0, 0.5, 0, 0], abs=1e-3)
+    soundfile.write(tmp_path / "nan.wav", np.array([0, np.nan]), RATE, subtype="FLOAT")
+    with pytest.raises(AudioError, match="NaN or infinite samples"):
+        peaks(tmp_path / "nan.wav", 2)
 
 
 def test_channels_are_averaged(tmp_path: Path) -> None:

@@ -122,7 +122,7 @@ def served(
     """The page of a search, in a thread."""
     from aiohttp import web
 
-    page = SearchPage(search, about or {}, names)
+    page = SearchPage(search, {"score": "a number", "examples": [], **(about or {})}, names)
     ready, ports, loop = threading.Event(), [], asyncio.new_event_loop()
     stop = asyncio.Event()
 

@@ -51,7 +51,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(figures, "save", lambda figure, path: path.write_text("<svg/>"))
 
 
-SECTIONS = ["run", "result", "learning", "ranks", "scores", "experts", "lengths", "listening", "caveats"]
+SECTIONS = ["result", "settings", "run", "learning", "ranks", "scores", "experts", "lengths", "listening", "caveats"]
 
 
 def test_every_section_is_there_and_reachable(whole: Read) -> None:
@@ -78,8 +78,10 @@ def test_one_file_needs_no_other(whole: Read) -> None:
 def test_every_figure_is_told_and_tabled(made: Path, whole: Read) -> None:
     shown = whole.all("img")
     drawn = {path.name for path in (made / "figures").iterdir()}
-    own = {f"best.{name}.svg" for name in ("result", "ranks", "scores", "margins", "experts", "words", "seconds")}
+    own = {f"best.{name}.svg" for name in ("result", "ranks", "scores", "margins", "experts", "words")}
     assert own <= drawn
+    assert "best.seconds.svg" not in drawn, "all clips are of one length: a single bar"
+    assert "R@10 by length of the clip is left out: all lie in 0–5 seconds." in whole.text
     trained = {"loss.svg", "accuracy.svg", "similarity.svg", "violations.svg", "relevance.svg"}
     assert trained <= drawn
     contents = {base64.b64encode((made / "figures" / name).read_bytes()).decode() for name in own | trained}
@@ -150,6 +152,51 @@ def test_runs_beside_are_compared_or_it_says_why_not(run: Path, made: Path) -> N
     assert "run:lastnot comparable: the systems answer other queries (120 and 80)" in found.text
     assert "p is that of a paired randomisation test" in found.text
     assert "paired randomisation" not in report(run).text
+
+
+@pytest.mark.usefixtures("quick")
+def test_settings_that_differ_are_named_with_both_values(run: Path, made: Path) -> None:
+    recipe = json.loads((run / "resolved.json").read_text())
+    recipe["stages"]["finetune"]["losses"][0]["margin"] = 0.35
+    recipe["stages"]["finetune"]["batch_size"] = 6
+    recipe["banks"] = "/somebody/else"
+    del recipe["stages"]["finetune"]["losses"][1]
+    (run / "resolved.json").write_text(json.dumps(recipe))
+    found = report(run, "--beside", f"{made}:best", f"{run}:mean")
+    (cells,) = re.findall(r'<section id="settings".*?</section>', found.html, re.DOTALL)
+    rows = [re.findall(r"<t[hd][^>]*>(.*?)</t[hd]>", row) for row in re.findall(r"<tr>(.*?)</tr>", cells)]
+    other = "run:best"
+    assert rows[0] == ["setting", "this run", other]
+    values = {key: (this, that) for key, this, that in rows[1:]}
+    assert values["stages.finetune.batch_size"] == ("6", "8")
+    assert values["stages.finetune.losses.0.margin"] == ("0.35", "0.2")
+    assert values["stages.finetune.losses.1.kind"] == ("–", "&#34;matching&#34;")
+    assert values["banks"] == ("&#34;…/else&#34;", "&#34;…/banks&#34;")
+    assert set(values) - {"banks"} == {
+        *("stages.finetune.batch_size", "stages.finetune.losses.0.margin"),
+        *(key for key in values if key.startswith("stages.finetune.losses.1.")),
+    }
+    assert "run:mean has the settings of this run." in found.text
+    assert "somebody" not in found.html
+
+
+@pytest.mark.usefixtures("quick")
+def test_a_single_epoch_is_no_curve(run: Path) -> None:
+    path = run / "metrics.jsonl"
+    path.write_text(path.read_text().splitlines()[0] + "\n")
+    found = report(run)
+    titles = re.findall(r"<figcaption>(.*?)</figcaption>", found.html)
+    assert "Loss" not in titles
+    assert "How alike captions are, and the relaxed margin" in titles
+    loss = json.loads(path.read_text())["loss"]
+    assert f"Loss by epoch: training {loss:.3g} (epoch 1)" in found.text
+
+
+def test_m1_and_m2_are_explained(whole: Read, run: Path) -> None:
+    meaning = "the share of clips whose own captions score highest (m1) and of captions whose own clip does (m2)"
+    assert whole.text.count(meaning) == 1, "at the curves"
+    change(run / "result.json", lambda content: content["rank"]["best"].update(checkpoint="only epoch 1, best m1 0.5"))
+    assert report(run).text.count(meaning) == 2, "and at the checkpoint"
 
 
 def test_clips_are_heard_once_however_often_they_are_shown(made: Path, whole: Read) -> None:
@@ -228,7 +275,7 @@ def test_names_and_captions_are_text(run: Path) -> None:
 def test_a_mean_has_no_norms_and_says_so(run: Path) -> None:
     found = report(run, entry="mean")
     assert "left out: mean is a mean of last, best; make the report of one of them" in found.text
-    assert [attrs["id"] for attrs in found.all("section")] == SECTIONS
+    assert [attrs["id"] for attrs in found.all("section")] == [name for name in SECTIONS if name != "settings"]
 
 
 @pytest.mark.usefixtures("quick")
@@ -278,6 +325,10 @@ def test_one_query(run: Path) -> None:
     assert "1 query, 24 clips" in found.text
     assert "95 % – by jackknife" in found.text
     assert "The middle" not in found.text
+    shown = {attrs["alt"].split(" by ")[0] for attrs in found.all("img")}
+    assert not shown & {"R@10", "At 100.0"}, "a single bar"
+    assert "R@10 by length of the caption is left out: all lie in 5–7 words." in found.text
+    assert not any("median" in attrs["alt"] for attrs in found.all("img")), "histograms of one number"
 
 
 def test_a_pool_of_relevant_clips_only(run: Path) -> None:

@@ -43,8 +43,14 @@ def opened(browser: Browser, path: Path, width: int) -> "Page":
 def test_the_page_is_whole_and_fits(browser: Browser, made: Path, width: int) -> None:
     page = opened(browser, made, width)
     assert page.evaluate("document.documentElement.scrollWidth") <= width, "the page scrolls sideways"
+    big = page.locator(".big").first.bounding_box()
+    assert big is not None
+    assert big["y"] + big["height"] < 700, "the main metric is not in the first screen"
+    assert page.locator(".big").first.inner_text().startswith("mAP@10 0.")
+    size = page.locator(".big").first.evaluate("big => parseFloat(getComputedStyle(big).fontSize)")
+    assert size >= 28
     images = page.locator("img")
-    assert images.count() >= 12
+    assert images.count() >= 11
     for image in images.all():
         assert image.evaluate("image => image.complete && image.naturalWidth > 0")
         box = image.bounding_box()
@@ -82,7 +88,7 @@ def test_clips_are_heard_one_at_a_time(browser: Browser, made: Path, width: int)
 
 def test_keys_alone_reach_the_players(browser: Browser, made: Path) -> None:
     page = opened(browser, made, 1280)
-    for _ in range(8):
+    for _ in range(9):
         page.keyboard.press("Tab")
         assert page.evaluate("getComputedStyle(document.activeElement).outlineStyle") != "none"
     assert page.evaluate("document.activeElement.textContent") == "Listening"

@@ -15,7 +15,8 @@ from submission.formats.score_matrix import read_scores
 from system.__main__ import main
 from system.models.text.vector_file import write_word_vectors
 from system.runs.open import open_trained
-from system.serve.search import SearchQuery, make_search
+from system.runs.pool import Listed, embed
+from system.serve.search import Search, SearchQuery
 from system.words import vocabulary_of
 
 
@@ -100,10 +101,15 @@ def test_a_missing_file_of_vectors_is_told_before_anything_is_made(
     assert "words.bin: MISSING; published at" in capsys.readouterr().out
 
 
-def test_search_and_report_of_series(done: Path, world: Path) -> None:
+def test_search_and_report_of_series(done: Path, world: Path, tmp_path: Path) -> None:
     clips = [clip for clip in read_manifest(world) if clip.split == "evaluation"]
-    search = make_search(open_trained(done), clips)
-    found, unknown = search.answer([SearchQuery(clips[0].captions[0], 3), SearchQuery("zebra", 3)])
+    trained = open_trained(done)
+    search = Search(trained.model, *embed(trained, Listed(clips, {}), tmp_path))
+    again = Search(trained.model, *embed(trained, Listed(clips[::-1], {}), tmp_path))
+    assert again.answer([SearchQuery(clips[0].captions[0], 3)])[0].hits[0].score == pytest.approx(
+        search.answer([SearchQuery(clips[0].captions[0], 3)])[0].hits[0].score
+    ), "as it was kept"
+    (found, _), (unknown, _) = search.answer([SearchQuery(clips[0].captions[0], 3), SearchQuery("zebra", 3)])
     assert found is not None
     assert len(found) == 3
     assert unknown is None

@@ -101,9 +101,9 @@ def test_a_stage_starts_from_an_exported_model_with_new_words(
 @pytest.mark.parametrize(
     ("queries", "words"),
     [
-        ("caption\nzebra\n", "have no word that the model knows"),
+        ("caption\nzebra\n", "the model knows no word of 1 query, the first has the id 1"),
         ('caption\n""\n', "caption is empty"),
-        ("caption\n低い音\n", "have no word that the model knows"),
+        ("caption\n低い音\n", "the model knows no word of 1 query, the first has the id 1"),
         ("caption\n" + "word " * 2000 + "\n", "2000 words"),
         ("captoin\na tone\n", "column"),
         ("", "empty"),
@@ -150,7 +150,7 @@ def test_a_model_from_elsewhere_does_not_say_where_to_write(
     found = ranked_evaluation(model, world, tmp_path / "scores.npy")
     assert np.array_equal(found, read_scores(unbroken / "scores/evaluation.npy").values)
     assert not evil.exists()
-    assert [path.name for path in here.iterdir()] == ["banks"]
+    assert not list(here.iterdir())
     other = ["rank", str(model), "--audio", str(world), "--split", "evaluation", "--out", str(tmp_path / "t.npy")]
     assert main([*other, "--set", f"banks={tmp_path / 'mine'}"]) == 0
     assert (tmp_path / "mine").is_dir()

@@ -193,7 +193,7 @@ def test_a_caption_without_a_known_word_is_told_before_training(
     manifest = shutil.copytree(world.parent, tmp_path / "world") / "manifest.jsonl"
     manifest.write_text(manifest.read_text().replace("One deep beep 2000", "zebra 2000"))
     path = tiny.write_recipe(tmp_path / "r.yaml", tiny.recipe(manifest, tmp_path))
-    assert "no word that the model knows" in refused(capsys, "run", path, "--out", tmp_path / "run")
+    assert "the model knows no word of 1 query" in refused(capsys, "run", path, "--out", tmp_path / "run")
     assert not (tmp_path / "run/only").exists()
 
 

@@ -80,21 +80,25 @@ def test_the_table_has_a_line_a_clip_and_the_log_says_what_was_skipped(
     assert lines[1].endswith(".wav")
     assert "skipped what is no audio (1): notes.txt" in caplog.text
     assert "broken.wav" in caplog.text
-    assert "5 clips searched, 2 skipped" in caplog.text
+    assert "5 clips used, 3 skipped" in caplog.text
 
 
 def test_what_was_skipped_is_in_the_document(unbroken: Path, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     document = json.loads(search(capsys, unbroken, folder, TEXTS[0], "--json")[1])
     assert document["clips"] == 5
-    assert list(document["skipped"]) == [str(folder / "more/broken.wav"), str(folder / "song.m4a")]
+    assert list(document["skipped"]) == [str(folder / name) for name in ("more/broken.wav", "song.m4a", "notes.txt")]
+    assert document["skipped"][str(folder / "notes.txt")] == "its name is no audio's"
 
 
 def test_a_query_of_unknown_words_is_named_and_the_others_are_answered(
     unbroken: Path, folder: Path, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
 ) -> None:
-    status, output, _ = search(capsys, unbroken, folder, "xylophone", TEXTS[0])
-    assert status == 1
-    assert len(output.splitlines()) == 1 + 1 + 5
+    status, output, _ = search(capsys, unbroken, folder, "xylophone", f"{TEXTS[0]} or Xylophone")
+    lines = output.splitlines()
+    assert (status, len(lines)) == (1, 1 + 2 + 5)
+    assert lines[2].strip() == "not known to the model: or, xylophone"
+    document = json.loads(search(capsys, unbroken, folder, "xylophone", TEXTS[0], "--json")[1])
+    assert [query["unknown"] for query in document["queries"]] == [["xylophone"], []]
     assert "error: the model knows no word of 'xylophone'; reword it" in caplog.text
 
 

@@ -16,7 +16,9 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+import soundfile
 import torch
 from outcomes import refused, rewrite
 from served import LOCAL, Letters, Served, ask, clip_of, model_of, served, serving, write_tone
@@ -29,7 +31,8 @@ from system.models.similarity import Embedded
 from system.models.text import SentenceTransformers
 from system.models.text.pretrained_encoder import SentenceTransformersEncoder
 from system.runs.open import open_trained
-from system.serve.search import Hit, Search, SearchQuery, make_search, pool_of
+from system.runs.pool import embed, pool_of
+from system.serve.search import Answer, Hit, Search, SearchQuery
 from system.serve.server import _Opened, content_security_policy
 from system.serve.waiting import BusyError, Queue
 
@@ -46,15 +49,24 @@ def hand_made(folder: Path) -> Search:
 
 def test_scores_and_order_worked_by_hand(tmp_path: Path) -> None:
     search = hand_made(tmp_path)
-    found = search.answer(
-        [SearchQuery("a", 3), SearchQuery("xyz", 3), SearchQuery("b!", 1), SearchQuery("c", 50), SearchQuery("a", 1)]
+    found, unknown = zip(
+        *search.answer(
+            [
+                *(SearchQuery("a", 3), SearchQuery("xyz", 3), SearchQuery("b!", 1), SearchQuery("c", 50)),
+                *(SearchQuery("a", 1), SearchQuery("c", 2, offset=1), SearchQuery("zoo a boo zoo", 9, offset=4)),
+            ]
+        ),
+        strict=True,
     )
     assert found[0] == [Hit(0, 1.0), Hit(2, ROOT_2), Hit(1, ROOT_2)], "equal scores stand by file name"
     assert found[1] is None, "no letter that the model knows"
     assert found[2] == [Hit(2, ROOT_2)]
     assert found[3] == [Hit(3, 1.0), Hit(2, 0.0), Hit(1, 0.0), Hit(0, 0.0)]
     assert found[4] == [Hit(0, 1.0)]
-    assert search.answer([SearchQuery("?", 3)]) == [None]
+    assert found[5] == [Hit(2, 0.0), Hit(1, 0.0)], "those behind the first"
+    assert found[6] == [], "there are only four"
+    assert unknown == ([], ["xyz"], [], [], [], [], ["zoo"]), "each word once"
+    assert search.answer([SearchQuery("?", 3)]) == [Answer(None, [])]
     assert search.answer([]) == []
 
 
@@ -65,9 +77,10 @@ def test_scores_that_are_no_numbers_are_refused_at_the_start(tmp_path: Path) -> 
 
 
 @pytest.fixture(scope="module")
-def trained_search(unbroken: Path) -> Search:
+def trained_search(unbroken: Path, tmp_path_factory: pytest.TempPathFactory) -> Search:
     trained = open_trained(unbroken)
-    return make_search(trained, pool_of(trained.recipe, None, None))
+    pool = embed(trained, pool_of(trained.recipe, None, None), tmp_path_factory.mktemp("cache"))
+    return Search(trained.model, *pool)
 
 
 def test_a_run_finds_what_its_own_ranking_says(unbroken: Path, trained_search: Search) -> None:
@@ -80,7 +93,7 @@ def test_a_run_finds_what_its_own_ranking_says(unbroken: Path, trained_search: S
         found = [
             hits
             for start in range(0, len(texts), size)
-            for hits in trained_search.answer([SearchQuery(text, 5) for text in texts[start : start + size]])
+            for hits, _ in trained_search.answer([SearchQuery(text, 5) for text in texts[start : start + size]])
         ]
         for row, hits in enumerate(found):
             assert hits is not None
@@ -91,11 +104,11 @@ def test_a_run_finds_what_its_own_ranking_says(unbroken: Path, trained_search: S
 
 def test_pools(unbroken: Path, world: Path, tmp_path: Path) -> None:
     recipe = open_trained(unbroken).recipe
-    assert {clip.split for clip in pool_of(recipe, None, None)} == {"evaluation"}
-    assert len(pool_of(recipe, None, "validation")) == 16
-    assert len(pool_of(recipe, world, None)) == 88
-    assert len(pool_of(recipe, world, "validation")) == 16
-    folder = pool_of(recipe, world.parent / "validation", None)
+    assert {clip.split for clip in pool_of(recipe, None, None).clips} == {"evaluation"}
+    assert len(pool_of(recipe, None, "validation").clips) == 16
+    assert len(pool_of(recipe, world, None).clips) == 88
+    assert len(pool_of(recipe, world, "validation").clips) == 16
+    folder = pool_of(recipe, world.parent / "validation", None).clips
     assert [clip.file_name for clip in folder] == sorted(path.name for path in (world.parent / "validation").iterdir())
 
 
@@ -117,11 +130,14 @@ def test_sentences_find_what_is_described_and_no_query_is_kept(trainable: bool, 
         search = Search(
             model, clips, Embedded(SentenceTransformersEncoder(settings, tmp_path / "other")(captions).values)
         )
+    assert model.text.unknown_words("a xylophonist \U0001f98a \U0001f98a plays") == ["\U0001f98a"], (
+        "others it has parts of"
+    )
     queries = ["barking", "a downpour hammers metal", "bells far away", *captions]
-    found = search.answer([SearchQuery(query, 1) for query in queries])
+    found = [hits for hits, _ in search.answer([SearchQuery(query, 1) for query in queries])]
     assert [hits[0].row for hits in found if hits] == [0, 1, 2, 0, 1, 2]
     assert [hits[0].score for hits in found[3:] if hits] == pytest.approx([1, 1, 1], abs=1e-5)
-    alone = [search.answer([SearchQuery(query, 1)])[0] for query in queries]
+    alone = [search.answer([SearchQuery(query, 1)])[0].hits for query in queries]
     assert [hits[0].score for hits in alone if hits] == pytest.approx([h[0].score for h in found if h], abs=1e-5)
     assert not list(tmp_path.glob("text-*/frames.bin")), "a query was written to disk"
     assert set(model.text._known_tokens) <= {queries[-1]}
@@ -140,13 +156,13 @@ class Held:
         self.go, self.begun = threading.Event(), threading.Event()
         self.batches: list[list[str]] = []
 
-    def answer(self, wanted: Sequence[SearchQuery]) -> list[list[Hit] | None]:
+    def answer(self, wanted: Sequence[SearchQuery]) -> list[Answer]:
         self.batches.append([query.text for query in wanted])
         self.begun.set()
         assert self.go.wait(5)
         if "fail" in self.batches[-1]:
             raise RuntimeError("on purpose")
-        return [[Hit(len(query.text), 0.5)] for query in wanted]
+        return [Answer([Hit(len(query.text), 0.5)], []) for query in wanted]
 
 
 async def _until(search: Held) -> None:
@@ -174,10 +190,10 @@ def test_what_waits_goes_together() -> None:
     search = Held()
     found = asyncio.run(asyncio.wait_for(all_of_it(), 20))
     assert search.batches == [["x"], ["aa", "fail", "bbb"], ["c", "dddd"], ["later"]]
-    assert found[0] == [Hit(1, 0.5)]
+    assert found[0] == ([Hit(1, 0.5)], [])
     assert [type(answer) for answer in found[1:4]] == [RuntimeError] * 3
     assert isinstance(found[4], asyncio.CancelledError)
-    assert found[5:] == [[Hit(4, 0.5)], [Hit(5, 0.5)]]
+    assert found[5:] == [([Hit(4, 0.5)], []), ([Hit(5, 0.5)], [])]
 
 
 def test_who_asks_just_behind_goes_along() -> None:
@@ -213,17 +229,22 @@ def test_a_search_over_http(site: Served) -> None:
         "rank": 2,
         "score": ROOT_2,
         "file_name": "a.wav",
+        "path": "a.wav",
         "clip": "served/test/a.wav",
         "seconds": 1.0,
         "captions": ["caption of a.wav"],
         "audio": "/audio/2",
+        "peaks": "/peaks/2",
     }
     assert [result["rank"] for result in content["results"]] == [1, 2, 3]
     last = site.search("c", count=1).json["results"][0]
     assert "captions" not in last
     assert len(site.search("c" * 500).json["results"]) == 4
+    assert content["unknown"] == []
+    further = site.search("a zoo", count=2, offset=3).json
+    assert ([result["rank"] for result in further["results"]], further["unknown"]) == ([4], ["zoo"])
     assert site.search("ä c 低い \U0001f415\x00").status == 200
-    assert site.ask("/api/about").json == {"recipe": "tiny", "clips": 4}
+    assert site.ask("/api/about").json == {"recipe": "tiny", "clips": 4, "score": "a number", "examples": []}
 
 
 def test_the_page_may_run_its_own_code_and_no_other(site: Served) -> None:
@@ -258,6 +279,35 @@ def test_audio_whole_and_in_parts(site: Served) -> None:
         assert site.ask("/audio/0", Range=asked).status == 416, asked
     head = site.ask("/audio/0", "HEAD")
     assert (head.status, head.headers["content-length"], head.body) == (200, str(len(whole)), b"")
+
+
+def test_paths_and_examples_are_of_the_pool(tmp_path: Path) -> None:
+    """Paths begin at the folder that was named, where names are paths in it, else at the folder of all."""
+    text, names = Letters(), ["more/a.wav", "more/b/b.wav"]
+    clips = [clip_of(tmp_path / name, name) for name in names]
+    assert Search(model_of(text), clips, Embedded(torch.ones(2, 3))).paths == names
+    bare = [clip_of(tmp_path / name) for name in names]
+    captions = ["a" * 91, "xyz", "a b", "abc", "cab", "b"]
+    described = [clip_of(tmp_path / f"{n}.wav", captions=[caption, "c"]) for n, caption in enumerate(captions)]
+    assert Search(model_of(text), bare, Embedded(torch.ones(2, 3))).paths == ["a.wav", "b/b.wav"]
+    assert Search(model_of(text), bare, Embedded(torch.ones(2, 3))).examples(4) == []
+    assert Search(model_of(text), described, Embedded(torch.ones(6, 3))).examples(4) == captions[2:]
+    assert Search(model_of(text), described, Embedded(torch.ones(6, 3))).examples(2) == ["a b", "cab"]
+
+
+def test_the_picture_of_a_clip(tmp_path: Path) -> None:
+    """Half of it silent: 160 numbers, the loudest 100; a file that is no audio has none."""
+    wave = np.concatenate([np.zeros(8000), 0.1 * np.ones(8000)])
+    for name in ("a.wav", "silent.wav"):
+        soundfile.write(tmp_path / name, wave if name == "a.wav" else 0 * wave, 16_000)
+    (tmp_path / "b.wav").write_bytes(b"no audio")
+    clips = [clip_of(tmp_path / name) for name in ("a.wav", "silent.wav", "b.wav")]
+    with served(Search(model_of(Letters()), clips, Embedded(torch.ones(3, 3)))) as site:
+        assert site.ask("/peaks/0").json == [0] * 80 + [100] * 80
+        assert site.ask("/peaks/1").json == [0] * 160
+        assert site.ask("/peaks/2").json == [], "no audio"
+        Path(clips[0].path).unlink()
+        assert site.ask("/peaks/0").json == [], "gone"
 
 
 def test_a_packed_file_beside_a_clip_is_not_sent_for_it(tmp_path: Path) -> None:
@@ -300,6 +350,9 @@ def test_kinds_of_audio(tmp_path: Path) -> None:
         ("/api/search?query=a&count=", 400, "whole number from 1 to 50"),
         ("/api/search?query=a&count=%D9%A1", 400, "whole number from 1 to 50"),
         ("/api/search?query=a&count=" + "9" * 5000, 400, "whole number from 1 to 50"),
+        ("/api/search?query=a&offset=-1", 400, "offset is not a whole number from 0"),
+        ("/api/search?query=a&offset=1&offset=1", 400, "offset is given 2 times"),
+        ("/peaks/4", 404, "there is no clip 4; the last one is 3"),
         ("/api/search?query=xyz", 422, "the model knows no word of this query"),
         ("/audio/4", 404, "there is no clip 4; the last one is 3"),
         ("/audio/3", 404, "the file of this clip is no longer there"),
@@ -420,7 +473,7 @@ def test_forty_clients_at_once_get_their_own_answers(site: Served, tmp_path: Pat
     with ThreadPoolExecutor(40) as clients:
         found = list(clients.map(asked, queries))
     for query, hits in zip(queries, found, strict=True):
-        expected = alone.answer([SearchQuery(query, 10)])[0]
+        expected = alone.answer([SearchQuery(query, 10)])[0].hits
         assert expected is not None
         assert [row for row, _ in hits] == [hit.row for hit in expected], query
         assert [score for _, score in hits] == pytest.approx([hit.score for hit in expected], abs=1e-6)
@@ -429,7 +482,12 @@ def test_forty_clients_at_once_get_their_own_answers(site: Served, tmp_path: Pat
 def test_ctrl_c_ends_it(unbroken: Path, root: Path) -> None:
     with serving(root, unbroken) as (process, port):
         about = ask(port, "/api/about").json
-        assert about == {"recipe": "tiny", "run": "run", "checkpoint": about["checkpoint"], "clips": 24}
+        assert about | {"checkpoint": "", "examples": []} == {
+            **{"recipe": "tiny", "run": "run", "checkpoint": "", "clips": 24, "skipped": 0, "examples": []},
+            "score": "the cosine of the embeddings of a query and a clip, from -1 to 1",
+        }
+        assert len(set(about["examples"])) == 4
+        assert set(about["examples"]) <= set(read_scores(unbroken / "scores/evaluation.npy").query_texts)
         assert re.fullmatch(r"finetune epoch \d", about["checkpoint"]), "a score is no part of it"
         assert len(ask(port, "/api/search?query=a+deep+tone").json["results"]) == 10
         assert ask(port, "/", Host="rebound.example").status == 421

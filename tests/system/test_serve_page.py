@@ -35,6 +35,7 @@ def site(tmp_path: Path) -> Iterator[Served]:
     ]
     Path(clips[3].path).unlink()
     about = {"recipe": "take_it_easy", "run": "2026-11-21_take_it_easy_s1_abc1234", "checkpoint": "finetune epoch 4"}
+    about |= {"score": "the cosine of two embeddings", "examples": ["c", f"ab {HARM}", "a long query " * 6]}
     search = Search(model_of(text), clips, Embedded(values))
     with served(search, about=about | {"clips": 4}) as found:
         yield found
@@ -62,6 +63,12 @@ def test_a_search_is_shown_heard_and_shared(browser: Browser, site: Served, widt
     page.evaluate("document.querySelector('audio').play()")
     until(page, "document.querySelector('audio').currentTime > 0.2")
 
+    assert page.locator("#meaning").inner_text().startswith("Score: the cosine of two embeddings. Higher is a better")
+    paths = [path.split("/")[-1] for path in page.locator(".path").all_inner_texts()]
+    assert paths == ["2.wav", "3.wav", "0.wav", "1.wav"]
+    until(page, "document.querySelector('.wave path')")
+    page.locator(".result").nth(1).scroll_into_view_if_needed()
+    until(page, "document.querySelectorAll('.wave').length === 3")  # the file of one is gone
     page.locator("summary").first.click()
     assert page.locator("details li").first.inner_text() == "A caption of Rain on a roof.wav"
     assert page.evaluate("document.documentElement.scrollWidth") <= width, "the page scrolls sideways"
@@ -112,6 +119,45 @@ def test_keys_alone_reach_everything(browser: Browser, site: Served) -> None:
     assert page.evaluate("document.activeElement.id") == "query"
     page.keyboard.type("a/b")
     assert page.get_by_label("Describe a sound").input_value() == "a/b"
+
+
+def test_unknown_words_and_examples(browser: Browser, site: Served) -> None:
+    page = browser.page(390)
+    page.goto(site.address)
+    assert page.locator("#unknown, #meaning, #further").filter(visible=True).count() == 0
+    page.get_by_role("button", name="c", exact=True).press("Enter")
+    until(page, "document.querySelectorAll('.name').length === 4")
+    assert page.url == f"{site.address}?query=c"
+    assert not page.locator("#unknown").is_visible()
+    find(page, "zoo a b xyz")
+    assert page.locator("#unknown").inner_text() == "Not known to the model: zoo, xyz"
+    assert page.locator("img, ol script").count() == 0
+    assert page.evaluate("document.documentElement.scrollWidth") <= 390, "a long example scrolls sideways"
+    assert browser.errors == []
+
+
+def test_all_clips_are_reached_by_keys(browser: Browser, tmp_path: Path) -> None:
+    """The first ten, fifty more, and the rest; pictures are asked for where they are about to be seen."""
+    path, asked = write_tone(tmp_path / "one.wav"), []
+    clips = [clip_of(path, f"{n:02d}.wav") for n in range(75)]
+    with served(Search(model_of(Letters()), clips, Embedded(torch.ones(75, 3))), about={"clips": 75}) as site:
+        page = browser.page(390)
+        page.on("request", lambda request: asked.append(request.url) if "/peaks/" in request.url else None)
+        page.goto(site.address)
+        assert len(find(page, "a")) == 10
+        assert page.locator("#status").inner_text() == "10 clips, best first, of 75"
+        for shown, label in ((60, "Show 50 more"), (75, "Show 15 more")):
+            assert page.locator("#further").inner_text() == label
+            page.locator("#further").focus()
+            page.keyboard.press("Enter")
+            until(page, f"document.querySelectorAll('.result').length === {shown}")
+        assert not page.locator("#further").is_visible()
+        assert page.evaluate("document.activeElement.querySelector('.name').textContent") == "60.wav"
+        assert page.locator(".rank").all_inner_texts() == [str(n) for n in range(1, 76)]
+        assert page.locator("#status").inner_text() == "75 clips, best first"
+        assert 0 < len(asked) < 40
+        assert page.evaluate("document.documentElement.scrollWidth") <= 390
+    assert browser.errors == []
 
 
 def test_what_goes_wrong_is_said(browser: Browser, site: Served) -> None:

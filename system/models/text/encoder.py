@@ -10,6 +10,7 @@ from torch import nn
 
 from system.device import suited_to
 from system.models.similarity import Embedded, joined
+from system.words import words_of
 
 # N captions, D embedding
 
@@ -71,6 +72,10 @@ class TextEncoder(nn.Module, ABC):
     @abstractmethod
     def unreadable(self, texts: Sequence[str]) -> list[str]:
         """Texts of which the encoder knows no word at all: all clips would score alike."""
+
+    def unknown_words(self, text: str) -> list[str]:
+        """Words of a text that the encoder does not know, each once, in their order."""
+        return [word for word in dict.fromkeys(words_of(text)) if self.unreadable([word])]
 
     def save_assets(self, folder: Path) -> None:
         """Write what another machine needs beside the weights, and what no `--set` can name there."""

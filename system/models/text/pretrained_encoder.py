@@ -118,6 +118,12 @@ class PreTrainedEncoder(TextEncoder):
         tokens = self._tokens(self._cleaned(texts))
         return [text for text, ids in zip(texts, tokens, strict=True) if set(ids) <= unknown]
 
+    def unknown_words(self, text: str) -> list[str]:
+        """Words between blanks that have a part which the tokenizer does not know; most tokenizers know all."""
+        words = list(dict.fromkeys(text.split()))
+        tokens = self._tokens(self._cleaned(words))
+        return [word for word, ids in zip(words, tokens, strict=True) if self.tokenizer.unk_token_id in ids]
+
 
 class SentenceTransformersEncoder(PreTrainedEncoder):
     """A sentence-transformers model; linear where asked for."""

@@ -1,0 +1,52 @@
+"""The settings of other runs that differ from those of this one."""
+
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from data_tools.documents import read_json
+from submission.report.elements import NONE, Section, Table, without_folders
+from submission.runs.finished import FinishedRun
+from submission.runs.reading import made_again
+
+
+def settings_of(run: FinishedRun) -> Any:
+    """Every setting, as the run has resolved it."""
+    path = run.file("resolved.json")
+    return read_json(path, made_again(run.folder, path))
+
+
+def dotted(value: Any, at: str = "") -> Iterator[tuple[str, Any]]:
+    """Every value of a document by its dotted key; of a list by its number from 0, as --set takes it.
+
+    >>> dict(dotted({"a": {"b": [1, {"c": 2}]}, "d": []}))
+    {'a.b.0': 1, 'a.b.1.c': 2, 'd': []}
+    """
+    parts = value if isinstance(value, dict) else dict(enumerate(value)) if isinstance(value, list) else {}
+    for key, part in parts.items():
+        yield from dotted(part, f"{at}.{key}" if at else str(key))
+    if not parts:
+        yield at, value
+
+
+def differing_settings(run: FinishedRun, others: Mapping[str, FinishedRun]) -> Section | None:
+    """A table for each other run, by its name: keys whose values differ, and keys that one of both lacks; None where
+    there are no others."""
+    if not others:
+        return None
+    this, tables, same = dict(dotted(settings_of(run))), [], []
+    for name, other in others.items():
+        that = dict(dotted(settings_of(other)))
+        keys = [key for key in {**this, **that} if key not in this or key not in that or this[key] != that[key]]
+        if keys:
+            rows = [[key, _cell(this, key), _cell(that, key)] for key in keys]
+            tables.append(Table(f"This run and {name}", ("setting", "this run", name), rows))
+        else:
+            same.append(f"{name} has the settings of this run.")
+    absent = [f"{NONE}: the run has no such setting."] if tables else []
+    return Section("settings", "Settings that differ", paragraphs=[*same, *absent], tables=tables)
+
+
+def _cell(settings: Mapping[str, Any], key: str) -> str:
+    """As it would be written, without folders of this machine."""
+    return json.dumps(without_folders(settings[key]), ensure_ascii=False) if key in settings else NONE

@@ -1,0 +1,190 @@
+"""Clips of any folder or manifest, embedded by a trained model: what rank, search, serve and embeddings do alike, and
+the cache that they share.
+
+    <cache>/contents.sqlite         the content key of every file, by its path, size and time of change
+            embeddings-<model>/     a bank: the embedding of every content, by that model
+            banks/                  frames, for exported models where the current folder has no `banks`
+"""
+
+import atexit
+import hashlib
+import json
+import logging
+import os
+import shutil
+import tempfile
+from collections.abc import Mapping, Sequence
+from contextlib import closing, suppress
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import torch
+
+from data_tools.audio.read import AudioError
+from data_tools.cli import counted
+from data_tools.datasets.blind import folder_clips
+from data_tools.errors import KitError, sentence_of
+from data_tools.manifest import Clip, Query, of_split, read_manifest
+from submission.formats.score_matrix import write_scores
+from system.features.bank import Bank, open_bank
+from system.features.build import ContentKeys, build_features
+from system.models.similarity import Embedded
+from system.recipe import schema
+from system.runs.open import Trained
+from system.runs.retrieve import embed_clips, embed_texts, matrix_of, require_readable
+
+# C clips, L frames, D embedding
+
+VERSION = 1  # of embeddings: counted up when encoders compute others of the same weights
+
+log = logging.getLogger(__name__)
+
+
+class Listed(NamedTuple):
+    """clips: of a folder or a manifest. others: paths of files that are no clips -> why."""
+
+    clips: list[Clip]
+    others: Mapping[str, str]
+
+
+class Pool(NamedTuple):
+    """clips: those that can be read. embedded: of them, (C, D) or a padded series, on the model's device. skipped:
+    paths of all other files -> why."""
+
+    clips: list[Clip]
+    embedded: Embedded
+    skipped: Mapping[str, str]
+
+
+def pool_of(recipe: schema.Recipe, audio: Path | None, split: str | None) -> Listed:
+    """The clips of `audio` (a manifest or a folder); by default those that the recipe's first `rank` entry ranks.
+
+    split: only this split's clips. Raises KitError for no clip at all, and DataError as reading a manifest does.
+    """
+    if audio is None:
+        if not recipe.scored:
+            raise KitError(f"the recipe {recipe.name} ranks nothing; name the clips with --audio")
+        source = recipe.data[recipe.ranked_source(next(iter(recipe.scored)))]
+        audio, split = Path(source.manifest), split or source.split
+        if not audio.exists():
+            raise KitError(f"{audio}, which the recipe {recipe.name} ranks, is not here; name the clips with --audio")
+    return read_pool(audio, split)
+
+
+def read_pool(path: Path, split: str | None) -> Listed:
+    """The clips of a manifest (.jsonl), or every audio file of a folder; of one split, or all."""
+    if not path.is_dir():
+        return Listed(of_split(read_manifest(path), split, path), {})
+    clips, others = folder_clips(path, path.resolve().name)
+    no_audio = {str(path.absolute() / name): "its name is no audio's" for name in others}
+    return Listed(of_split(clips, split, path), no_audio)
+
+
+def cache_folder(folder: Path | None = None) -> Path:
+    """`folder`, by default lbar-kit in the user's cache directory; where nothing can be written there, a temporary one,
+    with a warning: the work is done, and not kept."""
+    folder = folder or Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "lbar-kit"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        tempfile.TemporaryFile(dir=folder).close()
+    except OSError as error:
+        log.warning("embeddings are not kept (%s); name a folder that can be written by --cache", sentence_of(error))
+        folder = Path(tempfile.mkdtemp())
+        atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return folder
+
+
+def frame_banks(cache: Path) -> Path:
+    """Where the frames of an exported model are kept: in the current folder's `banks` where there is one, as training
+    leaves it, else in the cache."""
+    return Path("banks") if Path("banks").is_dir() else cache / "banks"
+
+
+def embed(trained: Trained, listed: Listed, cache: Path, strict: bool = False) -> Pool:
+    """The clips that can be read, embedded; what the cache has is not computed again. A file that cannot be read is
+    skipped with a warning, and said in the count at the end.
+
+    cache: as cache_folder gives it. strict: KitError for the first file that cannot be read instead. Raises KitError
+    where none can be.
+    """
+    recipe, bank, keys = trained.recipe, _bank_of(trained, cache), {}
+    content = ContentKeys(cache, "st_ctime_ns")
+    with closing(content):
+        for clip in listed.clips:
+            with suppress(AudioError):  # which is said when its frames are looked for
+                keys[clip.id] = content(clip.path)
+        lacking = [clip for clip in listed.clips if keys.get(clip.id, "") not in bank]
+        experts = dict(recipe.model.audio.experts)
+        device = trained.model.device
+        features = build_features(lacking, experts, Path(recipe.banks), strict, device=device, content=content)
+    computed = [clip for clip in lacking if clip.id in features.keys]
+    if computed:
+        _store(bank, [features.keys[clip.id] for clip in computed], embed_clips(trained.model, computed, features))
+    clips = [clip for clip in listed.clips if clip.id not in features.broken]
+    if not clips:
+        raise KitError(f"none of {len(listed.clips)} clips is readable, first {features.broken[listed.clips[0].id]}")
+    keys |= features.keys
+    of_series = recipe.model.score.of_series
+    embedded = _joined([bank.read(keys[clip.id]) for clip in clips], of_series, trained.model.device)
+    broken = {clip.path: features.broken[clip.id] for clip in listed.clips if clip.id in features.broken}
+    skipped = {**broken, **listed.others}
+    log.info("%s used, %d skipped", counted(len(clips), "clip"), len(skipped))
+    return Pool(clips, embedded, skipped)
+
+
+def _bank_of(trained: Trained, cache: Path) -> Bank:
+    """The model's embeddings in the cache, in a folder named by all that decides them."""
+    audio = trained.recipe.model.audio
+    weights = hashlib.sha256()
+    for name, value in sorted(trained.model.audio.state_dict().items()):
+        weights.update(f"{name} {value.dtype} {tuple(value.shape)}\n".encode())
+        weights.update(np.ascontiguousarray(value.float().cpu().numpy()).data)
+    identity = {
+        "version": VERSION,
+        "settings": audio.model_dump(mode="json", exclude={"experts", *audio.file_settings}),
+        "experts": {name: expert.identity() for name, expert in audio.experts.items()},
+        "weights": weights.hexdigest(),
+    }
+    name = hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:16]
+    return open_bank(cache / f"embeddings-{name}", trained.recipe.model.text.dim, "float32", identity)
+
+
+def _store(bank: Bank, keys: Sequence[str], embedded: Embedded) -> None:
+    values = embedded.values.float().cpu().numpy()
+    lengths = None if embedded.lengths is None else embedded.lengths.tolist()
+    with bank.writing() as store:
+        for row, key in enumerate(keys):
+            store(key, values[row, : lengths[row]] if lengths else values[row][None])
+
+
+def _joined(series: Sequence[np.ndarray], of_series: bool, device: torch.device) -> Embedded:
+    """One embedding a clip, or series filled with zeros to the longest."""
+    if not of_series:
+        return Embedded(torch.from_numpy(np.concatenate(series)).to(device))
+    values = torch.nn.utils.rnn.pad_sequence([torch.from_numpy(np.array(frames)) for frames in series], True)
+    return Embedded(values.to(device), torch.tensor([len(frames) for frames in series], device=device))
+
+
+def rank(
+    trained: Trained, listed: Listed, queries: list[Query], out: Path, cache: Path, allow_unknown: bool = False
+) -> int:
+    """Write the score matrix of queries against the clips that are whole; returns how many those are. KitError when a
+    query asks for a clip that is absent or broken."""
+    if not allow_unknown:
+        require_readable(trained.model, queries)
+    pool = embed(trained, listed, cache)
+    absent = {clip_id for query in queries for clip_id in query.relevant or []} - {clip.id for clip in pool.clips}
+    if absent:
+        reasons = {clip.id: pool.skipped[clip.path] for clip in listed.clips if clip.path in pool.skipped}
+        first = min(absent)
+        raise KitError(
+            f"{counted(len(absent), 'clip')} that queries ask for cannot be ranked, first {first} "
+            f"({reasons.get(first, 'it is not among the clips')}); repair them, or drop these queries"
+        )
+    out.parent.mkdir(parents=True, exist_ok=True)
+    with torch.inference_mode():
+        captions = embed_texts(trained.model, [query.text for query in queries])
+        values = trained.model.score_matrix(captions, pool.embedded)
+    write_scores(out, matrix_of(values, pool.clips, queries, trained.facts.document()))
+    return len(pool.clips)

@@ -1,0 +1,87 @@
+"""Pools of fewer clips than a list has names: `custom` lists all of them, the years' rules stay."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from ranked import CAPTIONS, NAMES, small_matrix
+
+from data_tools.files import write_table
+from submission.__main__ import main
+from submission.editions import get_edition
+from submission.errors import SubmissionError
+from submission.formats.ranked_csv import write_ranked_csv
+from submission.formats.score_matrix import ScoreMatrix, write_scores
+from submission.metrics.scoring import found_in_matrix
+from submission.metrics.summary import summarise
+
+CUSTOM = ["--edition", "custom"]
+
+
+def matrix_of(clips: int) -> ScoreMatrix:
+    """The first clips of ranked.py's pool, and their queries."""
+    matrix, n = small_matrix(), 2 * clips
+    return replace(
+        matrix,
+        values=matrix.values[:n, :clips],
+        query_ids=matrix.query_ids[:n],
+        query_texts=matrix.query_texts[:n],
+        clip_ids=matrix.clip_ids[:clips],
+        file_names=matrix.file_names[:clips],
+        relevant=matrix.relevant[:n],
+    )
+
+
+@pytest.mark.parametrize("clips", [1, 7])
+def test_custom_lists_the_whole_pool(tmp_path: Path, clips: int, capsys: pytest.CaptureFixture[str]) -> None:
+    """Written, checked with and without the pool, and scored as the matrix is."""
+    matrix, scores, out = matrix_of(clips), tmp_path / "s.npy", tmp_path / "s.csv"
+    write_scores(scores, matrix)
+    write_table(tmp_path / "t.csv", ["file_name", "caption_1", "caption_2"], [
+        [name, *captions] for name, captions in zip(NAMES[:clips], CAPTIONS, strict=False)
+    ])  # fmt: skip
+    assert main(["write", str(scores), "--out", str(out), *CUSTOM]) == 0
+    assert out.read_text(encoding="utf-8").splitlines()[0].split(",") == [
+        *("query", *(f"file_name_{rank}" for rank in range(1, clips + 1))),
+    ]
+    assert main(["check", str(out), "--scores", str(scores), *CUSTOM]) == 0
+    assert main(["check", str(out), *CUSTOM]) == 0
+    assert capsys.readouterr().out.count(f"ok: {2 * clips} queries x {clips} names") == 2
+    assert main(["score", str(scores), *CUSTOM]) == 0
+    of_matrix = capsys.readouterr().out
+    assert main(["score", str(out), "--truth", str(tmp_path / "t.csv"), *CUSTOM]) == 0
+    assert capsys.readouterr().out == of_matrix
+    beyond = "R@10, mAP@10, mAP@16" if clips == 7 else "R@5, R@10, mAP@10, mAP@16"
+    assert f"{beyond}: over the whole pool, which has {clips} clip" in of_matrix
+    assert "lower bound" not in of_matrix
+    assert main(["convert", str(out), "--out", str(tmp_path / "again.csv"), *CUSTOM]) == 0
+    assert (tmp_path / "again.csv").read_bytes() == out.read_bytes()
+
+
+def test_metrics_beyond_the_pool_are_those_at_its_size() -> None:
+    found = found_in_matrix(matrix_of(7))
+    values = summarise(found, recall_ks=(7, 10), map_ks=(10, 7)).values
+    assert values["mAP@10"] == values["mAP@7"] < 1
+    assert values["R@10"] == values["R@7"] == 1
+
+
+def test_a_list_that_is_cut_is_found(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    scores, out = tmp_path / "s.npy", tmp_path / "s.csv"
+    write_scores(scores, matrix_of(7))
+    assert main(["write", str(scores), "--out", str(out), *CUSTOM]) == 0
+    lines = out.read_text(encoding="utf-8").splitlines()
+    out.write_text("\n".join([lines[0].rpartition(",")[0], *lines[1:]]) + "\n", encoding="utf-8")
+    assert main(["check", str(out), "--scores", str(scores), *CUSTOM]) == 1
+    assert "found 7 of 8 columns; the header of edition custom is query,file_name_1,...,file_name_7" in (
+        capsys.readouterr().out
+    )
+    assert main(["check", str(out), *CUSTOM]) == 1
+    assert "found 8 of 7 columns: one query and 6 file names" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("year", ["2022", "2023", "2024"])
+def test_the_years_keep_their_rule(tmp_path: Path, year: str) -> None:
+    with pytest.raises(SubmissionError, match=rf"the pool has 7 clips and a row of edition {year} lists 10; rank a"):
+        write_ranked_csv(matrix_of(7), tmp_path / "x.csv", get_edition(year))
+    assert get_edition(year).of_pool(7) == get_edition(year)
+    assert get_edition("custom").of_pool(12) == get_edition("custom")

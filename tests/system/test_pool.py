@@ -1,0 +1,176 @@
+"""A folder of one's own: the same clips and the same words for every verb, and no clip embedded twice."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import soundfile
+import torch
+
+from submission.formats.score_matrix import read_scores
+from system.__main__ import main
+from system.models.audio.expert_heads_encoder import ExpertHeadsEncoder
+from system.runs.open import open_trained
+from system.runs.pool import cache_folder, embed, read_pool
+
+TEXT = "A deep tone sounds."
+
+
+@pytest.fixture
+def folder(world: Path, tmp_path: Path) -> Path:
+    """Two tones, one in a subfolder, a silent one and an .m4a; a broken file, an empty one, a text, a hidden one."""
+    folder = tmp_path / "sounds"
+    (folder / "more").mkdir(parents=True)
+    for name, tone in zip(("a.wav", "more/b.wav"), sorted((world.parent / "evaluation").glob("*.wav")), strict=False):
+        shutil.copy(tone, folder / name)
+    soundfile.write(folder / "silent.wav", np.zeros(16_000), 16_000)
+    (folder / "more/broken.wav").write_bytes(b"RIFF")
+    (folder / "empty.flac").touch()
+    (folder / "notes.txt").write_text("x")
+    (folder / ".hidden.wav").write_bytes(b"x")
+    (folder / "song.m4a").write_bytes(b"x")
+    if shutil.which("ffmpeg"):
+        title = f"title={tmp_path}"  # a content that no other test has computed the frames of
+        command = ["ffmpeg", "-y", "-v", "error", "-i", folder / "a.wav", "-metadata", title, folder / "song.m4a"]
+        subprocess.run(command, check=True)
+    return folder
+
+
+@pytest.fixture
+def embedded(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How many clips every pass of an audio encoder has embedded."""
+    counts: list[int] = []
+    forward = ExpertHeadsEncoder.with_each
+
+    def counting(self: ExpertHeadsEncoder, audio: dict[str, tuple[torch.Tensor, torch.Tensor]]) -> object:
+        counts.append(len(next(iter(audio.values()))[0]))
+        return forward(self, audio)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(ExpertHeadsEncoder, "with_each", counting)
+    return counts
+
+
+def verbs(model: Path, folder: Path, out: Path) -> dict[str, list[str]]:
+    """The four command lines."""
+    (out / "q.csv").write_text(f"caption\n{TEXT}\n")
+    return {
+        "rank": ["rank", f"{model}", f"--audio={folder}", f"--queries={out}/q.csv", f"--out={out}/s.npy"],
+        "search": ["search", f"{model}", f"{folder}", TEXT, "--json"],
+        "embeddings": ["embeddings", f"{model}", f"{folder}", f"--out={out}/e.npz"],
+        "serve": ["serve", f"{model}", f"--audio={folder}", "--port=0"],
+    }
+
+
+@pytest.mark.parametrize("ffmpeg", [True, False])
+def test_all_verbs_use_the_same_clips_and_name_what_they_skip(
+    unbroken: Path,
+    folder: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    caplog: pytest.LogCaptureFixture,
+    ffmpeg: bool,
+) -> None:
+    async def ended(search: object, about: dict[str, object], *rest: object) -> None:
+        print(f"serves {about['clips']} clips, {about['skipped']} skipped")
+
+    if ffmpeg and not shutil.which("ffmpeg"):
+        pytest.skip("needs the program ffmpeg")
+    if not ffmpeg:
+        monkeypatch.setenv("PATH", str(tmp_path / "nothing"))
+    monkeypatch.setattr("system.verbs.serve.serve", ended)
+    expected = {
+        *("broken.wav: cannot be decoded", "empty.flac: the file is empty (0 bytes)", "is no audio (1): notes.txt"),
+        f"{3 + ffmpeg} clips used, {4 - ffmpeg} skipped",
+        *([] if ffmpeg else ["song.m4a: this format needs the program ffmpeg, which is not installed"]),
+    }
+    output = {}
+    for verb, argv in verbs(unbroken, folder, tmp_path).items():
+        caplog.clear()
+        assert main(argv) == 0, verb
+        output[verb] = capsys.readouterr().out
+        found = [words for line in caplog.messages for words in expected if words in line]
+        assert sorted(found) == sorted(expected), (verb, caplog.messages)
+        assert ".hidden" not in caplog.text
+    document = json.loads(output["search"])
+    assert document["clips"] == 3 + ffmpeg
+    skipped = {"broken.wav", "empty.flac", "notes.txt", *([] if ffmpeg else ["song.m4a"])}
+    assert {Path(path).name for path in document["skipped"]} == skipped
+    names = ["a.wav", "more/b.wav", "silent.wav", *(["song.m4a"] if ffmpeg else [])]
+    assert read_scores(tmp_path / "s.npy").file_names == names
+    assert [Path(path).relative_to(folder).as_posix() for path in np.load(tmp_path / "e.npz")["text"]] == names
+    assert f"1 query x {3 + ffmpeg} clips" in output["rank"]
+    assert f"{3 + ffmpeg} clips, 0 captions" in output["embeddings"]
+    assert output["serve"] == f"serves {3 + ffmpeg} clips, {4 - ffmpeg} skipped\n"
+
+
+def test_no_clip_is_embedded_twice_and_no_changed_one_is_taken_for_what_it_was(
+    unbroken: Path, folder: Path, tmp_path: Path, embedded: list[int]
+) -> None:
+    """By whatever verb; not even where a file was written over with its size and time kept."""
+    (folder / "song.m4a").unlink()
+    argv = verbs(unbroken, folder, tmp_path)
+    for verb in ("search", "rank", "search", "embeddings"):
+        assert main(argv[verb]) == 0
+    assert embedded == [3]
+    before = read_scores(tmp_path / "s.npy").values
+    status = (folder / "a.wav").stat()
+    samples, rate = soundfile.read(folder / "a.wav")
+    soundfile.write(folder / "a.wav", samples[::-1] ** 3, rate)
+    os.utime(folder / "a.wav", ns=(status.st_atime_ns, status.st_mtime_ns))
+    assert (folder / "a.wav").stat().st_size == status.st_size
+    assert main(argv["rank"]) == 0
+    assert embedded == [3, 1]
+    after = read_scores(tmp_path / "s.npy").values
+    assert after[0, 0] != before[0, 0]
+    assert np.array_equal(after[0, 1:], before[0, 1:])
+    assert main([*argv["search"], "--stage", "pretrain"]) == 0
+    assert embedded == [3, 1, 3], "another checkpoint embeds otherwise"
+    assert main([*argv["search"], "--cache", str(tmp_path / "other")]) == 0
+    assert embedded == [3, 1, 3, 3]
+    assert list((tmp_path / "other").glob("embeddings-*"))
+
+
+def test_what_is_kept_is_what_was_computed(unbroken: Path, world: Path, tmp_path: Path) -> None:
+    trained, listed = open_trained(unbroken), read_pool(world, "evaluation")
+    first, again = (embed(trained, listed, tmp_path).embedded.values for _ in range(2))
+    assert torch.equal(first, again)
+    part = embed(trained, listed._replace(clips=listed.clips[5:2:-1]), tmp_path)
+    assert torch.equal(part.embedded.values, first[[5, 4, 3]])
+
+
+def test_a_cache_that_cannot_be_written_is_named_and_done_without(
+    unbroken: Path, folder: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A file stands where the folder should be."""
+    assert main([*verbs(unbroken, folder, tmp_path)["search"], "--cache", str(folder / "notes.txt")]) == 0
+    assert "embeddings are not kept" in caplog.text
+    assert "name a folder that can be written by --cache" in caplog.text
+    assert (folder / "notes.txt").read_text() == "x"
+
+
+def test_the_cache_is_where_the_user_keeps_caches(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "mine"))
+    assert cache_folder() == tmp_path / "mine/lbar-kit"
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert cache_folder() == tmp_path / ".cache/lbar-kit"
+
+
+@pytest.mark.slow
+def test_two_processes_at_once(unbroken: Path, world: Path, tmp_path: Path, root: Path) -> None:
+    """Both answer alike, and leave a cache in which everything stands once."""
+    argv = [unbroken, world.parent / "evaluation", TEXT, "--json", "--cache", tmp_path / "cache"]
+    command = [sys.executable, "-m", "system", "search", *map(str, argv)]
+    both = [subprocess.Popen(command, cwd=root, stdout=subprocess.PIPE, text=True) for _ in range(2)]
+    output = [process.communicate()[0] for process in both]
+    assert [process.returncode for process in both] == [0, 0]
+    assert output[0] == output[1]
+    (index,) = (tmp_path / "cache").glob("embeddings-*/index.jsonl")
+    keys = [json.loads(line)["key"] for line in index.read_text().splitlines()]
+    assert len(keys) == len(set(keys)) == 24

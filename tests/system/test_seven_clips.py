@@ -1,0 +1,30 @@
+"""A recipe that ranks seven clips in the edition `custom`: planned, run, ranked again and reported."""
+
+from pathlib import Path
+
+import pytest
+import tiny
+
+from submission.__main__ import main as submission
+from submission.formats.score_matrix import read_scores
+from system.__main__ import main
+
+
+def test_seven_clips(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    world = tiny.make_world(tmp_path / "tones", tiny.SIZES | {"evaluation": 7})
+    content = tiny.recipe(world, tmp_path, only=tiny.stage(epochs=1, steps_per_epoch=1))
+    strict = tiny.write_recipe(tmp_path / "strict.yaml", content)
+    assert main(["check", str(strict)]) == 1
+    assert "a ranked CSV lists 10 clips, evaluation has 7" in capsys.readouterr().out
+    content["rank"]["evaluation"]["edition"] = "custom"
+    recipe, run = tiny.write_recipe(tmp_path / "r.yaml", content), tmp_path / "run"
+    assert main(["check", str(recipe)]) == 0
+    assert main(["run", str(recipe), "--out", str(run)]) == 0
+    assert len((run / "submission/evaluation.csv").read_text().splitlines()[0].split(",")) == 8
+    assert submission(["check", str(run / "submission/evaluation.csv"), "--edition", "custom"]) == 0
+    argv = ["rank", str(run), "--audio", str(world), "--split", "evaluation", "--out", str(tmp_path / "s.npy")]
+    assert main(argv) == 0
+    assert read_scores(tmp_path / "s.npy").values.shape == (35, 7)
+    assert submission(["report", str(run)]) == 0
+    page = (run / "report.html").read_text(encoding="utf-8")
+    assert "R@10, mAP@10, mAP@16: over the whole pool, which has 7 clips." in page
