@@ -133,6 +133,10 @@ def _reader_is_gone() -> bool:
     return any(event & select.POLLERR for _, event in poll.poll(0))
 
 
+def add_json(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--json", action="store_true", help="print one JSON document instead; schemas/ says its form")
+
+
 def ending_in(*suffixes: str) -> Callable[[str], Path]:
     """For argparse: a file to write, whose name ends in one of these."""
 
