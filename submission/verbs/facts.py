@@ -3,16 +3,24 @@
 import argparse
 from collections.abc import Mapping
 
+from data_tools.cli import add_json
 from submission.editions import EDITIONS, get_edition
 
 FILES = {"ranked": "the best file names of every query", "matrix": "every score of every query"}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """An edition is all it needs."""
+    add_json(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
+    if arguments.json:
+        from data_tools.strict import print_report
+        from submission.verbs.json_output import FactsReport, facts_of
+
+        shown = [get_edition(arguments.edition)] if arguments.edition else EDITIONS.values()
+        print_report(FactsReport(editions=[facts_of(each, bool(arguments.edition)) for each in shown]))
+        return 0
     if arguments.edition is None:
         for edition in EDITIONS.values():
             print(f"{edition.name:8}task {edition.task:4}{FILES[edition.output]}; figure {edition.metric}")
