@@ -49,7 +49,8 @@ def plan(
     lines = [f"recipe {recipe.name}, seed {recipe.seed}", *_data_lines(recipe, found)]
     lines += [*_expert_lines(recipe, estimates), *_parameter_lines(recipe, estimates)]
     for name, stage in recipe.stages.items():
-        lines += [*_stage_lines(name, stage, found), *_rate_lines(stage.optimizer, estimates.parameters_by_part)]
+        lines += _stage_lines(name, stage, found)
+        lines += _rate_lines(stage.optimizer, estimates.parameters_by_part, _updates(stage, found))
         lines += _cost_lines(stage, estimates, gpu_bytes, memory_bytes)
     lines += [*_rank_lines(recipe, found), _hours_line(recipe, estimates, found, gpu_bytes is not None)]
     lines += _disk_lines(recipe, estimates, runs, copies) if runs else ()
@@ -189,15 +190,17 @@ def _stage_lines(name: str, stage: schema.Stage, found: dict[str, Content]) -> I
         yield f"  starts from {stage.start_from.folder} MISSING; make it with python -m system export"
 
 
-def _rate_lines(settings: schema.AdamW, parts: dict[str, int]) -> Iterator[str]:
-    """The rates of parts, and which are frozen at the start. parts: their trainable parameters."""
+def _rate_lines(settings: schema.AdamW, parts: dict[str, int], updates: int | None) -> Iterator[str]:
+    """The rates of parts, and which are frozen at the start. parts: their trainable parameters. updates: of the
+    stage."""
     counts = {"audio": sum(parts.values()) - parts["text"], **parts}
     rest = sum(parts.values()) - sum(counts[name] for name in settings.lr_by_part)
     if settings.lr_by_part:
         rates = [f"{name} {rate:g} ({counts[name]:,} parameters)" for name, rate in settings.lr_by_part.items()]
         yield f"  learning rates: {', '.join(rates)}, the rest {settings.lr:g} ({rest:,} parameters)"
-    if frozen := [f"{name} ({counts[name]:,} parameters) {steps:,}" for name, steps in settings.frozen_start.items()]:
-        yield f"  frozen for its first steps: {', '.join(frozen)}"
+    for name, steps in settings.frozen_start.items():
+        whole = ", which are all of its updates" if updates is not None and steps >= updates else ""
+        yield f"  {name} ({counts[name]:,} parameters) is frozen for the first {steps:,} steps{whole}"
 
 
 def _cost_lines(
