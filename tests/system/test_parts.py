@@ -171,4 +171,10 @@ def test_check_prints_the_parameters_of_every_rate(
     output = capsys.readouterr().out
     audio = model.parameters_by_part()["logmel"]
     assert f"  learning rates: audio 1e-05 ({audio:,} parameters), the rest 0.001 (" in output
-    assert f"  frozen for its first steps: logmel ({audio:,} parameters) 1,500" in output
+    frozen = f"  logmel ({audio:,} parameters) is frozen for the first "
+    assert f"{frozen}1,500 steps, which are all of its updates\n" in output
+    path = written(world, tmp_path, adamw(frozen_start={"logmel": 5}))
+    assert main(["check", str(path)]) == 0
+    output = capsys.readouterr().out
+    assert f"{frozen}5 steps\n" in output
+    assert "learning rates" not in output
