@@ -1,7 +1,7 @@
 """The verb check: every problem of a ranked CSV, a matrix CSV or a package, on a line of its own."""
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -16,6 +16,7 @@ from submission.formats.score_matrix import read_scores
 from submission.formats.truth import Truth
 from submission.verbs.options import add_ranked, add_reference_arguments, chosen_edition, chosen_truth, edition_noted
 
+PACKAGE = "package"  # kind of the problems of one
 NOT_COMPARED = "note: its texts and names were held against nothing; add --truth, --scores, or --queries and --audio"
 
 
@@ -43,7 +44,7 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.json:
         _print_json(path, edition, truth, found)
     elif found.problems:
-        print(*format_problems(found.problems, shown), sep="\n")
+        print(*found.lines(shown), sep="\n")
     if found.problems:
         raise SubmissionError(f"{path} {found.verdict}")
     if not arguments.json:
@@ -60,6 +61,12 @@ class _Found(NamedTuple):
     queries: int | None
     columns: int | None
     verdict: str
+
+    def lines(self, shown: int | None) -> Iterable[str]:
+        """Of the problems; those of a package name their file themselves."""
+        if self.problems[0].kind == PACKAGE:
+            return [problem.sentence for problem in self.problems]
+        return format_problems(self.problems, shown)
 
 
 def _check_csv(path: Path, edition: Edition, truth: Truth | None, ranked: bool) -> _Found:
@@ -81,9 +88,7 @@ def _check_csv(path: Path, edition: Edition, truth: Truth | None, ranked: bool) 
 def _check_package(path: Path, edition: Edition, truth: Truth | None, shown: int | None) -> _Found:
     from submission.package.archive import check_archive
 
-    problems = [
-        Problem(None, text, "package") for text in check_archive(path, edition, lambda label: truth, shown=shown)
-    ]
+    problems = [Problem(None, text, PACKAGE) for text in check_archive(path, edition, lambda label: truth, shown=shown)]
     bad, good = "is not fit to be handed in, for what is listed above", f"ok: a package of edition {edition.name}"
     return _Found(problems, None, None, bad if problems else good)
 
