@@ -260,9 +260,9 @@ def progress(what: str, total: int | None, unit: str, done: int = 0, keep: bool 
     """Progress of a block. total: None where it is not known. unit: of one; "byte" is shown in multiples. done: before
     this process. keep: leave the bar there when it is full.
 
-    Lines that the block logs stand above the bar.
+    Lines that the block logs stand above the bar. With -q there is neither a bar nor a line.
     """
-    if not sys.stderr.isatty():
+    if not sys.stderr.isatty() or _is_quiet():
         yield Lines(what, total, unit, done)
         return
     from tqdm import tqdm
@@ -272,6 +272,11 @@ def progress(what: str, total: int | None, unit: str, done: int = 0, keep: bool 
     bar = tqdm(total=total, initial=done, desc=what, unit="B" if scale else unit, unit_scale=scale, leave=keep)
     with bar, logging_redirect_tqdm():
         yield _Bar(bar)
+
+
+def _is_quiet() -> bool:
+    handlers = logging.getLogger().handlers
+    return any(type(handler) is logging.StreamHandler and handler.level > logging.INFO for handler in handlers)
 
 
 def each(items: Iterable[Item], what: str, unit: str, total: int | None = None) -> Iterator[Item]:

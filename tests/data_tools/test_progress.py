@@ -97,10 +97,11 @@ logging.info("behind it")
 """
 
 
-def test_lines_in_a_terminal_stand_above_the_bar(root: Path) -> None:
+def shown_in_a_terminal(root: Path, code: str) -> str:
+    """All that a program writes to a terminal of 80 columns."""
     terminal, of_process = pty.openpty()
     termios.tcsetwinsize(of_process, (24, 80))
-    process = subprocess.Popen([sys.executable, "-c", IN_A_TERMINAL], cwd=root, stderr=of_process, stdout=of_process)
+    process = subprocess.Popen([sys.executable, "-c", code], cwd=root, stderr=of_process, stdout=of_process)
     os.close(of_process)
     output = b""
     try:
@@ -109,8 +110,19 @@ def test_lines_in_a_terminal_stand_above_the_bar(root: Path) -> None:
     except OSError:  # the process has ended, and with it the terminal
         pass
     assert process.wait() == 0
-    screen = [line.split("\r")[-1].replace("\x1b[A", "") for line in output.decode().replace("\r\n", "\n").split("\n")]
+    return output.decode()
+
+
+def test_lines_in_a_terminal_stand_above_the_bar(root: Path) -> None:
+    output = shown_in_a_terminal(root, IN_A_TERMINAL)
+    screen = [line.split("\r")[-1].replace("\x1b[A", "") for line in output.replace("\r\n", "\n").split("\n")]
     for n in range(4):
         assert f"epoch {n}: a line of its own" in screen, screen
     assert "behind it" in screen
-    assert re.search(r"finetune: 100%.*4/4 .*loss 3", output.decode())
+    assert re.search(r"finetune: 100%.*4/4 .*loss 3", output)
+
+
+def test_a_quiet_verb_shows_no_bar(root: Path) -> None:
+    quiet = IN_A_TERMINAL.replace("from data_tools", "logging.getLogger().handlers[0].setLevel(30)\nfrom data_tools")
+    assert quiet != IN_A_TERMINAL
+    assert shown_in_a_terminal(root, quiet) == ""
