@@ -10,7 +10,7 @@ from submission.formats.csv_table import SHOWN_PROBLEMS, format_problems
 from submission.formats.matrix_csv import check_matrix_csv
 from submission.formats.ranked_csv import check_ranked_csv
 from submission.formats.truth import Truth
-from submission.verbs.options import add_ranked, add_reference_arguments, chosen_truth
+from submission.verbs.options import add_ranked, add_reference_arguments, chosen_truth, require_csv
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -27,6 +27,7 @@ def run(arguments: argparse.Namespace) -> int:
         if arguments.ranked:
             raise SubmissionError("a package holds what its edition asks for; leave out --ranked")
         return _check_package(path, edition, truth, shown)
+    require_csv(path)
     data = path.read_bytes()
     if arguments.ranked or edition.output == "ranked":
         ranked, problems = check_ranked_csv(data, edition, truth)

@@ -16,7 +16,7 @@ from submission.formats.edition_csv import source_edition, write_csv
 from submission.formats.matrix_csv import read_matrix_csv
 from submission.formats.ranked_csv import read_ranked_csv, write_ranked_lists
 from submission.formats.score_matrix import write_scores
-from submission.verbs.options import add_ranked, add_reference_arguments, chosen_truth
+from submission.verbs.options import add_ranked, add_reference_arguments, chosen_truth, require_csv
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -32,6 +32,7 @@ def run(arguments: argparse.Namespace) -> int:
     target, out = get_edition(arguments.edition), arguments.out
     require_other(out, [arguments.file, arguments.truth, arguments.scores, arguments.queries])
     truth = chosen_truth(arguments)
+    require_csv(arguments.file)
     source, is_ranked = source_edition(arguments.file)
     if is_ranked:
         if out.suffix != ".csv" or not (arguments.ranked or target.output == "ranked"):

@@ -36,6 +36,13 @@ def chosen_truth(arguments: argparse.Namespace) -> Truth | None:
     return read_clotho_truth(arguments.truth) if arguments.truth else None
 
 
+def require_csv(path: Path) -> None:
+    """Raises SubmissionError for what is handed in by mistake: a recipe."""
+    if path.suffix.lower() in (".yaml", ".yml") and path.is_file():
+        hint = f"a recipe is checked by python -m system check {path}"
+        raise SubmissionError(f"{path}: is YAML, such as a recipe, and no CSV, score matrix or package; {hint}")
+
+
 def add_ranked(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--ranked", action="store_true", help="a ranked CSV even where the edition asks for all scores")
 
@@ -54,8 +61,9 @@ def add_truth_arguments(parser: argparse.ArgumentParser) -> None:
 def read_summaries(paths: Sequence[Path], edition: Edition, arguments: argparse.Namespace) -> list[Summary]:
     """Figures of files. arguments: of add_truth_arguments. Raises SubmissionError for what cannot be scored."""
     csvs = [path for path in paths if path.suffix != ".npy"]
-    if csvs:
-        require_file(csvs[0])
+    for path in csvs:
+        require_file(path)
+        require_csv(path)
     if csvs and not arguments.truth:
         raise SubmissionError(f"{csvs[0]} is scored against captions; add --truth {CAPTIONS}")
     if arguments.truth and not csvs:

@@ -84,7 +84,7 @@ def test_refusals_of_the_door(
     before = {path.name: path.read_bytes() for path in (text, blank, empty)}
     cases = [
         (["status", tmp_path / "none.sqlite"], "no such file; make it with python -m data_tools crawl"),
-        (["crawl", text], "text.csv: SQLite cannot use it (file is not a database)"),
+        (["crawl", text], "text.csv: is no store of Freesound sounds, or damaged at its beginning; name"),
         (["crawl", tmp_path / "a", "--site", "http://freesound.org"], "must begin with https://"),
         (["crawl", tmp_path / "a", "--site", "https://freesound.org/?token=x"], "may only have a host and a path"),
         (["crawl", tmp_path / "a", "--speed", "2"], "--speed is for a sandbox on this machine"),
