@@ -5,6 +5,7 @@ A case is a command line, given in a folder with what desk.py makes, and the wor
 
 import errno
 import os
+import re
 import shlex
 import shutil
 import subprocess
@@ -347,6 +348,34 @@ def test_one_is_no_plural(
     monkeypatch.chdir(original)
     assert import_module(f"{floor}.__main__").main(shlex.split(line.format(tmp_path))) == 0
     assert words in capsys.readouterr().out
+
+
+def test_one_query_of_one_clip_is_no_plural_anywhere(
+    original: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
+    caplog: pytest.LogCaptureFixture,
+) -> None:  # fmt: skip
+    """From a folder of one clip to its checked CSV."""
+    monkeypatch.chdir(original)
+    for floor, line in (
+        ("system", "rank run --audio one --queries one.csv --out {}/x.npy"),
+        ("system", "search run one 'a deep tone'"),
+        ("submission", "write {}/x.npy --out {}/x.csv --edition custom"),
+        ("submission", "check {}/x.csv --edition custom"),
+        ("submission", "check {}/x.csv --edition custom --ranked"),
+        ("data_tools", "blind one --out {}/one.jsonl"),
+        ("data_tools", "check {}/one.jsonl"),
+    ):
+        assert import_module(f"{floor}.__main__").main(shlex.split(line.replace("{}", str(tmp_path)))) == 0, line
+    shown = capsys.readouterr().out + caplog.text
+    for words in (
+        "1 query x 1 clip\n",
+        "1 clip used, 1 skipped",
+        "wrote",
+        "1 query x 1 name\n",
+        "ok: 1 query x 1 name\n",
+    ):
+        assert words in shown, words
+    assert not re.findall(r"(?<![\d.,])1 (?:clips|queries|names|scores|sounds|rows|captions|files)\b", shown)
 
 
 WRITING = [

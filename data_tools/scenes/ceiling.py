@@ -4,6 +4,7 @@ import argparse
 from collections import Counter
 from pathlib import Path
 
+from data_tools.cli import counted
 from data_tools.errors import DataError
 from data_tools.files import read_table
 from data_tools.scenes.compose import KINDS
@@ -48,5 +49,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     groups = label_groups(arguments.folder, arguments.split)
     value = ceiling(arguments.folder, arguments.split)
-    print(f"{arguments.split}: {groups.total()} clips, {len(groups)} different labels, ceiling mAP@10 {value:.4f}")
+    counts = f"{counted(groups.total(), 'clip')}, {counted(len(groups), 'different label')}"
+    print(f"{arguments.split}: {counts}, ceiling mAP@10 {value:.4f}")
     return 0

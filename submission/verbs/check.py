@@ -31,14 +31,19 @@ def run(arguments: argparse.Namespace) -> int:
     data = path.read_bytes()
     if arguments.ranked or edition.output == "ranked":
         ranked, problems = check_ranked_csv(data, edition, truth)
-        good = f"ok: {counted(len(ranked), 'query')} x {len(ranked[0].file_names) if ranked else 0} names"
+        good = f"ok: {counted(len(ranked), 'query')} x {counted(len(ranked[0].file_names) if ranked else 0, 'name')}"
     else:
         matrix, problems = check_matrix_csv(data, edition, truth)
-        good = f"ok: {counted(len(matrix.query_ids), 'query')} x {len(matrix.clip_ids)} scores" if matrix else ""
+        good = (
+            f"ok: {counted(len(matrix.query_ids), 'query')} x {counted(len(matrix.clip_ids), 'score')}"
+            if matrix
+            else ""
+        )
     if problems:
         print(*format_problems(problems, shown), sep="\n")
-        number = "1 problem" if len(problems) == 1 else f"{len(problems)} problems"
-        raise SubmissionError(f"{path} has {number}, listed above with the line each row starts on")
+        raise SubmissionError(
+            f"{path} has {counted(len(problems), 'problem')}, listed above with the line each row starts on"
+        )
     print(good)
     if truth is None:
         print("note: its texts and names were held against nothing; add --truth, --scores, or --queries and --audio")

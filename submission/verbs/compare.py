@@ -3,6 +3,7 @@
 import argparse
 from pathlib import Path
 
+from data_tools.cli import counted
 from submission.editions import get_edition
 from submission.metrics.compare import compare
 from submission.metrics.summary import format_interval
@@ -30,5 +31,5 @@ def run(arguments: argparse.Namespace) -> int:
         f"{found.mean:+.4f}  {system.primary}, the first minus {other}; 95 % {format_interval(found.interval, '+.4f')}"
     )
     print(f"p {found.p:.4f}  paired randomisation of {found.n_groups} groups of queries that share their clips")
-    print(f"{found.better} queries better, {found.equal} equal, {found.worse} worse")
+    print(f"{counted(found.better, 'query')} better, {found.equal} equal, {found.worse} worse")
     return 0

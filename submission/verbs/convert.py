@@ -49,5 +49,5 @@ def run(arguments: argparse.Namespace) -> int:
         print(write_csv(matrix, out, target, arguments.ranked))
         return 0
     write_scores(out, replace(matrix, facts={"csv": arguments.file.name}))
-    print(f"wrote {out}: {counted(matrix.values.shape[0], 'query')} x {matrix.values.shape[1]} scores")
+    print(f"wrote {out}: {counted(matrix.values.shape[0], 'query')} x {counted(matrix.values.shape[1], 'score')}")
     return 0

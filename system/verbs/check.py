@@ -3,6 +3,7 @@
 import argparse
 import math
 
+from data_tools.cli import counted
 from data_tools.errors import KitError
 from system.experiments.study import load_study
 from system.plan.plan import GIB, MISSING, MISTAKE, gpu_memory, plan
@@ -34,7 +35,8 @@ def _study_lines(arguments: argparse.Namespace, gpu_bytes: float | None) -> list
     plans = {cell: plan(cells[cell, study.seeds[0]].recipe, gpu_bytes).splitlines() for cell in study.cells}
     first, *others = plans
     lines = list(dict.fromkeys(line for loaded in cells.values() for line in loaded.renamed))
-    lines.append(f"study {study.name}: {len(plans)} cells x {len(study.seeds)} seeds are {len(cells)} runs")
+    size = f"{counted(len(plans), 'cell')} x {counted(len(study.seeds), 'seed')}"
+    lines.append(f"study {study.name}: {size} are {counted(len(cells), 'run')}")
     lines += [f"cell {first}:", *plans[first]]
     for cell in others:
         different = [line for line in plans[cell] if line not in plans[first]]

@@ -37,8 +37,8 @@ def test_from_the_door_to_tables(tmp_path: Path, capsys: pytest.CaptureFixture[s
     path = tmp_path / "store.sqlite"
     with serving("--sounds", "700", "--nulls", "0.01") as settings:
         plan = crawled(path, settings, "--dry-run")
-        assert "700 sounds are there since 2005-01-01, 0 of them in" in plan.stdout
-        assert "5 requests are left at least, 0 seconds" in plan.stdout
+        assert "700 sounds since 2005-01-01, 0 of them in" in plan.stdout
+        assert "at least 5 requests left, 0 seconds" in plan.stdout
         mistyped = crawled(path, settings, "--filter", "duration:[3 TO")
         assert "refuses the request: 400" in mistyped.stderr
         done = crawled(path, settings)
