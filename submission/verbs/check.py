@@ -14,7 +14,14 @@ from submission.formats.matrix_csv import check_matrix_csv
 from submission.formats.ranked_csv import check_ranked_csv
 from submission.formats.score_matrix import read_scores
 from submission.formats.truth import Truth
-from submission.verbs.options import add_ranked, add_reference_arguments, chosen_edition, chosen_truth, edition_noted
+from submission.verbs.options import (
+    add_ranked,
+    add_reference_arguments,
+    chosen_edition,
+    chosen_truth,
+    edition_noted,
+    require_csv,
+)
 
 PACKAGE = "package"  # kind of the problems of one
 NOT_COMPARED = "note: its texts and names were held against nothing; add --truth, --scores, or --queries and --audio"
@@ -31,6 +38,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     path = arguments.file
     require_file(path)
+    require_csv(path)
     truth = chosen_truth(arguments)
     noted = {str(arguments.scores): edition_noted(read_scores(arguments.scores))} if arguments.scores else {}
     edition = chosen_edition(arguments, noted, path)
@@ -73,16 +81,16 @@ def _check_csv(path: Path, edition: Edition, truth: Truth | None, ranked: bool) 
     queries = columns = 0
     if ranked or edition.output == "ranked":
         rows, problems = check_ranked_csv(path.read_bytes(), edition, truth)
-        queries, columns, what = len(rows), len(rows[0].file_names) if rows else 0, "names"
+        queries, columns, what = len(rows), len(rows[0].file_names) if rows else 0, "name"
     else:
         matrix, problems = check_matrix_csv(path.read_bytes(), edition, truth)
-        what = "scores"
+        what = "score"
         if matrix:
             queries, columns = len(matrix.query_ids), len(matrix.clip_ids)
     if problems:
         verdict = f"has {counted(len(problems), 'problem')}, listed above with the line each row starts on"
         return _Found(problems, queries or None, columns or None, verdict)
-    return _Found([], queries, columns, f"ok: {counted(queries, 'query')} x {columns} {what}")
+    return _Found([], queries, columns, f"ok: {counted(queries, 'query')} x {counted(columns, what)}")
 
 
 def _check_package(path: Path, edition: Edition, truth: Truth | None, shown: int | None) -> _Found:

@@ -62,7 +62,8 @@ def _study_lines(arguments: argparse.Namespace, gpu_bytes: float | None) -> list
     }
     first, *others = plans
     lines = list(dict.fromkeys(line for loaded in cells.values() for line in loaded.renamed))
-    lines.append(f"study {study.name}: {len(plans)} cells x {len(study.seeds)} seeds are {len(cells)} runs")
+    size = f"{counted(len(plans), 'cell')} x {counted(len(study.seeds), 'seed')}"
+    lines.append(f"study {study.name}: {size} are {counted(len(cells), 'run')}")
     lines += [f"cell {first}:", *plans[first]]
     for cell in others:
         different = [line for line in plans[cell] if line not in plans[first]]
