@@ -6,7 +6,6 @@ import os
 import platform
 import tempfile
 import time
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -17,15 +16,16 @@ import numpy as np
 from data_tools.cli import counted
 from data_tools.documents import require_unharmed, sha256_of, write_json
 from data_tools.errors import KitError
-from data_tools.manifest import Clip, caption_queries
+from data_tools.manifest import caption_queries
 from submission.editions import get_edition
 from submission.formats.edition_csv import write_csv
 from submission.formats.score_matrix import read_scores, write_scores
 from submission.metrics.blend import blend
 from submission.metrics.scoring import summarise_matrix
 from submission.runs.clips import write_clips
-from submission.runs.record import FORMAT, ExpertFacts, Parameters, RankedResult, RunResult, SetFacts, SourceFacts
-from system.experiments.blind import BlindSet, absent_lines, blind_entries, open_blind_sets, rank_blind_sets
+from submission.runs.record import FORMAT, RankedResult, RunResult
+from system.experiments.blind import BlindSet, blind_entries, open_blind_sets, rank_blind_sets
+from system.experiments.summary import ceiling_of, data_of, experts_of, in_words, parameters_of
 from system.experts.base import Device, file_sha256
 from system.recipe import schema
 from system.recipe.load import Loaded, load_recipe
@@ -169,7 +169,7 @@ def _train_and_rank(
         sha256=_checksums(run),
     )
     with (run.folder / "log.txt").open("a", encoding="utf-8") as file:  # the verb prints the same
-        file.write(_in_words(run, result) + "\n")
+        file.write(in_words(run, result) + "\n")
     write_json(run.result, result.document())
 
 
@@ -243,7 +243,7 @@ def _rank(
             "edition": edition.name,
             "chance": summary.chance,
             "untrained": summarise_matrix(before[source], edition).values[edition.metric],
-            "ceiling": _ceiling(recipe.data[source]),
+            "ceiling": ceiling_of(recipe.data[source]),
             "also_trained_on": data.shared(recipe.trained_on, [source]),
             "scores": str(run.scores_file(name)),
             "csv": str(csv) if entry.csv else None,
@@ -276,91 +276,3 @@ def _ranked(
     taken = load_checkpoint(model, run.folder / entry.stage, entry.checkpoint)
     facts = facts_of(run, model, recipe, taken).document()
     return rank_pool(model, clips, caption_queries(clips), data.features, facts), taken
-
-
-def _ceiling(source: schema.Source) -> float | None:
-    """mAP@10 of a perfect labeller, where the true labels are known (composed scenes)."""
-    folder = Path(source.manifest).parent
-    if not (folder / "scenes.json").exists():
-        return None
-    from data_tools.scenes.ceiling import ceiling
-
-    return ceiling(folder, source.split)
-
-
-def parameters_of(recipe: schema.Recipe, model: "RetrievalModel") -> Parameters:
-    """Of the whole system: what is trained, by part; what is frozen, by expert, `audio`, or `text`; the total."""
-    frozen = {name: expert.parameters for name, expert in recipe.model.audio.experts.items() if expert.parameters}
-    if count := sum(p.numel() for p in model.audio.parameters() if not p.requires_grad):
-        frozen["audio"] = count
-    if count := model.text.frozen_parameters():
-        frozen["text"] = count
-    trained = model.parameters_by_part()
-    return Parameters(trained=trained, frozen=frozen, total=sum(trained.values()) + sum(frozen.values()))
-
-
-def experts_of(recipe: schema.Recipe) -> dict[str, ExpertFacts]:
-    return {
-        name: ExpertFacts(
-            **{key: getattr(expert, key) for key in ("kind", "rate", "dim", "frames_per_second")},
-            published=sorted(expert.published_addresses().values()),
-        )
-        for name, expert in recipe.model.audio.experts.items()
-    }
-
-
-def data_of(recipe: schema.Recipe, data: "Data") -> dict[str, SourceFacts]:
-    """Of every source: its data sets, the stages that train on it, and where it is published."""
-    return {
-        name: SourceFacts(
-            sets={of: _set([clip for clip in clips if clip.source == of]) for of in {clip.source: 0 for clip in clips}},
-            trains=[stage for stage, settings in recipe.stages.items() if name in settings.train.data],
-            published=recipe.data[name].published,
-        )
-        for name, clips in data.clips.items()
-    }
-
-
-def _set(clips: Sequence[Clip]) -> SetFacts:
-    return SetFacts(
-        clips=len(clips),
-        captions=sum(len(clip.captions) for clip in clips),
-        hours=sum(clip.seconds or 0.0 for clip in clips) / 3600,
-        licences=dict(Counter(clip.licence or "not known" for clip in clips).most_common()),
-    )
-
-
-def report(run: Run) -> str:
-    """The result as lines for people."""
-    return _in_words(run, run.read_result())
-
-
-def _in_words(run: Run, result: RunResult) -> str:
-    lines = [
-        f"run        {run.folder}",
-        f"trained    {sum(result.parameters.trained.values()):,} parameters, {result.hardware}, "
-        f"{result.seconds:.0f} s in this process"
-        + ("" if result.training_seconds is None else f", {result.training_seconds:.0f} s of training"),
-    ]
-    for name, entry in result.rank.items():
-        interval = "95 % {:.4f} to {:.4f}".format(*entry.interval) if entry.interval else "one query: no interval"
-        recalls = "  ".join(f"{key} {value:.4f}" for key, value in entry.figures.items() if key.startswith("R@"))
-        ceiling = f", ceiling {entry.ceiling:.4f}" if entry.ceiling is not None else ""
-        lines += [
-            f"{name}: {counted(entry.queries, 'query')}, {counted(entry.clips, 'clip')}, {entry.checkpoint}",
-            f"  {entry.metric}   {entry.figures[entry.metric]:.4f}  ({interval})   {recalls}",
-            f"  baselines  chance {entry.chance:.4f}, untrained {entry.untrained:.4f}{ceiling}",
-            f"  CSV        {entry.csv or 'none'}",
-        ]
-        if entry.also_trained_on:
-            lines.append(f"  beware     {entry.also_trained_on} of these clips were also trained on")
-        for baseline, value in (("chance", entry.chance), ("the untrained model", entry.untrained)):
-            if entry.interval and entry.interval[0] <= value:
-                lines.append(
-                    f"  BEWARE     this is not surely better than {baseline}: the interval reaches {value:.4f}"
-                )
-    for name, blind in result.blind.items():
-        size = f"{counted(blind.queries, 'query')}, {counted(blind.clips, 'clip')}"
-        lines += [f"{name}: blind set, {size}, {blind.checkpoint}", f"  CSV        {blind.csv}"]
-    lines += absent_lines(load_recipe(run.folder / "resolved.json").recipe)
-    return "\n".join(lines)

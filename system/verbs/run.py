@@ -2,7 +2,8 @@
 
 import argparse
 
-from system.experiments.run import report, run_recipe
+from system.experiments.run import run_recipe
+from system.experiments.summary import report
 from system.verbs.options import add_recipe_arguments, folder_from, load_from
 
 add_arguments = add_recipe_arguments

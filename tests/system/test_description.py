@@ -19,7 +19,7 @@ from submission.runs.clips import write_clips
 from submission.runs.finished import open_finished
 from system.batches.data import Data
 from system.experiments import run
-from system.experiments.run import data_of
+from system.experiments.summary import data_of, report
 from system.features.build import Features, build_features
 from system.models.audio.expert_heads_encoder import ExpertHeadsEncoder
 from system.models.batch import Series
@@ -178,6 +178,6 @@ def test_a_run_that_ranks_a_single_query_opens_again(
     content = tiny.recipe(tmp_path / "m.jsonl", tmp_path, only=tiny.stage(epochs=1, steps_per_epoch=1))
     path = tiny.write_recipe(tmp_path / "r.yaml", content)
     for _ in range(2):  # made, then opened
-        print(run.report(run.run_recipe(load_recipe(path), tmp_path, tmp_path / "run")))
+        print(report(run.run_recipe(load_recipe(path), tmp_path, tmp_path / "run")))
         assert "(one query: no interval)" in capsys.readouterr().out
     assert submission(["report", str(tmp_path / "run")]) == 0

@@ -14,7 +14,7 @@ from safetensors.torch import load_file
 
 from submission.formats.score_matrix import read_scores
 from system.__main__ import main
-from system.experiments.run import report
+from system.experiments.summary import report
 from system.runs.folder import Run
 
 

@@ -21,7 +21,7 @@ from data_tools.manifest import read_manifest
 from submission.formats.score_matrix import read_scores
 from system.__main__ import main
 from system.batches.sampler import Sampler
-from system.experiments.run import report
+from system.experiments.summary import report
 from system.recipe.load import load_recipe
 from system.runs import checkpoints
 from system.runs.folder import Run

@@ -1,0 +1,107 @@
+"""A finished run in numbers and in words: its parameters, experts and data, and the lines that people read."""
+
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from data_tools.cli import counted
+from data_tools.manifest import Clip
+from submission.runs.record import ExpertFacts, Parameters, RunResult, SetFacts, SourceFacts
+from system.experiments.blind import absent_lines
+from system.recipe import schema
+from system.recipe.load import load_recipe
+from system.runs.folder import Run
+
+if TYPE_CHECKING:
+    from system.batches.data import Data
+    from system.models.retrieval import RetrievalModel
+
+
+def ceiling_of(source: schema.Source) -> float | None:
+    """mAP@10 of a perfect labeller, where the true labels are known (composed scenes)."""
+    folder = Path(source.manifest).parent
+    if not (folder / "scenes.json").exists():
+        return None
+    from data_tools.scenes.ceiling import ceiling
+
+    return ceiling(folder, source.split)
+
+
+def parameters_of(recipe: schema.Recipe, model: "RetrievalModel") -> Parameters:
+    """Of the whole system: what is trained, by part; what is frozen, by expert, `audio`, or `text`; the total."""
+    frozen = {name: expert.parameters for name, expert in recipe.model.audio.experts.items() if expert.parameters}
+    if count := sum(p.numel() for p in model.audio.parameters() if not p.requires_grad):
+        frozen["audio"] = count
+    if count := model.text.frozen_parameters():
+        frozen["text"] = count
+    trained = model.parameters_by_part()
+    return Parameters(trained=trained, frozen=frozen, total=sum(trained.values()) + sum(frozen.values()))
+
+
+def experts_of(recipe: schema.Recipe) -> dict[str, ExpertFacts]:
+    return {
+        name: ExpertFacts(
+            **{key: getattr(expert, key) for key in ("kind", "rate", "dim", "frames_per_second")},
+            published=sorted(expert.published_addresses().values()),
+        )
+        for name, expert in recipe.model.audio.experts.items()
+    }
+
+
+def data_of(recipe: schema.Recipe, data: "Data") -> dict[str, SourceFacts]:
+    """Of every source: its data sets, the stages that train on it, and where it is published."""
+    return {
+        name: SourceFacts(
+            sets={of: _set([clip for clip in clips if clip.source == of]) for of in {clip.source: 0 for clip in clips}},
+            trains=[stage for stage, settings in recipe.stages.items() if name in settings.train.data],
+            published=recipe.data[name].published,
+        )
+        for name, clips in data.clips.items()
+    }
+
+
+def _set(clips: Sequence[Clip]) -> SetFacts:
+    return SetFacts(
+        clips=len(clips),
+        captions=sum(len(clip.captions) for clip in clips),
+        hours=sum(clip.seconds or 0.0 for clip in clips) / 3600,
+        licences=dict(Counter(clip.licence or "not known" for clip in clips).most_common()),
+    )
+
+
+def report(run: Run) -> str:
+    """The result as lines for people."""
+    return in_words(run, run.read_result())
+
+
+def in_words(run: Run, result: RunResult) -> str:
+    """The same of a result that is not written yet."""
+    lines = [
+        f"run        {run.folder}",
+        f"trained    {sum(result.parameters.trained.values()):,} parameters, {result.hardware}, "
+        f"{result.seconds:.0f} s in this process"
+        + ("" if result.training_seconds is None else f", {result.training_seconds:.0f} s of training"),
+    ]
+    for name, entry in result.rank.items():
+        interval = "95 % {:.4f} to {:.4f}".format(*entry.interval) if entry.interval else "one query: no interval"
+        recalls = "  ".join(f"{key} {value:.4f}" for key, value in entry.figures.items() if key.startswith("R@"))
+        ceiling = f", ceiling {entry.ceiling:.4f}" if entry.ceiling is not None else ""
+        lines += [
+            f"{name}: {counted(entry.queries, 'query')}, {counted(entry.clips, 'clip')}, {entry.checkpoint}",
+            f"  {entry.metric}   {entry.figures[entry.metric]:.4f}  ({interval})   {recalls}",
+            f"  baselines  chance {entry.chance:.4f}, untrained {entry.untrained:.4f}{ceiling}",
+            f"  CSV        {entry.csv or 'none'}",
+        ]
+        if entry.also_trained_on:
+            lines.append(f"  beware     {entry.also_trained_on} of these clips were also trained on")
+        for baseline, value in (("chance", entry.chance), ("the untrained model", entry.untrained)):
+            if entry.interval and entry.interval[0] <= value:
+                lines.append(
+                    f"  BEWARE     this is not surely better than {baseline}: the interval reaches {value:.4f}"
+                )
+    for name, blind in result.blind.items():
+        size = f"{counted(blind.queries, 'query')}, {counted(blind.clips, 'clip')}"
+        lines += [f"{name}: blind set, {size}, {blind.checkpoint}", f"  CSV        {blind.csv}"]
+    lines += absent_lines(load_recipe(run.folder / "resolved.json").recipe)
+    return "\n".join(lines)
