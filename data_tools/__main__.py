@@ -9,6 +9,7 @@ VERBS = {
         "read the descriptions of all of Freesound into a store; stop and start it anywhere",
         "python -m data_tools crawl data/freesound.sqlite",
         module="freesound.crawl",
+        resumes=True,
     ),
     "status": Verb(
         "print where a crawl stands, and what the API could not give",
@@ -25,6 +26,7 @@ VERBS = {
         "python -m data_tools fetch data/freesound.sqlite --scores data/classified/scores.csv "
         "--exclude data/dcase2025_task6_excluded_freesound_ids.csv --out data/freesound",
         module="freesound.fetch",
+        resumes=True,
     ),
     "sandbox": Verb(
         "serve invented sounds as Freesound's API does, to try crawl, classify and fetch without a key",
@@ -78,6 +80,7 @@ VERBS = {
         "  python -m data_tools scenes data/esc_scenes --seed 1 --recordings data/ESC-50 "
         "--folds development=1,2,3 validation=4 evaluation=5",
         module="scenes.build",
+        resumes=True,
     ),
     "ceiling": Verb(
         "print the mAP@10 that a perfect labeller of composed scenes would reach",
@@ -89,6 +92,7 @@ VERBS = {
         "python -m data_tools classify data/freesound.sqlite --captions data/clotho/clotho_captions_development.csv "
         "--out data/classified",
         module="classify.verb",
+        resumes=True,
     ),
 }
 

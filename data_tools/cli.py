@@ -1,6 +1,7 @@
-"""The command line of a floor: `python -m FLOOR VERB ...`, errors as sentences, help with examples.
+"""The command line of a floor: `python -m FLOOR VERB ...`, errors as sentences, help with examples, progress.
 
-There is one for all three floors; each names its verbs.
+There is one for all three floors; each names its verbs. Progress of long work is a bar in a terminal, elsewhere (nohup,
+a job's log) a line of the log about every minute.
 """
 
 import argparse
@@ -8,26 +9,37 @@ import io
 import logging
 import os
 import select
+import signal
 import sys
-from collections.abc import Callable, Mapping, Sequence
-from importlib import import_module
+import threading
+import time
+import traceback
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
+from contextlib import contextmanager
+from importlib import import_module, metadata
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 from data_tools.errors import DataError, KitError, sentence_of
 from data_tools.names import is_utf8
 
 
 class Verb(NamedTuple):
-    """module: below the floor's package; it has add_arguments(parser) and run(arguments) -> exit status."""
+    """module: below the floor's package; it has add_arguments(parser) and run(arguments) -> exit status. resumes: what
+    an interrupted one has done is not done again; another one writes all at its end, or nothing."""
 
     help: str
     example: str
     module: str
+    resumes: bool = False
 
 
+PROGRESS_SECONDS = 60.0  # between two lines of the log
+MIB = 1 << 20
 SHOWN = 10  # lines that a verb prints of what its --list writes whole
 Options = Callable[[argparse.ArgumentParser], None]
+Item = TypeVar("Item")
+log = logging.getLogger(__name__)
 
 
 def run_cli(
@@ -38,7 +50,7 @@ def run_cli(
     options: adds what every verb of the floor takes. A name that the terminal's encoding lacks is shown escaped; a
     reader of the output that goes away (head, less) ends the verb with 1, silently.
     """
-    argv = sys.argv[1:] if argv is None else argv
+    argv, verbose = sys.argv[1:] if argv is None else argv, False
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # as standard error has it from the start
     try:
@@ -46,35 +58,69 @@ def run_cli(
             arguments = make_parser(floor, description, verbs, argv, options).parse_args(argv)
         except SystemExit as stop:  # argparse has printed its help or complaint
             return int(stop.code or 0)
-        logging.basicConfig(format="%(message)s", stream=sys.stderr)
-        logging.getLogger().setLevel(logging.INFO)
+        _set_up_log(arguments)
+        verbose = arguments.verbose
         if odd := [value for value in argv if not is_utf8(value)]:
             raise DataError(f"the argument {odd[0]!a} is not UTF-8; rename the file or folder")
-        status = int(arguments.run(arguments))
+        with _terminable():
+            status = int(arguments.run(arguments))
         try:
             sys.stdout.flush()
         except OSError as error:
             raise OSError(error.errno, error.strerror, "standard output") from error
         return status
-    except KitError as error:
+    except (KitError, ModuleNotFoundError, OSError, MemoryError) as error:
+        if verbose:
+            traceback.print_exc()
+        _print_error(error)
+    except KeyboardInterrupt as stop:
+        resumes = argv and argv[0] in verbs and verbs[argv[0]].resumes
+        hint = "the same command goes on where it stopped" if resumes else "nothing was written"
+        print(stop.args[0] if stop.args else f"interrupted; {hint}", file=sys.stderr)
+        return 130
+    return 1
+
+
+def _set_up_log(arguments: argparse.Namespace) -> None:
+    """What is logged goes to standard error; a run's log.txt has it whatever -q says."""
+    logging.basicConfig(format="%(message)s", stream=sys.stderr)
+    log = logging.getLogger()
+    log.setLevel(logging.INFO)
+    for handler in log.handlers:
+        if type(handler) is logging.StreamHandler:
+            handler.setLevel(logging.WARNING if arguments.quiet else logging.INFO)
+            handler.setFormatter(logging.Formatter("%(asctime)s %(name)s %(message)s" if arguments.verbose else None))
+
+
+def _print_error(error: BaseException) -> None:
+    if isinstance(error, KitError):
         print("\n".join(f"error: {line}" for line in str(error).splitlines()), file=sys.stderr)
-    except ModuleNotFoundError as error:
+    elif isinstance(error, ModuleNotFoundError):
         hint = "set up and activate the environment of README"
         print(f"error: the package {error.name} is not installed; {hint}", file=sys.stderr)
-    except OSError as error:
+    elif isinstance(error, MemoryError):
+        hint = "end what else uses it, or work on fewer data at once"
+        print(f"error: this machine's memory is full; {hint}", file=sys.stderr)
+    elif isinstance(error, OSError):
         if not (isinstance(error, BrokenPipeError) and _reader_is_gone()):
             print(f"error: {sentence_of(error)}", file=sys.stderr)
         try:
             sys.stdout.flush()
         except OSError:  # what the interpreter still holds for the output goes nowhere
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    except MemoryError:
-        hint = "end what else uses it, or work on fewer data at once"
-        print(f"error: this machine's memory is full; {hint}", file=sys.stderr)
-    except KeyboardInterrupt as stop:
-        print(stop.args[0] if stop.args else "interrupted", file=sys.stderr)
-        return 130
-    return 1
+
+
+@contextmanager
+def _terminable() -> Iterator[None]:
+    """SIGTERM, which schedulers send, ends a verb as Ctrl-C does."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before or signal.SIG_DFL)
 
 
 def _reader_is_gone() -> bool:
@@ -85,6 +131,10 @@ def _reader_is_gone() -> bool:
     except OSError:  # no file
         return False
     return any(event & select.POLLERR for _, event in poll.poll(0))
+
+
+def add_json(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--json", action="store_true", help="print one JSON document instead; schemas/ says its form")
 
 
 def ending_in(*suffixes: str) -> Callable[[str], Path]:
@@ -121,6 +171,7 @@ def make_parser(
 ) -> argparse.ArgumentParser:
     """The parser; only the verb in use is imported, so that the command line answers at once. options: see run_cli."""
     parser = argparse.ArgumentParser(prog=f"python -m {floor}", description=description)
+    parser.add_argument("--version", action="version", version=f"lbar-kit {_version()}")
     subparsers = parser.add_subparsers(metavar="VERB", required=True)
     for name, verb in verbs.items():
         subparser = subparsers.add_parser(
@@ -131,6 +182,10 @@ def make_parser(
             formatter_class=argparse.RawDescriptionHelpFormatter,
             allow_abbrev=False,
         )
+        shown = subparser.add_mutually_exclusive_group()
+        shown.add_argument("-q", "--quiet", action="store_true", help="print results, warnings and errors only")
+        more = "print the time and the module with each line, and of an error where it was raised"
+        shown.add_argument("-v", "--verbose", action="store_true", help=more)
         if argv[:1] == [name]:
             if options:
                 options(subparser)
@@ -138,3 +193,96 @@ def make_parser(
             module.add_arguments(subparser)
             subparser.set_defaults(run=module.run)
     return parser
+
+
+def _version() -> str:
+    try:
+        return metadata.version("lbar-kit")
+    except metadata.PackageNotFoundError:
+        return "(not installed)"
+
+
+class Progress(Protocol):
+    """What long work calls."""
+
+    def advance(self, count: int = 1, note: str = "") -> None:
+        """So much more is done. note: shown beside the numbers, such as the loss."""
+
+
+class _Bar:
+    def __init__(self, bar: Any) -> None:
+        self._bar = bar
+
+    def advance(self, count: int = 1, note: str = "") -> None:
+        if note:
+            self._bar.set_postfix_str(note, refresh=False)
+        self._bar.update(count)
+
+
+class Lines:
+    """Progress as lines of the log. Time left goes by the rate of this process: what was done before says nothing of
+    it."""
+
+    def __init__(
+        self, what: str, total: int | None, unit: str, done: int = 0, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self.what, self.total, self.unit, self.done, self.clock = what, total, unit, done, clock
+        self._before, self._began = done, clock()
+        self._said = self._began
+
+    def advance(self, count: int = 1, note: str = "") -> None:
+        self.done += count
+        now = self.clock()
+        if now - self._said >= PROGRESS_SECONDS:
+            self._said = now
+            log.info("%s", self.line(now - self._began, note))
+
+    def line(self, seconds: float, note: str = "") -> str:
+        """What, how much is done, of how much, and the time left, after the seconds of this process."""
+        size, unit = (MIB, "MiB") if self.unit == "byte" else (1, f"{self.unit}s")
+        of_all = "" if self.total is None else f" of {round(self.total / size):,}"
+        parts = [f"{self.what}: {round(self.done / size):,}{of_all} {unit}"]
+        if self.total is not None and self.done > self._before:
+            left = seconds * (self.total - self.done) / (self.done - self._before)
+            parts.append(f"{about(left)} left")
+        return ", ".join([*parts, *([note] if note else [])])
+
+
+def about(seconds: float) -> str:
+    """A duration in the unit a reader would choose."""
+    if seconds >= 3600:
+        return f"about {seconds / 3600:.1f} h"
+    return f"about {seconds / 60:.1f} min" if seconds >= 60 else f"about {seconds:.2g} s"
+
+
+@contextmanager
+def progress(what: str, total: int | None, unit: str, done: int = 0, keep: bool = True) -> Iterator[Progress]:
+    """Progress of a block. total: None where it is not known. unit: of one; "byte" is shown in multiples. done: before
+    this process. keep: leave the bar there when it is full.
+
+    Lines that the block logs stand above the bar. With -q there is neither a bar nor a line.
+    """
+    if not sys.stderr.isatty() or _is_quiet():
+        yield Lines(what, total, unit, done)
+        return
+    from tqdm import tqdm
+    from tqdm.contrib.logging import logging_redirect_tqdm
+
+    scale = unit == "byte"
+    bar = tqdm(total=total, initial=done, desc=what, unit="B" if scale else unit, unit_scale=scale, leave=keep)
+    with bar, logging_redirect_tqdm():
+        yield _Bar(bar)
+
+
+def _is_quiet() -> bool:
+    handlers = logging.getLogger().handlers
+    return any(type(handler) is logging.StreamHandler and handler.level > logging.INFO for handler in handlers)
+
+
+def each(items: Iterable[Item], what: str, unit: str, total: int | None = None) -> Iterator[Item]:
+    """The items, with progress. total: how many, where `items` has no length."""
+    count = len(items) if total is None and isinstance(items, Sized) else total
+    with progress(what, count, unit) as bar:
+        for item in items:
+            yield item
+            bar.advance()

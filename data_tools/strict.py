@@ -1,5 +1,6 @@
 """The base of every settings model: closed, strict, frozen; closed lists of kinds; counts and sizes that many have."""
 
+import math
 from collections.abc import Iterable, Mapping
 from typing import Annotated, Any, Union, get_args
 
@@ -65,6 +66,19 @@ class Strict(BaseModel):
     """Unknown keys and values of the wrong type are errors; nothing is converted; nothing changes after reading."""
 
     model_config = ConfigDict(strict=True, extra="forbid", frozen=True, allow_inf_nan=False)
+
+
+class Report(Strict):
+    """What a verb prints with --json; its schema stands in the floor's folder schemas, under the verb's name."""
+
+
+def print_report(report: BaseModel) -> None:
+    print(report.model_dump_json(indent=1))
+
+
+def number(value: float) -> float | None:
+    """For a report: JSON has no NaN and no infinity."""
+    return float(value) if math.isfinite(value) else None
 
 
 def closed_list(names: Mapping[str, Any], base: type[Strict]) -> Any:

@@ -8,13 +8,13 @@ from submission.editions import EDITIONS
 
 VERBS = {
     "facts": Verb(
-        "what an edition asks for, with sources",
+        "what an edition asks for, with sources; or all editions, a line each",
         "python -m submission facts --edition 2025",
         module="verbs.facts",
     ),
     "write": Verb(
-        "an edition's file from a score matrix",
-        "python -m submission write SCORES.npy --out mine.output.csv",
+        "an edition's file from a score matrix or a finished run",
+        "python -m submission write SCORES.npy --edition 2025 --out mine.output.csv",
         module="verbs.write",
     ),
     "convert": Verb(
@@ -24,17 +24,18 @@ VERBS = {
     ),
     "check": Verb(
         "every problem of a file or a package",
-        "python -m submission check mine.output.csv --truth clotho_captions_evaluation.csv",
+        "python -m submission check mine.output.csv --edition 2025 --truth clotho_captions_evaluation.csv",
         module="verbs.check",
     ),
     "score": Verb(
-        "figures of a CSV or of a score matrix",
-        "python -m submission score mine.output.csv --truth clotho_captions_evaluation.csv",
+        "figures of a CSV, a score matrix, or a finished run",
+        "python -m submission score mine.output.csv --truth clotho_captions_evaluation.csv\n"
+        "  python -m submission score runs/A:by_m1",
         module="verbs.score",
     ),
     "compare": Verb(
         "a paired test between a system and others",
-        "python -m submission compare blend.npy seed1.npy seed2.npy seed3.npy",
+        "python -m submission compare blend.npy runs/A runs/B runs/C",
         module="verbs.compare",
     ),
     "blend": Verb(
@@ -64,9 +65,8 @@ def main(argv: list[str] | None = None) -> int:
 
 def add_edition(parser: argparse.ArgumentParser) -> None:
     """The option that every verb of this floor takes."""
-    parser.add_argument(
-        "--edition", metavar="YEAR", default="2022", help=f"one of {', '.join(EDITIONS)} (default %(default)s)"
-    )
+    what = f"one of {', '.join(EDITIONS)} (default: the one that the run, scores or CSV are of, where they say it)"
+    parser.add_argument("--edition", metavar="YEAR", help=what)
 
 
 if __name__ == "__main__":

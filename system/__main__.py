@@ -64,8 +64,10 @@ _VERBS = {
         "runs/RUN\n  python -m system serve my_model --audio data/blind/test",
     ),
 }
+_RESUME = {"download", "features", "train", "rank", "run", "study", "search", "embeddings", "serve"}  # frames, at least
 VERBS = {
-    name: Verb(what, f"python -m system {name} {example}", f"verbs.{name}") for name, (what, example) in _VERBS.items()
+    name: Verb(what, f"python -m system {name} {example}", f"verbs.{name}", name in _RESUME)
+    for name, (what, example) in _VERBS.items()
 }
 
 

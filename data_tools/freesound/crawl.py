@@ -4,11 +4,12 @@ import argparse
 import asyncio
 import logging
 import math
+import sys
 import time
 from contextlib import closing
 from pathlib import Path
 
-from data_tools.cli import counted
+from data_tools.cli import PROGRESS_SECONDS, counted
 from data_tools.errors import DataError
 from data_tools.files import require_file
 from data_tools.freesound.client import Client, OverloadedError, PastEndError
@@ -25,7 +26,7 @@ BEGINNING = "2005-01-01"  # Freesound opened in April 2005
 LATE = 30 * 86_400  # seconds by which a sound may be published after its upload: --since last looks back so far
 CHECKS = 3  # of the whole, until what came and went meanwhile is caught up with
 MIN_NULL_ATTEMPTS, NULL_ATTEMPTS = 3, 10  # at a page that has items the API gives as null
-PROGRESS_SECONDS = 10.0
+TERMINAL_SECONDS = 10.0  # between two lines of progress in a terminal
 _BYTES_A_SOUND = 700  # of the store, measured with invented sounds
 
 log = logging.getLogger(__name__)
@@ -54,7 +55,7 @@ def _whole(store: Store) -> Window:
 
 async def _read_windows(client: Client, store: Store, workers: int) -> None:
     under_way: dict[asyncio.Task[None], int] = {}
-    reported = time.monotonic()
+    reported, every = time.monotonic(), TERMINAL_SECONDS if sys.stderr.isatty() else PROGRESS_SECONDS
     try:
         while True:
             for window in store.open_windows(workers):
@@ -66,7 +67,7 @@ async def _read_windows(client: Client, store: Store, workers: int) -> None:
             for task in done:
                 del under_way[task]
                 task.result()
-            if time.monotonic() - reported > PROGRESS_SECONDS:
+            if time.monotonic() - reported > every:
                 reported = time.monotonic()
                 log.info("%s", progress_line(client, store))
     finally:

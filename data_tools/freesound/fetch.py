@@ -7,6 +7,7 @@ from contextlib import closing
 from pathlib import Path
 
 from data_tools.audio.read import AudioError, encoded, read_audio
+from data_tools.cli import Progress, progress
 from data_tools.errors import DataError
 from data_tools.files import replacing
 from data_tools.freesound.client import Client, LostError
@@ -28,13 +29,10 @@ NONE = Path("none")  # said in place of an exclusion list
 
 async def fetch_all(client: Client, folder: Folder, sounds: list[Chosen], originals: bool, workers: int) -> None:
     """Fetch what is not there yet. A sound that cannot be had is noted with the reason, and the next one is fetched."""
-    from tqdm import tqdm
-
     there = folder.files()
     left = iter([sound for sound in sounds if sound.id not in there])
-    bar = tqdm(total=len(sounds), initial=sum(sound.id in there for sound in sounds), unit="file", disable=None)
 
-    async def work() -> None:
+    async def work(bar: Progress) -> None:
         for sound in left:
             try:
                 await _fetch(client, folder, sound, originals)
@@ -42,13 +40,13 @@ async def fetch_all(client: Client, folder: Folder, sounds: list[Chosen], origin
                 folder.record_failure(sound.id, str(error))
             finally:
                 folder.part(sound.id).unlink(missing_ok=True)
-            bar.update()
+            bar.advance()
 
-    with bar:
+    with progress("fetching", len(sounds), "file", sum(sound.id in there for sound in sounds)) as bar:
         try:
             async with asyncio.TaskGroup() as group:
                 for _ in range(workers):
-                    group.create_task(work())
+                    group.create_task(work(bar))
         except BaseExceptionGroup as several:  # one reason is enough to stop
             raise several.exceptions[0] from None
 

@@ -1,10 +1,11 @@
 """Where a crawl stands: what is kept, what is left, what the quota allows, what the API could not give."""
 
 import argparse
+import logging
 from contextlib import closing
 from pathlib import Path
 
-from data_tools.cli import counted, ending_in, section
+from data_tools.cli import add_json, counted, ending_in, section
 from data_tools.files import write_table
 from data_tools.freesound.connection import PER_DAY, PER_MINUTE
 from data_tools.freesound.crawl import duration
@@ -12,26 +13,78 @@ from data_tools.freesound.database import naming
 from data_tools.freesound.quota import Clock, Quota
 from data_tools.freesound.sounds import format_time
 from data_tools.freesound.store import Store
+from data_tools.strict import Report, print_report
+
+log = logging.getLogger(__name__)
 
 
-def _describe(store: Store) -> list[str]:
+class Gap(Report):
+    """What the API could not give. first, last: the time of upload; "": until now."""
+
+    what: str
+    first: str
+    last: str
+    where: str
+
+
+class StatusReport(Report):
+    """sounds: kept. counted: how many the API counted last. gone: from Freesound since they were read. fitting: of 3 s
+    to 2 min. windows: left to read, up to the time `until`. wait: seconds until the next request, at a standard key's
+    limits. licences, preferences: sounds by what they state."""
+
+    sounds: int
+    counted: int | None
+    gone: int
+    fitting: int
+    windows: int
+    until: str | None
+    requests_in_last_minute: int
+    requests_in_last_day: int
+    wait: float
+    licences: dict[str, int]
+    preferences: dict[str, int]
+    gaps: list[Gap]
+
+
+def _read(store: Store) -> StatusReport:
     total, until = store.fact("total"), store.fact("until")
-    windows = store.database.execute("SELECT COUNT(*) FROM windows").fetchone()[0]
     used = Quota(store.database, PER_MINUTE, PER_DAY, Clock()).used()
-    lines = [
-        f"{store.count():>8}  sounds kept, of {total or 'an unknown number'} that the API counted last",
-        f"{store.count('gone'):>8}  more have gone from Freesound since they were read",
-        f"{store.count('NOT gone AND duration BETWEEN 3 AND 120'):>8}  last 3 s to 2 min",
-        f"{windows:>8}  windows are left to read" + (f", up to {format_time(int(until) * 1000)}" if until else ""),
-        f"{used.minute:>8}  requests in the last minute, {used.day} in the last 24 hours",
-    ]
-    if used.wait:
-        lines.append(f"{duration(used.wait):>8}  until the next request, at a standard key's limits")
-    for column in ("license", "gen_ai_preference"):
-        lines.append(f"\n{column}:")
+
+    def stated(column: str) -> dict[str, int]:
         query = f"SELECT {column}, COUNT(*) FROM sounds WHERE NOT gone GROUP BY 1 ORDER BY 2 DESC"
-        lines += [f"{count:>8}  {value or 'not stated'}" for value, count in store.database.execute(query)]
-    return lines
+        return {value or "not stated": count for value, count in store.database.execute(query)}
+
+    return StatusReport(
+        sounds=store.count(),
+        counted=int(total) if total else None,
+        gone=store.count("gone"),
+        fitting=store.count("NOT gone AND duration BETWEEN 3 AND 120"),
+        windows=store.database.execute("SELECT COUNT(*) FROM windows").fetchone()[0],
+        until=format_time(int(until) * 1000) if until else None,
+        requests_in_last_minute=used.minute,
+        requests_in_last_day=used.day,
+        wait=float(used.wait),
+        licences=stated("license"),
+        preferences=stated("gen_ai_preference"),
+        gaps=[Gap(what=what, first=first, last=last, where=where) for what, first, last, where in _gaps(store)],
+    )
+
+
+def _lines(found: StatusReport) -> list[str]:
+    lines = [
+        f"{found.sounds:>8}  sounds kept, of {found.counted or 'an unknown number'} that the API counted last",
+        f"{found.gone:>8}  more have gone from Freesound since they were read",
+        f"{found.fitting:>8}  last 3 s to 2 min",
+        f"{found.windows:>8}  windows are left to read" + (f", up to {found.until}" if found.until else ""),
+        f"{found.requests_in_last_minute:>8}  requests in the last minute, "
+        f"{found.requests_in_last_day} in the last 24 hours",
+    ]
+    if found.wait:
+        lines.append(f"{duration(found.wait):>8}  until the next request, at a standard key's limits")
+    for column, counts in (("license", found.licences), ("gen_ai_preference", found.preferences)):
+        lines += [f"\n{column}:", *(f"{count:>8}  {value}" for value, count in counts.items())]
+    rows = [f"{gap.what}: {gap.first} to {gap.last or 'now'}, {gap.where}" for gap in found.gaps]
+    return [*lines, *section("the API could not give (uploaded from .. to ..)", rows)]
 
 
 def _gaps(store: Store) -> list[tuple[str, str, str, str]]:
@@ -47,14 +100,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--list", type=ending_in(".csv"), metavar="FILE.csv", help="write all that the API could not give"
     )
+    add_json(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
     with closing(Store(arguments.store, read_only=True)) as store, naming(arguments.store):
-        gaps = _gaps(store)
-        rows = [f"{what}: {first} to {last or 'now'}, {where}" for what, first, last, where in gaps]
-        print(*_describe(store), *section("the API could not give (uploaded from .. to ..)", rows), sep="\n")
+        found = _read(store)
+    if arguments.json:
+        print_report(found)
+    else:
+        print(*_lines(found), sep="\n")
     if arguments.list:
+        gaps = [(gap.what, gap.first, gap.last, gap.where) for gap in found.gaps]
         write_table(arguments.list, ["what", "from", "to", "where"], gaps)
-        print(f"\nwrote {arguments.list}: {counted(len(gaps), 'row')}")
+        log.info("wrote %s: %s", arguments.list, counted(len(gaps), "row"))
     return 0

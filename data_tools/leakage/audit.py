@@ -1,6 +1,7 @@
 """What training data shares with the data that it must not know: forbidden ids, test clips, the same recordings."""
 
 import argparse
+import logging
 from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 from itertools import combinations
@@ -9,7 +10,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from data_tools.audio.read import AudioError
-from data_tools.cli import counted, ending_in, first_of, section
+from data_tools.cli import add_json, counted, each, ending_in, first_of, section
 from data_tools.errors import DataError
 from data_tools.files import write_table
 from data_tools.leakage.check import FREESOUND_ACROSS, NAME_ACROSS, across
@@ -17,6 +18,7 @@ from data_tools.leakage.exclusion import Exclusions, read_exclusions
 from data_tools.leakage.fingerprint import Fingerprint, fingerprint, near_duplicates
 from data_tools.manifest import TEST_SPLITS, Clip, read_manifest
 from data_tools.names import plain_id
+from data_tools.strict import Report, print_report
 
 FORBIDDEN = "Freesound id on an exclusion list"
 CAPTION_ACROSS = "same caption across splits"
@@ -27,6 +29,8 @@ QUIET = "too short, silent or steady to be told apart"
 UNSURE = "so short or steady that noise may hide a copy"
 NOT_COMPARED = "sound not compared"
 COMPARED_UNSURELY = "sound compared, but a copy under noise may be missed"
+
+log = logging.getLogger(__name__)
 
 VALIDATION_SPLITS = frozenset({"validation", "val"})
 
@@ -45,6 +49,37 @@ class Overlap(NamedTuple):
     other: str
     evidence: str
     leak: bool  # training data knows what it must not: the audit fails
+
+
+class ReportedOverlap(Report):
+    """As Overlap has them; clip: its id."""
+
+    finding: str
+    clip: str
+    split: str
+    other_split: str
+    other: str
+    evidence: str
+    leak: bool
+
+
+class AuditReport(Report):
+    """clips, training, against: how many. excluded: Freesound ids on each exclusion list. without_id: training clips
+    without a Freesound id. compared: clips whose sound was compared; null: it was not asked for. not_compared: why the
+    others were not, by id. unsure: ids of compared clips so short or steady that noise may hide a copy of them. ok: no
+    overlap is a leak. verdict: the same in words."""
+
+    clips: int
+    training: int
+    against: int
+    excluded: dict[str, int]
+    without_id: int
+    compared: int | None
+    not_compared: dict[str, str]
+    unsure: list[str]
+    overlaps: list[ReportedOverlap]
+    ok: bool
+    verdict: str
 
 
 class Fingerprints(NamedTuple):
@@ -93,12 +128,10 @@ def audit(
 
 def listen(clips: Iterable[Clip]) -> Fingerprints:
     """Fingerprints of the clips' audio, two or more files at a time."""
-    from tqdm import tqdm
-
     ordered = list(clips)
     fingerprints = Fingerprints({}, {})
     with ThreadPool() as pool:
-        results = tqdm(pool.imap(_listen, ordered), total=len(ordered), unit="file", disable=None)
+        results = each(pool.imap(_listen, ordered), "listening", "file", len(ordered))
         for clip, result in zip(ordered, results, strict=True):
             if isinstance(result, Fingerprint):
                 fingerprints.prints[clip.id] = result
@@ -232,6 +265,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--list", type=ending_in(".csv"), metavar="FILE.csv", help="write all findings, one row per overlap"
     )
+    add_json(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -247,22 +281,39 @@ def run(arguments: argparse.Namespace) -> int:
     fingerprints = listen({clip.id: clip for clip in [*against, *clips]}.values()) if arguments.audio else None
     overlaps = audit(clips, against, exclusions, fingerprints)
 
-    print(f"{len(clips):>7}  clips, {len(training)} of them for training; against {counted(len(against), 'other')}")
-    for listed in exclusions.sources if exclusions else ():
-        print(f"{listed.ids:>7}  Freesound ids on {listed.name}, and {listed.not_found} entries without one")
-    if without := sum(not clip.freesound_id for clip in training):
-        print(f"{without:>7}  training clips without a Freesound id: names, captions and sound alone can tell them")
-    print(*_format_compared(fingerprints), sep="\n")
-    compared = fingerprints is not None and bool(fingerprints.prints)
-    print(*_report(overlaps, compared), sep="\n")
+    tested = list({clip.id: clip for clip in [*clips, *against] if _stage(clip) == 2}.values())
+    without = sum(not clip.freesound_id for clip in training)
+    report = AuditReport(
+        clips=len(clips),
+        training=len(training),
+        against=len(against),
+        excluded={listed.name: listed.ids for listed in exclusions.sources} if exclusions else {},
+        without_id=without,
+        compared=None if fingerprints is None else len(fingerprints.prints),
+        not_compared=dict(fingerprints.without) if fingerprints else {},
+        unsure=fingerprints.unsure() if fingerprints else [],
+        overlaps=[
+            ReportedOverlap.model_validate({**overlap._asdict(), "clip": overlap.clip.id}) for overlap in overlaps
+        ],
+        ok=not any(overlap.leak for overlap in overlaps),
+        verdict=_verdict(overlaps, training, tested, fingerprints),
+    )
+    if arguments.json:
+        print_report(report)
+    else:
+        print(f"{len(clips):>7}  clips, {len(training)} of them for training; against {counted(len(against), 'other')}")
+        for listed in exclusions.sources if exclusions else ():
+            print(f"{listed.ids:>7}  Freesound ids on {listed.name}, and {listed.not_found} entries without one")
+        if without:
+            print(f"{without:>7}  training clips without a Freesound id: names, captions and sound alone can tell them")
+        print(*_format_compared(fingerprints), sep="\n")
+        print(*_report(overlaps, bool(report.compared)), sep="\n")
+        print(f"\n{report.verdict}")
     if arguments.list:
         rows = [(t.finding, t.clip.id, t.clip.freesound_id, t.other_split, t.other, t.evidence) for t in overlaps]
-        if fingerprints:
-            ids = {clip.id: clip.freesound_id for clip in [*against, *clips]}
-            rows += [(NOT_COMPARED, name, ids[name], "", "", why) for name, why in fingerprints.without.items()]
-            rows += [(COMPARED_UNSURELY, name, ids[name], "", "", UNSURE) for name in fingerprints.unsure()]
+        ids = {clip.id: clip.freesound_id for clip in [*against, *clips]}
+        rows += [(NOT_COMPARED, name, ids[name], "", "", why) for name, why in report.not_compared.items()]
+        rows += [(COMPARED_UNSURELY, name, ids[name], "", "", UNSURE) for name in report.unsure]
         write_table(arguments.list, ["finding", "clip", "freesound_id", "other_split", "other", "evidence"], rows)
-        print(f"\nwrote {arguments.list}: {counted(len(rows), 'row')}")
-    tested = list({clip.id: clip for clip in [*clips, *against] if _stage(clip) == 2}.values())
-    print(f"\n{_verdict(overlaps, training, tested, fingerprints)}")
-    return int(any(overlap.leak for overlap in overlaps))
+        log.info("wrote %s: %s", arguments.list, counted(len(rows), "row"))
+    return 0 if report.ok else 1

@@ -1,7 +1,8 @@
 """What is wrong with a data set, and where its splits overlap."""
 
 import argparse
-from collections import defaultdict
+import logging
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from multiprocessing.pool import ThreadPool
@@ -9,10 +10,11 @@ from pathlib import Path
 from typing import NamedTuple
 
 from data_tools.audio.read import AudioError, audio_seconds, check_audio, content_key
-from data_tools.cli import counted, ending_in, section
+from data_tools.cli import add_json, counted, each, ending_in, section
 from data_tools.files import write_table
 from data_tools.manifest import Clip, iter_manifest
 from data_tools.names import plain_id
+from data_tools.strict import Report, print_report
 
 MISSING = "missing audio files"
 CORRUPT = "corrupt audio files"
@@ -23,6 +25,8 @@ FREESOUND_ACROSS = "same Freesound id across splits"
 NAME_ACROSS = "same file name across splits"
 SHARED_CAPTION = "captions shared by different clips"
 NO_CAPTION = "clips without captions"
+
+log = logging.getLogger(__name__)
 
 ERRORS = (MISSING, CORRUPT, DUPLICATE_ID)
 CONTENT = (CONTENT_INSIDE, CONTENT_ACROSS)
@@ -35,6 +39,30 @@ class Finding(NamedTuple):
     kind: str
     key: str
     clips: list[Clip]
+
+
+class ClipOfFinding(Report):
+    id: str
+    path: str
+
+
+class ReportedFinding(Report):
+    """key: what the clips share, or why the audio is corrupt."""
+
+    finding: str
+    key: str
+    clips: list[ClipOfFinding]
+
+
+class CheckReport(Report):
+    """quick: no audio was decoded and no content compared. counts: by finding, null where it was not looked for. ok: no
+    audio is missing or corrupt, and no id comes twice."""
+
+    clips: int
+    quick: bool
+    counts: dict[str, int | None]
+    findings: list[ReportedFinding]
+    ok: bool
 
 
 def check_clips(clips: Iterable[Clip], quick: bool = False) -> list[Finding]:
@@ -66,12 +94,10 @@ def check_clips(clips: Iterable[Clip], quick: bool = False) -> list[Finding]:
 
 
 def _read_all(paths: Iterable[str], quick: bool) -> dict[str, tuple[str, str]]:
-    from tqdm import tqdm
-
     ordered = sorted(paths)
     with ThreadPool() as pool:
         results = pool.imap(partial(_read, quick=quick), ordered)
-        return dict(zip(ordered, tqdm(results, total=len(ordered), unit="file", disable=None), strict=True))
+        return dict(zip(ordered, each(results, "reading", "file", len(ordered)), strict=True))
 
 
 def _read(path: str, quick: bool) -> tuple[str, str]:
@@ -103,12 +129,16 @@ def across(kind: str, clips: Iterable[Clip], keys: Callable[[Clip], Iterable[str
     return [finding for finding in found if len({(clip.source, clip.split) for clip in finding.clips}) > 1]
 
 
+def _counts(findings: Sequence[Finding], quick: bool) -> dict[str, int | None]:
+    found = Counter(finding.kind for finding in findings)
+    return {kind: None if quick and kind in CONTENT else found[kind] for kind in KINDS}
+
+
 def _report(findings: Sequence[Finding], clips: int, quick: bool) -> str:
     lines, sections = [f"{clips:>7}  clips"], []
-    for kind in KINDS:
-        group = [_format(finding) for finding in findings if finding.kind == kind]
-        lines.append(f"{'-' if quick and kind in CONTENT else len(group):>7}  {kind}")
-        sections += section(kind, group)
+    for kind, count in _counts(findings, quick).items():
+        lines.append(f"{'-' if count is None else count:>7}  {kind}")
+        sections += section(kind, [_format(finding) for finding in findings if finding.kind == kind])
     if quick:
         lines.append("quick: headers only, no audio was decoded, no content compared")
     return "\n".join(lines + sections)
@@ -125,15 +155,29 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--list", type=ending_in(".csv"), metavar="FILE.csv", help="write all findings, one row per clip"
     )
+    add_json(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Exit status 1 for missing or corrupt audio and duplicate ids; overlaps are reported only, Clotho has some."""
     clips = [clip for manifest in arguments.manifests for _, clip in iter_manifest(manifest)]
     findings = check_clips(clips, arguments.quick)
-    print(_report(findings, len(clips), arguments.quick))
+    ok = not any(finding.kind in ERRORS for finding in findings)
+    if arguments.json:
+        reported = [
+            ReportedFinding(
+                finding=finding.kind,
+                key=finding.key,
+                clips=[ClipOfFinding(id=clip.id, path=clip.path) for clip in finding.clips],
+            )
+            for finding in findings
+        ]
+        counts = _counts(findings, arguments.quick)
+        print_report(CheckReport(clips=len(clips), quick=arguments.quick, counts=counts, findings=reported, ok=ok))
+    else:
+        print(_report(findings, len(clips), arguments.quick))
     if arguments.list:
         rows = [(finding.kind, finding.key, clip.id, clip.path) for finding in findings for clip in finding.clips]
         write_table(arguments.list, ["finding", "key", "clip_id", "path"], rows)
-        print(f"\nwrote {arguments.list}: {counted(len(rows), 'row')}")
-    return int(any(finding.kind in ERRORS for finding in findings))
+        log.info("wrote %s: %s", arguments.list, counted(len(rows), "row"))
+    return 0 if ok else 1

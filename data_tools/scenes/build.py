@@ -14,7 +14,7 @@ from typing import cast
 import numpy as np
 
 from data_tools.audio.read import content_key, encoded
-from data_tools.cli import counted
+from data_tools.cli import counted, each
 from data_tools.datasets.clotho import CLOTHO_SPLITS, METADATA_COLUMNS, read_clotho
 from data_tools.documents import parse_json
 from data_tools.errors import DataError
@@ -163,10 +163,7 @@ def _plan(settings: Settings, split: str, number: int, pool: Pool, taken: Collec
 
 
 def _write_audio(folder: Path, scenes: list[Scene]) -> int:
-    from tqdm import tqdm
-
-    # disable=None: no bar when stderr is not a terminal.
-    for scene in tqdm(scenes, desc=folder.name, unit="clip", disable=None):
+    for scene in each(scenes, folder.name, "clip"):
         samples = render(np.random.default_rng(scene.seed), scene.kind, scene.events)
         with replacing(folder / scene.file_name) as temporary:
             temporary.write_bytes(encoded(np.round(samples * 32767).astype(np.int16), SAMPLE_RATE, "WAV", "PCM_16"))

@@ -4,12 +4,22 @@ import argparse
 from collections import Counter
 from pathlib import Path
 
-from data_tools.cli import counted
+from data_tools.cli import add_json, counted
 from data_tools.errors import DataError
 from data_tools.files import read_table
 from data_tools.scenes.compose import KINDS
+from data_tools.strict import Report, print_report
 
 LABEL_COLUMNS = ("file_name", "split", "kind", "events")
+
+
+class CeilingReport(Report):
+    """clips: of the split. labels: different ones. ceiling: mAP@10."""
+
+    split: str
+    clips: int
+    labels: int
+    ceiling: float
 
 
 def ceiling(folder: Path, split: str) -> float:
@@ -44,11 +54,16 @@ def label_groups(folder: Path, split: str) -> Counter[tuple[str, ...]]:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("folder", type=Path, help="a folder of composed scenes")
     parser.add_argument("--split", default="evaluation", help="default: evaluation")
+    add_json(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
     groups = label_groups(arguments.folder, arguments.split)
     value = ceiling(arguments.folder, arguments.split)
-    counts = f"{counted(groups.total(), 'clip')}, {counted(len(groups), 'different label')}"
-    print(f"{arguments.split}: {counts}, ceiling mAP@10 {value:.4f}")
+    found = CeilingReport(split=arguments.split, clips=groups.total(), labels=len(groups), ceiling=value)
+    if arguments.json:
+        print_report(found)
+    else:
+        counts = f"{counted(found.clips, 'clip')}, {counted(found.labels, 'different label')}"
+        print(f"{found.split}: {counts}, ceiling mAP@10 {value:.4f}")
     return 0

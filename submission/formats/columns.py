@@ -104,6 +104,12 @@ def matrix_edition(header: list[str]) -> Edition | None:
     return next((edition for edition in matrix if header[:1] == [edition.query_column]), None)
 
 
+def editions_of(header: list[str]) -> list[Edition]:
+    """The editions one of whose CSVs has this header."""
+    matrix = matrix_edition(header)
+    return [matrix] if matrix else ranked_editions(header)
+
+
 def names_of(editions: list[Edition]) -> str:
     """E.g. `edition 2023 and 2024`; `no edition` for none."""
     return f"edition {' and '.join(edition.name for edition in editions)}" if editions else "no edition"

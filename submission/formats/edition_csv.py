@@ -5,7 +5,7 @@ from pathlib import Path
 from data_tools.cli import counted
 from submission.editions import Edition
 from submission.errors import SubmissionError
-from submission.formats.columns import matrix_edition, ranked_editions
+from submission.formats.columns import editions_of, is_ranked, names_of
 from submission.formats.csv_table import Problem, parse_rows
 from submission.formats.matrix_csv import write_matrix_csv
 from submission.formats.ranked_csv import write_ranked_csv
@@ -26,6 +26,18 @@ def write_csv(matrix: ScoreMatrix, path: Path, edition: Edition, ranked: bool = 
     return f"wrote {path}: {counted(n_queries, 'query')} x {counted(n_clips, 'score')}"
 
 
+def require_replaceable(path: Path, edition: Edition, force: bool) -> None:
+    """SubmissionError for a file that is there and is not this edition's already. force: no file is kept."""
+    if force or path.suffix != ".csv" or not path.is_file():
+        return
+    first = next(parse_rows(path.read_bytes()))
+    editions = [] if isinstance(first, Problem) else editions_of(first.cells)
+    if edition not in editions:
+        there = f"a file of {names_of(editions)}" if editions else "no edition's file"
+        hint = f"name another file, or add --force to write edition {edition.name}'s over it"
+        raise SubmissionError(f"{path} is there already and is {there}; {hint}")
+
+
 def source_edition(path: Path) -> tuple[Edition, bool]:
     """The edition whose CSV this is by its header, and whether it holds ranked lists.
 
@@ -35,10 +47,8 @@ def source_edition(path: Path) -> tuple[Edition, bool]:
     first = next(parse_rows(path.read_bytes()))
     if isinstance(first, Problem):
         raise SubmissionError(f"{path}: {first}")
-    for edition in ranked_editions(first.cells):
-        return edition, True
-    if matrix := matrix_edition(first.cells):
-        return matrix, False
+    if editions := editions_of(first.cells):
+        return editions[0], is_ranked(first.cells)
     raise SubmissionError(
         f"{path}: line 1 is no edition's header; `check {path} --edition YEAR` prints what a year's should be"
     )

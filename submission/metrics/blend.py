@@ -80,10 +80,16 @@ def search_weights(parts: Mapping[str, ScoreMatrix], how: How, edition: Edition)
 def makers_of(facts: Mapping[str, Any]) -> list[tuple[Any, Any]]:
     """Run and checkpoint of every model behind a score matrix: its own, or of a blend those of its parts, however deep;
     None for what the facts do not say. They may be anybody's: see submission.runs.record.ModelFacts for ours."""
+    return [(part.get("from"), part.get("checkpoint")) for part in parts_of(facts)]
+
+
+def parts_of(facts: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """The facts of every matrix that is no blend behind a score matrix: its own, or of a blend those of its parts,
+    however deep."""
     parts = facts.get("of")
     if not isinstance(parts, dict):
-        return [(facts.get("from"), facts.get("checkpoint"))]
-    return [maker for part in parts.values() for maker in makers_of(part if isinstance(part, dict) else {})]
+        return [facts]
+    return [each for part in parts.values() for each in parts_of(part if isinstance(part, dict) else {})]
 
 
 def _raw(part: ScoreMatrix) -> Values:

@@ -64,7 +64,8 @@ class Author(Strict):
 
 class System(Strict):
     """name, abbreviation: as the results page will show them. output: what is handed in, a score matrix (.npy) or the
-    edition's CSV, beside this file; None: what the run ranked. scored: the score matrix its figures are of; None: the
+    edition's CSV, beside this file; None: the blind set that the run ranked by the same checkpoints, or, where it has
+    none, what the run ranked. scored: the score matrix its figures are of; None: the
     run's own."""
 
     name: Text
@@ -89,9 +90,9 @@ class About(Strict):
         return next(author for author in self.authors if author.corresponding)
 
 
-def about_template(systems: Sequence[str], sources: Iterable[str]) -> str:
-    """The file with FILL_IN for what is to be filled in. systems: the runs of each, as `pack` was given them.
-    sources: data sets and models whose address no run knows."""
+def about_template(systems: Sequence[tuple[str, bool]], sources: Iterable[str]) -> str:
+    """The file with FILL_IN for what is to be filled in. systems: the runs of each, as `pack` was given them, and
+    whether the blind set's scores are to be named. sources: data sets and models whose address no run knows."""
     lines = [
         "# What the package says that no run knows. Replace every FILL IN; null where there is nothing to say.",
         "authors:  # of whom one is corresponding: true",
@@ -99,9 +100,9 @@ def about_template(systems: Sequence[str], sources: Iterable[str]) -> str:
         f"     affiliation: {{abbreviation: {FILL_IN}, institute: {FILL_IN}, department: null, location: {FILL_IN}}}}}",
         "systems:  # in the order of the runs; output: the blind set's scores or CSV, beside this file",
     ]
-    for runs in systems:
-        lines.append(f"  # {runs}")
-        lines.append(f"  - {{name: {FILL_IN}, abbreviation: {FILL_IN}, output: {FILL_IN}}}")
+    for runs, asks in systems:
+        lines.append(f"  # {runs}{'' if asks else ', which has ranked the blind set'}")
+        lines.append(f"  - {{name: {FILL_IN}, abbreviation: {FILL_IN}{f', output: {FILL_IN}' if asks else ''}}}")
     if sources := list(sources):
         lines.append("sources:  # where each is published, in quotes; null: nowhere")
         lines += [f"  {json.dumps(name, ensure_ascii=False)}: {{url: {FILL_IN}}}" for name in sources]

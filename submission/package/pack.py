@@ -74,8 +74,9 @@ def _packed(
     meta = make_meta(runs, about, system, scored, edition, label)
     if system.output and not system.output.endswith(".npy"):
         return Packed(label, f"hands in {system.output}", (folder / system.output).read_bytes(), meta)
-    of = f"hands in {system.output}" if system.output else _describe_entry(runs[0])
-    matrix = _matrix(runs, folder / system.output) if system.output else runs[0].matrix
+    output = folder / system.output if system.output else runs[0].blind_scores
+    of = f"hands in {system.output or output}" if output else _describe_entry(runs[0])
+    matrix = _matrix(runs, output) if output else runs[0].matrix
     with TemporaryDirectory() as temporary:
         csv = Path(temporary) / "output.csv"
         write_csv(matrix, csv, edition)

@@ -51,17 +51,29 @@ class FinishedRun:
         return path
 
     @property
-    def members(self) -> list[record.ByCheckpoint]:
+    def members(self) -> list[record.ByCheckpoint | record.ByBlind]:
         """The entries ranked by one checkpoint that this one is made of: itself, or those of a mean."""
         return list(self._leaves(self.entry))
 
-    def _leaves(self, entry: str) -> Iterator[record.ByCheckpoint]:
+    @property
+    def blind_scores(self) -> Path | None:
+        """The score matrix of the blind set that was ranked by the same checkpoints as this entry; None where it is
+        none, or several."""
+        mine = [(member.stage, member.checkpoint) for member in self.members]
+        same = [
+            name
+            for name in self.result.blind
+            if [(member.stage, member.checkpoint) for member in self._leaves(name)] == mine
+        ]
+        return self.file(f"scores/{same[0]}.npy") if len(same) == 1 else None
+
+    def _leaves(self, entry: str) -> Iterator[record.ByCheckpoint | record.ByBlind]:
         settings = self.recipe.rank[entry]
-        if isinstance(settings, record.ByCheckpoint):
-            yield settings
-        else:
+        if isinstance(settings, record.ByMean):
             for part in settings.of:
                 yield from self._leaves(part)
+        else:
+            yield settings
 
 
 def open_finished(text: str) -> FinishedRun:
@@ -81,6 +93,9 @@ def open_finished(text: str) -> FinishedRun:
         raise SubmissionError("\n".join(f"{folder}: {problem}; make the run again" for problem in problems))
     if not result.rank:
         raise SubmissionError(f"{folder}: the run ranked nothing; give its recipe a rank entry")
+    if entry in result.blind:
+        hint = f"use {folder}/scores/{entry}.npy and {folder}/submission/{entry}.csv"
+        raise SubmissionError(f"{folder}: {entry!r} is a blind set's, which has no figures; {hint}")
     if entry and entry not in result.rank:
         raise SubmissionError(f"{folder}: no ranked entry {entry!r}; there are {', '.join(result.rank)}")
     run = FinishedRun(folder, result, recipe, entry or next(iter(result.rank)))
@@ -95,12 +110,12 @@ def broken_links(result: record.RunResult, recipe: record.ResolvedRecipe) -> Ite
             yield f"parameters.frozen.{name}: no such expert"
     ranked: set[str] = set()
     for name, entry in recipe.rank.items():
-        if isinstance(entry, record.ByCheckpoint) and entry.stage not in recipe.stages:
+        if not isinstance(entry, record.ByMean) and entry.stage not in recipe.stages:
             yield f"rank.{name}.stage: no stage {entry.stage!r}"
         for part in entry.of if isinstance(entry, record.ByMean) else ():
             if part not in ranked:
                 yield f"rank.{name}.of: no earlier entry {part!r}"
         ranked.add(name)
-    for name in result.rank:
+    for name in (*result.rank, *result.blind):
         if name not in ranked:
             yield f"rank.{name}: is in result.json only"

@@ -108,9 +108,21 @@ class RankedResult(Record):
         return {key: value for key, value in self.__pydantic_extra__.items() if isinstance(value, float | int)}
 
 
+class BlindResult(Record):
+    """A ranked blind set. checkpoint: in words. scores, csv: files."""
+
+    queries: Count
+    clips: Count
+    checkpoint: str
+    edition: str
+    scores: str
+    csv: str
+
+
 class RunResult(Record):
     """result.json. format: None of a release that did not number it. commits: of the code, in turn. broken: why clips
-    were left out, by id. seconds: of the last process. training_seconds: of all epochs. sha256: of the run's files."""
+    were left out, by id. seconds: of the last process. training_seconds: of all epochs. rank, blind: by entry of the
+    recipe's `rank`, with figures and without. sha256: of the run's files."""
 
     format: int | None = None
     recipe: str
@@ -124,6 +136,7 @@ class RunResult(Record):
     training_seconds: float | None = None
     broken: dict[str, str] = {}
     rank: dict[str, RankedResult]
+    blind: dict[str, BlindResult] = {}
     sha256: Checksums = {}
 
 
@@ -230,6 +243,12 @@ class ByCheckpoint(Record):
     checkpoint: str
 
 
+class ByBlind(Record):
+    kind: Literal["blind"]
+    stage: str
+    checkpoint: str
+
+
 class ByMean(Record):
     kind: Literal["mean"]
     of: Annotated[list[str], Field(min_length=1)]
@@ -252,18 +271,20 @@ class ResolvedRecipe(Record):
     seed: int
     model: ModelSettings
     stages: dict[str, StageSettings]
-    rank: dict[str, Annotated[ByCheckpoint | ByMean, Field(discriminator="kind")]]
+    rank: dict[str, Annotated[ByCheckpoint | ByBlind | ByMean, Field(discriminator="kind")]]
     relevance: RelevanceSettings | None = None
 
 
 class ModelFacts(Record):
-    """What made a model: the facts beside its scores, and model.json of an export. run: name of its folder. sha256: of
-    an export's other files; an earlier release noted none."""
+    """What made a model: the facts beside its scores, and model.json of an export. run: name of its folder. edition:
+    the one its recipe ranks for, None where it is several. sha256: of an export's other files. An earlier release
+    noted neither of these two."""
 
     recipe: str
     seed: int | None = None
     run: Annotated[str | None, Field(alias="from")] = None
     checkpoint: str
+    edition: str | None = None
     commits: list[str] = []
     experts: dict[str, dict[str, Any]]
     text: str | None

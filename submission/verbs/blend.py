@@ -6,10 +6,10 @@ from pathlib import Path
 
 from data_tools.cli import counted
 from data_tools.files import require_other
-from submission.editions import get_edition
 from submission.errors import SubmissionError
 from submission.formats.score_matrix import ScoreMatrix, read_scores, write_scores
 from submission.metrics.blend import SCALES, blend, require_apart, search_weights
+from submission.verbs.options import chosen_edition, edition_noted
 
 
 def _read_all(paths: Sequence[Path]) -> dict[str, ScoreMatrix]:
@@ -31,7 +31,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     require_other(arguments.out, [*arguments.scores, *(arguments.validation or ())])
-    edition, parts = get_edition(arguments.edition), _read_all(arguments.scores)
+    parts = _read_all(arguments.scores)
     if len(parts) < 2:
         raise SubmissionError("a blend needs two score matrices or more")
     weights = arguments.weights
@@ -40,6 +40,8 @@ def run(arguments: argparse.Namespace) -> int:
             raise SubmissionError(f"--validation needs {len(parts)} matrices, one a model, in the same order")
         validation = _read_all(arguments.validation)
         require_apart(parts, validation)
+        noted = {name: edition_noted(matrix) for name, matrix in (parts | validation).items()}
+        edition = chosen_edition(arguments, noted)
         weights, reached = search_weights(validation, arguments.how, edition)
         print(f"searched on validation: {edition.metric} {reached:.4f} there")
     matrix = blend(parts, arguments.how, weights)

@@ -1,16 +1,30 @@
 """The verb check: every problem of a ranked CSV, a matrix CSV or a package, on a line of its own."""
 
 import argparse
+from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
-from data_tools.cli import counted
-from submission.editions import Edition, get_edition
+from data_tools.cli import add_json, counted
+from data_tools.files import require_file
+from submission.editions import Edition
 from submission.errors import SubmissionError
-from submission.formats.csv_table import SHOWN_PROBLEMS, format_problems
+from submission.formats.csv_table import SHOWN_PROBLEMS, Problem, format_problems
 from submission.formats.matrix_csv import check_matrix_csv
 from submission.formats.ranked_csv import check_ranked_csv
+from submission.formats.score_matrix import read_scores
 from submission.formats.truth import Truth
-from submission.verbs.options import add_ranked, add_reference_arguments, chosen_truth, require_csv
+from submission.verbs.options import (
+    add_ranked,
+    add_reference_arguments,
+    chosen_edition,
+    chosen_truth,
+    edition_noted,
+    require_csv,
+)
+
+PACKAGE = "package"  # kind of the problems of one
+NOT_COMPARED = "note: its texts and names were held against nothing; add --truth, --scores, or --queries and --audio"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -18,43 +32,87 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--all", action="store_true", help=f"print every problem, not {SHOWN_PROBLEMS} of each kind")
     add_ranked(parser)
     add_reference_arguments(parser)
+    add_json(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
-    edition, truth, path = get_edition(arguments.edition), chosen_truth(arguments), arguments.file
-    shown = None if arguments.all else SHOWN_PROBLEMS
+    path = arguments.file
+    require_file(path)
+    require_csv(path)
+    truth = chosen_truth(arguments)
+    noted = {str(arguments.scores): edition_noted(read_scores(arguments.scores))} if arguments.scores else {}
+    edition = chosen_edition(arguments, noted, path)
+    shown = None if arguments.all or arguments.json else SHOWN_PROBLEMS
     if path.suffix.lower() == ".zip":
         if arguments.ranked:
             raise SubmissionError("a package holds what its edition asks for; leave out --ranked")
-        return _check_package(path, edition, truth, shown)
-    require_csv(path)
-    data = path.read_bytes()
-    if arguments.ranked or edition.output == "ranked":
-        ranked, problems = check_ranked_csv(data, edition, truth)
-        good = f"ok: {counted(len(ranked), 'query')} x {counted(len(ranked[0].file_names) if ranked else 0, 'name')}"
+        found = _check_package(path, edition, truth, shown)
     else:
-        matrix, problems = check_matrix_csv(data, edition, truth)
-        good = (
-            f"ok: {counted(len(matrix.query_ids), 'query')} x {counted(len(matrix.clip_ids), 'score')}"
-            if matrix
-            else ""
-        )
-    if problems:
-        print(*format_problems(problems, shown), sep="\n")
-        raise SubmissionError(
-            f"{path} has {counted(len(problems), 'problem')}, listed above with the line each row starts on"
-        )
-    print(good)
-    if truth is None:
-        print("note: its texts and names were held against nothing; add --truth, --scores, or --queries and --audio")
+        found = _check_csv(path, edition, truth, arguments.ranked)
+    if arguments.json:
+        _print_json(path, edition, truth, found)
+    elif found.problems:
+        print(*found.lines(shown), sep="\n")
+    if found.problems:
+        raise SubmissionError(f"{path} {found.verdict}")
+    if not arguments.json:
+        print(found.verdict)
+        if truth is None and path.suffix.lower() != ".zip":
+            print(NOT_COMPARED)
     return 0
 
 
-def _check_package(path: Path, edition: Edition, truth: Truth | None, shown: int | None) -> int:
+class _Found(NamedTuple):
+    """queries, columns: of the file, where it could be read. verdict: of it, in words."""
+
+    problems: Sequence[Problem]
+    queries: int | None
+    columns: int | None
+    verdict: str
+
+    def lines(self, shown: int | None) -> Iterable[str]:
+        """Of the problems; those of a package name their file themselves."""
+        if self.problems[0].kind == PACKAGE:
+            return [problem.sentence for problem in self.problems]
+        return format_problems(self.problems, shown)
+
+
+def _check_csv(path: Path, edition: Edition, truth: Truth | None, ranked: bool) -> _Found:
+    queries = columns = 0
+    if ranked or edition.output == "ranked":
+        rows, problems = check_ranked_csv(path.read_bytes(), edition, truth)
+        queries, columns, what = len(rows), len(rows[0].file_names) if rows else 0, "name"
+    else:
+        matrix, problems = check_matrix_csv(path.read_bytes(), edition, truth)
+        what = "score"
+        if matrix:
+            queries, columns = len(matrix.query_ids), len(matrix.clip_ids)
+    if problems:
+        verdict = f"has {counted(len(problems), 'problem')}, listed above with the line each row starts on"
+        return _Found(problems, queries or None, columns or None, verdict)
+    return _Found([], queries, columns, f"ok: {counted(queries, 'query')} x {counted(columns, what)}")
+
+
+def _check_package(path: Path, edition: Edition, truth: Truth | None, shown: int | None) -> _Found:
     from submission.package.archive import check_archive
 
-    if problems := list(check_archive(path, edition, lambda label: truth, shown=shown)):
-        print(*problems, sep="\n")
-        raise SubmissionError(f"{path} is not fit to be handed in, for what is listed above")
-    print(f"ok: a package of edition {edition.name}")
-    return 0
+    problems = [Problem(None, text, PACKAGE) for text in check_archive(path, edition, lambda label: truth, shown=shown)]
+    bad, good = "is not fit to be handed in, for what is listed above", f"ok: a package of edition {edition.name}"
+    return _Found(problems, None, None, bad if problems else good)
+
+
+def _print_json(path: Path, edition: Edition, truth: Truth | None, found: _Found) -> None:
+    from data_tools.strict import print_report
+    from submission.verbs.json_output import CheckReport, problems_of
+
+    print_report(
+        CheckReport(
+            file=str(path),
+            edition=edition.name,
+            ok=not found.problems,
+            queries=found.queries,
+            columns=found.columns,
+            compared=truth is not None,
+            problems=problems_of(found.problems),
+        )
+    )

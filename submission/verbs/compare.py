@@ -1,29 +1,33 @@
 """The verb compare: a paired test between a system and others over the same queries."""
 
 import argparse
-from pathlib import Path
 
-from data_tools.cli import counted
-from submission.editions import get_edition
+from data_tools.cli import add_json, counted
 from submission.metrics.compare import compare
 from submission.metrics.summary import format_interval
-from submission.verbs.options import add_truth_arguments, read_summaries
+from submission.verbs.options import SCORED, add_truth_arguments, read_summaries
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    of = "the edition's CSV, or a score matrix (.npy)"
-    parser.add_argument("system", metavar="SYSTEM", type=Path, help=of)
-    parser.add_argument("others", metavar="OTHER", nargs="+", type=Path, help=f"{of}; of several, their mean")
+    parser.add_argument("system", metavar="SYSTEM", help=SCORED)
+    parser.add_argument("others", metavar="OTHER", nargs="+", help=f"{SCORED}; of several, their mean")
     add_truth_arguments(parser)
+    add_json(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
-    edition = get_edition(arguments.edition)
-    paths = [arguments.system, *arguments.others]
-    system, *others = read_summaries(paths, edition, arguments)
+    names = [arguments.system, *arguments.others]
+    system, *others = read_summaries(names, arguments)
     found = compare(system, others)
-    for path, summary in zip(paths, (system, *others), strict=True):
-        print(f"{summary.values[summary.primary]:.4f}  {path}")
+    if arguments.json:
+        from data_tools.strict import print_report
+        from submission.verbs.json_output import comparison_of, score_of
+
+        reports = [score_of(name, each) for name, each in zip(names, (system, *others), strict=True)]
+        print_report(comparison_of(reports, found))
+        return 0
+    for name, summary in zip(names, (system, *others), strict=True):
+        print(f"{summary.values[summary.primary]:.4f}  {name}")
         for note in summary.notes:
             print(f"        note: {note}")
     other = "the second" if len(others) == 1 else f"the mean of the other {len(others)}"

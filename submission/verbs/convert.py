@@ -10,13 +10,19 @@ from pathlib import Path
 
 from data_tools.cli import counted
 from data_tools.files import require_other
-from submission.editions import get_edition
 from submission.errors import SubmissionError
-from submission.formats.edition_csv import source_edition, write_csv
+from submission.formats.edition_csv import require_replaceable, source_edition, write_csv
 from submission.formats.matrix_csv import read_matrix_csv
 from submission.formats.ranked_csv import read_ranked_csv, write_ranked_lists
 from submission.formats.score_matrix import write_scores
-from submission.verbs.options import add_ranked, add_reference_arguments, chosen_truth, require_csv
+from submission.verbs.options import (
+    add_force,
+    add_ranked,
+    add_reference_arguments,
+    chosen_edition,
+    chosen_truth,
+    require_csv,
+)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -25,15 +31,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--out", metavar="FILE", type=Path, required=True, help="the --edition's .csv, or scores as .npy"
     )
     add_ranked(parser)
+    add_force(parser)
     add_reference_arguments(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
-    target, out = get_edition(arguments.edition), arguments.out
+    out = arguments.out
     require_other(out, [arguments.file, arguments.truth, arguments.scores, arguments.queries])
     truth = chosen_truth(arguments)
     require_csv(arguments.file)
     source, is_ranked = source_edition(arguments.file)
+    target = source
+    if out.suffix != ".npy":
+        target = chosen_edition(arguments, {}, out)
+        require_replaceable(out, target, arguments.force)
     if is_ranked:
         if out.suffix != ".csv" or not (arguments.ranked or target.output == "ranked"):
             wanted = f"edition {target.name}" if out.suffix == ".csv" else out

@@ -1,16 +1,31 @@
-"""The verb facts: what an edition asks for, where that is published, and how sure it is."""
+"""The verb facts: what an edition asks for, with sources and how sure it is; or all editions, a line each."""
 
 import argparse
 from collections.abc import Mapping
 
-from submission.editions import get_edition
+from data_tools.cli import add_json
+from submission.editions import EDITIONS, get_edition
+
+FILES = {"ranked": "the best file names of every query", "matrix": "every score of every query"}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """An edition is all it needs."""
+    add_json(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
+    if arguments.json:
+        from data_tools.strict import print_report
+        from submission.verbs.json_output import FactsReport, facts_of
+
+        shown = [get_edition(arguments.edition)] if arguments.edition else EDITIONS.values()
+        print_report(FactsReport(editions=[facts_of(each, bool(arguments.edition)) for each in shown]))
+        return 0
+    if arguments.edition is None:
+        for edition in EDITIONS.values():
+            print(f"{edition.name:8}task {edition.task:4}{FILES[edition.output]}; figure {edition.metric}")
+        print("--edition YEAR prints all facts of one, with their sources")
+        return 0
     edition = get_edition(arguments.edition)
     for name, (sure, where) in edition.sources.items():
         print(f"{name:15} {_format(getattr(edition, name))}\n{'':15} {sure}: {where}")

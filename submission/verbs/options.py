@@ -1,18 +1,22 @@
 """Options that several verbs share, and what they name: what a file is compared with, and what it is scored by."""
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from data_tools.files import require_file
-from submission.editions import Edition, get_edition
+from submission.editions import EDITIONS, Edition, get_edition
 from submission.errors import SubmissionError
+from submission.formats.edition_csv import source_edition
 from submission.formats.matrix_csv import read_matrix_csv
-from submission.formats.score_matrix import read_scores
+from submission.formats.score_matrix import ScoreMatrix, read_scores
 from submission.formats.truth import Truth, matrix_truth, read_annotations, read_blind_truth, read_clotho_truth
+from submission.metrics.blend import parts_of
 from submission.metrics.scoring import annotated, found_from_audio, found_in_csv, summarise_matrix
 from submission.metrics.summary import Summary, summarise, summarise_audio_to_text
 
+SCORED = "an edition's CSV, a score matrix (.npy), or a finished run, as RUN or RUN:ENTRY"
 CAPTIONS = "clotho_captions_evaluation.csv"
 ANNOTATED = "2025"  # the edition whose figures several relevant clips a query are printed in
 
@@ -47,6 +51,10 @@ def add_ranked(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--ranked", action="store_true", help="a ranked CSV even where the edition asks for all scores")
 
 
+def add_force(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--force", action="store_true", help="write over a file of another edition, or of none")
+
+
 def add_truth_arguments(parser: argparse.ArgumentParser) -> None:
     """What read_summaries needs to know beside files."""
     captions = f"for CSVs: captions file in Clotho's format, e.g. {CAPTIONS}"
@@ -58,30 +66,88 @@ def add_truth_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--direction", choices=directions, default="text-to-audio", help=sides)
 
 
-def read_summaries(paths: Sequence[Path], edition: Edition, arguments: argparse.Namespace) -> list[Summary]:
-    """Figures of files. arguments: of add_truth_arguments. Raises SubmissionError for what cannot be scored."""
-    csvs = [path for path in paths if path.suffix != ".npy"]
-    for path in csvs:
-        require_file(path)
-        require_csv(path)
+@dataclass(frozen=True)
+class System:
+    """Something to score. name: as it was given. matrix: None of a CSV. edition: its own, None where it says none."""
+
+    name: str
+    matrix: ScoreMatrix | None
+    edition: str | None
+
+
+def open_system(name: str) -> System:
+    """A CSV, a score matrix (.npy), or a finished run (RUN or RUN:ENTRY). Raises SubmissionError for none of these."""
+    path, folder = Path(name), Path(name.rpartition(":")[0] or name)
+    if path.is_dir() or (folder.is_dir() and not path.exists()):
+        from submission.runs.finished import open_finished  # pydantic, which a CSV does not need
+
+        run = open_finished(name)
+        return System(name, run.matrix, run.ranked.edition)
+    if path.suffix == ".npy":
+        matrix = read_scores(path)
+        return System(name, matrix, edition_noted(matrix))
+    require_file(path)
+    require_csv(path)
+    return System(name, None, None)
+
+
+def edition_noted(matrix: ScoreMatrix) -> str | None:
+    """The edition that a matrix says it was ranked for, in its facts; of a blend, the one of all its parts."""
+    if isinstance(said := matrix.facts.get("edition"), str):
+        return said
+    first, *others = [facts.get("edition") for facts in parts_of(matrix.facts)]
+    return first if isinstance(first, str) and all(other == first for other in others) else None
+
+
+def chosen_edition(arguments: argparse.Namespace, noted: Mapping[str, str | None], file: Path | None = None) -> Edition:
+    """The edition that --edition names, else the one that all of these say they are of.
+
+    noted: by name, None for what does not say it. file: of which it is asked, for the message.
+    Raises SubmissionError where none is given and these say none or several.
+    """
+    if arguments.edition is not None:
+        return get_edition(arguments.edition)
+    editions = set(noted.values())
+    if len(editions) == 1 and (only := editions.pop()):
+        return get_edition(only)
+    silent = [name for name, edition in noted.items() if edition is None]
+    if silent:
+        why = f"{silent[0]} does not say which edition it is of"
+    elif noted:
+        why = f"they are of several editions ({', '.join(f'{name}: {edition}' for name, edition in noted.items())})"
+    else:
+        why = f"{file}: of which edition is it to be?" if file else "which edition is meant?"
+    raise SubmissionError(f"{why}{'' if why.endswith('?') else ';'} add --edition YEAR, one of {', '.join(EDITIONS)}")
+
+
+def read_summaries(names: Sequence[str], arguments: argparse.Namespace) -> list[Summary]:
+    """Figures of CSVs, score matrices and runs, all by one edition: --edition, else their own, which a CSV's header
+    says. arguments: of add_truth_arguments. Raises SubmissionError for what cannot be scored."""
+    systems = [open_system(name) for name in names]
+    csvs = [system for system in systems if system.matrix is None]
     if csvs and not arguments.truth:
-        raise SubmissionError(f"{csvs[0]} is scored against captions; add --truth {CAPTIONS}")
+        raise SubmissionError(f"{csvs[0].name} is scored against captions; add --truth {CAPTIONS}")
     if arguments.truth and not csvs:
-        raise SubmissionError(f"{paths[0]} is a score matrix and holds its own truth; leave out --truth")
+        raise SubmissionError(f"{names[0]} holds its own truth; leave out --truth")
     truth = read_clotho_truth(arguments.truth) if arguments.truth else None
-    return [_summary(path, edition, truth, arguments) for path in paths]
+    noted = {system.name: system.edition for system in systems}
+    if arguments.edition is None:
+        noted |= {system.name: source_edition(Path(system.name))[0].name for system in csvs}
+    edition = chosen_edition(arguments, noted)
+    return [_summary(system, edition, truth, arguments) for system in systems]
 
 
-def _summary(path: Path, edition: Edition, truth: Truth | None, arguments: argparse.Namespace) -> Summary:
+def _summary(system: System, edition: Edition, truth: Truth | None, arguments: argparse.Namespace) -> Summary:
     annotations = arguments.annotations
     figures = get_edition(ANNOTATED) if annotations else edition
-    if path.suffix != ".npy" and edition.output == "ranked":
+    if system.matrix is None and edition.output == "ranked":
         assert truth is not None
         if arguments.direction == "audio-to-text":
-            raise SubmissionError(f"{path}: a ranked CSV ranks clips only; audio-to-text needs the score matrix")
-        found = found_in_csv(path, truth, edition, read_annotations(annotations, truth) if annotations else None)
+            raise SubmissionError(f"{system.name}: a ranked CSV ranks clips only; audio-to-text needs the score matrix")
+        relevant = read_annotations(annotations, truth) if annotations else None
+        found = found_in_csv(Path(system.name), truth, edition, relevant)
         return summarise(found, figures.recall_ks, figures.map_ks)
-    matrix = read_scores(path) if path.suffix == ".npy" else read_matrix_csv(path, edition, truth)
+    matrix = system.matrix or read_matrix_csv(Path(system.name), edition, truth)
     if annotations:
         matrix = annotated(matrix, read_annotations(annotations, matrix_truth(matrix)))
     if arguments.direction == "audio-to-text":

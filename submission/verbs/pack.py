@@ -4,12 +4,12 @@ import argparse
 from pathlib import Path
 
 from data_tools.files import write_text
-from submission.editions import get_edition
 from submission.errors import SubmissionError
 from submission.package.about import about_template
 from submission.package.meta import missing_addresses
 from submission.package.pack import pack
 from submission.runs.finished import open_finished
+from submission.verbs.options import chosen_edition
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -28,13 +28,18 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.template:
         if arguments.template.exists():
             raise SubmissionError(f"{arguments.template} is there already; name another file")
+        asks = [
+            (text, len(runs) > 1 or runs[0].blind_scores is None)
+            for text, runs in zip(arguments.runs, systems, strict=True)
+        ]
         unknown = missing_addresses([run for system in systems for run in system])
-        write_text(arguments.template, about_template(arguments.runs, unknown))
+        write_text(arguments.template, about_template(asks, unknown))
         print(f"wrote {arguments.template}; fill it in, and give it as --about")
         return 0
     if not arguments.about or not arguments.out:
         raise SubmissionError("give --about ABOUT.yaml and --out NAME.zip; --template ABOUT.yaml writes the first")
-    edition, out = get_edition(arguments.edition), arguments.out
+    noted = {str(run.folder): run.ranked.edition for system in systems for run in system}
+    edition, out = chosen_edition(arguments, noted), arguments.out
     if out.suffix != ".zip" or "." in out.stem:
         raise SubmissionError(f"{out}: a package is NAME.zip, without other dots in its name")
     path, packed = pack(systems, arguments.about, edition, out, arguments.report, arguments.style)

@@ -4,15 +4,12 @@ import argparse
 from pathlib import Path
 
 from data_tools.cli import counted
-from submission.editions import get_edition
 from submission.errors import SubmissionError
 from submission.runs.finished import open_finished
-
-AS_RANKED = "as ranked"
+from submission.verbs.options import chosen_edition
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.set_defaults(edition=AS_RANKED)
     parser.add_argument("run_folder", metavar="RUN[:ENTRY]", help="a finished run (and one of its ranked entries)")
     parser.add_argument(
         "--beside", nargs="+", metavar="RUN[:ENTRY]", default=[], help="others to compare with, query by query"
@@ -24,7 +21,7 @@ def run(arguments: argparse.Namespace) -> int:
     from submission.report.page import write_report
 
     run, *others = (open_finished(text) for text in (arguments.run_folder, *arguments.beside))
-    edition = get_edition(run.ranked.edition if arguments.edition == AS_RANKED else arguments.edition)
+    edition = chosen_edition(arguments, {arguments.run_folder: run.ranked.edition})
     out = arguments.out or run.folder / "report.html"
     if out.suffix != ".html":
         raise SubmissionError(f"{out}: the report is a page; give it a name that ends in .html")

@@ -3,19 +3,26 @@
 import argparse
 from pathlib import Path
 
-from submission.editions import get_edition
-from submission.formats.edition_csv import write_csv
-from submission.formats.score_matrix import read_scores
-from submission.verbs.options import add_ranked
+from submission.errors import SubmissionError
+from submission.formats.edition_csv import require_replaceable, write_csv
+from submission.verbs.options import add_force, add_ranked, chosen_edition, open_system
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("scores", metavar="SCORES.npy", type=Path, help="score matrix; its .json stands beside it")
+    what = "score matrix; its .json stands beside it; or a finished run, as RUN or RUN:ENTRY"
+    parser.add_argument("scores", metavar="SCORES.npy", help=what)
     parser.add_argument("--out", metavar="FILE.csv", type=Path, required=True, help="the edition's file to write")
     add_ranked(parser)
+    add_force(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
-    edition = get_edition(arguments.edition)
-    print(write_csv(read_scores(arguments.scores), arguments.out, edition, arguments.ranked))
+    system = open_system(arguments.scores)
+    if system.matrix is None:
+        raise SubmissionError(
+            f"{system.name} is no score matrix (.npy); `convert` makes one edition's CSV of another's"
+        )
+    edition = chosen_edition(arguments, {system.name: system.edition})
+    require_replaceable(arguments.out, edition, arguments.force)
+    print(write_csv(system.matrix, arguments.out, edition, arguments.ranked))
     return 0

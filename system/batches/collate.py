@@ -93,7 +93,7 @@ def _fits(size: int, device: torch.device) -> bool:
     if device.type != "cuda":
         return False
     torch.cuda.empty_cache()  # what an earlier stage has left over counts as free
-    free = torch.cuda.mem_get_info()[0]
+    free = torch.cuda.mem_get_info(device)[0]
     fits = size < RESIDENT_SHARE * free
     how = "kept on the GPU" if fits else "read ahead from the banks"
     log.info("frames of %.1f GiB, %.1f GiB of the GPU free: %s", size / 2**30, free / 2**30, how)

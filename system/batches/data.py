@@ -4,11 +4,14 @@ import logging
 import shlex
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NoReturn
 
 from data_tools.__main__ import main as data_tools_main
+from data_tools.cli import counted
 from data_tools.errors import KitError
 from data_tools.files import write_text
 from data_tools.manifest import Clip, of_split, read_manifest
+from system.experts.base import Device
 from system.features.build import Features, build_features
 from system.recipe import schema
 
@@ -90,9 +93,28 @@ def read_clips(recipe: schema.Recipe) -> dict[str, list[Clip]]:
     return clips
 
 
-def load_data(recipe: schema.Recipe, strict: bool = False, verify: bool = False) -> Data:
-    """Read every source and build what the banks lack. strict, verify: as for build_features."""
+def load_data(
+    recipe: schema.Recipe, strict: bool = False, verify: bool = False, device: "Device | None" = None
+) -> Data:
+    """Read every source and build what the banks lack. strict, verify, device: as for build_features.
+
+    KitError for a source of which no audio can be read; where no file is there, before anything is computed.
+    """
     clips = read_clips(recipe)
+    for name, source in recipe.data.items():
+        if not any(Path(clip.path).is_file() for clip in clips[name]):
+            _refuse(name, source, clips[name], f"{clips[name][0].path}: no such audio file")
     everything = list({clip.id: clip for source in clips.values() for clip in source}.values())
-    features = build_features(everything, dict(recipe.model.audio.experts), Path(recipe.banks), strict, verify=verify)
+    experts = dict(recipe.model.audio.experts)
+    features = build_features(everything, experts, Path(recipe.banks), strict, verify, device)
+    for name, source in recipe.data.items():
+        if all(clip.id in features.broken for clip in clips[name]):
+            _refuse(name, source, clips[name], features.broken[clips[name][0].id])
     return Data(clips, features)
+
+
+def _refuse(name: str, source: schema.Source, clips: list[Clip], first: str) -> NoReturn:
+    raise KitError(
+        f"data source {name}: no audio of its {counted(len(clips), 'clip', ',')} can be read, first {first}; "
+        f"put the files there, or make {source.manifest} again where they are"
+    )

@@ -8,6 +8,7 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -24,24 +25,37 @@ from submission.metrics.blend import blend
 from submission.metrics.scoring import summarise_matrix
 from submission.runs.clips import write_clips
 from submission.runs.record import FORMAT, ExpertFacts, Parameters, RankedResult, RunResult, SetFacts, SourceFacts
-from system.experts.base import file_sha256
+from system.experiments.blind import BlindSet, absent_lines, blind_entries, open_blind_sets, rank_blind_sets
+from system.experts.base import Device, file_sha256
 from system.recipe import schema
-from system.recipe.load import Loaded
-from system.runs.folder import Run, commit, open_run
+from system.recipe.load import Loaded, load_recipe
+from system.runs.folder import Run, commit, contents_of, open_run, take_ranking
 
 if TYPE_CHECKING:
     from system.batches.data import Data
     from system.models.retrieval import RetrievalModel
     from system.runs.retrieve import RankedPool
+    from system.training.tracking import Tracker
 
 log = logging.getLogger(__name__)
 
 
-def run_recipe(loaded: Loaded, runs: Path, out: Path | None = None) -> Run:
-    """Do what is still to do of a recipe; the run's result.json exists when this returns."""
+def run_recipe(
+    loaded: Loaded,
+    runs: Path,
+    out: Path | None = None,
+    device: "Device | None" = None,
+    track: "Sequence[type[Tracker]]" = (),
+) -> Run:
+    """Do what is still to do of a recipe; the run's result.json exists when this returns.
+
+    device: where it is computed; None for this machine's. track: trackers that get every epoch.
+    """
     run = open_run(loaded, runs, out)
     log.info("run %s", run.folder)
-    if run.result.exists():
+    if run.ranks_anew:
+        log.info("it was begun with the same settings but for what is ranked: what is trained is not trained again")
+    elif run.result.exists():
         _require_same_data(loaded.recipe, run)
         result = run.read_result()
         for name, checksum in result.sha256.items():
@@ -49,14 +63,26 @@ def run_recipe(loaded: Loaded, runs: Path, out: Path | None = None) -> Run:
         made_by, now = result.commits[-1], commit()
         other = "" if made_by == now else f", made by the code of {made_by}, this is {now}; --out makes another"
         log.info("finished already: %s%s", run.folder, other)
-        return run
+        if not (new := [name for name in blind_entries(loaded.recipe) if name not in result.blind]):
+            _track(run, track)
+            return run
+        log.info("to be ranked now: %s; nothing is trained again", ", ".join(new))
     from system.batches.data import load_data, make_missing  # torch stays out of the way of a finished run
 
     began = time.monotonic()
     with run.lock():
         make_missing(loaded.recipe)
-        _train_and_rank(loaded, run, load_data(loaded.recipe), began)
+        _train_and_rank(loaded, run, load_data(loaded.recipe, device=device), began, device, track)
     return run
+
+
+def _track(run: Run, track: "Sequence[type[Tracker]]") -> None:
+    """Tell of a finished run."""
+    if track:
+        from system.training.tracking import Tracking
+
+        with Tracking(run, track) as tracking:
+            tracking.update()
 
 
 def _require_same_data(recipe: schema.Recipe, run: Run) -> None:
@@ -69,11 +95,20 @@ def _require_same_data(recipe: schema.Recipe, run: Run) -> None:
         raise KitError(f"{run.folder} is finished, with other manifests of {others}; start a new run with --out")
 
 
-def _rehearse(recipe: schema.Recipe, run: Run, data: "Data", model: "RetrievalModel") -> None:
+def _rehearse(
+    recipe: schema.Recipe, run: Run, data: "Data", model: "RetrievalModel", blind: dict[tuple[str, str], BlindSet]
+) -> None:
     """What would stop the ranking at the end is said before the training: made once with scores of zero."""
     from system.runs.retrieve import matrix_of, require_readable
 
-    for name, entry in recipe.rank.items():
+    for name in blind_entries(recipe):
+        ranked = recipe.ranked(name)
+        assert isinstance(ranked, schema.RankBlind)
+        clips, queries, _ = blind[ranked.audio, ranked.queries]
+        matrix = matrix_of(np.zeros((len(queries), len(clips)), np.float32), clips, queries, {})
+        with tempfile.TemporaryDirectory(dir=run.folder) as folder:
+            write_csv(matrix, Path(folder) / f"{name}.csv", get_edition(recipe.rank[name].edition))
+    for name, entry in recipe.scored.items():
         source, edition = recipe.ranked_source(name), get_edition(entry.edition)
         clips = data.clips[source]
         if broken := [clip.id for clip in clips if clip.id in data.features.broken]:
@@ -88,30 +123,41 @@ def _rehearse(recipe: schema.Recipe, run: Run, data: "Data", model: "RetrievalMo
         if entry.csv:
             with tempfile.TemporaryDirectory(dir=run.folder) as folder:
                 write_csv(matrix, Path(folder) / f"{name}.csv", edition)
-    for source in dict.fromkeys(map(recipe.ranked_source, recipe.rank)):
+    for source in dict.fromkeys(map(recipe.ranked_source, recipe.scored)):
         if shared := data.shared(recipe.trained_on, [source]):
             log.warning("%s of %s, which is to be ranked, also trained on", counted(shared, "recording"), source)
 
 
-def _train_and_rank(loaded: Loaded, run: Run, data: "Data", began: float) -> None:
-    import torch
-
+def _train_and_rank(
+    loaded: Loaded,
+    run: Run,
+    data: "Data",
+    began: float,
+    device: "Device | None",
+    track: "Sequence[type[Tracker]]",
+) -> None:
+    from system.device import gpu_of
     from system.runs.plots import draw_run
     from system.training.train import initial_model, prepare, train
 
     recipe = loaded.recipe
-    model = prepare(loaded, run, data)
-    _rehearse(recipe, run, data, model)
-    train(loaded, run, data, model)
-    ranked = _rank(recipe, run, data, model, initial_model(recipe, run))
+    model = prepare(loaded, run, data, device)
+    blind = open_blind_sets(recipe, model.device)
+    _rehearse(recipe, run, data, model, blind)
+    train(loaded, run, data, model, track)
+    kept = _kept(recipe, run)
+    ranked = _rank(recipe, run, data, model, initial_model(recipe, run, model.device), kept)
+    ranked_blind = rank_blind_sets(recipe, run, blind, model)
     draw_run(run)
-    gpu = torch.cuda.get_device_name() if torch.cuda.is_available() else "no GPU"
+    if run.ranks_anew:
+        contents = {name: contents_of(clips, data.features.keys) for name, clips in data.clips.items()}
+        take_ranking(run, loaded, model.text.identity(), contents)
     result = RunResult(
         format=FORMAT,
         recipe=recipe.name,
         seed=recipe.seed,
         commits=run.read_provenance().commits,
-        hardware=f"{os.cpu_count()} cores {platform.machine()}, {gpu}",
+        hardware=f"{os.cpu_count()} cores {platform.machine()}, {gpu_of(model.device) or 'no GPU'}",
         parameters=parameters_of(recipe, model),
         experts=experts_of(recipe),
         data=data_of(recipe, data),
@@ -119,8 +165,11 @@ def _train_and_rank(loaded: Loaded, run: Run, data: "Data", began: float) -> Non
         training_seconds=round(sum(line.seconds for line in run.read_metrics()), 1),
         broken=data.features.broken,
         rank=ranked,
+        blind=ranked_blind,
         sha256=_checksums(run),
     )
+    with (run.folder / "log.txt").open("a", encoding="utf-8") as file:  # the verb prints the same
+        file.write(_in_words(run, result) + "\n")
     write_json(run.result, result.document())
 
 
@@ -131,20 +180,48 @@ def _checksums(run: Run) -> dict[str, str]:
     return {path.relative_to(run.folder).as_posix(): sha256_of(path) for path in sorted(files)}
 
 
+def _kept(recipe: schema.Recipe, run: Run) -> dict[str, RankedResult]:
+    """What an earlier result says of the entries that are ranked as they were then."""
+    if not run.result.exists():
+        return {}
+    result, before = run.read_result(), load_recipe(run.folder / "resolved.json").recipe
+    kept: dict[str, RankedResult] = {}
+    for name, entry in recipe.scored.items():
+        source = recipe.ranked_source(name)
+        parts = entry.of if isinstance(entry, schema.RankByMean) else []
+        same = before.rank.get(name) == entry and before.data.get(source) == recipe.data[source]
+        if same and name in result.rank and all(part in kept for part in parts):
+            kept[name] = result.rank[name]
+    for name, checksum in result.sha256.items():
+        if Path(name).name.partition(".")[0] in kept:
+            require_unharmed(run.folder / name, checksum, run.again(run.folder / name))
+    return kept
+
+
 def _rank(
-    recipe: schema.Recipe, run: Run, data: "Data", model: "RetrievalModel", untrained: "RetrievalModel"
+    recipe: schema.Recipe,
+    run: Run,
+    data: "Data",
+    model: "RetrievalModel",
+    untrained: "RetrievalModel",
+    kept: dict[str, RankedResult],
 ) -> dict[str, RankedResult]:
-    """Score matrix, the edition's CSV, and figures of every `rank` entry, beside the untrained model's and chance."""
+    """Score matrix, the edition's CSV, and figures of every `rank` entry that has figures, beside the untrained model's
+    and chance; of `kept` as they are."""
     from system.runs.retrieve import rank_pool
 
     before = {}
-    for source in dict.fromkeys(map(recipe.ranked_source, recipe.rank)):
+    for source in dict.fromkeys(recipe.ranked_source(name) for name in recipe.scored if name not in kept):
         clips = data.clips[source]
         before[source] = rank_pool(untrained, clips, caption_queries(clips), data.features, {}).matrix
     ranked = {}
-    for name, entry in recipe.rank.items():
+    for name, entry in recipe.scored.items():
+        if name in kept:
+            ranked[name] = kept[name]
+            continue
         source, edition = recipe.ranked_source(name), get_edition(entry.edition)
         (matrix, norms), taken = _ranked(recipe, entry, run, data, model)
+        matrix = replace(matrix, facts={**matrix.facts, "edition": edition.name})
         csv = run.folder / "submission" / f"{name}.csv"
         for path in (run.scores_file(name), csv):
             path.parent.mkdir(exist_ok=True)
@@ -181,7 +258,11 @@ def _interval(bounds: tuple[float, float]) -> list[float] | None:
 
 
 def _ranked(
-    recipe: schema.Recipe, entry: schema.Ranked, run: Run, data: "Data", model: "RetrievalModel"
+    recipe: schema.Recipe,
+    entry: schema.RankByCheckpoint | schema.RankByMean,
+    run: Run,
+    data: "Data",
+    model: "RetrievalModel",
 ) -> tuple["RankedPool", str]:
     """An entry's score matrix and norms of experts, which a mean has none of, and what it was made by, in words."""
     from system.runs.checkpoints import load_checkpoint
@@ -251,7 +332,10 @@ def _set(clips: Sequence[Clip]) -> SetFacts:
 
 def report(run: Run) -> str:
     """The result as lines for people."""
-    result = run.read_result()
+    return _in_words(run, run.read_result())
+
+
+def _in_words(run: Run, result: RunResult) -> str:
     lines = [
         f"run        {run.folder}",
         f"trained    {sum(result.parameters.trained.values()):,} parameters, {result.hardware}, "
@@ -275,4 +359,8 @@ def report(run: Run) -> str:
                 lines.append(
                     f"  BEWARE     this is not surely better than {baseline}: the interval reaches {value:.4f}"
                 )
+    for name, blind in result.blind.items():
+        size = f"{counted(blind.queries, 'query')}, {counted(blind.clips, 'clip')}"
+        lines += [f"{name}: blind set, {size}, {blind.checkpoint}", f"  CSV        {blind.csv}"]
+    lines += absent_lines(load_recipe(run.folder / "resolved.json").recipe)
     return "\n".join(lines)

@@ -2,15 +2,26 @@
 
 import json
 import logging
+import statistics
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import Field, ValidationError
 
+from data_tools.cli import about
 from data_tools.strict import Name, Strict, fault_of
+from submission.runs.overview import CHOSEN_BY
+from submission.runs.reading import read_result
+from submission.runs.record import EpochLine
 from system.experiments.run import run_recipe
 from system.experiments.tables import DEFAULT, Column, StudyRow, StudyTable, figures_of_run
+from system.experts.base import Device
+from system.recipe import schema
 from system.recipe.load import Loaded, RecipeError, load_recipe, read_document
+
+if TYPE_CHECKING:
+    from system.training.tracking import Tracker
 
 
 class Published(Strict):
@@ -93,19 +104,70 @@ def _unfit(study: Study, published: Published) -> list[str]:
     ]
 
 
-def run_study(study: Study, cells: Cells, runs: Path) -> StudyTable:
-    """Do every run that is not finished, then the table: a row a cell and ranked source."""
+def run_folder(study: Study, cell: str, seed: int, runs: Path) -> Path:
+    return runs / study.name / f"{cell}_s{seed}"
+
+
+def seconds_of(folder: Path) -> float | None:
+    """How long a finished run took; None for one that is not finished. After a resume, the training at least."""
+    if not (folder / "result.json").exists():
+        return None
+    result = read_result(folder)
+    return max(result.seconds, result.training_seconds or 0.0)
+
+
+def so_far(folders: Sequence[Path]) -> str:
+    """How many of the runs are done, and the time left by how long these took on average."""
+    seconds = [found for folder in folders if (found := seconds_of(folder)) is not None]
+    left = len(folders) - len(seconds)
+    said = f"{len(seconds)} of {len(folders)} done"
+    return f"{said}, {about(left * statistics.mean(seconds))} left" if left and seconds else said
+
+
+def validation_of(ranked: schema.Ranked, lines: Sequence[EpochLine]) -> Mapping[str, float]:
+    """The validation values of the checkpoint that a rank entry ranks by; none of a mean of several. lines: of the
+    run's metrics.jsonl."""
+    if isinstance(ranked, schema.RankByMean):
+        return {}
+    epochs, metric = [line.validation for line in lines if line.stage == ranked.stage], ranked.checkpoint
+    if metric == "last":
+        return epochs[-1] if epochs else {}
+    sign = 1 if metric in schema.LOWER_IS_BETTER else -1
+    return min((values for values in epochs if metric in values), key=lambda values: sign * values[metric], default={})
+
+
+def _chosen_by(ranked: schema.Ranked, validation: Sequence[Mapping[str, float]]) -> str | None:
+    """The metric of the checkpoint, or for the last one the first of CHOSEN_BY that it has."""
+    metrics = (
+        CHOSEN_BY if isinstance(ranked, schema.RankByMean) or ranked.checkpoint == "last" else (ranked.checkpoint,)
+    )
+    return next((metric for metric in metrics if any(metric in values for values in validation)), None)
+
+
+def run_study(
+    study: Study,
+    cells: Cells,
+    runs: Path,
+    device: "Device | None" = None,
+    track: "Sequence[type[Tracker]]" = (),
+) -> StudyTable:
+    """Do every run that is not finished, then the table: a row a cell and ranked source. device, track: as of
+    run_recipe."""
     finished = {}
     for (cell, seed), loaded in cells.items():
         log.info("study %s: cell %s, seed %d", study.name, cell, seed)
-        finished[cell, seed] = run_recipe(loaded, runs, runs / study.name / f"{cell}_s{seed}")
+        finished[cell, seed] = run_recipe(loaded, runs, run_folder(study, cell, seed, runs), device, track)
+        log.info("study %s: %s", study.name, so_far([run_folder(study, *key, runs) for key in cells]))
     rows = []
     for cell in study.cells:
         done = [finished[cell, seed] for seed in study.seeds]
         for name, entry in done[0].read_result().rank.items():
             figures = [figures_of_run(run.scores_file(name)) for run in done]
+            ranked = cells[cell, study.seeds[0]].recipe.rank[name]
+            validation = [validation_of(ranked, run.read_metrics()) for run in done if run.metrics.exists()]
             facts = {f"chance {entry.metric}": entry.chance, f"ceiling {entry.metric}": entry.ceiling}
             published = study.published
             paper = published.cells.get(cell) if published and published.entry == name else None
-            rows.append(StudyRow(cell, name, figures, facts, paper))
+            chosen_by = _chosen_by(ranked, validation)
+            rows.append(StudyRow(cell, name, figures, facts, paper, validation, chosen_by))
     return StudyTable(rows, study.columns, study.unit == "percent")

@@ -37,6 +37,10 @@ NOTES = {
     "pooled": "A2T pooled R@k: captions found by all clips together, divided by all captions (text-audio-retrieval).",
     "mAP@10": "mAP@10: divided by all relevant ones, ranks beyond 10 count nothing.",
 }
+CHOOSE = (
+    "validation: of the ranked checkpoint, on the clips that its stage monitors. Choose by it: what is chosen by the "
+    "columns behind it, of the ranked clips, is chosen on the test."
+)
 WITHOUT_CUT = "mAP: of all ranks."
 
 
@@ -65,13 +69,21 @@ def figures_of_run(scores: Path) -> Figures:
 @dataclass(frozen=True)
 class StudyRow:
     """A cell of the study and a ranked source. runs: of all seeds. facts: shares by column, behind the figures; None:
-    not known. paper: the published figures, in the order of the columns, in the table's unit."""
+    not known. paper: the published figures, in the order of the columns, in the table's unit. validation: of the ranked
+    checkpoint of every seed, by metric; chosen_by: the metric that it is the best by; none where it is not known."""
 
     cell: str
     data: str
     runs: Sequence[Figures]
     facts: Mapping[str, float | None]
     paper: Sequence[float | None] | None = None
+    validation: Sequence[Mapping[str, float]] = ()
+    chosen_by: str | None = None
+
+    def validation_values(self, metric: str) -> list[float]:
+        """Of every seed; none where one of them does not have it."""
+        found = [values[metric] for values in self.validation if metric in values]
+        return found if len(found) == len(self.runs) else []
 
     def means(self, column: str) -> list[float]:
         """The figure of every seed."""
@@ -95,6 +107,11 @@ class StudyTable:
     def primary(self) -> str:
         """The figure that the paired tests are of: the first mean average precision of captions, or mAP@10."""
         return next((column for column in self.columns if column.startswith("T2A mAP")), "T2A mAP@10")
+
+    @property
+    def validation(self) -> list[str]:
+        """The validation metrics that checkpoints were chosen by, each once: what cells are to be chosen by too."""
+        return list(dict.fromkeys(row.chosen_by for row in self.rows if row.chosen_by))
 
     @property
     def facts(self) -> list[str]:
@@ -125,7 +142,14 @@ class StudyTable:
 
     @property
     def header(self) -> list[str]:
-        return ["cell", "data", "seeds", "clips", *self.columns, f"p of {self.primary}", *self.facts]
+        validation = [f"validation {metric}" for metric in self.validation]
+        return ["cell", "data", "seeds", "clips", *validation, *self.columns, f"p of {self.primary}", *self.facts]
+
+    def _validation_cell(self, row: StudyRow, metric: str) -> str:
+        """Mean and spread as they are, not in percent: a loss is no share."""
+        values = row.validation_values(metric)
+        spread = f" ± {statistics.stdev(values):.4f}" if len(values) > 1 else ""
+        return f"{statistics.mean(values):.4f}{spread}" if values else ""
 
     def _lines(self, bold: str) -> list[list[str]]:
         """The cells of the table; bold: how to print a bold text, with {} for it."""
@@ -137,15 +161,19 @@ class StudyTable:
                 is_best = statistics.mean(values) == statistics.mean(best) and len(self.rows) > 1
                 texts.append((bold if is_best else "{}").format(self.mean_and_spread(values)))
             facts = [self.p(row), *(self.format(row.facts.get(name)) for name in self.facts)]
-            lines.append([row.cell, row.data, str(len(row.runs)), f"{row.runs[0].clips:,}", *texts, *facts])
+            validation = [self._validation_cell(row, metric) for metric in self.validation]
+            known = [row.cell, row.data, str(len(row.runs)), f"{row.runs[0].clips:,}"]
+            lines.append([*known, *validation, *texts, *facts])
             if row.paper:
                 paper = ["" if value is None else f"{value:g}" for value in row.paper]
-                lines.append([f"{row.cell}, paper", "", "", "", *paper, *[""] * len(facts)])
+                lines.append([f"{row.cell}, paper", "", "", "", *[""] * len(validation), *paper, *[""] * len(facts)])
         return lines
 
     def notes(self) -> list[str]:
         notes = [note for key, note in NOTES.items() if any(key in column for column in self.columns)]
         notes += [WITHOUT_CUT] if any(column.endswith("mAP") for column in self.columns) else []
+        if self.validation:
+            notes.append(CHOOSE)
         if len(self.rows) > 1:
             notes.append(
                 f"Bold: the highest mean. p: paired randomisation test of {self.primary}, query by query and averaged "
@@ -170,9 +198,13 @@ class StudyTable:
         text = io.StringIO()
         writer = csv.writer(text, lineterminator="\n")
         parts = [f"{column} {part}" for column in self.columns for part in ("mean", "std", "paper")]
-        writer.writerow(["cell", "data", "seeds", "clips", *parts, "p", *self.facts])
+        validation = [f"validation {metric} {part}" for metric in self.validation for part in ("mean", "std")]
+        writer.writerow(["cell", "data", "seeds", "clips", *validation, *parts, "p", *self.facts])
         for row in self.rows:
             numbers: list[object] = []
+            for metric in self.validation:
+                values = row.validation_values(metric)
+                numbers += [statistics.mean(values) if values else "", statistics.stdev(values) if values[1:] else ""]
             for index, column in enumerate(self.columns):
                 values = row.means(column)
                 spread = statistics.stdev(values) if len(values) > 1 else ""

@@ -13,10 +13,10 @@ from typing import Any, Literal
 import numpy as np
 
 from data_tools.audio.read import AudioError, content_key, read_audio
-from data_tools.cli import counted
+from data_tools.cli import counted, each, progress
 from data_tools.errors import KitError
 from data_tools.manifest import Clip
-from system.experts.base import ExpertSettings, Frames
+from system.experts.base import Device, ExpertSettings, Frames
 from system.features.bank import Bank, open_bank
 
 # An expert is handed clips in groups, so that short ones share batches; a kill loses the group under way.
@@ -126,24 +126,24 @@ def build_features(
     banks: Path,
     strict: bool = False,
     verify: bool = False,
+    device: "Device | None" = None,
     content: ContentKeys | None = None,
 ) -> Features:
     """Compute what the banks lack for these clips, with progress; a broken file is reported and left out.
 
     A content that several clips share is computed once. strict: raise KitError for the first broken file instead.
     verify: read all that the banks hold, and compute again what is damaged; read all audio files again.
+    device: None for this machine's; what experts need float64 for, mps leaves to the CPU.
     content: what is known of the files (default: what is remembered in `banks`).
     Raises KitError for a file whose content is no longer what it was when its frames were looked for.
     """
-    from tqdm import tqdm
-
     from system.device import device_of
 
     features = Features({name: bank_of(expert, banks, verify) for name, expert in experts.items()})
     with closing(content or ContentKeys(banks)) as content:
         if verify:
             content.forget()
-        for clip in tqdm(clips, desc="content", unit="clip", disable=None):
+        for clip in each(clips, "content", "clip"):
             try:
                 features.keys[clip.id] = content(clip.path)
             except AudioError as error:
@@ -153,7 +153,9 @@ def build_features(
             if key and any(key not in bank for bank in features.banks.values()):
                 _read_again(features, clip, content, strict)
     # All weights are opened before the first frame is computed: a damaged file is reported in seconds, not after hours.
-    networks = {name: e.load(device_of()) for name, e in experts.items() if _missing(features, name, clips)}
+    device = device or device_of()
+    device = device_of("cpu") if device.type == "mps" else device
+    networks = {name: e.load(device) for name, e in experts.items() if _missing(features, name, clips)}
     for name in list(networks):
         _fill(features, name, experts[name], networks.pop(name), clips, strict)
     if features.broken:
@@ -191,8 +193,6 @@ def _missing(features: Features, name: str, clips: list[Clip]) -> dict[str, Clip
 def _fill(
     features: Features, name: str, expert: ExpertSettings, frames_of: Frames, clips: list[Clip], strict: bool
 ) -> None:
-    from tqdm import tqdm
-
     from system.device import memory_errors
 
     bank, missing = features.banks[name], _missing(features, name, clips)
@@ -203,8 +203,7 @@ def _fill(
         _broken(features, missing[key], error, strict)
         failed.add(key)
 
-    bar = tqdm(total=len(missing), desc=f"{name} frames", unit="clip", disable=None)
-    with bar as progress, bank.writing() as store:
+    with progress(f"{name} frames", len(missing), "clip") as bar, bank.writing() as store:
         wanted = {key: clip for key, clip in missing.items() if key not in bank}  # another process may have stored some
         for group in _groups(_decoded(wanted, expert), fails, GROUP_SECONDS * expert.rate):
             with memory_errors(
@@ -214,7 +213,7 @@ def _fill(
             for key, frames in zip(group, computed, strict=True):
                 if bank.dtype.kind == "i" or np.abs(frames).max() <= np.finfo(bank.dtype).max:
                     store(key, frames)
-                    progress.update()
+                    bar.advance()
                 else:
                     unfit = f"{missing[key].path}: {name} gives frames that are not finite in {bank.dtype}"
                     fails(key, AudioError(unfit))

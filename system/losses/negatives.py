@@ -54,8 +54,8 @@ def _drawn(allowed: Tensor) -> Tensor:
     """(B,) one allowed column of every row of (B, B), each as likely; drawn from torch's global CPU generator."""
     import torch
 
-    draw = torch.rand(len(allowed), dtype=torch.float64).to(allowed.device)
-    nth = (draw * allowed.sum(1)).long() + 1
+    draw = torch.rand(len(allowed), dtype=torch.float64)
+    nth = (draw * allowed.sum(1).cpu()).long().to(allowed.device) + 1
     found = torch.searchsorted(allowed.cumsum(1), nth[:, None])[:, 0]
     return found.clamp(max=len(allowed) - 1)  # a row that allows none
 

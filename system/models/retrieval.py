@@ -31,6 +31,11 @@ class RetrievalModel(nn.Module):
         """(Q, C) float32 scores of Q captions against C clips, on the CPU: the orientation of every file."""
         return np.ascontiguousarray(self.score(clips, captions).T.float().cpu().numpy())
 
+    def parts(self) -> dict[str, nn.Module]:
+        """What a stage may give a learning rate of its own: the audio encoder's parts, `audio` for all of them, and
+        `text`."""
+        return {"audio": self.audio, **self.audio.parts(), "text": self.text}
+
     def parameters_by_part(self) -> dict[str, int]:
         """Trainable parameters of the audio encoder's parts and of the text encoder."""
         return {

@@ -42,6 +42,13 @@ class Model(Strict):
         """Whether an embedding is the same in parts of a training batch, so that cached gradients are the same."""
         return not any(part.sees_whole_batch for _, part, _ in self._encoders)
 
+    @property
+    def trains(self) -> dict[str, bool]:
+        """Whether anything is trained in each part of RetrievalModel.parts, by name."""
+        audio = self.audio.cost(self.text.dim, 1.0, 1.0).trainable
+        counts = {"audio": sum(audio.values()), **audio, **self.text.cost(1).trainable}
+        return {name: count > 0 for name, count in counts.items()}
+
     def missing_files(self) -> list[str]:
         """A sentence for each published file of an encoder (not of an expert, which tells its own) that is absent."""
         return [

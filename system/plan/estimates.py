@@ -146,6 +146,21 @@ class Estimates:
         """Of all experts' frames, as their banks keep them."""
         return sum(frame_bytes(e) * e.frames_per_second for e in self.recipe.model.audio.experts.values())
 
+    @property
+    def bank_bytes(self) -> dict[str, float]:
+        """Of all frames, by expert; 0 where nothing is known of the audio."""
+        seconds = self.audio_seconds()
+        experts = self.recipe.model.audio.experts.items()
+        return {name: seconds * expert.frames_per_second * frame_bytes(expert) for name, expert in experts}
+
+    @property
+    def run_bytes(self) -> float:
+        """Of the checkpoints of all stages, when each metric keeps others: the last with AdamW's two moments."""
+        trainable = sum(self.parameters_by_part.values())
+        weights = trainable + self.audio_cost(Load(1, 1.0, 1.0, 1.0)).frozen
+        kept = sum(1 + stage.monitor.keep * len(stage.monitor.metrics) for stage in self.recipe.stages.values())
+        return float(BYTES * (kept * weights + 2 * trainable * len(self.recipe.stages)))
+
     def step_flops(self, stage: schema.Stage) -> float:
         """Floating-point operations of a training step; a forward pass more with cached gradients."""
         load = self.load(stage)

@@ -3,21 +3,20 @@
 import io
 import os
 import shlex
-import subprocess
 from collections.abc import Iterator
 from contextlib import redirect_stderr
 from pathlib import Path
 
 from data_tools.__main__ import VERBS as DATA_VERBS
-from data_tools.cli import counted, make_parser
+from data_tools.cli import about, counted, make_parser
 from data_tools.manifest import read_manifest
 from submission.editions import get_edition
-from system.plan.estimates import ASSUMED_VOCABULARY, CORE_FLOPS, GPU_FLOPS, Content, Estimates, frame_bytes
+from system.plan.estimates import ASSUMED_VOCABULARY, CORE_FLOPS, GPU_FLOPS, Content, Estimates
+from system.plan.machine import GIB, WARNING, disk_warnings
 from system.recipe import schema
 
-GIB = 1 << 30
 LARGEST_MEMORY = 8192 * GIB
-GPU_SHARE = 0.8  # of a GPU's memory that an estimate may fill; CUDA itself and its cache take the rest
+MEMORY_SHARE = 0.8  # that an estimate may fill; CUDA itself and its cache, or Python and torch, take the rest
 MISSING = "MISSING"  # what `run` does not make by itself
 MISTAKE = "MISTAKE:"  # data that is there and does not fit the recipe
 
@@ -32,18 +31,33 @@ def find_data(recipe: schema.Recipe) -> dict[str, Content]:
     }
 
 
-def plan(recipe: schema.Recipe, gpu_bytes: float | None = None) -> str:
-    """The plan as text. gpu_bytes: memory of the GPU that the stages are to fit, None for no GPU."""
+def plan(
+    recipe: schema.Recipe,
+    gpu_bytes: float | None = None,
+    memory_bytes: float | None = None,
+    runs: Path | None = None,
+    copies: int = 1,
+) -> str:
+    """The plan as text.
+
+    gpu_bytes: memory of the GPU that the stages are to fit, None for no GPU. memory_bytes: of the machine, for stages
+    without a GPU; None: not known. runs: the folder that the run goes to; None: no disk is looked at. copies: how many
+    such runs there will be.
+    """
     found = find_data(recipe)
     estimates = Estimates(recipe, found)
     lines = [f"recipe {recipe.name}, seed {recipe.seed}", *_data_lines(recipe, found)]
     lines += [*_expert_lines(recipe, estimates), *_parameter_lines(recipe, estimates)]
     for name, stage in recipe.stages.items():
-        lines += [*_stage_lines(name, stage, found), *_cost_lines(stage, estimates, gpu_bytes)]
-    lines += _rank_lines(recipe, found)
-    counts = {word.strip(":"): sum(word in line for line in lines) for word in (MISSING, MISTAKE)}
+        lines += _stage_lines(name, stage, found)
+        lines += _rate_lines(stage.optimizer, estimates.parameters_by_part, _updates(stage, found))
+        lines += _cost_lines(stage, estimates, gpu_bytes, memory_bytes)
+    lines += [*_rank_lines(recipe, found), _hours_line(recipe, estimates, found, gpu_bytes is not None)]
+    lines += _disk_lines(recipe, estimates, runs, copies) if runs else ()
+    counts = {word.strip(":"): sum(word in line for line in lines) for word in (WARNING, MISSING, MISTAKE)}
     said = [f"{count} of these lines say{'s' if count == 1 else ''} {word}" for word, count in counts.items() if count]
-    return "\n".join([*lines, *(said or ["nothing is missing"])])
+    whole = not any(word in line for line in lines for word in (MISSING, MISTAKE))
+    return "\n".join([*lines, *said, *(["nothing is missing"] if whole else [])])
 
 
 def _data_lines(recipe: schema.Recipe, found: dict[str, Content]) -> Iterator[str]:
@@ -92,23 +106,17 @@ def _missing_inputs(source: schema.Source) -> Iterator[str]:
 def _expert_lines(recipe: schema.Recipe, estimates: Estimates) -> Iterator[str]:
     seconds = estimates.audio_seconds()
     experts = recipe.model.audio.experts
-    disk = {name: seconds * expert.frames_per_second * frame_bytes(expert) / GIB for name, expert in experts.items()}
+    disk = {name: size / GIB for name, size in estimates.bank_bytes.items()}
     for name, expert in experts.items():
         rate = f"{expert.frames_per_second:.2f} frames/s at {expert.rate} Hz"
-        size = f"{disk[name]:.2f} GiB in {recipe.banks}/, {_duration(seconds * expert.cost)} on two CPU cores"
+        size = f"{disk[name]:.2f} GiB in {recipe.banks}/, {about(seconds * expert.cost)} on two CPU cores"
         yield f"expert {name}: {expert.dim}-d, {rate}, {size if seconds else 'disk unknown until the data is there'}"
         if missing := [str(path) for path in expert.weight_files().values() if not path.is_file()]:
             yield f"  {', '.join(missing)} MISSING; {expert.weight_source()}"
     if seconds:
-        duration = _duration(seconds * sum(expert.cost for expert in experts.values()))
+        duration = about(seconds * sum(expert.cost for expert in experts.values()))
         totals = f"{sum(disk.values()):.2f} GiB, {duration} on two CPU cores"
         yield f"banks: {seconds / 3600:.2f} h of audio, {totals} (estimates); what is there already is not made again"
-
-
-def _duration(seconds: float) -> str:
-    if seconds >= 3600:
-        return f"about {seconds / 3600:.1f} h"
-    return f"about {seconds / 60:.1f} min" if seconds >= 60 else f"about {seconds:.2g} s"
 
 
 def _parameter_lines(recipe: schema.Recipe, estimates: Estimates) -> Iterator[str]:
@@ -116,19 +124,56 @@ def _parameter_lines(recipe: schema.Recipe, estimates: Estimates) -> Iterator[st
     yield from audio.plan_lines()
     yield from recipe.model.text.plan_lines()
     parts = estimates.parameters_by_part
-    named = [f"{name if name == 'text' else audio.part_name(name)} {count:,}" for name, count in parts.items()]
+    known = recipe.model.text.size_known
+    counts = {name: f"{count:,}" if known or name != "text" else "unknown" for name, count in parts.items()}
+    named = [f"{name if name == 'text' else audio.part_name(name)} {count}" for name, count in counts.items()]
+    total = f"{sum(parts.values()):,}" if known else "unknown"
     assumed = f" ({ASSUMED_VOCABULARY:,} words assumed: no captions yet)" if estimates.assumes_vocabulary else ""
-    yield f"trainable parameters: {', '.join(named)}; in all {sum(parts.values()):,}{audio.part_note()}{assumed}"
+    yield f"trainable parameters: {', '.join(named)}; in all {total}{audio.part_note()}{assumed}"
+
+
+def _updates(stage: schema.Stage, found: dict[str, Content]) -> int | None:
+    """Of all epochs; None where it depends on data that is not there."""
+    if stage.steps_per_epoch != "all":
+        return stage.epochs * stage.steps_per_epoch
+    items = [found[source].items(stage.unit) for source in stage.train.data]
+    return stage.epochs * (sum(items) // stage.batch_size) if all(items) else None
+
+
+def _hours_line(recipe: schema.Recipe, estimates: Estimates, found: dict[str, Content], on_gpu: bool) -> str:
+    """How long all of it takes, as far as speeds have been measured."""
+    seconds, cores = estimates.audio_seconds(), os.cpu_count() or 1
+    steps = [(_updates(stage, found), estimates.step_flops(stage)) for stage in recipe.stages.values()]
+    if on_gpu:
+        return "in all: hours not known, since nothing has been measured on a GPU"
+    if not seconds or any(updates is None for updates, _ in steps):
+        return "in all: hours not known until the data is there"
+    if not recipe.model.text.size_known:
+        return "in all: hours not known until the text model is there"
+    training = sum((updates or 0) * flops for updates, flops in steps) / (cores * CORE_FLOPS)
+    frames = seconds * sum(expert.cost for expert in recipe.model.audio.experts.values())
+    parts = f"{about(frames)} for frames that are not there yet, {about(training)} for updates"
+    return f"in all: {about(frames + training)} on this CPU's {cores} cores, {parts} (estimates, without validation)"
+
+
+def _disk_lines(recipe: schema.Recipe, estimates: Estimates, runs: Path, copies: int) -> Iterator[str]:
+    """The checkpoints' disk, and what does not fit."""
+    banks, size = Path(recipe.banks), copies * estimates.run_bytes
+    named = "the run" if copies == 1 else f"{copies} runs"
+    yield f"checkpoints of {named}: at most {size / GIB:.2f} GiB in {runs}/ (estimate)"
+    to_come = 0.0
+    for name, expert in recipe.model.audio.experts.items():
+        there = max((path.stat().st_size for path in banks.glob(f"{expert.kind}-*/frames.bin")), default=0)
+        to_come += max(0.0, estimates.bank_bytes[name] - there)
+    yield from disk_warnings({banks: to_come, runs: size})
 
 
 def _stage_lines(name: str, stage: schema.Stage, found: dict[str, Content]) -> Iterator[str]:
     items = [found[source].items(stage.unit) for source in stage.train.data]
     known = all(items)
-    updates, seen = "unknown number of", ""
-    if known or stage.steps_per_epoch != "all":
-        each = sum(items) // stage.batch_size if stage.steps_per_epoch == "all" else stage.steps_per_epoch
-        updates = f"{stage.epochs * each:,}"
-        seen = f", {stage.epochs * each * stage.batch_size:,} {stage.unit}s seen"
+    count = _updates(stage, found)
+    updates = "unknown number of" if count is None else f"{count:,}"
+    seen = "" if count is None else f", {count * stage.batch_size:,} {stage.unit}s seen"
     sizes = " + ".join(
         f"{source} {count:,}" if count else f"{source} (missing)"
         for source, count in zip(stage.train.data, items, strict=True)
@@ -146,7 +191,22 @@ def _stage_lines(name: str, stage: schema.Stage, found: dict[str, Content]) -> I
         yield f"  starts from {stage.start_from.folder} MISSING; make it with python -m system export"
 
 
-def _cost_lines(stage: schema.Stage, estimates: Estimates, gpu_bytes: float | None) -> Iterator[str]:
+def _rate_lines(settings: schema.AdamW, parts: dict[str, int], updates: int | None) -> Iterator[str]:
+    """The rates of parts, and which are frozen at the start. parts: their trainable parameters. updates: of the
+    stage."""
+    counts = {"audio": sum(parts.values()) - parts["text"], **parts}
+    rest = sum(parts.values()) - sum(counts[name] for name in settings.lr_by_part)
+    if settings.lr_by_part:
+        rates = [f"{name} {rate:g} ({counts[name]:,} parameters)" for name, rate in settings.lr_by_part.items()]
+        yield f"  learning rates: {', '.join(rates)}, the rest {settings.lr:g} ({rest:,} parameters)"
+    for name, steps in settings.frozen_start.items():
+        whole = ", which are all of its updates" if updates is not None and steps >= updates else ""
+        yield f"  {name} ({counts[name]:,} parameters) is frozen for the first {steps:,} steps{whole}"
+
+
+def _cost_lines(
+    stage: schema.Stage, estimates: Estimates, gpu_bytes: float | None, memory_bytes: float | None
+) -> Iterator[str]:
     """Memory and time of a step; times of a GPU only in 16 bits, which its rates are of."""
     cpu, gpu = (estimates.memory(stage, precision) for precision in ("float32", stage.precision))
     on_gpu = f", {gpu / GIB:.1f} GiB on a GPU in {stage.precision}" if stage.precision != "float32" else ""
@@ -154,40 +214,43 @@ def _cost_lines(stage: schema.Stage, estimates: Estimates, gpu_bytes: float | No
         yield f"  {MISTAKE} a step would take {cpu / GIB:,.0f} GiB, which no machine has; make layers or batch smaller"
     kept = f"its clips' frames, kept on a GPU with twice the room: {estimates.frame_bytes(stage) / GIB:.1f} GiB"
     yield f"  memory: about {cpu / GIB:.1f} GiB in float32{on_gpu}, beside Python and torch (estimate); {kept}"
-    if gpu_bytes is not None and gpu > GPU_SHARE * gpu_bytes:
-        by_parts = estimates.recipe.model.embeds_by_parts
-        smaller = estimates.grad_cache_that_fits(stage, GPU_SHARE * gpu_bytes) if by_parts else None
-        cached = f"set grad_cache_chunk to {smaller}, which gives the same gradients in a third more time"
-        hint = cached if smaller else "lower batch_size"
-        yield f"  batch_size {stage.batch_size} will not fit the GPU's {gpu_bytes / GIB:.1f} GiB: {hint}"
+    if gpu_bytes is not None and gpu > MEMORY_SHARE * gpu_bytes:
+        yield _will_not_fit(stage, estimates, "the GPU", gpu_bytes)
+    if gpu_bytes is None and memory_bytes is not None and cpu > MEMORY_SHARE * memory_bytes:
+        in_float32 = stage.model_copy(update={"precision": "float32"})
+        yield _will_not_fit(in_float32, estimates, "this machine", memory_bytes)
     flops, cores = estimates.step_flops(stage), os.cpu_count() or 1
-    times = [f"{_duration(flops / (cores * CORE_FLOPS))} on this CPU's {cores} cores"]
+    times = [f"{about(flops / (cores * CORE_FLOPS))} on this CPU's {cores} cores"]
     if stage.precision != "float32":
         times += [f"{1000 * flops / rate:.0f} ms on an {name}" for name, rate in GPU_FLOPS.items()]
     yield f"  a step: {flops / 1e12:.2f} TFLOP, {', '.join(times)} (estimates; not measured on a GPU)"
 
 
+def _will_not_fit(stage: schema.Stage, estimates: Estimates, where: str, size: float) -> str:
+    by_parts = estimates.recipe.model.embeds_by_parts
+    smaller = estimates.grad_cache_that_fits(stage, MEMORY_SHARE * size) if by_parts else None
+    cached = f"set grad_cache_chunk to {smaller}, which gives the same gradients in a third more time"
+    hint = cached if smaller else "lower batch_size"
+    return f"  {WARNING} batch_size {stage.batch_size} will not fit {where}'s {size / GIB:.1f} GiB: {hint}"
+
+
 def _rank_lines(recipe: schema.Recipe, found: dict[str, Content]) -> Iterator[str]:
     for name, entry in recipe.rank.items():
-        source = recipe.ranked_source(name)
-        clips = len(found[source].clips)
-        edition = get_edition(entry.edition).of_pool(clips)
         if isinstance(entry, schema.RankByMean):
             how = f"by the mean of {', '.join(entry.of)}"
         else:
             which = "last" if entry.checkpoint == "last" else f"best {entry.checkpoint}"
             how = f"by the {which} checkpoint of {entry.stage}"
+        ranked = recipe.ranked(name)
+        source = ranked.audio if isinstance(ranked, schema.RankBlind) else ranked.data
         yield f"rank {name}: {source} {how}, edition {entry.edition}"
+        if isinstance(ranked, schema.RankBlind):
+            if ranked.absent:
+                yield f"  {' and '.join(ranked.absent)} not there yet; `run` ranks the blind set once it is"
+            continue
+        assert not isinstance(entry, schema.RankBlind)
+        clips = len(found[source].clips)
+        edition = get_edition(entry.edition).of_pool(clips)
         if entry.csv and edition.output == "ranked" and 0 < clips < edition.ranking_length:
             listed = f"a ranked CSV lists {edition.ranking_length} clips"
             yield f"  {MISTAKE} {listed}, {source} has {clips}; say csv: false"
-
-
-def gpu_memory() -> float | None:
-    """Bytes of the first GPU, as its driver's own tool tells; None without one."""
-    command = ["nvidia-smi", "--query-gpu=memory.total", "--format=csv,noheader,nounits"]
-    try:
-        output = subprocess.run(command, capture_output=True, text=True, check=True, timeout=10).stdout
-        return float(output.splitlines()[0]) * 2**20
-    except (OSError, ValueError, IndexError, subprocess.SubprocessError):
-        return None

@@ -277,11 +277,16 @@ def _check_once(at: Keys, names: Any) -> Iterator[tuple[Keys, str]]:
 
 
 def _check_parts_of_mean(at: Keys, of: Any, before: dict[str, Any]) -> Iterator[tuple[Keys, str]]:
-    ranked = {name: entry.get("data") for name, entry in before.items() if entry.get("kind") == "checkpoint"}
+    keys = {"checkpoint": ["data"], "blind": ["audio", "queries"]}
+    ranked = {
+        name: [entry.get(key) for key in keys[entry["kind"]]]
+        for name, entry in before.items()
+        if entry.get("kind") in ("checkpoint", "blind")
+    }
     for i, name in _names(of):
         if name not in ranked:
             there = ", ".join(ranked) or "none"
-            yield (*at, i), f"no earlier entry {name!r} of kind checkpoint; there are {there}"
+            yield (*at, i), f"no earlier entry {name!r} of kind checkpoint or blind; there are {there}"
     yield from _check_once(at, of)
     if len({str(ranked[name]) for _, name in _names(of) if name in ranked}) > 1:
         yield at, "they rank different sources; a mean needs one"
@@ -300,8 +305,25 @@ def _check_kinds(recipe: schema.Recipe) -> Iterator[tuple[Keys, str]]:
         for i, term in enumerate(stage.losses):
             if term.relaxed and recipe.relevance is None:
                 yield ("stages", name, "losses", i, "relax"), "cider needs the recipe's relevance section"
+        for key, parts in (("lr_by_part", stage.optimizer.lr_by_part), ("frozen_start", stage.optimizer.frozen_start)):
+            yield from _check_model_parts(("stages", name, "optimizer", key), list(parts), recipe.model.trains)
         if stage.grad_cache_chunk is not None and not recipe.model.embeds_by_parts:
             yield ("stages", name, "grad_cache_chunk"), "batch norms and counted padding see the whole batch; say null"
+
+
+def _check_model_parts(at: Keys, names: list[str], trains: dict[str, bool]) -> Iterator[tuple[Keys, str]]:
+    """Names of the model's parts. trains: whether there is anything to train in a part."""
+    for name in names:
+        if name not in trains:
+            yield (*at, name), f"the model has no part {name!r}; there are {', '.join(trains)}"
+        elif not trains[name]:
+            yield (*at, name), f"{name} has no trainable parameters; leave it out"
+        elif "audio" in names and name not in ("audio", "text"):
+            yield (*at, name), f"audio holds {name} too; name audio, or its parts"
+    if "audio" in names:
+        names = [name for name in trains if name != "text" or name in names]
+    if at[-1] == "frozen_start" and not any(trains[name] for name in trains.keys() - {"audio", *names}):
+        yield at, "nothing is left to train in the first steps; leave one part out"
 
 
 def _check_source(at: Keys, name: Any, data: dict[str, Any]) -> Iterator[tuple[Keys, str]]:

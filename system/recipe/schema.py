@@ -4,6 +4,7 @@ Shapes of the document: `data` names manifests; `model` says how clips and capti
 system/models); `stages` train it in order: what each starts from, its data, batches, rates, end, and what is watched;
 `rank` writes score matrices and ranked lists of the trained model. A stage says everything about itself."""
 
+from pathlib import Path
 from typing import Annotated, Literal
 
 from pydantic import Field
@@ -67,10 +68,21 @@ class Monitor(Strict):
     test_split: Literal["acknowledged"] | None = None  # needed where one of the sources is a test split
 
 
+Rate = Annotated[float, Field(gt=0, le=1)]
+
+
 class AdamW(Strict):
+    """Parts: `audio`, `text`, and the parts of the audio encoder that `check` lists, such as `network` and `mlp`.
+
+    The schedule's factor is on every rate; what is in no named part has `lr`. A part that is frozen at the start is not
+    trained in these steps of the stage: no update, no weight decay, no dropout, and batch norms keep their statistics.
+    """
+
     kind: Literal["adamw"]
-    lr: float = Field(gt=0, le=1)  # learning rate
+    lr: Rate  # learning rate
     weight_decay: float = Field(ge=0, le=1)  # decoupled, as a share of the learning rate
+    lr_by_part: dict[Name, Rate] = Field({})  # learning rates of parts, in place of lr; metrics.jsonl notes lr
+    frozen_start: dict[Name, Positive] = Field({})  # by part, how many first steps of the stage it is frozen in
 
 
 class Schedule(Strict):
@@ -91,7 +103,8 @@ class StepDecay(Strict):
 
 class Plateau(Strict):
     """The learning rate is multiplied by `factor` once a monitored metric has been no better than its best for more
-    than `patience` epochs; then the count begins anew. It never falls below `min_lr`.
+    than `patience` epochs; then the count begins anew. It never falls below `min_lr` (rates of parts: below as large a
+    share of theirs).
 
     better: by more than `threshold`, as a difference. Source: torch's ReduceLROnPlateau with threshold_mode "abs".
     """
@@ -156,8 +169,26 @@ class RankByCheckpoint(Strict):
     csv: bool
 
 
+class RankBlind(Strict):
+    """A blind set's score matrix by one checkpoint, and the edition's file of it. It has no figures: nobody knows what
+    is relevant. While the folder or the queries are not there it is left out, and said; once they are, the same command
+    ranks it and trains nothing again."""
+
+    kind: Literal["blind"]
+    audio: str  # folder of the clips, or a manifest (.jsonl)
+    queries: str  # table with a column caption (.csv), or queries (.jsonl)
+    stage: str  # of the checkpoint
+    checkpoint: Checkpoint  # the last, or the best by a metric that the stage monitors
+    edition: int | Literal["custom"]  # challenge year, which says what the file is
+
+    @property
+    def absent(self) -> list[str]:
+        """What is not there yet."""
+        return [name for name in (self.audio, self.queries) if not Path(name).exists()]
+
+
 class RankByMean(Strict):
-    """The mean of the score matrices of earlier entries, which rank the same source."""
+    """The mean of the score matrices of earlier entries, which rank the same source, or the same blind set."""
 
     kind: Literal["mean"]
     of: Annotated[list[str], Field(min_length=2)]  # names of earlier entries
@@ -165,7 +196,7 @@ class RankByMean(Strict):
     csv: bool  # write the edition's CSV
 
 
-Ranked = Annotated[RankByCheckpoint | RankByMean, Field(discriminator="kind")]
+Ranked = Annotated[RankByCheckpoint | RankBlind | RankByMean, Field(discriminator="kind")]
 
 
 class Recipe(Strict):
@@ -185,7 +216,22 @@ class Recipe(Strict):
         """The data sources of all stages, sorted."""
         return sorted({source for stage in self.stages.values() for source in stage.train.data})
 
-    def ranked_source(self, name: str) -> str:
-        """The data source that a rank entry ranks; a mean ranks what its parts do."""
+    @property
+    def scored(self) -> "dict[str, RankByCheckpoint | RankByMean]":
+        """The rank entries that have figures: those of a source, not of a blind set."""
+        return {
+            name: entry
+            for name, entry in self.rank.items()
+            if not isinstance(entry, RankBlind) and not isinstance(self.ranked(name), RankBlind)
+        }
+
+    def ranked(self, name: str) -> RankByCheckpoint | RankBlind:
+        """A rank entry, or the first one that a mean is of."""
         entry = self.rank[name]
-        return entry.data if isinstance(entry, RankByCheckpoint) else self.ranked_source(entry.of[0])
+        return self.ranked(entry.of[0]) if isinstance(entry, RankByMean) else entry
+
+    def ranked_source(self, name: str) -> str:
+        """The data source that a rank entry with figures ranks; a mean ranks what its parts do."""
+        entry = self.ranked(name)
+        assert isinstance(entry, RankByCheckpoint)
+        return entry.data

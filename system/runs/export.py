@@ -5,6 +5,10 @@ vocabulary.json | text/   what the caption encoder needs                 README.
 """
 
 import json
+import os
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from data_tools.documents import sha256_of, write_json
@@ -20,13 +24,26 @@ def export_model(trained: Trained, out: Path) -> None:
     if out.exists() and (any(out.iterdir()) or out == Path.cwd()):
         raise KitError(f"{out} is not empty, or is the current folder; name another one")
     with replacing_folder(out) as folder:
-        trained.model.text.save_assets(folder)
+        with _as_os_errors(folder):
+            trained.model.text.save_assets(folder)
         write_text(folder / "recipe.json", json.dumps(trained.recipe.model_dump(mode="json"), indent=1) + "\n")
         save_weights(trained.model, folder / "model.safetensors")
         files = sorted(path for path in folder.rglob("*") if path.is_file())
         checksums = {path.relative_to(folder).as_posix(): sha256_of(path) for path in files}
         write_json(folder / "model.json", {**trained.facts.document(), "sha256": checksums})
         write_text(folder / "README.md", _card(trained, out))
+
+
+@contextmanager
+def _as_os_errors(folder: Path) -> Iterator[None]:
+    """What libraries in Rust (safetensors, tokenizers) say of a full disk in exceptions of their own."""
+    try:
+        yield
+    except Exception as error:
+        number = re.search(r"\(os error ([0-9]+)\)", str(error))
+        if number is None:
+            raise
+        raise OSError(int(number[1]), os.strerror(int(number[1])), str(folder)) from error
 
 
 def _card(trained: Trained, out: Path) -> str:

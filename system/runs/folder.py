@@ -41,11 +41,12 @@ log = logging.getLogger(__name__)
 class Run:
     """Where the files of a run are, and reading them.
 
-    made: the folder and those above it that were not there before, if any, from the inside out.
+    made: the folder and those above it that were not there before, if any, from the inside out. ranks_anew: what it is
+    to rank differs from what it ranked, or was to rank, before; what it trains does not.
     """
 
-    def __init__(self, folder: Path, made: tuple[Path, ...] = ()) -> None:
-        self.folder, self.made = folder, made
+    def __init__(self, folder: Path, made: tuple[Path, ...] = (), ranks_anew: bool = False) -> None:
+        self.folder, self.made, self.ranks_anew = folder, made, ranks_anew
         self.result, self.provenance = folder / "result.json", folder / "provenance.json"
         self.metrics, self.vocabulary = folder / "metrics.jsonl", folder / "vocabulary.json"
         self.figures = folder / "figures"
@@ -101,7 +102,8 @@ class Run:
 
 
 def open_run(loaded: Loaded, runs: Path, out: Path | None = None) -> Run:
-    """The run of these settings: the one there is, to be resumed, or a new folder.
+    """The run of these settings: the one there is, to be resumed or, where only what is ranked differs, to be ranked
+    again; or a new folder.
 
     out: the folder to use, by itself; KitError when it holds another recipe's run, or something else.
     """
@@ -113,12 +115,17 @@ def open_run(loaded: Loaded, runs: Path, out: Path | None = None) -> Run:
             noted = None if path.parent in same else _provenance(path.parent)
             if noted and (noted.recipe, noted.seed) == (loaded.recipe.name, loaded.recipe.seed):
                 _refuse_damaged(path.parent, noted)
-        unfinished = [folder for folder in same if not (folder / "result.json").exists()]
-        out = (unfinished or same)[-1] if same else _new_folder(loaded, runs)
+        if same:
+            out = ([folder for folder in same if not (folder / "result.json").exists()] or same)[-1]
+        else:
+            alike = [path.parent for path in found if _trains_as(path, loaded.recipe)]
+            finished = [folder for folder in alike if (folder / "result.json").exists()]
+            out = (finished or alike or [_new_folder(loaded, runs)])[-1]
     made = tuple(folder for folder in (out, *out.parents) if not folder.exists())
     fresh = _is_fresh(out, loaded.source)
+    ranks_anew = False
     if (out / "resolved.json").exists():
-        _refuse_other(out, resolved)
+        ranks_anew = _differs_in_ranking(out, loaded, resolved)
     elif not fresh and not _was_of(out, loaded):
         raise KitError(f"{out} is not a run and not empty; name another folder")
     if not (out / "recipe.yaml").exists():
@@ -127,20 +134,42 @@ def open_run(loaded: Loaded, runs: Path, out: Path | None = None) -> Run:
     if not (out / "resolved.json").exists():
         _note_resolved(out, resolved)
         write_text(out / "resolved.json", resolved)  # after the recipe: it is what a run is found by
-    return Run(out, made)
+    return Run(out, made, ranks_anew)
 
 
 def _is_of(path: Path, resolved: str) -> bool:
     """Whether a resolved.json holds these settings, as it stands or with the keys that later releases added."""
-    data, wanted = path.read_bytes(), json.loads(resolved)
-    if data == resolved.encode():
+    if path.read_bytes() == resolved.encode():
         return True
-    try:
-        found = parse_json(data, str(path))
-        same_name = isinstance(found, dict) and all(found.get(key) == wanted[key] for key in ("name", "seed"))
-        return same_name and load_recipe(path).resolved() == resolved
-    except (DataError, RecipeError):
+    wanted = json.loads(resolved)
+    found = _recipe_of(path, wanted["name"], wanted["seed"])
+    return found is not None and found.resolved() == resolved
+
+
+def _trains_as(path: Path, recipe: schema.Recipe) -> bool:
+    """Whether a run's resolved.json, unharmed, has the settings of this recipe but for what is ranked."""
+    found, noted = _recipe_of(path, recipe.name, recipe.seed), _provenance(path.parent)
+    if found is None or _trained_settings(found.recipe) != _trained_settings(recipe):
         return False
+    return noted is None or noted.sha256.get("resolved.json") in (None, sha256_of(path))
+
+
+def _recipe_of(path: Path, name: str, seed: int) -> Loaded | None:
+    """What a resolved.json holds; None for a damaged one, and for a run of another name or seed."""
+    try:
+        found = parse_json(path.read_bytes(), str(path))
+        same = isinstance(found, dict) and (found.get("name"), found.get("seed")) == (name, seed)
+        return load_recipe(path) if same else None
+    except (DataError, RecipeError):
+        return None
+
+
+def _trained_settings(recipe: schema.Recipe) -> dict[str, Any]:
+    """All settings but `rank`, and the data sources that only it names."""
+    settings = recipe.model_dump(exclude={"rank"})
+    used = {name for stage in recipe.stages.values() for name in (*stage.train.data, *stage.monitor.data)}
+    used |= set(recipe.relevance.corpus if recipe.relevance else ())
+    return settings | {"data": {name: source for name, source in settings["data"].items() if name in used}}
 
 
 _PART = re.compile(r"\.(?:recipe\.yaml|resolved\.json)\.[0-9]+\.part")
@@ -200,10 +229,13 @@ def _new_folder(loaded: Loaded, runs: Path) -> Path:
     return runs / next(candidate for candidate in candidates if candidate not in taken)
 
 
-def _refuse_other(out: Path, resolved: str) -> None:
+def _differs_in_ranking(out: Path, loaded: Loaded, resolved: str) -> bool:
+    """Whether the run in this folder ranks otherwise; KitError where it trains otherwise."""
     path = out / "resolved.json"
     if _is_of(path, resolved):
-        return
+        return False
+    if _trains_as(path, loaded.recipe):
+        return True
     _refuse_damaged(out, _provenance(out))
     differing = ", ".join(sorted(_differing(parse_json(path.read_bytes(), str(path)), json.loads(resolved)))[:5])
     raise KitError(f"{out} is a run of other settings ({differing}); name another folder, or delete that one")
@@ -241,17 +273,23 @@ def made_with(recipe: schema.Recipe, text: str | None, contents: Mapping[str, st
 
 
 def require_same(run: Run, now: dict[str, Any]) -> None:
-    """KitError when something that the run was made with has changed; what `now` leaves out is not compared."""
+    """KitError when something that the run was made with has changed; what `now` leaves out is not compared, nor are
+    data sources that only one of both has."""
     before = run.read_provenance().document()
     known = {key: before[key] for key in now if key in before}  # an earlier release noted less
-    changed = sorted(_differing(known, json.loads(json.dumps({key: now[key] for key in known}))))
+    compared = json.loads(json.dumps({key: now[key] for key in known}))
+    for key in ("manifests", "contents"):
+        if key in known:
+            both = known[key].keys() & compared[key].keys()
+            known[key], compared[key] = ({name: part[key][name] for name in both} for part in (known, compared))
+    changed = sorted(_differing(known, compared))
     if changed:
         audio = ": audio files are not what they were" if any(key.startswith("contents") for key in changed) else ""
         raise KitError(f"{run.folder}: {', '.join(changed)} changed since this run began{audio}; start a new run")
 
 
-def record_provenance(run: Run, loaded: Loaded, text: str | None, contents: Mapping[str, str]) -> None:
-    """Write what the run is made with; on resuming, refuse what changed and note another commit."""
+def record_provenance(run: Run, loaded: Loaded, text: str | None, contents: Mapping[str, str], gpu: str | None) -> None:
+    """Write what the run is made with; on resuming, refuse what changed and note another commit. gpu: its name."""
     import torch
 
     recipe = loaded.recipe
@@ -274,11 +312,27 @@ def record_provenance(run: Run, loaded: Loaded, text: str | None, contents: Mapp
         machine=platform.platform(),
         cores=os.cpu_count(),
         threads=torch.get_num_threads(),
-        gpu=torch.cuda.get_device_name() if torch.cuda.is_available() else None,
+        gpu=gpu,
         sha256={path.name: sha256_of(path) for path in (run.folder / "resolved.json", run.vocabulary)},
         **now,
     )
     write_json(run.provenance, noted.document())
+
+
+def take_ranking(run: Run, loaded: Loaded, text: str | None, contents: Mapping[str, str]) -> None:
+    """Have a run that has ranked anew say so: its recipe, its settings, and the data of all that it ranked.
+
+    A process that is killed meanwhile leaves a run without a result, which the same command ranks again.
+    """
+    run.result.unlink(missing_ok=True)
+    resolved, before = loaded.resolved(), run.read_provenance().document()
+    noted = before | made_with(loaded.recipe, text, contents) | {"changes": list(loaded.changes)}
+    sums = {name: value for name, value in noted.get("sha256", {}).items() if name != "resolved.json"}
+    write_json(run.provenance, noted | {"sha256": sums})
+    with replacing(run.folder / "recipe.yaml") as temporary:
+        temporary.write_bytes(loaded.source)
+    write_text(run.folder / "resolved.json", resolved)
+    write_json(run.provenance, noted | {"sha256": {**sums, "resolved.json": _sha256(resolved)}})
 
 
 def contents_of(clips: Iterable[Clip], keys: Mapping[str, str]) -> str:

@@ -6,11 +6,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from data_tools.documents import read_json, read_shaped, require_unharmed
 from data_tools.errors import KitError
 from data_tools.manifest import Clip
 from submission.runs.record import ModelFacts
-from system.device import device_of, memory_errors
+from system.device import device_of, memory_errors, moved
 from system.models.retrieval import RetrievalModel
 from system.recipe import schema
 from system.recipe.load import load_recipe
@@ -85,27 +87,28 @@ def open_trained(
     stage: str | None = None,
     checkpoint: str | None = None,
     changes: list[str] | None = None,
+    device: torch.device | None = None,
     banks: Path = Path("banks"),
 ) -> Trained:
     """Open a run (`stage` and `checkpoint`: default, those of its first `rank` entry) or an exported model.
 
-    changes: settings that may differ on this machine, such as where an expert's weights lie. banks: those of an
-    exported model, whatever its recipe says, unless `changes` names others.
+    changes: settings that may differ on this machine, such as where an expert's weights lie. device: None for this
+    machine's. banks: those of an exported model, whatever its recipe says, unless `changes` names others.
     Raises KitError for what does not fit, DataError for a missing or damaged file.
     """
     if (folder / "model.safetensors").exists():
         if stage or checkpoint:
             said = "is an exported model and holds one checkpoint; leave out --stage and --checkpoint"
             raise KitError(f"{folder} {said}")
-        return _open_exported(folder, [f"banks={json.dumps(str(banks))}", *(changes or [])])
+        return _open_exported(folder, [f"banks={json.dumps(str(banks))}", *(changes or [])], device or device_of())
     if (folder / "resolved.json").exists():
-        return _open_run(Run(folder), stage, checkpoint, changes or [])
+        return _open_run(Run(folder), stage, checkpoint, changes or [], device or device_of())
     raise KitError(
         f"{folder} is neither a run (resolved.json) nor an exported model (model.safetensors); name one's folder"
     )
 
 
-def _open_run(run: Run, stage: str | None, checkpoint: str | None, changes: list[str]) -> Trained:
+def _open_run(run: Run, stage: str | None, checkpoint: str | None, changes: list[str], device: torch.device) -> Trained:
     if not run.vocabulary.exists():
         raise KitError(f"{run.folder} has not been trained yet; run: python -m system train")
     provenance = run.read_provenance()  # refuses a damaged resolved.json before it is read
@@ -115,7 +118,7 @@ def _open_run(run: Run, stage: str | None, checkpoint: str | None, changes: list
     if stage not in recipe.stages:
         raise KitError(f"{run.folder} has no stage {stage!r}; there are {', '.join(recipe.stages)}")
     checkpoint = checkpoint or (first.checkpoint if first and first.stage == stage else "last")
-    model = build_model(recipe, _vocabulary(run.folder, run.again(run.vocabulary))).to(device_of())
+    model = moved(build_model(recipe, _vocabulary(run.folder, run.again(run.vocabulary))), device)
     now = made_with(recipe, model.text.identity())
     experts = as_trained(run.folder, provenance.experts, now["experts"])
     require_same(run, {"experts": experts, "text": now["text"]})
@@ -145,11 +148,13 @@ def _trained_settings(recipe: schema.Recipe) -> dict[str, Any]:
 
 def facts_of(run: Run, model: RetrievalModel, recipe: schema.Recipe, checkpoint: str) -> ModelFacts:
     """What is recorded beside scores and exported weights."""
+    editions = {str(entry.edition) for entry in recipe.rank.values()}
     return ModelFacts(
         recipe=recipe.name,
         seed=recipe.seed,
         run=run.folder.name,
         checkpoint=checkpoint,
+        edition=editions.pop() if len(editions) == 1 else None,
         commits=run.read_provenance().commits,
         experts={name: expert.identity() for name, expert in recipe.model.audio.experts.items()},
         text=model.text.identity(),
@@ -171,7 +176,7 @@ def as_trained(folder: Path, before: dict[str, Any], now: dict[str, Any]) -> dic
     return taken
 
 
-def _open_exported(folder: Path, changes: list[str]) -> Trained:
+def _open_exported(folder: Path, changes: list[str], device: torch.device) -> Trained:
     facts = _exported_facts(folder)
     if (folder / "text").is_dir():  # the exported sentence encoder, wherever the folder now lies
         changes = [f"model.text.model={json.dumps(str((folder / 'text').resolve()))}", *changes]
@@ -183,7 +188,7 @@ def _open_exported(folder: Path, changes: list[str]) -> Trained:
                 f"{folder} was trained on frames of another {name} (its identity is in model.json); "
                 f"name the same weight file with --set model.audio.experts.{name}.weights=FILE"
             )
-    model = build_model(recipe, _vocabulary(folder, EXPORT_AGAIN)).to(device_of())
+    model = moved(build_model(recipe, _vocabulary(folder, EXPORT_AGAIN)), device)
     files = recipe.model.text.weight_files()
     if files and model.text.identity() != facts.text:
         raise KitError(

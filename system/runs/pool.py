@@ -63,9 +63,9 @@ def pool_of(recipe: schema.Recipe, audio: Path | None, split: str | None) -> Lis
     split: only this split's clips. Raises KitError for no clip at all, and DataError as reading a manifest does.
     """
     if audio is None:
-        if not recipe.rank:
+        if not recipe.scored:
             raise KitError(f"the recipe {recipe.name} ranks nothing; name the clips with --audio")
-        source = recipe.data[recipe.ranked_source(next(iter(recipe.rank)))]
+        source = recipe.data[recipe.ranked_source(next(iter(recipe.scored)))]
         audio, split = Path(source.manifest), split or source.split
         if not audio.exists():
             raise KitError(f"{audio}, which the recipe {recipe.name} ranks, is not here; name the clips with --audio")
@@ -116,7 +116,8 @@ def embed(trained: Trained, listed: Listed, cache: Path, strict: bool = False) -
                 keys[clip.id] = content(clip.path)
         lacking = [clip for clip in listed.clips if keys.get(clip.id, "") not in bank]
         experts = dict(recipe.model.audio.experts)
-        features = build_features(lacking, experts, Path(recipe.banks), strict, content=content)
+        device = trained.model.device
+        features = build_features(lacking, experts, Path(recipe.banks), strict, device=device, content=content)
     computed = [clip for clip in lacking if clip.id in features.keys]
     if computed:
         _store(bank, [features.keys[clip.id] for clip in computed], embed_clips(trained.model, computed, features))

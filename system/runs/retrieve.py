@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from data_tools.cli import counted
+from data_tools.cli import counted, progress
 from data_tools.errors import KitError
 from data_tools.manifest import Clip, Query
 from submission.formats.score_matrix import ScoreMatrix
@@ -57,11 +57,13 @@ def embed_pool(model: RetrievalModel, clips: Sequence[Clip], features: Features)
         batches, order = _batches(clips, features, model.device)
         parts: list[Embedded] = []
         norms: dict[str, list[torch.Tensor]] = {}
-        for batch in batches:
-            embedded, each = model.audio.with_each(batch.audio)
-            parts.append(embedded)
-            for name, values in each.items():
-                norms.setdefault(name, []).append(values.norm(dim=1))
+        with progress("embedding clips", len(clips), "clip", keep=False) as bar:
+            for batch in batches:
+                embedded, each = model.audio.with_each(batch.audio)
+                parts.append(embedded)
+                for name, values in each.items():
+                    norms.setdefault(name, []).append(values.norm(dim=1))
+                bar.advance(len(batch.clip_keys))
         back = order.argsort()
         by_expert = {name: torch.cat(values)[back].cpu().numpy() for name, values in norms.items()}
         return EmbeddedPool(_in_order(parts, order), by_expert)

@@ -81,7 +81,7 @@ def _by_parts(
         for part, state, leaf in zip(parts, states, leaves, strict=True):
             torch.set_rng_state(state[0])
             if state[1] is not None:
-                torch.cuda.set_rng_state(state[1])
+                _set_random_state_of_gpu(state[1], batch.row_of.device)
             with _in_precision(batch, precision):
                 again = part().float()
             if again.values.requires_grad:  # a frozen encoder without a projection has nothing to train
@@ -112,4 +112,14 @@ def caption_parts(model: RetrievalModel, batch: Batch, size: int) -> tuple[list[
 
 
 def _random_state(device: torch.device) -> tuple[torch.Tensor, torch.Tensor | None]:
-    return torch.get_rng_state(), torch.cuda.get_rng_state(device) if device.type == "cuda" else None
+    if device.type == "cpu":
+        return torch.get_rng_state(), None
+    on_gpu = torch.cuda.get_rng_state(device) if device.type == "cuda" else torch.mps.get_rng_state()
+    return torch.get_rng_state(), on_gpu
+
+
+def _set_random_state_of_gpu(state: torch.Tensor, device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.set_rng_state(state, device)
+    else:
+        torch.mps.set_rng_state(state)

@@ -5,7 +5,7 @@ import logging
 import math
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
@@ -13,9 +13,8 @@ from typing import Any
 import numpy as np
 import torch
 from torch.amp.grad_scaler import GradScaler
-from tqdm import tqdm
 
-from data_tools.cli import counted
+from data_tools.cli import Progress, counted, progress
 from data_tools.documents import read_json, sha256_of, write_json
 from data_tools.errors import KitError
 from data_tools.files import write_text
@@ -23,7 +22,7 @@ from submission.runs.record import EpochLine
 from system.batches.collate import Feed
 from system.batches.data import Data
 from system.batches.sampler import Sampler, items_of
-from system.device import device_of, memory_errors
+from system.device import device_of, gpu_of, memory_errors, moved
 from system.losses import terms
 from system.losses.relevance.relax import Relevance
 from system.models.retrieval import RetrievalModel
@@ -33,8 +32,10 @@ from system.runs import checkpoints
 from system.runs.folder import Run, contents_of, record_provenance
 from system.runs.open import build_model, load_exported_weights, training_vocabulary
 from system.runs.plots import relevance_figure
+from system.training.parts import FrozenStart, parameter_groups
 from system.training.schedule import describe_stop, is_over, rate_factor
 from system.training.step import gradients
+from system.training.tracking import Tracker, Tracking
 from system.training.validation import Validation, collapsed
 
 LEAST_SCALE = 2.0**-10  # of fp16 losses, from 65,536 on: halved that often, gradients are not finite at any scale
@@ -43,46 +44,48 @@ log = logging.getLogger(__name__)
 
 
 class Interrupted(KeyboardInterrupt):
-    """Ctrl-C: the state is saved."""
+    """Ctrl-C or SIGTERM: the state is saved."""
 
 
-def prepare(loaded: Loaded, run: Run, data: Data) -> RetrievalModel:
+def prepare(loaded: Loaded, run: Run, data: Data, device: torch.device | None = None) -> RetrievalModel:
     """The model before any training, and all that is computed or refused before it: provenance, vocabulary, frozen
-    texts.
+    texts. device: where all of it is computed; None for this machine's.
 
     Raises KitError for data, weights, or an exported model that changed since the run began.
     """
     recipe = loaded.recipe
     if not run.vocabulary.exists():
         write_json(run.vocabulary, training_vocabulary(recipe, data.clips))
-    model = initial_model(recipe, run)
+    model = initial_model(recipe, run, device or device_of())
     contents = {name: contents_of(clips, data.features.keys) for name, clips in data.clips.items()}
-    record_provenance(run, loaded, model.text.identity(), contents)
+    record_provenance(run, loaded, model.text.identity(), contents, gpu_of(model.device))
     used = {name for stage in recipe.stages.values() for name in (*stage.train.data, *stage.monitor.data)}
     model.text.prepare([caption for name in sorted(used) for clip in data.whole(name) for caption in clip.captions])
     return model
 
 
-def train(loaded: Loaded, run: Run, data: Data, model: RetrievalModel) -> None:
+def train(loaded: Loaded, run: Run, data: Data, model: RetrievalModel, track: Sequence[type[Tracker]] = ()) -> None:
     """Train all stages of a recipe inside a run's folder, from the model that `prepare` gave; finished ones are
-    skipped.
+    skipped. track: trackers that get every epoch.
 
     What was trained is in the run's checkpoints. Raises KitError for what does not fit, Interrupted after Ctrl-C.
     """
     relevance = training_relevance(loaded.recipe, data, run.figures / "relevance.svg")
     initial = {name: value.clone() for name, value in model.state_dict().items()}
     before: list[EpochLine] = []  # metrics of the stages so far
-    for name, stage in loaded.recipe.stages.items():
-        if (run.folder / name / "done.json").exists():
-            log.info("stage %s is finished", name)
-            done = checkpoints.read_done(run.folder / name)
-            before += done.lines or _lines_in_file(run, name, done.epochs)
-            continue
-        model.load_state_dict(initial)
-        hint = _less_memory(stage, loaded.recipe.model.embeds_by_parts)
-        with memory_errors(f"stage {name}: batch_size {stage.batch_size}", hint):
-            before += _Stage(loaded.recipe, name, run, data, model, relevance).run_to_end(before)
-    _write_metrics(run, before)
+    with Tracking(run, track) as tracking:
+        for name, stage in loaded.recipe.stages.items():
+            if (run.folder / name / "done.json").exists():
+                log.info("stage %s is finished", name)
+                done = checkpoints.read_done(run.folder / name)
+                before += done.lines or _lines_in_file(run, name, done.epochs)
+                continue
+            model.load_state_dict(initial)
+            hint = _less_memory(stage, loaded.recipe.model.embeds_by_parts)
+            with memory_errors(f"stage {name}: batch_size {stage.batch_size}", hint):
+                before += _Stage(loaded.recipe, name, run, data, model, relevance, tracking).run_to_end(before)
+        _write_metrics(run, before)
+        tracking.update()
 
 
 def _lines_in_file(run: Run, stage: str, epochs: int) -> list[EpochLine]:
@@ -137,24 +140,31 @@ def training_relevance(recipe: schema.Recipe, data: Data, figure: Path) -> Relev
     return relevance
 
 
-def initial_model(recipe: schema.Recipe, run: Run) -> RetrievalModel:
+def initial_model(recipe: schema.Recipe, run: Run, device: torch.device) -> RetrievalModel:
     """The same for the same recipe, seed, vocabulary, and published weights."""
     torch.manual_seed(recipe.seed)
     model = build_model(recipe, read_json(run.vocabulary, run.again(run.vocabulary)))
     model.audio.load_pretrained()
-    return model.to(device_of())
+    return moved(model, device)
 
 
 class _Stage:
     """One stage of one run: what stays the same while its steps go by."""
 
     def __init__(
-        self, recipe: schema.Recipe, name: str, run: Run, data: Data, model: RetrievalModel, relevance: Relevance | None
+        self,
+        recipe: schema.Recipe,
+        name: str,
+        run: Run,
+        data: Data,
+        model: RetrievalModel,
+        relevance: Relevance | None,
+        tracking: Tracking,
     ) -> None:
-        self.name, self.run, self.model = name, run, model
+        self.name, self.run, self.model, self.tracking = name, run, model, tracking
         self.stage = stage = recipe.stages[name]
         self.seed = (recipe.seed, list(recipe.stages).index(name))
-        self.features, self.folder, self.device = data.features, run.folder / name, device_of()
+        self.features, self.folder, self.device = data.features, run.folder / name, model.device
         self.relevance = relevance if terms.asks_relax(stage.losses) else None
         sources = [items_of(data.whole(source), stage.unit) for source in stage.train.data]
         try:
@@ -166,8 +176,9 @@ class _Stage:
         clips = [clip for source in stage.monitor.data for clip in data.whole(source)]
         self.validation = Validation(clips, stage, self.features, self.relevance)
         self.steps = self.sampler.steps_of_all if stage.steps_per_epoch == "all" else stage.steps_per_epoch
-        parameters, settings = [p for p in model.parameters() if p.requires_grad], stage.optimizer
-        self.optimizer = torch.optim.AdamW(parameters, lr=settings.lr, weight_decay=settings.weight_decay)
+        groups, self.rates = parameter_groups(model, stage.optimizer)
+        self.optimizer = torch.optim.AdamW(groups, lr=stage.optimizer.lr, weight_decay=stage.optimizer.weight_decay)
+        self.frozen_start = FrozenStart(model, stage.optimizer)
         self.precision = stage.precision if self.device.type == "cuda" else "float32"
         self.scaler = GradScaler(self.device.type, enabled=self.precision == "fp16")
         self.best: checkpoints.BestEpochs = {}
@@ -186,6 +197,7 @@ class _Stage:
         before it."""
         self._begin()
         _write_metrics(self.run, [*before, *self.lines])
+        self.tracking.update()
         if self.precision != self.stage.precision:
             log.info("stage %s: %s needs CUDA; computing in float32", self.name, self.stage.precision)
         total = self.stage.epochs * self.steps
@@ -199,13 +211,14 @@ class _Stage:
         with (
             _interruptible() as stop,
             closing(Feed(self.sampler, self.features, self.relevance, self.device)) as feed,
-            tqdm(total=total, initial=self.step, desc=self.name, unit="step", disable=None) as bar,
+            progress(self.name, total, "step", self.step) as bar,
         ):
             while self.step < total and not is_over(self.stage.stop, self.history):
                 began = time.monotonic()
                 self._epoch(feed, bar, stop)
                 self._finish_epoch(time.monotonic() - began)
                 self._stop_if_asked(stop)
+        self.frozen_start.end()
         if self.stage.stop and self.step < total:
             log.info("stage %s ends early: %s", self.name, describe_stop(self.stage.stop))
         done = {"epochs": len(self.lines), "steps": self.step, "best": self.best}
@@ -242,15 +255,14 @@ class _Stage:
         else:  # of an earlier release
             self.lines = _lines_in_file(self.run, self.name, self.step // self.steps)
 
-    def _epoch(self, feed: Feed, bar: Any, stop: dict[str, bool]) -> None:
+    def _epoch(self, feed: Feed, bar: Progress, stop: dict[str, bool]) -> None:
         """Steps up to the next full epoch."""
         self.model.train()
         while True:
             seen = self._train_step(feed)
             self.sums = {name: self.sums.get(name, 0.0) + value for name, value in seen.items()}
             self.step += 1
-            bar.update()
-            bar.set_postfix(loss=f"{seen['loss']:.4f}", refresh=False)
+            bar.advance(1, f"loss {seen['loss']:.4f}")
             if self.step % self.steps == 0:
                 return
             if stop["asked"]:
@@ -266,8 +278,10 @@ class _Stage:
         # Randomness is a function of the step, so that a resumed run draws what an unbroken one does.
         torch.manual_seed(int(np.random.SeedSequence([*self.seed, self.step]).generate_state(1)[0]))
         batch = feed.batch(self.step)
-        for group in self.optimizer.param_groups:
-            group["lr"] = self.stage.optimizer.lr * rate_factor(self.stage, self.step, self.steps, self.history)
+        factor = rate_factor(self.stage, self.step, self.steps, self.history)
+        for group, rate in zip(self.optimizer.param_groups, self.rates, strict=True):
+            group["lr"] = rate * factor
+        self.frozen_start.begin_step(self.step)
         self.optimizer.zero_grad()
         seen = gradients(self.model, batch, self.stage, self.precision, self.scaler)
         if not math.isfinite(seen["loss"]):
@@ -304,6 +318,7 @@ class _Stage:
         with self.run.metrics.open("a", encoding="utf-8") as file:
             file.write(json.dumps(line.document()) + "\n")
         self._save(self.model if epoch in checkpoints.kept_epochs(self.best) else None)
+        self.tracking.update()
         shown = " ".join(f"{name} {value:.4f}" for name, value in values.items())
         log.info("%s epoch %d: training loss %.4f; validation %s", self.name, epoch, line.loss, shown)
         for what in line.collapsed:
@@ -330,15 +345,19 @@ class _Stage:
 
 @contextmanager
 def _interruptible() -> Iterator[dict[str, bool]]:
-    """The first Ctrl-C is noted for the loop to see; a second one stops at once."""
+    """The first Ctrl-C (or SIGTERM) is noted for the loop to see; a second one stops at once."""
     asked = {"asked": False}
 
     def note(*_: object) -> None:
         asked["asked"] = True
-        signal.signal(signal.SIGINT, signal.default_int_handler)
+        for number in before:
+            signal.signal(number, signal.default_int_handler)
 
-    before = signal.signal(signal.SIGINT, note)
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    for number in before:
+        signal.signal(number, note)
     try:
         yield asked
     finally:
-        signal.signal(signal.SIGINT, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -99,7 +99,7 @@ def spread(embedded: Embedded) -> float:
     if embedded.lengths is not None:
         mask = length_mask(embedded.lengths, vectors.shape[1])
         vectors = torch.einsum("bld,bl->bd", vectors, mask.to(vectors.dtype))  # without a copy of all frames
-    units = F.normalize(vectors.double(), dim=-1)
+    units = F.normalize(vectors.cpu().double(), dim=-1)  # not every GPU computes in float64
     if not len(units) or not units.any():
         return 0.0
     return float(1 - units.mean(0).square().sum())

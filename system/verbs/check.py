@@ -2,37 +2,64 @@
 
 import argparse
 import math
+from collections.abc import Iterator
+from pathlib import Path
 
-from data_tools.cli import counted
+from data_tools.cli import about, add_json, counted
 from data_tools.errors import KitError
-from system.experiments.study import load_study
-from system.plan.plan import GIB, MISSING, MISTAKE, gpu_memory, plan
-from system.recipe.load import load_recipe
-from system.verbs.options import add_recipe_arguments
+from data_tools.strict import print_report
+from system.experiments.study import Cells, Study, load_study, run_folder, seconds_of, so_far
+from system.plan.machine import GIB, WARNING, gpu_memory, machine_memory
+from system.plan.plan import MISSING, MISTAKE, plan
+from system.recipe.load import RecipeError, load_recipe
+from system.verbs.json_output import PlanReport
+from system.verbs.options import add_recipe_arguments, add_runs_argument
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_recipe_arguments(parser, runs=False, what="a recipe or a study (.yaml)")
+    add_runs_argument(parser)
     parser.add_argument("--gpu-memory", type=float, metavar="GIB", help="plan for such a GPU (default: the one here)")
+    add_json(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
     if arguments.gpu_memory is not None and not 0 < arguments.gpu_memory < math.inf:
         raise KitError(f"--gpu-memory {arguments.gpu_memory:g}: must be a finite number of GiB above 0")
     gpu_bytes = gpu_memory() if arguments.gpu_memory is None else arguments.gpu_memory * GIB
-    if arguments.recipe.name.endswith(".study.yaml"):
-        lines = _study_lines(arguments, gpu_bytes)
+    file = str(arguments.recipe)
+    try:
+        lines = _plan_lines(arguments, gpu_bytes)
+    except RecipeError as error:
+        if arguments.json:
+            mistakes = error.problems
+            print_report(PlanReport(file=file, ok=False, missing=[], mistakes=mistakes, warnings=[], plan=[]))
+        raise
+    said = [line for line in lines if "of these lines say" not in line]
+    missing, mistakes, warnings = ([line for line in said if word in line] for word in (MISSING, MISTAKE, WARNING))
+    ok = not missing and not mistakes
+    if arguments.json:
+        print_report(PlanReport(file=file, ok=ok, missing=missing, mistakes=mistakes, warnings=warnings, plan=said))
     else:
-        loaded = load_recipe(arguments.recipe, arguments.set)
-        lines = [*loaded.renamed, plan(loaded.recipe, gpu_bytes)]
-    print(*lines, sep="\n")
-    return 1 if any(word in line for line in lines for word in (MISSING, MISTAKE)) else 0
+        print(*lines, sep="\n")
+    return 0 if ok else 1
+
+
+def _plan_lines(arguments: argparse.Namespace, gpu_bytes: float | None) -> list[str]:
+    if arguments.recipe.name.endswith(".study.yaml"):
+        return _study_lines(arguments, gpu_bytes)
+    loaded = load_recipe(arguments.recipe, arguments.set)
+    return [*loaded.renamed, *plan(loaded.recipe, gpu_bytes, machine_memory(), arguments.runs).splitlines()]
 
 
 def _study_lines(arguments: argparse.Namespace, gpu_bytes: float | None) -> list[str]:
     """The plan of the first cell, then of every other one the lines that differ from it."""
     study, cells = load_study(arguments.recipe, arguments.set)
-    plans = {cell: plan(cells[cell, study.seeds[0]].recipe, gpu_bytes).splitlines() for cell in study.cells}
+    memory, runs = machine_memory(), arguments.runs
+    plans = {
+        cell: plan(cells[cell, study.seeds[0]].recipe, gpu_bytes, memory, runs, len(cells)).splitlines()
+        for cell in study.cells
+    }
     first, *others = plans
     lines = list(dict.fromkeys(line for loaded in cells.values() for line in loaded.renamed))
     size = f"{counted(len(plans), 'cell')} x {counted(len(study.seeds), 'seed')}"
@@ -41,4 +68,22 @@ def _study_lines(arguments: argparse.Namespace, gpu_bytes: float | None) -> list
     for cell in others:
         different = [line for line in plans[cell] if line not in plans[first]]
         lines += [f"cell {cell}:" if different else f"cell {cell}: as {first}", *different]
-    return lines
+    return [*lines, *_done_lines(study, cells, runs)]
+
+
+def _done_lines(study: Study, cells: Cells, runs: Path) -> Iterator[str]:
+    """What is done of every cell, and how long the rest takes."""
+    folders = {key: run_folder(study, *key, runs) for key in cells}
+    for cell in study.cells:
+        states = [f"{seed} {_state(folders[cell, seed])}" for seed in study.seeds]
+        yield f"runs of {cell}: {counted(len(study.seeds), 'seed')}: {', '.join(states)}"
+    finished = any(seconds_of(folder) is not None for folder in folders.values())
+    unknown = "" if finished else "; hours not known before one run of it is finished"
+    yield f"study {study.name}: {so_far(list(folders.values()))}{unknown}"
+
+
+def _state(folder: Path) -> str:
+    seconds = seconds_of(folder)
+    if seconds is not None:
+        return f"finished ({about(seconds)})"
+    return "begun" if (folder / "resolved.json").exists() else "to do"

@@ -4,10 +4,12 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
-from data_tools.strict import kinds_of
+from data_tools.cli import add_json
+from data_tools.strict import kinds_of, print_report
 from system.experts import Expert
 from system.experts.base import ExpertSettings
 from system.recipe.load import load_recipe
+from system.verbs.json_output import ExpertReport, ExpertsReport, WeightFile
 
 FACTS = ("expert", "Hz", "dim", "frames/s", "parameters", "s per s")
 FILES = ("weights of", "file", "", "where it is from")
@@ -27,8 +29,8 @@ def table(experts: dict[str, ExpertSettings]) -> str:
         rates = str(expert.rate), str(expert.dim), f"{expert.frames_per_second:.2f}"
         facts.append((name, *rates, f"{expert.parameters:,}", f"{expert.cost:.4f}"))
         for setting, path in expert.weight_files().items():
-            source = expert.published_addresses().get(setting, expert.weight_source())
-            files.append((f"{name}.{setting}", str(path), "found" if path.is_file() else "MISSING", source))
+            found = "found" if path.is_file() else "MISSING"
+            files.append((f"{name}.{setting}", str(path), found, _source(expert, setting)))
     return "\n".join([*_aligned(facts), *(["", *_aligned(files)] if len(files) > 1 else [])])
 
 
@@ -42,12 +44,37 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.description = f"List the frozen audio models. {per_second}"
     listed = "list this recipe's experts (default: all kinds, weights in data/weights)"
     parser.add_argument("recipe", nargs="?", type=Path, help=listed)
+    add_json(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
     if arguments.recipe is None:
-        print(table(usual(Path("data/weights"))))
-        print("\nThe files' names are the published ones, data/weights a suggestion; a recipe names its own.")
+        experts = usual(Path("data/weights"))
     else:
-        print(table(dict(load_recipe(arguments.recipe).recipe.model.audio.experts)))
+        experts = dict(load_recipe(arguments.recipe).recipe.model.audio.experts)
+    if arguments.json:
+        print_report(ExpertsReport(experts=[_report(name, expert) for name, expert in experts.items()]))
+        return 0
+    print(table(experts))
+    if arguments.recipe is None:
+        print("\nThe files' names are the published ones, data/weights a suggestion; a recipe names its own.")
     return 0
+
+
+def _report(name: str, expert: ExpertSettings) -> ExpertReport:
+    return ExpertReport(
+        name=name,
+        rate=expert.rate,
+        dim=expert.dim,
+        frames_per_second=expert.frames_per_second,
+        parameters=expert.parameters,
+        seconds_per_second=expert.cost,
+        files=[
+            WeightFile(setting=setting, path=str(path), found=path.is_file(), source=_source(expert, setting))
+            for setting, path in expert.weight_files().items()
+        ],
+    )
+
+
+def _source(expert: ExpertSettings, setting: str) -> str:
+    return expert.published_addresses().get(setting, expert.weight_source())

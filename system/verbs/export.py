@@ -15,6 +15,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    export_model(open_trained(arguments.run_folder, arguments.stage, arguments.checkpoint), arguments.out)
+    trained = open_trained(arguments.run_folder, arguments.stage, arguments.checkpoint, device=arguments.device)
+    export_model(trained, arguments.out)
     print(f"exported: {arguments.out}")
     return 0

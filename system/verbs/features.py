@@ -3,12 +3,13 @@
 import argparse
 
 from system.batches.data import load_data, make_missing
-from system.verbs.options import add_recipe_arguments, load_from
+from system.verbs.options import add_device_argument, add_recipe_arguments, load_from
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_recipe_arguments(parser, runs=False)
     parser.add_argument("--strict", action="store_true", help="stop at the first broken audio file")
+    add_device_argument(parser)
     verify = "read all that the banks hold, and compute again what is damaged"
     parser.add_argument("--verify", action="store_true", help=verify)
 
@@ -16,7 +17,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     recipe = load_from(arguments).recipe
     make_missing(recipe)
-    features = load_data(recipe, arguments.strict, arguments.verify).features
+    features = load_data(recipe, arguments.strict, arguments.verify, arguments.device).features
     for name, bank in features.banks.items():
         print(f"{name}: {len(bank)} series of dimension {bank.dim} in {bank.folder}")
     print(f"clips: {len(features.keys)} with frames, {len(features.broken)} broken and left out")

@@ -5,10 +5,13 @@ import logging
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from data_tools.errors import KitError
+from system.experts.base import Device
 from system.recipe.load import Loaded, load_recipe
 
 if TYPE_CHECKING:
     from system.runs.open import Trained
+    from system.training.tracking import Tracker
 
 log = logging.getLogger(__name__)
 
@@ -18,6 +21,36 @@ def positive(text: str) -> int:
     if not (text.isascii() and text.isdigit() and len(text) < 10 and int(text)):
         raise argparse.ArgumentTypeError(f"{text!r} is no whole number from 1 on")
     return int(text)
+
+
+def device(text: str) -> Device:
+    """For argparse: a device that this machine has."""
+    from system.device import device_of
+
+    try:
+        return device_of(text)
+    except KitError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
+
+
+def add_device_argument(parser: argparse.ArgumentParser) -> None:
+    where = "where to compute: cuda, cuda:1 (the second GPU), mps or cpu (default: cuda where there is one, else cpu)"
+    parser.add_argument("--device", type=device, help=where)
+
+
+def track(text: str) -> "type[Tracker]":
+    """For argparse: a tracker that this machine has."""
+    from system.training.tracking import tracker
+
+    try:
+        return tracker(text)
+    except KitError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
+
+
+def add_track_argument(parser: argparse.ArgumentParser) -> None:
+    what = "show every epoch there too: tensorboard, mlflow or wandb; may be given again"
+    parser.add_argument("--track", type=track, action="append", default=[], metavar="WHERE", help=what)
 
 
 def add_changes_argument(parser: argparse.ArgumentParser) -> None:
@@ -40,26 +73,42 @@ def open_model(arguments: argparse.Namespace) -> "tuple[Trained, Path]":
     from system.runs.pool import cache_folder, frame_banks
 
     cache = cache_folder(arguments.cache)
-    return open_trained(
-        arguments.model, arguments.stage, arguments.checkpoint, arguments.set, frame_banks(cache)
-    ), cache
+    where = {"device": arguments.device, "banks": frame_banks(cache)}
+    return open_trained(arguments.model, arguments.stage, arguments.checkpoint, arguments.set, **where), cache
 
 
 def add_checkpoint_arguments(parser: argparse.ArgumentParser) -> None:
-    """Which of a run's checkpoints is used."""
+    """Which of a run's checkpoints is opened, and on which device."""
     parser.add_argument("--stage", help="of a run: stage of the checkpoint (default: as the recipe ranks)")
     which = "of a run: last, or the metric it is best by (default: as the recipe ranks)"
     parser.add_argument("--checkpoint", help=which)
+    add_device_argument(parser)
 
 
 def add_recipe_arguments(parser: argparse.ArgumentParser, runs: bool = True, what: str = "a recipe (.yaml)") -> None:
-    """The recipe, changes to it, and (for verbs that write a run) where runs are."""
+    """The recipe, changes to it, and (for verbs that write a run) where runs are, the device, and trackers."""
     parser.add_argument("recipe", type=Path, help=what)
     add_changes_argument(parser)
     if runs:
         add_runs_argument(parser)
         out = "the run's folder itself (default: a new one, or the run to resume)"
-        parser.add_argument("--out", type=Path, help=out)
+        folder = parser.add_mutually_exclusive_group()
+        folder.add_argument("--out", type=Path, help=out)
+        folder.add_argument("--name", type=_folder_name, help="the run's folder below --runs, by your own name")
+        add_device_argument(parser)
+        add_track_argument(parser)
+
+
+def _folder_name(text: str) -> str:
+    if Path(text).name != text:
+        raise argparse.ArgumentTypeError(f"{text!r} is no name of a folder; --out takes a path")
+    return text
+
+
+def folder_from(arguments: argparse.Namespace) -> Path | None:
+    """The run's own folder, by --out or --name; None for none given."""
+    out: Path | None = arguments.out
+    return arguments.runs / arguments.name if arguments.name else out
 
 
 def load_from(arguments: argparse.Namespace) -> Loaded:

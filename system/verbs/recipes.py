@@ -2,12 +2,17 @@
 
 import argparse
 import difflib
+import json
 import re
 from pathlib import Path
 
+from data_tools.cli import add_json
 from data_tools.errors import KitError
 from data_tools.files import write_text
+from data_tools.strict import print_report
 from system.recipe.reference import Section, at_path, paths, sections
+from system.recipe.schema import Recipe
+from system.verbs.json_output import RecipesReport, ShippedRecipe
 
 SHIPPED = Path(__file__).parents[2] / "recipes"
 NAME = re.compile("[a-z][a-z0-9_]*")
@@ -16,6 +21,7 @@ NAME = re.compile("[a-z][a-z0-9_]*")
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     actions = parser.add_subparsers(metavar="ACTION", required=True)
     shown = actions.add_parser("list", help="the shipped recipes, and the idea of each")
+    add_json(shown)
     shown.set_defaults(action=_list)
     new = actions.add_parser("new", help="write NAME.yaml, a copy of a shipped recipe under a name of its own")
     new.add_argument("name", help="the new recipe's name: lower-case letters, digits and _")
@@ -23,7 +29,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     new.set_defaults(action=_new)
     keys = actions.add_parser("keys", help="type, range, default and meaning of every key of a recipe")
     keys.add_argument("path", nargs="?", default="", help="only these, such as stages.optimizer (default: all)")
-    keys.add_argument("--markdown", action="store_true", help="as a page")
+    form = keys.add_mutually_exclusive_group()
+    form.add_argument("--markdown", action="store_true", help="as a page")
+    form.add_argument("--json", action="store_true", help="the JSON schema of a whole recipe, for editors and checks")
     keys.set_defaults(action=_keys)
 
 
@@ -44,12 +52,19 @@ def _shipped() -> dict[str, Path]:
     return found
 
 
-def _list(_: argparse.Namespace) -> None:
-    found = _shipped()
-    width = max(map(len, found))
-    for name, path in found.items():
-        title = path.read_text(encoding="utf-8").splitlines()[0].removeprefix("# ")
-        print(f"{name:{width}}  {title}")
+def _list(arguments: argparse.Namespace) -> None:
+    found = [
+        ShippedRecipe(
+            name=name, path=str(path), idea=path.read_text(encoding="utf-8").splitlines()[0].removeprefix("# ")
+        )
+        for name, path in _shipped().items()
+    ]
+    if arguments.json:
+        print_report(RecipesReport(recipes=found))
+        return
+    width = max(len(recipe.name) for recipe in found)
+    for recipe in found:
+        print(f"{recipe.name:{width}}  {recipe.idea}")
 
 
 def _new(arguments: argparse.Namespace) -> None:
@@ -69,6 +84,9 @@ def _new(arguments: argparse.Namespace) -> None:
 
 
 def _keys(arguments: argparse.Namespace) -> None:
+    if arguments.json:
+        print(json.dumps(Recipe.model_json_schema(), indent=1))
+        return
     found = sections()
     shown = at_path(found, arguments.path) if arguments.path else found
     if not shown:

@@ -1,17 +1,22 @@
 """How CIDEr-D is distributed over the pairs of a corpus, and the thresholds that relax the ranking loss."""
 
 import argparse
+import logging
 import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from data_tools.cli import counted
+from data_tools.cli import add_json, counted
 from data_tools.datasets.audiocaps import COLUMNS as AUDIOCAPS_COLUMNS
 from data_tools.errors import DataError, KitError
 from data_tools.files import caption_columns, read_table
 from data_tools.manifest import SPLITS, check_caption, of_split, read_manifest
+from data_tools.strict import print_report
 from system.losses.relevance.pairs import Distribution
 from system.losses.relevance.relax import Corpus, Relax
+from system.verbs.json_output import Percentile, RelevanceReport
+
+log = logging.getLogger(__name__)
 
 PERCENTS = [80.0, 90.0, 99.0]
 FACTORS = [1.0, 0.7, 0.4]  # "Take it easy" (2022), section 4
@@ -53,6 +58,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--percentiles", nargs="+", type=float, default=PERCENTS, metavar="Q", help="default: 80 90 99")
     add("--factors", nargs="+", type=float, metavar="R", help=f"of the figure: r at each percentile {factors}")
     parser.add_argument("--figure", type=Path, help="the histogram with the relax function over it (.png or .svg)")
+    add_json(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -63,13 +69,16 @@ def run(arguments: argparse.Namespace) -> int:
     began = time.perf_counter()
     corpus = Corpus(clips, arguments.documents, arguments.tokenizer)
     found = corpus.distribution(percents, arguments.pairs)
-    print(_format(clips, found, percents, arguments), f"seconds    {time.perf_counter() - began:.1f}", sep="\n")
+    if arguments.json:
+        print_report(_report(clips, found, percents, arguments))
+    else:
+        print(_format(clips, found, percents, arguments), f"seconds    {time.perf_counter() - began:.1f}", sep="\n")
     if arguments.figure:
         from system.runs.plots import relevance_figure
 
         title = f"{', '.join(path.stem for path in arguments.files)}: {found.pairs:,} pairs, {_zeros(found)} of them 0"
         relevance_figure(found, percents, Relax(found.percentiles, factors), title, arguments.figure)
-        print(f"wrote      {arguments.figure}")
+        log.info("wrote      %s", arguments.figure)
     return 0
 
 
@@ -84,6 +93,22 @@ def _require_usable(percents: Sequence[float], factors: Sequence[float], figure:
         raise KitError(f"--figure {figure}: a figure ends in .png or .svg")
     if len(percents) != len(factors) or list(percents) != sorted(set(percents)):
         raise KitError("the figure needs rising --percentiles and as many --factors, r at each of them")
+
+
+def _report(
+    clips: Sequence[Sequence[str]], found: Distribution, percents: Sequence[float], arguments: argparse.Namespace
+) -> RelevanceReport:
+    return RelevanceReport(
+        clips=len(clips),
+        captions=sum(map(len, clips)),
+        documents=arguments.documents,
+        tokenizer=arguments.tokenizer,
+        choice=arguments.pairs,
+        pairs=found.pairs,
+        zeros=found.zeros,
+        mean=found.mean,
+        percentiles=[Percentile(percent=q, score=c) for q, c in zip(percents, found.percentiles, strict=True)],
+    )
 
 
 def _zeros(found: Distribution) -> str:

@@ -1,13 +1,15 @@
 """The verb runs: a table of all runs, finished or not."""
 
 import argparse
-import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from data_tools.cli import add_json
 from data_tools.files import require_folder
+from data_tools.strict import print_report
 from submission.runs.overview import Figure, RunOverview, overviews
+from system.verbs.json_output import RunsReport
 
 SORTED_BY: dict[str, Callable[[RunOverview], Any]] = {
     "name": lambda run: run.run,
@@ -22,14 +24,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--sort", choices=tuple(SORTED_BY), default="name", help="best or longest first (default: %(default)s)"
     )
-    parser.add_argument("--json", action="store_true", help="print one JSON document instead")
+    add_json(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
     require_folder(arguments.runs, "name the one that holds the runs")
     found = sorted(overviews(arguments.runs), key=SORTED_BY[arguments.sort])
     if arguments.json:
-        print(json.dumps([entry.model_dump() for entry in found], indent=1))
+        print_report(RunsReport(runs=found))
         return 0
     if not found:
         print(f"{arguments.runs}: no run yet; python -m system run RECIPE makes one")

@@ -1,12 +1,14 @@
 """The verb search: the clips of a folder that a trained model finds for sentences."""
 
 import argparse
-import json
 import logging
 from pathlib import Path
 
+from data_tools.cli import add_json
+from data_tools.strict import print_report
 from system.runs.pool import embed, pool_of
 from system.serve.search import Search, SearchQuery
+from system.verbs.json_output import ClipFound, QueryAnswer, SearchReport
 from system.verbs.options import (
     add_cache_argument,
     add_changes_argument,
@@ -24,7 +26,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("queries", nargs="+", metavar="QUERY", help='what is to be heard, such as "a dog barks"')
     parser.add_argument("--top", type=positive, default=10, help="clips a query (default: %(default)s)")
     parser.add_argument("--split", help="of a manifest: only this split's clips (default: all)")
-    parser.add_argument("--json", action="store_true", help="print one JSON document instead")
+    add_json(parser)
     add_cache_argument(parser)
     add_checkpoint_arguments(parser)
     add_changes_argument(parser)
@@ -36,25 +38,25 @@ def run(arguments: argparse.Namespace) -> int:
     search = Search(trained.model, *embed(trained, listed, cache))
     answers = search.answer([SearchQuery(text, arguments.top) for text in arguments.queries])
     found = [
-        {
-            "query": text,
-            "unknown": unknown,
-            "clips": None if hits is None else [
-                {"path": search.clips[hit.row].path, "score": round(hit.score, 6)} for hit in hits
+        QueryAnswer(
+            query=text,
+            unknown=list(unknown),
+            clips=None if hits is None else [
+                ClipFound(path=search.clips[hit.row].path, score=round(hit.score, 6)) for hit in hits
             ],
-        }
+        )
         for text, (hits, unknown) in zip(arguments.queries, answers, strict=True)
     ]  # fmt: skip
     if arguments.json:
-        print(json.dumps({"clips": len(search.clips), "skipped": dict(search.skipped), "queries": found}, indent=1))
+        print_report(SearchReport(clips=len(search.clips), skipped=dict(search.skipped), queries=found))
     else:
-        for text, entry in zip(arguments.queries, found, strict=True):
-            print(text)
-            if entry["clips"] and entry["unknown"]:
-                print(f"      not known to the model: {', '.join(entry['unknown'])}")
-            for rank, clip in enumerate(entry["clips"] or [], 1):
-                print(f"{rank:4}  {clip['score']:7.4f}  {clip['path']}")
-    unreadable = [entry["query"] for entry in found if entry["clips"] is None]
+        for answer in found:
+            print(answer.query)
+            if answer.clips and answer.unknown:
+                print(f"      not known to the model: {', '.join(answer.unknown)}")
+            for rank, clip in enumerate(answer.clips or [], 1):
+                print(f"{rank:4}  {clip.score:7.4f}  {clip.path}")
+    unreadable = [answer.query for answer in found if answer.clips is None]
     for text in unreadable:
         log.error("error: the model knows no word of %r; reword it", text[:60])
     return 1 if unreadable else 0

@@ -7,7 +7,7 @@ from pathlib import Path
 from data_tools.files import remove_parts, write_text
 from data_tools.locks import lock_of
 from system.experiments.study import load_study, run_study
-from system.verbs.options import add_changes_argument, add_runs_argument
+from system.verbs.options import add_changes_argument, add_device_argument, add_runs_argument, add_track_argument
 
 log = logging.getLogger(__name__)
 
@@ -16,13 +16,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("study", type=Path, help="a study (.study.yaml)")
     add_changes_argument(parser)
     add_runs_argument(parser)
+    add_device_argument(parser)
+    add_track_argument(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
     study, cells = load_study(arguments.study, arguments.set)
     for line in dict.fromkeys(line for loaded in cells.values() for line in loaded.renamed):
         log.warning("%s", line)
-    table = run_study(study, cells, arguments.runs)
+    table = run_study(study, cells, arguments.runs, arguments.device, arguments.track)
     text = table.markdown()
     if study.published:
         text += f"\nFigures of the paper: {study.published.source}\n"

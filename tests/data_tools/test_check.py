@@ -150,7 +150,7 @@ def test_interrupt_is_one_line(
 
     monkeypatch.setattr("data_tools.datasets.blind.audio_tree", interrupted)
     assert main(["blind", str(tmp_path), "--out", str(tmp_path / "b.jsonl")]) == 130
-    assert capsys.readouterr().err == "interrupted\n"
+    assert capsys.readouterr().err == "interrupted; nothing was written\n"
 
 
 def test_the_door_imports_only_what_a_verb_needs(root: Path) -> None:

@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import soundfile
-from sandboxes import UNLIMITED, serving
+from sandboxes import FAST, UNLIMITED, everything, serving, write_scores
 
 from data_tools.__main__ import main
 from data_tools.freesound.selection import LICENCES, PREFERENCES, Criteria, select
@@ -27,15 +27,6 @@ from data_tools.sandbox.corpus import NAMES
 from data_tools.sandbox.verb import make_answers
 
 SOUNDS = 160
-FAST = [*UNLIMITED, "--speed", "1000000", "--timeout", "10"]
-
-
-def write_scores(path: Path, rows: list[tuple[object, ...]]) -> Path:
-    with path.open("w", newline="") as file:
-        writer = csv.writer(file)
-        writer.writerow(["freesound_id", "score_natural", "score_balanced", "language", "text"])
-        writer.writerows(rows)
-    return path
 
 
 def write_list(path: Path, ids: list[object]) -> Path:
@@ -61,15 +52,6 @@ def store(crawled: Path) -> Iterator[Store]:
     opened = Store(crawled)
     yield opened
     opened.close()
-
-
-def everything(answers: Answers) -> list[tuple[object, ...]]:
-    """Scores that fall with the number, balanced ones that rise."""
-    size = answers.corpus.size
-    return [
-        (answers.corpus.id(number), 1 - number / size, number / size, "en", f"sound number {number}")
-        for number in range(size)
-    ]
 
 
 def test_each_rule_refuses_what_it_must(store: Store, answers: Answers, tmp_path: Path) -> None:

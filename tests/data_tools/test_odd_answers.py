@@ -22,9 +22,9 @@ from typing import Any
 import pandas
 import pytest
 import soundfile
-from sandboxes import SITE, UNLIMITED, Direct, LoopClock, run_virtually, serving, stored
+from sandboxes import FAST, SITE, UNLIMITED, Direct, LoopClock, everything, run_virtually, serving, stored, write_scores
 from test_crawl import read_all, truth
-from test_fetch import FAST, assert_folder, everything, expected_numbers, fetch, write_list, write_scores
+from test_fetch import assert_folder, expected_numbers, fetch, write_list
 
 from data_tools import cli
 from data_tools.__main__ import main
@@ -400,7 +400,7 @@ def test_an_interrupt_while_a_verb_is_imported(monkeypatch: pytest.MonkeyPatch, 
 
     monkeypatch.setattr(cli, "import_module", interrupted)
     assert main(["crawl", "x"]) == 130
-    assert capsys.readouterr().err == "interrupted\n"
+    assert capsys.readouterr().err == "interrupted; the same command goes on where it stopped\n"
     assert main(["--help"]) == 0
     assert main(["nonsense"]) == 2
 
@@ -430,7 +430,7 @@ def interrupt(process: subprocess.Popen[str]) -> None:
     process.send_signal(signal.SIGINT)
     _, errors = process.communicate(timeout=30)
     assert process.returncode == 130, errors
-    assert errors.splitlines()[-1] == "interrupted"
+    assert errors.splitlines()[-1] == "interrupted; the same command goes on where it stopped"
     assert "Traceback" not in errors
 
 

@@ -1,6 +1,7 @@
 """The sandbox in three shapes: its answers called directly in virtual time, and its server in a process of its own."""
 
 import asyncio
+import csv
 import json
 import random
 import signal
@@ -25,6 +26,7 @@ from data_tools.sandbox.verb import KEY_VALUE
 
 SITE = "http://127.0.0.1:8025"
 UNLIMITED = ["--per-minute", "1000000", "--per-day", "1000000"]
+FAST = [*UNLIMITED, "--speed", "1000000", "--timeout", "10"]
 Result = TypeVar("Result")
 
 
@@ -166,3 +168,20 @@ def assert_whole(path: Path, answers: Answers) -> None:
 
 
 TOLD = "id, created, description, duration"
+
+
+def write_scores(path: Path, rows: list[tuple[object, ...]]) -> Path:
+    with path.open("w", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(["freesound_id", "score_natural", "score_balanced", "language", "text"])
+        writer.writerows(rows)
+    return path
+
+
+def everything(answers: Answers) -> list[tuple[object, ...]]:
+    """Scores that fall with the number, balanced ones that rise."""
+    size = answers.corpus.size
+    return [
+        (answers.corpus.id(number), 1 - number / size, number / size, "en", f"sound number {number}")
+        for number in range(size)
+    ]

@@ -157,7 +157,7 @@ def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Test and validation matrices of three models."""
     monkeypatch.chdir(tmp_path)
     for number, name in enumerate("abc"):
-        facts = {"from": f"run {name}", "checkpoint": "best"}
+        facts = {"from": f"run {name}", "checkpoint": "best", "edition": "2022"}
         write_scores(tmp_path / f"{name}.npy", drawn(number, 1.5 - number, facts=facts))
         write_scores(tmp_path / f"val_{name}.npy", drawn(number + 10, 1.5 - number, facts=facts, prefix="v"))
     return tmp_path
@@ -308,10 +308,10 @@ def test_rows_in_another_order_are_put_in_order_by_their_texts(files: Path, caps
 
 def test_systems_over_other_queries_are_not_compared(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write_scores(files / "few.npy", matrix_of(np.eye(39, 40)))
-    assert main(["compare", "a.npy", "few.npy"]) == 1
+    assert main(["compare", "a.npy", "few.npy", "--edition", "2022"]) == 1
     assert "the systems answer other queries (40 and 39)" in capsys.readouterr().err
     write_scores(files / "wide.npy", matrix_of(np.eye(40, 41)))
-    assert main(["compare", "a.npy", "wide.npy"]) == 1
+    assert main(["compare", "a.npy", "wide.npy", "--edition", "2022"]) == 1
     assert "ranked other pools" in capsys.readouterr().err
 
 
@@ -330,10 +330,10 @@ def test_a_ranked_csv_is_compared_with_a_matrix(files: Path, capsys: pytest.Capt
     assert main(["compare", "a.npy", "a.csv"]) == 1
     assert "a.csv is scored against captions; add --truth" in capsys.readouterr().err
     assert main(["compare", "a.npy", "b.npy", "--truth", "captions.csv"]) == 1
-    assert "a.npy is a score matrix and holds its own truth; leave out --truth" in capsys.readouterr().err
+    assert "a.npy holds its own truth; leave out --truth" in capsys.readouterr().err
 
 
 def test_one_query_shows_no_interval_of_a_difference(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write_scores(files / "one.npy", matrix_of([[1.0, 0.0]]))
-    assert main(["compare", "one.npy", "one.npy"]) == 0
+    assert main(["compare", "one.npy", "one.npy", "--edition", "2022"]) == 0
     assert "95 % none, one group of queries shows no spread" in capsys.readouterr().out

@@ -180,7 +180,7 @@ def test_all_tells_all(lines: list[bytes], tmp_path: Path, capsys: pytest.Captur
     bad = tmp_path / "bad.csv"
     bad.write_bytes(b"".join(line.strip() + b",\n" for line in lines[:60]))
     for option, n_lines in (([], SHOWN + 1), (["--all"], 60)):
-        assert main(["check", str(bad), *option]) == 1
+        assert main(["check", str(bad), "--edition", "2022", *option]) == 1
         shown = capsys.readouterr()
         assert len(shown.out.splitlines()) == n_lines
         assert shown.err == f"error: {bad} has 60 problems, listed above with the line each row starts on\n"

@@ -271,14 +271,14 @@ def test_door_from_scores_to_every_file_and_back(tmp_path: Path, capsys: pytest.
     assert other == {**one, "facts": {"csv": "m.csv"}, "checksum": other["checksum"]}
     # A matrix CSV as ranked lists is what the scores are as ranked lists, by either way.
     for name, source in (("a.csv", ["write", scores]), ("b.csv", ["convert", out])):
-        assert main([*source, "--out", str(tmp_path / name)]) == 0
+        assert main([*source, "--out", str(tmp_path / name), "--edition", "2022"]) == 0
     assert (tmp_path / "a.csv").read_bytes() == (tmp_path / "b.csv").read_bytes()
     assert main(["convert", str(tmp_path / "a.csv"), "--out", str(tmp_path / "c.csv"), "--edition", "2023"]) == 0
     header, rows = (tmp_path / "c.csv").read_bytes().split(b"\n", 1)
     assert header == ",".join(EDITIONS["2023"].columns).encode()
     assert rows == (tmp_path / "a.csv").read_bytes().split(b"\n", 1)[1]
     capsys.readouterr()
-    assert main(["check", out]) == 1
+    assert main(["check", out, "--edition", "2022"]) == 1
     assert "this is a score matrix, and edition 2022 is checked as ranked lists" in capsys.readouterr().out
 
 
@@ -289,7 +289,7 @@ def test_ranked_lists_of_a_matrix_edition_for_ones_own_use(tmp_path: Path) -> No
     edition = ["--edition", "2025", "--ranked"]
     assert main(["write", str(tmp_path / "s.npy"), "--out", own, *edition]) == 0
     assert main(["check", own, "--scores", str(tmp_path / "s.npy"), *edition]) == 0
-    assert main(["convert", own, "--out", shorter]) == 0  # the first ten of sixteen
+    assert main(["convert", own, "--out", shorter, "--edition", "2022"]) == 0  # the first ten of sixteen
     write_ranked_csv(matrix, tmp_path / "ten.csv", EDITIONS["2022"])
     assert Path(shorter).read_bytes() == (tmp_path / "ten.csv").read_bytes()
 
@@ -325,6 +325,6 @@ def test_all_real_names_and_captions_survive_both_files(shared: Path, tmp_path: 
 
 
 def test_a_file_that_vanishes_is_one_sentence(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    for verb in (["check"], ["convert", "--out", str(tmp_path / "x.npy")]):
+    for end, verb in (("", ["check"]), (" or folder", ["convert", "--out", str(tmp_path / "x.npy")])):
         assert main([*verb[:1], str(tmp_path / "gone.csv"), *verb[1:], "--edition", "2025"]) == 1
-        assert capsys.readouterr().err == f"error: {tmp_path / 'gone.csv'}: no such file or folder; correct the path\n"
+        assert capsys.readouterr().err == f"error: {tmp_path / 'gone.csv'}: no such file{end}; correct the path\n"

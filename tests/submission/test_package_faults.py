@@ -95,7 +95,7 @@ def test_damage_inside_any_compression_is_a_sentence(
     data[begin : begin + 40] = bytes(255 - byte for byte in data[begin : begin + 40])
     Path("t.zip").write_bytes(data)
     capsys.readouterr()
-    assert main(["check", "t.zip"]) == 1
+    assert main(["check", "t.zip", "--edition", "2022"]) == 1
     shown = capsys.readouterr()
     assert shown.out.startswith("a member cannot be read (")
     assert shown.err == "error: t.zip is not fit to be handed in, for what is listed above\n"
@@ -151,20 +151,20 @@ def test_a_package_is_held_against_what_it_must_answer(
     others = [f"other {text}" for text in matrix.query_texts]
     write_scores(here / "other.npy", replace(matrix, query_texts=others))
     write_scores(here / "most.npy", replace(matrix, query_texts=[*others[:-1], matrix.query_texts[-1]]))
-    assert main(["check", "mine.zip", "--scores", "same.npy"]) == 0
+    assert main(["check", "mine.zip", "--edition", "2022", "--scores", "same.npy"]) == 0
     capsys.readouterr()
-    assert main(["check", "mine.zip", "--scores", "other.npy"]) == 1
+    assert main(["check", "mine.zip", "--edition", "2022", "--scores", "other.npy"]) == 1
     assert f"{OUTPUT}: whole file: none of its queries is known: this is of another split" in capsys.readouterr().out
-    assert main(["check", "mine.zip", "--scores", "most.npy"]) == 1
+    assert main(["check", "mine.zip", "--edition", "2022", "--scores", "most.npy"]) == 1
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].startswith(f"{OUTPUT}: line 2: unknown query ")
     assert sum("unknown query" in line for line in lines) == 21, "twenty, and a line of the others"
-    assert main(["check", "mine.zip", "--scores", "most.npy", "--all"]) == 1
+    assert main(["check", "mine.zip", "--edition", "2022", "--scores", "most.npy", "--all"]) == 1
     assert capsys.readouterr().out.count("unknown query") == 119
-    assert main(["check", "mine.zip", "--ranked"]) == 1
+    assert main(["check", "mine.zip", "--edition", "2022", "--ranked"]) == 1
     assert "leave out --ranked" in capsys.readouterr().err
     assert main(["check", "none.zip"]) == 1
-    assert capsys.readouterr().err == "error: none.zip: no such file or folder; correct the path\n"
+    assert capsys.readouterr().err == "error: none.zip: no such file; correct the path\n"
 
 
 # --- YAML --------------------------------------------------------------------------------------------------------

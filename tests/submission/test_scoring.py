@@ -100,17 +100,20 @@ def test_door_scores_both_ways_and_writes_a_line_a_query(
 ) -> None:
     write_scores(tmp_path / "s.npy", matrix)
     table = tmp_path / "queries.csv"
-    assert main(["score", str(tmp_path / "s.npy"), "--per-query", str(table)]) == 0
+    assert main(["score", str(tmp_path / "s.npy"), "--edition", "2022", "--per-query", str(table)]) == 0
     assert "queries 4\npool    3\n" in capsys.readouterr().out
     rows = read_rows(table)
     assert rows[0] == ["query", "relevant", "ranks", "R@1", "R@5", "R@10", "AP@10"]
     assert rows[2] == ["Barking, loud", "1", "3", "0", "1", "1", "0.333333"]
     assert [row[2] for row in rows[1:]] == ["1", "3", "2", "1"]
-    assert main(["score", str(tmp_path / "s.npy"), "--direction", "audio-to-text"]) == 0
+    assert main(["score", str(tmp_path / "s.npy"), "--edition", "2022", "--direction", "audio-to-text"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert {"queries     2", "HR@1        1.0000", "mAP         0.8333", "pooled R@1  0.5000"} <= set(lines)
     assert "pooled R@10 1.0000" in lines
-    assert main(["score", str(tmp_path / "s.npy"), "--per-query", str(tmp_path / "none" / "q.csv")]) == 1
+    assert (
+        main(["score", str(tmp_path / "s.npy"), "--edition", "2022", "--per-query", str(tmp_path / "none" / "q.csv")])
+        == 1
+    )
     assert "none/q.csv: no such file" in capsys.readouterr().err
 
 
@@ -157,8 +160,8 @@ def test_a_whole_matrix_is_scored_and_written_in_little_memory(root: Path, tmp_p
     code = (
         "import sys, json, time\n"
         "from submission.__main__ import main\n"
-        "assert main(['score', sys.argv[1]]) == 0\n"
-        "assert main(['write', sys.argv[1], '--out', sys.argv[2]]) == 0\n"
+        "assert main(['score', sys.argv[1], '--edition', '2022']) == 0\n"
+        "assert main(['write', sys.argv[1], '--out', sys.argv[2], '--edition', '2022']) == 0\n"
         # Not getrusage: its peak is at least that of the process that started this one.
         "peak = open('/proc/self/status').read().partition('VmHWM:')[2].split()[0]\n"
         "print(json.dumps([time.process_time(), int(peak)]))\n"

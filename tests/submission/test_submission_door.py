@@ -13,22 +13,20 @@ from submission.__main__ import main
 from submission.formats.score_matrix import write_scores
 from submission.metrics import retrieval as metrics
 
-NOTHING = ([], ["--edition", "2022"])
-
 
 def test_door_writes_checks_and_scores(tmp_path: Path, truth_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write_scores(tmp_path / "s.npy", small_matrix())
     scores, out, truth = str(tmp_path / "s.npy"), str(tmp_path / "out.csv"), str(truth_path)
-    assert main(["write", scores, "--out", out]) == 0
+    assert main(["write", scores, "--edition", "2022", "--out", out]) == 0
     assert capsys.readouterr().out == f"wrote {out}: 24 queries x 10 names\n"
-    for against in ([], ["--truth", truth], ["--scores", scores], ["--edition", "2022"]):
-        assert main(["check", out, *against]) == 0
+    for against in ([], ["--truth", truth], ["--scores", scores]):
+        assert main(["check", out, "--edition", "2022", *against]) == 0
         good, _, note = capsys.readouterr().out.partition("\n")
         assert good == "ok: 24 queries x 10 names"
-        assert note.startswith("note: its texts and names were held against nothing") == (against in NOTHING)
+        assert note.startswith("note: its texts and names were held against nothing") == (against == [])
     assert main(["score", out, "--truth", truth]) == 0
     from_csv = capsys.readouterr().out.splitlines()
-    assert main(["score", scores]) == 0
+    assert main(["score", scores, "--edition", "2022"]) == 0
     from_matrix = capsys.readouterr().out.splitlines()
     assert len(from_csv) == len(from_matrix) > 6
     # Only the matrix knows ranks beyond the tenth.
@@ -44,7 +42,7 @@ def test_door_check_lists_every_problem_and_score_refuses_the_same_file(
     lines = good_lines(tmp_path)
     bad = tmp_path / "bad.csv"
     bad.write_bytes(b"".join([*lines[:3], b"new\n", *lines[5:]]))
-    assert main(["check", str(bad), "--truth", str(truth_path)]) == 1
+    assert main(["check", str(bad), "--edition", "2022", "--truth", str(truth_path)]) == 1
     shown = capsys.readouterr()
     assert shown.out.splitlines() == [
         "line 4: unknown query 'new'",
@@ -67,14 +65,33 @@ def test_door_check_lists_every_problem_and_score_refuses_the_same_file(
         (["score", "good.csv"], "good.csv is scored against captions; add --truth"),
         (["score", "s.npy", "--truth", "captions.csv"], "leave out --truth"),
         (["score", "none.npy"], "none.npy is missing; a score matrix is the pair none.npy and none.json"),
-        (["score", "blind.npy"], "no relevant clip is known for 24 of 24 queries (first 'q0')"),
-        (["score", "half.npy"], "no relevant clip is known for 1 of 24 queries (first 'q23')"),
+        (["score", "blind.npy", "--edition", "2022"], "no relevant clip is known for 24 of 24 queries (first 'q0')"),
+        (["score", "half.npy", "--edition", "2022"], "no relevant clip is known for 1 of 24 queries (first 'q23')"),
+        (["score", "s.npy"], "s.npy does not say which edition it is of; add --edition YEAR, one of 2022, 2023, 2024"),
+        (["score", "of2022.npy", "--truth", "captions.csv"], "of2022.npy holds its own truth; leave out --truth"),
+        (["compare", "of2022.npy", "of2025.npy"], "they are of several editions (of2022.npy: 2022, of2025.npy: 2025)"),
+        (["compare", "of2022.npy", "s.npy"], "s.npy does not say which edition it is of; add --edition"),
+        (["write", "s.npy", "--out", "out.csv"], "s.npy does not say which edition it is of; add --edition"),
+        (["write", "good.csv", "--out", "out.csv"], "good.csv is no score matrix (.npy); `convert` makes one edition"),
+        (["check", "good.csv"], "good.csv: of which edition is it to be? add --edition YEAR, one of 2022"),
+        (["convert", "good.csv", "--out", "out.csv"], "out.csv: of which edition is it to be? add --edition YEAR"),
+        (
+            ["write", "of2025.npy", "--out", "good.csv"],
+            "good.csv is there already and is a file of edition 2022; name another file, or add --force",
+        ),
+        (
+            ["convert", "good.csv", "--out", "captions.csv", "--edition", "2023"],
+            "captions.csv is there already and is no edition's file; name another file, or add --force",
+        ),
         (["score", "good.csv", "--truth", "captions.csv", "--edition", "1999"], "no edition 1999 is known"),
         (["check", "good.csv", "--edition", "last"], "no edition last is known; choose one of: 2022"),
         (["check", "good.csv", "--queries", "captions.csv"], "a blind set is --queries FILE.csv and --audio FOLDER"),
         (["check", "good.csv", "--audio", "."], "give both"),
         (["check", "good.csv", "--queries", "captions.csv", "--audio", "."], "one column caption"),
-        (["write", "s.npy", "--out", "s.npy"], "s.npy: what is handed in is a CSV; give a name ending in .csv"),
+        (
+            ["write", "s.npy", "--out", "s.npy", "--edition", "2022"],
+            "s.npy: what is handed in is a CSV; give a name ending in .csv",
+        ),
         (["write", "s.npy", "--out", "out.csv", "--ranked", "--edition", "2025"], "12 clips and a row of edition 2025"),
         (["convert", "none.csv", "--out", "out.csv"], "none.csv: no such file or folder; correct the path"),
         (["convert", "captions.csv", "--out", "out.csv"], "captions.csv: line 1 is no edition's header; `check capt"),
@@ -95,13 +112,22 @@ def test_door_check_lists_every_problem_and_score_refuses_the_same_file(
             ["convert", "good.csv", "--out", "x.csv", "--edition", "2023", "--scores", "other.npy"],
             "good.csv: whole file: none of its queries is known",
         ),
-        (["convert", "good.csv", "--out", "nowhere/x.csv"], "nowhere/x.csv: no such file or folder; correct the path"),
+        (
+            ["convert", "good.csv", "--out", "nowhere/x.csv", "--edition", "2023"],
+            "nowhere/x.csv: no such file or folder; correct the path",
+        ),
         (["check", "."], ".: is a folder; name a file"),
         (["check", "good.csv", "--scores", "good.csv"], "give the name ending in .npy"),
         (["check", "good.csv", "--scores", "twins.npy"], "have the same text"),
-        (["write", "s.npy", "--out", "nowhere/out.csv"], "nowhere/out.csv: no such file or folder; correct the path"),
-        (["write", "s.npy", "--out", "."], "error: .: "),
-        (["write", "twins.npy", "--out", "out.csv"], "queries 'q0' and 'q1' have the same text"),
+        (
+            ["write", "s.npy", "--out", "nowhere/out.csv", "--edition", "2022"],
+            "nowhere/out.csv: no such file or folder; correct the path",
+        ),
+        (["write", "s.npy", "--out", ".", "--edition", "2022"], "error: .: "),
+        (
+            ["write", "twins.npy", "--out", "out.csv", "--edition", "2022"],
+            "queries 'q0' and 'q1' have the same text",
+        ),
         (["convert", "good.csv", "--out", "good.csv", "--edition", "2023"], "would be written over good.csv, which is"),
         (["score", "s.npy", "--per-query", "s.npy"], "s.npy would be written over s.npy, which is read here"),
         (
@@ -111,7 +137,7 @@ def test_door_check_lists_every_problem_and_score_refuses_the_same_file(
         (["score", "good.csv", "--truth", "s.npy"], "s.npy: line 1: a NumPy file, not a CSV"),
         (["convert", "s.npy", "--out", "x.csv"], "s.npy: line 1: a NumPy file, not a CSV"),
         (["score", "good.csv", "--truth", "wide.csv"], "found 'index,0.wav,1.wav,"),
-        (["score", "s.npy", "--annotations", "wide.csv"], "found 'index,0.wav,1.wav,"),
+        (["score", "s.npy", "--annotations", "wide.csv", "--edition", "2025"], "found 'index,0.wav,1.wav,"),
         (["check", "good.csv", "--queries", "wide.csv", "--audio", "."], "found 'index,0.wav,1.wav,"),
     ],
 )
@@ -131,7 +157,9 @@ def test_door_turns_what_is_expected_into_one_sentence(
     write_scores(tmp_path / "other.npy", small_matrix(query_texts=[*map(str, range(24))]))
     (tmp_path / "empty.csv").touch()
     (tmp_path / "wide.csv").write_text("index," + ",".join(f"{number}.wav" for number in range(1000)) + "\n")
-    before = sorted(tmp_path.iterdir())
+    write_scores(tmp_path / "of2022.npy", small_matrix(facts={"edition": "2022"}))
+    write_scores(tmp_path / "of2025.npy", small_matrix(facts={"edition": "2025"}))
+    before = {path: path.read_bytes() for path in tmp_path.iterdir()}
     monkeypatch.chdir(tmp_path)
     assert main(arguments) == 1
     shown = capsys.readouterr()
@@ -140,7 +168,7 @@ def test_door_turns_what_is_expected_into_one_sentence(
     assert words in shown.err
     assert shown.err.count("\n") == 1
     assert len(shown.err) < 400, "a sentence can be read at a glance"
-    assert sorted(tmp_path.iterdir()) == before
+    assert {path: path.read_bytes() for path in tmp_path.iterdir()} == before
 
 
 @pytest.mark.parametrize(
@@ -173,7 +201,7 @@ def test_checking_and_scoring_a_csv_load_numpy_and_nothing_heavy(
         "import sys; from submission.__main__ import main; code = main(sys.argv[1:])\n"
         "print({'torch', 'pandas', 'scipy', 'pydantic', 'system'} & set(sys.modules), code)"
     )
-    done = run(root, code, "check", baseline, "--truth", clotho("evaluation"))
+    done = run(root, code, "check", baseline, "--edition", "2022", "--truth", clotho("evaluation"))
     assert done.stdout.decode() == "ok: 5225 queries x 10 names\nset() 0\n"
     done = run(root, code, "score", baseline, "--truth", clotho("evaluation"))
     shown = done.stdout.decode()
@@ -185,15 +213,17 @@ def test_checking_and_scoring_a_csv_load_numpy_and_nothing_heavy(
 
 def test_a_full_disk_is_one_sentence_and_leaves_the_old_file(root: Path, tmp_path: Path) -> None:
     write_scores(tmp_path / "s.npy", small_matrix())
-    (tmp_path / "out.csv").write_text("old")
+    (tmp_path / "out.csv").write_text(old := "index,a.wav\n")
     limit = "import resource, sys; resource.setrlimit(resource.RLIMIT_FSIZE, (700, resource.RLIM_INFINITY))\n"
     door = "from submission.__main__ import main; sys.exit(main(sys.argv[1:]))"
-    done = run(root, limit + door, "write", tmp_path / "s.npy", "--out", tmp_path / "out.csv")
+    done = run(
+        root, limit + door, "write", tmp_path / "s.npy", "--out", tmp_path / "out.csv", "--edition", "2022", "--force"
+    )
     assert (done.returncode, done.stderr.decode()) == (1, f"error: {tmp_path / 'out.csv'}: File too large\n")
-    assert (tmp_path / "out.csv").read_text() == "old"
+    assert (tmp_path / "out.csv").read_text() == old
     done = run(root, limit + door, "write", tmp_path / "s.npy", "--out", tmp_path / "out.csv", "--edition", "2025")
     assert (done.returncode, done.stderr.decode()) == (1, f"error: {tmp_path / 'out.csv'}: File too large\n")
-    assert (tmp_path / "out.csv").read_text() == "old"
+    assert (tmp_path / "out.csv").read_text() == old
     copy = (
         "from pathlib import Path; from submission.formats.score_matrix import read_scores, write_scores\n"
         "matrix = read_scores(Path(sys.argv[1]))\n"

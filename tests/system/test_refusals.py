@@ -219,6 +219,53 @@ def test_no_space_left_is_one_sentence_and_nothing_is_lost(
     assert digest(tmp_path / "run") == digest(tmp_path / "whole")
 
 
+def test_an_export_is_told_of_a_full_disk_by_a_library_of_another_language(
+    unbroken: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As tokenizers and safetensors tell it."""
+
+    def save_assets(_: object, folder: Path) -> None:
+        (folder / "tokenizer.json").touch()
+        raise Exception("No space left on device (os error 28)")
+
+    monkeypatch.setattr("system.models.text.encoder.TextEncoder.save_assets", save_assets)
+    output = refused(capsys, "export", unbroken, "--out", tmp_path / "model")
+    assert output == f"error: {tmp_path}/model: No space left on device; make room there, then run the command again"
+    assert list(tmp_path.iterdir()) == []
+    monkeypatch.setattr("system.models.text.encoder.TextEncoder.save_assets", lambda *_: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        main(["export", str(unbroken), "--out", str(tmp_path / "model")])
+
+
+@pytest.mark.parametrize("verb", ["run", "train", "features"])
+@pytest.mark.parametrize("split", ["development", "validation", "evaluation"])
+def test_a_source_without_any_audio_is_told_before_anything_is_computed(
+    verb: str, split: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    manifest = tiny.make_world(tmp_path / "world", {"development": 12, "validation": 4, "evaluation": 12})
+    shutil.rmtree(manifest.parent / split)
+    path = tiny.write_recipe(tmp_path / "r.yaml", tiny.recipe(manifest, tmp_path))
+    output = refused(capsys, verb, path, *([] if verb == "features" else ["--out", tmp_path / "run"]))
+    name = "train" if split == "development" else split
+    count = 4 if split == "validation" else 12
+    assert f"data source {name}: no audio of its {count} clips can be read, first {manifest.parent / split}" in output
+    assert "no such audio file; put the files there, or make" in output
+    assert not (tmp_path / "banks").exists()
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_source_whose_audio_is_all_broken_is_told_before_the_training(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    manifest = tiny.make_world(tmp_path / "world", {"development": 12, "validation": 4, "evaluation": 12})
+    for path in (manifest.parent / "validation").iterdir():
+        path.write_bytes(b"RIFF")
+    path = tiny.write_recipe(tmp_path / "r.yaml", tiny.recipe(manifest, tmp_path))
+    output = refused(capsys, "run", path, "--out", tmp_path / "run")
+    assert "data source validation: no audio of its 4 clips can be read, first " in output
+    assert not (tmp_path / "run").exists()
+
+
 @pytest.mark.parametrize("where", ["gradients", "Validation.__call__", "Feed.batch"])
 def test_a_full_gpu_is_one_sentence(
     world: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, where: str

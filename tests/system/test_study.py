@@ -1,6 +1,7 @@
 """Studies through the real doors."""
 
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -10,11 +11,14 @@ from typing import Any
 import numpy as np
 import pytest
 import tiny
-from outcomes import COUNTED, kill_after, refused
+from outcomes import COUNTED, kill_after, refused, rewrite
 
 from data_tools.locks import lock_of
+from submission.runs.record import EpochLine
 from system.__main__ import main
+from system.experiments.study import so_far, validation_of
 from system.experiments.tables import StudyTable
+from system.recipe import schema
 from system.recipe.load import load_recipe
 
 
@@ -29,7 +33,7 @@ def write_study(tmp_path: Path, recipe: Path, **changes: Any) -> Path:
 
 
 def test_a_study_runs_every_cell_once_and_prints_mean_and_spread(
-    world: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    world: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
 ) -> None:
     recipe = tiny.write_recipe(tmp_path / "r.yaml", tiny.recipe(world, tmp_path))
     study = write_study(tmp_path, recipe)
@@ -41,6 +45,18 @@ def test_a_study_runs_every_cell_once_and_prints_mean_and_spread(
     values = [results[f"wide_s{seed}"]["rank"]["evaluation"]["mAP@10"] for seed in (1, 2)]
     assert f"{np.mean(values):.4f} ± {np.std(values, ddof=1):.4f}" in table.splitlines()[3]
     assert (folder / "table.md").read_text() == table
+    assert "| clips | validation mAP@10 | T2A mAP@10 |" in table
+    checkpoints = [results[f"wide_s{seed}"]["rank"]["evaluation"]["checkpoint"] for seed in (1, 2)]
+    chosen = [float(text.rpartition(" ")[2]) for text in checkpoints]  # only epoch 2, best mAP@10 0.4321
+    found = [float(part) for part in table.splitlines()[3].split("|")[5].split("±")]
+    assert found == pytest.approx([np.mean(chosen), np.std(chosen, ddof=1)], abs=2e-4)
+    done = [line for line in caplog.messages if line.startswith("study margins: ") and " done" in line]
+    assert [re.sub("about .* left", "some left", line) for line in done] == [
+        "study margins: 1 of 4 done, some left",
+        "study margins: 2 of 4 done, some left",
+        "study margins: 3 of 4 done, some left",
+        "study margins: 4 of 4 done",
+    ]
     assert "wide & evaluation & 2 & 24 &" in (folder / "table.tex").read_text()
     first = {path: path.read_bytes() for path in folder.glob("table.*")}
     shutil.rmtree(folder / "wide_s2")
@@ -49,6 +65,36 @@ def test_a_study_runs_every_cell_once_and_prints_mean_and_spread(
     assert capsys.readouterr().out == table
     assert {path: path.read_bytes() for path in folder.glob("table.*")} == first
     assert all(path.stat().st_mtime_ns == changed for path, changed in kept.items())
+
+
+def test_time_left_goes_by_the_finished_runs(tmp_path: Path, unbroken: Path) -> None:
+    folders = [tmp_path / name for name in ("a", "b", "c", "d", "e")]
+    assert so_far(folders) == "0 of 5 done"
+    for folder, seconds, training in ((folders[0], 3600.0, 60.0), (folders[3], 60.0, 7200.0)):
+        folder.mkdir()
+        shutil.copy(unbroken / "result.json", folder)
+        rewrite(folder / "result.json", seconds=seconds, training_seconds=training)
+    assert so_far(folders) == "2 of 5 done, about 4.5 h left"
+
+
+def line(stage: str, **validation: float) -> EpochLine:
+    return EpochLine(stage=stage, epoch=1, seconds=1.0, validation=dict(validation))
+
+
+def test_validation_is_of_the_ranked_checkpoint() -> None:
+    lines = [line("a", loss=0.0, m1=0.9), line("b", loss=3.0, m1=0.2), line("b", loss=1.0, m1=0.2), line("b", loss=2.0)]
+    base = {"kind": "checkpoint", "data": "evaluation", "edition": 2022, "csv": False}
+
+    def of(stage: str, checkpoint: str) -> Any:
+        ranked = schema.RankByCheckpoint.model_validate(base | {"stage": stage, "checkpoint": checkpoint})
+        return validation_of(ranked, lines)
+
+    assert of("b", "loss") == {"loss": 1.0, "m1": 0.2}
+    assert of("b", "m1") == {"loss": 3.0, "m1": 0.2}, "of equal ones the first"
+    assert of("b", "last") == {"loss": 2.0}
+    assert of("c", "loss") == of("c", "last") == {}
+    mean = schema.RankByMean.model_validate({"kind": "mean", "of": ["x", "y"], "edition": 2022, "csv": False})
+    assert validation_of(mean, lines) == {}
 
 
 @pytest.mark.slow
@@ -102,7 +148,7 @@ def test_all_mistakes_of_a_study_are_told(world: Path, tmp_path: Path, capsys: p
 def test_an_old_name_in_a_cell_is_told_once(
     recipe: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("system.verbs.study.run_study", lambda study, cells, runs: StudyTable([], study.columns, False))
+    monkeypatch.setattr("system.verbs.study.run_study", lambda study, *_: StudyTable([], study.columns, False))
     study = write_study(tmp_path, recipe, cells={"plain": {}, "old": {"stages.finetune.clip_gradient": 2}})
     assert main(["study", str(study), "--runs", str(tmp_path / "runs")]) == 0
     old = [line for line in caplog.messages if "stages.finetune.clip_gradient is called max_grad_norm now" in line]

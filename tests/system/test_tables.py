@@ -2,6 +2,7 @@
 
 import csv
 import io
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -60,6 +61,23 @@ def test_each_ranked_source_has_a_best_of_its_own() -> None:
     lines = StudyTable([BAD, GOOD, other], ["T2A mAP@10"], percent=False).markdown().splitlines()
     assert "**0.1000**" in lines[5]
     assert "best" in lines[5]
+
+
+def test_validation_stands_before_the_test() -> None:
+    good = replace(GOOD, validation=[{"mAP@10": 0.5}, {"mAP@10": 0.25}], chosen_by="mAP@10")
+    bad = replace(BAD, validation=[{"loss": -1.5, "mAP@10": 0.125}, {"loss": -2.5}], chosen_by="loss")
+    table = StudyTable([bad, good], ["T2A mAP@10", "A2T HR@1"], percent=True)
+    lines = table.markdown().splitlines()
+    assert lines[0].startswith("| cell | data | seeds | clips | validation loss | validation mAP@10 | T2A mAP@10 |")
+    assert lines[2].startswith("| bad | evaluation | 2 | 9 | -2.0000 ± 0.7071 |  | 25.0 ± 0.0 |")
+    assert lines[3].startswith("| good_one | evaluation | 2 | 9 |  | 0.3750 ± 0.1768 | **62.5 ± 17.7** |")
+    assert lines[4].startswith("| good_one, paper |  |  |  |  |  | 0.7 |")
+    assert {len(line.split("|")) for line in lines[:5]} == {len(lines[0].split("|"))}
+    assert "is chosen on the test" in table.markdown()
+    assert "is chosen on the test" not in TABLE.markdown()
+    rows = list(csv.DictReader(io.StringIO(table.csv())))
+    assert (rows[0]["validation loss mean"], rows[0]["validation mAP@10 mean"]) == ("-2.0", "")
+    assert float(rows[1]["validation mAP@10 std"]) == pytest.approx(0.25 / np.sqrt(2))
 
 
 def test_latex_is_escaped_and_ruled() -> None:

@@ -21,8 +21,10 @@ from data_tools.manifest import read_manifest
 from submission.formats.score_matrix import read_scores
 from system.__main__ import main
 from system.batches.sampler import Sampler
+from system.experiments.run import report
 from system.recipe.load import load_recipe
 from system.runs import checkpoints
+from system.runs.folder import Run
 from system.training import train
 
 
@@ -47,6 +49,7 @@ def test_the_run_directory_is_as_described(unbroken: Path, recipe: Path) -> None
     assert not [name for name in files if name.endswith(".tmp")]
     assert len(lines(unbroken)) == 6
     assert "pretrain epoch 3" in (unbroken / "log.txt").read_text()
+    assert (unbroken / "log.txt").read_text().endswith(f"\n{report(Run(unbroken))}\n")
     table = json.loads((unbroken / "finetune/checkpoints.json").read_text())
     assert set(table) == {"loss", "m1", "m2", "mAP@10"}
     kept = {int(epoch) for entries in table.values() for _, epoch in entries}
@@ -194,6 +197,33 @@ def test_ctrl_c_saves_the_step_and_resumes_bit_equal(recipe: Path, unbroken: Pat
     assert lines(run) == lines(unbroken)
     steps = (run / "steps.txt").read_text().splitlines()
     assert len(steps) == len(set(steps)) == 18, "a finished step was done again"
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_ends_a_step_that_the_same_command_goes_on_from(
+    number: signal.Signals,
+    recipe: Path,
+    unbroken: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """SIGTERM is what a scheduler sends when the time of a job is over."""
+    step = train._Stage._train_step
+
+    def signalled(stage: train._Stage, feed: Any) -> dict[str, float]:
+        if stage.step == 4:
+            signal.raise_signal(number)
+        return step(stage, feed)
+
+    before = signal.getsignal(number)
+    with monkeypatch.context() as patched:
+        patched.setattr(train._Stage, "_train_step", signalled)
+        assert main(["run", str(recipe), "--out", str(tmp_path / "run")]) == 130
+    assert capsys.readouterr().err.endswith("stopped at step 5 of stage pretrain; the same command goes on from here\n")
+    assert signal.getsignal(number) == before
+    assert main(["run", str(recipe), "--out", str(tmp_path / "run")]) == 0
+    assert digest(tmp_path / "run") == digest(unbroken)
 
 
 def test_every_kind_of_part_together(world: Path, tmp_path: Path) -> None:

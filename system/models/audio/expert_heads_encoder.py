@@ -3,6 +3,7 @@
 import torch
 from torch import nn
 
+from system.device import suited_to
 from system.models.audio.encoder import AudioEncoder
 from system.models.audio.expert_heads import ExpertHeads
 from system.models.batch import Series
@@ -32,7 +33,7 @@ class ExpertHead(nn.Module):
     def forward(self, series: Series) -> torch.Tensor:
         """Clips of like length are computed together, so that a clip of two minutes costs what it holds and no more."""
         order = series.lengths.argsort(stable=True)
-        parts = [self._pooled(series.rows(rows)) for rows in order.split(CLIPS_AT_ONCE[order.device.type])]
+        parts = [self._pooled(series.rows(rows)) for rows in order.split(suited_to(order.device, CLIPS_AT_ONCE))]
         result: torch.Tensor = self.out(torch.cat(parts)[order.argsort()])
         return result
 

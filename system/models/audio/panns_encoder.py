@@ -6,6 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+from system.device import suited_to
 from system.experts.network import in_pieces, of_one_length
 from system.experts.waveform import FULL_SCALE
 from system.models.audio.encoder import AudioEncoder
@@ -67,7 +68,7 @@ class PannsEncoder(AudioEncoder):
     def _one_length_at_a_time(self, waves: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
         """(B, 2048), computed in groups of one length."""
         pooled = torch.empty(len(waves), DIM, device=waves.device)
-        max_samples = SECONDS_AT_ONCE[waves.device.type] * RATE
+        max_samples = suited_to(waves.device, SECONDS_AT_ONCE) * RATE
         for indices in of_one_length(lengths.tolist(), max_samples):
             group_lengths = lengths[indices]
             pooled[indices] = self._pooled(waves[indices, : int(group_lengths[0])], group_lengths)

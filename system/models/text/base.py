@@ -32,6 +32,11 @@ class TextSettings(EncoderKind):
         """The encoder with fresh weights. vocabulary: of all training captions, none unless it `reads_vocabulary`.
         banks: the folder of the feature banks, where embeddings may be kept. It alone imports torch."""
 
+    @property
+    def size_known(self) -> bool:
+        """Whether `cost` knows the trainable parameters; where not, it takes the encoder for another one."""
+        return True
+
     @abstractmethod
     def cost(self, vocabulary: int) -> Cost:
         """Of a caption. vocabulary: words of the training captions."""

@@ -8,6 +8,7 @@ from pathlib import Path
 import torch
 from torch import nn
 
+from system.device import suited_to
 from system.models.similarity import Embedded, joined
 from system.words import words_of
 
@@ -45,7 +46,7 @@ class TextEncoder(nn.Module, ABC):
         of a batch padded to its longest caption is padding, of sorted chunks of 128 one place in 25.
         """
         order = torch.tensor(self.lengths(texts)).argsort(stable=True)
-        size = TEXTS_AT_ONCE[self.device.type] if self.remembers else QUERIES_AT_ONCE
+        size = suited_to(self.device, TEXTS_AT_ONCE) if self.remembers else QUERIES_AT_ONCE
         parts = [self.embed_alike([texts[i] for i in rows.tolist()]) for rows in order.split(size)]
         return joined(parts).rows(order.argsort().to(self.device))
 

@@ -41,6 +41,7 @@ class TextSize:
 
 BERT = TextSize(108_891_648, 768, 12, 3072, 12)  # bert-base-uncased without its pooler
 MINILM = TextSize(22_713_216, 384, 6, 1536, 12)  # all-MiniLM-L6-v2
+NAMED = {"bert-base-uncased": BERT, "all-MiniLM-L6-v2": MINILM}
 MAX_HEADER = 100_000_000  # bytes, of a safetensors file
 
 
@@ -56,15 +57,23 @@ class PreTrained(TextSettings):
     def count(self, folder: Path, config: dict[str, Any]) -> int:
         """Parameters, from the folder's files, of which config.json has been read."""
 
-    def size(self) -> TextSize:
-        """From the folder's files; `unknown` for a hub name and for files of another form."""
+    def _known_size(self) -> TextSize | None:
+        """From the folder's files, or of two models that are known by name."""
         try:
             folder = local_folder(self.model) or Path(self.model)
             config = parse_json((folder / "config.json").read_bytes(), "config.json")
             keys = ("hidden_size", "num_hidden_layers", "intermediate_size", "num_attention_heads")
             return TextSize(self.count(folder, config), *(int(config[key]) for key in keys))
         except _UNREADABLE:
-            return self.unknown
+            return NAMED.get(self.model.rpartition("/")[2])
+
+    def size(self) -> TextSize:
+        """From the folder's files; `unknown` for a hub name and for files of another form."""
+        return self._known_size() or self.unknown
+
+    @property
+    def size_known(self) -> bool:
+        return self._known_size() is not None
 
     def cost_with(self, behind: int, trainable: bool) -> Cost:
         """behind: trainable parameters behind the pre-trained ones. A frozen encoder has embedded the captions before
@@ -87,6 +96,9 @@ class PreTrained(TextSettings):
         missing = "MISSING: no such folder, nor in the hub's cache; python -m system download RECIPE fetches it"
         folder = local_folder(self.model)
         yield f"text model {self.model}: {missing if folder is None else f'here, in {folder}'}"
+        if self._known_size() is None:
+            taken = f"a model of {self.unknown.parameters:,} parameters"
+            yield f"  its size is unknown: memory and times of a step below take it for {taken}"
 
 
 class FirstToken(PreTrained):
@@ -128,6 +140,10 @@ class SentenceTransformers(PreTrained):
     projection: Literal["none", "linear"]  # a trainable D x D layer behind the encoder
 
     unknown: ClassVar[TextSize] = MINILM
+
+    @property
+    def size_known(self) -> bool:
+        return not self.trainable or super().size_known
 
     def build(self, vocabulary: list[str], banks: Path) -> Encoder:
         from system.models.text.pretrained_encoder import SentenceTransformersEncoder

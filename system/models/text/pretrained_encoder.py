@@ -1,6 +1,7 @@
 """Pre-trained text encoders: the first token of a transformer, and sentence-transformers models."""
 
 import hashlib
+import logging
 from abc import abstractmethod
 from collections.abc import Sequence
 from pathlib import Path
@@ -18,6 +19,10 @@ from system.models.similarity import Embedded
 from system.models.text.encoder import TextEncoder
 from system.models.text.pretrained import FirstToken, SentenceTransformers
 from system.networks.layers import mlp
+
+MANY = 1000  # texts that take long enough to be announced
+
+log = logging.getLogger(__name__)
 
 # N texts, V values of a pre-trained model's vector
 
@@ -83,6 +88,8 @@ class PreTrainedEncoder(TextEncoder):
         keys = [hashlib.sha256(text.encode()).hexdigest() for text in texts]
         missing = {key: text for key, text in zip(keys, texts, strict=True) if key not in self.bank}
         if missing:
+            if len(missing) > MANY:
+                log.info("embedding %s captions by %s, once", f"{len(missing):,}", self.tokenizer.name_or_path)
             vectors = self._frozen_vectors(list(missing.values())).cpu().numpy()
             with self.bank.writing() as store:
                 for key, vector in zip(missing, vectors, strict=True):

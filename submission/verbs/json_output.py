@@ -1,0 +1,145 @@
+"""What the reporting verbs print with --json. Apart from them, since scoring a CSV does not need pydantic."""
+
+from collections.abc import Sequence
+
+from data_tools.strict import Report, number
+from submission.editions import Edition
+from submission.formats.csv_table import Problem
+from submission.metrics.intervals import Difference
+from submission.metrics.summary import Summary
+
+Interval = tuple[float, float]
+
+
+class Fact(Report):
+    """sure: confirmed, secondary, inferred or remembered. source: where it is published."""
+
+    value: object
+    sure: str
+    source: str
+
+
+class EditionReport(Report):
+    """output: `ranked` or `matrix`. metric: the primary one. facts: by name; none where all editions are listed."""
+
+    edition: str
+    task: str
+    output: str
+    metric: str
+    facts: dict[str, Fact]
+
+
+class FactsReport(Report):
+    editions: list[EditionReport]
+
+
+class ScoreReport(Report):
+    """values: by metric, in [0, 1]. primary: the metric that chance and the intervals (95 %, by the jackknife over
+    queries, and by the bootstrap over groups that share clips) are of; null for a single query. median_rank: of the
+    first relevant one; null beyond a ranked list."""
+
+    system: str
+    queries: int
+    pool: int
+    values: dict[str, float]
+    primary: str
+    interval: Interval | None
+    bootstrap: Interval | None
+    median_rank: float | None
+    chance: float
+    notes: list[str]
+
+
+class CompareReport(Report):
+    """difference: of the primary metric, the first minus the mean of the others; interval: 95 %. p: of a paired
+    randomisation test of `groups` groups of queries. better, equal, worse: queries at which the first is so."""
+
+    systems: list[ScoreReport]
+    primary: str
+    difference: float
+    interval: Interval | None
+    p: float
+    groups: int
+    better: int
+    equal: int
+    worse: int
+
+
+class FileProblem(Report):
+    """line: from 1; null: of the whole file. kind: the same words for every problem of its kind."""
+
+    line: int | None
+    sentence: str
+    kind: str
+
+
+class CheckReport(Report):
+    """queries, columns: of the file, where it could be read; columns are names of a ranked CSV, clips of a matrix.
+    compared: its texts and names were held against the truth, scores or blind set that was named."""
+
+    file: str
+    edition: str
+    ok: bool
+    queries: int | None
+    columns: int | None
+    compared: bool
+    problems: list[FileProblem]
+
+
+def facts_of(edition: Edition, whole: bool) -> EditionReport:
+    facts = {
+        name: Fact(value=_plain(getattr(edition, name)), sure=sure, source=where)
+        for name, (sure, where) in edition.sources.items()
+    }
+    return EditionReport(
+        edition=edition.name,
+        task=edition.task,
+        output=edition.output,
+        metric=edition.metric,
+        facts=facts if whole else {},
+    )
+
+
+def _plain(value: object) -> object:
+    """As JSON has it."""
+    if isinstance(value, tuple):
+        return list(value)
+    return {key: list(names) for key, names in value.items()} if hasattr(value, "items") else value
+
+
+def score_of(system: str, summary: Summary) -> ScoreReport:
+    return ScoreReport(
+        system=system,
+        queries=len(summary.found.texts),
+        pool=summary.found.n_pool,
+        values=summary.values,
+        primary=summary.primary,
+        interval=_interval(summary.interval),
+        bootstrap=_interval(summary.bootstrap),
+        median_rank=number(summary.median_rank),
+        chance=float(summary.chance),
+        notes=summary.notes,
+    )
+
+
+def comparison_of(systems: list[ScoreReport], found: Difference) -> CompareReport:
+    return CompareReport(
+        systems=systems,
+        primary=systems[0].primary,
+        difference=found.mean,
+        interval=_interval(found.interval),
+        p=found.p,
+        groups=found.n_groups,
+        better=found.better,
+        equal=found.equal,
+        worse=found.worse,
+    )
+
+
+def problems_of(problems: Sequence[Problem]) -> list[FileProblem]:
+    return [FileProblem(line=line, sentence=sentence, kind=kind) for line, sentence, kind in problems]
+
+
+def _interval(bounds: Interval) -> Interval | None:
+    low, high = map(number, bounds)
+    return None if low is None or high is None else (low, high)

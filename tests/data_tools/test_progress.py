@@ -1,0 +1,128 @@
+"""Progress of long work: lines with the time left, or in a terminal a bar that other lines leave whole."""
+
+import os
+import pty
+import re
+import subprocess
+import sys
+import termios
+from itertools import count
+from pathlib import Path
+
+import pytest
+
+from data_tools import cli
+from data_tools.cli import Lines, about, each, progress
+
+
+class Clock:
+    """Time that passes when it is told to."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def said(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [record.getMessage() for record in caplog.records if record.name == "data_tools.cli"]
+
+
+def test_a_line_about_every_minute(caplog: pytest.LogCaptureFixture) -> None:
+    clock = Clock()
+    caplog.set_level("INFO")
+    lines = Lines("openl3 frames", 4000, "clip", clock=clock)
+    for _ in range(300):
+        clock.now += 0.5
+        lines.advance(2)
+    assert said(caplog) == [
+        "openl3 frames: 240 of 4,000 clips, about 15.7 min left",
+        "openl3 frames: 480 of 4,000 clips, about 14.7 min left",
+    ]
+
+
+def test_time_left_goes_by_the_rate_of_this_process(caplog: pytest.LogCaptureFixture) -> None:
+    clock = Clock()
+    caplog.set_level("INFO")
+    lines = Lines("finetune", 1000, "step", done=900, clock=clock)
+    clock.now += 60
+    lines.advance(10, "loss 0.1234")
+    assert said(caplog) == ["finetune: 910 of 1,000 steps, about 9.0 min left, loss 0.1234"]
+
+
+def test_lines_of_what_has_no_known_end_and_of_bytes() -> None:
+    lines = Lines("openl3", None, "byte")
+    lines.advance(3 << 20)
+    assert lines.line(60) == "openl3: 3 MiB"
+    lines = Lines("openl3", 200 << 20, "byte", done=100 << 20)
+    assert lines.line(60) == "openl3: 100 of 200 MiB"  # nothing done yet, so no rate
+    lines.advance(50 << 20)
+    assert lines.line(60) == "openl3: 150 of 200 MiB, about 1.0 min left"
+    assert [about(seconds) for seconds in (0.123, 90, 9000)] == ["about 0.12 s", "about 1.5 min", "about 2.5 h"]
+
+
+def test_each_gives_every_item_and_counts_what_it_can(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    monkeypatch.setattr(cli, "PROGRESS_SECONDS", 0.0)
+    assert list(each("ab", "letters", "letter")) == ["a", "b"]
+    assert next(each(count(), "numbers", "number")) == 0
+    assert [re.sub(", about.*", "", line) for line in said(caplog)] == [
+        "letters: 1 of 2 letters",
+        "letters: 2 of 2 letters",
+    ]
+
+
+def test_short_work_says_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO")
+    with progress("pretrain", 2, "step") as bar:
+        bar.advance(2)
+    assert said(caplog) == []
+
+
+IN_A_TERMINAL = """
+import logging, sys
+logging.basicConfig(format="%(message)s", stream=sys.stderr)
+logging.getLogger().setLevel(logging.INFO)
+from data_tools.cli import progress
+with progress("finetune", 4, "step") as bar:
+    for n in range(4):
+        bar.advance(1, f"loss {n}")
+        logging.info("epoch %d: a line of its own", n)
+        with progress("embedding clips", 2, "clip", keep=False) as inner:
+            inner.advance(2)
+logging.info("behind it")
+"""
+
+
+def shown_in_a_terminal(root: Path, code: str) -> str:
+    """All that a program writes to a terminal of 80 columns."""
+    terminal, of_process = pty.openpty()
+    termios.tcsetwinsize(of_process, (24, 80))
+    process = subprocess.Popen([sys.executable, "-c", code], cwd=root, stderr=of_process, stdout=of_process)
+    os.close(of_process)
+    output = b""
+    try:
+        while part := os.read(terminal, 4096):
+            output += part
+    except OSError:  # the process has ended, and with it the terminal
+        pass
+    assert process.wait() == 0
+    return output.decode()
+
+
+def test_lines_in_a_terminal_stand_above_the_bar(root: Path) -> None:
+    output = shown_in_a_terminal(root, IN_A_TERMINAL)
+    screen = [line.split("\r")[-1].replace("\x1b[A", "") for line in output.replace("\r\n", "\n").split("\n")]
+    for n in range(4):
+        assert f"epoch {n}: a line of its own" in screen, screen
+    assert "behind it" in screen
+    assert re.search(r"finetune: 100%.*4/4 .*loss 3", output)
+
+
+def test_a_quiet_verb_shows_no_bar(root: Path) -> None:
+    quiet = IN_A_TERMINAL.replace("from data_tools", "logging.getLogger().handlers[0].setLevel(30)\nfrom data_tools")
+    assert quiet != IN_A_TERMINAL
+    assert shown_in_a_terminal(root, quiet) == ""

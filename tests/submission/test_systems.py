@@ -1,0 +1,83 @@
+"""The verbs that take a finished run as well as its files, and the edition that each is of."""
+
+import json
+from pathlib import Path
+
+import pytest
+from reported import make_run
+
+from submission.__main__ import main
+from submission.editions import EDITIONS
+from submission.formats.score_matrix import read_scores
+from submission.verbs.options import edition_noted
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_run(tmp_path_factory.mktemp("systems"))
+
+
+@pytest.fixture
+def run(made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """A finished run, whose entries are `last` (of 2025), `best` and `mean` (of 2022)."""
+    monkeypatch.chdir(tmp_path)
+    return str(made)
+
+
+def output(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+    assert main([*arguments]) == 0
+    return capsys.readouterr().out
+
+
+def test_a_run_is_scored_as_its_matrix_is_by_its_own_edition(run: str, capsys: pytest.CaptureFixture[str]) -> None:
+    first = output(capsys, "score", run)
+    assert "mAP@16" in first, "the first entry is of 2025"
+    assert first == output(capsys, "score", f"{run}:last")
+    assert first == output(capsys, "score", f"{run}/scores/last.npy", "--edition", "2025")
+    best = output(capsys, "score", f"{run}:best")
+    assert "mAP@16" not in best
+    assert best == output(capsys, "score", f"{run}/scores/best.npy", "--edition", "2022")
+    assert "mAP@16" in output(capsys, "score", f"{run}:best", "--edition", "2025"), "without training anything again"
+
+
+def test_runs_are_compared_and_one_that_is_of_another_edition_is_asked_about(
+    run: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shown = output(capsys, "compare", f"{run}:mean", f"{run}:best", f"{run}/scores/best.npy", "--edition", "2022")
+    figure = json.loads(Path(run, "result.json").read_text())["rank"]["mean"]["mAP@10"]
+    assert shown.splitlines()[0] == f"{figure:.4f}  {run}:mean"
+    assert main(["compare", f"{run}:last", f"{run}:best"]) == 1
+    said = capsys.readouterr().err
+    assert f"they are of several editions ({run}:last: 2025, {run}:best: 2022); add --edition YEAR" in said
+
+
+def test_a_run_is_written_in_its_edition_and_never_over_a_file_of_another(
+    run: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    output(capsys, "write", f"{run}:best", "--out", "a.csv")
+    assert Path("a.csv").read_text().startswith(",".join(EDITIONS["2022"].columns))
+    before = Path("a.csv").read_bytes()
+    assert main(["write", f"{run}:last", "--out", "a.csv"]) == 1
+    hint = "name another file, or add --force to write edition 2025's over it"
+    assert capsys.readouterr().err == f"error: a.csv is there already and is a file of edition 2022; {hint}\n"
+    assert Path("a.csv").read_bytes() == before
+    output(capsys, "write", f"{run}:best", "--out", "a.csv")  # of the same edition: made again
+    output(capsys, "write", f"{run}:last", "--out", "a.csv", "--force")
+    assert Path("a.csv").read_text().startswith("index,")
+    assert main(["convert", "a.csv", "--ranked", "--edition", "2022", "--out", "a.csv", "--force"]) == 1
+    assert "which is read here" in capsys.readouterr().err
+
+
+def test_the_matrices_of_a_run_say_the_edition_of_their_entries(run: str, capsys: pytest.CaptureFixture[str]) -> None:
+    noted = {name: edition_noted(read_scores(Path(run, f"scores/{name}.npy"))) for name in ("last", "best", "mean")}
+    assert noted == {"last": "2025", "best": "2022", "mean": "2022"}
+    assert output(capsys, "score", f"{run}/scores/mean.npy") == output(capsys, "score", f"{run}:mean")
+    apart = ["blend", f"{run}/scores/last.npy", f"{run}/scores/best.npy", "--out", "apart.npy"]
+    output(capsys, *apart)
+    assert edition_noted(read_scores(Path("apart.npy"))) is None
+
+
+def test_all_editions_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
+    lines = output(capsys, "facts").splitlines()
+    assert lines[3] == "2025    task 6   every score of every query; figure mAP@16"
+    assert len(lines) == len(EDITIONS) + 1

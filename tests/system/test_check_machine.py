@@ -1,0 +1,149 @@
+"""What `check` says of this machine: memory, disk, hours, and what is done of a study."""
+
+import json
+import os
+import shutil
+from collections import namedtuple
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tiny
+from outcomes import rewrite
+
+from system.__main__ import main
+from system.plan import machine
+from system.plan.estimates import CORE_FLOPS, Estimates
+from system.plan.machine import GIB, disk_warnings, machine_memory
+from system.plan.plan import find_data, plan
+from system.recipe import schema
+from system.recipe.load import load_recipe
+from system.runs.open import build_model
+
+Usage = namedtuple("Usage", "total used free")
+
+
+@pytest.fixture
+def settings(world: Path, tmp_path: Path) -> schema.Recipe:
+    return load_recipe(tiny.write_recipe(tmp_path / "r.yaml", tiny.recipe(world, tmp_path))).recipe
+
+
+def disk_of(monkeypatch: pytest.MonkeyPatch, free: float) -> None:
+    monkeypatch.setattr(machine.shutil, "disk_usage", lambda _: Usage(0, 0, free))
+
+
+def test_memory_that_does_not_suffice_is_a_warning_with_what_to_do(settings: schema.Recipe) -> None:
+    needed = Estimates(settings, find_data(settings)).memory(settings.stages["only"], "float32")
+    assert "WARNING" not in plan(settings, memory_bytes=needed / 0.79)
+    text = plan(settings, memory_bytes=needed / 0.85)
+    assert (
+        f"  WARNING: batch_size 8 will not fit this machine's {needed / 0.85 / GIB:.1f} GiB: set grad_cache_ch" in text
+    )
+    assert text.endswith("\n1 of these lines says WARNING\nnothing is missing")
+    assert "this machine's" not in plan(settings, gpu_bytes=80 * GIB, memory_bytes=1.0), "stages compute on the GPU"
+    assert "  WARNING: batch_size 8 will not fit the GPU's 0.0 GiB" in plan(settings, gpu_bytes=1.0)
+
+
+def test_a_containers_limit_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    pages = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    monkeypatch.setattr(machine.Path, "read_text", lambda _: "1048576\n")
+    assert machine_memory() == 1 << 20
+    monkeypatch.setattr(machine.Path, "read_text", lambda _: "max\n")
+    assert machine_memory() == pages
+
+
+def test_folders_of_one_disk_need_room_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    disk_of(monkeypatch, 10 * GIB)
+    banks, runs = tmp_path / "not/yet/banks", tmp_path / "runs"
+    assert list(disk_warnings({banks: 6 * GIB, runs: 4 * GIB})) == []
+    (line,) = disk_warnings({banks: 6 * GIB, runs: 5 * GIB})
+    assert line == f"WARNING: about 11.0 GiB are to come into {banks}/ and {runs}/, whose disk has 10.0 free"
+
+
+def test_disk_is_compared_without_the_frames_that_are_there(
+    settings: schema.Recipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    estimates = Estimates(settings, find_data(settings))
+    run, frames = estimates.run_bytes, sum(estimates.bank_bytes.values())
+    disk_of(monkeypatch, run + 0.5 * frames)
+    assert "WARNING: about 0.0 GiB are to come into" in plan(settings, runs=tmp_path / "runs")
+    bank = tmp_path / "banks/logmel-0123456789ab"
+    bank.mkdir(parents=True)
+    (bank / "frames.bin").write_bytes(b"0" * round(0.6 * frames))
+    assert "WARNING" not in plan(settings, runs=tmp_path / "runs")
+    assert "WARNING" in plan(settings, runs=tmp_path / "runs", copies=2)
+    assert f"checkpoints of 2 runs: at most {2 * run / GIB:.2f} GiB in " in plan(
+        settings, runs=tmp_path / "r", copies=2
+    )
+
+
+def test_checkpoints_take_no_more_than_is_said(settings: schema.Recipe, tmp_path: Path) -> None:
+    assert main(["train", str(tmp_path / "r.yaml"), "--out", str(tmp_path / "run")]) == 0
+    paths = [*tmp_path.glob("run/only/*.safetensors"), tmp_path / "run/only/last.pt"]
+    found = sum(path.stat().st_size for path in paths)
+    bytes_a_model = 4 * sum(p.numel() for p in build_model(settings, ["a"] * 60).parameters())
+    assert found < Estimates(settings, find_data(settings)).run_bytes + 0.2 * bytes_a_model * len(
+        paths
+    )  # and their headers
+
+
+def test_hours_are_said_where_speeds_are_known(
+    settings: schema.Recipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("os.cpu_count", lambda: 4)
+    estimates = Estimates(settings, find_data(settings))
+    updates = 6 * estimates.step_flops(settings.stages["only"]) / (4 * CORE_FLOPS)
+    frames = estimates.audio_seconds() * settings.model.audio.experts["logmel"].cost
+    text = plan(settings)
+    assert f"in all: about {frames + updates:.2g} s on this CPU's 4 cores, about {frames:.2g} s for frames" in text
+    assert "in all: hours not known, since nothing has been measured on a GPU" in plan(settings, gpu_bytes=80 * GIB)
+    content = tiny.recipe(tmp_path / "absent.jsonl", tmp_path)
+    absent = load_recipe(tiny.write_recipe(tmp_path / "a.yaml", content)).recipe
+    assert "in all: hours not known until the data is there" in plan(absent)
+
+
+@pytest.mark.parametrize(
+    ("model", "trainable", "words"),
+    [
+        ("nobody/nothing", True, "text unknown; in all unknown"),
+        ("nobody/nothing", False, "text 147,840; in all "),
+        ("sentence-transformers/all-MiniLM-L6-v2", True, "text 22,861,056; in all "),
+    ],
+)
+def test_a_text_model_that_is_not_here_has_no_size(
+    model: str, trainable: bool, words: str, world: Path, tmp_path: Path
+) -> None:
+    content = tiny.recipe(world, tmp_path)
+    content["model"]["text"] = {
+        "kind": "sentence_transformers", "model": model, "dim": 384, "projection": "linear", "trainable": trainable,
+    }  # fmt: skip
+    text = plan(load_recipe(tiny.write_recipe(tmp_path / "r.yaml", content)).recipe)
+    assert words in text
+    assert ("its size is unknown: memory and times of a step below take it for a model of 22,7" in text) == (
+        model == "nobody/nothing"
+    )
+    assert ("hours not known until the text model is there" in text) == ("unknown; in all" in words)
+
+
+def test_check_of_a_study_says_what_is_done_of_every_cell(
+    world: Path, tmp_path: Path, unbroken: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    recipe = tiny.write_recipe(tmp_path / "r.yaml", tiny.recipe(world, tmp_path))
+    cells: dict[str, Any] = {"plain": {}, "wide": {"stages.only.losses.0.margin": 0.5}}
+    content = {"name": "margins", "recipe": str(recipe), "seeds": [1, 2], "cells": cells}
+    study = tiny.write_recipe(tmp_path / "m.study.yaml", content)
+    command = ["check", str(study), "--runs", str(tmp_path / "runs")]
+    assert main(command) == 0
+    *_, plain, wide, last = capsys.readouterr().out.splitlines()
+    assert (plain, wide) == ("runs of plain: 2 seeds: 1 to do, 2 to do", "runs of wide: 2 seeds: 1 to do, 2 to do")
+    assert last == "study margins: 0 of 4 done; hours not known before one run of it is finished"
+    for name in ("plain_s1", "wide_s2"):
+        (tmp_path / "runs/margins" / name).mkdir(parents=True)
+    shutil.copy(unbroken / "result.json", tmp_path / "runs/margins/plain_s1")
+    rewrite(tmp_path / "runs/margins/plain_s1/result.json", seconds=7200.0, training_seconds=60.0)
+    (tmp_path / "runs/margins/wide_s2/resolved.json").write_text(json.dumps({}))
+    assert main(command) == 0
+    *_, plain, wide, last = capsys.readouterr().out.splitlines()
+    assert plain == "runs of plain: 2 seeds: 1 finished (about 2.0 h), 2 to do"
+    assert wide == "runs of wide: 2 seeds: 1 to do, 2 begun"
+    assert last == "study margins: 1 of 4 done, about 6.0 h left"

@@ -1,0 +1,80 @@
+"""Which device computes: the one that is named, where this machine has it."""
+
+import json
+from pathlib import Path
+
+import pytest
+import tiny
+import torch
+
+from data_tools.errors import KitError
+from system.__main__ import main
+from system.device import device_of, moved
+from system.retriever import load_model
+
+
+@pytest.fixture
+def _one_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+
+
+@pytest.mark.usefixtures("_one_gpu")
+def test_cuda_is_taken_where_there_is_one() -> None:
+    assert [str(device_of(name)) for name in (None, "cuda", "cuda:0", "cpu")] == ["cuda", "cuda", "cuda:0", "cpu"]
+    with pytest.raises(KitError, match=r"^no cuda:1 on this machine: its last CUDA device is cuda:0$"):
+        device_of("cuda:1")
+
+
+def test_what_this_machine_lacks_is_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setattr(torch.backends.mps, "is_available", lambda: False)
+    assert str(device_of()) == "cpu"
+    for name, words in (
+        ("cuda", "no CUDA device on this machine"),
+        ("cuda:1", "no CUDA device on this machine"),
+        ("mps", "no mps device on this machine"),
+        ("gpu", "no device is called 'gpu'; use cuda, cuda:1"),
+        ("cpu:1", "no device is called 'cpu:1'"),
+    ):
+        with pytest.raises(KitError, match=words):
+            device_of(name)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["run", "r.yaml"], ["train", "r.yaml"], ["features", "r.yaml"], ["study", "r.study.yaml"],
+        ["search", "run", "audio", "a dog"], ["embeddings", "run", "audio", "--out", "a.npz"], ["serve", "run"],
+        ["rank", "run", "--audio", "audio", "--out", "a.npy"], ["export", "run", "--out", "model"],
+    ],
+)  # fmt: skip
+def test_every_verb_that_computes_refuses_a_device_first(
+    arguments: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert main([*arguments, "--device", "cuda"]) == 2
+    assert "argument --device: no CUDA device on this machine: see what nvidia-smi prints" in capsys.readouterr().err
+
+
+def test_a_named_device_is_used_and_recorded(
+    world: Path, tmp_path: Path, unbroken: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tiny.write_recipe(tmp_path / "r.yaml", tiny.recipe(world, tmp_path, only=tiny.stage(epochs=1)))
+    for user in ("system.training.train", "system.runs.open"):
+        monkeypatch.setattr(f"{user}.device_of", lambda: pytest.fail("the default is asked for"))
+    assert main(["run", str(path), "--out", str(tmp_path / "run"), "--device", "cpu"]) == 0
+    assert json.loads((tmp_path / "run/result.json").read_text())["hardware"].endswith(", no GPU")
+    assert json.loads((tmp_path / "run/provenance.json").read_text())["gpu"] is None
+    assert str(load_model(unbroken, device="cpu").trained.model.device) == "cpu"
+    with pytest.raises(KitError, match="no device is called 'gpu'"):
+        load_model(unbroken, device="gpu")
+
+
+def test_a_model_in_float64_is_refused_by_a_device_without_it() -> None:
+    class OnMps(torch.nn.Module):
+        def to(self, *_: object) -> None:  # type: ignore[override]
+            raise TypeError("Cannot convert a MPS Tensor to float64 dtype as the MPS framework doesn't support float64")
+
+    with pytest.raises(KitError, match="computes in float64, which mps lacks; use --device cpu"):
+        moved(OnMps(), torch.device("mps"))

@@ -1,0 +1,180 @@
+"""Learning rates of parts, and parts that are frozen at the start of a stage."""
+
+import json
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tiny
+import torch
+from outcomes import digest, lines
+
+from system.__main__ import main
+from system.models.retrieval import RetrievalModel
+from system.recipe import schema
+from system.recipe.load import RecipeError, load_recipe
+from system.runs.open import build_model
+from system.training import train
+from system.training.parts import FrozenStart, parameter_groups
+
+
+def adamw(**changes: Any) -> dict[str, Any]:
+    return {"kind": "adamw", "lr": 0.001, "weight_decay": 0.01} | changes
+
+
+def written(world: Path, folder: Path, optimizer: dict[str, Any], **changes: Any) -> Path:
+    stage = tiny.stage(optimizer=optimizer, **changes)
+    return tiny.write_recipe(folder / "r.yaml", tiny.recipe(world, folder, only=stage))
+
+
+@pytest.fixture
+def model(world: Path, tmp_path: Path) -> RetrievalModel:
+    return build_model(load_recipe(written(world, tmp_path, adamw())).recipe, ["deep", "tone"])
+
+
+def test_every_parameter_has_one_rate_and_what_has_none_of_its_own_the_base_rate(model: RetrievalModel) -> None:
+    settings = schema.AdamW.model_validate(adamw(lr_by_part={"text": 1e-5}))
+    groups, rates = parameter_groups(model, settings)
+    assert rates == [0.001, 1e-5]
+    assert [{id(p) for p in group["params"]} for group in groups] == [
+        {id(p) for p in model.audio.parameters()},
+        {id(p) for p in model.text.parameters()},
+    ]
+    (alone,), _ = parameter_groups(model, schema.AdamW.model_validate(adamw()))
+    assert [id(p) for p in alone["params"]] == [id(p) for p in model.parameters()]
+
+
+def test_a_frozen_part_computes_as_in_evaluation_until_its_steps_are_over(model: RetrievalModel) -> None:
+    model.text.norm = torch.nn.BatchNorm1d(2)
+    frozen = FrozenStart(model, schema.AdamW.model_validate(adamw(frozen_start={"text": 2})))
+    for step, training in enumerate((False, False, True, True)):
+        model.train()  # as after validation
+        frozen.begin_step(step)
+        assert {part.training for part in model.text.modules()} == {training}
+        assert {p.requires_grad for p in model.text.parameters()} == {training}
+        assert all(part.training for part in model.audio.modules())
+        assert all(p.requires_grad for p in model.audio.parameters())
+    frozen.begin_step(0)
+    frozen.end()
+    assert all(p.requires_grad for p in model.parameters())
+
+
+@pytest.mark.parametrize("chunk", [None, 3])
+def test_a_frozen_start_moves_nothing_and_then_moves_it(
+    world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, chunk: int | None
+) -> None:
+    seen: list[tuple[torch.Tensor, torch.Tensor, int]] = []
+    step = train._Stage._train_step
+
+    def watched(stage: Any, feed: Any) -> dict[str, float]:
+        values = step(stage, feed)
+        parts = stage.model.audio, stage.model.text
+        flat = [torch.cat([p.detach().flatten() for p in part.parameters()]) for part in parts]
+        moments = sum(p in stage.optimizer.state for p in stage.model.text.parameters())
+        seen.append((*flat, moments))
+        return values
+
+    monkeypatch.setattr(train._Stage, "_train_step", watched)
+    path = written(world, tmp_path, adamw(frozen_start={"text": 4}, weight_decay=0.5), grad_cache_chunk=chunk)
+    assert main(["train", str(path), "--out", str(tmp_path / "run")]) == 0
+    audio, text, moments = zip(*seen, strict=True)
+    assert [torch.equal(a, b) for a, b in pairwise(text)] == [True, True, True, False, False]
+    assert not any(torch.equal(a, b) for a, b in pairwise(audio))
+    assert moments[:4] == (0, 0, 0, 0)
+    assert min(moments[4:]) > 0
+
+
+def test_interrupted_in_a_frozen_start_and_resumed_it_ends_bit_equal(
+    world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = written(world, tmp_path, adamw(lr_by_part={"audio": 1e-4}, frozen_start={"logmel": 4}))
+    assert main(["run", str(path), "--out", str(tmp_path / "whole")]) == 0
+    stop = train._Stage._stop_if_asked
+
+    def once(stage: Any, asked: dict[str, bool]) -> None:
+        if stage.step in (2, 4):  # in the frozen start, and with its end
+            stage._save(None)
+            raise train.Interrupted("stopped")
+        stop(stage, asked)
+
+    for steps in (2, 4):
+        with monkeypatch.context() as patched:
+            patched.setattr(train._Stage, "_stop_if_asked", once)
+            assert main(["run", str(path), "--out", str(tmp_path / "run")]) == 130
+        state = torch.load(tmp_path / "run/only/last.pt", weights_only=True)
+        assert state["step"] == steps
+        one_more(monkeypatch, path, tmp_path / "run", steps)
+    assert main(["run", str(path), "--out", str(tmp_path / "run")]) == 0
+    assert digest(tmp_path / "run") == digest(tmp_path / "whole")
+    assert lines(tmp_path / "run") == lines(tmp_path / "whole")
+    counts = [json.loads((tmp_path / f"{name}/result.json").read_text())["parameters"] for name in ("run", "whole")]
+    assert counts[0] == counts[1]
+    assert counts[0]["trained"]["logmel"] > 0
+
+
+def one_more(monkeypatch: pytest.MonkeyPatch, path: Path, run: Path, steps: int) -> None:
+    """Resume, and be interrupted a step later."""
+
+    def next_step(stage: Any, asked: dict[str, bool]) -> None:
+        if stage.step == steps + 1:
+            stage._save(None)
+            raise train.Interrupted("stopped")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(train._Stage, "_stop_if_asked", next_step)
+        assert main(["run", str(path), "--out", str(run)]) == 130
+
+
+def test_the_metrics_note_the_base_rate(world: Path, tmp_path: Path) -> None:
+    rates = {"audio": 1e-4, "text": 1e-5}  # nothing is left for the base rate
+    path = written(world, tmp_path, adamw(lr_by_part=rates), schedule={"kind": "constant", "warmup_steps": 0})
+    assert main(["train", str(path), "--out", str(tmp_path / "run")]) == 0
+    assert [line["lr"] for line in lines(tmp_path / "run")] == [0.001, 0.001]
+    groups = torch.load(tmp_path / "run/only/last.pt", weights_only=True)["optimizer"]["param_groups"]
+    assert [group["lr"] for group in groups] == [0.001, 1e-4, 1e-5]
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"lr_by_part": {"sound": 1e-5}}, r"r\.yaml:[0-9]+: stages\.only\.optimizer\.lr_by_part\.sound: the model has "
+         "no part 'sound'; there are audio, logmel, text"),
+        ({"lr_by_part": {"audio": 1e-5, "logmel": 1e-5}}, "audio holds logmel too; name audio, or its parts"),
+        ({"lr_by_part": {"text": 2}}, "lr_by_part.text: must be 1 or less, not 2"),
+        ({"frozen_start": {"text": 0}}, "frozen_start.text: must be 1 or more, not 0"),
+        ({"frozen_start": {"text": 3, "audio": 3}}, "nothing is left to train in the first steps; leave one part out"),
+        ({"frozen_start": {"text": 3, "logmel": 5}}, "nothing is left to train in the first steps"),
+    ],
+)  # fmt: skip
+def test_a_part_that_does_not_fit_is_a_sentence(
+    world: Path, tmp_path: Path, changes: dict[str, Any], words: str
+) -> None:
+    with pytest.raises(RecipeError, match=words):
+        load_recipe(written(world, tmp_path, adamw(**changes)))
+
+
+def test_a_part_without_anything_to_train_is_a_sentence(world: Path, tmp_path: Path) -> None:
+    content = tiny.recipe(world, tmp_path, only=tiny.stage(optimizer=adamw(lr_by_part={"text": 1e-5})))
+    content["model"]["text"] = {
+        "kind": "sentence_transformers", "model": "nobody/nothing", "dim": 8, "projection": "none", "trainable": False,
+    }  # fmt: skip
+    with pytest.raises(RecipeError, match="text has no trainable parameters; leave it out"):
+        load_recipe(tiny.write_recipe(tmp_path / "r.yaml", content))
+
+
+def test_check_prints_the_parameters_of_every_rate(
+    world: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], model: RetrievalModel
+) -> None:
+    path = written(world, tmp_path, adamw(lr_by_part={"audio": 1e-5}, frozen_start={"logmel": 1500}))
+    assert main(["check", str(path)]) == 0
+    output = capsys.readouterr().out
+    audio = model.parameters_by_part()["logmel"]
+    assert f"  learning rates: audio 1e-05 ({audio:,} parameters), the rest 0.001 (" in output
+    frozen = f"  logmel ({audio:,} parameters) is frozen for the first "
+    assert f"{frozen}1,500 steps, which are all of its updates\n" in output
+    path = written(world, tmp_path, adamw(frozen_start={"logmel": 5}))
+    assert main(["check", str(path)]) == 0
+    output = capsys.readouterr().out
+    assert f"{frozen}5 steps\n" in output
+    assert "learning rates" not in output

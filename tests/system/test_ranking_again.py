@@ -1,0 +1,199 @@
+"""What is ranked may change after the training, which is not done again; blind sets are ranked once they are there."""
+
+import json
+import shutil
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import yaml
+from reported import about
+
+from data_tools.files import write_table
+from submission.__main__ import main as submission
+from submission.formats.score_matrix import read_scores
+from system.__main__ import main
+from system.training.train import _Stage
+
+QUERIES = ["A deep tone sounds.", "A shrill hum, twice", "a low note"]
+
+
+@pytest.fixture
+def desk(unbroken: Path, recipe: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with runs/done, a trained run, and mine.yaml, its recipe. Nothing can be trained."""
+    shutil.copytree(unbroken, tmp_path / "runs/done")
+    shutil.copy(recipe, tmp_path / "mine.yaml")
+    monkeypatch.chdir(tmp_path)
+
+    def trains(*_: object) -> None:
+        raise AssertionError("something is trained")
+
+    monkeypatch.setattr(_Stage, "run_to_end", trains)
+    return tmp_path
+
+
+def change(**entries: dict[str, Any] | None) -> None:
+    """Entries of mine.yaml's `rank`, given or taken away."""
+    content = yaml.safe_load(Path("mine.yaml").read_text())
+    content["rank"] |= entries
+    content["rank"] = {name: entry for name, entry in content["rank"].items() if entry}
+    Path("mine.yaml").write_text(yaml.safe_dump(content, sort_keys=False))
+
+
+def entry(**changes: Any) -> dict[str, Any]:
+    settings: dict[str, Any] = yaml.safe_load(Path("mine.yaml").read_text())["rank"]["evaluation"]
+    return settings | changes
+
+
+def blind(**changes: Any) -> dict[str, Any]:
+    settings = {key: value for key, value in entry().items() if key in ("stage", "checkpoint")}
+    return {"kind": "blind", "audio": "set/test", "queries": "set/captions.csv", "edition": 2025} | settings | changes
+
+
+def unpack(world: Path) -> None:
+    """The blind set is published."""
+    shutil.copytree(world.parent / "evaluation", "set/test")
+    write_table(Path("set/captions.csv"), ["caption"], [[text] for text in QUERIES])
+
+
+def result() -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(Path("runs/done/result.json").read_text())
+    return found
+
+
+def contents(folder: Path) -> dict[Path, bytes]:
+    return {path: path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file() and path.name != "log.txt"}
+
+
+def test_another_edition_ranks_again_and_trains_nothing(
+    desk: Path, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    before, stamp = result(), Path("runs/done/scores/evaluation.npy").stat().st_mtime_ns
+    change(later=entry(edition=2025), last=entry(checkpoint="last"), both=None)
+    assert main(["run", "mine.yaml"]) == 0
+    assert [path.name for path in Path("runs").iterdir()] == ["done"], "no second run"
+    assert "what is trained is not trained again" in caplog.text
+    after = result()
+    assert list(after["rank"]) == ["evaluation", "later", "last"]
+    assert after["rank"]["evaluation"] == before["rank"]["evaluation"]
+    assert Path("runs/done/scores/evaluation.npy").stat().st_mtime_ns == stamp, "kept, not made again"
+    assert after["rank"]["later"]["mAP@10"] == before["rank"]["evaluation"]["mAP@10"]
+    assert after["rank"]["later"]["metric"] == "mAP@16"
+    assert Path("runs/done/recipe.yaml").read_bytes() == Path("mine.yaml").read_bytes()
+    assert submission(["report", "runs/done:later", "--out", "a.html"]) == 0
+    kept = contents(Path("runs/done"))
+    caplog.clear()
+    assert main(["run", "mine.yaml"]) == 0
+    assert "finished already" in caplog.text
+    assert contents(Path("runs/done")) == kept
+    change(evaluation=entry(edition=2023), later=None, last=None)  # the same name, another file
+    assert main(["run", "mine.yaml", "--out", "runs/done"]) == 0
+    assert list(result()["rank"]) == ["evaluation"]
+    assert Path("runs/done/submission/evaluation.csv").read_text().startswith("caption,fname_1,")
+    assert main(["rank", "runs/done", "--audio", "nowhere", "--out", "x.npy"]) == 1  # it opens: no damage is found
+    assert "nowhere" in capsys.readouterr().err
+
+
+def test_other_settings_of_the_training_are_another_run(desk: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    change(later=entry(edition=2025))
+    arguments = ["run", "mine.yaml", "--set", "stages.finetune.batch_size=9", "--out", "runs/done"]
+    assert main(arguments) == 1
+    said = "runs/done is a run of other settings (rank.later, stages.finetune.batch_size); name another folder"
+    assert said in capsys.readouterr().err
+
+
+def test_a_blind_set_is_ranked_once_it_is_there(
+    desk: Path, world: Path, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    change(blind=blind())
+    assert main(["run", "mine.yaml"]) == 0
+    absent = "blind: not ranked, set/test and set/captions.csv not there yet; the same command ranks it once it is"
+    assert absent in capsys.readouterr().out
+    assert "blind" not in result()["blind"]
+    assert main(["check", "mine.yaml"]) == 0
+    shown = capsys.readouterr().out
+    assert "rank blind: set/test by the " in shown
+    assert "set/test and set/captions.csv not there yet; `run` ranks the blind set once it is" in shown
+    unpack(world)
+    assert main(["run", "mine.yaml"]) == 0
+    assert "to be ranked now: blind; nothing is trained again" in caplog.text
+    assert "blind: blind set, 3 queries, 24 clips, finetune epoch" in capsys.readouterr().out
+    command = ["rank", "runs/done", "--audio", "set/test", "--queries", "set/captions.csv", "--out", "by_hand.npy"]
+    assert main(command) == 0
+    found, by_hand = read_scores(Path("runs/done/scores/blind.npy")), read_scores(Path("by_hand.npy"))
+    assert np.array_equal(found.values, by_hand.values)
+    assert (found.query_texts, found.file_names) == (QUERIES, by_hand.file_names)
+    csv = "runs/done/submission/blind.csv"
+    check = ["check", csv, "--queries", "set/captions.csv", "--audio", "set/test", "--edition", "2025"]
+    assert submission(check) == 0
+    caplog.clear()
+    assert main(["run", "mine.yaml"]) == 0
+    assert "to be ranked now" not in caplog.text
+    assert submission(["score", "runs/done:blind"]) == 1
+    assert "'blind' is a blind set's, which has no figures; use runs/done/scores/blind.npy" in capsys.readouterr().err
+
+
+def test_a_package_hands_in_the_blind_set_of_the_same_checkpoints(
+    desk: Path, world: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    unpack(world)
+    mean = {"kind": "mean", "edition": 2025, "csv": False}
+    change(
+        evaluation=entry(edition=2025, csv=False),
+        last=entry(checkpoint="last", edition=2025, csv=False),
+        mean=mean | {"of": ["evaluation", "last"]},
+        blind=blind(),
+        blind_last=blind(checkpoint="last"),
+        blind_mean=mean | {"of": ["blind", "blind_last"]},
+    )
+    assert main(["run", "mine.yaml"]) == 0
+    one, other, both = (read_scores(Path(f"runs/done/scores/blind{name}.npy")) for name in ("", "_last", "_mean"))
+    assert np.allclose(both.values, (one.values + other.values) / 2, atol=1e-6)
+    for run, scores in (("runs/done", "blind"), ("runs/done:mean", "blind_mean"), ("runs/done:last", "blind_last")):
+        Path("about.yaml").unlink(missing_ok=True)
+        assert submission(["pack", run, "--template", "about.yaml"]) == 0
+        assert "output:" not in Path("about.yaml").read_text().partition("systems:")[2].partition("\n")[2]
+        Path("about.yaml").write_text(json.dumps(about(1, sources={"tones": {"url": None}})))
+        capsys.readouterr()
+        assert submission(["pack", run, "--about", "about.yaml", "--out", "p.zip"]) == 0, capsys.readouterr().err
+        assert f"hands in runs/done/scores/{scores}.npy" in capsys.readouterr().out
+        with zipfile.ZipFile("p.NOT_READY.zip") as made:
+            (name,) = (name for name in made.namelist() if name.endswith(".output.csv"))
+            assert made.read(name) == Path(f"runs/done/submission/{scores}.csv").read_bytes()
+
+
+def test_a_blind_set_that_is_broken_leaves_the_run_as_it_was(
+    desk: Path, world: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    unpack(world)
+    broken = sorted(Path("set/test").iterdir())[3]
+    broken.write_bytes(b"no audio")
+    before = contents(Path("runs"))
+    change(blind=blind())
+    assert main(["run", "mine.yaml"]) == 1
+    said = capsys.readouterr().err
+    assert "error: the blind set set/test: broken audio of 1 clip, first " in said
+    assert f"{broken.name}: cannot be decoded" in said
+    assert contents(Path("runs")) == before
+    write_table(Path("set/captions.csv"), ["text"], [["a low note"]])
+    assert main(["run", "mine.yaml"]) == 1
+    assert "set/captions.csv: expects the column caption" in capsys.readouterr().err
+
+
+def test_blind_sets_are_checked_with_the_recipe(desk: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    mean = {"kind": "mean", "of": ["evaluation", "blind"], "edition": 2025, "csv": False}
+    change(blind=blind(stage="odd"), mixed=mean)
+    assert main(["check", "mine.yaml"]) == 1
+    said = capsys.readouterr().err
+    assert "rank.blind.stage: no stage 'odd'; there are pretrain, finetune" in said
+    assert "rank.mixed.of: they rank different sources; a mean needs one" in said
+
+
+def test_a_run_by_ones_own_name(desk: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["run", "mine.yaml", "--runs", "runs", "--name", "done"]) == 0
+    assert "run        runs/done\n" in capsys.readouterr().out
+    assert main(["run", "mine.yaml", "--name", "a/b"]) == 2
+    assert "'a/b' is no name of a folder; --out takes a path" in capsys.readouterr().err
+    assert main(["run", "mine.yaml", "--name", "a", "--out", "b"]) == 2

@@ -1,0 +1,232 @@
+"""What TensorBoard, MLflow and Weights & Biases are told of a run: what metrics.jsonl has, every step once."""
+
+import json
+import sys
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import tiny
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+from submission.runs.reading import read_metrics
+from submission.runs.record import EpochLine
+from system.__main__ import main
+from system.training import tracking, train
+from system.training.tracking import figures
+
+Told = dict[str, list[tuple[int, float]]]  # by name, the steps and values in order
+
+
+@pytest.fixture
+def recipe(world: Path, tmp_path: Path) -> Path:
+    return tiny.write_recipe(tmp_path / "r.yaml", tiny.recipe(world, tmp_path, **tiny.two_stages()))
+
+
+def of_metrics(run: Path) -> Told:
+    told: Told = {}
+    for step, values in figures(read_metrics(run / "metrics.jsonl", "")):
+        for name, value in values.items():
+            told.setdefault(name, []).append((step, value))
+    return told
+
+
+def of_tensorboard(run: Path) -> Told:
+    read = EventAccumulator(str(run / "tensorboard"), size_guidance={"scalars": 0})
+    read.Reload()
+    return {name: [(event.step, event.value) for event in read.Scalars(name)] for name in read.Tags()["scalars"]}
+
+
+def assert_same(found: Told, expected: Told) -> None:
+    assert found.keys() == expected.keys()
+    for name, pairs in expected.items():
+        assert found[name] == [(step, float(np.float32(value))) for step, value in pairs], name
+
+
+def interrupted(monkeypatch: pytest.MonkeyPatch, recipe: Path, run: Path, epochs: int, *track: str) -> None:
+    """Run until so many epochs of all stages are done, and end before the last of them is saved in a checkpoint."""
+    save, count = train._Stage._save, len((run / "metrics.jsonl").read_text().splitlines()) if run.exists() else 0
+
+    def stop(stage: Any, weights: Any) -> None:
+        nonlocal count
+        count += 1
+        if count == epochs:
+            raise train.Interrupted("stopped")
+        save(stage, weights)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(train._Stage, "_save", stop)
+        assert main(["run", str(recipe), "--out", str(run), *track]) == 130
+
+
+def test_tensorboard_reads_what_metrics_has_after_a_resume_too(
+    recipe: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = tmp_path / "run"
+    interrupted(monkeypatch, recipe, run, 2, "--track", "tensorboard")
+    assert len(of_tensorboard(run)["pretrain/loss"]) == 1
+    assert main(["run", str(recipe), "--out", str(run), "--track", "tensorboard"]) == 0
+    told = of_metrics(run)
+    assert_same(of_tensorboard(run), told)
+    steps = [step for step, _ in told["epoch"]]
+    assert steps == sorted(set(steps))
+    assert (
+        told["finetune/validation/mAP@10"][-1][0]
+        == steps[-1]
+        == sum([line.step for line in read_metrics(run / "metrics.jsonl", "") if line.step][n] for n in (2, 5))
+    )
+
+
+def test_a_run_that_was_not_tracked_may_be_afterwards(recipe: Path, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    assert main(["run", str(recipe), "--out", str(run)]) == 0
+    assert not (run / "tensorboard").exists()
+    metrics = (run / "metrics.jsonl").read_bytes()
+    assert main(["run", str(recipe), "--out", str(run), "--track", "tensorboard"]) == 0
+    assert_same(of_tensorboard(run), of_metrics(run))
+    assert (run / "metrics.jsonl").read_bytes() == metrics
+
+
+def test_a_line_of_an_earlier_release_counts_by_its_epoch() -> None:
+    lines = [EpochLine(stage="only", epoch=n, seconds=1.0, loss=0.5) for n in (1, 2)]
+    assert list(figures(lines)) == [
+        (n, {"epoch": n, "only/seconds": 1.0, "only/loss": 0.5}) for n in (1, 2)
+    ]  # fmt: skip
+
+
+class Server:
+    """What stands in for MLflow's and W&B's servers: figures by run."""
+
+    def __init__(self) -> None:
+        self.runs: dict[str, list[tuple[int, dict[str, float]]]] = {}
+        self.names: list[str] = []
+        self.ended = 0
+
+
+@pytest.fixture
+def server(monkeypatch: pytest.MonkeyPatch) -> Server:
+    server = Server()
+    monkeypatch.setattr(tracking, "find_spec", lambda name: name)
+    _stand_in_mlflow(monkeypatch, server)
+    _stand_in_wandb(monkeypatch, server)
+    return server
+
+
+def _stand_in_mlflow(monkeypatch: pytest.MonkeyPatch, server: Server) -> None:
+    module: Any = ModuleType("mlflow")
+    tags: dict[str, str] = {}
+    active: list[str] = []
+
+    def run_of(run_id: str) -> SimpleNamespace:
+        return SimpleNamespace(info=SimpleNamespace(run_id=run_id))
+
+    def start_run(run_id: str | None = None, run_name: str | None = None) -> SimpleNamespace:
+        if run_id is None:
+            server.names.append(str(run_name))
+            run_id = f"mlflow{len(server.runs)}"
+            server.runs[run_id] = []
+        active[:] = [run_id]
+        return run_of(run_id)
+
+    def log_metrics(values: dict[str, float], step: int) -> None:
+        assert not [name for name in values if "@" in name]
+        server.runs[active[0]].append((step, values))
+
+    def history(run_id: str, name: str) -> list[SimpleNamespace]:
+        return [SimpleNamespace(step=step) for step, values in server.runs[run_id] if name in values]
+
+    module.start_run, module.log_metrics = start_run, log_metrics
+    module.set_tag = lambda name, value: tags.update({active[0]: f"tags.{name} = '{value}'"})
+    module.search_runs = lambda filter_string, output_format: [
+        run_of(i) for i, tag in tags.items() if tag == filter_string
+    ]
+    module.MlflowClient = lambda: SimpleNamespace(get_metric_history=history)
+    module.end_run = lambda: setattr(server, "ended", server.ended + 1)
+    monkeypatch.setitem(sys.modules, "mlflow", module)
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:1")
+
+
+def _stand_in_wandb(monkeypatch: pytest.MonkeyPatch, server: Server) -> None:
+    module: Any = ModuleType("wandb")
+
+    def init(id: str, name: str, dir: str, resume: str) -> SimpleNamespace:
+        assert (Path(dir).is_dir(), resume) == (True, "allow")
+        if id not in server.runs:
+            server.names.append(name)
+        told = server.runs.setdefault(id, [])
+        return SimpleNamespace(
+            step=told[-1][0] + 1 if told else 0,
+            log=lambda values, step: told.append((step, values)),
+            finish=lambda: setattr(server, "ended", server.ended + 1),
+        )
+
+    module.init = init
+    monkeypatch.setitem(sys.modules, "wandb", module)
+    monkeypatch.setenv("WANDB_PROJECT", "retrieval")
+
+
+@pytest.mark.parametrize("name", ["mlflow", "wandb"])
+def test_a_server_gets_every_step_once_over_a_resume(
+    name: str, recipe: Path, tmp_path: Path, server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = tmp_path / "run"
+    interrupted(monkeypatch, recipe, run, 3, "--track", name)
+    assert main(["run", str(recipe), "--out", str(run), "--track", name]) == 0
+    assert main(["run", str(recipe), "--out", str(run), "--track", name]) == 0
+    (told,) = server.runs.values()
+    expected = list(figures(read_metrics(run / "metrics.jsonl", "")))
+    at = "_at_" if name == "mlflow" else "@"
+    assert told == [(step, {key.replace("@", at): value for key, value in values.items()}) for step, values in expected]
+    assert (server.names, server.ended) == (["run"], 3)
+
+
+def test_a_server_that_fails_ends_the_tracking_and_not_the_training(
+    recipe: Path, tmp_path: Path, server: Server, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(sys.modules["mlflow"], "log_metrics", lambda values, step: 1 / 0)
+    monkeypatch.setattr(sys.modules["wandb"], "init", lambda **_: 1 / 0)
+    run = tmp_path / "run"
+    assert main(["run", str(recipe), "--out", str(run), "--track", "mlflow", "--track", "wandb"]) == 0
+    for name in ("mlflow", "wandb"):
+        assert caplog.text.count(f"{name} gets no more of this run (division by zero); metrics.jsonl has all") == 1
+    assert json.loads((run / "result.json").read_text())["rank"]
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("tensorboard", 'the package tensorboard is not installed; install it with: pip install -e ".[tracking]"'),
+        ("mlflow", "the package mlflow is not installed; install it with: pip install mlflow"),
+        ("board", "no tracker 'board'; there are tensorboard, mlflow, wandb"),
+    ],
+)
+def test_a_tracker_that_is_not_here_is_refused_first(
+    name: str, words: str, recipe: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(tracking, "find_spec", lambda name: None)
+    assert main(["run", str(recipe), "--track", name]) == 2
+    assert words in capsys.readouterr().err
+
+
+@pytest.mark.usefixtures("server")
+@pytest.mark.parametrize(
+    ("name", "variables", "words"),
+    [
+        ("mlflow", ["MLFLOW_TRACKING_URI"], "mlflow needs to know where to write: set MLFLOW_TRACKING_URI"),
+        ("wandb", ["WANDB_PROJECT", "WANDB_API_KEY"], "set WANDB_PROJECT or WANDB_API_KEY"),
+    ],
+)
+def test_a_tracker_without_its_variable_is_refused_first(
+    name: str,
+    variables: list[str],
+    words: str,
+    recipe: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    for variable in variables:
+        monkeypatch.delenv(variable, raising=False)
+    assert main(["study", str(recipe), "--track", name]) == 2
+    assert words in capsys.readouterr().err
