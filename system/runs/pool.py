@@ -131,8 +131,8 @@ def _fill(
             with suppress(AudioError):  # which is said when its frames are looked for
                 keys[clip.id] = content(clip.path)
         lacking = [clip for clip in clips if keys.get(clip.id, "") not in bank]
-        experts = dict(trained.recipe.model.audio.experts)
-        features = build_features(lacking, experts, Path(trained.recipe.banks), strict, content=content)
+        experts, device = dict(trained.recipe.model.audio.experts), trained.model.device
+        features = build_features(lacking, experts, Path(trained.recipe.banks), strict, device=device, content=content)
     computed = [clip for clip in lacking if clip.id in features.keys]
     if computed:
         _store(bank, [features.keys[clip.id] for clip in computed], embed_clips(trained.model, computed, features))
