@@ -41,7 +41,7 @@ def found_in_csv(path: Path, truth: Truth, edition: Edition, annotations: Truth 
         groups=grouped(relevant),
         texts=[answer.query for answer in answers],
         n_pool=len(truth.file_names),
-        depth=edition.of_pool(len(truth.file_names)).ranking_length,
+        depth=edition.ranking_length,
     )
 
 

@@ -108,31 +108,35 @@ def embed(trained: Trained, listed: Listed, cache: Path, strict: bool = False) -
     cache: as cache_folder gives it. strict: KitError for the first file that cannot be read instead. Raises KitError
     where none can be.
     """
-    recipe, bank, keys = trained.recipe, _bank_of(trained, cache), {}
-    content = ContentKeys(cache, "st_ctime_ns")
-    with closing(content):
-        for clip in listed.clips:
+    bank = _bank_of(trained, cache)
+    keys, broken = _fill(bank, trained, listed.clips, cache, strict)
+    clips = [clip for clip in listed.clips if clip.id not in broken]
+    if not clips:
+        raise KitError(f"none of {counted(len(listed.clips), 'clip')} is readable, first {broken[listed.clips[0].id]}")
+    of_series = trained.recipe.model.score.of_series
+    embedded = _joined([bank.read(keys[clip.id]) for clip in clips], of_series, trained.model.device)
+    skipped = {clip.path: broken[clip.id] for clip in listed.clips if clip.id in broken} | dict(listed.others)
+    log.info("%s used, %d skipped", counted(len(clips), "clip"), len(skipped))
+    return Pool(clips, embedded, skipped)
+
+
+def _fill(
+    bank: Bank, trained: Trained, clips: Sequence[Clip], cache: Path, strict: bool
+) -> tuple[dict[str, str], dict[str, str]]:
+    """Embed the clips that the bank lacks. Returns the content keys of those that can be read, and why others cannot,
+    by id."""
+    keys: dict[str, str] = {}
+    with closing(ContentKeys(cache, "st_ctime_ns")) as content:
+        for clip in clips:
             with suppress(AudioError):  # which is said when its frames are looked for
                 keys[clip.id] = content(clip.path)
-        lacking = [clip for clip in listed.clips if keys.get(clip.id, "") not in bank]
-        experts = dict(recipe.model.audio.experts)
-        device = trained.model.device
-        features = build_features(lacking, experts, Path(recipe.banks), strict, device=device, content=content)
+        lacking = [clip for clip in clips if keys.get(clip.id, "") not in bank]
+        experts, device = dict(trained.recipe.model.audio.experts), trained.model.device
+        features = build_features(lacking, experts, Path(trained.recipe.banks), strict, device=device, content=content)
     computed = [clip for clip in lacking if clip.id in features.keys]
     if computed:
         _store(bank, [features.keys[clip.id] for clip in computed], embed_clips(trained.model, computed, features))
-    clips = [clip for clip in listed.clips if clip.id not in features.broken]
-    if not clips:
-        raise KitError(
-            f"none of {counted(len(listed.clips), 'clip')} is readable, first {features.broken[listed.clips[0].id]}"
-        )
-    keys |= features.keys
-    of_series = recipe.model.score.of_series
-    embedded = _joined([bank.read(keys[clip.id]) for clip in clips], of_series, trained.model.device)
-    broken = {clip.path: features.broken[clip.id] for clip in listed.clips if clip.id in features.broken}
-    skipped = {**broken, **listed.others}
-    log.info("%s used, %d skipped", counted(len(clips), "clip"), len(skipped))
-    return Pool(clips, embedded, skipped)
+    return keys | features.keys, features.broken
 
 
 def _bank_of(trained: Trained, cache: Path) -> Bank:

@@ -324,11 +324,12 @@ def test_a_packed_file_beside_a_clip_is_not_sent_for_it(tmp_path: Path) -> None:
 
 def test_kinds_of_audio(tmp_path: Path) -> None:
     kinds = {"a.FLAC": "audio/flac", "b.mp3": "audio/mpeg", "c.opus": "audio/ogg", "d.aif": "audio/aiff"}
+    kinds |= {"d.m4a": "audio/mp4", "d.webm": "audio/webm"}
     clips = [clip_of(tmp_path / name) for name in (*kinds, "e.html")]
     for clip in clips:
         Path(clip.path).write_bytes(b"<script>")
-    with served(Search(model_of(Letters()), clips, Embedded(torch.ones(5, 3)))) as site:
-        found = [site.ask(f"/audio/{row}").headers["content-type"] for row in range(5)]
+    with served(Search(model_of(Letters()), clips, Embedded(torch.ones(7, 3)))) as site:
+        found = [site.ask(f"/audio/{row}").headers["content-type"] for row in range(7)]
     assert found == [*kinds.values(), "application/octet-stream"]
 
 
