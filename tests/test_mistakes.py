@@ -5,6 +5,7 @@ A case is a command line, given in a folder with what desk.py makes, and the wor
 
 import errno
 import os
+import re
 import shlex
 import shutil
 import subprocess
@@ -19,6 +20,10 @@ from desk import contents, make_desk
 IS_FOLDER, IS_FILE = ": is a folder; name a file", ": is a file; name a folder"
 NO_MANIFEST = ": is no manifest, a line of JSON a clip; python -m data_tools clotho, audiocaps or table makes one"
 NO_RECIPE = " is no recipe, whose name ends in .yaml; shipped ones are in recipes/"
+NO_STORE = ": is no store of Freesound sounds, or damaged at its beginning; name one that python -m data_tools crawl"
+NO_PART = " column 1 (char {})); name a part of WavCaps, such as fsd_final.json"
+NO_CLOTHO = "name Clotho's folder as published, and the --splits that it has"
+NO_CSV = "is YAML, such as a recipe, and no CSV, score matrix or package; a recipe is checked by python -m system check"
 NO_MODEL = "is neither a run (resolved.json) nor an exported model (model.safetensors); name one's folder"
 SPLITS = "it has development, evaluation, validation"
 OTHER_SET = "none of its queries is known: this is of another split or data set; name the captions that it answers"
@@ -40,13 +45,30 @@ DATA = [
     ("blind empty --out x.jsonl", "empty: no audio files in this folder; unpack the set and name the folder"),
     ("scenes manifest.jsonl --seed 1", f"manifest.jsonl{IS_FILE}"),
     ("status nowhere.sqlite", "nowhere.sqlite: no such file; make it with python -m data_tools crawl nowhere.sqlite"),
-    ("export captions.csv --out x.csv", "captions.csv: SQLite cannot use it (file is not a database); see that"),
+    ("status recipe.yaml", f"recipe.yaml{NO_STORE}"),
+    ("export captions.csv --out x.csv", f"captions.csv{NO_STORE}"),
+    ("fetch manifest.jsonl --scores captions.csv --exclude none --out x", f"manifest.jsonl{NO_STORE}"),
+    ("classify recipe.yaml --captions captions.csv --out x", f"recipe.yaml{NO_STORE}"),
+    ("crawl captions.csv --key-file key.txt", f"captions.csv{NO_STORE}"),
+    ("status empty.csv", "empty.csv: not a store of Freesound sounds of format 1; name another file"),
+    (
+        "wavcaps captions.csv --audio audio --out x.jsonl",
+        f"captions.csv: not JSON (Expecting value: line 1{NO_PART.format(0)}",
+    ),
+    ("wavcaps manifest.jsonl --audio audio --out x.jsonl", "manifest.jsonl: not JSON (Extra data: line 2 "),
+    ("wavcaps scores.json --audio audio --out x.jsonl", "scores.json: not a WavCaps file, which is {'num_captions_"),
+    ("wavcaps audio --audio audio --out x.jsonl", f"audio{IS_FOLDER}"),
+    ("clotho audio --out x.jsonl", f"audio/clotho_captions_development.csv: no such file; {NO_CLOTHO}"),
+    ("clotho manifest.jsonl --out x.jsonl", f"manifest.jsonl{IS_FILE}"),
+    ("audiocaps captions.csv --out x.jsonl", f"captions.csv{IS_FILE}"),
+    ("audiocaps nowhere --out x.jsonl", "nowhere: no such folder; correct the path"),
+    ("audiocaps clotho --out x.jsonl", "clotho/train.csv: no such file; name AudioCaps' folder, which holds it, and"),
     # another file than is meant
     ("check captions.csv", f"captions.csv{NO_MANIFEST}"),
     ("check recipe.yaml", f"recipe.yaml{NO_MANIFEST}"),
     ("audit manifest.jsonl --against captions.csv", f"captions.csv{NO_MANIFEST}"),
     ("queries empty.csv --out x.jsonl", "empty.csv: the file is empty"),
-    ("clotho clotho --out x.jsonl", "clotho/clotho_captions_validation.csv: no such file; correct the path"),
+    ("clotho clotho --out x.jsonl", f"clotho/clotho_captions_validation.csv: no such file; {NO_CLOTHO}"),
     # columns, keys, values, splits
     ("table captions.csv --audio file --caption caption_1 --out x.jsonl", "no column file; the first line has file_na"),
     ("table captions.csv --audio file_name --caption caption --out x.jsonl", "no column caption; the first line has"),
@@ -115,8 +137,12 @@ SUBMISSION = [
     ("score scores.npy --truth captions.csv", "holds its own truth; leave out --truth"),
     ("score old.npy", "old.json is missing; a score matrix is the pair old.npy and old.json"),
     ("check 2024.csv", "2024.csv: of which edition is it to be? add --edition YEAR, one of 2022"),
-    ("write scores.npy --out 2024.csv", "is a file of edition 2023 (and 2024); name another file, or add --force"),
-    ("check 2024.csv --edition 2022", "this is the header of edition 2023 (and 2024): add --edition 2023"),
+    ("write scores.npy --out 2024.csv", "is a file of edition 2023 and 2024; name another file, or add --force"),
+    ("check 2024.csv --edition 2022", "header of edition 2023 and 2024: add --edition 2023 or --edition 2024; t"),
+    ("score 2024.csv --truth captions.csv --edition 2022", "header of edition 2023 and 2024: add --edition 2023 or"),
+    ("check recipe.yaml", f"recipe.yaml: {NO_CSV} recipe.yaml"),
+    ("score recipe.yaml --truth captions.csv", f"recipe.yaml: {NO_CSV} recipe.yaml"),
+    ("convert recipe.yaml --out x.csv", f"recipe.yaml: {NO_CSV} recipe.yaml"),
     ("check ranked.csv --edition 2024", "this is the header of edition 2022: add --edition 2022"),
     ("check 2024.csv --edition 2025", "edition 2025 needs every score"),
     ("check 2024.csv --edition 24", "no edition 24 is known; choose one of: 2022, 2023, 2024, 2025, custom"),
@@ -288,7 +314,7 @@ def test_descriptions_are_read_before_a_model(
     monkeypatch.setattr("data_tools.classify.verb.SentenceEncoder", loaded)
     line = "classify {} --captions captions.csv --out x"
     assert "captions.csv: no column description" in sentence("data_tools", line.format("captions.csv"), capsys)
-    assert "recipe.yaml: SQLite cannot use it" in sentence("data_tools", line.format("recipe.yaml"), capsys)
+    assert f"recipe.yaml{NO_STORE}" in sentence("data_tools", line.format("recipe.yaml"), capsys)
 
 
 def test_frames_stay_where_a_run_fails_after_them(desk: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -329,6 +355,34 @@ def test_one_is_no_plural(
     monkeypatch.chdir(original)
     assert import_module(f"{floor}.__main__").main(shlex.split(line.format(tmp_path))) == 0
     assert words in capsys.readouterr().out
+
+
+def test_one_query_of_one_clip_is_no_plural_anywhere(
+    original: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
+    caplog: pytest.LogCaptureFixture,
+) -> None:  # fmt: skip
+    """From a folder of one clip to its checked CSV."""
+    monkeypatch.chdir(original)
+    for floor, line in (
+        ("system", "rank run --audio one --queries one.csv --out {}/x.npy"),
+        ("system", "search run one 'a deep tone'"),
+        ("submission", "write {}/x.npy --out {}/x.csv --edition custom"),
+        ("submission", "check {}/x.csv --edition custom"),
+        ("submission", "check {}/x.csv --edition custom --ranked"),
+        ("data_tools", "blind one --out {}/one.jsonl"),
+        ("data_tools", "check {}/one.jsonl"),
+    ):
+        assert import_module(f"{floor}.__main__").main(shlex.split(line.replace("{}", str(tmp_path)))) == 0, line
+    shown = capsys.readouterr().out + caplog.text
+    for words in (
+        "1 query x 1 clip\n",
+        "1 clip used, 1 skipped",
+        "wrote",
+        "1 query x 1 name\n",
+        "ok: 1 query x 1 name\n",
+    ):
+        assert words in shown, words
+    assert not re.findall(r"(?<![\d.,])1 (?:clips|queries|names|scores|sounds|rows|captions|files)\b", shown)
 
 
 WRITING = [

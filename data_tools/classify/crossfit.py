@@ -9,7 +9,7 @@ from typing import Literal, get_args
 
 import numpy as np
 
-from data_tools.cli import each
+from data_tools.cli import counted, each
 from data_tools.errors import DataError
 
 # N texts (a description or caption each), D embedding
@@ -91,9 +91,9 @@ def assign_folds(texts: Texts, fitting: Fitting) -> np.ndarray:
         of_label = np.flatnonzero(texts.labels == label)
         count = len(np.unique(texts.groups[of_label]))
         if count < fitting.folds:
-            origin = "clips" if label else "uploaders or distinct texts"
+            origin = counted(count, "clip") if label else f"{count} uploaders or distinct texts"
             raise DataError(
-                f"the {name} are of {count} {origin}, fewer than {fitting.folds} folds; give more, or fewer --folds"
+                f"the {name} are of {origin}, fewer than {fitting.folds} folds; give more, or fewer --folds"
             )
         dealing = GroupKFold(fitting.folds, shuffle=True, random_state=fitting.seed)
         for fold, (_, held_out) in enumerate(dealing.split(of_label, groups=texts.groups[of_label])):

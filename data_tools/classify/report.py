@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from data_tools.classify.crossfit import WEIGHTINGS, CrossFit, Weighting, class_weights
+from data_tools.cli import counted
 from data_tools.files import replacing
 
 if TYPE_CHECKING:
@@ -118,15 +119,15 @@ def summary(report: dict[str, Any]) -> list[str]:
     lines = [
         f"descriptions: {described['read']}, of them {described['scored']} scored, {described['empty']} left empty by "
         f"cleaning, {other} not English",
-        f"captions: {captioned['scored']} of {captioned['clips']} clips",
-        f"embeddings: {model['name']}, {model['dim']} dimensions; {model['computed']} texts computed now, "
+        f"captions: {captioned['scored']} of {counted(captioned['clips'], 'clip')}",
+        f"embeddings: {model['name']}, {model['dim']} dimensions; {counted(model['computed'], 'text')} computed now, "
         f"{model['distinct_texts'] - model['computed']} were there already",
     ]
     threshold = report["settings"]["threshold"]
     for weighting, found in report["weightings"].items():
         lines.append(
             f"{weighting + ':':10}ROC AUC {found['roc_auc']:.4f}, average precision {found['average_precision']:.4f}, "
-            f"Brier {found['brier']:.4f}; {found['kept_at_threshold']} descriptions above {threshold:g}"
+            f"Brier {found['brier']:.4f}; {counted(found['kept_at_threshold'], 'description')} above {threshold:g}"
         )
     return lines
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from data_tools.audio.read import readable_seconds
 from data_tools.cli import counted, ending_in
 from data_tools.errors import DataError
-from data_tools.files import read_table
+from data_tools.files import read_table, require_file, require_folder
 from data_tools.manifest import Clip, Split, audio_clip, check_caption, write_manifest
 from data_tools.names import audio_names
 
@@ -32,9 +32,11 @@ def read_audiocaps(
     keep_missing: list clips without audio too; else they are left out.
     Raises DataError for a missing CSV file, bad rows, bad captions, and when no clip is left.
     """
+    require_folder(root)
     clips: list[Clip] = []
     counts = []
     for split in splits:
+        require_file(root / f"{split}.csv", "name AudioCaps' folder, which holds it, and the --splits that it has")
         captions = _captions(root / f"{split}.csv")
         folders = [(audio or root) / split, audio or root]
         present = {name: folder for folder in reversed(folders) for name in audio_names(folder)}

@@ -12,7 +12,7 @@ from pathlib import Path
 from data_tools.audio.read import readable_seconds
 from data_tools.cli import counted, ending_in
 from data_tools.errors import DataError
-from data_tools.files import read_table, require_folder
+from data_tools.files import read_table, require_file, require_folder
 from data_tools.manifest import Clip, Split, audio_clip, read_caption_table, write_manifest
 from data_tools.names import audio_names, is_freesound_id, match_names
 
@@ -61,7 +61,9 @@ def hold_out(clips: Sequence[Clip], share: float, seed: int) -> list[Clip]:
 
 
 def _read_split(root: Path, split: Split, source: str) -> tuple[list[Clip], str]:
-    captions = _captions(_table_path(root, f"clotho_captions_{split}.csv"))
+    table = _table_path(root, f"clotho_captions_{split}.csv")
+    require_file(table, "name Clotho's folder as published, and the --splits that it has")
+    captions = _captions(table)
     metadata_path = _table_path(root, f"clotho_metadata_{split}.csv")
     metadata = _metadata(metadata_path) if metadata_path.is_file() else {}
     metadata_names = match_names(captions, metadata)

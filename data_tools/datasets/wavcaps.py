@@ -61,7 +61,10 @@ def read_wavcaps(path: Path, audio: Path, source: str, keep_missing: bool = Fals
 
 
 def _items(path: Path) -> list[dict[str, Any]]:
-    content = parse_json(read_text(path), str(path))
+    try:
+        content = parse_json(read_text(path), str(path))
+    except DataError as error:
+        raise DataError(f"{error}; name a part of WavCaps, such as fsd_final.json") from None
     items = content.get("data") if isinstance(content, dict) else None
     if not isinstance(items, list) or not items or not all(isinstance(item, dict) for item in items):
         raise DataError(f"{path}: not a WavCaps file, which is {{'num_captions_per_audio': 1, 'data': [items]}}")

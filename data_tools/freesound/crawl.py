@@ -9,7 +9,7 @@ import time
 from contextlib import closing
 from pathlib import Path
 
-from data_tools.cli import PROGRESS_SECONDS
+from data_tools.cli import PROGRESS_SECONDS, counted
 from data_tools.errors import DataError
 from data_tools.files import require_file
 from data_tools.freesound.client import Client, OverloadedError, PastEndError
@@ -121,7 +121,8 @@ def progress_line(client: Client, store: Store) -> str:
     kept, total, quota = store.count(), int(store.fact("total") or 0), client.quota
     used, left = quota.used(), max(0, math.ceil((total - kept) / PAGE_SIZE))
     return (
-        f"{kept} of {total} sounds kept; {client.requests} requests, {used.minute} of {quota.per_minute} a minute, "
+        f"{kept} of {counted(total, 'sound')} kept; {counted(client.requests, 'request')}, "
+        f"{used.minute} of {quota.per_minute} a minute, "
         f"{used.day} of {quota.per_day} a day; at least {duration(quota.seconds_for(left))} left"
     )
 
@@ -131,7 +132,7 @@ def duration(seconds: float) -> str:
     for size, unit in ((DAY, "days"), (3600.0, "hours"), (60.0, "minutes")):
         if seconds >= 2 * size:
             return f"{seconds / size:.1f} {unit}"
-    return f"{seconds:.0f} seconds"
+    return counted(round(seconds), "second")
 
 
 def _require_same(store: Store, narrowed: str | None, site: str) -> None:
@@ -188,8 +189,9 @@ async def _dry_run(client: Client, store: Store, since: str | None, narrowed: st
     count = (await client.search(window, narrowed)).count
     kept = store.count(f"NOT gone AND created >= {window.first * 1000}")
     requests = math.ceil(max(0, count - kept) / PAGE_SIZE)
-    print(f"{count} sounds are there since {_day(window.first)}, {kept} of them in {store.path}")
-    print(f"{requests} requests are left at least, {duration(client.quota.seconds_for(requests))} at this key's limits")
+    print(f"{counted(count, 'sound')} since {_day(window.first)}, {kept} of them in {store.path}")
+    length = duration(client.quota.seconds_for(requests))
+    print(f"at least {counted(requests, 'request')} left, {length} at this key's limits")
     mebibytes = max(0, count - kept) * _BYTES_A_SOUND / 2**20
     print(f"about {mebibytes:.0f} MiB of disk; nothing was stored but this request's count")
 
@@ -207,13 +209,15 @@ async def _crawl(arguments: argparse.Namespace, store: Store) -> int:
             added_up = await walk(client, store, arguments.workers)
             print(progress_line(client, store))
     if added_up:
-        print(f"{_describe(store)}: {store.count()} sounds")
+        print(f"{_describe(store)}: {counted(store.count(), 'sound')}")
     else:
-        print(f"{store.path}: {store.count()} sounds are kept, and the API counts {store.fact('total')}; run it again")
+        count = counted(store.count(), "sound")
+        print(f"{store.path}: {count} kept, and the API counts {store.fact('total')}; run it again")
     if nulls := store.nulls():
-        print(f"{len(nulls)} items are null for good, in the API's own answers; python -m data_tools status lists them")
+        what = counted(len(nulls), "item")
+        print(f"{what} null for good, in the API's own answers; python -m data_tools status lists them")
     if uneven := store.uneven():
-        print(f"{len(uneven)} windows do not add up to the API's count; python -m data_tools status lists them")
+        print(f"the API's count is another in {counted(len(uneven), 'window')}; python -m data_tools status lists them")
     return 0 if added_up else 1
 
 

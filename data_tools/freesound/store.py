@@ -19,6 +19,7 @@ from data_tools.freesound.database import naming, transaction
 from data_tools.freesound.sounds import PREVIEWS, Page, Sound, format_time
 from data_tools.freesound.windows import PageListing, Progress, Window, advance
 
+_MAGIC = b"SQLite format 3\0"
 FORMAT = 1
 
 # Of a sound as the API names them; created in ms since 1970; tags joined by blanks (a tag has none); the address of a
@@ -57,6 +58,14 @@ class Null(NamedTuple):
         return f"item {self.position} of page {self.page}"
 
 
+def _may_be_store(path: Path) -> bool:
+    """Whether a file begins as SQLite's do, is empty or not there."""
+    if not path.is_file():
+        return True
+    with path.open("rb") as file:
+        return file.read(len(_MAGIC)) in (b"", _MAGIC)
+
+
 class Store:
     """An open store. database: in autocommit mode; transactions are begun by hand."""
 
@@ -66,6 +75,9 @@ class Store:
         self.path = path
         if path.is_dir() or not create:
             require_file(path, f"make it with python -m data_tools crawl {path}")
+        if not _may_be_store(path):
+            hint = "name one that python -m data_tools crawl made"
+            raise DataError(f"{path}: is no store of Freesound sounds, or damaged at its beginning; {hint}")
         path.parent.mkdir(parents=True, exist_ok=True)
         with naming(path), ExitStack() as unfinished:
             self.database = sqlite3.connect(path, isolation_level=None, timeout=60)

@@ -223,7 +223,8 @@ def _verdict(
     """others: of test splits. That they share no sound is said only of clips with a sure fingerprint."""
     if leaks := [overlap for overlap in overlaps if overlap.leak]:
         kinds = "; ".join(dict.fromkeys(overlap.finding for overlap in leaks))
-        return f"training data overlaps what it must not: leave out {len({t.clip.id for t in leaks})} clips ({kinds})"
+        count = counted(len({t.clip.id for t in leaks}), "clip")
+        return f"training data overlaps what it must not: leave out {count} ({kinds})"
     verdict = f"none of {len(training)} training clips is on an exclusion list or shares a Freesound id"
     apart = f"{verdict} or file name with a test split"
     if fingerprints is None or not fingerprints.prints or not others:
@@ -300,7 +301,7 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.json:
         print_report(report)
     else:
-        print(f"{len(clips):>7}  clips, {len(training)} of them for training; against {len(against)} others")
+        print(f"{len(clips):>7}  clips, {len(training)} of them for training; against {counted(len(against), 'other')}")
         for listed in exclusions.sources if exclusions else ():
             print(f"{listed.ids:>7}  Freesound ids on {listed.name}, and {listed.not_found} entries without one")
         if without:

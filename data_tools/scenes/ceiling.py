@@ -4,7 +4,7 @@ import argparse
 from collections import Counter
 from pathlib import Path
 
-from data_tools.cli import add_json
+from data_tools.cli import add_json, counted
 from data_tools.errors import DataError
 from data_tools.files import read_table
 from data_tools.scenes.compose import KINDS
@@ -64,5 +64,6 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.json:
         print_report(found)
     else:
-        print(f"{found.split}: {found.clips} clips, {found.labels} different labels, ceiling mAP@10 {value:.4f}")
+        counts = f"{counted(found.clips, 'clip')}, {counted(found.labels, 'different label')}"
+        print(f"{found.split}: {counts}, ceiling mAP@10 {value:.4f}")
     return 0

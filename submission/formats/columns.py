@@ -111,11 +111,13 @@ def editions_of(header: list[str]) -> list[Edition]:
 
 
 def names_of(editions: list[Edition]) -> str:
-    """E.g. `edition 2023 (and 2024)`; `no edition` for none."""
-    if not editions:
-        return "no edition"
-    first, *others = (edition.name for edition in editions)
-    return f"edition {first}" + (f" (and {', '.join(others)})" if others else "")
+    """E.g. `edition 2023 and 2024`; `no edition` for none."""
+    return f"edition {' and '.join(edition.name for edition in editions)}" if editions else "no edition"
+
+
+def to_add(editions: list[Edition]) -> str:
+    """What to add to a command, e.g. `--edition 2023 or --edition 2024`."""
+    return " or ".join(f"--edition {edition.name}" for edition in editions)
 
 
 def refuse(what: str, problems: list[Problem]) -> None:

@@ -19,9 +19,11 @@ def write_csv(matrix: ScoreMatrix, path: Path, edition: Edition, ranked: bool = 
     n_queries, n_clips = matrix.values.shape
     if ranked or edition.output == "ranked":
         write_ranked_csv(matrix, path, edition)
-        return f"wrote {path}: {counted(n_queries, 'query')} x {edition.of_pool(n_clips).ranking_length} names"
+        return (
+            f"wrote {path}: {counted(n_queries, 'query')} x {counted(edition.of_pool(n_clips).ranking_length, 'name')}"
+        )
     write_matrix_csv(matrix, path, edition)
-    return f"wrote {path}: {counted(n_queries, 'query')} x {n_clips} scores"
+    return f"wrote {path}: {counted(n_queries, 'query')} x {counted(n_clips, 'score')}"
 
 
 def require_replaceable(path: Path, edition: Edition, force: bool) -> None:

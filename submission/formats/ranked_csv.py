@@ -20,6 +20,7 @@ from submission.formats.columns import (
     ranked_editions,
     refuse,
     rows_of,
+    to_add,
     trimmed,
     unknown_name,
     with_missing,
@@ -162,7 +163,7 @@ def _header_faults(header: list[str], edition: Edition, truth: Truth | None) -> 
         yield f"the header is missing; {expected}", "header"
         return
     if wrong and others:
-        yield f"this is the header of {names_of(others)}: add --edition {others[0].name}; {expected}", "header"
+        yield f"this is the header of {names_of(others)}: add {to_add(others)}; {expected}", "header"
         return
     if trimmed(header, len(columns)) != header:
         yield TRAILING_COMMA

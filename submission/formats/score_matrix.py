@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from data_tools.cli import counted
 from data_tools.documents import parse_json, sealed, sha256_of, unsealed
 from data_tools.errors import DataError
 from submission.errors import SubmissionError
@@ -72,7 +73,9 @@ class ScoreMatrix:
             _require_unique(f"{where}: relevant clip", clips)
             for clip_id in clips:
                 if clip_id not in pool:
-                    raise SubmissionError(f"{where}: its relevant clip {clip_id!r} is not among the {n_clips} clips")
+                    raise SubmissionError(
+                        f"{where}: its relevant clip {clip_id!r} is not among the pool's {counted(n_clips, 'clip')}"
+                    )
         require_finite(self.values)
 
     def __len__(self) -> int:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 
+from data_tools.cli import counted
 from data_tools.files import require_folder
 from data_tools.names import audio_tree
 from submission.errors import SubmissionError
@@ -231,8 +232,8 @@ def _refuse_shared(path: Path, rows_of_caption: Mapping[str, list[Row]]) -> None
         line_lists = [" and ".join(str(row.line) for row in rows) for rows in shared.values()]
         lines = "; ".join(line_lists[:MAX_SHOWN_LINES]) + "; ..." * (len(line_lists) > MAX_SHOWN_LINES)
         raise SubmissionError(
-            f"{path}: captions shared by several files make {len(shared)} queries of a ranked CSV ambiguous (lines "
-            f"{lines}; the first is {next(iter(shared))!r}); score the score matrix of this split instead"
+            f"{path}: captions shared by several files make {counted(len(shared), 'query')} of a ranked CSV ambiguous "
+            f"(lines {lines}; the first is {next(iter(shared))!r}); score the score matrix of this split instead"
         )
 
 

@@ -9,6 +9,7 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
+from data_tools.cli import counted
 from submission.editions import Edition
 from submission.errors import SubmissionError
 from submission.formats.score_matrix import ScoreMatrix
@@ -136,7 +137,7 @@ def require_apart(tested: Mapping[str, ScoreMatrix], validation: Mapping[str, Sc
     """Weights are never searched on what they are then tested on, nor with other models."""
     for (name, test), (other, weighted) in zip(tested.items(), validation.items(), strict=True):
         if shared := set(test.clip_ids) & set(weighted.clip_ids):
-            common = f"{name} and {other} have {len(shared)} clips in common (first {min(shared)!r})"
+            common = f"{name} and {other} have {counted(len(shared), 'clip')} in common (first {min(shared)!r})"
             hint = "weights are searched on a validation split, never on what is tested"
             raise SubmissionError(f"{common}; {hint}")
         for makers in zip_longest(makers_of(test.facts), makers_of(weighted.facts), fillvalue=(None, None)):

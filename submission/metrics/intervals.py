@@ -12,6 +12,7 @@ from statistics import NormalDist
 import numpy as np
 import numpy.typing as npt
 
+from data_tools.cli import counted
 from submission.errors import SubmissionError
 
 CONFIDENCE = 0.95
@@ -97,7 +98,9 @@ def paired_difference(
     """
     one, other = _samples(first), _samples(second)
     if one.shape != other.shape:
-        raise SubmissionError(f"the systems have {len(one)} and {len(other)} queries; compare them over the same ones")
+        raise SubmissionError(
+            f"the systems have {len(one)} and {counted(len(other), 'query')}; compare them over the same ones"
+        )
     differences = other - one
     sums, _ = _by_group(differences, groups)
     rng = np.random.default_rng(seed)

@@ -10,6 +10,7 @@ from typing import overload
 import numpy as np
 import numpy.typing as npt
 
+from data_tools.cli import counted
 from submission.errors import SubmissionError
 from submission.ordering import NEVER
 
@@ -107,7 +108,7 @@ def chance(n_clips: int, k: int = 10, n_relevant: float = 1) -> float:
     0.75
     """
     if not 1 <= n_relevant <= n_clips:
-        raise SubmissionError(f"a pool of {n_clips} clips cannot hold {n_relevant} relevant ones")
+        raise SubmissionError(f"a pool of {counted(n_clips, 'clip')} cannot hold {n_relevant} relevant")
     depth = min(k, n_clips)
     harmonic = sum(1 / rank for rank in range(1, depth + 1))
     further = (n_relevant - 1) / (n_clips - 1) if n_clips > 1 else 0.0

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
+from data_tools.cli import counted
 from submission.editions import Edition
 from submission.errors import SubmissionError
 from submission.formats.ranked_csv import read_ranked_csv
@@ -109,6 +110,7 @@ def annotated(matrix: ScoreMatrix, annotations: Truth) -> ScoreMatrix:
 def _require_known(queries: Sequence[str], relevant: Sequence[Collection[str] | None]) -> None:
     if blind := [query for query, clips in zip(queries, relevant, strict=True) if not clips]:
         raise SubmissionError(
-            f"no relevant clip is known for {len(blind)} of {len(queries)} queries (first {blind[0]!r}), so there is "
-            "nothing to score; a blind set is scored by the organisers, and a converted CSV needs `convert --truth`"
+            f"no relevant clip is known for {len(blind)} of {counted(len(queries), 'query')} (first {blind[0]!r}), so "
+            "there is nothing to score; a blind set is scored by the organisers, and a converted CSV needs `convert "
+            "--truth`"
         )

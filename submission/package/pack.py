@@ -4,6 +4,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from data_tools.cli import counted
 from submission.editions import Edition
 from submission.errors import SubmissionError
 from submission.formats.edition_csv import write_csv
@@ -83,7 +84,7 @@ def _packed(
 
 
 def _describe_entry(run: FinishedRun) -> str:
-    ranked = f"{run.entry!r} ({len(run.matrix.clip_ids)} clips)"
+    ranked = f"{run.entry!r} ({counted(len(run.matrix.clip_ids), 'clip')})"
     return f"hands in what the run itself ranked, {ranked}; for the blind set give this system an `output`"
 
 

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from data_tools.cli import counted
 from data_tools.errors import DataError
 from data_tools.files import read_table, write_table
 from data_tools.manifest import Clip
@@ -47,7 +48,9 @@ def read_clips(path: Path, clip_ids: Sequence[str]) -> Clips:
     except DataError as error:
         raise SubmissionError(f"{error}; rank the run again to write it anew") from None
     if missing := [clip for clip in clip_ids if clip not in by_clip]:
-        raise SubmissionError(f"{path}: has no line for {len(missing)} clips of the scores, first {missing[0]!r}")
+        raise SubmissionError(
+            f"{path}: has no line for {counted(len(missing), 'clip')} of the scores, first {missing[0]!r}"
+        )
     lines = [by_clip[clip] for clip in clip_ids]
     header = lines[0][1]
 

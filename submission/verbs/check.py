@@ -1,7 +1,7 @@
 """The verb check: every problem of a ranked CSV, a matrix CSV or a package, on a line of its own."""
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -14,8 +14,16 @@ from submission.formats.matrix_csv import check_matrix_csv
 from submission.formats.ranked_csv import check_ranked_csv
 from submission.formats.score_matrix import read_scores
 from submission.formats.truth import Truth
-from submission.verbs.options import add_ranked, add_reference_arguments, chosen_edition, chosen_truth, edition_noted
+from submission.verbs.options import (
+    add_ranked,
+    add_reference_arguments,
+    chosen_edition,
+    chosen_truth,
+    edition_noted,
+    require_csv,
+)
 
+PACKAGE = "package"  # kind of the problems of one
 NOT_COMPARED = "note: its texts and names were held against nothing; add --truth, --scores, or --queries and --audio"
 
 
@@ -30,6 +38,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     path = arguments.file
     require_file(path)
+    require_csv(path)
     truth = chosen_truth(arguments)
     noted = {str(arguments.scores): edition_noted(read_scores(arguments.scores))} if arguments.scores else {}
     edition = chosen_edition(arguments, noted, path)
@@ -43,7 +52,7 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.json:
         _print_json(path, edition, truth, found)
     elif found.problems:
-        print(*format_problems(found.problems, shown), sep="\n")
+        print(*found.lines(shown), sep="\n")
     if found.problems:
         raise SubmissionError(f"{path} {found.verdict}")
     if not arguments.json:
@@ -61,29 +70,33 @@ class _Found(NamedTuple):
     columns: int | None
     verdict: str
 
+    def lines(self, shown: int | None) -> Iterable[str]:
+        """Of the problems; those of a package name their file themselves."""
+        if self.problems[0].kind == PACKAGE:
+            return [problem.sentence for problem in self.problems]
+        return format_problems(self.problems, shown)
+
 
 def _check_csv(path: Path, edition: Edition, truth: Truth | None, ranked: bool) -> _Found:
     queries = columns = 0
     if ranked or edition.output == "ranked":
         rows, problems = check_ranked_csv(path.read_bytes(), edition, truth)
-        queries, columns, what = len(rows), len(rows[0].file_names) if rows else 0, "names"
+        queries, columns, what = len(rows), len(rows[0].file_names) if rows else 0, "name"
     else:
         matrix, problems = check_matrix_csv(path.read_bytes(), edition, truth)
-        what = "scores"
+        what = "score"
         if matrix:
             queries, columns = len(matrix.query_ids), len(matrix.clip_ids)
     if problems:
         verdict = f"has {counted(len(problems), 'problem')}, listed above with the line each row starts on"
         return _Found(problems, queries or None, columns or None, verdict)
-    return _Found([], queries, columns, f"ok: {counted(queries, 'query')} x {columns} {what}")
+    return _Found([], queries, columns, f"ok: {counted(queries, 'query')} x {counted(columns, what)}")
 
 
 def _check_package(path: Path, edition: Edition, truth: Truth | None, shown: int | None) -> _Found:
     from submission.package.archive import check_archive
 
-    problems = [
-        Problem(None, text, "package") for text in check_archive(path, edition, lambda label: truth, shown=shown)
-    ]
+    problems = [Problem(None, text, PACKAGE) for text in check_archive(path, edition, lambda label: truth, shown=shown)]
     bad, good = "is not fit to be handed in, for what is listed above", f"ok: a package of edition {edition.name}"
     return _Found(problems, None, None, bad if problems else good)
 

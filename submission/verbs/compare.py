@@ -2,7 +2,7 @@
 
 import argparse
 
-from data_tools.cli import add_json
+from data_tools.cli import add_json, counted
 from submission.metrics.compare import compare
 from submission.metrics.summary import format_interval
 from submission.verbs.options import SCORED, add_truth_arguments, read_summaries
@@ -35,5 +35,5 @@ def run(arguments: argparse.Namespace) -> int:
         f"{found.mean:+.4f}  {system.primary}, the first minus {other}; 95 % {format_interval(found.interval, '+.4f')}"
     )
     print(f"p {found.p:.4f}  paired randomisation of {found.n_groups} groups of queries that share their clips")
-    print(f"{found.better} queries better, {found.equal} equal, {found.worse} worse")
+    print(f"{counted(found.better, 'query')} better, {found.equal} equal, {found.worse} worse")
     return 0

@@ -15,7 +15,14 @@ from submission.formats.edition_csv import require_replaceable, source_edition, 
 from submission.formats.matrix_csv import read_matrix_csv
 from submission.formats.ranked_csv import read_ranked_csv, write_ranked_lists
 from submission.formats.score_matrix import write_scores
-from submission.verbs.options import add_force, add_ranked, add_reference_arguments, chosen_edition, chosen_truth
+from submission.verbs.options import (
+    add_force,
+    add_ranked,
+    add_reference_arguments,
+    chosen_edition,
+    chosen_truth,
+    require_csv,
+)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -32,6 +39,7 @@ def run(arguments: argparse.Namespace) -> int:
     out = arguments.out
     require_other(out, [arguments.file, arguments.truth, arguments.scores, arguments.queries])
     truth = chosen_truth(arguments)
+    require_csv(arguments.file)
     source, is_ranked = source_edition(arguments.file)
     target = source
     if out.suffix != ".npy":
@@ -52,5 +60,5 @@ def run(arguments: argparse.Namespace) -> int:
         print(write_csv(matrix, out, target, arguments.ranked))
         return 0
     write_scores(out, replace(matrix, facts={"csv": arguments.file.name}))
-    print(f"wrote {out}: {counted(matrix.values.shape[0], 'query')} x {matrix.values.shape[1]} scores")
+    print(f"wrote {out}: {counted(matrix.values.shape[0], 'query')} x {counted(matrix.values.shape[1], 'score')}")
     return 0

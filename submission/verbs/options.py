@@ -40,6 +40,13 @@ def chosen_truth(arguments: argparse.Namespace) -> Truth | None:
     return read_clotho_truth(arguments.truth) if arguments.truth else None
 
 
+def require_csv(path: Path) -> None:
+    """Raises SubmissionError for what is handed in by mistake: a recipe."""
+    if path.suffix.lower() in (".yaml", ".yml") and path.is_file():
+        hint = f"a recipe is checked by python -m system check {path}"
+        raise SubmissionError(f"{path}: is YAML, such as a recipe, and no CSV, score matrix or package; {hint}")
+
+
 def add_ranked(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--ranked", action="store_true", help="a ranked CSV even where the edition asks for all scores")
 
@@ -80,6 +87,7 @@ def open_system(name: str) -> System:
         matrix = read_scores(path)
         return System(name, matrix, edition_noted(matrix))
     require_file(path)
+    require_csv(path)
     return System(name, None, None)
 
 

@@ -3,6 +3,7 @@
 import argparse
 from pathlib import Path
 
+from data_tools.cli import counted
 from submission.errors import SubmissionError
 from submission.runs.finished import open_finished
 from submission.verbs.options import chosen_edition
@@ -25,5 +26,6 @@ def run(arguments: argparse.Namespace) -> int:
     if out.suffix != ".html":
         raise SubmissionError(f"{out}: the report is a page; give it a name that ends in .html")
     figures = write_report(out, run, others, edition)
-    print(f"wrote {out}: {out.stat().st_size / 1e6:.1f} MB, and {len(figures)} figures into {run.folder / 'figures'}")
+    shown = f"{counted(len(figures), 'figure')} into {run.folder / 'figures'}"
+    print(f"wrote {out}: {out.stat().st_size / 1e6:.1f} MB, and {shown}")
     return 0

@@ -113,7 +113,7 @@ def _rehearse(
         clips = data.clips[source]
         if broken := [clip.id for clip in clips if clip.id in data.features.broken]:
             raise KitError(
-                f"{len(broken)} clips of {source}, which is to be ranked, have broken audio, first "
+                f"{source}, which is to be ranked, has {counted(len(broken), 'clip')} with broken audio, first "
                 f"{data.features.broken[broken[0]]}; repair them, or take them out of {recipe.data[source].manifest}"
             )
         queries = caption_queries(clips)
@@ -125,7 +125,7 @@ def _rehearse(
                 write_csv(matrix, Path(folder) / f"{name}.csv", edition)
     for source in dict.fromkeys(map(recipe.ranked_source, recipe.scored)):
         if shared := data.shared(recipe.trained_on, [source]):
-            log.warning("%d recordings of %s, which is to be ranked, are also trained on", shared, source)
+            log.warning("%s of %s, which is to be ranked, also trained on", counted(shared, "recording"), source)
 
 
 def _train_and_rank(

@@ -206,7 +206,9 @@ def _fill(
     with progress(f"{name} frames", len(missing), "clip") as bar, bank.writing() as store:
         wanted = {key: clip for key, clip in missing.items() if key not in bank}  # another process may have stored some
         for group in _groups(_decoded(wanted, expert), fails, GROUP_SECONDS * expert.rate):
-            with memory_errors(f"{name}: {len(group)} clips", "free what else uses it, or compute on a larger one"):
+            with memory_errors(
+                f"{name}: {counted(len(group), 'clip')}", "free what else uses it, or compute on a larger one"
+            ):
                 computed = frames_of(list(group.values()))
             for key, frames in zip(group, computed, strict=True):
                 if bank.dtype.kind == "i" or np.abs(frames).max() <= np.finfo(bank.dtype).max:

@@ -178,7 +178,8 @@ def _stage_lines(name: str, stage: schema.Stage, found: dict[str, Content]) -> I
         f"{source} {count:,}" if count else f"{source} (missing)"
         for source, count in zip(stage.train.data, items, strict=True)
     )
-    captions = "" if stage.unit == "pair" else f", {stage.captions_per_clip} captions a clip"
+    each = "1 caption" if stage.captions_per_clip == 1 else f"{stage.captions_per_clip} captions"
+    captions = "" if stage.unit == "pair" else f", {each} a clip"
     what = f"{updates} updates of {stage.batch_size} {stage.unit}s{captions}{seen}"
     yield f"stage {name}: {what}; from {sizes}, mixed by {stage.train.mix}"
     if known and sum(items) < stage.batch_size:

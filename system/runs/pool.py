@@ -123,7 +123,9 @@ def embed(trained: Trained, listed: Listed, cache: Path, strict: bool = False) -
         _store(bank, [features.keys[clip.id] for clip in computed], embed_clips(trained.model, computed, features))
     clips = [clip for clip in listed.clips if clip.id not in features.broken]
     if not clips:
-        raise KitError(f"none of {len(listed.clips)} clips is readable, first {features.broken[listed.clips[0].id]}")
+        raise KitError(
+            f"none of {counted(len(listed.clips), 'clip')} is readable, first {features.broken[listed.clips[0].id]}"
+        )
     keys |= features.keys
     of_series = recipe.model.score.of_series
     embedded = _joined([bank.read(keys[clip.id]) for clip in clips], of_series, trained.model.device)

@@ -8,6 +8,7 @@ import math
 import statistics
 from collections.abc import Sequence
 
+from data_tools.cli import counted
 from system.recipe import schema
 
 History = Sequence[dict[str, float]]
@@ -61,8 +62,8 @@ def is_over(stop: schema.EarlyStopping | schema.StdPlateau | None, history: Hist
 def describe_stop(stop: schema.EarlyStopping | schema.StdPlateau) -> str:
     """Why a stage is over by its rule, for people."""
     if isinstance(stop, schema.EarlyStopping):
-        return f"{stop.metric} has not improved for {stop.epochs} epochs"
-    return f"the standard deviation of {stop.metric} over {stop.epochs} epochs is at most {stop.deviation:g}"
+        return f"{stop.metric} has not improved for {counted(stop.epochs, 'epoch')}"
+    return f"the standard deviation of {stop.metric} over {counted(stop.epochs, 'epoch')} is at most {stop.deviation:g}"
 
 
 def _costs(metric: str, history: History) -> list[float]:

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch.amp.grad_scaler import GradScaler
 
-from data_tools.cli import Progress, progress
+from data_tools.cli import Progress, counted, progress
 from data_tools.documents import read_json, sha256_of, write_json
 from data_tools.errors import KitError
 from data_tools.files import write_text
@@ -97,8 +97,8 @@ def _lines_in_file(run: Run, stage: str, epochs: int) -> list[EpochLine]:
     found = [line for line in lines if line.stage == stage and line.epoch <= epochs]
     if len(found) != epochs:
         raise KitError(
-            f"{run.metrics} has {len(found)} epochs of stage {stage}, of which {epochs} were trained; put the lost "
-            "lines back, or start a new run"
+            f"{run.metrics} has {counted(len(found), 'epoch')} of stage {stage}, of which {epochs} were trained; "
+            "put the lost lines back, or start a new run"
         )
     return found
 
@@ -172,7 +172,7 @@ class _Stage:
         except KitError as error:
             raise KitError(f"stage {name}: {error}") from error
         if shared := data.shared(stage.train.data, stage.monitor.data):
-            log.warning("stage %s: %d recordings it is trained on are also in what it is watched on", name, shared)
+            log.warning("stage %s: %s trained on, also watched on", name, counted(shared, "recording"))
         clips = [clip for source in stage.monitor.data for clip in data.whole(source)]
         self.validation = Validation(clips, stage, self.features, self.relevance)
         self.steps = self.sampler.steps_of_all if stage.steps_per_epoch == "all" else stage.steps_per_epoch
@@ -201,7 +201,13 @@ class _Stage:
         if self.precision != self.stage.precision:
             log.info("stage %s: %s needs CUDA; computing in float32", self.name, self.stage.precision)
         total = self.stage.epochs * self.steps
-        log.info("stage %s: %d epochs of %d steps, from step %d", self.name, self.stage.epochs, self.steps, self.step)
+        log.info(
+            "stage %s: %s of %s, from step %d",
+            self.name,
+            counted(self.stage.epochs, "epoch"),
+            counted(self.steps, "step"),
+            self.step,
+        )
         with (
             _interruptible() as stop,
             closing(Feed(self.sampler, self.features, self.relevance, self.device)) as feed,

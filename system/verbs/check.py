@@ -5,12 +5,14 @@ import math
 from collections.abc import Iterator
 from pathlib import Path
 
-from data_tools.cli import about, counted
+from data_tools.cli import about, add_json, counted
 from data_tools.errors import KitError
+from data_tools.strict import print_report
 from system.experiments.study import Cells, Study, load_study, run_folder, seconds_of, so_far
-from system.plan.machine import GIB, gpu_memory, machine_memory
+from system.plan.machine import GIB, WARNING, gpu_memory, machine_memory
 from system.plan.plan import MISSING, MISTAKE, plan
-from system.recipe.load import load_recipe
+from system.recipe.load import RecipeError, load_recipe
+from system.verbs.json_output import PlanReport
 from system.verbs.options import add_recipe_arguments, add_runs_argument
 
 
@@ -18,19 +20,36 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_recipe_arguments(parser, runs=False, what="a recipe or a study (.yaml)")
     add_runs_argument(parser)
     parser.add_argument("--gpu-memory", type=float, metavar="GIB", help="plan for such a GPU (default: the one here)")
+    add_json(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
     if arguments.gpu_memory is not None and not 0 < arguments.gpu_memory < math.inf:
         raise KitError(f"--gpu-memory {arguments.gpu_memory:g}: must be a finite number of GiB above 0")
     gpu_bytes = gpu_memory() if arguments.gpu_memory is None else arguments.gpu_memory * GIB
-    if arguments.recipe.name.endswith(".study.yaml"):
-        lines = _study_lines(arguments, gpu_bytes)
+    file = str(arguments.recipe)
+    try:
+        lines = _plan_lines(arguments, gpu_bytes)
+    except RecipeError as error:
+        if arguments.json:
+            mistakes = error.problems
+            print_report(PlanReport(file=file, ok=False, missing=[], mistakes=mistakes, warnings=[], plan=[]))
+        raise
+    said = [line for line in lines if "of these lines say" not in line]
+    missing, mistakes, warnings = ([line for line in said if word in line] for word in (MISSING, MISTAKE, WARNING))
+    ok = not missing and not mistakes
+    if arguments.json:
+        print_report(PlanReport(file=file, ok=ok, missing=missing, mistakes=mistakes, warnings=warnings, plan=said))
     else:
-        loaded = load_recipe(arguments.recipe, arguments.set)
-        lines = [*loaded.renamed, plan(loaded.recipe, gpu_bytes, machine_memory(), arguments.runs)]
-    print(*lines, sep="\n")
-    return 1 if any(word in line for line in lines for word in (MISSING, MISTAKE)) else 0
+        print(*lines, sep="\n")
+    return 0 if ok else 1
+
+
+def _plan_lines(arguments: argparse.Namespace, gpu_bytes: float | None) -> list[str]:
+    if arguments.recipe.name.endswith(".study.yaml"):
+        return _study_lines(arguments, gpu_bytes)
+    loaded = load_recipe(arguments.recipe, arguments.set)
+    return [*loaded.renamed, *plan(loaded.recipe, gpu_bytes, machine_memory(), arguments.runs).splitlines()]
 
 
 def _study_lines(arguments: argparse.Namespace, gpu_bytes: float | None) -> list[str]:
@@ -43,7 +62,8 @@ def _study_lines(arguments: argparse.Namespace, gpu_bytes: float | None) -> list
     }
     first, *others = plans
     lines = list(dict.fromkeys(line for loaded in cells.values() for line in loaded.renamed))
-    lines.append(f"study {study.name}: {len(plans)} cells x {len(study.seeds)} seeds are {len(cells)} runs")
+    size = f"{counted(len(plans), 'cell')} x {counted(len(study.seeds), 'seed')}"
+    lines.append(f"study {study.name}: {size} are {counted(len(cells), 'run')}")
     lines += [f"cell {first}:", *plans[first]]
     for cell in others:
         different = [line for line in plans[cell] if line not in plans[first]]

@@ -41,7 +41,7 @@ def run(arguments: argparse.Namespace) -> int:
     with replacing(arguments.out) as part:
         writers[arguments.out.suffix](part, columns)
     found = f"{counted(len(clips), 'clip')}, {counted(len(captions), 'caption')}"
-    print(f"wrote {arguments.out}: {found}, {sounds.shape[1]} values each")
+    print(f"wrote {arguments.out}: {found}, {counted(sounds.shape[1], 'value')} each")
     return 0
 
 

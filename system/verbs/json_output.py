@@ -83,3 +83,15 @@ class RelevanceReport(Report):
     zeros: int
     mean: float
     percentiles: list[Percentile]
+
+
+class PlanReport(Report):
+    """plan: all lines. missing, mistakes, warnings: those of them that say so; of a recipe that cannot be read, its
+    mistakes, `FILE:LINE: key: what`, and no plan. ok: none is missing or a mistake."""
+
+    file: str
+    ok: bool
+    missing: list[str]
+    mistakes: list[str]
+    warnings: list[str]
+    plan: list[str]

@@ -141,7 +141,7 @@ def test_the_same_sound_is_found_without_an_id(sounds: Path, capsys: pytest.Capt
     assert "broken.wav: cannot be decoded" in captured.out
     for line in ("2  near-duplicate audio across splits", "1  x/development overlaps y/train"):
         assert f" {line}\n" in captured.out
-    assert "overlaps what it must not: leave out 1 clips (near-duplicate audio across splits)" in captured.out
+    assert "overlaps what it must not: leave out 1 clip (near-duplicate audio across splits)" in captured.out
     listed = rows(sounds / "f.csv")
     assert [(row["finding"], row["clip"], row["other_split"], row["other"]) for row in listed] == [
         ("near-duplicate audio across splits", "x/development/d0.mp3", "x/evaluation", "x/evaluation/e0.wav"),
@@ -283,7 +283,7 @@ def test_copies_under_noise_fail_the_audit(tmp_path: Path, capsys: pytest.Captur
     printed, last, status = verdict(tmp_path, capsys, train=train, test={"c.wav": everyday("birds", 0)})
     assert status == 1
     assert "x/train/a.wav | x/test/c.wav: " in printed
-    assert last.startswith("training data overlaps what it must not: leave out 1 clips (near-duplicate audio")
+    assert last.startswith("training data overlaps what it must not: leave out 1 clip (near-duplicate audio")
 
 
 def test_sound_that_is_nowhere_is_not_said_to_differ(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -336,7 +336,7 @@ def test_clotho_shares_five_ids_and_four_names(clotho: Path, capsys: pytest.Capt
     assert "      5  same Freesound id across splits" in printed
     assert "      4  same file name across splits" in printed
     assert "8  training clips without a Freesound id" in printed
-    assert "leave out 1 clips (same Freesound id across splits; same file name across splits)" in printed
+    assert "leave out 1 clip (same Freesound id across splits; same file name across splits)" in printed
 
 
 def test_the_official_list_names_three_clips_of_development(

@@ -258,7 +258,7 @@ def test_too_little_to_fold_is_told() -> None:
     labels = [True] * 5 + [False] * 6
     with pytest.raises(DataError, match="the descriptions are of 2 uploaders or distinct texts, fewer than 3 folds"):
         assign_folds(as_texts(labels, range(11), [*range(5), 5, 5, 5, 6, 6, 6]), Fitting(folds=3))
-    with pytest.raises(DataError, match="the captions are of 1 clips, fewer than 2"):
+    with pytest.raises(DataError, match="the captions are of 1 clip, fewer than 2"):
         assign_folds(as_texts(labels, range(11), [0] * 5 + list(range(1, 7))), Fitting(folds=2))
     same = as_texts([True] * 2 + [False] * 2, [0, 0, 1, 2], [0, 1, 2, 3])
     with pytest.raises(DataError, match="too few different texts: a fold leaves no caption"):

@@ -271,7 +271,7 @@ def test_bad_stores_are_refused(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="no such file"):
         list(open_descriptions(tmp_path / "none.sqlite", "description", None))
     (tmp_path / "text.sqlite").write_text("not a database, and longer than one hundred bytes " * 9)
-    with pytest.raises(DataError, match="file is not a database"):
+    with pytest.raises(DataError, match="is no store of Freesound sounds, or damaged at its beginning"):
         list(open_descriptions(tmp_path / "text.sqlite", "description", None))
     sqlite3.connect(tmp_path / "empty.sqlite").close()
     with pytest.raises(DataError, match="not a store of Freesound sounds"):

@@ -37,8 +37,8 @@ def test_from_the_door_to_tables(tmp_path: Path, capsys: pytest.CaptureFixture[s
     path = tmp_path / "store.sqlite"
     with serving("--sounds", "700", "--nulls", "0.01") as settings:
         plan = crawled(path, settings, "--dry-run")
-        assert "700 sounds are there since 2005-01-01, 0 of them in" in plan.stdout
-        assert "5 requests are left at least, 0 seconds" in plan.stdout
+        assert "700 sounds since 2005-01-01, 0 of them in" in plan.stdout
+        assert "at least 5 requests left, 0 seconds" in plan.stdout
         mistyped = crawled(path, settings, "--filter", "duration:[3 TO")
         assert "refuses the request: 400" in mistyped.stderr
         done = crawled(path, settings)
@@ -84,7 +84,7 @@ def test_refusals_of_the_door(
     before = {path.name: path.read_bytes() for path in (text, blank, empty)}
     cases = [
         (["status", tmp_path / "none.sqlite"], "no such file; make it with python -m data_tools crawl"),
-        (["crawl", text], "text.csv: SQLite cannot use it (file is not a database)"),
+        (["crawl", text], "text.csv: is no store of Freesound sounds, or damaged at its beginning; name"),
         (["crawl", tmp_path / "a", "--site", "http://freesound.org"], "must begin with https://"),
         (["crawl", tmp_path / "a", "--site", "https://freesound.org/?token=x"], "may only have a host and a path"),
         (["crawl", tmp_path / "a", "--speed", "2"], "--speed is for a sandbox on this machine"),

@@ -214,7 +214,7 @@ def test_a_clip_in_common_is_refused_whatever_the_queries(files: Path, capsys: p
         files / "val_a.npy", dataclasses.replace(validation, query_ids=ids, clip_ids=shared, relevant=relevant)
     )
     assert main(["blend", "a.npy", "b.npy", "--validation", "val_a.npy", "val_b.npy", "--out", "mean.npy"]) == 1
-    assert "a.npy and val_a.npy have 1 clips in common (first 'c7')" in capsys.readouterr().err
+    assert "a.npy and val_a.npy have 1 clip in common (first 'c7')" in capsys.readouterr().err
 
 
 def test_another_checkpoint_of_the_same_run_is_another_model(files: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -421,7 +421,7 @@ def test_what_is_damaged_is_told_in_a_sentence(run: Path, capsys: pytest.Capture
     for changed, words in (
         (kept.replace("0.600", "long", 1), "line 2: seconds is 'long', no number"),
         (kept.replace("clip,", "klip,", 1), "no column clip; the first line has klip, "),
-        ("\n".join(kept.splitlines()[:-1]) + "\n", "has no line for 1 clips of the scores, first"),
+        ("\n".join(kept.splitlines()[:-1]) + "\n", "has no line for 1 clip of the scores, first"),
         (kept + "x,y\n", "2 values for 5 columns"),
         ("", "the file is empty"),
         ("\n" + kept, "line 1: the line is blank"),

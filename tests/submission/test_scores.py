@@ -42,7 +42,10 @@ def test_a_matrix_survives_its_files(tmp_path: Path) -> None:
         ({"file_names": NAMES[1:]}, "need 12 file_names; there are 11"),
         ({"query_ids": ["q"] * 24}, "query id 'q' occurs twice"),
         ({"clip_ids": ["c"] * 12}, "clip id 'c' occurs twice"),
-        ({"relevant": [["clip0"]] * 23 + [["clip77"]]}, "query 'q23': its relevant clip 'clip77' is not among the 12"),
+        (
+            {"relevant": [["clip0"]] * 23 + [["clip77"]]},
+            "query 'q23': its relevant clip 'clip77' is not among the pool's 12",
+        ),
         ({"relevant": [["clip0"]] * 23 + [[]]}, "query 'q23' has an empty list"),
         ({"relevant": [["clip0"]] * 23 + [["clip1", "clip1"]]}, "query 'q23': relevant clip 'clip1' occurs twice"),
     ],

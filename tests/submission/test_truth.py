@@ -27,7 +27,7 @@ from submission.formats.truth import Truth, TruthQuery, read_annotations, read_b
         (b"file_name,caption_1\nx,y\n,w\n", "line 3: file_name is empty"),
         (b"file_name,caption_1\nx,y\n\xe9,w\n", "line 3: not UTF-8"),
         (b"file_name,caption_1\nx,y\nx,w\n", "line 3: file name 'x' stands on line 2 already"),
-        (b"file_name,caption_1\nx,y\nz,w\nv,y\n", r"1 queries .* ambiguous \(lines 2 and 4; the first is 'y'\)"),
+        (b"file_name,caption_1\nx,y\nz,w\nv,y\n", r"1 query .* ambiguous \(lines 2 and 4; the first is 'y'\)"),
     ],
 )
 def test_a_truth_that_is_none_is_refused_with_its_line(tmp_path: Path, data: bytes, words: str) -> None:

@@ -68,10 +68,10 @@ def test_validation_is_the_best_epoch_of_the_last_stage(runs: Path) -> None:
 
 
 def test_the_document_has_the_same_and_is_read_again(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    document = json.loads(listed(capsys, runs, "--json"))
+    document = json.loads(listed(capsys, runs, "--json"))["runs"]
     assert [RunOverview.model_validate(entry) for entry in document] == [overview(runs / name) for name in "abcd"]
     assert document[1]["changes"] == ["seed=3", "stages.finetune.epochs=2"]
-    assert [Path(entry["run"]).name for entry in json.loads(listed(capsys, runs / "a", "--json"))] == ["a"]
+    assert [Path(entry["run"]).name for entry in json.loads(listed(capsys, runs / "a", "--json"))["runs"]] == ["a"]
 
 
 def test_the_best_stand_first(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -527,7 +527,7 @@ def test_what_cannot_be_served(unbroken: Path, world: Path, tmp_path: Path, caps
     noise.mkdir()
     (noise / "a.wav").write_bytes(b"no audio")
     output = refused(capsys, "serve", unbroken, "--audio", noise, "--port", 0)
-    assert "none of 1 clips is readable, first" in output
+    assert "none of 1 clip is readable, first" in output
     assert "cannot be decoded" in output
 
     assert main(["export", str(unbroken), "--out", str(tmp_path / "model")]) == 0

@@ -1,0 +1,56 @@
+"""The published schemas of what verbs print with --json: `PYTHONPATH=. python tests/helpers/schemas.py`
+writes them."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from data_tools.freesound.status import StatusReport
+from data_tools.leakage.audit import AuditReport
+from data_tools.leakage.check import CheckReport as DataReport
+from data_tools.scenes.ceiling import CeilingReport
+from data_tools.strict import Report
+from submission.verbs.json_output import CheckReport, CompareReport, FactsReport, ScoreReport
+from system.verbs.json_output import (
+    ExpertsReport,
+    PlanReport,
+    RecipesReport,
+    RelevanceReport,
+    RunsReport,
+    SearchReport,
+)
+
+ROOT = Path(__file__).parents[2]
+
+REPORTS: dict[tuple[str, str], type[Report]] = {
+    ("data_tools", "check"): DataReport,
+    ("data_tools", "audit"): AuditReport,
+    ("data_tools", "status"): StatusReport,
+    ("data_tools", "ceiling"): CeilingReport,
+    ("submission", "facts"): FactsReport,
+    ("submission", "score"): ScoreReport,
+    ("submission", "compare"): CompareReport,
+    ("submission", "check"): CheckReport,
+    ("system", "check"): PlanReport,
+    ("system", "experts"): ExpertsReport,
+    ("system", "recipes"): RecipesReport,
+    ("system", "relevance"): RelevanceReport,
+    ("system", "runs"): RunsReport,
+    ("system", "search"): SearchReport,
+}
+
+
+def schema(floor: str, verb: str) -> dict[str, Any]:
+    title = f"python -m {floor} {verb} --json"
+    draft = "https://json-schema.org/draft/2020-12/schema"
+    return {"$schema": draft, **REPORTS[floor, verb].model_json_schema(), "title": title}
+
+
+def published(floor: str, verb: str) -> Path:
+    return ROOT / floor / "schemas" / f"{verb}.json"
+
+
+if __name__ == "__main__":
+    for key in REPORTS:
+        published(*key).parent.mkdir(exist_ok=True)
+        published(*key).write_text(json.dumps(schema(*key), indent=1) + "\n")
