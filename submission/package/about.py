@@ -98,7 +98,7 @@ def about_template(systems: Sequence[tuple[str, bool]], sources: Iterable[str]) 
         "authors:  # of whom one is corresponding: true",
         f"  - {{lastname: {FILL_IN}, firstname: {FILL_IN}, email: {FILL_IN}, corresponding: true,",
         f"     affiliation: {{abbreviation: {FILL_IN}, institute: {FILL_IN}, department: null, location: {FILL_IN}}}}}",
-        "systems:  # in the order of the runs; output: the blind set's scores or CSV, beside this file",
+        "systems:  # in the order of the runs; output, if any: the blind set's scores or CSV, beside this file",
     ]
     for runs, asks in systems:
         lines.append(f"  # {runs}{'' if asks else ', which has ranked the blind set'}")

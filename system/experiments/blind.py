@@ -39,8 +39,9 @@ def blind_entries(recipe: schema.Recipe) -> list[str]:
 
 def absent_lines(recipe: schema.Recipe) -> list[str]:
     """A line for every blind set's entry that cannot be ranked yet."""
+    later = "the same command ranks it later, and trains nothing again"
     return [
-        f"{name}: not ranked, {' and '.join(absent)} not there yet; the same command ranks it once it is"
+        f"{name}: not ranked yet, without {' and '.join(absent)}; {later}"
         for name in recipe.rank
         if name not in recipe.scored and (absent := _absent(recipe, name))
     ]

@@ -246,7 +246,7 @@ def _rank_lines(recipe: schema.Recipe, found: dict[str, Content]) -> Iterator[st
         yield f"rank {name}: {source} {how}, edition {entry.edition}"
         if isinstance(ranked, schema.RankBlind):
             if ranked.absent:
-                yield f"  {' and '.join(ranked.absent)} not there yet; `run` ranks the blind set once it is"
+                yield f"  {' and '.join(ranked.absent)} not there yet; `run` ranks the blind set later"
             continue
         assert not isinstance(entry, schema.RankBlind)
         clips = len(found[source].clips)

@@ -109,13 +109,13 @@ def test_a_blind_set_is_ranked_once_it_is_there(
 ) -> None:
     change(blind=blind())
     assert main(["run", "mine.yaml"]) == 0
-    absent = "blind: not ranked, set/test and set/captions.csv not there yet; the same command ranks it once it is"
+    absent = "blind: not ranked yet, without set/test and set/captions.csv; the same command ranks it later"
     assert absent in capsys.readouterr().out
     assert "blind" not in result()["blind"]
     assert main(["check", "mine.yaml"]) == 0
     shown = capsys.readouterr().out
     assert "rank blind: set/test by the " in shown
-    assert "set/test and set/captions.csv not there yet; `run` ranks the blind set once it is" in shown
+    assert "set/test and set/captions.csv not there yet; `run` ranks the blind set later" in shown
     unpack(world)
     assert main(["run", "mine.yaml"]) == 0
     assert "to be ranked now: blind; nothing is trained again" in caplog.text
