@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from pydantic import Field, ValidationError
 
 from data_tools.cli import about
+from data_tools.manifest import TEST_SPLITS
 from data_tools.strict import Name, Strict, fault_of
 from submission.runs.overview import CHOSEN_BY
 from submission.runs.reading import read_result
@@ -19,6 +20,7 @@ from system.experiments.tables import DEFAULT, Column, StudyRow, StudyTable, fig
 from system.experts.base import Device
 from system.recipe import schema
 from system.recipe.load import Loaded, RecipeError, load_recipe, read_document
+from system.runs.folder import Run
 
 if TYPE_CHECKING:
     from system.training.tracking import Tracker
@@ -158,16 +160,26 @@ def run_study(
         log.info("study %s: cell %s, seed %d", study.name, cell, seed)
         finished[cell, seed] = run_recipe(loaded, runs, run_folder(study, cell, seed, runs), device, track)
         log.info("study %s: %s", study.name, so_far([run_folder(study, *key, runs) for key in cells]))
-    rows = []
-    for cell in study.cells:
-        done = [finished[cell, seed] for seed in study.seeds]
-        for name, entry in done[0].read_result().rank.items():
-            figures = [figures_of_run(run.scores_file(name)) for run in done]
-            ranked = cells[cell, study.seeds[0]].recipe.rank[name]
-            validation = [validation_of(ranked, run.read_metrics()) for run in done if run.metrics.exists()]
-            facts = {f"chance {entry.metric}": entry.chance, f"ceiling {entry.metric}": entry.ceiling}
-            published = study.published
-            paper = published.cells.get(cell) if published and published.entry == name else None
-            chosen_by = _chosen_by(ranked, validation)
-            rows.append(StudyRow(cell, name, figures, facts, paper, validation, chosen_by))
+    rows = [
+        _row(study, cell, name, cells[cell, study.seeds[0]].recipe, [finished[cell, seed] for seed in study.seeds])
+        for cell in study.cells
+        for name in finished[cell, study.seeds[0]].read_result().rank
+    ]
     return StudyTable(rows, study.columns, study.unit == "percent")
+
+
+def _row(study: Study, cell: str, name: str, recipe: schema.Recipe, runs: Sequence[Run]) -> StudyRow:
+    """Of a cell and a rank entry. runs: finished, of all seeds."""
+    entry, ranked, published = runs[0].read_result().rank[name], recipe.rank[name], study.published
+    validation = [validation_of(ranked, run.read_metrics()) for run in runs if run.metrics.exists()]
+    watched = recipe.stages[ranked.stage].monitor.data if isinstance(ranked, schema.RankByCheckpoint) else []
+    return StudyRow(
+        cell=cell,
+        data=name,
+        runs=[figures_of_run(run.scores_file(name)) for run in runs],
+        facts={f"chance {entry.metric}": entry.chance, f"ceiling {entry.metric}": entry.ceiling},
+        paper=published.cells.get(cell) if published and published.entry == name else None,
+        validation=validation,
+        chosen_by=_chosen_by(ranked, validation),
+        monitors_test=any(recipe.data[source].split in TEST_SPLITS for source in watched),
+    )

@@ -70,7 +70,8 @@ def figures_of_run(scores: Path) -> Figures:
 class StudyRow:
     """A cell of the study and a ranked source. runs: of all seeds. facts: shares by column, behind the figures; None:
     not known. paper: the published figures, in the order of the columns, in the table's unit. validation: of the ranked
-    checkpoint of every seed, by metric; chosen_by: the metric that it is the best by; none where it is not known."""
+    checkpoint of every seed, by metric; chosen_by: the metric that it is the best by; none where it is not known.
+    monitors_test: whether validation is on a test split."""
 
     cell: str
     data: str
@@ -79,6 +80,7 @@ class StudyRow:
     paper: Sequence[float | None] | None = None
     validation: Sequence[Mapping[str, float]] = ()
     chosen_by: str | None = None
+    monitors_test: bool = False
 
     def validation_values(self, metric: str) -> list[float]:
         """Of every seed; none where one of them does not have it."""
@@ -174,6 +176,8 @@ class StudyTable:
         notes += [WITHOUT_CUT] if any(column.endswith("mAP") for column in self.columns) else []
         if self.validation:
             notes.append(CHOOSE)
+        if monitoring := dict.fromkeys(row.cell for row in self.rows if row.monitors_test):
+            notes.append(f"Beware: {', '.join(monitoring)}: validation is on a test split.")
         if len(self.rows) > 1:
             notes.append(
                 f"Bold: the highest mean. p: paired randomisation test of {self.primary}, query by query and averaged "

@@ -116,9 +116,10 @@ def tracker(name: str) -> type[Tracker]:
 
 
 def _identity(run: Run) -> str:
-    """The same in every process that works on the run, another one for every other run."""
+    """The same in every process that works on the run, whatever it is to rank by then; another one for every other
+    run."""
     noted = run.read_provenance()
-    return hashlib.sha256(f"{run.folder.name} {noted.began} {noted.sha256}".encode()).hexdigest()[:16]
+    return hashlib.sha256(f"{run.folder.name} {noted.began} {noted.machine}".encode()).hexdigest()[:16]
 
 
 def figures(lines: Sequence[EpochLine]) -> Iterator[tuple[int, dict[str, float]]]:

@@ -46,6 +46,7 @@ def test_a_study_runs_every_cell_once_and_prints_mean_and_spread(
     assert f"{np.mean(values):.4f} ± {np.std(values, ddof=1):.4f}" in table.splitlines()[3]
     assert (folder / "table.md").read_text() == table
     assert "| clips | validation mAP@10 | T2A mAP@10 |" in table
+    assert "Beware" not in table
     checkpoints = [results[f"wide_s{seed}"]["rank"]["evaluation"]["checkpoint"] for seed in (1, 2)]
     chosen = [float(text.rpartition(" ")[2]) for text in checkpoints]  # only epoch 2, best mAP@10 0.4321
     found = [float(part) for part in table.splitlines()[3].split("|")[5].split("±")]
@@ -65,6 +66,17 @@ def test_a_study_runs_every_cell_once_and_prints_mean_and_spread(
     assert capsys.readouterr().out == table
     assert {path: path.read_bytes() for path in folder.glob("table.*")} == first
     assert all(path.stat().st_mtime_ns == changed for path, changed in kept.items())
+
+
+def test_a_study_that_is_watched_on_its_test_says_so(
+    world: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monitor = {"data": ["evaluation"], "metrics": ["mAP@10"], "keep": 1, "test_split": "acknowledged"}
+    stage = tiny.stage(epochs=1, steps_per_epoch=1, monitor=monitor)
+    recipe = tiny.write_recipe(tmp_path / "r.yaml", tiny.recipe(world, tmp_path, only=stage))
+    study = write_study(tmp_path, recipe, seeds=[1], cells={"plain": {}})
+    assert main(["study", str(study), "--runs", str(tmp_path / "runs")]) == 0
+    assert "\nBeware: plain: validation is on a test split.\n" in capsys.readouterr().out
 
 
 def test_time_left_goes_by_the_finished_runs(tmp_path: Path, unbroken: Path) -> None:

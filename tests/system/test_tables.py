@@ -75,6 +75,9 @@ def test_validation_stands_before_the_test() -> None:
     assert {len(line.split("|")) for line in lines[:5]} == {len(lines[0].split("|"))}
     assert "is chosen on the test" in table.markdown()
     assert "is chosen on the test" not in TABLE.markdown()
+    assert "Beware" not in table.markdown()
+    watched = StudyTable([replace(bad, monitors_test=True), good], ["T2A mAP@10"], percent=True).markdown()
+    assert "\nBeware: bad: validation is on a test split.\n" in watched
     rows = list(csv.DictReader(io.StringIO(table.csv())))
     assert (rows[0]["validation loss mean"], rows[0]["validation mAP@10 mean"]) == ("-2.0", "")
     assert float(rows[1]["validation mAP@10 std"]) == pytest.approx(0.25 / np.sqrt(2))

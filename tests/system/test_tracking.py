@@ -182,6 +182,17 @@ def test_a_server_gets_every_step_once_over_a_resume(
     assert (server.names, server.ended) == (["run"], 3)
 
 
+def test_a_run_that_ranks_otherwise_by_now_is_the_same_for_a_server(
+    recipe: Path, tmp_path: Path, server: Server
+) -> None:
+    command = ["run", str(recipe), "--out", str(tmp_path / "run"), "--track", "mlflow", "--track", "wandb"]
+    assert main(command) == 0
+    told = {name: list(values) for name, values in server.runs.items()}
+    for _ in range(2):  # it is ranked again, then finished with these settings
+        assert main([*command, "--set", "rank.evaluation.csv=false"]) == 0
+    assert server.runs == told
+
+
 def test_a_server_that_fails_ends_the_tracking_and_not_the_training(
     recipe: Path, tmp_path: Path, server: Server, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
