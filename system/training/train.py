@@ -172,7 +172,8 @@ class _Stage:
         except KitError as error:
             raise KitError(f"stage {name}: {error}") from error
         if shared := data.shared(stage.train.data, stage.monitor.data):
-            log.warning("stage %s: %s trained on, also watched on", name, counted(shared, "recording"))
+            found = f"{counted(shared, 'recording')} it is trained on {'is' if shared == 1 else 'are'}"
+            log.warning("stage %s: %s also in what it is watched on", name, found)
         clips = [clip for source in stage.monitor.data for clip in data.whole(source)]
         self.validation = Validation(clips, stage, self.features, self.relevance)
         self.steps = self.sampler.steps_of_all if stage.steps_per_epoch == "all" else stage.steps_per_epoch
