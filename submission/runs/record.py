@@ -109,7 +109,8 @@ class RankedResult(Record):
 
 
 class BlindResult(Record):
-    """A ranked blind set. checkpoint: in words. scores, csv: files."""
+    """A ranked blind set. checkpoint: in words. scores, csv: files. sha256: of what was ranked, names and contents of
+    clips and queries; None of a release that did not note it."""
 
     queries: Count
     clips: Count
@@ -117,6 +118,7 @@ class BlindResult(Record):
     edition: str
     scores: str
     csv: str
+    sha256: str | None = None
 
 
 class RunResult(Record):

@@ -1,20 +1,24 @@
 """Blind sets: clips and queries of a challenge that nobody outside knows the relevance of, ranked at a run's end."""
 
+import hashlib
 import logging
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from data_tools.cli import counted
+from data_tools.datasets.blind import folder_clips
 from data_tools.errors import KitError
-from data_tools.manifest import Clip, Query, read_queries
+from data_tools.manifest import Clip, Query, of_split, read_manifest, read_queries
 from submission.editions import get_edition
 from submission.formats.edition_csv import write_csv
 from submission.formats.score_matrix import ScoreMatrix, read_scores, write_scores
 from submission.metrics.blend import blend
 from submission.runs.record import BlindResult
 from system.recipe import schema
-from system.runs.folder import Run
+from system.runs.folder import Run, contents_of
 
 if TYPE_CHECKING:
     from system.experts.base import Device
@@ -25,11 +29,12 @@ log = logging.getLogger(__name__)
 
 
 class BlindSet(NamedTuple):
-    """features: frames of all its clips."""
+    """features: frames of all its clips. sha256: of names and contents of all its clips and queries."""
 
     clips: list[Clip]
     queries: list[Query]
     features: "Features"
+    sha256: str
 
 
 def blind_entries(recipe: schema.Recipe) -> list[str]:
@@ -37,13 +42,13 @@ def blind_entries(recipe: schema.Recipe) -> list[str]:
     return [name for name in recipe.rank if name not in recipe.scored and not _absent(recipe, name)]
 
 
-def absent_lines(recipe: schema.Recipe) -> list[str]:
-    """A line for every blind set's entry that cannot be ranked yet."""
+def absent_lines(recipe: schema.Recipe, ranked: Collection[str] = ()) -> list[str]:
+    """A line for every blind set's entry that cannot be ranked yet, but for those that were."""
     later = "the same command ranks it later, and trains nothing again"
     return [
         f"{name}: not ranked yet, without {' and '.join(absent)}; {later}"
         for name in recipe.rank
-        if name not in recipe.scored and (absent := _absent(recipe, name))
+        if name not in recipe.scored and name not in ranked and (absent := _absent(recipe, name))
     ]
 
 
@@ -52,45 +57,80 @@ def _absent(recipe: schema.Recipe, name: str) -> list[str]:
     return ranked.absent if isinstance(ranked, schema.RankBlind) else []
 
 
-def open_blind_sets(recipe: schema.Recipe, device: "Device | None") -> dict[tuple[str, str], BlindSet]:
-    """By audio and queries; computes the frames that the banks lack, on this device. KitError for broken audio, and
-    whatever reading them raises."""
-    from system.features.build import build_features
-    from system.runs.pool import read_pool
+def changed_entries(recipe: schema.Recipe, ranked: Mapping[str, BlindResult]) -> list[str]:
+    """Of the entries of blind sets that are there, those that have not been ranked, or of other clips or queries.
 
-    sets: dict[tuple[str, str], BlindSet] = {}
+    A file that has its name, size and time of change is not read again. Raises whatever reading the set raises.
+    """
+    from system.features.build import ContentKeys
+
+    found: dict[tuple[str, str], str] = {}
+    changed = []
     for name in blind_entries(recipe):
+        noted = ranked[name].sha256 if name in ranked else ""
+        if noted is None:
+            continue
         entry = recipe.ranked(name)
         assert isinstance(entry, schema.RankBlind)
-        if (entry.audio, entry.queries) in sets:
-            continue
-        (clips, others), queries = read_pool(Path(entry.audio), None), read_queries(entry.queries)
-        if others:
-            log.warning("blind set %s: skipped what is no audio (%d): %s", entry.audio, len(others), ", ".join(others))
-        features = build_features(clips, dict(recipe.model.audio.experts), Path(recipe.banks), device=device)
-        broken = [features.broken[clip.id] for clip in clips if clip.id not in features.keys]
-        if broken:
-            raise KitError(
-                f"the blind set {entry.audio}: broken audio of {counted(len(broken), 'clip')}, first {broken[0]}"
-            )
-        sets[entry.audio, entry.queries] = BlindSet(clips, queries, features)
-    return sets
+        if noted and (entry.audio, entry.queries) not in found:
+            clips, queries = _read(entry)
+            with closing(ContentKeys(Path(recipe.banks))) as content:
+                keys = {clip.id: content(clip.path) for clip in clips}
+            found[entry.audio, entry.queries] = _sha256(clips, queries, keys)
+        if noted != found.get((entry.audio, entry.queries)):
+            changed.append(name)
+    return changed
+
+
+def _read(entry: schema.RankBlind) -> tuple[list[Clip], list[Query]]:
+    path = Path(entry.audio)
+    clips = folder_clips(path, path.resolve().name)[0] if path.is_dir() else of_split(read_manifest(path), None, path)
+    return clips, read_queries(entry.queries)
+
+
+def _sha256(clips: Sequence[Clip], queries: Sequence[Query], keys: Mapping[str, str]) -> str:
+    asked = "".join(f"{query.id}\0{query.text}\n" for query in queries)
+    return hashlib.sha256(f"{contents_of(clips, keys)}\n{asked}".encode()).hexdigest()
+
+
+def open_blind_sets(recipe: schema.Recipe, names: Sequence[str], device: "Device | None") -> dict[str, BlindSet]:
+    """The blind sets of these entries; computes the frames that the banks lack, on this device. KitError for broken
+    audio, and whatever reading them raises."""
+    from system.features.build import build_features
+
+    sets: dict[tuple[str, str], BlindSet] = {}
+    opened = {}
+    for name in names:
+        entry = recipe.ranked(name)
+        assert isinstance(entry, schema.RankBlind)
+        if (entry.audio, entry.queries) not in sets:
+            clips, queries = _read(entry)
+            features = build_features(clips, dict(recipe.model.audio.experts), Path(recipe.banks), device=device)
+            broken = [features.broken[clip.id] for clip in clips if clip.id not in features.keys]
+            if broken:
+                raise KitError(
+                    f"the blind set {entry.audio}: broken audio of {counted(len(broken), 'clip')}, first {broken[0]}"
+                )
+            checksum = _sha256(clips, queries, features.keys)
+            sets[entry.audio, entry.queries] = BlindSet(clips, queries, features, checksum)
+        opened[name] = sets[entry.audio, entry.queries]
+    return opened
 
 
 def rank_blind_sets(
-    recipe: schema.Recipe, run: Run, sets: dict[tuple[str, str], BlindSet], model: "RetrievalModel"
+    recipe: schema.Recipe, run: Run, sets: Mapping[str, BlindSet], model: "RetrievalModel"
 ) -> dict[str, BlindResult]:
-    """Score matrix and the edition's CSV of every blind set that is there."""
+    """Score matrix and the edition's CSV of these blind sets, by the entry's name."""
     found = {}
-    for name in blind_entries(recipe):
+    for name, blind in sets.items():
         entry = recipe.rank[name]
         assert not isinstance(entry, schema.RankByCheckpoint)
         if isinstance(entry, schema.RankByMean):
             matrix = blend({part: read_scores(run.scores_file(part)) for part in entry.of})
             taken = f"mean of {', '.join(entry.of)}"
         else:
-            matrix, taken = _ranked(recipe, entry, run, sets[entry.audio, entry.queries], model)
-        edition, csv = get_edition(entry.edition), run.folder / "submission" / f"{name}.csv"
+            matrix, taken = _ranked(recipe, entry, run, blind, model)
+        edition, csv = get_edition(entry.edition), run.csv_file(name)
         for path in (run.scores_file(name), csv):
             path.parent.mkdir(exist_ok=True)
         write_scores(run.scores_file(name), replace(matrix, facts={**matrix.facts, "edition": edition.name}))
@@ -102,6 +142,7 @@ def rank_blind_sets(
             edition=edition.name,
             scores=str(run.scores_file(name)),
             csv=str(csv),
+            sha256=blind.sha256,
         )
     return found
 

@@ -6,7 +6,7 @@ import os
 import platform
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -23,8 +23,8 @@ from submission.formats.score_matrix import read_scores, write_scores
 from submission.metrics.blend import blend
 from submission.metrics.scoring import summarise_matrix
 from submission.runs.clips import write_clips
-from submission.runs.record import FORMAT, RankedResult, RunResult
-from system.experiments.blind import BlindSet, blind_entries, open_blind_sets, rank_blind_sets
+from submission.runs.record import FORMAT, BlindResult, RankedResult, RunResult
+from system.experiments.blind import BlindSet, blind_entries, changed_entries, open_blind_sets, rank_blind_sets
 from system.experiments.summary import ceiling_of, data_of, experts_of, in_words, parameters_of
 from system.experts.base import Device, file_sha256
 from system.recipe import schema
@@ -54,7 +54,7 @@ def run_recipe(
     run = open_run(loaded, runs, out)
     log.info("run %s", run.folder)
     if run.ranks_anew:
-        log.info("it was begun with the same settings but for what is ranked: what is trained is not trained again")
+        log.info("it has the same settings but for what is ranked: what it trained is not trained again")
     elif run.result.exists():
         _require_same_data(loaded.recipe, run)
         result = run.read_result()
@@ -63,7 +63,7 @@ def run_recipe(
         made_by, now = result.commits[-1], commit()
         other = "" if made_by == now else f", made by the code of {made_by}, this is {now}; --out makes another"
         log.info("finished already: %s%s", run.folder, other)
-        if not (new := [name for name in blind_entries(loaded.recipe) if name not in result.blind]):
+        if not (new := changed_entries(loaded.recipe, result.blind)):
             _track(run, track)
             return run
         log.info("to be ranked now: %s; nothing is trained again", ", ".join(new))
@@ -96,15 +96,12 @@ def _require_same_data(recipe: schema.Recipe, run: Run) -> None:
 
 
 def _rehearse(
-    recipe: schema.Recipe, run: Run, data: "Data", model: "RetrievalModel", blind: dict[tuple[str, str], BlindSet]
+    recipe: schema.Recipe, run: Run, data: "Data", model: "RetrievalModel", blind: Mapping[str, BlindSet]
 ) -> None:
     """What would stop the ranking at the end is said before the training: made once with scores of zero."""
     from system.runs.retrieve import matrix_of, require_readable
 
-    for name in blind_entries(recipe):
-        ranked = recipe.ranked(name)
-        assert isinstance(ranked, schema.RankBlind)
-        clips, queries, _ = blind[ranked.audio, ranked.queries]
+    for name, (clips, queries, _, _) in blind.items():
         matrix = matrix_of(np.zeros((len(queries), len(clips)), np.float32), clips, queries, {})
         with tempfile.TemporaryDirectory(dir=run.folder) as folder:
             write_csv(matrix, Path(folder) / f"{name}.csv", get_edition(recipe.rank[name].edition))
@@ -142,12 +139,16 @@ def _train_and_rank(
 
     recipe = loaded.recipe
     model = prepare(loaded, run, data, device)
-    blind = open_blind_sets(recipe, model.device)
+    blind = open_blind_sets(recipe, blind_entries(recipe), model.device)
     _rehearse(recipe, run, data, model, blind)
     train(loaded, run, data, model, track)
-    kept = _kept(recipe, run)
+    kept, kept_blind = _kept(recipe, run, blind)
+    run.result.unlink(missing_ok=True)  # it stands for none of the scores that are now replaced
     ranked = _rank(recipe, run, data, model, initial_model(recipe, run, model.device), kept)
-    ranked_blind = rank_blind_sets(recipe, run, blind, model)
+    new = {name: opened for name, opened in blind.items() if name not in kept_blind}
+    found_blind = kept_blind | rank_blind_sets(recipe, run, new, model)
+    ranked_blind = {name: found_blind[name] for name in recipe.rank if name in found_blind}
+    _remove_others(run, ranked, ranked_blind)
     draw_run(run)
     if run.ranks_anew:
         contents = {name: contents_of(clips, data.features.keys) for name, clips in data.clips.items()}
@@ -180,22 +181,45 @@ def _checksums(run: Run) -> dict[str, str]:
     return {path.relative_to(run.folder).as_posix(): sha256_of(path) for path in sorted(files)}
 
 
-def _kept(recipe: schema.Recipe, run: Run) -> dict[str, RankedResult]:
-    """What an earlier result says of the entries that are ranked as they were then."""
-    if not run.result.exists():
-        return {}
-    result, before = run.read_result(), load_recipe(run.folder / "resolved.json").recipe
+def _remove_others(run: Run, ranked: Mapping[str, RankedResult], blind: Mapping[str, BlindResult]) -> None:
+    """Scores and CSVs of entries that the recipe no longer has, and CSVs that it no longer asks for."""
+    written = {name for name, result in ranked.items() if result.csv} | blind.keys()
+    for folder, names in (("scores", ranked.keys() | blind.keys()), ("submission", written)):
+        for path in (run.folder / folder).glob("*"):
+            if path.is_file() and path.name.partition(".")[0] not in names:
+                path.unlink()
+
+
+def _kept(
+    recipe: schema.Recipe, run: Run, blind: Mapping[str, BlindSet]
+) -> tuple[dict[str, RankedResult], dict[str, BlindResult]]:
+    """What an earlier result says of the entries that are ranked as they were then, with figures and without.
+
+    blind: the blind sets that are there; one that is gone is kept as it was ranked. KitError for damaged files of them.
+    """
     kept: dict[str, RankedResult] = {}
-    for name, entry in recipe.scored.items():
-        source = recipe.ranked_source(name)
+    kept_blind: dict[str, BlindResult] = {}
+    if not run.result.exists():
+        return kept, kept_blind
+    result, before = run.read_result(), load_recipe(run.folder / "resolved.json").recipe
+    for name, entry in recipe.rank.items():
         parts = entry.of if isinstance(entry, schema.RankByMean) else []
-        same = before.rank.get(name) == entry and before.data.get(source) == recipe.data[source]
-        if same and name in result.rank and all(part in kept for part in parts):
-            kept[name] = result.rank[name]
+        if before.rank.get(name) != entry or not all(part in kept or part in kept_blind for part in parts):
+            continue
+        if name in recipe.scored:
+            source = recipe.ranked_source(name)
+            if name in result.rank and before.data.get(source) == recipe.data[source]:
+                kept[name] = result.rank[name]
+        elif name in result.blind and (name not in blind or result.blind[name].sha256 in (None, blind[name].sha256)):
+            kept_blind[name] = result.blind[name]
+    names = kept.keys() | kept_blind.keys()
     for name, checksum in result.sha256.items():
-        if Path(name).name.partition(".")[0] in kept:
+        if Path(name).name.partition(".")[0] in names:
             require_unharmed(run.folder / name, checksum, run.again(run.folder / name))
-    return kept
+    if replaced := [name for name in (*result.rank, *result.blind) if name not in names]:
+        both = "a new folder, named by --out, would have kept both and trained again"
+        log.info("the earlier scores of %s are replaced or removed; %s", ", ".join(replaced), both)
+    return kept, kept_blind
 
 
 def _rank(
@@ -222,7 +246,7 @@ def _rank(
         source, edition = recipe.ranked_source(name), get_edition(entry.edition)
         (matrix, norms), taken = _ranked(recipe, entry, run, data, model)
         matrix = replace(matrix, facts={**matrix.facts, "edition": edition.name})
-        csv = run.folder / "submission" / f"{name}.csv"
+        csv = run.csv_file(name)
         for path in (run.scores_file(name), csv):
             path.parent.mkdir(exist_ok=True)
         write_scores(run.scores_file(name), matrix)

@@ -103,5 +103,5 @@ def in_words(run: Run, result: RunResult) -> str:
     for name, blind in result.blind.items():
         size = f"{counted(blind.queries, 'query')}, {counted(blind.clips, 'clip')}"
         lines += [f"{name}: blind set, {size}, {blind.checkpoint}", f"  CSV        {blind.csv}"]
-    lines += absent_lines(load_recipe(run.folder / "resolved.json").recipe)
+    lines += absent_lines(load_recipe(run.folder / "resolved.json").recipe, result.blind)
     return "\n".join(lines)

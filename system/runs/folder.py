@@ -18,7 +18,7 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
@@ -53,6 +53,10 @@ class Run:
 
     def scores_file(self, name: str) -> Path:
         return self.folder / "scores" / f"{name}.npy"
+
+    def csv_file(self, name: str) -> Path:
+        """The challenge's file of an entry."""
+        return self.folder / "submission" / f"{name}.csv"
 
     def clips_file(self, name: str) -> Path:
         """What was ranked: see submission.runs.clips."""
@@ -164,12 +168,13 @@ def _recipe_of(path: Path, name: str, seed: int) -> Loaded | None:
         return None
 
 
-def _trained_settings(recipe: schema.Recipe) -> dict[str, Any]:
-    """All settings but `rank`, and the data sources that only it names."""
-    settings = recipe.model_dump(exclude={"rank"})
+def _trained_settings(recipe: schema.Recipe) -> str:
+    """All settings but `rank`, and the data sources that only it names. The order counts, that of stages and of experts
+    decides draws; only the order of the sources does not."""
+    settings = recipe.model_dump(mode="json", exclude={"rank"})
     used = {name for stage in recipe.stages.values() for name in (*stage.train.data, *stage.monitor.data)}
     used |= set(recipe.relevance.corpus if recipe.relevance else ())
-    return settings | {"data": {name: source for name, source in settings["data"].items() if name in used}}
+    return json.dumps(settings | {"data": {name: settings["data"][name] for name in sorted(used)}})
 
 
 _PART = re.compile(r"\.(?:recipe\.yaml|resolved\.json)\.[0-9]+\.part")
@@ -238,6 +243,7 @@ def _differs_in_ranking(out: Path, loaded: Loaded, resolved: str) -> bool:
         return True
     _refuse_damaged(out, _provenance(out))
     differing = ", ".join(sorted(_differing(parse_json(path.read_bytes(), str(path)), json.loads(resolved)))[:5])
+    differing = differing or "the order of stages or experts"
     raise KitError(f"{out} is a run of other settings ({differing}); name another folder, or delete that one")
 
 
@@ -272,15 +278,15 @@ def made_with(recipe: schema.Recipe, text: str | None, contents: Mapping[str, st
     }
 
 
-def require_same(run: Run, now: dict[str, Any]) -> None:
+def require_same(run: Run, now: dict[str, Any], others: Collection[str] = ()) -> None:
     """KitError when something that the run was made with has changed; what `now` leaves out is not compared, nor are
-    data sources that only one of both has."""
+    data sources that only one of both has, and `others`, whose settings differ."""
     before = run.read_provenance().document()
     known = {key: before[key] for key in now if key in before}  # an earlier release noted less
     compared = json.loads(json.dumps({key: now[key] for key in known}))
     for key in ("manifests", "contents"):
         if key in known:
-            both = known[key].keys() & compared[key].keys()
+            both = (known[key].keys() & compared[key].keys()).difference(others)
             known[key], compared[key] = ({name: part[key][name] for name in both} for part in (known, compared))
     changed = sorted(_differing(known, compared))
     if changed:
@@ -295,7 +301,7 @@ def record_provenance(run: Run, loaded: Loaded, text: str | None, contents: Mapp
     recipe = loaded.recipe
     now = made_with(recipe, text, contents)
     if run.provenance.exists():
-        require_same(run, now)
+        require_same(run, now, _other_sources(run, recipe))
         before = run.read_provenance()
         if before.commits[-1] != commit():
             write_json(run.provenance, before.document() | {"commits": [*before.commits, commit()]})
@@ -319,12 +325,19 @@ def record_provenance(run: Run, loaded: Loaded, text: str | None, contents: Mapp
     write_json(run.provenance, noted.document())
 
 
+def _other_sources(run: Run, recipe: schema.Recipe) -> list[str]:
+    """The data sources of a recipe that had other settings when the run was last ranked: only `rank` names them."""
+    if not run.ranks_anew:
+        return []
+    before = load_recipe(run.folder / "resolved.json").recipe.data
+    return [name for name, source in recipe.data.items() if before.get(name) != source]
+
+
 def take_ranking(run: Run, loaded: Loaded, text: str | None, contents: Mapping[str, str]) -> None:
     """Have a run that has ranked anew say so: its recipe, its settings, and the data of all that it ranked.
 
-    A process that is killed meanwhile leaves a run without a result, which the same command ranks again.
+    The run has no result meanwhile: where the process is killed, the same command ranks it again.
     """
-    run.result.unlink(missing_ok=True)
     resolved, before = loaded.resolved(), run.read_provenance().document()
     noted = before | made_with(loaded.recipe, text, contents) | {"changes": list(loaded.changes)}
     sums = {name: value for name, value in noted.get("sha256", {}).items() if name != "resolved.json"}

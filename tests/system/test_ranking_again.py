@@ -11,10 +11,13 @@ import pytest
 import yaml
 from reported import about
 
+from data_tools.errors import KitError
 from data_tools.files import write_table
 from submission.__main__ import main as submission
 from submission.formats.score_matrix import read_scores
 from system.__main__ import main
+from system.recipe.load import load_recipe
+from system.runs.folder import Run, open_run
 from system.training.train import _Stage
 
 QUERIES = ["A deep tone sounds.", "A shrill hum, twice", "a low note"]
@@ -74,7 +77,7 @@ def test_another_edition_ranks_again_and_trains_nothing(
     change(later=entry(edition=2025), last=entry(checkpoint="last"), both=None)
     assert main(["run", "mine.yaml"]) == 0
     assert [path.name for path in Path("runs").iterdir()] == ["done"], "no second run"
-    assert "what is trained is not trained again" in caplog.text
+    assert "what it trained is not trained again" in caplog.text
     after = result()
     assert list(after["rank"]) == ["evaluation", "later", "last"]
     assert after["rank"]["evaluation"] == before["rank"]["evaluation"]
@@ -162,6 +165,124 @@ def test_a_package_hands_in_the_blind_set_of_the_same_checkpoints(
         with zipfile.ZipFile("p.NOT_READY.zip") as made:
             (name,) = (name for name in made.namelist() if name.endswith(".output.csv"))
             assert made.read(name) == Path(f"runs/done/submission/{scores}.csv").read_bytes()
+
+
+def test_a_blind_set_that_changed_is_ranked_again(desk: Path, world: Path, caplog: pytest.LogCaptureFixture) -> None:
+    unpack(world)
+    change(blind=blind(), blind_last=blind(checkpoint="last"))
+    assert main(["run", "mine.yaml"]) == 0
+    first = read_scores(Path("runs/done/scores/blind.npy"))
+    write_table(Path("set/captions.csv"), ["caption"], [[text] for text in (*QUERIES[:2], "a lower note")])
+    assert main(["run", "mine.yaml"]) == 0
+    assert "to be ranked now: blind, blind_last; nothing is trained again" in caplog.text
+    second = read_scores(Path("runs/done/scores/blind.npy"))
+    assert second.query_texts[2] == "a lower note"
+    assert np.array_equal(second.values[:2], first.values[:2])
+    one, other = sorted(Path("set/test").iterdir())[:2]
+    shutil.copy(other, one)
+    caplog.clear()
+    assert main(["run", "mine.yaml"]) == 0
+    assert "to be ranked now: blind, blind_last" in caplog.text
+    third = read_scores(Path("runs/done/scores/blind.npy"))
+    assert np.array_equal(third.values[:, 0], third.values[:, 1])
+    assert np.array_equal(third.values[:, 1:], second.values[:, 1:])
+    caplog.clear()
+    assert main(["run", "mine.yaml"]) == 0
+    assert "to be ranked now" not in caplog.text
+
+
+def test_a_blind_set_that_is_gone_stays_ranked(desk: Path, world: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    unpack(world)
+    change(blind=blind(), blind_last=blind(checkpoint="last"))
+    assert main(["run", "mine.yaml"]) == 0
+    noted = result()["blind"]
+    kept = {path: path.read_bytes() for path in Path("runs/done").glob("s*/blind*")}
+    assert len(kept) == 6
+    shutil.rmtree("set")
+    change(later=entry(edition=2025))
+    assert main(["run", "mine.yaml"]) == 0
+    assert list(result()["rank"]) == ["evaluation", "later"]
+    assert result()["blind"] == noted
+    assert "not ranked yet" not in capsys.readouterr().out
+    assert {path: path.read_bytes() for path in kept} == kept
+
+
+@pytest.mark.parametrize("there_first", [False, True])
+def test_blind_sets_are_taken_as_they_are_when_the_run_starts(
+    there_first: bool, desk: Path, world: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that is unpacked, or moved away, while it trains."""
+    if there_first:
+        unpack(world)
+    change(blind=blind(), later=entry(edition=2025))
+
+    def trains(*_: object) -> None:
+        shutil.rmtree("set") if there_first else unpack(world)
+
+    monkeypatch.setattr("system.training.train.train", trains)
+    assert main(["run", "mine.yaml"]) == 0
+    assert list(result()["blind"]) == (["blind"] if there_first else [])
+
+
+def test_another_split_to_rank_is_not_held_for_changed_audio(desk: Path) -> None:
+    before = result()["rank"]["evaluation"]
+    content = yaml.safe_load(Path("mine.yaml").read_text())
+    content["data"]["evaluation"]["split"] = "validation"
+    Path("mine.yaml").write_text(yaml.safe_dump(content, sort_keys=False))
+    assert main(["run", "mine.yaml"]) == 0
+    assert [path.name for path in Path("runs").iterdir()] == ["done"]
+    assert result()["rank"]["evaluation"]["clips"] != before["clips"]
+    kept = contents(Path("runs/done"))
+    assert main(["run", "mine.yaml"]) == 0
+    assert contents(Path("runs/done")) == kept
+
+
+def test_stages_or_experts_in_another_order_are_another_run(recipe: Path, tmp_path: Path) -> None:
+    """The order decides random draws; only that of the data sources does not."""
+    content = yaml.safe_load(recipe.read_text())
+    experts = content["model"]["audio"]["experts"]
+    experts["second"] = dict(next(iter(experts.values())), bands=16)
+
+    def opened(out: Path | None = None) -> Run:
+        (tmp_path / "mine.yaml").write_text(yaml.safe_dump(content, sort_keys=False))
+        return open_run(load_recipe(tmp_path / "mine.yaml"), tmp_path / "runs", out)
+
+    first = opened()
+    content["data"] = dict(reversed(content["data"].items()))
+    assert opened().folder == first.folder
+    content["model"]["audio"]["experts"] = dict(reversed(experts.items()))
+    assert opened().folder != first.folder
+    said = r"is a run of other settings \(the order of stages or experts\); name another folder"
+    with pytest.raises(KitError, match=said):
+        opened(first.folder)
+
+
+def test_files_of_entries_that_are_gone_are_removed(desk: Path, caplog: pytest.LogCaptureFixture) -> None:
+    change(later=entry(edition=2025))
+    assert main(["run", "mine.yaml"]) == 0
+    names = {path.name for path in Path("runs/done").glob("s*/*") if path.is_file()}
+    assert {"later.npy", "later.csv", "later.clips.csv", "evaluation.csv"} <= names
+    change(later=None, evaluation=entry(csv=False))
+    assert main(["run", "mine.yaml"]) == 0
+    assert "the earlier scores of evaluation, later are replaced or removed" in caplog.text
+    names = {path.name for path in Path("runs/done").glob("s*/*") if path.is_file()}
+    assert not names & {"later.npy", "later.csv", "later.clips.csv", "evaluation.csv"}
+    assert "evaluation.npy" in names
+    assert not [name for name in result()["sha256"] if "later" in name or name.endswith("evaluation.csv")]
+
+
+def test_no_result_stands_beside_scores_that_it_is_not_of(desk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def stopped(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    change(evaluation=entry(checkpoint="last"))
+    with monkeypatch.context() as patched:
+        patched.setattr("system.experiments.run.take_ranking", stopped)
+        assert main(["run", "mine.yaml"]) == 130
+    assert not Path("runs/done/result.json").exists()
+    assert main(["run", "mine.yaml"]) == 0
+    assert result()["rank"]["evaluation"]["checkpoint"] == "finetune last"
+    assert [path.name for path in Path("runs").iterdir()] == ["done"]
 
 
 def test_a_blind_set_that_is_broken_leaves_the_run_as_it_was(
