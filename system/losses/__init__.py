@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING
 
 from data_tools.strict import closed_list
 from system.losses.base import Term
+from system.losses.distill import Distill as Distill
 from system.losses.matching import Matching as Matching
 from system.losses.nt_xent import NtXent as NtXent
 from system.losses.ranking import Ranking as Ranking

@@ -1,10 +1,10 @@
 """What a term of the training loss is: settings, and a number from the scores of a batch. Never imports torch."""
 
 from abc import abstractmethod
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Literal, TypeAlias
 
 from pydantic import Field
 
@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     import torch
 
 Tensor: TypeAlias = "torch.Tensor"
+
+Temperature = Annotated[float, Field(gt=0, le=1)]  # scores are divided by it
 
 # B items of a batch: clip i and its caption, or its several captions; N captions of the batch in all
 
@@ -29,6 +31,8 @@ class BatchScores:
     where no term asks for it.
     clip_scores, each_caption_scores: give the (B, B) and (N, N) within-modality scores when called; `frame_word` reads
     rows as clips and columns as captions, so that with `best_frame` and `best_word` they are not symmetric.
+    temperature: the one that is trained with the model, whose absolute value counts; None where none is.
+    teachers: (B, N) by name, the cosines of every clip and every single caption by a model that is learned from.
     """
 
     each: Tensor
@@ -37,6 +41,8 @@ class BatchScores:
     relax: "Tensor | None"
     clip_scores: "Callable[[], Tensor]"
     each_caption_scores: "Callable[[], Tensor]"
+    temperature: "Tensor | None" = None
+    teachers: "Mapping[str, Tensor]" = field(default_factory=dict)
 
     @cached_property
     def average(self) -> Tensor:
@@ -54,6 +60,20 @@ class BatchScores:
         """
         return self.each @ self.average
 
+    def over(self, temperature: "float | Literal['learned']") -> "float | Tensor":
+        """The number that scores are divided by."""
+        if temperature != "learned":
+            return temperature
+        if self.temperature is None:
+            raise ValueError("a learned temperature needs a model that has one")
+        return self.temperature.abs()
+
+    def taught(self, names: "Sequence[str]") -> Tensor:
+        """(B, B) of clip i and item j: the mean over these teachers, and over j's captions."""
+        import torch
+
+        return torch.stack([self.teachers[name] for name in names]).mean(0) @ self.average
+
     @property
     def caption_scores(self) -> Tensor:
         """(B, B) scores between captions, the mean over all pairs of item i's and item j's."""
@@ -70,6 +90,16 @@ class Term(Strict):
     def relaxed(self) -> bool:
         """Whether it asks for the relax factors of a batch, and so for the recipe's `relevance`."""
         return False
+
+    @property
+    def learned_temperature(self) -> bool:
+        """Whether it asks for the temperature that is trained with the model."""
+        return False
+
+    @property
+    def taught_by(self) -> "Sequence[str]":
+        """The recipe's teachers that it learns from, by name."""
+        return ()
 
     @property
     def hinge_margin(self) -> float | None:

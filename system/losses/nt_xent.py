@@ -2,9 +2,7 @@
 
 from typing import Literal
 
-from pydantic import Field
-
-from system.losses.base import BatchScores, Tensor, Term
+from system.losses.base import BatchScores, Temperature, Tensor, Term
 
 
 class NtXent(Term):
@@ -12,25 +10,37 @@ class NtXent(Term):
 
     -(1/B) sum_i [ln softmax_j(s_ij / t)_i + ln softmax_j(s_ji / t)_i] with directions `sum`, as the paper writes it,
     half of it with `mean`, as in public code.
-    same_clip: other items of the batch that show the same audio are left out, or are negatives as in public code.
+    same_clip: other items of the batch that show the same audio are left out, are negatives as in public code, or are
+    `positives`: with P the n pairs (i, j) of one audio, i = j included,
+    -(1/n) sum_P [ln softmax_j(s_ij / t) + ln softmax_i(s_ij / t)], a plain mean over pairs, so that k items of one
+    audio count k^2 times, each in the other's denominator.
     Source: "On Metric Learning for Audio-Text Cross-Modal Retrieval" (2022), equation 7, which is `sum` with same_clip
     `negatives`; its public code takes the `mean`. Deviation of same_clip `masked`: other items that show the same audio
     are left out of the denominators, which can only lower it; the public code meant to, but its mask has no effect.
+    `positives` with `mean` is the loss of the DCASE 2025 baseline and of SALSA (2024), stage 1: to 1e-9 with gradients.
     """
 
     kind: Literal["nt_xent"]
-    temperature: float = Field(gt=0, le=1)  # scores are divided by it
-    same_clip: Literal["masked", "negatives"] = "masked"
+    temperature: Temperature | Literal["learned"]  # scores are divided by it; learned: the model's
+    same_clip: Literal["masked", "negatives", "positives"] = "masked"  # what other items of the same audio are
     directions: Literal["mean", "sum"] = "mean"  # of the two: clip to caption, and caption to clip
+
+    @property
+    def learned_temperature(self) -> bool:
+        return self.temperature == "learned"
 
     def value(self, batch: BatchScores) -> Tensor:
         import torch
         import torch.nn.functional as F
 
-        logits = batch.scores / self.temperature
-        targets = torch.arange(len(logits), device=logits.device)
-        if self.same_clip == "masked":
-            others = batch.same_clip.clone().fill_diagonal_(False)
-            logits = logits.masked_fill(others, -torch.inf)
-        both = F.cross_entropy(logits, targets) + F.cross_entropy(logits.T, targets)
+        logits = batch.scores / batch.over(self.temperature)
+        if self.same_clip == "positives":
+            pairs = [F.log_softmax(logits, dim)[batch.same_clip].mean() for dim in (0, 1)]
+            both = -torch.stack(pairs).sum()
+        else:
+            targets = torch.arange(len(logits), device=logits.device)
+            if self.same_clip == "masked":
+                others = batch.same_clip.clone().fill_diagonal_(False)
+                logits = logits.masked_fill(others, -torch.inf)
+            both = F.cross_entropy(logits, targets) + F.cross_entropy(logits.T, targets)
         return both / 2 if self.directions == "mean" else both

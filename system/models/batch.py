@@ -1,6 +1,6 @@
 """What a model is handed: the audio of a batch of clips, and their captions."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 import torch
@@ -23,18 +23,21 @@ class Series(NamedTuple):
 @dataclass(frozen=True)
 class Batch:
     """clip_keys: (B,) contents of the clips. audio: by expert. captions: (N,) of all items. row_of: (N,) their items.
-    relax: (B, B), r(c_ij) between the items' captions; None where no loss asks for it."""
+    relax: (B, B), r(c_ij) between the items' captions; None where no loss asks for it. teachers: (B, N) by name,
+    cosines of clips and captions by models that are learned from."""
 
     clip_keys: list[str]
     audio: dict[str, Series]
     captions: list[str]
     row_of: torch.Tensor
     relax: torch.Tensor | None = None
+    teachers: dict[str, torch.Tensor] = field(default_factory=dict)
 
     def to(self, device: torch.device) -> "Batch":
         audio = {name: Series(_moved(s.values, device), _moved(s.lengths, device)) for name, s in self.audio.items()}
         relax = None if self.relax is None else _moved(self.relax, device)
-        return replace(self, audio=audio, row_of=_moved(self.row_of, device), relax=relax)
+        teachers = {name: _moved(cosines, device) for name, cosines in self.teachers.items()}
+        return replace(self, audio=audio, row_of=_moved(self.row_of, device), relax=relax, teachers=teachers)
 
 
 def _moved(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:

@@ -21,6 +21,8 @@ class RetrievalModel(nn.Module):
         self.audio = settings.audio.build(settings.text.dim)
         self.text = text
         self.score = settings.score.build()  # (B, N) scores of every clip against every caption
+        start = settings.learned_temperature
+        self.temperature = None if start is None else nn.Parameter(torch.tensor(start))
 
     @property
     def device(self) -> torch.device:
@@ -63,4 +65,6 @@ class RetrievalModel(nn.Module):
             relax=batch.relax,
             clip_scores=lambda: self.score(clips, clips),
             each_caption_scores=lambda: self.score(captions, captions),
+            temperature=self.temperature,
+            teachers=batch.teachers,
         )

@@ -1,8 +1,9 @@
 """What a recipe says of a model: how clips and captions are embedded and scored. Never imports torch."""
 
 from collections.abc import Iterator
+from typing import Annotated
 
-from pydantic import model_validator
+from pydantic import Field, model_validator
 
 from data_tools.strict import Strict, mistakes
 from system.models.audio import Audio
@@ -15,6 +16,8 @@ class Model(Strict):
     audio: Audio  # the encoder of clips
     text: Text  # the encoder of captions
     score: Score  # of an embedded clip and an embedded caption
+    # where a temperature begins that is trained with the model; null: none is
+    learned_temperature: Annotated[float, Field(gt=0, le=1)] | None = None
 
     @model_validator(mode="after")
     def _parts_fit(self) -> "Model":

@@ -305,6 +305,8 @@ def _check_kinds(recipe: schema.Recipe) -> Iterator[tuple[Keys, str]]:
         for i, term in enumerate(stage.losses):
             if term.relaxed and recipe.relevance is None:
                 yield ("stages", name, "losses", i, "relax"), "cider needs the recipe's relevance section"
+            if term.learned_temperature and recipe.model.learned_temperature is None:
+                yield ("stages", name, "losses", i, "temperature"), "learned needs model.learned_temperature: its start"
         for key, parts in (("lr_by_part", stage.optimizer.lr_by_part), ("frozen_start", stage.optimizer.frozen_start)):
             yield from _check_model_parts(("stages", name, "optimizer", key), list(parts), recipe.model.trains)
         if stage.grad_cache_chunk is not None and not recipe.model.embeds_by_parts:

@@ -7,7 +7,7 @@ system/models); `stages` train it in order: what each starts from, its data, bat
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import Field, ValidationInfo, field_validator
 
 from data_tools.manifest import Split
 from data_tools.strict import Name, Positive, Strict
@@ -93,6 +93,28 @@ class Schedule(Strict):
     warmup_steps: int = Field(ge=0, le=1_000_000_000)  # in which the rate rises from zero
 
 
+class EpochSchedule(Strict):
+    """The learning rate rises in a line from `start_lr` over `warmup_epochs`, then falls to `floor_lr`, which it
+    reaches after `until_epoch` epochs and keeps; set anew at every step. Rates of parts start and end at the same two.
+
+    Source: the DCASE 2025 baseline (start and floor 1e-7, until 16) and SALSA (2024; start 0, floor 1e-7, until 15).
+    """
+
+    kind: Literal["epochs"]
+    shape: Literal["cosine", "linear"]  # of the fall: half a cosine, or a line
+    start_lr: float = Field(ge=0, le=1)  # learning rate of the first step
+    floor_lr: float = Field(ge=0, le=1)  # learning rate at the end
+    warmup_epochs: float = Field(ge=0, le=10_000)  # in which the rate rises
+    until_epoch: float = Field(gt=0, le=10_000)  # from the stage's beginning, more than warmup_epochs
+
+    @field_validator("until_epoch")
+    @classmethod
+    def _falls(cls, until: float, info: ValidationInfo) -> float:
+        if until <= info.data.get("warmup_epochs", 0):
+            raise ValueError("the rate must have epochs to fall in; say more than warmup_epochs")
+        return until
+
+
 class StepDecay(Strict):
     """The learning rate is multiplied by `factor` behind every `every_epochs` epochs."""
 
@@ -147,7 +169,9 @@ class Stage(Strict):
     steps_per_epoch: Positive | Literal["all"]  # "all": as many as the items fill
     losses: Annotated[list[Loss], Field(min_length=1)]  # their weighted sum is minimised
     optimizer: AdamW  # what turns gradients into updates
-    schedule: Annotated[Schedule | StepDecay | Plateau, Field(discriminator="kind")]  # of the learning rate
+    schedule: Annotated[
+        Schedule | EpochSchedule | StepDecay | Plateau, Field(discriminator="kind")
+    ]  # of the learning rate
     stop: Annotated[EarlyStopping | StdPlateau | None, Field(discriminator="kind")] = None  # null: all epochs
     max_grad_norm: Annotated[float, Field(gt=0)] | None  # largest norm of all gradients together
     precision: Literal["float32", "bf16", "fp16"]  # 16 bits on CUDA only; elsewhere float32 is used and said

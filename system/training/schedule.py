@@ -14,13 +14,37 @@ from system.recipe import schema
 History = Sequence[dict[str, float]]
 
 
-def rate_factor(stage: schema.Stage, step: int, steps_per_epoch: int, history: History) -> float:
-    """Factor on the stage's learning rate in a step (from 0).
+def rates(
+    stage: schema.Stage, bases: Sequence[float], step: int, steps_per_epoch: int, history: History
+) -> list[float]:
+    """The learning rates of a step (from 0). bases: the stage's rates, of all parts."""
+    if isinstance(stage.schedule, schema.EpochSchedule):
+        return [_at_epoch(stage.schedule, base, step / steps_per_epoch) for base in bases]
+    factor = _factor(stage, stage.schedule, step, steps_per_epoch, history)
+    return [base * factor for base in bases]
+
+
+def _at_epoch(schedule: schema.EpochSchedule, base: float, epoch: float) -> float:
+    """epoch: how many the stage has trained, in parts too."""
+    if epoch < schedule.warmup_epochs:
+        return schedule.start_lr + (base - schedule.start_lr) * epoch / schedule.warmup_epochs
+    fallen = min(1.0, (epoch - schedule.warmup_epochs) / (schedule.until_epoch - schedule.warmup_epochs))
+    left = 1 - fallen if schedule.shape == "linear" else (1 + math.cos(math.pi * fallen)) / 2
+    return schedule.floor_lr + (base - schedule.floor_lr) * left
+
+
+def _factor(
+    stage: schema.Stage,
+    schedule: schema.Schedule | schema.StepDecay | schema.Plateau,
+    step: int,
+    steps_per_epoch: int,
+    history: History,
+) -> float:
+    """Factor on all learning rates of a stage in a step.
 
     constant, cosine: (step + 1) / warm-up, then 1 or a half cosine to 0. step: factor ^ (epochs done // every_epochs).
     plateau: factor ^ (times the metric stood still), at least min_lr / lr.
     """
-    schedule = stage.schedule
     if isinstance(schedule, schema.StepDecay):
         return schedule.factor ** (step // steps_per_epoch // schedule.every_epochs)
     if isinstance(schedule, schema.Plateau):

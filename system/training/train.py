@@ -33,7 +33,7 @@ from system.runs.folder import Run, contents_of, record_provenance
 from system.runs.open import build_model, load_exported_weights, training_vocabulary
 from system.runs.plots import relevance_figure
 from system.training.parts import FrozenStart, parameter_groups
-from system.training.schedule import describe_stop, is_over, rate_factor
+from system.training.schedule import describe_stop, is_over, rates
 from system.training.step import gradients
 from system.training.tracking import Tracker, Tracking
 from system.training.validation import Validation, collapsed
@@ -279,9 +279,9 @@ class _Stage:
         # Randomness is a function of the step, so that a resumed run draws what an unbroken one does.
         torch.manual_seed(int(np.random.SeedSequence([*self.seed, self.step]).generate_state(1)[0]))
         batch = feed.batch(self.step)
-        factor = rate_factor(self.stage, self.step, self.steps, self.history)
-        for group, rate in zip(self.optimizer.param_groups, self.rates, strict=True):
-            group["lr"] = rate * factor
+        now = rates(self.stage, self.rates, self.step, self.steps, self.history)
+        for group, rate in zip(self.optimizer.param_groups, now, strict=True):
+            group["lr"] = rate
         self.frozen_start.begin_step(self.step)
         self.optimizer.zero_grad()
         seen = gradients(self.model, batch, self.stage, self.precision, self.scaler)

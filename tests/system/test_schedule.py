@@ -8,13 +8,17 @@ import pytest
 import torch
 
 from system.recipe import schema
-from system.training.schedule import describe_stop, is_over, rate_factor
+from system.training.schedule import History, describe_stop, is_over, rates
 
 
 def stage(schedule: Any, epochs: int = 1, lr: float = 1e-3) -> schema.Stage:
     return schema.Stage.model_construct(
         epochs=epochs, schedule=schedule, optimizer=schema.AdamW(kind="adamw", lr=lr, weight_decay=0)
     )
+
+
+def rate_factor(stage: schema.Stage, step: int, steps_per_epoch: int, history: History) -> float:
+    return rates(stage, [1.0], step, steps_per_epoch, history)[0]
 
 
 def plateau(**changes: Any) -> schema.Plateau:

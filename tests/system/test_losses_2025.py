@@ -1,0 +1,204 @@
+"""Several positives, a learned temperature, distillation, and schedules in epochs: by hand, and against the original
+code of 2024 and 2025."""
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from system.losses import Distill, NtXent
+from system.losses import terms as losses
+from system.losses.base import BatchScores
+from system.models.similarity import Embedded, cosine
+from system.recipe import schema
+from system.training.schedule import rates
+
+POSITIVES = NtXent(kind="nt_xent", weight=1, temperature="learned", same_clip="positives")
+DISTILL = Distill(kind="distill", weight=1, teachers=["one", "two", "three"], temperature="learned")
+CASES = ("c0", "c1", "c2", "c3", "c4", "c5")
+
+
+@pytest.fixture(scope="module")
+def golden(goldens: Path) -> dict[str, Any]:
+    return dict(np.load(goldens / "losses_2025.npz"))
+
+
+def taught(*names: str, **changes: Any) -> Distill:
+    return DISTILL.model_copy(update={"teachers": list(names), **changes})
+
+
+def batch_of(
+    audio: torch.Tensor, text: torch.Tensor, clips: np.ndarray, tau: torch.Tensor, teachers: np.ndarray | None
+) -> BatchScores:
+    """teachers: (N, M, 2, D), their embeddings of clip and text."""
+    ids = torch.from_numpy(clips)
+    cosines = {}
+    if teachers is not None:
+        names = DISTILL.teachers[: teachers.shape[1]]
+        both = torch.from_numpy(teachers)
+        cosines = {name: cosine(Embedded(both[:, m, 0]), Embedded(both[:, m, 1])) for m, name in enumerate(names)}
+    scores = cosine(Embedded(audio), Embedded(text))
+    unused = lambda: scores  # noqa: E731
+    return BatchScores(
+        scores, torch.arange(len(scores)), ids[:, None] == ids[None, :], None, unused, unused, tau, cosines
+    )
+
+
+def case_of(golden: dict[str, Any], name: str) -> SimpleNamespace:
+    leaves = [torch.tensor(golden[f"{name}_{part}"], requires_grad=True) for part in ("audio", "text", "tau")]
+    teachers = np.stack([golden[f"{name}_teacher_{part}"] for part in ("audio", "text")], axis=2)
+    return SimpleNamespace(
+        leaves=leaves,
+        batch=batch_of(leaves[0], leaves[1], golden[f"{name}_clip"], leaves[2], teachers),
+        distill=taught(*DISTILL.teachers[: teachers.shape[1]]),
+    )
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_several_positives_are_the_originals_with_gradients(golden: dict[str, Any], name: str) -> None:
+    case = case_of(golden, name)
+    found = POSITIVES.value(case.batch)
+    assert found.item() == pytest.approx(golden[f"{name}_ntxent"], abs=1e-9)
+    for part, gradient in zip(("audio", "text", "tau"), torch.autograd.grad(found, case.leaves), strict=True):
+        assert gradient.numpy() == pytest.approx(golden[f"{name}_ntxent_grad_{part}"], abs=1e-9), part
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_distillation_is_the_originals_with_gradients(golden: dict[str, Any], name: str) -> None:
+    case = case_of(golden, name)
+    found = case.distill.value(case.batch)
+    assert found.item() == pytest.approx(golden[f"{name}_distill"], abs=1e-9)
+    for part, gradient in zip(("audio", "text", "tau"), torch.autograd.grad(found, case.leaves), strict=True):
+        assert gradient.numpy() == pytest.approx(golden[f"{name}_distill_grad_{part}"], abs=1e-9), part
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_terms_are_added_by_plain_weights(golden: dict[str, Any], name: str) -> None:
+    """The original squares the first weight: its half is a quarter."""
+    case = case_of(golden, name)
+    mixed = losses.total(case.batch, [POSITIVES, case.distill])
+    assert mixed.item() == pytest.approx(golden[f"{name}_mixed"], abs=1e-9)
+    (gradient,) = torch.autograd.grad(mixed, case.leaves[:1])
+    assert gradient.numpy() == pytest.approx(golden[f"{name}_mixed_grad_audio"], abs=1e-9)
+    quarter = losses.total(case.batch, [POSITIVES.model_copy(update={"weight": 0.25}), case.distill])
+    assert quarter.item() == pytest.approx(golden[f"{name}_half"], abs=1e-9)
+
+
+def test_a_fixed_temperature_is_the_learned_one_that_does_not_move(golden: dict[str, Any]) -> None:
+    for name in ("c0", "c2", "c3"):
+        case, tau = case_of(golden, name), float(golden[f"{name}_tau"])
+        fixed = POSITIVES.model_copy(update={"temperature": tau})
+        assert fixed.value(case.batch).item() == pytest.approx(golden[f"{name}_ntxent"], abs=1e-9)
+        for settings in ({"temperature": tau}, {"teacher_temperature": tau}):
+            changed = case.distill.model_copy(update=settings)
+            assert changed.value(case.batch).item() == pytest.approx(golden[f"{name}_distill"], abs=1e-9)
+    with pytest.raises(ValueError, match="a learned temperature needs a model that has one"):
+        POSITIVES.value(batch_of(*case.leaves[:2], golden["c3_clip"], None, None))  # type: ignore[arg-type]
+
+
+def test_equal_captions_of_two_clips_have_each_their_own_row(golden: dict[str, Any]) -> None:
+    audio, text = (torch.from_numpy(golden[f"dup_{part}"]) for part in ("audio", "text"))
+    own = np.stack([golden["dup_teacher_audio"], golden["dup_teacher_text"]], axis=2)
+    last = {key: row for row, key in enumerate(golden["dup_caption_key"])}
+    shared = own.copy()
+    shared[:, :, 1] = golden["dup_teacher_text"][[last[key] for key in golden["dup_caption_key"]]]
+    term, clips = taught("one", temperature=0.05), np.arange(len(audio))
+    values = [term.value(batch_of(audio, text, clips, torch.tensor(1.0), rows)).item() for rows in (own, shared)]
+    assert values[1] == pytest.approx(golden["dup_distill"], abs=1e-9), "the original's, which takes the last one's"
+    assert values[0] == pytest.approx(7.73, abs=5e-3), "as its docstring has it"
+
+
+def slow_positives(scores: np.ndarray, clips: np.ndarray, tau: float) -> float:
+    cells = [(i, j) for i in range(len(clips)) for j in range(len(clips)) if clips[i] == clips[j]]
+    total = 0.0
+    for i, j in cells:
+        total += scores[i, j] / tau - np.log(np.exp(scores[i] / tau).sum())
+        total += scores[i, j] / tau - np.log(np.exp(scores[:, j] / tau).sum())
+    return -total / (2 * len(cells))
+
+
+def plain(scores: Any, clips: Any, teachers: Any = None) -> BatchScores:
+    scores, ids = torch.as_tensor(scores, dtype=torch.float64), torch.as_tensor(clips)
+    taught_by = {} if teachers is None else {"one": torch.as_tensor(teachers, dtype=torch.float64)}
+    same = ids[:, None] == ids[None, :]
+    return BatchScores(scores, torch.arange(len(ids)), same, None, lambda: scores, lambda: scores, None, taught_by)
+
+
+def test_several_positives_by_hand_and_by_loops() -> None:
+    term = POSITIVES.model_copy(update={"temperature": 1.0})
+    # Two items of one clip, all scores 0: four cells, each ln 1/2 in both directions.
+    assert term.value(plain(np.zeros((2, 2)), [5, 5])).item() == pytest.approx(np.log(2))
+    scores, clips = np.random.default_rng(0).normal(size=(7, 7)), np.array([0, 1, 0, 2, 0, 2, 3])
+    for tau in (1.0, 0.1):
+        changed = term.model_copy(update={"temperature": tau})
+        assert changed.value(plain(scores, clips)).item() == pytest.approx(slow_positives(scores, clips, tau))
+    both = term.model_copy(update={"directions": "sum"})
+    assert both.value(plain(scores, clips)).item() == pytest.approx(2 * slow_positives(scores, clips, 1))
+    alone = [term.model_copy(update={"same_clip": kind}) for kind in ("positives", "negatives", "masked")]
+    found = [one.value(plain(scores, np.arange(7))).item() for one in alone]
+    assert found == pytest.approx([found[0]] * 3), "with every clip once, all three are one"
+
+
+def test_distillation_by_hand_and_by_loops() -> None:
+    term = taught("one", temperature=1.0)
+    # A teacher that is sure of the diagonal, a model that knows nothing: ln 2.
+    sure = [[1000.0, 0.0], [0.0, 1000.0]]
+    assert term.value(plain(np.zeros((2, 2)), [0, 1], sure)).item() == pytest.approx(np.log(2))
+    rng = np.random.default_rng(1)
+    scores, teacher = rng.normal(size=(5, 5)), rng.normal(size=(5, 5))
+    for tau, own in ((1.0, None), (0.5, 0.2)):
+        total = 0.0
+        for a, b in ((scores, teacher), (scores.T, teacher.T)):
+            for i in range(5):
+                weights = np.exp(b[i] / (own or tau))
+                logs = a[i] / tau - np.log(np.exp(a[i] / tau).sum())
+                total -= (weights / weights.sum() * logs).sum() / 10
+        changed = term.model_copy(update={"temperature": tau, "teacher_temperature": own})
+        assert changed.value(plain(scores, np.arange(5), teacher)).item() == pytest.approx(total)
+
+
+def test_several_captions_of_an_item_are_averaged_alike() -> None:
+    """In the teachers' matrix as in the model's: item 1 has two captions."""
+    each, teachers = torch.randn(2, 3, dtype=torch.float64), torch.randn(2, 3, dtype=torch.float64)
+    batch = BatchScores(
+        each, torch.tensor([0, 1, 1]), torch.eye(2, dtype=torch.bool), None, lambda: each, lambda: each, None,
+        {"one": teachers},
+    )  # fmt: skip
+    joined = [torch.stack([one[:, 0], one[:, 1:].mean(1)], 1) for one in (each, teachers)]
+    term = taught("one", temperature=0.3)
+    assert term.value(batch).item() == pytest.approx(term.value(plain(joined[0], [0, 1], joined[1])).item())
+
+
+def stage(until: float, lr: float, start: float = 1e-7, shape: str = "cosine") -> schema.Stage:
+    settings = {"kind": "epochs", "shape": shape, "start_lr": start, "floor_lr": 1e-7, "warmup_epochs": 1}
+    optimizer = schema.AdamW(kind="adamw", lr=lr, weight_decay=0)
+    schedule = schema.EpochSchedule.model_validate(settings | {"until_epoch": until})
+    return schema.Stage.model_construct(epochs=20, schedule=schedule, optimizer=optimizer)
+
+
+def test_schedules_are_the_originals(golden: dict[str, Any]) -> None:
+    steps = int(golden["lr25_steps_per_epoch"])
+    for (epoch, batch), large, small in zip(
+        golden["lr25_epoch_batch"], golden["lr25"], golden["lr25_small_batch"], strict=True
+    ):
+        step = int(epoch) * steps + int(batch)
+        assert rates(stage(16, 2e-5), [2e-5, 5e-6], step, steps, []) == pytest.approx([large, small], abs=1e-12, rel=0)
+    for epoch, group, line in zip(golden["lr24_epoch"], golden["lr24_groups"], golden["lr24_linear"], strict=True):
+        step = round(epoch * steps)
+        assert step / steps == pytest.approx(epoch)
+        bases = [4e-6, 2e-5, 2e-5, 2e-5]
+        assert rates(stage(15, 2e-5, 0), bases, step, steps, []) == pytest.approx(group, abs=1e-12, rel=0)
+        assert rates(stage(15, 2e-5, 0, "linear"), [2e-5], step, steps, []) == pytest.approx([line], abs=1e-12, rel=0)
+
+
+def test_a_schedule_must_have_epochs_to_fall_in() -> None:
+    with pytest.raises(ValueError, match="the rate must have epochs to fall in; say more than warmup_epochs"):
+        stage(1, 1e-3)
+    without = schema.EpochSchedule(
+        kind="epochs", shape="linear", start_lr=0.5, floor_lr=0, warmup_epochs=0, until_epoch=2
+    )
+    made = schema.Stage.model_construct(schedule=without)
+    assert [rates(made, [1.0], step, 2, [])[0] for step in range(6)] == [1, 0.75, 0.5, 0.25, 0, 0]
