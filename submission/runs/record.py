@@ -145,7 +145,8 @@ class RunResult(Record):
 class Provenance(Record):
     """What a run was made with. changes: those of --set. manifests, contents: checksums by data source, of its manifest
     and of all its audio. experts: their identities. text: identity of a pre-trained text encoder. starts: checksums of
-    exported models by folder. sha256: of the run's own files. Earlier releases wrote neither `contents` nor `sha256`.
+    exported models by folder. teachers: by name, checksums of what says which weights they have. sha256: of the run's
+    own files. Earlier releases wrote neither `contents` nor `sha256`.
     """
 
     recipe: str | None = None
@@ -164,6 +165,7 @@ class Provenance(Record):
     experts: dict[str, dict[str, Any]]
     text: str | None
     starts: dict[str, str]
+    teachers: dict[str, dict[str, str]] = {}
     contents: dict[str, str] = {}
     sha256: Checksums = {}
 

@@ -9,6 +9,7 @@ import numpy as np
 import torch
 
 from system.batches.sampler import Item, Sampler
+from system.batches.teachers import Teachers
 from system.features.build import Features
 from system.losses.relevance.relax import Relevance
 from system.models.batch import Batch, Series
@@ -20,20 +21,25 @@ log = logging.getLogger(__name__)
 RESIDENT_SHARE = 0.5  # of the GPU's free memory that frames may take; the rest is for the step
 
 
-def collate(items: Sequence[Item], features: Features, relevance: Relevance | None = None) -> Batch:
+def collate(
+    items: Sequence[Item], features: Features, relevance: Relevance | None = None, teachers: Teachers | None = None
+) -> Batch:
     """The batch of items whose clips all have frames, in the type their banks keep. relevance: when a loss asks for
-    relax."""
-    batch = without_audio(items, features, relevance)
+    relax. teachers: when one learns from them."""
+    batch = without_audio(items, features, relevance, teachers)
     return replace(batch, audio={name: _padded(features, name, batch.clip_keys) for name in features.banks})
 
 
-def without_audio(items: Sequence[Item], features: Features, relevance: Relevance | None) -> Batch:
+def without_audio(
+    items: Sequence[Item], features: Features, relevance: Relevance | None, teachers: Teachers | None = None
+) -> Batch:
     """All of a batch but its frames."""
     captions = [caption for item in items for caption in item.captions]
     row_of = np.array([row for row, item in enumerate(items) for _ in item.captions])
     relax = None if relevance is None else torch.from_numpy(relevance.relax(relevance.cider_of_items(captions, row_of)))
     keys = [features.keys[item.clip.id] for item in items]
-    return Batch(keys, {}, captions, torch.from_numpy(row_of), relax)
+    cosines = teachers.cosines(items, keys) if teachers else {}
+    return Batch(keys, {}, captions, torch.from_numpy(row_of), relax, cosines)
 
 
 def _padded(features: Features, expert: str, keys: Sequence[str]) -> Series:
@@ -107,8 +113,16 @@ class Feed:
     pads the next batch while this one is computed. Captions and their relax factors are made ahead either way. A batch
     is a function of its step, so nothing depends on what was made ahead."""
 
-    def __init__(self, sampler: Sampler, features: Features, relevance: Relevance | None, device: torch.device) -> None:
-        self.sampler, self.features, self.relevance, self.device = sampler, features, relevance, device
+    def __init__(
+        self,
+        sampler: Sampler,
+        features: Features,
+        relevance: Relevance | None,
+        device: torch.device,
+        teachers: Teachers | None = None,
+    ) -> None:
+        self.sampler, self.features, self.device = sampler, features, device
+        self.relevance, self.teachers = relevance, teachers
         keys = {features.keys[item.clip.id] for stream in sampler.streams for item in stream.items}
         self.resident = Resident(keys, features, device) if _fits(Resident.size(keys, features), device) else None
         self._worker = ThreadPoolExecutor(1, "batches")
@@ -126,7 +140,7 @@ class Feed:
     def _made(self, step: int) -> Batch:
         items = self.sampler.batch(step)
         make = collate if self.resident is None else without_audio
-        return make(items, self.features, self.relevance)
+        return make(items, self.features, self.relevance, self.teachers)
 
     def close(self) -> None:
         self._worker.shutdown(cancel_futures=True)

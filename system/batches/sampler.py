@@ -13,17 +13,18 @@ from data_tools.manifest import Clip
 
 
 class Item(NamedTuple):
-    """One place in a batch: a clip and the captions that stand for it there."""
+    """One place in a batch: a clip and the captions that stand for it there. numbers: of these among the clip's."""
 
     clip: Clip
     captions: tuple[str, ...]
+    numbers: tuple[int, ...] = ()
 
 
 def items_of(clips: Sequence[Clip], unit: str) -> list[Item]:
     """clip: an item a clip, with all its captions; pair: an item a caption. Clips without captions give none."""
     if unit == "clip":
-        return [Item(clip, tuple(clip.captions)) for clip in clips if clip.captions]
-    return [Item(clip, (caption,)) for clip in clips for caption in clip.captions]
+        return [Item(clip, tuple(clip.captions), tuple(range(len(clip.captions)))) for clip in clips if clip.captions]
+    return [Item(clip, (caption,), (i,)) for clip in clips for i, caption in enumerate(clip.captions)]
 
 
 class _Shuffled:
@@ -66,8 +67,8 @@ class Sampler:
         chosen = [self.streams[index % n][index // n] for index in positions]
         count = self.captions_per_clip
         draw = np.random.default_rng([*self.seed, n, step])
-        for index, (clip, captions) in enumerate(chosen):
+        for index, (clip, captions, _) in enumerate(chosen):
             if isinstance(count, int) and len(captions) > count:
-                picks = draw.choice(len(captions), count, replace=False)
-                chosen[index] = Item(clip, tuple(captions[i] for i in sorted(picks)))
+                picks = sorted(draw.choice(len(captions), count, replace=False).tolist())
+                chosen[index] = Item(clip, tuple(captions[i] for i in picks), tuple(picks))
         return chosen

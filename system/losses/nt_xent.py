@@ -22,7 +22,7 @@ class NtXent(Term):
 
     kind: Literal["nt_xent"]
     temperature: Temperature | Literal["learned"]  # scores are divided by it; learned: the model's
-    same_clip: Literal["masked", "negatives", "positives"] = "masked"  # what other items of the same audio are
+    same_clip: Literal["masked", "negatives", "positives"] = "masked"
     directions: Literal["mean", "sum"] = "mean"  # of the two: clip to caption, and caption to clip
 
     @property

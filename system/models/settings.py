@@ -16,8 +16,7 @@ class Model(Strict):
     audio: Audio  # the encoder of clips
     text: Text  # the encoder of captions
     score: Score  # of an embedded clip and an embedded caption
-    # where a temperature begins that is trained with the model; null: none is
-    learned_temperature: Annotated[float, Field(gt=0, le=1)] | None = None
+    learned_temperature: Annotated[float, Field(gt=0, le=1)] | None = None  # start of one that losses may learn
 
     @model_validator(mode="after")
     def _parts_fit(self) -> "Model":

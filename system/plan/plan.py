@@ -48,6 +48,7 @@ def plan(
     estimates = Estimates(recipe, found)
     lines = [f"recipe {recipe.name}, seed {recipe.seed}", *_data_lines(recipe, found)]
     lines += [*_expert_lines(recipe, estimates), *_parameter_lines(recipe, estimates)]
+    lines += _teacher_lines(recipe)
     for name, stage in recipe.stages.items():
         lines += _stage_lines(name, stage, found)
         lines += _rate_lines(stage.optimizer, estimates.parameters_by_part, _updates(stage, found))
@@ -130,6 +131,16 @@ def _parameter_lines(recipe: schema.Recipe, estimates: Estimates) -> Iterator[st
     total = f"{sum(parts.values()):,}" if known else "unknown"
     assumed = f" ({ASSUMED_VOCABULARY:,} words assumed: no captions yet)" if estimates.assumes_vocabulary else ""
     yield f"trainable parameters: {', '.join(named)}; in all {total}{audio.part_note()}{assumed}"
+
+
+def _teacher_lines(recipe: schema.Recipe) -> Iterator[str]:
+    for name, teacher in recipe.teachers.items():
+        if isinstance(teacher, schema.ModelTeacher):
+            folder = Path(teacher.folder)
+            there = (folder / "model.safetensors").exists() or (folder / "resolved.json").exists()
+            yield f"teacher {name}: {folder}" + ("" if there else " MISSING; train it first, or name a run's folder")
+        else:
+            yield f"teacher {name}: stage {teacher.stage} of this run"
 
 
 def _updates(stage: schema.Stage, found: dict[str, Content]) -> int | None:

@@ -244,6 +244,9 @@ def _cross_checks(value: Any) -> Iterator[tuple[Keys, str]]:
     for position, (name, stage) in enumerate(stages.items()):
         yield from _check_stage(("stages", name), stage, data, list(stages)[:position], stages)
     yield from _check_relevance(_child(value, "relevance"), data)
+    for name, teacher in _items(_child(value, "teachers")):
+        if teacher.get("kind") == "stage":
+            yield from _check_checkpoint(("teachers", name), teacher.get("stage"), teacher.get("checkpoint"), stages)
     ranks = dict(_items(_child(value, "rank")))
     for position, (name, ranked) in enumerate(ranks.items()):
         at: Keys = ("rank", name)
@@ -305,12 +308,25 @@ def _check_kinds(recipe: schema.Recipe) -> Iterator[tuple[Keys, str]]:
         for i, term in enumerate(stage.losses):
             if term.relaxed and recipe.relevance is None:
                 yield ("stages", name, "losses", i, "relax"), "cider needs the recipe's relevance section"
+            for number, teacher in enumerate(term.taught_by):
+                yield from _check_teacher(("stages", name, "losses", i, "teachers", number), teacher, name, recipe)
             if term.learned_temperature and recipe.model.learned_temperature is None:
                 yield ("stages", name, "losses", i, "temperature"), "learned needs model.learned_temperature: its start"
         for key, parts in (("lr_by_part", stage.optimizer.lr_by_part), ("frozen_start", stage.optimizer.frozen_start)):
             yield from _check_model_parts(("stages", name, "optimizer", key), list(parts), recipe.model.trains)
         if stage.grad_cache_chunk is not None and not recipe.model.embeds_by_parts:
             yield ("stages", name, "grad_cache_chunk"), "batch norms and counted padding see the whole batch; say null"
+
+
+def _check_teacher(at: Keys, name: str, stage: str, recipe: schema.Recipe) -> Iterator[tuple[Keys, str]]:
+    """stage: the one that learns."""
+    teacher = recipe.teachers.get(name)
+    if teacher is None:
+        yield at, f"no teacher {name!r}; there are {', '.join(recipe.teachers) or 'none'}"
+    elif isinstance(teacher, schema.StageTeacher):
+        stages = list(recipe.stages)
+        if teacher.stage in stages[stages.index(stage) :]:
+            yield ("teachers", name, "stage"), f"{teacher.stage!r} is not earlier than {stage!r}, which learns from it"
 
 
 def _check_model_parts(at: Keys, names: list[str], trains: dict[str, bool]) -> Iterator[tuple[Keys, str]]:

@@ -54,6 +54,27 @@ class FromModel(Strict):
     folder: str  # an exported model
 
 
+class StageTeacher(Strict):
+    """An earlier stage of the same run."""
+
+    kind: Literal["stage"]
+    stage: str  # an earlier one than those that learn from it
+    checkpoint: Checkpoint  # which one: the last, or the best by a metric that the stage monitors
+
+
+class ModelTeacher(Strict):
+    """A finished run, or an exported model. One that was trained on clips that are to be ranked is refused."""
+
+    kind: Literal["model"]
+    folder: str  # of the run, or of the exported model
+    stage: str | None = None  # of a run; null: that of its first rank entry
+    checkpoint: Checkpoint | None = None  # of a run; null: that of its first rank entry
+    trained_on_test: Literal["acknowledged"] | None = None  # needed where it was trained on clips that are ranked
+
+
+Teacher = Annotated[StageTeacher | ModelTeacher, Field(discriminator="kind")]
+
+
 class Train(Strict):
     data: Annotated[list[str], Field(min_length=1)]  # names of sources
     mix: Literal["equal", "size"]  # every source equally often, or every item equally often
@@ -232,6 +253,7 @@ class Recipe(Strict):
     data: Annotated[dict[Name, Source], Field(min_length=1)]  # the clips that stages and rank entries name
     relevance: Cider | None = None  # between captions, for losses that ask for it
     model: Model  # how clips and captions are embedded, and how the embeddings are scored
+    teachers: dict[Name, Teacher] = Field({})  # trained models that `distill` learns from, by name
     stages: Annotated[dict[Name, Stage], Field(min_length=1)]  # trained in this order
     rank: dict[Name, Ranked]  # what is ranked at the end, and in what form
 

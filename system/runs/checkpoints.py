@@ -16,6 +16,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
+import numpy as np
 import torch
 from pydantic import AfterValidator, BaseModel, ConfigDict
 from safetensors import SafetensorError
@@ -134,6 +135,15 @@ def save_state(
         if path.name not in keep:
             path.unlink()
     return {**written, "last.pt": hashlib.sha256(buffer.getbuffer()).hexdigest()}
+
+
+def weights_sha256(module: nn.Module) -> str:
+    """Of the names, types, shapes and values of all its weights."""
+    weights = hashlib.sha256()
+    for name, value in sorted(module.state_dict().items()):
+        weights.update(f"{name} {value.dtype} {tuple(value.shape)}\n".encode())
+        weights.update(np.ascontiguousarray(value.float().cpu().numpy()).data)
+    return weights.hexdigest()
 
 
 def load_state(folder: Path) -> dict[str, Any] | None:

@@ -2,11 +2,13 @@
 
 model.safetensors   weights        recipe.json   the resolved recipe     model.json   where it comes from, and checksums
 vocabulary.json | text/   what the caption encoder needs                 README.md    a card for people
+trained_on.csv      the clips that it was trained on
 """
 
 import json
 import os
 import re
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,6 +17,7 @@ from data_tools.documents import sha256_of, write_json
 from data_tools.errors import KitError
 from data_tools.files import replacing_folder, write_text
 from system.runs.checkpoints import save_weights
+from system.runs.folder import TRAINED_ON
 from system.runs.open import Trained
 
 
@@ -28,6 +31,8 @@ def export_model(trained: Trained, out: Path) -> None:
             trained.model.text.save_assets(folder)
         write_text(folder / "recipe.json", json.dumps(trained.recipe.model_dump(mode="json"), indent=1) + "\n")
         save_weights(trained.model, folder / "model.safetensors")
+        if (trained.folder / TRAINED_ON).exists():
+            shutil.copyfile(trained.folder / TRAINED_ON, folder / TRAINED_ON)
         files = sorted(path for path in folder.rglob("*") if path.is_file())
         checksums = {path.relative_to(folder).as_posix(): sha256_of(path) for path in files}
         write_json(folder / "model.json", {**trained.facts.document(), "sha256": checksums})

@@ -4,6 +4,7 @@
   recipe.yaml      the recipe's bytes            resolved.json    every setting; as a recipe it gives the same run
   provenance.json  versions, machine, data       log.txt          what was said
   vocabulary.json  words, for text from scratch  metrics.jsonl    a line an epoch
+  trained_on.csv   clips it learned from
   <stage>/         last.pt, the best checkpoints, checkpoints.json, done.json
   scores/  submission/  figures/   score matrices and what they are of, ranked lists, curves
   result.json      written last: exists = finished
@@ -35,6 +36,8 @@ from system.experts.base import file_sha256
 from system.recipe import schema
 from system.recipe.load import Loaded, RecipeError, load_recipe
 
+TRAINED_ON = "trained_on.csv"  # also in an exported model
+
 log = logging.getLogger(__name__)
 
 
@@ -49,7 +52,7 @@ class Run:
         self.folder, self.made, self.ranks_anew = folder, made, ranks_anew
         self.result, self.provenance = folder / "result.json", folder / "provenance.json"
         self.metrics, self.vocabulary = folder / "metrics.jsonl", folder / "vocabulary.json"
-        self.figures = folder / "figures"
+        self.figures, self.trained_on = folder / "figures", folder / TRAINED_ON
 
     def scores_file(self, name: str) -> Path:
         return self.folder / "scores" / f"{name}.npy"
@@ -125,6 +128,8 @@ def open_run(loaded: Loaded, runs: Path, out: Path | None = None) -> Run:
             alike = [path.parent for path in found if _trains_as(path, loaded.recipe)]
             finished = [folder for folder in alike if (folder / "result.json").exists()]
             out = (finished or alike or [_new_folder(loaded, runs)])[-1]
+    if not (out / "result.json").exists():
+        _teachers_of(loaded.recipe)  # one that is missing is named before anything is made
     made = tuple(folder for folder in (out, *out.parents) if not folder.exists())
     fresh = _is_fresh(out, loaded.source)
     ranks_anew = False
@@ -268,14 +273,32 @@ def commit() -> str:
 def made_with(recipe: schema.Recipe, text: str | None, contents: Mapping[str, str] | None = None) -> dict[str, Any]:
     """Checksums of all that a run depends on beside its settings. text: identity of a pre-trained text encoder.
     contents: by source, of all its audio; left out where it has not been read."""
+    teachers = _teachers_of(recipe)
     starts = [s.start_from.folder for s in recipe.stages.values() if isinstance(s.start_from, schema.FromModel)]
     return {
         "manifests": {name: file_sha256(Path(source.manifest)) for name, source in recipe.data.items()},
         "experts": {name: expert.identity() for name, expert in recipe.model.audio.experts.items()},
         "text": text,
         "starts": {folder: file_sha256(Path(folder) / "model.safetensors") for folder in starts},
+        **({"teachers": teachers} if teachers else {}),
         **({} if contents is None else {"contents": dict(contents)}),
     }
+
+
+def _teachers_of(recipe: schema.Recipe) -> dict[str, dict[str, str]]:
+    """By name, checksums of what says which weights a teacher has. KitError where nothing is trained there."""
+    found = {}
+    for name, teacher in recipe.teachers.items():
+        if isinstance(teacher, schema.StageTeacher):
+            continue
+        folder = Path(teacher.folder)
+        exported = folder / "model.safetensors"
+        paths = [exported] if exported.exists() else sorted(folder.glob("*/done.json"))
+        if not paths:
+            hint = "train it first, or name another folder"
+            raise KitError(f"teacher {name}: no finished run and no exported model in {folder}; {hint}")
+        found[name] = {path.relative_to(folder).as_posix(): file_sha256(path) for path in paths}
+    return found
 
 
 def require_same(run: Run, now: dict[str, Any], others: Collection[str] = ()) -> None:
@@ -319,7 +342,7 @@ def record_provenance(run: Run, loaded: Loaded, text: str | None, contents: Mapp
         cores=os.cpu_count(),
         threads=torch.get_num_threads(),
         gpu=gpu,
-        sha256={path.name: sha256_of(path) for path in (run.folder / "resolved.json", run.vocabulary)},
+        sha256={path.name: sha256_of(path) for path in (run.folder / "resolved.json", run.vocabulary, run.trained_on)},
         **now,
     )
     write_json(run.provenance, noted.document())

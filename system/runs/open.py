@@ -75,11 +75,12 @@ def _vocabulary(folder: Path, hint: str) -> list[str]:
 
 @dataclass(frozen=True)
 class Trained:
-    """A model ready to rank. recipe: what it was made by. facts: what to record beside its scores."""
+    """A model ready to rank. recipe: what it was made by. facts: what to record beside its scores. folder: its own."""
 
     model: RetrievalModel
     recipe: schema.Recipe
     facts: ModelFacts
+    folder: Path
 
 
 def open_trained(
@@ -123,7 +124,7 @@ def _open_run(run: Run, stage: str | None, checkpoint: str | None, changes: list
     experts = as_trained(run.folder, provenance.experts, now["experts"])
     require_same(run, {"experts": experts, "text": now["text"]})
     taken = load_checkpoint(model, run.folder / stage, checkpoint)
-    return Trained(model, recipe, facts_of(run, model, recipe, taken))
+    return Trained(model, recipe, facts_of(run, model, recipe, taken), run.folder)
 
 
 def _moved(path: Path, changes: list[str]) -> schema.Recipe:
@@ -197,7 +198,7 @@ def _open_exported(folder: Path, changes: list[str], device: torch.device) -> Tr
         )
     load_weights(model, folder / "model.safetensors", EXPORT_AGAIN)
     noted = facts.model_dump(by_alias=True, exclude_unset=True, exclude={"sha256"})
-    return Trained(model, recipe, ModelFacts.model_validate(noted | {"experts": now}))
+    return Trained(model, recipe, ModelFacts.model_validate(noted | {"experts": now}), folder)
 
 
 def load_exported_weights(model: RetrievalModel, folder: Path) -> None:

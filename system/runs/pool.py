@@ -31,6 +31,7 @@ from system.features.bank import Bank, open_bank
 from system.features.build import ContentKeys, build_features
 from system.models.similarity import Embedded
 from system.recipe import schema
+from system.runs.checkpoints import weights_sha256
 from system.runs.open import Trained
 from system.runs.retrieve import embed_clips, embed_texts, matrix_of, require_readable
 
@@ -108,8 +109,7 @@ def embed(trained: Trained, listed: Listed, cache: Path, strict: bool = False) -
     cache: as cache_folder gives it. strict: KitError for the first file that cannot be read instead. Raises KitError
     where none can be.
     """
-    bank = _bank_of(trained, cache)
-    keys, broken = _fill(bank, trained, listed.clips, cache, strict)
+    bank, keys, broken = embeddings_bank(trained, listed.clips, cache, strict)
     clips = [clip for clip in listed.clips if clip.id not in broken]
     if not clips:
         raise KitError(f"none of {counted(len(listed.clips), 'clip')} is readable, first {broken[listed.clips[0].id]}")
@@ -118,6 +118,15 @@ def embed(trained: Trained, listed: Listed, cache: Path, strict: bool = False) -
     skipped = {clip.path: broken[clip.id] for clip in listed.clips if clip.id in broken} | dict(listed.others)
     log.info("%s used, %d skipped", counted(len(clips), "clip"), len(skipped))
     return Pool(clips, embedded, skipped)
+
+
+def embeddings_bank(
+    trained: Trained, clips: Sequence[Clip], cache: Path, strict: bool = False
+) -> tuple[Bank, dict[str, str], dict[str, str]]:
+    """The bank of the model's embeddings of clips by content, with these clips in it; their content keys by id, and why
+    the others cannot be read. strict: as of embed."""
+    bank = _bank_of(trained, cache)
+    return bank, *_fill(bank, trained, clips, cache, strict)
 
 
 def _fill(
@@ -142,15 +151,11 @@ def _fill(
 def _bank_of(trained: Trained, cache: Path) -> Bank:
     """The model's embeddings in the cache, in a folder named by all that decides them."""
     audio = trained.recipe.model.audio
-    weights = hashlib.sha256()
-    for name, value in sorted(trained.model.audio.state_dict().items()):
-        weights.update(f"{name} {value.dtype} {tuple(value.shape)}\n".encode())
-        weights.update(np.ascontiguousarray(value.float().cpu().numpy()).data)
     identity = {
         "version": VERSION,
         "settings": audio.model_dump(mode="json", exclude={"experts", *audio.file_settings}),
         "experts": {name: expert.identity() for name, expert in audio.experts.items()},
-        "weights": weights.hexdigest(),
+        "weights": weights_sha256(trained.model.audio),
     }
     name = hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:16]
     return open_bank(cache / f"embeddings-{name}", trained.recipe.model.text.dim, "float32", identity)

@@ -32,6 +32,8 @@ from system.runs import checkpoints
 from system.runs.folder import Run, contents_of, record_provenance
 from system.runs.open import build_model, load_exported_weights, training_vocabulary
 from system.runs.plots import relevance_figure
+from system.runs.teachers import open_teachers
+from system.runs.trained_on import note_trained_clips, refuse_leaking_teachers
 from system.training.parts import FrozenStart, parameter_groups
 from system.training.schedule import describe_stop, is_over, rates
 from system.training.step import gradients
@@ -58,6 +60,8 @@ def prepare(loaded: Loaded, run: Run, data: Data, device: torch.device | None = 
         write_json(run.vocabulary, training_vocabulary(recipe, data.clips))
     model = initial_model(recipe, run, device or device_of())
     contents = {name: contents_of(clips, data.features.keys) for name, clips in data.clips.items()}
+    refuse_leaking_teachers(recipe, data)
+    note_trained_clips(recipe, run, data)
     record_provenance(run, loaded, model.text.identity(), contents, gpu_of(model.device))
     used = {name for stage in recipe.stages.values() for name in (*stage.train.data, *stage.monitor.data)}
     model.text.prepare([caption for name in sorted(used) for clip in data.whole(name) for caption in clip.captions])
@@ -175,7 +179,8 @@ class _Stage:
             found = f"{counted(shared, 'recording')} it is trained on {'is' if shared == 1 else 'are'}"
             log.warning("stage %s: %s also in what it is watched on", name, found)
         clips = [clip for source in stage.monitor.data for clip in data.whole(source)]
-        self.validation = Validation(clips, stage, self.features, self.relevance)
+        self.teachers = open_teachers(recipe, name, run, data, model.device)
+        self.validation = Validation(clips, stage, self.features, self.relevance, self.teachers)
         self.steps = self.sampler.steps_of_all if stage.steps_per_epoch == "all" else stage.steps_per_epoch
         groups, self.rates = parameter_groups(model, stage.optimizer)
         self.optimizer = torch.optim.AdamW(groups, lr=stage.optimizer.lr, weight_decay=stage.optimizer.weight_decay)
@@ -211,7 +216,7 @@ class _Stage:
         )
         with (
             _interruptible() as stop,
-            closing(Feed(self.sampler, self.features, self.relevance, self.device)) as feed,
+            closing(Feed(self.sampler, self.features, self.relevance, self.device, self.teachers)) as feed,
             progress(self.name, total, "step", self.step) as bar,
         ):
             while self.step < total and not is_over(self.stage.stop, self.history):

@@ -11,6 +11,7 @@ from submission.metrics.retrieval import average_precision, recall
 from submission.ordering import relevant_ranks
 from system.batches.collate import without_audio
 from system.batches.sampler import Item, items_of
+from system.batches.teachers import Teachers
 from system.features.build import Features
 from system.losses import terms
 from system.losses.relevance.relax import Relevance
@@ -33,7 +34,12 @@ class Validation:
     """
 
     def __init__(
-        self, clips: list[Clip], stage: schema.Stage, features: Features, relevance: Relevance | None = None
+        self,
+        clips: list[Clip],
+        stage: schema.Stage,
+        features: Features,
+        relevance: Relevance | None = None,
+        teachers: Teachers | None = None,
     ) -> None:
         self.clips = {clip.id: clip for clip in clips if clip.captions}
         if len(self.clips) < 2:
@@ -47,9 +53,9 @@ class Validation:
         count = stage.captions_per_clip
         chosen = [items[i] for i in order[:full]]
         if isinstance(count, int):
-            chosen = [Item(item.clip, item.captions[:count]) for item in chosen]
+            chosen = [Item(item.clip, item.captions[:count], item.numbers[:count]) for item in chosen]
         groups = [chosen[i : i + stage.batch_size] for i in range(0, full, stage.batch_size)]
-        self.batches = [(group, without_audio(group, features, relevance)) for group in groups]
+        self.batches = [(group, without_audio(group, features, relevance, teachers)) for group in groups]
         self.texts = [caption for clip in self.clips.values() for caption in clip.captions]
 
     def __call__(self, model: RetrievalModel) -> tuple[dict[str, float], dict[str, float]]:

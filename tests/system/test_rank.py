@@ -59,6 +59,7 @@ def test_an_exported_model_ranks_like_its_run(
         "recipe.json",
         "model.json",
         "vocabulary.json",
+        "trained_on.csv",
         "README.md",
     }
     elsewhere = shutil.move(model, tmp_path / "elsewhere")

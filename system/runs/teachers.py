@@ -1,0 +1,89 @@
+"""Teachers of a stage: opened, asked once for every clip and caption it uses, and closed again."""
+
+import hashlib
+import json
+import logging
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+
+from data_tools.cli import counted, progress
+from data_tools.errors import KitError
+from data_tools.manifest import Clip
+from system.batches.data import Data
+from system.batches.teachers import Taught, Teachers, caption_key
+from system.features.bank import Bank, open_bank
+from system.recipe import schema
+from system.runs.checkpoints import weights_sha256
+from system.runs.folder import Run
+from system.runs.open import Trained, open_trained
+from system.runs.pool import embeddings_bank
+from system.runs.retrieve import embed_texts
+
+VERSION = 1  # of captions' embeddings: counted up when encoders compute others of the same weights
+CAPTIONS_AT_ONCE = 1024
+
+log = logging.getLogger(__name__)
+
+
+def open_teachers(recipe: schema.Recipe, name: str, run: Run, data: Data, device: torch.device) -> Teachers | None:
+    """The teachers of a stage with the embeddings of all clips and captions that it trains and watches on, kept in
+    `teachers` of the recipe's banks; None for a stage that learns from none. device: where they are computed.
+
+    Source: SALSA (2024), which asks the teachers once, before stage 2. Deviations: in float32, not 16 bits; all of a
+    clip is heard, not a random part of a long one. KitError for a teacher that has no one vector a clip.
+    """
+    stage = recipe.stages[name]
+    names = list(dict.fromkeys(teacher for term in stage.losses for teacher in term.taught_by))
+    if not names:
+        return None
+    sources = dict.fromkeys((*stage.train.data, *stage.monitor.data))
+    clips = [clip for source in sources for clip in data.whole(source)]
+    return Teachers({teacher: _asked(teacher, recipe, run, clips, device) for teacher in names})
+
+
+def _asked(name: str, recipe: schema.Recipe, run: Run, clips: Sequence[Clip], device: torch.device) -> Taught:
+    teacher = recipe.teachers[name]
+    folder = Path(teacher.folder) if isinstance(teacher, schema.ModelTeacher) else run.folder
+    banks = Path(recipe.banks)
+    trained = open_trained(folder, teacher.stage, teacher.checkpoint, device=device, banks=banks)
+    if trained.recipe.model.score.of_series:
+        raise KitError(f"teacher {name}: {folder} compares frames with words and has no one vector a clip; use another")
+    log.info("teacher %s: %s, %s", name, folder, trained.facts.checkpoint)
+    cache = banks / "teachers"
+    found, _, _ = embeddings_bank(trained, clips, cache, strict=True)
+    captions = _captions_bank(trained, cache)
+    _fill(captions, trained, clips)
+    return Taught(found, captions)
+
+
+def _captions_bank(trained: Trained, cache: Path) -> Bank:
+    """In a folder named by all that decides the embeddings of captions."""
+    text = trained.recipe.model.text
+    identity = {
+        "version": VERSION,
+        "settings": text.model_dump(mode="json", exclude=set(text.file_settings)),
+        "text": trained.model.text.identity(),
+        "vocabulary": hashlib.sha256(json.dumps(trained.model.text.vocabulary).encode()).hexdigest(),
+        "weights": weights_sha256(trained.model.text),
+    }
+    name = hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:16]
+    return open_bank(cache / f"captions-{name}", text.dim, "float32", identity)
+
+
+def _fill(bank: Bank, trained: Trained, clips: Sequence[Clip]) -> None:
+    """Embed the captions that the bank lacks; what a kill interrupts goes on where it was."""
+    wanted = {caption_key(clip, i): text for clip in clips for i, text in enumerate(clip.captions)}
+    lacking = [key for key in wanted if key not in bank]
+    lacking.sort(key=lambda key: len(wanted[key]))  # texts of like length, so that little is padded
+    if not lacking:
+        return
+    with progress(f"{counted(len(lacking), 'caption', ',')} by a teacher", len(lacking), "caption") as bar:
+        for start in range(0, len(lacking), CAPTIONS_AT_ONCE):
+            part = lacking[start : start + CAPTIONS_AT_ONCE]
+            values = embed_texts(trained.model, [wanted[key] for key in part]).values.float().cpu().numpy()
+            with bank.writing() as store:
+                for key, row in zip(part, values, strict=True):
+                    store(key, row[None])
+            bar.advance(len(part))

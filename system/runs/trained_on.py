@@ -1,0 +1,81 @@
+"""Which clips a model was trained on, and those that its start and its teachers were; and teachers that leak.
+
+<run or exported model>/trained_on.csv   id, freesound_id (may be empty), sha256 of the audio file
+"""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from data_tools.cli import counted
+from data_tools.errors import KitError
+from data_tools.files import read_table, write_table
+from data_tools.manifest import Clip
+from system.batches.data import Data
+from system.recipe import schema
+from system.runs.folder import TRAINED_ON, Run
+
+
+class TrainedClip(NamedTuple):
+    """freesound_id: empty where it is not known. sha256: of the audio file."""
+
+    id: str
+    freesound_id: str
+    sha256: str
+
+
+def note_trained_clips(recipe: schema.Recipe, run: Run, data: Data) -> None:
+    """Write a run's table, once. Models that it starts or learns from and that have none are left out."""
+    if run.trained_on.exists():
+        return
+    starts = [stage.start_from for stage in recipe.stages.values()]
+    models = [part for part in (*starts, *recipe.teachers.values()) if not isinstance(part, _OF_THIS_RUN)]
+    before = [clip for model in models for clip in read_trained_clips(Path(model.folder)) or []]
+    here = [
+        TrainedClip(clip.id, clip.freesound_id or "", data.features.keys[clip.id])
+        for source in recipe.trained_on
+        for clip in data.whole(source)
+    ]
+    write_table(run.trained_on, TrainedClip._fields, dict.fromkeys((*here, *before)))
+
+
+_OF_THIS_RUN = (schema.FromScratch, schema.FromStage, schema.StageTeacher)
+
+
+def read_trained_clips(folder: Path) -> list[TrainedClip] | None:
+    """The table of a run or an exported model; None for one of an earlier release. DataError for a damaged one."""
+    path = folder / TRAINED_ON
+    if not path.exists():
+        return None
+    return [
+        TrainedClip(*(row[name] for name in TrainedClip._fields)) for _, row in read_table(path, TrainedClip._fields)
+    ]
+
+
+def refuse_leaking_teachers(recipe: schema.Recipe, data: Data) -> None:
+    """KitError for a teacher that was trained on a clip that is to be ranked: the same file, or the same Freesound
+    recording; or that does not say. One whose recipe entry acknowledges it is let through."""
+    for name, teacher in recipe.teachers.items():
+        if not isinstance(teacher, schema.ModelTeacher) or teacher.trained_on_test == "acknowledged":
+            continue
+        say = f"or say `trained_on_test: acknowledged` in teachers.{name}"
+        clips = read_trained_clips(Path(teacher.folder))
+        if clips is None:
+            why = f"does not say what it was trained on ({TRAINED_ON} is missing; an earlier release wrote none)"
+            raise KitError(f"teacher {name}: {teacher.folder} {why}; train it again, {say}")
+        found = list(_among(clips, recipe, data))
+        if found:
+            source, clip = found[0]
+            raise KitError(
+                f"teacher {name}: {teacher.folder} was trained on {clip.id}, which is in {source} and is to be ranked "
+                f"({counted(len(found), 'such clip')}); take a teacher that was not, {say}"
+            )
+
+
+def _among(trained: list[TrainedClip], recipe: schema.Recipe, data: Data) -> Iterator[tuple[str, Clip]]:
+    """Source and clip of what is ranked and was trained on."""
+    contents, recordings = {one.sha256 for one in trained}, {one.freesound_id for one in trained} - {""}
+    for source in dict.fromkeys(map(recipe.ranked_source, recipe.scored)):
+        for clip in data.whole(source):
+            if data.features.keys[clip.id] in contents or clip.freesound_id or "" in recordings:
+                yield source, clip

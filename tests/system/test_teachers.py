@@ -1,0 +1,238 @@
+"""Teachers: a stage learns from an earlier one, from other runs and from exported models; and what these have heard."""
+
+import json
+import shutil
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import tiny
+import torch
+import yaml
+
+from data_tools.errors import KitError
+from data_tools.files import read_table, write_table
+from data_tools.manifest import read_manifest, write_manifest
+from submission.formats.score_matrix import read_scores
+from system.__main__ import main
+from system.batches.data import load_data
+from system.batches.sampler import Item, Sampler, items_of
+from system.batches.teachers import caption_key
+from system.recipe.load import RecipeError, load_recipe
+from system.runs.folder import Run
+from system.runs.open import open_trained
+from system.runs.retrieve import embed_clips, embed_texts
+from system.runs.teachers import open_teachers
+from system.runs.trained_on import read_trained_clips
+
+NT_XENT = {"kind": "nt_xent", "weight": 1, "temperature": "learned", "same_clip": "positives"}
+
+
+def distill(*teachers: str) -> dict[str, Any]:
+    return {"kind": "distill", "weight": 1, "teachers": list(teachers), "temperature": "learned"}
+
+
+def student(world: Path, folder: Path, teachers: dict[str, Any], **changes: Any) -> dict[str, Any]:
+    """Two stages, the second of which learns from `teachers` alone."""
+    stages = tiny.two_stages(losses=[NT_XENT], unit="pair")
+    for stage in stages.values():
+        stage["captions_per_clip"] = None
+    stages["finetune"] |= {"losses": [distill(*teachers)], "epochs": 2}
+    stages["pretrain"]["epochs"] = 1
+    recipe = tiny.recipe(world, folder, **stages)
+    recipe["model"]["learned_temperature"] = 0.05
+    return recipe | {"teachers": teachers} | changes
+
+
+SELF = {"self": {"kind": "stage", "stage": "pretrain", "checkpoint": "mAP@10"}}
+
+
+def write(recipe: dict[str, Any], path: Path) -> Path:
+    path.write_text(yaml.safe_dump(recipe, sort_keys=False))
+    return path
+
+
+@pytest.fixture
+def distilled(world: Path, tmp_path: Path) -> Path:
+    """A run that learned from its own first stage."""
+    path = write(student(world, tmp_path, SELF), tmp_path / "self.yaml")
+    assert main(["run", str(path), "--out", str(tmp_path / "self")]) == 0
+    return tmp_path / "self"
+
+
+def test_a_stage_learns_from_an_earlier_one(distilled: Path, tmp_path: Path) -> None:
+    recipe, run = load_recipe(tmp_path / "self.yaml").recipe, Run(distilled)
+    data = load_data(recipe)
+    teachers = open_teachers(recipe, "finetune", run, data, torch.device("cpu"))
+    assert teachers is not None
+    trained = open_trained(distilled, "pretrain", "mAP@10")
+    clips = data.whole("train")[:5]
+    items = [Item(clip, (clip.captions[3], clip.captions[1]), (3, 1)) for clip in clips]
+    found = teachers.cosines(items, [data.features.keys[clip.id] for clip in clips])
+    texts = embed_texts(trained.model, [text for item in items for text in item.captions])
+    expected = trained.model.score_matrix(texts, embed_clips(trained.model, clips, data.features)).T
+    assert found.keys() == {"self"}
+    assert found["self"].numpy() == pytest.approx(expected, abs=1e-5)
+    temperatures = [
+        float(open_trained(distilled, stage, "last").model.state_dict()["temperature"])
+        for stage in ("pretrain", "finetune")
+    ]
+    assert len({0.05, *temperatures}) == 3, "it is trained, in both stages"
+
+
+def test_a_stage_without_distillation_opens_no_teacher(distilled: Path, tmp_path: Path) -> None:
+    recipe = load_recipe(tmp_path / "self.yaml").recipe
+    assert open_teachers(recipe, "pretrain", Run(distilled), load_data(recipe), torch.device("cpu")) is None
+
+
+def test_killed_while_it_learns_it_ends_as_an_unbroken_run(
+    distilled: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from system.training import train
+
+    calls: list[int] = []
+    gradients = train.gradients
+
+    def broken_off(*arguments: Any) -> Any:
+        calls.append(1)
+        if len(calls) == broken_off_at:
+            raise KeyboardInterrupt
+        return gradients(*arguments)
+
+    command = ["run", str(tmp_path / "self.yaml"), "--out", str(tmp_path / "again")]
+    steps = json.loads((distilled / "finetune/done.json").read_text())["steps"]
+    broken_off_at = json.loads((distilled / "pretrain/done.json").read_text())["steps"] + steps // 2 + 2
+    with monkeypatch.context() as patched:
+        patched.setattr(train, "gradients", broken_off)
+        assert main(command) == 130
+    assert (tmp_path / "again/finetune/last.pt").exists()
+    assert main(command) == 0
+    both = [read_scores(run / "scores/evaluation.npy").values for run in (distilled, tmp_path / "again")]
+    assert np.array_equal(*both)
+
+
+def test_several_teachers_are_a_run_and_an_exported_model(
+    distilled: Path, unbroken: Path, world: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["export", str(unbroken), "--out", str(tmp_path / "model")]) == 0
+    teachers = {
+        "run": {"kind": "model", "folder": str(distilled), "stage": "finetune", "checkpoint": "last"},
+        "exported": {"kind": "model", "folder": str(tmp_path / "model")},
+    }
+    path = write(student(world, tmp_path, teachers), tmp_path / "both.yaml")
+    assert main(["run", str(path), "--out", str(tmp_path / "both")]) == 0
+    assert main(["check", str(path)]) == 0
+    shown = capsys.readouterr().out
+    assert f"teacher run: {distilled}\n" in shown
+    assert f"teacher exported: {tmp_path / 'model'}\n" in shown
+    heard = read_trained_clips(tmp_path / "both")
+    development = [clip.id for clip in read_manifest(world) if clip.split == "development"]
+    assert heard is not None
+    assert [one.id for one in heard] == development, "the teachers' clips are the same, and named once"
+    noted = json.loads((tmp_path / "both/provenance.json").read_text())
+    assert noted["teachers"].keys() == {"run", "exported"}
+    assert "trained_on.csv" in noted["sha256"]
+    shutil.rmtree(tmp_path / "both/finetune")
+    (tmp_path / "both/result.json").unlink()
+    (tmp_path / "model/model.safetensors").write_bytes(b"another")
+    assert main(["run", str(path), "--out", str(tmp_path / "both")]) == 1
+    assert (
+        "teachers.exported.model.safetensors changed since this run began; start a new run" in capsys.readouterr().err
+    )
+
+
+def test_a_teacher_that_has_heard_what_is_ranked_stops_the_run(
+    distilled: Path, world: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    teachers = {"other": {"kind": "model", "folder": str(distilled)}}
+    recipe = student(world, tmp_path, teachers)
+    clips = read_manifest(world)
+    mine = [clip.model_copy(update={"split": "development"}) for clip in clips if clip.split == "validation"]
+    ranked = next(clip for clip in clips if clip.split == "development")
+    evaluation = [clip for clip in clips if clip.split == "evaluation"]
+    found = [*mine, *evaluation, ranked.model_copy(update={"split": "evaluation", "id": "mine/evaluation/x.wav"})]
+    write_manifest(tmp_path / "mine.jsonl", found)
+    recipe["data"]["train"]["manifest"] = recipe["data"]["evaluation"]["manifest"] = str(tmp_path / "mine.jsonl")
+    path, out = write(recipe, tmp_path / "leak.yaml"), tmp_path / "leak"
+    assert main(["run", str(path), "--out", str(out)]) == 1
+    what = "was trained on mine/evaluation/x.wav, which is in evaluation and is to be ranked (1 such clip); take"
+    said = f"teacher other: {distilled} {what}"
+    assert said in capsys.readouterr().err
+    assert not out.exists(), "before anything is trained"
+    acknowledged = ["--set", "teachers.other.trained_on_test=acknowledged"]
+    assert main(["run", str(path), "--out", str(out), *acknowledged]) == 0
+    # What was learned from a model has been heard, too: a student of the student is refused as well.
+    recipe["teachers"]["other"]["folder"] = str(out)
+    assert main(["run", str(write(recipe, path)), "--out", str(tmp_path / "second")]) == 1
+    assert f"teacher other: {out} was trained on mine/evaluation/x.wav" in capsys.readouterr().err
+    (out / "trained_on.csv").unlink()
+    assert main(["run", str(path), "--out", str(tmp_path / "second")]) == 1
+    assert "does not say what it was trained on (trained_on.csv is missing" in capsys.readouterr().err
+
+
+def test_the_same_recording_is_known_by_its_freesound_id(
+    distilled: Path, world: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = [list(row.values()) for _, row in read_table(distilled / "trained_on.csv", ["id", "freesound_id"])]
+    write_table(distilled / "trained_on.csv", ["id", "freesound_id", "sha256"], [[rows[0][0], "1234", rows[0][2]]])
+    clips = read_manifest(world)
+    changed = [
+        clip.model_copy(update={"freesound_id": "1234" if clip.split == "evaluation" else None}) for clip in clips
+    ]
+    write_manifest(tmp_path / "mine.jsonl", changed)
+    recipe = student(tmp_path / "mine.jsonl", tmp_path, {"other": {"kind": "model", "folder": str(distilled)}})
+    assert main(["run", str(write(recipe, tmp_path / "leak.yaml")), "--out", str(tmp_path / "leak")]) == 1
+    number = sum(clip.split == "evaluation" for clip in clips)
+    assert f"which is in evaluation and is to be ranked ({number} such clips)" in capsys.readouterr().err
+
+
+def test_a_caption_is_its_clips_own(world: Path) -> None:
+    one, other = read_manifest(world)[:2]
+    other = other.model_copy(update={"captions": one.captions})
+    assert caption_key(one, 0) != caption_key(other, 0)
+    assert caption_key(one, 0) != caption_key(one, 1)
+    changed = one.model_copy(update={"captions": ["another", *one.captions[1:]]})
+    assert caption_key(one, 0) != caption_key(changed, 0)
+
+
+@pytest.mark.parametrize("unit", ["clip", "pair"])
+def test_items_know_which_captions_they_have(world: Path, unit: str) -> None:
+    clips = read_manifest(world)
+    for count in (None,) if unit == "pair" else (1, 3, "all"):
+        sampler = Sampler([items_of(clips, unit)], "size", 8, count, (1, 2))
+        for item in (item for step in range(5) for item in sampler.batch(step)):
+            assert item.captions == tuple(item.clip.captions[number] for number in item.numbers)
+
+
+def test_mistakes_of_teachers_are_named(world: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    recipe = student(world, tmp_path, SELF)
+    recipe["stages"]["pretrain"]["losses"] = [NT_XENT, distill("self", "nobody")]
+    del recipe["model"]["learned_temperature"]
+    with pytest.raises(RecipeError) as found:
+        load_recipe(write(recipe, tmp_path / "r.yaml"))
+    said = str(found.value)
+    assert "teachers.self.stage: 'pretrain' is not earlier than 'pretrain', which learns from it" in said
+    assert "stages.pretrain.losses.1.teachers.1: no teacher 'nobody'; there are self" in said
+    assert "stages.pretrain.losses.0.temperature: learned needs model.learned_temperature: its start" in said
+    recipe["teachers"] = {"self": {"kind": "stage", "stage": "pretrain", "checkpoint": "recall_sum"}}
+    with pytest.raises(RecipeError, match=r"teachers.self.checkpoint: stage 'pretrain' does not monitor 'recall_sum'"):
+        load_recipe(write(recipe, tmp_path / "r.yaml"))
+    absent = student(world, tmp_path, {"gone": {"kind": "model", "folder": "runs/gone"}})
+    path = write(absent, tmp_path / "gone.yaml")
+    assert main(["check", str(path)]) == 1
+    assert "teacher gone: runs/gone MISSING; train it first, or name a run's folder" in capsys.readouterr().out
+    assert main(["run", str(path), "--out", str(tmp_path / "gone")]) == 1
+    assert "teacher gone: no finished run and no exported model in runs/gone" in capsys.readouterr().err
+    assert not (tmp_path / "gone").exists()
+
+
+def test_a_teacher_of_series_is_refused(distilled: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    recipe = load_recipe(tmp_path / "self.yaml").recipe
+    data = load_data(recipe)
+    recipe_of_series = SimpleNamespace(model=SimpleNamespace(score=SimpleNamespace(of_series=True)))
+    opened = SimpleNamespace(recipe=recipe_of_series)
+    monkeypatch.setattr("system.runs.teachers.open_trained", lambda *_, **__: opened)
+    with pytest.raises(KitError, match="compares frames with words and has no one vector a clip; use another"):
+        open_teachers(recipe, "finetune", Run(distilled), data, torch.device("cpu"))
