@@ -112,6 +112,24 @@ def crnn_shapes() -> Shapes:
     return shapes
 
 
+def layer_norm(key: str, width: int) -> Shapes:
+    return {f"{key}.weight": (width,), f"{key}.bias": (width,)}
+
+
+def passt_shapes(stride: int = 16, places: int = 62, blocks: int = 12) -> Shapes:
+    rows = (128 - 16) // stride + 1
+    shapes: Shapes = {f"{kind}_token": (1, 1, 768) for kind in ("cls", "dist")}
+    shapes |= {"new_pos_embed": (1, 2, 768), "freq_new_pos_embed": (1, 768, rows, 1)}
+    shapes |= {"time_new_pos_embed": (1, 768, 1, places)} | dense("patch_embed.proj", 768, 1, 16, 16)
+    for block in range(blocks):
+        for part in (1, 2):
+            shapes |= layer_norm(f"blocks.{block}.norm{part}", 768)
+        shapes |= dense(f"blocks.{block}.attn.qkv", 2304, 768) | dense(f"blocks.{block}.attn.proj", 768, 768)
+        shapes |= dense(f"blocks.{block}.mlp.fc1", 3072, 768) | dense(f"blocks.{block}.mlp.fc2", 768, 3072)
+    heads = layer_norm("head.0", 768) | dense("head.1", 527, 768) | dense("head_dist", 527, 768)
+    return shapes | layer_norm("norm", 768) | heads
+
+
 def rule(key: str, shapes: Shapes) -> str:
     """Name of the rule by which a tensor is filled."""
     prefix, _, part = key.rpartition(".")
@@ -130,7 +148,11 @@ def rule(key: str, shapes: Shapes) -> str:
         return "pca"
     if part.startswith("weight_"):  # of a GRU
         return f"gru_{part.split('_')[1]}"
-    return "bias" if len(shapes[key]) == 1 else "weight"
+    if part.endswith(("_token", "pos_embed", "mask_embed")):
+        return "token"
+    if len(shapes[key]) == 1:
+        return "ln_weight" if part == "weight" else "bias"
+    return "weight"
 
 
 def fill(key: str, shapes: Shapes) -> np.ndarray:
@@ -152,6 +174,8 @@ def fill(key: str, shapes: Shapes) -> np.ndarray:
         "res_bn2": (0.03, 0.3),
         "bias": (0.1, 0.0),
         "pca": (0.25 * he, 0.0),
+        "token": (0.5, 0.0),
+        "ln_weight": (0.1, 1.0),
         "gru_ih": (0.05 * he, 0.0),
         "gru_hh": (0.5 * he, 0.0),
         "weight": (he, 0.0),
@@ -226,6 +250,7 @@ SHAPES = {
     "openl3": openl3_shapes,
     "vggsound": vggsound_shapes,
     "vggish": vggish_shapes,
+    "passt": passt_shapes,
 }
 
 PANNS = {
@@ -254,6 +279,8 @@ def write(kind: str, folder: Path) -> dict[str, str]:
         filled["speclayer.dft_imag_kernels"] = torch.from_numpy(imaginary)
         filled["speclayer.mel_basis"] = torch.from_numpy(openl3_mel())
         return saved(folder, weights=("torchopenl3_mel256_env_512.pth.tar", filled))
+    if kind == "passt":
+        return saved(folder, weights=("passt-s-f128-p16-s16-ap.468.pt", filled))
     if kind == "vggsound":
         return saved(folder, weights=("H.pth.tar", {"epoch": 0, "model_state_dict": filled}))
     pca = {

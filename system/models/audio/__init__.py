@@ -8,6 +8,7 @@ from system.models.audio.crnn import Crnn as Crnn
 from system.models.audio.crnn import Gru as Gru
 from system.models.audio.expert_heads import ExpertHeads as ExpertHeads
 from system.models.audio.panns import Panns as Panns
+from system.models.audio.passt import Passt as Passt
 from system.models.audio.pooled_mlp import PooledMlp as PooledMlp
 
 if TYPE_CHECKING:

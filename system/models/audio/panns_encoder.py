@@ -115,12 +115,12 @@ def spec_augment(columns: torch.Tensor, settings: SpecAugment) -> torch.Tensor:
     take all of it, where torchlibrosa stops with an error.
     """
     batch, _, length, bands = columns.shape
-    in_time = _stripes(batch, length, settings.time_stripes, settings.time_width, columns.device)
-    in_bands = _stripes(batch, bands, settings.band_stripes, settings.band_width, columns.device)
+    in_time = stripes(batch, length, settings.time_stripes, settings.time_width, columns.device)
+    in_bands = stripes(batch, bands, settings.band_stripes, settings.band_width, columns.device)
     return columns.masked_fill((in_time[:, :, None] | in_bands[:, None, :])[:, None], 0.0)
 
 
-def _stripes(batch: int, size: int, count: int, width: int, device: torch.device) -> torch.Tensor:
+def stripes(batch: int, size: int, count: int, width: int, device: torch.device) -> torch.Tensor:
     """(B, size) bool, true inside of any of `count` stripes a row."""
     widths = torch.randint(width, (batch, count, 1), device=device).clamp(max=size)
     first = (torch.rand(batch, count, 1, device=device) * (size - widths)).long()

@@ -1,0 +1,65 @@
+"""The log-mel of PaSST and EfficientAT: Kaldi's triangles behind a pre-emphasis, with edges that move in training.
+
+Imports torch: experts import this inside `load`."""
+
+import torch
+from torch import nn
+
+from system.networks.passt_published import BANDS, HOP, RATE
+
+FFT = 1024
+WINDOW = 800  # samples
+PRE_EMPHASIS = 0.97
+SHORTEST = FFT // 2 + 2  # samples: less cannot be reflected
+FLOOR = 1e-5  # of power
+MEAN, SCALE = -4.5, 5.0
+LOWEST_MOVES, HIGHEST_MOVES = 10, 2000  # Hz, that the edges move by in training
+HIGHEST = RATE // 2 - HIGHEST_MOVES // 2  # Hz, where they do not
+MASKED = -MEAN / SCALE  # a masked value: the logarithm 0, which is loud
+
+# B waves, N samples, T columns
+
+
+class KaldiLogMel(nn.Module):
+    """Waves (B, N) float32 in [-1, 1] at 32 kHz, N > 513 -> (B, 128, T) float32, T = 1 + (N - 1) // 320.
+
+    x[n + 1] - 0.97 x[n], reflected at the ends, symmetric Hann window of 800 in 1,024, power, 128 triangles of Kaldi,
+    which are linear in mel, ln(x + 1e-5), + 4.5, / 5; silence is -1.4026 everywhere. In training, where `jitter`, the
+    lowest edge is one of 0 to 9 Hz and the highest one of 14,001 to 16,000 Hz, drawn once for the whole batch; else
+    0 and 15,000 Hz.
+
+    Source: github.com/kkoutini/passt_hear21 0.0.26, `AugmentMelSTFT`, to 5e-4 on the stored examples. Deviations: none
+    of 16-bit autocast, where the original rounds the pre-emphasis to half precision (up to 0.11); no draws where they
+    are not used.
+    """
+
+    window: torch.Tensor
+    basis: torch.Tensor
+
+    def __init__(self, jitter: bool) -> None:
+        super().__init__()
+        self.jitter = jitter
+        self.register_buffer("window", torch.hann_window(WINDOW, periodic=False), persistent=False)
+        self.register_buffer("basis", mel_triangles(0, HIGHEST), persistent=False)
+
+    def forward(self, waves: torch.Tensor) -> torch.Tensor:
+        with torch.autocast(waves.device.type, enabled=False), torch.no_grad():
+            waves = waves[:, 1:] - PRE_EMPHASIS * waves[:, :-1]
+            spectrum = torch.stft(waves, FFT, HOP, WINDOW, self.window, return_complex=True)
+            power = torch.view_as_real(spectrum).square().sum(-1)
+            return ((self._basis() @ power + FLOOR).log() - MEAN) / SCALE
+
+    def _basis(self) -> torch.Tensor:
+        """(128, 513)."""
+        if not (self.training and self.jitter):
+            return self.basis
+        lowest, cut = (int(torch.randint(size, ())) for size in (LOWEST_MOVES, HIGHEST_MOVES))
+        return mel_triangles(lowest, RATE // 2 - cut).to(self.basis.device)
+
+
+def mel_triangles(lowest: float, highest: float) -> torch.Tensor:
+    """(128, 513) float32: triangles between edges in Hz; the highest frequency has no weight."""
+    from torchaudio.compliance.kaldi import get_mel_banks
+
+    triangles, _ = get_mel_banks(BANDS, FFT, float(RATE), lowest, highest, 100.0, -500.0, 1.0)  # no warping: 1
+    return torch.nn.functional.pad(triangles, (0, 1))

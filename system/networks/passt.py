@@ -1,0 +1,128 @@
+"""PaSST: a transformer over patches of a log-mel, some of which are left out in training.
+
+Imports torch. Keys of its tensors are those of the published files."""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from system.networks.passt_published import DIM, FFN_DIM, HEADS, PATCH, VARIANTS, Name
+from system.networks.weights import read_weights
+
+EPS = 1e-6  # of the layer norms
+
+# B inputs, T columns, T' patches side by side and F' above one another, L places
+
+
+class _Attention(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.qkv, self.proj = nn.Linear(DIM, 3 * DIM), nn.Linear(DIM, DIM)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """(B, L, 768) -> the same."""
+        query, key, value = self.qkv(x).unflatten(2, (3, HEADS, DIM // HEADS)).permute(2, 0, 3, 1, 4)
+        result: torch.Tensor = self.proj(F.scaled_dot_product_attention(query, key, value).transpose(1, 2).flatten(2))
+        return result
+
+
+class _Mlp(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc1, self.fc2 = nn.Linear(DIM, FFN_DIM), nn.Linear(FFN_DIM, DIM)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        result: torch.Tensor = self.fc2(F.gelu(self.fc1(x)))
+        return result
+
+
+class _Block(nn.Module):
+    """Pre-norm."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm1, self.attn = nn.LayerNorm(DIM, EPS), _Attention()
+        self.norm2, self.mlp = nn.LayerNorm(DIM, EPS), _Mlp()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = x + self.attn(self.norm1(x))
+        result: torch.Tensor = x + self.mlp(self.norm2(x))
+        return result
+
+
+class PatchProjection(nn.Module):
+    """(B, 1, bands, T) -> (B, 768, F', T')."""
+
+    def __init__(self, stride: int) -> None:
+        super().__init__()
+        self.proj = nn.Conv2d(1, DIM, PATCH, stride)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        result: torch.Tensor = self.proj(x)
+        return result
+
+
+class Passt(nn.Module):
+    """Log-mels (B, 128, T) -> (B, 2 + L, 768), behind the last norm: two tokens of the whole, then the L patches left,
+    those of a band after those of the band before.
+
+    patchout: columns, rows, and single patches that are left out in training, the same ones of the whole batch;
+    positions were added before. Positions in time are cut at the start of their table; a longer input is a ValueError.
+    Source: Koutini et al. (2022), sections 2.1 and 2.2; github.com/kkoutini/passt_hear21 0.0.26, to a relative 2e-5.
+    """
+
+    def __init__(self, name: Name, patchout: tuple[int, int, int] = (0, 0, 0)) -> None:
+        super().__init__()
+        variant = VARIANTS[name]
+        self.patchout = patchout
+        self.cls_token, self.dist_token = (nn.Parameter(torch.zeros(1, 1, DIM)) for _ in range(2))
+        self.new_pos_embed = nn.Parameter(torch.zeros(1, 2, DIM))
+        self.freq_new_pos_embed = nn.Parameter(torch.zeros(1, DIM, variant.rows, 1))
+        self.time_new_pos_embed = nn.Parameter(torch.zeros(1, DIM, 1, variant.places))
+        for table in (self.cls_token, self.dist_token, *self._positions()):
+            nn.init.trunc_normal_(table, std=0.02)
+        self.patch_embed = PatchProjection(variant.stride)
+        self.blocks = nn.ModuleList(_Block() for _ in range(variant.blocks))
+        self.norm = nn.LayerNorm(DIM, EPS)
+
+    def _positions(self) -> list[nn.Parameter]:
+        return [self.new_pos_embed, self.freq_new_pos_embed, self.time_new_pos_embed]
+
+    def forward(self, columns: torch.Tensor) -> torch.Tensor:
+        x = self.patch_embed(columns[:, None])
+        times = x.shape[3]
+        if times > self.time_new_pos_embed.shape[3]:
+            raise ValueError(f"{times} patches in time, and positions for {self.time_new_pos_embed.shape[3]}")
+        x = x + self.time_new_pos_embed[..., :times] + self.freq_new_pos_embed
+        if self.training:
+            for axis, left_out in zip((3, 2), self.patchout, strict=False):
+                x = x.index_select(axis, kept(x.shape[axis], left_out, x.device))
+        patches = x.flatten(2).transpose(1, 2)
+        if self.training:
+            patches = patches.index_select(1, kept(patches.shape[1], self.patchout[2], x.device))
+        tokens = torch.cat([self.cls_token, self.dist_token], 1) + self.new_pos_embed
+        x = torch.cat([tokens.expand(len(x), -1, -1), patches], 1)
+        for block in self.blocks:
+            x = block(x)
+        result: torch.Tensor = self.norm(x)
+        return result
+
+
+def kept(size: int, left_out: int, device: torch.device) -> torch.Tensor:
+    """Places that are kept, in their order; one at least. Draws from the CPU's random state, none where all are."""
+    if not left_out:
+        return torch.arange(size, device=device)
+    return torch.randperm(size)[: max(1, size - left_out)].sort().values.to(device)
+
+
+def take_published(network: Passt, path: Path) -> None:
+    """Load a published checkpoint, also one that keeps its tensors under `model`; KitError for another file."""
+    weights = read_weights(path)
+    if isinstance(weights.tensors.get("model"), Mapping):
+        weights = read_weights(path, "model")
+    with torch.no_grad():
+        for key, parameter in network.named_parameters():
+            parameter.copy_(weights.take(key, *parameter.shape))

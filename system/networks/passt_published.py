@@ -1,0 +1,54 @@
+"""The PaSST checkpoints that are published: where, and of which shape. Never imports torch.
+
+Source: Koutini et al., "Efficient Training of Audio Transformers with Patchout" (2022); github.com/kkoutini/PaSST."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+Name = Literal["s16", "s16_swa", "s10", "s10_swa", "l10", "20s", "30s"]
+
+RATE = 32_000  # Hz
+HOP = 320  # samples from a column to the next: 100 a second
+BANDS = 128
+PATCH = 16  # columns, and bands, of a patch
+DIM = 768
+HEADS = 12
+FFN_DIM = 3072
+
+_RELEASES = "https://github.com/kkoutini/PaSST/releases/download"
+
+
+@dataclass(frozen=True)
+class Variant:
+    """address: of the file. stride: columns, and bands, from a patch to the next. places: of the table of positions in
+    time. blocks: of attention."""
+
+    address: str
+    stride: int
+    places: int
+    blocks: int = 12
+
+    @property
+    def rows(self) -> int:
+        """Patches above one another."""
+        return (BANDS - PATCH) // self.stride + 1
+
+    def patches(self, columns: float) -> int:
+        """Patches side by side, of so many columns."""
+        return int((columns - PATCH) // self.stride + 1)
+
+    @property
+    def max_seconds(self) -> float:
+        """The longest input that has a position for every patch."""
+        return ((self.places - 1) * self.stride + PATCH + self.stride - 1) * HOP / RATE
+
+
+VARIANTS: dict[Name, Variant] = {
+    "s16": Variant(f"{_RELEASES}/v0.0.2-audioset/passt-s-f128-p16-s16-ap.468.pt", 16, 62),
+    "s16_swa": Variant(f"{_RELEASES}/v0.0.2-audioset/passt-s-f128-p16-s16-ap.473-swa.pt", 16, 62),
+    "s10": Variant(f"{_RELEASES}/v.0.0.9/passt-s-kd-ap.486.pt", 10, 99),
+    "s10_swa": Variant(f"{_RELEASES}/v0.0.1-audioset/passt-s-f128-p16-s10-ap.476-swa.pt", 10, 99),
+    "l10": Variant(f"{_RELEASES}/v.0.0.10/passt-l-kd-ap.47.pt", 10, 99, 7),
+    "20s": Variant(f"{_RELEASES}/v0.0.5/passt-s-f128-20sec-p16-s10-ap.474-swa.pt", 10, 200),
+    "30s": Variant(f"{_RELEASES}/v0.0.5/passt-s-f128-30sec-p16-s10-ap.473-swa.pt", 10, 300),
+}
