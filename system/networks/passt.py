@@ -81,7 +81,7 @@ class Passt(nn.Module):
         self.cls_token, self.dist_token = (nn.Parameter(torch.zeros(1, 1, DIM)) for _ in range(2))
         self.new_pos_embed = nn.Parameter(torch.zeros(1, 2, DIM))
         self.freq_new_pos_embed = nn.Parameter(torch.zeros(1, DIM, variant.rows, 1))
-        self.time_new_pos_embed = nn.Parameter(torch.zeros(1, DIM, 1, variant.places))
+        self.time_new_pos_embed = nn.Parameter(torch.zeros(1, DIM, 1, variant.positions))
         for table in (self.cls_token, self.dist_token, *self._positions()):
             nn.init.trunc_normal_(table, std=0.02)
         self.patch_embed = PatchProjection(variant.stride)

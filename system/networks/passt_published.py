@@ -20,12 +20,12 @@ _RELEASES = "https://github.com/kkoutini/PaSST/releases/download"
 
 @dataclass(frozen=True)
 class Variant:
-    """address: of the file. stride: columns, and bands, from a patch to the next. places: of the table of positions in
+    """address: of the file. stride: columns, and bands, from a patch to the next. positions: of the table in
     time. blocks: of attention."""
 
     address: str
     stride: int
-    places: int
+    positions: int
     blocks: int = 12
 
     @property
@@ -40,7 +40,7 @@ class Variant:
     @property
     def max_seconds(self) -> float:
         """The longest input that has a position for every patch."""
-        return ((self.places - 1) * self.stride + PATCH + self.stride - 1) * HOP / RATE
+        return ((self.positions - 1) * self.stride + PATCH + self.stride - 1) * HOP / RATE
 
 
 VARIANTS: dict[Name, Variant] = {

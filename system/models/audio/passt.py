@@ -91,7 +91,7 @@ class Passt(AudioSettings, Resampled):
             rows, times = rows - self.patchout_bands, times - self.patchout_time
         tokens = 2 + rows * times - (self.patchout_tokens if self.trainable else 0)
         blocks = variant.blocks * layer_parameters(DIM, FFN_DIM)
-        tables = (4 + variant.rows + variant.places) * DIM
+        tables = (4 + variant.rows + variant.positions) * DIM
         parameters = blocks + tables + (PATCH**2 + 1) * DIM + 2 * DIM
         head = (DIM + 1) * out if self.hidden is None else mlp_parameters(DIM, self.hidden, out)
         head += DIM + 1 if self.segment_pooling == "attention" else 0
