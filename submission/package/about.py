@@ -93,19 +93,23 @@ class About(Strict):
 def about_template(systems: Sequence[tuple[str, bool]], sources: Iterable[str]) -> str:
     """The file with FILL_IN for what is to be filled in. systems: the runs of each, as `pack` was given them, and
     whether the blind set's scores are to be named. sources: data sets and models whose address no run knows."""
+    quoted = json.dumps(FILL_IN)
     lines = [
-        "# What the package says that no run knows. Replace every FILL IN; null where there is nothing to say.",
+        "# What the package says that no run knows. Replace every FILL IN inside its quotes, or all by null.",
         "authors:  # of whom one is corresponding: true",
-        f"  - {{lastname: {FILL_IN}, firstname: {FILL_IN}, email: {FILL_IN}, corresponding: true,",
-        f"     affiliation: {{abbreviation: {FILL_IN}, institute: {FILL_IN}, department: null, location: {FILL_IN}}}}}",
+        f"  - {{lastname: {quoted}, firstname: {quoted}, email: {quoted}, corresponding: true,",
+        f"     affiliation: {{abbreviation: {quoted}, institute: {quoted}, department: null, location: {quoted}}}}}",
         "systems:  # in the order of the runs; output, if any: the blind set's scores or CSV, beside this file",
     ]
     for runs, asks in systems:
         lines.append(f"  # {runs}{'' if asks else ', which has ranked the blind set'}")
-        lines.append(f"  - {{name: {FILL_IN}, abbreviation: {FILL_IN}{f', output: {FILL_IN}' if asks else ''}}}")
+        lines.append(f"  - {{name: {quoted}, abbreviation: {quoted}{f', output: {quoted}' if asks else ''}}}")
     if sources := list(sources):
         lines.append("sources:  # where each is published, in quotes; null: nowhere")
-        lines += [f"  {json.dumps(name, ensure_ascii=False)}: {{url: {FILL_IN}}}" for name in sources]
+        lines += [f"  {json.dumps(name, ensure_ascii=False)}: {{url: {quoted}}}" for name in sources]
+    lines.append(
+        "annotations: null  # only for 2025: the organisers' metadata_eval.csv, if the results are to count it"
+    )
     return "\n".join([*lines, "source_code: null  # the address of your code, in quotes", ""])
 
 

@@ -249,12 +249,18 @@ def _addresses(runs: Sequence[FinishedRun]) -> dict[str, str | None]:
     for run in runs:
         for source in run.result.data.values():
             for name in source.sets if source.trains else ():
-                found[name] = source.published or found.get(name)
+                found[name] = address_of(source.published) or found.get(name)
         for name in _frozen_experts(run):
             expert = run.result.experts[name]
             found[expert.kind] = ", ".join(expert.published) or None
         found |= dict.fromkeys(filter(None, (audio_name(run), _pretrained_text(run))))
     return found
+
+
+def address_of(published: str | None) -> str | None:
+    """The address that what a recipe says of a place begins with; None where it begins with none."""
+    first = re.match(r"(?:https?://)?[\w-]+(?:\.[\w-]+)+(?:/[^\s(),;]*)?", published or "")
+    return None if first is None else first[0] if "://" in first[0] else f"https://{first[0]}"
 
 
 def _training_sets(runs: Sequence[FinishedRun]) -> dict[str, list[SetFacts]]:

@@ -179,11 +179,18 @@ def caveats(run: FinishedRun, found: Rivals) -> Section:
         *_collapses(run.epochs),
         _also_trained_on(run.ranked.also_trained_on),
         _left_out(len(broken)),
+        *_unpublished(run),
         _ties(int(found.tied.sum()), len(found.tied)),
         *_test_in_view(run),
         *_changed_code(run.result.commits),
     ]
     return Section("caveats", "Caveats", points=points, folded=folded if broken else ())
+
+
+def _unpublished(run: FinishedRun) -> Iterator[str]:
+    for name, expert in run.result.experts.items():
+        for file in expert.unpublished:
+            yield f"{without_folders(file)}, which {name} was computed with, is not the published file."
 
 
 def _without_path(why: str) -> str:

@@ -44,13 +44,15 @@ class Parameters(Record):
 
 
 class ExpertFacts(Record):
-    """rate: Hz. dim: of a frame. published: addresses of its weights."""
+    """rate: Hz. dim: of a frame. published: addresses of its weights. unpublished: weight files that are none of
+    these."""
 
     kind: str
     rate: Annotated[int, Field(gt=0)]
     dim: Count
     frames_per_second: float
     published: list[str]
+    unpublished: list[str] = []
 
 
 class SetFacts(Record):

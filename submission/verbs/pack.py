@@ -1,6 +1,7 @@
 """The verb pack: from finished runs to the archive that is handed in."""
 
 import argparse
+import logging
 from pathlib import Path
 
 from data_tools.files import write_text
@@ -10,6 +11,8 @@ from submission.package.meta import missing_addresses
 from submission.package.pack import pack
 from submission.runs.finished import open_finished
 from submission.verbs.options import chosen_edition
+
+log = logging.getLogger(__name__)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -43,6 +46,12 @@ def run(arguments: argparse.Namespace) -> int:
     if out.suffix != ".zip" or "." in out.stem:
         raise SubmissionError(f"{out}: a package is NAME.zip, without other dots in its name")
     path, packed = pack(systems, arguments.about, edition, out, arguments.report, arguments.style)
+    for run in {str(run.folder): run for runs in systems for run in runs}.values():
+        for name, expert in run.result.experts.items():
+            for file in expert.unpublished:
+                log.warning(
+                    "%s: %s of %s is not the published file, whose address is handed in", run.folder, file, name
+                )
     for system in packed:
         print(f"{system.label}: {system.meta['submission']['name']}, {system.of}")
     unready = "" if arguments.report else ": NOT READY, it has no technical report; add --report REPORT.pdf"

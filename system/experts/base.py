@@ -32,12 +32,15 @@ def _sha256(path: Path, size: int, changed: int) -> str:
     return sha256_of(path)
 
 
+SHOWN = 12  # digits of a checksum, in a sentence
+
+
 @functools.cache
 def _warn_other(kind: str, path: Path, found: str, known: str) -> None:
     log.warning(
         "%s: %s is not the published file: its sha256 begins with %s, the published one's with %s; "
         "fetch it again unless that is meant",
-        kind, path, found[: len(known)], known,
+        kind, path, found[: len(known)][:SHOWN], known[:SHOWN],
     )  # fmt: skip
 
 
@@ -144,10 +147,16 @@ class ExpertSettings(Resampled):
                 hint = f"put it there, or --set this expert's {name} to where it lies"
                 raise KitError(f"{self.kind}: no weight file {path}; {self.weight_source()}; {hint}")
         found = {name: file_sha256(path) for name, path in self.weight_files().items()}
-        for name, digits in self.known_sha256().items():
-            if name in found and not found[name].startswith(digits):
-                _warn_other(self.kind, self.weight_files()[name], found[name], digits)
+        for name in self.unpublished():
+            _warn_other(self.kind, self.weight_files()[name], found[name], self.known_sha256()[name])
         return found
+
+    def unpublished(self) -> list[str]:
+        """The settings of weight files that are here and that are other files than the published ones, as far as the
+        checksums of these are known."""
+        files, known = self.weight_files(), self.known_sha256()
+        there = [name for name in files if name in known and files[name].is_file()]
+        return [name for name in there if not file_sha256(files[name]).startswith(known[name])]
 
     def identity(self) -> dict[str, object]:
         """All that decides the frames: settings (but not where the weights lie), version, checksums of the weights."""

@@ -114,6 +114,9 @@ def _expert_lines(recipe: schema.Recipe, estimates: Estimates) -> Iterator[str]:
         yield f"expert {name}: {expert.dim}-d, {rate}, {size if seconds else 'disk unknown until the data is there'}"
         if missing := [str(path) for path in expert.weight_files().values() if not path.is_file()]:
             yield f"  {', '.join(missing)} MISSING; {expert.weight_source()}"
+        for setting in expert.unpublished():
+            hint = "its checksum is another; python -m system download RECIPE fetches that one where it is deleted"
+            yield f"  {WARNING} {expert.weight_files()[setting]} is not the published file: {hint}"
     if seconds:
         duration = about(seconds * sum(expert.cost for expert in experts.values()))
         totals = f"{sum(disk.values()):.2f} GiB, {duration} on two CPU cores"

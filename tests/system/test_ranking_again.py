@@ -11,6 +11,7 @@ import pytest
 import yaml
 from reported import about
 
+from data_tools.documents import read_json, write_json
 from data_tools.errors import KitError
 from data_tools.files import write_table
 from submission.__main__ import main as submission
@@ -97,6 +98,18 @@ def test_another_edition_ranks_again_and_trains_nothing(
     assert Path("runs/done/submission/evaluation.csv").read_text().startswith("caption,fname_1,")
     assert main(["rank", "runs/done", "--audio", "nowhere", "--out", "x.npy"]) == 1  # it opens: no damage is found
     assert "nowhere" in capsys.readouterr().err
+
+
+def test_a_run_that_was_begun_with_set_says_so(desk: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = Path("runs/done/provenance.json")
+    write_json(path, read_json(path, "") | {"changes": ["seed=9", "model.score={kind: cosine}"]})
+    assert main(["run", "mine.yaml", "--set", "seed=8", "--out", "runs/done"]) == 1
+    assert "run of other settings (seed); name another folder\n" in capsys.readouterr().err
+    content = yaml.safe_load(Path("mine.yaml").read_text()) | {"seed": 8}
+    Path("mine.yaml").write_text(yaml.safe_dump(content, sort_keys=False))
+    assert main(["run", "mine.yaml", "--out", "runs/done"]) == 1
+    said = "(seed); to go on with it add --set seed=9 --set 'model.score={kind: cosine}', or name another folder"
+    assert said in capsys.readouterr().err
 
 
 def test_other_settings_of_the_training_are_another_run(desk: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Literal
 
 from pydantic import Field
 
-from data_tools.classify.model_files import fetch, local_folder
+from data_tools.classify.model_files import fetch, installed_as, local_folder
 from data_tools.documents import parse_json
 from data_tools.errors import DataError
 from data_tools.strict import Size
@@ -93,8 +93,8 @@ class PreTrained(TextSettings):
             yield "model", str(error)
 
     def plan_lines(self) -> Iterator[str]:
-        missing = "MISSING: no such folder, nor in the hub's cache; python -m system download RECIPE fetches it"
-        folder = local_folder(self.model)
+        folder, missing = local_folder(self.model), "MISSING: no such folder, nor in the hub's cache"
+        missing += installed_as(self.model) or "; python -m system download RECIPE fetches it"
         yield f"text model {self.model}: {missing if folder is None else f'here, in {folder}'}"
         if self._known_size() is None:
             taken = f"a model of {self.unknown.parameters:,} parameters"
