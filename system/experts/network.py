@@ -10,6 +10,8 @@ import numpy as np
 import torch
 from torch import nn
 
+from system.networks.segment import of_one_length
+
 Network = Callable[[torch.Tensor], torch.Tensor]
 
 
@@ -50,14 +52,6 @@ def by_rows(series: Sequence[np.ndarray], size: int, compute: Callable[[np.ndarr
     while batch := list(itertools.islice(rows, size)):
         results.append(compute(np.stack(batch)))
     return np.split(np.concatenate(results), np.cumsum([len(one) for one in series])[:-1])
-
-
-def of_one_length(lengths: Sequence[int], max_size: int) -> Iterator[list[int]]:
-    """Places of equal lengths, in groups that add up to at most `max_size` (or of one place); every place once."""
-    order = sorted(range(len(lengths)), key=lambda i: lengths[i])
-    for length, same in itertools.groupby(order, key=lambda i: lengths[i]):
-        while group := list(itertools.islice(same, max(1, max_size // length))):
-            yield group
 
 
 def by_length(

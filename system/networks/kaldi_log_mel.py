@@ -2,9 +2,12 @@
 
 Imports torch: experts import this inside `load`."""
 
+from typing import NamedTuple
+
 import torch
 from torch import nn
 
+from system.networks.augment import stripes
 from system.networks.passt_published import BANDS, HOP, RATE
 
 FFT = 1024
@@ -20,13 +23,22 @@ MASKED = -MEAN / SCALE  # a masked value: the logarithm 0, which is loud
 # B waves, N samples, T columns
 
 
+class Masks(NamedTuple):
+    """How many stripes of a log-mel are masked in training, and the width that all are narrower than."""
+
+    time_stripes: int
+    time_width: int  # columns
+    band_stripes: int
+    band_width: int  # bands
+
+
 class KaldiLogMel(nn.Module):
     """Waves (B, N) float32 in [-1, 1] at 32 kHz, N > 513 -> (B, 128, T) float32, T = 1 + (N - 1) // 320.
 
     x[n + 1] - 0.97 x[n], reflected at the ends, symmetric Hann window of 800 in 1,024, power, 128 triangles of Kaldi,
     which are linear in mel, ln(x + 1e-5), + 4.5, / 5; silence is -1.4026 everywhere. In training, where `jitter`, the
     lowest edge is one of 0 to 9 Hz and the highest one of 14,001 to 16,000 Hz, drawn once for the whole batch; else
-    0 and 15,000 Hz.
+    0 and 15,000 Hz. In training, `masks` are set to the logarithm 0 (+0.9), each clip's by itself.
 
     Source: github.com/kkoutini/passt_hear21 0.0.26, `AugmentMelSTFT`, to 5e-4 on the stored examples. Deviations: none
     of 16-bit autocast, where the original rounds the pre-emphasis to half precision (up to 0.11); no draws where they
@@ -36,9 +48,9 @@ class KaldiLogMel(nn.Module):
     window: torch.Tensor
     basis: torch.Tensor
 
-    def __init__(self, jitter: bool) -> None:
+    def __init__(self, jitter: bool, masks: Masks | None = None) -> None:
         super().__init__()
-        self.jitter = jitter
+        self.jitter, self.masks = jitter, masks
         self.register_buffer("window", torch.hann_window(WINDOW, periodic=False), persistent=False)
         self.register_buffer("basis", mel_triangles(0, HIGHEST), persistent=False)
 
@@ -47,7 +59,15 @@ class KaldiLogMel(nn.Module):
             waves = waves[:, 1:] - PRE_EMPHASIS * waves[:, :-1]
             spectrum = torch.stft(waves, FFT, HOP, WINDOW, self.window, return_complex=True)
             power = torch.view_as_real(spectrum).square().sum(-1)
-            return ((self._basis() @ power + FLOOR).log() - MEAN) / SCALE
+            columns: torch.Tensor = ((self._basis() @ power + FLOOR).log() - MEAN) / SCALE
+            return self._masked(columns) if self.training and self.masks is not None else columns
+
+    def _masked(self, columns: torch.Tensor) -> torch.Tensor:
+        assert self.masks is not None
+        (batch, bands, length), of = columns.shape, self.masks
+        in_time = stripes(batch, length, of.time_stripes, of.time_width, columns.device)
+        in_bands = stripes(batch, bands, of.band_stripes, of.band_width, columns.device)
+        return columns.masked_fill(in_time[:, None, :] | in_bands[:, :, None], MASKED)
 
     def _basis(self) -> torch.Tensor:
         """(128, 513)."""

@@ -6,51 +6,15 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import torch
-import torch.nn.functional as F
 from torch import nn
 
+from system.networks.kaldi_log_mel import KaldiLogMel
 from system.networks.passt_published import DIM, FFN_DIM, HEADS, PATCH, VARIANTS, Name
+from system.networks.segment import SegmentNetwork, begun
+from system.networks.transformer_blocks import EPS, Block
 from system.networks.weights import read_weights
 
-EPS = 1e-6  # of the layer norms
-
 # B inputs, T columns, T' patches side by side and F' above one another, L places
-
-
-class _Attention(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.qkv, self.proj = nn.Linear(DIM, 3 * DIM), nn.Linear(DIM, DIM)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """(B, L, 768) -> the same."""
-        query, key, value = self.qkv(x).unflatten(2, (3, HEADS, DIM // HEADS)).permute(2, 0, 3, 1, 4)
-        result: torch.Tensor = self.proj(F.scaled_dot_product_attention(query, key, value).transpose(1, 2).flatten(2))
-        return result
-
-
-class _Mlp(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.fc1, self.fc2 = nn.Linear(DIM, FFN_DIM), nn.Linear(FFN_DIM, DIM)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        result: torch.Tensor = self.fc2(F.gelu(self.fc1(x)))
-        return result
-
-
-class _Block(nn.Module):
-    """Pre-norm."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.norm1, self.attn = nn.LayerNorm(DIM, EPS), _Attention()
-        self.norm2, self.mlp = nn.LayerNorm(DIM, EPS), _Mlp()
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        x = x + self.attn(self.norm1(x))
-        result: torch.Tensor = x + self.mlp(self.norm2(x))
-        return result
 
 
 class PatchProjection(nn.Module):
@@ -85,7 +49,7 @@ class Passt(nn.Module):
         for table in (self.cls_token, self.dist_token, *self._positions()):
             nn.init.trunc_normal_(table, std=0.02)
         self.patch_embed = PatchProjection(variant.stride)
-        self.blocks = nn.ModuleList(_Block() for _ in range(variant.blocks))
+        self.blocks = nn.ModuleList(Block(DIM, HEADS, FFN_DIM) for _ in range(variant.blocks))
         self.norm = nn.LayerNorm(DIM, EPS)
 
     def _positions(self) -> list[nn.Parameter]:
@@ -109,6 +73,30 @@ class Passt(nn.Module):
             x = block(x)
         result: torch.Tensor = self.norm(x)
         return result
+
+
+class PasstOnWaves(SegmentNetwork):
+    """Log-mel, then PaSST; the vector of a segment is the mean of its two tokens of the whole, a frame the
+    mean of the patches above one another. Silence that fills a segment up is heard."""
+
+    dim = DIM
+
+    def __init__(self, front_end: KaldiLogMel, transformer: Passt) -> None:
+        super().__init__()
+        self.front_end, self.transformer = front_end, transformer
+
+    def forward(self, waves: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
+        result: torch.Tensor = self.transformer(self.front_end(waves))[:, :2].mean(1)
+        return result
+
+    def frames(self, waves: torch.Tensor, lengths: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """In evaluation, where no patches are left out."""
+        rows = self.transformer.freq_new_pos_embed.shape[2]
+        frames = self.transformer(self.front_end(waves))[:, 2:].unflatten(1, (rows, -1)).mean(1)
+        return frames, begun(lengths, waves.shape[1], frames.shape[1])
+
+    def take_published(self, path: Path) -> None:
+        take_published(self.transformer, path)
 
 
 def kept(size: int, left_out: int, device: torch.device) -> torch.Tensor:

@@ -2,7 +2,7 @@
 
 model.safetensors   weights        recipe.json   the resolved recipe     model.json   where it comes from, and checksums
 vocabulary.json | text/   what the caption encoder needs                 README.md    a card for people
-trained_on.csv      the clips that it was trained on
+audio/              what an audio encoder of the hub needs       trained_on.csv    the clips that it was trained on
 """
 
 import json
@@ -29,6 +29,7 @@ def export_model(trained: Trained, out: Path) -> None:
     with replacing_folder(out) as folder:
         with _as_os_errors(folder):
             trained.model.text.save_assets(folder)
+            trained.model.audio.save_assets(folder)
         write_text(folder / "recipe.json", json.dumps(trained.recipe.model_dump(mode="json"), indent=1) + "\n")
         save_weights(trained.model, folder / "model.safetensors")
         if (trained.folder / TRAINED_ON).exists():

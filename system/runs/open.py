@@ -181,6 +181,8 @@ def _open_exported(folder: Path, changes: list[str], device: torch.device) -> Tr
     facts = _exported_facts(folder)
     if (folder / "text").is_dir():  # the exported sentence encoder, wherever the folder now lies
         changes = [f"model.text.model={json.dumps(str((folder / 'text').resolve()))}", *changes]
+    if (folder / "audio").is_dir():
+        changes = [f"model.audio.model={json.dumps(str((folder / 'audio').resolve()))}", *changes]
     recipe = _moved(folder / "recipe.json", changes)
     now = {name: expert.identity() for name, expert in recipe.model.audio.experts.items()}
     for name, identity in as_trained(folder, facts.experts, now).items():

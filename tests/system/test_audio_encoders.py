@@ -21,11 +21,12 @@ from system.features.bank import open_bank
 from system.features.build import Features
 from system.models.audio import Panns, PooledMlp
 from system.models.audio import panns_encoder as panns
-from system.models.audio.panns import SpecAugment
-from system.models.audio.panns_encoder import PannsEncoder, random_parts, spec_augment
+from system.models.audio.panns_encoder import PannsEncoder, spec_augment
+from system.models.audio.segmented import SpecAugment
 from system.models.batch import Series
 from system.networks import panns as networks
 from system.networks import published
+from system.networks.augment import random_parts
 from system.networks.frontend import LogMelFrontEnd
 from system.networks.layers import pooled_over_time
 from system.networks.panns import Cnn14, ResNet38, fold_norms

@@ -17,8 +17,9 @@ from system.__main__ import main
 from system.experts import Expert, PannsCnn14, Vggish
 from system.experts.audioset import log_mel, patches
 from system.experts.logmel import LogMel
-from system.experts.network import by_rows, exact, in_pieces, of_one_length
+from system.experts.network import by_rows, exact, in_pieces
 from system.experts.yamnet import OFFSET, PATCH_HOP, Yamnet, load_network
+from system.networks.segment import of_one_length
 from system.plan.plan import plan
 from system.recipe.load import load_recipe
 from system.verbs.experts import table, usual

@@ -17,10 +17,10 @@ from torch import nn
 
 from data_tools.errors import KitError
 from system.models.audio import Passt as Settings
-from system.models.audio.passt_encoder import PasstEncoder
+from system.models.audio.segmented_encoder import SegmentedEncoder
 from system.models.audio.segments import SegmentAttention, SegmentMean, cut, segmented
 from system.models.batch import Series
-from system.networks import kaldi_log_mel, passt
+from system.networks import kaldi_log_mel, passt, transformer_blocks
 from system.networks.kaldi_log_mel import KaldiLogMel, mel_triangles
 from system.networks.passt import Passt, kept, take_published
 from system.networks.passt_published import DIM, VARIANTS
@@ -162,6 +162,7 @@ def small_features(golden: Golden) -> torch.Tensor:
 
 def test_the_norms_epsilon_is_the_originals(golden: Golden, monkeypatch: pytest.MonkeyPatch) -> None:
     assert relative(small_features(golden), golden["s16_A3_small_features"]) < 2e-5
+    monkeypatch.setattr(transformer_blocks, "EPS", 1e-5)
     monkeypatch.setattr(passt, "EPS", 1e-5)
     assert relative(small_features(golden), golden["s16_A3_small_features"]) > 0.1
 
@@ -353,8 +354,8 @@ def settings(**changes: Any) -> dict[str, Any]:
     return values | {"spec_augment": None, "segment_pooling": "mean", "hidden": None} | changes
 
 
-def encoder(out: int = 1024, **changes: Any) -> PasstEncoder:
-    return PasstEncoder(Settings.model_validate(settings(**changes)), out)
+def encoder(out: int = 1024, **changes: Any) -> SegmentedEncoder:
+    return SegmentedEncoder(Settings.model_validate(settings(**changes)), out)
 
 
 def batch_of(*waves: np.ndarray) -> dict[str, Series]:
@@ -381,9 +382,10 @@ def test_the_baselines_embeddings_are_the_originals(golden: Golden) -> None:
         audio = batch_of(*baseline_clips(golden))
         seconds = [len(clip) / 32_000 for clip in baseline_clips(golden)]
         assert seconds == golden["d25_durations"].tolist()
-        pieces, clips = segmented(audio["waveform"], 320_000, 320_000)
+        pieces, lengths, clips = segmented(audio["waveform"], 320_000, 320_000)
+        assert lengths.tolist() == [320_000, 320_000, 176_000, 320_000, 320_000, 176_000]
         assert clips.tolist() == [0, 1, 1, 2, 2, 2]
-        found = torch.cat([made._features(part) for part in pieces.split(2)])
+        found = torch.cat([made.network(part.float() / 32_768, lengths) for part in pieces.split(2)])
         expected = [golden["d25_segments"][0, :1], golden["d25_segments"][1, :2], golden["d25_segments"][2]]
         assert relative(found, np.concatenate(expected)) < 2e-5
         embedded = F.normalize(made(audio).values)
@@ -407,7 +409,7 @@ def test_the_mean_over_segments_is_the_originals(goldens: Path) -> None:
         content["pool_segments"], content["pool_durations"], content["pool_out"], content["pool_out_2024"], strict=True
     ):
         wave = Series(torch.zeros(1, 960_000, 1, dtype=torch.int16), torch.tensor([round(seconds * 32_000)]))
-        _, clips = segmented(wave, 320_000, 320_000)
+        clips = segmented(wave, 320_000, 320_000).clips
         found = SegmentMean()(torch.from_numpy(values[: len(clips)]), clips, 1)
         for one in (expected, older):
             assert F.normalize(found)[0].numpy() == pytest.approx(one, abs=1e-12)
@@ -415,12 +417,14 @@ def test_the_mean_over_segments_is_the_originals(goldens: Path) -> None:
 
 def test_segments_by_hand() -> None:
     values = torch.arange(1, 8).repeat(2, 1)[..., None]
-    pieces, clips = segmented(Series(values, torch.tensor([7, 3])), 3, 2)
+    pieces, lengths, clips = segmented(Series(values, torch.tensor([7, 3])), 3, 2)
+    assert lengths.tolist() == [3, 3, 3, 3]
     assert pieces.tolist() == [[1, 2, 3], [3, 4, 5], [5, 6, 7], [1, 2, 3]]
     assert clips.tolist() == [0, 0, 0, 1]
-    pieces, clips = segmented(Series(values, torch.tensor([4, 1])), 3, 3)
+    pieces, lengths, clips = segmented(Series(values, torch.tensor([4, 1])), 3, 3)
+    assert lengths.tolist() == [3, 1, 1]
     assert pieces.tolist() == [[1, 2, 3], [4, 0, 0], [1, 0, 0]], "what fills the batch up is not heard"
-    pieces, clips = segmented(Series(values[:, :2], torch.tensor([2, 2])), 3, 3)
+    pieces, lengths, clips = segmented(Series(values[:, :2], torch.tensor([2, 2])), 3, 3)
     assert pieces.tolist() == [[1, 2, 0], [1, 2, 0]]
     assert clips.tolist() == [0, 1]
 
@@ -468,7 +472,7 @@ def test_masks_are_loud_stripes(monkeypatch: pytest.MonkeyPatch) -> None:
         seen.append(columns)
         return torch.zeros(2, 9, DIM)
 
-    monkeypatch.setattr(made.network, "forward", forward)
+    monkeypatch.setattr(made.network.transformer, "forward", forward)
     torch.manual_seed(3)
     made(batch_of(np.zeros(32_000, np.int16), np.zeros(16_000, np.int16)))
     made.eval()
@@ -510,7 +514,7 @@ def test_another_file_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"segment_seconds": 10.1}, "segment_seconds: s16 hears 0.16 to 10.07 s at once, not 10.1"),
+        ({"segment_seconds": 10.1}, "segment_seconds: PaSST s16 hears 0.16 to 10.07 s at once, not 10.1"),
         (
             {"segment_seconds": 2, "hop_seconds": 3, "patchout_time": 0},
             "hop_seconds: longer than segment_seconds, it leaves parts unheard",

@@ -3,10 +3,13 @@
 from typing import TYPE_CHECKING
 
 from data_tools.strict import closed_list
+from system.models.audio.atst_frame import AtstFrame as AtstFrame
 from system.models.audio.base import AudioSettings
 from system.models.audio.crnn import Crnn as Crnn
 from system.models.audio.crnn import Gru as Gru
+from system.models.audio.efficientat import EfficientAT as EfficientAT
 from system.models.audio.expert_heads import ExpertHeads as ExpertHeads
+from system.models.audio.hugging_face import HuggingFace as HuggingFace
 from system.models.audio.panns import Panns as Panns
 from system.models.audio.passt import Passt as Passt
 from system.models.audio.pooled_mlp import PooledMlp as PooledMlp

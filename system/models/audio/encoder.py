@@ -1,6 +1,7 @@
 """What an audio encoder is."""
 
 from abc import ABC, abstractmethod
+from pathlib import Path
 
 import torch
 from torch import nn
@@ -24,6 +25,9 @@ class AudioEncoder(nn.Module, ABC):
 
     def load_pretrained(self) -> None:
         """Take published weights into a fresh encoder; KitError when the file is missing or another one."""
+
+    def save_assets(self, folder: Path) -> None:
+        """Write what another machine needs beside the weights, and what no `--set` can name there."""
 
     def with_each(self, audio: dict[str, Series]) -> tuple[Embedded, dict[str, torch.Tensor]]:
         """Embeddings of the clips, and (B, E) of every expert by its name where several are averaged; else none."""

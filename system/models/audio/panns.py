@@ -6,21 +6,13 @@ from typing import ClassVar, Literal
 
 from pydantic import Field, ValidationInfo, field_validator
 
-from data_tools.strict import Positive, Size, Strict
+from data_tools.strict import Size
 from system.experts import Expert, Waveform
 from system.experts.base import Resampled
 from system.models.audio.base import AudioSettings, Encoder
+from system.models.audio.segmented import SpecAugment
 from system.models.costs import TRAINING, Cost, mlp_parameters
 from system.networks.published import ADDRESSES, BANDS, CONVOLUTIONS, DIM, HOP, RATE, Convolution
-
-
-class SpecAugment(Strict):
-    """In training, stripes of random place and width set to zero: of time (10 ms columns), and of frequency (bands)."""
-
-    time_stripes: int = Field(ge=0)  # how many
-    time_width: Positive  # the widest is one less
-    band_stripes: int = Field(ge=0)  # how many
-    band_width: Positive  # the widest is one less
 
 
 class Panns(AudioSettings, Resampled):

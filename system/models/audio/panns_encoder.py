@@ -7,16 +7,19 @@ import torch.nn.functional as F
 from torch import nn
 
 from system.device import suited_to
-from system.experts.network import in_pieces, of_one_length
+from system.experts.network import in_pieces
 from system.experts.waveform import FULL_SCALE
 from system.models.audio.encoder import AudioEncoder
-from system.models.audio.panns import Panns, SpecAugment
+from system.models.audio.panns import Panns
+from system.models.audio.segmented import SpecAugment
 from system.models.batch import Series
 from system.models.similarity import Embedded
+from system.networks.augment import random_parts, stripes
 from system.networks.frontend import LogMelFrontEnd
 from system.networks.layers import mlp, pooled_over_time
 from system.networks.panns import NETWORKS, take_published
 from system.networks.published import DIM, HOP, RATE, SHORTEST, STRIDE
+from system.networks.segment import of_one_length
 from system.networks.weights import read_weights
 
 # B clips, N samples, T frames
@@ -93,19 +96,6 @@ class PannsEncoder(AudioEncoder):
         return {"network": self.network, "mlp": self.mlp}
 
 
-def random_parts(waves: torch.Tensor, lengths: torch.Tensor, max_samples: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """waves (B, N), real lengths (B,) -> the same with a random part of `max_samples` samples of every longer one.
-
-    Draws from the random state of the device, nothing where no wave is longer.
-    """
-    if waves.shape[1] <= max_samples:
-        return waves, lengths
-    spare = (lengths - max_samples).clamp(min=0)
-    first = (torch.rand(len(waves), device=waves.device, dtype=torch.float64) * (spare + 1)).long()
-    samples = first[:, None] + torch.arange(max_samples, device=waves.device)
-    return waves.gather(1, samples), lengths.clamp(max=max_samples)
-
-
 def spec_augment(columns: torch.Tensor, settings: SpecAugment) -> torch.Tensor:
     """(B, 1, T, bands) with stripes of every clip set to 0, which is the mean behind a batch norm.
 
@@ -118,11 +108,3 @@ def spec_augment(columns: torch.Tensor, settings: SpecAugment) -> torch.Tensor:
     in_time = stripes(batch, length, settings.time_stripes, settings.time_width, columns.device)
     in_bands = stripes(batch, bands, settings.band_stripes, settings.band_width, columns.device)
     return columns.masked_fill((in_time[:, :, None] | in_bands[:, None, :])[:, None], 0.0)
-
-
-def stripes(batch: int, size: int, count: int, width: int, device: torch.device) -> torch.Tensor:
-    """(B, size) bool, true inside of any of `count` stripes a row."""
-    widths = torch.randint(width, (batch, count, 1), device=device).clamp(max=size)
-    first = (torch.rand(batch, count, 1, device=device) * (size - widths)).long()
-    positions = torch.arange(size, device=device)
-    return ((positions >= first) & (positions < first + widths)).any(1)

@@ -1,17 +1,28 @@
 """Clips in segments of one length, and what these come to: for networks that hear a fixed time at once."""
 
+from typing import NamedTuple
+
 import torch
 import torch.nn.functional as F
 from torch import nn
 
-from system.models.audio.panns_encoder import random_parts
 from system.models.batch import Series
+from system.networks.augment import random_parts
 
 # B clips, N samples, S segments of all clips, D values
 
 
-def segmented(waves: Series, size: int, hop: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """(S, size) segments of the clips (B, N), and (S,) which clip each is of, in order.
+class Segments(NamedTuple):
+    """waves: (S, size), filled with silence. lengths: (S,) samples that are the clip's. clips: (S,) which clip each is
+    of, in order."""
+
+    waves: torch.Tensor
+    lengths: torch.Tensor
+    clips: torch.Tensor
+
+
+def segmented(waves: Series, size: int, hop: int) -> Segments:
+    """Segments of the clips (B, N).
 
     One begins every `hop` samples as long as there is something new to hear; the last is filled with silence. A clip of
     at most `size` samples is one.
@@ -23,7 +34,7 @@ def segmented(waves: Series, size: int, hop: int) -> tuple[torch.Tensor, torch.T
     values = waves.values[..., 0]
     values = F.pad(values, (0, max(0, int(samples.max()) + 1 - values.shape[1])))
     silent = samples >= waves.lengths[clips][:, None]
-    return values[clips[:, None], samples].masked_fill(silent, 0), clips
+    return Segments(values[clips[:, None], samples].masked_fill(silent, 0), (~silent).sum(1), clips)
 
 
 def cut(waves: Series, max_samples: int) -> Series:

@@ -1,0 +1,62 @@
+"""ATST-Frame on waveforms, trained or frozen, with an embedding behind it. Never imports torch."""
+
+from typing import Literal
+
+from system.models.audio.segmented import FromPublished, Network, NetworkCost
+from system.models.costs import layer_parameters
+from system.networks.atst_frame_published import (
+    ADDRESS,
+    BANDS,
+    BLOCKS,
+    DIM,
+    FFN_DIM,
+    HOP,
+    PARAMETERS,
+    POSITIONS,
+    RATE_INSIDE,
+    SLICE,
+)
+
+
+class AtstFrame(FromPublished):
+    """ATST-Frame base on waveforms at 32 kHz in segments, the mean of its frames, then over the segments; linear to
+    the text size.
+
+    Source: Li et al. (2023); as a retrieval encoder, SALSA (2024), with segments of 10 s and `floor: batch`.
+    """
+
+    kind: Literal["atst_frame"]
+    floor: Literal["segment", "batch"]  # what lies 80 dB below the loudest of it is lifted; batch: as SALSA has it
+
+    @property
+    def vector_dim(self) -> int:
+        return DIM
+
+    @property
+    def limits(self) -> tuple[float, float]:
+        return SLICE * HOP / RATE_INSIDE, POSITIONS * SLICE * HOP / RATE_INSIDE
+
+    @property
+    def title(self) -> str:
+        return "ATST-Frame"
+
+    @property
+    def sees_whole_batch(self) -> bool:
+        """Where the floor is that of the batch."""
+        return self.trainable and self.floor == "batch"
+
+    def published_address(self) -> str:
+        return ADDRESS
+
+    def build_network(self) -> Network:
+        from system.networks.atst_frame import AtstFrame
+
+        return AtstFrame(self.floor == "batch")
+
+    def network_cost(self) -> NetworkCost:
+        """Attention is computed in one piece and keeps no products of pairs of places."""
+        tokens = self.segment_seconds * RATE_INSIDE / HOP / SLICE
+        products = BLOCKS * 2 * tokens**2 * DIM + tokens * BANDS * SLICE * DIM
+        a_block = tokens * (8 * DIM + 2 * FFN_DIM)
+        flops = 2 * (tokens * BLOCKS * layer_parameters(DIM, FFN_DIM) + products)
+        return NetworkCost(PARAMETERS, BLOCKS * a_block, a_block, flops)

@@ -1,0 +1,151 @@
+"""Networks that hear segments of a fixed length, trained or frozen, with an embedding behind them: what all of them are
+told. Never imports torch."""
+
+from abc import abstractmethod
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, ClassVar, Literal, Self, TypeAlias, cast
+
+from pydantic import Field, ValidationError, model_validator
+
+from data_tools.strict import Positive, Size, Strict, mistakes
+from system.experts import Expert, Waveform
+from system.experts.base import Resampled
+from system.models.audio.base import AudioSettings, Encoder
+from system.models.costs import TRAINING, Cost, mlp_parameters
+
+if TYPE_CHECKING:
+    from system.networks.segment import SegmentNetwork
+
+Network: TypeAlias = "SegmentNetwork"  # naming it imports no torch
+
+
+class SpecAugment(Strict):
+    """In training, stripes of random place and width set to zero: of time (10 ms columns), and of frequency (bands)."""
+
+    time_stripes: int = Field(ge=0)  # how many
+    time_width: Positive  # the widest is one less
+    band_stripes: int = Field(ge=0)  # how many
+    band_width: Positive  # the widest is one less
+
+
+@dataclass(frozen=True)
+class NetworkCost:
+    """Of one segment. parameters: of the network. kept: values that wait for the backward pass. at_once: values that a
+    frozen one holds at its widest. flops: of a forward pass."""
+
+    parameters: int
+    kept: float
+    at_once: float
+    flops: float
+
+
+class Segmented(AudioSettings, Resampled):
+    """Clips are cut into segments; a network gives a vector of each; these are pooled, then linear to the text size.
+
+    A subclass names its `kind`, `sample_rate` and `vector_dim` (D of the network's vectors), what the network takes
+    (`limits`), costs, and is, and where its weights are."""
+
+    trainable: bool  # false: frozen
+    segment_seconds: float = Field(gt=0.02)  # heard at once; a shorter rest is filled with silence
+    hop_seconds: float = Field(gt=0.01)  # from the beginning of a segment to that of the next
+    max_seconds: float = Field(gt=0)  # a longer clip: a random part in training, the whole one elsewhere
+    segment_pooling: Literal["mean", "attention"]  # of a clip's segments
+    hidden: Size | None  # of a layer with ReLU before the last one; null: only the last one
+    head: Literal["linear", "none"] = "linear"  # none: the network's vectors as they are, of the text's size
+
+    @property
+    @abstractmethod
+    def sample_rate(self) -> int:
+        """Of the waves that the network takes, in Hz."""
+
+    @property
+    def experts(self) -> dict[str, Expert]:
+        """What its input is kept as: 16-bit waveforms."""
+        return {"waveform": Waveform(kind="waveform", sample_rate=self.sample_rate, resampling=self.resampling)}
+
+    @property
+    @abstractmethod
+    def vector_dim(self) -> int:
+        """D of the network's vectors."""
+
+    @property
+    @abstractmethod
+    def limits(self) -> tuple[float, float]:
+        """The shortest and the longest segment that the network takes, in seconds."""
+
+    @property
+    @abstractmethod
+    def title(self) -> str:
+        """The network as people call it."""
+
+    @abstractmethod
+    def network_cost(self) -> NetworkCost:
+        """Of one segment."""
+
+    @abstractmethod
+    def pretrained(self) -> Path | None:
+        """The file or folder of published weights; None for a network from scratch."""
+
+    @abstractmethod
+    def build_network(self) -> Network:
+        """The network with fresh weights. It imports torch."""
+
+    def misfits(self, out: int) -> Iterator[tuple[str, str]]:
+        shortest, longest = self.limits
+        if not shortest <= self.segment_seconds <= longest:
+            yield "segment_seconds", f"{self.title} hears {shortest} to {longest} s at once, not {self.segment_seconds}"
+        if self.hop_seconds > self.segment_seconds:
+            yield "hop_seconds", "longer than segment_seconds, it leaves parts unheard"
+        if self.head == "none" and self.hidden is not None:
+            yield "head", "none, and hidden gives one; say hidden: null, or head: linear"
+        if self.head == "none" and self.vector_dim != out:
+            yield "head", f"none, and its vectors have {self.vector_dim} values, the text's embeddings {out}"
+
+    def build(self, out: int) -> Encoder:
+        from system.models.audio.segmented_encoder import SegmentedEncoder
+
+        return SegmentedEncoder(self, out)
+
+    def cost(self, out: int, seconds: float, longest: float) -> Cost:
+        """Of every segment that a clip of `longest` seconds has: the others of a batch may have fewer."""
+        segments = 1 + max(0.0, -((self.segment_seconds - min(longest, self.max_seconds)) // self.hop_seconds))
+        dim, one = self.vector_dim, self.network_cost()
+        head = (dim + 1) * out if self.hidden is None else mlp_parameters(dim, self.hidden, out)
+        head = 0 if self.head == "none" else head
+        head += dim + 1 if self.segment_pooling == "attention" else 0
+        flops = segments * one.flops + TRAINING * head
+        if not self.trainable:
+            return Cost({"network": 0, "head": head}, segments * one.at_once, flops, frozen=one.parameters)
+        return Cost({"network": one.parameters, "head": head}, segments * one.kept, flops + 2 * segments * one.flops)
+
+
+class FromPublished(Segmented):
+    """A network whose weights are one published file, or that is trained from scratch."""
+
+    weights: str | None  # the published checkpoint; null: from scratch
+
+    file_settings: ClassVar[frozenset[str]] = frozenset({"weights"})
+
+    @model_validator(mode="after")
+    def _says_something(self) -> Self:
+        if not self.trainable and self.weights is None:
+            said = "a network without published weights that is not trained says nothing"
+            raise cast(ValidationError, mistakes([(("trainable",), said)]))
+        return self
+
+    @property
+    def sample_rate(self) -> int:
+        return 32_000
+
+    def pretrained(self) -> Path | None:
+        return None if self.weights is None else Path(self.weights)
+
+    def weight_files(self) -> dict[str, Path]:
+        return {} if self.weights is None else {"weights": Path(self.weights)}
+
+    def plan_lines(self) -> Iterator[str]:
+        missing = "".join(f" MISSING; published at {self.published_address()}" for _ in self.missing_files())
+        source = "from scratch" if self.weights is None else f"from {self.weights}{missing}"
+        yield f"audio network {self.title}: {'trained' if self.trainable else 'frozen'}, {source}"

@@ -1,0 +1,119 @@
+"""ATST-Frame: a transformer over slices of a log-mel, one a 40 ms. Imports torch.
+
+Keys of its tensors are those of the published file, without what stands before them there."""
+
+import functools
+from pathlib import Path
+
+import torch
+from torch import nn
+
+from system.networks.atst_frame_published import (
+    BANDS,
+    BLOCKS,
+    DIM,
+    FFN_DIM,
+    FFT,
+    HEADS,
+    HIGH,
+    HIGHEST,
+    HOP,
+    LOW,
+    LOWEST,
+    MEAN,
+    MIN_POWER,
+    POSITIONS,
+    RANGE,
+    RATE,
+    RATE_INSIDE,
+    SLICE,
+    SPAN,
+)
+from system.networks.layers import pooled_over_time
+from system.networks.segment import SegmentNetwork, begun
+from system.networks.transformer_blocks import EPS, Block
+from system.networks.weights import read_weights
+
+LAST_KEY = "norm_frame.weight"
+
+# S segments, N samples, T columns, L frames
+
+
+class AtstFrame(SegmentNetwork):
+    """Waves at 32 kHz -> 16 kHz -> log-mel -> transformer; a frame is 40 ms, the vector of a segment the mean of those
+    that begin within the clip. At most 10 s at once.
+
+    floor: `segment`, values of a segment more than 80 dB below its own largest one are lifted; `batch`: below the
+    largest one of the batch, as the original, where a clip's vector depends on the others (by up to 0.16 in the
+    log-mel's units, where a quiet one stands beside a loud one).
+    Source: Li et al., "Self-Supervised Audio Teacher-Student Transformer for Both Clip-Level and Frame-Level Tasks"
+    (2023); github.com/OptimusPrimus/salsa, `models/audio/atst.py`, to 1e-4 in the log-mel and to a relative 2e-5 in
+    frames on the stored examples.
+    """
+
+    dim = DIM
+
+    def __init__(self, is_floor_of_batch: bool) -> None:
+        super().__init__()
+        self.is_floor_of_batch = is_floor_of_batch
+        self.register_buffer("window", torch.hann_window(FFT), persistent=False)
+        self.register_buffer("basis", _basis(), persistent=False)
+        self.patch_embed = nn.ModuleDict({"patch_embed": nn.Linear(BANDS * SLICE, DIM)})
+        self.mask_embed = nn.Parameter(torch.zeros(1, 1, DIM))
+        self.pos_embed = nn.Parameter(torch.zeros(1, POSITIONS + 1, DIM))
+        nn.init.trunc_normal_(self.pos_embed, std=0.02)
+        self.blocks = nn.ModuleList(Block(DIM, HEADS, FFN_DIM, qkv_bias=False) for _ in range(BLOCKS))
+        self.norm_frame = nn.LayerNorm(DIM, EPS)
+
+    def log_mel(self, waves: torch.Tensor) -> torch.Tensor:
+        """(S, N) at 32 kHz -> (S, 64, T), T = 1 + N // 320, about -1 to 1."""
+        window: torch.Tensor = self.window  # type: ignore[assignment]
+        with torch.autocast(waves.device.type, enabled=False), torch.no_grad():
+            waves = _halved(waves)
+            spectrum = torch.stft(waves, FFT, HOP, FFT, window, return_complex=True)
+            power = torch.view_as_real(spectrum).square().sum(-1)
+            decibels = 10 * (self.basis @ power).clamp(min=MIN_POWER).log10()  # type: ignore[operator]
+            largest = decibels.amax() if self.is_floor_of_batch else decibels.amax((1, 2), keepdim=True)
+            decibels = torch.maximum(decibels, largest - RANGE).clamp(LOW, HIGH)
+            return (decibels + MEAN) / SPAN * 2 - 1
+
+    def frames(self, waves: torch.Tensor, lengths: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        columns = self.log_mel(waves)
+        size = columns.shape[2] // SLICE
+        slices = columns[:, :, : size * SLICE].unflatten(2, (size, SLICE)).transpose(1, 2).flatten(2)
+        x = self.patch_embed["patch_embed"](slices) + self.pos_embed[:, 1 : size + 1]
+        for block in self.blocks:
+            x = block(x)
+        frames: torch.Tensor = self.norm_frame(x)
+        return frames, begun(lengths, waves.shape[1], size)
+
+    def forward(self, waves: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
+        return pooled_over_time(*self.frames(waves, lengths), "mean")
+
+    def take_published(self, path: Path) -> None:
+        """Also of a file that keeps them under `state_dict`, and under longer keys; a teacher's before a student's."""
+        weights = read_weights(path)
+        if isinstance(weights.tensors.get("state_dict"), dict):
+            weights = read_weights(path, "state_dict")
+        found = sorted(key for key in weights.tensors if key.endswith(LAST_KEY))
+        prefix = next((key for key in found if "teacher" in key), found[0] if found else LAST_KEY)[: -len(LAST_KEY)]
+        with torch.no_grad():
+            for key, parameter in self.named_parameters():
+                parameter.copy_(weights.take(prefix + key, *parameter.shape))
+
+
+def _halved(waves: torch.Tensor) -> torch.Tensor:
+    """(S, N) at 32 kHz -> (S, ceil(N / 2)) at 16 kHz."""
+    import torchaudio
+
+    result: torch.Tensor = torchaudio.functional.resample(waves, RATE, RATE_INSIDE)
+    return result
+
+
+@functools.cache
+def _basis() -> torch.Tensor:
+    """(64, 513) float32: HTK triangles without area norm."""
+    from torchaudio.functional import melscale_fbanks
+
+    basis: torch.Tensor = melscale_fbanks(FFT // 2 + 1, LOWEST, HIGHEST, BANDS, RATE_INSIDE)
+    return basis.T.contiguous()

@@ -1,0 +1,23 @@
+"""ATST-Frame as it is published: where, and of which shape. Never imports torch.
+
+Source: Li et al., "Self-Supervised Audio Teacher-Student Transformer for Both Clip-Level and Frame-Level Tasks" (2023);
+github.com/OptimusPrimus/salsa."""
+
+ADDRESS = "https://github.com/Audio-WestlakeU/audiossl (atstframe_base.ckpt)"
+RATE = 32_000  # Hz, of the waves it takes
+RATE_INSIDE = 16_000  # Hz, of what it hears
+FFT = 1024
+HOP = 160  # samples
+BANDS = 64
+LOWEST, HIGHEST = 60.0, 7800.0  # Hz
+MIN_POWER = 1e-10
+RANGE = 80.0  # dB below the largest value
+LOW, HIGH = -50.0, 80.0  # dB that values are cut to
+MEAN, SPAN = 79.6482, 130.3324
+SLICE = 4  # columns
+DIM = 768
+HEADS = 12
+FFN_DIM = 3072
+BLOCKS = 12
+POSITIONS = 250
+PARAMETERS = 85_419_264

@@ -1,0 +1,124 @@
+"""EfficientAT: a MobileNetV3 on log-mels. Imports torch. Keys of its tensors are those of the published files."""
+
+from pathlib import Path
+
+import torch
+from torch import nn
+
+from system.networks.efficientat_published import STEM, VARIANTS, Name, Row, rounded
+from system.networks.kaldi_log_mel import KaldiLogMel
+from system.networks.segment import SegmentNetwork, begun
+from system.networks.weights import read_weights
+
+EPS = 1e-3  # of the batch norms
+MOMENTUM = 0.01  # of their running statistics
+
+# B inputs, C channels, T columns
+
+
+def convolved(inputs: int, outputs: int, kernel: int, stride: int, groups: int, activation: nn.Module) -> nn.Sequential:
+    """Convolution without bias, batch norm, activation; of stride 1 it keeps the size of its input."""
+    layer = nn.Conv2d(inputs, outputs, kernel, stride, (kernel - 1) // 2, groups=groups, bias=False)
+    return nn.Sequential(layer, nn.BatchNorm2d(outputs, EPS, MOMENTUM), activation)
+
+
+class _Gate(nn.Module):
+    """Squeeze and excitation of channels: (B, C, F, T) -> the same, with a plain sigmoid."""
+
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        size = rounded(channels // 4)
+        self.fc1, self.fc2 = nn.Linear(channels, size), nn.Linear(size, channels)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        scale = torch.sigmoid(self.fc2(torch.relu(self.fc1(x.mean((2, 3))))))
+        return x * scale[..., None, None]
+
+
+class _Gates(nn.Module):
+    """The gate under the key that the published files have it under."""
+
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        self.conc_se_layers = nn.ModuleList([_Gate(channels)])
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        result: torch.Tensor = self.conc_se_layers[0](x)
+        return result
+
+
+class _InvertedResidual(nn.Module):
+    def __init__(self, row: Row) -> None:
+        super().__init__()
+
+        def activation() -> nn.Module:
+            return nn.Hardswish() if row.swish else nn.ReLU()
+
+        layers: list[nn.Module] = []
+        if row.between != row.inputs:
+            layers.append(convolved(row.inputs, row.between, 1, 1, 1, activation()))
+        layers.append(convolved(row.between, row.between, row.kernel, row.stride, row.between, activation()))
+        if row.gated:
+            layers.append(_Gates(row.between))
+        layers.append(convolved(row.between, row.outputs, 1, 1, 1, nn.Identity()))
+        self.block = nn.Sequential(*layers)
+        self.is_residual = row.stride == 1 and row.inputs == row.outputs
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        result: torch.Tensor = self.block(x)
+        return x + result if self.is_residual else result
+
+
+class MobileNet(nn.Module):
+    """Log-mels (B, 128, T) -> maps (B, D, 4, ceil(T / 32)); D: 384 (mn04), 960 (mn10), 1,920 (mn20), 3,840 (mn40).
+
+    Source: github.com/fschmid56/EfficientAT, `models/mn`, to a relative 1e-4 on the stored examples (mn40: 1e-3).
+    Initial weights as there: He's by what goes out, batch norms of 1 and 0.
+    """
+
+    def __init__(self, name: Name) -> None:
+        super().__init__()
+        variant = VARIANTS[name]
+        rows = variant.rows()
+        stem = convolved(1, variant.channels(STEM), 3, 2, 1, nn.Hardswish())
+        last = convolved(rows[-1].outputs, variant.dim, 1, 1, 1, nn.Hardswish())
+        self.features = nn.Sequential(stem, *(_InvertedResidual(row) for row in rows), last)
+        for module in self.modules():
+            if isinstance(module, nn.Conv2d):
+                nn.init.kaiming_normal_(module.weight, mode="fan_out")
+            elif isinstance(module, nn.Linear):
+                nn.init.normal_(module.weight, 0, 0.01)
+                nn.init.zeros_(module.bias)
+
+    def forward(self, columns: torch.Tensor) -> torch.Tensor:
+        result: torch.Tensor = self.features(columns[:, None])
+        return result
+
+
+class MobileNetOnWaves(SegmentNetwork):
+    """Log-mel, then the network; the vector of a segment is the mean of its last map, a frame the mean over frequency.
+    Silence that fills a segment up is heard."""
+
+    def __init__(self, front_end: KaldiLogMel, network: MobileNet, dim: int) -> None:
+        super().__init__()
+        self.front_end, self.network, self.dim = front_end, network, dim
+
+    def forward(self, waves: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
+        result: torch.Tensor = self.network(self.front_end(waves)).float().mean((2, 3))
+        return result
+
+    def frames(self, waves: torch.Tensor, lengths: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        frames = self.network(self.front_end(waves)).float().mean(2).transpose(1, 2)
+        return frames, begun(lengths, waves.shape[1], frames.shape[1])
+
+    def take_published(self, path: Path) -> None:
+        take_published(self.network, path)
+
+
+def take_published(network: MobileNet, path: Path) -> None:
+    """Load a published checkpoint; KitError for another file."""
+    weights = read_weights(path)
+    with torch.no_grad():
+        for key, value in network.state_dict().items():
+            if not key.endswith("num_batches_tracked"):
+                value.copy_(weights.take(key, *value.shape))

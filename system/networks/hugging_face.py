@@ -1,0 +1,169 @@
+"""Audio models of the hub, with their own feature extractors. Imports torch; transformers only when one is made."""
+
+import contextlib
+import io
+import logging
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from data_tools.documents import parse_json
+from data_tools.errors import KitError
+from system.networks.hugging_face_types import ROWS, SHORTEST, Type, type_problem
+from system.networks.layers import pooled_over_time
+from system.networks.segment import SegmentNetwork, begun, of_one_length
+
+# S segments, N samples, L frames, D values
+
+
+class HubAudio(SegmentNetwork):
+    """The extractor and the model of a folder. An extractor gets the samples of the clip alone, never what fills its
+    segment up, and fills its input up as it always does; less than 0.1 s is filled with silence before. Extractors
+    compute in numpy on the CPU.
+
+    In evaluation, models that take any length compute segments of one length together, so that nothing is filled up.
+    Deviations from transformers' own ways: CLAP's extractor declares one random segment of a batch long where none is
+    (`fusion`), here none is; masks that some configurations draw in training (`apply_spec_augment`, from another random
+    state) are off. No code of the hub is run.
+    """
+
+    def __init__(self, type: Type, folder: Path) -> None:
+        super().__init__()
+        import transformers
+
+        self.row, self.model_type, self.folder = ROWS[type], type, folder
+        check_type(folder, type)
+        with quiet():
+            self.extractor: Any = getattr(transformers, self.row.extractor).from_pretrained(
+                folder, trust_remote_code=False
+            )
+            config = getattr(transformers, self.row.model).config_class.from_pretrained(folder, trust_remote_code=False)
+        if self.extractor.sampling_rate != self.row.rate:
+            rate = f"takes {self.extractor.sampling_rate:,} Hz, and models of type {type} {self.row.rate:,}"
+            raise KitError(f"audio model {folder}: its preprocessor_config.json {rate}")
+        config.apply_spec_augment = False
+        whole: Any = getattr(transformers, self.row.model)(config)
+        self.model: Any = whole.get_encoder() if type == "whisper" else whole
+        self.config = config
+        self.dim = _dim(type, config)
+
+    def forward(self, waves: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
+        if self.training or self.row.max_seconds is not None:
+            return self._vectors(waves, lengths)
+        result = torch.empty(len(waves), self.dim, device=waves.device)
+        for indices in of_one_length(lengths.tolist(), waves.shape[1] * len(waves)):
+            result[indices] = self._vectors(waves[indices], lengths[indices]).to(result.dtype)
+        return result
+
+    def _vectors(self, waves: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
+        inputs, output = self._outputs(waves, lengths)
+        if self.row.vector != "mean":
+            result: torch.Tensor = output[self.row.vector]
+            return result
+        return pooled_over_time(*self._tokens(inputs, output, lengths), "mean")
+
+    def frames(self, waves: torch.Tensor, lengths: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Tokens, for AST and CLAP the mean of those of all frequencies. The segments are of one length, or computed
+        one by one."""
+        return self._tokens(*self._outputs(waves, lengths), lengths)
+
+    def _outputs(self, waves: torch.Tensor, lengths: torch.Tensor) -> tuple[dict[str, torch.Tensor], Any]:
+        shortest = round(SHORTEST * self.row.rate)
+        samples = [wave[:length] for wave, length in zip(waves.float().cpu().numpy(), lengths.tolist(), strict=True)]
+        filled = [np.pad(wave, (0, max(0, shortest - len(wave)))) for wave in samples]
+        padding = {"padding": True} if self.row.extractor == "Wav2Vec2FeatureExtractor" else {}  # the others always pad
+        inputs = self.extractor(filled, sampling_rate=self.row.rate, return_tensors="pt", **padding)
+        if "is_longer" in inputs:
+            inputs["is_longer"] = torch.zeros_like(inputs["is_longer"])
+        inputs = {name: value.to(waves.device) for name, value in inputs.items()}
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "Support for mismatched key_padding_mask")  # WavLM in the library
+            return inputs, self.model(**inputs)
+
+    def _tokens(
+        self, inputs: dict[str, torch.Tensor], output: Any, lengths: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """(S, L, D), and how many of each are the clip's."""
+        tokens: torch.Tensor = output.last_hidden_state
+        lengths = lengths.clamp(min=round(SHORTEST * self.row.rate))
+        if self.model_type == "audio-spectrogram-transformer":
+            rows = (self.config.num_mel_bins - self.config.patch_size) // self.config.frequency_stride + 1
+            tokens = tokens[:, 2:].unflatten(1, (rows, -1)).mean(1)
+            return tokens, begun(lengths, self.config.max_length * self.row.rate // 100, tokens.shape[1])
+        if self.model_type == "clap_audio_model":
+            tokens = tokens.mean(2).transpose(1, 2)
+            return tokens, begun(lengths, self.extractor.nb_max_samples, tokens.shape[1])
+        if self.model_type == "whisper":
+            return tokens, begun(lengths, self.extractor.n_samples, tokens.shape[1])
+        if self.model_type == "pe_audio_encoder":
+            hop = self.extractor.hop_length
+            return tokens, ((lengths + hop - 1) // hop).clamp(1, tokens.shape[1])
+        if self.model_type == "wav2vec2-bert":
+            lengths = self.model._get_feat_extract_output_lengths(inputs["attention_mask"].sum(1))
+        else:
+            lengths = self.model._get_feat_extract_output_lengths(lengths)
+        return tokens, lengths.long().clamp(1, tokens.shape[1]).to(tokens.device)
+
+    def save_assets(self, folder: Path) -> None:
+        """What it is made from; its weights are the run's own."""
+        self.config.save_pretrained(folder / "audio")
+        self.extractor.save_pretrained(folder / "audio")
+
+    def take_published(self, path: Path) -> None:
+        """The weights of a folder."""
+        import transformers
+
+        kind: Any = getattr(transformers, self.row.model)
+        with quiet():
+            try:
+                whole, said = kind.from_pretrained(
+                    path, dtype=torch.float32, output_loading_info=True, trust_remote_code=False
+                )
+            except Exception as error:  # a damaged file makes the library raise whatever its bytes happen to say
+                reason = (str(error).splitlines() or [type(error).__name__])[0]
+                raise KitError(f"audio model {path}: its weights cannot be read ({reason}); fetch it again") from error
+        encoder: nn.Module = whole.get_encoder() if self.model_type == "whisper" else whole
+        missing = {*said["missing_keys"], *(key for key, *_ in said.get("mismatched_keys", ()))}
+        missing = {key for key in missing if self.model_type != "whisper" or key.startswith("encoder.")}
+        if missing:
+            some = ", ".join(sorted(missing)[:2])
+            raise KitError(f"audio model {path} has no weights for {len(missing)} of its tensors, such as {some}")
+        self.model.load_state_dict(encoder.state_dict())
+
+
+def _dim(type: Type, config: Any) -> int:
+    if type == "clap_audio_model":
+        return int(config.projection_dim)
+    if type == "whisper":
+        return int(config.d_model)
+    return int(getattr(config, "output_hidden_size", None) or config.hidden_size)
+
+
+def check_type(folder: Path, type: Type) -> None:
+    """Raises KitError where the folder has no config.json, or one of another type."""
+    path = folder / "config.json"
+    if not path.is_file():
+        raise KitError(f"audio model {folder}: no config.json; name a folder that holds a model")
+    problem = type_problem(parse_json(path.read_bytes(), str(path)), type)
+    if problem:
+        raise KitError(f"audio model {folder}: {problem}")
+    if not (folder / "preprocessor_config.json").is_file():
+        raise KitError(f"audio model {folder}: no preprocessor_config.json, which its feature extractor is made from")
+
+
+@contextlib.contextmanager
+def quiet() -> Iterator[None]:
+    """Without the library's progress bars and reports."""
+    logger = logging.getLogger("transformers")
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        with contextlib.redirect_stderr(io.StringIO()):
+            yield
+    finally:
+        logger.setLevel(level)

@@ -1,0 +1,50 @@
+"""Blocks of a vision transformer, as audio networks of patches have them, with the keys of timm."""
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+EPS = 1e-6  # of the layer norms
+
+# B inputs, L places, D values
+
+
+class Attention(nn.Module):
+    """Of every place to all, computed in one piece."""
+
+    def __init__(self, dim: int, heads: int, qkv_bias: bool) -> None:
+        super().__init__()
+        self.heads = heads
+        self.qkv, self.proj = nn.Linear(dim, 3 * dim, bias=qkv_bias), nn.Linear(dim, dim)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """(B, L, D) -> the same."""
+        query, key, value = self.qkv(x).unflatten(2, (3, self.heads, -1)).permute(2, 0, 3, 1, 4)
+        result: torch.Tensor = self.proj(F.scaled_dot_product_attention(query, key, value).transpose(1, 2).flatten(2))
+        return result
+
+
+class FeedForward(nn.Module):
+    """Two linear layers with an exact GELU between them."""
+
+    def __init__(self, dim: int, ffn_dim: int) -> None:
+        super().__init__()
+        self.fc1, self.fc2 = nn.Linear(dim, ffn_dim), nn.Linear(ffn_dim, dim)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        result: torch.Tensor = self.fc2(F.gelu(self.fc1(x)))
+        return result
+
+
+class Block(nn.Module):
+    """Attention, then feed-forward, each behind a layer norm and added to its input: (B, L, D) -> the same."""
+
+    def __init__(self, dim: int, heads: int, ffn_dim: int, qkv_bias: bool = True) -> None:
+        super().__init__()
+        self.norm1, self.attn = nn.LayerNorm(dim, EPS), Attention(dim, heads, qkv_bias)
+        self.norm2, self.mlp = nn.LayerNorm(dim, EPS), FeedForward(dim, ffn_dim)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = x + self.attn(self.norm1(x))
+        result: torch.Tensor = x + self.mlp(self.norm2(x))
+        return result

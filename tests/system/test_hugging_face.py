@@ -1,0 +1,243 @@
+"""Audio models of the hub: transformers' own forward is the oracle, on tiny models that are saved to folders."""
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import transformers
+from hub_models import hub_folder
+from loaded import relative
+from threads import one_thread  # noqa: F401  a fixture
+
+from data_tools.errors import KitError
+from system.models.audio import HuggingFace
+from system.models.audio.segmented_encoder import SegmentedEncoder
+from system.models.batch import Series
+from system.networks.hugging_face import HubAudio
+from system.networks.hugging_face_types import ROWS
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+LIBRARY = pytest.mark.filterwarnings("ignore:Support for mismatched key_padding_mask")  # WavLM in transformers
+
+# the folder, the row that it is opened by
+KINDS = {
+    "audio-spectrogram-transformer": "audio-spectrogram-transformer",
+    "clap": "clap_audio_model",
+    "clap_fused": "clap_audio_model",
+    "clap_audio_model": "clap_audio_model",
+    "whisper": "whisper",
+    "wav2vec2": "wav2vec2",
+    "wav2vec2_normed": "wav2vec2",
+    "hubert": "hubert",
+    "wavlm": "wavlm",
+    "data2vec-audio": "data2vec-audio",
+    "sew": "sew",
+    "unispeech": "unispeech",
+    "unispeech-sat": "unispeech-sat",
+    "wav2vec2-bert": "wav2vec2-bert",
+    "pe_audio_encoder": "pe_audio_encoder",
+}
+SECONDS = (1.3, 0.4, 2.0)
+
+
+def samples(kind: str, seconds: float, seed: int = 0) -> np.ndarray:
+    """(N,) int16 of noise that grows."""
+    rate = ROWS[KINDS[kind]].rate  # type: ignore[index]
+    size = round(seconds * rate)
+    noise = np.random.default_rng(seed).integers(-9000, 9000, size) * np.linspace(0.2, 1, size)
+    return noise.astype(np.int16)
+
+
+def network(kind: str) -> HubAudio:
+    made = HubAudio(KINDS[kind], hub_folder(kind))  # type: ignore[arg-type]
+    made.take_published(hub_folder(kind))
+    return made.eval()
+
+
+@torch.inference_mode()
+def expected(kind: str, wave: np.ndarray) -> np.ndarray:
+    """What transformers gives of one wave, by its own classes."""
+    row = ROWS[KINDS[kind]]  # type: ignore[index]
+    folder = hub_folder(kind)
+    extractor = getattr(transformers, row.extractor).from_pretrained(folder)
+    model = getattr(transformers, row.model).from_pretrained(folder).eval()
+    inputs = extractor([wave.astype(np.float32) / 32_768], sampling_rate=row.rate, return_tensors="pt")
+    if kind == "clap_fused":  # of several it declares one, drawn at random, long: here none is
+        inputs["is_longer"] = torch.tensor([[False]])
+    if kind == "whisper":
+        tokens = model.encoder(inputs["input_features"]).last_hidden_state[0]
+        return tokens[: int(np.ceil(50 * len(wave) / row.rate))].mean(0).numpy()  # type: ignore[no-any-return]
+    output = model(**inputs)
+    if row.vector != "mean":
+        return output[row.vector][0].numpy()  # type: ignore[no-any-return]
+    return output.last_hidden_state[0].mean(0).numpy()  # type: ignore[no-any-return]
+
+
+def batch(waves: list[np.ndarray], size: int) -> tuple[torch.Tensor, torch.Tensor]:
+    filled = np.stack([np.pad(wave.astype(np.float32) / 32_768, (0, size - len(wave))) for wave in waves])
+    return torch.from_numpy(filled), torch.tensor([len(wave) for wave in waves])
+
+
+@LIBRARY
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_vector_is_transformers_own_alone_and_among_others(kind: str) -> None:
+    made, waves = network(kind), [samples(kind, seconds, n) for n, seconds in enumerate(SECONDS)]
+    with torch.inference_mode():
+        together = made(*batch(waves, max(map(len, waves)) + 999))
+        for row, wave in zip(together, waves, strict=True):
+            own = expected(kind, wave)
+            assert own.shape == (made.dim,)
+            assert float(np.abs(own).max()) > 0.01
+            assert relative(row, own) < 2e-5
+            alone = made(*batch([wave], len(wave)))[0]
+            assert relative(alone, own) < 2e-5, "what fills a segment up changes nothing"
+        assert relative(made(*batch(waves, max(map(len, waves)) + 999)), together.numpy()) == 0, "nothing is drawn"
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_frames_are_the_tokens_that_begin_within_the_clip(kind: str) -> None:
+    made, wave = network(kind), samples(kind, 1.0)
+    with torch.inference_mode():
+        frames, lengths = made.frames(*batch([wave], len(wave)))
+    per_second = {"audio-spectrogram-transformer": 10, "clap_audio_model": 3.2, "pe_audio_encoder": 25}
+    row = KINDS[kind]
+    assert frames.ndim == 3
+    assert 1 <= int(lengths) <= frames.shape[1]
+    assert int(lengths) == pytest.approx(per_second.get(row, 50), abs=1)
+    if row in ("whisper", "wav2vec2", "wav2vec2-bert"):
+        assert relative(frames[0, : int(lengths)].mean(0), expected(kind, wave)) < 2e-5
+
+
+@LIBRARY
+@pytest.mark.parametrize("kind", ["clap_audio_model", "wavlm", "pe_audio_encoder"])
+def test_a_clip_shorter_than_a_tenth_of_a_second_is_heard(kind: str) -> None:
+    made, wave = network(kind), samples(kind, 0.01)
+    with torch.inference_mode():
+        found = made(*batch([wave], 48_000))[0]
+    short = round(0.1 * ROWS[KINDS[kind]].rate)  # type: ignore[index]
+    assert relative(found, expected(kind, np.pad(wave, (0, short - len(wave))))) < 2e-5
+
+
+def settings(kind: str, **changes: Any) -> HuggingFace:
+    row = KINDS[kind]
+    longest = min(2.0, ROWS[row].max_seconds or 2.0)  # type: ignore[index]
+    values = {"kind": "hugging_face", "model": str(hub_folder(kind)), "type": row, "trainable": True, "hidden": None}
+    values |= {"segment_seconds": longest, "hop_seconds": longest, "max_seconds": 30, "segment_pooling": "mean"}
+    return HuggingFace.model_validate(values | changes)
+
+
+def clips(kind: str, *seconds: float) -> dict[str, Series]:
+    waves = [samples(kind, one, n) for n, one in enumerate(seconds)]
+    values = np.zeros((len(waves), max(map(len, waves)), 1), np.int16)
+    for row, wave in zip(values, waves, strict=True):
+        row[: len(wave), 0] = wave
+    return {"waveform": Series(torch.from_numpy(values), torch.tensor([len(wave) for wave in waves]))}
+
+
+@pytest.mark.parametrize("kind", ["clap", "wav2vec2_normed"])
+def test_in_segments_of_a_recipe(kind: str) -> None:
+    """A clip of 5 s is the mean of three, the last of 1 s."""
+    made = SegmentedEncoder(settings(kind, head="none"), network(kind).dim)
+    made.load_pretrained()
+    made.eval()
+    wave, rate = samples(kind, 5.0), ROWS[KINDS[kind]].rate  # type: ignore[index]
+    with torch.inference_mode():
+        found = made(clips(kind, 5.0, 0.5)).values[0]
+    pieces = [expected(kind, wave[first : first + 2 * rate]) for first in (0, 2 * rate, 4 * rate)]
+    assert relative(found, np.mean(pieces, 0)) < 2e-5
+
+
+@pytest.mark.parametrize("kind", ["audio-spectrogram-transformer", "wavlm", "wav2vec2-bert"])
+def test_it_learns_and_draws_from_torchs_random_state_alone(kind: str) -> None:
+    made = SegmentedEncoder(settings(kind), 4)
+    made.load_pretrained()
+    made.train()
+    results = []
+    for _ in range(2):
+        torch.manual_seed(1)
+        made.zero_grad()
+        values = made(clips(kind, 1.0, 2.0)).values
+        values.square().sum().backward()
+        results.append(values.detach())
+        assert sum(float(one.grad.abs().sum()) > 0 for one in made.network.parameters() if one.grad is not None) > 10
+    assert torch.equal(*results)
+
+
+def test_another_type_is_refused_by_name(tmp_path: Path) -> None:
+    folder = hub_folder("wavlm")
+    with pytest.raises(KitError, match=r"its config.json says model_type wavlm, not hubert; write type: wavlm"):
+        HubAudio("hubert", folder)
+    ((key, said),) = settings("wavlm", type="hubert").missing_files()
+    assert (key, said.endswith("says model_type wavlm, not hubert; write type: wavlm")) == ("model", True)
+    with pytest.raises(KitError, match=r"says model_type clap; write type: clap_audio_model"):
+        HubAudio("whisper", hub_folder("clap"))
+    shutil.copytree(folder, tmp_path / "other")
+    path = tmp_path / "other" / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"model_type": "dasheng"}))
+    with pytest.raises(KitError, match=r"model_type dasheng, which is none of audio-spectrogram-transformer, clap_"):
+        HubAudio("wavlm", path.parent)
+    (path.parent / "preprocessor_config.json").unlink()
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"model_type": "wavlm"}))
+    with pytest.raises(KitError, match=r"no preprocessor_config.json"):
+        HubAudio("wavlm", path.parent)
+    path.unlink()
+    with pytest.raises(KitError, match=r"no config.json; name a folder that holds a model"):
+        HubAudio("wavlm", path.parent)
+
+
+def test_another_rate_and_missing_weights_are_refused(tmp_path: Path) -> None:
+    folder = tmp_path / "model"
+    shutil.copytree(hub_folder("wavlm"), folder)
+    path = folder / "preprocessor_config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"sampling_rate": 8000}))
+    with pytest.raises(KitError, match=r"preprocessor_config.json takes 8,000 Hz, and models of type wavlm 16,000"):
+        HubAudio("wavlm", folder)
+    shutil.copy(hub_folder("wavlm") / "preprocessor_config.json", path)
+    made = HubAudio("wavlm", folder)
+    from safetensors.torch import load_file, save_file
+
+    tensors = load_file(folder / "model.safetensors")
+    del tensors["encoder.layers.1.feed_forward.output_dense.weight"]
+    save_file(tensors, folder / "model.safetensors", {"format": "pt"})
+    with pytest.raises(KitError, match=r"no weights for 1 of its tensors, such as encoder.layers.1.feed_forward"):
+        made.take_published(folder)
+    (folder / "model.safetensors").write_bytes(b"not a file of tensors")
+    with pytest.raises(KitError, match=r"its weights cannot be read \(.*fetch it again"):
+        made.take_published(folder)
+
+
+def test_a_model_that_is_not_here_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    import huggingface_hub.constants as constants
+
+    monkeypatch.setattr(constants, "ENDPOINT", "http://127.0.0.1:9")
+    away = settings("clap", model="laion/clap-htsat-unfused")
+    ((_, said),) = away.missing_files()
+    assert said.startswith("audio model laion/clap-htsat-unfused: it is no folder, nor in the cache ")
+    assert "MISSING: no such folder, nor in the hub's cache" in "\n".join(away.plan_lines())
+    assert away.vector_dim == 512, "as published"
+    assert [away.misfits(8)] != []
+
+
+@pytest.mark.parametrize("kind", ["audio-spectrogram-transformer", "clap", "whisper", "wav2vec2", "pe_audio_encoder"])
+def test_sizes_are_read_from_its_config(kind: str) -> None:
+    of = settings(kind)
+    assert of.vector_dim == network(kind).dim
+    assert of.sample_rate == network(kind).extractor.sampling_rate
+    assert of.cost(8, 4, 4).activations > 0
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"segment_seconds": 10.5}, "segment_seconds: {} hears 0.1 to 10.0 s at once, not 10.5"),
+        ({"head": "none"}, "head: none, and its vectors have 12 values, the text's embeddings 8"),
+        ({"head": "none", "hidden": 4}, "head: none, and hidden gives one; say hidden: null, or head: linear"),
+    ],
+)
+def test_settings_that_do_not_fit_are_named(changes: dict[str, Any], said: str) -> None:
+    of = settings("clap", **changes)
+    assert said.format(of.model) in [f"{key}: {text}" for key, text in of.misfits(8)]
