@@ -51,6 +51,7 @@ class HubAudio(SegmentNetwork):
         self.model: Any = whole.get_encoder() if type == "whisper" else whole
         self.config = config
         self.dim = _dim(type, config)
+        self.frame_dim = int(config.hidden_size) if type == "clap_audio_model" else self.dim
 
     def forward(self, waves: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
         if self.training or self.row.max_seconds is not None:

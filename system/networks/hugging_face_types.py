@@ -21,6 +21,7 @@ Type = Literal[
 ]
 
 SHORTEST = 0.1  # seconds: less is filled with silence
+LONGEST = 600.0  # seconds, of models that take any length
 
 
 @dataclass(frozen=True)
@@ -54,6 +55,13 @@ ROWS: dict[Type, Row] = {
     "pe_audio_encoder": Row(
         "PeAudioEncoder", "PeAudioFeatureExtractor", 48_000, None, "pooler_output", ("pe_audio", "pe_audio_video")
     ),
+}
+
+# Frames a second, of AST and CLAP those of all frequencies together.
+TOKENS_PER_SECOND: dict[Type, float] = dict.fromkeys(ROWS, 50.0) | {
+    "audio-spectrogram-transformer": 10.1 / 1.024,
+    "clap_audio_model": 3.2,
+    "pe_audio_encoder": 25.0,
 }
 
 

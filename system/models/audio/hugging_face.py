@@ -9,11 +9,10 @@ from data_tools.documents import parse_json
 from data_tools.errors import DataError
 from system.models.audio.segmented import Network, NetworkCost, Segmented
 from system.models.costs import layer_parameters
-from system.networks.hugging_face_types import ROWS, SHORTEST, Type, type_problem
+from system.networks.hugging_face_types import LONGEST, ROWS, SHORTEST, TOKENS_PER_SECOND, Type, type_problem
 
 _UNREADABLE = (OSError, ValueError, LookupError, TypeError, DataError)
-TOKENS_PER_SECOND = {"audio-spectrogram-transformer": 118.6, "pe_audio_encoder": 25.0}  # 50 of the others
-LONGEST = 600.0  # seconds, of models that take any length
+ROWS_OF_AST = 12  # tokens of one time
 
 
 class HuggingFace(Segmented):
@@ -75,7 +74,8 @@ class HuggingFace(Segmented):
             width = int(config.get("d_model", config.get("hidden_size", 768)))
             depth = int(config.get("encoder_layers", config.get("num_hidden_layers", 12)))
             ffn_dim = int(config.get("encoder_ffn_dim", config.get("intermediate_size", 4 * width)))
-            return width, [(TOKENS_PER_SECOND.get(self.type, 50.0), width, ffn_dim)] * depth
+            rows = ROWS_OF_AST if self.type == "audio-spectrogram-transformer" else 1
+            return width, [(rows * TOKENS_PER_SECOND[self.type], width, ffn_dim)] * depth
         except (TypeError, ValueError):  # found when it is loaded
             return 768, []
 

@@ -1,0 +1,57 @@
+"""EfficientAT, frozen: a frame a segment, or 3.1 a second."""
+
+from pathlib import Path
+from typing import Any, ClassVar, Literal
+
+from system.experts.segmented import Network, SegmentExpert
+from system.networks.efficientat_published import STRIDE, VARIANTS, Name
+from system.networks.passt_published import HOP, RATE
+
+
+class EfficientATExpert(SegmentExpert):
+    """Frames (T, D) at 32 kHz of the last map, averaged over frequency, of a segment over time too; D: 384 (mn04), 960
+    (mn10), 1,920 (mn20), 3,840 (mn40).
+
+    Source: Schmid et al. (2023); github.com/fschmid56/EfficientAT, to a relative 1e-4 on the stored examples (mn40:
+    1e-3).
+    """
+
+    kind: Literal["efficientat"]
+    network: Name  # which of the published ones, by ten times the width of its layers
+    weights: str  # the published file
+
+    usual: ClassVar[dict[str, Any]] = {
+        "network": "mn10",
+        "weights": "mn10_as_mAP_471.pt",
+        "segment_seconds": 10.0,
+        "output": "clip",
+    }
+    rate: ClassVar[int] = RATE
+    cost: ClassVar[float] = 0.025
+    parameters: ClassVar[int] = 4_876_831  # of mn10, with its classifier
+
+    @property
+    def dim(self) -> int:
+        return VARIANTS[self.network].dim
+
+    @property
+    def limits(self) -> tuple[float, float]:
+        return STRIDE * HOP / RATE, 600.0
+
+    @property
+    def frames_within(self) -> float:
+        return RATE / HOP / STRIDE
+
+    def weight_files(self) -> dict[str, Path]:
+        return {"weights": Path(self.weights)}
+
+    def published_addresses(self) -> dict[str, str]:
+        return {"weights": VARIANTS[self.network].address}
+
+    def load_network(self) -> Network:
+        from system.networks.efficientat import MobileNet, MobileNetOnWaves
+        from system.networks.kaldi_log_mel import KaldiLogMel
+
+        network = MobileNetOnWaves(KaldiLogMel(jitter=False), MobileNet(self.network), self.dim)
+        network.take_published(Path(self.weights))
+        return network

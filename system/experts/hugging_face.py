@@ -1,0 +1,80 @@
+"""Audio models of the hub, frozen: a frame a segment, or the model's tokens."""
+
+from pathlib import Path
+from typing import Any, ClassVar, Literal, Self
+
+from pydantic import Field
+
+from data_tools.classify.model_files import fetch, local_folder
+from data_tools.errors import DataError
+from system.experts.segmented import Network, SegmentExpert
+from system.networks.hugging_face_types import LONGEST, ROWS, SHORTEST, TOKENS_PER_SECOND, Type
+
+FILES = ("model.safetensors", "pytorch_model.bin")  # that weights are in
+
+
+class HuggingFaceExpert(SegmentExpert):
+    """Frames (T, D) of an audio model of transformers, by its own feature extractor: of a segment CLAP's projection,
+    the pooled output of AST and PE, else the mean of tokens; within it the tokens, for AST and CLAP averaged over
+    frequency."""
+
+    kind: Literal["hugging_face"]
+    model: str  # hub name or folder
+    type: Type  # model_type of its config.json; for a whole CLAP, its part clap_audio_model
+    size: int = Field(gt=0)  # D, checked when it is loaded
+
+    usual: ClassVar[dict[str, Any]] = {
+        "model": "laion/clap-htsat-unfused",
+        "type": "clap_audio_model",
+        "size": 512,
+        "segment_seconds": 10.0,
+        "output": "clip",
+    }
+    cost: ClassVar[float] = 0.05  # of CLAP
+
+    @classmethod
+    def in_folder(cls, folder: Path) -> Self:
+        return cls.model_validate({"kind": "hugging_face", **cls.usual})
+
+    @property
+    def rate(self) -> int:
+        return ROWS[self.type].rate
+
+    @property
+    def dim(self) -> int:
+        return self.size
+
+    @property
+    def limits(self) -> tuple[float, float]:
+        return SHORTEST, ROWS[self.type].max_seconds or LONGEST
+
+    @property
+    def frames_within(self) -> float:
+        return TOKENS_PER_SECOND[self.type]
+
+    def weight_files(self) -> dict[str, Path]:
+        try:
+            folder = local_folder(self.model, "audio model") or Path(self.model)
+        except DataError:
+            folder = Path(self.model)
+        return {"model": next((folder / name for name in FILES if (folder / name).is_file()), folder / FILES[0])}
+
+    def weight_source(self) -> str:
+        return f"{self.model}: no folder that holds a model, nor in the hub's cache; name one, or fetch it while online"
+
+    def checksums(self) -> dict[str, str]:
+        fetch(self.model, "audio model")
+        return super().checksums()
+
+    def load_network(self) -> Network:
+        from system.networks.hugging_face import HubAudio
+
+        folder = fetch(self.model, "audio model")
+        network = HubAudio(self.type, folder)
+        found = network.dim if self.output == "clip" else network.frame_dim
+        if found != self.size:
+            raise DataError(
+                f"{self.kind}: {self.model} gives {found} values a frame, not {self.size}; write size: {found}"
+            )
+        network.take_published(folder)
+        return network

@@ -1,0 +1,85 @@
+"""Frozen networks that hear segments of a fixed length: a frame a segment, or the frames within."""
+
+from abc import abstractmethod
+from typing import TYPE_CHECKING, Literal, TypeAlias
+
+import numpy as np
+from pydantic import Field
+
+from data_tools.errors import KitError
+from system.experts.base import Device, ExpertSettings, Frames
+
+if TYPE_CHECKING:
+    from system.networks.segment import SegmentNetwork
+
+Network: TypeAlias = "SegmentNetwork"  # naming it imports no torch
+
+SEGMENTS_AT_ONCE = {"cpu": 4, "cuda": 64}
+
+
+class SegmentExpert(ExpertSettings):
+    """Frames (T, D) of segments of `segment_seconds`, each of which begins where the one before ends; silence fills the
+    last. `clip`: one a segment, what the network makes of the whole of it; `frames`: the network's frames that begin
+    within the clip, those of the segments one behind the other."""
+
+    segment_seconds: float = Field(gt=0.02)  # heard at once; a shorter rest is filled with silence
+    output: Literal["clip", "frames"]  # one vector a segment, or all of its frames
+
+    @property
+    @abstractmethod
+    def limits(self) -> tuple[float, float]:
+        """The shortest and the longest segment that the network takes, in seconds."""
+
+    @property
+    @abstractmethod
+    def frames_within(self) -> float:
+        """Frames a second within a segment."""
+
+    @property
+    def frames_per_second(self) -> float:
+        return 1 / self.segment_seconds if self.output == "clip" else self.frames_within
+
+    @abstractmethod
+    def load_network(self) -> Network:
+        """With its published weights. It imports torch."""
+
+    def load(self, device: Device) -> Frames:
+        import torch
+
+        from system.device import suited_to
+        from system.experts.network import exact
+
+        shortest, longest = self.limits
+        if not shortest <= self.segment_seconds <= longest:
+            said = f"hears {shortest} to {longest} s at once, not {self.segment_seconds}"
+            raise KitError(f"{self.kind}: segment_seconds: {said}")
+        network = self.load_network().eval().requires_grad_(False).to(device)
+        size, at_once = round(self.segment_seconds * self.rate), suited_to(device, SEGMENTS_AT_ONCE)
+
+        @exact()
+        def computed(parts: list[np.ndarray]) -> list[np.ndarray]:
+            filled = np.stack([np.pad(part, (0, size - len(part))) for part in parts])
+            waves = torch.from_numpy(filled).to(device)
+            lengths = torch.tensor([len(part) for part in parts], device=device)
+            if self.output == "clip":
+                return list(network(waves, lengths).float().cpu().numpy()[:, None])
+            frames, counts = network.frames(waves, lengths)
+            found = frames.float().cpu().numpy()
+            return [row[:count] for row, count in zip(found, counts.tolist(), strict=True)]
+
+        def all_frames(waves: list[np.ndarray]) -> list[np.ndarray]:
+            cut = [[wave[first : first + size] for first in range(0, len(wave), size)] for wave in waves]
+            parts = [part for pieces in cut for part in pieces]
+            # One length at a time, so that what fills a batch up cannot show.
+            order = sorted(range(len(parts)), key=lambda i: -len(parts[i]))
+            results: list[np.ndarray] = [np.empty(0)] * len(parts)
+            while order:
+                same = [i for i in order[:at_once] if len(parts[i]) == len(parts[order[0]])]
+                for i, frames in zip(same, computed([parts[i] for i in same]), strict=True):
+                    results[i] = frames
+                order = order[len(same) :]
+            ends = np.cumsum([len(pieces) for pieces in cut])
+            bounds = zip([0, *ends[:-1].tolist()], ends.tolist(), strict=True)
+            return [np.concatenate(results[first:last]) for first, last in bounds]
+
+        return all_frames
