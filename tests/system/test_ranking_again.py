@@ -1,6 +1,7 @@
 """What is ranked may change after the training, which is not done again; blind sets are ranked once they are there."""
 
 import json
+import re
 import shutil
 import zipfile
 from pathlib import Path
@@ -19,6 +20,7 @@ from submission.formats.score_matrix import read_scores
 from system.__main__ import main
 from system.recipe.load import load_recipe
 from system.runs.folder import Run, open_run
+from system.runs.open import open_trained
 from system.training.train import _Stage
 
 QUERIES = ["A deep tone sounds.", "A shrill hum, twice", "a low note"]
@@ -149,6 +151,23 @@ def test_a_blind_set_is_ranked_once_it_is_there(
     assert "to be ranked now" not in caplog.text
     assert submission(["score", "runs/done:blind"]) == 1
     assert "'blind' is a blind set's, which has no figures; use runs/done/scores/blind.npy" in capsys.readouterr().err
+
+
+@pytest.mark.usefixtures("desk")
+def test_a_run_opens_with_the_checkpoint_of_an_entry_that_is_no_mean() -> None:
+    best, last = entry(), entry(checkpoint="last")
+    first = blind(stage="pretrain", checkpoint="m1")
+    second = blind(stage="pretrain", checkpoint="last")
+    mean = {"kind": "mean", "edition": 2022, "csv": False, "of": ["b", "c"]}
+    for entries, opened in (
+        ({"a": first}, r"pretrain epoch \d, best m1 .*"),
+        ({"a": first, "b": second, "c": second, "mean": mean | {"edition": 2025}}, r"pretrain epoch \d, best m1 .*"),
+        ({"a": first, "b": last, "c": best, "mean": mean}, "finetune last"),
+    ):
+        before = yaml.safe_load(Path("mine.yaml").read_text())["rank"]
+        change(**dict.fromkeys(before) | entries)
+        assert main(["run", "mine.yaml", "--out", "runs/done"]) == 0
+        assert re.fullmatch(opened, open_trained(Path("runs/done")).facts.checkpoint)
 
 
 def test_a_package_hands_in_the_blind_set_of_the_same_checkpoints(
