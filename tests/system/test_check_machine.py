@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import sys
 from collections import namedtuple
@@ -13,6 +14,7 @@ import tiny
 from outcomes import rewrite
 
 from system.__main__ import main
+from system.features.build import build_features
 from system.plan import machine
 from system.plan.estimates import CORE_FLOPS, Estimates
 from system.plan.machine import GIB, disk_warnings, gpu_memory, machine_memory
@@ -114,6 +116,12 @@ def test_folders_of_one_disk_need_room_together(tmp_path: Path, monkeypatch: pyt
     assert line == f"WARNING: about 11.0 GiB are to come into {banks}/ and {runs}/, whose disk has 10.0 free"
 
 
+def hours(settings: schema.Recipe) -> str:
+    """The line of a plan that says them."""
+    (line,) = [line for line in plan(settings).splitlines() if line.startswith("in all: ")]
+    return line
+
+
 def test_disk_is_compared_without_the_frames_that_are_there(
     settings: schema.Recipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -121,9 +129,20 @@ def test_disk_is_compared_without_the_frames_that_are_there(
     run, frames = estimates.run_bytes, sum(estimates.bank_bytes.values())
     disk_of(monkeypatch, run + 0.5 * frames)
     assert "WARNING: about 0.0 GiB are to come into" in plan(settings, runs=tmp_path / "runs")
-    bank = tmp_path / "banks/logmel-0123456789ab"
-    bank.mkdir(parents=True)
-    (bank / "frames.bin").write_bytes(b"0" * round(0.6 * frames))
+    assert "for frames that are not there yet" in (before := hours(settings))
+    other = tmp_path / "banks/logmel-0123456789ab"  # of other settings: no help
+    other.mkdir(parents=True)
+    (other / "frames.bin").write_bytes(b"0" * round(2 * frames))
+    (other / "index.jsonl").touch()
+    assert "WARNING: about 0.0 GiB are to come into" in plan(settings, runs=tmp_path / "runs")
+    assert hours(settings) == before
+    clips = [clip for content in find_data(settings).values() for clip in content.clips]
+    build_features(clips[::2], dict(settings.model.audio.experts), Path(settings.banks))
+    assert "for frames that are not there yet" in hours(settings)
+    assert hours(settings) != before
+    features = build_features(clips, dict(settings.model.audio.experts), Path(settings.banks))
+    assert not features.broken
+    assert ", all frames are there, " in hours(settings)
     assert "WARNING" not in plan(settings, runs=tmp_path / "runs")
     assert "WARNING" in plan(settings, runs=tmp_path / "runs", copies=2)
     assert f"checkpoints of 2 runs: at most {2 * run / GIB:.2f} GiB in " in plan(
@@ -201,3 +220,9 @@ def test_check_of_a_study_says_what_is_done_of_every_cell(
     assert plain == "runs of plain: 2 seeds: 1 finished (about 2.0 h), 2 to do"
     assert wide == "runs of wide: 2 seeds: 1 to do, 2 begun"
     assert last == "study margins: 1 of 4 done, about 6.0 h left"
+    for left, name in ((3, "plain_s2"), (2, "wide_s1"), (1, "wide_s2"), (0, "")):
+        assert main(command) == 0
+        shown = re.findall("checkpoints of (.*): at most", capsys.readouterr().out)
+        assert shown == ([f"{left} runs" if left > 1 else "the run"] if left else [])
+        if name:
+            shutil.copytree(tmp_path / "runs/margins/plain_s1", tmp_path / "runs/margins" / name, dirs_exist_ok=True)
