@@ -12,7 +12,7 @@ import pytest
 import yaml
 from reported import about
 
-from data_tools.documents import read_json, write_json
+from data_tools.documents import read_json, sha256_of, write_json
 from data_tools.errors import KitError
 from data_tools.files import write_table
 from submission.__main__ import main as submission
@@ -315,6 +315,28 @@ def test_no_result_stands_beside_scores_that_it_is_not_of(desk: Path, monkeypatc
     assert main(["run", "mine.yaml"]) == 0
     assert result()["rank"]["evaluation"]["checkpoint"] == "finetune last"
     assert [path.name for path in Path("runs").iterdir()] == ["done"]
+
+
+def test_settings_have_their_checksum_wherever_a_ranking_anew_was_killed(
+    desk: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Between the new settings and their checksum, for which the old one is taken away before."""
+
+    def stopped(path: Path, text: str) -> None:
+        path.write_text(text)
+        raise KeyboardInterrupt
+
+    change(evaluation=entry(checkpoint="last"))
+    with monkeypatch.context() as patched:
+        patched.setattr("system.runs.folder.write_text", stopped)
+        assert main(["run", "mine.yaml"]) == 130
+    assert "resolved.json" not in read_json(Path("runs/done/provenance.json"), "")["sha256"]
+    assert main(["run", "mine.yaml"]) == 0
+    resolved = Path("runs/done/resolved.json")
+    assert read_json(Path("runs/done/provenance.json"), "")["sha256"]["resolved.json"] == sha256_of(resolved)
+    resolved.write_bytes(resolved.read_bytes().replace(b'"seed": 3', b'"seed":  3'))
+    assert main(["run", "mine.yaml", "--out", "runs/done"]) == 1
+    assert "resolved.json is damaged" in capsys.readouterr().err
 
 
 def test_a_blind_set_that_is_broken_leaves_the_run_as_it_was(
