@@ -38,7 +38,7 @@ from system.runs.retrieve import embed_clips, embed_texts, matrix_of, require_re
 # C clips, L frames, D embedding
 
 VERSION = 1  # of embeddings: counted up when encoders compute others of the same weights
-
+NEEDED = 1 << 20  # bytes of room without which a cache is not begun
 log = logging.getLogger(__name__)
 
 
@@ -83,12 +83,13 @@ def read_pool(path: Path, split: str | None) -> Listed:
 
 
 def cache_folder(folder: Path | None = None) -> Path:
-    """`folder`, by default lbar-kit in the user's cache directory; where nothing can be written there, a temporary one,
-    with a warning: the work is done, and not kept."""
+    """`folder`, by default lbar-kit in the user's cache directory; where nothing can be written there, or its disk is
+    full, a temporary one, with a warning: the work is done, and not kept."""
     try:
         folder = folder or Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "lbar-kit"
         folder.mkdir(parents=True, exist_ok=True)
-        tempfile.TemporaryFile(dir=folder).close()
+        with tempfile.TemporaryFile(dir=folder) as tried:
+            tried.write(bytes(NEEDED))
     except (OSError, RuntimeError) as error:  # the latter: a user without a home
         reason = sentence_of(error) if isinstance(error, OSError) else str(error).rstrip(".")
         log.warning("embeddings are not kept (%s); name a folder that can be written by --cache", reason)

@@ -7,6 +7,7 @@ import re
 import shutil
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 from typing import BinaryIO
 
@@ -182,6 +183,15 @@ def test_a_cache_that_is_full_is_named_and_the_ranking_goes_on(
     for _ in range(2):  # with what was kept, later
         assert np.allclose(read_scores(tmp_path / "s.npy").values, expected.values, atol=1e-5)
         assert main(argv["rank"]) == 0
+
+
+def test_a_cache_on_a_full_disk_is_a_temporary_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(tempfile, "TemporaryFile", lambda dir: os.fdopen(os.open("/dev/full", os.O_WRONLY), "wb"))
+    assert cache_folder(tmp_path / "mine") not in (tmp_path, tmp_path / "mine")
+    assert "embeddings are not kept (" in caplog.text
+    assert "No space left on device" in caplog.text
 
 
 def test_a_user_without_a_home_has_a_temporary_cache(
