@@ -1,7 +1,7 @@
 """Which clips have frames already, told without computing or writing anything."""
 
 import sqlite3
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from contextlib import closing
 from pathlib import Path
 from urllib.parse import quote
@@ -12,19 +12,25 @@ from system.experts.base import ExpertSettings
 from system.features.bank import keys_in
 
 
-def clips_there(clips: Iterable[Clip], expert: ExpertSettings, banks: Path) -> set[str]:
-    """Ids of the clips whose frames the expert's bank holds, as far as it is remembered what their files contain.
+def clips_there(clips: Iterable[Clip], experts: Mapping[str, ExpertSettings], banks: Path) -> dict[str, set[str]]:
+    """By expert, the ids of the clips whose frames its bank holds, as far as it is remembered what their files contain.
 
-    None where weights are missing: they decide which bank it is.
+    None where an expert's weights are missing: they decide which bank it is.
     """
+    stored = {name: _stored(expert, banks) for name, expert in experts.items()}
+    remembered = _remembered(banks / "contents.sqlite") if any(stored.values()) else {}
+    keys = {clip.id: _content(clip.path, remembered) for clip in clips}
+    return {name: {clip_id for clip_id, key in keys.items() if key in there} for name, there in stored.items()}
+
+
+def _stored(expert: ExpertSettings, banks: Path) -> set[str]:
+    """The content keys that an expert's bank holds."""
     if not any(banks.glob(f"{expert.kind}-*/index.jsonl")):  # then the weights need not be read
         return set()
     try:
-        stored = keys_in(banks / expert.key())
+        return keys_in(banks / expert.key())
     except (KitError, OSError):
         return set()
-    remembered = _remembered(banks / "contents.sqlite") if stored else {}
-    return {clip.id for clip in clips if _content(clip.path, remembered) in stored}
 
 
 def _remembered(path: Path) -> dict[str, tuple[int, int, str]]:

@@ -161,11 +161,11 @@ def _seconds_to_come(recipe: schema.Recipe, estimates: Estimates, found: dict[st
     clips = {clip.id: clip for content in found.values() for clip in content.clips}
     seconds = {clip_id: clip.seconds or 0.0 for clip_id, clip in clips.items()}
     absent = estimates.audio_seconds() - sum(seconds.values())  # of manifests that are not there
-    to_come = {}
-    for name, expert in recipe.model.audio.experts.items():
-        there = clips_there(clips.values(), expert, Path(recipe.banks))
-        to_come[name] = absent + sum(length for clip_id, length in seconds.items() if clip_id not in there)
-    return to_come
+    there = clips_there(clips.values(), recipe.model.audio.experts, Path(recipe.banks))
+    return {
+        name: absent + sum(length for clip_id, length in seconds.items() if clip_id not in ids)
+        for name, ids in there.items()
+    }
 
 
 def _hours_line(
