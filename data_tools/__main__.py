@@ -97,9 +97,9 @@ VERBS = {
 }
 
 
-def main(argv: list[str] | None = None) -> int:
-    """Run one verb; the exit status is run_cli's."""
-    return run_cli("data_tools", "Make, check and compose data sets.", VERBS, argv)
+def main(argv: list[str] | None = None, inside: bool = False) -> int:
+    """Run one verb; the exit status is run_cli's. inside: another verb calls, see run_cli."""
+    return run_cli("data_tools", "Make, check and compose data sets.", VERBS, argv, inside=inside)
 
 
 if __name__ == "__main__":

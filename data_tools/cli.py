@@ -15,7 +15,7 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stdout
 from importlib import import_module, metadata
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol, TypeVar
@@ -43,12 +43,18 @@ log = logging.getLogger(__name__)
 
 
 def run_cli(
-    floor: str, description: str, verbs: Mapping[str, Verb], argv: list[str] | None, options: Options | None = None
+    floor: str,
+    description: str,
+    verbs: Mapping[str, Verb],
+    argv: list[str] | None,
+    options: Options | None = None,
+    inside: bool = False,
 ) -> int:
     """Run one verb. Returns 0, 1 after an error or a failed check, 2 for wrong usage, 130 when interrupted.
 
     options: adds what every verb of the floor takes. A name that the terminal's encoding lacks is shown escaped; a
-    reader of the output that goes away (head, less) ends the verb with 1, silently.
+    reader of the output that goes away (head, less) ends the verb with 1, silently. inside: another verb calls; the
+    log stays as that one set it up, results go to standard error, and an interrupt ends the caller too.
     """
     argv, verbose = sys.argv[1:] if argv is None else argv, False
     if isinstance(sys.stdout, io.TextIOWrapper):
@@ -58,11 +64,12 @@ def run_cli(
             arguments = make_parser(floor, description, verbs, argv, options).parse_args(argv)
         except SystemExit as stop:  # argparse has printed its help or complaint
             return int(stop.code or 0)
-        _set_up_log(arguments)
+        if not inside:
+            _set_up_log(arguments)
         verbose = arguments.verbose
         if odd := [value for value in argv if not is_utf8(value)]:
             raise DataError(f"the argument {odd[0]!a} is not UTF-8; rename the file or folder")
-        with _terminable():
+        with _terminable(), redirect_stdout(sys.stderr if inside else sys.stdout):
             status = int(arguments.run(arguments))
         try:
             sys.stdout.flush()
@@ -74,6 +81,8 @@ def run_cli(
             traceback.print_exc()
         _print_error(error)
     except KeyboardInterrupt as stop:
+        if inside:
+            raise
         resumes = argv and argv[0] in verbs and verbs[argv[0]].resumes
         hint = "the same command goes on where it stopped" if resumes else "nothing was written"
         print(stop.args[0] if stop.args else f"interrupted; {hint}", file=sys.stderr)

@@ -50,6 +50,10 @@ DATA = [
     ("fetch manifest.jsonl --scores captions.csv --exclude none --out x", f"manifest.jsonl{NO_STORE}"),
     ("classify recipe.yaml --captions captions.csv --out x", f"recipe.yaml{NO_STORE}"),
     ("crawl captions.csv --key-file key.txt", f"captions.csv{NO_STORE}"),
+    (
+        "crawl empty.csv --key-file key.txt",
+        "empty.csv: is an empty file, and no store of Freesound sounds; crawl takes",
+    ),
     ("status empty.csv", "empty.csv: not a store of Freesound sounds of format 1; name another file"),
     (
         "wavcaps captions.csv --audio audio --out x.jsonl",

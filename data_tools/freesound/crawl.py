@@ -27,6 +27,7 @@ LATE = 30 * 86_400  # seconds by which a sound may be published after its upload
 CHECKS = 3  # of the whole, until what came and went meanwhile is caught up with
 MIN_NULL_ATTEMPTS, NULL_ATTEMPTS = 3, 10  # at a page that has items the API gives as null
 TERMINAL_SECONDS = 10.0  # between two lines of progress in a terminal
+OF_TEXT = (".csv", ".tsv", ".txt", ".json", ".jsonl")  # names of tables and lists, which no store has
 _BYTES_A_SOUND = 700  # of the store, measured with invented sounds
 
 log = logging.getLogger(__name__)
@@ -243,10 +244,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     if arguments.filter and "created:" in arguments.filter:
         raise DataError(f"--filter {arguments.filter}: the crawl itself filters by created; use --since")
+    store = arguments.store
+    if store.suffix.lower() in OF_TEXT and store.is_file() and not store.stat().st_size:
+        hint = f"crawl takes no list of words or ids; name the store to make, such as {store.with_suffix('.sqlite')}"
+        raise DataError(f"{store}: is an empty file, and no store of Freesound sounds; {hint}")
     read_settings(arguments)  # what is wrong with them is reported before there is a store
     if arguments.since == "last":
-        require_file(arguments.store, "it was never crawled, so there is no last time; leave out --since last")
+        require_file(store, "it was never crawled, so there is no last time; leave out --since last")
     else:
         _second_of(arguments.since)
-    with closing(Store(arguments.store, create=True)) as store, naming(arguments.store):
-        return asyncio.run(_crawl(arguments, store))
+    with closing(Store(store, create=True)) as opened, naming(store):
+        return asyncio.run(_crawl(arguments, opened))

@@ -44,11 +44,17 @@ def source_edition(path: Path) -> tuple[Edition, bool]:
     Editions with one header (2023 and 2024) have one format too; the first is named. Raises SubmissionError for the
     header of none.
     """
+    editions, header = source_editions(path)
+    return editions[0], is_ranked(header)
+
+
+def source_editions(path: Path) -> tuple[list[Edition], list[str]]:
+    """All editions whose CSV this is by its header, and the header. Raises SubmissionError for the header of none."""
     first = next(parse_rows(path.read_bytes()))
     if isinstance(first, Problem):
         raise SubmissionError(f"{path}: {first}")
     if editions := editions_of(first.cells):
-        return editions[0], is_ranked(first.cells)
+        return editions, first.cells
     raise SubmissionError(
         f"{path}: line 1 is no edition's header; `check {path} --edition YEAR` prints what a year's should be"
     )

@@ -1,6 +1,7 @@
 """Options that several verbs share, and what they name: what a file is compared with, and what it is scored by."""
 
 import argparse
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -8,7 +9,8 @@ from pathlib import Path
 from data_tools.files import require_file
 from submission.editions import EDITIONS, Edition, get_edition
 from submission.errors import SubmissionError
-from submission.formats.edition_csv import source_edition
+from submission.formats.columns import is_ranked, to_add
+from submission.formats.edition_csv import source_editions
 from submission.formats.matrix_csv import read_matrix_csv
 from submission.formats.score_matrix import ScoreMatrix, read_scores
 from submission.formats.truth import Truth, matrix_truth, read_annotations, read_blind_truth, read_clotho_truth
@@ -95,14 +97,21 @@ def edition_noted(matrix: ScoreMatrix) -> str | None:
     """The edition that a matrix says it was ranked for, in its facts; of a blend, the one of all its parts."""
     if isinstance(said := matrix.facts.get("edition"), str):
         return said
-    first, *others = [facts.get("edition") for facts in parts_of(matrix.facts)]
-    return first if isinstance(first, str) and all(other == first for other in others) else None
+    editions = [facts.get("edition") for facts in parts_of(matrix.facts)]
+    first = editions[0] if editions else None
+    return first if isinstance(first, str) and all(other == first for other in editions) else None
 
 
-def chosen_edition(arguments: argparse.Namespace, noted: Mapping[str, str | None], file: Path | None = None) -> Edition:
+def chosen_edition(
+    arguments: argparse.Namespace,
+    noted: Mapping[str, str | None],
+    file: Path | None = None,
+    among: Sequence[Edition] = (),
+) -> Edition:
     """The edition that --edition names, else the one that all of these say they are of.
 
-    noted: by name, None for what does not say it. file: of which it is asked, for the message.
+    noted: by name, None for what does not say it. file: of which it is asked, for the message. among: those that can be
+    meant, where not all can.
     Raises SubmissionError where none is given and these say none or several.
     """
     if arguments.edition is not None:
@@ -117,7 +126,48 @@ def chosen_edition(arguments: argparse.Namespace, noted: Mapping[str, str | None
         why = f"they are of several editions ({', '.join(f'{name}: {edition}' for name, edition in noted.items())})"
     else:
         why = f"{file}: of which edition is it to be?" if file else "which edition is meant?"
-    raise SubmissionError(f"{why}{'' if why.endswith('?') else ';'} add --edition YEAR, one of {', '.join(EDITIONS)}")
+    hint = to_add(list(among)) if among else f"--edition YEAR, one of {', '.join(EDITIONS)}"
+    raise SubmissionError(f"{why}{'' if why.endswith('?') else ';'} add {hint}")
+
+
+def _edition_of(systems: Sequence[System], arguments: argparse.Namespace) -> Edition:
+    """The edition to score by: --edition, else the one that all say they are of.
+
+    A CSV is of every edition that has its header. Raises SubmissionError where they share none, with what mends it.
+    """
+    csvs = [Path(system.name) for system in systems if system.matrix is None]
+    if not csvs or (arguments.edition is not None and len(csvs) == 1):
+        return chosen_edition(arguments, {system.name: system.edition for system in systems})
+    found = {path: source_editions(path) for path in csvs}
+    shared = [edition for edition in EDITIONS.values() if all(edition in editions for editions, _ in found.values())]
+    if not shared:
+        wanted = None if arguments.edition is None else get_edition(arguments.edition)
+        raise SubmissionError(_to_convert(found, wanted))
+    others = {system.name: system.edition for system in systems if system.matrix is not None}
+    if agreed := next((edition.name for edition in shared if {*others.values()} <= {edition.name}), None):
+        return chosen_edition(arguments, {str(path): agreed for path in csvs})
+    its = " and ".join(edition.name for edition in shared)
+    return chosen_edition(arguments, others | {str(path): its for path in csvs}, among=shared)
+
+
+def _to_convert(found: Mapping[Path, tuple[list[Edition], list[str]]], wanted: Edition | None) -> str:
+    """The sentence on CSVs that no edition is shared by: the first that is not as --edition or the shortest lists are.
+
+    Ranked lists can be shortened and put under another header; scores do not come out of them.
+    """
+    targets = [
+        (edition != wanted, len(header), edition)
+        for editions, header in found.values()
+        for edition in editions
+        if is_ranked(header) and edition.output == "ranked"
+    ]
+    target = min(targets, key=lambda each: each[:2])[2]
+    path = next(path for path, (editions, _) in found.items() if target not in editions)
+    other = next(path for path, (editions, _) in found.items() if target in editions)
+    its = " and ".join(edition.name for edition in found[path][0])
+    out = path.with_name(f"{path.stem}_{target.name}{path.suffix}")
+    command = f"convert {shlex.quote(str(path))} --out {shlex.quote(str(out))} --edition {target.name}"
+    return f"{path} is of edition {its} and {other} is not; python -m submission {command} makes one that is as {other}"
 
 
 def read_summaries(names: Sequence[str], arguments: argparse.Namespace) -> list[Summary]:
@@ -130,10 +180,7 @@ def read_summaries(names: Sequence[str], arguments: argparse.Namespace) -> list[
     if arguments.truth and not csvs:
         raise SubmissionError(f"{names[0]} holds its own truth; leave out --truth")
     truth = read_clotho_truth(arguments.truth) if arguments.truth else None
-    noted = {system.name: system.edition for system in systems}
-    if arguments.edition is None:
-        noted |= {system.name: source_edition(Path(system.name))[0].name for system in csvs}
-    edition = chosen_edition(arguments, noted)
+    edition = _edition_of(systems, arguments)
     return [_summary(system, edition, truth, arguments) for system in systems]
 
 

@@ -15,8 +15,6 @@ from system.experts.base import Device
 from system.features.build import Features, build_features
 from system.recipe import schema
 
-INTERRUPTED = 130  # what a door returns after Ctrl-C
-
 log = logging.getLogger(__name__)
 
 
@@ -65,9 +63,7 @@ def make_missing(recipe: schema.Recipe) -> None:
         if source.make is None:
             raise KitError(f"data source {name}: no manifest {manifest}; make it with python -m data_tools")
         log.info("making %s: %s", name, source.make)
-        status = data_tools_main(shlex.split(source.make)[3:])
-        if status == INTERRUPTED:
-            raise KeyboardInterrupt
+        status = data_tools_main(shlex.split(source.make)[3:], inside=True)
         if status or not manifest.exists():
             raise KitError(
                 f"data source {name}: `{source.make}` did not make {manifest}; see its message above, "

@@ -181,6 +181,13 @@ class Bank:
             yield
 
 
+def keys_in(folder: Path) -> set[str]:
+    """The keys that a bank holds, by its index alone; none where there is no bank."""
+    index = folder / "index.jsonl"
+    lines = index.read_bytes().split(b"\n")[:-1] if index.exists() else []
+    return {item[0] for line in lines if (item := Bank._item(line, sys.maxsize))}
+
+
 def _checksum(key: str, values: np.ndarray) -> int:
     """CRC-32 of a key and its series."""
     return zlib.crc32(np.ascontiguousarray(values).data, zlib.crc32(key.encode()))

@@ -4,6 +4,7 @@ import os
 import shutil
 import subprocess
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 
 GIB = 1 << 30
@@ -11,25 +12,58 @@ WARNING = "WARNING:"  # what will probably not fit, by an estimate
 
 
 def gpu_memory() -> float | None:
-    """Bytes of the first GPU, as its driver's own tool tells; None without one."""
-    command = ["nvidia-smi", "--query-gpu=memory.total", "--format=csv,noheader,nounits"]
+    """Bytes of the first GPU that this process may use, as its driver's own tool tells; None without one.
+
+    CUDA_VISIBLE_DEVICES says which it may, by number or by name. Of a part of a GPU (MIG) the whole one's are given.
+    """
+    command = ["nvidia-smi", "--query-gpu=index,uuid,memory.total", "--format=csv,noheader,nounits"]
     try:
         output = subprocess.run(command, capture_output=True, text=True, check=True, timeout=10).stdout
-        return float(output.splitlines()[0]) * 2**20
-    except (OSError, ValueError, IndexError, subprocess.SubprocessError):
+        rows = [[cell.strip() for cell in line.split(",")] for line in output.splitlines()]
+        visible = os.environ.get("CUDA_VISIBLE_DEVICES", "0").split(",")[0].strip()
+        named = "" if visible.startswith("MIG-") else visible
+        if not visible:
+            return None
+        return next(float(size) * 2**20 for index, uuid, size in rows if named in ("", index) or _is(named, uuid))
+    except (OSError, ValueError, StopIteration, subprocess.SubprocessError):
         return None
 
 
+def _is(named: str, uuid: str) -> bool:
+    """Whether a GPU's name is meant, of which its beginning is enough."""
+    return named.startswith("GPU-") and uuid.startswith(named)
+
+
 def machine_memory() -> float | None:
-    """Bytes of this machine's memory, or of the share that its container or job may use; None where nothing tells."""
+    """Bytes of this machine's memory, or of the share that its container or job may use; None where nothing tells.
+
+    The share is the least that the control group of this process allows, or one of those above it.
+    """
     try:
         found = float(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
     except (ValueError, OSError, AttributeError):  # no such system
         return None
+    for limit in _limit_files():
+        with suppress(OSError, ValueError):  # no such file, or `max`: no limit
+            found = min(found, float(limit.read_text()))
+    return found
+
+
+def _limit_files() -> Iterator[Path]:
+    """Where the memory of this process may be limited: in its control groups of both versions, and all above them.
+
+    In a container the groups may be called as outside of it; its own is then the uppermost one.
+    """
     try:
-        return min(found, float(Path("/sys/fs/cgroup/memory.max").read_text()))
-    except (OSError, ValueError):  # no limit
-        return found
+        lines = Path("/proc/self/cgroup").read_text().splitlines()
+    except OSError:  # no Linux
+        return
+    for line in lines:
+        _, kinds, group = line.split(":", 2)
+        if not kinds or "memory" in kinds.split(","):  # version 2, version 1
+            root, name = ("/sys/fs/cgroup", "max") if not kinds else ("/sys/fs/cgroup/memory", "limit_in_bytes")
+            groups = Path(group.lstrip("/"))
+            yield from (Path(root, each, f"memory.{name}") for each in (groups, *groups.parents))
 
 
 def disk_warnings(needs: Mapping[Path, float]) -> Iterator[str]:

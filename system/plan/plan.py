@@ -11,6 +11,7 @@ from data_tools.__main__ import VERBS as DATA_VERBS
 from data_tools.cli import about, counted, make_parser
 from data_tools.manifest import read_manifest
 from submission.editions import get_edition
+from system.features.there import clips_there
 from system.plan.estimates import ASSUMED_VOCABULARY, CORE_FLOPS, GPU_FLOPS, Content, Estimates
 from system.plan.machine import GIB, WARNING, disk_warnings
 from system.recipe import schema
@@ -42,7 +43,7 @@ def plan(
 
     gpu_bytes: memory of the GPU that the stages are to fit, None for no GPU. memory_bytes: of the machine, for stages
     without a GPU; None: not known. runs: the folder that the run goes to; None: no disk is looked at. copies: how many
-    such runs there will be.
+    such runs there will be, beside those that are finished.
     """
     found = find_data(recipe)
     estimates = Estimates(recipe, found)
@@ -53,8 +54,9 @@ def plan(
         lines += _stage_lines(name, stage, found)
         lines += _rate_lines(stage.optimizer, estimates.parameters_by_part, _updates(stage, found))
         lines += _cost_lines(stage, estimates, gpu_bytes, memory_bytes)
-    lines += [*_rank_lines(recipe, found), _hours_line(recipe, estimates, found, gpu_bytes is not None)]
-    lines += _disk_lines(recipe, estimates, runs, copies) if runs else ()
+    to_come = _seconds_to_come(recipe, estimates, found)
+    lines += [*_rank_lines(recipe, found), _hours_line(recipe, estimates, found, to_come, gpu_bytes is not None)]
+    lines += _disk_lines(recipe, estimates, to_come, runs, copies) if runs else ()
     counts = {word.strip(":"): sum(word in line for line in lines) for word in (WARNING, MISSING, MISTAKE)}
     said = [f"{count} of these lines say{'s' if count == 1 else ''} {word}" for word, count in counts.items() if count]
     whole = not any(word in line for line in lines for word in (MISSING, MISTAKE))
@@ -154,7 +156,25 @@ def _updates(stage: schema.Stage, found: dict[str, Content]) -> int | None:
     return stage.epochs * (sum(items) // stage.batch_size) if all(items) else None
 
 
-def _hours_line(recipe: schema.Recipe, estimates: Estimates, found: dict[str, Content], on_gpu: bool) -> str:
+def _seconds_to_come(recipe: schema.Recipe, estimates: Estimates, found: dict[str, Content]) -> dict[str, float]:
+    """Seconds of audio whose frames are not there yet, by expert."""
+    clips = {clip.id: clip for content in found.values() for clip in content.clips}
+    seconds = {clip_id: clip.seconds or 0.0 for clip_id, clip in clips.items()}
+    absent = estimates.audio_seconds() - sum(seconds.values())  # of manifests that are not there
+    there = clips_there(clips.values(), recipe.model.audio.experts, Path(recipe.banks))
+    return {
+        name: absent + sum(length for clip_id, length in seconds.items() if clip_id not in ids)
+        for name, ids in there.items()
+    }
+
+
+def _hours_line(
+    recipe: schema.Recipe,
+    estimates: Estimates,
+    found: dict[str, Content],
+    to_come: dict[str, float],
+    on_gpu: bool,
+) -> str:
     """How long all of it takes, as far as speeds have been measured."""
     seconds, cores = estimates.audio_seconds(), os.cpu_count() or 1
     steps = [(_updates(stage, found), estimates.step_flops(stage)) for stage in recipe.stages.values()]
@@ -165,21 +185,23 @@ def _hours_line(recipe: schema.Recipe, estimates: Estimates, found: dict[str, Co
     if not recipe.model.text.size_known:
         return "in all: hours not known until the text model is there"
     training = sum((updates or 0) * flops for updates, flops in steps) / (cores * CORE_FLOPS)
-    frames = seconds * sum(expert.cost for expert in recipe.model.audio.experts.values())
-    parts = f"{about(frames)} for frames that are not there yet, {about(training)} for updates"
+    frames = sum(to_come[name] * expert.cost for name, expert in recipe.model.audio.experts.items())
+    making = f"{about(frames)} for frames that are not there yet" if frames else "all frames are there"
+    parts = f"{making}, {about(training)} for updates"
     return f"in all: {about(frames + training)} on this CPU's {cores} cores, {parts} (estimates, without validation)"
 
 
-def _disk_lines(recipe: schema.Recipe, estimates: Estimates, runs: Path, copies: int) -> Iterator[str]:
+def _disk_lines(
+    recipe: schema.Recipe, estimates: Estimates, to_come: dict[str, float], runs: Path, copies: int
+) -> Iterator[str]:
     """The checkpoints' disk, and what does not fit."""
     banks, size = Path(recipe.banks), copies * estimates.run_bytes
     named = "the run" if copies == 1 else f"{copies} runs"
-    yield f"checkpoints of {named}: at most {size / GIB:.2f} GiB in {runs}/ (estimate)"
-    to_come = 0.0
-    for name, expert in recipe.model.audio.experts.items():
-        there = max((path.stat().st_size for path in banks.glob(f"{expert.kind}-*/frames.bin")), default=0)
-        to_come += max(0.0, estimates.bank_bytes[name] - there)
-    yield from disk_warnings({banks: to_come, runs: size})
+    if copies:
+        yield f"checkpoints of {named}: at most {size / GIB:.2f} GiB in {runs}/ (estimate)"
+    seconds = estimates.audio_seconds() or 1.0
+    frames = sum(estimates.bank_bytes[name] * to_come[name] / seconds for name in to_come)
+    yield from disk_warnings({banks: frames, runs: size})
 
 
 def _stage_lines(name: str, stage: schema.Stage, found: dict[str, Content]) -> Iterator[str]:

@@ -322,7 +322,8 @@ def require_same(run: Run, now: dict[str, Any], others: Collection[str] = ()) ->
 
 
 def record_provenance(run: Run, loaded: Loaded, text: str | None, contents: Mapping[str, str], gpu: str | None) -> None:
-    """Write what the run is made with; on resuming, refuse what changed and note another commit. gpu: its name."""
+    """Write what the run is made with; on resuming, refuse what changed and note another commit, and the checksum of
+    resolved.json where it was killed before that. gpu: its name."""
     import torch
 
     recipe = loaded.recipe
@@ -330,8 +331,10 @@ def record_provenance(run: Run, loaded: Loaded, text: str | None, contents: Mapp
     if run.provenance.exists():
         require_same(run, now, _other_sources(run, recipe))
         before = run.read_provenance()
-        if before.commits[-1] != commit():
-            write_json(run.provenance, before.document() | {"commits": [*before.commits, commit()]})
+        commits = before.commits if before.commits[-1] == commit() else [*before.commits, commit()]
+        sums = {"resolved.json": sha256_of(run.folder / "resolved.json"), **before.sha256}
+        if (commits, sums) != (before.commits, before.sha256):
+            write_json(run.provenance, before.document() | {"commits": commits, "sha256": sums})
         return
     noted = Provenance(
         recipe=recipe.name,

@@ -91,7 +91,8 @@ def open_trained(
     device: torch.device | None = None,
     banks: Path = Path("banks"),
 ) -> Trained:
-    """Open a run (`stage` and `checkpoint`: default, those of its first `rank` entry) or an exported model.
+    """Open a run (`stage` and `checkpoint`: default, those of its first `rank` entry that is no mean,
+    one with figures before a blind one) or an exported model.
 
     changes: settings that may differ on this machine, such as where an expert's weights lie. device: None for this
     machine's. banks: those of an exported model, whatever its recipe says, unless `changes` names others.
@@ -114,7 +115,8 @@ def _open_run(run: Run, stage: str | None, checkpoint: str | None, changes: list
         raise KitError(f"{run.folder} has not been trained yet; run: python -m system train")
     provenance = run.read_provenance()  # refuses a damaged resolved.json before it is read
     recipe = _moved(run.folder / "resolved.json", changes)
-    first = next((entry for entry in recipe.rank.values() if isinstance(entry, schema.RankByCheckpoint)), None)
+    single = [entry for entry in recipe.rank.values() if not isinstance(entry, schema.RankByMean)]
+    first = min(single, key=lambda entry: isinstance(entry, schema.RankBlind), default=None)
     stage = stage or (first.stage if first else list(recipe.stages)[-1])
     if stage not in recipe.stages:
         raise KitError(f"{run.folder} has no stage {stage!r}; there are {', '.join(recipe.stages)}")

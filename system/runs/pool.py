@@ -38,7 +38,7 @@ from system.runs.retrieve import embed_clips, embed_texts, matrix_of, require_re
 # C clips, L frames, D embedding
 
 VERSION = 1  # of embeddings: counted up when encoders compute others of the same weights
-
+NEEDED = 1 << 20  # bytes of room without which a cache is not begun
 log = logging.getLogger(__name__)
 
 
@@ -83,14 +83,16 @@ def read_pool(path: Path, split: str | None) -> Listed:
 
 
 def cache_folder(folder: Path | None = None) -> Path:
-    """`folder`, by default lbar-kit in the user's cache directory; where nothing can be written there, a temporary one,
-    with a warning: the work is done, and not kept."""
-    folder = folder or Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "lbar-kit"
+    """`folder`, by default lbar-kit in the user's cache directory; where nothing can be written there, or its disk is
+    full, a temporary one, with a warning: the work is done, and not kept."""
     try:
+        folder = folder or Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "lbar-kit"
         folder.mkdir(parents=True, exist_ok=True)
-        tempfile.TemporaryFile(dir=folder).close()
-    except OSError as error:
-        log.warning("embeddings are not kept (%s); name a folder that can be written by --cache", sentence_of(error))
+        with tempfile.TemporaryFile(dir=folder) as tried:
+            tried.write(bytes(NEEDED))
+    except (OSError, RuntimeError) as error:  # the latter: a user without a home
+        reason = sentence_of(error) if isinstance(error, OSError) else str(error).rstrip(".")
+        log.warning("embeddings are not kept (%s); name a folder that can be written by --cache", reason)
         folder = Path(tempfile.mkdtemp())
         atexit.register(shutil.rmtree, folder, ignore_errors=True)
     return folder
@@ -104,17 +106,24 @@ def frame_banks(cache: Path) -> Path:
 
 def embed(trained: Trained, listed: Listed, cache: Path, strict: bool = False) -> Pool:
     """The clips that can be read, embedded; what the cache has is not computed again. A file that cannot be read is
-    skipped with a warning, and said in the count at the end.
+    skipped with a warning, and said in the count at the end. Where the cache takes no more, a warning says so.
 
     cache: as cache_folder gives it. strict: KitError for the first file that cannot be read instead. Raises KitError
     where none can be.
     """
-    bank, keys, broken = embeddings_bank(trained, listed.clips, cache, strict)
+    bank = _bank_of(trained, cache)
+    keys, broken, computed = _computed(bank, trained, listed.clips, cache, strict)
+    try:
+        _store(bank, computed)
+    except OSError as error:
+        reason = f"{error.filename}: {error.strerror}"
+        log.warning("new embeddings are not kept (%s); make room there, or name another folder by --cache", reason)
     clips = [clip for clip in listed.clips if clip.id not in broken]
     if not clips:
         raise KitError(f"none of {counted(len(listed.clips), 'clip')} is readable, first {broken[listed.clips[0].id]}")
     of_series = trained.recipe.model.score.of_series
-    embedded = _joined([bank.read(keys[clip.id]) for clip in clips], of_series, trained.model.device)
+    series = [computed[key] if (key := keys[clip.id]) in computed else bank.read(key) for clip in clips]
+    embedded = _joined(series, of_series, trained.model.device)
     skipped = {clip.path: broken[clip.id] for clip in listed.clips if clip.id in broken} | dict(listed.others)
     log.info("%s used, %d skipped", counted(len(clips), "clip"), len(skipped))
     return Pool(clips, embedded, skipped)
@@ -126,14 +135,16 @@ def embeddings_bank(
     """The bank of the model's embeddings of clips by content, with these clips in it; their content keys by id, and why
     the others cannot be read. strict: as of embed."""
     bank = _bank_of(trained, cache)
-    return bank, *_fill(bank, trained, clips, cache, strict)
+    keys, broken, computed = _computed(bank, trained, clips, cache, strict)
+    _store(bank, computed)
+    return bank, keys, broken
 
 
-def _fill(
+def _computed(
     bank: Bank, trained: Trained, clips: Sequence[Clip], cache: Path, strict: bool
-) -> tuple[dict[str, str], dict[str, str]]:
+) -> tuple[dict[str, str], dict[str, str], dict[str, np.ndarray]]:
     """Embed the clips that the bank lacks. Returns the content keys of those that can be read, and why others cannot,
-    by id."""
+    by id; and the new embeddings by content key."""
     keys: dict[str, str] = {}
     with closing(ContentKeys(cache, "st_ctime_ns")) as content:
         for clip in clips:
@@ -143,9 +154,14 @@ def _fill(
         experts, device = dict(trained.recipe.model.audio.experts), trained.model.device
         features = build_features(lacking, experts, Path(trained.recipe.banks), strict, device=device, content=content)
     computed = [clip for clip in lacking if clip.id in features.keys]
-    if computed:
-        _store(bank, [features.keys[clip.id] for clip in computed], embed_clips(trained.model, computed, features))
-    return keys | features.keys, features.broken
+    if not computed:
+        return keys | features.keys, features.broken, {}
+    embedded = embed_clips(trained.model, computed, features)
+    values = embedded.values.float().cpu().numpy()
+    lengths = [None] * len(values) if embedded.lengths is None else embedded.lengths.tolist()
+    series = [row[None] if length is None else row[:length] for row, length in zip(values, lengths, strict=True)]
+    found = {features.keys[clip.id]: each for clip, each in zip(computed, series, strict=True)}
+    return keys | features.keys, features.broken, found
 
 
 def _bank_of(trained: Trained, cache: Path) -> Bank:
@@ -161,12 +177,11 @@ def _bank_of(trained: Trained, cache: Path) -> Bank:
     return open_bank(cache / f"embeddings-{name}", trained.recipe.model.text.dim, "float32", identity)
 
 
-def _store(bank: Bank, keys: Sequence[str], embedded: Embedded) -> None:
-    values = embedded.values.float().cpu().numpy()
-    lengths = None if embedded.lengths is None else embedded.lengths.tolist()
-    with bank.writing() as store:
-        for row, key in enumerate(keys):
-            store(key, values[row, : lengths[row]] if lengths else values[row][None])
+def _store(bank: Bank, computed: Mapping[str, np.ndarray]) -> None:
+    if computed:
+        with bank.writing() as store:
+            for key, series in computed.items():
+                store(key, series)
 
 
 def _joined(series: Sequence[np.ndarray], of_series: bool, device: torch.device) -> Embedded:

@@ -8,14 +8,16 @@ import logging
 import os
 import shutil
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from importlib.util import find_spec
 from types import TracebackType
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Literal, Self
 
 from data_tools.errors import KitError
 from submission.runs.record import EpochLine
 from system.runs.folder import Run
 
+Status = Literal["FINISHED", "FAILED", "KILLED"]  # how a run ended, in MLflow's words
 log = logging.getLogger(__name__)
 
 
@@ -37,7 +39,7 @@ class Tracker:
     def write(self, values: dict[str, float], step: int) -> None:
         raise NotImplementedError
 
-    def close(self) -> None: ...
+    def close(self, status: Status) -> None: ...
 
 
 class TensorBoard(Tracker):
@@ -56,7 +58,7 @@ class TensorBoard(Tracker):
             self.writer.add_scalar(name, value, step)
         self.writer.flush()
 
-    def close(self) -> None:
+    def close(self, status: Status) -> None:
         self.writer.close()
 
 
@@ -72,14 +74,16 @@ class MLflow(Tracker):
         found = mlflow.search_runs(filter_string=f"tags.lbar_kit = '{key}'", output_format="list")
         self.mlflow, known = mlflow, {"run_id": found[0].info.run_id} if found else {"run_name": run.folder.name}
         run_id = mlflow.start_run(**known).info.run_id
-        mlflow.set_tag("lbar_kit", key)
-        self.last = max((entry.step for entry in mlflow.MlflowClient().get_metric_history(run_id, "epoch")), default=-1)
+        with _closed_on_error(self):
+            mlflow.set_tag("lbar_kit", key)
+            history = mlflow.MlflowClient().get_metric_history(run_id, "epoch")
+        self.last = max((entry.step for entry in history), default=-1)
 
     def write(self, values: dict[str, float], step: int) -> None:
         self.mlflow.log_metrics({name.replace("@", "_at_"): value for name, value in values.items()}, step=step)
 
-    def close(self) -> None:
-        self.mlflow.end_run()
+    def close(self, status: Status) -> None:
+        self.mlflow.end_run(status)
 
 
 class WandB(Tracker):
@@ -91,13 +95,14 @@ class WandB(Tracker):
         import wandb
 
         self.run = wandb.init(id=_identity(run), name=run.folder.name, dir=str(run.folder), resume="allow")
-        self.last = self.run.step - 1
+        with _closed_on_error(self):
+            self.last = self.run.step - 1
 
     def write(self, values: dict[str, float], step: int) -> None:
         self.run.log(values, step=step)
 
-    def close(self) -> None:
-        self.run.finish()
+    def close(self, status: Status) -> None:
+        self.run.finish(exit_code=int(status != "FINISHED"))
 
 
 TRACKERS: dict[str, type[Tracker]] = {"tensorboard": TensorBoard, "mlflow": MLflow, "wandb": WandB}
@@ -145,16 +150,26 @@ class Tracking:
         self.trackers: list[Tracker] = []
 
     def __enter__(self) -> Self:
-        for kind in self.kinds:
-            try:
-                self.trackers.append(kind(self.run))
-            except Exception as error:  # of a server, a network, a full disk: nothing that training needs
-                _give_up(kind, error)
+        try:
+            for kind in self.kinds:
+                try:
+                    self.trackers.append(kind(self.run))
+                except Exception as error:  # of a server, a network, a full disk: nothing that training needs
+                    _give_up(kind, error)
+        except BaseException as error:
+            self._close(error)
+            raise
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        for one in list(self.trackers):
-            self._ask(one, one.close)
+        self._close(error)
+
+    def _close(self, error: BaseException | None) -> None:
+        for one in self.trackers:
+            try:
+                one.close(_status_after(error))
+            except Exception as failure:
+                _give_up(type(one), failure)
 
     def update(self) -> None:
         """Send the epochs that are new."""
@@ -162,15 +177,29 @@ class Tracking:
             return
         for step, values in figures(self.run.read_metrics()):
             for one in [one for one in self.trackers if step > one.last]:
-                self._ask(one, one.write, values, step)
+                try:
+                    one.write(values, step)
+                except Exception as error:
+                    self.trackers.remove(one)
+                    _give_up(type(one), error)
+                    with suppress(Exception):
+                        one.close("FAILED")
                 one.last = step
 
-    def _ask(self, one: Tracker, what: Any, *arguments: Any) -> None:
-        try:
-            what(*arguments)
-        except Exception as error:
-            self.trackers.remove(one)
-            _give_up(type(one), error)
+
+@contextmanager
+def _closed_on_error(one: Tracker) -> Iterator[None]:
+    """A tracker that fails while it begins leaves no run active, which would stand in the way of the next one."""
+    try:
+        yield
+    except BaseException as error:
+        with suppress(Exception):
+            one.close(_status_after(error))
+        raise
+
+
+def _status_after(error: BaseException | None) -> Status:
+    return "KILLED" if isinstance(error, KeyboardInterrupt) else "FAILED" if error else "FINISHED"
 
 
 def _give_up(kind: type[Tracker], error: Exception) -> None:

@@ -56,8 +56,9 @@ def _study_lines(arguments: argparse.Namespace, gpu_bytes: float | None) -> list
     """The plan of the first cell, then of every other one the lines that differ from it."""
     study, cells = load_study(arguments.recipe, arguments.set)
     memory, runs = machine_memory(), arguments.runs
+    to_do = sum(seconds_of(run_folder(study, *key, runs)) is None for key in cells)
     plans = {
-        cell: plan(cells[cell, study.seeds[0]].recipe, gpu_bytes, memory, runs, len(cells)).splitlines()
+        cell: plan(cells[cell, study.seeds[0]].recipe, gpu_bytes, memory, runs, to_do).splitlines()
         for cell in study.cells
     }
     first, *others = plans

@@ -1,14 +1,20 @@
 """The verbs that take a finished run as well as its files, and the edition that each is of."""
 
 import json
+import re
+import shlex
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
+from ranked import small_matrix, write_truth
 from reported import make_run
 
 from submission.__main__ import main
 from submission.editions import EDITIONS
-from submission.formats.score_matrix import read_scores
+from submission.formats.matrix_csv import write_matrix_csv
+from submission.formats.ranked_csv import write_ranked_csv
+from submission.formats.score_matrix import read_scores, write_scores
 from submission.verbs.options import edition_noted
 
 
@@ -75,6 +81,56 @@ def test_the_matrices_of_a_run_say_the_edition_of_their_entries(run: str, capsys
     apart = ["blend", f"{run}/scores/last.npy", f"{run}/scores/best.npy", "--out", "apart.npy"]
     output(capsys, *apart)
     assert edition_noted(read_scores(Path("apart.npy"))) is None
+
+
+def test_a_blend_of_nothing_says_no_edition() -> None:
+    assert edition_noted(small_matrix(facts={"of": {}})) is None
+
+
+def written(folder: Path, editions: Mapping[str, str]) -> str:
+    """CSVs of the small pool, each of an edition, and their captions; returns the captions' path."""
+    for name, edition in editions.items():
+        write = write_ranked_csv if EDITIONS[edition].output == "ranked" else write_matrix_csv
+        write(small_matrix(), folder / name, EDITIONS[edition])
+    return str(write_truth(folder))
+
+
+def test_csvs_of_different_editions_are_compared_after_the_command_that_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    editions = {"of 22.csv": "2022", "of24.csv": "2024", "of25.csv": "2025"}
+    truth = ["--truth", written(tmp_path, editions)]
+    for names, more, said in (
+        (["of 22.csv", "of24.csv"], [], "of24.csv is of edition 2023 and 2024 and of 22.csv is not"),
+        (["of24.csv", "of 22.csv", "--edition", "2024"], ["--edition", "2024"], "of 22.csv is of edition 2022 and"),
+        (["of25.csv", "of24.csv", "--edition", "2025"], [], "of25.csv is of edition 2025 and of24.csv is not"),
+        (["of25.csv", "of24.csv"], [], "of25.csv is of edition 2025 and of24.csv is not"),
+    ):
+        assert main(["compare", *names, *truth]) == 1
+        sentence = capsys.readouterr().err
+        assert said in sentence
+        command = re.search(r"python -m submission (.*) makes one", sentence)
+        assert command
+        convert = shlex.split(command[1])
+        output(capsys, *convert, "--force")
+        made = [convert[3] if name == convert[1] else name for name in names[:2]]
+        output(capsys, "compare", *made, *truth, *more)
+
+
+def test_a_csv_of_two_editions_goes_with_a_matrix_of_either(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    compared = ["compare", "of24.csv", "s.npy", "--truth", written(tmp_path, {"of24.csv": "2024"})]
+    for edition in ("2023", "2024"):
+        write_scores(tmp_path / "s.npy", small_matrix(facts={"edition": edition}))
+        output(capsys, *compared)
+    for facts in ({"edition": "2022"}, {}):
+        write_scores(tmp_path / "s.npy", small_matrix(facts=facts))
+        assert main(compared) == 1
+        assert "; add --edition 2023 or --edition 2024\n" in capsys.readouterr().err
+        output(capsys, *compared, "--edition", "2024")
 
 
 def test_all_editions_are_listed(capsys: pytest.CaptureFixture[str]) -> None:

@@ -2,7 +2,9 @@
 
 import json
 import os
+import re
 import shutil
+import sys
 from collections import namedtuple
 from pathlib import Path
 from typing import Any
@@ -12,9 +14,10 @@ import tiny
 from outcomes import rewrite
 
 from system.__main__ import main
+from system.features.build import build_features
 from system.plan import machine
 from system.plan.estimates import CORE_FLOPS, Estimates
-from system.plan.machine import GIB, disk_warnings, machine_memory
+from system.plan.machine import GIB, disk_warnings, gpu_memory, machine_memory
 from system.plan.plan import find_data, plan
 from system.recipe import schema
 from system.recipe.load import load_recipe
@@ -44,12 +47,65 @@ def test_memory_that_does_not_suffice_is_a_warning_with_what_to_do(settings: sch
     assert "  WARNING: batch_size 8 will not fit the GPU's 0.0 GiB" in plan(settings, gpu_bytes=1.0)
 
 
-def test_a_containers_limit_counts(monkeypatch: pytest.MonkeyPatch) -> None:
-    pages = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    monkeypatch.setattr(machine.Path, "read_text", lambda _: "1048576\n")
-    assert machine_memory() == 1 << 20
-    monkeypatch.setattr(machine.Path, "read_text", lambda _: "max\n")
-    assert machine_memory() == pages
+MIB = 1 << 20
+V2 = "0::/user.slice/job_7/step_0\n"
+V1 = "12:pids:/x\n11:memory:/slurm/job_7\n1:name=systemd:/user.slice:odd\n0::/user.slice\n"
+NONE = str((1 << 63) - 4096)  # as version 1 writes that there is no limit
+
+
+@pytest.mark.parametrize(
+    ("groups", "files", "share"),
+    [
+        (V2, {"user.slice/job_7/step_0/memory.max": MIB}, MIB),
+        (V2, {"user.slice/job_7/step_0/memory.max": "max", "user.slice/job_7/memory.max": 2 * MIB}, 2 * MIB),
+        (V2, {"user.slice/job_7/step_0/memory.max": 3 * MIB, "user.slice/memory.max": 2 * MIB}, 2 * MIB),
+        (V2, {"memory.max": MIB}, MIB),
+        (V2, {"other/memory.max": MIB, "memory.max": "max"}, None),
+        (V2, {}, None),
+        ("0::/\n", {"memory.max": MIB}, MIB),
+        (V1, {"memory/slurm/job_7/memory.limit_in_bytes": MIB}, MIB),
+        (V1, {"memory/slurm/job_7/memory.limit_in_bytes": NONE, "memory/slurm/memory.limit_in_bytes": MIB}, MIB),
+        (V1, {"memory/memory.limit_in_bytes": MIB, "pids/x/memory.limit_in_bytes": 1}, MIB),
+        (V1, {"memory/slurm/job_7/memory.limit_in_bytes": NONE, "user.slice/memory.max": 2 * MIB}, 2 * MIB),
+        (None, {"memory.max": MIB}, None),
+    ],
+)
+def test_the_least_limit_of_a_job_and_what_holds_it_counts(
+    groups: str | None, files: dict[str, object], share: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    known = {Path("/sys/fs/cgroup", name): f"{limit}\n" for name, limit in files.items()}
+    known |= {Path("/proc/self/cgroup"): groups} if groups else {}
+    read = Path.read_text
+
+    def read_text(path: Path, *arguments: Any, **named: Any) -> str:
+        if path in known:
+            return known[path]
+        if path.is_relative_to("/sys/fs/cgroup") or path == Path("/proc/self/cgroup"):
+            raise FileNotFoundError(path)
+        return read(path, *arguments, **named)
+
+    monkeypatch.setattr(Path, "read_text", read_text)
+    assert machine_memory() == (share or os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
+
+
+@pytest.mark.parametrize(
+    ("visible", "size"),
+    [
+        (None, 80), ("0", 80), ("1", 24), ("1,0", 24), (" 1 ", 24), ("GPU-bbb", 24), ("GPU-aaaa-1", 80), ("MIG-x", 80),
+        ("", None), ("-1", None), ("7", None), ("GPU-c", None),
+    ],
+)  # fmt: skip
+def test_the_first_gpu_that_may_be_used_counts(
+    visible: str | None, size: int | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tool = tmp_path / "nvidia-smi"
+    tool.write_text(f'#!{sys.executable}\nprint("0, GPU-aaaa-1, {80 * 1024}\\n1, GPU-bbbb-2, {24 * 1024}")\n')
+    tool.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    if visible is not None:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    assert gpu_memory() == (size and size * GIB)
 
 
 def test_folders_of_one_disk_need_room_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -60,6 +116,12 @@ def test_folders_of_one_disk_need_room_together(tmp_path: Path, monkeypatch: pyt
     assert line == f"WARNING: about 11.0 GiB are to come into {banks}/ and {runs}/, whose disk has 10.0 free"
 
 
+def hours(settings: schema.Recipe) -> str:
+    """The line of a plan that says them."""
+    (line,) = [line for line in plan(settings).splitlines() if line.startswith("in all: ")]
+    return line
+
+
 def test_disk_is_compared_without_the_frames_that_are_there(
     settings: schema.Recipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -67,9 +129,20 @@ def test_disk_is_compared_without_the_frames_that_are_there(
     run, frames = estimates.run_bytes, sum(estimates.bank_bytes.values())
     disk_of(monkeypatch, run + 0.5 * frames)
     assert "WARNING: about 0.0 GiB are to come into" in plan(settings, runs=tmp_path / "runs")
-    bank = tmp_path / "banks/logmel-0123456789ab"
-    bank.mkdir(parents=True)
-    (bank / "frames.bin").write_bytes(b"0" * round(0.6 * frames))
+    assert "for frames that are not there yet" in (before := hours(settings))
+    other = tmp_path / "banks/logmel-0123456789ab"  # of other settings: no help
+    other.mkdir(parents=True)
+    (other / "frames.bin").write_bytes(b"0" * round(2 * frames))
+    (other / "index.jsonl").touch()
+    assert "WARNING: about 0.0 GiB are to come into" in plan(settings, runs=tmp_path / "runs")
+    assert hours(settings) == before
+    clips = [clip for content in find_data(settings).values() for clip in content.clips]
+    build_features(clips[::2], dict(settings.model.audio.experts), Path(settings.banks))
+    assert "for frames that are not there yet" in hours(settings)
+    assert hours(settings) != before
+    features = build_features(clips, dict(settings.model.audio.experts), Path(settings.banks))
+    assert not features.broken
+    assert ", all frames are there, " in hours(settings)
     assert "WARNING" not in plan(settings, runs=tmp_path / "runs")
     assert "WARNING" in plan(settings, runs=tmp_path / "runs", copies=2)
     assert f"checkpoints of 2 runs: at most {2 * run / GIB:.2f} GiB in " in plan(
@@ -147,3 +220,9 @@ def test_check_of_a_study_says_what_is_done_of_every_cell(
     assert plain == "runs of plain: 2 seeds: 1 finished (about 2.0 h), 2 to do"
     assert wide == "runs of wide: 2 seeds: 1 to do, 2 begun"
     assert last == "study margins: 1 of 4 done, about 6.0 h left"
+    for left, name in ((3, "plain_s2"), (2, "wide_s1"), (1, "wide_s2"), (0, "")):
+        assert main(command) == 0
+        shown = re.findall("checkpoints of (.*): at most", capsys.readouterr().out)
+        assert shown == ([f"{left} runs" if left > 1 else "the run"] if left else [])
+        if name:
+            shutil.copytree(tmp_path / "runs/margins/plain_s1", tmp_path / "runs/margins" / name, dirs_exist_ok=True)

@@ -1,11 +1,15 @@
 """A folder of one's own: the same clips and the same words for every verb, and no clip embedded twice."""
 
+import errno
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
+from typing import BinaryIO
 
 import numpy as np
 import pytest
@@ -14,6 +18,7 @@ import torch
 
 from submission.formats.score_matrix import read_scores
 from system.__main__ import main
+from system.features.bank import Bank
 from system.models.audio.expert_heads_encoder import ExpertHeadsEncoder
 from system.runs.open import open_trained
 from system.runs.pool import cache_folder, embed, read_pool
@@ -152,6 +157,53 @@ def test_a_cache_that_cannot_be_written_is_named_and_done_without(
     assert "embeddings are not kept" in caplog.text
     assert "name a folder that can be written by --cache" in caplog.text
     assert (folder / "notes.txt").read_text() == "x"
+
+
+def test_a_cache_that_is_full_is_named_and_the_ranking_goes_on(
+    unbroken: Path, folder: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The disk takes one embedding more."""
+    argv = verbs(unbroken, folder, tmp_path)
+    assert main([*argv["rank"], "--cache", str(tmp_path / "other")]) == 0
+    expected = read_scores(tmp_path / "s.npy")
+    append, stored = Bank._append, []
+
+    def full(bank: Bank, frames: BinaryIO, index: BinaryIO, key: str, values: np.ndarray) -> None:
+        if bank.folder.name.startswith("embeddings-"):
+            if stored:
+                raise OSError(errno.ENOSPC, "No space left on device")
+            stored.append(key)
+        append(bank, frames, index, key, values)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Bank, "_append", full)
+        assert main(argv["rank"]) == 0
+    assert stored
+    assert re.search(r"new embeddings are not kept \(.*frames.bin: No space left on device\); make", caplog.text)
+    for _ in range(2):  # with what was kept, later
+        assert np.allclose(read_scores(tmp_path / "s.npy").values, expected.values, atol=1e-5)
+        assert main(argv["rank"]) == 0
+
+
+def test_a_cache_on_a_full_disk_is_a_temporary_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(tempfile, "TemporaryFile", lambda dir: os.fdopen(os.open("/dev/full", os.O_WRONLY), "wb"))
+    assert cache_folder(tmp_path / "mine") not in (tmp_path, tmp_path / "mine")
+    assert "embeddings are not kept (" in caplog.text
+    assert "No space left on device" in caplog.text
+
+
+def test_a_user_without_a_home_has_a_temporary_cache(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def homeless() -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    monkeypatch.setattr(Path, "home", homeless)
+    assert cache_folder().is_dir()
+    assert "embeddings are not kept (Could not determine home directory); name a folder" in caplog.text
 
 
 def test_the_cache_is_where_the_user_keeps_caches(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

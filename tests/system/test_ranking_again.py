@@ -1,6 +1,7 @@
 """What is ranked may change after the training, which is not done again; blind sets are ranked once they are there."""
 
 import json
+import re
 import shutil
 import zipfile
 from pathlib import Path
@@ -11,7 +12,7 @@ import pytest
 import yaml
 from reported import about
 
-from data_tools.documents import read_json, write_json
+from data_tools.documents import read_json, sha256_of, write_json
 from data_tools.errors import KitError
 from data_tools.files import write_table
 from submission.__main__ import main as submission
@@ -19,6 +20,7 @@ from submission.formats.score_matrix import read_scores
 from system.__main__ import main
 from system.recipe.load import load_recipe
 from system.runs.folder import Run, open_run
+from system.runs.open import open_trained
 from system.training.train import _Stage
 
 QUERIES = ["A deep tone sounds.", "A shrill hum, twice", "a low note"]
@@ -149,6 +151,23 @@ def test_a_blind_set_is_ranked_once_it_is_there(
     assert "to be ranked now" not in caplog.text
     assert submission(["score", "runs/done:blind"]) == 1
     assert "'blind' is a blind set's, which has no figures; use runs/done/scores/blind.npy" in capsys.readouterr().err
+
+
+@pytest.mark.usefixtures("desk")
+def test_a_run_opens_with_the_checkpoint_of_an_entry_that_is_no_mean() -> None:
+    best, last = entry(), entry(checkpoint="last")
+    first = blind(stage="pretrain", checkpoint="m1")
+    second = blind(stage="pretrain", checkpoint="last")
+    mean = {"kind": "mean", "edition": 2022, "csv": False, "of": ["b", "c"]}
+    for entries, opened in (
+        ({"a": first}, r"pretrain epoch \d, best m1 .*"),
+        ({"a": first, "b": second, "c": second, "mean": mean | {"edition": 2025}}, r"pretrain epoch \d, best m1 .*"),
+        ({"a": first, "b": last, "c": best, "mean": mean}, "finetune last"),
+    ):
+        before = yaml.safe_load(Path("mine.yaml").read_text())["rank"]
+        change(**dict.fromkeys(before) | entries)
+        assert main(["run", "mine.yaml", "--out", "runs/done"]) == 0
+        assert re.fullmatch(opened, open_trained(Path("runs/done")).facts.checkpoint)
 
 
 def test_a_package_hands_in_the_blind_set_of_the_same_checkpoints(
@@ -296,6 +315,28 @@ def test_no_result_stands_beside_scores_that_it_is_not_of(desk: Path, monkeypatc
     assert main(["run", "mine.yaml"]) == 0
     assert result()["rank"]["evaluation"]["checkpoint"] == "finetune last"
     assert [path.name for path in Path("runs").iterdir()] == ["done"]
+
+
+def test_settings_have_their_checksum_wherever_a_ranking_anew_was_killed(
+    desk: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Between the new settings and their checksum, for which the old one is taken away before."""
+
+    def stopped(path: Path, text: str) -> None:
+        path.write_text(text)
+        raise KeyboardInterrupt
+
+    change(evaluation=entry(checkpoint="last"))
+    with monkeypatch.context() as patched:
+        patched.setattr("system.runs.folder.write_text", stopped)
+        assert main(["run", "mine.yaml"]) == 130
+    assert "resolved.json" not in read_json(Path("runs/done/provenance.json"), "")["sha256"]
+    assert main(["run", "mine.yaml"]) == 0
+    resolved = Path("runs/done/resolved.json")
+    assert read_json(Path("runs/done/provenance.json"), "")["sha256"]["resolved.json"] == sha256_of(resolved)
+    resolved.write_bytes(resolved.read_bytes().replace(b'"seed": 3', b'"seed":  3'))
+    assert main(["run", "mine.yaml", "--out", "runs/done"]) == 1
+    assert "resolved.json is damaged" in capsys.readouterr().err
 
 
 def test_a_blind_set_that_is_broken_leaves_the_run_as_it_was(

@@ -1,7 +1,10 @@
 """What training and ranking refuse, in sentences, and what they keep when something fails."""
 
 import json
+import os
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -115,19 +118,47 @@ def test_what_no_ranked_csv_can_tell_apart_is_told_before_training(
         assert not (tmp_path / "figures/submission/evaluation.csv").exists()
 
 
+def made_recipe(folder: Path) -> tuple[Path, dict[str, Any]]:
+    """A recipe whose data are made by a command, and what it says; paths are relative to the folder."""
+    make = "python -m data_tools scenes made --seed 1 --development 10 --validation 10 --evaluation 10"
+    content = tiny.recipe(folder / "made/manifest.jsonl", folder)
+    for source in content["data"].values():
+        source |= {"manifest": "made/manifest.jsonl", "make": make}
+    return tiny.write_recipe(folder / "r.yaml", content), content
+
+
 def test_a_manifest_of_another_command_is_refused(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    make = "python -m data_tools scenes made --seed 1 --development 10 --validation 10 --evaluation 10"
-    content = tiny.recipe(tmp_path / "made/manifest.jsonl", tmp_path)
-    for source in content["data"].values():
-        source |= {"manifest": "made/manifest.jsonl", "make": make}
-    path = tiny.write_recipe(tmp_path / "r.yaml", content)
+    path, content = made_recipe(tmp_path)
     assert main(["features", str(path)]) == 0
     assert main(["features", str(path)]) == 0
     tiny.write_recipe(path, json.loads(json.dumps(content).replace("--seed 1", "--seed 2")))
     assert "was made by" in refused(capsys, "features", path)
+
+
+def test_what_is_made_inside_a_quiet_verb_is_quiet_and_leaves_its_output_alone(root: Path, tmp_path: Path) -> None:
+    path, _ = made_recipe(tmp_path)
+    command = [sys.executable, "-m", "system", "features", str(path), "-q"]
+    done = subprocess.run(
+        command, cwd=tmp_path, env=os.environ | {"PYTHONPATH": str(root)}, capture_output=True, text=True, check=True
+    )
+    assert [line.split(":")[0] for line in done.stdout.splitlines()] == ["logmel", "clips"]
+    assert [line for line in done.stderr.splitlines() if not line.startswith("wrote ")] == []
+    assert "wrote made" in done.stderr
+
+
+def test_an_interrupt_of_what_is_made_inside_a_verb_ends_the_verb(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(_: object) -> int:
+        raise KeyboardInterrupt("interrupted; 3 of 30 scenes are there")
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("data_tools.scenes.build.run", interrupted)
+    assert main(["features", str(made_recipe(tmp_path)[0]), "-q"]) == 130
+    assert capsys.readouterr().err == "interrupted; 3 of 30 scenes are there\n"
 
 
 def test_an_id_of_two_files_is_refused(world: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -97,12 +97,23 @@ def test_a_line_of_an_earlier_release_counts_by_its_epoch() -> None:
 
 
 class Server:
-    """What stands in for MLflow's and W&B's servers: figures by run."""
+    """What stands in for MLflow's and W&B's servers: figures by run. ended: how each run did, as it was told. active:
+    those that have not."""
 
     def __init__(self) -> None:
         self.runs: dict[str, list[tuple[int, dict[str, float]]]] = {}
         self.names: list[str] = []
-        self.ended = 0
+        self.ended: list[object] = []
+        self.active: dict[str, list[str]] = {"mlflow": [], "wandb": []}
+
+    def start(self, name: str, run_id: str) -> None:
+        if self.active[name]:
+            raise RuntimeError(f"Run with UUID {self.active[name][0]} is already active")
+        self.active[name].append(run_id)
+
+    def end(self, name: str, status: object) -> None:
+        self.active[name].clear()
+        self.ended.append(status)
 
 
 @pytest.fixture
@@ -117,7 +128,7 @@ def server(monkeypatch: pytest.MonkeyPatch) -> Server:
 def _stand_in_mlflow(monkeypatch: pytest.MonkeyPatch, server: Server) -> None:
     module: Any = ModuleType("mlflow")
     tags: dict[str, str] = {}
-    active: list[str] = []
+    active = server.active["mlflow"]
 
     def run_of(run_id: str) -> SimpleNamespace:
         return SimpleNamespace(info=SimpleNamespace(run_id=run_id))
@@ -127,7 +138,7 @@ def _stand_in_mlflow(monkeypatch: pytest.MonkeyPatch, server: Server) -> None:
             server.names.append(str(run_name))
             run_id = f"mlflow{len(server.runs)}"
             server.runs[run_id] = []
-        active[:] = [run_id]
+        server.start("mlflow", run_id)
         return run_of(run_id)
 
     def log_metrics(values: dict[str, float], step: int) -> None:
@@ -143,7 +154,7 @@ def _stand_in_mlflow(monkeypatch: pytest.MonkeyPatch, server: Server) -> None:
         run_of(i) for i, tag in tags.items() if tag == filter_string
     ]
     module.MlflowClient = lambda: SimpleNamespace(get_metric_history=history)
-    module.end_run = lambda: setattr(server, "ended", server.ended + 1)
+    module.end_run = lambda status="FINISHED": server.end("mlflow", status)
     monkeypatch.setitem(sys.modules, "mlflow", module)
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:1")
 
@@ -155,11 +166,12 @@ def _stand_in_wandb(monkeypatch: pytest.MonkeyPatch, server: Server) -> None:
         assert (Path(dir).is_dir(), resume) == (True, "allow")
         if id not in server.runs:
             server.names.append(name)
+        server.start("wandb", id)
         told = server.runs.setdefault(id, [])
         return SimpleNamespace(
             step=told[-1][0] + 1 if told else 0,
             log=lambda values, step: told.append((step, values)),
-            finish=lambda: setattr(server, "ended", server.ended + 1),
+            finish=lambda exit_code=0: server.end("wandb", exit_code),
         )
 
     module.init = init
@@ -179,7 +191,8 @@ def test_a_server_gets_every_step_once_over_a_resume(
     expected = list(figures(read_metrics(run / "metrics.jsonl", "")))
     at = "_at_" if name == "mlflow" else "@"
     assert told == [(step, {key.replace("@", at): value for key, value in values.items()}) for step, values in expected]
-    assert (server.names, server.ended) == (["run"], 3)
+    assert server.names == ["run"]
+    assert server.ended == (["KILLED", "FINISHED", "FINISHED"] if name == "mlflow" else [1, 0, 0])
 
 
 def test_a_run_that_ranks_otherwise_by_now_is_the_same_for_a_server(
@@ -203,6 +216,42 @@ def test_a_server_that_fails_ends_the_tracking_and_not_the_training(
     for name in ("mlflow", "wandb"):
         assert caplog.text.count(f"{name} gets no more of this run (division by zero); metrics.jsonl has all") == 1
     assert json.loads((run / "result.json").read_text())["rank"]
+    assert server.ended == ["FAILED"]
+
+
+@pytest.mark.parametrize("fault", ["none", "write", "begin"])
+def test_every_run_of_a_study_is_one_of_the_servers(
+    fault: str, recipe: Path, tmp_path: Path, server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where the tracker of one run fails, it is ended, and the next run has its own."""
+    mlflow = sys.modules["mlflow"]
+    if fault == "write":
+        monkeypatch.setattr(mlflow, "log_metrics", lambda values, step: 1 / 0)
+    elif fault == "begin":
+        monkeypatch.setattr(mlflow, "set_tag", lambda name, value: 1 / 0)
+    study = tmp_path / "two.study.yaml"
+    tiny.write_recipe(study, {"name": "two", "recipe": recipe.name, "seeds": [1, 2], "cells": {"as_is": {}}})
+    track = ["--track", "mlflow", "--track", "wandb"]
+    assert main(["study", str(study), "--runs", str(tmp_path / "runs"), *track]) == 0
+    assert len(server.names) == 4, "two of each tracker"
+    assert server.active == {"mlflow": [], "wandb": []}
+    assert [status for status in server.ended if isinstance(status, str)] == [
+        "FINISHED" if fault == "none" else "FAILED"
+    ] * 2
+    assert server.ended.count(0) == 2
+
+
+def test_a_run_that_fails_is_told_as_failed(
+    recipe: Path, tmp_path: Path, server: Server, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fails(stage: Any, weights: Any) -> None:
+        raise OSError("the disk is gone")
+
+    monkeypatch.setattr(train._Stage, "_save", fails)
+    command = ["run", str(recipe), "--out", str(tmp_path / "run"), "--track", "mlflow", "--track", "wandb"]
+    assert main(command) == 1
+    assert "the disk is gone" in capsys.readouterr().err
+    assert server.ended == ["FAILED", 1]
 
 
 @pytest.mark.parametrize(
