@@ -79,6 +79,23 @@ def test_a_path_that_is_not_there_is_refused_with_what_is_near(capsys: pytest.Ca
     assert "without a path all keys are printed" in refused(capsys, "recipes", "keys", "xyzzy.1.2")
 
 
+@pytest.mark.parametrize(
+    ("of_a_recipe", "plain"),
+    [
+        ("stages.train.optimizer", "stages.optimizer"),  # `train` is also a key of every stage
+        ("stages.finetune.optimizer.lr", "stages.optimizer.lr"),
+        ("stages.train.losses.0.weight", "stages.losses.weight"),
+        ("stages.finetune.train", "stages.train"),
+        ("data.evaluation.split", "data.split"),
+        ("model.audio.experts.panns.weights", "model.audio.experts.weights"),
+    ],
+)
+def test_a_path_may_have_the_names_of_a_recipe(
+    capsys: pytest.CaptureFixture[str], of_a_recipe: str, plain: str
+) -> None:
+    assert printed(capsys, "keys", of_a_recipe) == printed(capsys, "keys", plain)
+
+
 def test_text_and_page_say_the_same(capsys: pytest.CaptureFixture[str]) -> None:
     text, page = printed(capsys, "keys"), printed(capsys, "keys", "--markdown")
     for section in sections():
