@@ -154,6 +154,27 @@ def test_python_is_told_what_is_wrong(model: Retriever, folder: Path, tmp_path: 
         load_model(tmp_path)
 
 
+def test_one_text_and_one_file_are_lists_of_one(model: Retriever, folder: Path) -> None:
+    assert np.array_equal(model.encode_text(TEXTS[0]), model.encode_text([TEXTS[0]]))
+    assert np.array_equal(model.encode_audio(folder / "0.wav"), model.encode_audio([folder / "0.wav"]))
+    assert model.rank(TEXTS[0], folder) == model.rank([TEXTS[0]], folder)
+
+
+def test_empty_lists_are_refused_with_a_sentence(model: Retriever, folder: Path) -> None:
+    no_text = "there is no text in the list; give one text or more"
+    with pytest.raises(KitError, match=no_text):
+        model.encode_text([])
+    with pytest.raises(KitError, match=no_text):
+        model.rank([], folder)
+    with pytest.raises(KitError, match="None is no text; give one text, or a list of texts"):
+        model.encode_text([None])  # type: ignore[list-item]
+    for call in (model.encode_audio, lambda files: model.rank(TEXTS, files)):
+        with pytest.raises(KitError, match=r"no file in the list; give a folder, a manifest \(.jsonl\), or one file"):
+            call([])
+    with pytest.raises(KitError, match="no clip in the list"):
+        model.encode_clips([])
+
+
 def test_the_lines_of_the_readme(
     root: Path, unbroken: Path, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
