@@ -154,6 +154,27 @@ def test_python_is_told_what_is_wrong(model: Retriever, folder: Path, tmp_path: 
         load_model(tmp_path)
 
 
+@pytest.mark.parametrize("verb", [("search",), ("embeddings", "--out", "e.npz"), ("serve", "--port", "0", "--audio")])
+def test_a_wrong_folder_is_refused_before_the_model_is_loaded(
+    unbroken: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], verb: list[str]
+) -> None:
+    def fails(*_: object, **__: object) -> None:
+        raise AssertionError("the model is loaded")
+
+    monkeypatch.setattr("system.runs.open.open_trained", fails)
+    queries = ["a tone"] if verb[0] == "search" else []
+    assert "none: no such f" in refused(capsys, verb[0], unbroken, *verb[1:], tmp_path / "none", *queries)
+    assert "no audio files in this folder" in refused(capsys, verb[0], unbroken, *verb[1:], tmp_path, *queries)
+
+
+@pytest.mark.parametrize("text", ["", "  "])
+def test_an_empty_query_is_refused_before_the_model_is_loaded(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], text: str
+) -> None:
+    """There is no model."""
+    assert "query 2 is empty; write what" in refused(capsys, "search", tmp_path / "none", folder, "a tone", text)
+
+
 def test_one_text_and_one_file_are_lists_of_one(model: Retriever, folder: Path) -> None:
     assert np.array_equal(model.encode_text(TEXTS[0]), model.encode_text([TEXTS[0]]))
     assert np.array_equal(model.encode_audio(folder / "0.wav"), model.encode_audio([folder / "0.wav"]))
