@@ -135,6 +135,7 @@ def test_a_blind_set_is_ranked_once_it_is_there(
     unpack(world)
     assert main(["run", "mine.yaml"]) == 0
     assert "to be ranked now: blind; nothing is trained again" in caplog.text
+    assert "ranking blind: 3 captions against 24 clips" in caplog.text
     assert "blind: blind set, 3 queries, 24 clips, finetune epoch" in capsys.readouterr().out
     command = ["rank", "runs/done", "--audio", "set/test", "--queries", "set/captions.csv", "--out", "by_hand.npy"]
     assert main(command) == 0

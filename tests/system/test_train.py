@@ -58,6 +58,16 @@ def test_the_run_directory_is_as_described(unbroken: Path, recipe: Path) -> None
     }
 
 
+def test_the_log_says_every_epochs_validation_and_what_is_ranked(unbroken: Path) -> None:
+    """Tests have no terminal: these lines are all that is seen of a run there."""
+    log = (unbroken / "log.txt").read_text()
+    for line in lines(unbroken):
+        shown = " ".join(f"{name} {value:.4f}" for name, value in line["validation"].items())
+        assert f"{line['stage']} epoch {line['epoch']}: training loss {line['loss']:.4f}; validation {shown}\n" in log
+    assert "ranking evaluation with the untrained model, to compare with: 120 captions against 24 clips\n" in log
+    assert "ranking evaluation: 120 captions against 24 clips\n" in log
+
+
 def test_result_equals_the_submission_rooms_score(unbroken: Path, capsys: pytest.CaptureFixture[str]) -> None:
     from submission.__main__ import main as submission
 
