@@ -62,7 +62,7 @@ def run_recipe(
             require_unharmed(run.folder / name, checksum, run.again(run.folder / name))
         made_by, now = result.commits[-1], commit()
         other = "" if made_by == now else f", made by the code of {made_by}, this is {now}; --out makes another"
-        log.info("finished already: %s%s", run.folder, other)
+        log.log(logging.WARNING if other else logging.INFO, "finished already: %s%s", run.folder, other)
         if not (new := changed_entries(loaded.recipe, result.blind)):
             _track(run, track)
             return run
@@ -218,7 +218,7 @@ def _kept(
             require_unharmed(run.folder / name, checksum, run.again(run.folder / name))
     if replaced := [name for name in (*result.rank, *result.blind) if name not in names]:
         both = "a new folder, named by --out, would have kept both and trained again"
-        log.info("the earlier scores of %s are replaced or removed; %s", ", ".join(replaced), both)
+        log.warning("the earlier scores of %s are replaced or removed; %s", ", ".join(replaced), both)
     return kept, kept_blind
 
 

@@ -405,3 +405,13 @@ def test_a_stage_begun_in_another_precision_does_not_go_on(
     torch.save(state | {"precision": "bf16"}, run / "finetune/last.pt")
     output = refused(capsys, "train", recipe, "--out", run)
     assert "was begun in bf16 and this machine computes in float32; go on where it began" in output
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="it is computed in bf16 there")
+def test_a_precision_that_is_not_taken_is_said_even_to_the_quiet(
+    recipe: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    changes = ("--set", "stages.pretrain.precision=bf16", "--set", "stages.finetune=", "--set", "rank.evaluation=")
+    assert main(["train", "-q", str(recipe), *changes, "--out", str(tmp_path / "run")]) == 0
+    loud = [record.message for record in caplog.records if record.levelname == "WARNING"]
+    assert loud == ["stage pretrain: bf16 needs CUDA; computing in float32"]
