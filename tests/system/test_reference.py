@@ -129,7 +129,11 @@ def test_a_copy_is_a_recipe_of_its_own_and_replaces_nothing(
     root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    assert "next: python -m system check mine.yaml" in printed(capsys, "new", "mine")
+    said = printed(capsys, "new", "mine")
+    assert said.endswith("; next: python -m system download mine.yaml, then python -m system check mine.yaml\n")
+    assert said in (root / "README.md").read_text()
+    said = printed(capsys, "new", "tones", "--from", "quickstart")
+    assert said.endswith("; next: python -m system check tones.yaml\n"), "there is nothing to download"
     mine, clotho = load_recipe("mine.yaml").recipe, load_recipe(root / "recipes/clotho.yaml").recipe
     assert mine == clotho.model_copy(update={"name": "mine"})
     text = Path("mine.yaml").read_text()
