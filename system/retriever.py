@@ -9,6 +9,7 @@ import numpy as np
 
 from data_tools.audio.read import readable_seconds
 from data_tools.errors import DataError, KitError
+from data_tools.files import absolute
 from data_tools.manifest import Clip, audio_clip
 from data_tools.names import is_audio_name
 from system.device import device_of
@@ -76,7 +77,7 @@ class Retriever:
             if not is_audio_name(Path(audio).name) or Path(audio).is_dir():
                 return pool_of(self.trained.recipe, Path(audio), None).clips
             audio = [audio]
-        paths = [Path(path).absolute() for path in audio]
+        paths = [Path(absolute(path)) for path in audio]
         if not paths:
             raise KitError("there is no file in the list; give a folder, a manifest (.jsonl), or one file or more")
         if absent := [path for path in paths if not path.is_file()]:

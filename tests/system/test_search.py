@@ -70,6 +70,17 @@ def test_rank_search_and_python_give_one_order(
     assert found[0][0].score == pytest.approx(first, abs=1e-6)
 
 
+def test_a_folder_named_by_dots_is_shown_as_where_it_is(
+    unbroken: Path, model: Retriever, folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(folder / "more")
+    document = json.loads(search(capsys, unbroken, "../more/deep/../..", TEXTS[0], "--json")[1])
+    shown = [clip["path"] for clip in document["queries"][0]["clips"]] + list(document["skipped"])
+    assert len(shown) == 8
+    assert all(Path(path).is_file() and path.startswith(f"{folder}/") and ".." not in path for path in shown)
+    assert [Path(clip.path) for clip in model.clips_of(["../0.wav"])] == [folder / "0.wav"]
+
+
 def test_the_table_has_a_line_a_clip_and_the_log_says_what_was_skipped(
     unbroken: Path, folder: Path, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
 ) -> None:
