@@ -5,6 +5,7 @@ a job's log) a line of the log about every minute.
 """
 
 import argparse
+import difflib
 import io
 import logging
 import os
@@ -178,7 +179,10 @@ def section(title: str, lines: Sequence[str]) -> list[str]:
 def make_parser(
     floor: str, description: str, verbs: Mapping[str, Verb], argv: list[str], options: Options | None = None
 ) -> argparse.ArgumentParser:
-    """The parser; only the verb in use is imported, so that the command line answers at once. options: see run_cli."""
+    """The parser; only the verb in use is imported, so that the command line answers at once. options: see run_cli.
+
+    Raises SystemExit with 2 for no verb, after the help, and for a wrong one, after what it may have been.
+    """
     parser = argparse.ArgumentParser(prog=f"python -m {floor}", description=description)
     parser.add_argument("--version", action="version", version=f"lbar-kit {_version()}")
     subparsers = parser.add_subparsers(metavar="VERB", required=True)
@@ -201,6 +205,13 @@ def make_parser(
             module = import_module(f"{floor}.{verb.module}")
             module.add_arguments(subparser)
             subparser.set_defaults(run=module.run)
+    if not argv:
+        parser.print_help(sys.stderr)
+        parser.exit(2)
+    if not argv[0].startswith("-") and argv[0] not in verbs:
+        similar = difflib.get_close_matches(argv[0], verbs, 1)
+        hint = f"did you mean {similar[0]}?" if similar else f"there are {', '.join(verbs)}"
+        parser.error(f"no verb {argv[0]!r}; {hint}")
     return parser
 
 

@@ -32,6 +32,19 @@ def require_folder(path: Path, hint: str = "correct the path") -> None:
         raise DataError(f"{path}: no such folder; {hint}")
 
 
+def absolute(path: str | os.PathLike[str]) -> str:
+    """The path from the root on, without "..", which leads where the system goes: behind a link, to above its target.
+
+    >>> absolute("/data/./clotho/a.wav"), absolute("/no_link/../data/a.wav")
+    ('/data/clotho/a.wav', '/data/a.wav')
+    """
+    whole = Path(path).absolute()
+    if os.pardir in whole.parts and "\0" not in str(whole):  # which leads nowhere
+        last = "" if whole.name == os.pardir else whole.name
+        whole = Path(os.path.realpath(whole.parent if last else whole), last)
+    return str(whole)
+
+
 def require_other(out: Path, read: Iterable[Path | None]) -> None:
     """Raises DataError where what is to be written is one of the files that are read."""
     for path in read:

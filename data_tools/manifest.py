@@ -13,7 +13,7 @@ from pydantic_core import PydanticCustomError
 
 from data_tools.documents import parse_json
 from data_tools.errors import DataError
-from data_tools.files import caption_columns, read_table, read_text, write_text
+from data_tools.files import absolute, caption_columns, read_table, read_text, write_text
 from data_tools.names import is_freesound_id
 from data_tools.strict import Strict, faults_of
 
@@ -96,7 +96,7 @@ def audio_clip(
     return Clip(
         id=f"{source}/{split}/{name}",
         file_name=name,
-        path=str(folder.absolute() / name),
+        path=absolute(folder / name),
         seconds=seconds,
         captions=captions,
         source=source,
@@ -139,11 +139,11 @@ def iter_manifest(path: Path | str) -> Iterator[tuple[int, Clip]]:
     Raises DataError with file and line for anything that is not a clip.
     """
     path = Path(path)
-    folder = os.path.abspath(path.parent)
+    folder = absolute(path.parent)
     for number, clip in _lines(path, Clip):
         for caption in clip.captions:
             check_caption(caption, f"{path}, line {number}")
-        yield number, clip.model_copy(update={"path": os.path.normpath(os.path.join(folder, clip.path))})
+        yield number, clip.model_copy(update={"path": absolute(os.path.join(folder, clip.path))})
 
 
 def read_manifest(path: Path | str) -> list[Clip]:
@@ -166,12 +166,13 @@ def write_manifest(path: Path | str, clips: Iterable[Clip]) -> None:
     Raises DataError for no clips and for an id that comes twice.
     """
     path = Path(path)
-    folder = os.path.abspath(path.parent)
+    folder = absolute(path.parent)
 
     def stored(clip: Clip) -> Clip:
-        relative = os.path.relpath(os.path.join(folder, clip.path), folder)
+        whole = absolute(os.path.join(folder, clip.path))
+        relative = os.path.relpath(whole, folder)
         outside = relative.split(os.sep)[0] == os.pardir
-        return clip.model_copy(update={"path": os.path.join(folder, clip.path) if outside else relative})
+        return clip.model_copy(update={"path": whole if outside else relative})
 
     _write(path, clips, stored)
 

@@ -35,7 +35,7 @@ _WORDS = {  # for what pydantic finds, by its name for it
     "less_than": "must be below {lt}",
     "less_than_equal": "must be {le} or less",
     "too_short": "needs {min_length} or more entries, and has {actual_length}",
-    "too_long": "takes {max_length} entries at most, and has {actual_length}",
+    "too_long": "takes {most} at most, and has {actual_length}",
     "string_too_short": "must not be empty",
     "string_pattern_mismatch": "must have small letters, digits and _ alone, a letter first",
     "union_tag_not_found": "missing kind",
@@ -47,6 +47,7 @@ def fault_of(item: Mapping[str, Any]) -> str:
     """What is wrong with a value, in words: of one of the errors() of a ValidationError."""
     kind, given = item["type"], item.get("input")
     facts = {name: f"{fact:.15g}" if isinstance(fact, float) else fact for name, fact in item.get("ctx", {}).items()}
+    facts["most"] = "1 entry" if facts.get("max_length") == 1 else f"{facts.get('max_length')} entries"
     words = str(_WORDS[kind].format(**facts) if kind in _WORDS else item["msg"])
     shown = words.startswith("must") and isinstance(given, str | int | float)
     return f"{words}, not {cut(repr(given))}" if shown else words

@@ -30,7 +30,7 @@ _VERBS = {
         "recipes/quickstart.yaml",
     ),
     "runs": (
-        "list all runs: state, epoch, best validation, test, hours, changed settings",
+        "list all runs: state, epoch, best validation, test, hours of training, changed settings",
         "runs --sort validation",
     ),
     "relevance": (

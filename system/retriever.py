@@ -9,13 +9,16 @@ import numpy as np
 
 from data_tools.audio.read import readable_seconds
 from data_tools.errors import DataError, KitError
+from data_tools.files import absolute
 from data_tools.manifest import Clip, audio_clip
+from data_tools.names import is_audio_name
 from system.device import device_of
 from system.runs.open import Trained, open_trained
 from system.runs.pool import Listed, cache_folder, embed, frame_banks, pool_of
 from system.runs.retrieve import embed_texts, vectors
 from system.serve.search import Search, SearchQuery
 
+Texts = str | Sequence[str]
 Audio = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 
 
@@ -27,8 +30,8 @@ class Found(NamedTuple):
 
 
 class Retriever:
-    """A trained model in evaluation mode.
-
+    """A trained model in evaluation mode. Where several texts or files may be given, one alone is taken as a list of
+    one; an empty list raises KitError.
 
     cache: the folder that keeps embeddings of clips, as cache_folder gives it.
     """
@@ -36,28 +39,31 @@ class Retriever:
     def __init__(self, trained: Trained, cache: Path) -> None:
         self.trained, self.cache = trained, cache
 
-    def encode_text(self, texts: Sequence[str]) -> np.ndarray:
+    def encode_text(self, texts: Texts) -> np.ndarray:
         """(N, D) float32, in the order of the texts. KitError for a model that has no one vector a text."""
-        return vectors(embed_texts(self.trained.model, list(texts)))
+        return vectors(embed_texts(self.trained.model, _listed(texts)))
 
     def encode_audio(self, audio: Audio) -> np.ndarray:
         """(C, D) float32 of the files in their order; of a folder or a manifest in the order of `clips_of`.
 
-        audio: a folder with its subfolders, a manifest (.jsonl), or a list of files. Raises KitError for a file that is
-        broken, and for a model that has no one vector a clip.
+        audio: a folder with its subfolders, a manifest (.jsonl), a file, or a list of files. Raises KitError for a
+        file that is broken, and for a model that has no one vector a clip.
         """
         return self.encode_clips(self.clips_of(audio))
 
     def encode_clips(self, clips: Sequence[Clip]) -> np.ndarray:
         """(C, D) float32 of clips, as encode_audio gives them."""
+        if not clips:
+            raise KitError("there is no clip in the list; give one clip or more")
         once = {clip.id: clip for clip in clips}
         found = vectors(embed(self.trained, Listed(list(once.values()), {}), self.cache, strict=True).embedded)
         rows = {clip_id: row for row, clip_id in enumerate(once)}
         return found[[rows[clip.id] for clip in clips]]
 
-    def rank(self, texts: Sequence[str], audio: Audio, top: int = 10) -> list[list[Found]]:
+    def rank(self, texts: Texts, audio: Audio, top: int = 10) -> list[list[Found]]:
         """The best `top` clips of each text, best first; equal scores stand by file name. Broken files are skipped with
         a warning. Raises KitError for a text of which the model knows no word, and when no file is readable."""
+        texts = _listed(texts)
         listed = Listed(list({clip.id: clip for clip in self.clips_of(audio)}.values()), {})
         search = Search(self.trained.model, *embed(self.trained, listed, self.cache))
         answers = search.answer([SearchQuery(text, top) for text in texts])
@@ -66,10 +72,14 @@ class Retriever:
         return [[Found(search.clips[hit.row].path, hit.score) for hit in answer.hits or []] for answer in answers]
 
     def clips_of(self, audio: Audio) -> list[Clip]:
-        """The clips that a folder, a manifest or a list of files means. DataError for a file that is absent."""
+        """The clips that a folder, a manifest, a file or a list of files means. DataError for a file that is absent."""
         if isinstance(audio, str | os.PathLike):
-            return pool_of(self.trained.recipe, Path(audio), None).clips
-        paths = [Path(path).absolute() for path in audio]
+            if not is_audio_name(Path(audio).name) or Path(audio).is_dir():
+                return pool_of(self.trained.recipe, Path(audio), None).clips
+            audio = [audio]
+        paths = [Path(absolute(path)) for path in audio]
+        if not paths:
+            raise KitError("there is no file in the list; give a folder, a manifest (.jsonl), or one file or more")
         if absent := [path for path in paths if not path.is_file()]:
             raise DataError(f"{absent[0]}: no such file")
         return [
@@ -83,6 +93,15 @@ class Retriever:
             )
             for path in paths
         ]
+
+
+def _listed(texts: Texts) -> list[str]:
+    found = [texts] if isinstance(texts, str) else list(texts)
+    if not found:
+        raise KitError("there is no text in the list; give one text or more")
+    if odd := [text for text in found if not isinstance(text, str)]:
+        raise KitError(f"{odd[0]!r} is no text; give one text, or a list of texts")
+    return found
 
 
 def load_model(

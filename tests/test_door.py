@@ -87,6 +87,34 @@ def test_an_error_is_one_sentence(
 
 
 @every_room
+def test_no_verb_gets_the_help(room: str, capsys: pytest.CaptureFixture[str]) -> None:
+    main = import_module(f"{room}.__main__")
+    assert main.main([]) == 2
+    shown = capsys.readouterr()
+    assert shown.out == ""
+    for verb in main.VERBS.values():
+        assert " ".join(verb.help.split())[:40] in " ".join(shown.err.split())
+
+
+@pytest.mark.parametrize(
+    ("room", "given", "hint"),
+    [
+        ("system", "serach", "no verb 'serach'; did you mean search?"),
+        ("system", "recipe", "no verb 'recipe'; did you mean recipes?"),
+        ("data_tools", "crwal", "no verb 'crwal'; did you mean crawl?"),
+        ("submission", "xyzzy", "no verb 'xyzzy'; there are facts, write, "),
+    ],
+)
+def test_a_verb_that_is_not_there_gets_what_was_meant(
+    room: str, given: str, hint: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert import_module(f"{room}.__main__").main([given, "x"]) == 2
+    shown = capsys.readouterr().err
+    assert shown.startswith(f"usage: python -m {room}")
+    assert hint in shown
+
+
+@every_room
 def test_an_argument_that_is_not_utf8_is_refused(room: str, capsys: pytest.CaptureFixture[str]) -> None:
     needed = ["--out", "x.jsonl"] if room == "data_tools" else []
     status = import_module(f"{room}.__main__").main([ROOMS[room], *needed, *(["\udcff"] if needed else [])])

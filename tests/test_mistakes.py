@@ -122,7 +122,7 @@ SUBMISSION = [
     ),
     ("check ranked.csv --queries blind.csv --audio nowhere", "nowhere: no such folder; correct the path"),
     ("report recipe.yaml --out x.html", f"recipe.yaml{IS_FILE}"),
-    ("report audio", "audio: not a finished run (no result.json); finish it with python -m system run"),
+    ("report audio", "audio: not a finished run (no result.json); name a run's folder, which python -m system run"),
     ("pack recipe.yaml --about about.yaml --out x.zip", f"recipe.yaml{IS_FILE}"),
     ("pack nowhere --about about.yaml --out x.zip", "nowhere: no such folder; name a finished run"),
     ("pack run --about nowhere.yaml --out x.zip", "no such file; python -m submission pack RUN --template writes one"),

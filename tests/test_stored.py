@@ -48,6 +48,7 @@ def test_a_finished_run_is_finished(caplog: pytest.LogCaptureFixture, capsys: py
     before = contents("finished")
     assert system(["run", "recipe.yaml", "--out", "finished"]) == 0
     assert "finished already: finished, made by the code of 3001ba7" in caplog.text
+    assert [record.levelname for record in caplog.records if "finished already" in record.message] == ["WARNING"]
     assert "recipe.yaml: settings by old names (8), which release 0.3.0 no longer reads" in caplog.text
     result = json.loads(Path("finished/result.json").read_text())
     assert not result.keys() & {"format", "checksum", "sha256"}

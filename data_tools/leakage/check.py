@@ -30,6 +30,7 @@ log = logging.getLogger(__name__)
 
 ERRORS = (MISSING, CORRUPT, DUPLICATE_ID)
 CONTENT = (CONTENT_INSIDE, CONTENT_ACROSS)
+TO_JUDGE = (*CONTENT, FREESOUND_ACROSS, NO_CAPTION)  # may be as it was published
 KINDS = (*ERRORS, *CONTENT, FREESOUND_ACROSS, NAME_ACROSS, SHARED_CAPTION, NO_CAPTION)
 
 
@@ -141,7 +142,24 @@ def _report(findings: Sequence[Finding], clips: int, quick: bool) -> str:
         sections += section(kind, [_format(finding) for finding in findings if finding.kind == kind])
     if quick:
         lines.append("quick: headers only, no audio was decoded, no content compared")
-    return "\n".join(lines + sections)
+    return "\n".join([*lines, *sections, "", _verdict(findings)])
+
+
+def _verdict(findings: Sequence[Finding]) -> str:
+    """The last line: what is to be mended before anything is trained, and what may be as it was published.
+
+    >>> _verdict([])
+    'nothing to mend'
+    """
+    found = Counter(finding.kind for finding in findings)
+
+    def named(kinds: Sequence[str]) -> str:
+        return ", ".join(f"{kind} ({found[kind]})" for kind in kinds if found[kind])
+
+    count = sum(found[kind] for kind in ERRORS)
+    verdict = f"{counted(count, 'thing')} to mend: {named(ERRORS)}" if count else "nothing to mend"
+    judged = named(TO_JUDGE)
+    return f"{verdict}; to judge, it may be as published: {judged}" if judged else verdict
 
 
 def _format(finding: Finding) -> str:

@@ -1,6 +1,5 @@
 """How well the run does: its figures beside others', and what is behind them: ranks, scores, experts, lengths."""
 
-import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
@@ -173,8 +172,9 @@ def scores(run: FinishedRun, found: Rivals, folder: Path) -> Section:
 
 
 def _bins_table(unit: str, edges: statistics.Values, counts: Mapping[str, npt.NDArray[np.int64]]) -> Table:
-    ends = [f"{low:.3f} to {high:.3f}" for low, high in itertools.pairwise(edges)]
-    rows = [[end, *map(str, cells)] for end, *cells in zip(ends, *counts.values(), strict=True)]
+    rows = [
+        [end, *map(str, cells)] for end, *cells in zip(statistics.edge_labels(edges), *counts.values(), strict=True)
+    ]
     return Table(unit, (unit, *counts), rows)
 
 

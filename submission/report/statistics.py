@@ -145,6 +145,18 @@ def bin_labels(starts: Sequence[int], whole: bool) -> dict[object, str]:
     return dict(enumerate([*ends, f"{starts[-1]}+"]))
 
 
+def edge_labels(edges: Values) -> list[str]:
+    """`0.100 to 0.200` for each bin between edges: with three decimals, or as many as tell close edges apart.
+
+    >>> edge_labels(np.array([0.1, 0.10002, 0.10004]))
+    ['0.100000 to 0.100020', '0.100020 to 0.100040']
+    """
+    steps = np.diff(edges)
+    smallest = float(steps[steps > 0].min(initial=1.0))
+    decimals = min(17, max(3, math.ceil(-math.log10(smallest)) + 1))
+    return [f"{low:.{decimals}f} to {high:.{decimals}f}" for low, high in pairwise(edges)]
+
+
 def choose_queries(first: Ranks, margin: Values) -> dict[str, list[int]]:
     """Rows of the best, the middle and the worst queries, the worst one first.
 

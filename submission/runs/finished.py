@@ -10,7 +10,7 @@ from data_tools.files import require_folder
 from submission.errors import SubmissionError
 from submission.formats.score_matrix import ScoreMatrix, read_scores
 from submission.runs import record
-from submission.runs.reading import made_again, read_metrics, read_provenance, read_recipe, read_result
+from submission.runs.reading import made_again, read_metrics, read_provenance, read_recipe, read_result, to_finish
 
 
 @dataclass(frozen=True)
@@ -87,7 +87,7 @@ def open_finished(text: str) -> FinishedRun:
     require_folder(folder, "name a finished run")
     for needed in ("result.json", "resolved.json"):
         if not (folder / needed).is_file():
-            raise SubmissionError(f"{folder}: not a finished run (no {needed}); finish it with python -m system run")
+            raise SubmissionError(f"{folder}: not a finished run (no {needed}); {to_finish(folder)}")
     result, recipe = read_result(folder), read_recipe(folder)
     if problems := list(broken_links(result, recipe)):
         raise SubmissionError("\n".join(f"{folder}: {problem}; make the run again" for problem in problems))

@@ -25,7 +25,8 @@ class Figure(Record):
 class RunOverview(Record):
     """run: its folder. changes: what --set changed in the recipe. state: finished, running, unfinished or damaged.
     stage, epoch: the last that was trained. validation: the best epoch of that stage. test: of the first ranked entry.
-    seconds: of all epochs. problem: why it cannot be read, where it is damaged."""
+    seconds: of the training steps of all epochs, without frames, validation and ranking. problem: why it cannot be
+    read, where it is damaged."""
 
     run: str
     recipe: str | None = None

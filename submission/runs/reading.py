@@ -5,6 +5,7 @@ from pathlib import Path
 
 from data_tools.documents import read_json, read_json_lines, read_shaped, require_shape
 from data_tools.errors import DataError
+from data_tools.locks import is_locked
 from submission.runs.record import FORMAT, EpochLine, Provenance, ResolvedRecipe, RunResult
 
 
@@ -51,6 +52,17 @@ def made_again(folder: Path, *damaged: Path) -> str:
         command = str(recipe)
     deleted = " and ".join(map(str, files))
     return f"delete {deleted}, then what is lost is made again by: python -m system run {command} --out {folder}"
+
+
+def to_finish(folder: Path) -> str:
+    """The end of a sentence on a run that is not finished: the command that goes on with it, or that some process does
+    so now. A folder that is no run gets what makes one."""
+    if not (folder / "resolved.json").is_file():
+        return "name a run's folder, which python -m system run makes"
+    if is_locked(folder / "lock"):
+        return "it is being trained right now; wait for its end"
+    run = shlex.quote(str(folder))
+    return f"go on with it by: python -m system run {run}/resolved.json --out {run}"
 
 
 def _changes(folder: Path) -> list[str]:

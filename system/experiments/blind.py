@@ -117,12 +117,18 @@ def open_blind_sets(recipe: schema.Recipe, names: Sequence[str], device: "Device
     return opened
 
 
+def size_of(queries: Sequence[Query], clips: Sequence[Clip]) -> str:
+    """How much there is to rank, in words."""
+    return f"{counted(len(queries), 'caption', ',')} against {counted(len(clips), 'clip', ',')}"
+
+
 def rank_blind_sets(
     recipe: schema.Recipe, run: Run, sets: Mapping[str, BlindSet], model: "RetrievalModel"
 ) -> dict[str, BlindResult]:
     """Score matrix and the edition's CSV of these blind sets, by the entry's name."""
     found = {}
     for name, blind in sets.items():
+        log.info("ranking %s: %s", name, size_of(blind.queries, blind.clips))
         entry = recipe.rank[name]
         assert not isinstance(entry, schema.RankByCheckpoint)
         if isinstance(entry, schema.RankByMean):

@@ -24,7 +24,7 @@ from submission.metrics.blend import blend
 from submission.metrics.scoring import summarise_matrix
 from submission.runs.clips import write_clips
 from submission.runs.record import FORMAT, BlindResult, RankedResult, RunResult
-from system.experiments.blind import BlindSet, blind_entries, changed_entries, open_blind_sets, rank_blind_sets
+from system.experiments.blind import BlindSet, blind_entries, changed_entries, open_blind_sets, rank_blind_sets, size_of
 from system.experiments.summary import ceiling_of, data_of, experts_of, in_words, parameters_of
 from system.experts.base import Device, file_sha256
 from system.recipe import schema
@@ -62,7 +62,7 @@ def run_recipe(
             require_unharmed(run.folder / name, checksum, run.again(run.folder / name))
         made_by, now = result.commits[-1], commit()
         other = "" if made_by == now else f", made by the code of {made_by}, this is {now}; --out makes another"
-        log.info("finished already: %s%s", run.folder, other)
+        log.log(logging.WARNING if other else logging.INFO, "finished already: %s%s", run.folder, other)
         if not (new := changed_entries(loaded.recipe, result.blind)):
             _track(run, track)
             return run
@@ -218,7 +218,7 @@ def _kept(
             require_unharmed(run.folder / name, checksum, run.again(run.folder / name))
     if replaced := [name for name in (*result.rank, *result.blind) if name not in names]:
         both = "a new folder, named by --out, would have kept both and trained again"
-        log.info("the earlier scores of %s are replaced or removed; %s", ", ".join(replaced), both)
+        log.warning("the earlier scores of %s are replaced or removed; %s", ", ".join(replaced), both)
     return kept, kept_blind
 
 
@@ -237,6 +237,9 @@ def _rank(
     before = {}
     for source in dict.fromkeys(recipe.ranked_source(name) for name in recipe.scored if name not in kept):
         clips = data.clips[source]
+        log.info(
+            "ranking %s with the untrained model, to compare with: %s", source, size_of(caption_queries(clips), clips)
+        )
         before[source] = rank_pool(untrained, clips, caption_queries(clips), data.features, {}).matrix
     ranked = {}
     for name, entry in recipe.scored.items():
@@ -244,6 +247,8 @@ def _rank(
             ranked[name] = kept[name]
             continue
         source, edition = recipe.ranked_source(name), get_edition(entry.edition)
+        clips = data.clips[source]
+        log.info("ranking %s: %s", name, size_of(caption_queries(clips), clips))
         (matrix, norms), taken = _ranked(recipe, entry, run, data, model)
         matrix = replace(matrix, facts={**matrix.facts, "edition": edition.name})
         csv = run.csv_file(name)

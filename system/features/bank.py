@@ -41,7 +41,8 @@ class Bank:
             dropped, unknown = self.drop_damaged()
             if unknown:
                 log.warning("%s: %d series are of an earlier release, which stored no checksums", self.folder, unknown)
-            log.info("%s: %d series, %d were damaged and are forgotten", self.folder, len(self), dropped)
+            level = logging.WARNING if dropped else logging.INFO
+            log.log(level, "%s: %d series, %d were damaged and are forgotten", self.folder, len(self), dropped)
 
     def __contains__(self, key: str) -> bool:
         return key in self.rows

@@ -21,6 +21,7 @@ from data_tools.yaml12 import Path as Keys
 from submission.editions import EDITIONS
 from system.recipe import schema
 from system.recipe.renamed import rename, renamed_keys
+from system.recipe.suggest import other_paths, unknown_path
 
 
 class RecipeError(KitError):
@@ -134,7 +135,7 @@ def _apply(document: Document, changes: list[str], renamed: list[str]) -> Iterat
         elif isinstance(at, list) and isinstance(last, int) and last < len(at):
             at[last] = value.value
         else:
-            yield keys, 0, "the recipe has no such place"
+            yield keys, 0, unknown_path(document.value, keys)
             continue
         document.lines = {key: line for key, line in document.lines.items() if key[: len(keys)] != keys} | {keys: 0}
 
@@ -172,7 +173,7 @@ def _validate(value: Any) -> tuple[schema.Recipe | None, list[tuple[Keys, str]]]
         unknown = 0
         for item in error.errors(include_url=False):
             unknown += item["type"] == "extra_forbidden"
-            found.append((_without_tags(value, item["loc"]), _sentence(item, suggest=unknown <= MAX_SUGGESTED)))
+            found.append((_without_tags(value, item["loc"]), _sentence(item, value, unknown <= MAX_SUGGESTED)))
         return None, found
 
 
@@ -190,14 +191,14 @@ def _without_tags(value: Any, location: tuple[str | int, ...]) -> Keys:
     return tuple(keys)
 
 
-def _sentence(item: Any, suggest: bool) -> str:
+def _sentence(item: Any, value: Any, suggest: bool) -> str:
     kind, name = item["type"], item["loc"][-1] if item["loc"] else ""
     if kind == "extra_forbidden":
         if not suggest or len(str(name)) > MAX_SHOWN:
             return "unknown key"
         candidates = difflib.get_close_matches(str(name), sorted(_all_keys(schema.Recipe)), 1)
         if candidates == [name]:
-            return "not a key of this kind"
+            return "not a key of this kind" if len(item["loc"]) > 1 else "not a key here" + other_paths(value, (name,))
         return "unknown key" + (f"; did you mean {candidates[0]}?" if candidates else "")
     if kind == "missing":
         return "missing; a recipe says everything about itself"

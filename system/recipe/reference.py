@@ -1,11 +1,12 @@
 """The reference of every key of a recipe: type, range, default and meaning, from the schema itself."""
 
 import ast
+import difflib
 import inspect
 import json
 import re
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import cache
 from typing import Any, NamedTuple
 
@@ -43,15 +44,38 @@ def sections() -> list[Section]:
 
 def at_path(found: list[Section], dotted: str) -> list[Section]:
     """The sections at `dotted` and below, and those that have it as a key, with this key alone. Names and positions may
-    be left out: `stages.optimizer`."""
-    wanted = _plain(dotted)
-    inside = [section for section in found if _plain(section.path)[: len(wanted)] == wanted]
+    be left out, or be those of a recipe: `stages.optimizer`, `stages.finetune.optimizer`, `stages.train.losses.0`."""
+    given = tuple(part for part in dotted.split(".") if part)
+    return _at(found, lambda _: _plain(dotted)) or _at(
+        found, lambda section: _without_names(section.path, given, found)
+    )
+
+
+def _at(found: list[Section], wanted: Callable[[Section], tuple[str, ...]]) -> list[Section]:
+    """wanted: what a section is compared with, without names and positions."""
+    inside = [section for section in found if _plain(section.path)[: len(wanted(section))] == wanted(section)]
     holders = [
-        section._replace(keys=tuple(key for key in section.keys if key.name == wanted[-1]))
+        section._replace(keys=tuple(key for key in section.keys if key.name == wanted(section)[-1]))
         for section in found
-        if _plain(section.path) == wanted[:-1] and any(key.name == wanted[-1] for key in section.keys)
+        if _plain(section.path) == wanted(section)[:-1] and any(key.name == wanted(section)[-1] for key in section.keys)
     ]
     return holders + inside
+
+
+def _without_names(path: str, given: tuple[str, ...], found: list[Section]) -> tuple[str, ...]:
+    """`given` without what stands where a section's path has NAME or N. A last name that nearly is a key of what is
+    named stays: it is more likely a slip."""
+    left, plain, parts = list(given), list[str](), path.split(".")
+    for i, part in enumerate(parts, start=1):
+        if not left:
+            break
+        keys = [key.name for section in found if section.path == ".".join(parts[:i]) for key in section.keys]
+        is_slip = len(left) == 1 and difflib.get_close_matches(left[0], keys, 1, 0.8)
+        if (part == "NAME" and not is_slip) or (part == "N" and left[0].isdigit()):
+            left.pop(0)
+        elif part != "N":
+            plain.append(left.pop(0))
+    return (*plain, *left)
 
 
 def paths(found: list[Section]) -> list[str]:

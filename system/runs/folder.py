@@ -31,7 +31,7 @@ from data_tools.errors import DataError, KitError
 from data_tools.files import remove_parts, replacing, write_text
 from data_tools.locks import lock
 from data_tools.manifest import Clip
-from submission.runs.reading import made_again, read_metrics, read_provenance, read_result
+from submission.runs.reading import made_again, read_metrics, read_provenance, read_result, to_finish
 from submission.runs.record import EpochLine, Provenance, RunResult
 from system.experts.base import file_sha256
 from system.recipe import schema
@@ -299,8 +299,7 @@ def _teachers_of(recipe: schema.Recipe) -> dict[str, dict[str, str]]:
         exported = folder / "model.safetensors"
         paths = [exported] if exported.exists() else sorted(folder.glob("*/done.json"))
         if not paths:
-            hint = "train it first, or name another folder"
-            raise KitError(f"teacher {name}: no finished run and no exported model in {folder}; {hint}")
+            raise KitError(f"teacher {name}: no finished run and no exported model in {folder}; {to_finish(folder)}")
         found[name] = {path.relative_to(folder).as_posix(): file_sha256(path) for path in paths}
     return found
 

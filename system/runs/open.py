@@ -11,6 +11,7 @@ import torch
 from data_tools.documents import read_json, read_shaped, require_unharmed
 from data_tools.errors import KitError
 from data_tools.manifest import Clip
+from submission.runs.reading import to_finish
 from submission.runs.record import ModelFacts
 from system.device import device_of, memory_errors, moved
 from system.models.retrieval import RetrievalModel
@@ -112,7 +113,7 @@ def open_trained(
 
 def _open_run(run: Run, stage: str | None, checkpoint: str | None, changes: list[str], device: torch.device) -> Trained:
     if not run.vocabulary.exists():
-        raise KitError(f"{run.folder} has not been trained yet; run: python -m system train")
+        raise KitError(f"{run.folder} has not been trained yet; {to_finish(run.folder)}")
     provenance = run.read_provenance()  # refuses a damaged resolved.json before it is read
     recipe = _moved(run.folder / "resolved.json", changes)
     single = [entry for entry in recipe.rank.values() if not isinstance(entry, schema.RankByMean)]

@@ -25,6 +25,7 @@ from data_tools.audio.read import AudioError
 from data_tools.cli import counted
 from data_tools.datasets.blind import folder_clips
 from data_tools.errors import KitError, sentence_of
+from data_tools.files import absolute
 from data_tools.manifest import Clip, Query, of_split, read_manifest
 from submission.formats.score_matrix import write_scores
 from system.features.bank import Bank, open_bank
@@ -78,7 +79,7 @@ def read_pool(path: Path, split: str | None) -> Listed:
     if not path.is_dir():
         return Listed(of_split(read_manifest(path), split, path), {})
     clips, others = folder_clips(path, path.resolve().name)
-    no_audio = {str(path.absolute() / name): "its name is no audio's" for name in others}
+    no_audio = {absolute(path / name): "its name is no audio's" for name in others}
     return Listed(of_split(clips, split, path), no_audio)
 
 

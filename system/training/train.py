@@ -205,7 +205,7 @@ class _Stage:
         _write_metrics(self.run, [*before, *self.lines])
         self.tracking.update()
         if self.precision != self.stage.precision:
-            log.info("stage %s: %s needs CUDA; computing in float32", self.name, self.stage.precision)
+            log.warning("stage %s: %s needs CUDA; computing in float32", self.name, self.stage.precision)
         total = self.stage.epochs * self.steps
         log.info(
             "stage %s: %s of %s, from step %d",

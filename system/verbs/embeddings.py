@@ -28,8 +28,9 @@ def run(arguments: argparse.Namespace) -> int:
     writers = {".npz": _write_npz, ".parquet": _write_parquet}
     if arguments.out.suffix not in writers:
         raise KitError(f"--out {arguments.out}: embeddings end in .npz or .parquet")
+    listed = read_pool(arguments.audio, None)
     trained, cache = open_model(arguments)
-    clips, embedded, _ = embed(trained, read_pool(arguments.audio, None), cache)
+    clips, embedded, _ = embed(trained, listed, cache)
     captions, sounds = caption_queries(clips), vectors(embedded)
     texts = vectors(embed_texts(trained.model, [caption.text for caption in captions])) if captions else sounds[:0]
     columns = {

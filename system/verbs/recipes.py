@@ -10,8 +10,10 @@ from data_tools.cli import add_json
 from data_tools.errors import KitError
 from data_tools.files import write_text
 from data_tools.strict import print_report
+from system.recipe.load import load_recipe
 from system.recipe.reference import Section, at_path, paths, sections
 from system.recipe.schema import Recipe
+from system.verbs.download import published_files
 from system.verbs.json_output import RecipesReport, ShippedRecipe
 
 SHIPPED = Path(__file__).parents[2] / "recipes"
@@ -80,7 +82,10 @@ def _new(arguments: argparse.Namespace) -> None:
     text = re.sub("^name: .*$", f"name: {arguments.name}", text, flags=re.M)
     text = re.sub(r"^(#.* )recipes/\S+\.yaml", rf"\g<1>{out}", text, flags=re.M)
     write_text(out, text)
-    print(f"wrote {out}, a copy of {arguments.source}; next: python -m system check {out}")
+    check = f"python -m system check {out}"
+    fetches = any(published_files(load_recipe(out).recipe.model))
+    steps = f"python -m system download {out}, then {check}" if fetches else check
+    print(f"wrote {out}, a copy of {arguments.source}; next: {steps}")
 
 
 def _keys(arguments: argparse.Namespace) -> None:

@@ -35,7 +35,7 @@ def run(arguments: argparse.Namespace) -> int:
         return 0
     if not found:
         print(f"{arguments.runs}: no run yet; python -m system run RECIPE makes one")
-    header = ("run", "state", "trained", "validation", "test", "hours", "changes")
+    header = ("run", "state", "trained", "validation", "test", "training hours", "changes")
     rows = [header, *(_row(entry) for entry in found)]
     widths = [max(len(row[column]) for row in rows) for column in range(len(header))]
     for row in rows if found else ():

@@ -5,8 +5,9 @@ import logging
 from pathlib import Path
 
 from data_tools.cli import add_json
+from data_tools.errors import KitError
 from data_tools.strict import print_report
-from system.runs.pool import embed, pool_of
+from system.runs.pool import embed, read_pool
 from system.serve.search import Search, SearchQuery
 from system.verbs.json_output import ClipFound, QueryAnswer, SearchReport
 from system.verbs.options import (
@@ -33,8 +34,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
+    if empty := [number for number, text in enumerate(arguments.queries, start=1) if not text.strip()]:
+        raise KitError(f"query {empty[0]} is empty; write what is to be heard, or leave it out")
+    listed = read_pool(arguments.audio, arguments.split)  # what is wrong with it is said before the model is loaded
     trained, cache = open_model(arguments)
-    listed = pool_of(trained.recipe, arguments.audio, arguments.split)
     search = Search(trained.model, *embed(trained, listed, cache))
     answers = search.answer([SearchQuery(text, arguments.top) for text in arguments.queries])
     found = [

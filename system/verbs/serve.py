@@ -5,7 +5,7 @@ import asyncio
 from pathlib import Path
 
 from data_tools.errors import KitError
-from system.runs.pool import embed, pool_of
+from system.runs.pool import embed, pool_of, read_pool
 from system.serve.listening import about_of, bound, serve
 from system.serve.search import Search
 from system.verbs.options import add_cache_argument, add_changes_argument, add_checkpoint_arguments, open_model
@@ -28,8 +28,9 @@ def run(arguments: argparse.Namespace) -> int:
     if not 0 <= arguments.port <= 65_535:
         raise KitError(f"--port {arguments.port}: use 0 to 65535")
     with bound(arguments.host, arguments.port) as listening:  # a taken port is reported before anything is computed
+        named = read_pool(arguments.audio, arguments.split) if arguments.audio else None  # before the model is loaded
         trained, cache = open_model(arguments)
-        listed = pool_of(trained.recipe, arguments.audio, arguments.split)
+        listed = named or pool_of(trained.recipe, None, arguments.split)
         search = Search(trained.model, *embed(trained, listed, cache))
         asyncio.run(serve(search, about_of(trained, search), arguments.host, listening))
     return 0

@@ -36,6 +36,7 @@ def test_corrupt_audio_is_counted_by_the_reader_and_named_by_check(
         ("corrupt audio files", "b.wav"),
         ("corrupt audio files", "c.wav"),
     ]
+    assert printed.splitlines()[-1] == "3 things to mend: missing audio files (1), corrupt audio files (2)"
     assert listed[0]["path"] == str(root / "development" / "d.wav")
 
 
@@ -74,6 +75,21 @@ def test_check_separates_every_kind_by_hand(tmp_path: Path) -> None:
         "captions shared by different clips": [[f"{dev}0.wav", f"{evaluation}0.wav"]],
         "clips without captions": [[f"{dev}3.wav"]],
     }
+
+
+def test_the_last_line_is_the_verdict(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    root = small_clotho(tmp_path, ["a.wav", "b.wav"], ["a.wav", "b.wav"])
+    check = ["check", str(root / "m.jsonl")]
+    assert main(["clotho", str(root), "--out", str(root / "m.jsonl"), "--splits", "development"]) == 0
+    assert main(check) == 0
+    assert capsys.readouterr().out.splitlines()[-1] == "nothing to mend"
+    (root / "development/b.wav").write_bytes((root / "development/a.wav").read_bytes())
+    assert main(check) == 0
+    judged = "to judge, it may be as published: same audio content inside a split (1)"
+    assert capsys.readouterr().out.splitlines()[-1] == f"nothing to mend; {judged}"
+    (root / "development/a.wav").unlink()
+    assert main([*check, "--quick"]) == 1
+    assert capsys.readouterr().out.splitlines()[-1] == "1 thing to mend: missing audio files (1)"
 
 
 def test_an_id_of_freesound_is_a_number_across_splits(tmp_path: Path) -> None:

@@ -67,7 +67,7 @@ def test_utf8_metadata_with_more_columns(shared: Path, published: Path, manifest
     assert all(clip.seconds == 0.01 and clip.freesound_id == theirs[clip.id].freesound_id for clip in ours)
 
 
-def test_check_finds_clothos_own_overlaps(manifest: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_check_finds_clothos_own_overlaps(root: Path, manifest: Path, capsys: pytest.CaptureFixture[str]) -> None:
     found = findings(manifest)
     splits = {
         key: {clip_id.split("/")[1] for clip_id in ids} for key, ids in found["same Freesound id across splits"].items()
@@ -93,6 +93,10 @@ def test_check_finds_clothos_own_overlaps(manifest: Path, capsys: pytest.Capture
     assert not found["same audio content across splits"]
     assert main(["check", str(manifest), "--quick"]) == 0
     printed = capsys.readouterr().out
+    of_readme = re.search(r"^check +(5929  clips.*\n.*)", (root / "README.md").read_text(), re.MULTILINE)
+    assert of_readme
+    for shown in re.split(r" {3,}|\n", of_readme[1]):
+        assert shown in ("", "...") or f"{shown}\n" in printed, shown
     assert "      5  same Freesound id across splits" in printed
     assert "      -  same audio content across splits" in printed
     assert "137692: clotho/development/FREEZER_DOOR_OPEN_CLOSE.wav | clotho/evaluation/FREEZER" in printed

@@ -1,11 +1,16 @@
 """The manifest and query files: what goes in comes out, and every bad line is refused by file and line."""
 
 import csv
+import doctest
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
+import soundfile
 
+from data_tools import files
+from data_tools.__main__ import main
 from data_tools.errors import DataError
 from data_tools.files import read_table, replacing, write_table
 from data_tools.manifest import (
@@ -251,3 +256,26 @@ def test_tables_are_written_as_clothos_are(tmp_path: Path) -> None:
     write_table(tmp_path / "t.csv", ["file_name", "caption_1"], [[" a, b.wav", 'say "hi"'], ["c.wav", "dog"]])
     assert (tmp_path / "t.csv").read_bytes() == b'file_name,caption_1\n" a, b.wav","say ""hi"""\nc.wav,dog\n'
     assert read_table(tmp_path / "t.csv", ["file_name"])[0] == (2, {"file_name": " a, b.wav", "caption_1": 'say "hi"'})
+
+
+def test_paths_with_dots_are_stored_as_where_they_lead(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Through a link, `..` is above its target, as for every program."""
+    (tmp_path / "real/deep").mkdir(parents=True)
+    (tmp_path / "real/sounds").mkdir()
+    (tmp_path / "here").mkdir()
+    (tmp_path / "here/link").symlink_to(tmp_path / "real/deep")
+    soundfile.write(tmp_path / "real/sounds/a.wav", np.zeros(160), 16_000)
+    monkeypatch.chdir(tmp_path / "here")
+    for given in ("../real/sounds", "link/../sounds", str(tmp_path / "here/../real/./sounds")):
+        assert main(["blind", given, "--out", "m.jsonl"]) == 0
+        assert json.loads(Path("m.jsonl").read_text())["path"] == str(tmp_path / "real/sounds/a.wav")
+    (found,) = read_manifest("m.jsonl")
+    assert main(["blind", "link/../sounds", "--out", "../real/m.jsonl"]) == 0
+    assert json.loads((tmp_path / "real/m.jsonl").read_text())["path"] == "sounds/a.wav", "the folder can move"
+    Path("own.jsonl").write_text(json.dumps({"id": "a", "path": "link/../sounds/a.wav", "captions": ["x"]}) + "\n")
+    assert [clip.path for clip in read_manifest("own.jsonl")] == [found.path]
+    (tmp_path / "loop").symlink_to(tmp_path / "loop")
+    for nowhere in ("../loop/../a.wav", "a\0b/../a.wav"):
+        Path("own.jsonl").write_text(json.dumps({"id": "a", "path": nowhere, "captions": ["x"]}) + "\n")
+        assert main(["check", "own.jsonl"]) == 1, "a missing file"
+    assert doctest.testmod(files).attempted == 1

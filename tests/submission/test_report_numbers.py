@@ -17,6 +17,7 @@ from submission.metrics.scoring import found_in_matrix
 from submission.metrics.summary import summarise
 from submission.report import figures, statistics
 from submission.report.listening import AudioStore, to_mp3
+from submission.report.results import _bins_table
 from submission.report.statistics import Bar, choose_queries, random_shares, rank_bins, rivals, share_interval
 from submission.runs.clips import read_clips
 
@@ -31,6 +32,21 @@ def test_examples_of_the_docstrings_hold() -> None:
     found = doctest.testmod(statistics)
     assert found.failed == 0
     assert found.attempted >= 7
+
+
+@pytest.mark.parametrize("width", [1.0, 0.1, 0.004, 3e-5, 1e-9])
+def test_labels_of_a_histogram_tell_its_bins_apart(width: float) -> None:
+    edges = np.histogram_bin_edges([0.5, 0.5 + width], 30)
+    rows = _bins_table("score", edges, {"queries": np.zeros(30, np.int64)}).rows
+    ends = [float(end) for row in rows for end in row[0].split(" to ")]
+    steps = np.diff(ends)[::2]
+    assert steps == pytest.approx(np.full(30, width / 30), rel=0.2), "each as wide as it is"
+    assert len({row[0] for row in rows}) == 30
+
+
+def test_labels_of_wide_bins_have_three_decimals() -> None:
+    rows = _bins_table("score", np.linspace(-1, 1, 31), {"queries": np.zeros(30, np.int64)}).rows
+    assert rows[0][0] == "-1.000 to -0.933"
 
 
 def test_ranks_fall_into_bins_of_1_2_5() -> None:

@@ -137,6 +137,7 @@ def test_a_blind_set_is_ranked_once_it_is_there(
     unpack(world)
     assert main(["run", "mine.yaml"]) == 0
     assert "to be ranked now: blind; nothing is trained again" in caplog.text
+    assert "ranking blind: 3 captions against 24 clips" in caplog.text
     assert "blind: blind set, 3 queries, 24 clips, finetune epoch" in capsys.readouterr().out
     command = ["rank", "runs/done", "--audio", "set/test", "--queries", "set/captions.csv", "--out", "by_hand.npy"]
     assert main(command) == 0
@@ -295,8 +296,12 @@ def test_files_of_entries_that_are_gone_are_removed(desk: Path, caplog: pytest.L
     names = {path.name for path in Path("runs/done").glob("s*/*") if path.is_file()}
     assert {"later.npy", "later.csv", "later.clips.csv", "evaluation.csv"} <= names
     change(later=None, evaluation=entry(csv=False))
-    assert main(["run", "mine.yaml"]) == 0
-    assert "the earlier scores of evaluation, later are replaced or removed" in caplog.text
+    caplog.clear()
+    assert main(["run", "mine.yaml", "-q"]) == 0
+    loud = [record.message for record in caplog.records if record.levelname == "WARNING"]
+    assert [message.partition(";")[0] for message in loud] == [
+        "the earlier scores of evaluation, later are replaced or removed"
+    ]
     names = {path.name for path in Path("runs/done").glob("s*/*") if path.is_file()}
     assert not names & {"later.npy", "later.csv", "later.clips.csv", "evaluation.csv"}
     assert "evaluation.npy" in names

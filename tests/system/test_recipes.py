@@ -1,18 +1,22 @@
 """Recipes: every shipped one is valid, every mistake is told at once with its line, and settings never leak."""
 
+import doctest
 import json
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import pytest
 import tiny
 import yaml
+from pydantic import Field, ValidationError
 
 from data_tools.manifest import read_manifest
+from data_tools.strict import Strict, faults_of
 from data_tools.yaml12 import parse
 from system.experiments.study import load_study
+from system.recipe import suggest
 from system.recipe.load import RecipeError, load_recipe
 
 SHIPPED = sorted((Path(__file__).parents[2] / "recipes").rglob("*.yaml"))
@@ -148,12 +152,20 @@ def test_a_change_never_leaks_through_an_anchor(tmp_path: Path) -> None:
     ("change", "words"),
     [
         ("stages.only.batchsize=4", "unknown key; did you mean batch_size"),
-        ("stages.other.batch_size=4", "no such place"),
+        ("stages.other.batch_size=4", "the recipe has no such place; stages has only$"),
+        ("stages.onyl.batch_size=4", r"no such place; did you mean stages\.only\.batch_size\?"),
+        ("stages.only.optimiser.lr=1", r"no such place; did you mean stages\.only\.optimizer\.lr\?"),
+        ("stage.only.batch_size=4", r"no such place; did you mean stages\.only\.batch_size\?"),
+        ("batch_size=4", r"--set batch_size: not a key here; did you mean stages\.only\.batch_size\?"),
+        ("stages.only.batch_size.x=4", r"no such place; stages\.only\.batch_size has no keys of its own"),
+        ("stages.only.grad_cache_chunk.x=4", "no such place; stages.only.grad_cache_chunk is null"),
+        ("data.train.-1=4", "unknown key"),
         ("rank={", "not YAML"),
         ("stages={scores: {}}", "give the stage another name"),
         ("data.train.split=[evaluation]", "data.train.split"),
         ("model.audio.experts.logmel.kind=yamnet", "bands: not a key of this kind"),
-        ("stages.only.losses.7.margin=1", "no such place"),
+        ("stages.only.losses.7.margin=1", r"no such place; stages\.only\.losses has 2 entries, the first is stages\.o"),
+        ("rank.evaluation.x.y=1", "no such place; rank.evaluation has kind, "),
         ("seed", "write it as key.key=value"),
         ("seed=yes", "whole number"),
         ("stages.only.unit=pair", "remove the key"),
@@ -162,6 +174,24 @@ def test_a_change_never_leaks_through_an_anchor(tmp_path: Path) -> None:
 def test_changes_may_set_only_what_the_schema_has(tmp_path: Path, change: str, words: str) -> None:
     with pytest.raises(RecipeError, match=words):
         load(tmp_path, valid(tmp_path), [change])
+
+
+def test_one_entry_is_no_entries() -> None:
+    assert doctest.testmod(suggest).attempted == 2
+    losses = {"stages": {"only": {"losses": [{"kind": "ranking"}]}}}
+    said = suggest.unknown_path(losses, ("stages", "only", "losses", 1, "margin"))
+    assert said.endswith("; stages.only.losses has 1 entry, the first is stages.only.losses.0")
+
+    class Few(Strict):
+        one: Annotated[list[int], Field(max_length=1)]
+        two: Annotated[list[int], Field(max_length=2)]
+
+    with pytest.raises(ValidationError) as error:
+        Few(one=[1, 2], two=[1, 2, 3])
+    assert faults_of(error.value) == [
+        "one: takes 1 entry at most, and has 2",
+        "two: takes 2 entries at most, and has 3",
+    ]
 
 
 def test_a_test_split_may_be_watched_when_acknowledged_but_never_trained_on(tmp_path: Path) -> None:

@@ -79,6 +79,23 @@ def test_a_path_that_is_not_there_is_refused_with_what_is_near(capsys: pytest.Ca
     assert "without a path all keys are printed" in refused(capsys, "recipes", "keys", "xyzzy.1.2")
 
 
+@pytest.mark.parametrize(
+    ("of_a_recipe", "plain"),
+    [
+        ("stages.train.optimizer", "stages.optimizer"),  # `train` is also a key of every stage
+        ("stages.finetune.optimizer.lr", "stages.optimizer.lr"),
+        ("stages.train.losses.0.weight", "stages.losses.weight"),
+        ("stages.finetune.train", "stages.train"),
+        ("data.evaluation.split", "data.split"),
+        ("model.audio.experts.panns.weights", "model.audio.experts.weights"),
+    ],
+)
+def test_a_path_may_have_the_names_of_a_recipe(
+    capsys: pytest.CaptureFixture[str], of_a_recipe: str, plain: str
+) -> None:
+    assert printed(capsys, "keys", of_a_recipe) == printed(capsys, "keys", plain)
+
+
 def test_text_and_page_say_the_same(capsys: pytest.CaptureFixture[str]) -> None:
     text, page = printed(capsys, "keys"), printed(capsys, "keys", "--markdown")
     for section in sections():
@@ -112,7 +129,11 @@ def test_a_copy_is_a_recipe_of_its_own_and_replaces_nothing(
     root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    assert "next: python -m system check mine.yaml" in printed(capsys, "new", "mine")
+    said = printed(capsys, "new", "mine")
+    assert said.endswith("; next: python -m system download mine.yaml, then python -m system check mine.yaml\n")
+    assert said in (root / "README.md").read_text()
+    said = printed(capsys, "new", "tones", "--from", "quickstart")
+    assert said.endswith("; next: python -m system check tones.yaml\n"), "there is nothing to download"
     mine, clotho = load_recipe("mine.yaml").recipe, load_recipe(root / "recipes/clotho.yaml").recipe
     assert mine == clotho.model_copy(update={"name": "mine"})
     text = Path("mine.yaml").read_text()

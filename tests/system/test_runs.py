@@ -1,6 +1,7 @@
 """The table of all runs: finished, unfinished, running and damaged ones, and what it is sorted by."""
 
 import json
+import re
 import shutil
 from pathlib import Path
 
@@ -8,6 +9,7 @@ import pytest
 from outcomes import refused, rewrite
 
 from data_tools.locks import is_locked, lock
+from submission.__main__ import main as submission
 from submission.runs.overview import RunOverview, overview
 from system.__main__ import main
 
@@ -37,7 +39,8 @@ def listed(capsys: pytest.CaptureFixture[str], *argv: object) -> str:
 
 def test_every_run_has_a_line(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
     header, a, b, c, d = listed(capsys, runs).splitlines()
-    assert header.split() == ["run", "state", "trained", "validation", "test", "hours", "changes"]
+    names = ["run", "state", "trained", "validation", "test", "training hours", "changes"]
+    assert re.split(" {2,}", header) == names, "frames, validation and ranking are not in the hours"
     result = json.loads((runs / "a/result.json").read_text())["rank"]["evaluation"]
     assert a.split()[:4] == ["a", "finished", "finetune", "3"]
     assert f"mAP@10 {result['mAP@10']:.4f}" in a
@@ -89,6 +92,30 @@ def test_a_run_that_somebody_works_on_is_running(runs: Path) -> None:
         assert is_locked(runs / "b/lock")
         assert overview(runs / "b").state == "running"
     assert overview(runs / "b").state == "unfinished"
+
+
+def test_a_run_that_is_not_finished_says_the_command_that_goes_on_or_that_it_is_trained_now(
+    runs: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(runs)
+    (runs / "b/finetune/done.json").unlink()
+    (runs / "d/vocabulary.json").unlink()
+    sentences = {
+        ("report", "b"): "b: not a finished run (no result.json); ",
+        ("export", "b", "--out", "x"): "stage finetune of b is not finished; ",
+        ("export", "d", "--out", "x"): "d has not been trained yet; ",
+    }
+    for (verb, name, *others), said in sentences.items():
+        door = submission if verb == "report" else main
+        goes_on = f"{said}go on with it by: python -m system run {name}/resolved.json --out {name}\n"
+        trained = f"{said}it is being trained right now; wait for its end\n"
+        assert door([verb, name, *others]) == 1
+        assert capsys.readouterr().err.endswith(goes_on)
+        with lock(Path(name) / "lock", "busy"):
+            assert door([verb, name, *others]) == 1
+        assert capsys.readouterr().err.endswith(trained)
+    assert main(["run", "b/resolved.json", "--out", "b"]) == 0
+    assert (runs / "b/result.json").exists()
 
 
 def test_no_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -70,6 +70,17 @@ def test_rank_search_and_python_give_one_order(
     assert found[0][0].score == pytest.approx(first, abs=1e-6)
 
 
+def test_a_folder_named_by_dots_is_shown_as_where_it_is(
+    unbroken: Path, model: Retriever, folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(folder / "more")
+    document = json.loads(search(capsys, unbroken, "../more/deep/../..", TEXTS[0], "--json")[1])
+    shown = [clip["path"] for clip in document["queries"][0]["clips"]] + list(document["skipped"])
+    assert len(shown) == 8
+    assert all(Path(path).is_file() and path.startswith(f"{folder}/") and ".." not in path for path in shown)
+    assert [Path(clip.path) for clip in model.clips_of(["../0.wav"])] == [folder / "0.wav"]
+
+
 def test_the_table_has_a_line_a_clip_and_the_log_says_what_was_skipped(
     unbroken: Path, folder: Path, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -152,6 +163,48 @@ def test_python_is_told_what_is_wrong(model: Retriever, folder: Path, tmp_path: 
         model.rank(["xylophone"], folder)
     with pytest.raises(KitError, match=r"neither a run .* nor an exported model"):
         load_model(tmp_path)
+
+
+@pytest.mark.parametrize("verb", [("search",), ("embeddings", "--out", "e.npz"), ("serve", "--port", "0", "--audio")])
+def test_a_wrong_folder_is_refused_before_the_model_is_loaded(
+    unbroken: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], verb: list[str]
+) -> None:
+    def fails(*_: object, **__: object) -> None:
+        raise AssertionError("the model is loaded")
+
+    monkeypatch.setattr("system.runs.open.open_trained", fails)
+    queries = ["a tone"] if verb[0] == "search" else []
+    assert "none: no such f" in refused(capsys, verb[0], unbroken, *verb[1:], tmp_path / "none", *queries)
+    assert "no audio files in this folder" in refused(capsys, verb[0], unbroken, *verb[1:], tmp_path, *queries)
+
+
+@pytest.mark.parametrize("text", ["", "  "])
+def test_an_empty_query_is_refused_before_the_model_is_loaded(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], text: str
+) -> None:
+    """There is no model."""
+    assert "query 2 is empty; write what" in refused(capsys, "search", tmp_path / "none", folder, "a tone", text)
+
+
+def test_one_text_and_one_file_are_lists_of_one(model: Retriever, folder: Path) -> None:
+    assert np.array_equal(model.encode_text(TEXTS[0]), model.encode_text([TEXTS[0]]))
+    assert np.array_equal(model.encode_audio(folder / "0.wav"), model.encode_audio([folder / "0.wav"]))
+    assert model.rank(TEXTS[0], folder) == model.rank([TEXTS[0]], folder)
+
+
+def test_empty_lists_are_refused_with_a_sentence(model: Retriever, folder: Path) -> None:
+    no_text = "there is no text in the list; give one text or more"
+    with pytest.raises(KitError, match=no_text):
+        model.encode_text([])
+    with pytest.raises(KitError, match=no_text):
+        model.rank([], folder)
+    with pytest.raises(KitError, match="None is no text; give one text, or a list of texts"):
+        model.encode_text([None])  # type: ignore[list-item]
+    for call in (model.encode_audio, lambda files: model.rank(TEXTS, files)):
+        with pytest.raises(KitError, match=r"no file in the list; give a folder, a manifest \(.jsonl\), or one file"):
+            call([])
+    with pytest.raises(KitError, match="no clip in the list"):
+        model.encode_clips([])
 
 
 def test_the_lines_of_the_readme(

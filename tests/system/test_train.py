@@ -58,6 +58,16 @@ def test_the_run_directory_is_as_described(unbroken: Path, recipe: Path) -> None
     }
 
 
+def test_the_log_says_every_epochs_validation_and_what_is_ranked(unbroken: Path) -> None:
+    """Tests have no terminal: these lines are all that is seen of a run there."""
+    log = (unbroken / "log.txt").read_text()
+    for line in lines(unbroken):
+        shown = " ".join(f"{name} {value:.4f}" for name, value in line["validation"].items())
+        assert f"{line['stage']} epoch {line['epoch']}: training loss {line['loss']:.4f}; validation {shown}\n" in log
+    assert "ranking evaluation with the untrained model, to compare with: 120 captions against 24 clips\n" in log
+    assert "ranking evaluation: 120 captions against 24 clips\n" in log
+
+
 def test_result_equals_the_submission_rooms_score(unbroken: Path, capsys: pytest.CaptureFixture[str]) -> None:
     from submission.__main__ import main as submission
 
@@ -395,3 +405,13 @@ def test_a_stage_begun_in_another_precision_does_not_go_on(
     torch.save(state | {"precision": "bf16"}, run / "finetune/last.pt")
     output = refused(capsys, "train", recipe, "--out", run)
     assert "was begun in bf16 and this machine computes in float32; go on where it began" in output
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="it is computed in bf16 there")
+def test_a_precision_that_is_not_taken_is_said_even_to_the_quiet(
+    recipe: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    changes = ("--set", "stages.pretrain.precision=bf16", "--set", "stages.finetune=", "--set", "rank.evaluation=")
+    assert main(["train", "-q", str(recipe), *changes, "--out", str(tmp_path / "run")]) == 0
+    loud = [record.message for record in caplog.records if record.levelname == "WARNING"]
+    assert loud == ["stage pretrain: bf16 needs CUDA; computing in float32"]

@@ -1,0 +1,60 @@
+"""What was probably meant by a key that a recipe does not have where it is given."""
+
+import difflib
+from collections.abc import Iterator
+from typing import Any
+
+from data_tools.cli import counted
+from data_tools.strict import cut
+from data_tools.yaml12 import Path as Keys
+
+MAX_PATHS = 3  # that are named
+
+
+def unknown_path(document: Any, keys: Keys) -> str:
+    """The sentence on a path of which a document has only the beginning: what comes nearest, or what there is.
+
+    >>> unknown_path({"stages": {"train": {"epochs": 3}}}, ("stages", "trian", "epochs"))
+    'the recipe has no such place; did you mean stages.train.epochs?'
+    """
+    at, known = document, 0
+    while known < len(keys) - 1 and (below := _below(at, keys[known])) is not None:
+        at, known = below, known + 1
+    where, said = _dotted(keys[:known]) or "the recipe", "the recipe has no such place"
+    if isinstance(at, dict) and keys[known] in at:
+        return f"{said}; {_dotted(keys[: known + 1])} is null"
+    if isinstance(at, dict):
+        close = difflib.get_close_matches(cut(str(keys[known])), [name for name in at if isinstance(name, str)], 1)
+        if close:
+            return f"{said}; did you mean {_dotted((*keys[:known], close[0], *keys[known + 1 :]))}?"
+        return f"{said}; {where} has {cut(', '.join(map(str, at)) or 'no keys')}"
+    if isinstance(at, list):
+        return f"{said}; {where} has {counted(len(at), 'entry')}" + (f", the first is {where}.0" if at else "")
+    return f"{said}; {where} has no keys of its own"
+
+
+def other_paths(document: Any, keys: Keys) -> str:
+    """The end of a sentence on a key that is one elsewhere: the places where a document has it; "" for none.
+
+    >>> other_paths({"epochs": 5, "stages": {"train": {"epochs": 3}}}, ("epochs",))
+    '; did you mean stages.train.epochs?'
+    """
+    found = [_dotted(path) for path in _paths(document) if path[-1] == keys[-1] and path != keys]
+    return f"; did you mean {' or '.join(found)}?" if 0 < len(found) <= MAX_PATHS else ""
+
+
+def _paths(value: Any, keys: Keys = ()) -> Iterator[Keys]:
+    items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for key, item in items:
+        yield (*keys, key)
+        yield from _paths(item, (*keys, key))
+
+
+def _below(value: Any, key: str | int) -> Any:
+    if isinstance(value, dict):
+        return value.get(key)
+    return value[key] if isinstance(value, list) and isinstance(key, int) and key < len(value) else None
+
+
+def _dotted(keys: Keys) -> str:
+    return ".".join(map(str, keys))
