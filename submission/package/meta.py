@@ -81,7 +81,8 @@ def _description(runs: Sequence[FinishedRun]) -> dict[str, Any]:
     experts = [expert for run in runs for expert in run.result.experts.values()]
     frozen = [run.result.experts[name].kind for run in runs for name in _frozen_experts(run)]
     models = [run.recipe.model for run in runs]
-    stages = [run.recipe.stages[member.stage] for run in runs for member in run.members]
+    members = [(run, member.stage) for run in runs for member in run.members]
+    stages = [run.recipe.stages[stage] for run, stage in members if stage is not None]
     optimizers = [stage.optimizer for stage in stages]
     return {
         "input_sampling_rate": _joined(f"{rate / 1000:g}kHz" for rate in sorted({e.rate for e in experts})),

@@ -83,7 +83,9 @@ def _levels(run: FinishedRun, this: Summary) -> tuple[dict[str, float], list[str
     """What a system can be held against, and sentences on it."""
     ranked = run.ranked
     levels, notes = {"chance": this.chance}, []
-    if ranked.metric == this.primary:
+    if ranked.untrained is None:
+        notes.append("Nothing was trained, so there is no untrained model to hold it against.")
+    elif ranked.metric == this.primary:
         levels["untrained"] = ranked.untrained
     else:
         notes.append(f"The untrained model's {this.primary} is not known: the run does not state it in this edition.")
@@ -181,7 +183,8 @@ def _bins_table(unit: str, edges: statistics.Values, counts: Mapping[str, npt.ND
 def loss_margins(run: FinishedRun) -> dict[float, str]:
     """Margins of the ranking losses that trained the ranked checkpoints, with what they are called."""
     found: dict[float, str] = {}
-    for term in (term for member in run.members for term in run.recipe.stages[member.stage].losses):
+    stages = [run.recipe.stages[member.stage] for member in run.members if member.stage is not None]
+    for term in (term for stage in stages for term in stage.losses):
         if term.margin is not None:
             relaxed = ", which training relaxes by CIDEr-D" if term.relax == "cider" else ""
             found.setdefault(term.margin, f"the margin {term.margin:g} of the {term.kind} loss{relaxed}")

@@ -72,7 +72,7 @@ class FinishedRun:
         if isinstance(settings, record.ByMean):
             for part in settings.of:
                 yield from self._leaves(part)
-        else:
+        elif not isinstance(settings, record.ByTeachers):
             yield settings
 
 
@@ -110,8 +110,9 @@ def broken_links(result: record.RunResult, recipe: record.ResolvedRecipe) -> Ite
             yield f"parameters.frozen.{name}: no such expert"
     ranked: set[str] = set()
     for name, entry in recipe.rank.items():
-        if not isinstance(entry, record.ByMean) and entry.stage not in recipe.stages:
-            yield f"rank.{name}.stage: no stage {entry.stage!r}"
+        stage = entry.stage if isinstance(entry, record.ByCheckpoint | record.ByBlind) else None
+        if stage is not None and stage not in recipe.stages:
+            yield f"rank.{name}.stage: no stage {stage!r}"
         for part in entry.of if isinstance(entry, record.ByMean) else ():
             if part not in ranked:
                 yield f"rank.{name}.of: no earlier entry {part!r}"

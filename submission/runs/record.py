@@ -76,8 +76,8 @@ class RankedResult(Record):
     """What a ranked entry came to; its figures, such as mAP@10 and R@1, are among the other keys.
 
     interval, bootstrap: 95 %, of `metric`; None for a single query. checkpoint: in words. chance, untrained, ceiling:
-    values of `metric` to hold it against. also_trained_on: ranked clips. scores, csv: files; an earlier release named
-    the latter otherwise, and wrote fewer keys.
+    values of `metric` to hold it against, untrained None where nothing was trained. also_trained_on: ranked clips.
+    scores, csv: files; an earlier release named the latter otherwise, and wrote fewer keys.
     """
 
     __pydantic_extra__: dict[str, Any]
@@ -92,7 +92,7 @@ class RankedResult(Record):
     checkpoint: str
     edition: str
     chance: float
-    untrained: float
+    untrained: float | None
     ceiling: float | None
     also_trained_on: Count | None = None
     scores: str
@@ -244,15 +244,26 @@ class StageSettings(Record):
 
 
 class ByCheckpoint(Record):
+    """stage, checkpoint: None for published weights, before any stage."""
+
     kind: Literal["checkpoint"]
-    stage: str
-    checkpoint: str
+    stage: str | None
+    checkpoint: str | None
 
 
 class ByBlind(Record):
+    """stage, checkpoint: as of ByCheckpoint."""
+
     kind: Literal["blind"]
-    stage: str
-    checkpoint: str
+    stage: str | None
+    checkpoint: str | None
+
+
+class ByTeachers(Record):
+    """of: names of teachers."""
+
+    kind: Literal["teachers"]
+    of: Annotated[list[str], Field(min_length=1)]
 
 
 class ByMean(Record):
@@ -277,7 +288,7 @@ class ResolvedRecipe(Record):
     seed: int
     model: ModelSettings
     stages: dict[str, StageSettings]
-    rank: dict[str, Annotated[ByCheckpoint | ByBlind | ByMean, Field(discriminator="kind")]]
+    rank: dict[str, Annotated[ByCheckpoint | ByBlind | ByMean | ByTeachers, Field(discriminator="kind")]]
     relevance: RelevanceSettings | None = None
 
 

@@ -36,12 +36,12 @@ class Teachers:
         """(B, N) float32 by teacher, in [-1, 1]. keys: contents of the items' clips."""
         captions = [caption_key(item.clip, number) for item in items for number in item.numbers]
         return {
-            name: torch.from_numpy(_units(taught.clips, keys) @ _units(taught.captions, captions).T)
+            name: torch.from_numpy(units(taught.clips, keys) @ units(taught.captions, captions).T)
             for name, taught in self.banks.items()
         }
 
 
-def _units(bank: Bank, keys: Sequence[str]) -> np.ndarray:
+def units(bank: Bank, keys: Sequence[str]) -> np.ndarray:
     """(n, D) float32 of length 1; of zeros, zeros."""
     rows = np.concatenate([bank.read(key) for key in keys])
     units: np.ndarray = rows / np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), 1e-12)

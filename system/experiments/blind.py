@@ -130,7 +130,7 @@ def rank_blind_sets(
     for name, blind in sets.items():
         log.info("ranking %s: %s", name, size_of(blind.queries, blind.clips))
         entry = recipe.rank[name]
-        assert not isinstance(entry, schema.RankByCheckpoint)
+        assert isinstance(entry, schema.RankByMean | schema.RankBlind)
         if isinstance(entry, schema.RankByMean):
             matrix = blend({part: read_scores(run.scores_file(part)) for part in entry.of})
             taken = f"mean of {', '.join(entry.of)}"
@@ -156,8 +156,7 @@ def rank_blind_sets(
 def _ranked(
     recipe: schema.Recipe, entry: schema.RankBlind, run: Run, blind: BlindSet, model: "RetrievalModel"
 ) -> tuple[ScoreMatrix, str]:
-    from system.runs.checkpoints import load_checkpoint
-    from system.runs.open import facts_of
+    from system.runs.open import facts_of, take_weights
     from system.runs.retrieve import rank_pool
 
     if unknown := model.text.unreadable([query.text for query in blind.queries]):
@@ -165,6 +164,6 @@ def _ranked(
             "%d queries of %s have no word that the model knows, first %r; for them all clips are alike and stand in "
             "the order of their names", len(unknown), entry.queries, unknown[0],
         )  # fmt: skip
-    taken = load_checkpoint(model, run.folder / entry.stage, entry.checkpoint)
+    taken = take_weights(model, run, entry.stage, entry.checkpoint)
     facts = facts_of(run, model, recipe, taken).document()
     return rank_pool(model, blind.clips, blind.queries, blind.features, facts).matrix, taken

@@ -235,7 +235,8 @@ def _rank(
     from system.runs.retrieve import rank_pool
 
     before = {}
-    for source in dict.fromkeys(recipe.ranked_source(name) for name in recipe.scored if name not in kept):
+    new = [name for name, entry in recipe.scored.items() if name not in kept and _trained(entry)]
+    for source in dict.fromkeys(map(recipe.ranked_source, new)):
         clips = data.clips[source]
         log.info(
             "ranking %s with the untrained model, to compare with: %s", source, size_of(caption_queries(clips), clips)
@@ -259,6 +260,7 @@ def _rank(
         if entry.csv:
             write_csv(matrix, csv, edition)
         summary = summarise_matrix(matrix, edition)
+        reference = summarise_matrix(before[source], edition).values[edition.metric] if _trained(entry) else None
         result = {
             **summary.values,
             "metric": edition.metric,
@@ -271,7 +273,7 @@ def _rank(
             "checkpoint": taken,
             "edition": edition.name,
             "chance": summary.chance,
-            "untrained": summarise_matrix(before[source], edition).values[edition.metric],
+            "untrained": reference,
             "ceiling": ceiling_of(recipe.data[source]),
             "also_trained_on": data.shared(recipe.trained_on, [source]),
             "scores": str(run.scores_file(name)),
@@ -281,6 +283,11 @@ def _rank(
     return ranked
 
 
+def _trained(entry: schema.RankByCheckpoint | schema.RankByMean | schema.RankByTeachers) -> bool:
+    """Whether the recipe trains what an entry ranks by, so that it can be held against the model before."""
+    return isinstance(entry, schema.RankByMean) or (isinstance(entry, schema.RankByCheckpoint) and bool(entry.stage))
+
+
 def _interval(bounds: tuple[float, float]) -> list[float] | None:
     """For the record: a single query has no spread, and JSON has no NaN."""
     return None if math.isnan(bounds[0]) else list(bounds)
@@ -288,20 +295,23 @@ def _interval(bounds: tuple[float, float]) -> list[float] | None:
 
 def _ranked(
     recipe: schema.Recipe,
-    entry: schema.RankByCheckpoint | schema.RankByMean,
+    entry: schema.RankByCheckpoint | schema.RankByMean | schema.RankByTeachers,
     run: Run,
     data: "Data",
     model: "RetrievalModel",
 ) -> tuple["RankedPool", str]:
     """An entry's score matrix and norms of experts, which a mean has none of, and what it was made by, in words."""
-    from system.runs.checkpoints import load_checkpoint
-    from system.runs.open import facts_of
+    from system.runs.open import facts_of, take_weights
     from system.runs.retrieve import RankedPool, rank_pool
+    from system.runs.teachers import rank_by_teachers
 
     if isinstance(entry, schema.RankByMean):
         parts = {name: read_scores(run.scores_file(name)) for name in entry.of}
         return RankedPool(blend(parts), {}), f"mean of {', '.join(entry.of)}"
     clips = data.clips[entry.data]
-    taken = load_checkpoint(model, run.folder / entry.stage, entry.checkpoint)
+    if isinstance(entry, schema.RankByTeachers):
+        said = f"mean of the cosines of {', '.join(entry.of)}"
+        return RankedPool(rank_by_teachers(entry, recipe, run, data, model.device), {}), said
+    taken = take_weights(model, run, entry.stage, entry.checkpoint)
     facts = facts_of(run, model, recipe, taken).document()
     return rank_pool(model, clips, caption_queries(clips), data.features, facts), taken

@@ -2,6 +2,7 @@
 
 import json
 import logging
+import re
 import statistics
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -38,8 +39,9 @@ class Published(Strict):
 
 
 class Study(Strict):
-    """name: folder of its runs. recipe: path from the study's folder. cells: by name, dotted settings that change.
-    columns: of the table."""
+    """name: folder of its runs. recipe: path from the study's folder. cells: by name, dotted settings that change;
+    `{cell}` in them stands for the run of an earlier cell with the same seed, such as a teacher. columns: of the
+    table."""
 
     name: Name
     recipe: str
@@ -55,8 +57,9 @@ log = logging.getLogger(__name__)
 Cells = dict[tuple[str, int], Loaded]  # cell and seed -> the changed recipe
 
 
-def load_study(path: Path, changes: list[str]) -> tuple[Study, Cells]:
-    """Read a study and the changed recipe of every cell and seed. RecipeError naming every mistake of all of them."""
+def load_study(path: Path, changes: list[str], runs: Path = Path("runs")) -> tuple[Study, Cells]:
+    """Read a study and the changed recipe of every cell and seed. runs: the folder that its runs are in, or will be.
+    RecipeError naming every mistake of all of them."""
     _, document = read_document(path, "study")
     if isinstance(document.value, dict) and "stages" in document.value:
         raise RecipeError([f"{path} is a recipe; run it with: python -m system run {path}"])
@@ -77,10 +80,15 @@ def load_study(path: Path, changes: list[str]) -> tuple[Study, Cells]:
     if published:
         problems += [f"{path}: published.cells: {text}" for text in _unfit(study, published)]
     cells: Cells = {}
-    for cell, settings in study.cells.items():
-        cell_changes = [f"{key}={json.dumps(value)}" for key, value in settings.items()]
+    for number, (cell, settings) in enumerate(study.cells.items()):
+        unknown = sorted(_named_cells(settings) - set(list(study.cells)[:number]))
+        if unknown:
+            problems.append(f"{path}: cell {cell}: {{{unknown[0]}}} is no earlier cell")
+            continue
         try:
             for seed in study.seeds:
+                folders = {name: str(run_folder(study, name, seed, runs)) for name in study.cells}
+                cell_changes = [f"{key}={json.dumps(_with_runs(value, folders))}" for key, value in settings.items()]
                 cells[cell, seed] = load_recipe(path.parent / study.recipe, [*changes, *cell_changes, f"seed={seed}"])
         except RecipeError as error:
             changed = tuple(f"--set {key}" for key in settings)
@@ -95,6 +103,26 @@ def load_study(path: Path, changes: list[str]) -> tuple[Study, Cells]:
     if problems:
         raise RecipeError(problems)
     return study, cells
+
+
+_CELL = re.compile(r"\{([a-z0-9_]+)\}")
+
+
+def _named_cells(value: Any) -> set[str]:
+    """The cells whose runs a setting names."""
+    if isinstance(value, str):
+        return set(_CELL.findall(value))
+    parts = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    return {name for part in parts for name in _named_cells(part)}
+
+
+def _with_runs(value: Any, folders: Mapping[str, str]) -> Any:
+    """With the folder of a cell's run in place of its name."""
+    if isinstance(value, str):
+        return _CELL.sub(lambda found: folders[found[1]], value)
+    if isinstance(value, dict):
+        return {key: _with_runs(part, folders) for key, part in value.items()}
+    return [_with_runs(part, folders) for part in value] if isinstance(value, list) else value
 
 
 def _unfit(study: Study, published: Published) -> list[str]:
@@ -129,10 +157,10 @@ def so_far(folders: Sequence[Path]) -> str:
 def validation_of(ranked: schema.Ranked, lines: Sequence[EpochLine]) -> Mapping[str, float]:
     """The validation values of the checkpoint that a rank entry ranks by; none of a mean of several. lines: of the
     run's metrics.jsonl."""
-    if isinstance(ranked, schema.RankByMean):
+    if not isinstance(ranked, schema.RankByCheckpoint | schema.RankBlind) or ranked.stage is None:
         return {}
     epochs, metric = [line.validation for line in lines if line.stage == ranked.stage], ranked.checkpoint
-    if metric == "last":
+    if metric is None or metric == "last":
         return epochs[-1] if epochs else {}
     sign = 1 if metric in schema.LOWER_IS_BETTER else -1
     return min((values for values in epochs if metric in values), key=lambda values: sign * values[metric], default={})
@@ -140,9 +168,8 @@ def validation_of(ranked: schema.Ranked, lines: Sequence[EpochLine]) -> Mapping[
 
 def _chosen_by(ranked: schema.Ranked, validation: Sequence[Mapping[str, float]]) -> str | None:
     """The metric of the checkpoint, or for the last one the first of CHOSEN_BY that it has."""
-    metrics = (
-        CHOSEN_BY if isinstance(ranked, schema.RankByMean) or ranked.checkpoint == "last" else (ranked.checkpoint,)
-    )
+    best = ranked.checkpoint if isinstance(ranked, schema.RankByCheckpoint) else None
+    metrics: Sequence[str] = CHOSEN_BY if best is None or best == "last" else (best,)
     return next((metric for metric in metrics if any(metric in values for values in validation)), None)
 
 
@@ -172,7 +199,8 @@ def _row(study: Study, cell: str, name: str, recipe: schema.Recipe, runs: Sequen
     """Of a cell and a rank entry. runs: finished, of all seeds."""
     entry, ranked, published = runs[0].read_result().rank[name], recipe.rank[name], study.published
     validation = [validation_of(ranked, run.read_metrics()) for run in runs if run.metrics.exists()]
-    watched = recipe.stages[ranked.stage].monitor.data if isinstance(ranked, schema.RankByCheckpoint) else []
+    stage = ranked.stage if isinstance(ranked, schema.RankByCheckpoint) else None
+    watched = recipe.stages[stage].monitor.data if stage else []
     return StudyRow(
         cell=cell,
         data=name,

@@ -87,17 +87,18 @@ def in_words(run: Run, result: RunResult) -> str:
     for name, entry in result.rank.items():
         interval = "95 % {:.4f} to {:.4f}".format(*entry.interval) if entry.interval else "one query: no interval"
         recalls = "  ".join(f"{key} {value:.4f}" for key, value in entry.figures.items() if key.startswith("R@"))
+        untrained = f", untrained {entry.untrained:.4f}" if entry.untrained is not None else ""
         ceiling = f", ceiling {entry.ceiling:.4f}" if entry.ceiling is not None else ""
         lines += [
             f"{name}: {counted(entry.queries, 'query')}, {counted(entry.clips, 'clip')}, {entry.checkpoint}",
             f"  {entry.metric}   {entry.figures[entry.metric]:.4f}  ({interval})   {recalls}",
-            f"  baselines  chance {entry.chance:.4f}, untrained {entry.untrained:.4f}{ceiling}",
+            f"  baselines  chance {entry.chance:.4f}{untrained}{ceiling}",
             f"  CSV        {entry.csv or 'none'}",
         ]
         if entry.also_trained_on:
             lines.append(f"  beware     {entry.also_trained_on} of these clips were also trained on")
         for baseline, value in (("chance", entry.chance), ("the untrained model", entry.untrained)):
-            if entry.interval and entry.interval[0] <= value:
+            if entry.interval and value is not None and entry.interval[0] <= value:
                 lines.append(
                     f"  BEWARE     this is not surely better than {baseline}: the interval reaches {value:.4f}"
                 )

@@ -42,6 +42,11 @@ class EncoderKind(Strict):
         gradients would not be the same."""
         return False
 
+    @property
+    def is_published(self) -> bool:
+        """Whether all of its weights are published ones, so that it says something before it is trained."""
+        return False
+
     def weight_files(self) -> dict[str, Path]:
         """Its published files, by the setting that names each; an exported model does not hold them."""
         return {}

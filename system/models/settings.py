@@ -51,6 +51,11 @@ class Model(Strict):
         counts = {"audio": sum(audio.values()), **audio, **self.text.cost(1).trainable}
         return {name: count > 0 for name, count in counts.items()}
 
+    @property
+    def unpublished(self) -> str | None:
+        """The first encoder that has layers without published weights, which say nothing before they are trained."""
+        return next((name for name, part, _ in self._encoders if not part.is_published), None)
+
     def missing_files(self) -> list[str]:
         """A sentence for each published file of an encoder (not of an expert, which tells its own) that is absent."""
         return [

@@ -3,7 +3,7 @@
 import io
 import os
 import shlex
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import redirect_stderr
 from pathlib import Path
 
@@ -38,20 +38,21 @@ def plan(
     memory_bytes: float | None = None,
     runs: Path | None = None,
     copies: int = 1,
+    made_before: Collection[Path] = (),
 ) -> str:
     """The plan as text.
 
     gpu_bytes: memory of the GPU that the stages are to fit, None for no GPU. memory_bytes: of the machine, for stages
     without a GPU; None: not known. runs: the folder that the run goes to; None: no disk is looked at. copies: how many
-    such runs there will be, beside those that are finished.
+    such runs there will be, beside those that are finished. made_before: folders of runs that come before this one.
     """
     found = find_data(recipe)
     estimates = Estimates(recipe, found)
     lines = [f"recipe {recipe.name}, seed {recipe.seed}", *_data_lines(recipe, found)]
     lines += [*_expert_lines(recipe, estimates), *_parameter_lines(recipe, estimates)]
-    lines += _teacher_lines(recipe)
+    lines += _teacher_lines(recipe, made_before)
     for name, stage in recipe.stages.items():
-        lines += _stage_lines(name, stage, found)
+        lines += _stage_lines(name, stage, found, made_before)
         lines += _rate_lines(stage.optimizer, estimates.parameters_by_part, _updates(stage, found))
         lines += _cost_lines(stage, estimates, gpu_bytes, memory_bytes)
     to_come = _seconds_to_come(recipe, estimates, found)
@@ -138,12 +139,18 @@ def _parameter_lines(recipe: schema.Recipe, estimates: Estimates) -> Iterator[st
     yield f"trainable parameters: {', '.join(named)}; in all {total}{audio.part_note()}{assumed}"
 
 
-def _teacher_lines(recipe: schema.Recipe) -> Iterator[str]:
+def _trained_model(folder: Path, made_before: Collection[Path]) -> str:
+    """The end of a line on a trained model that a recipe names: whether it is there."""
+    if folder in made_before:
+        return ", which comes before this run"
+    there = (folder / "model.safetensors").exists() or (folder / "resolved.json").exists()
+    return "" if there else " MISSING; train it first, or name the folder of a run or of an exported model"
+
+
+def _teacher_lines(recipe: schema.Recipe, made_before: Collection[Path]) -> Iterator[str]:
     for name, teacher in recipe.teachers.items():
         if isinstance(teacher, schema.ModelTeacher):
-            folder = Path(teacher.folder)
-            there = (folder / "model.safetensors").exists() or (folder / "resolved.json").exists()
-            yield f"teacher {name}: {folder}" + ("" if there else " MISSING; train it first, or name a run's folder")
+            yield f"teacher {name}: {teacher.folder}{_trained_model(Path(teacher.folder), made_before)}"
         else:
             yield f"teacher {name}: stage {teacher.stage} of this run"
 
@@ -204,7 +211,9 @@ def _disk_lines(
     yield from disk_warnings({banks: frames, runs: size})
 
 
-def _stage_lines(name: str, stage: schema.Stage, found: dict[str, Content]) -> Iterator[str]:
+def _stage_lines(
+    name: str, stage: schema.Stage, found: dict[str, Content], made_before: Collection[Path]
+) -> Iterator[str]:
     items = [found[source].items(stage.unit) for source in stage.train.data]
     known = all(items)
     count = _updates(stage, found)
@@ -223,8 +232,8 @@ def _stage_lines(name: str, stage: schema.Stage, found: dict[str, Content]) -> I
     watched = sum(found[source].items("clip") for source in stage.monitor.data)
     if all(found[source].clips for source in stage.monitor.data) and watched < 2:
         yield f"  {MISTAKE} it is watched on {counted(watched, 'clip')} with captions, and needs two"
-    if isinstance(stage.start_from, schema.FromModel) and not Path(stage.start_from.folder).is_dir():
-        yield f"  starts from {stage.start_from.folder} MISSING; make it with python -m system export"
+    if isinstance(stage.start_from, schema.FromModel):
+        yield f"  starts from {stage.start_from.folder}{_trained_model(Path(stage.start_from.folder), made_before)}"
 
 
 def _rate_lines(settings: schema.AdamW, parts: dict[str, int], updates: int | None) -> Iterator[str]:
@@ -274,6 +283,10 @@ def _rank_lines(recipe: schema.Recipe, found: dict[str, Content]) -> Iterator[st
     for name, entry in recipe.rank.items():
         if isinstance(entry, schema.RankByMean):
             how = f"by the mean of {', '.join(entry.of)}"
+        elif isinstance(entry, schema.RankByTeachers):
+            how = f"by the mean of the cosines of {', '.join(entry.of)}"
+        elif entry.stage is None:
+            how = "by the published weights"
         else:
             which = "last" if entry.checkpoint == "last" else f"best {entry.checkpoint}"
             how = f"by the {which} checkpoint of {entry.stage}"

@@ -1,10 +1,8 @@
 """Reading a recipe: YAML text + settings from the command line -> a checked Recipe, or all mistakes at once."""
 
 import difflib
-import itertools
 import json
 import re
-import shlex
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,13 +12,12 @@ from pydantic import BaseModel, ValidationError
 
 from data_tools.errors import DataError, KitError
 from data_tools.files import require_file
-from data_tools.manifest import TEST_SPLITS
 from data_tools.strict import MAX_SHOWN, cut, fault_of
 from data_tools.yaml12 import Document, parse
 from data_tools.yaml12 import Path as Keys
-from submission.editions import EDITIONS
 from system.recipe import schema
 from system.recipe.renamed import rename, renamed_keys
+from system.recipe.rules import between_keys, child, of_kinds
 from system.recipe.suggest import other_paths, unknown_path
 
 
@@ -33,7 +30,6 @@ class RecipeError(KitError):
 
 
 _INDEX = re.compile("[0-9]{1,9}")  # of a list's item
-RUN_FOLDERS = {"scores", "submission", "figures"}  # of a run, beside those of its stages
 
 MAX_PROBLEMS = 200  # that are printed; what is behind them is counted
 MAX_SUGGESTED = 20  # unknown keys for which a near one is looked for
@@ -69,7 +65,7 @@ def load_recipe(path: Path | str, changes: list[str] | None = None) -> Loaded:
     found = list(_null_characters(document.value))
     _leave_out_nulls(document.value)
     recipe, refused = _validate(document.value)
-    found += [*refused, *_cross_checks(document.value), *(_check_kinds(recipe) if recipe else ())]
+    found += [*refused, *between_keys(document.value), *(of_kinds(recipe) if recipe else ())]
     problems = [*document.problems, *mistakes, *((keys, document.line(keys), text) for keys, text in found)]
     if problems or recipe is None:
         raise RecipeError(_report(path, problems))
@@ -124,7 +120,7 @@ def _apply(document: Document, changes: list[str], renamed: list[str]) -> Iterat
             keys = today
         at = document.value
         for part in keys[:-1]:
-            at = _child(at, part)
+            at = child(at, part)
         last = keys[-1]
         value = parse(text)
         yield from ((keys, 0, f"{cut(text)!r}: {problem}") for _, _, problem in value.problems)
@@ -149,20 +145,11 @@ def _null_characters(value: Any, keys: Keys = ()) -> Iterator[tuple[Keys, str]]:
 
 
 def _leave_out_nulls(value: Any) -> None:
-    experts = _child(_child(_child(value, "model"), "audio"), "experts")
-    for entries in (experts, *(_child(value, key) for key in ("data", "stages", "rank"))):
+    experts = child(child(child(value, "model"), "audio"), "experts")
+    for entries in (experts, *(child(value, key) for key in ("data", "stages", "rank"))):
         if isinstance(entries, dict):
             for name in [name for name, entry in entries.items() if entry is None]:
                 del entries[name]
-
-
-def _child(value: Any, key: str | int) -> Any:
-    """value[key] of a dict or list, None where there is none: raw documents may have any shape."""
-    if isinstance(value, dict):
-        return value.get(key)
-    if isinstance(value, list) and isinstance(key, int) and key < len(value):
-        return value[key]
-    return None
 
 
 def _validate(value: Any) -> tuple[schema.Recipe | None, list[tuple[Keys, str]]]:
@@ -185,9 +172,9 @@ def _without_tags(value: Any, location: tuple[str | int, ...]) -> Keys:
         is_mapping, is_last = isinstance(value, dict), i == len(location) - 1
         if is_mapping and fresh and value.get("kind") == part and not is_last:
             fresh = False
-        elif _child(value, part) is not None or (is_mapping and (is_last or part in value)):
+        elif child(value, part) is not None or (is_mapping and (is_last or part in value)):
             keys.append(part)
-            value, fresh = _child(value, part), True
+            value, fresh = child(value, part), True
     return tuple(keys)
 
 
@@ -221,180 +208,3 @@ def _all_keys(model: type[BaseModel]) -> set[str]:
             pending += [field.annotation for field in part.model_fields.values()]
         pending += getattr(part, "__args__", ())
     return {key for part in done for key in part.model_fields}
-
-
-def _items(value: Any) -> Iterator[tuple[str, dict[str, Any]]]:
-    """The mapping-valued entries of a mapping; nothing where it is not one."""
-    if isinstance(value, dict):
-        yield from ((key, item) for key, item in value.items() if isinstance(item, dict))
-
-
-def _names(value: Any) -> list[tuple[int, str]]:
-    return [(i, name) for i, name in enumerate(value) if isinstance(name, str)] if isinstance(value, list) else []
-
-
-def _cross_checks(value: Any) -> Iterator[tuple[Keys, str]]:
-    """Rules between keys, on the raw document, so that they are reported beside the schema's own mistakes."""
-    data = dict(_items(_child(value, "data")))
-    for name, source in data.items():
-        if isinstance(source.get("make"), str) and not _is_made_by_tools(source["make"]):
-            yield ("data", name, "make"), "a make command begins with: python -m data_tools"
-    stages = dict(_items(_child(value, "stages")))
-    for name in RUN_FOLDERS & stages.keys():
-        yield ("stages", name), f"a run keeps other things in a folder {name}; give the stage another name"
-    for position, (name, stage) in enumerate(stages.items()):
-        yield from _check_stage(("stages", name), stage, data, list(stages)[:position], stages)
-    yield from _check_relevance(_child(value, "relevance"), data)
-    for name, teacher in _items(_child(value, "teachers")):
-        if teacher.get("kind") == "stage":
-            yield from _check_checkpoint(("teachers", name), teacher.get("stage"), teacher.get("checkpoint"), stages)
-    ranks = dict(_items(_child(value, "rank")))
-    for position, (name, ranked) in enumerate(ranks.items()):
-        at: Keys = ("rank", name)
-        yield from _check_source((*at, "data"), ranked.get("data"), data)
-        yield from _check_checkpoint(at, ranked.get("stage"), ranked.get("checkpoint"), stages)
-        yield from _check_parts_of_mean((*at, "of"), ranked.get("of"), dict(list(ranks.items())[:position]))
-        edition = ranked.get("edition")
-        if edition is not None and str(edition) not in EDITIONS:
-            yield (*at, "edition"), f"no edition {edition}; there are {', '.join(EDITIONS)}"
-
-
-def _check_relevance(relevance: Any, data: dict[str, Any]) -> Iterator[tuple[Keys, str]]:
-    yield from _check_sources(
-        ("relevance", "corpus"), _child(relevance, "corpus"), data, "count another one's captions"
-    )
-    curve = _child(relevance, "relax")
-    points = [(_child(p, "percentile"), _child(p, "factor")) for p in (curve if isinstance(curve, list) else [])]
-    for i, (before, point) in enumerate(itertools.pairwise(points), start=1):
-        if all(isinstance(n, int | float) for n in (*before, *point)) and not (
-            before[0] < point[0] and before[1] >= point[1]
-        ):
-            yield ("relevance", "relax", i), "percentiles must rise, and factors must not"
-
-
-def _check_once(at: Keys, names: Any) -> Iterator[tuple[Keys, str]]:
-    seen: set[str] = set()
-    for i, name in _names(names):
-        if name in seen:
-            yield (*at, i), f"{name!r} is there already; name each once"
-        seen.add(name)
-
-
-def _check_parts_of_mean(at: Keys, of: Any, before: dict[str, Any]) -> Iterator[tuple[Keys, str]]:
-    keys = {"checkpoint": ["data"], "blind": ["audio", "queries"]}
-    ranked = {
-        name: [entry.get(key) for key in keys[entry["kind"]]]
-        for name, entry in before.items()
-        if entry.get("kind") in ("checkpoint", "blind")
-    }
-    for i, name in _names(of):
-        if name not in ranked:
-            there = ", ".join(ranked) or "none"
-            yield (*at, i), f"no earlier entry {name!r} of kind checkpoint or blind; there are {there}"
-    yield from _check_once(at, of)
-    if len({str(ranked[name]) for _, name in _names(of) if name in ranked}) > 1:
-        yield at, "they rank different sources; a mean needs one"
-
-
-def _is_made_by_tools(command: str) -> bool:
-    try:
-        return shlex.split(command)[:3] == ["python", "-m", "data_tools"]
-    except ValueError:
-        return False
-
-
-def _check_kinds(recipe: schema.Recipe) -> Iterator[tuple[Keys, str]]:
-    """Rules between what kinds say of themselves, once the schema has no mistakes."""
-    for name, stage in recipe.stages.items():
-        for i, term in enumerate(stage.losses):
-            if term.relaxed and recipe.relevance is None:
-                yield ("stages", name, "losses", i, "relax"), "cider needs the recipe's relevance section"
-            for number, teacher in enumerate(term.taught_by):
-                yield from _check_teacher(("stages", name, "losses", i, "teachers", number), teacher, name, recipe)
-            if term.learned_temperature and recipe.model.learned_temperature is None:
-                yield ("stages", name, "losses", i, "temperature"), "learned needs model.learned_temperature: its start"
-        for key, parts in (("lr_by_part", stage.optimizer.lr_by_part), ("frozen_start", stage.optimizer.frozen_start)):
-            yield from _check_model_parts(("stages", name, "optimizer", key), list(parts), recipe.model.trains)
-        if stage.grad_cache_chunk is not None and not recipe.model.embeds_by_parts:
-            yield ("stages", name, "grad_cache_chunk"), "batch norms and counted padding see the whole batch; say null"
-
-
-def _check_teacher(at: Keys, name: str, stage: str, recipe: schema.Recipe) -> Iterator[tuple[Keys, str]]:
-    """stage: the one that learns."""
-    teacher = recipe.teachers.get(name)
-    if teacher is None:
-        yield at, f"no teacher {name!r}; there are {', '.join(recipe.teachers) or 'none'}"
-    elif isinstance(teacher, schema.StageTeacher):
-        stages = list(recipe.stages)
-        if teacher.stage in stages[stages.index(stage) :]:
-            yield ("teachers", name, "stage"), f"{teacher.stage!r} is not earlier than {stage!r}, which learns from it"
-
-
-def _check_model_parts(at: Keys, names: list[str], trains: dict[str, bool]) -> Iterator[tuple[Keys, str]]:
-    """Names of the model's parts. trains: whether there is anything to train in a part."""
-    for name in names:
-        if name not in trains:
-            yield (*at, name), f"the model has no part {name!r}; there are {', '.join(trains)}"
-        elif not trains[name]:
-            yield (*at, name), f"{name} has no trainable parameters; leave it out"
-        elif "audio" in names and name not in ("audio", "text"):
-            yield (*at, name), f"audio holds {name} too; name audio, or its parts"
-    if "audio" in names:
-        names = [name for name in trains if name != "text" or name in names]
-    if at[-1] == "frozen_start" and not any(trains[name] for name in trains.keys() - {"audio", *names}):
-        yield at, "nothing is left to train in the first steps; leave one part out"
-
-
-def _check_source(at: Keys, name: Any, data: dict[str, Any]) -> Iterator[tuple[Keys, str]]:
-    if isinstance(name, str) and name not in data:
-        yield at, f"no data source {name!r}; there are {', '.join(data) or 'none'}"
-
-
-def _check_sources(at: Keys, names: Any, data: dict[str, Any], hint: str | None) -> Iterator[tuple[Keys, str]]:
-    """Names of sources, each once. hint: what to do about a test split; None where one may be used."""
-    yield from _check_once(at, names)
-    for i, name in _names(names):
-        yield from _check_source((*at, i), name, data)
-        split = _child(data.get(name), "split")
-        if isinstance(split, str) and split in TEST_SPLITS and hint:
-            yield (*at, i), f"{name!r} is a test split ({split}); {hint}"
-
-
-def _check_stage(
-    at: Keys, stage: dict[str, Any], data: dict[str, Any], before: list[str], stages: dict[str, Any]
-) -> Iterator[tuple[Keys, str]]:
-    train, monitor = stage.get("train"), stage.get("monitor")
-    yield from _check_sources((*at, "train", "data"), _child(train, "data"), data, "train on another split")
-    acknowledged = _child(monitor, "test_split") == "acknowledged"
-    hint = None if acknowledged else "say `test_split: acknowledged` beside it"
-    yield from _check_sources((*at, "monitor", "data"), _child(monitor, "data"), data, hint)
-    unit, captions = stage.get("unit"), stage.get("captions_per_clip")
-    if unit == "clip" and captions is None:
-        yield (*at, "captions_per_clip"), "missing; a batch of clips needs it: a number, or all"
-    if unit == "pair" and captions is not None:
-        yield (*at, "captions_per_clip"), "a batch of pairs has one caption a pair; remove the key"
-    at_once, batch_size = stage.get("grad_cache_chunk"), stage.get("batch_size")
-    if isinstance(at_once, int) and isinstance(batch_size, int) and at_once >= batch_size:
-        yield (*at, "grad_cache_chunk"), f"as large as the batch of {batch_size}, it only costs time; say null or less"
-    monitored = _child(monitor, "metrics")
-    for part in ("schedule", "stop"):
-        metric = _child(stage.get(part), "metric")
-        if isinstance(metric, str) and isinstance(monitored, list) and metric not in monitored:
-            yield (*at, part, "metric"), f"{metric} is not monitored; add it to monitor.metrics"
-    start = stage.get("start_from")
-    origin = _child(start, "stage")
-    if isinstance(origin, str) and origin not in before:
-        yield (*at, "start_from", "stage"), f"no earlier stage {origin!r}; there are {', '.join(before) or 'none'}"
-    else:
-        yield from _check_checkpoint((*at, "start_from"), origin, _child(start, "checkpoint"), stages)
-
-
-def _check_checkpoint(at: Keys, stage: Any, checkpoint: Any, stages: dict[str, Any]) -> Iterator[tuple[Keys, str]]:
-    if not isinstance(stage, str):
-        return
-    if stage not in stages:
-        yield (*at, "stage"), f"no stage {stage!r}; there are {', '.join(stages) or 'none'}"
-        return
-    metrics = _child(_child(stages[stage], "monitor"), "metrics")
-    if isinstance(metrics, list) and isinstance(checkpoint, str) and checkpoint not in ["last", *metrics]:
-        yield (*at, "checkpoint"), f"stage {stage!r} does not monitor {checkpoint!r}"

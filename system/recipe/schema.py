@@ -5,12 +5,12 @@ system/models); `stages` train it in order: what each starts from, its data, bat
 `rank` writes score matrices and ranked lists of the trained model. A stage says everything about itself."""
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self, cast
 
-from pydantic import Field, ValidationInfo, field_validator
+from pydantic import Field, ValidationError, ValidationInfo, field_validator, model_validator
 
 from data_tools.manifest import Split
-from data_tools.strict import Name, Positive, Strict
+from data_tools.strict import Name, Positive, Strict, mistakes
 from system.losses import Loss
 from system.losses.relevance.relax import Cider
 from system.models.settings import Model
@@ -50,8 +50,12 @@ class FromStage(Strict):
 
 
 class FromModel(Strict):
+    """A trained model of the same shape, such as what a student starts from before it is distilled."""
+
     kind: Literal["model"]
-    folder: str  # an exported model
+    folder: str  # of a finished run, or of an exported model
+    stage: str | None = None  # of a run; null: that of its first rank entry
+    checkpoint: Checkpoint | None = None  # of a run; null: that of its first rank entry
 
 
 class StageTeacher(Strict):
@@ -199,22 +203,34 @@ class Stage(Strict):
     monitor: Monitor  # what is watched during training, and kept
 
 
-class RankByCheckpoint(Strict):
+class _OneModel(Strict):
+    """What ranks: a checkpoint of a stage, or, where both are null, the model of published weights before any stage."""
+
+    stage: str | None  # of the checkpoint; null: none, the published weights as they are
+    checkpoint: Checkpoint | None  # the last, or the best by a metric that the stage monitors; null where stage is
+
+    @model_validator(mode="after")
+    def _both_or_none(self) -> Self:
+        if (self.stage is None) != (self.checkpoint is None):
+            missing = "stage" if self.stage is None else "checkpoint"
+            raise cast(ValidationError, mistakes([((missing,), "stage and checkpoint are both null, or none is")]))
+        return self
+
+
+class RankByCheckpoint(_OneModel):
     """A score matrix of one source's captions against its clips by one checkpoint, its figures, and the challenge's
-    file of it.
+    file of it. A zero-shot system says `stage: null`: no stage is needed at all.
 
     csv: write the edition's CSV. It knows a query by its text: a split whose clips share captions (AudioCaps) has
     figures, but no such file."""
 
     kind: Literal["checkpoint"]
     data: str  # the source whose captions search its clips
-    stage: str  # of the checkpoint
-    checkpoint: Checkpoint  # the last, or the best by a metric that the stage monitors
     edition: int | Literal["custom"]  # challenge year, which says what the figures and the file are
     csv: bool
 
 
-class RankBlind(Strict):
+class RankBlind(_OneModel):
     """A blind set's score matrix by one checkpoint, and the edition's file of it. It has no figures: nobody knows what
     is relevant. While the folder or the queries are not there it is left out, and said; once they are, the same command
     ranks it and trains nothing again."""
@@ -222,8 +238,6 @@ class RankBlind(Strict):
     kind: Literal["blind"]
     audio: str  # folder of the clips, or a manifest (.jsonl)
     queries: str  # table with a column caption (.csv), or queries (.jsonl)
-    stage: str  # of the checkpoint
-    checkpoint: Checkpoint  # the last, or the best by a metric that the stage monitors
     edition: int | Literal["custom"]  # challenge year, which says what the file is
 
     @property
@@ -241,7 +255,17 @@ class RankByMean(Strict):
     csv: bool  # write the edition's CSV
 
 
-Ranked = Annotated[RankByCheckpoint | RankBlind | RankByMean, Field(discriminator="kind")]
+class RankByTeachers(Strict):
+    """The mean of the cosines of teachers: what a stage that is distilled from them learns."""
+
+    kind: Literal["teachers"]
+    data: str  # the source whose captions search its clips
+    of: Annotated[list[str], Field(min_length=1)]  # names of teachers
+    edition: int | Literal["custom"]  # challenge year, which says what the figures and the file are
+    csv: bool  # write the edition's CSV
+
+
+Ranked = Annotated[RankByCheckpoint | RankBlind | RankByMean | RankByTeachers, Field(discriminator="kind")]
 
 
 class Recipe(Strict):
@@ -254,7 +278,7 @@ class Recipe(Strict):
     relevance: Cider | None = None  # between captions, for losses that ask for it
     model: Model  # how clips and captions are embedded, and how the embeddings are scored
     teachers: dict[Name, Teacher] = Field({})  # trained models that `distill` learns from, by name
-    stages: Annotated[dict[Name, Stage], Field(min_length=1)]  # trained in this order
+    stages: dict[Name, Stage]  # trained in this order; none: what is ranked is the published weights, or teachers
     rank: dict[Name, Ranked]  # what is ranked at the end, and in what form
 
     @property
@@ -263,7 +287,7 @@ class Recipe(Strict):
         return sorted({source for stage in self.stages.values() for source in stage.train.data})
 
     @property
-    def scored(self) -> "dict[str, RankByCheckpoint | RankByMean]":
+    def scored(self) -> "dict[str, RankByCheckpoint | RankByMean | RankByTeachers]":
         """The rank entries that have figures: those of a source, not of a blind set."""
         return {
             name: entry
@@ -271,7 +295,7 @@ class Recipe(Strict):
             if not isinstance(entry, RankBlind) and not isinstance(self.ranked(name), RankBlind)
         }
 
-    def ranked(self, name: str) -> RankByCheckpoint | RankBlind:
+    def ranked(self, name: str) -> RankByCheckpoint | RankBlind | RankByTeachers:
         """A rank entry, or the first one that a mean is of."""
         entry = self.rank[name]
         return self.ranked(entry.of[0]) if isinstance(entry, RankByMean) else entry
@@ -279,5 +303,5 @@ class Recipe(Strict):
     def ranked_source(self, name: str) -> str:
         """The data source that a rank entry with figures ranks; a mean ranks what its parts do."""
         entry = self.ranked(name)
-        assert isinstance(entry, RankByCheckpoint)
+        assert not isinstance(entry, RankBlind)
         return entry.data

@@ -279,11 +279,12 @@ def made_with(recipe: schema.Recipe, text: str | None, contents: Mapping[str, st
     contents: by source, of all its audio; left out where it has not been read."""
     teachers = _teachers_of(recipe)
     starts = [s.start_from.folder for s in recipe.stages.values() if isinstance(s.start_from, schema.FromModel)]
+    weights = {folder: _weights_of(Path(folder), f"start_from {folder}") for folder in starts}
     return {
         "manifests": {name: file_sha256(Path(source.manifest)) for name, source in recipe.data.items()},
         "experts": {name: expert.identity() for name, expert in recipe.model.audio.experts.items()},
         "text": text,
-        "starts": {folder: file_sha256(Path(folder) / "model.safetensors") for folder in starts},
+        "starts": {folder: " ".join(checksums.values()) for folder, checksums in weights.items()},
         **({"teachers": teachers} if teachers else {}),
         **({} if contents is None else {"contents": dict(contents)}),
     }
@@ -295,13 +296,17 @@ def _teachers_of(recipe: schema.Recipe) -> dict[str, dict[str, str]]:
     for name, teacher in recipe.teachers.items():
         if isinstance(teacher, schema.StageTeacher):
             continue
-        folder = Path(teacher.folder)
-        exported = folder / "model.safetensors"
-        paths = [exported] if exported.exists() else sorted(folder.glob("*/done.json"))
-        if not paths:
-            raise KitError(f"teacher {name}: no finished run and no exported model in {folder}; {to_finish(folder)}")
-        found[name] = {path.relative_to(folder).as_posix(): file_sha256(path) for path in paths}
+        found[name] = _weights_of(Path(teacher.folder), f"teacher {name}")
     return found
+
+
+def _weights_of(folder: Path, what: str) -> dict[str, str]:
+    """Checksums of what says which weights a trained model has, by the name within its folder."""
+    exported = folder / "model.safetensors"
+    paths = [exported] if exported.exists() else sorted(folder.glob("*/done.json"))
+    if not paths:
+        raise KitError(f"{what}: no finished run and no exported model in {folder}; {to_finish(folder)}")
+    return {path.relative_to(folder).as_posix(): file_sha256(path) for path in paths}
 
 
 def require_same(run: Run, now: dict[str, Any], others: Collection[str] = ()) -> None:

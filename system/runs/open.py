@@ -17,7 +17,7 @@ from system.device import device_of, memory_errors, moved
 from system.models.retrieval import RetrievalModel
 from system.recipe import schema
 from system.recipe.load import load_recipe
-from system.runs.checkpoints import load_checkpoint, load_weights
+from system.runs.checkpoints import load_checkpoint, load_weights, restore
 from system.runs.folder import Run, made_with, require_same
 from system.words import vocabulary_of
 
@@ -40,13 +40,14 @@ def training_vocabulary(recipe: schema.Recipe, clips: dict[str, list[Clip]]) -> 
     starts = {s.start_from.folder for s in recipe.stages.values() if isinstance(s.start_from, schema.FromModel)}
     if len(starts) > 1:
         raise KitError(f"stages start from several models ({', '.join(sorted(starts))}), whose words differ; use one")
-    before = [word for folder in starts for word in _exported_words(Path(folder))]
+    before = [word for folder in starts for word in _words_of(Path(folder))]
     found = vocabulary_of(
         caption for source in recipe.trained_on for clip in clips[source] for caption in clip.captions
     )
     return list(dict.fromkeys([*before, *found]))
 
 
+PUBLISHED = "published weights"  # a checkpoint, in words
 EXPORT_AGAIN = "write the model again with python -m system export"
 
 
@@ -61,7 +62,11 @@ def _exported_facts(folder: Path) -> ModelFacts:
     return facts
 
 
-def _exported_words(folder: Path) -> list[str]:
+def _words_of(folder: Path) -> list[str]:
+    """Of an exported model, or of a run."""
+    if (folder / "resolved.json").exists():
+        run = Run(folder)
+        return _vocabulary(folder, run.again(run.vocabulary))
     _exported_facts(folder)
     return _vocabulary(folder, EXPORT_AGAIN)
 
@@ -116,18 +121,29 @@ def _open_run(run: Run, stage: str | None, checkpoint: str | None, changes: list
         raise KitError(f"{run.folder} has not been trained yet; {to_finish(run.folder)}")
     provenance = run.read_provenance()  # refuses a damaged resolved.json before it is read
     recipe = _moved(run.folder / "resolved.json", changes)
-    single = [entry for entry in recipe.rank.values() if not isinstance(entry, schema.RankByMean)]
+    single = [entry for entry in recipe.rank.values() if isinstance(entry, schema.RankByCheckpoint | schema.RankBlind)]
     first = min(single, key=lambda entry: isinstance(entry, schema.RankBlind), default=None)
-    stage = stage or (first.stage if first else list(recipe.stages)[-1])
-    if stage not in recipe.stages:
-        raise KitError(f"{run.folder} has no stage {stage!r}; there are {', '.join(recipe.stages)}")
+    if stage is None and first is not None:
+        stage = first.stage
+    elif stage is None and recipe.stages:
+        stage = list(recipe.stages)[-1]
+    if stage is not None and stage not in recipe.stages:
+        raise KitError(f"{run.folder} has no stage {stage!r}; there are {', '.join(recipe.stages) or 'none'}")
     checkpoint = checkpoint or (first.checkpoint if first and first.stage == stage else "last")
     model = moved(build_model(recipe, _vocabulary(run.folder, run.again(run.vocabulary))), device)
     now = made_with(recipe, model.text.identity())
     experts = as_trained(run.folder, provenance.experts, now["experts"])
     require_same(run, {"experts": experts, "text": now["text"]})
-    taken = load_checkpoint(model, run.folder / stage, checkpoint)
+    taken = take_weights(model, run, stage, checkpoint)
     return Trained(model, recipe, facts_of(run, model, recipe, taken), run.folder)
+
+
+def take_weights(model: RetrievalModel, run: Run, stage: str | None, checkpoint: str | None) -> str:
+    """Those of a checkpoint, or where `stage` is None the published ones; returns what they are, in words."""
+    if stage is None:
+        model.audio.load_pretrained()
+        return PUBLISHED
+    return load_checkpoint(model, run.folder / stage, checkpoint or "last")
 
 
 def _moved(path: Path, changes: list[str]) -> schema.Recipe:
@@ -206,14 +222,19 @@ def _open_exported(folder: Path, changes: list[str], device: torch.device) -> Tr
     return Trained(model, recipe, ModelFacts.model_validate(noted | {"experts": now}), folder)
 
 
-def load_exported_weights(model: RetrievalModel, folder: Path) -> None:
-    """Take the weights of an exported model into one of the same shape (a stage's `start_from: {kind: model}`).
+def start_from(model: RetrievalModel, start: schema.FromModel, banks: Path) -> None:
+    """Take the weights of a finished run or an exported model into one of the same shape.
 
-    Words that the exported model does not have keep the vectors they have in `model`; KitError when its words are not
+    Words that the other model does not have keep the vectors they have in `model`; KitError when its words are not
     the first ones of `model`'s.
     """
-    words = _exported_words(folder)
+    folder = Path(start.folder)
+    words = _words_of(folder)
     known = model.text.vocabulary
     if known is not None and known[: len(words)] != words:
         raise KitError(f"{folder} has other words than when this run began; start a new run")
-    load_weights(model, folder / "model.safetensors", EXPORT_AGAIN)
+    if (folder / "model.safetensors").exists():
+        load_weights(model, folder / "model.safetensors", EXPORT_AGAIN)
+        return
+    other = open_trained(folder, start.stage, start.checkpoint, device=torch.device("cpu"), banks=banks).model
+    restore(model, other.state_dict(), folder)

@@ -6,20 +6,22 @@ import logging
 from collections.abc import Sequence
 from pathlib import Path
 
+import numpy as np
 import torch
 
 from data_tools.cli import counted, progress
 from data_tools.errors import KitError
-from data_tools.manifest import Clip
+from data_tools.manifest import Clip, caption_queries
+from submission.formats.score_matrix import ScoreMatrix
 from system.batches.data import Data
-from system.batches.teachers import Taught, Teachers, caption_key
+from system.batches.teachers import Taught, Teachers, caption_key, units
 from system.features.bank import Bank, open_bank
 from system.recipe import schema
 from system.runs.checkpoints import weights_sha256
 from system.runs.folder import Run
 from system.runs.open import Trained, open_trained
 from system.runs.pool import embeddings_bank
-from system.runs.retrieve import embed_texts
+from system.runs.retrieve import embed_texts, matrix_of
 
 VERSION = 1  # of captions' embeddings: counted up when encoders compute others of the same weights
 CAPTIONS_AT_ONCE = 1024
@@ -41,6 +43,19 @@ def open_teachers(recipe: schema.Recipe, name: str, run: Run, data: Data, device
     sources = dict.fromkeys((*stage.train.data, *stage.monitor.data))
     clips = [clip for source in sources for clip in data.whole(source)]
     return Teachers({teacher: _asked(teacher, recipe, run, clips, device) for teacher in names})
+
+
+def rank_by_teachers(
+    entry: schema.RankByTeachers, recipe: schema.Recipe, run: Run, data: Data, device: torch.device
+) -> ScoreMatrix:
+    """(Q, C) float32 of a source's captions against its clips that have frames: the mean of the teachers' cosines."""
+    clips = data.whole(entry.data)
+    total = np.zeros((sum(len(clip.captions) for clip in clips), len(clips)), np.float32)
+    for name in entry.of:
+        taught = _asked(name, recipe, run, clips, device)
+        captions = units(taught.captions, [caption_key(clip, i) for clip in clips for i in range(len(clip.captions))])
+        total += captions @ units(taught.clips, [data.features.keys[clip.id] for clip in clips]).T / len(entry.of)
+    return matrix_of(total, clips, caption_queries(clips), {"recipe": recipe.name, "teachers": list(entry.of)})
 
 
 def _asked(name: str, recipe: schema.Recipe, run: Run, clips: Sequence[Clip], device: torch.device) -> Taught:

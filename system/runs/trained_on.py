@@ -77,5 +77,5 @@ def _among(trained: list[TrainedClip], recipe: schema.Recipe, data: Data) -> Ite
     contents, recordings = {one.sha256 for one in trained}, {one.freesound_id for one in trained} - {""}
     for source in dict.fromkeys(map(recipe.ranked_source, recipe.scored)):
         for clip in data.whole(source):
-            if data.features.keys[clip.id] in contents or clip.freesound_id or "" in recordings:
+            if data.features.keys[clip.id] in contents or (clip.freesound_id or "") in recordings:
                 yield source, clip

@@ -30,7 +30,7 @@ from system.recipe import schema
 from system.recipe.load import Loaded
 from system.runs import checkpoints
 from system.runs.folder import Run, contents_of, record_provenance
-from system.runs.open import build_model, load_exported_weights, training_vocabulary
+from system.runs.open import build_model, start_from, training_vocabulary
 from system.runs.plots import relevance_figure
 from system.runs.teachers import open_teachers
 from system.runs.trained_on import note_trained_clips, refuse_leaking_teachers
@@ -166,6 +166,7 @@ class _Stage:
         tracking: Tracking,
     ) -> None:
         self.name, self.run, self.model, self.tracking = name, run, model, tracking
+        self.banks = Path(recipe.banks)
         self.stage = stage = recipe.stages[name]
         self.seed = (recipe.seed, list(recipe.stages).index(name))
         self.features, self.folder, self.device = data.features, run.folder / name, model.device
@@ -242,7 +243,7 @@ class _Stage:
             taken = checkpoints.load_checkpoint(self.model, self.run.folder / start.stage, start.checkpoint)
             log.info("stage %s starts from %s", self.name, taken)
         elif isinstance(start, schema.FromModel):
-            load_exported_weights(self.model, Path(start.folder))
+            start_from(self.model, start, self.banks)
             log.info("stage %s starts from the model %s", self.name, start.folder)
 
     def _resume(self, state: dict[str, Any]) -> None:

@@ -54,11 +54,12 @@ def _plan_lines(arguments: argparse.Namespace, gpu_bytes: float | None) -> list[
 
 def _study_lines(arguments: argparse.Namespace, gpu_bytes: float | None) -> list[str]:
     """The plan of the first cell, then of every other one the lines that differ from it."""
-    study, cells = load_study(arguments.recipe, arguments.set)
     memory, runs = machine_memory(), arguments.runs
+    study, cells = load_study(arguments.recipe, arguments.set, runs)
     to_do = sum(seconds_of(run_folder(study, *key, runs)) is None for key in cells)
+    folders = {run_folder(study, *key, runs) for key in cells}
     plans = {
-        cell: plan(cells[cell, study.seeds[0]].recipe, gpu_bytes, memory, runs, to_do).splitlines()
+        cell: plan(cells[cell, study.seeds[0]].recipe, gpu_bytes, memory, runs, to_do, folders).splitlines()
         for cell in study.cells
     }
     first, *others = plans

@@ -21,7 +21,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    study, cells = load_study(arguments.study, arguments.set)
+    study, cells = load_study(arguments.study, arguments.set, arguments.runs)
     for line in dict.fromkeys(line for loaded in cells.values() for line in loaded.renamed):
         log.warning("%s", line)
     table = run_study(study, cells, arguments.runs, arguments.device, arguments.track)

@@ -34,6 +34,10 @@ class HuggingFace(Segmented):
         return ROWS[self.type].rate
 
     @property
+    def has_weights(self) -> bool:
+        return True
+
+    @property
     def vector_dim(self) -> int:
         return self._sizes()[0]
 

@@ -92,6 +92,15 @@ class Segmented(AudioSettings, Resampled):
     def build_network(self) -> Network:
         """The network with fresh weights. It imports torch."""
 
+    @property
+    def is_published(self) -> bool:
+        return self.has_weights and self.head == "none" and self.segment_pooling == "mean"
+
+    @property
+    @abstractmethod
+    def has_weights(self) -> bool:
+        """Whether the network has published weights."""
+
     def misfits(self, out: int) -> Iterator[tuple[str, str]]:
         shortest, longest = self.limits
         if not shortest <= self.segment_seconds <= longest:
@@ -138,6 +147,10 @@ class FromPublished(Segmented):
     @property
     def sample_rate(self) -> int:
         return 32_000
+
+    @property
+    def has_weights(self) -> bool:
+        return self.weights is not None
 
     def pretrained(self) -> Path | None:
         return None if self.weights is None else Path(self.weights)

@@ -142,6 +142,10 @@ class SentenceTransformers(PreTrained):
     unknown: ClassVar[TextSize] = MINILM
 
     @property
+    def is_published(self) -> bool:
+        return self.projection == "none"
+
+    @property
     def size_known(self) -> bool:
         return not self.trainable or super().size_known
 

@@ -1,0 +1,212 @@
+"""The rules of a recipe that no single key can break: names that lead nowhere, and what does not go together."""
+
+import itertools
+import shlex
+from collections.abc import Iterator
+from typing import Any
+
+from data_tools.manifest import TEST_SPLITS
+from data_tools.yaml12 import Path as Keys
+from submission.editions import EDITIONS
+from system.recipe import schema
+
+RUN_FOLDERS = {"scores", "submission", "figures"}  # of a run, beside those of its stages
+
+
+def child(value: Any, key: str | int) -> Any:
+    """value[key] of a dict or list, None where there is none: raw documents may have any shape."""
+    if isinstance(value, dict):
+        return value.get(key)
+    if isinstance(value, list) and isinstance(key, int) and key < len(value):
+        return value[key]
+    return None
+
+
+def _items(value: Any) -> Iterator[tuple[str, dict[str, Any]]]:
+    """The mapping-valued entries of a mapping; nothing where it is not one."""
+    if isinstance(value, dict):
+        yield from ((key, item) for key, item in value.items() if isinstance(item, dict))
+
+
+def _names(value: Any) -> list[tuple[int, str]]:
+    return [(i, name) for i, name in enumerate(value) if isinstance(name, str)] if isinstance(value, list) else []
+
+
+def between_keys(value: Any) -> Iterator[tuple[Keys, str]]:
+    """Rules between keys, on the raw document, so that they are reported beside the schema's own mistakes."""
+    data = dict(_items(child(value, "data")))
+    for name, source in data.items():
+        if isinstance(source.get("make"), str) and not _is_made_by_tools(source["make"]):
+            yield ("data", name, "make"), "a make command begins with: python -m data_tools"
+    stages = dict(_items(child(value, "stages")))
+    for name in RUN_FOLDERS & stages.keys():
+        yield ("stages", name), f"a run keeps other things in a folder {name}; give the stage another name"
+    for position, (name, stage) in enumerate(stages.items()):
+        yield from _check_stage(("stages", name), stage, data, list(stages)[:position], stages)
+    yield from _check_relevance(child(value, "relevance"), data)
+    teachers = dict(_items(child(value, "teachers")))
+    for name, teacher in teachers.items():
+        if teacher.get("kind") == "stage":
+            yield from _check_checkpoint(("teachers", name), teacher.get("stage"), teacher.get("checkpoint"), stages)
+    ranks = dict(_items(child(value, "rank")))
+    for position, (name, ranked) in enumerate(ranks.items()):
+        at: Keys = ("rank", name)
+        yield from _check_source((*at, "data"), ranked.get("data"), data)
+        yield from _check_checkpoint(at, ranked.get("stage"), ranked.get("checkpoint"), stages)
+        if ranked.get("kind") == "teachers":
+            yield from _check_named_teachers((*at, "of"), ranked.get("of"), teachers)
+        else:
+            yield from _check_parts_of_mean((*at, "of"), ranked.get("of"), dict(list(ranks.items())[:position]))
+        edition = ranked.get("edition")
+        if edition is not None and str(edition) not in EDITIONS:
+            yield (*at, "edition"), f"no edition {edition}; there are {', '.join(EDITIONS)}"
+
+
+def _check_relevance(relevance: Any, data: dict[str, Any]) -> Iterator[tuple[Keys, str]]:
+    yield from _check_sources(("relevance", "corpus"), child(relevance, "corpus"), data, "count another one's captions")
+    curve = child(relevance, "relax")
+    points = [(child(p, "percentile"), child(p, "factor")) for p in (curve if isinstance(curve, list) else [])]
+    for i, (before, point) in enumerate(itertools.pairwise(points), start=1):
+        if all(isinstance(n, int | float) for n in (*before, *point)) and not (
+            before[0] < point[0] and before[1] >= point[1]
+        ):
+            yield ("relevance", "relax", i), "percentiles must rise, and factors must not"
+
+
+def _check_once(at: Keys, names: Any) -> Iterator[tuple[Keys, str]]:
+    seen: set[str] = set()
+    for i, name in _names(names):
+        if name in seen:
+            yield (*at, i), f"{name!r} is there already; name each once"
+        seen.add(name)
+
+
+def _check_parts_of_mean(at: Keys, of: Any, before: dict[str, Any]) -> Iterator[tuple[Keys, str]]:
+    keys = {"checkpoint": ["data"], "teachers": ["data"], "blind": ["audio", "queries"]}
+    ranked = {
+        name: [entry.get(key) for key in keys[entry["kind"]]]
+        for name, entry in before.items()
+        if entry.get("kind") in keys
+    }
+    for i, name in _names(of):
+        if name not in ranked:
+            there = ", ".join(ranked) or "none"
+            yield (*at, i), f"no earlier entry {name!r} of kind checkpoint, teachers or blind; there are {there}"
+    yield from _check_once(at, of)
+    if len({str(ranked[name]) for _, name in _names(of) if name in ranked}) > 1:
+        yield at, "they rank different sources; a mean needs one"
+
+
+def _check_named_teachers(at: Keys, of: Any, teachers: dict[str, Any]) -> Iterator[tuple[Keys, str]]:
+    yield from _check_once(at, of)
+    for i, name in _names(of):
+        if name not in teachers:
+            yield (*at, i), f"no teacher {name!r}; there are {', '.join(teachers) or 'none'}"
+
+
+def _is_made_by_tools(command: str) -> bool:
+    try:
+        return shlex.split(command)[:3] == ["python", "-m", "data_tools"]
+    except ValueError:
+        return False
+
+
+def of_kinds(recipe: schema.Recipe) -> Iterator[tuple[Keys, str]]:
+    """Rules between what kinds say of themselves, once the schema has no mistakes."""
+    for name, entry in recipe.rank.items():
+        single = entry if isinstance(entry, schema.RankByCheckpoint | schema.RankBlind) else None
+        if single and single.stage is None and (part := recipe.model.unpublished):
+            yield ("rank", name, "stage"), f"null, and model.{part} has layers that say nothing before they are trained"
+    for name, stage in recipe.stages.items():
+        for i, term in enumerate(stage.losses):
+            if term.relaxed and recipe.relevance is None:
+                yield ("stages", name, "losses", i, "relax"), "cider needs the recipe's relevance section"
+            for number, teacher in enumerate(term.taught_by):
+                yield from _check_teacher(("stages", name, "losses", i, "teachers", number), teacher, name, recipe)
+            if term.learned_temperature and recipe.model.learned_temperature is None:
+                yield ("stages", name, "losses", i, "temperature"), "learned needs model.learned_temperature: its start"
+        for key, parts in (("lr_by_part", stage.optimizer.lr_by_part), ("frozen_start", stage.optimizer.frozen_start)):
+            yield from _check_model_parts(("stages", name, "optimizer", key), list(parts), recipe.model.trains)
+        if stage.grad_cache_chunk is not None and not recipe.model.embeds_by_parts:
+            yield ("stages", name, "grad_cache_chunk"), "batch norms and counted padding see the whole batch; say null"
+
+
+def _check_teacher(at: Keys, name: str, stage: str, recipe: schema.Recipe) -> Iterator[tuple[Keys, str]]:
+    """stage: the one that learns."""
+    teacher = recipe.teachers.get(name)
+    if teacher is None:
+        yield at, f"no teacher {name!r}; there are {', '.join(recipe.teachers) or 'none'}"
+    elif isinstance(teacher, schema.StageTeacher):
+        stages = list(recipe.stages)
+        if teacher.stage in stages[stages.index(stage) :]:
+            yield ("teachers", name, "stage"), f"{teacher.stage!r} is not earlier than {stage!r}, which learns from it"
+
+
+def _check_model_parts(at: Keys, names: list[str], trains: dict[str, bool]) -> Iterator[tuple[Keys, str]]:
+    """Names of the model's parts. trains: whether there is anything to train in a part."""
+    for name in names:
+        if name not in trains:
+            yield (*at, name), f"the model has no part {name!r}; there are {', '.join(trains)}"
+        elif not trains[name]:
+            yield (*at, name), f"{name} has no trainable parameters; leave it out"
+        elif "audio" in names and name not in ("audio", "text"):
+            yield (*at, name), f"audio holds {name} too; name audio, or its parts"
+    if "audio" in names:
+        names = [name for name in trains if name != "text" or name in names]
+    if at[-1] == "frozen_start" and not any(trains[name] for name in trains.keys() - {"audio", *names}):
+        yield at, "nothing is left to train in the first steps; leave one part out"
+
+
+def _check_source(at: Keys, name: Any, data: dict[str, Any]) -> Iterator[tuple[Keys, str]]:
+    if isinstance(name, str) and name not in data:
+        yield at, f"no data source {name!r}; there are {', '.join(data) or 'none'}"
+
+
+def _check_sources(at: Keys, names: Any, data: dict[str, Any], hint: str | None) -> Iterator[tuple[Keys, str]]:
+    """Names of sources, each once. hint: what to do about a test split; None where one may be used."""
+    yield from _check_once(at, names)
+    for i, name in _names(names):
+        yield from _check_source((*at, i), name, data)
+        split = child(data.get(name), "split")
+        if isinstance(split, str) and split in TEST_SPLITS and hint:
+            yield (*at, i), f"{name!r} is a test split ({split}); {hint}"
+
+
+def _check_stage(
+    at: Keys, stage: dict[str, Any], data: dict[str, Any], before: list[str], stages: dict[str, Any]
+) -> Iterator[tuple[Keys, str]]:
+    train, monitor = stage.get("train"), stage.get("monitor")
+    yield from _check_sources((*at, "train", "data"), child(train, "data"), data, "train on another split")
+    acknowledged = child(monitor, "test_split") == "acknowledged"
+    hint = None if acknowledged else "say `test_split: acknowledged` beside it"
+    yield from _check_sources((*at, "monitor", "data"), child(monitor, "data"), data, hint)
+    unit, captions = stage.get("unit"), stage.get("captions_per_clip")
+    if unit == "clip" and captions is None:
+        yield (*at, "captions_per_clip"), "missing; a batch of clips needs it: a number, or all"
+    if unit == "pair" and captions is not None:
+        yield (*at, "captions_per_clip"), "a batch of pairs has one caption a pair; remove the key"
+    at_once, batch_size = stage.get("grad_cache_chunk"), stage.get("batch_size")
+    if isinstance(at_once, int) and isinstance(batch_size, int) and at_once >= batch_size:
+        yield (*at, "grad_cache_chunk"), f"as large as the batch of {batch_size}, it only costs time; say null or less"
+    monitored = child(monitor, "metrics")
+    for part in ("schedule", "stop"):
+        metric = child(stage.get(part), "metric")
+        if isinstance(metric, str) and isinstance(monitored, list) and metric not in monitored:
+            yield (*at, part, "metric"), f"{metric} is not monitored; add it to monitor.metrics"
+    start = stage.get("start_from")
+    origin = child(start, "stage")
+    if isinstance(origin, str) and origin not in before:
+        yield (*at, "start_from", "stage"), f"no earlier stage {origin!r}; there are {', '.join(before) or 'none'}"
+    else:
+        yield from _check_checkpoint((*at, "start_from"), origin, child(start, "checkpoint"), stages)
+
+
+def _check_checkpoint(at: Keys, stage: Any, checkpoint: Any, stages: dict[str, Any]) -> Iterator[tuple[Keys, str]]:
+    if not isinstance(stage, str):
+        return
+    if stage not in stages:
+        yield (*at, "stage"), f"no stage {stage!r}; there are {', '.join(stages) or 'none'}"
+        return
+    metrics = child(child(stages[stage], "monitor"), "metrics")
+    if isinstance(metrics, list) and isinstance(checkpoint, str) and checkpoint not in ["last", *metrics]:
+        yield (*at, "checkpoint"), f"stage {stage!r} does not monitor {checkpoint!r}"
