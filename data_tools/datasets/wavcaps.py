@@ -16,6 +16,7 @@ from data_tools.cli import counted, ending_in
 from data_tools.documents import parse_json
 from data_tools.errors import DataError
 from data_tools.files import read_text, require_folder
+from data_tools.leakage.exclusion import read_exclusions
 from data_tools.manifest import Clip, audio_clip, check_caption, write_manifest
 from data_tools.names import audio_names, check_source
 from data_tools.strict import faults_of
@@ -93,14 +94,22 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--audio", type=Path, required=True, help="the folder with the part's audio files")
     parser.add_argument("--name", help="the clips' source name (default: the JSON file's name without .json)")
     parser.add_argument("--keep-missing", action="store_true", help="list items whose audio is missing too")
+    lists = "lists of forbidden Freesound ids, whose clips are left out"
+    parser.add_argument("--exclude", type=Path, nargs="+", default=[], metavar="LIST", help=lists)
     parser.add_argument("--out", type=ending_in(".jsonl"), required=True, help="the manifest to write (.jsonl)")
 
 
 def run(arguments: argparse.Namespace) -> int:
     source = check_source(arguments.name or arguments.json.stem)
-    clips, missing = read_wavcaps(arguments.json, arguments.audio, source, arguments.keep_missing)
+    exclusions = read_exclusions(arguments.exclude)
+    found, missing = read_wavcaps(arguments.json, arguments.audio, source, arguments.keep_missing)
+    clips = [clip for clip in found if clip.freesound_id is None or not exclusions.lists(clip.freesound_id)]
+    if not clips:
+        raise DataError(f"{arguments.json}: all of its {counted(len(found), 'clip')} are on the lists of --exclude")
     write_manifest(arguments.out, clips)
     freesound = sum(clip.freesound_id is not None for clip in clips)
     print(f"audio of {counted(missing, 'item')} is missing")
+    if arguments.exclude:
+        print(f"left out {counted(len(found) - len(clips), 'clip', ',')} that are on the lists of --exclude")
     print(f"wrote {arguments.out}: {counted(len(clips), 'clip')}, {freesound} with a Freesound id")
     return 0

@@ -114,7 +114,8 @@ def _rehearse(
                 f"{data.features.broken[broken[0]]}; repair them, or take them out of {recipe.data[source].manifest}"
             )
         queries = caption_queries(clips)
-        require_readable(model, queries)
+        if not isinstance(recipe.ranked(name), schema.RankByTeachers):
+            require_readable(model, queries)
         matrix = matrix_of(np.zeros((len(queries), len(clips)), np.float32), clips, queries, {})
         summarise_matrix(matrix, edition)
         if entry.csv:
@@ -235,7 +236,7 @@ def _rank(
     from system.runs.retrieve import rank_pool
 
     before = {}
-    new = [name for name, entry in recipe.scored.items() if name not in kept and _trained(entry)]
+    new = [name for name in recipe.scored if name not in kept and _trained(recipe, name)]
     for source in dict.fromkeys(map(recipe.ranked_source, new)):
         clips = data.clips[source]
         log.info(
@@ -260,7 +261,7 @@ def _rank(
         if entry.csv:
             write_csv(matrix, csv, edition)
         summary = summarise_matrix(matrix, edition)
-        reference = summarise_matrix(before[source], edition).values[edition.metric] if _trained(entry) else None
+        reference = summarise_matrix(before[source], edition).values[edition.metric] if _trained(recipe, name) else None
         result = {
             **summary.values,
             "metric": edition.metric,
@@ -283,9 +284,10 @@ def _rank(
     return ranked
 
 
-def _trained(entry: schema.RankByCheckpoint | schema.RankByMean | schema.RankByTeachers) -> bool:
+def _trained(recipe: schema.Recipe, name: str) -> bool:
     """Whether the recipe trains what an entry ranks by, so that it can be held against the model before."""
-    return isinstance(entry, schema.RankByMean) or (isinstance(entry, schema.RankByCheckpoint) and bool(entry.stage))
+    entry = recipe.ranked(name)
+    return isinstance(entry, schema.RankByCheckpoint) and entry.stage is not None
 
 
 def _interval(bounds: tuple[float, float]) -> list[float] | None:

@@ -58,6 +58,12 @@ class Content:
         captions = self.expected.captions if self.expected and not self.clips else self.captions
         return captions / self.count
 
+    def expected_items(self, unit: str) -> int:
+        """Items of a training batch that the source gives, found or expected; 0 where neither is known."""
+        if self.clips or not self.expected:
+            return self.items(unit)
+        return self.expected.captions if unit == "pair" else self.expected.clips
+
     def items(self, unit: str) -> int:
         """Items of a training batch that the source gives; 0 when it is missing."""
         return self.captions if unit == "pair" else sum(bool(clip.captions) for clip in self.clips)

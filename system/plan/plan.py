@@ -56,7 +56,7 @@ def plan(
         lines += _rate_lines(stage.optimizer, estimates.parameters_by_part, _updates(stage, found))
         lines += _cost_lines(stage, estimates, gpu_bytes, memory_bytes)
     to_come = _seconds_to_come(recipe, estimates, found)
-    lines += [*_rank_lines(recipe, found), _hours_line(recipe, estimates, found, to_come, gpu_bytes is not None)]
+    lines += [*_rank_lines(recipe, found), _hours_line(recipe, estimates, found, to_come)]
     lines += _disk_lines(recipe, estimates, to_come, runs, copies) if runs else ()
     counts = {word.strip(":"): sum(word in line for line in lines) for word in (WARNING, MISSING, MISTAKE)}
     said = [f"{count} of these lines say{'s' if count == 1 else ''} {word}" for word, count in counts.items() if count]
@@ -156,10 +156,10 @@ def _teacher_lines(recipe: schema.Recipe, made_before: Collection[Path]) -> Iter
 
 
 def _updates(stage: schema.Stage, found: dict[str, Content]) -> int | None:
-    """Of all epochs; None where it depends on data that is not there."""
+    """Of all epochs, by what there is or what is expected; None where neither is known."""
     if stage.steps_per_epoch != "all":
         return stage.epochs * stage.steps_per_epoch
-    items = [found[source].items(stage.unit) for source in stage.train.data]
+    items = [found[source].expected_items(stage.unit) for source in stage.train.data]
     return stage.epochs * (sum(items) // stage.batch_size) if all(items) else None
 
 
@@ -180,13 +180,10 @@ def _hours_line(
     estimates: Estimates,
     found: dict[str, Content],
     to_come: dict[str, float],
-    on_gpu: bool,
 ) -> str:
-    """How long all of it takes, as far as speeds have been measured."""
+    """How long all of it takes."""
     seconds, cores = estimates.audio_seconds(), os.cpu_count() or 1
     steps = [(_updates(stage, found), estimates.step_flops(stage)) for stage in recipe.stages.values()]
-    if on_gpu:
-        return "in all: hours not known, since nothing has been measured on a GPU"
     if not seconds or any(updates is None for updates, _ in steps):
         return "in all: hours not known until the data is there"
     if not recipe.model.text.size_known:
@@ -195,7 +192,12 @@ def _hours_line(
     frames = sum(to_come[name] * expert.cost for name, expert in recipe.model.audio.experts.items())
     making = f"{about(frames)} for frames that are not there yet" if frames else "all frames are there"
     parts = f"{making}, {about(training)} for updates"
-    return f"in all: {about(frames + training)} on this CPU's {cores} cores, {parts} (estimates, without validation)"
+    line = f"in all: {about(frames + training)} on this CPU's {cores} cores, {parts} (estimates, without validation)"
+    if all(stage.precision == "float32" for stage in recipe.stages.values()):
+        return line
+    total = sum((updates or 0) * flops for updates, flops in steps)
+    speeds = ", ".join(f"{about(total / rate)} on an {name}" for name, rate in GPU_FLOPS.items())
+    return f"{line}; updates alone {speeds} (their speeds are assumed, not measured)"
 
 
 def _disk_lines(

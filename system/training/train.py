@@ -113,7 +113,7 @@ def _write_metrics(run: Run, lines: list[EpochLine]) -> None:
     there = run.metrics.read_bytes() if run.metrics.exists() else b""
     if not there.startswith(text):
         log.warning("%s had lost lines or was damaged; it is written again from the checkpoints", run.metrics)
-    if there != text:
+    if there != text or not run.metrics.exists():  # of no stages there are none
         write_text(run.metrics, text.decode())
 
 

@@ -32,7 +32,7 @@ def made(kind: str) -> tuple[Any, Any]:
         extractor = hf.ClapFeatureExtractor(truncation="fusion" if kind == "clap_fused" else "rand_trunc")
         if kind == "clap_audio_model":
             return hf.ClapAudioModelWithProjection(hf.ClapAudioConfig(**audio)), extractor
-        text = SMALL | {"vocab_size": 60, "projection_dim": 12, "max_position_embeddings": 40}
+        text = SMALL | {"vocab_size": 300, "projection_dim": 12, "max_position_embeddings": 40}
         return hf.ClapModel(hf.ClapConfig(audio_config=audio, text_config=text, projection_dim=12)), extractor
     if kind == "whisper":
         names = {"d_model": 16, "encoder_layers": 2, "encoder_attention_heads": 2, "encoder_ffn_dim": 24}
@@ -68,7 +68,22 @@ def hub_folder(kind: str) -> Path:
     model, extractor = made(kind)
     model.save_pretrained(folder)
     extractor.save_pretrained(folder)
+    if kind in ("clap", "clap_fused"):
+        tokenizer().save_pretrained(folder)
     return folder
+
+
+def tokenizer() -> Any:
+    """RoBERTa's kind, of 300 tokens."""
+    import transformers
+    from tokenizers import ByteLevelBPETokenizer
+
+    special = ["<s>", "<pad>", "</s>", "<unk>", "<mask>"]
+    made = ByteLevelBPETokenizer()
+    made.train_from_iterator(["a dog barks", "a deep tone sounds"], 300, 1, special_tokens=special)
+    with tempfile.TemporaryDirectory() as folder:
+        made.save_model(folder)
+        return transformers.RobertaTokenizerFast.from_pretrained(folder, model_max_length=512)
 
 
 @functools.cache

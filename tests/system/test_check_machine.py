@@ -169,7 +169,7 @@ def test_hours_are_said_where_speeds_are_known(
     frames = estimates.audio_seconds() * settings.model.audio.experts["logmel"].cost
     text = plan(settings)
     assert f"in all: about {frames + updates:.2g} s on this CPU's 4 cores, about {frames:.2g} s for frames" in text
-    assert "in all: hours not known, since nothing has been measured on a GPU" in plan(settings, gpu_bytes=80 * GIB)
+    assert "in all: about" in plan(settings, gpu_bytes=80 * GIB)
     content = tiny.recipe(tmp_path / "absent.jsonl", tmp_path)
     absent = load_recipe(tiny.write_recipe(tmp_path / "a.yaml", content)).recipe
     assert "in all: hours not known until the data is there" in plan(absent)

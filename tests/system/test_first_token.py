@@ -1,5 +1,6 @@
 """The first token of a pre-trained transformer: against the library, frozen and trained, saved, and its faults."""
 
+import string
 from pathlib import Path
 from typing import Any
 
@@ -8,8 +9,8 @@ import pytest
 import torch
 
 from data_tools.errors import KitError
-from system.models.text import FirstToken
-from system.models.text.pretrained_encoder import FirstTokenEncoder
+from system.models.text import FirstToken, MeanTokens
+from system.models.text.pretrained_encoder import TokenEncoder
 
 TEXTS = ["A dog barks.", "Rain falls on a roof while a bell rings and somebody walks over gravel", "siren"]
 
@@ -36,13 +37,13 @@ def first_tokens(model: str, texts: list[str]) -> np.ndarray:
 
 
 def test_frozen_first_tokens_equal_the_library_and_are_kept(minilm: str, tmp_path: Path) -> None:
-    encoder = FirstTokenEncoder(settings(minilm), tmp_path)
+    encoder = TokenEncoder(settings(minilm), tmp_path)
     expected = encoder.mlp(torch.from_numpy(first_tokens(minilm, TEXTS)))
     assert torch.allclose(encoder(TEXTS).values, expected, atol=1e-5)
     assert len(encoder.bank) == 3
     assert {name.split(".")[0] for name, _ in encoder.named_parameters()} == {"mlp"}
     assert encoder.frozen_parameters() == 22_713_216 - (384 * 384 + 384)  # all-MiniLM-L6-v2 without its pooler
-    again = FirstTokenEncoder(settings(minilm), tmp_path)
+    again = TokenEncoder(settings(minilm), tmp_path)
     again.load_state_dict(encoder.state_dict())
     again._frozen[0] = None  # a second computation would fail
     assert torch.equal(again(TEXTS).values, encoder(TEXTS).values)
@@ -52,7 +53,7 @@ def test_frozen_first_tokens_equal_the_library_and_are_kept(minilm: str, tmp_pat
 
 
 def test_a_trained_one_does_not_depend_on_its_neighbours(minilm: str, tmp_path: Path) -> None:
-    encoder = FirstTokenEncoder(settings(minilm, trainable=True, dropout=0.2), tmp_path).eval()
+    encoder = TokenEncoder(settings(minilm, trainable=True, dropout=0.2), tmp_path).eval()
     assert encoder.frozen_parameters() == 0
     expected = encoder.mlp(torch.from_numpy(first_tokens(minilm, TEXTS)))
     with torch.no_grad():
@@ -64,7 +65,7 @@ def test_a_trained_one_does_not_depend_on_its_neighbours(minilm: str, tmp_path: 
 
 
 def test_characters_are_taken_out(minilm: str, tmp_path: Path) -> None:
-    encoder = FirstTokenEncoder(settings(minilm, removed=',.!?;:"'), tmp_path)
+    encoder = TokenEncoder(settings(minilm, removed=',.!?;:"'), tmp_path)
     with torch.no_grad():
         assert torch.equal(encoder(['A "dog", barks!']).values, encoder(["A dog barks"]).values)
         assert not torch.equal(encoder(["A dog's bark"]).values, encoder(["A dogs bark"]).values)
@@ -72,9 +73,9 @@ def test_characters_are_taken_out(minilm: str, tmp_path: Path) -> None:
 
 
 def test_what_it_saves_it_can_be_made_from(minilm: str, tmp_path: Path) -> None:
-    encoder = FirstTokenEncoder(settings(minilm, trainable=True), tmp_path).eval()
+    encoder = TokenEncoder(settings(minilm, trainable=True), tmp_path).eval()
     encoder.save_assets(tmp_path)
-    again = FirstTokenEncoder(settings(str(tmp_path / "text"), trainable=True), tmp_path).eval()
+    again = TokenEncoder(settings(str(tmp_path / "text"), trainable=True), tmp_path).eval()
     again.mlp.load_state_dict(encoder.mlp.state_dict())
     with torch.no_grad():
         assert torch.equal(again(TEXTS).values, encoder(TEXTS).values)
@@ -82,12 +83,12 @@ def test_what_it_saves_it_can_be_made_from(minilm: str, tmp_path: Path) -> None:
 
 def test_faults_are_sentences(minilm: str, tmp_path: Path) -> None:
     with pytest.raises(KitError, match=r"text model .*nowhere: no such folder; name one that holds a model"):
-        FirstTokenEncoder(settings(str(tmp_path / "nowhere")), tmp_path)
+        TokenEncoder(settings(str(tmp_path / "nowhere")), tmp_path)
     from transformers import DistilBertConfig
 
     DistilBertConfig().save_pretrained(tmp_path / "other")
     with pytest.raises(KitError, match=r"has no hidden_dropout_prob .*set text.dropout to null"):
-        FirstTokenEncoder(settings(str(tmp_path / "other"), dropout=0.2), tmp_path)
+        TokenEncoder(settings(str(tmp_path / "other"), dropout=0.2), tmp_path)
 
 
 def test_a_model_without_a_first_token_is_refused(minilm: str, tmp_path: Path) -> None:
@@ -98,4 +99,45 @@ def test_a_model_without_a_first_token_is_refused(minilm: str, tmp_path: Path) -
     tokenizer.cls_token = None
     tokenizer.save_pretrained(tmp_path / "causal")
     with pytest.raises(KitError, match="has no first token that stands for a text"):
-        FirstTokenEncoder(settings(str(tmp_path / "causal")), tmp_path)
+        TokenEncoder(settings(str(tmp_path / "causal")), tmp_path)
+
+
+def test_one_linear_layer_behind_and_captions_cut(minilm: str, tmp_path: Path) -> None:
+    encoder = TokenEncoder(settings(minilm, trainable=True, hidden=None, max_tokens=5), tmp_path).eval()
+    assert isinstance(encoder.mlp, torch.nn.Linear)
+    assert encoder.lengths([TEXTS[1], "siren"]) == [5, 3]
+    from transformers import AutoModel, AutoTokenizer
+
+    tokens = AutoTokenizer.from_pretrained(minilm)(TEXTS[1], truncation=True, max_length=5, return_tensors="pt")
+    assert tokens["input_ids"].shape == (1, 5)
+    with torch.no_grad():
+        first = AutoModel.from_pretrained(minilm).eval()(**tokens).last_hidden_state[:, 0]
+        assert torch.allclose(encoder(TEXTS[1:2]).values, encoder.mlp(first), atol=1e-5)
+    cost = settings(minilm, trainable=True, hidden=None).cost(0)
+    assert sum(cost.trainable.values()) == sum(one.numel() for one in encoder.parameters())
+
+
+def test_the_mean_of_tokens_equals_the_library_and_is_kept_by_itself(minilm: str, tmp_path: Path) -> None:
+    from transformers import AutoModel, AutoTokenizer
+
+    tokenizer, network = AutoTokenizer.from_pretrained(minilm), AutoModel.from_pretrained(minilm).eval()
+    with torch.no_grad():
+        means = [network(**tokenizer(text, return_tensors="pt")).last_hidden_state[0].mean(0) for text in TEXTS]
+    for trainable in (True, False):
+        values = {"trainable": trainable, "removed": "", "dropout": None, "hidden": None, "dim": 384}
+        encoder = TokenEncoder(MeanTokens(kind="mean_tokens", model=minilm, **values), tmp_path).eval()
+        torch.nn.init.eye_(encoder.mlp.weight)  # type: ignore[arg-type]
+        torch.nn.init.zeros_(encoder.mlp.bias)  # type: ignore[arg-type]
+        with torch.no_grad():
+            assert torch.allclose(encoder(TEXTS).values, torch.stack(means), atol=1e-5)
+    TokenEncoder(settings(minilm, max_tokens=6), tmp_path)(TEXTS)
+    TokenEncoder(settings(minilm), tmp_path)(TEXTS)
+    kept = sorted(path.name.split("-", 2)[-1] for path in tmp_path.glob("text-*"))
+    assert [name.partition("-")[0] for name in kept][1:] == ["first_token_of_6", "mean_tokens"]
+
+
+def test_captions_are_cleaned_as_the_originals_of_2024_and_2025(goldens: Path) -> None:
+    content = np.load(goldens / "losses_2025.npz")
+    of = settings("x", removed=string.punctuation, lowercase=True)
+    assert [of.cleaned(text) for text in content["clean_in"].tolist()] == content["clean_out"].tolist()
+    assert settings("x", removed=string.punctuation).cleaned("A Dog!") == "A Dog"

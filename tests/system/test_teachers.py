@@ -20,6 +20,7 @@ from system.__main__ import main
 from system.batches.data import load_data
 from system.batches.sampler import Item, Sampler, items_of
 from system.batches.teachers import caption_key
+from system.experiments.run import run_recipe
 from system.recipe.load import RecipeError, load_recipe
 from system.runs.folder import Run
 from system.runs.open import open_trained
@@ -178,14 +179,16 @@ def test_the_same_recording_is_known_by_its_freesound_id(
     rows = [list(row.values()) for _, row in read_table(distilled / "trained_on.csv", ["id", "freesound_id"])]
     write_table(distilled / "trained_on.csv", ["id", "freesound_id", "sha256"], [[rows[0][0], "1234", rows[0][2]]])
     clips = read_manifest(world)
+    first = next(clip.id for clip in clips if clip.split == "evaluation")
     changed = [
-        clip.model_copy(update={"freesound_id": "1234" if clip.split == "evaluation" else None}) for clip in clips
+        clip.model_copy(update={"freesound_id": "1234" if clip.id == first else f"9{n}"})
+        for n, clip in enumerate(clips)
     ]
     write_manifest(tmp_path / "mine.jsonl", changed)
     recipe = student(tmp_path / "mine.jsonl", tmp_path, {"other": {"kind": "model", "folder": str(distilled)}})
     assert main(["run", str(write(recipe, tmp_path / "leak.yaml")), "--out", str(tmp_path / "leak")]) == 1
-    number = sum(clip.split == "evaluation" for clip in clips)
-    assert f"which is in evaluation and is to be ranked ({number} such clips)" in capsys.readouterr().err
+    said = f"was trained on {first}, which is in evaluation and is to be ranked (1 such clip)"
+    assert said in capsys.readouterr().err, "no other that has an id"
 
 
 def test_a_caption_is_its_clips_own(world: Path) -> None:
@@ -222,7 +225,7 @@ def test_mistakes_of_teachers_are_named(world: Path, tmp_path: Path, capsys: pyt
     absent = student(world, tmp_path, {"gone": {"kind": "model", "folder": "runs/gone"}})
     path = write(absent, tmp_path / "gone.yaml")
     assert main(["check", str(path)]) == 1
-    assert "teacher gone: runs/gone MISSING; train it first, or name a run's folder" in capsys.readouterr().out
+    assert "teacher gone: runs/gone MISSING; train it first, or name the folder of a run or of an exported model" in capsys.readouterr().out
     assert main(["run", str(path), "--out", str(tmp_path / "gone")]) == 1
     assert "teacher gone: no finished run and no exported model in runs/gone" in capsys.readouterr().err
     assert not (tmp_path / "gone").exists()
@@ -236,3 +239,108 @@ def test_a_teacher_of_series_is_refused(distilled: Path, tmp_path: Path, monkeyp
     monkeypatch.setattr("system.runs.teachers.open_trained", lambda *_, **__: opened)
     with pytest.raises(KitError, match="compares frames with words and has no one vector a clip; use another"):
         open_teachers(recipe, "finetune", Run(distilled), data, torch.device("cpu"))
+
+
+def test_teachers_rank_by_the_mean_of_their_cosines(distilled: Path, world: Path, tmp_path: Path) -> None:
+    teachers = {
+        "first": {"kind": "model", "folder": str(distilled), "stage": "pretrain", "checkpoint": "last"},
+        "second": {"kind": "model", "folder": str(distilled), "stage": "finetune", "checkpoint": "last"},
+    }
+    recipe = student(world, tmp_path, teachers) | {"stages": {}}
+    common = {"data": "evaluation", "edition": 2022, "csv": False}
+    recipe["rank"] = {
+        "evaluation": {"kind": "teachers", "of": ["first", "second"], **common},
+        "alone": {"kind": "teachers", "of": ["second"], **common},
+        "both": {"kind": "mean", "of": ["evaluation", "alone"], "edition": 2022, "csv": False},
+    }
+    del recipe["data"]["train"], recipe["data"]["validation"]
+    assert main(["run", str(write(recipe, tmp_path / "ensemble.yaml")), "--out", str(tmp_path / "ensemble")]) == 0
+    clips = [clip for clip in read_manifest(world) if clip.split == "evaluation"]
+    matrices = {}
+    for name in ("pretrain", "finetune"):
+        trained = open_trained(distilled, name, "last")
+        data = load_data(load_recipe(tmp_path / "ensemble.yaml").recipe)
+        texts = embed_texts(trained.model, [caption for clip in clips for caption in clip.captions])
+        matrices[name] = trained.model.score_matrix(texts, embed_clips(trained.model, clips, data.features))
+    found = read_scores(tmp_path / "ensemble/scores/evaluation.npy")
+    assert found.clip_ids == [clip.id for clip in clips]
+    assert found.query_texts == [caption for clip in clips for caption in clip.captions]
+    assert found.values == pytest.approx((matrices["pretrain"] + matrices["finetune"]) / 2, abs=1e-5)
+    alone = read_scores(tmp_path / "ensemble/scores/alone.npy")
+    assert alone.values == pytest.approx(matrices["finetune"], abs=1e-5)
+    entry = json.loads((tmp_path / "ensemble/result.json").read_text())["rank"]["evaluation"]
+    assert (entry["checkpoint"], entry["untrained"]) == ("mean of the cosines of first, second", None)
+
+
+def test_a_stage_starts_from_a_run(distilled: Path, world: Path, tmp_path: Path) -> None:
+    recipe = student(world, tmp_path, SELF)
+    recipe["stages"]["pretrain"] |= {"start_from": {"kind": "model", "folder": str(distilled)}, "epochs": 1}
+    recipe["stages"]["pretrain"]["optimizer"]["lr"] = 1e-12
+    path = write(recipe, tmp_path / "again.yaml")
+    assert main(["run", str(path), "--out", str(tmp_path / "again")]) == 0
+    before = open_trained(distilled).model.state_dict()
+    after = open_trained(tmp_path / "again", "pretrain", "last").model.state_dict()
+    assert all(torch.allclose(after[name], value, atol=1e-7) for name, value in before.items())
+    assert (tmp_path / "again/trained_on.csv").read_text() == (distilled / "trained_on.csv").read_text()
+    (tmp_path / "again/result.json").unlink()
+    other = distilled / "finetune/done.json"
+    other.write_text(other.read_text() + " ")
+    with pytest.raises(KitError, match=r"starts.*changed since this run began; start a new run"):
+        run_recipe(load_recipe(path), tmp_path, tmp_path / "again")
+
+
+def test_cells_of_a_study_learn_from_earlier_ones(
+    world: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    recipe = student(world, tmp_path, SELF)
+    stage = recipe["stages"]["pretrain"]
+    recipe |= {"stages": {"train": stage}, "teachers": {}}
+    recipe["rank"]["evaluation"] |= {"stage": "train", "checkpoint": "last"}
+    write(recipe, tmp_path / "r.yaml")
+    cells: dict[str, Any] = {
+        "first": {},
+        "student": {
+            "teachers": {"first": {"kind": "model", "folder": "{first}"}},
+            "stages.train.start_from": {"kind": "model", "folder": "{first}"},
+            "stages.train.losses": [distill("first")],
+        },
+        "ensemble": {
+            "teachers": {name: {"kind": "model", "folder": f"{{{name}}}"} for name in ("first", "student")},
+            "stages": {},
+            "rank.evaluation": {"kind": "teachers", "data": "evaluation", "of": ["first", "student"]}
+            | {"edition": 2022, "csv": False},
+        },
+    }
+    study = {"name": "steps", "recipe": "r.yaml", "seeds": [1, 2], "cells": cells}
+    path, runs = write(study, tmp_path / "steps.study.yaml"), tmp_path / "runs"
+    assert main(["check", str(path), "--runs", str(runs)]) == 0
+    shown = capsys.readouterr().out
+    assert f"teacher first: {runs}/steps/first_s1, which comes before this run" in shown
+    assert f"starts from {runs}/steps/first_s1, which comes before this run" in shown
+    assert main(["study", str(path), "--runs", str(runs)]) == 0
+    table = capsys.readouterr().out
+    assert [line.split("|")[1].strip() for line in table.splitlines()[2:5]] == ["first", "student", "ensemble"]
+    for seed in (1, 2):
+        parts = [read_scores(runs / f"steps/{cell}_s{seed}/scores/evaluation.npy") for cell in cells]
+        assert parts[2].values == pytest.approx((parts[0].values + parts[1].values) / 2, abs=1e-5)
+        noted = json.loads((runs / f"steps/student_s{seed}/resolved.json").read_text())
+        assert noted["teachers"]["first"]["folder"] == str(runs / f"steps/first_s{seed}")
+    cells["first"] = {"stages.train.start_from": {"kind": "model", "folder": "{student}"}}
+    assert main(["study", str(write(study, path)), "--runs", str(runs)]) == 1
+    assert "cell first: {student} is no earlier cell" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("entry", "said"),
+    [
+        ({"of": ["nobody"]}, "rank.evaluation.of.0: no teacher 'nobody'; there are self"),
+        ({"of": ["self", "self"]}, "rank.evaluation.of.1: 'self' is there already; name each once"),
+        ({"of": []}, "rank.evaluation.of: needs 1 or more entries, and has 0"),
+    ],
+)
+def test_teachers_that_cannot_rank_are_named(world: Path, tmp_path: Path, entry: dict[str, Any], said: str) -> None:
+    recipe = student(world, tmp_path, SELF)
+    recipe["rank"]["evaluation"] = {"kind": "teachers", "data": "evaluation", "edition": 2022, "csv": False} | entry
+    with pytest.raises(RecipeError) as found:
+        load_recipe(write(recipe, tmp_path / "r.yaml"))
+    assert said in str(found.value)

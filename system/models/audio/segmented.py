@@ -71,6 +71,11 @@ class Segmented(AudioSettings, Resampled):
         """D of the network's vectors."""
 
     @property
+    def size_known(self) -> bool:
+        """Whether `vector_dim` is the network's, and not taken from another one."""
+        return True
+
+    @property
     @abstractmethod
     def limits(self) -> tuple[float, float]:
         """The shortest and the longest segment that the network takes, in seconds."""
@@ -109,7 +114,7 @@ class Segmented(AudioSettings, Resampled):
             yield "hop_seconds", "longer than segment_seconds, it leaves parts unheard"
         if self.head == "none" and self.hidden is not None:
             yield "head", "none, and hidden gives one; say hidden: null, or head: linear"
-        if self.head == "none" and self.vector_dim != out:
+        if self.head == "none" and self.size_known and self.vector_dim != out:
             yield "head", f"none, and its vectors have {self.vector_dim} values, the text's embeddings {out}"
 
     def build(self, out: int) -> Encoder:

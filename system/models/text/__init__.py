@@ -4,7 +4,9 @@ from typing import TYPE_CHECKING
 
 from data_tools.strict import closed_list
 from system.models.text.base import TextSettings
+from system.models.text.pretrained import Clap as Clap
 from system.models.text.pretrained import FirstToken as FirstToken
+from system.models.text.pretrained import MeanTokens as MeanTokens
 from system.models.text.pretrained import SentenceTransformers as SentenceTransformers
 from system.models.text.transformer import Transformer as Transformer
 from system.models.text.word_vectors import WordVectors as WordVectors

@@ -6,7 +6,7 @@ from abc import abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
 
@@ -41,7 +41,12 @@ class TextSize:
 
 BERT = TextSize(108_891_648, 768, 12, 3072, 12)  # bert-base-uncased without its pooler
 MINILM = TextSize(22_713_216, 384, 6, 1536, 12)  # all-MiniLM-L6-v2
-NAMED = {"bert-base-uncased": BERT, "all-MiniLM-L6-v2": MINILM}
+NAMED = {
+    "bert-base-uncased": BERT,
+    "all-MiniLM-L6-v2": MINILM,
+    "roberta-base": TextSize(124_055_040, 768, 12, 3072, 12),  # without its pooler, as the next
+    "roberta-large": TextSize(354_310_144, 1024, 24, 4096, 16),
+}
 MAX_HEADER = 100_000_000  # bytes, of a safetensors file
 
 
@@ -57,11 +62,15 @@ class PreTrained(TextSettings):
     def count(self, folder: Path, config: dict[str, Any]) -> int:
         """Parameters, from the folder's files, of which config.json has been read."""
 
+    def part(self, config: dict[str, Any]) -> dict[str, Any]:
+        """The part of a folder's config.json that is of the text encoder."""
+        return config
+
     def _known_size(self) -> TextSize | None:
-        """From the folder's files, or of two models that are known by name."""
+        """From the folder's files, or of a few models that are known by name."""
         try:
             folder = local_folder(self.model) or Path(self.model)
-            config = parse_json((folder / "config.json").read_bytes(), "config.json")
+            config = self.part(parse_json((folder / "config.json").read_bytes(), "config.json"))
             keys = ("hidden_size", "num_hidden_layers", "intermediate_size", "num_attention_heads")
             return TextSize(self.count(folder, config), *(int(config[key]) for key in keys))
         except _UNREADABLE:
@@ -101,34 +110,53 @@ class PreTrained(TextSettings):
             yield f"  its size is unknown: memory and times of a step below take it for {taken}"
 
 
-class FirstToken(PreTrained):
-    """A pre-trained transformer's first token ([CLS]); linear to `hidden`, ReLU, linear to `dim`.
+class TokenSettings(PreTrained):
+    """What the two kinds that read a transformer's tokens are told."""
 
-    Source: "On Metric Learning for Audio-Text Cross-Modal Retrieval" (2022), section 2.2.
-    """
-
-    kind: Literal["first_token"]
     trainable: bool  # false: frozen
     removed: str  # characters taken out of captions
+    lowercase: bool = False  # captions in lower case, before characters are taken out
+    max_tokens: Annotated[int, Field(ge=3)] | None = None  # longer captions are cut; null: at the transformer's longest
     dropout: float | None = Field(ge=0, lt=1)  # of the transformer's hidden states and attention; null: as published
-    hidden: Size  # of the layer behind the network
+    hidden: Size | None  # of a layer with ReLU behind the network; null: one linear layer to `dim`
     dim: Size  # D, of an embedding
 
     unknown: ClassVar[TextSize] = BERT
 
-    def build(self, vocabulary: list[str], banks: Path) -> Encoder:
-        from system.models.text.pretrained_encoder import FirstTokenEncoder
+    def cleaned(self, text: str) -> str:
+        """A caption as the tokenizer gets it."""
+        text = text.lower() if self.lowercase else text
+        return text.translate(str.maketrans("", "", self.removed))
 
-        return FirstTokenEncoder(self, banks)
+    def build(self, vocabulary: list[str], banks: Path) -> Encoder:
+        from system.models.text.pretrained_encoder import TokenEncoder
+
+        return TokenEncoder(self, banks)
 
     def count(self, folder: Path, config: dict[str, Any]) -> int:
-        """Its file may hold more than is used."""
-        tables = sum(int(config[name]) for name in ("vocab_size", "max_position_embeddings", "type_vocab_size"))
-        width, depth, ffn_dim = (int(config[key]) for key in ("hidden_size", "num_hidden_layers", "intermediate_size"))
-        return (tables + 2) * width + depth * layer_parameters(width, ffn_dim)
+        return of_transformer(config)
 
     def cost(self, vocabulary: int) -> Cost:
-        return self.cost_with(mlp_parameters(self.size().width, self.hidden, self.dim), self.trainable)
+        width = self.size().width
+        behind = (width + 1) * self.dim if self.hidden is None else mlp_parameters(width, self.hidden, self.dim)
+        return self.cost_with(behind, self.trainable)
+
+
+class FirstToken(TokenSettings):
+    """A pre-trained transformer's first token ([CLS]); linear to `hidden`, ReLU, linear to `dim`, or linear to `dim`.
+
+    Source: "On Metric Learning for Audio-Text Cross-Modal Retrieval" (2022), section 2.2; of one linear layer: the
+    DCASE 2025 baseline and SALSA (2024), which have RoBERTa-large, captions in lower case without ASCII punctuation,
+    cut at 32 tokens (and filled up to them, which changes nothing).
+    """
+
+    kind: Literal["first_token"]
+
+
+class MeanTokens(TokenSettings):
+    """The mean of a pre-trained transformer's tokens, the special ones included; then as `first_token`."""
+
+    kind: Literal["mean_tokens"]
 
 
 class SentenceTransformers(PreTrained):
@@ -159,6 +187,47 @@ class SentenceTransformers(PreTrained):
 
     def cost(self, vocabulary: int) -> Cost:
         return self.cost_with((self.dim + 1) * self.dim if self.projection == "linear" else 0, self.trainable)
+
+
+class Clap(PreTrained):
+    """The text encoder of a public CLAP with its projection, beside `hugging_face` with the same model for audio: a
+    zero-shot system. Captions are cut at 77 tokens, as its processor cuts them.
+
+    Source: Wu et al., "Large-Scale Contrastive Language-Audio Pretraining" (2023);
+    transformers' ClapTextModelWithProjection.
+    """
+
+    kind: Literal["clap"]
+    dim: Size  # D of the model, checked when it is loaded
+    trainable: bool  # false: frozen, and its embeddings are kept in the banks
+    projection: Literal["none", "linear"]  # a trainable D x D layer behind the encoder
+
+    unknown: ClassVar[TextSize] = BERT
+
+    @property
+    def is_published(self) -> bool:
+        return self.projection == "none"
+
+    def build(self, vocabulary: list[str], banks: Path) -> Encoder:
+        from system.models.text.pretrained_encoder import ClapEncoder
+
+        return ClapEncoder(self, banks)
+
+    def part(self, config: dict[str, Any]) -> dict[str, Any]:
+        return dict(config.get("text_config", config))
+
+    def count(self, folder: Path, config: dict[str, Any]) -> int:
+        return of_transformer(config)
+
+    def cost(self, vocabulary: int) -> Cost:
+        return self.cost_with((self.dim + 1) * self.dim if self.projection == "linear" else 0, self.trainable)
+
+
+def of_transformer(config: dict[str, Any]) -> int:
+    """Parameters of BERT or RoBERTa without its pooler; a file may hold more than is used."""
+    tables = sum(int(config[name]) for name in ("vocab_size", "max_position_embeddings", "type_vocab_size"))
+    width, depth, ffn_dim = (int(config[key]) for key in ("hidden_size", "num_hidden_layers", "intermediate_size"))
+    return (tables + 2) * width + depth * layer_parameters(width, ffn_dim)
 
 
 def _safetensors_sizes(path: Path) -> list[int]:

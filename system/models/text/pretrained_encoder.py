@@ -17,8 +17,8 @@ from data_tools.errors import KitError
 from system.features.bank import open_bank
 from system.models.similarity import Embedded
 from system.models.text.encoder import TextEncoder
-from system.models.text.pretrained import FirstToken, SentenceTransformers
-from system.networks.layers import mlp
+from system.models.text.pretrained import Clap, SentenceTransformers, TokenSettings
+from system.networks.layers import mlp, pooled_over_time
 
 MANY = 1000  # texts that take long enough to be announced
 
@@ -27,6 +27,8 @@ log = logging.getLogger(__name__)
 # N texts, V values of a pre-trained model's vector
 
 FROZEN_AT_ONCE = 64  # texts
+CLAP_TOKENS = 77
+FIRST_NAMES = ("first_token", "sentence_transformers")  # whose banks are named by the model alone, as ever
 NO_LIMIT = 1_000_000  # tokenizers without one give a far larger number
 
 
@@ -48,7 +50,8 @@ class PreTrainedEncoder(TextEncoder):
         self._known_tokens: dict[str, list[int]] = {}
         if not trainable:
             banks, size, name = bank
-            self.bank = open_bank(banks / f"text-{self._identity[:12]}", size, "float32", {name: self._identity})
+            kept = self._identity[:12] if name in FIRST_NAMES else f"{self._identity[:12]}-{name}"
+            self.bank = open_bank(banks / f"text-{kept}", size, "float32", {name: self._identity})
 
     @property
     def _model(self) -> Any:
@@ -65,6 +68,15 @@ class PreTrainedEncoder(TextEncoder):
     @abstractmethod
     def _frozen_vectors(self, texts: Sequence[str]) -> torch.Tensor:
         """(N, V) of the frozen model."""
+
+    @torch.no_grad()
+    def _by_length(self, texts: Sequence[str]) -> torch.Tensor:
+        """(N, V) of the frozen model, texts of like length together."""
+        self._model.to(self.device)
+        order = np.argsort([len(text) for text in texts])
+        parts = [order[start : start + FROZEN_AT_ONCE] for start in range(0, len(order), FROZEN_AT_ONCE)]
+        vectors = torch.cat([self._vectors([texts[i] for i in part]) for part in parts])
+        return vectors[torch.from_numpy(np.argsort(order)).to(vectors.device)]
 
     def _cleaned(self, texts: Sequence[str]) -> list[str]:
         return list(texts)
@@ -109,6 +121,8 @@ class PreTrainedEncoder(TextEncoder):
 
     def prepare(self, texts: Sequence[str]) -> None:
         unique = list(dict.fromkeys(self._cleaned(texts)))
+        if not unique:
+            return
         if self.trained is None:
             self._kept(unique)
         else:
@@ -168,45 +182,102 @@ class SentenceTransformersEncoder(PreTrainedEncoder):
         self._model.save(str(folder / "text"))
 
 
-class FirstTokenEncoder(PreTrainedEncoder):
-    """The last layer's first token; linear, ReLU, linear.
+class ClapEncoder(PreTrainedEncoder):
+    """CLAP's projected embeddings of texts; linear where asked for."""
+
+    def __init__(self, settings: Clap, banks: Path) -> None:
+        super().__init__()
+        tokenizer, model = load_clap(settings.model)
+        found, dim = int(model.config.projection_dim), settings.dim
+        if found != dim:
+            raise KitError(f"text model {settings.model!r} has {found} dimensions, not {dim}; set text.dim to {found}")
+        self.project = nn.Linear(dim, dim) if settings.projection == "linear" else nn.Identity()
+        self.take(model, tokenizer, self.project, settings.trainable, (banks, dim, "clap"))
+
+    def _tokenise(self, texts: list[str]) -> list[list[int]]:
+        positions = self._model.config.max_position_embeddings - 2  # RoBERTa begins to count behind its padding
+        longest = min(self.tokenizer.model_max_length, CLAP_TOKENS, positions)
+        found: list[list[int]] = self.tokenizer(texts, truncation=True, max_length=longest)["input_ids"]
+        return found
+
+    def _vectors(self, texts: Sequence[str]) -> torch.Tensor:
+        vectors: torch.Tensor = self._model(**self._inputs(texts)).text_embeds
+        return vectors
+
+    def _frozen_vectors(self, texts: Sequence[str]) -> torch.Tensor:
+        return self._by_length(texts)
+
+    def save_assets(self, folder: Path) -> None:
+        self._model.save_pretrained(folder / "text")
+        self.tokenizer.save_pretrained(folder / "text")
+
+
+class TokenEncoder(PreTrainedEncoder):
+    """The last layer's first token, or the mean of its tokens; linear, ReLU, linear, or one linear layer.
 
     The public code leaves a frozen BERT's dropout on in training. Trainable: all of the transformer learns but its
     pooler, which is not there.
     Source: github.com/XinhaoMei/audio-text_retrieval (2022).
     """
 
-    def __init__(self, settings: FirstToken, banks: Path) -> None:
+    def __init__(self, settings: TokenSettings, banks: Path) -> None:
         super().__init__()
-        self._without = str.maketrans("", "", settings.removed)
+        self.settings = settings
         tokenizer, model = load_transformer(settings.model, settings.dropout)
         width = int(model.config.hidden_size)
-        self.mlp = mlp(width, settings.hidden, settings.dim)
-        self.take(model, tokenizer, self.mlp, settings.trainable, (banks, width, "first_token"))
+        hidden, dim = settings.hidden, settings.dim
+        self.mlp = nn.Linear(width, dim) if hidden is None else mlp(width, hidden, dim)
+        cut = "" if settings.max_tokens is None else f"_of_{settings.max_tokens}"
+        self.take(model, tokenizer, self.mlp, settings.trainable, (banks, width, f"{settings.kind}{cut}"))
 
     def _cleaned(self, texts: Sequence[str]) -> list[str]:
-        return [text.translate(self._without) for text in texts]
+        return [self.settings.cleaned(text) for text in texts]
 
     def _tokenise(self, texts: list[str]) -> list[list[int]]:
         longest = min(self.tokenizer.model_max_length, NO_LIMIT, self._model.config.max_position_embeddings)
+        longest = min(longest, self.settings.max_tokens or longest)
         found: list[list[int]] = self.tokenizer(texts, truncation=True, max_length=longest)["input_ids"]
         return found
 
     def _vectors(self, texts: Sequence[str]) -> torch.Tensor:
-        first: torch.Tensor = self._model(**self._inputs(texts)).last_hidden_state[:, 0]
-        return first
+        inputs = self._inputs(texts)
+        tokens: torch.Tensor = self._model(**inputs).last_hidden_state
+        if self.settings.kind == "first_token":
+            return tokens[:, 0]
+        return pooled_over_time(tokens, inputs["attention_mask"].sum(1), "mean")
 
-    @torch.no_grad()
     def _frozen_vectors(self, texts: Sequence[str]) -> torch.Tensor:
-        self._model.to(self.device)
-        order = np.argsort([len(text) for text in texts])
-        parts = [order[start : start + FROZEN_AT_ONCE] for start in range(0, len(order), FROZEN_AT_ONCE)]
-        first = torch.cat([self._vectors([texts[i] for i in part]) for part in parts])
-        return first[torch.from_numpy(np.argsort(order)).to(first.device)]
+        return self._by_length(texts)
 
     def save_assets(self, folder: Path) -> None:
         self._model.save_pretrained(folder / "text")
         self.tokenizer.save_pretrained(folder / "text")
+
+
+def load_clap(name: str) -> tuple[Any, Any]:
+    """Tokenizer and text encoder of a CLAP, float32 on the CPU. KitError when it cannot be had."""
+    from transformers import AutoConfig, AutoTokenizer, ClapTextModelWithProjection
+    from transformers.utils.logging import disable_progress_bar, get_verbosity, set_verbosity, set_verbosity_error
+
+    disable_progress_bar()
+    name = str(fetch(name))
+    before = get_verbosity()
+    set_verbosity_error()  # a whole CLAP has an audio encoder too, of which the library tells at length
+    try:
+        kind = AutoConfig.from_pretrained(name, trust_remote_code=False).model_type
+        if kind not in ("clap", "clap_text_model"):
+            raise KitError(f"text model {name!r} is no CLAP: its config.json says model_type {kind}; use another kind")
+        tokenizer = AutoTokenizer.from_pretrained(name, trust_remote_code=False)
+        model = ClapTextModelWithProjection.from_pretrained(name, dtype=torch.float32, trust_remote_code=False)
+    except KitError:
+        raise
+    except Exception as error:  # the library raises many kinds for a missing, cut, or foreign folder
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        hint = "give a folder that holds one, or a hub name while online"
+        raise KitError(f"no text encoder of a CLAP in {name!r} ({reason}); {hint}") from error
+    finally:
+        set_verbosity(before)
+    return tokenizer, model
 
 
 def load_transformer(name: str, dropout: float | None) -> tuple[Any, Any]:

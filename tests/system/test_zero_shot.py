@@ -1,0 +1,203 @@
+"""Models of published weights without any stage: a tiny random CLAP from a folder of sounds to files and a page."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tiny
+import torch
+import transformers
+import yaml
+from hub_models import hub_folder
+from loaded import relative
+from outcomes import refused
+from served import ask, serving
+from threads import one_thread  # noqa: F401  a fixture
+
+from data_tools.__main__ import main as data_tools
+from data_tools.audio.read import read_audio
+from submission.__main__ import main as submission
+from submission.formats.score_matrix import read_scores
+from system.__main__ import main
+from system.models.text import Clap
+from system.models.text.pretrained_encoder import ClapEncoder
+from system.recipe.load import RecipeError, load_recipe
+from system.retriever import load_model
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+CAPTIONS = [
+    "a dog barks",
+    "a deep tone sounds",
+    "rain",
+    "a bell",
+    "wind",
+    "a car",
+    "a bird",
+    "a voice",
+    "steps",
+    "an engine",
+    "a cat",
+]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Eleven sounds of 0.05 to 13 s with a caption each, and the shipped recipe on them with a tiny random CLAP."""
+    import soundfile
+
+    folder = tmp_path_factory.mktemp("zero_shot")
+    (folder / "sounds").mkdir()
+    rows = ["file,text"]
+    for n, caption in enumerate(CAPTIONS):
+        seconds = (0.05, 13.0)[n] if n < 2 else 0.5 + 0.1 * n
+        soundfile.write(folder / f"sounds/{n}.wav", tiny.tone(n % 8, seconds, n), 16_000)
+        rows.append(f"{n}.wav,{caption}")
+    (folder / "captions.csv").write_text("\n".join(rows) + "\n")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def recipe(root: Path, folder: Path) -> Path:
+    content = yaml.safe_load((root / "recipes/zero_shot/clap.yaml").read_text())
+    content["banks"] = str(folder / "banks")
+    content["data"]["evaluation"] |= {"manifest": str(folder / "m.jsonl"), "make": None, "expected": None}
+    for part in ("audio", "text"):
+        content["model"][part]["model"] = str(hub_folder("clap"))
+    content["model"]["text"]["dim"] = 12
+    return tiny.write_recipe(folder / "recipe.yaml", content)
+
+
+@pytest.fixture(scope="module")
+def run(folder: Path, recipe: Path) -> Path:
+    table = ["table", str(folder / "captions.csv"), "--audio", "file", "--caption", "text", "--split", "evaluation"]
+    assert data_tools([*table, "--folder", str(folder / "sounds"), "--out", str(folder / "m.jsonl")]) == 0
+    assert main(["check", str(recipe)]) == 0
+    assert main(["run", str(recipe), "--out", str(folder / "run")]) == 0
+    return folder / "run"
+
+
+@torch.inference_mode()
+def by_hand(folder: Path) -> np.ndarray:
+    """(11, 11) cosines of captions and sounds, by transformers' own ClapModel: the mean over segments of 10 s."""
+    model = transformers.ClapModel.from_pretrained(hub_folder("clap")).eval()
+    extractor = transformers.ClapFeatureExtractor.from_pretrained(hub_folder("clap"))
+    tokenizer = transformers.AutoTokenizer.from_pretrained(hub_folder("clap"))
+    clips, captions = [], []
+    for n, caption in enumerate(CAPTIONS):
+        wave = (read_audio(folder / f"sounds/{n}.wav", 48_000) * 32_768).round().clip(-32_768, 32_767) / 32_768
+        pieces = [wave[first : first + 480_000].astype(np.float32) for first in range(0, len(wave), 480_000)]
+        pieces = [np.pad(piece, (0, max(0, 4_800 - len(piece)))) for piece in pieces]
+        outputs = model.audio_model(**extractor(pieces, sampling_rate=48_000, return_tensors="pt"))
+        clips.append(model.audio_projection(outputs.pooler_output).mean(0).numpy())
+        text = model.text_model(**tokenizer([caption], return_tensors="pt"))
+        captions.append(model.text_projection(text.pooler_output)[0].numpy())
+    a, t = (np.stack(part) / np.linalg.norm(part, axis=1, keepdims=True) for part in (clips, captions))
+    return t @ a.T  # type: ignore[no-any-return]
+
+
+def test_from_a_folder_and_a_table_to_scores_that_are_claps_own(folder: Path, run: Path) -> None:
+    matrix = read_scores(run / "scores/evaluation.npy")
+    assert list(matrix.query_texts) == CAPTIONS
+    order = [matrix.file_names.index(f"{n}.wav") for n in range(len(CAPTIONS))]
+    assert relative(matrix.values[:, order], by_hand(folder)) < 1e-5
+    result = json.loads((run / "result.json").read_text())
+    entry = result["rank"]["evaluation"]
+    assert entry["checkpoint"] == "published weights"
+    assert entry["untrained"] is None
+    assert not any(result["parameters"]["trained"].values())
+    assert (run / "submission/evaluation.csv").exists()
+    assert "untrained" not in (run / "log.txt").read_text()
+
+
+def test_it_is_finished_the_second_time(recipe: Path, run: Path, caplog: pytest.LogCaptureFixture) -> None:
+    before = (run / "result.json").read_bytes()
+    with caplog.at_level("INFO"):
+        assert main(["run", str(recipe), "--out", str(run)]) == 0
+    assert "finished already" in caplog.text
+    assert (run / "result.json").read_bytes() == before
+
+
+def test_ranked_and_matrix_files_are_written_and_checked(run: Path, tmp_path: Path) -> None:
+    scores = str(run / "scores/evaluation.npy")
+    for edition in ("2022", "2025"):
+        out = str(tmp_path / f"{edition}.csv")
+        assert submission(["write", scores, "--edition", edition, "--out", out]) == 0
+    ranked = [line.split(",") for line in (tmp_path / "2022.csv").read_text().splitlines()]
+    assert [len(row) for row in ranked] == [11] * 12
+    matrix = read_scores(run / "scores/evaluation.npy")
+    assert ranked[1][1] == matrix.file_names[int(matrix.values[matrix.query_texts.index(ranked[1][0])].argmax())]
+    assert [len(line.split(",")) for line in (tmp_path / "2025.csv").read_text().splitlines()] == [12] * 12
+
+
+def test_search_export_and_python_give_its_order(
+    folder: Path, run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    capsys.readouterr()
+    assert main(["search", str(run), str(folder / "sounds"), "a dog barks", "--json", "--top", "11"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    (answer,) = found["queries"]
+    matrix = read_scores(run / "scores/evaluation.npy")
+    row = matrix.values[matrix.query_texts.index("a dog barks")]
+    expected = [matrix.file_names[column] for column in np.argsort(-row, kind="stable")]
+    assert [Path(hit["path"]).name for hit in answer["clips"]] == expected
+    assert main(["export", str(run), "--out", str(tmp_path / "model")]) == 0
+    assert {"audio", "text"} <= {path.name for path in (tmp_path / "model").iterdir()}
+    here, there = load_model(run), load_model(tmp_path / "model")
+    sounds = [folder / f"sounds/{n}.wav" for n in range(3)]
+    assert relative(there.encode_audio(sounds), here.encode_audio(sounds)) < 1e-6
+    assert relative(there.encode_text(CAPTIONS[:3]), here.encode_text(CAPTIONS[:3])) < 1e-6
+
+
+@pytest.mark.slow
+def test_a_page_serves_it(root: Path, run: Path, folder: Path) -> None:
+    with serving(root, run, "--audio", folder / "sounds") as (_, port):
+        reply = ask(port, "/api/search?query=a%20dog%20barks")
+        assert reply.status == 200
+        matrix = read_scores(run / "scores/evaluation.npy")
+        best = matrix.file_names[int(matrix.values[matrix.query_texts.index("a dog barks")].argmax())]
+        assert reply.body.decode().partition(".wav")[0].endswith(best.removesuffix(".wav"))
+
+
+def test_texts_of_clap_are_cut_and_kept(tmp_path: Path) -> None:
+    settings = Clap(kind="clap", model=str(hub_folder("clap")), dim=12, trainable=False, projection="none")
+    encoder = ClapEncoder(settings, tmp_path)
+    assert encoder.lengths(["a dog " * 200]) == [0]
+    encoder.remembers = False
+    assert encoder.lengths(["a dog " * 200]) == [38]
+    encoder.remembers = True
+    assert encoder(["a dog", "rain"]).values.shape == (2, 12)
+    assert len(encoder.bank) == 2
+    wrong = settings.model_copy(update={"dim": 13})
+    with pytest.raises(Exception, match=r"has 12 dimensions, not 13; set text.dim to 12"):
+        ClapEncoder(wrong, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        (
+            ["model.audio.head=linear"],
+            "rank.evaluation.stage: null, and model.audio has layers that say nothing before",
+        ),
+        (["model.text.projection=linear"], "stage: null, and model.text has layers that say nothing before they are"),
+        (["rank.evaluation.checkpoint=last"], "rank.evaluation.stage: stage and checkpoint are both null, or none is"),
+        (["rank.evaluation.stage=train"], "no stage 'train'; there are none"),
+    ],
+)
+def test_what_cannot_rank_without_training_is_refused(recipe: Path, changes: list[str], said: str) -> None:
+    with pytest.raises(RecipeError) as caught:
+        load_recipe(recipe, changes)
+    assert said in str(caught.value)
+
+
+def test_a_clap_that_is_not_here_is_named_before_anything(
+    recipe: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    import huggingface_hub.constants as constants
+
+    monkeypatch.setattr(constants, "ENDPOINT", "http://127.0.0.1:9")
+    changes = ["--set", "model.audio.model=laion/clap-htsat-unfused"]
+    text = refused(capsys, "run", recipe, *changes, "--out", tmp_path / "run")
+    assert "audio model laion/clap-htsat-unfused: it is no folder, nor in the cache" in text
