@@ -33,6 +33,13 @@ def layer_parameters(width: int, ffn_dim: int) -> int:
     return 4 * (width + 1) * width + (width + 1) * ffn_dim + (ffn_dim + 1) * width + 4 * width
 
 
+def block_activations(tokens: float, width: int, ffn_dim: int) -> float:
+    """Of a block of attention in one piece, which keeps no products of pairs of places, and feed-forward: half of 8
+    values of its width and 2 of its feed-forward a place, since memory is reckoned at twice what is kept. Measured:
+    tests/benchmarks/README.md."""
+    return tokens * (4 * width + ffn_dim)
+
+
 def encoder_activations(frames: float, width: int, layers: int, ffn_dim: int, heads: int) -> float:
     """A layer keeps about 14 values of its width, 3 of its feed-forward and 3 per head and pair of places, for every
     place."""

@@ -322,6 +322,21 @@ def wavcaps(folder: Path, content: object) -> Path:
     return path
 
 
+def test_wavcaps_leaves_out_what_is_excluded(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path, out = wavcaps(tmp_path, {"data": ITEMS}), tmp_path / "m.jsonl"
+    (tmp_path / "list.csv").write_text("sound_id\n180913\n2219\n5\n")
+    argv = ["wavcaps", str(path), "--audio", str(tmp_path / "audio"), "--keep-missing", "--out", str(out)]
+    assert main([*argv, "--exclude", str(tmp_path / "list.csv")]) == 0
+    assert "left out 1 clip: on the lists of --exclude" in capsys.readouterr().out
+    assert [clip.captions[0] for clip in read_manifest(out)] == ["AudioSet.", "SoundBible.", "By its path."], (
+        "a number of another part is no id of Freesound"
+    )
+    path.write_text(json.dumps({"data": ITEMS[1:2]}))
+    assert "of its 1 clip all are on the lists of --exclude" in failure(
+        capsys, *argv, "--exclude", tmp_path / "list.csv"
+    )
+
+
 def test_wavcaps_items(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path, out = wavcaps(tmp_path, {"num_captions_per_audio": 1, "data": ITEMS}), tmp_path / "m.jsonl"
     for name in ("Yab.flac", "180913.flac"):

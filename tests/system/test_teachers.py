@@ -225,7 +225,10 @@ def test_mistakes_of_teachers_are_named(world: Path, tmp_path: Path, capsys: pyt
     absent = student(world, tmp_path, {"gone": {"kind": "model", "folder": "runs/gone"}})
     path = write(absent, tmp_path / "gone.yaml")
     assert main(["check", str(path)]) == 1
-    assert "teacher gone: runs/gone MISSING; train it first, or name the folder of a run or of an exported model" in capsys.readouterr().out
+    assert (
+        "teacher gone: runs/gone MISSING; train it first, or name the folder of a run or of an exported model"
+        in capsys.readouterr().out
+    )
     assert main(["run", str(path), "--out", str(tmp_path / "gone")]) == 1
     assert "teacher gone: no finished run and no exported model in runs/gone" in capsys.readouterr().err
     assert not (tmp_path / "gone").exists()

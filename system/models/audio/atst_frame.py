@@ -3,7 +3,7 @@
 from typing import Literal
 
 from system.models.audio.segmented import FromPublished, Network, NetworkCost
-from system.models.costs import layer_parameters
+from system.models.costs import block_activations, layer_parameters
 from system.networks.atst_frame_published import (
     ADDRESS,
     BANDS,
@@ -54,9 +54,8 @@ class AtstFrame(FromPublished):
         return AtstFrame(self.floor == "batch")
 
     def network_cost(self) -> NetworkCost:
-        """Attention is computed in one piece and keeps no products of pairs of places."""
         tokens = self.segment_seconds * RATE_INSIDE / HOP / SLICE
         products = BLOCKS * 2 * tokens**2 * DIM + tokens * BANDS * SLICE * DIM
-        a_block = tokens * (8 * DIM + 2 * FFN_DIM)
+        a_block = block_activations(tokens, DIM, FFN_DIM)
         flops = 2 * (tokens * BLOCKS * layer_parameters(DIM, FFN_DIM) + products)
         return NetworkCost(PARAMETERS, BLOCKS * a_block, a_block, flops)

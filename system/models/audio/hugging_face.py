@@ -8,7 +8,7 @@ from data_tools.classify.model_files import fetch, local_folder
 from data_tools.documents import parse_json
 from data_tools.errors import DataError
 from system.models.audio.segmented import Network, NetworkCost, Segmented
-from system.models.costs import layer_parameters
+from system.models.costs import block_activations, layer_parameters
 from system.networks.hugging_face_types import LONGEST, ROWS, SHORTEST, TOKENS_PER_SECOND, Type, type_problem
 
 _UNREADABLE = (OSError, ValueError, LookupError, TypeError, DataError)
@@ -89,7 +89,7 @@ class HuggingFace(Segmented):
         fixed = row.max_seconds if self.type != "clap_audio_model" else 10.0
         seconds = fixed or self.segment_seconds
         counts = [(rate * seconds, width, ffn_dim) for rate, width, ffn_dim in layers]
-        kept = [tokens * (8 * width + 2 * ffn_dim) for tokens, width, ffn_dim in counts]
+        kept = [block_activations(tokens, width, ffn_dim) for tokens, width, ffn_dim in counts]
         window = 64 if self.type == "clap_audio_model" else None  # tokens that attend to each other
         flops = sum(
             2 * tokens * (layer_parameters(width, ffn_dim) + 2 * (window or tokens) * width)

@@ -6,7 +6,7 @@ from typing import Literal
 from pydantic import Field
 
 from system.models.audio.segmented import FromPublished, Network, NetworkCost, SpecAugment
-from system.models.costs import layer_parameters
+from system.models.costs import block_activations, layer_parameters
 from system.networks.passt_published import DIM, FFN_DIM, HOP, PATCH, RATE, VARIANTS, Name
 
 
@@ -64,8 +64,7 @@ class Passt(FromPublished):
         return PasstOnWaves(KaldiLogMel(self.edge_jitter, masks), Passt(self.network, patchout))
 
     def network_cost(self) -> NetworkCost:
-        """Of every block, attention is computed in one piece and keeps no products of pairs of places. A frozen network
-        is computed in evaluation, without patchout."""
+        """A frozen network is computed in evaluation, without patchout."""
         variant = VARIANTS[self.network]
         rows, times = variant.rows, variant.patches(self.segment_seconds * RATE / HOP)
         patches = rows * times * PATCH**2 * DIM
@@ -75,6 +74,6 @@ class Passt(FromPublished):
         blocks = variant.blocks * layer_parameters(DIM, FFN_DIM)
         tables = (4 + variant.rows + variant.positions) * DIM
         parameters = blocks + tables + (PATCH**2 + 1) * DIM + 2 * DIM
-        a_block = tokens * (8 * DIM + 2 * FFN_DIM)
+        a_block = block_activations(tokens, DIM, FFN_DIM)
         flops = 2 * (tokens * blocks + variant.blocks * 2 * tokens**2 * DIM + patches)
         return NetworkCost(parameters, variant.blocks * a_block, a_block, flops)
