@@ -176,9 +176,14 @@ def facts_of(run: Run, model: RetrievalModel, recipe: schema.Recipe, checkpoint:
         checkpoint=checkpoint,
         edition=editions.pop() if len(editions) == 1 else None,
         commits=run.read_provenance().commits,
-        experts={name: expert.identity() for name, expert in recipe.model.audio.experts.items()},
+        experts=identities(recipe),
         text=model.text.identity(),
     )
+
+
+def identities(recipe: schema.Recipe) -> dict[str, dict[str, Any]]:
+    """Of the recipe's experts, by name."""
+    return {name: expert.identity() for name, expert in recipe.model.audio.experts.items()}
 
 
 def as_trained(folder: Path, before: dict[str, Any], now: dict[str, Any]) -> dict[str, Any]:
@@ -203,7 +208,7 @@ def _open_exported(folder: Path, changes: list[str], device: torch.device) -> Tr
     if (folder / "audio").is_dir():
         changes = [f"model.audio.model={json.dumps(str((folder / 'audio').resolve()))}", *changes]
     recipe = _moved(folder / "recipe.json", changes)
-    now = {name: expert.identity() for name, expert in recipe.model.audio.experts.items()}
+    now = identities(recipe)
     for name, identity in as_trained(folder, facts.experts, now).items():
         if identity != facts.experts.get(name):
             raise KitError(

@@ -1,4 +1,4 @@
-"""The verb convert: the weight file of the expert yamnet from the public yamnet.tflite."""
+"""The verb convert: others' files as this kit reads them: YAMNet's tflite, and published retrieval models."""
 
 import argparse
 from pathlib import Path
@@ -6,22 +6,47 @@ from typing import Any
 
 import numpy as np
 
-from data_tools.files import replacing
+from data_tools.errors import KitError
+from data_tools.files import replacing, require_file
 from system.experts.base import file_sha256
 from system.experts.tflite import PUBLIC_SHA256, log, read_layers
 from system.experts.yamnet import LAYERS
+from system.recipe.load import load_recipe
+from system.verbs.options import add_changes_argument
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("tflite", type=Path, help="the public yamnet.tflite")
-    parser.add_argument("--out", type=Path, required=True, help="the .npz to write")
+    parser.description = (
+        "Convert a published file: Google's yamnet.tflite to the weight file of the expert yamnet, or the checkpoint "
+        "of a published retrieval model (.ckpt) to an exported model, by the recipe that it is of."
+    )
+    parser.add_argument("file", type=Path, help="yamnet.tflite, or a checkpoint of Lightning (.ckpt)")
+    of_model = "of a checkpoint: the recipe whose model it is, such as recipes/dcase2025_baseline/all.yaml"
+    parser.add_argument("--recipe", type=Path, help=of_model)
+    add_changes_argument(parser)
+    parser.add_argument("--out", type=Path, required=True, help="the .npz, or the folder of the model, to write")
 
 
 def run(arguments: argparse.Namespace) -> int:
-    layers: dict[str, Any] = read_layers(arguments.tflite)
-    if file_sha256(arguments.tflite) != PUBLIC_SHA256:
-        log.warning("%s is not the file this was tried with; its layers have the right shapes", arguments.tflite)
+    if arguments.recipe is not None:
+        return _model(arguments)
+    if arguments.file.suffix == ".ckpt":
+        raise KitError(f"{arguments.file}: name the recipe whose model it is by --recipe")
+    layers: dict[str, Any] = read_layers(arguments.file)
+    if file_sha256(arguments.file) != PUBLIC_SHA256:
+        log.warning("%s is not the file this was tried with; its layers have the right shapes", arguments.file)
     with replacing(arguments.out) as temporary, temporary.open("wb") as file:
         np.savez_compressed(file, **layers)
     print(f"wrote {len(layers)} weights and biases of {LAYERS} layers to {arguments.out}")
+    return 0
+
+
+def _model(arguments: argparse.Namespace) -> int:
+    from system.runs.export import export_model
+    from system.runs.published import open_published
+
+    require_file(arguments.file, "fetch it from where it is published")
+    recipe = load_recipe(arguments.recipe, arguments.set).recipe
+    export_model(open_published(arguments.file, recipe), arguments.out)
+    print(f"wrote the model of {recipe.name} with the weights of {arguments.file} to {arguments.out}")
     return 0

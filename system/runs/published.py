@@ -1,0 +1,87 @@
+"""Retrieval models that others have published, as exported models: the DCASE 2025 baseline and SALSA (2024).
+
+Their files are Lightning checkpoints, whose key names follow from the code that loads them; none was opened here."""
+
+import argparse
+from collections import OrderedDict
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
+from pathlib import Path, PosixPath
+from typing import Any
+
+import torch
+
+from data_tools.errors import KitError
+from submission.runs.record import ModelFacts
+from system.models.retrieval import RetrievalModel
+from system.networks.weights import read_weights
+from system.recipe import schema
+from system.runs.checkpoints import restore
+from system.runs.open import Trained, build_model, identities
+
+ADDRESSES = {
+    "dcase2025_baseline": "https://cloud.cp.jku.at/index.php/s/6ZTQ3mcwk9AAS4i",
+    "salsa2024": "https://cloud.cp.jku.at/index.php/s/ZZkWXQ7f3aXRXYW (five parts, one behind the other)",
+}
+# Ours by theirs, of the baseline and of SALSA; compiled models have one level more, which is left out.
+PREFIXES = {
+    "audio_embedding_model.model.model.": "audio.network.transformer.",
+    "audio_projection.": "audio.head.",
+    "project_audio.0.": "audio.head.",
+    "text_embedding_model.": "text.trained.",
+    "sentence_embedding_model.": "text.trained.",
+    "text_projection.": "text.mlp.",
+    "project_sentence.0.": "text.mlp.",
+}
+COMPILED = "_orig_mod."
+
+
+_LIGHTNING = [
+    f"{package}.AttributeDict"
+    for package in (
+        "lightning.fabric.utilities.data",
+        "lightning_fabric.utilities.data",
+        "lightning.pytorch.utilities.parsing",
+        "pytorch_lightning.utilities.parsing",
+    )
+]
+
+
+def open_published(path: Path, recipe: schema.Recipe) -> Trained:
+    """The model of a recipe with the weights of a published checkpoint.
+
+    KitError for a file that is none, for one that lacks a tensor of the recipe's model, and for tensors of another
+    shape. What the file has beside them (classifiers, a temperature, what SALSA left unused) is not taken.
+    """
+    with _settings_read():
+        weights = read_weights(path, "state_dict")
+    model = build_model(recipe, [])
+    restore(model, renamed(weights.tensors, model, path), path)
+    facts = ModelFacts(
+        recipe=recipe.name,
+        checkpoint=path.name,
+        experts=identities(recipe),
+        text=model.text.identity(),
+    )
+    return Trained(model, recipe, facts, path.parent / "nothing")
+
+
+def _settings_read() -> AbstractContextManager[None]:
+    """With Lightning's classes of settings, which are not looked at, read as plain mappings."""
+    named: list[Any] = [(OrderedDict, name) for name in _LIGHTNING]
+    return torch.serialization.safe_globals([*named, argparse.Namespace, PosixPath])
+
+
+def renamed(tensors: Mapping[str, Any], model: RetrievalModel, path: Path) -> dict[str, torch.Tensor]:
+    """The checkpoint's tensors by the model's names."""
+    found = {}
+    for key, value in tensors.items():
+        key = key.replace(COMPILED, "")
+        prefix = next((prefix for prefix in PREFIXES if key.startswith(prefix)), None)
+        if prefix is not None and isinstance(value, torch.Tensor):
+            found[PREFIXES[prefix] + key.removeprefix(prefix)] = value.float() if value.is_floating_point() else value
+    wanted = model.state_dict()
+    if missing := sorted(wanted.keys() - found.keys()):
+        what = f"has no weights for {len(missing)} tensors of the recipe's model, such as {missing[0]}"
+        raise KitError(f"{path} {what}; name the recipe it is of by --recipe, or fetch it again")
+    return {name: found[name] for name in wanted}

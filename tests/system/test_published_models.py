@@ -1,0 +1,162 @@
+"""Checkpoints of the 2025 baseline and of SALSA, as their code would write them, become models that rank and teach."""
+
+import argparse
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import tiny
+import torch
+from hub_models import tokenizer
+from outcomes import refused
+from threads import one_thread  # noqa: F401  a fixture
+
+from data_tools.manifest import read_manifest
+from submission.formats.score_matrix import read_scores
+from system.__main__ import main
+from system.models.audio import passt as settings
+from system.networks import passt, passt_published
+from system.recipe.load import load_recipe
+from system.runs import published
+from system.runs.open import build_model, open_trained
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+
+@pytest.fixture(autouse=True)
+def small(monkeypatch: pytest.MonkeyPatch) -> None:
+    """PaSST of two blocks of 48 values."""
+    for module in (passt_published, passt, settings):
+        for name, value in (("DIM", 48), ("FFN_DIM", 96), ("HEADS", 4)):
+            monkeypatch.setattr(module, name, value, raising=False)
+    monkeypatch.setattr(passt.PasstOnWaves, "dim", 48)
+    variant = replace(passt_published.VARIANTS["s16"], blocks=2)
+    monkeypatch.setitem(passt_published.VARIANTS, "s16", variant)
+
+
+@pytest.fixture
+def recipe(root: Path, world: Path, tmp_path: Path) -> Path:
+    """The shipped one, with a small RoBERTa of random weights and the clips of a tiny world."""
+    import transformers
+    import yaml
+
+    torch.manual_seed(3)
+    sizes = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 24}
+    config = transformers.RobertaConfig(**sizes, vocab_size=300, max_position_embeddings=60, type_vocab_size=1)
+    transformers.RobertaModel(config, add_pooling_layer=False).save_pretrained(tmp_path / "roberta")
+    tokenizer().save_pretrained(tmp_path / "roberta")
+    content = yaml.safe_load((root / "recipes/dcase2025_baseline/clotho.yaml").read_text())
+    content["banks"] = str(tmp_path / "banks")
+    content["model"]["text"] |= {"model": str(tmp_path / "roberta"), "dim": 12}
+    content["model"]["audio"] |= {"segment_seconds": 1, "hop_seconds": 1, "patchout_time": 1}
+    for source in content["data"].values():
+        source |= {"manifest": str(world), "make": None, "expected": None}
+    return tiny.write_recipe(tmp_path / "recipe.yaml", content)
+
+
+NAMES = {
+    "baseline": {
+        "audio.network.transformer.": "audio_embedding_model._orig_mod.model.model.",
+        "audio.head.": "audio_projection.",
+        "text.trained.": "text_embedding_model._orig_mod.",
+        "text.mlp.": "text_projection.",
+    },
+    "salsa": {
+        "audio.network.transformer.": "audio_embedding_model.model.model.",
+        "audio.head.": "project_audio.0.",
+        "text.trained.": "sentence_embedding_model.",
+        "text.mlp.": "project_sentence.0.",
+    },
+}
+
+
+def checkpoint(recipe: Path, path: Path, names: dict[str, str]) -> dict[str, torch.Tensor]:
+    """Random weights, written by these names with what else such a file holds; returned by ours."""
+    torch.manual_seed(11)
+    model = build_model(load_recipe(recipe).recipe, [])
+    ours = {
+        name: torch.randn_like(value) * 0.1 if value.is_floating_point() else value
+        for name, value in model.state_dict().items()
+    }
+    theirs = {}
+    for name, value in ours.items():
+        prefix = next(prefix for prefix in names if name.startswith(prefix))
+        theirs[names[prefix] + name.removeprefix(prefix)] = value
+    audio = names["audio.network.transformer."]
+    theirs |= {f"{audio}head.1.weight": torch.zeros(527, 48), "tau": torch.tensor(0.05), "audio_token": torch.zeros(3)}
+    content = {"state_dict": theirs, "epoch": 19, "hyper_parameters": argparse.Namespace(batch_size=64, tau=0.05)}
+    torch.save(content, path)
+    return ours
+
+
+@pytest.mark.parametrize("names", NAMES)
+def test_it_becomes_a_model_that_ranks_and_exports(
+    recipe: Path, world: Path, tmp_path: Path, names: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ours = checkpoint(recipe, tmp_path / "theirs.ckpt", NAMES[names])
+    out = tmp_path / "model"
+    assert main(["convert", str(tmp_path / "theirs.ckpt"), "--recipe", str(recipe), "--out", str(out)]) == 0
+    trained = open_trained(out)
+    assert all(torch.equal(value, ours[name]) for name, value in trained.model.state_dict().items())
+    assert trained.facts.checkpoint == "theirs.ckpt"
+    argv = ["rank", str(out), "--audio", str(world), "--split", "evaluation", "--out", str(tmp_path / "s.npy")]
+    assert main([*argv, "--set", f"banks={tmp_path / 'banks'}"]) == 0
+    scores = read_scores(tmp_path / "s.npy").values
+    assert scores.shape == (120, 24)
+    assert float(np.ptp(scores)) > 0.01
+    assert json.loads((out / "model.json").read_text())["sha256"].keys() >= {"model.safetensors", "recipe.json"}
+
+
+def test_as_a_teacher_it_must_be_acknowledged(recipe: Path, world: Path, tmp_path: Path) -> None:
+    """Nobody knows which clips it was trained on."""
+    checkpoint(recipe, tmp_path / "theirs.ckpt", NAMES["baseline"])
+    assert main(["convert", str(tmp_path / "theirs.ckpt"), "--recipe", str(recipe), "--out", str(tmp_path / "m")]) == 0
+    content = tiny.recipe(world, tmp_path)
+    teacher: dict[str, Any] = {"kind": "model", "folder": str(tmp_path / "m")}
+    content |= {"stages": {}, "teachers": {"theirs": teacher}}
+    content["rank"] = {"evaluation": {"kind": "teachers", "data": "evaluation", "of": ["theirs"], "edition": 2022}}
+    content["rank"]["evaluation"]["csv"] = False
+    path = tiny.write_recipe(tmp_path / "t.yaml", content)
+    assert main(["run", str(path), "--out", str(tmp_path / "run")]) == 1
+    acknowledged = ["--set", "teachers.theirs.trained_on_test=acknowledged"]
+    assert main(["run", str(path), "--out", str(tmp_path / "run"), *acknowledged]) == 0
+    clips = [clip for clip in read_manifest(world) if clip.split == "evaluation"]
+    assert read_scores(tmp_path / "run/scores/evaluation.npy").values.shape == (5 * len(clips), len(clips))
+
+
+def test_files_that_are_none_are_refused(recipe: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path, out = tmp_path / "theirs.ckpt", tmp_path / "model"
+    assert "name the recipe whose model it is by --recipe" in refused(capsys, "convert", path, "--out", out)
+    argv = ("convert", path, "--recipe", recipe, "--out", out)
+    assert f"{path}: no such file" in refused(capsys, *argv)
+    path.write_bytes(b"nothing")
+    assert "is damaged, cut short, or no checkpoint of tensors" in refused(capsys, *argv)
+    torch.save({"state_dict": {"tau": torch.zeros(1)}}, path)
+    said = "has no weights for 44 tensors of the recipe's model, such as audio.head.bias; name the recipe it is of"
+    assert said.partition(" 44")[0] in refused(capsys, *argv)
+    checkpoint(recipe, path, NAMES["salsa"])
+    assert "is a checkpoint of another model" in refused(capsys, *argv, "--set", "model.text.dim=13")
+    assert not out.exists()
+
+
+def test_lightnings_settings_are_not_looked_at(tmp_path: Path) -> None:
+    """A class of Lightning's is read as a plain mapping: the package is not needed, and nothing of it is run."""
+    import sys
+    import types
+
+    package, inner = "pytorch_lightning", "pytorch_lightning.utilities.parsing"
+    attribute = type("AttributeDict", (dict,), {"__module__": inner, "__qualname__": "AttributeDict"})
+    modules = {name: types.ModuleType(name) for name in (package, "pytorch_lightning.utilities", inner)}
+    modules[inner].AttributeDict = attribute  # type: ignore[attr-defined]
+    sys.modules.update(modules)
+    try:
+        torch.save({"state_dict": {"a": torch.ones(2)}, "hyper_parameters": attribute(lr=1)}, tmp_path / "x.ckpt")
+    finally:
+        for name in modules:
+            del sys.modules[name]
+    with published._settings_read():
+        found = published.read_weights(tmp_path / "x.ckpt", "state_dict")
+    assert found.tensors["a"].tolist() == [1, 1]
