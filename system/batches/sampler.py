@@ -3,7 +3,7 @@
 Every draw is a function of (seed, stage, step): a run resumed at any step sees the batches an unbroken run would have
 seen."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -13,7 +13,8 @@ from data_tools.manifest import Clip
 
 
 class Item(NamedTuple):
-    """One place in a batch: a clip and the captions that stand for it there. numbers: of these among the clip's."""
+    """One place in a batch: a clip and the captions that stand for it there. numbers: of these among the clip's; of a
+    caption that was changed, that of the original."""
 
     clip: Clip
     captions: tuple[str, ...]
@@ -25,6 +26,9 @@ def items_of(clips: Sequence[Clip], unit: str) -> list[Item]:
     if unit == "clip":
         return [Item(clip, tuple(clip.captions), tuple(range(len(clip.captions)))) for clip in clips if clip.captions]
     return [Item(clip, (caption,), (i,)) for clip in clips for i, caption in enumerate(clip.captions)]
+
+
+Augment = Callable[[Sequence[Item], Sequence[int]], list[Item]]
 
 
 class _Shuffled:
@@ -46,11 +50,17 @@ class Sampler:
 
     sources: the items of every source. mix "equal": each source equally often, in turn; "size": all items as one
     source. captions: how many of an item's captions are drawn without replacement at every visit ("all", or
-    None for pairs: as they are; a clip that has fewer gives what it has). Raises KitError for fewer items than a
-    batch has places."""
+    None for pairs: as they are; a clip that has fewer gives what it has). augment: changes the items of a step, with a
+    seed for its draws; None: they stay. Raises KitError for fewer items than a batch has places."""
 
     def __init__(
-        self, sources: list[list[Item]], mix: str, batch_size: int, captions: int | str | None, seed: tuple[int, ...]
+        self,
+        sources: list[list[Item]],
+        mix: str,
+        batch_size: int,
+        captions: int | str | None,
+        seed: tuple[int, ...],
+        augment: Augment | None = None,
     ) -> None:
         total = sum(map(len, sources))
         if total < batch_size or not all(sources):
@@ -60,6 +70,7 @@ class Sampler:
         self.streams = [_Shuffled(pool, (*seed, i)) for i, pool in enumerate(pools)]
         self.batch_size, self.captions_per_clip, self.seed = batch_size, captions, seed
         self.steps_of_all = total // batch_size
+        self.augment = augment
 
     def batch(self, step: int) -> list[Item]:
         n = len(self.streams)
@@ -71,4 +82,4 @@ class Sampler:
             if isinstance(count, int) and len(captions) > count:
                 picks = sorted(draw.choice(len(captions), count, replace=False).tolist())
                 chosen[index] = Item(clip, tuple(captions[i] for i in picks), tuple(picks))
-        return chosen
+        return self.augment(chosen, (*self.seed, n + 1, step)) if self.augment else chosen

@@ -9,8 +9,10 @@ from pathlib import Path
 
 from data_tools.__main__ import VERBS as DATA_VERBS
 from data_tools.cli import about, counted, make_parser
+from data_tools.errors import KitError
 from data_tools.manifest import read_manifest
 from submission.editions import get_edition
+from system.batches.augment import Augmentation
 from system.features.there import clips_there
 from system.plan.estimates import ASSUMED_VOCABULARY, CORE_FLOPS, GPU_FLOPS, Content, Estimates
 from system.plan.machine import GIB, WARNING, disk_warnings
@@ -52,6 +54,7 @@ def plan(
     lines += _teacher_lines(recipe)
     for name, stage in recipe.stages.items():
         lines += _stage_lines(name, stage, found)
+        lines += _augment_lines(stage, found)
         lines += _rate_lines(stage.optimizer, estimates.parameters_by_part, _updates(stage, found))
         lines += _cost_lines(stage, estimates, gpu_bytes, memory_bytes)
     to_come = _seconds_to_come(recipe, estimates, found)
@@ -225,6 +228,22 @@ def _stage_lines(name: str, stage: schema.Stage, found: dict[str, Content]) -> I
         yield f"  {MISTAKE} it is watched on {counted(watched, 'clip')} with captions, and needs two"
     if isinstance(stage.start_from, schema.FromModel) and not Path(stage.start_from.folder).is_dir():
         yield f"  starts from {stage.start_from.folder} MISSING; make it with python -m system export"
+
+
+def _augment_lines(stage: schema.Stage, found: dict[str, Content]) -> Iterator[str]:
+    """What is changed of its training data; where the clips are known, how much of the files fits them."""
+    if stage.augment is None:
+        return
+    fact = ""
+    if missing := [name for name in stage.augment.files() if not Path(name).exists()]:
+        fact = f"; {', '.join(missing)} MISSING; correct the path"
+    elif all(found[source].clips for source in stage.train.data):
+        try:
+            clips = [clip for source in stage.train.data for clip in found[source].clips]
+            fact = "".join(f"; {note}" for note in Augmentation(stage.augment, clips).notes)
+        except KitError as error:
+            fact = f"; {MISTAKE} {error}"
+    yield f"  augment: {stage.augment.in_words()}{fact}"
 
 
 def _rate_lines(settings: schema.AdamW, parts: dict[str, int], updates: int | None) -> Iterator[str]:

@@ -276,8 +276,9 @@ def commit() -> str:
 
 def made_with(recipe: schema.Recipe, text: str | None, contents: Mapping[str, str] | None = None) -> dict[str, Any]:
     """Checksums of all that a run depends on beside its settings. text: identity of a pre-trained text encoder.
-    contents: by source, of all its audio; left out where it has not been read."""
+    contents: by source, of all its audio; left out where it has not been read, as what changes training data is."""
     teachers = _teachers_of(recipe)
+    augment = sorted({name for stage in recipe.stages.values() if stage.augment for name in stage.augment.files()})
     starts = [s.start_from.folder for s in recipe.stages.values() if isinstance(s.start_from, schema.FromModel)]
     return {
         "manifests": {name: file_sha256(Path(source.manifest)) for name, source in recipe.data.items()},
@@ -285,6 +286,9 @@ def made_with(recipe: schema.Recipe, text: str | None, contents: Mapping[str, st
         "text": text,
         "starts": {folder: file_sha256(Path(folder) / "model.safetensors") for folder in starts},
         **({"teachers": teachers} if teachers else {}),
+        **(
+            {"augment": {name: file_sha256(Path(name)) for name in augment}} if augment and contents is not None else {}
+        ),
         **({} if contents is None else {"contents": dict(contents)}),
     }
 

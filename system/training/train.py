@@ -57,15 +57,21 @@ def prepare(loaded: Loaded, run: Run, data: Data, device: torch.device | None = 
     """
     recipe = loaded.recipe
     if not run.vocabulary.exists():
-        write_json(run.vocabulary, training_vocabulary(recipe, data.clips))
+        write_json(run.vocabulary, training_vocabulary(recipe, data.clips, new_texts(data)))
     model = initial_model(recipe, run, device or device_of())
     contents = {name: contents_of(clips, data.features.keys) for name, clips in data.clips.items()}
     refuse_leaking_teachers(recipe, data)
     note_trained_clips(recipe, run, data)
     record_provenance(run, loaded, model.text.identity(), contents, gpu_of(model.device))
     used = {name for stage in recipe.stages.values() for name in (*stage.train.data, *stage.monitor.data)}
-    model.text.prepare([caption for name in sorted(used) for clip in data.whole(name) for caption in clip.captions])
+    captions = [caption for name in sorted(used) for clip in data.whole(name) for caption in clip.captions]
+    model.text.prepare([*captions, *new_texts(data)])
     return model
+
+
+def new_texts(data: Data) -> list[str]:
+    """What the captions of training may newly hold, as far as files say it."""
+    return [text for augmentation in data.augmentations.values() for text in augmentation.texts()]
 
 
 def train(loaded: Loaded, run: Run, data: Data, model: RetrievalModel, track: Sequence[type[Tracker]] = ()) -> None:
@@ -141,6 +147,7 @@ def training_relevance(recipe: schema.Recipe, data: Data, figure: Path) -> Relev
     figure.parent.mkdir(exist_ok=True)
     relevance_figure(relevance.distribution, percents, relevance.relax, title, figure)
     relevance.prepare(caption for name in sorted(used) for clip in data.whole(name) for caption in clip.captions)
+    relevance.prepare(new_texts(data))
     return relevance
 
 
@@ -172,7 +179,8 @@ class _Stage:
         self.relevance = relevance if terms.asks_relax(stage.losses) else None
         sources = [items_of(data.whole(source), stage.unit) for source in stage.train.data]
         try:
-            self.sampler = Sampler(sources, stage.train.mix, stage.batch_size, stage.captions_per_clip, self.seed)
+            drawn = stage.train.mix, stage.batch_size, stage.captions_per_clip, self.seed
+            self.sampler = Sampler(sources, *drawn, data.augmentations.get(name))
         except KitError as error:
             raise KitError(f"stage {name}: {error}") from error
         if shared := data.shared(stage.train.data, stage.monitor.data):
