@@ -1,13 +1,14 @@
 """Files that training data are changed by: tables of text, by clip and by word. Without torch."""
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence
 from pathlib import Path
 
 from data_tools.documents import parse_json
 from data_tools.errors import DataError
 from data_tools.files import read_table, read_text, require_file
 from data_tools.manifest import Clip, check_caption
+from system.words import words_of
 
 _INDEX = re.compile("[0-9]{1,9}")  # of a caption
 
@@ -34,7 +35,29 @@ def read_alternatives(path: Path, clips: Sequence[Clip]) -> tuple[dict[tuple[str
             raise DataError(f"{where}: {name!r} has no caption {int(index)}, {last}; count from 0")
         found.setdefault((clip.id, int(index)), []).append(alternative)
         fitting += 1
-    return found, _fit(path, lines, fitting)
+    hint = "clips go by id or file name, as their manifest has them"
+    return found, _fit(path, lines, fitting, "training clip", hint)
+
+
+def read_synonyms(path: Path, words: Container[str]) -> tuple[dict[str, list[str]], str]:
+    """By lower-case word, its synonyms in the file's order, in lower-case words without punctuation; and in words how
+    many lines are of no word of the training captions.
+
+    Columns word, synonym (one word or several); others are not looked at. words: of the training captions.
+    DataError for a missing or damaged file, and where no line is of a word of these.
+    """
+    found: dict[str, list[str]] = {}
+    lines = fitting = 0
+    for where, (word, synonym) in _rows(path, ["word", "synonym"]):
+        lines += 1
+        if len(words_of(word)) != 1:
+            raise DataError(f"{where}: {word[:40]!r} is not one word; give the synonyms of single words")
+        if not words_of(synonym):
+            raise DataError(f"{where}: the synonym {synonym[:40]!r} has no word; fill it in or remove the line")
+        if words_of(word)[0] in words:
+            found.setdefault(words_of(word)[0], []).append(" ".join(words_of(synonym)))
+            fitting += 1
+    return found, _fit(path, lines, fitting, "word of a training caption", "give synonyms of words that captions have")
 
 
 class _Clips:
@@ -56,13 +79,12 @@ class _Clips:
         return named[0] if named else None
 
 
-def _fit(path: Path, lines: int, fitting: int) -> str:
-    """How many lines fit training clips, in words. DataError for none."""
+def _fit(path: Path, lines: int, fitting: int, what: str, hint: str) -> str:
+    """How many lines fit what training has, in words. DataError for none. hint: what to do about that."""
     if not fitting:
-        hint = "clips go by id or file name, as their manifest has them"
-        raise DataError(f"{path}: none of its {lines:,} lines fits a training clip; {hint}")
+        raise DataError(f"{path}: none of its {lines:,} lines fits a {what}; {hint}")
     others = lines - fitting
-    said = f"; {others:,} fit{'s' if others == 1 else ''} no training clip" if others else ""
+    said = f"; {others:,} fit{'s' if others == 1 else ''} no {what}" if others else ""
     return f"{path}: {lines:,} line{'' if lines == 1 else 's'}{said}"
 
 

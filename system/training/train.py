@@ -57,7 +57,7 @@ def prepare(loaded: Loaded, run: Run, data: Data, device: torch.device | None = 
     """
     recipe = loaded.recipe
     if not run.vocabulary.exists():
-        write_json(run.vocabulary, training_vocabulary(recipe, data.clips, new_texts(data)))
+        write_json(run.vocabulary, training_vocabulary(recipe, data.clips, [*new_texts(data), *new_words(data)]))
     model = initial_model(recipe, run, device or device_of())
     contents = {name: contents_of(clips, data.features.keys) for name, clips in data.clips.items()}
     refuse_leaking_teachers(recipe, data)
@@ -70,8 +70,13 @@ def prepare(loaded: Loaded, run: Run, data: Data, device: torch.device | None = 
 
 
 def new_texts(data: Data) -> list[str]:
-    """What the captions of training may newly hold, as far as files say it."""
+    """Captions that may come in place of those of training."""
     return [text for augmentation in data.augmentations.values() for text in augmentation.texts()]
+
+
+def new_words(data: Data) -> list[str]:
+    """What else the captions of training may newly hold."""
+    return [text for augmentation in data.augmentations.values() for text in augmentation.words()]
 
 
 def train(loaded: Loaded, run: Run, data: Data, model: RetrievalModel, track: Sequence[type[Tracker]] = ()) -> None:
