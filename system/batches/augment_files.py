@@ -60,6 +60,31 @@ def read_synonyms(path: Path, words: Container[str]) -> tuple[dict[str, list[str
     return found, _fit(path, lines, fitting, "word of a training caption", "give synonyms of words that captions have")
 
 
+def read_merged(path: Path, clips: Sequence[Clip]) -> tuple[dict[str, list[tuple[Clip, str]]], str]:
+    """By clip id, the clips that it may be mixed with and the captions of both, a line of the file each and either way
+    round; and in words how many lines are not of two training clips.
+
+    Columns clip, other (ids, or file names), caption; others are not looked at.
+    DataError for a missing or damaged file, a name of several clips, a clip with itself, and where no line fits.
+    """
+    by_name = _Clips(clip for clip in clips if clip.captions)
+    found: dict[str, list[tuple[Clip, str]]] = {}
+    lines = fitting = 0
+    for where, (name, other_name, caption) in _rows(path, ["clip", "other", "caption"]):
+        lines += 1
+        check_caption(caption, where)
+        one, other = by_name.find(name, where), by_name.find(other_name, where)
+        if one is None or other is None:
+            continue
+        if one.id == other.id:
+            raise DataError(f"{where}: {name!r} is mixed with itself; name two clips, or remove the line")
+        found.setdefault(one.id, []).append((other, caption))
+        found.setdefault(other.id, []).append((one, caption))
+        fitting += 1
+    hint = "clips go by id or file name, as their manifest has them"
+    return found, _fit(path, lines, fitting, "pair of training clips", hint)
+
+
 class _Clips:
     """Clips by id, else by file name."""
 

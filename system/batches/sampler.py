@@ -3,8 +3,8 @@
 Every draw is a function of (seed, stage, step): a run resumed at any step sees the batches an unbroken run would have
 seen."""
 
-from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from collections.abc import Sequence
+from typing import NamedTuple, Protocol
 
 import numpy as np
 
@@ -12,13 +12,23 @@ from data_tools.errors import KitError
 from data_tools.manifest import Clip
 
 
+class Added(NamedTuple):
+    """A clip that is mixed with an item's own. decibels: how much stronger the item's own is. offset: in [0, 1), of the
+    shorter in the longer."""
+
+    clip: Clip
+    decibels: float
+    offset: float
+
+
 class Item(NamedTuple):
     """One place in a batch: a clip and the captions that stand for it there. numbers: of these among the clip's; of a
-    caption that was changed, that of the original."""
+    caption that was changed, that of the original. added: where it is a mixture of two clips."""
 
     clip: Clip
     captions: tuple[str, ...]
     numbers: tuple[int, ...] = ()
+    added: Added | None = None
 
 
 def items_of(clips: Sequence[Clip], unit: str) -> list[Item]:
@@ -28,7 +38,13 @@ def items_of(clips: Sequence[Clip], unit: str) -> list[Item]:
     return [Item(clip, (caption,), (i,)) for clip in clips for i, caption in enumerate(clip.captions)]
 
 
-Augment = Callable[[Sequence[Item], Sequence[int]], list[Item]]
+class Augment(Protocol):
+    """Changes the items of a step. mixes: whether it gives any an `added`."""
+
+    @property
+    def mixes(self) -> bool: ...
+
+    def __call__(self, items: Sequence[Item], seed: Sequence[int]) -> list[Item]: ...
 
 
 class _Shuffled:
@@ -78,7 +94,7 @@ class Sampler:
         chosen = [self.streams[index % n][index // n] for index in positions]
         count = self.captions_per_clip
         draw = np.random.default_rng([*self.seed, n, step])
-        for index, (clip, captions, _) in enumerate(chosen):
+        for index, (clip, captions, *_) in enumerate(chosen):
             if isinstance(count, int) and len(captions) > count:
                 picks = sorted(draw.choice(len(captions), count, replace=False).tolist())
                 chosen[index] = Item(clip, tuple(captions[i] for i in picks), tuple(picks))

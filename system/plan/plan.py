@@ -268,6 +268,8 @@ def _cost_lines(
     if cpu > LARGEST_MEMORY:
         yield f"  {MISTAKE} a step would take {cpu / GIB:,.0f} GiB, which no machine has; make layers or batch smaller"
     kept = f"its clips' frames, kept on a GPU with twice the room: {estimates.frame_bytes(stage) / GIB:.1f} GiB"
+    if stage.augment and stage.augment.mix:
+        kept = "its clips' frames are read from the banks at every step, since they are mixed"
     yield f"  memory: about {cpu / GIB:.1f} GiB in float32{on_gpu}, beside Python and torch (estimate); {kept}"
     if gpu_bytes is not None and gpu > MEMORY_SHARE * gpu_bytes:
         yield _will_not_fit(stage, estimates, "the GPU", gpu_bytes)

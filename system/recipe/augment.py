@@ -2,9 +2,9 @@
 
 from typing import Annotated
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
-from data_tools.strict import Strict
+from data_tools.strict import Strict, mistakes
 
 Probability = Annotated[float, Field(gt=0, le=1)]
 
@@ -38,16 +38,54 @@ class Edits(Strict):
     synonyms: str | None  # file (.csv or .jsonl): word, synonym; null: deletions and swaps alone, of equal chance
 
 
+class Mix(Strict):
+    """An item becomes two clips, with this probability: another training clip, drawn evenly, is added to it.
+
+    The other clip is scaled so that the item's own has r dB more power, r drawn evenly from low_db to high_db: by
+    g = sqrt(E / (10^(r/10) E_other)), E the mean square of a clip's samples, and 1 where one of both is silent. The
+    shorter lies at a random place in the longer. Where the sum is beyond full scale all of it is made softer. Each
+    caption is joined with one of the other clip's, or, with `merged`, the caption is that of a line of the file which
+    names both clips, either way round; clips that no line names are not mixed. Losses know the mixture as a third clip:
+    its captions match neither of both clips, and mixtures of the same two clips are one. Not for a stage that learns
+    from teachers, nor with experts whose frames are stored. Source: the public captioner of Wu et al. (2023; r from -5
+    to 5 dB, merged captions), PairMix and MixGen (joined captions). Deviations: the original scales the shorter clip by
+    g, whichever it is, so that half of its mixtures are not at r dB; its E is of overlapping frames, in which the ends
+    weigh less; PairMix weighs the waves.
+    """
+
+    probability: Probability  # that an item is mixed
+    low_db: float = Field(ge=-60, le=60)  # the least r: by how much the item's own clip is stronger
+    high_db: float = Field(ge=-60, le=60)  # the largest r
+    joined_by: str | None = None  # what stands between both captions, such as and; it may be empty
+    merged: str | None = None  # file of captions of two clips (.csv or .jsonl): clip, other, caption; mixes these pairs
+
+    @model_validator(mode="after")
+    def _fits(self) -> "Mix":
+        found = []
+        if self.low_db > self.high_db:
+            found.append((("low_db",), f"is above high_db, {self.high_db:g}; exchange them"))
+        if (self.joined_by is None) == (self.merged is None):
+            found.append((("joined_by",), "say joined_by or merged, one of both: where captions come from"))
+        if error := mistakes(found):
+            raise error
+        return self
+
+
 class Augment(Strict):
     """Draws are a function of seed, stage and step, each kind's by itself: one kind alters no draw of another, nor of
-    clips and captions. Validation and ranking are of the data as they are. In this order: captions, edits."""
+    clips and captions. Validation and ranking are of the data as they are. In this order: captions, mix, edits."""
 
     captions: Captions | None = None  # replaced by alternatives
     edits: Edits | None = None  # of words
+    mix: Mix | None = None  # of two clips
 
     def files(self) -> list[str]:
         """All that it reads."""
-        found = (self.captions and self.captions.file, self.edits and self.edits.synonyms)
+        found = (
+            self.captions and self.captions.file,
+            self.edits and self.edits.synonyms,
+            self.mix and self.mix.merged,
+        )
         return [name for name in found if name]
 
     def in_words(self) -> str:
@@ -58,4 +96,8 @@ class Augment(Strict):
         if self.edits:
             words = f"synonyms of {self.edits.synonyms}" if self.edits.synonyms else "no synonyms"
             said.append(f"{self.edits.probability:.0%} of captions edited at a rate of {self.edits.rate:g}, {words}")
+        if self.mix:
+            how = f"captions of {self.mix.merged}" if self.mix.merged else f"captions joined by {self.mix.joined_by!r}"
+            levels = f"{self.mix.low_db:g} to {self.mix.high_db:g} dB"
+            said.append(f"{self.mix.probability:.0%} of items mixed with another clip at {levels}, {how}")
         return "; ".join(said) or "nothing"

@@ -185,7 +185,10 @@ class _Stage:
         sources = [items_of(data.whole(source), stage.unit) for source in stage.train.data]
         try:
             drawn = stage.train.mix, stage.batch_size, stage.captions_per_clip, self.seed
-            self.sampler = Sampler(sources, *drawn, data.augmentations.get(name))
+            augment = data.augmentations.get(name)
+            if augment is not None:
+                augment = augment.among([clip for source in stage.train.data for clip in data.whole(source)])
+            self.sampler = Sampler(sources, *drawn, augment)
         except KitError as error:
             raise KitError(f"stage {name}: {error}") from error
         if shared := data.shared(stage.train.data, stage.monitor.data):

@@ -201,6 +201,28 @@ def test_edits_do_not_alter_the_draws_of_alternatives(world: Path, tmp_path: Pat
             assert before.numbers == after.numbers
 
 
+def test_alternatives_do_not_alter_the_draws_of_edits(tmp_path: Path) -> None:
+    file = table(tmp_path / "same.csv", augmented.ALTERNATIVES, ("dogs.wav", 0, DOGS.captions[0]))
+    captions = {"file": str(file), "probability": 0.5}
+    one, other = (Augmentation(part, [DOGS]) for part in (editing(0.5, 0.5), editing(0.5, 0.5, captions=captions)))
+    items = [Item(DOGS, tuple(DOGS.captions), (0,))] * 8
+    assert [one(items, [step]) for step in range(20)] == [other(items, [step]) for step in range(20)]
+
+
+def test_validation_is_of_captions_as_they_are(world: Path, tmp_path: Path) -> None:
+    edits = {"probability": 1, "rate": 0.5, "synonyms": None}
+    found = []
+    for name, augment in (("with", {"edits": edits}), ("without", None)):
+        (tmp_path / name).mkdir()
+        optimizer = {"kind": "adamw", "lr": 1e-30, "weight_decay": 0}
+        path = augmented.recipe(world, tmp_path / name, augment, optimizer=optimizer)
+        assert main(["train", str(path), "--out", str(tmp_path / name / "run")]) == 0
+        found.append(lines(tmp_path / name / "run"))
+    for one, other in zip(*found, strict=True):
+        assert one["validation"] == other["validation"]
+        assert one["loss"] != other["loss"]
+
+
 def test_relax_factors_are_of_edited_captions_which_are_not_kept(tmp_path: Path) -> None:
     captions = [["A dog barks loudly", "some rain falls"], ["a cat meows", "the cat sleeps on a mat"]]
     settings = Cider.model_validate(augmented.tiny.relevance())
