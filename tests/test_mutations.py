@@ -18,6 +18,7 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
+import augmented
 import numpy as np
 import pytest
 import soundfile
@@ -46,6 +47,7 @@ from submission.package.archive import check_archive
 from submission.runs.clips import read_clips
 from submission.runs.finished import open_finished
 from system.__main__ import main
+from system.batches.augment_files import read_alternatives, read_merged, read_synonyms
 from system.experiments.study import load_study
 from system.features.bank import open_bank
 from system.features.build import ContentKeys
@@ -230,6 +232,20 @@ def _system_files(folder: Path, world: Path) -> dict[str, Reader]:
     }
 
 
+def _augment_files(folder: Path) -> dict[str, Reader]:
+    clips = [augmented.clip("a.wav", "a dog", "dogs"), augmented.clip("b.wav", "rain")]
+    rows = [("a.wav", 1, "some dogs"), ("b.wav", 0, "it rains")]
+    pairs = [("a.wav", "b.wav", "a dog in rain"), ("b.wav", "a.wav", "rain on dogs")]
+    alternatives = augmented.table(folder / "alternatives.jsonl", augmented.ALTERNATIVES, *rows)
+    merged = augmented.table(folder / "merged.csv", ("clip", "other", "caption"), *pairs)
+    synonyms = augmented.table(folder / "synonyms.csv", ("word", "synonym"), ("dog", "hound"), ("rain", "a drizzle"))
+    return {
+        "alternatives": (alternatives, lambda: read_alternatives(alternatives, clips)),
+        "merged": (merged, lambda: read_merged(merged, clips)),
+        "synonyms": (synonyms, lambda: read_synonyms(synonyms, {"dog", "rain"})),
+    }
+
+
 def _data_files(folder: Path, world: Path) -> dict[str, Reader]:
     manifest = shutil.copy(world, folder / "manifest.jsonl")
     queries = [{"id": "1", "text": "a dog", "relevant": ["c"]}, {"id": "2", "text": "b", "relevant": None}]
@@ -261,6 +277,7 @@ def _data_files(folder: Path, world: Path) -> dict[str, Reader]:
         "clotho": (captions, lambda: read_clotho(clotho, ["development"])),
         "audiocaps": (caps / "train.csv", lambda: read_audiocaps(caps, caps, ["train"], keep_missing=True)),
     }
+    found |= _augment_files(folder)
     for name in ("t.wav", "t.flac", "t.ogg", "t.mp3", "t.aiff"):
         found[name] = (folder / name, lambda path=folder / name: read_audio(path, 8_000))  # type: ignore[misc]
     return found

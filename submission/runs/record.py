@@ -147,8 +147,9 @@ class RunResult(Record):
 class Provenance(Record):
     """What a run was made with. changes: those of --set. manifests, contents: checksums by data source, of its manifest
     and of all its audio. experts: their identities. text: identity of a pre-trained text encoder. starts: checksums of
-    exported models by folder. teachers: by name, checksums of what says which weights they have. sha256: of the run's
-    own files. Earlier releases wrote neither `contents` nor `sha256`.
+    exported models by folder. teachers: by name, checksums of what says which weights they have. augment: checksums of
+    files that training data are changed by. sha256: of the run's own files. Earlier releases wrote neither `contents`
+    nor `sha256`.
     """
 
     recipe: str | None = None
@@ -168,6 +169,7 @@ class Provenance(Record):
     text: str | None
     starts: dict[str, str]
     teachers: dict[str, dict[str, str]] = {}
+    augment: dict[str, str] = {}
     contents: dict[str, str] = {}
     sha256: Checksums = {}
 

@@ -8,6 +8,7 @@ from dataclasses import replace
 import numpy as np
 import torch
 
+from system.batches.mixing import mixed
 from system.batches.sampler import Item, Sampler
 from system.batches.teachers import Teachers
 from system.features.build import Features
@@ -18,6 +19,7 @@ log = logging.getLogger(__name__)
 
 # B clips, T frames, D values in a frame, N captions
 
+READERS = 3  # threads, and steps that they are ahead
 RESIDENT_SHARE = 0.5  # of the GPU's free memory that frames may take; the rest is for the step
 
 
@@ -27,7 +29,7 @@ def collate(
     """The batch of items whose clips all have frames, in the type their banks keep. relevance: when a loss asks for
     relax. teachers: when one learns from them."""
     batch = without_audio(items, features, relevance, teachers)
-    return replace(batch, audio={name: _padded(features, name, batch.clip_keys) for name in features.banks})
+    return replace(batch, audio={name: _padded(features, name, items) for name in features.banks})
 
 
 def without_audio(
@@ -37,14 +39,29 @@ def without_audio(
     captions = [caption for item in items for caption in item.captions]
     row_of = np.array([row for row, item in enumerate(items) for _ in item.captions])
     relax = None if relevance is None else torch.from_numpy(relevance.relax(relevance.cider_of_items(captions, row_of)))
-    keys = [features.keys[item.clip.id] for item in items]
+    keys = [_key(features, item) for item in items]
     cosines = teachers.cosines(items, keys) if teachers else {}
     return Batch(keys, {}, captions, torch.from_numpy(row_of), relax, cosines)
 
 
-def _padded(features: Features, expert: str, keys: Sequence[str]) -> Series:
+def _key(features: Features, item: Item) -> str:
+    """Content of an item's clip; of a mixture, of both clips in one order: neither's own, and the same for all mixtures
+    of these two, so that losses know them as one clip. Two clips of one content are that content."""
+    key = features.keys[item.clip.id]
+    return "+".join(sorted({key, features.keys[item.added.clip.id]})) if item.added else key
+
+
+def _frames(features: Features, expert: str, item: Item) -> np.ndarray:
+    """(T, D) of an item's clip, or of the mixture that it is."""
+    frames, added = features.frames(expert, item.clip.id), item.added
+    if added is None:
+        return frames
+    return mixed(frames, features.frames(expert, added.clip.id), added.decibels, added.offset)
+
+
+def _padded(features: Features, expert: str, items: Sequence[Item]) -> Series:
     bank = features.banks[expert]
-    frames = [bank.read(key) for key in keys]
+    frames = [_frames(features, expert, item) for item in items]
     lengths = np.array([len(f) for f in frames])
     values = np.zeros((len(frames), lengths.max(), bank.dim), bank.dtype)
     for row, f in zip(values, frames, strict=True):
@@ -109,9 +126,9 @@ def _fits(size: int, device: torch.device) -> bool:
 class Feed:
     """The batches of a stage on the device. Close it when the stage ends.
 
-    On a GPU whose free memory has twice the room, the frames of the stage's clips are put there once; else a thread
-    pads the next batch while this one is computed. Captions and their relax factors are made ahead either way. A batch
-    is a function of its step, so nothing depends on what was made ahead."""
+    On a GPU whose free memory has twice the room, the frames of the stage's clips are put there once; else, and where
+    clips are mixed, threads pad the next batches while this one is computed. Captions and their relax factors are made
+    ahead either way. A batch is a function of its step, so nothing depends on what was made ahead."""
 
     def __init__(
         self,
@@ -124,23 +141,34 @@ class Feed:
         self.sampler, self.features, self.device = sampler, features, device
         self.relevance, self.teachers = relevance, teachers
         keys = {features.keys[item.clip.id] for stream in sampler.streams for item in stream.items}
-        self.resident = Resident(keys, features, device) if _fits(Resident.size(keys, features), device) else None
-        self._worker = ThreadPoolExecutor(1, "batches")
-        self._ahead: tuple[int, Future[Batch]] | None = None
+        mixes = sampler.augment is not None and sampler.augment.mixes
+        stays = not mixes and _fits(Resident.size(keys, features), device)
+        self.resident = Resident(keys, features, device) if stays else None
+        # CIDEr-D is worked out by one thread; frames are read by several, since a batch of waves is 100 MB and more.
+        count = READERS if self.resident is None and relevance is None else 1
+        self._workers, self._ahead_steps = ThreadPoolExecutor(count, "batches"), count
+        self._ahead: dict[int, Future[Batch]] = {}
 
     def batch(self, step: int) -> Batch:
-        """The batch of a step; that of the next one is begun."""
-        future = self._ahead[1] if self._ahead and self._ahead[0] == step else self._worker.submit(self._made, step)
-        made = future.result()
-        self._ahead = step + 1, self._worker.submit(self._made, step + 1)
+        """The batch of a step; those of the next ones are begun."""
+        made = (self._ahead.pop(step, None) or self._begun(step)).result()
+        steps = range(step + 1, step + 1 + self._ahead_steps)
+        for other in self._ahead.keys() - set(steps):
+            self._ahead.pop(other).cancel()
+        for other in steps:
+            if other not in self._ahead:
+                self._ahead[other] = self._begun(other)
         if self.resident is None:
             return made.to(self.device)
         return replace(made.to(self.device), audio=self.resident.audio(made.clip_keys))
 
-    def _made(self, step: int) -> Batch:
-        items = self.sampler.batch(step)
+    def _begun(self, step: int) -> "Future[Batch]":
+        """The items are drawn here: a sampler is of one thread."""
+        return self._workers.submit(self._made, self.sampler.batch(step))
+
+    def _made(self, items: Sequence[Item]) -> Batch:
         make = collate if self.resident is None else without_audio
         return make(items, self.features, self.relevance, self.teachers)
 
     def close(self) -> None:
-        self._worker.shutdown(cancel_futures=True)
+        self._workers.shutdown(cancel_futures=True)

@@ -2,7 +2,7 @@
 
 import logging
 import shlex
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NoReturn
 
@@ -11,6 +11,7 @@ from data_tools.cli import counted
 from data_tools.errors import KitError
 from data_tools.files import write_text
 from data_tools.manifest import Clip, of_split, read_manifest
+from system.batches.augment import Augmentation
 from system.experts.base import Device
 from system.features.build import Features, build_features
 from system.recipe import schema
@@ -20,10 +21,12 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Data:
-    """clips: by source, all clips of its split, broken ones too. features: frames of the clips that are whole."""
+    """clips: by source, all clips of its split, broken ones too. features: frames of the clips that are whole.
+    augmentations: by stage, where it has one."""
 
     clips: dict[str, list[Clip]]
     features: Features
+    augmentations: dict[str, Augmentation] = field(default_factory=dict)
 
     def whole(self, source: str) -> list[Clip]:
         """The clips of a source that have frames."""
@@ -94,19 +97,34 @@ def load_data(
 ) -> Data:
     """Read every source and build what the banks lack. strict, verify, device: as for build_features.
 
-    KitError for a source of which no audio can be read; where no file is there, before anything is computed.
+    KitError for a source of which no audio can be read; where no file is there, and for files that training data are
+    changed by and that do not fit, before anything is computed.
     """
     clips = read_clips(recipe)
     for name, source in recipe.data.items():
         if not any(Path(clip.path).is_file() for clip in clips[name]):
             _refuse(name, source, clips[name], f"{clips[name][0].path}: no such audio file")
+    augmentations = read_augmentations(recipe, clips)
+    for stage, augmentation in augmentations.items():
+        for note in augmentation.notes:
+            log.info("stage %s: %s", stage, note)
     everything = list({clip.id: clip for source in clips.values() for clip in source}.values())
     experts = dict(recipe.model.audio.experts)
     features = build_features(everything, experts, Path(recipe.banks), strict, verify, device)
     for name, source in recipe.data.items():
         if all(clip.id in features.broken for clip in clips[name]):
             _refuse(name, source, clips[name], features.broken[clips[name][0].id])
-    return Data(clips, features)
+    return Data(clips, features, augmentations)
+
+
+def read_augmentations(recipe: schema.Recipe, clips: dict[str, list[Clip]]) -> dict[str, Augmentation]:
+    """By stage, what changes its training data, where anything does. clips: by source. KitError for files that do not
+    fit."""
+    return {
+        name: Augmentation(stage.augment, [clip for source in stage.train.data for clip in clips[source]])
+        for name, stage in recipe.stages.items()
+        if stage.augment
+    }
 
 
 def _refuse(name: str, source: schema.Source, clips: list[Clip], first: str) -> NoReturn:

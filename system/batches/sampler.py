@@ -4,7 +4,7 @@ Every draw is a function of (seed, stage, step): a run resumed at any step sees 
 seen."""
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import numpy as np
 
@@ -12,12 +12,23 @@ from data_tools.errors import KitError
 from data_tools.manifest import Clip
 
 
+class Added(NamedTuple):
+    """A clip that is mixed with an item's own. decibels: how much stronger the item's own is. offset: in [0, 1), of the
+    shorter in the longer."""
+
+    clip: Clip
+    decibels: float
+    offset: float
+
+
 class Item(NamedTuple):
-    """One place in a batch: a clip and the captions that stand for it there. numbers: of these among the clip's."""
+    """One place in a batch: a clip and the captions that stand for it there. numbers: of these among the clip's; of a
+    caption that was changed, that of the original. added: where it is a mixture of two clips."""
 
     clip: Clip
     captions: tuple[str, ...]
     numbers: tuple[int, ...] = ()
+    added: Added | None = None
 
 
 def items_of(clips: Sequence[Clip], unit: str) -> list[Item]:
@@ -25,6 +36,15 @@ def items_of(clips: Sequence[Clip], unit: str) -> list[Item]:
     if unit == "clip":
         return [Item(clip, tuple(clip.captions), tuple(range(len(clip.captions)))) for clip in clips if clip.captions]
     return [Item(clip, (caption,), (i,)) for clip in clips for i, caption in enumerate(clip.captions)]
+
+
+class Augment(Protocol):
+    """Changes the items of a step. mixes: whether it gives any an `added`."""
+
+    @property
+    def mixes(self) -> bool: ...
+
+    def __call__(self, items: Sequence[Item], seed: Sequence[int]) -> list[Item]: ...
 
 
 class _Shuffled:
@@ -46,11 +66,17 @@ class Sampler:
 
     sources: the items of every source. mix "equal": each source equally often, in turn; "size": all items as one
     source. captions: how many of an item's captions are drawn without replacement at every visit ("all", or
-    None for pairs: as they are; a clip that has fewer gives what it has). Raises KitError for fewer items than a
-    batch has places."""
+    None for pairs: as they are; a clip that has fewer gives what it has). augment: changes the items of a step, with a
+    seed for its draws; None: they stay. Raises KitError for fewer items than a batch has places."""
 
     def __init__(
-        self, sources: list[list[Item]], mix: str, batch_size: int, captions: int | str | None, seed: tuple[int, ...]
+        self,
+        sources: list[list[Item]],
+        mix: str,
+        batch_size: int,
+        captions: int | str | None,
+        seed: tuple[int, ...],
+        augment: Augment | None = None,
     ) -> None:
         total = sum(map(len, sources))
         if total < batch_size or not all(sources):
@@ -60,6 +86,7 @@ class Sampler:
         self.streams = [_Shuffled(pool, (*seed, i)) for i, pool in enumerate(pools)]
         self.batch_size, self.captions_per_clip, self.seed = batch_size, captions, seed
         self.steps_of_all = total // batch_size
+        self.augment = augment
 
     def batch(self, step: int) -> list[Item]:
         n = len(self.streams)
@@ -67,8 +94,8 @@ class Sampler:
         chosen = [self.streams[index % n][index // n] for index in positions]
         count = self.captions_per_clip
         draw = np.random.default_rng([*self.seed, n, step])
-        for index, (clip, captions, _) in enumerate(chosen):
+        for index, (clip, captions, *_) in enumerate(chosen):
             if isinstance(count, int) and len(captions) > count:
                 picks = sorted(draw.choice(len(captions), count, replace=False).tolist())
                 chosen[index] = Item(clip, tuple(captions[i] for i in picks), tuple(picks))
-        return chosen
+        return self.augment(chosen, (*self.seed, n + 1, step)) if self.augment else chosen

@@ -9,8 +9,10 @@ from pathlib import Path
 
 from data_tools.__main__ import VERBS as DATA_VERBS
 from data_tools.cli import about, counted, make_parser
+from data_tools.errors import KitError
 from data_tools.manifest import read_manifest
 from submission.editions import get_edition
+from system.batches.augment import Augmentation
 from system.features.there import clips_there
 from system.plan.estimates import ASSUMED_VOCABULARY, CORE_FLOPS, GPU_FLOPS, Content, Estimates
 from system.plan.machine import GIB, WARNING, disk_warnings
@@ -53,6 +55,7 @@ def plan(
     lines += _teacher_lines(recipe, made_before)
     for name, stage in recipe.stages.items():
         lines += _stage_lines(name, stage, found, made_before)
+        lines += _augment_lines(stage, found)
         lines += _rate_lines(stage.optimizer, estimates.parameters_by_part, _updates(stage, found))
         lines += _cost_lines(stage, estimates, gpu_bytes, memory_bytes)
     to_come = _seconds_to_come(recipe, estimates, found)
@@ -238,6 +241,22 @@ def _stage_lines(
         yield f"  starts from {stage.start_from.folder}{_trained_model(Path(stage.start_from.folder), made_before)}"
 
 
+def _augment_lines(stage: schema.Stage, found: dict[str, Content]) -> Iterator[str]:
+    """What is changed of its training data; where the clips are known, how much of the files fits them."""
+    if stage.augment is None:
+        return
+    fact = ""
+    if missing := [name for name in stage.augment.files() if not Path(name).exists()]:
+        fact = f"; {', '.join(missing)} MISSING; correct the path"
+    elif all(found[source].clips for source in stage.train.data):
+        try:
+            clips = [clip for source in stage.train.data for clip in found[source].clips]
+            fact = "".join(f"; {note}" for note in Augmentation(stage.augment, clips).notes)
+        except KitError as error:
+            fact = f"; {MISTAKE} {error}"
+    yield f"  augment: {stage.augment.in_words()}{fact}"
+
+
 def _rate_lines(settings: schema.AdamW, parts: dict[str, int], updates: int | None) -> Iterator[str]:
     """The rates of parts, and which are frozen at the start. parts: their trainable parameters. updates: of the
     stage."""
@@ -260,6 +279,8 @@ def _cost_lines(
     if cpu > LARGEST_MEMORY:
         yield f"  {MISTAKE} a step would take {cpu / GIB:,.0f} GiB, which no machine has; make layers or batch smaller"
     kept = f"its clips' frames, kept on a GPU with twice the room: {estimates.frame_bytes(stage) / GIB:.1f} GiB"
+    if stage.augment and stage.augment.mix:
+        kept = "its clips' frames are read from the banks at every step, since they are mixed"
     yield f"  memory: about {cpu / GIB:.1f} GiB in float32{on_gpu}, beside Python and torch (estimate); {kept}"
     if gpu_bytes is not None and gpu > MEMORY_SHARE * gpu_bytes:
         yield _will_not_fit(stage, estimates, "the GPU", gpu_bytes)

@@ -16,8 +16,9 @@ from data_tools.strict import MAX_SHOWN, cut, fault_of
 from data_tools.yaml12 import Document, parse
 from data_tools.yaml12 import Path as Keys
 from system.recipe import schema
+from system.recipe.kinds import check_kinds
 from system.recipe.renamed import rename, renamed_keys
-from system.recipe.rules import between_keys, child, of_kinds
+from system.recipe.rules import between_keys, child
 from system.recipe.suggest import other_paths, unknown_path
 
 
@@ -65,7 +66,7 @@ def load_recipe(path: Path | str, changes: list[str] | None = None) -> Loaded:
     found = list(_null_characters(document.value))
     _leave_out_nulls(document.value)
     recipe, refused = _validate(document.value)
-    found += [*refused, *between_keys(document.value), *(of_kinds(recipe) if recipe else ())]
+    found += [*refused, *between_keys(document.value), *(check_kinds(recipe) if recipe else ())]
     problems = [*document.problems, *mistakes, *((keys, document.line(keys), text) for keys, text in found)]
     if problems or recipe is None:
         raise RecipeError(_report(path, problems))

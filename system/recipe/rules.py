@@ -8,7 +8,6 @@ from typing import Any
 from data_tools.manifest import TEST_SPLITS
 from data_tools.yaml12 import Path as Keys
 from submission.editions import EDITIONS
-from system.recipe import schema
 
 RUN_FOLDERS = {"scores", "submission", "figures"}  # of a run, beside those of its stages
 
@@ -109,52 +108,6 @@ def _is_made_by_tools(command: str) -> bool:
         return shlex.split(command)[:3] == ["python", "-m", "data_tools"]
     except ValueError:
         return False
-
-
-def of_kinds(recipe: schema.Recipe) -> Iterator[tuple[Keys, str]]:
-    """Rules between what kinds say of themselves, once the schema has no mistakes."""
-    for name, entry in recipe.rank.items():
-        single = entry if isinstance(entry, schema.RankByCheckpoint | schema.RankBlind) else None
-        if single and single.stage is None and (part := recipe.model.unpublished):
-            yield ("rank", name, "stage"), f"null, and model.{part} has layers that say nothing before they are trained"
-    for name, stage in recipe.stages.items():
-        for i, term in enumerate(stage.losses):
-            if term.relaxed and recipe.relevance is None:
-                yield ("stages", name, "losses", i, "relax"), "cider needs the recipe's relevance section"
-            for number, teacher in enumerate(term.taught_by):
-                yield from _check_teacher(("stages", name, "losses", i, "teachers", number), teacher, name, recipe)
-            if term.learned_temperature and recipe.model.learned_temperature is None:
-                yield ("stages", name, "losses", i, "temperature"), "learned needs model.learned_temperature: its start"
-        for key, parts in (("lr_by_part", stage.optimizer.lr_by_part), ("frozen_start", stage.optimizer.frozen_start)):
-            yield from _check_model_parts(("stages", name, "optimizer", key), list(parts), recipe.model.trains)
-        if stage.grad_cache_chunk is not None and not recipe.model.embeds_by_parts:
-            yield ("stages", name, "grad_cache_chunk"), "batch norms and counted padding see the whole batch; say null"
-
-
-def _check_teacher(at: Keys, name: str, stage: str, recipe: schema.Recipe) -> Iterator[tuple[Keys, str]]:
-    """stage: the one that learns."""
-    teacher = recipe.teachers.get(name)
-    if teacher is None:
-        yield at, f"no teacher {name!r}; there are {', '.join(recipe.teachers) or 'none'}"
-    elif isinstance(teacher, schema.StageTeacher):
-        stages = list(recipe.stages)
-        if teacher.stage in stages[stages.index(stage) :]:
-            yield ("teachers", name, "stage"), f"{teacher.stage!r} is not earlier than {stage!r}, which learns from it"
-
-
-def _check_model_parts(at: Keys, names: list[str], trains: dict[str, bool]) -> Iterator[tuple[Keys, str]]:
-    """Names of the model's parts. trains: whether there is anything to train in a part."""
-    for name in names:
-        if name not in trains:
-            yield (*at, name), f"the model has no part {name!r}; there are {', '.join(trains)}"
-        elif not trains[name]:
-            yield (*at, name), f"{name} has no trainable parameters; leave it out"
-        elif "audio" in names and name not in ("audio", "text"):
-            yield (*at, name), f"audio holds {name} too; name audio, or its parts"
-    if "audio" in names:
-        names = [name for name in trains if name != "text" or name in names]
-    if at[-1] == "frozen_start" and not any(trains[name] for name in trains.keys() - {"audio", *names}):
-        yield at, "nothing is left to train in the first steps; leave one part out"
 
 
 def _check_source(at: Keys, name: Any, data: dict[str, Any]) -> Iterator[tuple[Keys, str]]:

@@ -14,6 +14,7 @@ from data_tools.strict import Name, Positive, Strict, mistakes
 from system.losses import Loss
 from system.losses.relevance.relax import Cider
 from system.models.settings import Model
+from system.recipe.augment import Augment
 
 # recall_sum: R@1 + R@5 + R@10 of captions that look for their clip, in [0, 3]
 Metric = Literal["loss", "m1", "m2", "mAP@10", "recall_sum"]
@@ -188,6 +189,7 @@ class Stage(Strict):
     train: Train  # its clips
     unit: Literal["clip", "pair"]  # a batch is made of clips with n captions each, or of (clip, caption) pairs
     captions_per_clip: Positive | Literal["all"] | None = None  # for clips: n drawn anew at every visit
+    augment: Augment | None = None  # what is changed of training data at random; null: nothing
     batch_size: int = Field(ge=2, le=1_000_000)  # items in a step
     grad_cache_chunk: Positive | None  # items embedded at a time, so that less memory gives the same gradients
     epochs: Positive  # at most
@@ -200,6 +202,7 @@ class Stage(Strict):
     stop: Annotated[EarlyStopping | StdPlateau | None, Field(discriminator="kind")] = None  # null: all epochs
     max_grad_norm: Annotated[float, Field(gt=0)] | None  # largest norm of all gradients together
     precision: Literal["float32", "bf16", "fp16"]  # 16 bits on CUDA only; elsewhere float32 is used and said
+    compile: bool = False  # the audio network by torch.compile, on CUDA only; elsewhere it is left out
     monitor: Monitor  # what is watched during training, and kept
 
 

@@ -276,8 +276,9 @@ def commit() -> str:
 
 def made_with(recipe: schema.Recipe, text: str | None, contents: Mapping[str, str] | None = None) -> dict[str, Any]:
     """Checksums of all that a run depends on beside its settings. text: identity of a pre-trained text encoder.
-    contents: by source, of all its audio; left out where it has not been read."""
+    contents: by source, of all its audio; left out where it has not been read, as what changes training data is."""
     teachers = _teachers_of(recipe)
+    augment = sorted({name for stage in recipe.stages.values() if stage.augment for name in stage.augment.files()})
     starts = [s.start_from.folder for s in recipe.stages.values() if isinstance(s.start_from, schema.FromModel)]
     weights = {folder: _weights_of(Path(folder), f"start_from {folder}") for folder in starts}
     return {
@@ -286,6 +287,9 @@ def made_with(recipe: schema.Recipe, text: str | None, contents: Mapping[str, st
         "text": text,
         "starts": {folder: " ".join(checksums.values()) for folder, checksums in weights.items()},
         **({"teachers": teachers} if teachers else {}),
+        **(
+            {"augment": {name: file_sha256(Path(name)) for name in augment}} if augment and contents is not None else {}
+        ),
         **({} if contents is None else {"contents": dict(contents)}),
     }
 

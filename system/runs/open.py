@@ -2,6 +2,7 @@
 
 import json
 import logging
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -30,8 +31,9 @@ def build_model(recipe: schema.Recipe, vocabulary: list[str]) -> RetrievalModel:
         return RetrievalModel(recipe.model, recipe.model.text.build(vocabulary, Path(recipe.banks)))
 
 
-def training_vocabulary(recipe: schema.Recipe, clips: dict[str, list[Clip]]) -> list[str]:
-    """Words of the captions that any stage trains on, for an encoder from scratch; empty for a pre-trained one.
+def training_vocabulary(recipe: schema.Recipe, clips: dict[str, list[Clip]], more: Sequence[str] = ()) -> list[str]:
+    """Words of the captions that any stage trains on, for an encoder from scratch; empty for a pre-trained one. more:
+    what these captions may be changed to.
 
     Words of the exported model that a stage starts from come first, in its order, since word vectors go by place.
     """
@@ -41,9 +43,8 @@ def training_vocabulary(recipe: schema.Recipe, clips: dict[str, list[Clip]]) -> 
     if len(starts) > 1:
         raise KitError(f"stages start from several models ({', '.join(sorted(starts))}), whose words differ; use one")
     before = [word for folder in starts for word in _words_of(Path(folder))]
-    found = vocabulary_of(
-        caption for source in recipe.trained_on for clip in clips[source] for caption in clip.captions
-    )
+    captions = (caption for source in recipe.trained_on for clip in clips[source] for caption in clip.captions)
+    found = vocabulary_of([*captions, *more])
     return list(dict.fromkeys([*before, *found]))
 
 

@@ -57,15 +57,26 @@ def prepare(loaded: Loaded, run: Run, data: Data, device: torch.device | None = 
     """
     recipe = loaded.recipe
     if not run.vocabulary.exists():
-        write_json(run.vocabulary, training_vocabulary(recipe, data.clips))
+        write_json(run.vocabulary, training_vocabulary(recipe, data.clips, [*new_texts(data), *new_words(data)]))
     model = initial_model(recipe, run, device or device_of())
     contents = {name: contents_of(clips, data.features.keys) for name, clips in data.clips.items()}
     refuse_leaking_teachers(recipe, data)
     note_trained_clips(recipe, run, data)
     record_provenance(run, loaded, model.text.identity(), contents, gpu_of(model.device))
     used = {name for stage in recipe.stages.values() for name in (*stage.train.data, *stage.monitor.data)}
-    model.text.prepare([caption for name in sorted(used) for clip in data.whole(name) for caption in clip.captions])
+    captions = [caption for name in sorted(used) for clip in data.whole(name) for caption in clip.captions]
+    model.text.prepare([*captions, *new_texts(data)])
     return model
+
+
+def new_texts(data: Data) -> list[str]:
+    """Captions that may come in place of those of training."""
+    return [text for augmentation in data.augmentations.values() for text in augmentation.texts()]
+
+
+def new_words(data: Data) -> list[str]:
+    """What else the captions of training may newly hold."""
+    return [text for augmentation in data.augmentations.values() for text in augmentation.words()]
 
 
 def train(loaded: Loaded, run: Run, data: Data, model: RetrievalModel, track: Sequence[type[Tracker]] = ()) -> None:
@@ -141,6 +152,7 @@ def training_relevance(recipe: schema.Recipe, data: Data, figure: Path) -> Relev
     figure.parent.mkdir(exist_ok=True)
     relevance_figure(relevance.distribution, percents, relevance.relax, title, figure)
     relevance.prepare(caption for name in sorted(used) for clip in data.whole(name) for caption in clip.captions)
+    relevance.prepare(new_texts(data))
     return relevance
 
 
@@ -173,7 +185,11 @@ class _Stage:
         self.relevance = relevance if terms.asks_relax(stage.losses) else None
         sources = [items_of(data.whole(source), stage.unit) for source in stage.train.data]
         try:
-            self.sampler = Sampler(sources, stage.train.mix, stage.batch_size, stage.captions_per_clip, self.seed)
+            drawn = stage.train.mix, stage.batch_size, stage.captions_per_clip, self.seed
+            augment = data.augmentations.get(name)
+            if augment is not None:
+                augment = augment.among([clip for source in stage.train.data for clip in data.whole(source)])
+            self.sampler = Sampler(sources, *drawn, augment)
         except KitError as error:
             raise KitError(f"stage {name}: {error}") from error
         if shared := data.shared(stage.train.data, stage.monitor.data):
@@ -186,6 +202,8 @@ class _Stage:
         groups, self.rates = parameter_groups(model, stage.optimizer)
         self.optimizer = torch.optim.AdamW(groups, lr=stage.optimizer.lr, weight_decay=stage.optimizer.weight_decay)
         self.frozen_start = FrozenStart(model, stage.optimizer)
+        if stage.compile and self.device.type == "cuda":
+            model.audio.parts().get("network", model.audio).compile()  # its tensors keep their names
         self.precision = stage.precision if self.device.type == "cuda" else "float32"
         self.scaler = GradScaler(self.device.type, enabled=self.precision == "fp16")
         self.best: checkpoints.BestEpochs = {}

@@ -14,7 +14,9 @@ from threads import one_thread  # noqa: F401  a fixture
 
 from data_tools.audio.read import read_audio
 from data_tools.errors import KitError
+from data_tools.manifest import Clip
 from system.batches.collate import Resident, collate
+from system.batches.sampler import Item
 from system.experts import LogMelSlaney, Waveform
 from system.experts.network import in_pieces
 from system.features.bank import open_bank
@@ -90,11 +92,8 @@ def test_frames_keep_the_type_of_their_bank_on_the_way_to_a_batch(tmp_path: Path
         assert len(tiny.store_all(bank, series.items())) == 2
         features = Features({"waveform": bank}, {"one": "a", "other": "b"})
 
-        class Item:
-            def __init__(self, clip: str) -> None:
-                self.clip, self.captions = type("Clip", (), {"id": clip}), ()
-
-        padded = collate([Item("other"), Item("one")], features).audio["waveform"]  # type: ignore[list-item]
+        items = [Item(Clip(id=name, path="none", captions=[]), ()) for name in ("other", "one")]
+        padded = collate(items, features).audio["waveform"]
         assert str(padded.values.dtype) == f"torch.{dtype}"
         expected = np.array([[30_000, 30_001, 0, 0, 0], [-3, -2, -1, 0, 1]], dtype)
         assert padded.values[..., 0].tolist() == expected.tolist()

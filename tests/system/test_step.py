@@ -202,7 +202,9 @@ def test_a_fed_batch_depends_on_its_step_alone(world: World, resident: bool) -> 
     assert in_order[2].captions == expected.captions
 
 
-def test_the_next_batch_is_begun_before_it_is_asked_for(world: World) -> None:
+@pytest.mark.parametrize("with_relevance", [False, True])
+def test_the_next_batches_are_begun_before_they_are_asked_for(world: World, with_relevance: bool) -> None:
+    relevance = world.relevance if with_relevance else None
     asked: list[int] = []
 
     class Spied(Sampler):
@@ -210,11 +212,17 @@ def test_the_next_batch_is_begun_before_it_is_asked_for(world: World) -> None:
             asked.append(step)
             return super().batch(step)
 
-    with closing(Feed(Spied([items_of(world.clips, "clip")], "size", 8, 2, (1, 0)), world.features, None, CPU)) as feed:
+    spied = Spied([items_of(world.clips, "clip")], "size", 8, 2, (1, 0))
+    with closing(Feed(spied, world.features, relevance, CPU)) as feed:
         feed.batch(4)
-        assert feed._ahead is not None
-        feed._ahead[1].result()
-    assert asked == [4, 5]
+        ahead = [5] if with_relevance else [5, 6, 7]
+        assert sorted(feed._ahead) == ahead
+        made = feed._ahead[5].result()
+        assert asked == [4, *ahead]
+        assert torch.equal(feed.batch(5).audio["logmel"].values, made.audio["logmel"].values)
+        assert asked == [4, *ahead, ahead[-1] + 1]
+        feed.batch(2)
+        assert sorted(feed._ahead) == [step - 2 for step in ahead], "what is not next is dropped"
 
 
 def test_what_fails_in_the_reading_thread_is_raised(world: World) -> None:

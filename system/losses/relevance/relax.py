@@ -157,8 +157,8 @@ class Relevance:
         return found
 
     def prepare(self, captions: Iterable[str]) -> None:
-        """Tokens and features of captions, once; others are added when they are first asked for, one Java process a
-        batch with the tokenizer ptb."""
+        """Tokens and features of captions, once. A batch that has others is computed anew, by one Java process with the
+        tokenizer ptb, and they are not kept: captions that are edited at random come once each."""
         with self._adding:
             new = [caption for caption in dict.fromkeys(captions) if caption not in self._rows]
             if new:
@@ -168,9 +168,13 @@ class Relevance:
 
     def between(self, captions: Sequence[str]) -> np.ndarray:
         """(N, N) float32 CIDEr-D in [0, 10], row = candidate, column = reference; not symmetric."""
-        self.prepare(captions)
-        members = np.array([self._rows[caption] for caption in captions], np.int64)
-        return CiderAmong(self._features, members).scores(0, len(members))
+        if all(caption in self._rows for caption in captions):
+            rows, features = self._rows, self._features
+        else:
+            rows = {caption: row for row, caption in enumerate(dict.fromkeys(captions))}
+            features = self._corpus.features(list(rows))
+        members = np.array([rows[caption] for caption in captions], np.int64)
+        return CiderAmong(features, members).scores(0, len(members))
 
     def cider_of_items(self, captions: Sequence[str], row_of: np.ndarray) -> np.ndarray:
         """(B, B) float32 c_ij: of all pairs of item i's captions, as candidates, and item j's, as references, the mean,

@@ -1,0 +1,156 @@
+"""What is changed of the items of a batch at random, as a stage's `augment` says. Without torch."""
+
+import copy
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from data_tools.errors import KitError
+from data_tools.manifest import Clip
+from system.batches.augment_files import read_alternatives, read_merged, read_synonyms
+from system.batches.mixing import joined
+from system.batches.sampler import Added, Item
+from system.batches.word_edits import edited
+from system.recipe.augment import Augment
+from system.words import words_of
+
+Random = np.random.Generator
+
+
+class _Partner(NamedTuple):
+    """The clip that is added to an item, and the indices of its captions that come with it, or the caption of both."""
+
+    added: Added
+    numbers: tuple[int, ...]
+    merged: str | None
+
+
+class Augmentation:
+    """Items of a step -> the same items, changed: see system/recipe/augment.py.
+
+    clips: those that are trained on, with captions or without. notes: a line a file, how much of it fits.
+    Raises DataError for files that cannot be read or do not fit, KitError where there are no two clips to mix.
+    """
+
+    def __init__(self, settings: Augment, clips: Sequence[Clip]) -> None:
+        self.settings = settings
+        self.notes: list[str] = []
+        self._alternatives: dict[tuple[str, int], list[str]] = {}
+        if settings.captions:
+            self._alternatives, note = read_alternatives(Path(settings.captions.file), clips)
+            self.notes.append(note)
+        self._merged: dict[str, list[tuple[Clip, str]]] = {}
+        if settings.mix and settings.mix.merged:
+            self._merged, note = read_merged(Path(settings.mix.merged), clips)
+            self.notes.append(note)
+        self._synonyms: dict[str, list[str]] | None = None
+        if settings.edits and settings.edits.synonyms:
+            texts = [*(caption for clip in clips for caption in clip.captions), *self.texts()]
+            words = {word for text in texts for word in words_of(text)}
+            self._synonyms, note = read_synonyms(Path(settings.edits.synonyms), words)
+            self.notes.append(note)
+        self._take_pool(clips)
+
+    @property
+    def mixes(self) -> bool:
+        """Whether items may have a clip that is added to theirs."""
+        return self.settings.mix is not None
+
+    def among(self, clips: Sequence[Clip]) -> "Augmentation":
+        """The same, which mixes these clips alone: those that have frames."""
+        found = copy.copy(self)
+        found._take_pool(clips)
+        return found
+
+    def _take_pool(self, clips: Sequence[Clip]) -> None:
+        self._pool = list({clip.id: clip for clip in clips if clip.captions}.values())
+        self._position = {clip.id: position for position, clip in enumerate(self._pool)}
+        self._merged = {
+            clip_id: [(other, caption) for other, caption in others if other.id in self._position]
+            for clip_id, others in self._merged.items()
+        }
+        if self.mixes and len(self._pool) < 2:
+            raise KitError("mix needs two training clips with captions, or more; take it out of the stage's augment")
+
+    def texts(self) -> list[str]:
+        """Captions that may come in place of others, in the order of their files."""
+        merged = {caption: None for others in self._merged.values() for _, caption in others}
+        return [*(text for texts in self._alternatives.values() for text in texts), *merged]
+
+    def words(self) -> list[str]:
+        """What else captions may newly hold, such as synonyms."""
+        mix = self.settings.mix
+        found = [text for texts in (self._synonyms or {}).values() for text in texts]
+        return [*found, *([mix.joined_by] if mix and mix.joined_by else [])]
+
+    def __call__(self, items: Sequence[Item], seed: Sequence[int]) -> list[Item]:
+        """seed: of this step's draws; the items' captions are those of their numbers."""
+        changed = list(items)
+        partners: list[_Partner | None] = [None] * len(items)
+        if self.settings.mix:
+            draw = np.random.default_rng([*seed, 3])
+            partners = [self._partner(item, draw) for item in items]
+        draw = np.random.default_rng([*seed, 1])
+        if self.settings.captions:
+            changed = [item._replace(captions=self._captions(item.clip, item.numbers, draw)) for item in changed]
+        changed = [
+            item if partner is None else self._mixed(item, partner, draw)
+            for item, partner in zip(changed, partners, strict=True)
+        ]
+        if self.settings.edits:
+            draw = np.random.default_rng([*seed, 2])
+            changed = [item._replace(captions=self._edited(item.captions, draw)) for item in changed]
+        return changed
+
+    def _partner(self, item: Item, draw: Random) -> _Partner | None:
+        """What is mixed with an item, or None: four draws an item, and one a caption of what is added."""
+        mix = self.settings.mix
+        assert mix
+        chance, which, level, offset = draw.random(4).tolist()
+        if chance >= mix.probability:
+            return None
+        decibels = mix.low_db + level * (mix.high_db - mix.low_db)
+        if mix.merged is not None:
+            others = self._merged.get(item.clip.id)
+            if not others:
+                return None
+            other, caption = others[int(which * len(others))]
+            return _Partner(Added(other, decibels, offset), (), caption)
+        index = int(which * (len(self._pool) - 1))
+        other = self._pool[index + (index >= self._position[item.clip.id])]
+        count, there = len(item.captions), len(other.captions)
+        numbers = draw.choice(there, count, replace=there < count).tolist()
+        return _Partner(Added(other, decibels, offset), tuple(numbers), None)
+
+    def _mixed(self, item: Item, partner: _Partner, draw: Random) -> Item:
+        """draw: of captions, which those of the partner may be replaced by."""
+        if partner.merged is not None:
+            return Item(item.clip, (partner.merged,), item.numbers[:1], partner.added)
+        mix = self.settings.mix
+        assert mix
+        others = self._captions(partner.added.clip, partner.numbers, draw)
+        by = mix.joined_by or ""
+        captions = tuple(joined(*pair, by) for pair in zip(item.captions, others, strict=True))
+        return Item(item.clip, captions, item.numbers, partner.added)
+
+    def _captions(self, clip: Clip, numbers: Sequence[int], draw: Random) -> tuple[str, ...]:
+        """A clip's captions of these numbers, or alternatives; two draws a caption, whatever the file has."""
+        if not self.settings.captions:
+            return tuple(clip.captions[number] for number in numbers)
+        found = []
+        for number in numbers:
+            chance, which = draw.random(2)
+            there = self._alternatives.get((clip.id, number))
+            is_replaced = there and chance < self.settings.captions.probability
+            found.append(there[int(which * len(there))] if there and is_replaced else clip.captions[number])
+        return tuple(found)
+
+    def _edited(self, captions: Sequence[str], draw: Random) -> tuple[str, ...]:
+        edits = self.settings.edits
+        assert edits
+        return tuple(
+            edited(caption, edits.rate, self._synonyms, draw) if draw.random() < edits.probability else caption
+            for caption in captions
+        )

@@ -1,0 +1,273 @@
+"""Training data that is changed at random: captions that are replaced by alternatives."""
+
+import json
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import augmented
+import numpy as np
+import pytest
+import torch
+from augmented import ALTERNATIVES, clip, table
+from outcomes import digest, lines, refused
+
+from data_tools.errors import DataError
+from data_tools.manifest import Clip, read_manifest
+from system.__main__ import main
+from system.batches.augment import Augmentation
+from system.batches.data import load_data
+from system.batches.sampler import Item, Sampler, items_of
+from system.batches.teachers import Taught, Teachers, caption_key
+from system.features.bank import open_bank
+from system.losses.relevance.relax import Cider, Relevance
+from system.recipe.augment import Augment
+from system.recipe.load import load_recipe
+from system.training.train import new_texts
+
+DOGS = clip("dogs.wav", "Dogs bark.", "Two dogs are barking.")
+RAIN = clip("rain.wav", "It rains.")
+
+
+def settings(**parts: dict[str, Any]) -> Augment:
+    return Augment.model_validate(parts)
+
+
+def replacing(path: Path, probability: float = 0.5) -> Augment:
+    return settings(captions={"file": str(path), "probability": probability})
+
+
+def small(folder: Path, suffix: str = ".csv") -> Path:
+    rows = [("own/train/dogs.wav", 1, "a pair of dogs"), ("dogs.wav", 1, "dogs, two of them"), ("rain.wav", 0, "Rain")]
+    return table(folder / f"alternatives{suffix}", ALTERNATIVES, *rows)
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".jsonl"])
+@pytest.mark.parametrize(
+    ("seed", "draws", "expected"),
+    [
+        (2, [0.89, 0.85, 0.21, 0.97, 0.04, 0.48], [("Dogs bark.", "dogs, two of them"), ("Rain",)]),
+        (4, [0.98, 0.43, 0.15, 0.06, 0.73, 0.04], [("Dogs bark.", "a pair of dogs"), ("It rains.",)]),
+        (9, [0.83, 0.37, 0.93, 0.36, 0.48, 0.86], [("Dogs bark.", "Two dogs are barking."), ("Rain",)]),
+    ],
+)
+def test_alternatives_by_hand(
+    tmp_path: Path, suffix: str, seed: int, draws: list[float], expected: list[tuple[str, ...]]
+) -> None:
+    """Two draws a caption: whether it is replaced (below 0.5), and by which of its alternatives."""
+    assert np.random.default_rng([seed, 1]).random(6).round(2).tolist() == draws
+    augmentation = Augmentation(replacing(small(tmp_path, suffix)), [DOGS, RAIN])
+    items = [Item(DOGS, tuple(DOGS.captions), (0, 1)), Item(RAIN, tuple(RAIN.captions), (0,))]
+    found = augmentation(items, [seed])
+    assert [item.captions for item in found] == expected
+    assert [item.numbers for item in found] == [(0, 1), (0,)]
+    assert augmentation.texts() == ["a pair of dogs", "dogs, two of them", "Rain"]
+
+
+def test_a_caption_is_known_by_its_index(tmp_path: Path) -> None:
+    rows = [("dogs.wav", 0, "x"), ("dogs.wav", 1, "y")]
+    augmentation = Augmentation(replacing(table(tmp_path / "a.csv", ALTERNATIVES, *rows), 1), [DOGS])
+    items = [Item(DOGS, (DOGS.captions[1],), (1,)), Item(DOGS, (DOGS.captions[0],), (0,)), Item(DOGS, ("", ""), (1, 0))]
+    assert [item.captions for item in augmentation(items, [0])] == [("y",), ("x",), ("y", "x")]
+
+
+def test_shares_of_many_draws(tmp_path: Path) -> None:
+    rows = [("dogs.wav", 0, name) for name in ("x", "y", "z")]
+    augmentation = Augmentation(replacing(table(tmp_path / "a.csv", ALTERNATIVES, *rows), 0.3), [DOGS])
+    items = [Item(DOGS, ("Dogs bark.",), (0,))] * 200
+    seen = Counter(item.captions[0] for step in range(200) for item in augmentation(items, [step]))
+    shares = {text: count / 40_000 for text, count in seen.items()}
+    assert shares == pytest.approx({"Dogs bark.": 0.7, "x": 0.1, "y": 0.1, "z": 0.1}, abs=0.01)
+
+
+def test_always_and_where_there_is_nothing_to_draw(tmp_path: Path) -> None:
+    augmentation = Augmentation(
+        replacing(table(tmp_path / "a.csv", ALTERNATIVES, ("rain.wav", 0, "x")), 1), [DOGS, RAIN]
+    )
+    items = [Item(RAIN, ("It rains.",), (0,)), Item(DOGS, ("Dogs bark.",), (0,))]
+    for step in range(50):
+        assert [item.captions for item in augmentation(items, [step])] == [("x",), ("Dogs bark.",)]
+
+
+def test_clips_and_their_captions_are_drawn_as_without(world: Path, tmp_path: Path) -> None:
+    clips = [one for one in read_manifest(world) if one.split == "development"]
+    augmentation = Augmentation(replacing(augmented.alternatives(world, tmp_path / "a.csv")), clips)
+    items = items_of(clips, "clip")
+    plain, changed = (Sampler([items], "size", 8, 2, (1, 0), augment) for augment in (None, augmentation))
+    for step in (5, 0, 3):
+        pairs = list(zip(plain.batch(step), changed.batch(step), strict=True))
+        assert all(before.clip == after.clip and before.numbers == after.numbers for before, after in pairs)
+        assert any(before.captions != after.captions for before, after in pairs)
+        assert any(set(before.captions) & set(after.captions) for before, after in pairs)
+    again = Sampler([items], "size", 8, 2, (1, 0), augmentation)
+    assert again.batch(3) == changed.batch(3)
+
+
+def test_alternatives_are_drawn_anew_at_every_visit(tmp_path: Path) -> None:
+    augmentation = Augmentation(replacing(small(tmp_path)), [DOGS, RAIN])
+    sampler = Sampler([[Item(DOGS, (DOGS.captions[1],), (1,))] * 2], "size", 2, None, (1,), augmentation)
+    assert len({item.captions for step in range(40) for item in sampler.batch(step)}) == 3
+    assert len({tuple(item.captions for item in sampler.batch(step)) for step in range(40)}) > 3
+
+
+@pytest.mark.parametrize(
+    ("rows", "said"),
+    [
+        ([("dogs.wav", "one", "x")], r"a.csv, line 2: 'one' is no index of a caption; count a clip's captions from 0"),
+        ([("dogs.wav", -1, "x")], r"a.csv, line 2: '-1' is no index of a caption"),
+        (
+            [("rain.wav", 0, "x"), ("dogs.wav", 2, "x")],
+            "line 3: 'dogs.wav' has no caption 2, its captions are 0 to 1; ",
+        ),
+        ([("mute.wav", 0, "x")], "line 2: 'mute.wav' has no caption 0, it has none; count from 0"),
+        ([("dogs.wav", 0, " ")], "line 2: the caption is empty; fill it in or remove it"),
+        (
+            [("twin.wav", 0, "x")],
+            "line 2: 'twin.wav' is the file name of own/train/twin.wav and b/train/twin.wav; give",
+        ),
+        ([("cats.wav", 0, "x")] * 3, "a.csv: none of its 3 lines fits a training clip; clips go by id or file name"),
+    ],
+)
+def test_bad_lines_are_named(tmp_path: Path, rows: list[tuple[object, ...]], said: str) -> None:
+    clips = [DOGS, RAIN, clip("mute.wav"), clip("twin.wav", "a"), clip("twin.wav", "b", source="b")]
+    with pytest.raises(DataError, match=said):
+        Augmentation(replacing(table(tmp_path / "a.csv", ALTERNATIVES, *rows)), clips)
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "said"),
+    [
+        ("a.csv", "clip,alternative\ndogs.wav,x\n", "a.csv: no column caption; the first line has clip, alternative"),
+        ("a.csv", "clip,caption,alternative\ndogs.wav,0,x,y\n", "line 2: 4 values for 3 columns"),
+        (
+            "a.jsonl",
+            '{"clip": "dogs.wav", "caption": 0}\n',
+            "line 1: expects an object with clip, caption, alternative; ",
+        ),
+        ("a.jsonl", '{"clip": "dogs.wav", "caption": true, "alternative": "x"}\n', "caption is missing, or no text"),
+        ("a.jsonl", "[1]\n", "line 1: expects an object"),
+        ("a.jsonl", "{\n", "a.jsonl, line 1: "),
+        ("a.txt", "x", "a.txt: is read from .csv or .jsonl; give it that name"),
+        ("a.csv", "", "a.csv: the file is empty"),
+    ],
+)
+def test_files_of_another_form_are_named(tmp_path: Path, name: str, text: str, said: str) -> None:
+    (tmp_path / name).write_text(text)
+    with pytest.raises(DataError, match=said):
+        Augmentation(replacing(tmp_path / name), [DOGS])
+    with pytest.raises(DataError, match="no such file; correct the path, or take what names it out"):
+        Augmentation(replacing(tmp_path / "gone.csv"), [DOGS])
+
+
+def test_lines_of_other_clips_are_counted(tmp_path: Path) -> None:
+    rows = [("dogs.wav", 0, "x"), ("cats.wav", 0, "x"), ("cats.wav", 9, "x")]
+    assert Augmentation(replacing(table(tmp_path / "a.csv", ALTERNATIVES, *rows)), [DOGS]).notes == [
+        f"{tmp_path / 'a.csv'}: 3 lines; 2 fit no training clip"
+    ]
+    assert Augmentation(replacing(table(tmp_path / "b.csv", ALTERNATIVES, rows[0])), [DOGS]).notes == [
+        f"{tmp_path / 'b.csv'}: 1 line"
+    ]
+
+
+def test_a_teacher_judges_the_original(tmp_path: Path) -> None:
+    augmentation = Augmentation(replacing(small(tmp_path), 1), [DOGS, RAIN])
+    banks = [open_bank(tmp_path / name, 3, "float32", {}) for name in ("clips", "captions")]
+    draw = np.random.default_rng(0)
+    with banks[0].writing() as store:
+        for key in "dr":
+            store(key, draw.normal(size=(1, 3)))
+    with banks[1].writing() as store:
+        for one in (DOGS, RAIN):
+            for number in range(len(one.captions)):
+                store(caption_key(one, number), draw.normal(size=(1, 3)))
+    items = [Item(DOGS, (DOGS.captions[1],), (1,)), Item(RAIN, tuple(RAIN.captions), (0,))]
+    changed = augmentation(items, [0])
+    assert all(before.captions != after.captions for before, after in zip(items, changed, strict=True))
+    teachers = Teachers({"one": Taught(*banks)})
+    assert torch.equal(teachers.cosines(items, ["d", "r"])["one"], teachers.cosines(changed, ["d", "r"])["one"])
+
+
+@pytest.fixture(scope="module")
+def trained(world: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a recipe with alternatives, and of its run."""
+    folder = tmp_path_factory.mktemp("alternatives")
+    file = augmented.alternatives(world, folder / "alternatives.csv")
+    path = augmented.recipe(world, folder, {"captions": {"file": str(file), "probability": 0.5}})
+    assert main(["train", str(path), "--out", str(folder / "run")]) == 0
+    return folder
+
+
+@pytest.mark.parametrize("at_step", [2, 5])
+def test_killed_and_resumed_it_ends_as_an_unbroken_run(
+    trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at_step: int
+) -> None:
+    augmented.killed_and_resumed(trained / "augmented.yaml", tmp_path / "again", at_step, monkeypatch)
+    assert digest(tmp_path / "again") == digest(trained / "run")
+    assert lines(tmp_path / "again") == lines(trained / "run")
+
+
+def test_without_a_setting_a_run_is_another(trained: Path, world: Path, tmp_path: Path) -> None:
+    assert main(["train", str(augmented.recipe(world, tmp_path, None)), "--out", str(tmp_path / "run")]) == 0
+    assert lines(tmp_path / "run") != lines(trained / "run")
+
+
+def test_words_of_alternatives_are_known_to_an_encoder_from_scratch(trained: Path) -> None:
+    words = json.loads((trained / "run/vocabulary.json").read_text())
+    assert {"seems", "apparently", "deep"} <= set(words)
+
+
+def test_a_frozen_encoder_embeds_alternatives_before_training(
+    trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[str] = []
+    monkeypatch.setattr("system.models.text.encoder.TextEncoder.prepare", lambda _, texts: seen.extend(texts))
+    assert main(["train", str(trained / "augmented.yaml"), "--out", str(tmp_path / "run")]) == 0
+    assert set(augmented.column(trained / "alternatives.csv", "alternative")) < set(seen)
+
+
+def test_a_file_that_changed_since_a_run_began_is_refused(
+    trained: Path, world: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = augmented.alternatives(world, tmp_path / "alternatives.csv")
+    path = augmented.recipe(world, tmp_path, {"captions": {"file": str(file), "probability": 0.5}})
+    assert main(["train", str(path), "--out", str(tmp_path / "run")]) == 0
+    (tmp_path / "run/only/done.json").unlink()
+    file.write_text(file.read_text().replace("apparently", "perhaps"))
+    said = refused(capsys, "train", path, "--out", tmp_path / "run")
+    assert f"augment.{file} changed since this run began; start a new run" in said
+    noted = json.loads((trained / "run/provenance.json").read_text())
+    assert list(noted["augment"]) == [str(trained / "alternatives.csv")]
+
+
+def test_check_says_what_is_changed_and_what_is_missing(
+    trained: Path, world: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["check", str(trained / "augmented.yaml")]) == 0
+    file = trained / "alternatives.csv"
+    said = f"  augment: 50% of captions replaced by those of {file}; {file}: 480 lines\n"
+    assert said in capsys.readouterr().out
+    path = augmented.recipe(world, tmp_path, {"captions": {"file": "gone.csv", "probability": 0.5}})
+    assert main(["check", str(path)]) == 1
+    assert "replaced by those of gone.csv; gone.csv MISSING; correct the path" in capsys.readouterr().out
+    assert "gone.csv: no such file; correct the path" in refused(capsys, "run", path, "--out", tmp_path / "run")
+    table(tmp_path / "wrong.csv", ALTERNATIVES, ("x", 0, "y"))
+    path = augmented.recipe(world, tmp_path, {"captions": {"file": str(tmp_path / "wrong.csv"), "probability": 0.5}})
+    assert main(["check", str(path)]) == 1
+    assert "MISTAKE: " + f"{tmp_path / 'wrong.csv'}: none of its 1 lines fits" in capsys.readouterr().out
+    path = augmented.recipe(world, tmp_path, {"captions": {"file": "a.csv", "probability": 1.5}, "caption": {}})
+    said = refused(capsys, "check", path)
+    assert "stages.only.augment.captions.probability: must be 1 or less, not 1.5" in said
+    assert "stages.only.augment.caption: unknown key; did you mean caption" in said
+    assert main(["check", str(augmented.recipe(world, tmp_path, {}))]) == 0
+    assert "augment" not in capsys.readouterr().out
+
+
+def test_relevance_knows_alternatives_before_training(trained: Path) -> None:
+    data = load_data(load_recipe(trained / "augmented.yaml").recipe)
+    texts = new_texts(data)
+    assert len(texts) == 480
+    captions: list[Clip] = data.whole("train")
+    cider = Cider.model_validate(augmented.tiny.relevance())
+    relevance = Relevance(cider, [one.captions for one in captions], trained / "cider")
+    found = relevance.between([texts[0], captions[0].captions[0], texts[-1]])
+    assert found[0, 1] > found[2, 1]

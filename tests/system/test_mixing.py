@@ -1,0 +1,381 @@
+"""Items that become two clips: the mixture, its captions, its place among losses, and who may not have it."""
+
+import csv
+from collections import Counter
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import augmented
+import numpy as np
+import pytest
+import tiny
+import torch
+from augmented import clip, table
+from outcomes import digest, lines, refused
+
+from data_tools.audio.read import read_audio
+from data_tools.errors import DataError, KitError
+from system.__main__ import main
+from system.batches import collate as collating
+from system.batches.augment import Augmentation
+from system.batches.collate import Feed, collate
+from system.batches.mixing import joined, mixed
+from system.batches.sampler import Added, Item, Sampler, items_of
+from system.features.bank import open_bank
+from system.features.build import Features
+from system.models.retrieval import RetrievalModel
+from system.models.similarity import Embedded
+from system.networks import panns as networks
+from system.recipe.augment import Augment
+from system.recipe.load import load_recipe
+from system.runs.open import build_model
+
+CPU = torch.device("cpu")
+DOGS = clip("dogs.wav", "Dogs bark.", "Two dogs.")
+RAIN = clip("rain.wav", "It rains!")
+CATS = clip("cats.wav", "A cat.", "Cats meow.", "Meowing")
+MUTE = clip("mute.wav")
+
+
+def mixing(probability: float = 1.0, joined_by: str | None = "and", **changes: Any) -> Augment:
+    mix = {"probability": probability, "low_db": -5, "high_db": 5, "joined_by": joined_by}
+    return Augment.model_validate({"mix": mix | changes})
+
+
+def wave(*samples: int) -> np.ndarray:
+    return np.array(samples, np.int16)[:, None]
+
+
+@pytest.mark.parametrize(
+    ("own", "other", "decibels", "place", "expected"),
+    [
+        ((100, -100, 100, -100), (50, 50), 0, 0.0, [200, 0, 100, -100]),
+        ((100, -100, 100, -100), (50, 50), 0, 0.5, [100, 0, 200, -100]),
+        ((100, -100, 100, -100), (50, 50), 0, 0.999999, [100, -100, 200, 0]),
+        ((100, -100, 100, -100), (50, 50), 20, 0.0, [110, -90, 100, -100]),
+        ((100, -100, 100, -100), (50, 50), -20, 0.0, [1100, 900, 100, -100]),
+        ((50, 50), (100, -100, 100, -100), 0, 0.5, [50, 0, 100, -50]),
+        ((50, 50), (100, -100), 0, 0.9, [100, 0]),
+        ((7,), (7,), 0, 0.5, [14]),
+        ((0, 0, 0), (5, 6), 3, 0.0, [5, 6, 0]),
+        ((5, 6), (0, 0, 0), 3, 0.999, [0, 5, 6]),
+        ((0,), (0, 0), 0, 0.0, [0, 0]),
+        ((30_000, 12_000), (30_000, 12_000), 0, 0.0, [32_767, 13_107]),
+        ((-32_768, 0), (-32_768, 0), 0, 0.0, [-32_767, 0]),
+    ],
+)
+def test_mixtures_by_hand(own: Any, other: Any, decibels: float, place: float, expected: list[int]) -> None:
+    waves = wave(*own), wave(*other)
+    for one in waves:
+        one.flags.writeable = False  # as a bank gives them
+    found = mixed(*waves, decibels, place)
+    assert found.dtype == np.int16
+    assert found[:, 0].tolist() == expected
+
+
+def recordings(shared: Path) -> list[np.ndarray]:
+    """Real ones as a bank keeps them, of 1 to 5 seconds, down 20 dB so that no sum is beyond full scale."""
+    with (shared / "data/esc10/esc10.csv").open(encoding="utf-8") as file:
+        names = [row["file_name"] for row in csv.DictReader(file)][::40]
+    draw = np.random.default_rng(0)
+    waves = [read_audio(str(shared / "data/esc10/audio" / name), 32_000) for name in names]
+    return [(one[: draw.integers(32_000, len(one))] * 3276.8).round().astype(np.int16)[:, None] for one in waves]
+
+
+def decibels(wave: np.ndarray) -> float:
+    """Of a wave's mean square, sample by sample."""
+    return 10 * np.log10(sum(float(sample) ** 2 for sample in wave.ravel()) / wave.size)
+
+
+def test_levels_of_real_recordings_are_those_asked_for(shared: Path) -> None:
+    waves, draw = recordings(shared), np.random.default_rng(1)
+    assert len(waves) == 10
+    seen = 0
+    for own, other in zip(waves, waves[3:] + waves[:3], strict=True):
+        if not own.any() or not other.any() or decibels(own) < 20:
+            continue
+        level, place = draw.uniform(-5, 5), draw.uniform()
+        found = mixed(own, other, level, place).astype(np.int64)
+        assert len(found) == max(len(own), len(other))
+        first = int(place * (abs(len(own) - len(other)) + 1))
+        at, to = (first, first + len(own)) if len(own) < len(other) else (0, len(own))
+        rest = found.copy()
+        rest[at:to] -= own  # what was added is left
+        start, end = (0, len(other)) if len(own) < len(other) else (first, first + len(other))
+        added = rest[start:end]
+        assert not rest[:start].any()
+        assert not rest[end:].any()
+        assert decibels(own) - decibels(added) == pytest.approx(level, abs=0.05)
+        assert np.corrcoef(added.ravel(), other.ravel())[0, 1] > 0.999
+        seen += 1
+    assert seen >= 5
+
+
+def test_captions_are_joined() -> None:
+    assert joined("Dogs bark. ", "It rains!", "and") == "Dogs bark and It rains!"
+    assert joined("Dogs bark", "It rains", "") == "Dogs bark It rains"
+    assert joined("?!", "It rains", " while ") == "while It rains"
+
+
+def test_draws_by_hand() -> None:
+    """Four draws an item: whether (below the probability), with which of the other two clips, r in [-5, 5), the place;
+    then which caption of the other one."""
+    items = [Item(RAIN, ("It rains!",), (0,)), Item(DOGS, ("Two dogs.",), (1,))]
+    for seed, probability, first, captions, pick, second in (
+        (2, 0.4, [0.351, 0.507, 0.538, 0.17], 2, 1, [0.587, 0.924, 0.729, 0.201]),
+        (6, 0.6, [0.583, 0.246, 0.073, 0.05], 3, 2, [0.165, 0.658, 0.96, 0.868]),
+    ):
+        draw = np.random.default_rng([seed, 3])
+        assert draw.random(4).round(3).tolist() == first
+        assert draw.choice(captions, 1, replace=False).tolist() == [pick]
+        assert draw.random(4).round(3).tolist() == second
+        one, other = Augmentation(mixing(probability), [CATS, DOGS, MUTE, RAIN])(items, [seed])
+        assert one.added is not None
+        assert one.added.decibels == pytest.approx(10 * first[2] - 5, abs=0.01)
+        assert one.added.offset == pytest.approx(first[3], abs=0.001)
+        if seed == 2:
+            assert (one.added.clip, one.captions, one.numbers) == (DOGS, ("It rains and Two dogs.",), (0,))
+            assert other == items[1]
+        else:
+            assert (one.added.clip, one.captions, one.numbers) == (CATS, ("It rains and Meowing",), (0,))
+            assert other.added is not None
+            assert (other.added.clip, other.captions, other.numbers) == (RAIN, ("Two dogs and It rains!",), (1,))
+            assert other.added.decibels == pytest.approx(4.6, abs=0.01)
+
+
+def test_shares_of_many_draws() -> None:
+    clips = [CATS, DOGS, RAIN, clip("bell.wav", "A bell")]
+    augmentation = Augmentation(mixing(0.25, low_db=-3, high_db=9), [*clips, MUTE])
+    items = [Item(DOGS, ("Dogs bark.",), (0,))] * 100
+    found = [item for step in range(400) for item in augmentation(items, [step])]
+    added = [item.added for item in found if item.added]
+    assert len(added) / len(found) == pytest.approx(0.25, abs=0.01)
+    shares = Counter(one.clip.file_name for one in added)
+    assert {name: count / len(added) for name, count in shares.items()} == pytest.approx(
+        {"cats.wav": 1 / 3, "rain.wav": 1 / 3, "bell.wav": 1 / 3}, abs=0.02
+    )
+    for values, low, high in (([a.decibels for a in added], -3, 9), ([a.offset for a in added], 0, 1)):
+        found_quantiles = np.quantile(values, [0, 0.25, 0.5, 0.75, 1])
+        assert found_quantiles == pytest.approx(np.linspace(low, high, 5), abs=0.03 * (high - low))
+    texts = Counter(item.captions[0] for item in found if item.added and item.added.clip is CATS)
+    cats = sum(texts.values())
+    expected = {f"Dogs bark and {caption}": 1 / 3 for caption in CATS.captions}
+    assert {text: count / cats for text, count in texts.items()} == pytest.approx(expected, abs=0.04)
+
+
+def test_every_caption_of_an_item_gets_one_of_the_other_clip() -> None:
+    augmentation = Augmentation(mixing(), [CATS, RAIN])
+    (many,) = augmentation([Item(CATS, tuple(CATS.captions), (0, 1, 2))], [0])
+    assert many.captions == ("A cat and It rains!", "Cats meow and It rains!", "Meowing and It rains!")
+    for step in range(20):
+        (two,) = Augmentation(mixing(), [CATS, DOGS])([Item(DOGS, tuple(DOGS.captions), (0, 1))], [step])
+        assert len({text.split(" and ")[1] for text in two.captions}) == 2, "each once, where there are enough"
+
+
+def test_alternatives_and_edits_are_of_mixtures_too(tmp_path: Path) -> None:
+    rows = [("rain.wav", 0, "rainfall"), ("dogs.wav", 0, "Barking"), ("dogs.wav", 1, "barks")]
+    captions = {"file": str(table(tmp_path / "a.csv", augmented.ALTERNATIVES, *rows)), "probability": 0.5}
+    plain = Augment.model_validate({"captions": captions})
+    both = Augment.model_validate({"captions": captions, **mixing(0.5).model_dump(exclude_none=True)})
+    edits = {"probability": 1, "rate": 0.000001, "synonyms": None}
+    three = Augment.model_validate({"edits": edits, **both.model_dump(exclude_none=True)})
+    items = [Item(DOGS, ("Dogs bark.",), (0,)), Item(RAIN, ("It rains!",), (0,))] * 3
+    seen = set()
+    for step in range(40):
+        found = [Augmentation(part, [DOGS, RAIN])(items, [step]) for part in (plain, both, three)]
+        for before, after, last in zip(*found, strict=True):
+            assert before.captions[0].rstrip(".!") in after.captions[0], "own captions are drawn as without mixing"
+            assert after.added == last.added
+            assert last.captions[0] == after.captions[0].lower().replace(".", "").replace("!", "")
+            seen.add(after.captions[0])
+    assert {"Dogs bark and rainfall", "Barking and It rains!", "It rains and barks", "Dogs bark.", "rainfall"} <= seen
+
+
+PAIRS = ("clip", "other", "caption")
+
+
+def test_captions_of_merged_pairs(tmp_path: Path) -> None:
+    rows = [("dogs.wav", "own/train/rain.wav", "dogs in rain"), ("rain.wav", "dogs.wav", "rain on dogs")]
+    file = table(tmp_path / "m.jsonl", PAIRS, *rows, ("dogs.wav", "mute.wav", "x"), ("cats.wav", "gone.wav", "x"))
+    augmentation = Augmentation(mixing(joined_by=None, merged=str(file)), [DOGS, RAIN, CATS, MUTE])
+    assert augmentation.notes == [f"{file}: 4 lines; 2 fit no pair of training clips"]
+    assert augmentation.texts() == ["dogs in rain", "rain on dogs"]
+    items = [Item(one, tuple(one.captions), tuple(range(len(one.captions)))) for one in (DOGS, RAIN, CATS)]
+    seen = set()
+    for step in range(60):
+        dogs, rain, cats = augmentation(items, [step])
+        assert cats == items[2], "it has no line"
+        assert dogs.added is not None
+        assert rain.added is not None
+        assert (dogs.added.clip, rain.added.clip, dogs.numbers) == (RAIN, DOGS, (0,))
+        seen.add((dogs.captions, rain.captions))
+    texts = [("dogs in rain",), ("rain on dogs",)]
+    assert seen == {(one, other) for one in texts for other in texts}
+    left = augmentation.among([DOGS, CATS])
+    assert left(items[:1], [0]) == items[:1], "a clip without frames is not mixed"
+    assert augmentation(items[:1], [0]) != items[:1]
+
+
+@pytest.mark.parametrize(
+    ("row", "said"),
+    [
+        (("dogs.wav", "dogs.wav", "x"), "m.csv, line 2: 'dogs.wav' is mixed with itself; name two clips, or remove"),
+        (("dogs.wav", "rain.wav", ""), "m.csv, line 2: the caption is empty"),
+        (("dogs.wav", "gone.wav", "x"), "m.csv: none of its 1 lines fits a pair of training clips; clips go by id"),
+    ],
+)
+def test_bad_lines_of_pairs_are_named(tmp_path: Path, row: tuple[str, ...], said: str) -> None:
+    file = table(tmp_path / "m.csv", PAIRS, row)
+    with pytest.raises(DataError, match=said):
+        Augmentation(mixing(joined_by=None, merged=str(file)), [DOGS, RAIN])
+
+
+def test_one_clip_cannot_be_mixed() -> None:
+    with pytest.raises(KitError, match="mix needs two training clips with captions, or more"):
+        Augmentation(mixing(), [DOGS, DOGS, MUTE])
+    augmentation = Augmentation(mixing(), [DOGS, RAIN])
+    with pytest.raises(KitError, match="mix needs two training clips"):
+        augmentation.among([DOGS])
+
+
+def banks(folder: Path) -> Features:
+    """Waves of four clips, the last of which has the content of the first."""
+    bank = open_bank(folder / "waves", 1, "int16", {})
+    tiny.store_all(bank, [("d", wave(100, -100, 100, -100)), ("r", wave(50, 50)), ("c", wave(9, 9, 9))])
+    names = {DOGS.id: "d", RAIN.id: "r", CATS.id: "c", "own/train/twin.wav": "d"}
+    return Features({"waveform": bank}, names)
+
+
+def test_a_mixture_is_a_clip_of_its_own_for_losses(tmp_path: Path) -> None:
+    features = banks(tmp_path)
+    twin = clip("twin.wav", "t")
+    items = [
+        Item(DOGS, ("a",), (0,)),
+        Item(DOGS, ("b",), (0,), Added(RAIN, 0.0, 0.5)),
+        Item(RAIN, ("c",), (0,), Added(DOGS, 3.0, 0.0)),
+        Item(RAIN, ("d",), (0,)),
+        Item(DOGS, ("e",), (0,), Added(twin, 0.0, 0.0)),
+        Item(DOGS, ("f",), (0,), Added(CATS, 0.0, 0.0)),
+    ]
+    batch = collate(items, features)
+    assert batch.clip_keys == ["d", "d+r", "d+r", "r", "d", "c+d"]
+    assert batch.audio["waveform"].lengths.tolist() == [4, 4, 4, 2, 4, 4]
+    assert batch.audio["waveform"].values.dtype == torch.int16
+    rows = batch.audio["waveform"].values[..., 0].tolist()
+    assert rows[0] == [100, -100, 100, -100]
+    assert rows[1] == [100, 0, 200, -100]
+    assert rows[2] == [85, 15, 35, -35]  # 50 + 0.354 x 100 ..., as 3 dB is a factor of 1.413
+    assert rows[3] == [50, 50, 0, 0]
+    assert rows[4] == [200, -200, 200, -200]
+    text = tiny.recipe(tmp_path / "m.jsonl", tmp_path)
+    settings = load_recipe(tiny.write_recipe(tmp_path / "r.yaml", text)).recipe
+    model: RetrievalModel = build_model(settings, ["a"])
+    embedded = Embedded(torch.randn(6, 32))
+    same = model.batch_scores(batch, embedded, embedded).same_clip.int().tolist()
+    assert same == [
+        [1, 0, 0, 0, 1, 0],
+        [0, 1, 1, 0, 0, 0],
+        [0, 1, 1, 0, 0, 0],
+        [0, 0, 0, 1, 0, 0],
+        [1, 0, 0, 0, 1, 0],
+        [0, 0, 0, 0, 0, 1],
+    ]
+
+
+def test_frames_are_not_kept_on_the_gpu_where_clips_are_mixed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    features, clips = banks(tmp_path), [DOGS, RAIN, CATS]
+    monkeypatch.setattr(collating, "_fits", lambda size, device: True)
+    for augment, kept in ((None, True), (Augmentation(mixing(), clips), False)):
+        sampler = Sampler([items_of(clips, "pair")], "size", 3, None, (1,), augment)
+        with closing(Feed(sampler, features, None, CPU)) as feed:
+            assert (feed.resident is not None) == kept
+            found = feed.batch(1)
+            expected = collate(sampler.batch(1), features)
+            assert found.clip_keys == expected.clip_keys
+            assert torch.equal(found.audio["waveform"].values, expected.audio["waveform"].values)
+            assert any("+" in key for key in found.clip_keys) != kept
+
+
+MIX = {"probability": 0.5, "low_db": -5, "high_db": 5, "joined_by": "and"}
+
+
+def test_who_may_not_mix(world: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    said = refused(capsys, "check", augmented.recipe(world, tmp_path, {"mix": MIX}))
+    whose = "model.audio reads frames of logmel, which are stored and cannot be mixed; take mix out, or an encoder that"
+    assert f"stages.only.augment.mix: {whose}" in said
+    teacher = {"kind": "distill", "weight": 1, "teachers": ["one"], "temperature": 0.1}
+    stages = {"first": tiny.stage(), "only": tiny.stage(losses=[teacher], augment={"mix": MIX})}
+    content = tiny.recipe(world, tmp_path, **stages)
+    content["teachers"] = {"one": {"kind": "stage", "stage": "first", "checkpoint": "last"}}
+    content["model"]["audio"] = tiny.panns()
+    said = refused(capsys, "check", tiny.write_recipe(tmp_path / "taught.yaml", content))
+    assert "stages.only.augment.mix: a teacher knows no mixed clip; take mix out, or the term that learns from" in said
+    assert "stored" not in said
+    stages["only"]["augment"] = {"edits": {"probability": 1, "rate": 0.2, "synonyms": None}}
+    assert main(["check", str(tiny.write_recipe(tmp_path / "taught.yaml", content))]) == 0
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"low_db": 6}, "augment.mix.low_db: is above high_db, 5; exchange them"),
+        ({"joined_by": None}, "augment.mix.joined_by: say joined_by or merged, one of both"),
+        ({"merged": "m.csv"}, "augment.mix.joined_by: say joined_by or merged, one of both"),
+        ({"high_db": 61}, "augment.mix.high_db: must be 60 or less, not 61"),
+    ],
+)
+def test_settings_that_do_not_fit(
+    world: Path, tmp_path: Path, changes: dict[str, Any], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert said in refused(capsys, "check", augmented.recipe(world, tmp_path, {"mix": MIX | changes}))
+
+
+def narrowed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """ResNet-38 of few channels and blocks."""
+    monkeypatch.setattr(networks, "RESNET38_STEM", 4)
+    monkeypatch.setattr(networks, "RESNET38_LAYERS", ((4, 1), (8, 1), (16, 1), (32, 1)))
+    monkeypatch.setattr(networks, "DIM", 64)
+    monkeypatch.setattr("system.models.audio.panns_encoder.DIM", 64)
+
+
+def test_a_clip_whose_audio_is_broken_is_not_mixed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    narrowed(monkeypatch)
+    world = tiny.make_world(tmp_path / "world", {"development": 5, "validation": 2, "evaluation": 1})
+    (tmp_path / "world/development/development 001.wav").write_bytes(b"RIFF")
+    stage = tiny.stage(augment={"mix": MIX | {"probability": 1}}, batch_size=4, epochs=1, steps_per_epoch=4)
+    content = tiny.recipe(world, tmp_path, only=stage) | {"rank": {}}
+    content["model"]["audio"] = tiny.panns(max_seconds=1)
+    assert main(["train", str(tiny.write_recipe(tmp_path / "r.yaml", content)), "--out", str(tmp_path / "run")]) == 0
+    assert "1 clip with broken audio left out" in caplog.text
+
+
+def test_killed_and_resumed_it_ends_as_an_unbroken_run(
+    world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    narrowed(monkeypatch)
+    edits = {"probability": 0.3, "rate": 0.2, "synonyms": None}
+    stage = tiny.stage(augment={"mix": MIX | {"joined_by": "meanwhile"}, "edits": edits}, epochs=2, steps_per_epoch=2)
+    content = tiny.recipe(world, tmp_path, only=stage)
+    content["model"]["audio"] = tiny.panns(max_seconds=1)
+    path = tiny.write_recipe(tmp_path / "mixed.yaml", content)
+    assert main(["check", str(path)]) == 0
+    shown = capsys.readouterr().out
+    assert "; 50% of items mixed with another clip at -5 to 5 dB, captions joined by 'meanwhile'\n" in shown
+    assert "its clips' frames are read from the banks at every step, since they are mixed" in shown
+    calls: list[int] = []
+
+    def spied(*arguments: Any) -> np.ndarray:
+        calls.append(1)
+        return mixed(*arguments)
+
+    monkeypatch.setattr(collating, "mixed", spied)
+    assert main(["train", str(path), "--out", str(tmp_path / "run")]) == 0
+    assert 5 <= len(calls) <= 5 * 8, "in four steps, and one that was made ahead; never in validation"
+    assert '"meanwhile"' in (tmp_path / "run/vocabulary.json").read_text()
+    augmented.killed_and_resumed(path, tmp_path / "again", 4, monkeypatch)
+    assert digest(tmp_path / "again") == digest(tmp_path / "run")
+    assert lines(tmp_path / "again") == lines(tmp_path / "run")
+    assert main(["train", str(path), "--out", str(tmp_path / "run")]) == 0
