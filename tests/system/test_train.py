@@ -415,3 +415,13 @@ def test_a_precision_that_is_not_taken_is_said_even_to_the_quiet(
     assert main(["train", "-q", str(recipe), *changes, "--out", str(tmp_path / "run")]) == 0
     loud = [record.message for record in caplog.records if record.levelname == "WARNING"]
     assert loud == ["stage pretrain: bf16 needs CUDA; computing in float32"]
+
+
+def test_networks_are_compiled_on_a_gpu_alone(world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Elsewhere a stage that asks for it trains as one that does not."""
+    called: list[torch.nn.Module] = []
+    monkeypatch.setattr(torch.nn.Module, "compile", lambda module: called.append(module))
+    content = tiny.recipe(world, tmp_path, only=tiny.stage(epochs=1, steps_per_epoch=1, compile=True))
+    path = tiny.write_recipe(tmp_path / "r.yaml", content)
+    assert main(["run", str(path), "--out", str(tmp_path / "run")]) == 0
+    assert not called
