@@ -321,8 +321,8 @@ def get_edition(name: str | int) -> Edition:
     """The record of one year, or of `custom`. Raises SubmissionError, naming the known ones, for any other."""
     if str(name) in MOMENTS:
         raise SubmissionError(
-            f"edition {name} is of moments, windows of a recording, and this is of clips; choose one of: "
-            f"{', '.join(EDITIONS)}"
+            f"edition {name} is of moments, windows of a recording in files that end in .jsonl, and this is of clips; "
+            f"choose one of: {', '.join(EDITIONS)}"
         )
     if str(name) not in EDITIONS:
         raise SubmissionError(f"no edition {name} is known; choose one of: {', '.join(EDITIONS)}")

@@ -29,10 +29,8 @@ from submission.formats.json_lines import (
     seconds,
     window_faults,
 )
-from submission.formats.moments_truth import TRUE_WINDOWS, MomentTruth
+from submission.formats.moments_truth import TRUE_WINDOWS, WINDOWS, MomentTruth
 from submission.formats.truth import instead
-
-WINDOWS = "pred_relevant_windows"
 
 
 @dataclass(frozen=True)

@@ -17,6 +17,7 @@ from submission.formats.json_lines import Fault, Window, fault_of_text, is_numbe
 from submission.formats.suggest import TEXT_WAYS, Nearest
 
 TRUE_WINDOWS = "relevant_windows"
+WINDOWS = "pred_relevant_windows"  # of an answer
 
 
 @dataclass(frozen=True)
@@ -71,7 +72,7 @@ def read_moment_truth(path: Path, edition: MomentsEdition) -> MomentTruth:
 def is_truth(data: bytes) -> bool:
     """Whether the first object of these bytes is a query of a truth rather than an answer."""
     first = next((line for line in parse_objects(data) if not isinstance(line, Problem)), None)
-    return first is not None and TRUE_WINDOWS in first.content
+    return first is not None and TRUE_WINDOWS in first.content and WINDOWS not in first.content
 
 
 def check_moment_truth(
@@ -124,6 +125,8 @@ def _faults(content: dict[str, Any]) -> Iterator[Fault]:
     duration = content.get("duration")
     if duration is not None and (not is_number(duration) or duration <= 0):
         yield f"duration must be a number of seconds above 0, not {shown(repr(duration))}", "no duration"
+    if WINDOWS in content and TRUE_WINDOWS not in content:
+        yield f"{WINDOWS} belongs to an answer; name the file of the queries", "an answer"
     windows = content.get(TRUE_WINDOWS, [])
     if not isinstance(windows, list):
         yield f"{TRUE_WINDOWS} must be a list of [start, end], not {shown(repr(windows))}", "no list of windows"

@@ -81,6 +81,7 @@ def test_a_truth_is_read_as_it_stands(tmp_path: Path) -> None:
     assert (size_of(found), found.notes, found.is_blind) == ("4 queries of 3 recordings", [], False)
     assert is_truth(path.read_bytes())
     assert not is_truth(answer_bytes())
+    assert not is_truth(answer_bytes().replace(b'{"qid"', b'{"relevant_windows": [], "qid"'))
 
 
 GOOD = answer_bytes().splitlines(keepends=True)
@@ -214,6 +215,7 @@ def change(number: int, **changes: Any) -> list[dict[str, Any]]:
     [
         (change(2, qid="a_1"), ["line 2: the query 'a_1' stands on line 1 already"]),
         (change(2, qid=2), ["line 2: qid must be text, not '2'"]),
+        (answers(), [f"line {n}: pred_relevant_windows belongs to an answer; name the file of" for n in (1, 2, 3)]),
         (change(2, vid=...), ["line 2: vid is missing"]),
         (change(2, query=" "), ["line 2: query is empty"]),
         (change(2, duration=0), ["line 2: duration must be a number of seconds above 0, not '0'"]),
@@ -344,7 +346,5 @@ def test_the_edition_says_what_the_scores_do() -> None:
                           (1999, "no edition 1999 is known, and this is of moments; choose one of: 2026")):  # fmt: skip
         with pytest.raises(SubmissionError, match=message):
             get_moments_edition(name)
-    with pytest.raises(
-        SubmissionError, match=r"edition 2026 is of moments, windows of a recording, and this is of clips"
-    ):
+    with pytest.raises(SubmissionError, match=r"edition 2026 is of moments, windows of a recording in files"):
         get_edition(2026)
