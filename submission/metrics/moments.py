@@ -153,11 +153,13 @@ def _require_sound(predictions: Mapping[str, Windows], truth: Mapping[str, Windo
             raise SubmissionError(f"{what.format(repr(missing[0]))}{more}; the ids of both must be the same")
     forms = set()
     for qid, windows in predictions.items():
-        if not windows:
+        if len(windows) == 0:
             raise SubmissionError(f"the query {qid!r} has no window; each needs one or more")
         forms |= {len(window) for window in windows}
         if len(forms) > 1 or not forms <= {2, 3}:
             raise SubmissionError(f"query {qid!r}: windows are all [start, end] or all [start, end, score]")
+    if wrong := [qid for qid, windows in truth.items() if any(len(window) != 2 for window in windows)]:
+        raise SubmissionError(f"query {wrong[0]!r}: a true window is [start, end]")
     for qid, windows in (*predictions.items(), *truth.items()):
         if not all(math.isfinite(number) for window in windows for number in window):
             raise SubmissionError(f"query {qid!r}: a window holds a number that is not finite")

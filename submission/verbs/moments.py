@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from data_tools.cli import counted
-from data_tools.files import require_file, require_other
+from data_tools.files import require_other
 from submission.editions import MomentsEdition, get_moments_edition
 from submission.errors import SubmissionError
 from submission.formats.csv_table import Problem
@@ -33,8 +33,6 @@ def read_moment_summaries(names: Sequence[str], arguments: argparse.Namespace) -
         raise SubmissionError(f"{others[0]} is of clips, and moments ({SUFFIX}) are compared with moments alone")
     _refuse(arguments, annotations=None, direction="text-to-audio")
     edition = moments_edition(arguments)
-    for name in names:
-        require_file(Path(name))
     if not arguments.truth:
         raise SubmissionError(f"{names[0]} is scored against true windows; add --truth castella_test_release.jsonl")
     truth = read_moment_truth(arguments.truth, edition)

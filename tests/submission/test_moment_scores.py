@@ -201,6 +201,16 @@ def test_random_answers_score_as_a_slow_loop_says_to_the_last_bit(seed: int) -> 
             require_as_oracle(predictions, truth, lengths)
 
 
+def test_arrays_are_taken_as_lists_are() -> None:
+    predictions, truth = random_case(2)
+    arrays = {qid: np.array(windows) for qid, windows in predictions.items()}
+    right = {qid: np.array(windows) for qid, windows in truth.items()}
+    found = score_moments(arrays, right)  # type: ignore[arg-type]
+    assert found.published() == score_moments(predictions, truth).published()
+    with pytest.raises(SubmissionError, match="the query 'a' has no window"):
+        score_moments({"a": np.zeros((0, 3))}, {"a": [[0, 1]]})  # type: ignore[dict-item]
+
+
 def test_portions_do_not_show(monkeypatch: pytest.MonkeyPatch) -> None:
     predictions, truth = random_case(1)
     whole = score_moments(predictions, truth)
@@ -280,6 +290,7 @@ def test_windows_without_scores_stand_in_the_files_order(golden: dict[str, Any])
         ({"a": [[0]]}, {"a": [[0, 1]]}, r"all \[start, end\] or all \[start, end, score\]"),
         ({"a": [[0, math.nan]]}, {"a": [[0, 1]]}, "query 'a': a window holds a number that is not finite"),
         ({"a": [[0, 1, math.inf]]}, {"a": [[0, 1]]}, "query 'a': a window holds a number that is not finite"),
+        ({"a": [[0, 1]]}, {"a": [[0, 1], [1, 2, 3]]}, r"query 'a': a true window is \[start, end\]"),
         ({"a": [[0, 1]]}, {"a": [[math.nan, 1]]}, "query 'a': a window holds a number that is not finite"),
         ({"a": [[0, 1]]}, {"a": [[3, 3]]}, "no query has a true window longer than 0 s and up to 1500 s"),
         ({"a": [[0, 1]]}, {"a": []}, "there is nothing to score"),

@@ -135,15 +135,15 @@ def test_check_passes_a_file_and_names_what_is_odd(capsys: pytest.CaptureFixture
         "note: its queries were held against nothing; add --truth, or --queries for a blind list"
     ]
     lines = answers(lambda place: True, scored=False)
-    lines[2]["pred_relevant_windows"] = [[5, 5], [50, 70]]
+    lines[2]["pred_relevant_windows"] = [[5, 5], [50, 70], [0, 1]]
     write_lines("odd.jsonl", lines)
     assert output(capsys, "check", "odd.jsonl", "--truth", "truth.jsonl") == [
         "note: line 3: window 1, [5, 5], has no length",
         "note: line 3: window 2, [50, 70], ends behind the recording, which has 60 s",
-        "ok: 12 queries, 24 windows without scores",
+        "ok: 12 queries, 25 windows without scores",
     ]
     found = report(capsys, "check", "odd.jsonl", "--truth", "truth.jsonl")
-    assert (found["ok"], found["compared"], found["columns"], found["edition"]) == (True, True, 2, "2026")
+    assert (found["ok"], found["compared"], found["columns"], found["edition"]) == (True, True, 3, "2026")
     assert (found["notes"][0]["line"], found["notes"][0]["kind"]) == (3, "a window of no length")
 
 
