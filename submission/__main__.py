@@ -4,7 +4,7 @@ import argparse
 import sys
 
 from data_tools.cli import Verb, run_cli
-from submission.editions import EDITIONS
+from submission.editions import EDITIONS, MOMENTS
 
 VERBS = {
     "facts": Verb(
@@ -30,6 +30,7 @@ VERBS = {
     "score": Verb(
         "figures of a CSV, a score matrix, or a finished run",
         "python -m submission score mine.output.csv --truth clotho_captions_evaluation.csv\n"
+        "  python -m submission score mine.output.jsonl --truth castella_test_release.jsonl --edition 2026\n"
         "  python -m submission score runs/A:by_m1",
         module="verbs.score",
     ),
@@ -65,7 +66,8 @@ def main(argv: list[str] | None = None) -> int:
 
 def add_edition(parser: argparse.ArgumentParser) -> None:
     """The option that every verb of this floor takes."""
-    what = f"one of {', '.join(EDITIONS)} (default: the one that the run, scores or CSV are of, where they say it)"
+    years = ", ".join([*EDITIONS, *MOMENTS])
+    what = f"one of {years} (default: the one that the run, scores or CSV are of, where they say it)"
     parser.add_argument("--edition", metavar="YEAR", help=what)
 
 

@@ -41,9 +41,12 @@ BY_TASK = Names(
 )
 
 
+BY_LABEL_JSONL = Names("{label}.output.jsonl", "{label}.meta.yaml", "{label}.technical_report.pdf")
+
+
 @dataclass(frozen=True)
 class Edition:
-    """One year of the language-based audio retrieval task.
+    """One year of the language-based audio retrieval task in which clips are retrieved.
 
     name: the challenge year, or `custom`. task: its number and subtask letter, as in submission labels.
     output: what is handed in: `ranked`, the best file names of every query, or `matrix`, every score.
@@ -98,6 +101,36 @@ class Edition:
         if self.name != CUSTOM or not 0 < n_clips < self.ranking_length:
             return self
         return replace(self, ranking_length=n_clips)
+
+
+@dataclass(frozen=True)
+class MomentsEdition:
+    """One year in which moments are retrieved: the windows of a recording in which a sentence is true.
+
+    name, task, label, names, systems, abbreviation, excluded, result: as of Edition. output: `windows`, JSON lines.
+    line: keys of a line that is handed in. metric: the primary one. metrics: every published one, as score prints them.
+    thresholds: of IoU, whose mean mAP is. max_windows: of a query that mAP looks at. max_seconds: of a true window that
+    counts. lengths: name -> above which and up to which length, in seconds, true windows are of a range.
+    sources: field -> where the fact comes from.
+    """
+
+    name: str
+    task: str
+    output: Literal["windows"]
+    line: tuple[str, ...]
+    metric: str
+    metrics: tuple[str, ...]
+    thresholds: tuple[float, ...]
+    max_windows: int
+    max_seconds: float
+    lengths: Mapping[str, tuple[float, float]]
+    label: str
+    names: Mapping[str, Names]
+    systems: int
+    abbreviation: int
+    excluded: str | None
+    result: str
+    sources: Mapping[str, Source]
 
 
 _BASELINE_2022 = "github.com/xieh97/dcase2022-audio-retrieval"
@@ -234,8 +267,73 @@ EDITIONS: Mapping[str, Edition] = MappingProxyType(
 )
 
 
+_BASELINE_2026 = "github.com/awkrail/dcase2026_task6_baseline"
+_SCORER_2026 = f"{_BASELINE_2026}, src/standalone_eval/eval.py"
+_TEMPLATE_2026 = "the task's meta.yaml as a participant filled it in, with its comments"
+
+_2026 = MomentsEdition(
+    name="2026",
+    task="6",
+    output="windows",
+    line=("qid", "query", "vid", "pred_relevant_windows"),
+    metric="R1@0.7",
+    metrics=("R1@0.5", "R1@0.7", "mAP", "mAP@0.5", "mAP@0.75"),
+    thresholds=(0.5, 0.55, 0.6, 0.65, 0.7, 0.75, 0.8, 0.85, 0.9, 0.95),
+    max_windows=10,
+    max_seconds=1500.0,
+    lengths=MappingProxyType({"short": (0.0, 10.0), "middle": (10.0, 30.0), "long": (30.0, 1500.0)}),
+    label=r"[^_\s.]+_[^_\s.]+_task6_[1-4]",
+    names=MappingProxyType({"label": BY_LABEL_JSONL}),
+    systems=4,
+    abbreviation=10,
+    excluded=None,
+    result="development_testing",
+    sources=MappingProxyType(
+        {
+            "task": Source("confirmed", f"the baseline, {_BASELINE_2026}: Task 6"),
+            "output": Source("confirmed", f"{_BASELINE_2026}, src/create_submission.py: no scores since 2026-05-20"),
+            "line": Source(
+                "confirmed", f"{_BASELINE_2026}, src/create_submission.py; the scorer reads qid and windows"
+            ),
+            "metric": Source("secondary", "a paper of a participant on the results, arXiv 2609.12484"),
+            "metrics": Source("confirmed", f"{_SCORER_2026}: `brief`"),
+            "thresholds": Source("confirmed", _SCORER_2026),
+            "max_windows": Source("confirmed", f"{_SCORER_2026}: max_pred_windows"),
+            "max_seconds": Source("confirmed", f"{_SCORER_2026}: length_ranges"),
+            "lengths": Source(
+                "inferred",
+                "ranges of the scorer's ancestor, Moment-DETR, left there as a comment; `long` goes on to all",
+            ),
+            "label": Source("secondary", "the package of a participant, Zhang_XJTLU_task6_1"),
+            "names": Source("secondary", "the package of a participant, Zhang_XJTLU_task6_1.output.jsonl"),
+            "systems": Source("confirmed", _SUBMISSION_PAGE),
+            "abbreviation": Source("secondary", _TEMPLATE_2026),
+            "excluded": Source("remembered", "no list of 2026 was found"),
+            "result": Source("secondary", _TEMPLATE_2026),
+        }
+    ),
+)
+
+MOMENTS: Mapping[str, MomentsEdition] = MappingProxyType({record.name: record for record in (_2026,)})
+
+
 def get_edition(name: str | int) -> Edition:
     """The record of one year, or of `custom`. Raises SubmissionError, naming the known ones, for any other."""
+    if str(name) in MOMENTS:
+        raise SubmissionError(
+            f"edition {name} is of moments, windows of a recording in files that end in .jsonl, and this is of clips; "
+            f"choose one of: {', '.join(EDITIONS)}"
+        )
     if str(name) not in EDITIONS:
         raise SubmissionError(f"no edition {name} is known; choose one of: {', '.join(EDITIONS)}")
     return EDITIONS[str(name)]
+
+
+def get_moments_edition(name: str | int | None = None) -> MomentsEdition:
+    """The record of a year of moments; None: the latest. Raises SubmissionError, naming the known ones, for others."""
+    if name is None:
+        return list(MOMENTS.values())[-1]
+    if str(name) not in MOMENTS:
+        why = f"edition {name} is of clips" if str(name) in EDITIONS else f"no edition {name} is known"
+        raise SubmissionError(f"{why}, and this is of moments; choose one of: {', '.join(MOMENTS)}")
+    return MOMENTS[str(name)]

@@ -1,16 +1,41 @@
 """A paired test between a system and others over the same queries."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Protocol
 
 import numpy as np
+import numpy.typing as npt
 
 from submission.errors import SubmissionError
-from submission.metrics.intervals import Difference, paired_difference
-from submission.metrics.summary import Summary
+from submission.metrics.intervals import Difference, Groups, Values, paired_difference
 
 
-def compare(system: Summary, others: Sequence[Summary]) -> Difference:
-    """A system's primary metric minus the mean of the others', query by query.
+class Found(Protocol):
+    """What was asked: of clips RelevantRanks, of moments FoundMoments."""
+
+    @property
+    def texts(self) -> list[str]: ...
+    @property
+    def n_relevant(self) -> npt.NDArray[np.int64]: ...
+    @property
+    def groups(self) -> Groups: ...
+    @property
+    def n_pool(self) -> int: ...
+
+
+class Comparable(Protocol):
+    """A Summary or a MomentSummary."""
+
+    @property
+    def found(self) -> Found: ...
+    @property
+    def primary(self) -> str: ...
+    @property
+    def per_query(self) -> Mapping[str, Values]: ...
+
+
+def compare(system: Comparable, others: Sequence[Comparable], metric: str | None = None) -> Difference:
+    """A system's metric minus the mean of the others', query by query. metric: None: the primary one.
 
     Of several others, such as seeds, each query's values are averaged: a system is held against the one to be expected,
     not the best. Rows may stand in another order where every text is there once. Raises SubmissionError for other
@@ -25,11 +50,11 @@ def compare(system: Summary, others: Sequence[Summary]) -> Difference:
             raise SubmissionError(
                 "the systems ranked other pools, or by other relevant clips; compare them over the same"
             )
-        theirs.append(other.per_query[other.primary][order])
-    return paired_difference(np.mean(theirs, axis=0), system.per_query[system.primary], system.found.groups)
+        theirs.append(other.per_query[metric or other.primary][order])
+    return paired_difference(np.mean(theirs, axis=0), system.per_query[metric or system.primary], system.found.groups)
 
 
-def _same_queries(system: Summary, other: Summary) -> list[int]:
+def _same_queries(system: Comparable, other: Comparable) -> list[int]:
     """Places of the system's queries in the other one."""
     texts, others = system.found.texts, other.found.texts
     if texts == others:

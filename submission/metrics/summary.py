@@ -3,6 +3,7 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -57,6 +58,13 @@ class Summary:
     chance: float
     found: RelevantRanks
     notes: list[str] = field(default_factory=list)
+    digits: ClassVar[str] = ".4f"
+    sharing: ClassVar[str] = "their clips"
+
+    @property
+    def compared(self) -> tuple[str, ...]:
+        """The metrics that a comparison shows."""
+        return (self.primary,)
 
     def lines(self) -> list[str]:
         """The summary as text, one figure a line."""
@@ -71,6 +79,18 @@ class Summary:
         table += [("note", note) for note in self.notes]
         width = max(8, *(len(name) + 1 for name, _ in table))
         return [f"{name:{width}}{text}" for name, text in table]
+
+    def rows(self) -> list[list[str]]:
+        """A table of every query: its text, relevant ones, ranks of those that are found, and values."""
+        found = self.found
+        depth = found.depth or found.n_pool
+        header = ["query", "relevant", "ranks", *(name.removeprefix("m") for name in self.per_query)]
+        queries = zip(found.texts, found.n_relevant, found.ranks.tolist(), *self.per_query.values(), strict=True)
+        rows = [header]
+        for text, total, ranks, *values in queries:
+            known = " ".join(str(rank) for rank in ranks if rank <= depth)
+            rows.append([text, str(total), known, *(f"{value:.6g}" for value in values)])
+        return rows
 
 
 def summarise(found: RelevantRanks, recall_ks: Sequence[int] = (1, 5, 10), map_ks: Sequence[int] = (10,)) -> Summary:

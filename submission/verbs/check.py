@@ -1,4 +1,4 @@
-"""The verb check: every problem of a ranked CSV, a matrix CSV or a package, on a line of its own."""
+"""The verb check: every problem of a ranked CSV, a matrix CSV, moments or a package, on a line of its own."""
 
 import argparse
 from collections.abc import Iterable, Sequence
@@ -7,13 +7,14 @@ from typing import NamedTuple
 
 from data_tools.cli import add_json, counted
 from data_tools.files import require_file
-from submission.editions import Edition
+from submission.editions import Edition, MomentsEdition
 from submission.errors import SubmissionError
 from submission.formats.csv_table import SHOWN_PROBLEMS, Problem, format_problems
 from submission.formats.matrix_csv import check_matrix_csv
 from submission.formats.ranked_csv import check_ranked_csv
 from submission.formats.score_matrix import read_scores
 from submission.formats.truth import Truth
+from submission.verbs.moments import check_moments_file, is_moments, moments_edition
 from submission.verbs.options import (
     add_ranked,
     add_reference_arguments,
@@ -25,6 +26,7 @@ from submission.verbs.options import (
 
 PACKAGE = "package"  # kind of the problems of one
 NOT_COMPARED = "note: its texts and names were held against nothing; add --truth, --scores, or --queries and --audio"
+MOMENTS_NOT_COMPARED = "note: its queries were held against nothing; add --truth, or --queries for a blind list"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -39,36 +41,46 @@ def run(arguments: argparse.Namespace) -> int:
     path = arguments.file
     require_file(path)
     require_csv(path)
+    shown = None if arguments.all or arguments.json else SHOWN_PROBLEMS
+    if is_moments(path):
+        return _report(path, moments_edition(arguments), _check_moments(path, arguments), arguments.json, shown)
     truth = chosen_truth(arguments)
     noted = {str(arguments.scores): edition_noted(read_scores(arguments.scores))} if arguments.scores else {}
     edition = chosen_edition(arguments, noted, path)
-    shown = None if arguments.all or arguments.json else SHOWN_PROBLEMS
     if path.suffix.lower() == ".zip":
         if arguments.ranked:
             raise SubmissionError("a package holds what its edition asks for; leave out --ranked")
         found = _check_package(path, edition, truth, shown)
     else:
         found = _check_csv(path, edition, truth, arguments.ranked)
-    if arguments.json:
-        _print_json(path, edition, truth, found)
+    return _report(path, edition, found, arguments.json, shown)
+
+
+def _report(path: Path, edition: Edition | MomentsEdition, found: "_Found", as_json: bool, shown: int | None) -> int:
+    if as_json:
+        _print_json(path, edition, found)
     elif found.problems:
         print(*found.lines(shown), sep="\n")
     if found.problems:
         raise SubmissionError(f"{path} {found.verdict}")
-    if not arguments.json:
-        print(found.verdict)
-        if truth is None and path.suffix.lower() != ".zip":
-            print(NOT_COMPARED)
+    if not as_json:
+        print(*(f"note: {line}" for line in format_problems(found.notes, shown)), found.verdict, sep="\n")
+        if found.hint:
+            print(found.hint)
     return 0
 
 
 class _Found(NamedTuple):
-    """queries, columns: of the file, where it could be read. verdict: of it, in words."""
+    """queries, columns: of the file, where it could be read. verdict: of it, in words. compared: with a truth.
+    notes: what is odd, and no problem. hint: what it could be compared with, where it was not."""
 
     problems: Sequence[Problem]
     queries: int | None
     columns: int | None
     verdict: str
+    compared: bool
+    notes: Sequence[Problem] = ()
+    hint: str = ""
 
     def lines(self, shown: int | None) -> Iterable[str]:
         """Of the problems; those of a package name their file themselves."""
@@ -89,8 +101,19 @@ def _check_csv(path: Path, edition: Edition, truth: Truth | None, ranked: bool) 
             queries, columns = len(matrix.query_ids), len(matrix.clip_ids)
     if problems:
         verdict = f"has {counted(len(problems), 'problem')}, listed above with the line each row starts on"
-        return _Found(problems, queries or None, columns or None, verdict)
-    return _Found([], queries, columns, f"ok: {counted(queries, 'query')} x {counted(columns, what)}")
+        return _Found(problems, queries or None, columns or None, verdict, truth is not None)
+    verdict = f"ok: {counted(queries, 'query')} x {counted(columns, what)}"
+    return _Found([], queries, columns, verdict, truth is not None, hint="" if truth else NOT_COMPARED)
+
+
+def _check_moments(path: Path, arguments: argparse.Namespace) -> _Found:
+    checked = check_moments_file(path, moments_edition(arguments), arguments)
+    verdict = f"ok: {checked.size}"
+    if checked.problems:
+        verdict = f"has {counted(len(checked.problems), 'problem')}, listed above"
+    hint = "" if checked.compared else MOMENTS_NOT_COMPARED
+    found = (checked.problems, checked.queries, checked.columns, verdict, checked.compared)
+    return _Found(*found, checked.notes, hint)
 
 
 def _check_package(path: Path, edition: Edition, truth: Truth | None, shown: int | None) -> _Found:
@@ -98,10 +121,10 @@ def _check_package(path: Path, edition: Edition, truth: Truth | None, shown: int
 
     problems = [Problem(None, text, PACKAGE) for text in check_archive(path, edition, lambda label: truth, shown=shown)]
     bad, good = "is not fit to be handed in, for what is listed above", f"ok: a package of edition {edition.name}"
-    return _Found(problems, None, None, bad if problems else good)
+    return _Found(problems, None, None, bad if problems else good, truth is not None)
 
 
-def _print_json(path: Path, edition: Edition, truth: Truth | None, found: _Found) -> None:
+def _print_json(path: Path, edition: Edition | MomentsEdition, found: _Found) -> None:
     from data_tools.strict import print_report
     from submission.verbs.json_output import CheckReport, problems_of
 
@@ -112,7 +135,8 @@ def _print_json(path: Path, edition: Edition, truth: Truth | None, found: _Found
             ok=not found.problems,
             queries=found.queries,
             columns=found.columns,
-            compared=truth is not None,
+            compared=found.compared,
             problems=problems_of(found.problems),
+            notes=problems_of(found.notes),
         )
     )

@@ -18,22 +18,24 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     names = [arguments.system, *arguments.others]
     system, *others = read_summaries(names, arguments)
-    found = compare(system, others)
+    differences = {metric: compare(system, others, metric) for metric in system.compared}
     if arguments.json:
         from data_tools.strict import print_report
         from submission.verbs.json_output import comparison_of, score_of
 
         reports = [score_of(name, each) for name, each in zip(names, (system, *others), strict=True)]
-        print_report(comparison_of(reports, found))
+        print_report(comparison_of(reports, differences[system.primary]))
         return 0
     for name, summary in zip(names, (system, *others), strict=True):
-        print(f"{summary.values[summary.primary]:.4f}  {name}")
+        print(f"{summary.values[summary.primary]:{summary.digits}}  {name}")
         for note in summary.notes:
             print(f"        note: {note}")
     other = "the second" if len(others) == 1 else f"the mean of the other {len(others)}"
-    print(
-        f"{found.mean:+.4f}  {system.primary}, the first minus {other}; 95 % {format_interval(found.interval, '+.4f')}"
-    )
-    print(f"p {found.p:.4f}  paired randomisation of {found.n_groups} groups of queries that share their clips")
-    print(f"{counted(found.better, 'query')} better, {found.equal} equal, {found.worse} worse")
+    for metric, found in differences.items():
+        interval = format_interval(found.interval, f"+{system.digits}")
+        print(f"{found.mean:+{system.digits}}  {metric}, the first minus {other}; 95 % {interval}")
+        print(
+            f"p {found.p:.4f}  paired randomisation of {found.n_groups} groups of queries that share {system.sharing}"
+        )
+        print(f"{counted(found.better, 'query')} better, {found.equal} equal, {found.worse} worse")
     return 0

@@ -1,12 +1,18 @@
 """The verb facts: what an edition asks for, with sources and how sure it is; or all editions, a line each."""
 
 import argparse
+import logging
 from collections.abc import Mapping
 
 from data_tools.cli import add_json
-from submission.editions import EDITIONS, get_edition
+from submission.editions import EDITIONS, MOMENTS, Edition, MomentsEdition, get_edition
 
-FILES = {"ranked": "the best file names of every query", "matrix": "every score of every query"}
+FILES = {
+    "ranked": "the best file names of every query",
+    "matrix": "every score of every query",
+    "windows": "windows of recordings for every query, best first",
+}
+log = logging.getLogger(__name__)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -18,23 +24,33 @@ def run(arguments: argparse.Namespace) -> int:
         from data_tools.strict import print_report
         from submission.verbs.json_output import FactsReport, facts_of
 
-        shown = [get_edition(arguments.edition)] if arguments.edition else EDITIONS.values()
+        shown = [_edition(arguments.edition)] if arguments.edition else _all()
         print_report(FactsReport(editions=[facts_of(each, bool(arguments.edition)) for each in shown]))
         return 0
     if arguments.edition is None:
-        for edition in EDITIONS.values():
+        for edition in _all():
             print(f"{edition.name:8}task {edition.task:4}{FILES[edition.output]}; figure {edition.metric}")
-        print("--edition YEAR prints all facts of one, with their sources")
+        log.info("--edition YEAR prints all facts of one, with their sources")
         return 0
-    edition = get_edition(arguments.edition)
+    edition = _edition(arguments.edition)
     for name, (sure, where) in edition.sources.items():
         print(f"{name:15} {_format(getattr(edition, name))}\n{'':15} {sure}: {where}")
     return 0
 
 
+def _all() -> list[Edition | MomentsEdition]:
+    """By year, and `custom` last."""
+    every: list[Edition | MomentsEdition] = [*EDITIONS.values(), *MOMENTS.values()]
+    return sorted(every, key=lambda edition: edition.name)
+
+
+def _edition(name: str) -> Edition | MomentsEdition:
+    return MOMENTS[name] if name in MOMENTS else get_edition(name)
+
+
 def _format(value: object) -> str:
     if isinstance(value, Mapping):
-        return "; ".join(f"{key}: {', '.join(names)}" for key, names in value.items())
+        return "; ".join(f"{key}: {', '.join(map(str, names))}" for key, names in value.items())
     if isinstance(value, tuple):
         return ", ".join(map(str, value))
     return "none known" if value is None else str(value)

@@ -1,11 +1,13 @@
 """What the reporting verbs print with --json. Apart from them, since scoring a CSV does not need pydantic."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 
 from data_tools.strict import Report, number
-from submission.editions import Edition
+from submission.editions import Edition, MomentsEdition
 from submission.formats.csv_table import Problem
 from submission.metrics.intervals import Difference
+from submission.metrics.moments_summary import MomentSummary
 from submission.metrics.summary import Summary
 
 Interval = tuple[float, float]
@@ -20,7 +22,7 @@ class Fact(Report):
 
 
 class EditionReport(Report):
-    """output: `ranked` or `matrix`. metric: the primary one. facts: by name; none where all editions are listed."""
+    """output: `ranked`, `matrix` or `windows`. metric: the primary one. facts: by name; none where all are listed."""
 
     edition: str
     task: str
@@ -36,7 +38,8 @@ class FactsReport(Report):
 class ScoreReport(Report):
     """values: by metric, in [0, 1]. primary: the metric that chance and the intervals (95 %, by the jackknife over
     queries, and by the bootstrap over groups that share clips) are of; null for a single query. median_rank: of the
-    first relevant one; null beyond a ranked list."""
+    first relevant one; null beyond a ranked list. Of moments: pool is the number of recordings, groups share one,
+    median_rank is null, and chance is the figure of whole recordings as the answers, null where a length is missing."""
 
     system: str
     queries: int
@@ -46,7 +49,7 @@ class ScoreReport(Report):
     interval: Interval | None
     bootstrap: Interval | None
     median_rank: float | None
-    chance: float
+    chance: float | None
     notes: list[str]
 
 
@@ -74,8 +77,9 @@ class FileProblem(Report):
 
 
 class CheckReport(Report):
-    """queries, columns: of the file, where it could be read; columns are names of a ranked CSV, clips of a matrix.
-    compared: its texts and names were held against the truth, scores or blind set that was named."""
+    """queries, columns: of the file, where it could be read; columns are names of a ranked CSV, clips of a matrix,
+    windows of the longest answer of moments. compared: its texts and names were held against the truth, scores or blind
+    set that was named. notes: what is odd in moments, and scored all the same."""
 
     file: str
     edition: str
@@ -84,9 +88,10 @@ class CheckReport(Report):
     columns: int | None
     compared: bool
     problems: list[FileProblem]
+    notes: list[FileProblem]
 
 
-def facts_of(edition: Edition, whole: bool) -> EditionReport:
+def facts_of(edition: Edition | MomentsEdition, whole: bool) -> EditionReport:
     facts = {
         name: Fact(value=_plain(getattr(edition, name)), sure=sure, source=where)
         for name, (sure, where) in edition.sources.items()
@@ -107,17 +112,20 @@ def _plain(value: object) -> object:
     return {key: list(names) for key, names in value.items()} if hasattr(value, "items") else value
 
 
-def score_of(system: str, summary: Summary) -> ScoreReport:
+def score_of(
+    system: str, summary: Summary | MomentSummary, further: Mapping[str, float] = MappingProxyType({})
+) -> ScoreReport:
+    """further: figures beside the edition's own."""
     return ScoreReport(
         system=system,
         queries=len(summary.found.texts),
         pool=summary.found.n_pool,
-        values=summary.values,
+        values={**summary.values, **further},
         primary=summary.primary,
         interval=_interval(summary.interval),
         bootstrap=_interval(summary.bootstrap),
         median_rank=number(summary.median_rank),
-        chance=float(summary.chance),
+        chance=None if summary.chance is None else float(summary.chance),
         notes=summary.notes,
     )
 

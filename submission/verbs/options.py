@@ -15,19 +15,23 @@ from submission.formats.matrix_csv import read_matrix_csv
 from submission.formats.score_matrix import ScoreMatrix, read_scores
 from submission.formats.truth import Truth, matrix_truth, read_annotations, read_blind_truth, read_clotho_truth
 from submission.metrics.blend import parts_of
+from submission.metrics.moments_summary import MomentSummary
 from submission.metrics.scoring import annotated, found_from_audio, found_in_csv, summarise_matrix
 from submission.metrics.summary import Summary, summarise, summarise_audio_to_text
+from submission.verbs.moments import is_moments, read_moment_summaries
 
-SCORED = "an edition's CSV, a score matrix (.npy), or a finished run, as RUN or RUN:ENTRY"
+SCORED = "an edition's CSV or .jsonl, a score matrix (.npy), or a finished run, as RUN or RUN:ENTRY"
 CAPTIONS = "clotho_captions_evaluation.csv"
 ANNOTATED = "2025"  # the edition whose figures several relevant clips a query are printed in
 
 
 def add_reference_arguments(parser: argparse.ArgumentParser) -> None:
     against = parser.add_mutually_exclusive_group()
-    against.add_argument("--truth", metavar="CAPTIONS.csv", type=Path, help="captions file in Clotho's format")
+    captions = "captions file in Clotho's format, or of moments true windows (.jsonl)"
+    against.add_argument("--truth", metavar="TRUTH", type=Path, help=captions)
     against.add_argument("--scores", metavar="SCORES.npy", type=Path, help="score matrix with the queries and clips")
-    against.add_argument("--queries", metavar="QUERIES.csv", type=Path, help="a blind set's queries, column caption")
+    blind = "a blind set's queries: a CSV with a column caption, or of moments the organisers' list (.jsonl)"
+    against.add_argument("--queries", metavar="QUERIES", type=Path, help=blind)
     parser.add_argument("--audio", metavar="FOLDER", type=Path, help="with --queries: the blind set's audio files")
 
 
@@ -59,8 +63,8 @@ def add_force(parser: argparse.ArgumentParser) -> None:
 
 def add_truth_arguments(parser: argparse.ArgumentParser) -> None:
     """What read_summaries needs to know beside files."""
-    captions = f"for CSVs: captions file in Clotho's format, e.g. {CAPTIONS}"
-    parser.add_argument("--truth", metavar="CAPTIONS.csv", type=Path, help=captions)
+    captions = f"for CSVs: captions file in Clotho's format, e.g. {CAPTIONS}; for moments: true windows (.jsonl)"
+    parser.add_argument("--truth", metavar="TRUTH", type=Path, help=captions)
     wanted = "score only these queries, by several relevant clips each: metadata_eval.csv of the 2025 baseline"
     parser.add_argument("--annotations", metavar="ANNOTATIONS.csv", type=Path, help=wanted)
     sides = "which side is the query and which is ranked; audio-to-text needs a score matrix (default %(default)s)"
@@ -170,9 +174,11 @@ def _to_convert(found: Mapping[Path, tuple[list[Edition], list[str]]], wanted: E
     return f"{path} is of edition {its} and {other} is not; python -m submission {command} makes one that is as {other}"
 
 
-def read_summaries(names: Sequence[str], arguments: argparse.Namespace) -> list[Summary]:
-    """Figures of CSVs, score matrices and runs, all by one edition: --edition, else their own, which a CSV's header
-    says. arguments: of add_truth_arguments. Raises SubmissionError for what cannot be scored."""
+def read_summaries(names: Sequence[str], arguments: argparse.Namespace) -> Sequence[Summary | MomentSummary]:
+    """Figures of CSVs, score matrices and runs, or of files of moments, all by one edition: --edition, else their own,
+    which a CSV's header says. arguments: of add_truth_arguments. Raises SubmissionError for what cannot be scored."""
+    if any(map(is_moments, names)):
+        return read_moment_summaries(names, arguments)
     systems = [open_system(name) for name in names]
     csvs = [system for system in systems if system.matrix is None]
     if csvs and not arguments.truth:

@@ -1,22 +1,26 @@
-"""The verb write: an edition's file from a score matrix."""
+"""The verb write: an edition's file from a score matrix, or from moments with scores."""
 
 import argparse
 from pathlib import Path
 
 from submission.errors import SubmissionError
 from submission.formats.edition_csv import require_replaceable, write_csv
+from submission.verbs.moments import is_moments, write_moments_file
 from submission.verbs.options import add_force, add_ranked, chosen_edition, open_system
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    what = "score matrix; its .json stands beside it; or a finished run, as RUN or RUN:ENTRY"
+    what = "score matrix; its .json stands beside it; a finished run, as RUN or RUN:ENTRY; or moments (.jsonl)"
     parser.add_argument("scores", metavar="SCORES.npy", help=what)
-    parser.add_argument("--out", metavar="FILE.csv", type=Path, required=True, help="the edition's file to write")
+    parser.add_argument("--out", metavar="FILE", type=Path, required=True, help="the edition's file to write")
     add_ranked(parser)
     add_force(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
+    if is_moments(arguments.scores):
+        print(write_moments_file(Path(arguments.scores), arguments.out, arguments))
+        return 0
     system = open_system(arguments.scores)
     if system.matrix is None:
         raise SubmissionError(

@@ -1,0 +1,107 @@
+"""JSON lines, read strictly with line numbers: an object a line, and in it texts, numbers and windows."""
+
+import math
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+from data_tools.documents import parse_json
+from data_tools.errors import DataError
+from submission.formats.csv_table import Problem, shown
+
+_BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+_MAX_SECONDS = 1e9  # a time beyond it, on either side, is a mistake
+# What a file starts with that is no JSON lines.
+_KINDS = {
+    b"\x93NUMPY": "a NumPy file",
+    b"PK\x03\x04": "a zip archive",
+    b"[": "one list of JSON",
+    b"\xff\xfe": "UTF-16",
+    b"\xfe\xff": "UTF-16",
+}
+
+Fault = tuple[str, str]  # what is wrong, as a sentence about one line and as its kind in general
+Window = list[float]  # [start, end] or [start, end, score]; seconds
+
+
+class Object(NamedTuple):
+    """A line that holds an object. line: its number, from 1."""
+
+    line: int
+    content: dict[str, Any]
+
+
+def parse_objects(data: bytes) -> Iterator[Object | Problem]:
+    """The objects of a file of JSON lines, one at a time; a line that is none is a Problem instead.
+
+    Lines end with \\n or \\r\\n, the last one may lack it. Refused are lines that are empty, not UTF-8, not JSON or no
+    object, keys given twice, NaN and Infinity, and numbers so large that they would become Infinity. A file that is
+    none of this throughout (empty, UTF-16, one list) is one Problem on line 1.
+    """
+    if not data.strip():
+        yield Problem(1, "the file is empty", "empty file")
+        return
+    if kind := next((name for start, name in _KINDS.items() if data.startswith(start)), None):
+        yield Problem(1, f"{kind}, not lines of JSON; give an object a line, in UTF-8", "another kind of file")
+        return
+    if data.startswith(_BYTE_ORDER_MARK):
+        data = data.removeprefix(_BYTE_ORDER_MARK)
+        yield Problem(1, "the file starts with a byte order mark; save it as UTF-8 without one", "byte order mark")
+    lines = data.split(b"\n")
+    for number, line in enumerate(lines[:-1] if not lines[-1] else lines, start=1):
+        if not line.strip():
+            yield Problem(number, "an empty line; remove it", "an empty line")
+            continue
+        try:
+            content = parse_json(line, "line")
+        except DataError as error:
+            yield Problem(number, str(error).removeprefix("line: "), "not JSON")
+            continue
+        if isinstance(content, dict):
+            yield Object(number, content)
+        else:
+            yield Problem(number, f"an object {{...}} belongs here, not {shown(repr(content))}", "no object")
+
+
+def fault_of_text(content: dict[str, Any], key: str) -> Fault | None:
+    """What is wrong with a text that must be there: missing, no text, or blank."""
+    if key not in content:
+        return f"{key} is missing", f"no {key}"
+    if not isinstance(content[key], str):
+        hint = "put it in double quotes" if isinstance(content[key], int | float) else "write it as text"
+        return f"{key} must be text, not {shown(repr(content[key]))}; {hint}", f"{key} is no text"
+    return None if content[key].strip() else (f"{key} is empty", f"an empty {key}")
+
+
+def optional_text(content: dict[str, Any], key: str) -> str | None:
+    value = content.get(key)
+    return value if isinstance(value, str) else None
+
+
+def is_number(value: object) -> bool:
+    """Whether this is a finite number; true and false are none."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return False
+    try:
+        return math.isfinite(float(value))
+    except OverflowError:
+        return False
+
+
+def window_faults(windows: list[Any], widths: frozenset[int], form: str) -> Iterator[Fault]:
+    """What makes these no windows. widths: how many numbers a window may have. form: that, in words."""
+    for number, window in enumerate(windows, start=1):
+        if not isinstance(window, list) or len(window) not in widths:
+            yield f"window {number} must be {form}, not {shown(repr(window))}", "no window"
+        elif not all(map(is_number, window)):
+            yield f"window {number} holds what is no number: {shown(repr(window))}", "no number"
+        elif any(abs(second) > _MAX_SECONDS for second in window[:2]):
+            yield f"window {number} lies over {_MAX_SECONDS:g} s away: {shown(repr(window))}", "no time"
+
+
+def seconds(value: float) -> str:
+    """For messages.
+
+    >>> seconds(300.0), seconds(2.25)
+    ('300 s', '2.25 s')
+    """
+    return f"{value:.10g} s"

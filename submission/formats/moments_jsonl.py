@@ -1,0 +1,215 @@
+"""The file of moments that a participant hands in: a line of JSON a query, its windows best first.
+
+{"qid": "a_1", "query": "A dog barks", "vid": "a", "pred_relevant_windows": [[12.0, 14.0], [40.0, 47.0]]}
+
+Times are seconds. While one develops, a window has its score as a third number, which the public scorer needs; what is
+handed in has none. Both forms are read; a file is of one form.
+"""
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from data_tools.files import require_file
+from submission.editions import MomentsEdition
+from submission.errors import SubmissionError
+from submission.files import writing
+from submission.formats.columns import OTHER_SET, UNKNOWN_QUERY, refuse
+from submission.formats.csv_table import Problem, shown
+from submission.formats.json_lines import (
+    Fault,
+    Object,
+    Window,
+    fault_of_text,
+    is_number,
+    optional_text,
+    parse_objects,
+    seconds,
+    window_faults,
+)
+from submission.formats.moments_truth import TRUE_WINDOWS, WINDOWS, MomentTruth
+from submission.formats.truth import instead
+
+
+@dataclass(frozen=True)
+class Moments:
+    """The answer to one query. line: in its file. query, vid: as they stand there, None where they do not. windows:
+    [start, end] or [start, end, score], in seconds, as they stand there; the first is the answer."""
+
+    line: int
+    qid: str
+    query: str | None
+    vid: str | None
+    windows: list[Window]
+
+
+def is_scored(answers: Sequence[Moments]) -> bool:
+    """Whether the windows of a file have scores."""
+    return bool(answers) and len(answers[0].windows[0]) == 3
+
+
+def read_moments(path: Path, edition: MomentsEdition, truth: MomentTruth | None = None) -> list[Moments]:
+    """The answers of a file in which check_moments finds no problem; SubmissionError for any other."""
+    require_file(path)
+    answers, problems, _ = check_moments(path.read_bytes(), edition, truth)
+    refuse(str(path), problems)
+    return answers
+
+
+def write_moments(path: Path, answers: Sequence[Moments], edition: MomentsEdition) -> None:
+    """Write what is handed in: the best windows of every query, as many as count, without scores.
+
+    Windows with scores are sorted by falling score, equal ones as they stand; others keep their order. Numbers are
+    written as they are. The file appears whole or not at all.
+    Raises SubmissionError for an answer without query or vid, and for anything that would make a file check_moments
+    reports; OSError when writing fails.
+    """
+    lines = []
+    for answer in answers:
+        if answer.query is None or answer.vid is None:
+            missing = "query" if answer.query is None else "vid"
+            raise SubmissionError(f"line {answer.line}: {missing} is missing, and a line that is handed in has it")
+        best = sorted(answer.windows, key=lambda window: -window[2]) if len(answer.windows[0]) == 3 else answer.windows
+        windows = [window[:2] for window in best[: edition.max_windows]]
+        values = (answer.qid, answer.query, answer.vid, windows)
+        lines.append(json.dumps(dict(zip(edition.line, values, strict=True)), ensure_ascii=False) + "\n")
+    data = "".join(lines).encode()
+    _, problems, _ = check_moments(data, edition)
+    refuse(f"{path} would not pass its check", problems)
+    with writing(path) as file:
+        file.write(data)
+
+
+def check_moments(
+    data: bytes, edition: MomentsEdition, truth: MomentTruth | None = None
+) -> tuple[list[Moments], list[Problem], list[Problem]]:
+    """The answers, everything wrong with the bytes of a file of moments, and what is odd in it, by line.
+
+    Wrong, and not scored: a line that is no object (see json_lines.parse_objects), a qid that is no text or given
+    twice, a query without windows, a window that is not two numbers or three or ends before it starts, windows with and
+    without scores in one file, no line at all. With a truth also: a qid that it does not have, and one that no line
+    has.
+    Odd, and scored: windows that can be no hit (of no length, outside the recording), that begin before it or end
+    behind it, that stand twice, more than count, an order that is not that of the scores, scores in what is to be
+    handed in, a line without query or vid, and with a truth also others than it has, and another order.
+    Stricter than the official script of 2026, which takes reversed windows and a query twice (and ends in a Python
+    error for what else is refused, or reads it).
+    """
+    answers: list[Moments] = []
+    problems: list[Problem] = []
+    notes: list[Problem] = []
+    line_of: dict[str, int] = {}
+    width: tuple[int, int] | None = None  # numbers of a window, and the line that says so
+    for parsed in parse_objects(data):
+        if isinstance(parsed, Problem):
+            problems.append(parsed)
+            continue
+        line, content = parsed
+        faults = list(_faults(content))
+        if not faults:
+            width = width or (len(content[WINDOWS][0]), line)
+            faults += _faults_of_form(content[WINDOWS], *width)
+        if isinstance(qid := content.get("qid"), str) and qid.strip():
+            if line_of.setdefault(qid, line) != line:
+                text = f"the query {shown(qid)} is repeated; it stands on line {line_of[qid]} already"
+                faults.append((text, "a query repeated"))
+            if truth and qid not in truth.queries:
+                faults.append((f"unknown query {shown(qid)}{instead(truth.similar_ids, qid)}", UNKNOWN_QUERY))
+        problems += [Problem(line, *fault) for fault in faults]
+        if not faults:
+            texts = (optional_text(content, "query"), optional_text(content, "vid"))
+            answers.append(Moments(line, content["qid"], *texts, content[WINDOWS]))
+            notes += [Problem(line, *odd) for odd in _oddities(answers[-1], parsed, edition, truth)]
+    if truth:
+        problems = _with_missing(problems, line_of, truth)
+    if answers and not problems:
+        notes += _oddities_of_file(answers, truth)
+    return answers, problems, notes
+
+
+def _faults(content: dict[str, Any]) -> Iterator[Fault]:
+    if fault := fault_of_text(content, "qid"):
+        yield fault
+    windows = content.get(WINDOWS)
+    if WINDOWS not in content:
+        hint = "; this is a query of a truth or of a blind list" if TRUE_WINDOWS in content else ""
+        yield f"{WINDOWS} is missing{hint}", "no windows"
+    elif not isinstance(windows, list):
+        yield f"{WINDOWS} must be a list of windows, not {shown(repr(windows))}", "no list of windows"
+    elif not windows:
+        yield f"{WINDOWS} is empty; each query needs a window or more", "no windows"
+    elif faults := list(window_faults(windows, frozenset({2, 3}), "[start, end] or [start, end, score]")):
+        yield from faults
+    else:
+        for number, window in enumerate(windows, start=1):
+            if window[1] < window[0]:
+                yield f"window {number} ends before it starts: {shown(repr(window))}", "a reversed window"
+
+
+def _faults_of_form(windows: list[Window], width: int, line: int) -> Iterator[Fault]:
+    for number, window in enumerate(windows, start=1):
+        if len(window) != width:
+            form, other = ("a score", "none") if len(window) == 3 else ("no score", "one")
+            text = f"window {number} has {form}, and the first of line {line} has {other}; all have one or none"
+            yield text, "windows with and without scores"
+            return
+
+
+def _oddities(answer: Moments, parsed: Object, edition: MomentsEdition, truth: MomentTruth | None) -> Iterator[Fault]:
+    asked = truth.queries.get(answer.qid) if truth else None
+    length = asked.seconds if asked else parsed.content.get("duration")
+    end_of = float(length) if is_number(length) else None  # type: ignore[arg-type]
+    for number, (start, end, *_) in enumerate(answer.windows, start=1):
+        window = f"window {number}, [{start:.10g}, {end:.10g}],"
+        if end == start:
+            yield f"{window} has no length", "a window of no length"
+        elif end <= 0 or (end_of is not None and start >= end_of):
+            yield f"{window} lies outside the recording", "a window outside the recording"
+        elif start < 0:
+            yield f"{window} begins before the recording", "a window that begins before the recording"
+        elif end_of is not None and end > end_of:
+            text = f"{window} ends behind the recording, which has {seconds(end_of)}"
+            yield text, "a window that ends behind the recording"
+    number_of: dict[tuple[float, float], int] = {}
+    for number, (start, end, *_) in enumerate(answer.windows, start=1):
+        if (first := number_of.setdefault((start, end), number)) != number:
+            yield f"window {number} is window {first} again", "a window that stands twice"
+    if (count := len(answer.windows)) > edition.max_windows:
+        text = f"{count} windows, of which the first {edition.max_windows} count"
+        yield text, "more windows than count"
+    if len(answer.windows[0]) == 3 and any(
+        one[2] < other[2] for one, other in zip(answer.windows, answer.windows[1:], strict=False)
+    ):
+        text = "the scores do not fall: R1 takes the first window of the file, mAP the highest score first"
+        yield text, "windows not sorted by score"
+    for key, given, known in (
+        ("query", answer.query, asked.query if asked else None),
+        ("vid", answer.vid, asked.vid if asked else None),
+    ):
+        if given is None:
+            yield f"{key} is missing; it is not scored, and what is handed in has it", f"no {key}"
+        elif known is not None and given != known:
+            yield f"{key} is {shown(given)}, and {shown(known)} in the truth; it is not scored", f"another {key}"
+
+
+def _oddities_of_file(answers: Sequence[Moments], truth: MomentTruth | None) -> Iterator[Problem]:
+    if is_scored(answers):
+        hint = "the public scorer needs them; what is handed in has none (`write` leaves them out)"
+        yield Problem(None, f"windows have scores: {hint}", "scores")
+    if truth and [answer.qid for answer in answers] != list(truth.queries):
+        yield Problem(None, f"its queries stand in another order than in {truth.name}", "another order")
+
+
+def _with_missing(problems: list[Problem], line_of: dict[str, int], truth: MomentTruth) -> list[Problem]:
+    """These and a problem for every query that no line answers; of a file of another set one for them all."""
+    if line_of and not line_of.keys() & truth.queries.keys():
+        hint = "this is of another split or data set; name the queries that it answers"
+        others = [problem for problem in problems if problem.kind != UNKNOWN_QUERY]
+        return [*others, Problem(None, f"none of its queries is known: {hint}", OTHER_SET)]
+    missing = [query for qid, query in truth.queries.items() if qid not in line_of] if line_of else []
+    return problems + [
+        Problem(None, f"no line for the query {shown(query.qid)} (line {query.line} of {truth.name})", "no line")
+        for query in missing
+    ]

@@ -1,0 +1,159 @@
+"""Queries of moments, as CASTELLA and the blind list of 2026 are published: a line of JSON a query, with its recording
+and, but in a blind list, the windows in which it is true."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from data_tools.cli import counted
+from data_tools.files import require_file
+from submission.editions import MomentsEdition
+from submission.errors import SubmissionError
+from submission.formats.columns import refuse
+from submission.formats.csv_table import Problem, shown
+from submission.formats.json_lines import Fault, Window, fault_of_text, is_number, parse_objects, seconds, window_faults
+from submission.formats.suggest import TEXT_WAYS, Nearest
+
+TRUE_WINDOWS = "relevant_windows"
+WINDOWS = "pred_relevant_windows"  # of an answer
+
+
+@dataclass(frozen=True)
+class MomentQuery:
+    """One query. line: in its file. vid: id of its recording. seconds: the recording's length, None where the file does
+    not say it. windows: [start, end] in seconds, as they stand there; None in a blind list."""
+
+    line: int
+    qid: str
+    query: str
+    vid: str
+    seconds: float | None
+    windows: list[Window] | None
+
+
+@dataclass(frozen=True)
+class MomentTruth:
+    """queries: by id, in the file's order. name: of the file. notes: what is odd in it, and yet is scored."""
+
+    queries: Mapping[str, MomentQuery]
+    name: str
+    notes: list[Problem]
+
+    @cached_property
+    def similar_ids(self) -> Nearest:
+        return Nearest(self.queries, TEXT_WAYS)
+
+    @property
+    def is_blind(self) -> bool:
+        return all(query.windows is None for query in self.queries.values())
+
+    def windows(self) -> dict[str, list[Window]]:
+        """By query id. Raises SubmissionError for a blind list."""
+        if self.is_blind:
+            hint = "a blind set is scored by the organisers"
+            raise SubmissionError(f"{self.name} has no {TRUE_WINDOWS}, so there is nothing to score; {hint}")
+        return {qid: query.windows or [] for qid, query in self.queries.items()}
+
+
+def read_moment_truth(path: Path, edition: MomentsEdition) -> MomentTruth:
+    """The queries of a file in which check_moment_truth finds no problem; SubmissionError for any other.
+
+    The notes are those of check_moment_truth: CASTELLA as published has windows behind the end of a recording, and they
+    are scored as they are.
+    """
+    require_file(path)
+    queries, problems, notes = check_moment_truth(path.read_bytes(), edition)
+    refuse(str(path), problems)
+    return MomentTruth(queries, path.name, notes)
+
+
+def is_truth(data: bytes) -> bool:
+    """Whether the first object of these bytes is a query of a truth rather than an answer."""
+    first = next((line for line in parse_objects(data) if not isinstance(line, Problem)), None)
+    return first is not None and TRUE_WINDOWS in first.content and WINDOWS not in first.content
+
+
+def check_moment_truth(
+    data: bytes, edition: MomentsEdition
+) -> tuple[dict[str, MomentQuery], list[Problem], list[Problem]]:
+    """The queries, everything that makes the file no truth, and what is odd in it, each by line.
+
+    A line holds qid, query and vid as text, duration in seconds (which may be missing), and relevant_windows, a list of
+    [start, end] in seconds, in all lines or in none; other keys do not matter.
+    Odd, and scored as the official script does: true windows that are dropped, since they have no length, are reversed
+    or longer than the edition counts; that begin before 0, or begin or end behind the recording's end; a query without
+    any; and a recording whose lines give it several lengths.
+    """
+    queries: dict[str, MomentQuery] = {}
+    problems: list[Problem] = []
+    notes: list[Problem] = []
+    has_windows: bool | None = None
+    seconds_of: dict[str, float | None] = {}
+    for parsed in parse_objects(data):
+        if isinstance(parsed, Problem):
+            problems.append(parsed)
+            continue
+        line, content = parsed
+        faults = list(_faults(content))
+        if isinstance(qid := content.get("qid"), str) and qid in queries:
+            faults.append((f"the query {shown(qid)} stands on line {queries[qid].line} already", "a query repeated"))
+        if has_windows is None:
+            has_windows = TRUE_WINDOWS in content
+        if has_windows != (TRUE_WINDOWS in content):
+            here = "has" if TRUE_WINDOWS in content else "has no"
+            faults.append((f"{here} {TRUE_WINDOWS}, unlike line 1; all lines do or none", f"{TRUE_WINDOWS} in part"))
+        problems += [Problem(line, *fault) for fault in faults]
+        if faults:
+            continue
+        windows = content.get(TRUE_WINDOWS)
+        query = MomentQuery(line, content["qid"], content["query"], content["vid"], content.get("duration"), windows)
+        queries[query.qid] = query
+        odd = list(_oddities(query, edition))
+        if (known := seconds_of.setdefault(query.vid, query.seconds)) != query.seconds:
+            lengths = " and ".join("none" if each is None else seconds(each) for each in (query.seconds, known))
+            odd.append((f"the recording {shown(query.vid)} has two lengths, {lengths}", "a recording of two lengths"))
+        notes += [Problem(line, *each) for each in odd]
+    return queries, problems, notes
+
+
+def _faults(content: dict[str, Any]) -> Iterator[Fault]:
+    for key in ("qid", "query", "vid"):
+        if fault := fault_of_text(content, key):
+            yield fault
+    duration = content.get("duration")
+    if duration is not None and (not is_number(duration) or duration <= 0):
+        yield f"duration must be a number of seconds above 0, not {shown(repr(duration))}", "no duration"
+    if WINDOWS in content and TRUE_WINDOWS not in content:
+        yield f"{WINDOWS} belongs to an answer; name the file of the queries", "an answer"
+    windows = content.get(TRUE_WINDOWS, [])
+    if not isinstance(windows, list):
+        yield f"{TRUE_WINDOWS} must be a list of [start, end], not {shown(repr(windows))}", "no list of windows"
+    else:
+        yield from window_faults(windows, frozenset({2}), "[start, end]")
+
+
+def _oddities(query: MomentQuery, edition: MomentsEdition) -> Iterator[Fault]:
+    if query.windows == []:
+        yield f"the query {shown(query.qid)} has no true window and is in no mean", "a query without a true window"
+    for start, end in query.windows or ():
+        window = f"the true window [{start:.10g}, {end:.10g}]"
+        if end <= start:
+            yield f"{window} has no length and does not count", "a true window without length"
+            continue
+        if end - start > edition.max_seconds:
+            text = f"{window} is longer than {seconds(edition.max_seconds)} and does not count"
+            yield text, "a true window that is too long"
+        if start < 0:
+            yield f"{window} begins before the recording", "a true window before the start"
+        if query.seconds is not None and end > query.seconds:
+            where = "lies" if start >= query.seconds else "ends"
+            text = f"{window} {where} behind the end of the recording, which has {seconds(query.seconds)}"
+            yield text, f"a true window that {where} behind the end"
+
+
+def size_of(truth: MomentTruth) -> str:
+    """In words, e.g. `177 queries of 100 recordings`."""
+    recordings = {query.vid for query in truth.queries.values()}
+    return f"{counted(len(truth.queries), 'query')} of {counted(len(recordings), 'recording')}"

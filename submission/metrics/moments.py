@@ -1,0 +1,243 @@
+"""Scores of moments: windows of a recording, found for a sentence. Q queries, W windows handed in, G true windows of a
+query, T = 10 thresholds of IoU.
+
+Times are seconds. Everything here takes windows as they are, reversed ones included; the readers of files
+(formats.moments_jsonl) refuse what no file should hold.
+"""
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from submission.errors import SubmissionError
+
+THRESHOLDS = tuple(round(0.5 + 0.05 * step, 2) for step in range(10))
+MAX_WINDOWS = 10  # of a query that AP looks at
+MAX_SECONDS = 1500.0  # of a true window; longer ones do not count
+LENGTHS: Mapping[str, tuple[float, float]] = {
+    "short": (0.0, 10.0),
+    "middle": (10.0, 30.0),
+    "long": (30.0, MAX_SECONDS),
+}
+_WINDOWS_AT_ONCE = 2**14  # true ones, to bound memory
+_ADDED_IN_PAIRS = 8  # numbers that numpy adds in pairs
+
+Values = npt.NDArray[np.float64]
+Windows = Sequence[Sequence[float]]
+
+
+@dataclass(frozen=True)
+class MomentScores:
+    """What each query that counts got.
+
+    qids: (Q,) in the order they were handed in. ious: (Q,) best IoU of the first window, in [0, 1]. precisions: (Q, T)
+    AP at each of THRESHOLDS, in [0, 1]. n_true: (Q,) true windows that count. n_dropped: true windows that do not, for
+    their length, in all queries; left_out: queries that have none left and are in no mean.
+    """
+
+    qids: list[str]
+    ious: Values
+    precisions: Values
+    n_true: npt.NDArray[np.int64]
+    n_dropped: int
+    left_out: list[str]
+
+    def hits(self, threshold: float) -> Values:
+        """(Q,) 1 where the first window's IoU is at least this, else 0; the mean is R1@threshold."""
+        return (self.ious >= threshold).astype(np.float64)
+
+    def precisions_at(self, threshold: float | None = None) -> Values:
+        """(Q,) AP at one of THRESHOLDS, or None: the mean over them all; the mean over queries is mAP."""
+        return self.precisions.mean(axis=1) if threshold is None else self.precisions[:, THRESHOLDS.index(threshold)]
+
+    def recall(self, threshold: float) -> float:
+        """R1@threshold, in [0, 1]."""
+        return float(self.hits(threshold).mean())
+
+    def mean_precision(self, threshold: float | None = None) -> float:
+        """mAP@threshold, or None: mAP, the mean of those at THRESHOLDS; in [0, 1].
+
+        The mean over queries is taken first, as the official script does: the last bit of a sum decides how a figure
+        such as 43.125 is rounded.
+        """
+        means = self.precisions.mean(axis=0)
+        return float(means.mean() if threshold is None else means[THRESHOLDS.index(threshold)])
+
+    def published(self) -> dict[str, dict[str, float]]:
+        """All figures as the official script prints them, per cent with two decimals: `MR-R1` and `MR-mAP`, each by
+        threshold, and the latter's `average`."""
+        recalls = {str(threshold): published(self.recall(threshold)) for threshold in THRESHOLDS}
+        means = {str(threshold): published(self.mean_precision(threshold)) for threshold in THRESHOLDS}
+        return {"MR-R1": recalls, "MR-mAP": means | {"average": published(self.mean_precision())}}
+
+
+def published(share: float) -> float:
+    """A share as the official script prints it: per cent, two decimals.
+
+    >>> published(0.13559322)
+    13.56
+    """
+    return float(f"{100 * share:.2f}")
+
+
+def score_moments(
+    predictions: Mapping[str, Windows],
+    truth: Mapping[str, Windows],
+    lengths: tuple[float, float] = (0.0, MAX_SECONDS),
+) -> MomentScores:
+    """Score the windows of every query against its true ones.
+
+    predictions: by query id, windows [start, end] or all [start, end, score], in seconds, as they stand in the file.
+    truth: by query id, windows [start, end]. lengths: seconds; only true windows longer than the first and not longer
+    than the second count, and queries with none are in no mean. See LENGTHS for the ranges in print: a range drops true
+    windows, which makes windows that find them false, so that the figures of ranges do not average to the whole.
+
+    R1@t: share of queries whose first window in the file has an IoU of t or more with some true window, whatever the
+    scores say. AP@t: of the first MAX_WINDOWS in the file, by falling score (equal ones, and all without scores, as in
+    the file), each takes the true window of highest IoU that is not yet taken, and is right where that is t or more; AP
+    is the sum, over the right ones, of the best precision from there on, divided by all true windows (VOC 2011). Of two
+    true windows of equal IoU the later one is taken.
+    Raises SubmissionError for other query ids than the truth has, a query without windows, windows of both forms, no
+    query at all, and where no true window is left.
+    Source: DCASE 2026 baseline, src/standalone_eval/eval.py and utils.py at 45ef471 (github.com/awkrail).
+    Deviations: a reversed window as long as a true one has 0 / 0 there, which counts as right in AP; here it is worth
+    nothing. Windows without scores, an IndexError there, count in the file's order. True windows of equal IoU come
+    there in the order of numpy's unstable sort, which depends on the processor (with AVX-512 from four of them on);
+    that counts only where true windows overlap, or a window is exactly two neighbours of equal length.
+
+    >>> scores = score_moments({"a": [[0, 10]]}, {"a": [[0, 8], [20, 30]]})
+    >>> scores.recall(0.7), scores.mean_precision(0.75)
+    (1.0, 0.5)
+    """
+    scored = _require_sound(predictions, truth)
+    low, high = lengths
+    kept: dict[str, Windows] = {}
+    n_dropped = 0
+    for qid in predictions:
+        right = [window for window in truth[qid] if low < window[1] - window[0] <= high]
+        n_dropped += len(truth[qid]) - len(right)
+        if right:
+            kept[qid] = right
+    if not kept:
+        span = f"longer than {low:g} s and up to {high:g} s"
+        raise SubmissionError(f"no query has a true window {span}; there is nothing to score")
+    handed = _padded([predictions[qid][:MAX_WINDOWS] for qid in kept], 3 if scored else 2)
+    first = handed[:, 0]
+    if scored:
+        order = np.argsort(-handed[:, :, 2], axis=1, kind="stable")  # NaN, which fills up, comes last
+        handed = np.take_along_axis(handed, order[:, :, None], axis=1)
+    right_ones = list(kept.values())
+    n_true = np.array([len(windows) for windows in right_ones], dtype=np.int64)
+    ious, precisions = np.zeros(len(kept)), np.zeros((len(kept), len(THRESHOLDS)))
+    for rows in _portions(n_true):
+        truths = _padded([right_ones[row] for row in rows], 2)
+        ious[rows] = _ious_of_first(first[rows], truths)
+        precisions[rows] = _average_precisions(_hits(_ious(handed[rows], truths)), n_true[rows])
+    left_out = [qid for qid in predictions if qid not in kept]
+    return MomentScores(list(kept), ious, precisions, n_true, n_dropped, left_out)
+
+
+def _require_sound(predictions: Mapping[str, Windows], truth: Mapping[str, Windows]) -> bool:
+    """Raises SubmissionError for what score_moments does not take. Returns whether the windows have scores."""
+    if not predictions and not truth:
+        raise SubmissionError("there is no query to score")
+    for missing, what in (
+        ([qid for qid in truth if qid not in predictions], "the query {} has no answer"),
+        ([qid for qid in predictions if qid not in truth], "the query {} is not in the truth"),
+    ):
+        if missing:
+            more = f" (and {len(missing) - 1} more)" if len(missing) > 1 else ""
+            raise SubmissionError(f"{what.format(repr(missing[0]))}{more}; the ids of both must be the same")
+    forms = set()
+    for qid, windows in predictions.items():
+        if len(windows) == 0:
+            raise SubmissionError(f"the query {qid!r} has no window; each needs one or more")
+        forms |= {len(window) for window in windows}
+        if len(forms) > 1 or not forms <= {2, 3}:
+            raise SubmissionError(f"query {qid!r}: windows are all [start, end] or all [start, end, score]")
+    if wrong := [qid for qid, windows in truth.items() if any(len(window) != 2 for window in windows)]:
+        raise SubmissionError(f"query {wrong[0]!r}: a true window is [start, end]")
+    for qid, windows in (*predictions.items(), *truth.items()):
+        if not all(math.isfinite(number) for window in windows for number in window):
+            raise SubmissionError(f"query {qid!r}: a window holds a number that is not finite")
+    return forms == {3}
+
+
+def _padded(windows: Sequence[Windows], width: int) -> Values:
+    """(Q, W, width), rows filled up with NaN."""
+    array = np.full((len(windows), max(map(len, windows)), width), np.nan)
+    counts = np.array([len(each) for each in windows])
+    flat = np.array([window[:width] for each in windows for window in each], dtype=np.float64)
+    array[np.arange(array.shape[1]) < counts[:, None]] = flat
+    return array
+
+
+def _portions(n_true: npt.NDArray[np.int64]) -> Iterable[npt.NDArray[np.int64]]:
+    """Numbers of the queries, those of few true windows first, so that little is filled up; in parts for memory."""
+    order = np.argsort(n_true, kind="stable")
+    start = 0
+    while start < len(order):
+        stop = min(len(order), start + 1024)
+        while stop - start > 1 and (stop - start) * int(n_true[order[stop - 1]]) > _WINDOWS_AT_ONCE:
+            stop = start + (stop - start) // 2
+        yield order[start:stop]
+        start = stop
+
+
+def _ious(handed: Values, truths: Values) -> Values:
+    """(Q, W, G) IoU of every window with every true one; 0 for 0 / 0, NaN where either only fills up."""
+    with np.errstate(all="ignore"):
+        left = np.maximum(handed[:, :, None, 0], truths[:, None, :, 0])
+        shared = np.maximum(np.minimum(handed[:, :, None, 1], truths[:, None, :, 1]) - left, 0)
+        lengths, true_lengths = handed[:, :, 1] - handed[:, :, 0], truths[:, :, 1] - truths[:, :, 0]
+        ious = shared / (lengths[:, :, None] + true_lengths[:, None, :] - shared)
+    return np.where(np.isnan(ious) & ~np.isnan(shared), 0.0, ious)
+
+
+def _ious_of_first(first: Values, truths: Values) -> Values:
+    """(Q,) IoU of a window with the true one it fits best, the first of equal ones. As in the official script the
+    second time the divisor is the hull, from the first start to the last end, which can differ in its last bit."""
+    best = np.nanargmax(_ious(first[:, None], truths)[:, 0], axis=1)
+    truth = truths[np.arange(len(best)), best]
+    with np.errstate(all="ignore"):
+        shared = np.maximum(np.minimum(first[:, 1], truth[:, 1]) - np.maximum(first[:, 0], truth[:, 0]), 0)
+        hull = np.maximum(first[:, 1], truth[:, 1]) - np.minimum(first[:, 0], truth[:, 0])
+        return np.where(hull == 0, 0.0, shared / hull)
+
+
+def _hits(ious: Values) -> npt.NDArray[np.bool_]:
+    """(Q, T, W) whether each window, in this order, is right."""
+    n_queries, n_windows, n_truths = ious.shape
+    thresholds = np.array(THRESHOLDS)
+    free = np.ones((n_queries, len(thresholds), n_truths), dtype=bool)
+    hits = np.zeros((n_queries, len(thresholds), n_windows), dtype=bool)
+    for rank in range(n_windows):
+        offered = np.where(free, np.nan_to_num(ious[:, None, rank], nan=-1.0), -1.0)
+        taken = n_truths - 1 - np.argmax(offered[:, :, ::-1], axis=2)  # of equal ones the last
+        best = np.take_along_axis(offered, taken[:, :, None], axis=2)[:, :, 0]
+        hits[:, :, rank] = best >= thresholds
+        query, threshold = np.nonzero(hits[:, :, rank])
+        free[query, threshold, taken[query, threshold]] = False
+    return hits
+
+
+def _average_precisions(hits: npt.NDArray[np.bool_], n_true: npt.NDArray[np.int64]) -> Values:
+    """(Q, T) AP. hits: (Q, T, W).
+
+    Equal to the official script's to the last bit, so that means which end in 5 are rounded alike: shares of recall are
+    differences of quotients, and the sum is numpy's, which adds eight numbers or more in pairs.
+    """
+    found = np.cumsum(hits, axis=2)
+    precision = found / np.arange(1, hits.shape[2] + 1)
+    best = np.maximum.accumulate(precision[:, :, ::-1], axis=2)[:, :, ::-1]
+    recall = found / n_true[:, None, None]
+    terms = np.where(hits, np.diff(recall, axis=2, prepend=0.0) * best, 0.0)
+    result: Values = np.cumsum(terms, axis=2)[:, :, -1]
+    n_terms = found[:, :, -1] + (found[:, :, -1] < n_true[:, None])  # what is not found is a term of 0
+    for query, threshold in np.argwhere(n_terms >= _ADDED_IN_PAIRS):
+        each = terms[query, threshold][hits[query, threshold]]
+        result[query, threshold] = np.append(each, 0.0)[: n_terms[query, threshold]].sum()
+    return result

@@ -1,0 +1,204 @@
+"""Figures of many queries for moments: the published ones, each with an interval over recordings."""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import ClassVar
+
+import numpy as np
+import numpy.typing as npt
+
+from data_tools.cli import counted
+from data_tools.files import require_file
+from submission.editions import MomentsEdition
+from submission.errors import SubmissionError
+from submission.formats.columns import refuse
+from submission.formats.csv_table import Problem
+from submission.formats.moments_jsonl import check_moments
+from submission.formats.moments_truth import MomentTruth
+from submission.metrics.intervals import Groups, bootstrap_interval, grouped, jackknife_interval
+from submission.metrics.moments import MomentScores, Values, Windows, published, score_moments
+from submission.metrics.summary import format_interval
+
+
+@dataclass(frozen=True)
+class FoundMoments:
+    """What was asked, and of which recordings. texts: (Q,) query ids. n_relevant: (Q,) true windows that count.
+    groups: (Q,) number of each query's recording. n_pool: recordings."""
+
+    texts: list[str]
+    n_relevant: npt.NDArray[np.int64]
+    groups: Groups
+    n_pool: int
+
+
+@dataclass(frozen=True)
+class MomentSummary:
+    """Means over queries.
+
+    values: metric as published -> mean in [0, 1]. primary: the one that ranks. per_query: metric -> (Q,) values.
+    interval: 95 % jackknife interval of the primary metric over queries. bootstraps: metric -> its 95 % bootstrap
+    interval over recordings, whose queries are no independent witnesses. chance: the primary metric of whole recordings
+    as the answers, None where the truth does not say how long they are.
+    by_length: name of a range of true windows -> its scores, None where no query has any.
+    """
+
+    values: dict[str, float]
+    primary: str
+    per_query: dict[str, Values]
+    interval: tuple[float, float]
+    bootstraps: dict[str, tuple[float, float]]
+    chance: float | None
+    found: FoundMoments
+    scores: MomentScores
+    by_length: Mapping[str, MomentScores | None]
+    notes: list[str] = field(default_factory=list)
+    median_rank: ClassVar[float] = float("inf")  # moments have no rank
+    digits: ClassVar[str] = ".2%"  # per cent, as they are published
+    sharing: ClassVar[str] = "their recording"
+
+    @property
+    def bootstrap(self) -> tuple[float, float]:
+        """Of the primary metric."""
+        return self.bootstraps[self.primary]
+
+    @property
+    def compared(self) -> tuple[str, ...]:
+        """The metrics that a comparison shows, the primary one first."""
+        return (self.primary, *(metric for metric in self.values if metric != self.primary))
+
+    def lines(self, by_length: bool = False) -> list[str]:
+        """The summary as text, one figure a line, per cent as the official script prints them."""
+        table = [("queries", str(len(self.found.texts))), ("recordings", str(self.found.n_pool))]
+        for metric, value in self.values.items():
+            low, high = self.bootstraps[metric]
+            table.append((metric, f"{published(value):6.2f}  95 % {format_interval((100 * low, 100 * high), '.2f')}"))
+        table.append(("", "per cent; 95 % by the bootstrap over recordings"))
+        if by_length:
+            table += self._length_rows()
+        if self.chance is not None:
+            table.append(
+                ("trivial", f"{published(self.chance):6.2f}  {self.primary} of whole recordings as the answers")
+            )
+        table += [("note", note) for note in self.notes]
+        return [f"{name:12}{text}" for name, text in table]
+
+    def figures_by_length(self) -> dict[str, float]:
+        """`mAP short` and so on -> mean in [0, 1], for ranges that have a query."""
+        return {
+            f"{metric} {name}": value
+            for name, scores in self.by_length.items()
+            if scores is not None
+            for metric, value in metric_values(scores, self.values).items()
+        }
+
+    def rows(self) -> list[list[str]]:
+        """A table of every query: its id, its true windows, the IoU of its first window, and its values."""
+        names = (name.removeprefix("m") for name in self.per_query)
+        header = ["query", "true windows", "IoU", *names]
+        queries = zip(self.found.texts, self.found.n_relevant, self.scores.ious, *self.per_query.values(), strict=True)
+        return [
+            header,
+            *([qid, str(total), *(f"{value:.6g}" for value in values)] for qid, total, *values in queries),
+        ]
+
+    def _length_rows(self) -> list[tuple[str, str]]:
+        rows = []
+        for name, scores in self.by_length.items():
+            if scores is None:
+                rows.append((name, "no query has a true window of this length"))
+                continue
+            figures = metric_values(scores, self.values).items()
+            shown = "  ".join(f"{metric} {published(value):.2f}" for metric, value in figures)
+            rows.append((name, f"{shown}  ({counted(len(scores.qids), 'query')})"))
+        return rows
+
+
+def metric_values(scores: MomentScores, metrics: Sequence[str] | Mapping[str, float]) -> dict[str, float]:
+    """Metric as published (`R1@0.7`, `mAP`, `mAP@0.75`) -> mean over queries, in [0, 1]."""
+    found = {}
+    for metric in metrics:
+        name, threshold = _parts(metric)
+        found[metric] = scores.recall(threshold) if name == "R1" and threshold else scores.mean_precision(threshold)
+    return found
+
+
+def summarise_moments(
+    predictions: Mapping[str, Windows], truth: MomentTruth, edition: MomentsEdition, notes: Sequence[str] = ()
+) -> MomentSummary:
+    """The figures of an edition, with intervals. predictions: by query id, as for score_moments.
+
+    The bootstrap draws recordings: with 177 queries of 100 recordings one query is 0.56 points, and seeds of one system
+    differ by more than one of them. Raises SubmissionError as score_moments does, and for a blind list.
+    """
+    true_windows = truth.windows()
+    scores = score_moments(predictions, true_windows, (0.0, edition.max_seconds))
+    vids = [truth.queries[qid].vid for qid in scores.qids]
+    per_query = {}
+    for metric in edition.metrics:
+        name, threshold = _parts(metric)
+        per_query[metric] = scores.hits(threshold) if name == "R1" and threshold else scores.precisions_at(threshold)
+    groups = grouped(vids)
+    by_length: dict[str, MomentScores | None] = {}
+    for name, lengths in edition.lengths.items():
+        try:
+            by_length[name] = score_moments(predictions, true_windows, lengths)
+        except SubmissionError:
+            by_length[name] = None
+    return MomentSummary(
+        values=metric_values(scores, edition.metrics),
+        primary=edition.metric,
+        per_query=per_query,
+        interval=jackknife_interval(per_query[edition.metric]),
+        bootstraps={metric: bootstrap_interval(values, groups) for metric, values in per_query.items()},
+        chance=_trivial(truth, edition),
+        found=FoundMoments(scores.qids, scores.n_true, groups, len(set(vids))),
+        scores=scores,
+        by_length=by_length,
+        notes=[*_left_out(scores, edition), *notes],
+    )
+
+
+def summarise_moments_file(path: Path, truth: MomentTruth, edition: MomentsEdition) -> MomentSummary:
+    """From a file to its figures. Raises SubmissionError for a file in which check_moments finds a problem; what it
+    finds odd is counted in the notes."""
+    require_file(path)
+    answers, problems, odd = check_moments(path.read_bytes(), edition, truth)
+    refuse(str(path), problems)
+    predictions = {answer.qid: answer.windows for answer in answers}
+    of_lines = [problem for problem in odd if problem.line is not None]
+    return summarise_moments(
+        predictions, truth, edition, [*_counts(of_lines, path.name), *_counts(truth.notes, truth.name)]
+    )
+
+
+def _parts(metric: str) -> tuple[str, float | None]:
+    """("R1", 0.7), ("mAP", None)."""
+    name, _, threshold = metric.partition("@")
+    return name, float(threshold) if threshold else None
+
+
+def _trivial(truth: MomentTruth, edition: MomentsEdition) -> float | None:
+    lengths = {qid: query.seconds for qid, query in truth.queries.items()}
+    whole = {qid: [[0.0, seconds]] for qid, seconds in lengths.items() if seconds is not None}
+    if len(whole) < len(lengths):
+        return None
+    return metric_values(score_moments(whole, truth.windows(), (0.0, edition.max_seconds)), [edition.metric])[
+        edition.metric
+    ]
+
+
+def _left_out(scores: MomentScores, edition: MomentsEdition) -> list[str]:
+    notes = []
+    if scores.n_dropped:
+        why = f"of no length or longer than {edition.max_seconds:g} s"
+        notes.append(f"{counted(scores.n_dropped, 'true window')} {why}, left out")
+    if scores.left_out:
+        more = f" and {len(scores.left_out) - 1} more" if len(scores.left_out) > 1 else ""
+        notes.append(f"without a true window, and in no mean: {scores.left_out[0]}{more}")
+    return notes
+
+
+def _counts(notes: Sequence[Problem], name: str) -> list[str]:
+    return [f"{name}: {count} x {kind} (`check` names each)" for kind, count in Counter(n.kind for n in notes).items()]

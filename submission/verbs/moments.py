@@ -1,0 +1,94 @@
+"""What the verbs do with files of moments, which end in .jsonl."""
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from data_tools.cli import counted
+from data_tools.files import require_other
+from submission.editions import MomentsEdition, get_moments_edition
+from submission.errors import SubmissionError
+from submission.formats.csv_table import Problem
+from submission.formats.moments_jsonl import check_moments, is_scored, read_moments, write_moments
+from submission.formats.moments_truth import MomentTruth, check_moment_truth, is_truth, read_moment_truth, size_of
+from submission.metrics.moments_summary import MomentSummary, summarise_moments_file
+
+SUFFIX = ".jsonl"
+
+
+def is_moments(name: str | Path) -> bool:
+    return Path(name).suffix.lower() == SUFFIX
+
+
+def moments_edition(arguments: argparse.Namespace) -> MomentsEdition:
+    """The one that --edition names, or the latest."""
+    return get_moments_edition(arguments.edition)
+
+
+def read_moment_summaries(names: Sequence[str], arguments: argparse.Namespace) -> list[MomentSummary]:
+    """Figures of files of moments, all against one truth. arguments: of add_truth_arguments. Raises SubmissionError for
+    what cannot be scored."""
+    if others := [name for name in names if not is_moments(name)]:
+        raise SubmissionError(f"{others[0]} is of clips, and moments ({SUFFIX}) are compared with moments alone")
+    _refuse(arguments, annotations=None, direction="text-to-audio")
+    edition = moments_edition(arguments)
+    if not arguments.truth:
+        raise SubmissionError(f"{names[0]} is scored against true windows; add --truth castella_test_release.jsonl")
+    truth = read_moment_truth(arguments.truth, edition)
+    return [summarise_moments_file(Path(name), truth, edition) for name in names]
+
+
+class CheckedMoments(NamedTuple):
+    """queries, columns: of the file, where it could be read; columns are the windows of the longest answer. size: in
+    words. compared: with a truth or a blind list."""
+
+    problems: list[Problem]
+    notes: list[Problem]
+    queries: int | None
+    columns: int | None
+    size: str
+    compared: bool
+
+
+def check_moments_file(path: Path, edition: MomentsEdition, arguments: argparse.Namespace) -> CheckedMoments:
+    """Of a file that is handed in, or of a truth. arguments: of add_reference_arguments."""
+    _refuse(arguments, scores=None, audio=None, ranked=False)
+    data = path.read_bytes()
+    if is_truth(data):
+        queries, problems, notes = check_moment_truth(data, edition)
+        widest = max((len(query.windows or ()) for query in queries.values()), default=0)
+        size = f"a truth of {size_of(MomentTruth(queries, path.name, notes))}"
+        return CheckedMoments(problems, notes, len(queries) or None, widest or None, size, True)
+    listed = arguments.truth or arguments.queries
+    truth = read_moment_truth(listed, edition) if listed else None
+    answers, problems, notes = check_moments(data, edition, truth)
+    widest = max((len(answer.windows) for answer in answers), default=0)
+    kind = "with scores" if is_scored(answers) else "without scores"
+    total = counted(sum(len(answer.windows) for answer in answers), "window")
+    size = f"{counted(len(answers), 'query')}, {total} {kind}"
+    return CheckedMoments(problems, notes, len(answers) or None, widest or None, size, truth is not None)
+
+
+def write_moments_file(source: Path, out: Path, arguments: argparse.Namespace) -> str:
+    """What is handed in, from a file with scores or without. Returns what was written, in words."""
+    _refuse(arguments, ranked=False)
+    edition = moments_edition(arguments)
+    if not is_moments(out):
+        raise SubmissionError(f"{out}: what is handed in is JSON lines; give a name ending in {SUFFIX}")
+    require_other(out, [source])
+    answers = read_moments(source, edition)
+    if out.is_file() and not arguments.force:
+        there, _, _ = check_moments(out.read_bytes(), edition)
+        if not there or is_scored(there):
+            kind = "holds scores, which would be lost" if there else "is no file of moments"
+            raise SubmissionError(f"{out} is there already and {kind}; name another file, or add --force")
+    write_moments(out, answers, edition)
+    return f"wrote {out}: {counted(len(answers), 'query')}, {edition.max_windows} windows or fewer each, without scores"
+
+
+def _refuse(arguments: argparse.Namespace, **usual: object) -> None:
+    """Raises SubmissionError for an option that says nothing of moments. usual: option -> its value where not given."""
+    for option, value in usual.items():
+        if getattr(arguments, option) != value:
+            raise SubmissionError(f"--{option} is not for moments ({SUFFIX}); leave it out")

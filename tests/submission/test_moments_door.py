@@ -1,0 +1,269 @@
+"""Moments at the command line: check, score, compare, write and facts, and every refusal in a sentence."""
+
+import csv
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from jsonschema import Draft202012Validator
+from ranked import E2022, small_matrix, write_truth
+from schemas import published
+
+from submission.__main__ import main
+from submission.editions import MOMENTS
+from submission.formats.ranked_csv import write_ranked_csv
+from submission.formats.score_matrix import write_scores
+
+QUERIES = [
+    {"qid": f"{vid}_{n}", "query": f"Sound {n} of {vid}", "duration": 60, "vid": vid}
+    | {"relevant_windows": [[10 * n, 10 * n + 5]]}
+    for vid in "abcdef"
+    for n in (1, 2)
+]
+
+
+def write_lines(name: str, lines: list[dict[str, Any]]) -> None:
+    Path(name).write_text("".join(json.dumps(line) + "\n" for line in lines))
+
+
+def answers(found: Callable[[int], bool], scored: bool = True) -> list[dict[str, Any]]:
+    """One window a query and another: right and first where `found` says so of its place, else second."""
+    lines = []
+    for place, query in enumerate(QUERIES):
+        right = [float(second) for second in query["relevant_windows"][0]]  # type: ignore[attr-defined]
+        windows = [right, [40.0, 43.0]] if found(place) else [[40.0, 43.0], right]
+        if scored:
+            windows = [[*window, score] for window, score in zip(windows, (0.75, 0.5), strict=True)]
+        lines.append({key: query[key] for key in ("qid", "query", "vid")} | {"pred_relevant_windows": windows})
+    return lines
+
+
+@pytest.fixture(autouse=True)
+def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """truth.jsonl, blind.jsonl; all.jsonl is right, half.jsonl in the first recordings, bare.jsonl is it without
+    scores, none.jsonl is second throughout."""
+    monkeypatch.chdir(tmp_path)
+    write_lines("truth.jsonl", QUERIES)
+    write_lines("blind.jsonl", [{k: v for k, v in query.items() if k != "relevant_windows"} for query in QUERIES])
+    write_lines("all.jsonl", answers(lambda place: True))
+    write_lines("half.jsonl", answers(lambda place: place < 6))
+    write_lines("bare.jsonl", answers(lambda place: place < 6, scored=False))
+    write_lines("none.jsonl", answers(lambda place: False))
+    return tmp_path
+
+
+def output(capsys: pytest.CaptureFixture[str], *arguments: str, status: int = 0) -> list[str]:
+    capsys.readouterr()
+    assert main([*arguments]) == status
+    return capsys.readouterr().out.splitlines()
+
+
+def report(capsys: pytest.CaptureFixture[str], *arguments: str, status: int = 0) -> Any:
+    found = json.loads("\n".join(output(capsys, *arguments, "--json", status=status)))
+    Draft202012Validator(json.loads(published("submission", arguments[0]).read_text())).validate(found)
+    return found
+
+
+def test_score_prints_per_cent_and_an_interval_a_figure(capsys: pytest.CaptureFixture[str]) -> None:
+    for edition in ([], ["--edition", "2026"]):
+        lines = output(capsys, "score", "half.jsonl", "--truth", "truth.jsonl", *edition)
+        assert lines[:2] == ["queries     12", "recordings  6"]
+        assert lines[3].startswith("R1@0.7       50.00  95 % ")
+        assert lines[4].startswith("mAP          75.00  95 % ")
+        assert "trivial       0.00  R1@0.7 of whole recordings as the answers" in lines
+        assert len(lines) == 9
+    bare = output(capsys, "score", "bare.jsonl", "--truth", "truth.jsonl")
+    assert bare == output(capsys, "score", "half.jsonl", "--truth", "truth.jsonl")
+
+
+def test_score_by_length(capsys: pytest.CaptureFixture[str]) -> None:
+    lines = output(capsys, "score", "half.jsonl", "--truth", "truth.jsonl", "--by-length")
+    figures = "R1@0.5 50.00  R1@0.7 50.00  mAP 75.00  mAP@0.5 75.00  mAP@0.75 75.00  (12 queries)"
+    assert f"short       {figures}" in lines
+    assert "middle      no query has a true window of this length" in lines
+    found = report(capsys, "score", "half.jsonl", "--truth", "truth.jsonl", "--by-length")
+    assert (found["values"]["mAP short"], found["values"]["mAP"]) == (0.75, 0.75)
+    assert "mAP middle" not in found["values"]
+
+
+def test_score_as_json_is_of_the_published_schema(capsys: pytest.CaptureFixture[str]) -> None:
+    found = report(capsys, "score", "half.jsonl", "--truth", "truth.jsonl")
+    assert (found["queries"], found["pool"], found["primary"], found["chance"]) == (12, 6, "R1@0.7", 0)
+    assert found["values"] == {"R1@0.5": 0.5, "R1@0.7": 0.5, "mAP": 0.75, "mAP@0.5": 0.75, "mAP@0.75": 0.75}
+    assert found["median_rank"] is None
+    low, high = found["bootstrap"]
+    assert low < 0.2 < 0.8 < high  # three recordings of six
+    write_lines("truth.jsonl", [{k: v for k, v in query.items() if k != "duration"} for query in QUERIES])
+    assert report(capsys, "score", "half.jsonl", "--truth", "truth.jsonl")["chance"] is None
+
+
+def test_score_writes_a_line_a_query(capsys: pytest.CaptureFixture[str]) -> None:
+    output(capsys, "score", "half.jsonl", "--truth", "truth.jsonl", "--per-query", "q.csv")
+    rows = list(csv.DictReader(Path("q.csv").read_text().splitlines()))
+    assert [row["query"] for row in rows] == [query["qid"] for query in QUERIES]
+    assert [(row["R1@0.7"], row["AP"], row["IoU"]) for row in (rows[0], rows[6])] == [
+        ("1", "1", "1"),
+        ("0", "0.5", "0"),
+    ]
+
+
+def test_compare_flips_recordings_and_shows_every_figure(capsys: pytest.CaptureFixture[str]) -> None:
+    lines = output(capsys, "compare", "all.jsonl", "half.jsonl", "--truth", "truth.jsonl")
+    assert lines[:2] == ["100.00%  all.jsonl", "50.00%  half.jsonl"]
+    assert lines[2].startswith("+50.00%  R1@0.7, the first minus the second; 95 % +")
+    # Three recordings differ, so that 2 of 2^3 ways to flip them are as extreme.
+    assert lines[3].endswith("paired randomisation of 6 groups of queries that share their recording")
+    assert float(lines[3].split()[1]) == pytest.approx(0.25, abs=0.02)
+    assert lines[4] == "6 queries better, 6 equal, 0 worse"
+    assert [line.split()[1] for line in lines[2::3]] == ["R1@0.7,", "R1@0.5,", "mAP,", "mAP@0.5,", "mAP@0.75,"]
+    assert lines[8].startswith("+25.00%  mAP, ")
+    found = report(capsys, "compare", "all.jsonl", "half.jsonl", "none.jsonl", "--truth", "truth.jsonl")
+    assert (found["difference"], found["groups"], found["primary"]) == (0.75, 6, "R1@0.7")
+
+
+def test_check_passes_a_file_and_names_what_is_odd(capsys: pytest.CaptureFixture[str]) -> None:
+    for against in (
+        ["--truth", "truth.jsonl"],
+        ["--queries", "blind.jsonl"],
+        ["--queries", "blind.jsonl", "--edition", "2026"],
+    ):
+        assert output(capsys, "check", "bare.jsonl", *against) == ["ok: 12 queries, 24 windows without scores"]
+    assert output(capsys, "check", "bare.jsonl")[1:] == [
+        "note: its queries were held against nothing; add --truth, or --queries for a blind list"
+    ]
+    lines = answers(lambda place: True, scored=False)
+    lines[2]["pred_relevant_windows"] = [[5, 5], [50, 70], [0, 1]]
+    write_lines("odd.jsonl", lines)
+    assert output(capsys, "check", "odd.jsonl", "--truth", "truth.jsonl") == [
+        "note: line 3: window 1, [5, 5], has no length",
+        "note: line 3: window 2, [50, 70], ends behind the recording, which has 60 s",
+        "ok: 12 queries, 25 windows without scores",
+    ]
+    found = report(capsys, "check", "odd.jsonl", "--truth", "truth.jsonl")
+    assert (found["ok"], found["compared"], found["columns"], found["edition"]) == (True, True, 3, "2026")
+    assert (found["notes"][0]["line"], found["notes"][0]["kind"]) == (3, "a window of no length")
+
+
+def test_check_folds_what_is_odd_on_many_lines(capsys: pytest.CaptureFixture[str]) -> None:
+    windows = [[n, n] for n in range(25)]
+    write_lines("odd.jsonl", [{"qid": "a", "query": "q", "vid": "v", "pred_relevant_windows": windows}])
+    lines = output(capsys, "check", "odd.jsonl")
+    assert "note: lines 1: 5 more of: a window of no length (`check --all` prints each)" in lines
+    assert len(output(capsys, "check", "odd.jsonl", "--all")) == len(lines) + 4
+
+
+def test_check_lists_every_fault_and_score_refuses_the_file(capsys: pytest.CaptureFixture[str]) -> None:
+    lines = answers(lambda place: True)
+    lines[1]["pred_relevant_windows"] = [[9.0, 3.0, 0.5]]
+    lines[3]["qid"] = "x_9"
+    write_lines("bad.jsonl", lines)
+    assert output(capsys, "check", "bad.jsonl", "--truth", "truth.jsonl", status=1) == [
+        "line 2: window 1 ends before it starts: '[9.0, 3.0, 0.5]'",
+        "line 4: unknown query 'x_9'",
+        "whole file: no line for the query 'b_2' (line 4 of truth.jsonl)",
+    ]
+    found = report(capsys, "check", "bad.jsonl", "--truth", "truth.jsonl", status=1)
+    assert (found["ok"], len(found["problems"])) == (False, 3)
+    assert main(["score", "bad.jsonl", "--truth", "truth.jsonl"]) == 1
+    sentence = "line 2: window 1 ends before it starts: '[9.0, 3.0, 0.5]' (and 2 more; `check` lists them all)"
+    assert capsys.readouterr().err == f"error: bad.jsonl: {sentence}\n"
+
+
+def test_check_takes_a_truth_too(capsys: pytest.CaptureFixture[str]) -> None:
+    assert output(capsys, "check", "truth.jsonl") == ["ok: a truth of 12 queries of 6 recordings"]
+    queries = [dict(query) for query in QUERIES]
+    queries[1]["relevant_windows"] = [[55, 61]]
+    write_lines("truth.jsonl", queries)
+    assert output(capsys, "check", "truth.jsonl")[0].startswith("note: line 2: the true window [55, 61] ends behind")
+    queries[1]["qid"] = "a_1"
+    write_lines("truth.jsonl", queries)
+    assert output(capsys, "check", "truth.jsonl", status=1) == ["line 2: the query 'a_1' stands on line 1 already"]
+
+
+def test_write_makes_the_file_that_is_handed_in(capsys: pytest.CaptureFixture[str]) -> None:
+    said = ["wrote out.jsonl: 12 queries, 10 windows or fewer each, without scores"]
+    assert output(capsys, "write", "half.jsonl", "--out", "out.jsonl") == said
+    assert Path("out.jsonl").read_bytes() == Path("bare.jsonl").read_bytes()
+    assert output(capsys, "write", "all.jsonl", "--out", "out.jsonl", "--edition", "2026") == said
+    assert output(capsys, "write", "all.jsonl", "--out", "none.jsonl", "--force") == ["wrote none.jsonl" + said[0][15:]]
+    assert Path("none.jsonl").read_bytes() == Path("out.jsonl").read_bytes()
+
+
+def test_facts_of_moments_have_their_sources(capsys: pytest.CaptureFixture[str]) -> None:
+    lines = output(capsys, "facts")
+    assert lines[4] == "2026    task 6   windows of recordings for every query, best first; figure R1@0.7"
+    text = "\n".join(output(capsys, "facts", "--edition", "2026"))
+    assert (
+        "metrics         R1@0.5, R1@0.7, mAP, mAP@0.5, mAP@0.75\n                confirmed: github.com/awkrail" in text
+    )
+    assert "lengths         short: 0.0, 10.0; middle: 10.0, 30.0; long: 30.0, 1500.0" in text
+    [found] = report(capsys, "facts", "--edition", "2026")["editions"]
+    assert found["facts"].keys() == MOMENTS["2026"].sources.keys()
+    assert (found["output"], found["metric"], found["facts"]["max_windows"]["value"]) == ("windows", "R1@0.7", 10)
+    assert len(report(capsys, "facts")["editions"]) == len(lines)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        ("score half.jsonl", "half.jsonl is scored against true windows; add --truth castella_test_release.jsonl"),
+        ("score gone.jsonl --truth truth.jsonl", "gone.jsonl: no such file; correct the path"),
+        ("score half.jsonl --truth gone.jsonl", "gone.jsonl: no such file; correct the path"),
+        ("score half.jsonl --truth blind.jsonl", "blind.jsonl has no relevant_windows, so there is nothing to score"),
+        ("score half.jsonl --truth captions.csv", "captions.csv: line 1: not JSON"),
+        (
+            "score half.jsonl --truth half.jsonl",
+            "half.jsonl: line 1: pred_relevant_windows belongs to an answer; name the file",
+        ),
+        ("score half.jsonl --truth truth.jsonl --edition 2025", "edition 2025 is of clips, and this is of moments"),
+        ("score half.jsonl --truth truth.jsonl --annotations x.csv", "--annotations is not for moments (.jsonl)"),
+        ("score half.jsonl --truth truth.jsonl --direction audio-to-text", "--direction is not for moments (.jsonl)"),
+        ("score good.csv --truth captions.csv --by-length", "--by-length is for moments, and good.csv is of clips"),
+        ("score good.csv --truth captions.csv --edition 2026", "edition 2026 is of moments, windows of a recording"),
+        ("compare half.jsonl s.npy --truth truth.jsonl", "s.npy is of clips, and moments (.jsonl) are compared with"),
+        ("check half.jsonl --scores s.npy", "--scores is not for moments (.jsonl); leave it out"),
+        ("check half.jsonl --queries blind.jsonl --audio .", "--audio is not for moments (.jsonl); leave it out"),
+        ("check half.jsonl --ranked", "--ranked is not for moments (.jsonl); leave it out"),
+        ("check half.jsonl --edition 2022", "edition 2022 is of clips, and this is of moments; choose one of: 2026"),
+        ("check good.csv --edition 2026", "edition 2026 is of moments, windows of a recording in files that end in"),
+        ("write half.jsonl --out out.csv", "out.csv: what is handed in is JSON lines; give a name ending in .jsonl"),
+        ("write half.jsonl --out half.jsonl", "half.jsonl would be written over half.jsonl, which is read here"),
+        ("write half.jsonl --out all.jsonl", "all.jsonl is there already and holds scores, which would be lost; name"),
+        ("write half.jsonl --out truth.jsonl", "truth.jsonl is there already and is no file of moments; name another"),
+        ("write half.jsonl --out x.jsonl --ranked", "--ranked is not for moments (.jsonl); leave it out"),
+        ("write s.npy --out x.jsonl --edition 2022", "x.jsonl: what is handed in is a CSV; give a name ending in .csv"),
+        ("write s.npy --out x.csv --edition 2026", "edition 2026 is of moments, windows of a recording in files that"),
+        ("convert half.jsonl --out x.csv --edition 2022", "half.jsonl: line 1: JSON, such as a manifest, not a CSV"),
+    ],
+)
+def test_a_refusal_is_a_sentence_and_changes_nothing(
+    arguments: str, sentence: str, desk: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_truth(desk)
+    write_ranked_csv(small_matrix(), desk / "good.csv", E2022)
+    write_scores(desk / "s.npy", small_matrix())
+    before = {path: path.read_bytes() for path in desk.iterdir()}
+    assert main(arguments.split()) == 1
+    shown = capsys.readouterr()
+    assert shown.err.startswith(f"error: {sentence}"), shown.err
+    assert shown.out == ""
+    assert shown.err.count("\n") == 1
+    assert {path: path.read_bytes() for path in desk.iterdir()} == before
+
+
+def test_the_baselines_own_predictions_at_the_door(goldens: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    val = json.loads((goldens / "moments_2026.json").read_text())["castella_val"]
+    texts = {qid: {"qid": qid, "query": "?", "vid": qid.rpartition("_")[0]} for qid in val["truth"]}
+    write_lines("p.jsonl", [texts[q] | {"pred_relevant_windows": each} for q, each in val["predictions"].items()])
+    true = [texts[q] | {"duration": val["durations"][q], "relevant_windows": w} for q, w in val["truth"].items()]
+    write_lines("t.jsonl", true)
+    lines = output(capsys, "score", "p.jsonl", "--truth", "t.jsonl", "--edition", "2026")
+    assert [float(line.split()[1]) for line in lines[2:7]] == [27.56, 16.19, 11.44, 24.02, 10.26]
+    found = report(capsys, "compare", "p.jsonl", "p.jsonl", "--truth", "t.jsonl")
+    assert (found["difference"], found["p"], found["groups"]) == (0, 1, 178)
+    output(capsys, "write", "p.jsonl", "--out", "o.jsonl")
+    assert output(capsys, "score", "o.jsonl", "--truth", "t.jsonl")[2:7] == lines[2:7]  # it is sorted by score
+    assert np.isfinite([float(line.split()[4]) for line in lines[2:7]]).all()

@@ -1,0 +1,350 @@
+"""Files of moments and their truths: by hand, every fault and oddity by its line, damaged bytes, and the real ones."""
+
+import json
+import random
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from data_tools.errors import KitError
+from submission.editions import MOMENTS, get_edition, get_moments_edition
+from submission.errors import SubmissionError
+from submission.formats.csv_table import Problem
+from submission.formats.moments_jsonl import check_moments, is_scored, read_moments, write_moments
+from submission.formats.moments_truth import MomentTruth, check_moment_truth, is_truth, read_moment_truth, size_of
+from submission.metrics import moments
+
+E2026 = MOMENTS["2026"]
+QUERIES = [
+    {"qid": "a_1", "query": "A dog barks, far", "duration": 60, "vid": "a", "relevant_windows": [[10, 20], [30, 41.5]]},
+    {"qid": "a_2", "query": 'Someone says "ü"', "duration": 60, "vid": "a", "relevant_windows": [[0, 60]]},
+    {"qid": "b_1", "query": "Rain", "duration": 30, "vid": "b", "relevant_windows": [[5, 6]]},
+]
+SCORED = [[[10.0, 20.0, 0.9], [31, 40, 0.25]], [[1, 59, 0.5]], [[4, 6, 0.75], [0, 1, 0.5], [8, 9, 0.5]]]
+
+
+def truth_bytes(queries: list[dict[str, Any]] = QUERIES) -> bytes:
+    return "".join(json.dumps(query) + "\n" for query in queries).encode()
+
+
+def answers(scored: bool = True) -> list[dict[str, Any]]:
+    return [
+        {key: query[key] for key in ("qid", "query", "vid")}
+        | {"pred_relevant_windows": [window if scored else window[:2] for window in windows]}
+        for query, windows in zip(QUERIES, SCORED, strict=True)
+    ]
+
+
+def answer_bytes(scored: bool = True, **changes: Any) -> bytes:
+    """changes: of the second line."""
+    lines = answers(scored)
+    lines[1] |= changes
+    return "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines).encode()
+
+
+def windows_on_line_2(windows: Any, scored: bool = False) -> bytes:
+    return answer_bytes(scored, pred_relevant_windows=windows)
+
+
+def truth(queries: list[dict[str, Any]] = QUERIES) -> MomentTruth:
+    found, problems, notes = check_moment_truth(truth_bytes(queries), E2026)
+    assert not problems
+    return MomentTruth(found, "truth.jsonl", notes)
+
+
+def require(problems: list[Problem], expected: list[str]) -> None:
+    found = [str(problem) for problem in problems]
+    assert len(found) == len(expected), found
+    for line, pattern in zip(found, expected, strict=True):
+        assert re.match(pattern, line), (line, pattern)
+
+
+def test_both_forms_are_read_as_they_stand(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    for scored in (True, False):
+        path.write_bytes(answer_bytes(scored).replace(b"\n", b"\r\n").removesuffix(b"\r\n"))
+        found = read_moments(path, E2026, truth())
+        assert [each.line for each in found] == [1, 2, 3]
+        assert [each.windows for each in found] == [line["pred_relevant_windows"] for line in answers(scored)]
+        assert (found[1].qid, found[1].query, found[1].vid) == ("a_2", 'Someone says "ü"', "a")
+        assert is_scored(found) == scored
+
+
+def test_a_truth_is_read_as_it_stands(tmp_path: Path) -> None:
+    path = tmp_path / "t.jsonl"
+    path.write_bytes(truth_bytes([*QUERIES, {"qid": "c", "query": "q", "vid": "c", "relevant_windows": [[1, 2]]}]))
+    found = read_moment_truth(path, E2026)
+    assert found.windows() == {"a_1": [[10, 20], [30, 41.5]], "a_2": [[0, 60]], "b_1": [[5, 6]], "c": [[1, 2]]}
+    assert [(query.vid, query.seconds) for query in found.queries.values()][2:] == [("b", 30), ("c", None)]
+    assert (size_of(found), found.notes, found.is_blind) == ("4 queries of 3 recordings", [], False)
+    assert is_truth(path.read_bytes())
+    assert not is_truth(answer_bytes())
+    assert not is_truth(answer_bytes().replace(b'{"qid"', b'{"relevant_windows": [], "qid"'))
+
+
+GOOD = answer_bytes().splitlines(keepends=True)
+SCORES = "whole file: windows have scores: the public scorer needs them; what is handed in has none"
+FAULTS: dict[str, tuple[bytes, list[str]]] = {
+    "empty": (b" \n", ["line 1: the file is empty"]),
+    "list": (json.dumps(answers()).encode(), ["line 1: one list of JSON, not lines of JSON; give an object a line"]),
+    "utf16": (answer_bytes().decode().encode("utf-16"), ["line 1: UTF-16, not lines of JSON"]),
+    "mark": (b"\xef\xbb\xbf" + answer_bytes(), ["line 1: the file starts with a byte order mark"]),
+    "blank line": (GOOD[0] + b"\n" + GOOD[1] + GOOD[2], ["line 2: an empty line; remove it"]),
+    "not json": (GOOD[0] + b"{'qid'}\n" + GOOD[2], ["line 2: not JSON", "whole file: no line for the query 'a_2'"]),
+    "cut": (b"".join(GOOD)[:-9], ["line 3: not JSON", r"whole file: no line for .*'b_1' \(line 3 of truth.jsonl\)"]),
+    "not utf8": (GOOD[0] + GOOD[1].decode().encode("latin-1") + GOOD[2], ["line 2: not UTF-8", "whole file: no line"]),
+    "no object": (b"".join(GOOD) + b"[]\n", [r"line 4: an object \{...\} belongs here, not '\[\]'"]),
+    "key twice": (GOOD[0][:-2] + b', "vid": "a"}\n' + GOOD[1] + GOOD[2], ["line 1: the key 'vid' is given", "whole"]),
+    "nan": (windows_on_line_2([[1, float("nan")]]), ["line 2: NaN is no JSON number", "whole file: no line for"]),
+    "infinite": (windows_on_line_2([[1, "x"]]).replace(b'"x"', b"1e999"), ["line 2: the number 1e999 is", "whole"]),
+    "vast": (windows_on_line_2([[0, 10**399]]), ["line 2: window 1 holds what is no number"]),
+    "far": (
+        windows_on_line_2([[0, 1], [0, 2e9]]),
+        [r"line 2: window 2 lies over 1e\+09 s away: '\[0, 2000000000.0\]'"],
+    ),
+    "no windows key": (
+        truth_bytes(),
+        [f"line {n}: pred_relevant_windows is missing; this is a query" for n in (1, 2, 3)],
+    ),
+    "none": (windows_on_line_2([]), ["line 2: pred_relevant_windows is empty; each query needs a window or more"]),
+    "no list": (windows_on_line_2({"a": 1}), ["line 2: pred_relevant_windows must be a list of windows, not"]),
+    "null": (windows_on_line_2(None), ["line 2: pred_relevant_windows must be a list of windows, not 'None'"]),
+    "one number": (
+        windows_on_line_2([[3]]),
+        [r"line 2: window 1 must be \[start, end\] or \[start, end, score\], not"],
+    ),
+    "four numbers": (windows_on_line_2([[1, 2], [1, 2, 3, 4]]), [r"line 2: window 2 must be \[start, end\] or"]),
+    "no window": (windows_on_line_2([7]), [r"line 2: window 1 must be \[start, end\] or .* not '7'"]),
+    "text": (windows_on_line_2([[1, "2"]]), [r"line 2: window 1 holds what is no number: \"\[1, '2'\]\""]),
+    "true": (windows_on_line_2([[0, True]]), [r"line 2: window 1 holds what is no number: '\[0, True\]'"]),
+    "reversed": (windows_on_line_2([[1, 2], [9, 5]]), [r"line 2: window 2 ends before it starts: '\[9, 5\]'"]),
+    "both forms": (
+        windows_on_line_2([[1, 2]], True),
+        ["line 2: window 1 has no score, and the first of line 1 has one"],
+    ),
+    "both in one": (
+        windows_on_line_2([[1, 2], [1, 2, 3]]),
+        ["line 2: window 2 has a score, and the first of line 1 has"],
+    ),
+    "no qid": (
+        answer_bytes(qid="").replace(b'"qid": ""', b'"id": 1'),
+        ["line 2: qid is missing", "whole file: no line"],
+    ),
+    "qid a number": (answer_bytes(qid=7), ["line 2: qid must be text, not '7'; put it in double quotes", "whole file"]),
+    "qid null": (answer_bytes(qid=None), ["line 2: qid must be text, not 'None'; write it as text", "whole file: no"]),
+    "blank qid": (answer_bytes(qid=" "), ["line 2: qid is empty", "whole file: no line for the query 'a_2'"]),
+    "twice": (
+        answer_bytes(qid="a_1"),
+        ["line 2: the query 'a_1' is repeated; it stands on line 1 already", "whole file: no line for the query 'a_2'"],
+    ),
+    "unknown": (
+        answer_bytes(qid="A_2"),
+        ["line 2: unknown query 'A_2'; there is 'a_2', which differs in letter", "who"],
+    ),
+    "missing": (GOOD[0] + GOOD[1], [r"whole file: no line for the query 'b_1' \(line 3 of truth.jsonl\)"]),
+    "another set": (answer_bytes().replace(b'_1"', b'_9"').replace(b'_2"', b'_8"'), ["whole file: none of its"]),
+}
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_a_fault_is_named_by_its_line_and_refused(name: str, tmp_path: Path) -> None:
+    data, expected = FAULTS[name]
+    _, problems, _ = check_moments(data, E2026, truth())
+    require(problems, expected)
+    path = tmp_path / "bad.jsonl"
+    path.write_bytes(data)
+    more = rf" \(and {len(expected) - 1} more; `check` lists them all\)$" if len(expected) > 1 else ""
+    with pytest.raises(SubmissionError, match=rf"bad\.jsonl: {expected[0]}.*{more}"):
+        read_moments(path, E2026, truth())
+
+
+@pytest.mark.parametrize(
+    ("data", "expected"),
+    [
+        (answer_bytes(False), []),
+        (answer_bytes(True), [SCORES]),
+        (windows_on_line_2([[3, 3]]), [r"line 2: window 1, \[3, 3\], has no length"]),
+        (windows_on_line_2([[0, 60]]), []),
+        (
+            windows_on_line_2([[60, 61], [-4, 0]]),
+            [r"line 2: .*\[60, 61\], lies outside", r"line 2: .*\[-4, 0\], lies out"],
+        ),
+        (windows_on_line_2([[-0.5, 3]]), [r"line 2: window 1, \[-0.5, 3\], begins before the recording"]),
+        (
+            windows_on_line_2([[50, 60.5]]),
+            [r"line 2: window 1, \[50, 60.5\], ends behind the recording, which has 60 s"],
+        ),
+        (windows_on_line_2([[0, 1], [1, 2], [0, 1.0]]), ["line 2: window 3 is window 1 again"]),
+        (windows_on_line_2([[n, n + 1] for n in range(10)]), []),
+        (windows_on_line_2([[n, n + 1] for n in range(11)]), ["line 2: 11 windows, of which the first 10 count"]),
+        (windows_on_line_2([[0, 1, 0.5], [1, 2, 0.5]], True), [SCORES]),
+        (windows_on_line_2([[0, 1, 0.4], [1, 2, 0.5]], True), ["line 2: the scores do not fall: R1 takes the", SCORES]),
+        (answer_bytes(False, query="Rain"), ["line 2: query is 'Rain', and 'Someone says \"ü\"' in the truth; it is"]),
+        (answer_bytes(False, vid="b"), ["line 2: vid is 'b', and 'a' in the truth; it is not scored"]),
+        (answer_bytes(False, vid=None), ["line 2: vid is missing; it is not scored, and what is handed in has it"]),
+        (
+            b"".join(reversed(answer_bytes(False).splitlines(keepends=True))),
+            ["whole file: its queries stand in another"],
+        ),
+    ],
+)
+def test_an_oddity_is_named_and_read_all_the_same(data: bytes, expected: list[str], tmp_path: Path) -> None:
+    found, problems, notes = check_moments(data, E2026, truth())
+    assert (problems, len(found)) == ([], 3)
+    require(notes, expected)
+
+
+def test_without_a_truth_the_files_own_duration_says_where_it_ends() -> None:
+    assert check_moments(windows_on_line_2([[50, 70]]), E2026)[1:] == ([], [])
+    for duration, expected in ((60, ["line 2: window 1, .* ends behind the recording"]), ("60", []), (None, [])):
+        data = answer_bytes(False, pred_relevant_windows=[[50, 70]], duration=duration)
+        require(check_moments(data, E2026)[2], expected)
+
+
+def change(number: int, **changes: Any) -> list[dict[str, Any]]:
+    """The queries with other values on one line; a value of ... takes the key out."""
+    queries = [dict(query) for query in QUERIES]
+    queries[number - 1] = {k: v for k, v in (queries[number - 1] | changes).items() if v is not ...}
+    return queries
+
+
+@pytest.mark.parametrize(
+    ("queries", "expected"),
+    [
+        (change(2, qid="a_1"), ["line 2: the query 'a_1' stands on line 1 already"]),
+        (change(2, qid=2), ["line 2: qid must be text, not '2'"]),
+        (answers(), [f"line {n}: pred_relevant_windows belongs to an answer; name the file of" for n in (1, 2, 3)]),
+        (change(2, vid=...), ["line 2: vid is missing"]),
+        (change(2, query=" "), ["line 2: query is empty"]),
+        (change(2, duration=0), ["line 2: duration must be a number of seconds above 0, not '0'"]),
+        (change(2, duration="60"), ["line 2: duration must be a number of seconds above 0, not \"'60'\""]),
+        (change(2, relevant_windows=...), ["line 2: has no relevant_windows, unlike line 1; all lines do or none"]),
+        (change(1, relevant_windows=...), ["line 2: has relevant_windows, unlike line 1", "line 3: has relevant"]),
+        (change(2, relevant_windows=7), [r"line 2: relevant_windows must be a list of \[start, end\], not '7'"]),
+        (change(2, relevant_windows=[[1, 2, 3]]), [r"line 2: window 1 must be \[start, end\], not '\[1, 2, 3\]'"]),
+        (change(2, relevant_windows=[[1, None]]), ["line 2: window 1 holds what is no number"]),
+        (change(2, relevant_windows=[[1, float("inf")]]), ["line 2: Infinity is no JSON number"]),
+    ],
+)
+def test_a_fault_of_a_truth_is_named_by_its_line(
+    queries: list[dict[str, Any]], expected: list[str], tmp_path: Path
+) -> None:
+    require(check_moment_truth(truth_bytes(queries), E2026)[1], expected)
+    (tmp_path / "t.jsonl").write_bytes(truth_bytes(queries))
+    with pytest.raises(SubmissionError, match=rf"t\.jsonl: {expected[0]}"):
+        read_moment_truth(tmp_path / "t.jsonl", E2026)
+
+
+@pytest.mark.parametrize(
+    ("queries", "expected"),
+    [
+        (change(2, relevant_windows=[]), ["line 2: the query 'a_2' has no true window and is in no mean"]),
+        (change(2, relevant_windows=[[3, 3], [5, 4]]),
+         [r"line 2: the true window \[3, 3\] has no length and does not", r"line 2: the true window \[5, 4\] has no"]),
+        (change(2, duration=..., relevant_windows=[[0, 1500], [0, 1500.5]]),
+         [r"line 2: the true window \[0, 1500.5\] is longer than 1500 s and does not", "line 2: the recording 'a'"]),
+        (change(2, relevant_windows=[[-1, 3]]), [r"line 2: the true window \[-1, 3\] begins before the recording"]),
+        (change(2, relevant_windows=[[55, 61]]), [r"line 2: .* \[55, 61\] ends behind the end of the recording, .*"]),
+        (change(2, relevant_windows=[[60, 61]]), [r"line 2: .* \[60, 61\] lies behind the end of the recording"]),
+        (change(2, duration=61), ["line 2: the recording 'a' has two lengths, 61 s and 60 s"]),
+    ],
+)  # fmt: skip
+def test_an_oddity_of_a_truth_is_named_and_read_all_the_same(
+    queries: list[dict[str, Any]], expected: list[str]
+) -> None:
+    assert len(truth(queries).queries) == 3
+    require(truth(queries).notes, expected)
+
+
+def test_a_blind_list_has_nothing_to_score() -> None:
+    blind = truth([{key: query[key] for key in ("qid", "query", "duration", "vid")} for query in QUERIES])
+    assert blind.is_blind
+    assert check_moments(answer_bytes(False), E2026, blind)[1:] == ([], [])
+    with pytest.raises(
+        SubmissionError, match=r"truth.jsonl has no relevant_windows, so there is nothing to score; a bli"
+    ):
+        blind.windows()
+
+
+def test_what_is_handed_in_is_sorted_cut_and_without_scores(tmp_path: Path) -> None:
+    windows = [[n, n + 1.5, round(0.1 * (n % 6), 1)] for n in range(12)]
+    path, out = tmp_path / "dev.jsonl", tmp_path / "out.jsonl"
+    path.write_bytes(answer_bytes(pred_relevant_windows=windows))
+    write_moments(out, read_moments(path, E2026), E2026)
+    lines = [json.loads(line) for line in out.read_text().splitlines()]
+    assert lines[0] == answers(False)[0]
+    assert [start for start, _ in lines[1]["pred_relevant_windows"]] == [5, 11, 4, 10, 3, 9, 2, 8, 1, 7]
+    assert check_moments(out.read_bytes(), E2026, truth())[1:] == ([], [])
+    write_moments(tmp_path / "again.jsonl", read_moments(out, E2026), E2026)
+    assert (tmp_path / "again.jsonl").read_bytes() == out.read_bytes()
+
+
+def test_an_answer_without_its_recording_is_not_written(tmp_path: Path) -> None:
+    path = tmp_path / "dev.jsonl"
+    for key in ("vid", "query"):
+        path.write_bytes(answer_bytes(**{key: None}))
+        with pytest.raises(SubmissionError, match=f"line 2: {key} is missing, and a line that is handed in has it"):
+            write_moments(tmp_path / "out.jsonl", read_moments(path, E2026), E2026)
+    assert not (tmp_path / "out.jsonl").exists()
+
+
+def test_damage_ends_in_a_sentence(tmp_path: Path) -> None:
+    """A byte, a bracket or a number changed: a sound file or a KitError, never another error."""
+    rng = random.Random(2026)
+    path = tmp_path / "x.jsonl"
+    sentences = []
+    for number in range(1500):
+        data = bytearray(truth_bytes() if number % 2 else answer_bytes())
+        for _ in range(rng.randint(1, 3)):
+            at = rng.randrange(len(data))
+            data[at : at + rng.randint(0, 3)] = rng.choice(
+                [b"", b"[", b"}", b"\n", b"9e9", b"-", b'"', b"\xff", b"null"]
+            )
+        path.write_bytes(bytes(data))
+        try:
+            if number % 2:
+                read_moment_truth(path, E2026)
+            else:
+                write_moments(tmp_path / "y.jsonl", read_moments(path, E2026, truth()), E2026)
+        except KitError as error:
+            sentences.append(str(error))
+    assert 300 < len(sentences) < 1500
+    assert all(re.search(r"x\.jsonl: (line \d+|whole file): |line \d+: \w+ is missing", text) for text in sentences)
+
+
+def test_the_real_files_are_read(goldens: Path, tmp_path: Path) -> None:
+    golden = json.loads((goldens / "moments_2026.json").read_text())
+    blind = tmp_path / "blind.jsonl"
+    blind.write_text("".join(json.dumps(query) + "\n" for query in golden["evaluation_queries"]))
+    listed = read_moment_truth(blind, E2026)
+    assert (size_of(listed), listed.notes, listed.is_blind) == ("177 queries of 100 recordings", [], True)
+    val = golden["castella_val"]
+    texts = {qid: {"qid": qid, "query": "?", "vid": qid.rpartition("_")[0]} for qid in val["truth"]}
+    truths = [
+        texts[qid] | {"duration": val["durations"][qid], "relevant_windows": w} for qid, w in val["truth"].items()
+    ]
+    truths[:3] = val["first_truths"]
+    known = truth(truths)
+    assert size_of(known) == "352 queries of 178 recordings"
+    behind = {"a true window that ends behind the end", "a true window that lies behind the end"}
+    assert [note.kind in behind for note in known.notes] == [True] * 12
+    lines = [texts[qid] | {"pred_relevant_windows": windows} for qid, windows in val["predictions"].items()]
+    lines[:3] = val["first_lines"]
+    data = "".join(json.dumps(line) + "\n" for line in lines).encode()
+    found, problems, notes = check_moments(data, E2026, known)
+    assert (len(found), problems) == (352, [])
+    assert sum(note.kind == "a window of no length" for note in notes) == 9  # of 3,520
+
+
+def test_the_edition_says_what_the_scores_do() -> None:
+    assert (E2026.thresholds, E2026.max_windows) == (moments.THRESHOLDS, moments.MAX_WINDOWS)
+    assert (E2026.max_seconds, E2026.lengths) == (moments.MAX_SECONDS, moments.LENGTHS)
+    assert get_moments_edition() is get_moments_edition(2026) is E2026
+    for name, message in ((2025, "edition 2025 is of clips, and this is of moments; choose one of: 2026"),
+                          (1999, "no edition 1999 is known, and this is of moments; choose one of: 2026")):  # fmt: skip
+        with pytest.raises(SubmissionError, match=message):
+            get_moments_edition(name)
+    with pytest.raises(SubmissionError, match=r"edition 2026 is of moments, windows of a recording in files"):
+        get_edition(2026)
