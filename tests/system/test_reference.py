@@ -53,7 +53,7 @@ def keys_in(value: Any, path: tuple[str, ...] = ()) -> set[tuple[str, ...]]:
         return set().union(*(keys_in(item, path) for item in value))
     if isinstance(value, dict):
         for name, inner in value.items():
-            below = path if path in named else (*path, name)
+            below = path if tuple(part for part in path if part) in named else (*path, name)
             found |= {below} | keys_in(inner, below) if below != path else keys_in(inner, (*path, ""))
     return found
 
