@@ -361,6 +361,7 @@ def test_mistakes_in_vggsound_show(
         assert largest(vggsound.spectrogram(wave(content, "A")), content["Anotile_spec"]) > 0.5
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", TIMELY)
 def test_frames_are_the_same_in_the_layout_of_other_devices(
     changed: Compute, monkeypatch: pytest.MonkeyPatch, kind: str

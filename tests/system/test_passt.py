@@ -498,6 +498,7 @@ def test_a_frozen_network_hears_alike_in_training() -> None:
     assert not torch.equal(trained(audio).values, trained(audio).values)
 
 
+@pytest.mark.slow
 def test_another_file_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "x.pt"
     tensors = {key: torch.zeros(shape) for key, shape in SHAPES["s16"].items()}

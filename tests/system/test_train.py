@@ -236,6 +236,7 @@ def test_a_signal_ends_a_step_that_the_same_command_goes_on_from(
     assert digest(tmp_path / "run") == digest(unbroken)
 
 
+@pytest.mark.slow
 def test_every_kind_of_part_together(world: Path, tmp_path: Path) -> None:
     """Two experts, a trainable sentence encoder, clips with unequal captions, several monitored sources; export;
     rank."""
