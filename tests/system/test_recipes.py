@@ -15,7 +15,10 @@ from pydantic import Field, ValidationError
 from data_tools.manifest import read_manifest
 from data_tools.strict import Strict, faults_of
 from data_tools.yaml12 import parse
+from system.__main__ import main
 from system.experiments.study import load_study
+from system.plan.estimates import Estimates
+from system.plan.plan import find_data
 from system.recipe import suggest
 from system.recipe.load import RecipeError, load_recipe
 
@@ -417,3 +420,42 @@ def test_the_plan_says_where_it_assumes_a_vocabulary(tmp_path: Path, capsys: pyt
         source["manifest"] = str(tmp_path / "gone.jsonl")
     main(["check", str(tiny.write_recipe(tmp_path / "gone.yaml", content))])
     assert "(4,000 words assumed: no captions yet)" in capsys.readouterr().out
+
+
+MODERN = [
+    path for path in SHIPPED if path.parent.name in ("dcase2025_baseline", "salsa2024", "aistat2025", "zero_shot")
+]
+
+
+@pytest.mark.parametrize("path", MODERN, ids=lambda path: f"{path.parent.name}_{path.stem}")
+def test_without_anything_at_hand_check_says_what_is_to_be_fetched_and_where(
+    path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("os.cpu_count", lambda: 2)
+    assert main(["check", str(path)]) == 1
+    lines = capsys.readouterr().out.splitlines()
+    missing = [line for line in lines if " MISSING" in line and "of these lines" not in line]
+    assert len(missing) >= 3
+    known = ("published at ", "make it with: ", "python -m system download", "train it first")
+    assert [line for line in missing if not any(said in line for said in known)] == []
+    recipe = load_recipe(path).recipe
+    named = getattr(recipe.model.audio, "weights", None)
+    assert named is None or any(named in line and "https://" in line for line in missing)
+    assert any("text model " in line for line in missing)
+    whole = "\n".join(lines)
+    assert whole.count("  memory: about ") == whole.count(" TFLOP, ") == len(recipe.stages)
+    assert not recipe.stages or "in all: about " in whole
+    assert not recipe.stages or ("on an RTX 3090" in whole and "GiB on a GPU in fp16" in whole)
+
+
+def test_the_plan_of_the_2025_baseline_is_the_published_one() -> None:
+    """Its parameters by what its authors' code has; operations and memory of a step as worked out from
+    its layers, which leaves out what RoBERTa keeps."""
+    recipe = load_recipe(next(path for path in MODERN if path.parent.name == "dcase2025_baseline")).recipe
+    estimates = Estimates(recipe, find_data(recipe))
+    assert sum(estimates.parameters_by_part.values()) == 441_457_408
+    stage = recipe.stages["train"]
+    assert estimates.step_flops(stage) == pytest.approx(33e12, rel=0.1)
+    weights, activations = 441_457_408 * 16, 17e9
+    assert estimates.memory(stage, "fp16") == pytest.approx(weights + activations, rel=0.15)
