@@ -2,14 +2,13 @@
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import numpy as np
 import torch
 
 from data_tools.manifest import Clip
 from system.batches.sampler import Item
-from system.features.bank import Bank
 
 # B clips, N captions of a batch, D values of a teacher's embedding
 
@@ -19,11 +18,17 @@ def caption_key(clip: Clip, number: int) -> str:
     return hashlib.sha256(f"{clip.id}\0{number}\0{clip.captions[number]}".encode()).hexdigest()
 
 
+class Rows(Protocol):
+    """A bank, or anything else that has (1, D) by a key."""
+
+    def read(self, key: str) -> np.ndarray: ...
+
+
 class Taught(NamedTuple):
     """A teacher's embeddings, each (1, D). clips: by content. captions: by caption_key."""
 
-    clips: Bank
-    captions: Bank
+    clips: Rows
+    captions: Rows
 
 
 class Teachers:
@@ -41,7 +46,7 @@ class Teachers:
         }
 
 
-def units(bank: Bank, keys: Sequence[str]) -> np.ndarray:
+def units(bank: Rows, keys: Sequence[str]) -> np.ndarray:
     """(n, D) float32 of length 1; of zeros, zeros."""
     rows = np.concatenate([bank.read(key) for key in keys])
     units: np.ndarray = rows / np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), 1e-12)

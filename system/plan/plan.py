@@ -154,6 +154,9 @@ def _teacher_lines(recipe: schema.Recipe, made_before: Collection[Path]) -> Iter
     for name, teacher in recipe.teachers.items():
         if isinstance(teacher, schema.ModelTeacher):
             yield f"teacher {name}: {teacher.folder}{_trained_model(Path(teacher.folder), made_before)}"
+        elif isinstance(teacher, schema.EmbeddingsTeacher):
+            missing = "" if Path(teacher.file).is_file() else " MISSING; write it with python -m system embeddings"
+            yield f"teacher {name}: embeddings in {teacher.file}{missing}"
         else:
             yield f"teacher {name}: stage {teacher.stage} of this run"
 

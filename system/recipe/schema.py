@@ -51,12 +51,14 @@ class FromStage(Strict):
 
 
 class FromModel(Strict):
-    """A trained model of the same shape, such as what a student starts from before it is distilled."""
+    """A trained model of the same shape, such as what a student starts from before it is distilled. One that was
+    trained on clips that are to be ranked is refused."""
 
     kind: Literal["model"]
     folder: str  # of a finished run, or of an exported model
     stage: str | None = None  # of a run; null: that of its first rank entry
     checkpoint: Checkpoint | None = None  # of a run; null: that of its first rank entry
+    trained_on_test: Literal["acknowledged"] | None = None  # needed where it was trained on clips that are ranked
 
 
 class StageTeacher(Strict):
@@ -77,7 +79,17 @@ class ModelTeacher(Strict):
     trained_on_test: Literal["acknowledged"] | None = None  # needed where it was trained on clips that are ranked
 
 
-Teacher = Annotated[StageTeacher | ModelTeacher, Field(discriminator="kind")]
+class EmbeddingsTeacher(Strict):
+    """Any other model, by its embeddings of all clips and captions that are trained on, watched and ranked: a file as
+    `python -m system embeddings` writes it, with arrays `kind` (clip or caption), `id` (of a clip, and behind it # and
+    the caption's number from 1) and `embedding`, a row each. Nobody knows what its model was trained on."""
+
+    kind: Literal["embeddings"]
+    file: str  # .npz
+    trained_on_test: Literal["acknowledged"]  # that it may have been trained on clips that are ranked
+
+
+Teacher = Annotated[StageTeacher | ModelTeacher | EmbeddingsTeacher, Field(discriminator="kind")]
 
 
 class Train(Strict):

@@ -28,7 +28,7 @@ from typing import Any
 
 from data_tools.documents import parse_json, require_unharmed, sha256_of, write_json
 from data_tools.errors import DataError, KitError
-from data_tools.files import remove_parts, replacing, write_text
+from data_tools.files import remove_parts, replacing, require_file, write_text
 from data_tools.locks import lock
 from data_tools.manifest import Clip
 from submission.runs.reading import made_again, read_metrics, read_provenance, read_result, to_finish
@@ -299,6 +299,10 @@ def _teachers_of(recipe: schema.Recipe) -> dict[str, dict[str, str]]:
     found = {}
     for name, teacher in recipe.teachers.items():
         if isinstance(teacher, schema.StageTeacher):
+            continue
+        if isinstance(teacher, schema.EmbeddingsTeacher):
+            require_file(Path(teacher.file), f"teacher {name}: write it with python -m system embeddings")
+            found[name] = {Path(teacher.file).name: file_sha256(Path(teacher.file))}
             continue
         found[name] = _weights_of(Path(teacher.folder), f"teacher {name}")
     return found

@@ -3,8 +3,9 @@
 import hashlib
 import json
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from zipfile import BadZipFile
 
 import numpy as np
 import torch
@@ -42,7 +43,7 @@ def open_teachers(recipe: schema.Recipe, name: str, run: Run, data: Data, device
         return None
     sources = dict.fromkeys((*stage.train.data, *stage.monitor.data))
     clips = [clip for source in sources for clip in data.whole(source)]
-    return Teachers({teacher: _asked(teacher, recipe, run, clips, device) for teacher in names})
+    return Teachers({teacher: _asked(teacher, recipe, run, clips, data, device) for teacher in names})
 
 
 def rank_by_teachers(
@@ -52,14 +53,58 @@ def rank_by_teachers(
     clips = data.whole(entry.data)
     total = np.zeros((sum(len(clip.captions) for clip in clips), len(clips)), np.float32)
     for name in entry.of:
-        taught = _asked(name, recipe, run, clips, device)
+        taught = _asked(name, recipe, run, clips, data, device)
         captions = units(taught.captions, [caption_key(clip, i) for clip in clips for i in range(len(clip.captions))])
         total += captions @ units(taught.clips, [data.features.keys[clip.id] for clip in clips]).T / len(entry.of)
     return matrix_of(total, clips, caption_queries(clips), {"recipe": recipe.name, "teachers": list(entry.of)})
 
 
-def _asked(name: str, recipe: schema.Recipe, run: Run, clips: Sequence[Clip], device: torch.device) -> Taught:
+class _Table:
+    """Embeddings in memory, by key."""
+
+    def __init__(self, rows: Mapping[str, np.ndarray]) -> None:
+        self.rows = rows
+
+    def read(self, key: str) -> np.ndarray:
+        return self.rows[key][None]
+
+
+def _read_embeddings(name: str, path: Path, clips: Sequence[Clip], data: Data) -> Taught:
+    """KitError for a file of another form, and for one that lacks a clip or a caption."""
+    try:
+        with np.load(path, allow_pickle=False) as content:
+            kinds, ids, values = (content[key] for key in ("kind", "id", "embedding"))
+            by_id = {(str(kind), str(id)): row for kind, id, row in zip(kinds, ids, values, strict=True)}
+        if values.ndim != 2 or not np.isfinite(values.astype(np.float32)).all():
+            raise ValueError("its embeddings are no rows of finite numbers")
+    except (OSError, ValueError, KeyError, BadZipFile) as error:
+        hint = "write one with python -m system embeddings"
+        raise KitError(f"teacher {name}: {path} is no file of embeddings ({error}); {hint}") from error
+
+    def row(kind: str, id: str) -> np.ndarray:
+        if (kind, id) not in by_id:
+            raise KitError(
+                f"teacher {name}: {path} has no embedding of the {kind} {id}; write it with all that is used"
+            )
+        found: np.ndarray = by_id[kind, id].astype(np.float32)
+        return found
+
+    sounds = {data.features.keys[clip.id]: row("clip", clip.id) for clip in clips}
+    captions = {
+        caption_key(clip, number): row("caption", query.id)
+        for clip in clips
+        for number, query in enumerate(caption_queries([clip]))
+    }
+    return Taught(_Table(sounds), _Table(captions))
+
+
+def _asked(
+    name: str, recipe: schema.Recipe, run: Run, clips: Sequence[Clip], data: Data, device: torch.device
+) -> Taught:
     teacher = recipe.teachers[name]
+    if isinstance(teacher, schema.EmbeddingsTeacher):
+        log.info("teacher %s: embeddings in %s", name, teacher.file)
+        return _read_embeddings(name, Path(teacher.file), clips, data)
     folder = Path(teacher.folder) if isinstance(teacher, schema.ModelTeacher) else run.folder
     banks = Path(recipe.banks)
     trained = open_trained(folder, teacher.stage, teacher.checkpoint, device=device, banks=banks)

@@ -39,7 +39,7 @@ def note_trained_clips(recipe: schema.Recipe, run: Run, data: Data) -> None:
     write_table(run.trained_on, TrainedClip._fields, dict.fromkeys((*here, *before)))
 
 
-_OF_THIS_RUN = (schema.FromScratch, schema.FromStage, schema.StageTeacher)
+_OF_THIS_RUN = (schema.FromScratch, schema.FromStage, schema.StageTeacher, schema.EmbeddingsTeacher)
 
 
 def read_trained_clips(folder: Path) -> list[TrainedClip] | None:
@@ -52,9 +52,10 @@ def read_trained_clips(folder: Path) -> list[TrainedClip] | None:
     ]
 
 
-def refuse_leaking_teachers(recipe: schema.Recipe, data: Data) -> None:
-    """KitError for a teacher that was trained on a clip that is to be ranked: the same file, or the same Freesound
-    recording; or that does not say. One whose recipe entry acknowledges it is let through."""
+def refuse_leaks(recipe: schema.Recipe, data: Data) -> None:
+    """KitError for a teacher, or a model that a stage starts from, that was trained on a clip that is to be ranked: the
+    same file, or the same Freesound recording; and for a teacher that does not say. One whose recipe entry acknowledges
+    it is let through."""
     for name, teacher in recipe.teachers.items():
         if not isinstance(teacher, schema.ModelTeacher) or teacher.trained_on_test == "acknowledged":
             continue
@@ -63,13 +64,23 @@ def refuse_leaking_teachers(recipe: schema.Recipe, data: Data) -> None:
         if clips is None:
             why = f"does not say what it was trained on ({TRAINED_ON} is missing; an earlier release wrote none)"
             raise KitError(f"teacher {name}: {teacher.folder} {why}; train it again, {say}")
-        found = list(_among(clips, recipe, data))
-        if found:
-            source, clip = found[0]
-            raise KitError(
-                f"teacher {name}: {teacher.folder} was trained on {clip.id}, which is in {source} and is to be ranked "
-                f"({counted(len(found), 'such clip')}); take a teacher that was not, {say}"
-            )
+        _refuse(f"teacher {name}: {teacher.folder}", clips, recipe, data, say)
+    for name, stage in recipe.stages.items():
+        start = stage.start_from
+        if isinstance(start, schema.FromModel) and start.trained_on_test != "acknowledged":
+            say = f"or say `trained_on_test: acknowledged` in stages.{name}.start_from"
+            clips = read_trained_clips(Path(start.folder)) or []
+            _refuse(f"stage {name} starts from {start.folder}, which", clips, recipe, data, say)
+
+
+def _refuse(what: str, clips: list[TrainedClip], recipe: schema.Recipe, data: Data, say: str) -> None:
+    found = list(_among(clips, recipe, data))
+    if found:
+        source, clip = found[0]
+        raise KitError(
+            f"{what} was trained on {clip.id}, which is in {source} and is to be ranked "
+            f"({counted(len(found), 'such clip')}); take a model that was not, {say}"
+        )
 
 
 def _among(trained: list[TrainedClip], recipe: schema.Recipe, data: Data) -> Iterator[tuple[str, Clip]]:

@@ -33,7 +33,7 @@ from system.runs.folder import Run, contents_of, record_provenance
 from system.runs.open import build_model, start_from, training_vocabulary
 from system.runs.plots import relevance_figure
 from system.runs.teachers import open_teachers
-from system.runs.trained_on import note_trained_clips, refuse_leaking_teachers
+from system.runs.trained_on import note_trained_clips, refuse_leaks
 from system.training.parts import FrozenStart, parameter_groups
 from system.training.schedule import describe_stop, is_over, rates
 from system.training.step import gradients
@@ -60,7 +60,7 @@ def prepare(loaded: Loaded, run: Run, data: Data, device: torch.device | None = 
         write_json(run.vocabulary, training_vocabulary(recipe, data.clips, [*new_texts(data), *new_words(data)]))
     model = initial_model(recipe, run, device or device_of())
     contents = {name: contents_of(clips, data.features.keys) for name, clips in data.clips.items()}
-    refuse_leaking_teachers(recipe, data)
+    refuse_leaks(recipe, data)
     note_trained_clips(recipe, run, data)
     record_provenance(run, loaded, model.text.identity(), contents, gpu_of(model.device))
     used = {name for stage in recipe.stages.values() for name in (*stage.train.data, *stage.monitor.data)}

@@ -347,3 +347,71 @@ def test_teachers_that_cannot_rank_are_named(world: Path, tmp_path: Path, entry:
     with pytest.raises(RecipeError) as found:
         load_recipe(write(recipe, tmp_path / "r.yaml"))
     assert said in str(found.value)
+
+
+def test_embeddings_of_any_model_teach_and_rank(distilled: Path, world: Path, tmp_path: Path) -> None:
+    """As the model that they are of would."""
+    file = tmp_path / "e.npz"
+    assert main(["embeddings", str(distilled), str(world), "--out", str(file)]) == 0
+    model = {"kind": "model", "folder": str(distilled)}
+    theirs = {"kind": "embeddings", "file": str(file), "trained_on_test": "acknowledged"}
+    found = {}
+    for name, teacher in (("model", model), ("embeddings", theirs)):
+        recipe = student(world, tmp_path, {"other": teacher})
+        common = {"kind": "teachers", "data": "evaluation", "of": ["other"], "edition": 2022, "csv": False}
+        recipe["rank"]["teacher"] = common
+        out = tmp_path / name
+        assert main(["run", str(write(recipe, tmp_path / f"{name}.yaml")), "--out", str(out)]) == 0
+        found[name] = read_scores(out / "scores/teacher.npy").values, read_scores(out / "scores/evaluation.npy").values
+    for mine, other in zip(found["model"], found["embeddings"], strict=True):
+        assert mine == pytest.approx(other, abs=1e-4)
+    noted = json.loads((tmp_path / "embeddings/provenance.json").read_text())
+    assert noted["teachers"]["other"].keys() == {"e.npz"}
+
+
+def test_files_of_embeddings_that_do_not_fit_are_refused(
+    distilled: Path, world: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file, path = tmp_path / "e.npz", tmp_path / "r.yaml"
+    theirs = {"kind": "embeddings", "file": str(file), "trained_on_test": "acknowledged"}
+    write(student(world, tmp_path, {"other": theirs}), path)
+    argv = ["run", str(path), "--out", str(tmp_path / "run")]
+    assert main(["check", str(path)]) == 1
+    assert f"teacher other: embeddings in {file} MISSING; write it with" in capsys.readouterr().out
+    assert main(argv) == 1
+    assert "teacher other: write it with python -m system embeddings" in capsys.readouterr().err
+    clip = next(clip for clip in read_manifest(world) if clip.split == "development")
+    for content, said in (
+        (
+            {"kind": np.array(["clip"]), "id": np.array([clip.id]), "embedding": np.ones((1, 3))},
+            "has no embedding of the",
+        ),
+        ({"kind": np.array(["clip"])}, "is no file of embeddings"),
+        ({"kind": np.array(["clip"]), "id": np.array(["x"]), "embedding": np.full((1, 3), np.nan)}, "finite numbers"),
+    ):
+        np.savez(file, **content)
+        assert main([*argv[:3], str(tmp_path / f"run{len(said)}")]) == 1
+        assert said in capsys.readouterr().err
+    with pytest.raises(RecipeError, match=r"teachers.other.trained_on_test: missing"):
+        load_recipe(write(student(world, tmp_path, {"other": {"kind": "embeddings", "file": "x"}}), path))
+
+
+def test_a_start_that_has_heard_what_is_ranked_stops_the_run(
+    distilled: Path, world: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = [list(row.values()) for _, row in read_table(distilled / "trained_on.csv", ["id", "freesound_id"])]
+    write_table(distilled / "trained_on.csv", ["id", "freesound_id", "sha256"], [[rows[0][0], "1234", rows[0][2]]])
+    clips = read_manifest(world)
+    first = next(clip.id for clip in clips if clip.split == "evaluation")
+    changed = [clip.model_copy(update={"freesound_id": "1234" if clip.id == first else None}) for clip in clips]
+    write_manifest(tmp_path / "mine.jsonl", changed)
+    recipe = student(tmp_path / "mine.jsonl", tmp_path, SELF)
+    recipe["stages"]["pretrain"]["start_from"] = {"kind": "model", "folder": str(distilled)}
+    argv = ["run", str(write(recipe, tmp_path / "leak.yaml")), "--out", str(tmp_path / "leak")]
+    assert main(argv) == 1
+    said = f"stage pretrain starts from {distilled}, which was trained on {first}, which is in evaluation"
+    assert said in capsys.readouterr().err
+    assert main([*argv, "--set", "stages.pretrain.start_from.trained_on_test=acknowledged"]) == 1
+    error = capsys.readouterr().err
+    assert "trained_on.csv is damaged" in error, "let through, and then noticed that the table is not the run's own"
+    assert "was trained on" not in error
