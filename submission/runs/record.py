@@ -170,6 +170,7 @@ class Provenance(Record):
     starts: dict[str, str]
     teachers: dict[str, dict[str, str]] = {}
     augment: dict[str, str] = {}
+    audio: dict[str, str] = {}
     contents: dict[str, str] = {}
     sha256: Checksums = {}
 

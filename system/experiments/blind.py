@@ -123,9 +123,13 @@ def size_of(queries: Sequence[Query], clips: Sequence[Clip]) -> str:
 
 
 def rank_blind_sets(
-    recipe: schema.Recipe, run: Run, sets: Mapping[str, BlindSet], model: "RetrievalModel"
+    recipe: schema.Recipe,
+    run: Run,
+    sets: Mapping[str, BlindSet],
+    model: "RetrievalModel",
+    untrained: "RetrievalModel",
 ) -> dict[str, BlindResult]:
-    """Score matrix and the edition's CSV of these blind sets, by the entry's name."""
+    """Score matrix and the edition's CSV of these blind sets, by the entry's name. untrained: of published weights."""
     found = {}
     for name, blind in sets.items():
         log.info("ranking %s: %s", name, size_of(blind.queries, blind.clips))
@@ -135,7 +139,7 @@ def rank_blind_sets(
             matrix = blend({part: read_scores(run.scores_file(part)) for part in entry.of})
             taken = f"mean of {', '.join(entry.of)}"
         else:
-            matrix, taken = _ranked(recipe, entry, run, blind, model)
+            matrix, taken = _ranked(recipe, entry, run, blind, model if entry.stage else untrained)
         edition, csv = get_edition(entry.edition), run.csv_file(name)
         for path in (run.scores_file(name), csv):
             path.parent.mkdir(exist_ok=True)
@@ -156,7 +160,8 @@ def rank_blind_sets(
 def _ranked(
     recipe: schema.Recipe, entry: schema.RankBlind, run: Run, blind: BlindSet, model: "RetrievalModel"
 ) -> tuple[ScoreMatrix, str]:
-    from system.runs.open import facts_of, take_weights
+    from system.runs.checkpoints import load_checkpoint
+    from system.runs.open import PUBLISHED, facts_of
     from system.runs.retrieve import rank_pool
 
     if unknown := model.text.unreadable([query.text for query in blind.queries]):
@@ -164,6 +169,8 @@ def _ranked(
             "%d queries of %s have no word that the model knows, first %r; for them all clips are alike and stand in "
             "the order of their names", len(unknown), entry.queries, unknown[0],
         )  # fmt: skip
-    taken = take_weights(model, run, entry.stage, entry.checkpoint)
+    taken = PUBLISHED
+    if entry.stage is not None:
+        taken = load_checkpoint(model, run.folder / entry.stage, entry.checkpoint or "last")
     facts = facts_of(run, model, recipe, taken).document()
     return rank_pool(model, blind.clips, blind.queries, blind.features, facts).matrix, taken

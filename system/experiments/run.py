@@ -29,7 +29,7 @@ from system.experiments.summary import ceiling_of, data_of, experts_of, in_words
 from system.experts.base import Device, file_sha256
 from system.recipe import schema
 from system.recipe.load import Loaded, load_recipe
-from system.runs.folder import Run, commit, contents_of, open_run, take_ranking
+from system.runs.folder import Run, commit, contents_of, open_run, take_ranking, teachers_of
 
 if TYPE_CHECKING:
     from system.batches.data import Data
@@ -93,6 +93,20 @@ def _require_same_data(recipe: schema.Recipe, run: Run) -> None:
     if changed:
         others = ", ".join(changed)
         raise KitError(f"{run.folder} is finished, with other manifests of {others}; start a new run with --out")
+    if changed := _changed_teachers(recipe, run):
+        others = ", ".join(changed)
+        raise KitError(f"{run.folder} is finished, and {others} changed since; start a new run with --out")
+
+
+def _changed_teachers(recipe: schema.Recipe, run: Run) -> list[str]:
+    """Those that are not what they were when the run began, as far as they are still there."""
+    before = run.read_provenance().teachers
+    places = {
+        name: getattr(teacher, "folder", getattr(teacher, "file", "")) for name, teacher in recipe.teachers.items()
+    }
+    there = {name: recipe.teachers[name] for name, place in places.items() if place and Path(place).exists()}
+    now = teachers_of(recipe.model_copy(update={"teachers": there}))
+    return [f"teacher {name}" for name, found in now.items() if before.get(name, found) != found]
 
 
 def _rehearse(
@@ -145,9 +159,10 @@ def _train_and_rank(
     train(loaded, run, data, model, track)
     kept, kept_blind = _kept(recipe, run, blind)
     run.result.unlink(missing_ok=True)  # it stands for none of the scores that are now replaced
-    ranked = _rank(recipe, run, data, model, initial_model(recipe, run, model.device), kept)
+    untrained = initial_model(recipe, run, model.device)
+    ranked = _rank(recipe, run, data, model, untrained, kept)
     new = {name: opened for name, opened in blind.items() if name not in kept_blind}
-    found_blind = kept_blind | rank_blind_sets(recipe, run, new, model)
+    found_blind = kept_blind | rank_blind_sets(recipe, run, new, model, untrained)
     ranked_blind = {name: found_blind[name] for name in recipe.rank if name in found_blind}
     _remove_others(run, ranked, ranked_blind)
     draw_run(run)
@@ -251,7 +266,7 @@ def _rank(
         source, edition = recipe.ranked_source(name), get_edition(entry.edition)
         clips = data.clips[source]
         log.info("ranking %s: %s", name, size_of(caption_queries(clips), clips))
-        (matrix, norms), taken = _ranked(recipe, entry, run, data, model)
+        (matrix, norms), taken = _ranked(recipe, entry, run, data, model, untrained)
         matrix = replace(matrix, facts={**matrix.facts, "edition": edition.name})
         csv = run.csv_file(name)
         for path in (run.scores_file(name), csv):
@@ -301,9 +316,11 @@ def _ranked(
     run: Run,
     data: "Data",
     model: "RetrievalModel",
+    untrained: "RetrievalModel",
 ) -> tuple["RankedPool", str]:
     """An entry's score matrix and norms of experts, which a mean has none of, and what it was made by, in words."""
-    from system.runs.open import facts_of, take_weights
+    from system.runs.checkpoints import load_checkpoint
+    from system.runs.open import PUBLISHED, facts_of
     from system.runs.retrieve import RankedPool, rank_pool
     from system.runs.teachers import rank_by_teachers
 
@@ -314,6 +331,9 @@ def _ranked(
     if isinstance(entry, schema.RankByTeachers):
         said = f"mean of the cosines of {', '.join(entry.of)}"
         return RankedPool(rank_by_teachers(entry, recipe, run, data, model.device), {}), said
-    taken = take_weights(model, run, entry.stage, entry.checkpoint)
+    if entry.stage is None:
+        model, taken = untrained, PUBLISHED
+    else:
+        taken = load_checkpoint(model, run.folder / entry.stage, entry.checkpoint or "last")
     facts = facts_of(run, model, recipe, taken).document()
     return rank_pool(model, clips, caption_queries(clips), data.features, facts), taken

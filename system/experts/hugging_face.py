@@ -7,6 +7,7 @@ from pydantic import Field
 
 from data_tools.classify.model_files import fetch, local_folder
 from data_tools.errors import DataError
+from system.experts.base import file_sha256
 from system.experts.segmented import Network, SegmentExpert
 from system.networks.hugging_face_types import LONGEST, ROWS, SHORTEST, TOKENS_PER_SECOND, Type
 
@@ -63,8 +64,9 @@ class HuggingFaceExpert(SegmentExpert):
         return f"{self.model}: no folder that holds a model, nor in the hub's cache; name one, or fetch it while online"
 
     def checksums(self) -> dict[str, str]:
-        fetch(self.model, "audio model")
-        return super().checksums()
+        folder = fetch(self.model, "audio model")
+        settings = [folder / name for name in ("config.json", "preprocessor_config.json")]
+        return super().checksums() | {path.name: file_sha256(path) for path in settings if path.is_file()}
 
     def load_network(self) -> Network:
         from system.networks.hugging_face import HubAudio

@@ -43,6 +43,11 @@ class EncoderKind(Strict):
         return False
 
     @property
+    def knows_captions(self) -> bool:
+        """Whether its published weights have learned from captioned clips, which may be among those that are ranked."""
+        return False
+
+    @property
     def is_published(self) -> bool:
         """Whether all of its weights are published ones, so that it says something before it is trained."""
         return False
@@ -54,6 +59,10 @@ class EncoderKind(Strict):
     def published_address(self) -> str:
         """Where these files are published."""
         return ""
+
+    def file_checksums(self) -> dict[str, str]:
+        """sha256 of files that decide what it computes and that a run's checkpoints do not hold, by name."""
+        return {}
 
     def missing_files(self) -> Iterator[tuple[str, str]]:
         """The setting and a sentence for each published file that is absent."""

@@ -43,9 +43,9 @@ class AtstFrame(SegmentNetwork):
     """Waves at 32 kHz -> 16 kHz -> log-mel -> transformer; a frame is 40 ms, the vector of a segment the mean of those
     that begin within the clip. At most 10 s at once.
 
-    floor: `segment`, values of a segment more than 80 dB below its own largest one are lifted; `batch`: below the
-    largest one of the batch, as the original, where a clip's vector depends on the others (by up to 0.16 in the
-    log-mel's units, where a quiet one stands beside a loud one).
+    Values of a segment more than 80 dB below its own largest one are lifted; with `is_floor_of_batch`, in training,
+    below the largest one of the batch, as the original, where a clip's vector depends on the others (by up to 0.16 in
+    the log-mel's units, where a quiet one stands beside a loud one). Deviation: the original does so in evaluation too.
     Source: Li et al., "Self-Supervised Audio Teacher-Student Transformer for Both Clip-Level and Frame-Level Tasks"
     (2023); github.com/OptimusPrimus/salsa, `models/audio/atst.py`, to 1e-4 in the log-mel and to a relative 2e-5 in
     frames on the stored examples.
@@ -73,7 +73,8 @@ class AtstFrame(SegmentNetwork):
             spectrum = torch.stft(waves, FFT, HOP, FFT, window, return_complex=True)
             power = torch.view_as_real(spectrum).square().sum(-1)
             decibels = 10 * (self.basis @ power).clamp(min=MIN_POWER).log10()  # type: ignore[operator]
-            largest = decibels.amax() if self.is_floor_of_batch else decibels.amax((1, 2), keepdim=True)
+            of_batch = self.is_floor_of_batch and self.training
+            largest = decibels.amax() if of_batch else decibels.amax((1, 2), keepdim=True)
             decibels = torch.maximum(decibels, largest - RANGE).clamp(LOW, HIGH)
             return (decibels + MEAN) / SPAN * 2 - 1
 

@@ -130,7 +130,7 @@ def open_run(loaded: Loaded, runs: Path, out: Path | None = None) -> Run:
             finished = [folder for folder in alike if (folder / "result.json").exists()]
             out = (finished or alike or [_new_folder(loaded, runs)])[-1]
     if not (out / "result.json").exists():
-        _teachers_of(loaded.recipe)  # one that is missing is named before anything is made
+        teachers_of(loaded.recipe)  # one that is missing is named before anything is made
     made = tuple(folder for folder in (out, *out.parents) if not folder.exists())
     fresh = _is_fresh(out, loaded.source)
     ranks_anew = False
@@ -277,7 +277,7 @@ def commit() -> str:
 def made_with(recipe: schema.Recipe, text: str | None, contents: Mapping[str, str] | None = None) -> dict[str, Any]:
     """Checksums of all that a run depends on beside its settings. text: identity of a pre-trained text encoder.
     contents: by source, of all its audio; left out where it has not been read, as what changes training data is."""
-    teachers = _teachers_of(recipe)
+    teachers = teachers_of(recipe)
     augment = sorted({name for stage in recipe.stages.values() if stage.augment for name in stage.augment.files()})
     starts = [s.start_from.folder for s in recipe.stages.values() if isinstance(s.start_from, schema.FromModel)]
     weights = {folder: _weights_of(Path(folder), f"start_from {folder}") for folder in starts}
@@ -287,6 +287,7 @@ def made_with(recipe: schema.Recipe, text: str | None, contents: Mapping[str, st
         "text": text,
         "starts": {folder: " ".join(checksums.values()) for folder, checksums in weights.items()},
         **({"teachers": teachers} if teachers else {}),
+        **({"audio": audio} if (audio := recipe.model.audio.file_checksums()) else {}),
         **(
             {"augment": {name: file_sha256(Path(name)) for name in augment}} if augment and contents is not None else {}
         ),
@@ -294,7 +295,7 @@ def made_with(recipe: schema.Recipe, text: str | None, contents: Mapping[str, st
     }
 
 
-def _teachers_of(recipe: schema.Recipe) -> dict[str, dict[str, str]]:
+def teachers_of(recipe: schema.Recipe) -> dict[str, dict[str, str]]:
     """By name, checksums of what says which weights a teacher has. KitError where nothing is trained there."""
     found = {}
     for name, teacher in recipe.teachers.items():

@@ -130,21 +130,18 @@ def _open_run(run: Run, stage: str | None, checkpoint: str | None, changes: list
         stage = list(recipe.stages)[-1]
     if stage is not None and stage not in recipe.stages:
         raise KitError(f"{run.folder} has no stage {stage!r}; there are {', '.join(recipe.stages) or 'none'}")
+    if stage is None and recipe.model.unpublished:
+        teachers = ", ".join(getattr(teacher, "folder", name) for name, teacher in recipe.teachers.items())
+        raise KitError(f"{run.folder} has no model of its own: it ranks by {teachers or 'nothing'}; name one of these")
     checkpoint = checkpoint or (first.checkpoint if first and first.stage == stage else "last")
     model = moved(build_model(recipe, _vocabulary(run.folder, run.again(run.vocabulary))), device)
     now = made_with(recipe, model.text.identity())
     experts = as_trained(run.folder, provenance.experts, now["experts"])
     require_same(run, {"experts": experts, "text": now["text"]})
-    taken = take_weights(model, run, stage, checkpoint)
-    return Trained(model, recipe, facts_of(run, model, recipe, taken), run.folder)
-
-
-def take_weights(model: RetrievalModel, run: Run, stage: str | None, checkpoint: str | None) -> str:
-    """Those of a checkpoint, or where `stage` is None the published ones; returns what they are, in words."""
     if stage is None:
         model.audio.load_pretrained()
-        return PUBLISHED
-    return load_checkpoint(model, run.folder / stage, checkpoint or "last")
+    taken = PUBLISHED if stage is None else load_checkpoint(model, run.folder / stage, checkpoint or "last")
+    return Trained(model, recipe, facts_of(run, model, recipe, taken), run.folder)
 
 
 def _moved(path: Path, changes: list[str]) -> schema.Recipe:

@@ -3,6 +3,7 @@
 <run or exported model>/trained_on.csv   id, freesound_id (may be empty), sha256 of the audio file
 """
 
+import logging
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -15,6 +16,8 @@ from system.batches.data import Data
 from system.recipe import schema
 from system.runs.folder import TRAINED_ON, Run
 
+log = logging.getLogger(__name__)
+
 
 class TrainedClip(NamedTuple):
     """freesound_id: empty where it is not known. sha256: of the audio file."""
@@ -24,13 +27,21 @@ class TrainedClip(NamedTuple):
     sha256: str
 
 
+NOT_KNOWN = TrainedClip("(not known)", "", "")  # a row for what others' models were trained on
+
+
 def note_trained_clips(recipe: schema.Recipe, run: Run, data: Data) -> None:
-    """Write a run's table, once. Models that it starts or learns from and that have none are left out."""
+    """Write a run's table, once. What is not known of models that it starts
+    or learns from has a row that says so."""
     if run.trained_on.exists():
         return
     starts = [stage.start_from for stage in recipe.stages.values()]
     models = [part for part in (*starts, *recipe.teachers.values()) if not isinstance(part, _OF_THIS_RUN)]
-    before = [clip for model in models for clip in read_trained_clips(Path(model.folder)) or []]
+    tables = [read_trained_clips(Path(model.folder)) for model in models]
+    before = [clip for table in tables for clip in table or [NOT_KNOWN]]
+    embeddings = any(isinstance(teacher, schema.EmbeddingsTeacher) for teacher in recipe.teachers.values())
+    if embeddings or recipe.model.audio.knows_captions:
+        before.append(NOT_KNOWN)
     here = [
         TrainedClip(clip.id, clip.freesound_id or "", data.features.keys[clip.id])
         for source in recipe.trained_on
@@ -43,13 +54,14 @@ _OF_THIS_RUN = (schema.FromScratch, schema.FromStage, schema.StageTeacher, schem
 
 
 def read_trained_clips(folder: Path) -> list[TrainedClip] | None:
-    """The table of a run or an exported model; None for one of an earlier release. DataError for a damaged one."""
+    """The table of a run or an exported model; None where it is not known: of one of an earlier release, of others'
+    models, and of what learned from these. DataError for a damaged one."""
     path = folder / TRAINED_ON
     if not path.exists():
         return None
-    return [
-        TrainedClip(*(row[name] for name in TrainedClip._fields)) for _, row in read_table(path, TrainedClip._fields)
-    ]
+    rows = read_table(path, TrainedClip._fields)
+    found = [TrainedClip(*(row[name] for name in TrainedClip._fields)) for _, row in rows]
+    return None if NOT_KNOWN in found else found
 
 
 def refuse_leaks(recipe: schema.Recipe, data: Data) -> None:
@@ -62,15 +74,17 @@ def refuse_leaks(recipe: schema.Recipe, data: Data) -> None:
         say = f"or say `trained_on_test: acknowledged` in teachers.{name}"
         clips = read_trained_clips(Path(teacher.folder))
         if clips is None:
-            why = f"does not say what it was trained on ({TRAINED_ON} is missing; an earlier release wrote none)"
-            raise KitError(f"teacher {name}: {teacher.folder} {why}; train it again, {say}")
+            why = f"does not say what it was trained on ({TRAINED_ON} is missing, or names others' models)"
+            raise KitError(f"teacher {name}: {teacher.folder} {why}; take one that does, {say}")
         _refuse(f"teacher {name}: {teacher.folder}", clips, recipe, data, say)
     for name, stage in recipe.stages.items():
         start = stage.start_from
         if isinstance(start, schema.FromModel) and start.trained_on_test != "acknowledged":
             say = f"or say `trained_on_test: acknowledged` in stages.{name}.start_from"
-            clips = read_trained_clips(Path(start.folder)) or []
-            _refuse(f"stage {name} starts from {start.folder}, which", clips, recipe, data, say)
+            clips = read_trained_clips(Path(start.folder))
+            if clips is None:
+                log.warning("stage %s starts from %s, which does not say what it was trained on", name, start.folder)
+            _refuse(f"stage {name} starts from {start.folder}, which", clips or [], recipe, data, say)
 
 
 def _refuse(what: str, clips: list[TrainedClip], recipe: schema.Recipe, data: Data, say: str) -> None:

@@ -202,8 +202,10 @@ class _Stage:
         groups, self.rates = parameter_groups(model, stage.optimizer)
         self.optimizer = torch.optim.AdamW(groups, lr=stage.optimizer.lr, weight_decay=stage.optimizer.weight_decay)
         self.frozen_start = FrozenStart(model, stage.optimizer)
+        network: Any = model.audio.parts().get("network", model.audio)
+        network._compiled_call_impl = None  # of the stage before
         if stage.compile and self.device.type == "cuda":
-            model.audio.parts().get("network", model.audio).compile()  # its tensors keep their names
+            network.compile()  # its tensors keep their names
         self.precision = stage.precision if self.device.type == "cuda" else "float32"
         self.scaler = GradScaler(self.device.type, enabled=self.precision == "fp16")
         self.best: checkpoints.BestEpochs = {}

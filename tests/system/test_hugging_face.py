@@ -241,3 +241,20 @@ def test_sizes_are_read_from_its_config(kind: str) -> None:
 def test_settings_that_do_not_fit_are_named(changes: dict[str, Any], said: str) -> None:
     of = settings("clap", **changes)
     assert said.format(of.model) in [f"{key}: {text}" for key, text in of.misfits(8)]
+
+
+def test_which_types_depend_on_the_batch_in_training() -> None:
+    """These take no cached gradients."""
+    kinds = ("clap", "wavlm", "pe_audio_encoder", "audio-spectrogram-transformer", "whisper")
+    assert [settings(kind).sees_whole_batch for kind in kinds] == [True, True, True, False, False]
+    assert not settings("clap", trainable=False).sees_whole_batch
+
+
+def test_a_changed_extractor_makes_another_identity(tmp_path: Path) -> None:
+    shutil.copytree(hub_folder("wavlm"), tmp_path / "m")
+    before = settings("wavlm", model=str(tmp_path / "m")).file_checksums()
+    assert before == settings("wavlm").file_checksums(), "wherever it lies"
+    path = tmp_path / "m" / "preprocessor_config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"do_normalize": False}))
+    assert settings("wavlm", model=str(tmp_path / "m")).file_checksums() != before
+    assert "model.safetensors" in settings("wavlm", trainable=False).file_checksums()

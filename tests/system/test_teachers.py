@@ -415,3 +415,52 @@ def test_a_start_that_has_heard_what_is_ranked_stops_the_run(
     error = capsys.readouterr().err
     assert "trained_on.csv is damaged" in error, "let through, and then noticed that the table is not the run's own"
     assert "was trained on" not in error
+
+
+def test_a_run_that_ranks_by_teachers_is_no_model(
+    distilled: Path, world: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    teachers = {"other": {"kind": "model", "folder": str(distilled)}}
+    recipe = student(world, tmp_path, teachers) | {"stages": {}}
+    recipe["rank"]["evaluation"] = {
+        "kind": "teachers",
+        "data": "evaluation",
+        "of": ["other"],
+        "edition": 2022,
+        "csv": False,
+    }
+    path, out = write(recipe, tmp_path / "e.yaml"), tmp_path / "ensemble"
+    argv = ["run", str(path), "--out", str(out)]
+    assert main(argv) == 0
+    with pytest.raises(KitError, match=rf"has no model of its own: it ranks by {distilled}; name one of these"):
+        open_trained(out)
+    assert main(argv) == 0, "finished already"
+    done = distilled / "finetune/done.json"
+    done.write_text(done.read_text() + " ")
+    assert main(argv) == 1
+    assert f"{out} is finished, and teacher other changed since; start a new run" in capsys.readouterr().err
+
+
+def test_what_is_not_known_is_not_known_of_the_next_one_either(
+    distilled: Path, world: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    """A student of embeddings, and what starts from it, do not pass for models of known data."""
+    file = tmp_path / "e.npz"
+    assert main(["embeddings", str(distilled), str(world), "--out", str(file)]) == 0
+    theirs = {"kind": "embeddings", "file": str(file), "trained_on_test": "acknowledged"}
+    path = write(student(world, tmp_path, {"other": theirs}), tmp_path / "s.yaml")
+    assert main(["run", str(path), "--out", str(tmp_path / "student")]) == 0
+    assert read_trained_clips(tmp_path / "student") is None
+    second = student(world, tmp_path, {"other": {"kind": "model", "folder": str(tmp_path / "student")}})
+    assert main(["run", str(write(second, path)), "--out", str(tmp_path / "second")]) == 1
+    assert (
+        "does not say what it was trained on (trained_on.csv is missing, or names others' models)"
+        in capsys.readouterr().err
+    )
+    started = student(world, tmp_path, SELF)
+    started["stages"]["pretrain"]["start_from"] = {"kind": "model", "folder": str(tmp_path / "student")}
+    assert main(["run", str(write(started, path)), "--out", str(tmp_path / "started")]) == 0
+    assert (
+        f"stage pretrain starts from {tmp_path / 'student'}, which does not say what it was trained on" in caplog.text
+    )
+    assert read_trained_clips(tmp_path / "started") is None

@@ -201,3 +201,35 @@ def test_a_clap_that_is_not_here_is_named_before_anything(
     changes = ["--set", "model.audio.model=laion/clap-htsat-unfused"]
     text = refused(capsys, "run", recipe, *changes, "--out", tmp_path / "run")
     assert "audio model laion/clap-htsat-unfused: it is no folder, nor in the cache" in text
+
+
+@pytest.mark.slow
+def test_published_weights_are_ranked_beside_a_trained_stage_as_if_alone(
+    folder: Path, recipe: Path, run: Path, tmp_path: Path
+) -> None:
+    """Neither its audio nor its text encoder is that of the stage, whatever the order of the entries."""
+    content = yaml.safe_load(recipe.read_text())
+    content["model"]["audio"]["trainable"] = content["model"]["text"]["trainable"] = True
+    manifest = folder / "trained.jsonl"  # beside the sounds that it names
+    lines = [json.loads(line) for line in (folder / "m.jsonl").read_text().splitlines()]
+    more = [
+        line | {"id": f"{split}/{line['id']}", "split": split}
+        for split in ("development", "validation")
+        for line in lines
+    ]
+    manifest.write_text("".join(json.dumps(line) + "\n" for line in [*lines, *more]))
+    for name, split in (("evaluation", "evaluation"), ("train", "development"), ("validation", "validation")):
+        content["data"][name] = {"manifest": str(manifest), "split": split}
+    losses = [{"kind": "nt_xent", "weight": 1, "temperature": 0.05}]
+    content["stages"] = {"tuned": tiny.stage(losses=losses, batch_size=8, epochs=1, steps_per_epoch=2)}
+    content["stages"]["tuned"]["optimizer"]["lr"] = 1e-2
+    common = {"kind": "checkpoint", "data": "evaluation", "edition": "custom", "csv": False}
+    tuned, zero = common | {"stage": "tuned", "checkpoint": "last"}, common | {"stage": None, "checkpoint": None}
+    content["rank"] = {"tuned": tuned, "zero": zero}
+    assert main(["run", str(tiny.write_recipe(tmp_path / "r.yaml", content)), "--out", str(tmp_path / "run")]) == 0
+    found = read_scores(tmp_path / "run/scores/zero.npy").values
+    assert relative(found, read_scores(run / "scores/evaluation.npy").values) < 1e-5
+    assert relative(found, read_scores(tmp_path / "run/scores/tuned.npy").values) > 1e-3
+    entry = json.loads((tmp_path / "run/result.json").read_text())["rank"]["zero"]
+    assert entry["checkpoint"] == "published weights"
+    assert "(not known)" in (tmp_path / "run/trained_on.csv").read_text(), "CLAP has learned from captioned clips"

@@ -26,7 +26,7 @@ class AtstFrame(FromPublished):
     """
 
     kind: Literal["atst_frame"]
-    floor: Literal["segment", "batch"]  # what lies 80 dB below the loudest of it is lifted; batch: as SALSA has it
+    floor: Literal["segment", "batch"]  # lifted is what lies 80 dB below its loudest; batch: in training, as SALSA
 
     @property
     def vector_dim(self) -> int:

@@ -7,11 +7,13 @@ from typing import Any, ClassVar, Literal
 from data_tools.classify.model_files import fetch, local_folder
 from data_tools.documents import parse_json
 from data_tools.errors import DataError
+from system.experts.base import file_sha256
 from system.models.audio.segmented import Network, NetworkCost, Segmented
 from system.models.costs import block_activations, layer_parameters
 from system.networks.hugging_face_types import LONGEST, ROWS, SHORTEST, TOKENS_PER_SECOND, Type, type_problem
 
 _UNREADABLE = (OSError, ValueError, LookupError, TypeError, DataError)
+WEIGHT_FILES = ["model.safetensors", "pytorch_model.bin"]
 ROWS_OF_AST = 12  # tokens of one time
 
 
@@ -32,6 +34,15 @@ class HuggingFace(Segmented):
     @property
     def sample_rate(self) -> int:
         return ROWS[self.type].rate
+
+    @property
+    def sees_whole_batch(self) -> bool:
+        """By CLAP's batch norm, and by what fills inputs up to the longest."""
+        return self.trainable and (self.type == "clap_audio_model" or ROWS[self.type].max_seconds is None)
+
+    @property
+    def knows_captions(self) -> bool:
+        return self.type == "clap_audio_model"
 
     @property
     def has_weights(self) -> bool:
@@ -105,6 +116,12 @@ class HuggingFace(Segmented):
         from system.networks.hugging_face import HubAudio
 
         return HubAudio(self.type, fetch(self.model, "audio model"))
+
+    def file_checksums(self) -> dict[str, str]:
+        """Of the model's settings and its extractor's; of a frozen one its weights too."""
+        folder = fetch(self.model, "audio model")
+        names = ["config.json", "preprocessor_config.json", *([] if self.trainable else WEIGHT_FILES)]
+        return {name: file_sha256(folder / name) for name in names if (folder / name).is_file()}
 
     def missing_files(self) -> Iterator[tuple[str, str]]:
         """Downloads the model where it is not here; refuses one of another type."""

@@ -24,7 +24,8 @@ class SegmentedEncoder(AudioEncoder):
     """16-bit waves -> segments -> network -> pooled over segments -> one linear layer, or two; see segmented.py.
 
     The network hears each segment by itself. Every segment is filled with silence to the same length, so that in
-    evaluation an embedding does not depend on the others; draws of training are the same for all of a batch.
+    evaluation an embedding does not depend on the others. Draws of training are the same for all that is embedded at
+    once: a batch, or each part of one where gradients are cached.
     Source: github.com/CPJKU/dcase2025_task6_baseline. Deviations: only segments with something of the clip are computed
     (there, always three, and the others left out of the mean); where 16 bits are used, front-ends stay in float32.
     """
