@@ -66,6 +66,10 @@ class Segmented(AudioSettings, Resampled):
         return {"waveform": Waveform(kind="waveform", sample_rate=self.sample_rate, resampling=self.resampling)}
 
     @property
+    def training_frames(self) -> int:
+        return round(self.max_seconds * self.sample_rate)
+
+    @property
     @abstractmethod
     def vector_dim(self) -> int:
         """D of the network's vectors."""
