@@ -13,9 +13,9 @@ from outcomes import digest, lines
 
 from data_tools.manifest import Clip
 from system.__main__ import main
-from system.batches.collate import Feed, Resident
+from system.batches.collate import Feed, Resident, collate
 from system.batches.parts import Parts
-from system.batches.sampler import Sampler, items_of
+from system.batches.sampler import Added, Item, Sampler, items_of
 from system.features.bank import open_bank
 from system.features.build import Features
 from system.models.audio.panns_encoder import PannsEncoder
@@ -92,6 +92,39 @@ def test_batches_hold_a_part_of_long_clips(tmp_path: Path, resident: bool) -> No
         assert torch.equal(batch.audio["waveform"].lengths, found[step].audio["waveform"].lengths)
     whole = fed(tmp_path, [0], resident, None)[0].audio["waveform"]
     assert whole.values.shape[1] == 1000
+
+
+def test_clips_are_cut_before_they_are_mixed(tmp_path: Path) -> None:
+    """The item's own clip is in the mixture, whatever is added to it, and whichever of both is the longer."""
+    dog, rising, falling = (clip(f"{name}.wav", name) for name in "drc")
+    bank = open_bank(tmp_path / "waves", 1, "int16", {})
+    long = 10 * np.arange(1, 101)[:, None]
+    tiny.store_all(bank, [("d", np.array([[7000], [-7000], [7001]])), ("r", long), ("c", -long)])
+    features = Features({"waveform": bank}, {dog.id: "d", rising.id: "r", falling.id: "c"})
+
+    def made(first: Clip, second: Clip, *offsets: float) -> list[int]:
+        item = Item(first, ("x",), (0,), Added(second, 0.0, 0.5))
+        waves = collate([item], features, parts=Parts(5, np.array([offsets]))).audio["waveform"]
+        assert waves.lengths.tolist() == [5]
+        found: list[int] = waves.values[0, :, 0].tolist()
+        return found
+
+    def power(*samples: int) -> float:
+        return float(np.square(samples).mean())
+
+    def rounded(one: np.ndarray, other: list[int]) -> list[int]:
+        found: list[int] = np.rint(np.add(one, other)).astype(int).tolist()
+        return found
+
+    gain = np.sqrt(power(7000, -7000, 7001) / power(960, 970, 980, 990, 1000))
+    rain = np.array([960, 970, 980, 990, 1000]) * gain
+    assert made(dog, rising, 0.5, 0.999) == rounded(rain, [0, 7000, -7000, 7001, 0])
+    gain = np.sqrt(power(10, 20, 30, 40, 50) / power(7000, -7000, 7001))
+    dogs = np.array([0, 7000, -7000, 7001, 0]) * gain
+    assert made(rising, dog, 0, 0.9) == rounded(dogs, [10, 20, 30, 40, 50])
+    gain = np.sqrt(power(10, 20, 30, 40, 50) / power(960, 970, 980, 990, 1000))
+    cats = np.array([-960, -970, -980, -990, -1000]) * gain
+    assert made(rising, falling, 0, 0.999) == rounded(cats, [10, 20, 30, 40, 50])
 
 
 def test_what_kinds_of_encoders_hear(tmp_path: Path) -> None:
