@@ -12,6 +12,7 @@ from outcomes import lines
 from data_tools.manifest import read_manifest
 from system.__main__ import main
 from system.batches.collate import Feed, collate
+from system.batches.parts import Parts
 from system.batches.sampler import Item, Sampler, items_of
 from system.features.build import build_features
 from system.recipe.load import load_recipe
@@ -40,15 +41,17 @@ def test_a_gpus_gradients_are_the_cpus(world: Path, tmp_path: Path) -> None:
         assert torch.allclose(found["cpu", None], other, rtol=1e-3, atol=1e-4)
 
 
-def test_frames_on_the_gpu_are_those_of_the_banks(world: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("longest", [None, 9])
+def test_frames_on_the_gpu_are_those_of_the_banks(world: Path, tmp_path: Path, longest: int | None) -> None:
     recipe = load_recipe(tiny.write_recipe(tmp_path / "r.yaml", tiny.recipe(world, tmp_path))).recipe
     clips = read_manifest(world)[:12]
     features = build_features(clips, dict(recipe.model.audio.experts), tmp_path / "banks")
     sampler = Sampler([items_of(clips, "clip")], "size", 8, 2, (1, 0))
-    with closing(Feed(sampler, features, None, GPU)) as feed:
+    with closing(Feed(sampler, features, None, GPU, None, longest)) as feed:
         assert feed.resident is not None
         found = feed.batch(3)
-    expected = collate(sampler.batch(3), features)
+    parts = None if longest is None else Parts(longest, sampler.offsets(3))
+    expected = collate(sampler.batch(3), features, parts=parts)
     assert found.captions == expected.captions
     assert torch.equal(found.audio["logmel"].values.cpu(), expected.audio["logmel"].values)
 

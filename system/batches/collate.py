@@ -9,6 +9,7 @@ import numpy as np
 import torch
 
 from system.batches.mixing import mixed
+from system.batches.parts import Parts
 from system.batches.sampler import Item, Sampler
 from system.batches.teachers import Teachers
 from system.features.build import Features
@@ -24,12 +25,17 @@ RESIDENT_SHARE = 0.5  # of the GPU's free memory that frames may take; the rest 
 
 
 def collate(
-    items: Sequence[Item], features: Features, relevance: Relevance | None = None, teachers: Teachers | None = None
+    items: Sequence[Item],
+    features: Features,
+    relevance: Relevance | None = None,
+    teachers: Teachers | None = None,
+    parts: Parts | None = None,
 ) -> Batch:
     """The batch of items whose clips all have frames, in the type their banks keep. relevance: when a loss asks for
-    relax. teachers: when one learns from them."""
+    relax. teachers: when one learns from them. parts: what is heard of long clips, the rest of which is not copied;
+    None: all of them."""
     batch = without_audio(items, features, relevance, teachers)
-    return replace(batch, audio={name: _padded(features, name, items) for name in features.banks})
+    return replace(batch, audio={name: _padded(features, name, items, parts) for name in features.banks})
 
 
 def without_audio(
@@ -51,17 +57,23 @@ def _key(features: Features, item: Item) -> str:
     return "+".join(sorted({key, features.keys[item.added.clip.id]})) if item.added else key
 
 
-def _frames(features: Features, expert: str, item: Item) -> np.ndarray:
-    """(T, D) of an item's clip, or of the mixture that it is."""
-    frames, added = features.frames(expert, item.clip.id), item.added
+def _frames(features: Features, expert: str, items: Sequence[Item], index: int, parts: Parts | None) -> np.ndarray:
+    """(T, D) of an item's clip, or of the mixture that it is: of the parts of both clips that are heard."""
+    item, added = items[index], items[index].added
+    frames = features.frames(expert, item.clip.id)
+    if parts is not None:
+        frames = parts.of(frames, index)
     if added is None:
         return frames
-    return mixed(frames, features.frames(expert, added.clip.id), added.decibels, added.offset)
+    other = features.frames(expert, added.clip.id)
+    if parts is not None:
+        other = parts.of(other, index, added=True)
+    return mixed(frames, other, added.decibels, added.offset)
 
 
-def _padded(features: Features, expert: str, items: Sequence[Item]) -> Series:
+def _padded(features: Features, expert: str, items: Sequence[Item], parts: Parts | None) -> Series:
     bank = features.banks[expert]
-    frames = [_frames(features, expert, item) for item in items]
+    frames = [_frames(features, expert, items, index, parts) for index in range(len(items))]
     lengths = np.array([len(f) for f in frames])
     values = np.zeros((len(frames), lengths.max(), bank.dim), bank.dtype)
     for row, f in zip(values, frames, strict=True):
@@ -99,16 +111,28 @@ class Resident:
             frames[at : at + len(part)] = torch.from_numpy(part).to(device)
         return frames, first.to(device), lengths.to(device)
 
-    def audio(self, keys: Sequence[str]) -> dict[str, Series]:
+    def audio(self, keys: Sequence[str], parts: Parts | None = None) -> dict[str, Series]:
         """What collate gives for these clips, on the device."""
-        return {name: self._series(*table, keys) for name, table in self.tables.items()}
+        return {name: self._series(*table, keys, parts) for name, table in self.tables.items()}
 
-    def _series(self, frames: torch.Tensor, first: torch.Tensor, lengths: torch.Tensor, keys: Sequence[str]) -> Series:
+    def _series(
+        self,
+        frames: torch.Tensor,
+        first: torch.Tensor,
+        lengths: torch.Tensor,
+        keys: Sequence[str],
+        parts: Parts | None,
+    ) -> Series:
         clips = torch.tensor([self.index_of[key] for key in keys], device=frames.device)
-        clip_lengths = lengths[clips]
+        begin, clip_lengths = first[clips], lengths[clips]
+        if parts is not None:
+            spare = (clip_lengths - parts.longest).clamp(min=0)
+            offsets = torch.from_numpy(parts.offsets[:, 0].copy()).to(frames.device)
+            skipped = (offsets * (spare + 1)).long().minimum(spare)
+            begin, clip_lengths = begin + skipped, clip_lengths.clamp(max=parts.longest)
         positions = torch.arange(int(clip_lengths.max()), device=frames.device)
         mask = positions < clip_lengths[:, None]
-        index = (first[clips][:, None] + positions).clamp(max=len(frames) - 1)
+        index = (begin[:, None] + positions).clamp(max=len(frames) - 1)
         return Series(frames[index].masked_fill(~mask[..., None], 0), clip_lengths)
 
 
@@ -128,7 +152,9 @@ class Feed:
 
     On a GPU whose free memory has twice the room, the frames of the stage's clips are put there once; else, and where
     clips are mixed, threads pad the next batches while this one is computed. Captions and their relax factors are made
-    ahead either way. A batch is a function of its step, so nothing depends on what was made ahead."""
+    ahead either way. A batch is a function of its step, so nothing depends on what was made ahead.
+
+    longest: frames that are heard of a longer clip, a random part of it; None: all of every clip."""
 
     def __init__(
         self,
@@ -137,8 +163,9 @@ class Feed:
         relevance: Relevance | None,
         device: torch.device,
         teachers: Teachers | None = None,
+        longest: int | None = None,
     ) -> None:
-        self.sampler, self.features, self.device = sampler, features, device
+        self.sampler, self.features, self.device, self.longest = sampler, features, device, longest
         self.relevance, self.teachers = relevance, teachers
         keys = {features.keys[item.clip.id] for stream in sampler.streams for item in stream.items}
         mixes = sampler.augment is not None and sampler.augment.mixes
@@ -160,15 +187,19 @@ class Feed:
                 self._ahead[other] = self._begun(other)
         if self.resident is None:
             return made.to(self.device)
-        return replace(made.to(self.device), audio=self.resident.audio(made.clip_keys))
+        return replace(made.to(self.device), audio=self.resident.audio(made.clip_keys, self._parts(step)))
+
+    def _parts(self, step: int) -> Parts | None:
+        return None if self.longest is None else Parts(self.longest, self.sampler.offsets(step))
 
     def _begun(self, step: int) -> "Future[Batch]":
         """The items are drawn here: a sampler is of one thread."""
-        return self._workers.submit(self._made, self.sampler.batch(step))
+        return self._workers.submit(self._made, self.sampler.batch(step), self._parts(step))
 
-    def _made(self, items: Sequence[Item]) -> Batch:
-        make = collate if self.resident is None else without_audio
-        return make(items, self.features, self.relevance, self.teachers)
+    def _made(self, items: Sequence[Item], parts: Parts | None) -> Batch:
+        if self.resident is not None:
+            return without_audio(items, self.features, self.relevance, self.teachers)
+        return collate(items, self.features, self.relevance, self.teachers, parts)
 
     def close(self) -> None:
         self._workers.shutdown(cancel_futures=True)

@@ -8,6 +8,8 @@ import numpy as np
 def mixed(wave: np.ndarray, added: np.ndarray, decibels: float, offset: float) -> np.ndarray:
     """(T, 1) and (U, 1) int16 -> (max(T, U), 1) int16: both clips, the shorter inside of the longer.
 
+    In training both are parts that are no longer than what the encoder hears, so that nothing is cut of their sum.
+
     decibels: by how much the mean square of the first is above that of the other as it is added; where one of both is
     silent, the other is added as it is. offset: in [0, 1), where the shorter begins: 0 for both together, near 1 for
     both ending together. A sum beyond full scale is made softer as a whole, to full scale. Rounded to 1 / 32,768 once.

@@ -99,3 +99,7 @@ class Sampler:
                 picks = sorted(draw.choice(len(captions), count, replace=False).tolist())
                 chosen[index] = Item(clip, tuple(captions[i] for i in picks), tuple(picks))
         return self.augment(chosen, (*self.seed, n + 1, step)) if self.augment else chosen
+
+    def offsets(self, step: int) -> np.ndarray:
+        """(batch_size, 2) in [0, 1): where the part that is heard of a long clip lies, see Parts."""
+        return np.random.default_rng([*self.seed, len(self.streams) + 2, step]).random((self.batch_size, 2))

@@ -1,5 +1,6 @@
 """What a recipe will take, reckoned without torch: parameters, memory and time of a step, disk of the banks."""
 
+import math
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -143,9 +144,15 @@ class Estimates:
         size = BYTES if precision == "float32" else BYTES // 2
         activations = load.clips * (audio.exact * BYTES + audio.activations * size)
         activations += load.captions * (text.exact * BYTES + text.activations * size)
-        frames = load.clips * load.longest * self._bytes_a_second  # one padded tensor an expert
+        frames = load.clips * self._padded_bytes(load.longest)
         trainable = sum((audio.trainable | text.trainable).values())
         return trainable * 4 * BYTES + (audio.frozen + text.frozen) * BYTES + frames + 2 * share * activations
+
+    def _padded_bytes(self, seconds: float) -> float:
+        """Of a clip in a training batch, padded to so many seconds or to the most that is heard: a tensor an expert."""
+        audio = self.recipe.model.audio
+        limit = math.inf if audio.training_frames is None else audio.training_frames
+        return sum(frame_bytes(e) * min(seconds * e.frames_per_second, limit) for e in audio.experts.values())
 
     @property
     def _bytes_a_second(self) -> float:

@@ -41,16 +41,17 @@ class Edits(Strict):
 class Mix(Strict):
     """An item becomes two clips, with this probability: another training clip, drawn evenly, is added to it.
 
-    The other clip is scaled so that the item's own has r dB more power, r drawn evenly from low_db to high_db: by
-    g = sqrt(E / (10^(r/10) E_other)), E the mean square of a clip's samples, and 1 where one of both is silent. The
-    shorter lies at a random place in the longer. Where the sum is beyond full scale all of it is made softer. Each
-    caption is joined with one of the other clip's, or, with `merged`, the caption is that of a line of the file which
-    names both clips, either way round; clips that no line names are not mixed. Losses know the mixture as a third clip:
-    its captions match neither of both clips, and mixtures of the same two clips are one. Not for a stage that learns
-    from teachers, nor with experts whose frames are stored. Source: the public captioner of Wu et al. (2023; r from -5
-    to 5 dB, merged captions), PairMix and MixGen (joined captions). Deviations: the original scales the shorter clip by
-    g, whichever it is, so that half of its mixtures are not at r dB; its E is of overlapping frames, in which the ends
-    weigh less; PairMix weighs the waves.
+    The other clip is scaled so that the item's own has r dB more power, r drawn evenly from low_db to high_db: by g =
+    sqrt(E / (10^(r/10) E_other)), E the mean square of a clip's samples, and 1 where one of both is silent. The shorter
+    lies at a random place in the longer. Of a clip longer than the audio encoder's `max_seconds` a random part is taken
+    first, and E is the part's, so that a mixture is never longer and all of the item's own part is in it. Where the sum
+    is beyond full scale all of it is made softer. Each caption is joined with one of the other clip's, or, with
+    `merged`, the caption is that of a line of the file which names both clips, either way round; clips that no line
+    names are not mixed. Losses know the mixture as a third clip: its captions match neither of both clips, and mixtures
+    of the same two clips are one. Not for a stage that learns from teachers, nor with experts whose frames are stored.
+    Source: the public captioner of Wu et al. (2023; r from -5 to 5 dB, merged captions), PairMix and MixGen (joined
+    captions). Deviations: the original scales the shorter clip by g, whichever it is, so that half of its mixtures are
+    not at r dB; its E is of overlapping frames, in which the ends weigh less; PairMix weighs the waves.
     """
 
     probability: Probability  # that an item is mixed

@@ -34,11 +34,12 @@ from system.models.similarity import Embedded
 from system.recipe import schema
 from system.runs.checkpoints import weights_sha256
 from system.runs.open import Trained
-from system.runs.retrieve import embed_clips, embed_texts, matrix_of, require_readable
+from system.runs.retrieve import embed_in_parts, embed_texts, matrix_of, require_readable
 
 # C clips, L frames, D embedding
 
 VERSION = 1  # of embeddings: counted up when encoders compute others of the same weights
+CLIPS_AT_ONCE = 256  # embedded, then stored; whole batches, so that a resumed run has the same ones
 NEEDED = 1 << 20  # bytes of room without which a cache is not begun
 log = logging.getLogger(__name__)
 
@@ -113,17 +114,12 @@ def embed(trained: Trained, listed: Listed, cache: Path, strict: bool = False) -
     where none can be.
     """
     bank = _bank_of(trained, cache)
-    keys, broken, computed = _computed(bank, trained, listed.clips, cache, strict)
-    try:
-        _store(bank, computed)
-    except OSError as error:
-        reason = f"{error.filename}: {error.strerror}"
-        log.warning("new embeddings are not kept (%s); make room there, or name another folder by --cache", reason)
+    keys, broken, left = _fill(bank, trained, listed.clips, cache, strict, goes_on_when_full=True)
     clips = [clip for clip in listed.clips if clip.id not in broken]
     if not clips:
         raise KitError(f"none of {counted(len(listed.clips), 'clip')} is readable, first {broken[listed.clips[0].id]}")
     of_series = trained.recipe.model.score.of_series
-    series = [computed[key] if (key := keys[clip.id]) in computed else bank.read(key) for clip in clips]
+    series = [left[key] if (key := keys[clip.id]) in left else bank.read(key) for clip in clips]
     embedded = _joined(series, of_series, trained.model.device)
     skipped = {clip.path: broken[clip.id] for clip in listed.clips if clip.id in broken} | dict(listed.others)
     log.info("%s used, %d skipped", counted(len(clips), "clip"), len(skipped))
@@ -136,16 +132,19 @@ def embeddings_bank(
     """The bank of the model's embeddings of clips by content, with these clips in it; their content keys by id, and why
     the others cannot be read. strict: as of embed."""
     bank = _bank_of(trained, cache)
-    keys, broken, computed = _computed(bank, trained, clips, cache, strict)
-    _store(bank, computed)
+    keys, broken, _ = _fill(bank, trained, clips, cache, strict)
     return bank, keys, broken
 
 
-def _computed(
-    bank: Bank, trained: Trained, clips: Sequence[Clip], cache: Path, strict: bool
+def _fill(
+    bank: Bank, trained: Trained, clips: Sequence[Clip], cache: Path, strict: bool, goes_on_when_full: bool = False
 ) -> tuple[dict[str, str], dict[str, str], dict[str, np.ndarray]]:
-    """Embed the clips that the bank lacks. Returns the content keys of those that can be read, and why others cannot,
-    by id; and the new embeddings by content key."""
+    """Embed the clips that the bank lacks, and store them some hundred at a time: what a kill interrupts goes on where
+    it was. Returns the content keys of those that can be read, and why others cannot, by id; and by content key the
+    embeddings that are not in the bank.
+
+    goes_on_when_full: where the disk takes no more, warn, and keep the others in memory, instead of an OSError.
+    """
     keys: dict[str, str] = {}
     with closing(ContentKeys(cache, "st_ctime_ns")) as content:
         for clip in clips:
@@ -154,15 +153,28 @@ def _computed(
         lacking = [clip for clip in clips if keys.get(clip.id, "") not in bank]
         experts, device = dict(trained.recipe.model.audio.experts), trained.model.device
         features = build_features(lacking, experts, Path(trained.recipe.banks), strict, device=device, content=content)
-    computed = [clip for clip in lacking if clip.id in features.keys]
-    if not computed:
-        return keys | features.keys, features.broken, {}
-    embedded = embed_clips(trained.model, computed, features)
+    wanted = {features.keys[clip.id]: clip for clip in lacking if clip.id in features.keys}
+    left: dict[str, np.ndarray] = {}
+    for part, embedded in embed_in_parts(trained.model, list(wanted.values()), features, CLIPS_AT_ONCE):
+        found = dict(zip((features.keys[clip.id] for clip in part), _series_of(embedded), strict=True))
+        try:
+            if not left:
+                _store(bank, found)
+                continue
+        except OSError as error:
+            if not goes_on_when_full:
+                raise
+            reason = f"{error.filename}: {error.strerror}"
+            log.warning("new embeddings are not kept (%s); make room there, or name another folder by --cache", reason)
+        left |= found
+    return keys | features.keys, features.broken, left
+
+
+def _series_of(embedded: Embedded) -> list[np.ndarray]:
+    """Of every clip (L, D) float32; of one embedding, (1, D)."""
     values = embedded.values.float().cpu().numpy()
     lengths = [None] * len(values) if embedded.lengths is None else embedded.lengths.tolist()
-    series = [row[None] if length is None else row[:length] for row, length in zip(values, lengths, strict=True)]
-    found = {features.keys[clip.id]: each for clip, each in zip(computed, series, strict=True)}
-    return keys | features.keys, features.broken, found
+    return [row[None] if length is None else row[:length] for row, length in zip(values, lengths, strict=True)]
 
 
 def _bank_of(trained: Trained, cache: Path) -> Bank:
@@ -179,10 +191,9 @@ def _bank_of(trained: Trained, cache: Path) -> Bank:
 
 
 def _store(bank: Bank, computed: Mapping[str, np.ndarray]) -> None:
-    if computed:
-        with bank.writing() as store:
-            for key, series in computed.items():
-                store(key, series)
+    with bank.writing() as store:
+        for key, series in computed.items():
+            store(key, series)
 
 
 def _joined(series: Sequence[np.ndarray], of_series: bool, device: torch.device) -> Embedded:

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from data_tools.cli import counted, progress
+from data_tools.cli import Progress, counted, progress
 from data_tools.errors import KitError
 from data_tools.manifest import Clip, Query
 from submission.formats.score_matrix import ScoreMatrix
@@ -53,17 +53,21 @@ def _evaluating(model: RetrievalModel) -> Iterator[None]:
 
 def embed_pool(model: RetrievalModel, clips: Sequence[Clip], features: Features) -> EmbeddedPool:
     """Embed clips, in their order, in one pass; in evaluation mode, so that each is always the same."""
+    with progress("embedding clips", len(clips), "clip", keep=False) as bar:
+        return _embed_pool(model, clips, features, bar)
+
+
+def _embed_pool(model: RetrievalModel, clips: Sequence[Clip], features: Features, bar: Progress) -> EmbeddedPool:
     with _evaluating(model):
         batches, order = _batches(clips, features, model.device)
         parts: list[Embedded] = []
         norms: dict[str, list[torch.Tensor]] = {}
-        with progress("embedding clips", len(clips), "clip", keep=False) as bar:
-            for batch in batches:
-                embedded, each = model.audio.with_each(batch.audio)
-                parts.append(embedded)
-                for name, values in each.items():
-                    norms.setdefault(name, []).append(values.norm(dim=1))
-                bar.advance(len(batch.clip_keys))
+        for batch in batches:
+            embedded, each = model.audio.with_each(batch.audio)
+            parts.append(embedded)
+            for name, values in each.items():
+                norms.setdefault(name, []).append(values.norm(dim=1))
+            bar.advance(len(batch.clip_keys))
         back = order.argsort()
         by_expert = {name: torch.cat(values)[back].cpu().numpy() for name, values in norms.items()}
         return EmbeddedPool(_in_order(parts, order), by_expert)
@@ -72,6 +76,18 @@ def embed_pool(model: RetrievalModel, clips: Sequence[Clip], features: Features)
 def embed_clips(model: RetrievalModel, clips: Sequence[Clip], features: Features) -> Embedded:
     """Embeddings of clips, as embed_pool gives them."""
     return embed_pool(model, clips, features).clips
+
+
+def embed_in_parts(
+    model: RetrievalModel, clips: Sequence[Clip], features: Features, size: int
+) -> Iterator[tuple[list[Clip], Embedded]]:
+    """Clips and their embeddings, at most `size` at a time, from the shortest to the longest."""
+    bank = next(iter(features.banks.values()))
+    by_length = sorted(clips, key=lambda clip: bank.rows[features.keys[clip.id]][1])
+    with progress("embedding clips", len(clips), "clip", keep=False) as bar:
+        for start in range(0, len(by_length), size):
+            part = by_length[start : start + size]
+            yield part, _embed_pool(model, part, features, bar).clips
 
 
 def _in_order(parts: list[Embedded], order: torch.Tensor) -> Embedded:

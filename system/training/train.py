@@ -182,6 +182,7 @@ class _Stage:
         self.stage = stage = recipe.stages[name]
         self.seed = (recipe.seed, list(recipe.stages).index(name))
         self.features, self.folder, self.device = data.features, run.folder / name, model.device
+        self.longest = recipe.model.audio.training_frames
         self.relevance = relevance if terms.asks_relax(stage.losses) else None
         sources = [items_of(data.whole(source), stage.unit) for source in stage.train.data]
         try:
@@ -235,9 +236,10 @@ class _Stage:
             counted(self.steps, "step"),
             self.step,
         )
+        made_of = self.sampler, self.features, self.relevance, self.device
         with (
             _interruptible() as stop,
-            closing(Feed(self.sampler, self.features, self.relevance, self.device, self.teachers)) as feed,
+            closing(Feed(*made_of, self.teachers, self.longest)) as feed,
             progress(self.name, total, "step", self.step) as bar,
         ):
             while self.step < total and not is_over(self.stage.stop, self.history):

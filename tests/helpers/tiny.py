@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 import soundfile
 import yaml
 
@@ -144,6 +145,14 @@ def panns(**changes: Any) -> dict[str, Any]:
         "spec_augment": None,
         "hidden": 8,
     } | changes
+
+
+def narrowed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """ResNet-38 of few channels and blocks."""
+    monkeypatch.setattr("system.networks.panns.RESNET38_STEM", 4)
+    monkeypatch.setattr("system.networks.panns.RESNET38_LAYERS", ((4, 1), (8, 1), (16, 1), (32, 1)))
+    monkeypatch.setattr("system.networks.panns.DIM", 64)
+    monkeypatch.setattr("system.models.audio.panns_encoder.DIM", 64)
 
 
 def write_recipe(path: Path, content: dict[str, Any]) -> Path:

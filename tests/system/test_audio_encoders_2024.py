@@ -354,6 +354,10 @@ def test_a_clip_is_embedded_alike_alone_and_in_company(settings: EfficientAT | A
             EfficientAT.model_validate(mobile_settings(segment_seconds=0.2, hop_seconds=0.1)),
             "segment_seconds: EfficientAT mn04 hears 0.32 to 600.0 s at once, not 0.2",
         ),
+        (
+            EfficientAT.model_validate(mobile_settings(max_seconds=1.5)),
+            "max_seconds: less than segment_seconds, 2: training would never fill a segment; raise it",
+        ),
     ],
 )
 def test_settings_that_do_not_fit_are_named(settings: EfficientAT | AtstSettings, said: str) -> None:

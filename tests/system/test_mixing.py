@@ -26,7 +26,6 @@ from system.features.bank import open_bank
 from system.features.build import Features
 from system.models.retrieval import RetrievalModel
 from system.models.similarity import Embedded
-from system.networks import panns as networks
 from system.recipe.augment import Augment
 from system.recipe.load import load_recipe
 from system.runs.open import build_model
@@ -331,18 +330,10 @@ def test_settings_that_do_not_fit(
     assert said in refused(capsys, "check", augmented.recipe(world, tmp_path, {"mix": MIX | changes}))
 
 
-def narrowed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """ResNet-38 of few channels and blocks."""
-    monkeypatch.setattr(networks, "RESNET38_STEM", 4)
-    monkeypatch.setattr(networks, "RESNET38_LAYERS", ((4, 1), (8, 1), (16, 1), (32, 1)))
-    monkeypatch.setattr(networks, "DIM", 64)
-    monkeypatch.setattr("system.models.audio.panns_encoder.DIM", 64)
-
-
 def test_a_clip_whose_audio_is_broken_is_not_mixed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    narrowed(monkeypatch)
+    tiny.narrowed(monkeypatch)
     world = tiny.make_world(tmp_path / "world", {"development": 5, "validation": 2, "evaluation": 1})
     (tmp_path / "world/development/development 001.wav").write_bytes(b"RIFF")
     stage = tiny.stage(augment={"mix": MIX | {"probability": 1}}, batch_size=4, epochs=1, steps_per_epoch=4)
@@ -355,7 +346,7 @@ def test_a_clip_whose_audio_is_broken_is_not_mixed(
 def test_killed_and_resumed_it_ends_as_an_unbroken_run(
     world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    narrowed(monkeypatch)
+    tiny.narrowed(monkeypatch)
     edits = {"probability": 0.3, "rate": 0.2, "synonyms": None}
     stage = tiny.stage(augment={"mix": MIX | {"joined_by": "meanwhile"}, "edits": edits}, epochs=2, steps_per_epoch=2)
     content = tiny.recipe(world, tmp_path, only=stage)

@@ -20,8 +20,10 @@ from submission.formats.score_matrix import read_scores
 from system.__main__ import main
 from system.features.bank import Bank
 from system.models.audio.expert_heads_encoder import ExpertHeadsEncoder
+from system.models.batch import Series
+from system.runs import pool
 from system.runs.open import open_trained
-from system.runs.pool import cache_folder, embed, read_pool
+from system.runs.pool import cache_folder, embed, embeddings_bank, read_pool
 
 TEXT = "A deep tone sounds."
 
@@ -147,6 +149,62 @@ def test_what_is_kept_is_what_was_computed(unbroken: Path, world: Path, tmp_path
     assert torch.equal(first, again)
     part = embed(trained, listed._replace(clips=listed.clips[5:2:-1]), tmp_path)
     assert torch.equal(part.embedded.values, first[[5, 4, 3]])
+
+
+def test_what_a_kill_interrupts_goes_on_where_it_was(
+    unbroken: Path, world: Path, tmp_path: Path, embedded: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of 24 clips, eight at a time, with two more files of one content, which is embedded once."""
+    monkeypatch.setattr(pool, "CLIPS_AT_ONCE", 8)
+    trained, listed = open_trained(unbroken), read_pool(world, "evaluation")
+    twins = [listed.clips[0].model_copy(update={"id": f"twin {n}"}) for n in range(2)]
+    listed = listed._replace(clips=[*listed.clips, *twins])
+    expected = embed(trained, listed, tmp_path / "unbroken").embedded.values
+    assert embedded == [8, 8, 8]
+    forward = ExpertHeadsEncoder.with_each
+
+    def killed(self: ExpertHeadsEncoder, audio: dict[str, Series]) -> object:
+        if len(embedded) == 5:
+            raise KeyboardInterrupt
+        return forward(self, audio)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(ExpertHeadsEncoder, "with_each", killed)
+        with pytest.raises(KeyboardInterrupt):
+            embeddings_bank(trained, listed.clips, tmp_path / "again")
+    assert embedded == [8] * 5
+    bank, keys, broken = embeddings_bank(trained, listed.clips, tmp_path / "again")
+    assert embedded == [8] * 6, "what was stored is not embedded again"
+    assert broken == {}
+    assert len(bank) == 24
+    found = np.concatenate([bank.read(keys[clip.id]) for clip in listed.clips])
+    assert np.array_equal(found, expected.numpy())
+
+
+def test_a_disk_that_fills_up_ends_the_teachers_embeddings_and_leaves_what_is_there(
+    unbroken: Path, world: Path, tmp_path: Path, embedded: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It takes twelve embeddings; where a pool is embedded, the others are kept in memory."""
+    monkeypatch.setattr(pool, "CLIPS_AT_ONCE", 5)
+    trained, listed = open_trained(unbroken), read_pool(world, "evaluation")
+    expected = embed(trained, listed, tmp_path / "whole").embedded.values
+    append = Bank._append
+
+    def full(bank: Bank, frames: BinaryIO, index: BinaryIO, key: str, values: np.ndarray) -> None:
+        if bank.folder.name.startswith("embeddings-") and len(bank) == 12 and key not in bank:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        append(bank, frames, index, key, values)
+
+    embedded.clear()
+    with monkeypatch.context() as patched:
+        patched.setattr(Bank, "_append", full)
+        with pytest.raises(OSError, match="No space left on device"):
+            embeddings_bank(trained, listed.clips, tmp_path / "full")
+        assert embedded == [5, 5, 5]
+        found = embed(trained, listed, tmp_path / "full").embedded.values
+        assert embedded == [5, 5, 5, 5, 5, 2]
+    assert torch.allclose(found, expected, atol=1e-6)
+    assert torch.allclose(embed(trained, listed, tmp_path / "full").embedded.values, expected, atol=1e-6)
 
 
 def test_a_cache_that_cannot_be_written_is_named_and_done_without(

@@ -26,6 +26,11 @@ class AudioSettings(EncoderKind):
         @property
         def experts(self) -> Mapping[str, Expert]: ...
 
+    @property
+    def training_frames(self) -> int | None:
+        """Of its expert, the most frames that training hears of a clip, a random part of a longer one; None: all."""
+        return None
+
     @abstractmethod
     def build(self, out: int) -> Encoder:
         """The encoder with fresh weights. out: values of an embedding of text, which the score compares with its own.

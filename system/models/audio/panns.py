@@ -48,6 +48,10 @@ class Panns(AudioSettings, Resampled):
         return {"waveform": Waveform(kind="waveform", sample_rate=32_000, resampling=self.resampling)}
 
     @property
+    def training_frames(self) -> int:
+        return max(1, round(self.max_seconds * RATE))
+
+    @property
     def sees_whole_batch(self) -> bool:
         return self.trainable
 

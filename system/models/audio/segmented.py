@@ -66,6 +66,10 @@ class Segmented(AudioSettings, Resampled):
         return {"waveform": Waveform(kind="waveform", sample_rate=self.sample_rate, resampling=self.resampling)}
 
     @property
+    def training_frames(self) -> int:
+        return round(self.max_seconds * self.sample_rate)
+
+    @property
     @abstractmethod
     def vector_dim(self) -> int:
         """D of the network's vectors."""
@@ -112,6 +116,9 @@ class Segmented(AudioSettings, Resampled):
             yield "segment_seconds", f"{self.title} hears {shortest} to {longest} s at once, not {self.segment_seconds}"
         if self.hop_seconds > self.segment_seconds:
             yield "hop_seconds", "longer than segment_seconds, it leaves parts unheard"
+        if self.max_seconds < self.segment_seconds:
+            said = f"less than segment_seconds, {self.segment_seconds:g}: training would never fill a segment; raise it"
+            yield "max_seconds", said
         if self.head == "none" and self.hidden is not None:
             yield "head", "none, and hidden gives one; say hidden: null, or head: linear"
         if self.head == "none" and self.size_known and self.vector_dim != out:

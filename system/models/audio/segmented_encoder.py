@@ -56,7 +56,7 @@ class SegmentedEncoder(AudioEncoder):
     def forward(self, audio: dict[str, Series]) -> Embedded:
         waves, rate = audio[self.expert], self.settings.sample_rate
         if self.training:
-            waves = cut(waves, round(self.settings.max_seconds * rate))
+            waves = cut(waves, self.settings.training_frames)  # batches are cut before; this is for what is not
         size, hop = (round(seconds * rate) for seconds in (self.settings.segment_seconds, self.settings.hop_seconds))
         segments = segmented(waves, size, hop)
         at_once = len(segments.waves) if self.training else suited_to(waves.values.device, SEGMENTS_AT_ONCE)
