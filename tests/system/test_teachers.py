@@ -234,6 +234,32 @@ def test_mistakes_of_teachers_are_named(world: Path, tmp_path: Path, capsys: pyt
     assert not (tmp_path / "gone").exists()
 
 
+@pytest.mark.parametrize("use", ["teacher", "start"])
+def test_check_and_run_agree_on_whether_a_model_is_there(
+    distilled: Path, world: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], use: str
+) -> None:
+    """A run that has only begun is none yet; one that trained nothing never will be."""
+    model = {"kind": "model", "folder": str(distilled)}
+    recipe = student(world, tmp_path, {"other": model} if use == "teacher" else SELF)
+    if use == "start":
+        recipe["stages"]["pretrain"]["start_from"] = model
+    path = str(write(recipe, tmp_path / "r.yaml"))
+    said = f"teacher other: {distilled}" if use == "teacher" else f"starts from {distilled}"
+    assert main(["check", path]) == 0
+    assert f"{said}\n" in capsys.readouterr().out
+    for stage in ("pretrain", "finetune"):
+        (distilled / stage / "done.json").unlink()
+    for reason in (
+        f"{distilled} holds no trained stage; export it, and name that folder",
+        f"no finished run and no exported model in {distilled}; go on with it by: python -m system run",
+    ):
+        assert main(["check", path]) == 1
+        assert f"{said} MISSING: {reason}" in capsys.readouterr().out
+        assert main(["run", path, "--out", str(tmp_path / "run")]) == 1
+        assert f": {reason}" in capsys.readouterr().err
+        (distilled / "result.json").unlink(missing_ok=True)
+
+
 def test_a_teacher_of_series_is_refused(distilled: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     recipe = load_recipe(tmp_path / "self.yaml").recipe
     data = load_data(recipe)
