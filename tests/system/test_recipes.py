@@ -267,6 +267,20 @@ def test_a_recipe_that_is_no_yaml_has_one_mistake(tmp_path: Path) -> None:
     assert len(error.value.problems) == 1, error.value.problems
 
 
+@pytest.mark.parametrize("kind", [["checkpoint"], {"kind": "checkpoint"}])
+def test_a_kind_that_is_no_word_is_a_mistake_of_its_place(tmp_path: Path, kind: Any) -> None:
+    content = valid(tmp_path)
+    content["rank"] = {
+        "first": content["rank"]["evaluation"] | {"kind": kind},
+        "both": {"kind": "mean", "of": ["first", "first"], "edition": 2022, "csv": False},
+    }
+    with pytest.raises(RecipeError) as found:
+        load(tmp_path, content)
+    said = str(found.value)
+    assert "rank.first" in said
+    assert "rank.both.of.0: no earlier entry 'first' of kind checkpoint, teachers or blind; there are none" in said
+
+
 def test_a_missing_recipe(tmp_path: Path) -> None:
     with pytest.raises(RecipeError, match="no such file; shipped ones are in recipes/"):
         load_recipe(tmp_path / "none.yaml")
