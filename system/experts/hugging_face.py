@@ -5,13 +5,11 @@ from typing import Any, ClassVar, Literal, Self
 
 from pydantic import Field
 
-from data_tools.classify.model_files import fetch, local_folder
+from data_tools.classify.model_files import WEIGHTS, fetch, local_folder, weight_files
 from data_tools.errors import DataError
 from system.experts.base import file_sha256
 from system.experts.segmented import Network, SegmentExpert
 from system.networks.hugging_face_types import LONGEST, ROWS, SHORTEST, TOKENS_PER_SECOND, Type
-
-FILES = ("model.safetensors", "pytorch_model.bin")  # that weights are in
 
 
 class HuggingFaceExpert(SegmentExpert):
@@ -58,15 +56,25 @@ class HuggingFaceExpert(SegmentExpert):
             folder = local_folder(self.model, "audio model") or Path(self.model)
         except DataError:
             folder = Path(self.model)
-        return {"model": next((folder / name for name in FILES if (folder / name).is_file()), folder / FILES[0])}
+        return {"model": next(iter(weight_files(folder)), folder / WEIGHTS[0])}
 
     def weight_source(self) -> str:
         return f"{self.model}: no folder that holds a model, nor in the hub's cache; name one, or fetch it while online"
 
+    @property
+    def hub_model(self) -> str:
+        return self.model
+
     def checksums(self) -> dict[str, str]:
+        """With those of its settings, and of the shards where the weights are in several files."""
         folder = fetch(self.model, "audio model")
         settings = [folder / name for name in ("config.json", "preprocessor_config.json")]
-        return super().checksums() | {path.name: file_sha256(path) for path in settings if path.is_file()}
+        found = super().checksums()
+        others = [
+            *(path for path in settings if path.is_file()),
+            *weight_files(self.weight_files()["model"].parent)[1:],
+        ]
+        return found | {path.name: file_sha256(path) for path in others}
 
     def load_network(self) -> Network:
         from system.networks.hugging_face import HubAudio

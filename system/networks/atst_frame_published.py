@@ -3,7 +3,10 @@
 Source: Li et al., "Self-Supervised Audio Teacher-Student Transformer for Both Clip-Level and Frame-Level Tasks" (2023);
 github.com/OptimusPrimus/salsa."""
 
-ADDRESS = "https://github.com/Audio-WestlakeU/audiossl (atstframe_base.ckpt)"
+ADDRESS = (
+    "Google Drive, id 1bGJSZWlAIIJ6GL5Id5dW0PTB72DL-QDQ (atstframe_base.ckpt), "
+    "linked from github.com/Audio-WestlakeU/audiossl"
+)
 RATE = 32_000  # Hz, of the waves it takes
 RATE_INSIDE = 16_000  # Hz, of what it hears
 FFT = 1024

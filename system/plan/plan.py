@@ -17,11 +17,14 @@ from system.features.there import clips_there
 from system.plan.estimates import ASSUMED_VOCABULARY, CORE_FLOPS, GPU_FLOPS, Content, Estimates
 from system.plan.machine import GIB, WARNING, disk_warnings
 from system.recipe import schema
+from system.runs.weights import trained_files
 
 LARGEST_MEMORY = 8192 * GIB
 MEMORY_SHARE = 0.8  # that an estimate may fill; CUDA itself and its cache, or Python and torch, take the rest
 MISSING = "MISSING"  # what `run` does not make by itself
 MISTAKE = "MISTAKE:"  # data that is there and does not fit the recipe
+
+_TRAIN_FIRST = "train it first, or name the folder of a run or of an exported model"
 
 
 def find_data(recipe: schema.Recipe) -> dict[str, Content]:
@@ -146,8 +149,12 @@ def _trained_model(folder: Path, made_before: Collection[Path]) -> str:
     """The end of a line on a trained model that a recipe names: whether it is there."""
     if folder in made_before:
         return ", which comes before this run"
-    there = (folder / "model.safetensors").exists() or (folder / "resolved.json").exists()
-    return "" if there else " MISSING; train it first, or name the folder of a run or of an exported model"
+    try:
+        trained_files(folder)
+    except KitError as error:
+        begun = (folder / "resolved.json").exists()
+        return f" MISSING: {error}" if begun else f" MISSING; {_TRAIN_FIRST}"
+    return ""
 
 
 def _teacher_lines(recipe: schema.Recipe, made_before: Collection[Path]) -> Iterator[str]:

@@ -85,7 +85,7 @@ def _check_parts_of_mean(at: Keys, of: Any, before: dict[str, Any]) -> Iterator[
     ranked = {
         name: [entry.get(key) for key in keys[entry["kind"]]]
         for name, entry in before.items()
-        if entry.get("kind") in keys
+        if isinstance(entry.get("kind"), str) and entry["kind"] in keys
     }
     for i, name in _names(of):
         if name not in ranked:

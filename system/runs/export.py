@@ -55,16 +55,20 @@ def _as_os_errors(folder: Path) -> Iterator[None]:
 def _card(trained: Trained, out: Path) -> str:
     recipe, facts = trained.recipe, trained.facts
     parameters = sum(p.numel() for p in trained.model.parameters()) + trained.model.text.frozen_parameters()
-    sources = ", ".join(recipe.trained_on)
+    origin = (
+        f"- from: {facts.run}, {facts.checkpoint}\n"
+        f"- seed: {facts.seed}, commits: {', '.join(facts.commits)}\n"
+        f"- trained on: {', '.join(recipe.trained_on)}\n"
+    )
+    if facts.run is None:  # a model that others have published
+        origin = f"- weights of {facts.checkpoint}; not known what it was trained on\n"
     inputs = "\n".join(f"- {name}: `{json.dumps(identity)}`" for name, identity in facts.experts.items())
     elsewhere = "\nWhere an expert's weights lie elsewhere: --set model.audio.experts.NAME.weights=FILE\n"
     weights = any(expert.weight_files() for expert in recipe.model.audio.experts.values())
     return (
         f"# {recipe.name}\n\n"
         f"Language-based audio retrieval model, {parameters:,} parameters with those of its text encoder.\n\n"
-        f"- from: {facts.run}, {facts.checkpoint}\n"
-        f"- seed: {facts.seed}, commits: {', '.join(facts.commits)}\n"
-        f"- trained on: {sources}\n\nWhat it hears audio through, not in this folder:\n\n{inputs}\n\n"
+        f"{origin}\nWhat it hears audio through, not in this folder:\n\n{inputs}\n\n"
         f"    python -m system rank {out.name} --audio FOLDER --queries QUERIES --out SCORES.npy\n"
         f"{elsewhere if weights else ''}{_text_card(trained)}"
     )

@@ -31,11 +31,12 @@ from data_tools.errors import DataError, KitError
 from data_tools.files import remove_parts, replacing, require_file, write_text
 from data_tools.locks import lock
 from data_tools.manifest import Clip
-from submission.runs.reading import made_again, read_metrics, read_provenance, read_result, to_finish
+from submission.runs.reading import made_again, read_metrics, read_provenance, read_result
 from submission.runs.record import EpochLine, Provenance, RunResult
 from system.experts.base import file_sha256
 from system.recipe import schema
 from system.recipe.load import Loaded, RecipeError, load_recipe
+from system.runs.weights import trained_files
 
 TRAINED_ON = "trained_on.csv"  # also in an exported model
 
@@ -311,10 +312,10 @@ def teachers_of(recipe: schema.Recipe) -> dict[str, dict[str, str]]:
 
 def _weights_of(folder: Path, what: str) -> dict[str, str]:
     """Checksums of what says which weights a trained model has, by the name within its folder."""
-    exported = folder / "model.safetensors"
-    paths = [exported] if exported.exists() else sorted(folder.glob("*/done.json"))
-    if not paths:
-        raise KitError(f"{what}: no finished run and no exported model in {folder}; {to_finish(folder)}")
+    try:
+        paths = trained_files(folder)
+    except KitError as error:
+        raise KitError(f"{what}: {error}") from None
     return {path.relative_to(folder).as_posix(): file_sha256(path) for path in paths}
 
 

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from data_tools.errors import KitError
+from data_tools.files import require_file
 from submission.runs.record import ModelFacts
 from system.models.retrieval import RetrievalModel
 from system.networks.weights import read_weights
@@ -21,7 +22,10 @@ from system.runs.open import Trained, build_model, identities
 
 ADDRESSES = {
     "dcase2025_baseline": "https://cloud.cp.jku.at/index.php/s/6ZTQ3mcwk9AAS4i",
-    "salsa2024": "https://cloud.cp.jku.at/index.php/s/ZZkWXQ7f3aXRXYW (five parts, one behind the other)",
+    "salsa2024": (
+        "https://cloud.cp.jku.at/index.php/s/ZZkWXQ7f3aXRXYW, in five parts: "
+        "cat passt_roberta.ckpt.* > passt_roberta.ckpt"
+    ),
 }
 # Ours by theirs, of the baseline and of SALSA; compiled models have one level more, which is left out.
 PREFIXES = {
@@ -50,9 +54,12 @@ _LIGHTNING = [
 def open_published(path: Path, recipe: schema.Recipe) -> Trained:
     """The model of a recipe with the weights of a published checkpoint.
 
-    KitError for a file that is none, for one that lacks a tensor of the recipe's model, and for tensors of another
-    shape. What the file has beside them (classifiers, a temperature, what SALSA left unused) is not taken.
+    DataError where there is no such file; KitError for a file that is none, for one that lacks a tensor of the
+    recipe's model, and for tensors of another shape. What the file has beside them (classifiers, a temperature, what
+    SALSA left unused) is not taken.
     """
+    known = [f"that of {name} is published at {address}" for name, address in ADDRESSES.items()]
+    require_file(path, f"fetch it from where it is published ({'; '.join(known)})")
     with _settings_read():
         weights = read_weights(path, "state_dict")
     model = build_model(recipe, [])

@@ -3,6 +3,7 @@
 import hashlib
 import json
 import logging
+import zlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from zipfile import BadZipFile
@@ -71,14 +72,16 @@ class _Table:
 
 def _read_embeddings(name: str, path: Path, clips: Sequence[Clip], data: Data) -> Taught:
     """KitError for a file of another form, and for one that lacks a clip or a caption."""
+    hint = "write one with python -m system embeddings"
+    if path.suffix != ".npz":
+        raise KitError(f"teacher {name}: {path} is no file of embeddings (.npz); {hint}")
     try:
-        with np.load(path, allow_pickle=False) as content:
+        with path.open("rb") as file, np.load(file, allow_pickle=False) as content:
             kinds, ids, values = (content[key] for key in ("kind", "id", "embedding"))
             by_id = {(str(kind), str(id)): row for kind, id, row in zip(kinds, ids, values, strict=True)}
         if values.ndim != 2 or not np.isfinite(values.astype(np.float32)).all():
             raise ValueError("its embeddings are no rows of finite numbers")
-    except (OSError, ValueError, KeyError, BadZipFile) as error:
-        hint = "write one with python -m system embeddings"
+    except (OSError, ValueError, TypeError, KeyError, EOFError, RuntimeError, BadZipFile, zlib.error) as error:
         raise KitError(f"teacher {name}: {path} is no file of embeddings ({error}); {hint}") from error
 
     def row(kind: str, id: str) -> np.ndarray:

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from data_tools.errors import KitError
-from data_tools.files import replacing, require_file
+from data_tools.files import replacing
 from system.experts.base import file_sha256
 from system.experts.tflite import PUBLIC_SHA256, log, read_layers
 from system.experts.yamnet import LAYERS
@@ -45,7 +45,6 @@ def _model(arguments: argparse.Namespace) -> int:
     from system.runs.export import export_model
     from system.runs.published import open_published
 
-    require_file(arguments.file, "fetch it from where it is published")
     recipe = load_recipe(arguments.recipe, arguments.set).recipe
     export_model(open_published(arguments.file, recipe), arguments.out)
     print(f"wrote the model of {recipe.name} with the weights of {arguments.file} to {arguments.out}")

@@ -5,8 +5,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+from data_tools.classify.model_files import fetch
 from data_tools.datasets.download import download
 from data_tools.errors import KitError
+from system.experts.base import ExpertSettings
 from system.models.settings import Model
 from system.verbs.options import add_recipe_arguments, load_from
 
@@ -25,8 +27,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    failed = []
+    failed: list[str] = []
     model = load_from(arguments).recipe.model
+    for name, expert in model.audio.experts.items():
+        if expert.hub_model is not None:
+            failed += _of_hub(name, expert, expert.hub_model, arguments.show)
     for file in published_files(model):
         state = "here" if file.path.exists() else "missing"
         if not arguments.show:
@@ -36,26 +41,46 @@ def run(arguments: argparse.Namespace) -> int:
                 failed.append(str(error))
                 state = "failed"
         print(f"{state:8} {file.path}  published at {file.address}")
-    lacking = []
-    if not arguments.show and not model.text.weight_files():  # a model of the hub, which is no single file
-        lacking = [problem for _, problem in model.text.missing_files()]
-    if not lacking:
-        print(*model.text.plan_lines(), sep="\n")
-    failed += lacking
+    for part in (model.audio, model.text):
+        lacking = []
+        if not arguments.show and not part.weight_files():  # a model of the hub, which is no single file
+            lacking = [problem for _, problem in part.missing_files()]
+        for line in () if lacking else part.plan_lines():
+            print(line)
+        failed += lacking
     if failed:
         raise KitError("\n".join(failed))
     return 0
 
 
 def published_files(model: Model) -> Iterator[Published]:
-    """Of the experts, the audio encoder and the text encoder."""
+    """Of the experts, the audio encoder and the text encoder; but for models of the hub, which are no single files."""
     for expert in model.audio.experts.values():
+        if expert.hub_model is not None:
+            continue
         addresses, known = expert.published_addresses(), expert.known_sha256()
         for setting, path in expert.weight_files().items():
             yield Published(path, addresses.get(setting, ""), known.get(setting, ""))
     for part in (model.audio, model.text):
         for path in part.weight_files().values():
             yield Published(path, part.published_address(), "")
+
+
+def _of_hub(name: str, expert: ExpertSettings, model: str, only_show: bool) -> Iterator[str]:
+    """Fetch and print an expert's model of the hub; yields what failed."""
+    (path,) = expert.weight_files().values()
+    state = "here" if path.is_file() else "missing"
+    if not only_show:
+        try:
+            fetch(model, "audio model")
+            state = "here" if path.is_file() else "fetched"
+            (path,) = expert.weight_files().values()
+            if not path.is_file():
+                raise KitError(f"no weight file {path}; {expert.weight_source()}")
+        except KitError as error:
+            state = "failed"
+            yield f"expert {name}: {error}"
+    print(f"{state:8} {path}  audio model {model}")
 
 
 def _download(file: Published) -> bool:

@@ -83,7 +83,9 @@ def _new(arguments: argparse.Namespace) -> None:
     text = re.sub(r"^(#.* )recipes/\S+\.yaml", rf"\g<1>{out}", text, flags=re.M)
     write_text(out, text)
     check = f"python -m system check {out}"
-    fetches = any(published_files(load_recipe(out).recipe.model))
+    model = load_recipe(out).recipe.model
+    of_hub = any(expert.hub_model for expert in model.audio.experts.values())
+    fetches = of_hub or any(published_files(model))
     steps = f"python -m system download {out}, then {check}" if fetches else check
     print(f"wrote {out}, a copy of {arguments.source}; next: {steps}")
 

@@ -1,5 +1,6 @@
 """Text models by folder, package and hub name: found without the network; without one, a sentence at once."""
 
+import json
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -30,6 +31,7 @@ def cached(cache: Path, owned: str) -> Path:
     (folder / "refs/main").write_text(COMMIT)
     (folder / "snapshots" / COMMIT).mkdir(parents=True)
     (folder / "snapshots" / COMMIT / "config.json").write_text("{}")
+    (folder / "snapshots" / COMMIT / "model.safetensors").write_bytes(b"weights")
     return folder / "snapshots" / COMMIT
 
 
@@ -53,6 +55,38 @@ def test_a_hub_name_is_found_in_the_cache_with_and_without_its_owner(cache: Path
     assert local_folder("bert-base-uncased") is None
     bert = cached(cache, "bert-base-uncased")
     assert fetch("bert-base-uncased") == bert
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "pytorch_model.bin"])
+def test_a_download_that_was_broken_off_is_not_here(cache: Path, name: str) -> None:
+    """Without its weights, or with some of its shards only."""
+    folder = cached(cache, "owner/model")
+    (folder / "model.safetensors").unlink()
+    assert local_folder("owner/model") is None
+    index = folder / f"{name}.index.json"
+    stem, _, suffix = name.rpartition(".")
+    shards = [f"{stem}-{n:05}-of-00002.{suffix}" for n in (1, 2)]
+    index.write_text(json.dumps({"weight_map": {"a": shards[0], "b": shards[1], "c": shards[0]}}))
+    (folder / shards[0]).write_bytes(b"weights")
+    assert local_folder("owner/model") is None
+    with pytest.raises(DataError, match="does not answer"):
+        fetch("owner/model")
+    assert local_folder(str(folder)) == folder, "what is named as a folder is taken as it is"
+    (folder / shards[1]).write_bytes(b"weights")
+    assert local_folder("owner/model") == folder
+    assert model_files.weight_files(folder) == [index, *(folder / shard for shard in shards)]
+    for damaged in (
+        "no json",
+        "[]",
+        "{}",
+        '{"weight_map": 3}',
+        '{"weight_map": {"a": 3}}',
+        '{"weight_map": {"a": ".."}}',
+    ):
+        index.write_text(damaged)
+        assert local_folder("owner/model") is None
+    (folder / name).write_bytes(b"weights")
+    assert local_folder("owner/model") == folder
 
 
 @pytest.mark.parametrize("name", ["all-MiniLM-L6-v2", "owner/model"])
@@ -113,3 +147,28 @@ def test_a_name_that_the_hub_does_not_have(empty_hub: str, monkeypatch: pytest.M
     with pytest.raises(DataError, match=rf"nobody: {empty_hub} does not give it \(404 for nobody\); fetch it"):
         fetch("nobody")
     assert asked == ["sentence-transformers/nobody", "nobody"]
+
+
+def test_a_broken_download_goes_on_and_one_without_weights_is_refused(
+    empty_hub: str, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import huggingface_hub
+
+    folder = cached(cache, "owner/model")
+    (folder / "model.safetensors").unlink()
+    asked: list[list[str]] = []
+
+    def fetched(owned: str, allow_patterns: list[str]) -> str:
+        asked.append(allow_patterns)
+        if len(asked) == 4:
+            (folder / "pytorch_model.bin").write_bytes(b"weights")
+        return str(folder)
+
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", fetched)
+    message = r"does not give it \(it has no model.safetensors or pytorch_model.bin\)"
+    with pytest.raises(DataError, match=message):
+        fetch("owner/model")
+    assert fetch("owner/model") == folder
+    assert asked[3] == ["pytorch_model*.bin"]
+    assert fetch("owner/model") == folder
+    assert len(asked) == 4

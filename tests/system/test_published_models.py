@@ -99,6 +99,9 @@ def test_it_becomes_a_model_that_ranks_and_exports(
     ours = checkpoint(recipe, tmp_path / "theirs.ckpt", NAMES[names])
     out = tmp_path / "model"
     assert main(["convert", str(tmp_path / "theirs.ckpt"), "--recipe", str(recipe), "--out", str(out)]) == 0
+    card = (out / "README.md").read_text()
+    assert "\n- weights of theirs.ckpt; not known what it was trained on\n\nWhat it hears" in card
+    assert "None" not in card
     trained = open_trained(out)
     assert all(torch.equal(value, ours[name]) for name, value in trained.model.state_dict().items())
     assert trained.facts.checkpoint == "theirs.ckpt"
@@ -127,16 +130,35 @@ def test_as_a_teacher_it_must_be_acknowledged(recipe: Path, world: Path, tmp_pat
     assert read_scores(tmp_path / "run/scores/evaluation.npy").values.shape == (5 * len(clips), len(clips))
 
 
-def test_files_that_are_none_are_refused(recipe: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_files_that_are_none_are_refused(
+    root: Path, recipe: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     path, out = tmp_path / "theirs.ckpt", tmp_path / "model"
     assert "name the recipe whose model it is by --recipe" in refused(capsys, "convert", path, "--out", out)
     argv = ("convert", path, "--recipe", recipe, "--out", out)
-    assert f"{path}: no such file" in refused(capsys, *argv)
+    said = refused(capsys, *argv)
+    assert f"{path}: no such file; fetch it from where it is published (that of dcase2025_baseline" in said
+    for page in ("dcase2025_baseline", "salsa2024"):
+        written = (root / "recipes" / page / "README.md").read_text()
+        address, _, parts = published.ADDRESSES[page].partition(", in five parts: ")
+        assert address in said
+        assert address in written
+        assert parts in written
+        assert "\npython -m system convert " in written
     path.write_bytes(b"nothing")
     assert "is damaged, cut short, or no checkpoint of tensors" in refused(capsys, *argv)
     torch.save({"state_dict": {"tau": torch.zeros(1)}}, path)
-    said = "has no weights for 44 tensors of the recipe's model, such as audio.head.bias; name the recipe it is of"
-    assert said.partition(" 44")[0] in refused(capsys, *argv)
+    names = sorted(build_model(load_recipe(recipe).recipe, []).state_dict())
+    said = (
+        f"has no weights for {len(names)} tensors of the recipe's model, such as {names[0]}; name the recipe it is of"
+    )
+    assert said in refused(capsys, *argv)
+    checkpoint(recipe, path, NAMES["salsa"])
+    content = torch.load(path, weights_only=False)
+    for name in ("project_sentence.0.weight", "project_audio.0.weight"):
+        del content["state_dict"][name]
+    torch.save(content, path)
+    assert "no weights for 2 tensors of the recipe's model, such as audio.head.weight; name" in refused(capsys, *argv)
     checkpoint(recipe, path, NAMES["salsa"])
     assert "is a checkpoint of another model" in refused(capsys, *argv, "--set", "model.text.dim=13")
     assert not out.exists()

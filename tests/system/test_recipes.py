@@ -2,6 +2,7 @@
 
 import doctest
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -21,6 +22,7 @@ from system.plan.estimates import Estimates
 from system.plan.plan import find_data
 from system.recipe import suggest
 from system.recipe.load import RecipeError, load_recipe
+from system.verbs.download import published_files
 
 SHIPPED = sorted((Path(__file__).parents[2] / "recipes").rglob("*.yaml"))
 assert SHIPPED
@@ -35,6 +37,28 @@ def test_shipped_recipes_are_valid_and_begin_with_their_commands(path: Path) -> 
         load_recipe(path)
     head = "".join(path.read_text().splitlines(keepends=True)[:8])
     assert "python -m system" in head, f"{path} does not begin with the commands that run it"
+
+
+@pytest.mark.parametrize("path", SHIPPED, ids=lambda path: path.name)
+def test_an_address_that_is_downloaded_is_a_plain_one(path: Path) -> None:
+    """Without blanks; any other says in words where the file is, and is fetched by hand."""
+    study = path.name.endswith(".study.yaml")
+    recipes = [cell.recipe for cell in load_study(path, [])[1].values()] if study else [load_recipe(path).recipe]
+    for recipe in recipes:
+        for file in published_files(recipe.model):
+            if file.address.startswith("http"):
+                assert re.fullmatch(r"https?://[\w.-]+/[\w./%=&?+~-]+", file.address, re.ASCII), file.address
+
+
+def test_what_lies_on_google_drive_is_to_be_put_there(
+    root: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    weights, recipe = tmp_path / "atst.ckpt", str(root / "recipes/salsa2024/atst.yaml")
+    changes = [f"model.audio.weights={weights}", f"model.text.model={tmp_path}"]
+    assert main(["download", recipe, *(word for change in changes for word in ("--set", change))]) == 1
+    said = capsys.readouterr().err
+    assert f"{weights}: no file to download by itself; it is published at Google Drive, id 1bGJSZWlAIIJ6GL5" in said
+    assert said.rstrip().endswith("audiossl; put it there")
 
 
 BROKEN = """\
@@ -243,6 +267,20 @@ def test_a_recipe_that_is_no_yaml_has_one_mistake(tmp_path: Path) -> None:
     assert len(error.value.problems) == 1, error.value.problems
 
 
+@pytest.mark.parametrize("kind", [["checkpoint"], {"kind": "checkpoint"}])
+def test_a_kind_that_is_no_word_is_a_mistake_of_its_place(tmp_path: Path, kind: Any) -> None:
+    content = valid(tmp_path)
+    content["rank"] = {
+        "first": content["rank"]["evaluation"] | {"kind": kind},
+        "both": {"kind": "mean", "of": ["first", "first"], "edition": 2022, "csv": False},
+    }
+    with pytest.raises(RecipeError) as found:
+        load(tmp_path, content)
+    said = str(found.value)
+    assert "rank.first" in said
+    assert "rank.both.of.0: no earlier entry 'first' of kind checkpoint, teachers or blind; there are none" in said
+
+
 def test_a_missing_recipe(tmp_path: Path) -> None:
     with pytest.raises(RecipeError, match="no such file; shipped ones are in recipes/"):
         load_recipe(tmp_path / "none.yaml")
@@ -441,7 +479,8 @@ def test_without_anything_at_hand_check_says_what_is_to_be_fetched_and_where(
     assert [line for line in missing if not any(said in line for said in known)] == []
     recipe = load_recipe(path).recipe
     named = getattr(recipe.model.audio, "weights", None)
-    assert named is None or any(named in line and "https://" in line for line in missing)
+    places = ("https://", "Google Drive, id ")
+    assert named is None or any(named in line and any(place in line for place in places) for line in missing)
     assert any("text model " in line for line in missing)
     whole = "\n".join(lines)
     assert whole.count("  memory: about ") == whole.count(" TFLOP, ") == len(recipe.stages)

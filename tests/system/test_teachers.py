@@ -25,7 +25,7 @@ from system.recipe.load import RecipeError, load_recipe
 from system.runs.folder import Run
 from system.runs.open import open_trained
 from system.runs.retrieve import embed_clips, embed_texts
-from system.runs.teachers import open_teachers
+from system.runs.teachers import _read_embeddings, open_teachers
 from system.runs.trained_on import read_trained_clips
 
 NT_XENT = {"kind": "nt_xent", "weight": 1, "temperature": "learned", "same_clip": "positives"}
@@ -234,6 +234,32 @@ def test_mistakes_of_teachers_are_named(world: Path, tmp_path: Path, capsys: pyt
     assert not (tmp_path / "gone").exists()
 
 
+@pytest.mark.parametrize("use", ["teacher", "start"])
+def test_check_and_run_agree_on_whether_a_model_is_there(
+    distilled: Path, world: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], use: str
+) -> None:
+    """A run that has only begun is none yet; one that trained nothing never will be."""
+    model = {"kind": "model", "folder": str(distilled)}
+    recipe = student(world, tmp_path, {"other": model} if use == "teacher" else SELF)
+    if use == "start":
+        recipe["stages"]["pretrain"]["start_from"] = model
+    path = str(write(recipe, tmp_path / "r.yaml"))
+    said = f"teacher other: {distilled}" if use == "teacher" else f"starts from {distilled}"
+    assert main(["check", path]) == 0
+    assert f"{said}\n" in capsys.readouterr().out
+    for stage in ("pretrain", "finetune"):
+        (distilled / stage / "done.json").unlink()
+    for reason in (
+        f"{distilled} holds no trained stage; export it, and name that folder",
+        f"no finished run and no exported model in {distilled}; go on with it by: python -m system run",
+    ):
+        assert main(["check", path]) == 1
+        assert f"{said} MISSING: {reason}" in capsys.readouterr().out
+        assert main(["run", path, "--out", str(tmp_path / "run")]) == 1
+        assert f": {reason}" in capsys.readouterr().err
+        (distilled / "result.json").unlink(missing_ok=True)
+
+
 def test_a_teacher_of_series_is_refused(distilled: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     recipe = load_recipe(tmp_path / "self.yaml").recipe
     data = load_data(recipe)
@@ -394,6 +420,22 @@ def test_files_of_embeddings_that_do_not_fit_are_refused(
         assert said in capsys.readouterr().err
     with pytest.raises(RecipeError, match=r"teachers.other.trained_on_test: missing"):
         load_recipe(write(student(world, tmp_path, {"other": {"kind": "embeddings", "file": "x"}}), path))
+
+
+def test_a_damaged_file_of_embeddings_is_one_sentence(tmp_path: Path) -> None:
+    """Empty, an array by itself under either suffix, with other bytes within compressed values, or cut."""
+    file, array = tmp_path / "e.npz", tmp_path / "e.npy"
+    np.savez_compressed(file, kind=["clip"], id=["x"], embedding=np.random.default_rng(0).random((1, 999)))
+    np.save(array, np.ones((1, 3)))
+    whole = file.read_bytes()
+    at = whole.index(b"embedding.npy") + 20
+    changed = [whole[:at] + bytes([n]) * 60 + whole[at + 60 :] for n in (0, 7, 255)]
+    for content in (b"", array.read_bytes(), *changed, whole[:-9]):
+        file.write_bytes(content)
+        with pytest.raises(KitError, match=r"^teacher other: \S+e.npz is no file of embeddings \(.+\); write one with"):
+            _read_embeddings("other", file, [], SimpleNamespace())  # type: ignore[arg-type]
+    with pytest.raises(KitError, match=r"^teacher other: \S+e.npy is no file of embeddings \(.npz\); write one with"):
+        _read_embeddings("other", array, [], SimpleNamespace())  # type: ignore[arg-type]
 
 
 def test_a_start_that_has_heard_what_is_ranked_stops_the_run(

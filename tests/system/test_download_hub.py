@@ -1,0 +1,113 @@
+"""What download fetches of the hub: audio models that are experts or encoders, whole or in shards."""
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tiny
+from hub_models import hub_folder
+from outcomes import refused
+
+from data_tools.classify import model_files
+from system.__main__ import main
+from system.experts import HuggingFaceExpert
+
+COMMIT = "0" * 40
+EXPERT: dict[str, Any] = {"kind": "hugging_face", "model": "owner/wavlm", "type": "wavlm", "size": 16}
+EXPERT |= {"segment_seconds": 1.0, "output": "clip"}
+
+
+@pytest.fixture
+def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """A hub that has one model, whose downloads are noted, and an empty cache."""
+    import huggingface_hub
+    from huggingface_hub import constants
+
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
+    monkeypatch.setattr(model_files, "_answers", lambda _: True)
+    asked: list[str] = []
+
+    def fetched(owned: str, **_: object) -> str:
+        asked.append(owned)
+        if owned != "owner/wavlm":
+            raise ValueError(f"404 for {owned}")
+        folder = tmp_path / "hub/models--owner--wavlm"
+        (folder / "refs").mkdir(parents=True)
+        (folder / "refs/main").write_text(COMMIT)
+        shutil.copytree(hub_folder("wavlm"), folder / "snapshots" / COMMIT)
+        return str(folder / "snapshots" / COMMIT)
+
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", fetched)
+    return asked
+
+
+def with_audio(world: Path, tmp_path: Path, audio: dict[str, Any]) -> Path:
+    recipe = tiny.recipe(world, tmp_path)
+    recipe["model"]["audio"] = audio
+    return tiny.write_recipe(tmp_path / "r.yaml", recipe)
+
+
+def with_expert(world: Path, tmp_path: Path, **changes: Any) -> Path:
+    recipe = tiny.recipe(world, tmp_path)
+    recipe["model"]["audio"]["experts"] = {"heard": EXPERT | changes}
+    return tiny.write_recipe(tmp_path / "r.yaml", recipe)
+
+
+def test_an_experts_model_is_fetched(
+    hub: list[str], world: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = str(with_expert(world, tmp_path))
+    assert main(["download", path, "--show"]) == 0
+    assert "missing  owner/wavlm/model.safetensors  audio model owner/wavlm" in capsys.readouterr().out
+    assert hub == []
+    for state in ("fetched", "here"):
+        assert main(["download", path]) == 0
+        output = capsys.readouterr().out
+        assert output.startswith(f"{state:8} {tmp_path}/hub/")
+        assert f"{COMMIT}/model.safetensors  audio model owner/wavlm" in output
+    assert hub == ["owner/wavlm"]
+    said = refused(capsys, "download", with_expert(world, tmp_path, model="owner/other"))
+    assert "expert heard: audio model owner/other" in said
+    assert "404 for owner/other" in said
+    (tmp_path / "empty").mkdir()
+    said = refused(capsys, "download", with_expert(world, tmp_path, model=str(tmp_path / "empty")))
+    assert f"expert heard: no weight file {tmp_path}/empty/model.safetensors" in said
+
+
+def test_an_experts_model_may_lie_in_shards(tmp_path: Path) -> None:
+    """All of them count in its identity."""
+    import transformers
+
+    shutil.copytree(hub_folder("wavlm"), tmp_path / "sharded")
+    (tmp_path / "sharded/model.safetensors").unlink()
+    model = transformers.WavLMModel.from_pretrained(hub_folder("wavlm"), trust_remote_code=False)
+    model.save_pretrained(tmp_path / "sharded", max_shard_size="20KB")
+    index = tmp_path / "sharded/model.safetensors.index.json"
+    expert = HuggingFaceExpert.model_validate(EXPERT | {"model": str(tmp_path / "sharded")})
+    assert expert.weight_files() == {"model": index}
+    shards = sorted(set(json.loads(index.read_text())["weight_map"].values()))
+    assert len(shards) > 1
+    assert list(expert.checksums()) == ["model", *shards]
+    before = expert.key()
+    assert expert.load_network().dim == 16
+    last = tmp_path / "sharded" / shards[-1]
+    last.write_bytes(last.read_bytes()[:-4] + b"abcd")
+    assert expert.key() != before
+
+
+def test_an_audio_encoders_model_is_fetched(
+    hub: list[str], world: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    audio: dict[str, Any] = {"kind": "hugging_face", "model": "owner/wavlm", "type": "wavlm", "trainable": False}
+    audio |= {"segment_seconds": 2.0, "hop_seconds": 2.0, "max_seconds": 30, "segment_pooling": "mean", "hidden": None}
+    path = with_audio(world, tmp_path, audio)
+    assert main(["download", str(path), "--show"]) == 0
+    assert "audio model owner/wavlm (wavlm, frozen): MISSING" in capsys.readouterr().out
+    assert main(["download", str(path)]) == 0
+    assert f"audio model owner/wavlm (wavlm, frozen): here, in {tmp_path}/hub/" in capsys.readouterr().out
+    assert hub == ["owner/wavlm"]
+    said = refused(capsys, "download", with_audio(world, tmp_path, audio | {"model": "owner/other"}))
+    assert "audio model owner/other: " in said
+    assert "404 for owner/other" in said
