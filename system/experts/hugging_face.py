@@ -69,12 +69,8 @@ class HuggingFaceExpert(SegmentExpert):
         """With those of its settings, and of the shards where the weights are in several files."""
         folder = fetch(self.model, "audio model")
         settings = [folder / name for name in ("config.json", "preprocessor_config.json")]
-        found = super().checksums()
-        others = [
-            *(path for path in settings if path.is_file()),
-            *weight_files(self.weight_files()["model"].parent)[1:],
-        ]
-        return found | {path.name: file_sha256(path) for path in others}
+        others = [*settings, *weight_files(self.weight_files()["model"].parent)[1:]]
+        return super().checksums() | {path.name: file_sha256(path) for path in others if path.is_file()}
 
     def load_network(self) -> Network:
         from system.networks.hugging_face import HubAudio

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
-from data_tools.classify.model_files import fetch, local_folder
+from data_tools.classify.model_files import fetch, local_folder, weight_files
 from data_tools.documents import parse_json
 from data_tools.errors import DataError
 from system.experts.base import file_sha256
@@ -13,7 +13,6 @@ from system.models.costs import block_activations, layer_parameters
 from system.networks.hugging_face_types import LONGEST, ROWS, SHORTEST, TOKENS_PER_SECOND, Type, type_problem
 
 _UNREADABLE = (OSError, ValueError, LookupError, TypeError, DataError)
-WEIGHT_FILES = ["model.safetensors", "pytorch_model.bin"]
 ROWS_OF_AST = 12  # tokens of one time
 
 
@@ -120,8 +119,9 @@ class HuggingFace(Segmented):
     def file_checksums(self) -> dict[str, str]:
         """Of the model's settings and its extractor's; of a frozen one its weights too."""
         folder = fetch(self.model, "audio model")
-        names = ["config.json", "preprocessor_config.json", *([] if self.trainable else WEIGHT_FILES)]
-        return {name: file_sha256(folder / name) for name in names if (folder / name).is_file()}
+        settings = [folder / name for name in ("config.json", "preprocessor_config.json")]
+        paths = [*settings, *([] if self.trainable else weight_files(folder))]
+        return {path.name: file_sha256(path) for path in paths if path.is_file()}
 
     def missing_files(self) -> Iterator[tuple[str, str]]:
         """Downloads the model where it is not here; refuses one of another type."""
