@@ -89,7 +89,8 @@ def test_an_experts_model_may_lie_in_shards(tmp_path: Path) -> None:
     assert expert.weight_files() == {"model": index}
     shards = sorted(set(json.loads(index.read_text())["weight_map"].values()))
     assert len(shards) > 1
-    assert list(expert.checksums()) == ["model", *shards]
+    settings = ["config.json", "preprocessor_config.json"]
+    assert list(expert.checksums()) == ["model", *settings, *shards]
     before = expert.key()
     assert expert.load_network().dim == 16
     last = tmp_path / "sharded" / shards[-1]
