@@ -379,3 +379,9 @@ def test_other_files_are_refused(tmp_path: Path) -> None:
     assert torch.equal(made.features[16][1].running_var, mobile("mn04").features[16][1].running_var)  # type: ignore[index]
     with pytest.raises(KitError, match=r"features.0.0.weight has shape \(8, 1, 3, 3\), not \(16, 1, 3, 3\)"):
         efficientat.take_published(MobileNet("mn10"), path)
+
+
+@pytest.mark.parametrize(("weights", "momentum"), [(None, 0.1), ("x.pt", 0.01)])
+def test_running_statistics_of_a_network_from_scratch_keep_up(weights: str | None, momentum: float) -> None:
+    made = SegmentedEncoder(EfficientAT.model_validate(mobile_settings(weights=weights)), 8)
+    assert {one.momentum for one in made.modules() if isinstance(one, nn.BatchNorm2d)} == {momentum}

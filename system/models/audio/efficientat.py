@@ -43,8 +43,11 @@ class EfficientAT(FromPublished):
         from system.networks.efficientat import MobileNet, MobileNetOnWaves
         from system.networks.kaldi_log_mel import KaldiLogMel, Masks
 
+        momentum = [0.1] if self.weights is None else []
         masks = None if self.spec_augment is None else Masks(**self.spec_augment.model_dump())
-        return MobileNetOnWaves(KaldiLogMel(self.edge_jitter, masks), MobileNet(self.network), self.vector_dim)
+        return MobileNetOnWaves(
+            KaldiLogMel(self.edge_jitter, masks), MobileNet(self.network, *momentum), self.vector_dim
+        )
 
     def network_cost(self) -> NetworkCost:
         """Every convolution keeps its output, and what its batch norm and its activation make of it."""
