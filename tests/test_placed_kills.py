@@ -134,7 +134,8 @@ def test_export(stride: int, kills: Kills, work: Path, small: Path, tmp_path: Pa
     def check(when: str) -> None:
         assert sorted(path.name for path in work.iterdir()) == ["model"], when
         assert {path.name for path in (work / "model").iterdir()} == {
-            "model.safetensors", "recipe.json", "model.json", "vocabulary.json", "README.md",
+            "model.safetensors", "recipe.json", "model.json", "vocabulary.json", "trained_on.csv",
+            "README.md",
         }, when  # fmt: skip
 
     command = ["system", "export", run, "--out", work / "model"]

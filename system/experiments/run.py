@@ -101,11 +101,7 @@ def _require_same_data(recipe: schema.Recipe, run: Run) -> None:
 def _changed_teachers(recipe: schema.Recipe, run: Run) -> list[str]:
     """Those that are not what they were when the run began, as far as they are still there."""
     before = run.read_provenance().teachers
-    there = {}
-    for name, teacher in recipe.teachers.items():
-        path = getattr(teacher, "folder", getattr(teacher, "file", ""))
-        if path and Path(path).exists():
-            there[name] = teacher
+    there = {name: one for name, one in recipe.teachers.items() if (path := schema.outside(one)) and path.exists()}
     now = teachers_of(recipe.model_copy(update={"teachers": there}))
     return [f"teacher {name}" for name, found in now.items() if before.get(name, found) != found]
 

@@ -8,8 +8,8 @@ from system.networks.atst_frame_published import (
     ADDRESS,
     DIM,
     HOP,
+    LIMITS,
     PARAMETERS,
-    POSITIONS,
     RATE,
     RATE_INSIDE,
     SLICE,
@@ -35,7 +35,7 @@ class AtstFrameExpert(SegmentExpert):
 
     @property
     def limits(self) -> tuple[float, float]:
-        return SLICE * HOP / RATE_INSIDE, POSITIONS * SLICE * HOP / RATE_INSIDE
+        return LIMITS
 
     @property
     def frames_within(self) -> float:

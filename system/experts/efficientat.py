@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 from system.experts.segmented import Network, SegmentExpert
-from system.networks.efficientat_published import STRIDE, VARIANTS, Name
+from system.networks.efficientat_published import LIMITS, STRIDE, VARIANTS, Name
 from system.networks.passt_published import HOP, RATE
 
 
@@ -36,7 +36,7 @@ class EfficientATExpert(SegmentExpert):
 
     @property
     def limits(self) -> tuple[float, float]:
-        return STRIDE * HOP / RATE, 600.0
+        return LIMITS
 
     @property
     def frames_within(self) -> float:

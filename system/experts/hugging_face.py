@@ -9,7 +9,7 @@ from data_tools.classify.model_files import WEIGHTS, fetch, local_folder, weight
 from data_tools.errors import DataError
 from system.experts.base import file_sha256
 from system.experts.segmented import Network, SegmentExpert
-from system.networks.hugging_face_types import LONGEST, ROWS, SHORTEST, TOKENS_PER_SECOND, Type
+from system.networks.hugging_face_types import ROWS, TOKENS_PER_SECOND, Type
 
 
 class HuggingFaceExpert(SegmentExpert):
@@ -45,7 +45,7 @@ class HuggingFaceExpert(SegmentExpert):
 
     @property
     def limits(self) -> tuple[float, float]:
-        return SHORTEST, ROWS[self.type].max_seconds or LONGEST
+        return ROWS[self.type].limits
 
     @property
     def frames_within(self) -> float:

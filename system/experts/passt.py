@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 from system.experts.segmented import Network, SegmentExpert
-from system.networks.passt_published import DIM, HOP, PATCH, RATE, VARIANTS, Name
+from system.networks.passt_published import DIM, HOP, RATE, VARIANTS, Name
 
 
 class PasstExpert(SegmentExpert):
@@ -33,7 +33,7 @@ class PasstExpert(SegmentExpert):
 
     @property
     def limits(self) -> tuple[float, float]:
-        return PATCH * HOP / RATE, VARIANTS[self.network].max_seconds
+        return VARIANTS[self.network].limits
 
     @property
     def frames_within(self) -> float:

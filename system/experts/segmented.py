@@ -47,7 +47,7 @@ class SegmentExpert(ExpertSettings):
         import torch
 
         from system.device import suited_to
-        from system.experts.network import exact
+        from system.experts.network import by_length, exact
 
         shortest, longest = self.limits
         if not shortest <= self.segment_seconds <= longest:
@@ -57,29 +57,21 @@ class SegmentExpert(ExpertSettings):
         size, at_once = round(self.segment_seconds * self.rate), suited_to(device, SEGMENTS_AT_ONCE)
 
         @exact()
-        def computed(parts: list[np.ndarray]) -> list[np.ndarray]:
-            filled = np.stack([np.pad(part, (0, size - len(part))) for part in parts])
-            waves = torch.from_numpy(filled).to(device)
-            lengths = torch.tensor([len(part) for part in parts], device=device)
+        def computed(parts: np.ndarray) -> np.ndarray:
+            """(n, N) of one length -> (n, T, D)."""
+            waves = torch.from_numpy(np.pad(parts, ((0, 0), (0, size - parts.shape[1])))).to(device)
+            lengths = torch.full((len(parts),), parts.shape[1], device=device)
             if self.output == "clip":
-                return list(network(waves, lengths).float().cpu().numpy()[:, None])
-            frames, counts = network.frames(waves, lengths)
-            found = frames.float().cpu().numpy()
-            return [row[:count] for row, count in zip(found, counts.tolist(), strict=True)]
+                found = network(waves, lengths)[:, None]
+            else:
+                frames, counts = network.frames(waves, lengths)
+                found = frames[:, : int(counts[0])]  # of one length, all have as many
+            result: np.ndarray = found.float().cpu().numpy()
+            return result
 
         def all_frames(waves: list[np.ndarray]) -> list[np.ndarray]:
             cut = [[wave[first : first + size] for first in range(0, len(wave), size)] for wave in waves]
-            parts = [part for pieces in cut for part in pieces]
-            # One length at a time, so that what fills a batch up cannot show.
-            order = sorted(range(len(parts)), key=lambda i: -len(parts[i]))
-            results: list[np.ndarray] = [np.empty(0)] * len(parts)
-            while order:
-                same = [i for i in order[:at_once] if len(parts[i]) == len(parts[order[0]])]
-                for i, frames in zip(same, computed([parts[i] for i in same]), strict=True):
-                    results[i] = frames
-                order = order[len(same) :]
-            ends = np.cumsum([len(pieces) for pieces in cut])
-            bounds = zip([0, *ends[:-1].tolist()], ends.tolist(), strict=True)
-            return [np.concatenate(results[first:last]) for first, last in bounds]
+            found = iter(by_length([part for pieces in cut for part in pieces], at_once * size, computed))
+            return [np.concatenate([next(found) for _ in pieces]) for pieces in cut]
 
         return all_frames

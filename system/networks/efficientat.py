@@ -11,7 +11,8 @@ from system.networks.segment import SegmentNetwork, begun
 from system.networks.weights import read_weights
 
 EPS = 1e-3  # of the batch norms
-MOMENTUM = 0.01  # of their running statistics, as published; the network from scratch has torch's 0.1
+MOMENTUM = 0.01  # of their running statistics, as published
+MOMENTUM_FROM_SCRATCH = 0.1
 
 # B inputs, C channels, T columns
 

@@ -13,7 +13,7 @@ _RELEASES = "https://github.com/fschmid56/EfficientAT/releases/download/v0.0.1"
 STEM = 16  # channels of the first convolution, which halves bands and columns
 LAST_RATIO = 6  # channels of the last convolution by those before it
 STRIDE = 32  # columns of a column of the last map
-BANDS_LEFT = 4  # of 128, in the last map
+LIMITS = 0.32, 600.0  # seconds: a column of the last map, and what memory allows
 
 
 class Row(NamedTuple):

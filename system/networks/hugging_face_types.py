@@ -37,6 +37,11 @@ class Row:
     vector: Literal["pooler_output", "audio_embeds", "mean"] = "mean"
     aliases: tuple[str, ...] = ()
 
+    @property
+    def limits(self) -> tuple[float, float]:
+        """The shortest and the longest segment, in seconds."""
+        return SHORTEST, self.max_seconds or LONGEST
+
 
 ROWS: dict[Type, Row] = {
     "audio-spectrogram-transformer": Row("ASTModel", "ASTFeatureExtractor", 16_000, 10.24, "pooler_output"),

@@ -38,9 +38,9 @@ class Variant:
         return int((columns - PATCH) // self.stride + 1)
 
     @property
-    def max_seconds(self) -> float:
-        """The longest input that has a position for every patch."""
-        return ((self.positions - 1) * self.stride + PATCH + self.stride - 1) * HOP / RATE
+    def limits(self) -> tuple[float, float]:
+        """The shortest input, of one patch, and the longest that has a position for every patch, in seconds."""
+        return PATCH * HOP / RATE, ((self.positions - 1) * self.stride + PATCH + self.stride - 1) * HOP / RATE
 
 
 VARIANTS: dict[Name, Variant] = {

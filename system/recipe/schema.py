@@ -89,6 +89,13 @@ class EmbeddingsTeacher(Strict):
     trained_on_test: Literal["acknowledged"]  # that it may have been trained on clips that are ranked
 
 
+def outside(teacher: StageTeacher | ModelTeacher | EmbeddingsTeacher) -> Path | None:
+    """Where a teacher lies that is not of the run itself."""
+    if isinstance(teacher, StageTeacher):
+        return None
+    return Path(teacher.folder if isinstance(teacher, ModelTeacher) else teacher.file)
+
+
 Teacher = Annotated[StageTeacher | ModelTeacher | EmbeddingsTeacher, Field(discriminator="kind")]
 
 

@@ -131,7 +131,7 @@ def _open_run(run: Run, stage: str | None, checkpoint: str | None, changes: list
     if stage is not None and stage not in recipe.stages:
         raise KitError(f"{run.folder} has no stage {stage!r}; there are {', '.join(recipe.stages) or 'none'}")
     if stage is None and recipe.model.unpublished:
-        teachers = ", ".join(getattr(teacher, "folder", name) for name, teacher in recipe.teachers.items())
+        teachers = ", ".join(str(schema.outside(teacher) or name) for name, teacher in recipe.teachers.items())
         raise KitError(f"{run.folder} has no model of its own: it ranks by {teachers or 'nothing'}; name one of these")
     checkpoint = checkpoint or (first.checkpoint if first and first.stage == stage else "last")
     model = moved(build_model(recipe, _vocabulary(run.folder, run.again(run.vocabulary))), device)

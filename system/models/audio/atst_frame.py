@@ -11,8 +11,8 @@ from system.networks.atst_frame_published import (
     DIM,
     FFN_DIM,
     HOP,
+    LIMITS,
     PARAMETERS,
-    POSITIONS,
     RATE_INSIDE,
     SLICE,
 )
@@ -34,7 +34,7 @@ class AtstFrame(FromPublished):
 
     @property
     def limits(self) -> tuple[float, float]:
-        return SLICE * HOP / RATE_INSIDE, POSITIONS * SLICE * HOP / RATE_INSIDE
+        return LIMITS
 
     @property
     def title(self) -> str:

@@ -3,7 +3,7 @@
 from typing import Literal
 
 from system.models.audio.segmented import FromPublished, Network, NetworkCost, SpecAugment
-from system.networks.efficientat_published import LAST_RATIO, STEM, STRIDE, VARIANTS, Name, Row, rounded
+from system.networks.efficientat_published import LAST_RATIO, LIMITS, STEM, VARIANTS, Name, Row, rounded
 from system.networks.passt_published import BANDS, HOP, RATE
 
 
@@ -25,7 +25,7 @@ class EfficientAT(FromPublished):
 
     @property
     def limits(self) -> tuple[float, float]:
-        return STRIDE * HOP / RATE, 600.0
+        return LIMITS
 
     @property
     def title(self) -> str:
@@ -40,14 +40,12 @@ class EfficientAT(FromPublished):
         return VARIANTS[self.network].address
 
     def build_network(self) -> Network:
-        from system.networks.efficientat import MobileNet, MobileNetOnWaves
+        from system.networks.efficientat import MOMENTUM, MOMENTUM_FROM_SCRATCH, MobileNet, MobileNetOnWaves
         from system.networks.kaldi_log_mel import KaldiLogMel, Masks
 
-        momentum = [0.1] if self.weights is None else []
+        network = MobileNet(self.network, MOMENTUM_FROM_SCRATCH if self.weights is None else MOMENTUM)
         masks = None if self.spec_augment is None else Masks(**self.spec_augment.model_dump())
-        return MobileNetOnWaves(
-            KaldiLogMel(self.edge_jitter, masks), MobileNet(self.network, *momentum), self.vector_dim
-        )
+        return MobileNetOnWaves(KaldiLogMel(self.edge_jitter, masks), network, self.vector_dim)
 
     def network_cost(self) -> NetworkCost:
         """Every convolution keeps its output, and what its batch norm and its activation make of it."""

@@ -10,7 +10,7 @@ from data_tools.errors import DataError
 from system.experts.base import file_sha256
 from system.models.audio.segmented import Network, NetworkCost, Segmented
 from system.models.costs import block_activations, layer_parameters
-from system.networks.hugging_face_types import LONGEST, ROWS, SHORTEST, TOKENS_PER_SECOND, Type, type_problem
+from system.networks.hugging_face_types import ROWS, TOKENS_PER_SECOND, Type, type_problem
 
 _UNREADABLE = (OSError, ValueError, LookupError, TypeError, DataError)
 ROWS_OF_AST = 12  # tokens of one time
@@ -53,7 +53,7 @@ class HuggingFace(Segmented):
 
     @property
     def limits(self) -> tuple[float, float]:
-        return SHORTEST, ROWS[self.type].max_seconds or LONGEST
+        return ROWS[self.type].limits
 
     @property
     def title(self) -> str:

@@ -32,7 +32,7 @@ class Passt(FromPublished):
 
     @property
     def limits(self) -> tuple[float, float]:
-        return PATCH * HOP / RATE, VARIANTS[self.network].max_seconds
+        return VARIANTS[self.network].limits
 
     @property
     def title(self) -> str:

@@ -159,19 +159,27 @@ class MeanTokens(TokenSettings):
     kind: Literal["mean_tokens"]
 
 
-class SentenceTransformers(PreTrained):
-    """A pre-trained sentence encoder by hub name or folder; frozen, its embeddings are computed once and kept."""
+class VectorSettings(PreTrained):
+    """What the two kinds are told whose model gives a text's vector by itself."""
 
-    kind: Literal["sentence_transformers"]
     dim: Size  # D of the model, checked when it is loaded
     trainable: bool  # false: frozen, and its embeddings are kept in the banks
     projection: Literal["none", "linear"]  # a trainable D x D layer behind the encoder
 
-    unknown: ClassVar[TextSize] = MINILM
-
     @property
     def is_published(self) -> bool:
         return self.projection == "none"
+
+    def cost(self, vocabulary: int) -> Cost:
+        return self.cost_with((self.dim + 1) * self.dim if self.projection == "linear" else 0, self.trainable)
+
+
+class SentenceTransformers(VectorSettings):
+    """A pre-trained sentence encoder by hub name or folder; frozen, its embeddings are computed once and kept."""
+
+    kind: Literal["sentence_transformers"]
+
+    unknown: ClassVar[TextSize] = MINILM
 
     @property
     def size_known(self) -> bool:
@@ -185,11 +193,8 @@ class SentenceTransformers(PreTrained):
     def count(self, folder: Path, config: dict[str, Any]) -> int:
         return sum(_safetensors_sizes(folder / "model.safetensors"))
 
-    def cost(self, vocabulary: int) -> Cost:
-        return self.cost_with((self.dim + 1) * self.dim if self.projection == "linear" else 0, self.trainable)
 
-
-class Clap(PreTrained):
+class Clap(VectorSettings):
     """The text encoder of a public CLAP with its projection, beside `hugging_face` with the same model for audio: a
     zero-shot system. Captions are cut at 77 tokens, as its processor cuts them.
 
@@ -198,15 +203,8 @@ class Clap(PreTrained):
     """
 
     kind: Literal["clap"]
-    dim: Size  # D of the model, checked when it is loaded
-    trainable: bool  # false: frozen, and its embeddings are kept in the banks
-    projection: Literal["none", "linear"]  # a trainable D x D layer behind the encoder
 
     unknown: ClassVar[TextSize] = BERT
-
-    @property
-    def is_published(self) -> bool:
-        return self.projection == "none"
 
     def build(self, vocabulary: list[str], banks: Path) -> Encoder:
         from system.models.text.pretrained_encoder import ClapEncoder
@@ -218,9 +216,6 @@ class Clap(PreTrained):
 
     def count(self, folder: Path, config: dict[str, Any]) -> int:
         return of_transformer(config)
-
-    def cost(self, vocabulary: int) -> Cost:
-        return self.cost_with((self.dim + 1) * self.dim if self.projection == "linear" else 0, self.trainable)
 
 
 def of_transformer(config: dict[str, Any]) -> int:

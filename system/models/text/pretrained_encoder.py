@@ -17,7 +17,7 @@ from data_tools.errors import KitError
 from system.features.bank import open_bank
 from system.models.similarity import Embedded
 from system.models.text.encoder import TextEncoder
-from system.models.text.pretrained import Clap, SentenceTransformers, TokenSettings
+from system.models.text.pretrained import Clap, SentenceTransformers, TokenSettings, VectorSettings
 from system.networks.layers import mlp, pooled_over_time
 
 MANY = 1000  # texts that take long enough to be announced
@@ -146,17 +146,23 @@ class PreTrainedEncoder(TextEncoder):
         return [word for word, ids in zip(words, tokens, strict=True) if self.tokenizer.unk_token_id in ids]
 
 
+def projection(settings: VectorSettings, found: int) -> nn.Module:
+    """What is behind a model whose vectors have `found` values; KitError where the settings say another size."""
+    dim = settings.dim
+    if found != dim:
+        raise KitError(f"text model {settings.model!r} has {found} dimensions, not {dim}; set text.dim to {found}")
+    return nn.Linear(dim, dim) if settings.projection == "linear" else nn.Identity()
+
+
 class SentenceTransformersEncoder(PreTrainedEncoder):
     """A sentence-transformers model; linear where asked for."""
 
     def __init__(self, settings: SentenceTransformers, banks: Path) -> None:
         super().__init__()
-        model, dim = load_sentence_transformer(settings.model, "cpu").float(), settings.dim
-        found = model.get_embedding_dimension()
-        if found != dim:
-            raise KitError(f"text model {settings.model!r} has {found} dimensions, not {dim}; set text.dim to {found}")
-        self.project = nn.Linear(dim, dim) if settings.projection == "linear" else nn.Identity()
-        self.take(model, model.tokenizer, self.project, settings.trainable, (banks, dim, "sentence_transformers"))
+        model = load_sentence_transformer(settings.model, "cpu").float()
+        self.project = projection(settings, model.get_embedding_dimension())
+        bank = banks, settings.dim, "sentence_transformers"
+        self.take(model, model.tokenizer, self.project, settings.trainable, bank)
 
     def _tokenise(self, texts: list[str]) -> list[list[int]]:
         found = self._model.preprocess(texts)
@@ -188,11 +194,8 @@ class ClapEncoder(PreTrainedEncoder):
     def __init__(self, settings: Clap, banks: Path) -> None:
         super().__init__()
         tokenizer, model = load_clap(settings.model)
-        found, dim = int(model.config.projection_dim), settings.dim
-        if found != dim:
-            raise KitError(f"text model {settings.model!r} has {found} dimensions, not {dim}; set text.dim to {found}")
-        self.project = nn.Linear(dim, dim) if settings.projection == "linear" else nn.Identity()
-        self.take(model, tokenizer, self.project, settings.trainable, (banks, dim, "clap"))
+        self.project = projection(settings, int(model.config.projection_dim))
+        self.take(model, tokenizer, self.project, settings.trainable, (banks, settings.dim, "clap"))
 
     def _tokenise(self, texts: list[str]) -> list[list[int]]:
         positions = self._model.config.max_position_embeddings - 2  # RoBERTa begins to count behind its padding
