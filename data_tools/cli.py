@@ -21,7 +21,7 @@ from importlib import import_module, metadata
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol, TypeVar
 
-from data_tools.errors import DataError, KitError, sentence_of
+from data_tools.errors import DataError, KitError, SaidElsewhere, sentence_of
 from data_tools.names import is_utf8
 
 
@@ -86,7 +86,8 @@ def run_cli(
             raise
         resumes = argv and argv[0] in verbs and verbs[argv[0]].resumes
         hint = "the same command goes on where it stopped" if resumes else "nothing was written"
-        print(stop.args[0] if stop.args else f"interrupted; {hint}", file=sys.stderr)
+        if said := stop.args[0] if stop.args else f"interrupted; {hint}":
+            print(said, file=sys.stderr)
         return 130
     return 1
 
@@ -103,6 +104,8 @@ def _set_up_log(arguments: argparse.Namespace) -> None:
 
 
 def _print_error(error: BaseException) -> None:
+    if isinstance(error, SaidElsewhere):
+        return
     if isinstance(error, KitError):
         print("\n".join(f"error: {line}" for line in str(error).splitlines()), file=sys.stderr)
     elif isinstance(error, ModuleNotFoundError):

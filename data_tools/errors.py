@@ -13,6 +13,10 @@ class DataError(KitError):
     """Data, or a file, that cannot be used."""
 
 
+class SaidElsewhere(KitError):
+    """Another process of the same work has said what is wrong; this one ends without a message."""
+
+
 IS_FOLDER = "is a folder; name a file"
 IS_FILE = "is a file; name a folder"
 _REFUSED = "may not be read or written; change its permissions, or name another place"

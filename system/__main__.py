@@ -1,9 +1,9 @@
 """The command line of this floor: `python -m system VERB ...`."""
 
 import logging
-import sys
 
 from data_tools.cli import Verb, run_cli
+from system.compute.distributed import leave
 
 # What each does, and the arguments of an example.
 _VERBS = {
@@ -79,4 +79,4 @@ def main(argv: list[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    leave(main())

@@ -12,7 +12,7 @@ from data_tools.errors import DataError, KitError
 from data_tools.files import absolute
 from data_tools.manifest import Clip, audio_clip
 from data_tools.names import is_audio_name
-from system.device import device_of
+from system.compute.device import device_of
 from system.runs.open import Trained, open_trained
 from system.runs.pool import Listed, cache_folder, embed, frame_banks, pool_of
 from system.runs.retrieve import embed_texts, vectors

@@ -11,10 +11,12 @@ import torch
 from system.batches.mixing import mixed
 from system.batches.parts import Parts
 from system.batches.sampler import Item, Sampler
+from system.batches.shares import parts_of
 from system.batches.teachers import Teachers
+from system.compute.distributed import count, index
 from system.features.build import Features
 from system.losses.relevance.relax import Relevance
-from system.models.batch import Batch, Series
+from system.models.batch import Batch, Series, Share
 
 log = logging.getLogger(__name__)
 
@@ -30,12 +32,31 @@ def collate(
     relevance: Relevance | None = None,
     teachers: Teachers | None = None,
     parts: Parts | None = None,
+    share: Share | None = None,
+    alike: bool = False,
 ) -> Batch:
     """The batch of items whose clips all have frames, in the type their banks keep. relevance: when a loss asks for
     relax. teachers: when one learns from them. parts: what is heard of long clips, the rest of which is not copied;
-    None: all of them."""
+    None: all of them. share: what of the audio is there; None: all. alike: padded to the longest clip of the batch,
+    whether it is there or not."""
     batch = without_audio(items, features, relevance, teachers)
-    return replace(batch, audio={name: _padded(features, name, items, parts) for name in features.banks})
+    rows = range(len(items)) if share is None else share.rows
+    longest = parts.longest if parts else None
+    audio = {}
+    for name in features.banks:
+        width = max(lengths_of(items, features, name, longest)) if alike else 0
+        audio[name] = _padded(features, name, items, parts, rows, width)
+    return replace(batch, audio=audio, share=share)
+
+
+def lengths_of(items: Sequence[Item], features: Features, expert: str, longest: int | None) -> list[int]:
+    """Frames of each item's clip, of which at most `longest` are heard; of a mixture, of the longer clip."""
+    bank, keys = features.banks[expert], features.keys
+    lengths = [
+        max(bank.rows[keys[clip.id]][1] for clip in (item.clip, *([item.added.clip] if item.added else [])))
+        for item in items
+    ]
+    return lengths if longest is None else [min(length, longest) for length in lengths]
 
 
 def without_audio(
@@ -71,11 +92,14 @@ def _frames(features: Features, expert: str, items: Sequence[Item], index: int, 
     return mixed(frames, other, added.decibels, added.offset)
 
 
-def _padded(features: Features, expert: str, items: Sequence[Item], parts: Parts | None) -> Series:
+def _padded(
+    features: Features, expert: str, items: Sequence[Item], parts: Parts | None, rows: Sequence[int], width: int
+) -> Series:
+    """Of these rows of a batch, at least `width` frames wide."""
     bank = features.banks[expert]
-    frames = [_frames(features, expert, items, index, parts) for index in range(len(items))]
-    lengths = np.array([len(f) for f in frames])
-    values = np.zeros((len(frames), lengths.max(), bank.dim), bank.dtype)
+    frames = [_frames(features, expert, items, index, parts) for index in rows]
+    lengths = np.array([len(f) for f in frames], np.int64)
+    values = np.zeros((len(frames), max(width, lengths.max(initial=0)), bank.dim), bank.dtype)
     for row, f in zip(values, frames, strict=True):
         row[: len(f)] = f
     return Series(torch.from_numpy(values), torch.from_numpy(lengths))
@@ -111,9 +135,9 @@ class Resident:
             frames[at : at + len(part)] = torch.from_numpy(part).to(device)
         return frames, first.to(device), lengths.to(device)
 
-    def audio(self, keys: Sequence[str], parts: Parts | None = None) -> dict[str, Series]:
-        """What collate gives for these clips, on the device."""
-        return {name: self._series(*table, keys, parts) for name, table in self.tables.items()}
+    def audio(self, keys: Sequence[str], parts: Parts | None = None, among: Sequence[str] = ()) -> dict[str, Series]:
+        """What collate gives for these clips, on the device; as wide as the longest of `among` would be."""
+        return {name: self._series(*table, keys, parts, among) for name, table in self.tables.items()}
 
     def _series(
         self,
@@ -122,6 +146,7 @@ class Resident:
         lengths: torch.Tensor,
         keys: Sequence[str],
         parts: Parts | None,
+        among: Sequence[str],
     ) -> Series:
         clips = torch.tensor([self.index_of[key] for key in keys], device=frames.device)
         begin, clip_lengths = first[clips], lengths[clips]
@@ -130,7 +155,10 @@ class Resident:
             offsets = torch.from_numpy(parts.offsets[:, 0].copy()).to(frames.device)
             skipped = (offsets * (spare + 1)).long().minimum(spare)
             begin, clip_lengths = begin + skipped, clip_lengths.clamp(max=parts.longest)
-        positions = torch.arange(int(clip_lengths.max()), device=frames.device)
+        all_lengths = lengths[torch.tensor([self.index_of[key] for key in (*keys, *among)], device=frames.device)]
+        width = int(all_lengths.max()) if len(all_lengths) else 0
+        width = width if parts is None else min(width, parts.longest)
+        positions = torch.arange(width, device=frames.device)
         mask = positions < clip_lengths[:, None]
         index = (begin[:, None] + positions).clamp(max=len(frames) - 1)
         return Series(frames[index].masked_fill(~mask[..., None], 0), clip_lengths)
@@ -154,7 +182,8 @@ class Feed:
     clips are mixed, threads pad the next batches while this one is computed. Captions and their relax factors are made
     ahead either way. A batch is a function of its step, so nothing depends on what was made ahead.
 
-    longest: frames that are heard of a longer clip, a random part of it; None: all of every clip."""
+    longest: frames that are heard of a longer clip, a random part of it; None: all of every clip. chunk: clips that are
+    embedded at a time, see parts_of. alike: see collate; of several processes each gets its share alone."""
 
     def __init__(
         self,
@@ -164,7 +193,10 @@ class Feed:
         device: torch.device,
         teachers: Teachers | None = None,
         longest: int | None = None,
+        chunk: int | None = None,
+        alike: bool = False,
     ) -> None:
+        self.chunk, self.alike = chunk, alike
         self.sampler, self.features, self.device, self.longest = sampler, features, device, longest
         self.relevance, self.teachers = relevance, teachers
         keys = {features.keys[item.clip.id] for stream in sampler.streams for item in stream.items}
@@ -187,7 +219,12 @@ class Feed:
                 self._ahead[other] = self._begun(other)
         if self.resident is None:
             return made.to(self.device)
-        return replace(made.to(self.device), audio=self.resident.audio(made.clip_keys, self._parts(step)))
+        keys, parts = made.clip_keys, self._parts(step)
+        if made.share:
+            rows = made.share.rows
+            keys, parts = [keys[row] for row in rows], parts and parts._replace(offsets=parts.offsets[rows])
+        audio = self.resident.audio(keys, parts, made.clip_keys if self.alike else ())
+        return replace(made.to(self.device), audio=audio)
 
     def _parts(self, step: int) -> Parts | None:
         return None if self.longest is None else Parts(self.longest, self.sampler.offsets(step))
@@ -197,9 +234,13 @@ class Feed:
         return self._workers.submit(self._made, self.sampler.batch(step), self._parts(step))
 
     def _made(self, items: Sequence[Item], parts: Parts | None) -> Batch:
+        share = None
+        if count() > 1:
+            lengths = lengths_of(items, self.features, next(iter(self.features.banks)), self.longest)
+            share = Share(parts_of(lengths, self.chunk, count()), index(), count())
         if self.resident is not None:
-            return without_audio(items, self.features, self.relevance, self.teachers)
-        return collate(items, self.features, self.relevance, self.teachers, parts)
+            return replace(without_audio(items, self.features, self.relevance, self.teachers), share=share)
+        return collate(items, self.features, self.relevance, self.teachers, parts, share, self.alike)
 
     def close(self) -> None:
         self._workers.shutdown(cancel_futures=True)

@@ -5,6 +5,7 @@ import logging
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -17,6 +18,7 @@ from submission.formats.edition_csv import write_csv
 from submission.formats.score_matrix import ScoreMatrix, read_scores, write_scores
 from submission.metrics.blend import blend
 from submission.runs.record import BlindResult
+from system.compute.distributed import is_first, on_first
 from system.recipe import schema
 from system.runs.folder import Run, contents_of
 
@@ -136,10 +138,12 @@ def rank_blind_sets(
         entry = recipe.rank[name]
         assert isinstance(entry, schema.RankByMean | schema.RankBlind)
         if isinstance(entry, schema.RankByMean):
-            matrix = blend({part: read_scores(run.scores_file(part)) for part in entry.of})
+            matrix = on_first(partial(_mean, run, entry.of))
             taken = f"mean of {', '.join(entry.of)}"
         else:
             matrix, taken = _ranked(recipe, entry, run, blind, model if entry.stage else untrained)
+        if not is_first():
+            continue
         edition, csv = get_edition(entry.edition), run.csv_file(name)
         for path in (run.scores_file(name), csv):
             path.parent.mkdir(exist_ok=True)
@@ -155,6 +159,10 @@ def rank_blind_sets(
             sha256=blind.sha256,
         )
     return found
+
+
+def _mean(run: Run, entries: Sequence[str]) -> ScoreMatrix:
+    return blend({name: read_scores(run.scores_file(name)) for name in entries})
 
 
 def _ranked(

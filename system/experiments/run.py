@@ -7,6 +7,7 @@ import platform
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -24,6 +25,7 @@ from submission.metrics.blend import blend
 from submission.metrics.scoring import summarise_matrix
 from submission.runs.clips import write_clips
 from submission.runs.record import FORMAT, BlindResult, RankedResult, RunResult
+from system.compute.distributed import count, first_goes_ahead, is_first, on_first
 from system.experiments.blind import BlindSet, blind_entries, changed_entries, open_blind_sets, rank_blind_sets, size_of
 from system.experiments.summary import ceiling_of, data_of, experts_of, in_words, parameters_of
 from system.experts.base import Device, file_sha256
@@ -51,29 +53,39 @@ def run_recipe(
 
     device: where it is computed; None for this machine's. track: trackers that get every epoch.
     """
-    run = open_run(loaded, runs, out)
-    log.info("run %s", run.folder)
-    if run.ranks_anew:
-        log.info("it has the same settings but for what is ranked: what it trained is not trained again")
-    elif run.result.exists():
-        _require_same_data(loaded.recipe, run)
-        result = run.read_result()
-        for name, checksum in result.sha256.items():
-            require_unharmed(run.folder / name, checksum, run.again(run.folder / name))
-        made_by, now = result.commits[-1], commit()
-        other = "" if made_by == now else f", made by the code of {made_by}, this is {now}; --out makes another"
-        log.log(logging.WARNING if other else logging.INFO, "finished already: %s%s", run.folder, other)
-        if not (new := changed_entries(loaded.recipe, result.blind)):
-            _track(run, track)
-            return run
-        log.info("to be ranked now: %s; nothing is trained again", ", ".join(new))
+    run = on_first(lambda: open_run(loaded, runs, out))
+    if on_first(lambda: _is_finished(loaded, run, track)):
+        return run
     from system.batches.data import load_data, make_missing  # torch stays out of the way of a finished run
 
     began = time.monotonic()
-    with run.lock():
-        make_missing(loaded.recipe)
+    with ExitStack() as stack:
+        on_first(lambda: stack.enter_context(run.lock()))
+        on_first(lambda: make_missing(loaded.recipe))
         _train_and_rank(loaded, run, load_data(loaded.recipe, device=device), began, device, track)
     return run
+
+
+def _is_finished(loaded: Loaded, run: Run, track: "Sequence[type[Tracker]]") -> bool:
+    """Whether nothing is left to do; says so, or what is."""
+    log.info("run %s", run.folder)
+    if run.ranks_anew:
+        log.info("it has the same settings but for what is ranked: what it trained is not trained again")
+        return False
+    if not run.result.exists():
+        return False
+    _require_same_data(loaded.recipe, run)
+    result = run.read_result()
+    for name, checksum in result.sha256.items():
+        require_unharmed(run.folder / name, checksum, run.again(run.folder / name))
+    made_by, now = result.commits[-1], commit()
+    other = "" if made_by == now else f", made by the code of {made_by}, this is {now}; --out makes another"
+    log.log(logging.WARNING if other else logging.INFO, "finished already: %s%s", run.folder, other)
+    if new := changed_entries(loaded.recipe, result.blind):
+        log.info("to be ranked now: %s; nothing is trained again", ", ".join(new))
+        return False
+    _track(run, track)
+    return True
 
 
 def _track(run: Run, track: "Sequence[type[Tracker]]") -> None:
@@ -145,22 +157,37 @@ def _train_and_rank(
     device: "Device | None",
     track: "Sequence[type[Tracker]]",
 ) -> None:
-    from system.device import gpu_of
-    from system.runs.plots import draw_run
     from system.training.train import initial_model, prepare, train
 
     recipe = loaded.recipe
     model = prepare(loaded, run, data, device)
     blind = open_blind_sets(recipe, blind_entries(recipe), model.device)
-    _rehearse(recipe, run, data, model, blind)
+    on_first(lambda: _rehearse(recipe, run, data, model, blind))
     train(loaded, run, data, model, track)
-    kept, kept_blind = _kept(recipe, run, blind)
-    run.result.unlink(missing_ok=True)  # it stands for none of the scores that are now replaced
+    kept, kept_blind = on_first(lambda: _kept(recipe, run, blind))
+    on_first(lambda: run.result.unlink(missing_ok=True))  # it stands for none of the scores that are now replaced
     untrained = initial_model(recipe, run, model.device)
     ranked = _rank(recipe, run, data, model, untrained, kept)
     new = {name: opened for name, opened in blind.items() if name not in kept_blind}
     found_blind = kept_blind | rank_blind_sets(recipe, run, new, model, untrained)
     ranked_blind = {name: found_blind[name] for name in recipe.rank if name in found_blind}
+    seconds = round(time.monotonic() - began, 1)
+    on_first(lambda: _finish(loaded, run, data, model, seconds, ranked, ranked_blind))
+
+
+def _finish(
+    loaded: Loaded,
+    run: Run,
+    data: "Data",
+    model: "RetrievalModel",
+    seconds: float,
+    ranked: dict[str, RankedResult],
+    ranked_blind: dict[str, BlindResult],
+) -> None:
+    """What is written last: figures, and the result, which says that the run is finished."""
+    from system.runs.plots import draw_run
+
+    recipe = loaded.recipe
     _remove_others(run, ranked, ranked_blind)
     draw_run(run)
     if run.ranks_anew:
@@ -171,11 +198,11 @@ def _train_and_rank(
         recipe=recipe.name,
         seed=recipe.seed,
         commits=run.read_provenance().commits,
-        hardware=f"{os.cpu_count()} cores {platform.machine()}, {gpu_of(model.device) or 'no GPU'}",
+        hardware=hardware_of(model.device),
         parameters=parameters_of(recipe, model),
         experts=experts_of(recipe),
         data=data_of(recipe, data),
-        seconds=round(time.monotonic() - began, 1),
+        seconds=seconds,
         training_seconds=round(sum(line.seconds for line in run.read_metrics()), 1),
         broken=data.features.broken,
         rank=ranked,
@@ -185,6 +212,14 @@ def _train_and_rank(
     with (run.folder / "log.txt").open("a", encoding="utf-8") as file:  # the verb prints the same
         file.write(in_words(run, result) + "\n")
     write_json(run.result, result.document())
+
+
+def hardware_of(device: "Device") -> str:
+    """Of one process, and how many there were, in words."""
+    from system.compute.device import gpu_of
+
+    several = f", {count()} processes" if count() > 1 else ""
+    return f"{os.cpu_count()} cores {platform.machine()}, {gpu_of(device) or 'no GPU'}{several}"
 
 
 def _checksums(run: Run) -> dict[str, str]:
@@ -264,6 +299,8 @@ def _rank(
         clips = data.clips[source]
         log.info("ranking %s: %s", name, size_of(caption_queries(clips), clips))
         (matrix, norms), taken = _ranked(recipe, entry, run, data, model, untrained)
+        if not is_first():
+            continue
         matrix = replace(matrix, facts={**matrix.facts, "edition": edition.name})
         csv = run.csv_file(name)
         for path in (run.scores_file(name), csv):
@@ -322,12 +359,13 @@ def _ranked(
     from system.runs.teachers import rank_by_teachers
 
     if isinstance(entry, schema.RankByMean):
-        parts = {name: read_scores(run.scores_file(name)) for name in entry.of}
-        return RankedPool(blend(parts), {}), f"mean of {', '.join(entry.of)}"
+        means = on_first(lambda: blend({name: read_scores(run.scores_file(name)) for name in entry.of}))
+        return RankedPool(means, {}), f"mean of {', '.join(entry.of)}"
     clips = data.clips[entry.data]
     if isinstance(entry, schema.RankByTeachers):
         said = f"mean of the cosines of {', '.join(entry.of)}"
-        return RankedPool(rank_by_teachers(entry, recipe, run, data, model.device), {}), said
+        with first_goes_ahead():
+            return RankedPool(rank_by_teachers(entry, recipe, run, data, model.device), {}), said
     if entry.stage is None:
         model, taken = untrained, PUBLISHED
     else:

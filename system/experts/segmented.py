@@ -46,7 +46,7 @@ class SegmentExpert(ExpertSettings):
     def load(self, device: Device) -> Frames:
         import torch
 
-        from system.device import suited_to
+        from system.compute.device import suited_to
         from system.experts.network import by_length, exact
 
         shortest, longest = self.limits

@@ -137,7 +137,7 @@ def build_features(
     content: what is known of the files (default: what is remembered in `banks`).
     Raises KitError for a file whose content is no longer what it was when its frames were looked for.
     """
-    from system.device import device_of
+    from system.compute.device import device_of
 
     features = Features({name: bank_of(expert, banks, verify) for name, expert in experts.items()})
     with closing(content or ContentKeys(banks)) as content:
@@ -193,7 +193,7 @@ def _missing(features: Features, name: str, clips: list[Clip]) -> dict[str, Clip
 def _fill(
     features: Features, name: str, expert: ExpertSettings, frames_of: Frames, clips: list[Clip], strict: bool
 ) -> None:
-    from system.device import memory_errors
+    from system.compute.device import memory_errors
 
     bank, missing = features.banks[name], _missing(features, name, clips)
     log.info("%s: computing the frames of %s", name, counted(len(missing), "clip"))

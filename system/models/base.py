@@ -43,6 +43,12 @@ class EncoderKind(Strict):
         return False
 
     @property
+    def seen_by_share(self) -> str | None:
+        """What of a batch decides its embeddings beside batch norms and the padded length of frames: of several
+        processes each sees its share of that alone. None for nothing."""
+        return None
+
+    @property
     def knows_captions(self) -> bool:
         """Whether its published weights have learned from captioned clips, which may be among those that are ranked."""
         return False

@@ -21,10 +21,27 @@ class Series(NamedTuple):
 
 
 @dataclass(frozen=True)
+class Share:
+    """A batch divided into parts that are embedded at a time; part i is of process i % count.
+
+    parts: of each, its rows of the batch; each row is in one of them. index: which process this is.
+    """
+
+    parts: list[list[int]]
+    index: int
+    count: int
+
+    @property
+    def rows(self) -> list[int]:
+        """The rows that this process embeds: its audio is of these, in this order."""
+        return [row for part in self.parts[self.index :: self.count] for row in part]
+
+
+@dataclass(frozen=True)
 class Batch:
     """clip_keys: (B,) contents of the clips. audio: by expert. captions: (N,) of all items. row_of: (N,) their items.
     relax: (B, B), r(c_ij) between the items' captions; None where no loss asks for it. teachers: (B, N) by name,
-    cosines of clips and captions by models that are learned from."""
+    cosines of clips and captions by models that are learned from. share: what of the audio is there; None for all."""
 
     clip_keys: list[str]
     audio: dict[str, Series]
@@ -32,6 +49,7 @@ class Batch:
     row_of: torch.Tensor
     relax: torch.Tensor | None = None
     teachers: dict[str, torch.Tensor] = field(default_factory=dict)
+    share: Share | None = None
 
     def to(self, device: torch.device) -> "Batch":
         audio = {name: Series(_moved(s.values, device), _moved(s.lengths, device)) for name, s in self.audio.items()}

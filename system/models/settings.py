@@ -45,6 +45,11 @@ class Model(Strict):
         return not any(part.sees_whole_batch for _, part, _ in self._encoders)
 
     @property
+    def seen_by_share(self) -> list[str]:
+        """What each of several processes sees of its share of a batch alone, so that another model is trained."""
+        return [said for _, part, _ in self._encoders if (said := part.seen_by_share)]
+
+    @property
     def trains(self) -> dict[str, bool]:
         """Whether anything is trained in each part of RetrievalModel.parts, by name."""
         audio = self.audio.cost(self.text.dim, 1.0, 1.0).trainable

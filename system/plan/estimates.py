@@ -3,12 +3,14 @@
 import math
 from dataclasses import dataclass
 from functools import cached_property
+from typing import NamedTuple
 
 import numpy as np
 
 from data_tools.manifest import Clip
 from system.experts.base import ExpertSettings
 from system.models.costs import Cost
+from system.plan.machine import GIB
 from system.recipe import schema
 from system.words import vocabulary_of
 
@@ -18,7 +20,23 @@ ASSUMED_CAPTIONS = 5.0
 ASSUMED_VOCABULARY = 4_000
 # A second and CPU core in float32, measured on heads and text (2 cores: 125e9), and on PANNs (58e9 to 64e9).
 CORE_FLOPS = 62e9
-GPU_FLOPS = {"RTX 3090": 25e12, "H200": 250e12}  # a third and a quarter of their peak in 16 bits: assumed, not measured
+
+
+class Gpu(NamedTuple):
+    """flops: in a second in 16 bits, a third or a quarter of its peak: assumed, not measured. memory: bytes, as its
+    driver says."""
+
+    flops: float
+    memory: float
+
+
+GPUS = {
+    "RTX 3090": Gpu(25e12, 24 * GIB),
+    "A40": Gpu(50e12, 45 * GIB),
+    "A100": Gpu(80e12, 80 * GIB),
+    "H100": Gpu(250e12, 79.6 * GIB),
+    "H200": Gpu(250e12, 140.4 * GIB),
+}
 
 
 @dataclass(frozen=True)
@@ -75,8 +93,7 @@ def frame_bytes(expert: ExpertSettings) -> int:
     return expert.dim * np.dtype(expert.dtype).itemsize
 
 
-@dataclass(frozen=True)
-class Load:
+class Load(NamedTuple):
     """What a step of a stage holds: clips of a batch, their mean and longest seconds, captions of the batch."""
 
     clips: int
@@ -138,9 +155,12 @@ class Estimates:
 
         Twice, for gradients in flight and what the allocator holds; half the bytes in 16 bits.
         """
-        load = self.load(stage)
+        return self.memory_of(self.load(stage), stage.grad_cache_chunk, precision)
+
+    def memory_of(self, load: Load, chunk: int | None, precision: str) -> float:
+        """Bytes of a step with this load, embedded `chunk` clips at a time; see memory."""
         audio, text = self.audio_cost(load), self.text_cost
-        share = min(1.0, (stage.grad_cache_chunk or load.clips) / load.clips)
+        share = min(1.0, (chunk or load.clips) / load.clips)
         size = BYTES if precision == "float32" else BYTES // 2
         activations = load.clips * (audio.exact * BYTES + audio.activations * size)
         activations += load.captions * (text.exact * BYTES + text.activations * size)
@@ -176,9 +196,12 @@ class Estimates:
 
     def step_flops(self, stage: schema.Stage) -> float:
         """Floating-point operations of a training step; a forward pass more with cached gradients."""
-        load = self.load(stage)
+        return self.flops_of(self.load(stage), stage.grad_cache_chunk)
+
+    def flops_of(self, load: Load, chunk: int | None) -> float:
+        """Of a step with this load."""
         total = load.clips * self.audio_cost(load).flops + load.captions * self.text_cost.flops
-        return total * (4 / 3 if stage.grad_cache_chunk else 1)
+        return total * (4 / 3 if chunk else 1)
 
     def grad_cache_that_fits(self, stage: schema.Stage, limit: float) -> int | None:
         """The largest power of two below the batch size whose step fits into `limit` bytes; None when none does."""

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 
+MIB = 1 << 20
 GIB = 1 << 30
 WARNING = "WARNING:"  # what will probably not fit, by an estimate
 

@@ -14,8 +14,9 @@ from data_tools.manifest import read_manifest
 from submission.editions import get_edition
 from system.batches.augment import Augmentation
 from system.features.there import clips_there
-from system.plan.estimates import ASSUMED_VOCABULARY, CORE_FLOPS, GPU_FLOPS, Content, Estimates
+from system.plan.estimates import ASSUMED_VOCABULARY, CORE_FLOPS, GPUS, Content, Estimates
 from system.plan.machine import GIB, WARNING, disk_warnings
+from system.plan.processes import hours_line, process_lines, share_of
 from system.recipe import schema
 from system.runs.weights import trained_files
 
@@ -44,12 +45,15 @@ def plan(
     runs: Path | None = None,
     copies: int = 1,
     made_before: Collection[Path] = (),
+    processes: int = 1,
+    gpu: str | None = None,
 ) -> str:
     """The plan as text.
 
     gpu_bytes: memory of the GPU that the stages are to fit, None for no GPU. memory_bytes: of the machine, for stages
     without a GPU; None: not known. runs: the folder that the run goes to; None: no disk is looked at. copies: how many
     such runs there will be, beside those that are finished. made_before: folders of runs that come before this one.
+    processes: that torchrun is to start. gpu: by its name, the one of each; None: all that are known.
     """
     found = find_data(recipe)
     estimates = Estimates(recipe, found)
@@ -61,8 +65,10 @@ def plan(
         lines += _augment_lines(stage, found)
         lines += _rate_lines(stage.optimizer, estimates.parameters_by_part, _updates(stage, found))
         lines += _cost_lines(stage, estimates, gpu_bytes, memory_bytes)
+        lines += process_lines(stage, estimates, processes, gpu) if processes > 1 else ()
     to_come = _seconds_to_come(recipe, estimates, found)
     lines += [*_rank_lines(recipe, found), _hours_line(recipe, estimates, found, to_come)]
+    lines += _hours_of_processes(recipe, estimates, found, to_come, processes, gpu) if processes > 1 else ()
     lines += _disk_lines(recipe, estimates, to_come, runs, copies) if runs else ()
     counts = {word.strip(":"): sum(word in line for line in lines) for word in (WARNING, MISSING, MISTAKE)}
     said = [f"{count} of these lines say{'s' if count == 1 else ''} {word}" for word, count in counts.items() if count]
@@ -209,8 +215,28 @@ def _hours_line(
     if all(stage.precision == "float32" for stage in recipe.stages.values()):
         return line
     total = sum((updates or 0) * flops for updates, flops in steps)
-    speeds = ", ".join(f"{about(total / rate)} on an {name}" for name, rate in GPU_FLOPS.items())
+    speeds = ", ".join(f"{about(total / gpu.flops)} on an {name}" for name, gpu in GPUS.items())
     return f"{line}; updates alone {speeds} (their speeds are assumed, not measured)"
+
+
+def _hours_of_processes(
+    recipe: schema.Recipe,
+    estimates: Estimates,
+    found: dict[str, Content],
+    to_come: dict[str, float],
+    processes: int,
+    gpu: str | None,
+) -> Iterator[str]:
+    """None where the hours of one process are not known."""
+    updates = [_updates(stage, found) for stage in recipe.stages.values()]
+    if not estimates.audio_seconds() or None in updates or not recipe.model.text.size_known:
+        return
+    frames = sum(to_come[name] * expert.cost for name, expert in recipe.model.audio.experts.items())
+    flops = sum(
+        (count or 0) * estimates.flops_of(share_of(stage, estimates, processes), stage.grad_cache_chunk)
+        for count, stage in zip(updates, recipe.stages.values(), strict=True)
+    )
+    yield hours_line(frames, flops, processes, gpu)
 
 
 def _disk_lines(
@@ -300,7 +326,7 @@ def _cost_lines(
     flops, cores = estimates.step_flops(stage), os.cpu_count() or 1
     times = [f"{about(flops / (cores * CORE_FLOPS))} on this CPU's {cores} cores"]
     if stage.precision != "float32":
-        times += [f"{1000 * flops / rate:.0f} ms on an {name}" for name, rate in GPU_FLOPS.items()]
+        times += [f"{1000 * flops / gpu.flops:.0f} ms on an {name}" for name, gpu in GPUS.items()]
     yield f"  a step: {flops / 1e12:.2f} TFLOP, {', '.join(times)} (estimates; not measured on a GPU)"
 
 

@@ -221,6 +221,7 @@ class Stage(Strict):
     stop: Annotated[EarlyStopping | StdPlateau | None, Field(discriminator="kind")] = None  # null: all epochs
     max_grad_norm: Annotated[float, Field(gt=0)] | None  # largest norm of all gradients together
     precision: Literal["float32", "bf16", "fp16"]  # 16 bits on CUDA only; elsewhere float32 is used and said
+    batch_norm: Literal["synchronised", "process"] = "synchronised"  # of several processes: of all, or of each
     compile: bool = False  # the audio network by torch.compile, on CUDA only; elsewhere it is left out
     monitor: Monitor  # what is watched during training, and kept
 

@@ -14,7 +14,7 @@ from data_tools.errors import KitError
 from data_tools.manifest import Clip
 from submission.runs.reading import to_finish
 from submission.runs.record import ModelFacts
-from system.device import device_of, memory_errors, moved
+from system.compute.device import device_of, memory_errors, moved
 from system.models.retrieval import RetrievalModel
 from system.recipe import schema
 from system.recipe.load import load_recipe

@@ -1,5 +1,6 @@
 """Embedding clips and captions, and the score matrix of queries against clips."""
 
+import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple
@@ -13,8 +14,9 @@ from data_tools.manifest import Clip, Query
 from submission.formats.score_matrix import ScoreMatrix
 from system.batches.collate import collate
 from system.batches.sampler import Item
+from system.compute.distributed import count, dealt_back, gather_objects, index
 from system.features.build import Features
-from system.models.batch import Batch
+from system.models.gathered import gather_parts
 from system.models.retrieval import RetrievalModel
 from system.models.similarity import Embedded, joined
 
@@ -52,24 +54,37 @@ def _evaluating(model: RetrievalModel) -> Iterator[None]:
 
 
 def embed_pool(model: RetrievalModel, clips: Sequence[Clip], features: Features) -> EmbeddedPool:
-    """Embed clips, in their order, in one pass; in evaluation mode, so that each is always the same."""
-    with progress("embedding clips", len(clips), "clip", keep=False) as bar:
-        return _embed_pool(model, clips, features, bar)
+    """Embed clips, in their order, in one pass; in evaluation mode, so that each is always the same. Of several
+    processes each embeds its share, and all get all."""
+    with progress("embedding clips", math.ceil(len(clips) / count()), "clip", keep=False) as bar:
+        return _embed_pool(model, clips, features, bar, index(), count())
 
 
-def _embed_pool(model: RetrievalModel, clips: Sequence[Clip], features: Features, bar: Progress) -> EmbeddedPool:
+def _embed_pool(
+    model: RetrievalModel,
+    clips: Sequence[Clip],
+    features: Features,
+    bar: Progress,
+    process: int = 0,
+    processes: int = 1,
+) -> EmbeddedPool:
+    """process, processes: by which of how many it is done together."""
     with _evaluating(model):
-        batches, order = _batches(clips, features, model.device)
+        groups, order = _groups(clips, features, model.device)
         parts: list[Embedded] = []
-        norms: dict[str, list[torch.Tensor]] = {}
-        for batch in batches:
+        norms: list[dict[str, torch.Tensor]] = []
+        for group in groups[process::processes]:
+            batch = collate([Item(clips[i], ()) for i in group], features).to(model.device)
             embedded, each = model.audio.with_each(batch.audio)
             parts.append(embedded)
-            for name, values in each.items():
-                norms.setdefault(name, []).append(values.norm(dim=1))
-            bar.advance(len(batch.clip_keys))
-        back = order.argsort()
-        by_expert = {name: torch.cat(values)[back].cpu().numpy() for name, values in norms.items()}
+            norms.append({name: values.norm(dim=1).cpu() for name, values in each.items()})
+            bar.advance(len(group))
+        if processes > 1:
+            parts = gather_parts(parts, [len(group) for group in groups], model.device)
+            norms = dealt_back(gather_objects(norms))
+        back = order.argsort().cpu()
+        names = norms[0] if norms else {}
+        by_expert = {name: torch.cat([one[name] for one in norms])[back].numpy() for name in names}
         return EmbeddedPool(_in_order(parts, order), by_expert)
 
 
@@ -105,14 +120,32 @@ def _in_order(parts: list[Embedded], order: torch.Tensor) -> Embedded:
     return Embedded(values, lengths)
 
 
-def _batches(clips: Sequence[Clip], features: Features, device: torch.device) -> tuple[Iterator[Batch], torch.Tensor]:
-    """Batches of clips, and which clip each of their rows is of. Neighbours in length share a batch, so that
+def _groups(clips: Sequence[Clip], features: Features, device: torch.device) -> tuple[list[list[int]], torch.Tensor]:
+    """Which clips make a batch, and which clip each of their rows is of. Neighbours in length share a batch, so that
     little is padded; padding changes no embedding."""
     first = next(iter(features.banks))
     order = sorted(range(len(clips)), key=lambda i: len(features.frames(first, clips[i].id)))
-    groups = (order[start : start + CLIPS_PER_BATCH] for start in range(0, len(order), CLIPS_PER_BATCH))
-    batches = (collate([Item(clips[i], ()) for i in group], features).to(device) for group in groups)
-    return batches, torch.tensor(order, device=device)
+    groups = [order[start : start + CLIPS_PER_BATCH] for start in range(0, len(order), CLIPS_PER_BATCH)]
+    return groups, torch.tensor(order, device=device)
+
+
+def embed_texts_together(model: RetrievalModel, texts: Sequence[str]) -> Embedded:
+    """What embed_texts gives; of several processes each embeds its share, and all get all."""
+    if count() == 1:
+        return embed_texts(model, texts)
+    shares = [list(range(first, len(texts), count())) for first in range(count())]
+    here = [embed_texts(model, [texts[i] for i in shares[index()]])] if shares[index()] else []
+    order = torch.tensor([row for share in shares for row in share], device=model.device).argsort()
+    return joined(gather_parts(here, [len(share) for share in shares], model.device)).rows(order)
+
+
+def score_together(model: RetrievalModel, captions: Embedded, clips: Embedded) -> np.ndarray:
+    """(Q, C) scores as model.score_matrix gives them; of several processes each scores its share of the captions, and
+    all get all."""
+    if count() == 1:
+        return model.score_matrix(captions, clips)
+    rows = np.array_split(np.arange(len(captions.values)), count())[index()].tolist()
+    return np.concatenate(gather_objects(model.score_matrix(captions.rows(rows), clips)))
 
 
 def embed_texts(model: RetrievalModel, texts: Sequence[str]) -> Embedded:
@@ -167,5 +200,5 @@ def rank_pool(
         raise KitError(f"nothing to rank: {len(pool)} readable clips, {counted(len(queries), 'query')}")
     embedded, norms = embed_pool(model, pool, features)
     with torch.inference_mode():
-        values = model.score_matrix(embed_texts(model, [query.text for query in queries]), embedded)
+        values = score_together(model, embed_texts_together(model, [query.text for query in queries]), embedded)
     return RankedPool(matrix_of(values, pool, queries, facts), norms)

@@ -4,13 +4,18 @@ import math
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from functools import partial
+from typing import NamedTuple
 
+import numpy as np
 import torch
 from torch.amp.grad_scaler import GradScaler
 
+from system.batches.shares import parts_of
+from system.compute.distributed import any_of, count, index, is_first, sum_gradients
 from system.losses import terms
 from system.losses.base import BatchScores
-from system.models.batch import Batch
+from system.models.batch import Batch, Share
+from system.models.gathered import gather_parts
 from system.models.retrieval import RetrievalModel
 from system.models.similarity import Embedded, joined
 from system.recipe import schema
@@ -23,11 +28,17 @@ def gradients(
 ) -> dict[str, float]:
     """Add the gradients of the stage's loss to the model's parameters, scaled by `scaler`.
 
+    Of several processes each embeds its share of the batch and sees the loss of all of it; their gradients are summed,
+    so that every process has those of the whole batch. What is drawn follows from torch's seed (`torch.manual_seed`).
+
     Returns "loss" and what `terms.diagnose` gives. When the loss is not finite, no gradient is added.
     """
-    if stage.grad_cache_chunk is None:
+    if stage.grad_cache_chunk is None and count() == 1:
         return _backward(embedded_scores(model, batch, precision), stage, scaler)
-    return _by_parts(model, batch, stage, stage.grad_cache_chunk, precision, scaler)
+    values = _by_parts(model, batch, stage, precision, scaler)
+    if math.isfinite(values["loss"]):
+        sum_gradients([parameter for parameter in model.parameters() if parameter.requires_grad])
+    return values
 
 
 def embedded_scores(model: RetrievalModel, batch: Batch, precision: str) -> BatchScores:
@@ -49,77 +60,117 @@ def _backward(scores: BatchScores, stage: schema.Stage, scaler: GradScaler) -> d
     loss = terms.total(scores, stage.losses)
     seen = {"loss": loss.detach(), **terms.diagnose(scores, stage.losses)}
     values = dict(zip(seen, torch.stack(list(seen.values())).tolist(), strict=True))  # one wait for the GPU, not five
-    if math.isfinite(values["loss"]):
-        scaler.scale(loss).backward()
+    if any_of(not math.isfinite(values["loss"]))[0]:
+        return values | {"loss": math.nan if math.isfinite(values["loss"]) else values["loss"]}
+    scaler.scale(loss).backward()
     return values
 
 
 def _by_parts(
-    model: RetrievalModel, batch: Batch, stage: schema.Stage, size: int, precision: str, scaler: GradScaler
+    model: RetrievalModel, batch: Batch, stage: schema.Stage, precision: str, scaler: GradScaler
 ) -> dict[str, float]:
-    """Gradient caching, `size` items a part.
+    """Gradients at the embeddings first, then those of the encoders, a part of the batch at a time.
 
-    Embed part by part without a graph, take the loss's gradients at the embeddings, then embed each part again with a
-    graph and the same random state, and go on from there. Memory is that of one part; the time is one more forward
-    pass. Source: Gao et al., "Scaling Deep Contrastive Learning Batch Size under Memory Limited Setup" (2021).
+    With `grad_cache_chunk` (gradient caching) each part is embedded without a graph, and again with one: memory is that
+    of one part, the time is one more forward pass. Without, the graph of this process's one part is kept.
+
+    Each part draws from a random state that follows from the step and the part's number, so that parts of one size draw
+    the same whatever process embeds them. Source: Gao et al., "Scaling Deep Contrastive Learning Batch Size under
+    Memory Limited Setup" (2021).
     """
-    clip_parts, clip_indices = audio_parts(model, batch, size)
-    text_parts, text_indices = caption_parts(model, batch, size)
-    parts = [*clip_parts, *text_parts]
-    states = []
-    leaves = []
-    with torch.no_grad(), _in_precision(batch, precision):
-        for part in parts:
-            states.append(_random_state(batch.row_of.device))
-            leaves.append(part().float())
-    for leaf in leaves:
-        leaf.values.requires_grad_()
-    clips = joined(leaves[: len(clip_parts)]).rows(clip_indices)
-    captions = joined(leaves[len(clip_parts) :]).rows(text_indices)
-    values = _backward(model.batch_scores(batch, clips, captions), stage, scaler)
+    seed, size, device = torch.initial_seed(), stage.grad_cache_chunk, batch.row_of.device
+    clips, captions = audio_parts(model, batch, size), caption_parts(model, batch, size)
+    sides: list[list[_Embedding]] = []
+    gathered = []
+    first = 0
+    for side in (clips, captions):
+        here = {}
+        for number in range(index(), len(side.parts), count()):
+            begin_part(seed, first + number)
+            with torch.set_grad_enabled(size is None), _in_precision(batch, precision):
+                here[number] = side.parts[number]().float()
+        leaves = gather_parts(list(here.values()), side.sizes, device)
+        for leaf in leaves:
+            leaf.values.requires_grad_()
+        found = joined(leaves).rows(side.order.to(device))
+        gathered.append(found)
+        kept = here if size is None else {}
+        sides.append([_Embedding(first + n, side.parts[n], kept.get(n), leaves[n]) for n in here])
+        first += len(side.parts)
+    torch.manual_seed(seed)
+    values = _backward(model.batch_scores(batch, *gathered), stage, scaler)
     if math.isfinite(values["loss"]):
-        for part, state, leaf in zip(parts, states, leaves, strict=True):
-            torch.set_rng_state(state[0])
-            if state[1] is not None:
-                _set_random_state_of_gpu(state[1], batch.row_of.device)
-            with _in_precision(batch, precision):
-                again = part().float()
-            if again.values.requires_grad:  # a frozen encoder without a projection has nothing to train
-                again.values.backward(leaf.values.grad)
+        if not is_first():  # what is in no encoder has the whole gradient in every process: it is to count once
+            for parameter in model.parameters():
+                parameter.grad = None
+        for one in (*sides[0], *sides[1]):
+            one.backward(seed, lambda: _in_precision(batch, precision))
     return values
 
 
 Part = Callable[[], Embedded]
 
 
-def audio_parts(model: RetrievalModel, batch: Batch, size: int) -> tuple[list[Part], torch.Tensor]:
-    """Functions that embed `size` clips of like length each, and where each clip of the batch is among all of them."""
-    order = next(iter(batch.audio.values())).lengths.argsort(stable=True)
+class Parts(NamedTuple):
+    """parts: functions that embed some rows of a batch each, those of other processes among them. sizes: rows of each.
+    order: where each row of the batch is among those of all parts."""
 
-    def embedded(rows: torch.Tensor) -> Embedded:
-        found: Embedded = model.audio({name: series.rows(rows) for name, series in batch.audio.items()})
+    parts: list[Part]
+    sizes: list[int]
+    order: torch.Tensor
+
+
+class _Embedding(NamedTuple):
+    """A part that this process has embedded. found: with its graph; None where none was kept. leaf: what the loss saw
+    of it."""
+
+    number: int
+    part: Part
+    found: Embedded | None
+    leaf: Embedded
+
+    def backward(self, seed: int, in_precision: Callable[[], AbstractContextManager[object]]) -> None:
+        """Go on from the loss's gradients at the embeddings; without a graph the part is embedded again."""
+        found = self.found
+        if found is None:
+            begin_part(seed, self.number)
+            with in_precision():
+                found = self.part().float()
+        values = found.values
+        if values.requires_grad:  # a frozen encoder without a projection has nothing to train
+            gradient = self.leaf.values.grad
+            assert gradient is not None
+            values.backward(gradient if gradient.ndim == 2 else gradient[:, : values.shape[1]])
+
+
+def begin_part(seed: int, number: int) -> None:
+    """Set torch's random state to that of a step's part."""
+    torch.manual_seed(int(np.random.SeedSequence([seed, number]).generate_state(1)[0]))
+
+
+def audio_parts(model: RetrievalModel, batch: Batch, size: int | None) -> Parts:
+    """Of the clips: `size` of like length a part, or a part a process."""
+    lengths = next(iter(batch.audio.values())).lengths
+    share = batch.share or Share(parts_of(lengths.tolist(), size, 1), 0, 1)
+    position = {row: n for n, row in enumerate(share.rows)} if batch.share else {}
+
+    def embedded(rows: list[int]) -> Embedded:
+        there = torch.tensor([position.get(row, row) for row in rows], device=lengths.device)
+        found: Embedded = model.audio({name: series.rows(there) for name, series in batch.audio.items()})
         return found
 
-    return [partial(embedded, rows) for rows in order.split(size)], order.argsort()
+    return _parts(embedded, share.parts)
 
 
-def caption_parts(model: RetrievalModel, batch: Batch, size: int) -> tuple[list[Part], torch.Tensor]:
-    """Functions that embed the captions of `size` items each, by length, and where each caption is among all."""
-    order = torch.tensor(model.text.lengths(batch.captions)).argsort(stable=True)
-    groups = order.split(math.ceil(size * len(order) / len(batch.clip_keys)))
-    parts: list[Part] = [partial(model.text, [batch.captions[i] for i in rows.tolist()]) for rows in groups]
-    return parts, order.argsort().to(batch.row_of.device)
+def caption_parts(model: RetrievalModel, batch: Batch, size: int | None) -> Parts:
+    """Of the captions: those of `size` items a part, by length, or a part a process."""
+    if size is not None:
+        size = math.ceil(size * len(batch.captions) / len(batch.clip_keys))
+    lengths = model.text.lengths(batch.captions) if size is not None else [0] * len(batch.captions)
+    rows = parts_of(lengths, size, count())
+    return _parts(lambda rows: model.text([batch.captions[i] for i in rows]), rows)
 
 
-def _random_state(device: torch.device) -> tuple[torch.Tensor, torch.Tensor | None]:
-    if device.type == "cpu":
-        return torch.get_rng_state(), None
-    on_gpu = torch.cuda.get_rng_state(device) if device.type == "cuda" else torch.mps.get_rng_state()
-    return torch.get_rng_state(), on_gpu
-
-
-def _set_random_state_of_gpu(state: torch.Tensor, device: torch.device) -> None:
-    if device.type == "cuda":
-        torch.cuda.set_rng_state(state, device)
-    else:
-        torch.mps.set_rng_state(state)
+def _parts(embedded: Callable[[list[int]], Embedded], rows: list[list[int]]) -> Parts:
+    order = torch.tensor([row for part in rows for row in part]).argsort()
+    return Parts([partial(embedded, part) for part in rows], [len(part) for part in rows], order)

@@ -3,10 +3,9 @@
 import json
 import logging
 import math
-import signal
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import closing, contextmanager
+from collections.abc import Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -17,15 +16,16 @@ from torch.amp.grad_scaler import GradScaler
 from data_tools.cli import Progress, counted, progress
 from data_tools.documents import read_json, sha256_of, write_json
 from data_tools.errors import KitError
-from data_tools.files import write_text
 from submission.runs.record import EpochLine
 from system.batches.collate import Feed
 from system.batches.data import Data
 from system.batches.sampler import Sampler, items_of
-from system.device import device_of, gpu_of, memory_errors, moved
+from system.compute.device import device_of, gpu_of, memory_errors, moved
+from system.compute.distributed import any_of, count, first_goes_ahead, is_first, on_first, take_from_first
 from system.losses import terms
 from system.losses.relevance.relax import Relevance
 from system.models.retrieval import RetrievalModel
+from system.networks.synchronised import synchronise
 from system.recipe import schema
 from system.recipe.load import Loaded
 from system.runs import checkpoints
@@ -34,6 +34,8 @@ from system.runs.open import build_model, start_from, training_vocabulary
 from system.runs.plots import relevance_figure
 from system.runs.teachers import open_teachers
 from system.runs.trained_on import note_trained_clips, refuse_leaks
+from system.training.interrupt import Interrupted, interruptible
+from system.training.metrics_file import lines_in_file, write_metrics
 from system.training.parts import FrozenStart, parameter_groups
 from system.training.schedule import describe_stop, is_over, rates
 from system.training.step import gradients
@@ -45,24 +47,26 @@ LEAST_SCALE = 2.0**-10  # of fp16 losses, from 65,536 on: halved that often, gra
 log = logging.getLogger(__name__)
 
 
-class Interrupted(KeyboardInterrupt):
-    """Ctrl-C or SIGTERM: the state is saved."""
-
-
 def prepare(loaded: Loaded, run: Run, data: Data, device: torch.device | None = None) -> RetrievalModel:
     """The model before any training, and all that is computed or refused before it: provenance, vocabulary, frozen
     texts. device: where all of it is computed; None for this machine's.
 
     Raises KitError for data, weights, or an exported model that changed since the run began.
     """
+    with first_goes_ahead():
+        return _prepare(loaded, run, data, device or device_of())
+
+
+def _prepare(loaded: Loaded, run: Run, data: Data, device: torch.device) -> RetrievalModel:
     recipe = loaded.recipe
     if not run.vocabulary.exists():
         write_json(run.vocabulary, training_vocabulary(recipe, data.clips, [*new_texts(data), *new_words(data)]))
-    model = initial_model(recipe, run, device or device_of())
-    contents = {name: contents_of(clips, data.features.keys) for name, clips in data.clips.items()}
-    refuse_leaks(recipe, data)
-    note_trained_clips(recipe, run, data)
-    record_provenance(run, loaded, model.text.identity(), contents, gpu_of(model.device))
+    model = initial_model(recipe, run, device)
+    if is_first():
+        contents = {name: contents_of(clips, data.features.keys) for name, clips in data.clips.items()}
+        refuse_leaks(recipe, data)
+        note_trained_clips(recipe, run, data)
+        record_provenance(run, loaded, model.text.identity(), contents, gpu_of(model.device))
     used = {name for stage in recipe.stages.values() for name in (*stage.train.data, *stage.monitor.data)}
     captions = [caption for name in sorted(used) for clip in data.whole(name) for caption in clip.captions]
     model.text.prepare([*captions, *new_texts(data)])
@@ -85,47 +89,23 @@ def train(loaded: Loaded, run: Run, data: Data, model: RetrievalModel, track: Se
 
     What was trained is in the run's checkpoints. Raises KitError for what does not fit, Interrupted after Ctrl-C.
     """
-    relevance = training_relevance(loaded.recipe, data, run.figures / "relevance.svg")
+    with first_goes_ahead():
+        relevance = training_relevance(loaded.recipe, data, run.figures / "relevance.svg")
     initial = {name: value.clone() for name, value in model.state_dict().items()}
     before: list[EpochLine] = []  # metrics of the stages so far
-    with Tracking(run, track) as tracking:
+    with Tracking(run, track if is_first() else ()) as tracking:
         for name, stage in loaded.recipe.stages.items():
-            if (run.folder / name / "done.json").exists():
+            if on_first((run.folder / name / "done.json").exists):
                 log.info("stage %s is finished", name)
                 done = checkpoints.read_done(run.folder / name)
-                before += done.lines or _lines_in_file(run, name, done.epochs)
+                before += done.lines or lines_in_file(run, name, done.epochs)
                 continue
             model.load_state_dict(initial)
             hint = _less_memory(stage, loaded.recipe.model.embeds_by_parts)
             with memory_errors(f"stage {name}: batch_size {stage.batch_size}", hint):
                 before += _Stage(loaded.recipe, name, run, data, model, relevance, tracking).run_to_end(before)
-        _write_metrics(run, before)
+        on_first(lambda: write_metrics(run, before))
         tracking.update()
-
-
-def _lines_in_file(run: Run, stage: str, epochs: int) -> list[EpochLine]:
-    """A stage's lines of metrics.jsonl up to an epoch, for checkpoints of an earlier release, which do not hold them.
-
-    KitError where there are fewer: nothing can make them again.
-    """
-    lines = run.read_metrics("put the lost lines back, or start a new run") if run.metrics.exists() else []
-    found = [line for line in lines if line.stage == stage and line.epoch <= epochs]
-    if len(found) != epochs:
-        raise KitError(
-            f"{run.metrics} has {counted(len(found), 'epoch')} of stage {stage}, of which {epochs} were trained; "
-            "put the lost lines back, or start a new run"
-        )
-    return found
-
-
-def _write_metrics(run: Run, lines: list[EpochLine]) -> None:
-    """Have metrics.jsonl hold the lines that the checkpoints do, and no others."""
-    text = "".join(json.dumps(line.document()) + "\n" for line in lines).encode()
-    there = run.metrics.read_bytes() if run.metrics.exists() else b""
-    if not there.startswith(text):
-        log.warning("%s had lost lines or was damaged; it is written again from the checkpoints", run.metrics)
-    if there != text or not run.metrics.exists():  # of no stages there are none
-        write_text(run.metrics, text.decode())
 
 
 def _less_memory(stage: schema.Stage, by_parts: bool) -> str:
@@ -149,8 +129,9 @@ def training_relevance(recipe: schema.Recipe, data: Data, figure: Path) -> Relev
     used = {name for stage in asking for name in (*stage.train.data, *stage.monitor.data)}
     percents = [point.percentile for point in recipe.relevance.relax]
     title = f"captions of {', '.join(recipe.relevance.corpus)}: {relevance.distribution.pairs:,} pairs"
-    figure.parent.mkdir(exist_ok=True)
-    relevance_figure(relevance.distribution, percents, relevance.relax, title, figure)
+    if is_first():
+        figure.parent.mkdir(exist_ok=True)
+        relevance_figure(relevance.distribution, percents, relevance.relax, title, figure)
     relevance.prepare(caption for name in sorted(used) for clip in data.whole(name) for caption in clip.captions)
     relevance.prepare(new_texts(data))
     return relevance
@@ -197,12 +178,18 @@ class _Stage:
             found = f"{counted(shared, 'recording')} it is trained on {'is' if shared == 1 else 'are'}"
             log.warning("stage %s: %s also in what it is watched on", name, found)
         clips = [clip for source in stage.monitor.data for clip in data.whole(source)]
-        self.teachers = open_teachers(recipe, name, run, data, model.device)
+        with first_goes_ahead():
+            self.teachers = open_teachers(recipe, name, run, data, model.device)
         self.validation = Validation(clips, stage, self.features, self.relevance, self.teachers)
         self.steps = self.sampler.steps_of_all if stage.steps_per_epoch == "all" else stage.steps_per_epoch
         groups, self.rates = parameter_groups(model, stage.optimizer)
         self.optimizer = torch.optim.AdamW(groups, lr=stage.optimizer.lr, weight_decay=stage.optimizer.weight_decay)
         self.frozen_start = FrozenStart(model, stage.optimizer)
+        self.alike = not recipe.model.embeds_by_parts
+        if count() > 1 and recipe.model.seen_by_share:
+            seen = " and ".join(recipe.model.seen_by_share)
+            log.warning("stage %s: each of %d processes sees %s of its share of a batch alone", name, count(), seen)
+        synchronise(model, stage.batch_norm == "synchronised")
         network: Any = model.audio.parts().get("network", model.audio)
         network._compiled_call_impl = None  # of the stage before
         if stage.compile and self.device.type == "cuda":
@@ -224,7 +211,7 @@ class _Stage:
         """Train what is still to train; returns the stage's metrics, a line an epoch. before: those of the stages
         before it."""
         self._begin()
-        _write_metrics(self.run, [*before, *self.lines])
+        on_first(lambda: write_metrics(self.run, [*before, *self.lines]))
         self.tracking.update()
         if self.precision != self.stage.precision:
             log.warning("stage %s: %s needs CUDA; computing in float32", self.name, self.stage.precision)
@@ -238,21 +225,21 @@ class _Stage:
         )
         made_of = self.sampler, self.features, self.relevance, self.device
         with (
-            _interruptible() as stop,
-            closing(Feed(*made_of, self.teachers, self.longest)) as feed,
+            interruptible() as stop,
+            closing(Feed(*made_of, self.teachers, self.longest, self.stage.grad_cache_chunk, self.alike)) as feed,
             progress(self.name, total, "step", self.step) as bar,
         ):
             while self.step < total and not is_over(self.stage.stop, self.history):
                 began = time.monotonic()
                 self._epoch(feed, bar, stop)
                 self._finish_epoch(time.monotonic() - began)
-                self._stop_if_asked(stop)
+                self._stop_if_asked(any_of(stop["asked"])[0])
         self.frozen_start.end()
         if self.stage.stop and self.step < total:
             log.info("stage %s ends early: %s", self.name, describe_stop(self.stage.stop))
         done = {"epochs": len(self.lines), "steps": self.step, "best": self.best}
         done |= {"sha256": self.sha256, "lines": [line.document() for line in self.lines]}
-        write_json(self.folder / "done.json", done)
+        on_first(lambda: write_json(self.folder / "done.json", done))
         return self.lines
 
     def _begin(self) -> None:
@@ -282,7 +269,7 @@ class _Stage:
         if "lines" in state:
             self.lines = [EpochLine.model_validate(line) for line in state["lines"]]
         else:  # of an earlier release
-            self.lines = _lines_in_file(self.run, self.name, self.step // self.steps)
+            self.lines = lines_in_file(self.run, self.name, self.step // self.steps)
 
     def _epoch(self, feed: Feed, bar: Progress, stop: dict[str, bool]) -> None:
         """Steps up to the next full epoch."""
@@ -294,14 +281,16 @@ class _Stage:
             bar.advance(1, f"loss {seen['loss']:.4f}")
             if self.step % self.steps == 0:
                 return
-            if stop["asked"]:
+            asked = any_of(stop["asked"])[0]
+            if asked:
                 self._require_finite()
                 self._save(None)
-            self._stop_if_asked(stop)
+            self._stop_if_asked(asked)
 
-    def _stop_if_asked(self, stop: dict[str, bool]) -> None:
-        if stop["asked"]:
-            raise Interrupted(f"stopped at step {self.step} of stage {self.name}; the same command goes on from here")
+    def _stop_if_asked(self, asked: bool) -> None:
+        if asked:
+            said = f"stopped at step {self.step} of stage {self.name}; the same command goes on from here"
+            raise Interrupted(said if is_first() else "")
 
     def _train_step(self, feed: Feed) -> dict[str, float]:
         # Randomness is a function of the step, so that a resumed run draws what an unbroken one does.
@@ -334,6 +323,7 @@ class _Stage:
 
     def _finish_epoch(self, seconds: float) -> None:
         epoch = self.step // self.steps
+        take_from_first(self.model)
         self._require_finite()
         values, seen = self.validation(self.model)
         if lost := [f"{name} {value}" for name, value in values.items() if not math.isfinite(value)]:
@@ -344,8 +334,9 @@ class _Stage:
         figures |= {"lr": self.optimizer.param_groups[0]["lr"], "seconds": round(seconds, 2), "validation": values}
         line, self.sums = EpochLine.model_validate(figures | seen | {"collapsed": collapsed(seen)}), {}
         self.lines.append(line)
-        with self.run.metrics.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(line.document()) + "\n")
+        if is_first():
+            with self.run.metrics.open("a", encoding="utf-8") as file:
+                file.write(json.dumps(line.document()) + "\n")
         self._save(self.model if epoch in checkpoints.kept_epochs(self.best) else None)
         self.tracking.update()
         shown = " ".join(f"{name} {value:.4f}" for name, value in values.items())
@@ -358,6 +349,8 @@ class _Stage:
         checkpoints.require_finite(self.model.state_dict(), "the model", self._overflow("the last update overflowed"))
 
     def _save(self, epoch_weights: RetrievalModel | None) -> None:
+        if not is_first():
+            return
         state = {
             "model": self.model.state_dict(),
             "optimizer": self.optimizer.state_dict(),
@@ -370,23 +363,3 @@ class _Stage:
             "lines": [line.document() for line in self.lines],
         }
         self.sha256 = checkpoints.save_state(self.folder, state, epoch_weights, self.sha256)
-
-
-@contextmanager
-def _interruptible() -> Iterator[dict[str, bool]]:
-    """The first Ctrl-C (or SIGTERM) is noted for the loop to see; a second one stops at once."""
-    asked = {"asked": False}
-
-    def note(*_: object) -> None:
-        asked["asked"] = True
-        for number in before:
-            signal.signal(number, signal.default_int_handler)
-
-    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
-    for number in before:
-        signal.signal(number, note)
-    try:
-        yield asked
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)

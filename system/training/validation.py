@@ -12,6 +12,7 @@ from submission.ordering import relevant_ranks
 from system.batches.collate import without_audio
 from system.batches.sampler import Item, items_of
 from system.batches.teachers import Teachers
+from system.compute.distributed import count, dealt_back, gather_objects, index, on_first
 from system.features.build import Features
 from system.losses import terms
 from system.losses.relevance.relax import Relevance
@@ -19,7 +20,7 @@ from system.models.retrieval import RetrievalModel
 from system.models.similarity import Embedded
 from system.networks.layers import length_mask
 from system.recipe import schema
-from system.runs.retrieve import embed_clips, embed_texts
+from system.runs.retrieve import embed_clips, embed_texts_together, score_together
 
 ALIKE = 1e-5  # spread below which embeddings count as one: a mean cosine above 0.99999
 ZEROS = 0.5  # share of zero vectors, or of captions that all clips score alike, above which nothing is left to rank by
@@ -59,36 +60,38 @@ class Validation:
         self.texts = [caption for clip in self.clips.values() for caption in clip.captions]
 
     def __call__(self, model: RetrievalModel) -> tuple[dict[str, float], dict[str, float]]:
-        """The monitored metrics, and what the collapse watch sees."""
+        """The monitored metrics, and what the collapse watch sees; of several processes all get the same."""
         clips = embed_clips(model, list(self.clips.values()), self.features)
-        captions = embed_texts(model, self.texts)
+        captions = embed_texts_together(model, self.texts)
         with torch.inference_mode(), torch.random.fork_rng():
-            torch.manual_seed(0)
             values, captions_alike = self._of_batches(model, clips, captions)
         if {"mAP@10", "recall_sum"} & set(self.stage.monitor.metrics):
             values |= self._of_everything(model, clips, captions)
-        return {name: values[name] for name in self.stage.monitor.metrics}, watch(clips, captions, captions_alike)
+        found: dict[str, float] = {name: values[name] for name in self.stage.monitor.metrics}
+        return on_first(lambda: (found, watch(clips, captions, captions_alike)))
 
     def _of_batches(self, model: RetrievalModel, clips: Embedded, captions: Embedded) -> tuple[dict[str, float], float]:
         """Means over the batches of loss, m1 and m2, and of the share of captions that all clips score alike."""
-        sums = dict.fromkeys(("loss", "m1", "m2", "alike"), 0.0)
+        found = []
         clip_row = {clip_id: row for row, clip_id in enumerate(self.clips)}
         text_row = {text: row for row, text in enumerate(self.texts)}
-        for items, batch in self.batches:
+        for number in range(index(), len(self.batches), count()):
+            torch.manual_seed(number)  # random negatives are those of the batch, whatever process takes it
+            items, batch = self.batches[number]
             scores = model.batch_scores(
                 batch.to(clips.values.device),
                 clips.rows([clip_row[item.clip.id] for item in items]),
                 captions.rows([text_row[text] for text in batch.captions]),
             )
             loss = float(terms.total(scores, self.stage.losses))
-            for name, value in zip(sums, (loss, *terms.accuracies(scores), alike(scores.each)), strict=True):
-                sums[name] += value / len(self.batches)
-        captions_alike = sums.pop("alike")
-        return sums, captions_alike
+            found.append((loss, *terms.accuracies(scores), alike(scores.each)))
+        every = dealt_back(gather_objects(found))
+        means = [sum(value / len(every) for value in values) for values in zip(*every, strict=True)]
+        return dict(zip(("loss", "m1", "m2"), means, strict=False)), means[3]
 
     def _of_everything(self, model: RetrievalModel, clips: Embedded, captions: Embedded) -> dict[str, float]:
         with torch.inference_mode():
-            matrix = model.score_matrix(captions, clips)
+            matrix = score_together(model, captions, clips)
         owners = [[row] for row, clip in enumerate(self.clips.values()) for _ in clip.captions]
         ranks, ones = relevant_ranks(matrix, owners, list(self.clips)), np.ones(len(owners), dtype=np.int64)
         recalls = [float(recall(ranks, ones, k).mean()) for k in (1, 5, 10)]

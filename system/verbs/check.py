@@ -9,16 +9,23 @@ from data_tools.cli import about, add_json, counted
 from data_tools.errors import KitError
 from data_tools.strict import print_report
 from system.experiments.study import Cells, Study, load_study, run_folder, seconds_of, so_far
+from system.plan.estimates import GPUS
 from system.plan.machine import GIB, WARNING, gpu_memory, machine_memory
 from system.plan.plan import MISSING, MISTAKE, plan
 from system.recipe.load import RecipeError, load_recipe
 from system.verbs.json_output import PlanReport
-from system.verbs.options import add_recipe_arguments, add_runs_argument
+from system.verbs.options import add_recipe_arguments, add_runs_argument, positive
+
+GPU_NAMES = {name.lower().replace(" ", ""): name for name in GPUS}  # as the command line has them
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_recipe_arguments(parser, runs=False, what="a recipe or a study (.yaml)")
     add_runs_argument(parser)
+    what = "plan for so many processes of torchrun too (default: 1)"
+    parser.add_argument("--ranks", type=positive, default=1, metavar="N", help=what)
+    names = ", ".join(GPU_NAMES)
+    parser.add_argument("--gpu", choices=GPU_NAMES, metavar="NAME", help=f"plan for such a GPU: {names}")
     parser.add_argument("--gpu-memory", type=float, metavar="GIB", help="plan for such a GPU (default: the one here)")
     add_json(parser)
 
@@ -26,7 +33,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     if arguments.gpu_memory is not None and not 0 < arguments.gpu_memory < math.inf:
         raise KitError(f"--gpu-memory {arguments.gpu_memory:g}: must be a finite number of GiB above 0")
-    gpu_bytes = gpu_memory() if arguments.gpu_memory is None else arguments.gpu_memory * GIB
+    gpu_bytes = _gpu_bytes(arguments)
     file = str(arguments.recipe)
     try:
         lines = _plan_lines(arguments, gpu_bytes)
@@ -49,7 +56,16 @@ def _plan_lines(arguments: argparse.Namespace, gpu_bytes: float | None) -> list[
     if arguments.recipe.name.endswith(".study.yaml"):
         return _study_lines(arguments, gpu_bytes)
     loaded = load_recipe(arguments.recipe, arguments.set)
-    return [*loaded.renamed, *plan(loaded.recipe, gpu_bytes, machine_memory(), arguments.runs).splitlines()]
+    several = {"processes": arguments.ranks, "gpu": arguments.gpu and GPU_NAMES[arguments.gpu]}
+    return [*loaded.renamed, *plan(loaded.recipe, gpu_bytes, machine_memory(), arguments.runs, **several).splitlines()]
+
+
+def _gpu_bytes(arguments: argparse.Namespace) -> float | None:
+    """Of the GPU that is planned for."""
+    if arguments.gpu_memory is not None:
+        size: float = arguments.gpu_memory * GIB
+        return size
+    return GPUS[GPU_NAMES[arguments.gpu]].memory if arguments.gpu else gpu_memory()
 
 
 def _study_lines(arguments: argparse.Namespace, gpu_bytes: float | None) -> list[str]:
@@ -59,7 +75,16 @@ def _study_lines(arguments: argparse.Namespace, gpu_bytes: float | None) -> list
     to_do = sum(seconds_of(run_folder(study, *key, runs)) is None for key in cells)
     folders = {run_folder(study, *key, runs) for key in cells}
     plans = {
-        cell: plan(cells[cell, study.seeds[0]].recipe, gpu_bytes, memory, runs, to_do, folders).splitlines()
+        cell: plan(
+            cells[cell, study.seeds[0]].recipe,
+            gpu_bytes,
+            memory,
+            runs,
+            to_do,
+            folders,
+            arguments.ranks,
+            arguments.gpu and GPU_NAMES[arguments.gpu],
+        ).splitlines()
         for cell in study.cells
     }
     first, *others = plans

@@ -25,7 +25,7 @@ def positive(text: str) -> int:
 
 def device(text: str) -> Device:
     """For argparse: a device that this machine has."""
-    from system.device import device_of
+    from system.compute.device import device_of
 
     try:
         return device_of(text)

@@ -2,6 +2,7 @@
 
 import argparse
 
+from system.compute.distributed import is_first, processes
 from system.experiments.run import run_recipe
 from system.experiments.summary import report
 from system.verbs.options import add_recipe_arguments, folder_from, load_from
@@ -11,5 +12,8 @@ add_arguments = add_recipe_arguments
 
 def run(arguments: argparse.Namespace) -> int:
     loaded = load_from(arguments)
-    print(report(run_recipe(loaded, arguments.runs, folder_from(arguments), arguments.device, arguments.track)))
+    with processes(arguments.device):
+        run = run_recipe(loaded, arguments.runs, folder_from(arguments), arguments.device, arguments.track)
+        if is_first():
+            print(report(run))
     return 0

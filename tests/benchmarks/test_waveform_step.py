@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from system.device import device_of
+from system.compute.device import device_of
 
 pytestmark = pytest.mark.benchmark
 
@@ -19,7 +19,7 @@ STEP = """
 import json, resource, sys, time
 from pathlib import Path
 import numpy as np, torch
-from system.device import device_of
+from system.compute.device import device_of
 from system.models.batch import Batch, Series
 from system.models.retrieval import RetrievalModel
 from system.plan import estimates

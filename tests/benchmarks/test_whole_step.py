@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from system.device import device_of
+from system.compute.device import device_of
 from system.models.batch import Batch, Series
 from system.models.retrieval import RetrievalModel
 from system.models.text import SentenceTransformers

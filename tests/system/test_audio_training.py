@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import tiny
 import torch
+from one_graph import in_one_graph
 from threads import one_thread  # noqa: F401  a fixture
 
 from data_tools.manifest import Clip
@@ -20,13 +21,12 @@ from system.losses import terms as losses
 from system.models.audio import panns_encoder as panns
 from system.models.batch import Batch, Series
 from system.models.retrieval import RetrievalModel
-from system.models.similarity import joined
 from system.networks import panns as networks
 from system.recipe import schema
 from system.recipe.load import load_recipe
 from system.runs.open import build_model
 from system.runs.retrieve import embed_clips, embed_texts
-from system.training.step import audio_parts, caption_parts, gradients
+from system.training.step import gradients
 
 STRIPES = {"time_stripes": 2, "time_width": 64, "band_stripes": 2, "band_width": 8}
 PANNS = tiny.panns(spec_augment=STRIPES, hidden=64)
@@ -135,11 +135,7 @@ def test_cached_gradients_come_from_the_same_crops_stripes_and_dropout(
         if is_cached:
             gradients(model, batch, stage, "float32", scaler())
         else:
-            clips, clip_indices = audio_parts(model, batch, 2)
-            texts, text_indices = caption_parts(model, batch, 2)
-            own = joined([part() for part in clips]).rows(clip_indices)
-            captions = joined([part() for part in texts]).rows(text_indices)
-            losses.total(model.batch_scores(batch, own, captions), stage.losses).backward()
+            losses.total(in_one_graph(model, batch, 2), stage.losses).backward()
         found.append(torch.cat([p.grad.flatten() for p in model.parameters() if p.grad is not None]))
     assert len(found[0]) == len(found[1])
     assert (found[0] - found[1]).abs().max() < 1e-4 * found[1].abs().max()

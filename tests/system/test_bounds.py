@@ -12,7 +12,7 @@ from outcomes import refused
 from data_tools.errors import KitError
 from data_tools.yaml12 import MAX_DEPTH, MAX_NODES, parse
 from system.__main__ import main
-from system.device import memory_errors
+from system.compute.device import memory_errors
 from system.plan.estimates import Estimates
 from system.plan.plan import find_data, plan
 from system.recipe.load import RecipeError, load_recipe

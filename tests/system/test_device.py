@@ -9,7 +9,7 @@ import torch
 
 from data_tools.errors import KitError
 from system.__main__ import main
-from system.device import device_of, moved
+from system.compute.device import device_of, moved
 from system.retriever import load_model
 
 

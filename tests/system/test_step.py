@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import tiny
 import torch
+from one_graph import in_one_graph
 
 from data_tools.manifest import read_manifest
 from system.batches.collate import Feed, Resident, collate
@@ -86,13 +87,9 @@ def test_cached_gradients_replay_the_dropout(world: World) -> None:
     one, other = world.model(0.3), world.model(0.3)
     torch.manual_seed(8)
     gradients(one, batch, stage, "float32", scaler())
-    torch.manual_seed(8)  # the same parts in the same order, with one graph over all of them
-    clip_parts, clip_indices = audio_parts(other, batch, 5)
-    text_parts, text_indices = caption_parts(other, batch, 5)
-    clips = joined([part() for part in clip_parts]).rows(clip_indices)
-    captions = joined([part() for part in text_parts]).rows(text_indices)
-    losses.total(other.batch_scores(batch, clips, captions), stage.losses).backward()
-    assert len(clip_parts) == 5
+    torch.manual_seed(8)
+    losses.total(in_one_graph(other, batch, 5), stage.losses).backward()
+    assert len(audio_parts(other, batch, 5).parts) == 5
     assert (grads(one) - grads(other)).abs().max() / grads(other).abs().max() < 1e-5
     torch.manual_seed(9)
     another = world.model(0.3)
@@ -104,11 +101,13 @@ def test_parts_hold_every_clip_and_caption_once_in_place(world: World) -> None:
     batch = collate(world.items, world.features)
     model = world.model(0.0).eval()
     with torch.no_grad():
-        for parts, positions, whole in (
-            (*audio_parts(model, batch, 7), model.audio(batch.audio)),
-            (*caption_parts(model, batch, 7), model.text(batch.captions)),
+        for parts, whole in (
+            (audio_parts(model, batch, 7), model.audio(batch.audio)),
+            (caption_parts(model, batch, 7), model.text(batch.captions)),
         ):
-            assert torch.allclose(joined([part() for part in parts]).rows(positions).values, whole.values, atol=1e-5)
+            found = [part() for part in parts.parts]
+            assert [len(one.values) for one in found] == parts.sizes
+            assert torch.allclose(joined(found).rows(parts.order).values, whole.values, atol=1e-5)
 
 
 def test_a_frozen_encoder_has_nothing_to_cache(world: World) -> None:

@@ -45,6 +45,10 @@ class AtstFrame(FromPublished):
         """Where the floor is that of the batch."""
         return self.trainable and self.floor == "batch"
 
+    @property
+    def seen_by_share(self) -> str | None:
+        return "the floor of a batch" if self.sees_whole_batch else None
+
     def published_address(self) -> str:
         return ADDRESS
 

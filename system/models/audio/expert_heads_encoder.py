@@ -3,7 +3,7 @@
 import torch
 from torch import nn
 
-from system.device import suited_to
+from system.compute.device import suited_to
 from system.models.audio.encoder import AudioEncoder
 from system.models.audio.expert_heads import ExpertHeads
 from system.models.batch import Series

@@ -40,6 +40,11 @@ class HuggingFace(Segmented):
         return self.trainable and (self.type == "clap_audio_model" or ROWS[self.type].max_seconds is None)
 
     @property
+    def seen_by_share(self) -> str | None:
+        fills = self.trainable and ROWS[self.type].max_seconds is None
+        return "the length that inputs are filled up to" if fills else None
+
+    @property
     def knows_captions(self) -> bool:
         return self.type == "clap_audio_model"
 

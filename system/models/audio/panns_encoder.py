@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from system.device import suited_to
+from system.compute.device import suited_to
 from system.experts.network import in_pieces
 from system.experts.waveform import FULL_SCALE
 from system.models.audio.encoder import AudioEncoder

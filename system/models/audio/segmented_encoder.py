@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 from data_tools.errors import KitError
-from system.device import suited_to
+from system.compute.device import suited_to
 from system.experts.waveform import FULL_SCALE
 from system.models.audio.encoder import AudioEncoder
 from system.models.audio.segmented import Segmented

@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from system.device import suited_to
+from system.compute.device import suited_to
 from system.models.similarity import Embedded, joined
 from system.words import words_of
 

@@ -35,6 +35,10 @@ class WordVectors(TextSettings):
     def sees_whole_batch(self) -> bool:
         return self.embedding == "words" and self.padding == "counted"
 
+    @property
+    def seen_by_share(self) -> str | None:
+        return "counted padding of captions" if self.sees_whole_batch else None
+
     def weight_files(self) -> dict[str, Path]:
         return {"vectors": Path(self.vectors)}
 

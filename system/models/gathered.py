@@ -1,0 +1,55 @@
+"""Embeddings of several processes, brought together."""
+
+from collections.abc import Sequence
+
+import torch
+
+from system.compute.distributed import all_gather, count
+from system.models.similarity import Embedded
+
+# D embedding, L frames or words
+
+
+def gather_parts(here: Sequence[Embedded], sizes: Sequence[int], device: torch.device) -> list[Embedded]:
+    """The embeddings of all parts, in order and without a graph, in every process. Part i is of process i % n.
+
+    here: those of this process, in order. sizes: rows of all parts. Series are filled with zeros to the longest of all.
+    """
+    processes = count()
+    if processes == 1:
+        return [Embedded(part.values.detach(), part.lengths) for part in here]
+    dim, longest, is_series = _shape(here)
+    rows = max(sum(sizes[process::processes]) for process in range(processes))
+    values = torch.zeros(rows, longest, dim, device=device)
+    lengths = torch.zeros(rows, dtype=torch.int64, device=device)
+    start = 0
+    for part in here:
+        found = part.values.detach() if is_series else part.values.detach()[:, None]
+        end = start + len(found)
+        values[start:end, : found.shape[1]] = found
+        if part.lengths is not None:
+            lengths[start:end] = part.lengths
+        start = end
+    all_values = all_gather(values)
+    all_lengths = all_gather(lengths) if is_series else []
+    gathered = []
+    starts = [0] * processes
+    for number, size in enumerate(sizes):
+        process = number % processes
+        part_rows = slice(starts[process], starts[process] + size)
+        starts[process] += size
+        part_values = all_values[process][part_rows]
+        series = Embedded(part_values, all_lengths[process][part_rows]) if is_series else Embedded(part_values[:, 0])
+        gathered.append(series)
+    return gathered
+
+
+def _shape(here: Sequence[Embedded]) -> tuple[int, int, bool]:
+    """D, the largest L of all processes, and whether embeddings are series; a process without parts learns them."""
+    mine = [0, 1, 0]
+    if here:
+        is_series = here[0].lengths is not None
+        longest = max(part.values.shape[1] for part in here) if is_series else 1
+        mine = [here[0].values.shape[-1], longest, int(is_series)]
+    dim, longest, series = torch.stack(all_gather(torch.tensor(mine))).amax(0).tolist()
+    return dim, longest, bool(series)

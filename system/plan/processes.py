@@ -1,0 +1,93 @@
+"""What several processes, started by torchrun, take for a recipe: memory and time of each, and what they exchange."""
+
+import math
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from data_tools.cli import about
+from system.plan.estimates import BYTES, GPUS, Estimates, Load
+from system.plan.machine import GIB, MIB
+from system.recipe import schema
+
+# n processes, B clips and N captions of a batch, D embedding, P trainable parameters
+
+SHAPE_BYTES = 24  # three whole numbers on the shape of what follows, of each side and process
+NUMBER_BYTES = 8  # the length of a series
+
+
+class Exchange(NamedTuple):
+    """Bytes that every process gets in a step: of all processes' embeddings, and of their summed gradients."""
+
+    embeddings: float
+    gradients: float
+
+
+def rows_of_share(rows: float, chunk: float | None, processes: int) -> int:
+    """Rows of the largest share: ceil(rows / n), or with parts of `chunk` rows ceil(parts / n) x chunk."""
+    if chunk is None:
+        return math.ceil(rows / processes)
+    return min(math.ceil(rows), math.ceil(math.ceil(rows / chunk) / processes) * math.ceil(chunk))
+
+
+def exchange(stage: schema.Stage, estimates: Estimates, processes: int) -> Exchange:
+    """Of one step.
+
+    Embeddings: 4 n D (b L + c W) + 48 n, with b and c the clips and captions of the largest share: every process gets
+    those of all, each share filled up to the largest. L = W = 1 for vectors; for series L is the frames of the longest
+    clip and W = 20 words, and 8 n (b + c) for the lengths are added. Gradients: 4 P.
+    """
+    load, model = estimates.load(stage), estimates.recipe.model
+    chunk = stage.grad_cache_chunk
+    captions = None if chunk is None else math.ceil(chunk * load.captions / load.clips)
+    clip_rows = rows_of_share(load.clips, chunk, processes)
+    caption_rows = rows_of_share(load.captions, captions, processes)
+    frames, words, lengths = 1.0, 1.0, 0
+    if model.score.of_series:
+        expert = next(iter(model.audio.experts.values()))
+        frames, words, lengths = load.longest * expert.frames_per_second, 20.0, NUMBER_BYTES
+    numbers = BYTES * model.text.dim * (clip_rows * frames + caption_rows * words)
+    embeddings = processes * (numbers + lengths * (clip_rows + caption_rows) + 2 * SHAPE_BYTES)
+    return Exchange(embeddings, BYTES * float(sum(estimates.parameters_by_part.values())))
+
+
+def share_of(stage: schema.Stage, estimates: Estimates, processes: int) -> Load:
+    """What the process with the largest share embeds of a batch."""
+    load = estimates.load(stage)
+    rows = rows_of_share(load.clips, stage.grad_cache_chunk, processes)
+    return load._replace(clips=rows, captions=load.captions * rows / load.clips)
+
+
+def process_lines(stage: schema.Stage, estimates: Estimates, processes: int, gpu: str | None) -> Iterator[str]:
+    """A stage's line: memory of a process, the time of its part of a step, and what is exchanged.
+
+    Memory: that of a step with the largest share in place of the batch (weights, gradients and AdamW's moments are
+    whole in every process), and twice the gathered embeddings, for their gradients. Time: that share's operations;
+    what is exchanged is not hidden behind them and comes on top, by the machine's network.
+    """
+    share, sent = share_of(stage, estimates, processes), exchange(stage, estimates, processes)
+    memory = {
+        precision: estimates.memory_of(share, stage.grad_cache_chunk, precision) + 2 * sent.embeddings
+        for precision in ("float32", stage.precision)
+    }
+    on_gpu = f", {memory[stage.precision] / GIB:.1f} GiB in {stage.precision}" if stage.precision != "float32" else ""
+    flops = estimates.flops_of(share, stage.grad_cache_chunk)
+    times = [f"{1000 * flops / GPUS[name].flops:.0f} ms on an {name}" for name in ([gpu] if gpu else GPUS)]
+    yield (
+        f"  {processes} processes, each: about {memory['float32'] / GIB:.1f} GiB in float32{on_gpu}; a step "
+        f"{flops / 1e12:.2f} TFLOP{', ' + ', '.join(times) if stage.precision != 'float32' else ''}; gets "
+        f"{sent.embeddings / MIB:.2f} MiB of embeddings and {sent.gradients / MIB:.1f} MiB of gradients (estimates)"
+    )
+    parts = math.ceil(stage.batch_size / stage.grad_cache_chunk) if stage.grad_cache_chunk else processes
+    if parts < processes:
+        fitting = stage.batch_size // processes
+        yield f"  grad_cache_chunk {stage.grad_cache_chunk} leaves {processes - parts} of them idle; say {fitting}"
+
+
+def hours_line(frames: float, flops: float, processes: int, gpu: str | None) -> str:
+    """How long frames and updates take together. frames: seconds of one process on two cores. flops: of all updates,
+    of the process with the largest share."""
+    speeds = ", ".join(f"{about(flops / GPUS[name].flops)} on {name}s" for name in ([gpu] if gpu else GPUS))
+    return (
+        f"by {processes} processes: {about(frames / processes)} for frames that are not there yet, on two cores each; "
+        f"updates {speeds}, and what they exchange (estimates)"
+    )
