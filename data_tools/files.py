@@ -189,13 +189,13 @@ def sync(path: Path) -> None:
         os.close(number)
 
 
-def remove_parts(folder: Path) -> None:
-    """Remove the temporary files and folders that killed processes left in a folder and below it.
+def remove_parts(folder: Path, below: bool = True) -> None:
+    """Remove the temporary files and folders that killed processes left in a folder and (unless not) below it.
 
     Only `.NAME.PID.part` of a process that this machine does not have any more; whoever calls holds the folder's lock,
     for a process of another machine that shares the folder cannot be seen.
     """
-    for path in list(folder.rglob(".*.part")):
+    for path in list(folder.rglob(".*.part") if below else folder.glob(".*.part")):
         _remove_left(path)
 
 

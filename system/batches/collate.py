@@ -93,14 +93,14 @@ class Resident:
         """Bytes it takes."""
         unique = set(keys)
         banks = features.banks.values()
-        return sum(bank.dtype.itemsize * bank.dim * bank.rows[key][1] for bank in banks for key in unique)
+        return sum(bank.dtype.itemsize * bank.dim * bank.rows_of(key) for bank in banks for key in unique)
 
     def _table(
         self, features: Features, expert: str, device: torch.device
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """All frames (F, D) as the bank keeps them, the first frame of every clip, and its number of frames."""
         bank = features.banks[expert]
-        lengths = torch.tensor([bank.rows[key][1] for key in self.index_of])
+        lengths = torch.tensor([bank.rows_of(key) for key in self.index_of])
         first = lengths.cumsum(0) - lengths
         keys = list(self.index_of)
         kept = torch.from_numpy(np.empty(0, bank.dtype)).dtype

@@ -10,6 +10,7 @@ from data_tools.__main__ import main as data_tools_main
 from data_tools.cli import counted
 from data_tools.errors import KitError
 from data_tools.files import write_text
+from data_tools.locks import lock
 from data_tools.manifest import Clip, of_split, read_manifest
 from system.batches.augment import Augmentation
 from system.experts.base import Device
@@ -45,7 +46,8 @@ class Data:
 
 
 def make_missing(recipe: schema.Recipe) -> None:
-    """Run the `make` commands of manifests that are not there; a file beside the manifest keeps the command.
+    """Run the `make` commands of manifests that are not there; a file beside the manifest keeps the command. Of several
+    processes that want one, one makes it.
 
     KitError for a missing weight file, a missing manifest without a command, and one that another command made.
     """
@@ -65,14 +67,20 @@ def make_missing(recipe: schema.Recipe) -> None:
             continue
         if source.make is None:
             raise KitError(f"data source {name}: no manifest {manifest}; make it with python -m data_tools")
-        log.info("making %s: %s", name, source.make)
-        status = data_tools_main(shlex.split(source.make)[3:], inside=True)
-        if status or not manifest.exists():
-            raise KitError(
-                f"data source {name}: `{source.make}` did not make {manifest}; see its message above, "
-                "and change `make` together with `manifest`"
-            )
-        write_text(kept, source.make + "\n")
+        with lock(Path(f"{kept}.lock"), f"waiting for another process that makes {manifest}", wait=True):
+            if not manifest.exists():
+                _make(name, source.make, manifest)
+                write_text(kept, source.make + "\n")
+
+
+def _make(name: str, command: str, manifest: Path) -> None:
+    log.info("making %s: %s", name, command)
+    status = data_tools_main(shlex.split(command)[3:], inside=True)
+    if status or not manifest.exists():
+        raise KitError(
+            f"data source {name}: `{command}` did not make {manifest}; see its message above, "
+            "and change `make` together with `manifest`"
+        )
 
 
 def read_clips(recipe: schema.Recipe) -> dict[str, list[Clip]]:
@@ -93,9 +101,13 @@ def read_clips(recipe: schema.Recipe) -> dict[str, list[Clip]]:
 
 
 def load_data(
-    recipe: schema.Recipe, strict: bool = False, verify: bool = False, device: "Device | None" = None
+    recipe: schema.Recipe,
+    strict: bool = False,
+    verify: bool = False,
+    device: "Device | None" = None,
+    workers: int | None = None,
 ) -> Data:
-    """Read every source and build what the banks lack. strict, verify, device: as for build_features.
+    """Read every source and build what the banks lack. strict, verify, device, workers: as for build_features.
 
     KitError for a source of which no audio can be read; where no file is there, and for files that training data are
     changed by and that do not fit, before anything is computed.
@@ -110,7 +122,7 @@ def load_data(
             log.info("stage %s: %s", stage, note)
     everything = list({clip.id: clip for source in clips.values() for clip in source}.values())
     experts = dict(recipe.model.audio.experts)
-    features = build_features(everything, experts, Path(recipe.banks), strict, verify, device)
+    features = build_features(everything, experts, Path(recipe.banks), strict, verify, device, workers=workers)
     for name, source in recipe.data.items():
         if all(clip.id in features.broken for clip in clips[name]):
             _refuse(name, source, clips[name], features.broken[clips[name][0].id])

@@ -62,7 +62,7 @@ def changed_entries(recipe: schema.Recipe, ranked: Mapping[str, BlindResult]) ->
 
     A file that has its name, size and time of change is not read again. Raises whatever reading the set raises.
     """
-    from system.features.build import ContentKeys
+    from system.features.contents import ContentKeys
 
     found: dict[tuple[str, str], str] = {}
     changed = []
