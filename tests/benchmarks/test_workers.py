@@ -14,7 +14,7 @@ from system.features.build import build_features
 
 pytestmark = pytest.mark.benchmark
 
-RATE, SECONDS, CLIPS = 48_000, 120, 16
+RATE, SECONDS, CLIPS = 48_000, 120, 40
 
 
 def _clips(folder: Path) -> list[Clip]:
