@@ -2,6 +2,7 @@
 
 import logging
 import shlex
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NoReturn
@@ -25,7 +26,7 @@ class Data:
     """clips: by source, all clips of its split, broken ones too. features: frames of the clips that are whole.
     augmentations: by stage, where it has one."""
 
-    clips: dict[str, list[Clip]]
+    clips: dict[str, Sequence[Clip]]
     features: Features
     augmentations: dict[str, Augmentation] = field(default_factory=dict)
 
@@ -83,15 +84,15 @@ def _make(name: str, command: str, manifest: Path) -> None:
         )
 
 
-def read_clips(recipe: schema.Recipe) -> dict[str, list[Clip]]:
+def read_clips(recipe: schema.Recipe) -> dict[str, Sequence[Clip]]:
     """By source, the clips of its split. KitError for a split that a manifest does not have, and for an id of two
     files."""
     read = {path: read_manifest(path) for path in {source.manifest: None for source in recipe.data.values()}}
-    clips: dict[str, list[Clip]] = {}
+    clips: dict[str, Sequence[Clip]] = {}
     path_of: dict[str, str] = {}
     for name, source in recipe.data.items():
         clips[name] = of_split(read[source.manifest], source.split, f"data source {name}: {source.manifest}")
-        for clip in clips[name]:
+        for clip in clips[name] if len(read) > 1 else ():  # of one manifest all ids differ
             if path_of.setdefault(clip.id, clip.path) != clip.path:
                 raise KitError(
                     f"data source {name}: {clip.id} is also the id of {path_of[clip.id]}; "
@@ -129,7 +130,7 @@ def load_data(
     return Data(clips, features, augmentations)
 
 
-def read_augmentations(recipe: schema.Recipe, clips: dict[str, list[Clip]]) -> dict[str, Augmentation]:
+def read_augmentations(recipe: schema.Recipe, clips: Mapping[str, Sequence[Clip]]) -> dict[str, Augmentation]:
     """By stage, what changes its training data, where anything does. clips: by source. KitError for files that do not
     fit."""
     return {
@@ -139,7 +140,7 @@ def read_augmentations(recipe: schema.Recipe, clips: dict[str, list[Clip]]) -> d
     }
 
 
-def _refuse(name: str, source: schema.Source, clips: list[Clip], first: str) -> NoReturn:
+def _refuse(name: str, source: schema.Source, clips: Sequence[Clip], first: str) -> NoReturn:
     raise KitError(
         f"data source {name}: no audio of its {counted(len(clips), 'clip', ',')} can be read, first {first}; "
         f"put the files there, or make {source.manifest} again where they are"

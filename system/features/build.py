@@ -4,7 +4,7 @@ Any number of processes may compute at once, for the same banks: see dealing.py.
 """
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -54,7 +54,7 @@ def bank_of(expert: ExpertSettings, banks: Path, verify: bool = False) -> Bank:
 
 
 def build_features(
-    clips: list[Clip],
+    clips: Sequence[Clip],
     experts: dict[str, ExpertSettings],
     banks: Path,
     strict: bool = False,
@@ -98,7 +98,7 @@ class _Build:
     """What is computed now. strict: KitError for the first broken file."""
 
     features: Features
-    clips: list[Clip]
+    clips: Sequence[Clip]
     content: ContentKeys
     decoding: Decoders
     strict: bool

@@ -48,7 +48,7 @@ log = logging.getLogger(__name__)
 class Listed(NamedTuple):
     """clips: of a folder or a manifest. others: paths of files that are no clips -> why."""
 
-    clips: list[Clip]
+    clips: Sequence[Clip]
     others: Mapping[str, str]
 
 

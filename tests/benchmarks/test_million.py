@@ -60,3 +60,38 @@ def test_a_bank_of_a_million_series_opens(tmp_path: Path) -> None:
         print(f"index of {COUNT:,} series, {state}: {seconds:.2f} s, {size:.0f} MiB")
         assert seconds < 5
         assert size < 500 * 1e6 / 2**20
+
+
+def write_manifest_of(path: Path, count: int) -> None:
+    """As WavCaps has them: a caption a clip; one in fifty with a quotation, whose lines take longer to check."""
+    with path.open("w") as file:
+        for number in range(count):
+            caption = f"A dog barks {number} times while a train passes by and people talk in the background."
+            clip = {
+                "id": f"wavcaps/train/{number:07}.flac",
+                "file_name": f"{number:07}.flac",
+                "path": f"audio/{number % 1000:03}/{number:07}.flac",
+                "seconds": 1 + number % 60 / 7,
+                "captions": [caption if number % 50 else f'Somebody says "hello {number}".'],
+                "source": "wavcaps",
+                "split": "train" if number % 100 else "test",
+                "freesound_id": str(number),
+                "licence": "CC BY 4.0",
+                "uploader": f"user {number % 5000}",
+            }
+            file.write(json.dumps(clip, separators=(",", ":")) + "\n")
+
+
+def test_a_manifest_of_a_million_lines_opens(tmp_path: Path) -> None:
+    path = tmp_path / "m.jsonl"
+    write_manifest_of(path, COUNT)
+    print(f"\nmanifest: {path.stat().st_size / 1e6:.0f} MB")
+    imports = "from data_tools.manifest import of_split, read_manifest"
+    work = "clips = of_split(read_manifest(sys.argv[1]), 'train', ''); assert len(clips) == 990_000"
+    for state in ("cold", "warm"):
+        if state == "cold":
+            forget(path)
+        seconds, size = measured(imports, work, path)
+        print(f"manifest of {COUNT:,} lines, {state}: {seconds:.2f} s, {size:.0f} MiB")
+        assert seconds < 5
+        assert size < 500 * 1e6 / 2**20
