@@ -264,13 +264,16 @@ def read_manifest(path: Path | str) -> Sequence[Clip]:
 
 def of_split(clips: Iterable[Clip], split: str | None, where: object) -> Sequence[Clip]:
     """The clips of a split; None: all. Raises DataError for none of them, which names the splits there are."""
-    if isinstance(clips, Clips) and (large := clips if split is None else clips.of_split(split)):
-        return large
-    clips = list(clips)
-    found = [clip for clip in clips if split in (None, clip.split)]
+    clips = clips if isinstance(clips, Sequence) else list(clips)
+    found = clips if split is None else in_split(clips, split)
     if not found:
         raise DataError(f"{where} has no split {split}, it has {', '.join(sorted({clip.split for clip in clips}))}")
     return found
+
+
+def in_split(clips: Sequence[Clip], split: str) -> Sequence[Clip]:
+    """The clips of a split, or none."""
+    return clips.of_split(split) if isinstance(clips, Clips) else [clip for clip in clips if clip.split == split]
 
 
 def write_manifest(path: Path | str, clips: Iterable[Clip]) -> None:
