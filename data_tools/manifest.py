@@ -216,12 +216,12 @@ class Clips(Sequence[Clip]):
 class _Manifest:
     """A manifest's file, checked. splits: of every line, its number in SPLITS."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, unique: bool) -> None:
         self.lines, self._folder, self.splits = StoredLines(path), absolute(path.parent), bytearray()
-        self._check()
+        self._check(unique)
 
-    def _check(self) -> None:
-        """Every line as iter_manifest does, then that no id comes twice."""
+    def _check(self, unique: bool) -> None:
+        """Every line as iter_manifest does, then (unique) that no id comes twice."""
         import numpy as np
 
         path, hashes = self.lines.path, array("q")
@@ -239,7 +239,7 @@ class _Manifest:
                 hashes.append(hash(clip_id))
                 self.splits.append(numbers[split])
         found, counts = np.unique(np.frombuffer(hashes, np.int64), return_counts=True)
-        if twice := set(found[counts > 1].tolist()):
+        if unique and (twice := set(found[counts > 1].tolist())):
             rows = (row for row, number in enumerate(hashes) if number in twice)
             _unique(((row + 1, self.clip(row)) for row in rows), path)
 
@@ -249,17 +249,17 @@ class _Manifest:
         return found
 
 
-def read_manifest(path: Path | str) -> Sequence[Clip]:
-    """All clips of a manifest, paths absolute. Raises DataError as iter_manifest does, and for a repeated id.
+def read_manifest(path: Path | str, unique: bool = True) -> Sequence[Clip]:
+    """All clips of a manifest, paths absolute. Raises DataError as iter_manifest does, and (unique) for a repeated id.
 
     A file of more than LARGE bytes is checked, and its clips are read as they are asked for: a million in a list would
     take gigabytes.
     """
     path = Path(path)
     if path.is_file() and path.stat().st_size > LARGE:
-        manifest = _Manifest(path)
+        manifest = _Manifest(path, unique)
         return Clips(manifest, range(len(manifest.splits)))
-    return _unique(iter_manifest(path), path)
+    return _unique(iter_manifest(path), path) if unique else [clip for _, clip in iter_manifest(path)]
 
 
 def of_split(clips: Iterable[Clip], split: str | None, where: object) -> Sequence[Clip]:
