@@ -17,9 +17,11 @@ import tiny
 import torch
 
 from data_tools.audio.read import content_key, read_audio
+from data_tools.cli import ranks
 from data_tools.errors import KitError
 from data_tools.manifest import Clip, read_manifest
 from system.__main__ import main
+from system.device import device_of
 from system.experts.logmel import LogMel
 from system.features.bank import open_bank
 from system.features.build import bank_of, build_features
@@ -192,3 +194,42 @@ def _children(process: int) -> list[int]:
         if int(facts[1]) == process:
             found.append(int(path.parent.name))
     return found
+
+
+@pytest.mark.parametrize(
+    ("environment", "expected"),
+    [({}, (0, 1)), ({"RANK": "2", "WORLD_SIZE": "3"}, (2, 3)), ({"RANK": "3", "WORLD_SIZE": "3"}, (0, 1)),
+     ({"RANK": "1"}, (0, 1)), ({"RANK": "-1", "WORLD_SIZE": "3"}, (0, 1)), ({"RANK": "x", "WORLD_SIZE": "3"}, (0, 1))],
+)  # fmt: skip
+def test_the_rank_is_that_of_the_environment(
+    monkeypatch: pytest.MonkeyPatch, environment: dict[str, str], expected: tuple[int, int]
+) -> None:
+    for name in ("RANK", "WORLD_SIZE"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    assert ranks() == expected
+
+
+def test_ranks_but_the_first_print_errors_alone(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for rank, printed, error in (("0", True, "error: "), ("1", False, "[rank 1] error: ")):
+        monkeypatch.setenv("RANK", rank)
+        monkeypatch.setenv("WORLD_SIZE", "2")
+        assert main(["recipes", "list"]) == 0
+        assert bool(capsys.readouterr().out) == printed
+        assert main(["features", "absent.yaml"]) == 1
+        assert capsys.readouterr().err.startswith(f"{error}absent.yaml")
+
+
+def test_every_process_of_a_machine_has_the_gpu_of_its_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    cases = ((False, "1", "cpu"), (True, "", "cuda"), (True, "0", "cuda:0"), (True, "1", "cuda:1"))
+    for there, local, expected in cases:
+        monkeypatch.setattr(torch.cuda, "is_available", lambda there=there: there)
+        monkeypatch.setenv("LOCAL_RANK", local)
+        assert device_of() == torch.device(expected)
+    monkeypatch.setenv("LOCAL_RANK", "2")
+    with pytest.raises(KitError, match="no cuda:2 on this machine: its last CUDA device is cuda:1"):
+        device_of()
