@@ -6,7 +6,8 @@ Every data set enters the kit through a manifest, and every later step reads onl
 import os
 import re
 from array import array
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from itertools import chain
 from pathlib import Path, PurePath
 from typing import Annotated, Any, Literal, TypeVar, get_args, overload
 
@@ -211,6 +212,22 @@ class Clips(Sequence[Clip]):
         wanted = SPLITS.index(split) if split in SPLITS else len(SPLITS)
         found = np.frombuffer(self._manifest.splits, np.uint8)[np.asarray(self._rows, np.int64)] == wanted
         return Clips(self._manifest, array("q", np.asarray(self._rows, np.int64)[found].tobytes()))
+
+
+class Joined(Collection[Clip]):
+    """The clips of several manifests, one behind the other; a large one's are read anew for every pass."""
+
+    def __init__(self, parts: Iterable[Sequence[Clip]]) -> None:
+        self._parts = list(parts)
+
+    def __iter__(self) -> Iterator[Clip]:
+        return chain.from_iterable(self._parts)
+
+    def __len__(self) -> int:
+        return sum(map(len, self._parts))
+
+    def __contains__(self, clip: object) -> bool:
+        return any(clip in part for part in self._parts)
 
 
 class _Manifest:

@@ -3,9 +3,9 @@
 import argparse
 import logging
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from functools import partial
-from itertools import chain, compress
+from itertools import compress
 from multiprocessing.pool import ThreadPool
 from pathlib import Path
 from typing import NamedTuple
@@ -15,7 +15,7 @@ import numpy as np
 from data_tools.audio.read import AudioError, audio_seconds, check_audio, content_key
 from data_tools.cli import add_json, counted, ending_in, progress, section
 from data_tools.files import write_table
-from data_tools.manifest import Clip, read_manifest
+from data_tools.manifest import Clip, Joined, read_manifest
 from data_tools.names import plain_id
 from data_tools.strict import Report, print_report
 
@@ -79,7 +79,7 @@ def check_clips(clips: Iterable[Clip], quick: bool = False) -> list[Finding]:
     Findings other than DUPLICATE_ID look at one clip per id. Content is the file's bytes: the same sound in two
     encodings is not found. Clips of a blind split have no captions and are not reported for it.
     """
-    clips = clips if isinstance(clips, Sequence | _Joined) else list(clips)
+    clips = clips if isinstance(clips, Collection) else list(clips)
     unique = _OnePerId(clips)
     audio = _read_all(unique, quick)
 
@@ -98,19 +98,6 @@ def check_clips(clips: Iterable[Clip], quick: bool = False) -> list[Finding]:
         *_shared(SHARED_CAPTION, unique, lambda clip: dict.fromkeys(clip.captions)),
         *(Finding(NO_CAPTION, "", [clip]) for clip in unique if not clip.captions and clip.split != "blind"),
     ]
-
-
-class _Joined:
-    """The clips of several manifests, one behind the other; a large one's are read anew for every pass."""
-
-    def __init__(self, parts: Sequence[Sequence[Clip]]) -> None:
-        self._parts = parts
-
-    def __iter__(self) -> Iterator[Clip]:
-        return chain.from_iterable(self._parts)
-
-    def __len__(self) -> int:
-        return sum(map(len, self._parts))
 
 
 class _OnePerId:
@@ -222,7 +209,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Exit status 1 for missing or corrupt audio and duplicate ids; overlaps are reported only, Clotho has some."""
-    clips = _Joined([read_manifest(manifest, unique=False) for manifest in arguments.manifests])
+    clips = Joined([read_manifest(manifest, unique=False) for manifest in arguments.manifests])
     findings = check_clips(clips, arguments.quick)
     ok = not any(finding.kind in ERRORS for finding in findings)
     if arguments.json:

@@ -12,7 +12,7 @@ from data_tools.cli import counted
 from data_tools.errors import KitError
 from data_tools.files import write_text
 from data_tools.locks import lock
-from data_tools.manifest import Clip, of_split, read_manifest
+from data_tools.manifest import Clip, Joined, of_split, read_manifest
 from system.batches.augment import Augmentation
 from system.experts.base import Device
 from system.features.build import Features, build_features
@@ -121,7 +121,7 @@ def load_data(
     for stage, augmentation in augmentations.items():
         for note in augmentation.notes:
             log.info("stage %s: %s", stage, note)
-    everything = list({clip.id: clip for source in clips.values() for clip in source}.values())
+    everything = Joined({(source.manifest, source.split): clips[name] for name, source in recipe.data.items()}.values())
     experts = dict(recipe.model.audio.experts)
     features = build_features(everything, experts, Path(recipe.banks), strict, verify, device, workers=workers)
     for name, source in recipe.data.items():

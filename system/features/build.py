@@ -4,9 +4,10 @@ Any number of processes may compute at once, for the same banks: see dealing.py.
 """
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator
 from contextlib import closing
 from dataclasses import dataclass, field
+from itertools import chain, islice
 from pathlib import Path
 
 import numpy as np
@@ -54,7 +55,7 @@ def bank_of(expert: ExpertSettings, banks: Path, verify: bool = False) -> Bank:
 
 
 def build_features(
-    clips: Sequence[Clip],
+    clips: Collection[Clip],
     experts: dict[str, ExpertSettings],
     banks: Path,
     strict: bool = False,
@@ -98,17 +99,17 @@ class _Build:
     """What is computed now. strict: KitError for the first broken file."""
 
     features: Features
-    clips: Sequence[Clip]
+    clips: Collection[Clip]
     content: ContentKeys
     decoding: Decoders
     strict: bool
 
     def look_up(self) -> None:
         """The content of every clip; of ranks each begins elsewhere, so that a file is read by one of them."""
-        number, count = ranks()
-        start = number * len(self.clips) // count
+        (number, count), total = ranks(), len(self.clips)
+        start = number * total // count
         keys: dict[str, str] = {}
-        for clip in each([*self.clips[start:], *self.clips[:start]], "content", "clip"):
+        for clip in each(chain(islice(self.clips, start, None), islice(self.clips, start)), "content", "clip", total):
             try:
                 keys[clip.id] = self.content(clip.path)
             except AudioError as error:
