@@ -70,7 +70,7 @@ def run_cli(
         verbose = arguments.verbose
         if odd := [value for value in argv if not is_utf8(value)]:
             raise DataError(f"the argument {odd[0]!a} is not UTF-8; rename the file or folder")
-        with _terminable(), redirect_stdout(sys.stderr if inside else sys.stdout):
+        with _terminable(), _results(inside):
             status = int(arguments.run(arguments))
         try:
             sys.stdout.flush()
@@ -92,35 +92,64 @@ def run_cli(
     return 1
 
 
+def ranks() -> tuple[int, int]:
+    """The number of this process, from 0 on, among those that torchrun or a scheduler started for one command, and how
+    many they are: RANK and WORLD_SIZE of the environment; (0, 1) where they do not say."""
+    number, count = (os.environ.get(name, "") for name in ("RANK", "WORLD_SIZE"))
+    if not all(text.isascii() and text.isdigit() and len(text) < 7 for text in (number, count)):
+        return 0, 1
+    return (int(number), int(count)) if int(number) < int(count) else (0, 1)
+
+
+def _of_rank() -> str:
+    """What stands in front of a line of a process other than the first."""
+    number, _ = ranks()
+    return f"[rank {number}] " if number else ""
+
+
 def _set_up_log(arguments: argparse.Namespace) -> None:
-    """What is logged goes to standard error; a run's log.txt has it whatever -q says."""
+    """What is logged goes to standard error; a run's log.txt has it whatever -q says. Of several processes of one
+    command all but the first log warnings and errors alone, with their rank."""
     logging.basicConfig(format="%(message)s", stream=sys.stderr)
     log = logging.getLogger()
     log.setLevel(logging.INFO)
     for handler in log.handlers:
         if type(handler) is logging.StreamHandler:
-            handler.setLevel(logging.WARNING if arguments.quiet else logging.INFO)
-            handler.setFormatter(logging.Formatter("%(asctime)s %(name)s %(message)s" if arguments.verbose else None))
+            handler.setLevel(logging.WARNING if arguments.quiet or _of_rank() else logging.INFO)
+            form = "%(asctime)s %(name)s %(message)s" if arguments.verbose else "%(message)s"
+            handler.setFormatter(logging.Formatter(_of_rank() + form))
 
 
 def _print_error(error: BaseException) -> None:
     if isinstance(error, SaidElsewhere):
         return
+    rank = _of_rank()
     if isinstance(error, KitError):
-        print("\n".join(f"error: {line}" for line in str(error).splitlines()), file=sys.stderr)
+        print("\n".join(f"{rank}error: {line}" for line in str(error).splitlines()), file=sys.stderr)
     elif isinstance(error, ModuleNotFoundError):
         hint = "set up and activate the environment of README"
-        print(f"error: the package {error.name} is not installed; {hint}", file=sys.stderr)
+        print(f"{rank}error: the package {error.name} is not installed; {hint}", file=sys.stderr)
     elif isinstance(error, MemoryError):
         hint = "end what else uses it, or work on fewer data at once"
-        print(f"error: this machine's memory is full; {hint}", file=sys.stderr)
+        print(f"{rank}error: this machine's memory is full; {hint}", file=sys.stderr)
     elif isinstance(error, OSError):
         if not (isinstance(error, BrokenPipeError) and _reader_is_gone()):
-            print(f"error: {sentence_of(error)}", file=sys.stderr)
+            print(f"{rank}error: {sentence_of(error)}", file=sys.stderr)
         try:
             sys.stdout.flush()
         except OSError:  # what the interpreter still holds for the output goes nowhere
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+@contextmanager
+def _results(inside: bool) -> Iterator[None]:
+    """Where results go: of several processes of one command those of the first are printed."""
+    if _of_rank():
+        with Path(os.devnull).open("w") as nowhere, redirect_stdout(nowhere):
+            yield
+    else:
+        with redirect_stdout(sys.stderr if inside else sys.stdout):
+            yield
 
 
 @contextmanager

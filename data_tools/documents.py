@@ -4,18 +4,24 @@ A sealed document holds, under `checksum`, the sha256 of all else that it holds.
 such key: they are read, and nothing can be said of their damage.
 """
 
+import codecs
 import hashlib
 import json
 import math
+import os
+import weakref
+from array import array
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from data_tools.errors import DataError
-from data_tools.files import write_text
+from data_tools.files import read_text, write_text
 
 MAX_BYTES = 1 << 30  # of a document; the score matrix of 6,000 clips and 30,000 captions has 5 MB of ids and texts
 MAX_DIGITS = 400  # of a number; the longest float that is written out has 327
 SEAL = "checksum"
+BLOCK = 1 << 22  # bytes of a large file that are read at a time
 
 if TYPE_CHECKING:
     from pydantic import BaseModel
@@ -168,3 +174,60 @@ def require_unharmed(path: Path, sha256: str | None, hint: str) -> None:
         raise DataError(f"{path} is missing; {hint}")
     if sha256 is not None and sha256_of(path) != sha256:
         raise DataError(f"{path} is damaged: it has not the checksum that was noted when it was written; {hint}")
+
+
+class StoredLines:
+    """The lines of a large text file, by their numbers, read when they are asked for. UTF-8; "\n" alone ends a line."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._file = os.open(path, os.O_RDONLY)
+        weakref.finalize(self, os.close, self._file)
+        self._state = self._state_now()
+        self._starts = array("q")  # first byte of every line, and what would be that of another one
+
+    def _state_now(self) -> tuple[int, int]:
+        status = os.fstat(self._file)
+        return status.st_size, status.st_mtime_ns
+
+    def require_unchanged(self) -> None:
+        """DataError where the file was changed since it was opened."""
+        if self._state_now() != self._state:
+            raise DataError(f"{self.path} was changed while it was in use; run the command again")
+
+    def line(self, row: int) -> bytes:
+        """A line, with its end. row: from 0 on, of those that `read` has given."""
+        start = self._starts[row]
+        return os.pread(self._file, self._starts[row + 1] - start, start)
+
+    def read(self) -> Iterator[list[str]]:
+        """All lines, without their ends, some thousand at a time; once. DataError for what is not UTF-8."""
+        import numpy as np
+
+        start = 0
+        self._starts.append(start)
+        for block in self._blocks():
+            if not start and block.startswith(codecs.BOM_UTF8):
+                start = self._starts[0] = len(codecs.BOM_UTF8)
+                block = block[start:]
+            try:
+                lines = block.decode().split("\n")
+            except UnicodeDecodeError:
+                read_text(self.path)  # says which line
+                raise
+            ends = np.flatnonzero(np.frombuffer(block, np.uint8) == ord("\n"))
+            self._starts.frombytes((ends + start + 1).astype(np.int64).tobytes())
+            start += len(block) + 1
+            self._starts.append(start)
+            yield lines
+
+    def _blocks(self) -> Iterator[bytes]:
+        """Whole lines, some thousand at a time, without the last one's end."""
+        rest, at = b"", 0
+        while block := os.pread(self._file, BLOCK, at):
+            at += len(block)
+            whole, end, rest = (rest + block).rpartition(b"\n")
+            if end:
+                yield whole
+        if rest:
+            yield rest

@@ -13,6 +13,7 @@ from data_tools.errors import IS_FILE, IS_FOLDER, DataError
 
 MAX_DIGITS = 9  # of the number of a column
 MAX_SHOWN = 300  # characters of a list of names
+_EMPTY_OR_DOTS = re.compile(r"/\.{0,2}(?:/|$)")  # a part of a path that has no name
 _in_use: set[Path] = set()  # temporary files and folders of this process
 
 
@@ -38,6 +39,9 @@ def absolute(path: str | os.PathLike[str]) -> str:
     >>> absolute("/data/./clotho/a.wav"), absolute("/no_link/../data/a.wav")
     ('/data/clotho/a.wav', '/data/a.wav')
     """
+    text = os.fspath(path)
+    if text.startswith("/") and not _EMPTY_OR_DOTS.search(text):
+        return text  # as most are, a million of them in a manifest
     whole = Path(path).absolute()
     if os.pardir in whole.parts and "\0" not in str(whole):  # which leads nowhere
         last = "" if whole.name == os.pardir else whole.name
@@ -189,13 +193,13 @@ def sync(path: Path) -> None:
         os.close(number)
 
 
-def remove_parts(folder: Path) -> None:
-    """Remove the temporary files and folders that killed processes left in a folder and below it.
+def remove_parts(folder: Path, below: bool = True) -> None:
+    """Remove the temporary files and folders that killed processes left in a folder and (unless not) below it.
 
     Only `.NAME.PID.part` of a process that this machine does not have any more; whoever calls holds the folder's lock,
     for a process of another machine that shares the folder cannot be seen.
     """
-    for path in list(folder.rglob(".*.part")):
+    for path in list(folder.rglob(".*.part") if below else folder.glob(".*.part")):
         _remove_left(path)
 
 

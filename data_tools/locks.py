@@ -1,7 +1,7 @@
 """Locks between processes: one at a time works on a file or in a folder."""
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -14,7 +14,8 @@ log = logging.getLogger(__name__)
 def lock(file: Path, busy: str, wait: bool = False) -> Iterator[None]:
     """Hold a lock file, which stays when it is released; a process that ends, killed or not, releases its locks.
 
-    busy: what is said while another process holds it, which is waited for, or raised as DataError without `wait`.
+    busy: what is said while another process holds it, which is waited for, or raised as DataError without `wait`; ""
+    waits without a word.
     """
     from filelock import FileLock, Timeout
 
@@ -25,12 +26,26 @@ def lock(file: Path, busy: str, wait: bool = False) -> Iterator[None]:
     except Timeout:
         if not wait:
             raise DataError(busy) from None
-        log.info(busy)
+        if busy:
+            log.info(busy)
         file_lock.acquire()
     try:
         yield
     finally:
         file_lock.release()
+
+
+def take_lock(file: Path) -> Callable[[], None] | None:
+    """Take a lock file; gives what releases it, or None where another process holds it."""
+    from filelock import FileLock, Timeout
+
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file_lock = FileLock(file, thread_local=False)
+    try:
+        file_lock.acquire(timeout=0)
+    except Timeout:
+        return None
+    return file_lock.release
 
 
 @contextmanager

@@ -4,14 +4,17 @@ Every data set enters the kit through a manifest, and every later step reads onl
 """
 
 import os
-from collections.abc import Callable, Iterable, Iterator
+import re
+from array import array
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from itertools import chain
 from pathlib import Path, PurePath
-from typing import Annotated, Any, Literal, TypeVar, get_args
+from typing import Annotated, Any, Literal, TypeVar, get_args, overload
 
 from pydantic import AfterValidator, Field, ValidationError, model_validator
 from pydantic_core import PydanticCustomError
 
-from data_tools.documents import parse_json
+from data_tools.documents import StoredLines, parse_json
 from data_tools.errors import DataError
 from data_tools.files import absolute, caption_columns, read_table, read_text, write_text
 from data_tools.names import is_freesound_id
@@ -23,6 +26,8 @@ SPLITS: tuple[Split, ...] = get_args(Split)
 TEST_SPLITS: frozenset[str] = frozenset({"evaluation", "test", "blind"})
 
 MAX_WORDS = 512  # the longest input of the usual sentence encoders, in tokens, is no longer than this
+
+LARGE = 64 << 20  # bytes of a manifest whose clips are read when they are asked for
 
 Text = Annotated[str, Field(min_length=1)]
 
@@ -73,6 +78,30 @@ class Query(Strict):
     text: str
     relevant: list[Text] | None
 
+
+def _usual_line() -> str:
+    """A pattern of what write_manifest writes of most clips: id, captions and split are its groups. What fits it is a
+    clip; of what does not, parse_json and Clip say what it is."""
+    escaped, plain = r'\\["\\/bfnrt]', r'[^"\\\x00-\x1f]*+'  # of a text, as it stands in JSON
+    end, blank = f"{plain}(?:{escaped}{plain})*+", r'[^"\\A-Za-z0-9\x00-\x1f]*+'
+    text, caption = f'"(?!"){end}"', f'"{blank}(?:{escaped}{blank})*+[A-Za-z0-9]{end}"'
+    null_or = "(?:null|{})".format
+    fields = {
+        "id": r'"([^"\\\x00-\x1f]+)"',
+        "file_name": text,
+        "path": text,
+        "seconds": null_or(r"(?:0|[1-9][0-9]{0,8})(?:\.[0-9]{1,20})?"),
+        "captions": rf"(\[(?:{caption}(?:, ?{caption})*)?\])",
+        "source": text,
+        "split": f'"({"|".join(SPLITS)})"',
+        "freesound_id": null_or('"[0-9]{1,12}"'),
+        "licence": null_or(text),
+        "uploader": null_or(text),
+    }
+    return r"\{" + ", ?".join(f'"{name}": ?{value}' for name, value in fields.items()) + r"\}"
+
+
+_USUAL = re.compile(_usual_line())
 
 Line = TypeVar("Line", Clip, Query)
 _NO_LINES: dict[type[Strict], str] = {
@@ -141,23 +170,127 @@ def iter_manifest(path: Path | str) -> Iterator[tuple[int, Clip]]:
     path = Path(path)
     folder = absolute(path.parent)
     for number, clip in _lines(path, Clip):
-        for caption in clip.captions:
-            check_caption(caption, f"{path}, line {number}")
+        _check_captions(clip, f"{path}, line {number}")
         yield number, clip.model_copy(update={"path": absolute(os.path.join(folder, clip.path))})
 
 
-def read_manifest(path: Path | str) -> list[Clip]:
-    """All clips of a manifest, paths absolute. Raises DataError as iter_manifest does, and for a repeated id."""
-    return _unique(iter_manifest(path), path)
+def _check_captions(clip: Clip, where: str) -> None:
+    for caption in clip.captions:
+        check_caption(caption, where)
 
 
-def of_split(clips: Iterable[Clip], split: str | None, where: object) -> list[Clip]:
+class Clips(Sequence[Clip]):
+    """The clips of a large manifest, each read from its line when it is asked for; all were checked when it was opened.
+
+    Raises DataError where the file was changed since.
+    """
+
+    def __init__(self, manifest: "_Manifest", rows: Sequence[int]) -> None:
+        self._manifest, self._rows = manifest, rows
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    @overload
+    def __getitem__(self, index: int) -> Clip: ...
+    @overload
+    def __getitem__(self, index: slice) -> "Clips": ...
+    def __getitem__(self, index: int | slice) -> "Clip | Clips":
+        if isinstance(index, slice):
+            return Clips(self._manifest, self._rows[index])
+        self._manifest.lines.require_unchanged()
+        return self._manifest.clip(self._rows[index])
+
+    def __iter__(self) -> Iterator[Clip]:
+        self._manifest.lines.require_unchanged()
+        return map(self._manifest.clip, self._rows)
+
+    def of_split(self, split: str) -> "Clips":
+        """Those of a split."""
+        import numpy as np
+
+        wanted = SPLITS.index(split) if split in SPLITS else len(SPLITS)
+        found = np.frombuffer(self._manifest.splits, np.uint8)[np.asarray(self._rows, np.int64)] == wanted
+        return Clips(self._manifest, array("q", np.asarray(self._rows, np.int64)[found].tobytes()))
+
+
+class Joined(Collection[Clip]):
+    """The clips of several manifests, one behind the other; a large one's are read anew for every pass."""
+
+    def __init__(self, parts: Iterable[Sequence[Clip]]) -> None:
+        self._parts = list(parts)
+
+    def __iter__(self) -> Iterator[Clip]:
+        return chain.from_iterable(self._parts)
+
+    def __len__(self) -> int:
+        return sum(map(len, self._parts))
+
+    def __contains__(self, clip: object) -> bool:
+        return any(clip in part for part in self._parts)
+
+
+class _Manifest:
+    """A manifest's file, checked. splits: of every line, its number in SPLITS."""
+
+    def __init__(self, path: Path, unique: bool) -> None:
+        self.lines, self._folder, self.splits = StoredLines(path), absolute(path.parent), bytearray()
+        self._check(unique)
+
+    def _check(self, unique: bool) -> None:
+        """Every line as iter_manifest does, then (unique) that no id comes twice."""
+        import numpy as np
+
+        path, hashes = self.lines.path, array("q")
+        numbers: dict[str, int] = {split: number for number, split in enumerate(SPLITS)}
+        for lines in self.lines.read():
+            if not self.splits and lines[0].strip() and not lines[0].lstrip().startswith("{"):
+                raise DataError(f"{path}: {_NO_LINES[Clip]}")
+            for line in lines:
+                if (usual := _USUAL.fullmatch(line)) and usual.end(2) - usual.start(2) < 2 * MAX_WORDS:
+                    clip_id, split = usual.group(1, 3)
+                else:
+                    clip = _item(line, Clip, where := f"{path}, line {len(self.splits) + 1}")
+                    _check_captions(clip, where)
+                    clip_id, split = clip.id, clip.split
+                hashes.append(hash(clip_id))
+                self.splits.append(numbers[split])
+        found, counts = np.unique(np.frombuffer(hashes, np.int64), return_counts=True)
+        if unique and (twice := set(found[counts > 1].tolist())):
+            rows = (row for row, number in enumerate(hashes) if number in twice)
+            _unique(((row + 1, self.clip(row)) for row in rows), path)
+
+    def clip(self, row: int) -> Clip:
+        found = Clip.model_validate_json(self.lines.line(row))
+        found.__dict__["path"] = absolute(os.path.join(self._folder, found.path))  # before anybody has seen it
+        return found
+
+
+def read_manifest(path: Path | str, unique: bool = True) -> Sequence[Clip]:
+    """All clips of a manifest, paths absolute. Raises DataError as iter_manifest does, and (unique) for a repeated id.
+
+    A file of more than LARGE bytes is checked, and its clips are read as they are asked for: a million in a list would
+    take gigabytes.
+    """
+    path = Path(path)
+    if path.is_file() and path.stat().st_size > LARGE:
+        manifest = _Manifest(path, unique)
+        return Clips(manifest, range(len(manifest.splits)))
+    return _unique(iter_manifest(path), path) if unique else [clip for _, clip in iter_manifest(path)]
+
+
+def of_split(clips: Iterable[Clip], split: str | None, where: object) -> Sequence[Clip]:
     """The clips of a split; None: all. Raises DataError for none of them, which names the splits there are."""
-    clips = list(clips)
-    found = [clip for clip in clips if split in (None, clip.split)]
+    clips = clips if isinstance(clips, Sequence) else list(clips)
+    found = clips if split is None else in_split(clips, split)
     if not found:
         raise DataError(f"{where} has no split {split}, it has {', '.join(sorted({clip.split for clip in clips}))}")
     return found
+
+
+def in_split(clips: Sequence[Clip], split: str) -> Sequence[Clip]:
+    """The clips of a split, or none."""
+    return clips.of_split(split) if isinstance(clips, Clips) else [clip for clip in clips if clip.split == split]
 
 
 def write_manifest(path: Path | str, clips: Iterable[Clip]) -> None:
@@ -229,13 +362,16 @@ def _lines(path: Path, kind: type[Line]) -> Iterator[tuple[int, Line]]:
     if not text.lstrip().startswith("{"):
         raise DataError(f"{path}: {_NO_LINES[kind]}")
     for number, line in enumerate(text.removesuffix("\n").split("\n"), 1):
-        if not line.strip():
-            raise DataError(f"{path}, line {number}: the line is blank; remove it")
-        try:
-            yield number, kind.model_validate(parse_json(line, f"{path}, line {number}"))
-        except ValidationError as error:
-            problems = "; ".join(faults_of(error))
-            raise DataError(f"{path}, line {number}: not a {kind.__name__.lower()} ({problems})") from None
+        yield number, _item(line, kind, f"{path}, line {number}")
+
+
+def _item(line: str, kind: type[Line], where: str) -> Line:
+    if not line.strip():
+        raise DataError(f"{where}: the line is blank; remove it")
+    try:
+        return kind.model_validate(parse_json(line, where))
+    except ValidationError as error:
+        raise DataError(f"{where}: not a {kind.__name__.lower()} ({'; '.join(faults_of(error))})") from None
 
 
 def _unique(lines: Iterable[tuple[int, Line]], path: Path | str) -> list[Line]:

@@ -71,7 +71,7 @@ class Retriever:
             raise KitError(f"the model knows no word of {unknown[0]!r}; reword it")
         return [[Found(search.clips[hit.row].path, hit.score) for hit in answer.hits or []] for answer in answers]
 
-    def clips_of(self, audio: Audio) -> list[Clip]:
+    def clips_of(self, audio: Audio) -> Sequence[Clip]:
         """The clips that a folder, a manifest, a file or a list of files means. DataError for a file that is absent."""
         if isinstance(audio, str | os.PathLike):
             if not is_audio_name(Path(audio).name) or Path(audio).is_dir():

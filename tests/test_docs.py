@@ -110,8 +110,9 @@ def test_no_placeholder_is_left(root: Path) -> None:
     for path in readmes(root):
         words = set(re.findall(r"\b[A-Z]{4,}_[A-Z_]{3,}\b", path.read_text()))
         variables = {"FREESOUND_API", "FREESOUND_API_KEY", "FREESOUND_ACCESS_TOKEN"}
+        ranks = {"WORLD_SIZE", "LOCAL_RANK"}
         trackers = {"MLFLOW_TRACKING_URI", "WANDB_PROJECT", "WANDB_API_KEY", "WANDB_API"}
-        assert words <= {"LBAR_SHARED", "TYPE_CHECKING", *variables, *trackers}, path
+        assert words <= {"LBAR_SHARED", "TYPE_CHECKING", *variables, *trackers, *ranks}, path
 
 
 def test_the_set_up_commands_name_extras_that_exist(root: Path) -> None:

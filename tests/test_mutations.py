@@ -50,7 +50,7 @@ from system.__main__ import main
 from system.batches.augment_files import read_alternatives, read_merged, read_synonyms
 from system.experiments.study import load_study
 from system.features.bank import open_bank
-from system.features.build import ContentKeys
+from system.features.contents import ContentKeys
 from system.models.text.vector_file import WordVectorFile, write_word_vectors
 from system.recipe.load import load_recipe
 from system.runs import checkpoints
@@ -217,7 +217,7 @@ def _system_files(folder: Path, world: Path) -> dict[str, Reader]:
 
     def series() -> None:
         opened = open_bank(bank, 3, "float32", {})
-        for key in opened.rows:
+        for key in list(opened.keys()):
             opened.read(key)
 
     return {

@@ -3,16 +3,19 @@
 import argparse
 import logging
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from functools import partial
+from itertools import compress
 from multiprocessing.pool import ThreadPool
 from pathlib import Path
 from typing import NamedTuple
 
+import numpy as np
+
 from data_tools.audio.read import AudioError, audio_seconds, check_audio, content_key
-from data_tools.cli import add_json, counted, each, ending_in, section
+from data_tools.cli import add_json, counted, ending_in, progress, section
 from data_tools.files import write_table
-from data_tools.manifest import Clip, iter_manifest
+from data_tools.manifest import Clip, Joined, read_manifest
 from data_tools.names import plain_id
 from data_tools.strict import Report, print_report
 
@@ -25,6 +28,9 @@ FREESOUND_ACROSS = "same Freesound id across splits"
 NAME_ACROSS = "same file name across splits"
 SHARED_CAPTION = "captions shared by different clips"
 NO_CAPTION = "clips without captions"
+
+FILES_AT_ONCE = 10_000
+KNOWN = {result: result for result in ((MISSING, ""), ("", ""))}  # which most files may have: kept once
 
 log = logging.getLogger(__name__)
 
@@ -73,17 +79,17 @@ def check_clips(clips: Iterable[Clip], quick: bool = False) -> list[Finding]:
     Findings other than DUPLICATE_ID look at one clip per id. Content is the file's bytes: the same sound in two
     encodings is not found. Clips of a blind split have no captions and are not reported for it.
     """
-    clips = list(clips)
-    unique = list({clip.id: clip for clip in clips}.values())
-    audio = _read_all({clip.path for clip in unique}, quick)
+    clips = clips if isinstance(clips, Collection) else list(clips)
+    unique = _OnePerId(clips)
+    audio = _read_all(unique, quick)
 
     def contents(clip: Clip) -> list[str]:
-        problem, key = audio[clip.path]
+        problem, key = audio[hash(clip.path)]
         return [key] if key and not problem else []
 
     return [
-        *(Finding(MISSING, "", [clip]) for clip in unique if audio[clip.path][0] == MISSING),
-        *(Finding(*audio[clip.path], [clip]) for clip in unique if audio[clip.path][0] == CORRUPT),
+        *(Finding(MISSING, "", [clip]) for clip in unique if audio[hash(clip.path)][0] == MISSING),
+        *(Finding(*audio[hash(clip.path)], [clip]) for clip in unique if audio[hash(clip.path)][0] == CORRUPT),
         *_shared(DUPLICATE_ID, clips, lambda clip: [clip.id]),
         *_shared(CONTENT_INSIDE, unique, lambda clip: [f"{clip.source}/{clip.split} {key}" for key in contents(clip)]),
         *across(CONTENT_ACROSS, unique, contents),
@@ -94,11 +100,30 @@ def check_clips(clips: Iterable[Clip], quick: bool = False) -> list[Finding]:
     ]
 
 
-def _read_all(paths: Iterable[str], quick: bool) -> dict[str, tuple[str, str]]:
-    ordered = sorted(paths)
-    with ThreadPool() as pool:
-        results = pool.imap(partial(_read, quick=quick), ordered)
-        return dict(zip(ordered, each(results, "reading", "file", len(ordered)), strict=True))
+class _OnePerId:
+    """Of the clips of an id the last one."""
+
+    def __init__(self, clips: Iterable[Clip]) -> None:
+        self._clips = clips
+        hashes = np.fromiter((hash(clip.id) for clip in clips), np.int64)
+        self._taken = np.zeros(len(hashes), bool)
+        self._taken[len(hashes) - 1 - np.unique(hashes[::-1], return_index=True)[1]] = True
+
+    def __iter__(self) -> Iterator[Clip]:
+        return compress(self._clips, self._taken)
+
+
+def _read_all(clips: Iterable[Clip], quick: bool) -> dict[int, tuple[str, str]]:
+    """What `_read` says of every file, by the hash of its path."""
+    found: dict[int, tuple[str, str]] = {}
+    paths = sorted({clip.path for clip in clips})
+    with ThreadPool() as pool, progress("reading", len(paths), "file") as bar:
+        for start in range(0, len(paths), FILES_AT_ONCE):  # a pool keeps what is not read yet
+            part = paths[start : start + FILES_AT_ONCE]
+            for path, result in zip(part, pool.imap(partial(_read, quick=quick), part), strict=True):
+                found[hash(path)] = KNOWN.get(result, result)
+                bar.advance()
+    return found
 
 
 def _read(path: str, quick: bool) -> tuple[str, str]:
@@ -116,11 +141,17 @@ def _read(path: str, quick: bool) -> tuple[str, str]:
 
 
 def _shared(kind: str, clips: Iterable[Clip], keys: Callable[[Clip], Iterable[str]]) -> list[Finding]:
-    """A finding for every key that more than one clip has."""
+    """A finding for every key that more than one clip has. `clips` is gone through twice: keys that come once, as most
+    do, are not kept."""
+    hashes, counts = np.unique(
+        np.fromiter((hash(key) for clip in clips for key in keys(clip)), np.int64), return_counts=True
+    )
+    repeated = set(hashes[counts > 1].tolist())
     groups = defaultdict(list)
-    for clip in clips:
+    for clip in clips if repeated else ():
         for key in keys(clip):
-            groups[key].append(clip)
+            if hash(key) in repeated:
+                groups[key].append(clip)
     return [Finding(kind, key, group) for key, group in groups.items() if len(group) > 1]
 
 
@@ -178,7 +209,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Exit status 1 for missing or corrupt audio and duplicate ids; overlaps are reported only, Clotho has some."""
-    clips = [clip for manifest in arguments.manifests for _, clip in iter_manifest(manifest)]
+    clips = Joined([read_manifest(manifest, unique=False) for manifest in arguments.manifests])
     findings = check_clips(clips, arguments.quick)
     ok = not any(finding.kind in ERRORS for finding in findings)
     if arguments.json:

@@ -53,7 +53,7 @@ def lengths_of(items: Sequence[Item], features: Features, expert: str, longest: 
     """Frames of each item's clip, of which at most `longest` are heard; of a mixture, of the longer clip."""
     bank, keys = features.banks[expert], features.keys
     lengths = [
-        max(bank.rows[keys[clip.id]][1] for clip in (item.clip, *([item.added.clip] if item.added else [])))
+        max(bank.rows_of(keys[clip.id]) for clip in (item.clip, *([item.added.clip] if item.added else [])))
         for item in items
     ]
     return lengths if longest is None else [min(length, longest) for length in lengths]
@@ -117,14 +117,14 @@ class Resident:
         """Bytes it takes."""
         unique = set(keys)
         banks = features.banks.values()
-        return sum(bank.dtype.itemsize * bank.dim * bank.rows[key][1] for bank in banks for key in unique)
+        return sum(bank.dtype.itemsize * bank.dim * bank.rows_of(key) for bank in banks for key in unique)
 
     def _table(
         self, features: Features, expert: str, device: torch.device
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """All frames (F, D) as the bank keeps them, the first frame of every clip, and its number of frames."""
         bank = features.banks[expert]
-        lengths = torch.tensor([bank.rows[key][1] for key in self.index_of])
+        lengths = torch.tensor([bank.rows_of(key) for key in self.index_of])
         first = lengths.cumsum(0) - lengths
         keys = list(self.index_of)
         kept = torch.from_numpy(np.empty(0, bank.dtype)).dtype

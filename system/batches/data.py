@@ -2,6 +2,7 @@
 
 import logging
 import shlex
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NoReturn
@@ -10,7 +11,8 @@ from data_tools.__main__ import main as data_tools_main
 from data_tools.cli import counted
 from data_tools.errors import KitError
 from data_tools.files import write_text
-from data_tools.manifest import Clip, of_split, read_manifest
+from data_tools.locks import lock
+from data_tools.manifest import Clip, Joined, of_split, read_manifest
 from system.batches.augment import Augmentation
 from system.experts.base import Device
 from system.features.build import Features, build_features
@@ -24,7 +26,7 @@ class Data:
     """clips: by source, all clips of its split, broken ones too. features: frames of the clips that are whole.
     augmentations: by stage, where it has one."""
 
-    clips: dict[str, list[Clip]]
+    clips: dict[str, Sequence[Clip]]
     features: Features
     augmentations: dict[str, Augmentation] = field(default_factory=dict)
 
@@ -45,7 +47,8 @@ class Data:
 
 
 def make_missing(recipe: schema.Recipe) -> None:
-    """Run the `make` commands of manifests that are not there; a file beside the manifest keeps the command.
+    """Run the `make` commands of manifests that are not there; a file beside the manifest keeps the command. Of several
+    processes that want one, one makes it.
 
     KitError for a missing weight file, a missing manifest without a command, and one that another command made.
     """
@@ -65,25 +68,31 @@ def make_missing(recipe: schema.Recipe) -> None:
             continue
         if source.make is None:
             raise KitError(f"data source {name}: no manifest {manifest}; make it with python -m data_tools")
-        log.info("making %s: %s", name, source.make)
-        status = data_tools_main(shlex.split(source.make)[3:], inside=True)
-        if status or not manifest.exists():
-            raise KitError(
-                f"data source {name}: `{source.make}` did not make {manifest}; see its message above, "
-                "and change `make` together with `manifest`"
-            )
-        write_text(kept, source.make + "\n")
+        with lock(Path(f"{kept}.lock"), f"waiting for another process that makes {manifest}", wait=True):
+            if not manifest.exists():
+                _make(name, source.make, manifest)
+                write_text(kept, source.make + "\n")
 
 
-def read_clips(recipe: schema.Recipe) -> dict[str, list[Clip]]:
+def _make(name: str, command: str, manifest: Path) -> None:
+    log.info("making %s: %s", name, command)
+    status = data_tools_main(shlex.split(command)[3:], inside=True)
+    if status or not manifest.exists():
+        raise KitError(
+            f"data source {name}: `{command}` did not make {manifest}; see its message above, "
+            "and change `make` together with `manifest`"
+        )
+
+
+def read_clips(recipe: schema.Recipe) -> dict[str, Sequence[Clip]]:
     """By source, the clips of its split. KitError for a split that a manifest does not have, and for an id of two
     files."""
     read = {path: read_manifest(path) for path in {source.manifest: None for source in recipe.data.values()}}
-    clips: dict[str, list[Clip]] = {}
+    clips: dict[str, Sequence[Clip]] = {}
     path_of: dict[str, str] = {}
     for name, source in recipe.data.items():
         clips[name] = of_split(read[source.manifest], source.split, f"data source {name}: {source.manifest}")
-        for clip in clips[name]:
+        for clip in clips[name] if len(read) > 1 else ():  # of one manifest all ids differ
             if path_of.setdefault(clip.id, clip.path) != clip.path:
                 raise KitError(
                     f"data source {name}: {clip.id} is also the id of {path_of[clip.id]}; "
@@ -93,9 +102,13 @@ def read_clips(recipe: schema.Recipe) -> dict[str, list[Clip]]:
 
 
 def load_data(
-    recipe: schema.Recipe, strict: bool = False, verify: bool = False, device: "Device | None" = None
+    recipe: schema.Recipe,
+    strict: bool = False,
+    verify: bool = False,
+    device: "Device | None" = None,
+    workers: int | None = None,
 ) -> Data:
-    """Read every source and build what the banks lack. strict, verify, device: as for build_features.
+    """Read every source and build what the banks lack. strict, verify, device, workers: as for build_features.
 
     KitError for a source of which no audio can be read; where no file is there, and for files that training data are
     changed by and that do not fit, before anything is computed.
@@ -108,16 +121,16 @@ def load_data(
     for stage, augmentation in augmentations.items():
         for note in augmentation.notes:
             log.info("stage %s: %s", stage, note)
-    everything = list({clip.id: clip for source in clips.values() for clip in source}.values())
+    everything = Joined({(source.manifest, source.split): clips[name] for name, source in recipe.data.items()}.values())
     experts = dict(recipe.model.audio.experts)
-    features = build_features(everything, experts, Path(recipe.banks), strict, verify, device)
+    features = build_features(everything, experts, Path(recipe.banks), strict, verify, device, workers=workers)
     for name, source in recipe.data.items():
         if all(clip.id in features.broken for clip in clips[name]):
             _refuse(name, source, clips[name], features.broken[clips[name][0].id])
     return Data(clips, features, augmentations)
 
 
-def read_augmentations(recipe: schema.Recipe, clips: dict[str, list[Clip]]) -> dict[str, Augmentation]:
+def read_augmentations(recipe: schema.Recipe, clips: Mapping[str, Sequence[Clip]]) -> dict[str, Augmentation]:
     """By stage, what changes its training data, where anything does. clips: by source. KitError for files that do not
     fit."""
     return {
@@ -127,7 +140,7 @@ def read_augmentations(recipe: schema.Recipe, clips: dict[str, list[Clip]]) -> d
     }
 
 
-def _refuse(name: str, source: schema.Source, clips: list[Clip], first: str) -> NoReturn:
+def _refuse(name: str, source: schema.Source, clips: Sequence[Clip], first: str) -> NoReturn:
     raise KitError(
         f"data source {name}: no audio of its {counted(len(clips), 'clip', ',')} can be read, first {first}; "
         f"put the files there, or make {source.manifest} again where they are"

@@ -16,15 +16,16 @@ Network = TypeVar("Network", bound=nn.Module)
 
 def device_of(name: str | None = None) -> torch.device:
     """The device to compute on: cuda, cuda:1 (the second GPU), mps, or cpu; by default CUDA where there is one, else
-    the CPU: nothing has been measured on mps, so it is used only where it is named. Of several processes on one machine
-    (torchrun's LOCAL_RANK) each has a GPU of its own.
+    the CPU: nothing has been measured on mps, so it is used only where it is named. Of several processes that torchrun
+    started on this machine each has by default the GPU of its number, LOCAL_RANK of the environment.
 
     Raises KitError for another name, and for a device that this machine does not have.
     """
     if name is None and not torch.cuda.is_available():
         return torch.device("cpu")
     if name is None:
-        name = f"cuda:{os.environ['LOCAL_RANK']}" if "LOCAL_RANK" in os.environ else "cuda"
+        local = os.environ.get("LOCAL_RANK", "")
+        name = f"cuda:{local}" if local.isascii() and local.isdigit() else "cuda"
     if not re.fullmatch("cuda(:[0-9]{1,3})?|mps|cpu", name):
         raise KitError(f"no device is called {name!r}; use cuda, cuda:1 (the second GPU), mps or cpu")
     device = torch.device(name)

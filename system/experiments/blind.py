@@ -33,7 +33,7 @@ log = logging.getLogger(__name__)
 class BlindSet(NamedTuple):
     """features: frames of all its clips. sha256: of names and contents of all its clips and queries."""
 
-    clips: list[Clip]
+    clips: Sequence[Clip]
     queries: list[Query]
     features: "Features"
     sha256: str
@@ -64,7 +64,7 @@ def changed_entries(recipe: schema.Recipe, ranked: Mapping[str, BlindResult]) ->
 
     A file that has its name, size and time of change is not read again. Raises whatever reading the set raises.
     """
-    from system.features.build import ContentKeys
+    from system.features.contents import ContentKeys
 
     found: dict[tuple[str, str], str] = {}
     changed = []
@@ -84,7 +84,7 @@ def changed_entries(recipe: schema.Recipe, ranked: Mapping[str, BlindResult]) ->
     return changed
 
 
-def _read(entry: schema.RankBlind) -> tuple[list[Clip], list[Query]]:
+def _read(entry: schema.RankBlind) -> tuple[Sequence[Clip], list[Query]]:
     path = Path(entry.audio)
     clips = folder_clips(path, path.resolve().name)[0] if path.is_dir() else of_split(read_manifest(path), None, path)
     return clips, read_queries(entry.queries)

@@ -1,96 +1,30 @@
-"""Frames of clips: which bank an expert's frames are in, and how missing ones are computed."""
+"""Frames of clips: which bank an expert's frames are in, and how missing ones are computed.
+
+Any number of processes may compute at once, for the same banks: see dealing.py.
+"""
 
 import logging
-import sqlite3
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Collection, Iterator
 from contextlib import closing
 from dataclasses import dataclass, field
+from itertools import chain, islice
 from pathlib import Path
-from typing import Any, Literal
 
 import numpy as np
 
-from data_tools.audio.read import AudioError, content_key, read_audio
-from data_tools.cli import counted, each, progress
+from data_tools.audio.read import AudioError
+from data_tools.cli import counted, each, progress, ranks
 from data_tools.errors import KitError
 from data_tools.manifest import Clip
 from system.experts.base import Device, ExpertSettings, Frames
 from system.features.bank import Bank, open_bank
+from system.features.contents import ContentKeys
+from system.features.dealing import Dealing, dealing
+from system.features.decode import GROUP_CLIPS, GROUP_SECONDS, Decoders, decoders, groups
 
-# An expert is handed clips in groups, so that short ones share batches; a kill loses the group under way.
-GROUP_CLIPS = 16
-GROUP_SECONDS = 120
-DECODERS = 2  # threads
-DECODED_AHEAD = 4  # clips that wait decoded
+BYTES_A_SECOND = 88_200  # of audio of unknown length: one channel of 16 bits at 44.1 kHz
 
 log = logging.getLogger(__name__)
-
-
-class ContentKeys:
-    """sha256 of audio files, remembered by path, size and time of change, so that a file is read once.
-
-    A changed file (another size or time) is read again; its frames are then looked for under the new content. So is, by
-    `again`, one whose frames are about to be computed: files may be copied over with their size and time kept.
-    """
-
-    def __init__(self, folder: Path, time: Literal["st_mtime_ns", "st_ctime_ns"] = "st_mtime_ns") -> None:
-        """time: which time of change. The second, of the file's entry, cannot be set, so that no change is missed; a
-        copy of a data set has others."""
-        folder.mkdir(parents=True, exist_ok=True)
-        self._time = time
-        self.path = folder / "contents.sqlite"
-        self._read_now: dict[str, str] = {}  # by path, contents that this process has read itself
-        self._store: sqlite3.Connection | None = None
-        self._execute("pragma synchronous = off")  # only remembered work: what a power cut loses is read again
-        columns = "path text primary key, size integer, changed integer, sha256 text"
-        self._execute(f"create table if not exists files ({columns})")
-
-    def _execute(self, command: str, *values: object) -> list[Any]:
-        """Rows that a command gives. Errors as sentences: of a full, locked or read-only disk, or of a file that is no
-        store."""
-        try:
-            self._store = self._store or sqlite3.connect(self.path, timeout=60)
-            found = self._store.execute(command, values).fetchall()
-            self._store.commit()
-            return found
-        except sqlite3.OperationalError as error:
-            raise KitError(f"{self.path}: {error}; free the disk, or let this user write there") from error
-        except (sqlite3.DatabaseError, UnicodeDecodeError) as error:  # the latter: a damaged schema is quoted
-            raise KitError(f"{self.path} is damaged ({error}); delete it, it is made again") from error
-
-    def __call__(self, path: str) -> str:
-        """The content key of a file. Raises AudioError for a missing one."""
-        try:
-            status = Path(path).stat()
-        except OSError as error:
-            raise AudioError(f"{path}: no such audio file") from error
-        rows = self._execute("select size, changed, sha256 from files where path = ?", path)
-        if rows and rows[0][:2] == (status.st_size, getattr(status, self._time)):
-            return str(rows[0][2])
-        return self.again(path)
-
-    def again(self, path: str) -> str:
-        """The content key of a file as it is now, whatever is remembered. Raises AudioError for a missing one."""
-        if path in self._read_now:
-            return self._read_now[path]
-        try:
-            status, key = Path(path).stat(), content_key(path)
-        except OSError as error:
-            raise AudioError(f"{path}: no such audio file") from error
-        facts = path, status.st_size, getattr(status, self._time), key
-        self._execute("insert or replace into files values (?, ?, ?, ?)", *facts)
-        self._read_now[path] = key
-        return key
-
-    def forget(self) -> None:
-        """Have every file read again when it is next asked for."""
-        self._execute("delete from files")
-
-    def close(self) -> None:
-        if self._store:
-            self._store.close()
 
 
 @dataclass
@@ -121,132 +55,155 @@ def bank_of(expert: ExpertSettings, banks: Path, verify: bool = False) -> Bank:
 
 
 def build_features(
-    clips: list[Clip],
+    clips: Collection[Clip],
     experts: dict[str, ExpertSettings],
     banks: Path,
     strict: bool = False,
     verify: bool = False,
     device: "Device | None" = None,
     content: ContentKeys | None = None,
+    workers: int | None = None,
 ) -> Features:
     """Compute what the banks lack for these clips, with progress; a broken file is reported and left out.
 
-    A content that several clips share is computed once. strict: raise KitError for the first broken file instead.
+    A content that several clips share is computed once, and by one of all processes that compute at the same time; when
+    this returns the banks have all, whoever computed it. strict: raise KitError for the first broken file instead.
     verify: read all that the banks hold, and compute again what is damaged; read all audio files again.
     device: None for this machine's; what experts need float64 for, mps leaves to the CPU.
     content: what is known of the files (default: what is remembered in `banks`).
-    Raises KitError for a file whose content is no longer what it was when its frames were looked for.
+    workers: processes that decode; None for threads of this one.
     """
     from system.compute.device import device_of
 
     features = Features({name: bank_of(expert, banks, verify) for name, expert in experts.items()})
-    with closing(content or ContentKeys(banks)) as content:
+    with closing(content or ContentKeys(banks)) as content, decoders(workers) as decoding:
         if verify:
             content.forget()
-        for clip in each(clips, "content", "clip"):
-            try:
-                features.keys[clip.id] = content(clip.path)
-            except AudioError as error:
-                _broken(features, clip, error, strict)
-        for clip in clips:
-            key = features.keys.get(clip.id)
-            if key and any(key not in bank for bank in features.banks.values()):
-                _read_again(features, clip, content, strict)
-    # All weights are opened before the first frame is computed: a damaged file is reported in seconds, not after hours.
-    device = device or device_of()
-    device = device_of("cpu") if device.type == "mps" else device
-    networks = {name: e.load(device) for name, e in experts.items() if _missing(features, name, clips)}
-    for name in list(networks):
-        _fill(features, name, experts[name], networks.pop(name), clips, strict)
+        build = _Build(features, clips, content, decoding, strict)
+        build.look_up()
+        while lacking := [name for name in experts if build.missing(name)]:
+            # All weights are opened before the first frame is computed: a damaged file is reported in seconds, not
+            # after hours.
+            device = device or device_of()
+            device = device_of("cpu") if device.type == "mps" else device
+            networks = {name: experts[name].load(device) for name in lacking}
+            for name in lacking:
+                build.fill(name, experts[name], networks.pop(name))
     if features.broken:
         log.warning("%s with broken audio left out", counted(len(features.broken), "clip"))
     return features
 
 
-def _read_again(features: Features, clip: Clip, content: ContentKeys, strict: bool) -> None:
-    """The content of a clip whose frames are about to be computed, from its bytes; says where it is another one."""
-    try:
-        before, features.keys[clip.id] = features.keys[clip.id], content.again(clip.path)
-    except AudioError as error:
-        _broken(features, clip, error, strict)
-    else:
-        if features.keys[clip.id] != before:
-            log.warning("%s: its content changed, while its size and time of change stayed", clip.path)
+@dataclass
+class _Build:
+    """What is computed now. strict: KitError for the first broken file."""
 
+    features: Features
+    clips: Collection[Clip]
+    content: ContentKeys
+    decoding: Decoders
+    strict: bool
 
-def _broken(features: Features, clip: Clip, error: AudioError, strict: bool) -> None:
-    if strict:
-        raise KitError(str(error)) from error
-    features.keys.pop(clip.id, None)
-    if clip.id not in features.broken:
-        features.broken[clip.id] = str(error)
-        log.warning("left out: %s", error)
+    def look_up(self) -> None:
+        """The content of every clip; of ranks each begins elsewhere, so that a file is read by one of them."""
+        (number, count), total = ranks(), len(self.clips)
+        start = number * total // count
+        keys: dict[str, str] = {}
+        for clip in each(chain(islice(self.clips, start, None), islice(self.clips, start)), "content", "clip", total):
+            try:
+                keys[clip.id] = self.content(clip.path)
+            except AudioError as error:
+                self._broken(clip, error)
+        self.features.keys |= {clip.id: keys[clip.id] for clip in self.clips if clip.id in keys}
 
+    def missing(self, name: str) -> dict[str, list[Clip]]:
+        """The contents that the expert's bank lacks, with the clips of each."""
+        bank, keys = self.features.banks[name], self.features.keys
+        found: dict[str, list[Clip]] = {}
+        for clip in self.clips:
+            if (key := keys.get(clip.id)) and key not in bank:
+                found.setdefault(key, []).append(clip)
+        return found
 
-def _missing(features: Features, name: str, clips: list[Clip]) -> dict[str, Clip]:
-    """By content, a clip for each content that the expert's bank lacks."""
-    bank = features.banks[name]
-    by_content = {features.keys[clip.id]: clip for clip in clips if clip.id in features.keys}
-    return {key: clip for key, clip in by_content.items() if key not in bank}
+    def fill(self, name: str, expert: ExpertSettings, frames_of: Frames) -> None:
+        """Have the expert's bank get what it lacks."""
+        from system.compute.device import memory_errors
 
+        bank, missing = self.features.banks[name], self.missing(name)
+        log.info("%s: computing the frames of %s", name, counted(len(missing), "clip"))
+        costs = {key: _seconds(clips[0]) for key, clips in missing.items()}
+        computed = 0
+        with (
+            progress(f"{name} frames", len(missing), "clip") as bar,
+            dealing(bank, costs, (GROUP_CLIPS, GROUP_SECONDS)) as work,
+        ):
 
-def _fill(
-    features: Features, name: str, expert: ExpertSettings, frames_of: Frames, clips: list[Clip], strict: bool
-) -> None:
-    from system.compute.device import memory_errors
+            def fails(key: str, error: AudioError) -> None:
+                work.drop(key)
+                self._all_broken(missing[key], error)
 
-    bank, missing = features.banks[name], _missing(features, name, clips)
-    log.info("%s: computing the frames of %s", name, counted(len(missing), "clip"))
-    failed: set[str] = set()
+            while work.more():
+                waves = self.decoding.waves(self._as_they_are(work, missing), expert)
+                for group in groups(waves, fails, GROUP_SECONDS * expert.rate):
+                    hint = "free what else uses it, or compute on a larger one"
+                    with memory_errors(f"{name}: {counted(len(group), 'clip')}", hint):
+                        frames = frames_of(list(group.values()))
+                    for key, series in zip(group, frames, strict=True):
+                        if bank.dtype.kind == "i" or np.abs(series).max() <= np.finfo(bank.dtype).max:
+                            work.store(key, series)
+                            computed += 1
+                            bar.advance()
+                        else:
+                            unfit = f"{missing[key][0].path}: {name} gives frames that are not finite in {bank.dtype}"
+                            fails(key, AudioError(unfit))
+                    bar.advance(work.stored_elsewhere())
+            bar.advance(work.stored_elsewhere())
+        log.info("%s: %s computed, in %s", name, counted(computed, "clip"), bank.folder)
 
-    def fails(key: str, error: AudioError) -> None:
-        _broken(features, missing[key], error, strict)
-        failed.add(key)
+    def _as_they_are(self, work: Dealing, missing: dict[str, list[Clip]]) -> Iterator[tuple[str, Clip]]:
+        """The keys that are to be computed, with a clip for each, whose content was read just now: remembered contents
+        are not enough, for files may be copied over with their size and time kept."""
+        for key in work.free():
+            for clip in missing[key]:
+                self._read_again(clip)
+            same = [clip for clip in missing[key] if self.features.keys.get(clip.id) == key]
+            if same:
+                yield key, same[0]
+            else:
+                work.drop(key)
 
-    with progress(f"{name} frames", len(missing), "clip") as bar, bank.writing() as store:
-        wanted = {key: clip for key, clip in missing.items() if key not in bank}  # another process may have stored some
-        for group in _groups(_decoded(wanted, expert), fails, GROUP_SECONDS * expert.rate):
-            with memory_errors(
-                f"{name}: {counted(len(group), 'clip')}", "free what else uses it, or compute on a larger one"
-            ):
-                computed = frames_of(list(group.values()))
-            for key, frames in zip(group, computed, strict=True):
-                if bank.dtype.kind == "i" or np.abs(frames).max() <= np.finfo(bank.dtype).max:
-                    store(key, frames)
-                    bar.advance()
-                else:
-                    unfit = f"{missing[key].path}: {name} gives frames that are not finite in {bank.dtype}"
-                    fails(key, AudioError(unfit))
-    for clip in clips:  # other clips with the content of a broken file
-        if features.keys.get(clip.id) in failed:
-            _broken(features, clip, AudioError(f"{clip.path}: same content as a broken file"), strict)
-    log.info("%s: %s computed, in %s", name, counted(len(missing) - len(failed), "clip"), bank.folder)
-
-
-def _decoded(clips: dict[str, Clip], expert: ExpertSettings) -> Iterator[tuple[str, Future[np.ndarray]]]:
-    """The waves of clips in order, decoded by threads a few clips ahead of whoever asks."""
-    with ThreadPoolExecutor(DECODERS) as pool:
-        ahead: deque[tuple[str, Future[np.ndarray]]] = deque()
-        for key, clip in clips.items():
-            ahead.append((key, pool.submit(read_audio, clip.path, expert.rate, expert.resampling)))
-            if len(ahead) > DECODED_AHEAD:
-                yield ahead.popleft()
-        yield from ahead
-
-
-def _groups(
-    decoded: Iterable[tuple[str, Future[np.ndarray]]], fails: Callable[[str, AudioError], None], samples: int
-) -> Iterator[dict[str, np.ndarray]]:
-    """Waves by key, GROUP_CLIPS together at most, fewer once they hold `samples`; those that cannot be decoded fail."""
-    group: dict[str, np.ndarray] = {}
-    for key, wave in decoded:
+    def _read_again(self, clip: Clip) -> None:
+        """The content of a clip from its bytes; says where it is another one."""
+        if clip.id not in self.features.keys:
+            return
         try:
-            group[key] = wave.result()
+            before, self.features.keys[clip.id] = self.features.keys[clip.id], self.content.again(clip.path)
         except AudioError as error:
-            fails(key, error)
-            continue
-        if len(group) == GROUP_CLIPS or sum(map(len, group.values())) >= samples:
-            yield group
-            group = {}
-    if group:
-        yield group
+            self._broken(clip, error)
+        else:
+            if self.features.keys[clip.id] != before:
+                log.warning("%s: its content changed, while its size and time of change stayed", clip.path)
+
+    def _all_broken(self, clips: list[Clip], error: AudioError) -> None:
+        """For clips that share the content of a broken file."""
+        self._broken(clips[0], error)
+        for clip in clips[1:]:
+            self._broken(clip, AudioError(f"{clip.path}: same content as a broken file"))
+
+    def _broken(self, clip: Clip, error: AudioError) -> None:
+        if self.strict:
+            raise KitError(str(error)) from error
+        self.features.keys.pop(clip.id, None)
+        if clip.id not in self.features.broken:
+            self.features.broken[clip.id] = str(error)
+            log.warning("left out: %s", error)
+
+
+def _seconds(clip: Clip) -> float:
+    """How long a clip is, about: what its frames cost."""
+    if clip.seconds is not None:
+        return clip.seconds
+    try:
+        return Path(clip.path).stat().st_size / BYTES_A_SECOND
+    except OSError:  # it is said when it is read
+        return 0.0

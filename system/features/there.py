@@ -2,7 +2,7 @@
 
 import sqlite3
 from collections.abc import Iterable, Mapping
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 from urllib.parse import quote
 
@@ -12,15 +12,17 @@ from system.experts.base import ExpertSettings
 from system.features.bank import keys_in
 
 
-def clips_there(clips: Iterable[Clip], experts: Mapping[str, ExpertSettings], banks: Path) -> dict[str, set[str]]:
-    """By expert, the ids of the clips whose frames its bank holds, as far as it is remembered what their files contain.
-
-    None where an expert's weights are missing: they decide which bank it is.
-    """
+def seconds_lacking(clips: Iterable[Clip], experts: Mapping[str, ExpertSettings], banks: Path) -> dict[str, float]:
+    """By expert, the seconds of the clips whose frames its bank lacks, as far as it is remembered what their files
+    contain. None is there where an expert's weights are missing: they decide which bank it is."""
     stored = {name: _stored(expert, banks) for name, expert in experts.items()}
-    remembered = _remembered(banks / "contents.sqlite") if any(stored.values()) else {}
-    keys = {clip.id: _content(clip.path, remembered) for clip in clips}
-    return {name: {clip_id for clip_id, key in keys.items() if key in there} for name, there in stored.items()}
+    lacking = dict.fromkeys(experts, 0.0)
+    with closing(_Remembered(banks / "contents.sqlite")) as remembered:
+        for clip in clips:
+            key = remembered.content(clip.path) if any(stored.values()) else None
+            for name, there in stored.items():
+                lacking[name] += 0.0 if key in there else clip.seconds or 0.0
+    return lacking
 
 
 def _stored(expert: ExpertSettings, banks: Path) -> set[str]:
@@ -33,22 +35,31 @@ def _stored(expert: ExpertSettings, banks: Path) -> set[str]:
         return set()
 
 
-def _remembered(path: Path) -> dict[str, tuple[int, int, str]]:
-    """Size, time of change and content key of files, as ContentKeys of a folder of banks keeps them."""
-    try:
-        with closing(sqlite3.connect(f"file:{quote(str(path.absolute()))}?mode=ro", uri=True, timeout=1)) as store:
-            rows = store.execute("select path, size, changed, sha256 from files").fetchall()
-            return {name: (size, changed, key) for name, size, changed, key in rows}
-    except (sqlite3.Error, UnicodeDecodeError):  # not there, in use, or damaged: `run` says so
-        return {}
+class _Remembered:
+    """What ContentKeys of a folder of banks remembers of files: nothing where its store is not there, in use, or
+    damaged, which `run` says."""
 
+    def __init__(self, path: Path) -> None:
+        self._store: sqlite3.Connection | None = None
+        with suppress(sqlite3.Error):
+            self._store = sqlite3.connect(f"file:{quote(str(path.absolute()))}?mode=ro", uri=True, timeout=1)
 
-def _content(path: str, remembered: dict[str, tuple[int, int, str]]) -> str | None:
-    if path not in remembered:
-        return None
-    size, changed, key = remembered[path]
-    try:
-        status = Path(path).stat()
-    except OSError:
-        return None
-    return key if (status.st_size, status.st_mtime_ns) == (size, changed) else None
+    def content(self, path: str) -> str | None:
+        """The content key of a file that has the size and time of change that it had."""
+        if self._store is None:
+            return None
+        try:
+            command = "select size, changed, sha256 from files where path = ?"
+            rows = self._store.execute(command, (path,)).fetchall()
+            status = Path(path).stat() if rows else None
+        except (sqlite3.Error, UnicodeDecodeError):
+            self.close()
+            return None
+        except OSError:
+            return None
+        return str(rows[0][2]) if status and rows[0][:2] == (status.st_size, status.st_mtime_ns) else None
+
+    def close(self) -> None:
+        if self._store:
+            self._store.close()
+        self._store = None

@@ -1,8 +1,11 @@
 """What a recipe will take, reckoned without torch: parameters, memory and time of a step, disk of the banks."""
 
 import math
+from array import array
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import chain
 from typing import NamedTuple
 
 import numpy as np
@@ -43,18 +46,35 @@ GPUS = {
 class Content:
     """What is known of a source: the clips of its manifest, or, when it is missing, what the recipe expects."""
 
-    clips: list[Clip]
+    clips: Sequence[Clip]
     expected: schema.Expected | None = None
+
+    @cached_property
+    def _facts(self) -> tuple["array[float]", "array[int]"]:
+        """Seconds (NaN where they are not known) and number of captions of every clip."""
+        facts = [(math.nan if clip.seconds is None else clip.seconds, len(clip.captions)) for clip in self.clips]
+        return array("d", (seconds for seconds, _ in facts)), array("l", (captions for _, captions in facts))
+
+    @cached_property
+    def _lengths(self) -> np.ndarray:
+        """Seconds of the clips whose length is known, in order of length; without those of 0 s."""
+        seconds = np.array(self._facts[0])
+        return np.sort(seconds[seconds > 0])
+
+    @property
+    def silent(self) -> int:
+        """Clips of which no audio is there."""
+        return sum(map(math.isnan, self._facts[0]))
 
     @property
     def captions(self) -> int:
-        return sum(len(clip.captions) for clip in self.clips)
+        return sum(self._facts[1])
 
     @property
     def hours(self) -> float:
         if not self.clips:
             return self.expected.hours if self.expected else 0.0
-        return sum(clip.seconds or 0.0 for clip in self.clips) / 3600
+        return math.fsum(self._lengths) / 3600
 
     @property
     def count(self) -> int:
@@ -63,14 +83,14 @@ class Content:
 
     @property
     def mean_seconds(self) -> float:
-        lengths = [clip.seconds for clip in self.clips if clip.seconds]
-        return sum(lengths) / len(lengths) if lengths else 3600 * self.hours / self.count or ASSUMED_SECONDS
+        known = self._lengths
+        return math.fsum(known) / len(known) if len(known) else 3600 * self.hours / self.count or ASSUMED_SECONDS
 
     @property
     def longest_seconds(self) -> float:
         """The 99th percentile of what was found, or twice the mean of what is expected."""
-        lengths = sorted(clip.seconds for clip in self.clips if clip.seconds)
-        return lengths[int(0.99 * (len(lengths) - 1))] if lengths else 2 * self.mean_seconds
+        known = self._lengths
+        return float(known[int(0.99 * (len(known) - 1))]) if len(known) else 2 * self.mean_seconds
 
     @property
     def captions_per_clip(self) -> float:
@@ -85,7 +105,7 @@ class Content:
 
     def items(self, unit: str) -> int:
         """Items of a training batch that the source gives; 0 when it is missing."""
-        return self.captions if unit == "pair" else sum(bool(clip.captions) for clip in self.clips)
+        return self.captions if unit == "pair" else sum(map(bool, self._facts[1]))
 
 
 def frame_bytes(expert: ExpertSettings) -> int:
@@ -216,9 +236,24 @@ class Estimates:
 
     def audio_seconds(self) -> float:
         """Seconds of audio of all sources, each clip once."""
-        clips = {clip.id: clip.seconds or 0.0 for source in self.found.values() for clip in source.clips}
+        return self._found_seconds + self.absent_seconds()
+
+    def clips(self) -> Iterator[Clip]:
+        """The clips of all sources, each once: of two ids whose hashes are equal, one (of a million, never)."""
+        seen: set[int] = set()
+        for clip in chain.from_iterable(source.clips for source in self.found.values()):
+            if (number := hash(clip.id)) not in seen:
+                seen.add(number)
+                yield clip
+
+    @cached_property
+    def _found_seconds(self) -> float:
+        return math.fsum(clip.seconds or 0.0 for clip in self.clips())
+
+    def absent_seconds(self) -> float:
+        """Those that are expected of manifests that are not there."""
         missing = {}
         for name, source in self.recipe.data.items():
             if not self.found[name].clips:
                 missing[source.manifest, source.split] = self.found[name].hours
-        return sum(clips.values()) + 3600 * sum(missing.values())
+        return 3600 * sum(missing.values())

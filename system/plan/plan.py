@@ -10,10 +10,10 @@ from pathlib import Path
 from data_tools.__main__ import VERBS as DATA_VERBS
 from data_tools.cli import about, counted, make_parser
 from data_tools.errors import KitError
-from data_tools.manifest import read_manifest
+from data_tools.manifest import in_split, read_manifest
 from submission.editions import get_edition
 from system.batches.augment import Augmentation
-from system.features.there import clips_there
+from system.features.there import seconds_lacking
 from system.plan.estimates import ASSUMED_VOCABULARY, CORE_FLOPS, GPUS, Content, Estimates
 from system.plan.machine import GIB, WARNING, disk_warnings
 from system.plan.processes import hours_line, process_lines, share_of
@@ -33,7 +33,7 @@ def find_data(recipe: schema.Recipe) -> dict[str, Content]:
     paths = {source.manifest for source in recipe.data.values() if Path(source.manifest).exists()}
     read = {path: read_manifest(path) for path in paths}
     return {
-        name: Content([clip for clip in read.get(source.manifest, []) if clip.split == source.split], source.expected)
+        name: Content(in_split(read.get(source.manifest, []), source.split), source.expected)
         for name, source in recipe.data.items()
     }
 
@@ -66,7 +66,7 @@ def plan(
         lines += _rate_lines(stage.optimizer, estimates.parameters_by_part, _updates(stage, found))
         lines += _cost_lines(stage, estimates, gpu_bytes, memory_bytes)
         lines += process_lines(stage, estimates, processes, gpu) if processes > 1 else ()
-    to_come = _seconds_to_come(recipe, estimates, found)
+    to_come = _seconds_to_come(recipe, estimates)
     lines += [*_rank_lines(recipe, found), _hours_line(recipe, estimates, found, to_come)]
     lines += _hours_of_processes(recipe, estimates, found, to_come, processes, gpu) if processes > 1 else ()
     lines += _disk_lines(recipe, estimates, to_come, runs, copies) if runs else ()
@@ -86,7 +86,7 @@ def _data_lines(recipe: schema.Recipe, found: dict[str, Content]) -> Iterator[st
             fact = f"{counted(clips, 'clip', ',')}, {counted(captions, 'caption', ',')}, {content.hours:.2f} h"
             if (published := source.expected) and (published.clips, published.captions) != (clips, captions):
                 fact += f" (published: {published.clips:,} clips, {published.captions:,} captions)"
-            if silent := sum(clip.seconds is None for clip in content.clips):
+            if silent := content.silent:
                 fact += f"; MISSING: audio of {counted(silent, 'clip', ',')}, which python -m data_tools check names"
         elif Path(source.manifest).exists():
             fact = f"MISSING: no clip of split {source.split} in it"
@@ -182,16 +182,10 @@ def _updates(stage: schema.Stage, found: dict[str, Content]) -> int | None:
     return stage.epochs * (sum(items) // stage.batch_size) if all(items) else None
 
 
-def _seconds_to_come(recipe: schema.Recipe, estimates: Estimates, found: dict[str, Content]) -> dict[str, float]:
+def _seconds_to_come(recipe: schema.Recipe, estimates: Estimates) -> dict[str, float]:
     """Seconds of audio whose frames are not there yet, by expert."""
-    clips = {clip.id: clip for content in found.values() for clip in content.clips}
-    seconds = {clip_id: clip.seconds or 0.0 for clip_id, clip in clips.items()}
-    absent = estimates.audio_seconds() - sum(seconds.values())  # of manifests that are not there
-    there = clips_there(clips.values(), recipe.model.audio.experts, Path(recipe.banks))
-    return {
-        name: absent + sum(length for clip_id, length in seconds.items() if clip_id not in ids)
-        for name, ids in there.items()
-    }
+    lacking = seconds_lacking(estimates.clips(), recipe.model.audio.experts, Path(recipe.banks))
+    return {name: estimates.absent_seconds() + seconds for name, seconds in lacking.items()}
 
 
 def _hours_line(

@@ -2,7 +2,7 @@
 
 import json
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -31,7 +31,9 @@ def build_model(recipe: schema.Recipe, vocabulary: list[str]) -> RetrievalModel:
         return RetrievalModel(recipe.model, recipe.model.text.build(vocabulary, Path(recipe.banks)))
 
 
-def training_vocabulary(recipe: schema.Recipe, clips: dict[str, list[Clip]], more: Sequence[str] = ()) -> list[str]:
+def training_vocabulary(
+    recipe: schema.Recipe, clips: Mapping[str, Sequence[Clip]], more: Sequence[str] = ()
+) -> list[str]:
     """Words of the captions that any stage trains on, for an encoder from scratch; empty for a pre-trained one. more:
     what these captions may be changed to.
 

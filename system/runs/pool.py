@@ -29,7 +29,8 @@ from data_tools.files import absolute
 from data_tools.manifest import Clip, Query, of_split, read_manifest
 from submission.formats.score_matrix import write_scores
 from system.features.bank import Bank, open_bank
-from system.features.build import ContentKeys, build_features
+from system.features.build import build_features
+from system.features.contents import ContentKeys
 from system.models.similarity import Embedded
 from system.recipe import schema
 from system.runs.checkpoints import weights_sha256
@@ -47,7 +48,7 @@ log = logging.getLogger(__name__)
 class Listed(NamedTuple):
     """clips: of a folder or a manifest. others: paths of files that are no clips -> why."""
 
-    clips: list[Clip]
+    clips: Sequence[Clip]
     others: Mapping[str, str]
 
 

@@ -98,7 +98,7 @@ def embed_in_parts(
 ) -> Iterator[tuple[list[Clip], Embedded]]:
     """Clips and their embeddings, at most `size` at a time, from the shortest to the longest."""
     bank = next(iter(features.banks.values()))
-    by_length = sorted(clips, key=lambda clip: bank.rows[features.keys[clip.id]][1])
+    by_length = sorted(clips, key=lambda clip: bank.rows_of(features.keys[clip.id]))
     with progress("embedding clips", len(clips), "clip", keep=False) as bar:
         for start in range(0, len(by_length), size):
             part = by_length[start : start + size]

@@ -3,7 +3,7 @@
 import argparse
 
 from system.batches.data import load_data, make_missing
-from system.verbs.options import add_device_argument, add_recipe_arguments, load_from
+from system.verbs.options import add_device_argument, add_recipe_arguments, load_from, positive
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -11,13 +11,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--strict", action="store_true", help="stop at the first broken audio file")
     add_device_argument(parser)
     verify = "read all that the banks hold, and compute again what is damaged"
+    decoding = "decode audio in N processes, where that is what takes the time (default: threads of this one)"
+    parser.add_argument("--workers", type=positive, metavar="N", help=decoding)
     parser.add_argument("--verify", action="store_true", help=verify)
 
 
 def run(arguments: argparse.Namespace) -> int:
     recipe = load_from(arguments).recipe
     make_missing(recipe)
-    features = load_data(recipe, arguments.strict, arguments.verify, arguments.device).features
+    features = load_data(recipe, arguments.strict, arguments.verify, arguments.device, arguments.workers).features
     for name, bank in features.banks.items():
         print(f"{name}: {len(bank)} series of dimension {bank.dim} in {bank.folder}")
     print(f"clips: {len(features.keys)} with frames, {len(features.broken)} broken and left out")

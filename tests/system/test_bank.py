@@ -6,6 +6,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterator
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,8 @@ import pytest
 from tiny import store_all
 
 from data_tools.errors import KitError
-from system.features.bank import Bank, open_bank
+from system.features.bank import Bank, keys_in, open_bank
+from system.features.dealing import dealing
 
 
 def series(n: int) -> np.ndarray:
@@ -23,6 +25,10 @@ def series(n: int) -> np.ndarray:
 
 def fill(bank: Bank, keys: range) -> list[str]:
     return store_all(bank, ((str(n), series(n)) for n in keys))
+
+
+def first_row(bank: Bank, key: str) -> int:
+    return bank.shards()[0].span(key)[0]
 
 
 def test_bank_gives_back_what_was_stored(tmp_path: Path) -> None:
@@ -124,7 +130,7 @@ def test_a_damaged_line_before_a_whole_one_is_told_and_dropped_on_verifying(tmp_
     with pytest.raises(KitError, match=r"index.jsonl, line 5, is damaged; delete .*b, then the same command"):
         open_bank(tmp_path / "b", 6, "float32", {})
     bank = open_bank(tmp_path / "b", 6, "float32", {}, verify=True)
-    assert set(bank.rows) == {str(n) for n in range(10) if n != 4}
+    assert set(bank.keys()) == {str(n) for n in range(10) if n != 4}
     assert fill(bank, range(10)) == ["4"]
     again = open_bank(tmp_path / "b", 6, "float32", {})
     assert all(np.array_equal(again.read(str(n)), series(n)) for n in range(10))
@@ -149,7 +155,7 @@ def test_a_series_is_checked_once_and_a_bank_of_an_earlier_release_not_at_all(tm
     fill(bank, range(4))
     bank.read("2")
     data = bytearray((folder / "frames.bin").read_bytes())
-    data[bank.rows["2"][0] * 24] ^= 1
+    data[first_row(bank, "2") * 24] ^= 1
     (folder / "frames.bin").write_bytes(data)
     bank.read("2")  # it was whole when it was read first
     with pytest.raises(KitError, match="the frames of 2 are damaged"):
@@ -172,7 +178,7 @@ def test_frames_that_a_power_cut_left_unwritten_are_computed_again(tmp_path: Pat
     folder = tmp_path / "b"
     bank = open_bank(folder, 6, "float32", {})
     fill(bank, range(6))
-    start = bank.rows["4"][0] * 24
+    start = first_row(bank, "4") * 24
     data = (folder / "frames.bin").read_bytes()
     (folder / "frames.bin").write_bytes(data[:start] + b"\0" * (len(data) - start))
     bank = open_bank(folder, 6, "float32", {}, verify=True)
@@ -189,7 +195,7 @@ def test_series_that_are_lost_at_the_end_are_told_and_computed_again(
     fill(bank, range(6))
     frames = folder / "frames.bin"
     if lost == "frames cut":
-        frames.write_bytes(frames.read_bytes()[: bank.rows["4"][0] * 24 + 5])
+        frames.write_bytes(frames.read_bytes()[: first_row(bank, "4") * 24 + 5])
     elif lost == "no frames":
         frames.unlink()
     else:
@@ -225,7 +231,7 @@ def test_an_index_line_stands_for_frames_that_are_written(tmp_path: Path) -> Non
 
     bank, index = open_bank(tmp_path / "b", 6, "float32", {}), io.BytesIO()
     with pytest.raises(OSError, match="No space left"):
-        bank._append(Full(), index, "1", series(1))
+        bank.shards()[0]._append(Full(), index, "1", series(1))
     assert index.getvalue() == b""
     assert "1" not in bank
 
@@ -235,3 +241,140 @@ def test_what_another_process_dropped_meanwhile_is_stored_again(tmp_path: Path) 
     fill(bank, range(6))
     rewrite_index(tmp_path / "b", lambda lines: [line for line in lines if b'"key": "4"' not in line])
     assert fill(bank, range(6)) == ["4"]
+
+
+def test_a_second_shard_is_begun_while_the_first_grows_and_readers_see_one_bank(tmp_path: Path) -> None:
+    first, second, reader = (open_bank(tmp_path / "b", 6, "float32", {}) for _ in range(3))
+    with dealing(first, {str(n): 1.0 for n in range(4)}, (2, 9.0)) as one:
+        assert list(islice(one.free(), 2)) == ["0", "1"]
+        one.store("0", series(0))
+        with dealing(second, {str(n): 1.0 for n in range(4)}, (9, 9.0)) as other:
+            assert list(islice(other.free(), 1)) == ["2"], "one of two, for two work"
+            other.store("2", series(2))
+            assert "2" not in reader
+            reader.read_on()
+            assert sorted(reader.keys()) == ["0", "2"]
+            assert len(reader) == 2
+            assert reader.rows_of("2") == 3
+            assert np.array_equal(reader.read("2"), series(2))
+    assert {path.name for path in (tmp_path / "b").iterdir()} == {
+        "bank.json", "frames.bin", "index.jsonl", "lock", "dealing.lock", "shard-1"
+    }  # fmt: skip
+    assert {path.name for path in (tmp_path / "b/shard-1").iterdir()} == {"frames.bin", "index.jsonl", "lock"}
+    assert fill(open_bank(tmp_path / "b", 6, "float32", {}), range(4)) == ["1", "3"]
+    assert keys_in(tmp_path / "b") == {"0", "1", "2", "3"}
+
+
+def test_the_longest_are_dealt_first_and_in_small_groups(tmp_path: Path) -> None:
+    bank = open_bank(tmp_path / "b", 6, "float32", {})
+    seconds = {"a": 5.0, "b": 200.0, "c": 70.0, "d": 70.0, "e": 5.0}
+    with dealing(bank, seconds, (16, 120.0)) as work:
+        given = []
+        for key in work.free():
+            given.append((key, sorted(json.loads((tmp_path / "b/under_way.json").read_text()))))
+            work.drop(key)
+    assert given == [("b", ["b"]), ("c", ["c", "d"]), ("d", ["c", "d"]), ("a", ["a", "e"]), ("e", ["a", "e"])]
+
+
+def test_what_another_process_has_under_way_is_waited_for_and_taken_over(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    first, second = (open_bank(tmp_path / "b", 6, "float32", {}) for _ in range(2))
+    wanted = {str(n): 1.0 for n in range(3)}
+    found: list[str] = []
+
+    def wait() -> None:
+        with dealing(second, wanted, (9, 9.0)) as work:
+            while work.more():
+                for key in work.free():
+                    found.append(key)
+                    work.store(key, series(int(key)))
+            assert work.stored_elsewhere() == 2
+
+    thread = threading.Thread(target=wait)
+    with dealing(first, wanted, (9, 9.0)) as work:
+        assert next(work.free()) == "0"
+        thread.start()
+        time.sleep(0.3)
+        work.store("0", series(0))
+        assert found == []
+        work.store("2", series(2))
+    thread.join()
+    assert found == ["1"], "the first ended without it"
+    assert sum("waiting for another process that is adding to" in message for message in caplog.messages) == 1
+    assert "it has 3 under way" in caplog.text
+
+
+def test_the_notes_of_a_dead_process_count_for_nothing(tmp_path: Path) -> None:
+    bank = open_bank(tmp_path / "b", 6, "float32", {})
+    for notes in (b'["0", "1"]', b'["0", "1', b"3", b"[[]]"):
+        (tmp_path / "b/under_way.json").write_bytes(notes)
+        with dealing(bank, {"0": 1.0, "1": 1.0}, (9, 9.0)) as work:
+            assert list(islice(work.free(), 2)) == ["0", "1"]
+
+
+def test_a_dead_process_s_shard_is_cut_and_taken_over(tmp_path: Path) -> None:
+    banks = [open_bank(tmp_path / "b", 6, "float32", {}) for _ in range(3)]
+    with dealing(banks[0], {"0": 1.0}, (9, 9.0)) as one, dealing(banks[1], {"1": 1.0}, (9, 9.0)) as other:
+        for work in (one, other):
+            key = next(work.free())
+            work.store(key, series(int(key)))
+    shard = tmp_path / "b/shard-1"
+    for name, half in (("index.jsonl", b'{"key": "9", "first": 1'), ("frames.bin", b"half a series")):
+        (shard / name).write_bytes((shard / name).read_bytes() + half)
+    with dealing(banks[2], {"2": 1.0}, (9, 9.0)) as one, dealing(banks[0], {"3": 1.0}, (9, 9.0)) as other:
+        for work in (one, other):
+            key = next(work.free())
+            work.store(key, series(int(key)))
+    whole = open_bank(tmp_path / "b", 6, "float32", {}, verify=True)
+    assert all(np.array_equal(whole.read(str(n)), series(n)) for n in range(4))
+    assert not (tmp_path / "b/shard-2").exists()
+
+
+@pytest.mark.parametrize("damage", ["frames", "line"])
+def test_damage_in_any_shard_is_noticed_and_dropped_on_verifying(tmp_path: Path, damage: str) -> None:
+    banks = [open_bank(tmp_path / "b", 6, "float32", {}) for _ in range(2)]
+    with dealing(banks[0], {"0": 1.0}, (9, 9.0)) as work:
+        work.store(next(work.free()), series(0))
+        fill_shard(banks[1], range(1, 5))
+    if damage == "frames":
+        frames = tmp_path / "b/shard-1/frames.bin"
+        frames.write_bytes(b"\1" + frames.read_bytes()[1:])
+        with pytest.raises(KitError, match=r"shard-1/frames.bin: the frames of 1 are damaged; delete"):
+            open_bank(tmp_path / "b", 6, "float32", {}).read("1")
+    else:
+        rewrite_index(tmp_path / "b/shard-1", lambda lines: [b"{}\n", *lines[1:]])
+        with pytest.raises(KitError, match=r"shard-1/index.jsonl, line 1, is damaged"):
+            open_bank(tmp_path / "b", 6, "float32", {})
+    mended = open_bank(tmp_path / "b", 6, "float32", {}, verify=True)
+    assert sorted(mended.keys()) == ["0", "2", "3", "4"]
+    assert fill(mended, range(5)) == ["1"]
+    assert all(np.array_equal(mended.read(str(n)), series(n)) for n in range(5))
+
+
+def fill_shard(bank: Bank, keys: range) -> None:
+    with dealing(bank, {str(n): 1.0 for n in keys}, (9, 9.0)) as work:
+        while work.more():
+            for key in work.free():
+                work.store(key, series(int(key)))
+
+
+def test_foreign_lines_between_usual_ones_are_read_like_these(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Spaces and order are as they please in JSON; the fast reading of many lines and that of one agree."""
+    fill(open_bank(tmp_path / "b", 6, "float32", {}), range(30))
+    expected = {str(n): len(series(n)) for n in range(30)}
+    for block in (1 << 20, 300):
+        monkeypatch.setattr("system.features.index.BLOCK", block)
+        for foreign in (0, 7, 29):
+            rewrite_index(
+                tmp_path / "b",
+                lambda lines, n=foreign: [
+                    json.dumps(json.loads(line), separators=(",", ":")).encode() + b"\n" if index == n else line
+                    for index, line in enumerate(lines)
+                ],
+            )
+            bank = open_bank(tmp_path / "b", 6, "float32", {})
+            assert {key: bank.rows_of(key) for key in bank.keys()} == expected  # noqa: SIM118
+            assert all(np.array_equal(bank.read(str(n)), series(n)) for n in range(30))
+            assert keys_in(tmp_path / "b") == expected.keys()

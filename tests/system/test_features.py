@@ -8,8 +8,7 @@ import shutil
 import signal
 import threading
 import time
-from collections.abc import Callable
-from contextlib import AbstractContextManager, closing
+from contextlib import closing
 from pathlib import Path
 
 import numpy as np
@@ -24,8 +23,10 @@ from data_tools.errors import KitError
 from data_tools.manifest import Clip, read_manifest
 from system.experts.logmel import LogMel
 from system.experts.yamnet import Yamnet
-from system.features.bank import Bank, open_bank
-from system.features.build import DECODED_AHEAD, DECODERS, GROUP_CLIPS, ContentKeys, build_features
+from system.features.bank import open_bank
+from system.features.build import bank_of, build_features
+from system.features.contents import ContentKeys
+from system.features.decode import DECODED_AHEAD, DECODERS, GROUP_CLIPS
 
 LOGMEL = LogMel(kind="logmel", sample_rate=16_000, bands=32, window_seconds=0.04, hop_seconds=0.02, stack=4)
 CPU = torch.device("cpu")
@@ -84,17 +85,15 @@ def test_content_decides_not_name_and_a_changed_file_is_seen(tmp_path: Path) -> 
 def test_what_another_process_stored_meanwhile_is_not_computed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     clips = read_manifest(tiny.make_world(tmp_path / "world", {"development": 4}))
     elsewhere = build_features(clips, {"logmel": LOGMEL}, tmp_path / "other")
-    writing = Bank.writing
-
-    def writing_after_another(self: Bank) -> AbstractContextManager[Callable[[str, np.ndarray], None]]:
-        with writing(Bank(self.folder, self.dim, self.dtype, self.hint, verify=False)) as store:
-            for key in elsewhere.keys.values():
-                store(key, elsewhere.banks["logmel"].read(key))
-        return writing(self)
-
     computed: list[int] = []
-    monkeypatch.setattr(Bank, "writing", writing_after_another)
-    monkeypatch.setattr(LogMel, "load", lambda self, device: lambda waves: computed.append(1) or [np.zeros((1, 128))])
+
+    def load(self: LogMel, device: torch.device):  # type: ignore[no-untyped-def]
+        """While the weights are read, another process stores all."""
+        expected, bank = elsewhere.banks["logmel"], bank_of(LOGMEL, tmp_path / "banks")
+        tiny.store_all(bank, [(key, expected.read(key)) for key in elsewhere.keys.values()])
+        return lambda waves: computed.append(1) or [np.zeros((1, 128))]
+
+    monkeypatch.setattr(LogMel, "load", load)
     features = build_features(clips, {"logmel": LOGMEL}, tmp_path / "banks")
     assert computed == []
     assert all(len(features.frames("logmel", clip.id)) for clip in clips)
@@ -180,7 +179,7 @@ def test_clips_are_decoded_ahead_but_not_far(tmp_path: Path, monkeypatch: pytest
 
         return frames
 
-    monkeypatch.setattr("system.features.build.read_audio", read)
+    monkeypatch.setattr("system.features.decode.read_audio", read)
     monkeypatch.setattr(LogMel, "load", load)
     build_features(clips, {"logmel": LOGMEL}, tmp_path / "banks")
     assert sorted(decoded) == sorted(clip.path for clip in clips)
@@ -257,7 +256,7 @@ def test_a_killed_build_computes_no_finished_clip_again(tmp_path: Path) -> None:
         bank = open_bank(index.parent, 128, "float16", LOGMEL.identity())
         assert len(bank) > len(finished)
         assert not computed_since() & finished
-        finished = {waves[key] for key in bank.rows}
+        finished = {waves[key] for key in list(bank.keys())}
         output = len((banks / "computed").read_text().splitlines())
     assert len(finished) < 200, "killed too late to show anything"
     process = context.Process(target=_build_slowly, args=(clips, banks))
@@ -338,3 +337,56 @@ def test_a_file_of_the_same_size_and_another_time_is_read_again(tmp_path: Path) 
     os.utime(tmp_path / "a", ns=(1, 1))
     with closing(ContentKeys(tmp_path / "keys")) as keys:
         assert keys(str(tmp_path / "a")) == hashlib.sha256(b"two").hexdigest() != before
+
+
+def _remember(paths: list[str], banks: Path, number: int) -> None:
+    with closing(ContentKeys(banks)) as keys:
+        for path in [*paths[number::4], *paths]:
+            assert keys(path) == hashlib.sha256(Path(path).name.encode()).hexdigest()
+
+
+def test_contents_are_remembered_by_several_processes_at_once(tmp_path: Path) -> None:
+    paths = [tmp_path / f"{n}.wav" for n in range(200)]
+    for path in paths:
+        path.write_bytes(path.name.encode())
+    context = multiprocessing.get_context("spawn")
+    arguments = [([str(path) for path in paths], tmp_path / "banks", number) for number in range(4)]
+    processes = [context.Process(target=_remember, args=one) for one in arguments]
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join()
+        assert process.exitcode == 0
+    with closing(ContentKeys(tmp_path / "banks")) as keys:
+        assert keys._execute("select count(*) from files") == [(200,)]
+
+
+def test_of_ranks_each_begins_to_read_elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    clips = write_levels(tmp_path / "world", 6, 0.5)
+    read: list[str] = []
+    monkeypatch.setattr(ContentKeys, "again", lambda self, path: read.append(path) or content_key(path))
+    for rank, first in (("0", 0), ("1", 2), ("2", 4), ("3", 0), ("x", 0)):
+        read.clear()
+        monkeypatch.setenv("RANK", rank)
+        monkeypatch.setenv("WORLD_SIZE", "3")
+        features = build_features(clips, {}, tmp_path / f"banks {rank}")
+        assert read == [clip.path for clip in [*clips[first:], *clips[:first]]]
+        assert list(features.keys) == [clip.id for clip in clips]
+
+
+def test_a_changed_content_that_other_clips_still_have_is_computed_of_these(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    clips = write_levels(tmp_path / "world", 3, 0.5)
+    shutil.copyfile(clips[0].path, clips[1].path)
+    with closing(ContentKeys(tmp_path / "banks")) as content:
+        before = [content(clip.path) for clip in clips]
+    status = Path(clips[0].path).stat()
+    soundfile.write(clips[0].path, np.full(8_000, 0.25), 16_000)
+    os.utime(clips[0].path, ns=(status.st_atime_ns, status.st_mtime_ns))
+    features = build_features(clips, {"logmel": LOGMEL}, tmp_path / "banks")
+    assert caplog.text.count("its content changed") == 1
+    assert features.keys[clips[1].id] == before[1]
+    assert features.keys[clips[0].id] == content_key(clips[0].path)
+    assert len(features.banks["logmel"]) == 3
+    assert all(len(features.frames("logmel", clip.id)) for clip in clips)

@@ -18,7 +18,7 @@ import torch
 
 from submission.formats.score_matrix import read_scores
 from system.__main__ import main
-from system.features.bank import Bank
+from system.features.shard import Shard
 from system.models.audio.expert_heads_encoder import ExpertHeadsEncoder
 from system.models.batch import Series
 from system.runs import pool
@@ -188,16 +188,16 @@ def test_a_disk_that_fills_up_ends_the_teachers_embeddings_and_leaves_what_is_th
     monkeypatch.setattr(pool, "CLIPS_AT_ONCE", 5)
     trained, listed = open_trained(unbroken), read_pool(world, "evaluation")
     expected = embed(trained, listed, tmp_path / "whole").embedded.values
-    append = Bank._append
+    append = Shard._append
 
-    def full(bank: Bank, frames: BinaryIO, index: BinaryIO, key: str, values: np.ndarray) -> None:
-        if bank.folder.name.startswith("embeddings-") and len(bank) == 12 and key not in bank:
+    def full(shard: Shard, frames: BinaryIO, index: BinaryIO, key: str, values: np.ndarray) -> None:
+        if shard.folder.name.startswith("embeddings-") and len(shard.numbers) == 12:
             raise OSError(errno.ENOSPC, "No space left on device")
-        append(bank, frames, index, key, values)
+        append(shard, frames, index, key, values)
 
     embedded.clear()
     with monkeypatch.context() as patched:
-        patched.setattr(Bank, "_append", full)
+        patched.setattr(Shard, "_append", full)
         with pytest.raises(OSError, match="No space left on device"):
             embeddings_bank(trained, listed.clips, tmp_path / "full")
         assert embedded == [5, 5, 5]
@@ -224,17 +224,17 @@ def test_a_cache_that_is_full_is_named_and_the_ranking_goes_on(
     argv = verbs(unbroken, folder, tmp_path)
     assert main([*argv["rank"], "--cache", str(tmp_path / "other")]) == 0
     expected = read_scores(tmp_path / "s.npy")
-    append, stored = Bank._append, []
+    append, stored = Shard._append, []
 
-    def full(bank: Bank, frames: BinaryIO, index: BinaryIO, key: str, values: np.ndarray) -> None:
-        if bank.folder.name.startswith("embeddings-"):
+    def full(shard: Shard, frames: BinaryIO, index: BinaryIO, key: str, values: np.ndarray) -> None:
+        if shard.folder.name.startswith("embeddings-"):
             if stored:
                 raise OSError(errno.ENOSPC, "No space left on device")
             stored.append(key)
-        append(bank, frames, index, key, values)
+        append(shard, frames, index, key, values)
 
     with monkeypatch.context() as patched:
-        patched.setattr(Bank, "_append", full)
+        patched.setattr(Shard, "_append", full)
         assert main(argv["rank"]) == 0
     assert stored
     assert re.search(r"new embeddings are not kept \(.*frames.bin: No space left on device\); make", caplog.text)

@@ -1,0 +1,73 @@
+"""What audio files contain: keys by content, remembered in the folder of the banks."""
+
+import sqlite3
+from pathlib import Path
+from typing import Any, Literal
+
+from data_tools.audio.read import AudioError, content_key
+from data_tools.errors import KitError
+
+
+class ContentKeys:
+    """sha256 of audio files, remembered by path, size and time of change, so that a file is read once.
+
+    A changed file (another size or time) is read again; its frames are then looked for under the new content. So is, by
+    `again`, one whose frames are about to be computed: files may be copied over with their size and time kept.
+    """
+
+    def __init__(self, folder: Path, time: Literal["st_mtime_ns", "st_ctime_ns"] = "st_mtime_ns") -> None:
+        """time: which time of change. The second, of the file's entry, cannot be set, so that no change is missed; a
+        copy of a data set has others."""
+        folder.mkdir(parents=True, exist_ok=True)
+        self._time = time
+        self.path = folder / "contents.sqlite"
+        self._read_now: dict[str, str] = {}  # by path, contents that this process has read itself
+        self._store: sqlite3.Connection | None = None
+        self._execute("pragma synchronous = off")  # only remembered work: what a power cut loses is read again
+        columns = "path text primary key, size integer, changed integer, sha256 text"
+        self._execute(f"create table if not exists files ({columns})")
+
+    def _execute(self, command: str, *values: object) -> list[Any]:
+        """Rows that a command gives. Errors as sentences: of a full, locked or read-only disk, or of a file that is no
+        store."""
+        try:
+            self._store = self._store or sqlite3.connect(self.path, timeout=60)
+            found = self._store.execute(command, values).fetchall()
+            self._store.commit()
+            return found
+        except sqlite3.OperationalError as error:
+            raise KitError(f"{self.path}: {error}; free the disk, or let this user write there") from error
+        except (sqlite3.DatabaseError, UnicodeDecodeError) as error:  # the latter: a damaged schema is quoted
+            raise KitError(f"{self.path} is damaged ({error}); delete it, it is made again") from error
+
+    def __call__(self, path: str) -> str:
+        """The content key of a file. Raises AudioError for a missing one."""
+        try:
+            status = Path(path).stat()
+        except OSError as error:
+            raise AudioError(f"{path}: no such audio file") from error
+        rows = self._execute("select size, changed, sha256 from files where path = ?", path)
+        if rows and rows[0][:2] == (status.st_size, getattr(status, self._time)):
+            return str(rows[0][2])
+        return self.again(path)
+
+    def again(self, path: str) -> str:
+        """The content key of a file as it is now, whatever is remembered. Raises AudioError for a missing one."""
+        if path in self._read_now:
+            return self._read_now[path]
+        try:
+            status, key = Path(path).stat(), content_key(path)
+        except OSError as error:
+            raise AudioError(f"{path}: no such audio file") from error
+        facts = path, status.st_size, getattr(status, self._time), key
+        self._execute("insert or replace into files values (?, ?, ?, ?)", *facts)
+        self._read_now[path] = key
+        return key
+
+    def forget(self) -> None:
+        """Have every file read again when it is next asked for."""
+        self._execute("delete from files")
+
+    def close(self) -> None:
+        if self._store:
+            self._store.close()

@@ -1,0 +1,149 @@
+"""Who computes what, among all processes that add to one bank at the same time: ranks, machines, runs started by hand.
+
+No process leads. Under the bank's lock, held for a moment, each sees what the others have stored and which keys they
+have under way, and takes some that nobody has, longest first. Keys under way are noted in `under_way.json` of the shard
+that their process adds to, and count as long as it holds that shard's lock: those of a killed process are free again.
+"""
+
+import json
+import logging
+import math
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+
+import numpy as np
+
+from data_tools.documents import parse_json
+from data_tools.errors import DataError
+from data_tools.locks import is_locked
+from system.features.bank import Bank
+from system.features.shard import Shard
+
+LOOKED_AGAIN = (0.05, 1.0)  # seconds between two looks at what others have under way: the first, and later ones
+
+log = logging.getLogger(__name__)
+
+
+class Dealing:
+    """A process's part of the work on a bank. Open with `dealing`.
+
+    costs: by key, of every series that is wanted; in seconds of audio, say. at_once: keys that are taken at a time, and
+    the sum of their costs at which fewer are enough.
+    """
+
+    def __init__(self, bank: Bank, costs: Mapping[str, float], at_once: tuple[int, float]) -> None:
+        self._bank, self._costs, self._at_once = bank, costs, at_once
+        self._left = deque(sorted(costs, key=costs.__getitem__, reverse=True))
+        self._elsewhere: list[str] = []  # that another process had under way when it was looked at
+        self._new: deque[str] = deque()  # taken, and not handed out yet
+        self._under_way: set[str] = set()  # these, and those that are being computed
+        self._shard: Shard | None = None
+        self._release: Callable[[], None] | None = None
+        self._stored_elsewhere = 0  # of the keys that are wanted, since this was asked
+
+    def more(self) -> bool:
+        """Whether there is something to compute for this process. While all that is left is under way in others, they
+        are waited for; what they leave undone is taken over."""
+        pause, said = LOOKED_AGAIN[0], False
+        while not self._take():
+            if not self._elsewhere:
+                return False
+            if not said:
+                log.info("%s: %s", self._bank.waiting, f"it has {len(self._elsewhere)} under way that are missing here")
+            said = True
+            time.sleep(pause)
+            pause = min(2 * pause, LOOKED_AGAIN[1])
+        return True
+
+    def free(self) -> Iterator[str]:
+        """Keys to compute, as long as there are any that no other process has under way. Each is to be stored or
+        dropped."""
+        while self._take():
+            yield self._new.popleft()
+
+    def store(self, key: str, values: np.ndarray) -> None:
+        """Add a series (T, D): on disk when this returns. KitError for one of another dimension or without rows."""
+        assert self._shard is not None
+        self._shard.store(key, values)
+        self._under_way.discard(key)
+
+    def drop(self, key: str) -> None:
+        """Do without a series; another process may try it."""
+        self._under_way.discard(key)
+
+    def stored_elsewhere(self) -> int:
+        """How many of the series that are wanted other processes have stored, since this was last asked."""
+        found, self._stored_elsewhere = self._stored_elsewhere, 0
+        return found
+
+    def _take(self) -> bool:
+        """Whether there are keys to hand out; where there are none, take some."""
+        if self._new or not (self._left or self._elsewhere):
+            return bool(self._new)
+        with self._bank.locked():
+            if self._shard is not None:
+                self._shard.settle()
+            self._bank.read_on()
+            self._new = deque(self._free())
+            if self._new and self._shard is None:
+                self._shard, self._release = self._bank.take_shard()
+            if self._shard is not None:
+                self._under_way |= set(self._new)
+                _note(self._shard, self._under_way)
+        return bool(self._new)
+
+    def _free(self) -> list[str]:
+        """The next keys that are neither stored nor under way elsewhere."""
+        others = [_noted(shard) for shard in self._bank.shards() if shard is not self._shard]
+        busy = set().union(*others)
+        if not self._left:
+            self._left, self._elsewhere = deque(self._elsewhere), []
+        count, cost = self._at_once
+        count = min(count, math.ceil(len(self._left) / (1 + sum(map(bool, others)))))
+        found: list[str] = []
+        while self._left and len(found) < count and sum(map(self._costs.__getitem__, found)) < cost:
+            key = self._left.popleft()
+            if key in self._bank:
+                self._stored_elsewhere += 1
+            elif key in busy:
+                self._elsewhere.append(key)
+            else:
+                found.append(key)
+        return found
+
+    def end(self) -> None:
+        """Have the disk hold what was stored, and give the shard back."""
+        if self._shard is None or self._release is None:
+            return
+        try:
+            self._shard.sync()
+            self._shard.under_way_file.unlink(missing_ok=True)
+        finally:
+            self._release()
+
+
+@contextmanager
+def dealing(bank: Bank, costs: Mapping[str, float], at_once: tuple[int, float]) -> Iterator[Dealing]:
+    """Take part in the work on a bank."""
+    part = Dealing(bank, costs, at_once)
+    try:
+        yield part
+    finally:
+        part.end()
+
+
+def _note(shard: Shard, keys: Iterable[str]) -> None:
+    """Write down what the process that adds to a shard has under way. It is read under the bank's lock alone, so that
+    only a kill can leave half of it, which counts for nothing as the process does."""
+    shard.under_way_file.write_text(json.dumps(sorted(keys)), encoding="utf-8")
+
+
+def _noted(shard: Shard) -> set[str]:
+    """What a living process has under way in a shard. For whom holds the bank's lock."""
+    try:
+        found = parse_json(shard.under_way_file.read_bytes(), "")
+    except (FileNotFoundError, DataError):
+        return set()
+    return set(found) if found and isinstance(found, list) and is_locked(shard.lock_file) else set()

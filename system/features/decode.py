@@ -1,0 +1,90 @@
+"""Waves of clips, decoded ahead of whoever computes their frames: by threads, or by processes of this machine."""
+
+import os
+import signal
+import threading
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
+from multiprocessing import get_context, parent_process
+
+import numpy as np
+
+from data_tools.audio.read import AudioError, read_audio
+from data_tools.errors import KitError
+from data_tools.manifest import Clip
+from system.experts.base import ExpertSettings
+
+# An expert is handed clips in groups, so that short ones share batches; a kill loses the group under way.
+GROUP_CLIPS = 16
+GROUP_SECONDS = 120
+DECODERS = 2  # threads
+DECODED_AHEAD = 4  # clips that wait decoded
+
+Decoded = Iterator[tuple[str, "Future[np.ndarray]"]]
+
+
+class Decoders:
+    """What decodes. ahead: clips that are decoded or wait decoded, at most."""
+
+    def __init__(self, pool: Executor, ahead: int) -> None:
+        self._pool, self._ahead = pool, ahead
+
+    def waves(self, clips: Iterable[tuple[str, Clip]], expert: ExpertSettings) -> Decoded:
+        """The waves of clips, by key, in order; `clips` is asked for no more than are decoded ahead."""
+        waiting: deque[tuple[str, Future[np.ndarray]]] = deque()
+        for key, clip in clips:
+            waiting.append((key, self._pool.submit(read_audio, clip.path, expert.rate, expert.resampling)))
+            if len(waiting) > self._ahead:
+                yield waiting.popleft()
+        yield from waiting
+
+
+@contextmanager
+def decoders(workers: int | None) -> Iterator[Decoders]:
+    """workers: processes; None for threads of this one. Where the block fails, what waits is not decoded any more."""
+    pool: Executor
+    if workers is None:
+        pool, ahead = ThreadPoolExecutor(DECODERS), DECODED_AHEAD
+    else:
+        # A fork would take along locks, and what a GPU's driver has in this process.
+        pool = ProcessPoolExecutor(workers, get_context("spawn"), initializer=_follow_parent)
+        ahead = DECODED_AHEAD + workers
+    try:
+        yield Decoders(pool, ahead)
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+def _follow_parent() -> None:
+    """In a process that decodes: end with the one that started it, however that ends; Ctrl-C is for that one."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    parent = parent_process()
+    assert parent is not None
+
+    def end() -> None:
+        parent.join()
+        os._exit(1)
+
+    threading.Thread(target=end, daemon=True).start()
+
+
+def groups(decoded: Decoded, fails: Callable[[str, AudioError], None], samples: int) -> Iterator[dict[str, np.ndarray]]:
+    """Waves by key, GROUP_CLIPS together at most, fewer once they hold `samples`; those that cannot be decoded fail."""
+    group: dict[str, np.ndarray] = {}
+    for key, wave in decoded:
+        try:
+            group[key] = wave.result()
+        except AudioError as error:
+            fails(key, error)
+            continue
+        except BrokenProcessPool as error:
+            hint = "the same command goes on where it stopped; give it fewer --workers where memory is short"
+            raise KitError(f"a process that decodes audio was ended from outside; {hint}") from error
+        if len(group) == GROUP_CLIPS or sum(map(len, group.values())) >= samples:
+            yield group
+            group = {}
+    if group:
+        yield group

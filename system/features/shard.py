@@ -1,0 +1,223 @@
+"""A shard: the series that one process after another has added to a bank.
+
+    <folder>/frames.bin      all its series, one behind the other
+             index.jsonl     a line per finished series; written after its frames
+             lock            held by the process that adds to it, as long as that lives
+             under_way.json  keys that this process computes now (see dealing.py)
+
+A series counts as stored when its line is whole; bytes behind the last whole line are cut off by the next process that
+adds to the shard. That makes it safe against kills at any moment. The checksum is compared when a series is read for
+the first time, so that neither a flipped bit nor what a power cut has left unwritten is ever used.
+"""
+
+import logging
+import zlib
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import numpy as np
+
+from data_tools.errors import KitError
+from data_tools.files import replacing, sync
+from system.features.index import NO_CHECKSUM, Item, Table, blocks, item_of, line_of, table_of
+
+log = logging.getLogger(__name__)
+
+
+class Shard:
+    """Series by key, each (T, D) with T >= 1. hint: what to do about damage, the end of the message's sentence."""
+
+    def __init__(self, folder: Path, dim: int, dtype: np.dtype[Any], hint: str) -> None:
+        self.folder, self.dim, self.dtype, self.hint = folder, dim, dtype, hint
+        self.frames_file, self.index_file = folder / "frames.bin", folder / "index.jsonl"
+        self.lock_file, self.under_way_file = folder / "lock", folder / "under_way.json"
+        self._files: tuple[BinaryIO, BinaryIO] | None = None
+        self._begin()
+
+    def _begin(self) -> None:
+        self.numbers: dict[str, int] = {}  # key -> its row of the table
+        self._table = Table.of()
+        self._checked = bytearray()  # of every series, whether it was compared with its checksum
+        self._lines = 0  # of the index that were read
+        self._read_to, self._last_line = 0, b""  # bytes of the index that were read, and the last line of them
+        self._seen: tuple[int, ...] | None = None  # size and time of change of the files when they were read
+        self._end = 0  # rows of frames that these lines speak of
+        self._lost = self._lost_bytes = 0  # lines at the end that are damaged, or whose frames are not there
+        self._map: np.ndarray | None = None
+
+    def read_on(self, skip_damaged: bool = False) -> None:
+        """Take the lines that were added since, or all where lines were taken away.
+
+        Only whole lines count. A killed process may have left half a line, or frames without their line; a power cut
+        lines at the end whose frames are not all there: these series are forgotten. Anything else is damage: KitError,
+        or forgotten with skip_damaged.
+        """
+        seen = self._state()
+        if seen == self._seen:
+            return
+        if not self._continues():
+            self._begin()
+        before, self._lost, self._lost_bytes = self._lost, 0, 0
+        for lines in blocks(self.index_file, self._read_to):
+            self._take(lines, skip_damaged)
+        if self._lost not in (0, before):
+            log.warning(
+                "%s: the frames of the last %d of %d series are lost, or their lines are damaged (a power cut?); "
+                "they are computed again", self.folder, self._lost, self._lines + self._lost,
+            )  # fmt: skip
+        self._seen = seen
+
+    def _state(self) -> tuple[int, ...]:
+        found = [path.stat() if path.exists() else None for path in (self.index_file, self.frames_file)]
+        return tuple(n for status in found for n in ((status.st_size, status.st_mtime_ns) if status else (-1, -1)))
+
+    def _continues(self) -> bool:
+        """Whether the lines that were read still stand where they stood."""
+        if not self._read_to:
+            return True
+        if not self.index_file.exists():
+            return False
+        with self.index_file.open("rb") as file:
+            file.seek(self._read_to - len(self._last_line))
+            return file.read(len(self._last_line)) == self._last_line
+
+    def _take(self, lines: bytes, skip_damaged: bool) -> None:
+        """Take whole lines, but for damaged ones at the end, which are counted."""
+        stored = self._stored_rows()
+        table = None if self._lost else table_of(lines, stored)
+        if table is not None:
+            self._add(table, len(table.keys), lines)
+            return
+        for line in lines.split(b"\n")[:-1]:
+            item = item_of(line, stored)
+            if item is None:
+                self._lost, self._lost_bytes = self._lost + 1, self._lost_bytes + len(line) + 1
+                continue
+            if self._lost and not skip_damaged:  # a kill leaves no such line before a whole one
+                raise KitError(f"{self.index_file}, line {self._lines + 1}, is damaged; {self.hint}")
+            self._lines, self._read_to = self._lines + self._lost, self._read_to + self._lost_bytes
+            self._lost = self._lost_bytes = 0
+            self._add(Table.of(item), 1, line + b"\n")
+
+    def _stored_rows(self) -> int:
+        frame_bytes = self.dim * self.dtype.itemsize
+        return self.frames_file.stat().st_size // frame_bytes if self.frames_file.exists() else 0
+
+    def _add(self, table: Table, lines: int, text: bytes) -> None:
+        before = len(self._table.first)
+        self.numbers.update(zip(table.keys, range(before, before + len(table.keys)), strict=True))
+        for column, more in zip(self._table[1:], table[1:], strict=True):
+            column.extend(more)
+        self._checked.extend(checksum == NO_CHECKSUM for checksum in table.checksums)
+        self._end = max(self._end, table.end())
+        self._lines, self._read_to = self._lines + lines, self._read_to + len(text)
+        self._last_line = text[text.rfind(b"\n", 0, -1) + 1 :]
+
+    def rows_of(self, key: str) -> int:
+        """How many rows a stored series has."""
+        return self.span(key)[1]
+
+    def span(self, key: str) -> tuple[int, int]:
+        """The first row of a stored series in the file of frames, and its rows."""
+        number = self.numbers[key]
+        return self._table.first[number], self._table.rows[number]
+
+    def read(self, key: str) -> np.ndarray:
+        """The (T, D) series of a key, a view of the mapped file.
+
+        Raises KeyError for an unknown key, KitError where the series is not what was stored.
+        """
+        number = self.numbers[key]
+        first, rows = self._table.first[number], self._table.rows[number]
+        if self._map is None or len(self._map) < first + rows:  # behind the end may stand half a series
+            self._map = np.memmap(self.frames_file, self.dtype, "r", shape=(self._end, self.dim))
+        found = self._map[first : first + rows]
+        if not self._checked[number]:
+            if _checksum(key, found) != self._table.checksums[number]:
+                raise KitError(f"{self.frames_file}: the frames of {key} are damaged; {self.hint}")
+            self._checked[number] = True
+        return found
+
+    def cut(self) -> None:
+        """Cut off what a killed process left behind the last whole line. For the process that adds to the shard."""
+        self._seen = None
+        self.read_on()
+        for path, size in ((self.index_file, self._read_to), (self.frames_file, self._end * self._frame_bytes())):
+            with path.open("ab") as file:
+                file.truncate(size)
+
+    def _frame_bytes(self) -> int:
+        return self.dim * self.dtype.itemsize
+
+    def store(self, key: str, values: np.ndarray) -> None:
+        """Add a series (T, D). KitError for one of another dimension or without rows."""
+        if values.ndim != 2 or values.shape[1] != self.dim or not len(values):
+            raise KitError(f"{self.folder}: frames of shape {values.shape} do not fit a bank of dimension {self.dim}")
+        with self._named_errors():
+            if self._files is None:
+                self._files = self.frames_file.open("ab"), self.index_file.open("ab")
+            self._append(*self._files, key, np.ascontiguousarray(values, self.dtype))
+
+    @contextmanager
+    def _named_errors(self) -> Iterator[None]:
+        """OSErrors with a file's name: those of a write have none."""
+        try:
+            yield
+        except OSError as error:
+            raise error if error.filename else OSError(error.errno, error.strerror, str(self.frames_file)) from error
+
+    def _append(self, frames: BinaryIO, index: BinaryIO, key: str, stored: np.ndarray) -> None:
+        item = Item(key, self._end, len(stored), _checksum(key, stored))
+        line = line_of(item)
+        frames.write(stored.tobytes())
+        frames.flush()
+        index.write(line)  # after its frames: a line stands for frames that are there
+        index.flush()
+        self._add(Table.of(item), 1, line)
+        self._checked[-1] = True
+
+    def settle(self) -> None:
+        """Close the files, so that other machines that share the folder see what was stored."""
+        files, self._files = self._files, None
+        with self._named_errors(), ExitStack() as stack:
+            for file in files or ():
+                stack.callback(file.close)
+
+    def sync(self) -> None:
+        """Have the disk hold all that was stored."""
+        self.settle()
+        for path in (self.frames_file, self.index_file):
+            if path.exists():
+                sync(path)
+
+    def judged(self) -> tuple[list[bytes], int, int]:
+        """Read every series. Returns the lines of the whole ones, how many other lines there are, and how many series
+        have no checksum and count as whole."""
+        self._begin()
+        self.read_on(skip_damaged=True)
+        unknown = sum(self._checked[number] for number in self.numbers.values())
+        whole = {key: self.span(key) for key in self.numbers if self._is_whole(key)}
+        lines = [line for part in blocks(self.index_file) for line in part.split(b"\n")[:-1]]
+        kept = [line for line in lines if (item := item_of(line)) and whole.get(item.key) == (item.first, item.rows)]
+        return kept, len(lines) - len(kept), unknown
+
+    def _is_whole(self, key: str) -> bool:
+        try:
+            self.read(key)
+        except KitError:
+            return False
+        return True
+
+    def keep_only(self, lines: list[bytes]) -> None:
+        """Write the index anew with these lines. For the process that holds the shard's lock."""
+        with replacing(self.index_file) as temporary:
+            temporary.write_bytes(b"".join(line + b"\n" for line in lines))
+        self._begin()
+        self.read_on()
+
+
+def _checksum(key: str, values: np.ndarray) -> int:
+    """CRC-32 of a key and its series."""
+    return zlib.crc32(np.ascontiguousarray(values).data, zlib.crc32(key.encode()))

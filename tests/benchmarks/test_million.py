@@ -1,0 +1,97 @@
+"""A bank of a terabyte and a million series, and a manifest of a million lines: seconds and memory of opening them,
+each in a process of its own. `python -m pytest -m benchmark -s`."""
+
+import hashlib
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.benchmark
+
+COUNT, ROWS, DIM = 1_000_000, 256, 2048
+MEASURED = """
+import resource, sys, time
+from pathlib import Path
+{imports}
+began = time.perf_counter()
+{work}
+seconds = time.perf_counter() - began
+print(f"{{seconds:.2f}} {{resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024:.0f}}")
+"""
+
+
+def measured(imports: str, work: str, *arguments: Path) -> tuple[float, float]:
+    """Seconds of the work, and MiB of a process that does nothing else, its imports included."""
+    code = MEASURED.format(imports=imports, work=work)
+    command = [sys.executable, "-c", code, *map(str, arguments)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    seconds, size = done.stdout.split()[-2:]
+    return float(seconds), float(size)
+
+
+def forget(path: Path) -> None:
+    """Have the system drop what it keeps of a file in memory."""
+    with path.open("rb") as file:
+        os.fsync(file.fileno())
+        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+
+
+def test_a_bank_of_a_million_series_opens(tmp_path: Path) -> None:
+    facts = {"identity": {}, "dim": DIM, "dtype": "float16"}
+    (tmp_path / "bank.json").write_text(json.dumps(facts))
+    with (tmp_path / "index.jsonl").open("w") as file:
+        for number in range(COUNT):
+            key, first = hashlib.sha256(str(number).encode()).hexdigest(), ROWS * number
+            line = {"key": key, "first": first, "rows": ROWS, "crc32": number * 4001 % 2**32}
+            file.write(json.dumps(line) + "\n")
+    with (tmp_path / "frames.bin").open("wb") as file:
+        file.truncate(COUNT * ROWS * DIM * 2)  # sparse: nothing of it is on the disk
+    print(f"\nframes: {(tmp_path / 'frames.bin').stat().st_size / 1e12:.2f} TB")
+    imports = "from system.features.bank import open_bank"
+    work = "bank = open_bank(Path(sys.argv[1]), 2048, 'float16', {}); assert len(bank) == 1_000_000"
+    for state in ("cold", "warm"):
+        if state == "cold":
+            forget(tmp_path / "index.jsonl")
+        seconds, size = measured(imports, work, tmp_path)
+        print(f"index of {COUNT:,} series, {state}: {seconds:.2f} s, {size:.0f} MiB")
+        assert seconds < 5
+        assert size < 500 * 1e6 / 2**20
+
+
+def write_manifest_of(path: Path, count: int) -> None:
+    """As WavCaps has them: a caption a clip; one in fifty with a quotation, whose lines take longer to check."""
+    with path.open("w") as file:
+        for number in range(count):
+            caption = f"A dog barks {number} times while a train passes by and people talk in the background."
+            clip = {
+                "id": f"wavcaps/train/{number:07}.flac",
+                "file_name": f"{number:07}.flac",
+                "path": f"audio/{number % 1000:03}/{number:07}.flac",
+                "seconds": 1 + number % 60 / 7,
+                "captions": [caption if number % 50 else f'Somebody says "hello {number}".'],
+                "source": "wavcaps",
+                "split": "train" if number % 100 else "test",
+                "freesound_id": str(number),
+                "licence": "CC BY 4.0",
+                "uploader": f"user {number % 5000}",
+            }
+            file.write(json.dumps(clip, separators=(",", ":")) + "\n")
+
+
+def test_a_manifest_of_a_million_lines_opens(tmp_path: Path) -> None:
+    path = tmp_path / "m.jsonl"
+    write_manifest_of(path, COUNT)
+    print(f"\nmanifest: {path.stat().st_size / 1e6:.0f} MB")
+    imports = "from data_tools.manifest import of_split, read_manifest"
+    work = "clips = of_split(read_manifest(sys.argv[1]), 'train', ''); assert len(clips) == 990_000"
+    for state in ("cold", "warm"):
+        if state == "cold":
+            forget(path)
+        seconds, size = measured(imports, work, path)
+        print(f"manifest of {COUNT:,} lines, {state}: {seconds:.2f} s, {size:.0f} MiB")
+        assert seconds < 5
+        assert size < 500 * 1e6 / 2**20

@@ -1,0 +1,235 @@
+"""One bank, several processes that build it: ranks, killed and started again in other numbers; decoding."""
+
+import hashlib
+import multiprocessing
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from multiprocessing.context import SpawnProcess
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tiny
+import torch
+
+from data_tools.audio.read import content_key, read_audio
+from data_tools.cli import ranks
+from data_tools.errors import KitError
+from data_tools.manifest import Clip, read_manifest
+from system.__main__ import main
+from system.compute.device import device_of
+from system.experts.logmel import LogMel
+from system.features.bank import open_bank
+from system.features.build import bank_of, build_features
+
+LOGMEL = LogMel(kind="logmel", sample_rate=16_000, bands=32, window_seconds=0.04, hop_seconds=0.02, stack=4)
+CLIPS = 240
+
+
+def _digest(wave: np.ndarray) -> str:
+    return hashlib.sha256(wave.tobytes()).hexdigest()
+
+
+def _build_slowly(clips: list[Clip], banks: Path, rank: int, count: int) -> None:
+    """A line a clip in `computed`, with the number of the process."""
+    os.environ |= {"RANK": str(rank), "WORLD_SIZE": str(count)}
+    original = LogMel.load
+
+    def slow(self: LogMel, device: torch.device):  # type: ignore[no-untyped-def]
+        frames = original(self, device)
+
+        def output(waves: list[np.ndarray]) -> list[np.ndarray]:
+            with (banks / "computed").open("a") as file:
+                file.writelines(f"{os.getpid()} {_digest(wave)}\n" for wave in waves)
+            time.sleep(0.03 * len(waves))
+            return frames(waves)
+
+        return output
+
+    LogMel.load = slow  # type: ignore[method-assign]
+    build_features(clips, {"logmel": LOGMEL}, banks)
+
+
+def _start(clips: list[Clip], banks: Path, count: int) -> list[SpawnProcess]:
+    context = multiprocessing.get_context("spawn")
+    started = [context.Process(target=_build_slowly, args=(clips, banks, rank, count)) for rank in range(count)]
+    for process in started:
+        process.start()
+    return started
+
+
+def _computed(banks: Path) -> list[tuple[int, str]]:
+    lines = (banks / "computed").read_text().splitlines() if (banks / "computed").exists() else []
+    return [(int(line.split()[0]), line.split()[1]) for line in lines]
+
+
+@pytest.mark.slow
+def test_a_bank_of_killed_ranks_equals_one_built_in_one_go(tmp_path: Path) -> None:
+    clips = read_manifest(tiny.make_world(tmp_path / "world", {"development": CLIPS}))
+    wave_of = {content_key(clip.path): _digest(read_audio(clip.path, LOGMEL.rate)) for clip in clips}
+    assert len(wave_of) == CLIPS
+    banks, random = tmp_path / "banks", np.random.default_rng(7)
+    banks.mkdir()
+    folder = bank_of(LOGMEL, banks).folder
+    under_way: Counter[str] = Counter()  # waves that a process had computed, and not stored, when it was killed
+
+    def kill(process: SpawnProcess) -> None:
+        """Stopped first, so that what it had under way is seen as it is at the kill."""
+        assert process.pid is not None
+        while not any(number == process.pid for number, _ in _computed(banks)):
+            assert process.is_alive(), "nothing was left for it"
+            time.sleep(0.005)
+        time.sleep(float(random.uniform(0, 1.2)))
+        os.kill(process.pid, signal.SIGSTOP)
+        found = open_bank(folder, 128, "float16", LOGMEL.identity())
+        stored = {wave_of[key] for key in list(found.keys())}
+        under_way.update(wave for number, wave in _computed(banks) if number == process.pid and wave not in stored)
+        os.kill(process.pid, signal.SIGKILL)
+        process.join()
+
+    for count in (3, 2):
+        for process in _start(clips, banks, count):
+            kill(process)
+    before = len(open_bank(folder, 128, "float16", LOGMEL.identity()))
+    assert 0 < before < CLIPS, "killed too early or too late to show anything"
+    for process in _start(clips, banks, 4):
+        process.join()
+        assert process.exitcode == 0
+    times = Counter(wave for _, wave in _computed(banks))
+    assert set(times) == set(wave_of.values())
+    assert {wave: n - 1 for wave, n in times.items() if n > 1}.items() <= under_way.items()
+    assert {path.name for path in folder.glob("shard-*")} <= {"shard-1", "shard-2", "shard-3"}
+    whole = build_features(clips, {"logmel": LOGMEL}, tmp_path / "other")
+    killed = open_bank(folder, 128, "float16", LOGMEL.identity(), verify=True)
+    assert sorted(killed.keys()) == sorted(whole.banks["logmel"].keys()) == sorted(wave_of)
+    for key in wave_of:
+        assert np.array_equal(killed.read(key), whole.banks["logmel"].read(key))
+    print(f"{before} of {CLIPS} stored after 5 kills, {under_way.total()} under way at these, {times.total()} computed")
+
+
+@pytest.mark.slow
+def test_ranks_by_the_launcher_of_torch(tmp_path: Path) -> None:
+    """All of them see one bank; the first alone prints, warnings of the other say whose they are."""
+    world = tiny.make_world(tmp_path / "world", {"development": 40, "validation": 4, "evaluation": 4})
+    (tmp_path / "world/development/development 003.wav").write_bytes(b"")
+    recipe = tiny.write_recipe(tmp_path / "r.yaml", tiny.recipe(world, tmp_path))
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--standalone"]
+    command = [*launcher, "-m", "system", "features", str(recipe)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("logmel: 47 series of dimension 128 in") == done.stdout.count("clips: 47 with") == 1
+    for rank in ("", "[rank 1] "):
+        assert (
+            f"\n{rank}left out: {tmp_path}/world/development/development 003.wav: the file is empty"
+            in f"\n{done.stderr}"
+        )
+    assert "[rank 1] logmel: computing" not in done.stderr
+    (tmp_path / "world/development/development 005.wav").write_bytes(b"")
+    strict = subprocess.run([*command, "--strict"], capture_output=True, text=True, timeout=300)
+    assert strict.returncode != 0
+    assert "error: " in strict.stderr
+
+
+def test_decoding_processes_give_the_frames_of_threads(tmp_path: Path) -> None:
+    clips = read_manifest(tiny.make_world(tmp_path / "world", {"development": 20}))
+    Path(clips[4].path).write_bytes(b"no sound")
+    threads = build_features(clips, {"logmel": LOGMEL}, tmp_path / "threads")
+    processes = build_features(clips, {"logmel": LOGMEL}, tmp_path / "processes", workers=2)
+    assert threads.broken == processes.broken
+    assert list(processes.broken) == [clips[4].id]
+    for clip_id in threads.keys:
+        assert np.array_equal(threads.frames("logmel", clip_id), processes.frames("logmel", clip_id))
+
+
+@pytest.mark.parametrize("workers", ["0", "-1", "two"])
+def test_a_number_of_workers_that_is_none_is_refused(workers: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["features", "recipes/quickstart.yaml", f"--workers={workers}"]) == 2
+    assert "is no whole number from 1 on" in capsys.readouterr().err
+
+
+def _decode_and_end(path: str, rate: int, resampling: str) -> np.ndarray:
+    os._exit(9)
+
+
+def test_a_decoding_process_that_is_killed_is_a_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    clips = read_manifest(tiny.make_world(tmp_path / "world", {"development": 2}))
+    monkeypatch.setattr("system.features.decode.read_audio", _decode_and_end)
+    with pytest.raises(KitError, match="a process that decodes audio was ended from outside; the same"):
+        build_features(clips, {"logmel": LOGMEL}, tmp_path / "banks", workers=1)
+
+
+def _build_with_workers(clips: list[Clip], banks: Path) -> None:
+    LogMel.load = lambda self, device: lambda waves: time.sleep(600) or []  # type: ignore[method-assign,assignment]
+    build_features(clips, {"logmel": LOGMEL}, banks, workers=2)
+
+
+@pytest.mark.slow
+def test_decoding_processes_end_with_a_killed_build(tmp_path: Path) -> None:
+    clips = read_manifest(tiny.make_world(tmp_path / "world", {"development": 20}))
+    build = multiprocessing.get_context("spawn").Process(target=_build_with_workers, args=(clips, tmp_path / "banks"))
+    build.start()
+    assert build.pid is not None
+    while len(children := _children(build.pid)) < 2:
+        time.sleep(0.05)
+    build.kill()
+    build.join()
+    for _ in range(400):
+        if not any(Path(f"/proc/{child}").exists() for child in children):
+            return
+        time.sleep(0.05)
+    pytest.fail("they go on")
+
+
+def _children(process: int) -> list[int]:
+    found = []
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            facts = path.read_text().rpartition(")")[2].split()
+        except OSError:  # it has ended
+            continue
+        if int(facts[1]) == process:
+            found.append(int(path.parent.name))
+    return found
+
+
+@pytest.mark.parametrize(
+    ("environment", "expected"),
+    [({}, (0, 1)), ({"RANK": "2", "WORLD_SIZE": "3"}, (2, 3)), ({"RANK": "3", "WORLD_SIZE": "3"}, (0, 1)),
+     ({"RANK": "1"}, (0, 1)), ({"RANK": "-1", "WORLD_SIZE": "3"}, (0, 1)), ({"RANK": "x", "WORLD_SIZE": "3"}, (0, 1))],
+)  # fmt: skip
+def test_the_rank_is_that_of_the_environment(
+    monkeypatch: pytest.MonkeyPatch, environment: dict[str, str], expected: tuple[int, int]
+) -> None:
+    for name in ("RANK", "WORLD_SIZE"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    assert ranks() == expected
+
+
+def test_ranks_but_the_first_print_errors_alone(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for rank, printed, error in (("0", True, "error: "), ("1", False, "[rank 1] error: ")):
+        monkeypatch.setenv("RANK", rank)
+        monkeypatch.setenv("WORLD_SIZE", "2")
+        assert main(["recipes", "list"]) == 0
+        assert bool(capsys.readouterr().out) == printed
+        assert main(["features", "absent.yaml"]) == 1
+        assert capsys.readouterr().err.startswith(f"{error}absent.yaml")
+
+
+def test_every_process_of_a_machine_has_the_gpu_of_its_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    cases = ((False, "1", "cpu"), (True, "", "cuda"), (True, "0", "cuda:0"), (True, "1", "cuda:1"))
+    for there, local, expected in cases:
+        monkeypatch.setattr(torch.cuda, "is_available", lambda there=there: there)
+        monkeypatch.setenv("LOCAL_RANK", local)
+        assert device_of() == torch.device(expected)
+    monkeypatch.setenv("LOCAL_RANK", "2")
+    with pytest.raises(KitError, match="no cuda:2 on this machine: its last CUDA device is cuda:1"):
+        device_of()
