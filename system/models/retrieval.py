@@ -7,7 +7,7 @@ from torch import nn
 from system.losses.base import BatchScores
 from system.models.batch import Batch
 from system.models.settings import Model
-from system.models.similarity import Embedded
+from system.models.similarity import Embedded, Embeddings
 from system.models.text.encoder import TextEncoder
 
 # B clips, N captions; of a pool Q queries, C clips
@@ -29,7 +29,7 @@ class RetrievalModel(nn.Module):
         """Where its embeddings are computed."""
         return self.text.device
 
-    def score_matrix(self, captions: Embedded, clips: Embedded) -> np.ndarray:
+    def score_matrix(self, captions: Embedded, clips: Embeddings) -> np.ndarray:
         """(Q, C) float32 scores of Q captions against C clips, on the CPU: the orientation of every file."""
         return np.ascontiguousarray(self.score(clips, captions).T.float().cpu().numpy())
 
@@ -49,7 +49,7 @@ class RetrievalModel(nn.Module):
         """Embeddings of the batch's B clips and N captions. The part of a step that may be computed in 16 bits."""
         return self.audio(batch.audio), self.text(batch.captions)
 
-    def batch_scores(self, batch: Batch, clips: Embedded, captions: Embedded) -> BatchScores:
+    def batch_scores(self, batch: Batch, clips: Embeddings, captions: Embedded) -> BatchScores:
         """Scores of all pairs of a batch, in float32 outside of any autocast.
 
         clips: B embeddings of the batch's clips. captions: N embeddings of its captions, at least one an item. The

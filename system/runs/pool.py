@@ -30,7 +30,7 @@ from data_tools.manifest import Clip, Query, of_split, read_manifest
 from submission.formats.score_matrix import write_scores
 from system.features.bank import Bank, open_bank
 from system.features.build import ContentKeys, build_features
-from system.models.similarity import Embedded
+from system.models.similarity import Embedded, Embeddings, Ragged
 from system.recipe import schema
 from system.runs.checkpoints import weights_sha256
 from system.runs.open import Trained
@@ -52,11 +52,11 @@ class Listed(NamedTuple):
 
 
 class Pool(NamedTuple):
-    """clips: those that can be read. embedded: of them, (C, D) or a padded series, on the model's device. skipped:
+    """clips: those that can be read. embedded: of them, (C, D) or ragged series, on the model's device. skipped:
     paths of all other files -> why."""
 
     clips: list[Clip]
-    embedded: Embedded
+    embedded: Embeddings
     skipped: Mapping[str, str]
 
 
@@ -170,11 +170,12 @@ def _fill(
     return keys | features.keys, features.broken, left
 
 
-def _series_of(embedded: Embedded) -> list[np.ndarray]:
+def _series_of(embedded: Embeddings) -> list[np.ndarray]:
     """Of every clip (L, D) float32; of one embedding, (1, D)."""
     values = embedded.values.float().cpu().numpy()
-    lengths = [None] * len(values) if embedded.lengths is None else embedded.lengths.tolist()
-    return [row[None] if length is None else row[:length] for row, length in zip(values, lengths, strict=True)]
+    if isinstance(embedded, Ragged):
+        return np.split(values, embedded.lengths.cumsum(0)[:-1].cpu().numpy())
+    return list(values[:, None])
 
 
 def _bank_of(trained: Trained, cache: Path) -> Bank:
@@ -196,12 +197,12 @@ def _store(bank: Bank, computed: Mapping[str, np.ndarray]) -> None:
             store(key, series)
 
 
-def _joined(series: Sequence[np.ndarray], of_series: bool, device: torch.device) -> Embedded:
-    """One embedding a clip, or series filled with zeros to the longest."""
+def _joined(series: Sequence[np.ndarray], of_series: bool, device: torch.device) -> Embeddings:
+    """One embedding a clip, or ragged series."""
+    values = torch.from_numpy(np.concatenate(series)).to(device)
     if not of_series:
-        return Embedded(torch.from_numpy(np.concatenate(series)).to(device))
-    values = torch.nn.utils.rnn.pad_sequence([torch.from_numpy(np.array(frames)) for frames in series], True)
-    return Embedded(values.to(device), torch.tensor([len(frames) for frames in series], device=device))
+        return Embedded(values)
+    return Ragged(values, torch.tensor([len(frames) for frames in series], device=device))
 
 
 def rank(

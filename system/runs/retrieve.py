@@ -16,19 +16,20 @@ from system.batches.sampler import Item
 from system.features.build import Features
 from system.models.batch import Batch
 from system.models.retrieval import RetrievalModel
-from system.models.similarity import Embedded, joined
+from system.models.similarity import Embedded, Embeddings, Ragged, joined
 
 CLIPS_PER_BATCH = 64
+SECONDS_PER_BATCH = 64 * 30  # of clips, each as long as the longest of the batch
 
 
 class EmbeddedPool(NamedTuple):
     """Clips as a model has embedded them.
 
-    clips: (C, D), or a padded series. norms: (C,) norms of every expert's embedding by its name, where the model
-    averages several: the larger, the more it says in the mean.
+    clips: (C, D), or ragged series of their frames. norms: (C,) norms of every expert's embedding by its name, where
+    the model averages several: the larger, the more it says in the mean.
     """
 
-    clips: Embedded
+    clips: Embeddings
     norms: dict[str, np.ndarray]
 
 
@@ -73,14 +74,14 @@ def _embed_pool(model: RetrievalModel, clips: Sequence[Clip], features: Features
         return EmbeddedPool(_in_order(parts, order), by_expert)
 
 
-def embed_clips(model: RetrievalModel, clips: Sequence[Clip], features: Features) -> Embedded:
+def embed_clips(model: RetrievalModel, clips: Sequence[Clip], features: Features) -> Embeddings:
     """Embeddings of clips, as embed_pool gives them."""
     return embed_pool(model, clips, features).clips
 
 
 def embed_in_parts(
     model: RetrievalModel, clips: Sequence[Clip], features: Features, size: int
-) -> Iterator[tuple[list[Clip], Embedded]]:
+) -> Iterator[tuple[list[Clip], Embeddings]]:
     """Clips and their embeddings, at most `size` at a time, from the shortest to the longest."""
     bank = next(iter(features.banks.values()))
     by_length = sorted(clips, key=lambda clip: bank.rows[features.keys[clip.id]][1])
@@ -90,29 +91,50 @@ def embed_in_parts(
             yield part, _embed_pool(model, part, features, bar).clips
 
 
-def _in_order(parts: list[Embedded], order: torch.Tensor) -> Embedded:
+def _in_order(parts: list[Embedded], order: torch.Tensor) -> Embeddings:
     """The parts' rows, the first of which is of clip order[0]. `parts` is emptied: series of all frames are large."""
     if parts[0].lengths is None:
         return joined(parts).rows(order.argsort())
-    longest, dim = max(part.values.shape[1] for part in parts), parts[0].values.shape[2]
-    values = parts[0].values.new_zeros(len(order), longest, dim)
-    lengths = torch.zeros_like(order)
-    for rows in order.split([len(part.values) for part in parts]):
+    lengths = torch.cat([part.lengths for part in parts if part.lengths is not None])[order.argsort()].to(order)
+    ends = lengths.cumsum(0).tolist()
+    values = parts[0].values.new_empty(ends[-1], parts[0].values.shape[2])
+    rows = iter(order.tolist())
+    while parts:
         part = parts.pop(0)
-        values[rows, : part.values.shape[1]] = part.values
-        if part.lengths is not None:
-            lengths[rows] = part.lengths.to(lengths)
-    return Embedded(values, lengths)
+        for series, row in zip(part.values, rows, strict=False):
+            begin = ends[row - 1] if row else 0
+            values[begin : ends[row]] = series[: ends[row] - begin]
+    return Ragged(values, lengths)
 
 
 def _batches(clips: Sequence[Clip], features: Features, device: torch.device) -> tuple[Iterator[Batch], torch.Tensor]:
     """Batches of clips, and which clip each of their rows is of. Neighbours in length share a batch, so that
     little is padded; padding changes no embedding."""
     first = next(iter(features.banks))
-    order = sorted(range(len(clips)), key=lambda i: len(features.frames(first, clips[i].id)))
-    groups = (order[start : start + CLIPS_PER_BATCH] for start in range(0, len(order), CLIPS_PER_BATCH))
-    batches = (collate([Item(clips[i], ()) for i in group], features).to(device) for group in groups)
+    lengths = [len(features.frames(first, clip.id)) for clip in clips]
+    order = sorted(range(len(clips)), key=lengths.__getitem__)
+    groups = _groups([lengths[i] for i in order], [clips[i].seconds or 0.0 for i in order])
+    batches = (collate([Item(clips[i], ()) for i in order[group]], features).to(device) for group in groups)
     return batches, torch.tensor(order, device=device)
+
+
+def _groups(lengths: Sequence[int], seconds: Sequence[float]) -> Iterator[slice]:
+    """Clips by rising length -> those of a batch: at most CLIPS_PER_BATCH that take SECONDS_PER_BATCH when each is
+    filled to the longest, and of which at most half is filling; or one clip.
+
+    lengths: frames of every clip, rising. seconds: of every clip, 0 where that is not known.
+    """
+    begin = real = 0
+    for end, length in enumerate(lengths):
+        count = end + 1 - begin
+        longest = max(seconds[begin : end + 1])
+        full = count > CLIPS_PER_BATCH or count * longest > SECONDS_PER_BATCH or count * length > 2 * (real + length)
+        if full and end > begin:
+            yield slice(begin, end)
+            begin, real = end, 0
+        real += length
+    if len(lengths) > begin:
+        yield slice(begin, len(lengths))
 
 
 def embed_texts(model: RetrievalModel, texts: Sequence[str]) -> Embedded:
@@ -122,7 +144,7 @@ def embed_texts(model: RetrievalModel, texts: Sequence[str]) -> Embedded:
         return found
 
 
-def vectors(embedded: Embedded) -> np.ndarray:
+def vectors(embedded: Embeddings) -> np.ndarray:
     """(N, D) float32. KitError for a model that has no one vector a clip or text."""
     if embedded.lengths is not None:
         raise KitError("this model compares frames with words and has no one vector of them; use rank")

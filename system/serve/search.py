@@ -12,7 +12,7 @@ import torch
 from data_tools.manifest import Clip
 from submission.ordering import ranked_columns, require_finite
 from system.models.retrieval import RetrievalModel
-from system.models.similarity import Embedded
+from system.models.similarity import Embeddings
 from system.runs.retrieve import embed_texts
 
 # Q queries, C clips, D embedding
@@ -50,10 +50,10 @@ class Search:
         self,
         model: RetrievalModel,
         clips: Sequence[Clip],
-        embedded: Embedded,
+        embedded: Embeddings,
         skipped: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
-        """embedded: of the C clips, (C, D) or a padded series, on the model's device. skipped: paths of the pool's
+        """embedded: of the C clips, (C, D) or ragged series, on the model's device. skipped: paths of the pool's
         files that are not among them -> why.
 
         Raises SubmissionError where the model gives scores that are not finite.
