@@ -124,15 +124,15 @@ def _groups(lengths: Sequence[int], seconds: Sequence[float]) -> Iterator[slice]
 
     lengths: frames of every clip, rising. seconds: of every clip, 0 where that is not known.
     """
-    begin = real = 0
+    begin = total = 0
     for end, length in enumerate(lengths):
         count = end + 1 - begin
         longest = max(seconds[begin : end + 1])
-        full = count > CLIPS_PER_BATCH or count * longest > SECONDS_PER_BATCH or count * length > 2 * (real + length)
+        full = count > CLIPS_PER_BATCH or count * longest > SECONDS_PER_BATCH or count * length > 2 * (total + length)
         if full and end > begin:
             yield slice(begin, end)
-            begin, real = end, 0
-        real += length
+            begin, total = end, 0
+        total += length
     if len(lengths) > begin:
         yield slice(begin, len(lengths))
 
