@@ -25,7 +25,12 @@ class Embedded(NamedTuple):
     values: torch.Tensor
     lengths: torch.Tensor | None = None
 
-    def rows(self, index: torch.Tensor | list[int]) -> "Embedded":
+    @property
+    def size(self) -> int:
+        """Clips or captions, B."""
+        return len(self.values)
+
+    def rows(self, index: torch.Tensor | list[int] | slice) -> "Embedded":
         """The embeddings at these places, in this order."""
         return Embedded(self.values[index], None if self.lengths is None else self.lengths[index])
 
@@ -39,6 +44,11 @@ class Ragged(NamedTuple):
 
     values: torch.Tensor
     lengths: torch.Tensor
+
+    @property
+    def size(self) -> int:
+        """Clips, B."""
+        return len(self.lengths)
 
     def rows(self, index: torch.Tensor | list[int]) -> "Ragged":
         """The series at these places, in this order."""
@@ -82,9 +92,22 @@ def joined(parts: Sequence[Embedded]) -> Embedded:
     return Embedded(torch.cat(filled), torch.cat([part.lengths for part in parts if part.lengths is not None]))
 
 
+class Units(Embedded):
+    """Pooled vectors (B, D), each of length 1 or 0."""
+
+
+def prepared(clips: Embeddings) -> Embeddings:
+    """Clips of a pool as they are scored again and again: pooled vectors brought to length 1, series as they are."""
+    return clips if clips.lengths is not None else Units(_units(clips))
+
+
+def _units(embedded: Embeddings) -> torch.Tensor:
+    return embedded.values if isinstance(embedded, Units) else F.normalize(embedded.values, dim=-1)
+
+
 def cosine(clips: Embeddings, captions: Embeddings) -> torch.Tensor:
     """(B, D) and (N, D) -> (B, N) cosines in [-1, 1]; an embedding of zeros scores 0 against everything."""
-    return F.normalize(clips.values, dim=-1) @ F.normalize(captions.values, dim=-1).T
+    return _units(clips) @ _units(captions).T
 
 
 class _Words(NamedTuple):

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import fields
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -10,7 +11,7 @@ import torch
 from data_tools.cli import Progress, counted, progress
 from data_tools.errors import KitError
 from data_tools.manifest import Clip, Query
-from submission.formats.score_matrix import ScoreMatrix
+from submission.formats.score_matrix import Labels, ScoreMatrix
 from system.batches.collate import collate
 from system.batches.sampler import Item
 from system.features.build import Features
@@ -166,8 +167,13 @@ def matrix_of(
     values: np.ndarray, clips: Sequence[Clip], queries: Sequence[Query], facts: dict[str, Any]
 ) -> ScoreMatrix:
     """The score matrix of (Q, C) values."""
-    return ScoreMatrix(
-        values=values,
+    labels = labels_of(clips, queries, facts)
+    return ScoreMatrix(values, **{field.name: getattr(labels, field.name) for field in fields(labels)})
+
+
+def labels_of(clips: Sequence[Clip], queries: Sequence[Query], facts: dict[str, Any]) -> Labels:
+    """What the rows and columns of the queries' scores against the clips stand for."""
+    return Labels(
         query_ids=[query.id for query in queries],
         query_texts=[query.text for query in queries],
         clip_ids=[clip.id for clip in clips],
