@@ -40,8 +40,7 @@ from submission.__main__ import main
 assert main(sys.argv[1:]) == 0
 """
 _PEAK = """
-import resource
-print("PEAK", resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20)
+print("PEAK", int(open("/proc/self/status").read().split("VmHWM:")[1].split()[0]) / 2**20)
 """
 
 
