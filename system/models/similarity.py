@@ -98,16 +98,17 @@ class Units(Embedded):
 
 def prepared(clips: Embeddings) -> Embeddings:
     """Clips of a pool as they are scored again and again: pooled vectors brought to length 1, series as they are."""
-    return clips if clips.lengths is not None else Units(_units(clips))
+    return clips if clips.lengths is not None else Units(unit_vectors(clips))
 
 
-def _units(embedded: Embeddings) -> torch.Tensor:
+def unit_vectors(embedded: Embeddings) -> torch.Tensor:
+    """(B, D) pooled vectors of length 1; those of zeros as they are."""
     return embedded.values if isinstance(embedded, Units) else F.normalize(embedded.values, dim=-1)
 
 
 def cosine(clips: Embeddings, captions: Embeddings) -> torch.Tensor:
     """(B, D) and (N, D) -> (B, N) cosines in [-1, 1]; an embedding of zeros scores 0 against everything."""
-    return _units(clips) @ _units(captions).T
+    return unit_vectors(clips) @ unit_vectors(captions).T
 
 
 class _Words(NamedTuple):
