@@ -9,8 +9,10 @@ too.
 import hashlib
 import io
 import json
+import math
+import tempfile
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +26,8 @@ from submission.blocks import row_blocks
 from submission.errors import SubmissionError
 from submission.files import writing
 from submission.ordering import require_finite
+
+MAX_HELD = 1 << 28  # scores: 1 GiB
 
 
 @dataclass(frozen=True, eq=False)
@@ -170,6 +174,21 @@ def write_blocks(path: Path, labels: Labels, blocks: Iterable[npt.NDArray[np.flo
         sidecar.unlink(missing_ok=True)
     with writing(sidecar) as file:
         file.write(labels.document(checksum.hexdigest()))
+
+
+def held(labels: Labels, blocks: Iterable[npt.NDArray[np.float32]]) -> ScoreMatrix:
+    """The matrix of these blocks: in memory, or, of more than MAX_HELD scores, memory-mapped from a temporary file,
+    which is gone with the last array on it. Raises as write_blocks does."""
+    if math.prod(labels.shape) > MAX_HELD:
+        with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
+            path = Path(folder) / "scores.npy"
+            write_blocks(path, labels, blocks)
+            return read_scores(path)
+    values, done = np.empty(labels.shape, dtype=np.float32), 0
+    for block in blocks:
+        values[done : done + len(block)] = block
+        done += len(block)
+    return ScoreMatrix(values, **{field.name: getattr(labels, field.name) for field in fields(labels)})
 
 
 def read_scores(path: Path) -> ScoreMatrix:

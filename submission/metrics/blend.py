@@ -13,7 +13,7 @@ from data_tools.cli import counted
 from submission.blocks import release, row_blocks
 from submission.editions import Edition
 from submission.errors import SubmissionError
-from submission.formats.score_matrix import Labels, ScoreMatrix
+from submission.formats.score_matrix import Labels, ScoreMatrix, held
 from submission.metrics.retrieval import average_precision
 from submission.metrics.scoring import found_in_matrix
 from submission.ordering import ranked_columns
@@ -34,12 +34,7 @@ def blend(parts: Mapping[str, ScoreMatrix], how: How = "raw", weights: Sequence[
     The facts say how, the weights, and the facts of each part.
     Raises SubmissionError when queries, clips or relevance differ, and for weights that are none.
     """
-    labels, blocks = blended(parts, how, weights)
-    values, done = np.empty(labels.shape, dtype=np.float32), 0
-    for block in blocks:
-        values[done : done + len(block)] = block
-        done += len(block)
-    return replace(next(iter(parts.values())), values=values, facts=labels.facts)
+    return held(*blended(parts, how, weights))
 
 
 def blended(

@@ -11,7 +11,7 @@ import torch
 from data_tools.cli import Progress, counted, progress
 from data_tools.errors import KitError
 from data_tools.manifest import Clip, Query
-from submission.formats.score_matrix import Labels, ScoreMatrix
+from submission.formats.score_matrix import Labels, ScoreMatrix, held
 from system.batches.collate import collate
 from system.batches.sampler import Item
 from system.features.build import Features
@@ -186,7 +186,8 @@ def labels_of(clips: Sequence[Clip], queries: Sequence[Query], facts: dict[str, 
 def rank_pool(
     model: RetrievalModel, clips: Sequence[Clip], queries: Sequence[Query], features: Features, facts: dict[str, Any]
 ) -> RankedPool:
-    """Scores of every query against every clip that has frames, (Q, C) float32, higher is better.
+    """Scores of every query against every clip that has frames, (Q, C) float32, higher is better; of large pools in a
+    temporary file.
 
     The clips are embedded once. Raises KitError when nothing can be ranked.
     """
@@ -194,6 +195,5 @@ def rank_pool(
     if not pool or not queries:
         raise KitError(f"nothing to rank: {len(pool)} readable clips, {counted(len(queries), 'query')}")
     embedded, norms = embed_pool(model, pool, features)
-    with torch.inference_mode():
-        values = model.score_matrix(embed_texts(model, [query.text for query in queries]), embedded)
-    return RankedPool(matrix_of(values, pool, queries, facts), norms)
+    captions = embed_texts(model, [query.text for query in queries])
+    return RankedPool(held(labels_of(pool, queries, facts), model.score_blocks(captions, embedded)), norms)

@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -14,7 +15,8 @@ from ranked import small_matrix
 from submission import blocks
 from submission.blocks import release, row_blocks, spans, transposed_blocks
 from submission.errors import SubmissionError
-from submission.formats.score_matrix import ScoreMatrix, read_scores, write_blocks, write_scores
+from submission.formats import score_matrix
+from submission.formats.score_matrix import ScoreMatrix, held, read_scores, write_blocks, write_scores
 from submission.metrics.blend import SCALES, blend, blended
 from submission.metrics.scoring import found_from_audio
 from submission.ordering import NEVER, joined_ranks
@@ -125,6 +127,20 @@ def test_figures_from_audio_do_not_depend_on_blocks(monkeypatch: pytest.MonkeyPa
 def test_ranks_of_other_widths_joined_by_hand() -> None:
     found = joined_ranks([np.array([[1, 4]]), np.array([[3], [2]])])
     assert found.tolist() == [[1, 4], [3, NEVER], [2, NEVER]]
+
+
+@pytest.mark.parametrize("numbers", [1, 24 * 12 - 1, 24 * 12])
+def test_large_matrices_are_held_on_the_disk(numbers: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(score_matrix, "MAX_HELD", numbers)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    matrix = small_matrix()
+    found = held(matrix.labels, (row[None] for row in matrix.values))
+    assert isinstance(found.values, np.memmap) == (numbers < 24 * 12)
+    assert np.array_equal(found.values, matrix.values)
+    assert (found.labels.shape, found.facts, found.relevant) == ((24, 12), matrix.facts, matrix.relevant)
+    assert not list(tmp_path.iterdir())
+    again = replace(found, facts={"edition": "2024"})
+    assert np.array_equal(again.values, matrix.values)
 
 
 _READ = """
