@@ -27,7 +27,7 @@ from submission.errors import SubmissionError
 from submission.files import writing
 from submission.ordering import require_finite
 
-MAX_HELD = 1 << 28  # scores: 1 GiB
+MAX_IN_MEMORY = 1 << 28  # scores: 1 GiB
 
 
 @dataclass(frozen=True, eq=False)
@@ -176,10 +176,10 @@ def write_blocks(path: Path, labels: Labels, blocks: Iterable[npt.NDArray[np.flo
         file.write(labels.document(checksum.hexdigest()))
 
 
-def held(labels: Labels, blocks: Iterable[npt.NDArray[np.float32]]) -> ScoreMatrix:
-    """The matrix of these blocks: in memory, or, of more than MAX_HELD scores, memory-mapped from a temporary file,
+def of_blocks(labels: Labels, blocks: Iterable[npt.NDArray[np.float32]]) -> ScoreMatrix:
+    """The matrix of these blocks: in memory, or, of more than MAX_IN_MEMORY scores, memory-mapped from a temporary file,
     which is gone with the last array on it. Raises as write_blocks does."""
-    if math.prod(labels.shape) > MAX_HELD:
+    if math.prod(labels.shape) > MAX_IN_MEMORY:
         with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
             path = Path(folder) / "scores.npy"
             write_blocks(path, labels, blocks)

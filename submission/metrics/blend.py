@@ -13,7 +13,7 @@ from data_tools.cli import counted
 from submission.blocks import release, row_blocks
 from submission.editions import Edition
 from submission.errors import SubmissionError
-from submission.formats.score_matrix import Labels, ScoreMatrix, held
+from submission.formats.score_matrix import Labels, ScoreMatrix, of_blocks
 from submission.metrics.retrieval import average_precision
 from submission.metrics.scoring import found_in_matrix
 from submission.ordering import ranked_columns
@@ -34,7 +34,7 @@ def blend(parts: Mapping[str, ScoreMatrix], how: How = "raw", weights: Sequence[
     The facts say how, the weights, and the facts of each part.
     Raises SubmissionError when queries, clips or relevance differ, and for weights that are none.
     """
-    return held(*blended(parts, how, weights))
+    return of_blocks(*blended(parts, how, weights))
 
 
 def blended(

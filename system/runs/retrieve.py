@@ -11,7 +11,7 @@ import torch
 from data_tools.cli import Progress, counted, progress
 from data_tools.errors import KitError
 from data_tools.manifest import Clip, Query
-from submission.formats.score_matrix import Labels, ScoreMatrix, held
+from submission.formats.score_matrix import Labels, ScoreMatrix, of_blocks
 from system.batches.collate import collate
 from system.batches.sampler import Item
 from system.features.build import Features
@@ -196,4 +196,4 @@ def rank_pool(
         raise KitError(f"nothing to rank: {len(pool)} readable clips, {counted(len(queries), 'query')}")
     embedded, norms = embed_pool(model, pool, features)
     captions = embed_texts(model, [query.text for query in queries])
-    return RankedPool(held(labels_of(pool, queries, facts), model.score_blocks(captions, embedded)), norms)
+    return RankedPool(of_blocks(labels_of(pool, queries, facts), model.score_blocks(captions, embedded)), norms)

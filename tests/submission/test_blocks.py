@@ -16,7 +16,7 @@ from submission import blocks
 from submission.blocks import release, row_blocks, spans, transposed_blocks
 from submission.errors import SubmissionError
 from submission.formats import score_matrix
-from submission.formats.score_matrix import ScoreMatrix, held, read_scores, write_blocks, write_scores
+from submission.formats.score_matrix import ScoreMatrix, of_blocks, read_scores, write_blocks, write_scores
 from submission.metrics.blend import SCALES, blend, blended
 from submission.metrics.scoring import found_from_audio
 from submission.ordering import NEVER, joined_ranks
@@ -131,10 +131,10 @@ def test_ranks_of_other_widths_joined_by_hand() -> None:
 
 @pytest.mark.parametrize("numbers", [1, 24 * 12 - 1, 24 * 12])
 def test_large_matrices_are_held_on_the_disk(numbers: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(score_matrix, "MAX_HELD", numbers)
+    monkeypatch.setattr(score_matrix, "MAX_IN_MEMORY", numbers)
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     matrix = small_matrix()
-    found = held(matrix.labels, (row[None] for row in matrix.values))
+    found = of_blocks(matrix.labels, (row[None] for row in matrix.values))
     assert isinstance(found.values, np.memmap) == (numbers < 24 * 12)
     assert np.array_equal(found.values, matrix.values)
     assert (found.labels.shape, found.facts, found.relevant) == ((24, 12), matrix.facts, matrix.relevant)
