@@ -177,8 +177,8 @@ def write_blocks(path: Path, labels: Labels, blocks: Iterable[npt.NDArray[np.flo
 
 
 def of_blocks(labels: Labels, blocks: Iterable[npt.NDArray[np.float32]]) -> ScoreMatrix:
-    """The matrix of these blocks: in memory, or, of more than MAX_IN_MEMORY scores, memory-mapped from a temporary file,
-    which is gone with the last array on it. Raises as write_blocks does."""
+    """The matrix of these blocks: in memory, or, of more than MAX_IN_MEMORY scores, memory-mapped from a temporary
+    file, which is gone with the last array on it. Raises as write_blocks does."""
     if math.prod(labels.shape) > MAX_IN_MEMORY:
         with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
             path = Path(folder) / "scores.npy"
