@@ -96,7 +96,7 @@ def _in_order(parts: list[Embedded], order: torch.Tensor) -> Embeddings:
     """The parts' rows, the first of which is of clip order[0]. `parts` is emptied: series of all frames are large."""
     if parts[0].lengths is None:
         return joined(parts).rows(order.argsort())
-    lengths = torch.cat([part.lengths for part in parts if part.lengths is not None])[order.argsort()].to(order)
+    lengths = torch.cat([part.lengths for part in parts if part.lengths is not None]).to(order)[order.argsort()]
     ends = lengths.cumsum(0).tolist()
     values = parts[0].values.new_empty(ends[-1], parts[0].values.shape[2])
     rows = iter(order.tolist())
