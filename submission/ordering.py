@@ -6,18 +6,17 @@ metrics here may differ from either in both directions by that tie's size. A mat
 the alphabet does, which is chance, not as a perfect system.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from itertools import chain
 
 import numpy as np
 import numpy.typing as npt
 
+from submission.blocks import release, row_blocks, spans
 from submission.errors import SubmissionError
 
 Ranks = npt.NDArray[np.int64]
 NEVER = np.iinfo(np.int64).max  # the rank of a clip that is not found, and what fills up rows of ranks
-# Rows handled at once: bounds the memory of a (rows, C) copy, and changes no result.
-BLOCK_ROWS = 512
 
 
 def relevant_ranks(values: npt.NDArray[np.floating], relevant: Sequence[Sequence[int]], names: Sequence[str]) -> Ranks:
@@ -43,8 +42,9 @@ def relevant_ranks(values: npt.NDArray[np.floating], relevant: Sequence[Sequence
     position = np.empty(len(names), dtype=np.int64)
     position[_by_name(names)] = np.arange(len(names))
     found = np.empty(len(rows), dtype=np.int64)
-    for block in _blocks(len(rows)):
+    for block in spans(len(rows), len(names)):
         scores = values[rows[block]]
+        release(values)
         relevant_column = columns[block, None]
         relevant_score = np.take_along_axis(scores, relevant_column, axis=1)
         ahead = (scores > relevant_score) | ((scores == relevant_score) & (position < position[relevant_column]))
@@ -58,6 +58,13 @@ def ranks_of_lists(lists: Sequence[Sequence[int]]) -> Ranks:
     return _filled(np.fromiter(chain.from_iterable(lists), dtype=np.int64, count=counts.sum()), counts)
 
 
+def joined_ranks(parts: Sequence[Ranks]) -> Ranks:
+    """Ranks of some queries and of others, (Q, R) each by its own R, one behind the other."""
+    widest = max((part.shape[1] for part in parts), default=0)
+    filled = [np.pad(part, ((0, 0), (0, widest - part.shape[1])), constant_values=NEVER) for part in parts]
+    return np.concatenate(filled) if filled else np.empty((0, 0), dtype=np.int64)
+
+
 def ranked_columns(values: npt.NDArray[np.floating], names: Sequence[str], k: int) -> npt.NDArray[np.int64]:
     """Columns of the k best clips of every query, best first, in this module's one order.
 
@@ -65,20 +72,35 @@ def ranked_columns(values: npt.NDArray[np.floating], names: Sequence[str], k: in
     Returns (Q, k). Raises SubmissionError for a score that is not finite.
     """
     require_finite(values)
-    by_name = _by_name(names)
+    order = ClipOrder(names)
     best = np.empty((len(values), k), dtype=np.int64)
-    for block in _blocks(len(values)):
-        best[block] = by_name[_best_columns(values[block][:, by_name], k)]
+    for block in row_blocks(values):
+        best[block] = order.best(values[block], k)
     return best
 
 
-def require_finite(values: npt.NDArray[np.floating]) -> None:
-    """Raises SubmissionError naming the first NaN or infinite score: it has no place in an order."""
-    for block in _blocks(len(values)):
+class ClipOrder:
+    """This module's one order for a pool, whose file names are sorted once, and then scored by many queries."""
+
+    def __init__(self, names: Sequence[str]) -> None:
+        """names: (C,) file names."""
+        self._by_name = _by_name(names)
+
+    def best(self, values: npt.NDArray[np.floating], k: int) -> npt.NDArray[np.int64]:
+        """(Q, C) finite scores -> (Q, k) columns, as ranked_columns gives them; copies of all scores are made."""
+        return self._by_name[_best_columns(values[:, self._by_name], k)]
+
+
+def require_finite(values: npt.NDArray[np.floating], before: int = 0) -> None:
+    """Raises SubmissionError naming the first NaN or infinite score: it has no place in an order.
+
+    before: rows of the matrix that stand before these.
+    """
+    for block in row_blocks(values):
         finite = np.isfinite(values[block])
         if not finite.all():
             row, column = np.argwhere(~finite)[0]
-            where = f"row {block.start + row}, column {column} (from 0)"
+            where = f"row {before + block.start + row}, column {column} (from 0)"
             problem = f"is {values[block][row, column]}; every score must be a finite number"
             raise SubmissionError(f"the score in {where} {problem}")
 
@@ -115,7 +137,3 @@ def _require_columns(columns: npt.NDArray[np.int64], rows: npt.NDArray[np.int64]
 
 def _by_name(names: Sequence[str]) -> npt.NDArray[np.int64]:
     return np.array(sorted(range(len(names)), key=names.__getitem__), dtype=np.int64)
-
-
-def _blocks(length: int) -> Iterator[slice]:
-    return (slice(start, min(start + BLOCK_ROWS, length)) for start in range(0, length, BLOCK_ROWS))

@@ -9,6 +9,7 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
 import tiny
 import yaml
@@ -139,6 +140,29 @@ def test_export(stride: int, kills: Kills, work: Path, small: Path, tmp_path: Pa
         }, when  # fmt: skip
 
     command = ["system", "export", run, "--out", work / "model"]
+    assert kills.everywhere(command, lambda: fresh(work), check, stride) >= 8 // stride
+
+
+@pytest.mark.parametrize(("out", "more"), [("scores.npy", []), ("best.csv", ["--top", "3"])])
+def test_rank(stride: int, out: str, more: list[str], kills: Kills, work: Path, small: Path, tmp_path: Path) -> None:
+    """The same command then gives the same lists, and scores but for rounding, with the cache as the kill left it."""
+    run = tmp_path / "run"
+    assert main(["train", str(small), "--out", str(run)]) == 0
+    rank = ["system", "rank", run, "--audio", tmp_path / "tones/evaluation", "--queries", tmp_path / "q.csv", *more]
+    (tmp_path / "q.csv").write_text("caption\na deep tone\na shrill hum\n")
+    whole = tmp_path / "whole" / out
+    uninterrupted = kills.run([*rank, "--cache", tmp_path / "cache", "--out", whole])
+    assert uninterrupted.status == 0, uninterrupted.errors
+
+    def check(when: str) -> None:
+        if out.endswith(".csv"):
+            assert (work / out).read_bytes() == whole.read_bytes(), when
+            return
+        found, expected = read_scores(work / out), read_scores(whole)  # which are of one checksum each
+        assert (found.query_texts, found.clip_ids) == (expected.query_texts, expected.clip_ids), when
+        assert np.allclose(found.values, expected.values, rtol=0, atol=1e-6), when  # other clips shared their batches
+
+    command = [*rank, "--cache", work / "cache", "--out", work / out]
     assert kills.everywhere(command, lambda: fresh(work), check, stride) >= 8 // stride
 
 

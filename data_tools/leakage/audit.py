@@ -16,6 +16,7 @@ from data_tools.files import write_table
 from data_tools.leakage.check import FREESOUND_ACROSS, NAME_ACROSS, across
 from data_tools.leakage.exclusion import Exclusions, read_exclusions
 from data_tools.leakage.fingerprint import Fingerprint, fingerprint, near_duplicates
+from data_tools.leakage.prints import StoredPrints
 from data_tools.manifest import TEST_SPLITS, Clip, read_manifest
 from data_tools.names import plain_id
 from data_tools.strict import Report, print_report
@@ -85,16 +86,13 @@ class AuditReport(Report):
 class Fingerprints(NamedTuple):
     """Fingerprints by clip id, and why other clips have none, by clip id too."""
 
-    prints: dict[str, Fingerprint]
+    prints: StoredPrints
     without: dict[str, str]
 
     def sure(self, clips: Iterable[Clip]) -> list[Clip]:
         """Those of the clips of which it can be said that they share no sound with another such clip."""
-        return [clip for clip in clips if clip.id in self.prints and self.prints[clip.id].sure]
-
-    def unsure(self) -> list[str]:
-        """Ids of clips so short or steady that noise would hide a copy of them."""
-        return [clip_id for clip_id, one in self.prints.items() if not one.sure]
+        unsure = frozenset(self.prints.unsure)
+        return [clip for clip in clips if clip.id in self.prints and clip.id not in unsure]
 
 
 def audit(
@@ -129,12 +127,12 @@ def audit(
 def listen(clips: Iterable[Clip]) -> Fingerprints:
     """Fingerprints of the clips' audio, two or more files at a time."""
     ordered = list(clips)
-    fingerprints = Fingerprints({}, {})
+    fingerprints = Fingerprints(StoredPrints(), {})
     with ThreadPool() as pool:
         results = each(pool.imap(_listen, ordered), "listening", "file", len(ordered))
         for clip, result in zip(ordered, results, strict=True):
             if isinstance(result, Fingerprint):
-                fingerprints.prints[clip.id] = result
+                fingerprints.prints.store(clip.id, result)
             else:
                 fingerprints.without[clip.id] = result
     return fingerprints
@@ -171,8 +169,9 @@ def _pairwise(kind: str, clips: Sequence[Clip], shared: str, audited: Collection
         splits.setdefault(_split(clip), []).append(clip)
     overlaps = []
     for ours, theirs in combinations(splits.values(), 2):
+        audited_theirs = [other for other in theirs if other.id in audited]
         for clip in ours:
-            if others := [other for other in theirs if clip.id in audited or other.id in audited]:
+            if others := theirs if clip.id in audited else audited_theirs:
                 more = f" ({len(others)} clips)" if len(others) > 1 else ""
                 overlaps.append(_overlap(kind, clip, others[0], shared + more))
     return overlaps
@@ -191,7 +190,7 @@ def _same_sound(everything: Sequence[Clip], audited: Collection[str], fingerprin
     overlaps = []
     for split in dict.fromkeys(_split(clip) for clip in listened if clip.id in audited):
         same_split = [clip for clip in listened if _split(clip) == split and clip.id in audited]
-        ours, theirs = ([fingerprints.prints[clip.id] for clip in side] for side in (same_split, earlier))
+        ours, theirs = (fingerprints.prints.of([clip.id for clip in side]) for side in (same_split, earlier))
         for match in near_duplicates(ours, theirs):
             pair, offset = (same_split[match.first], earlier[match.second]), match.offset
             if _split(pair[0]) == _split(pair[1]):
@@ -227,7 +226,7 @@ def _verdict(
         return f"training data overlaps what it must not: leave out {count} ({kinds})"
     verdict = f"none of {len(training)} training clips is on an exclusion list or shares a Freesound id"
     apart = f"{verdict} or file name with a test split"
-    if fingerprints is None or not fingerprints.prints or not others:
+    if fingerprints is None or not len(fingerprints.prints) or not others:
         return f"{apart}; their sound was not compared"
     ours, theirs = (len(fingerprints.sure(side)) for side in (training, others))
     if ours == len(training) and theirs == len(others):
@@ -247,7 +246,7 @@ def _format_compared(fingerprints: Fingerprints | None) -> list[str]:
     lines = [f"{len(fingerprints.prints):>7}  clips whose sound was compared"]
     without = fingerprints.without.items()
     named = (
-        (f"of them {UNSURE}", fingerprints.unsure()),
+        (f"of them {UNSURE}", fingerprints.prints.unsure),
         (f"clips {QUIET}", [clip_id for clip_id, why in without if why == QUIET]),
         ("clips without readable audio", [f"{clip_id} ({why})" for clip_id, why in without if why != QUIET]),
     )
@@ -291,7 +290,7 @@ def run(arguments: argparse.Namespace) -> int:
         without_id=without,
         compared=None if fingerprints is None else len(fingerprints.prints),
         not_compared=dict(fingerprints.without) if fingerprints else {},
-        unsure=fingerprints.unsure() if fingerprints else [],
+        unsure=fingerprints.prints.unsure if fingerprints else [],
         overlaps=[
             ReportedOverlap.model_validate({**overlap._asdict(), "clip": overlap.clip.id}) for overlap in overlaps
         ],

@@ -49,6 +49,7 @@ PAIR_FRAMES = 2, 63  # frames from a peak to the other of a pair
 PAIR_BINS = 127  # bins between them at most
 PAIRS_PER_PEAK = 6  # of a peak
 CODES = 1 << 24  # ten bits for the bin of the first peak, eight for the bins and six for the frames between the two
+MAX_PAIRS = 1 << 24  # of the smaller side, looked up at a time: half a gigabyte while they are sorted
 MAX_OCCURRENCES = 1000  # places of a code in the smaller side above which it says nothing
 
 MIN_VOTES = 6  # common pairs at an alignment, a frame more or less, for it to be looked at
@@ -127,20 +128,35 @@ def near_duplicates(a: Sequence[Fingerprint], b: Sequence[Fingerprint]) -> list[
     """Every pair (one of a, one of b) that is the same sound, sorted, with its best alignment.
 
     The pairs of peaks of the larger side, a recording at a time, are looked up among those of the smaller side; where
-    an alignment has MIN_VOTES of them in common, the peaks of both recordings are compared.
+    an alignment has MIN_VOTES of them in common, the peaks of both recordings are compared. The smaller side is held in
+    portions of MAX_PAIRS, and the larger side is read once for each.
     """
     if not a or not b:
         return []
     if sum(len(one.codes) for one in b) < sum(len(one.codes) for one in a):
         return sorted(Match(m.second, m.first, 0.0 - m.offset, m.seconds, m.score) for m in near_duplicates(b, a))
-    index = _Index(a)
     best: dict[tuple[int, int], Match] = {}
-    for second, other in enumerate(b):
-        for first, shift in index.alignments(other):
-            match = _match(a[first], other, shift)
-            if match and ((first, second) not in best or match.score > best[first, second].score):
-                best[first, second] = match._replace(first=first, second=second)
+    for begin, portion in _portions(a):
+        index = _Index(portion)
+        for second, other in enumerate(b):
+            for number, shift in index.alignments(other):
+                match, first = _match(portion[number], other, shift), begin + number
+                if match and ((first, second) not in best or match.score > best[first, second].score):
+                    best[first, second] = match._replace(first=first, second=second)
     return [best[pair] for pair in sorted(best)]
+
+
+def _portions(prints: Sequence[Fingerprint]) -> Iterator[tuple[int, list[Fingerprint]]]:
+    """The fingerprints in portions of at most MAX_PAIRS, or of one, each with the number of its first."""
+    begin, portion, pairs = 0, list[Fingerprint](), 0
+    for number, one in enumerate(prints):
+        if portion and pairs + len(one.codes) > MAX_PAIRS:
+            yield begin, portion
+            begin, portion, pairs = number, [], 0
+        portion.append(one)
+        pairs += len(one.codes)
+    if portion:
+        yield begin, portion
 
 
 class _Index:

@@ -5,6 +5,9 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
+import numpy.typing as npt
+
 from data_tools.audio.read import AUDIO_SUFFIXES
 from data_tools.cli import counted
 from submission.editions import Edition
@@ -26,7 +29,7 @@ from submission.formats.columns import (
     with_missing,
 )
 from submission.formats.csv_table import Problem, Row, format_table, shown
-from submission.formats.score_matrix import ScoreMatrix
+from submission.formats.score_matrix import Labels, ScoreMatrix
 from submission.formats.truth import Truth, matrix_truth
 from submission.ordering import ranked_columns
 
@@ -60,9 +63,22 @@ def write_ranked_csv(matrix: ScoreMatrix, path: Path, edition: Edition) -> None:
         raise SubmissionError(
             f"the pool has {counted(n_clips, 'clip')} and {row}; rank a larger pool, or use edition custom"
         )
-    columns = ranked_columns(matrix.values, matrix.file_names, length).tolist()
-    names = ([matrix.file_names[column] for column in best] for best in columns)
-    _write(zip(matrix.query_texts, names, strict=True), path, edition, truth)
+    write_best(matrix, ranked_columns(matrix.values, matrix.file_names, length), path, edition, truth)
+
+
+def write_best(
+    labels: ScoreMatrix | Labels,
+    columns: npt.NDArray[np.int64],
+    path: Path,
+    edition: Edition,
+    truth: Truth | None = None,
+) -> None:
+    """Write the clips in these columns of every query, (Q, ranking length) of the edition, as a ranked CSV.
+
+    truth: that of the labels, where it is made already. Raises as write_ranked_csv does.
+    """
+    names = ([labels.file_names[column] for column in best] for best in columns)
+    _write(zip(labels.query_texts, names, strict=True), path, edition, truth or matrix_truth(labels))
 
 
 def write_ranked_lists(ranked: list[RankedList], path: Path, edition: Edition) -> None:

@@ -9,8 +9,10 @@ too.
 import hashlib
 import io
 import json
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+import math
+import tempfile
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -20,20 +22,78 @@ import numpy.typing as npt
 from data_tools.cli import counted
 from data_tools.documents import parse_json, sealed, sha256_of, unsealed
 from data_tools.errors import DataError
+from submission.blocks import row_blocks
 from submission.errors import SubmissionError
 from submission.files import writing
 from submission.ordering import require_finite
 
+MAX_IN_MEMORY = 1 << 28  # scores: 1 GiB
+
 
 @dataclass(frozen=True, eq=False)
-class ScoreMatrix:
-    """Scores of Q queries against C clips, with what the rows and columns stand for.
+class Labels:
+    """What the rows and columns of a score matrix stand for: Q queries, C clips.
 
-    values: (Q, C) float32, finite, higher is better; memory-mapped when read from a file.
     query_ids, query_texts: (Q,); ids are unique. clip_ids, file_names: (C,); ids are unique.
     relevant: (Q,) ids of each query's relevant clips, or None where they are not known (a blind set).
     facts: anything JSON can hold about where the scores come from (model, commit, ...).
     Raises SubmissionError on construction for whatever breaks these lines, and for a relevant clip outside the pool.
+    """
+
+    query_ids: list[str]
+    query_texts: list[str]
+    clip_ids: list[str]
+    file_names: list[str]
+    relevant: list[list[str] | None]
+    facts: dict[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        n_queries, n_clips = shape = self.shape
+        if 0 in shape:
+            raise SubmissionError(f"scores of shape {shape} hold no query or no clip")
+        for name, expected in (("query_texts", n_queries), ("relevant", n_queries), ("file_names", n_clips)):
+            if (found := len(getattr(self, name))) != expected:
+                raise SubmissionError(f"scores of shape {shape} need {expected} {name}; there are {found}")
+        _require_unique("query id", self.query_ids)
+        _require_unique("clip id", self.clip_ids)
+        pool = frozenset(self.clip_ids)
+        for query_id, clips in zip(self.query_ids, self.relevant, strict=True):
+            if clips is None:
+                continue
+            where = f"query {query_id!r}"
+            if not clips:
+                raise SubmissionError(f"{where} has an empty list of relevant clips; None says that none is known")
+            _require_unique(f"{where}: relevant clip", clips)
+            for clip_id in clips:
+                if clip_id not in pool:
+                    raise SubmissionError(
+                        f"{where}: its relevant clip {clip_id!r} is not among the pool's {counted(n_clips, 'clip')}"
+                    )
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Queries, clips."""
+        return len(self.query_ids), len(self.clip_ids)
+
+    def document(self, sha256: str) -> bytes:
+        """What NAME.json holds. Raises TypeError or ValueError for what JSON in UTF-8 cannot hold."""
+        queries = zip(self.query_ids, self.query_texts, self.relevant, strict=True)
+        clips = zip(self.clip_ids, self.file_names, strict=True)
+        document = {
+            "facts": self.facts,
+            "sha256": sha256,
+            "queries": [{"id": id_, "text": text, "relevant": relevant} for id_, text, relevant in queries],
+            "clips": [{"id": id_, "file_name": name} for id_, name in clips],
+        }
+        return json.dumps(sealed(document), ensure_ascii=False, allow_nan=False, indent=1).encode()
+
+
+@dataclass(frozen=True, eq=False)
+class ScoreMatrix:
+    """Scores of Q queries against C clips, with what the rows and columns stand for: see Labels.
+
+    values: (Q, C) float32, finite, higher is better; memory-mapped when read from a file.
+    Raises SubmissionError on construction for whatever breaks these lines.
     """
 
     values: npt.NDArray[np.float32]
@@ -50,37 +110,21 @@ class ScoreMatrix:
             raise SubmissionError(f"scores must be a float32 matrix, queries x clips; got {kind}")
         if 0 in self.values.shape:
             raise SubmissionError(f"scores of shape {self.values.shape} hold no query or no clip")
-        n_queries, n_clips = self.values.shape
-        for name, expected, found in (
-            ("query_ids", n_queries, self.query_ids),
-            ("query_texts", n_queries, self.query_texts),
-            ("relevant", n_queries, self.relevant),
-            ("clip_ids", n_clips, self.clip_ids),
-            ("file_names", n_clips, self.file_names),
-        ):
-            if len(found) != expected:
-                needed = f"need {expected} {name}; there are {len(found)}"
-                raise SubmissionError(f"scores of shape {self.values.shape} {needed}")
-        _require_unique("query id", self.query_ids)
-        _require_unique("clip id", self.clip_ids)
-        pool = frozenset(self.clip_ids)
-        for query_id, clips in zip(self.query_ids, self.relevant, strict=True):
-            if clips is None:
-                continue
-            where = f"query {query_id!r}"
-            if not clips:
-                raise SubmissionError(f"{where} has an empty list of relevant clips; None says that none is known")
-            _require_unique(f"{where}: relevant clip", clips)
-            for clip_id in clips:
-                if clip_id not in pool:
-                    raise SubmissionError(
-                        f"{where}: its relevant clip {clip_id!r} is not among the pool's {counted(n_clips, 'clip')}"
-                    )
+        for name, expected in zip(("query_ids", "clip_ids"), self.values.shape, strict=True):
+            if (found := len(getattr(self, name))) != expected:
+                raise SubmissionError(f"scores of shape {self.values.shape} need {expected} {name}; there are {found}")
+        assert self.labels.shape == self.values.shape  # their construction checks them
         require_finite(self.values)
 
     def __len__(self) -> int:
         """Queries."""
         return len(self.query_ids)
+
+    @property
+    def labels(self) -> Labels:
+        """All but the values."""
+        names = (self.query_ids, self.query_texts, self.clip_ids, self.file_names)
+        return Labels(*names, self.relevant, self.facts)
 
     def relevant_columns(self) -> list[list[int]]:
         """Per query, columns of its relevant clips, rising; none where they are not known."""
@@ -89,40 +133,62 @@ class ScoreMatrix:
 
 
 def write_scores(path: Path, matrix: ScoreMatrix) -> None:
+    """Write a score matrix, as write_blocks does."""
+    write_blocks(path, matrix.labels, (matrix.values[block] for block in row_blocks(matrix.values)))
+
+
+def write_blocks(path: Path, labels: Labels, blocks: Iterable[npt.NDArray[np.float32]]) -> None:
     """Write NAME.npy and then NAME.json beside it; each appears whole or not at all.
 
+    blocks: (n, C) finite scores of n queries, one block behind the other; only one of them is held at a time.
     An older NAME.json is removed before the new scores take their place, so that an interruption leaves half a pair,
     which read_scores refuses, and never new scores under old names.
-    Raises SubmissionError for a path that does not end in .npy, for facts that JSON cannot hold, and for text that
-    UTF-8 cannot hold; OSError, naming the file, when writing fails.
+    Raises SubmissionError for a path that does not end in .npy, for facts that JSON cannot hold, for text that UTF-8
+    cannot hold, and for scores that are not finite; OSError, naming the file, when writing fails; ValueError for blocks
+    of another type, or of other rows and columns than the labels have.
     """
     sidecar = _sidecar_path(path)
-    queries = zip(matrix.query_ids, matrix.query_texts, matrix.relevant, strict=True)
-    clips = zip(matrix.clip_ids, matrix.file_names, strict=True)
-    values = np.ascontiguousarray(matrix.values)
-    header = io.BytesIO()
-    np.lib.format.write_array_header_1_0(header, np.lib.format.header_data_from_array_1_0(values))
-    checksum = hashlib.sha256(header.getbuffer())
-    checksum.update(values.data)
-    document = {
-        "facts": matrix.facts,
-        "sha256": checksum.hexdigest(),
-        "queries": [{"id": id_, "text": text, "relevant": relevant} for id_, text, relevant in queries],
-        "clips": [{"id": id_, "file_name": name} for id_, name in clips],
-    }
     try:
-        encoded = json.dumps(sealed(document), ensure_ascii=False, allow_nan=False, indent=1).encode()
+        labels.document("")
     except (TypeError, ValueError) as error:
         raise SubmissionError(
             f"{sidecar}: ids, texts, file names and facts must be plain JSON values in valid Unicode ({error})"
         ) from None
+    header = io.BytesIO()
+    facts = {"descr": "<f4", "fortran_order": False, "shape": labels.shape}
+    np.lib.format.write_array_header_1_0(header, facts)
+    checksum, rows = hashlib.sha256(header.getbuffer()), 0
     with writing(path) as file:
         # Not np.save: it hands the data to C's stdio and does not see the last of it fail on a full disk.
         file.write(header.getbuffer())
-        file.write(values.data)
+        for block in blocks:
+            if block.dtype != np.float32 or block.ndim != 2 or block.shape[1] != labels.shape[1]:
+                raise ValueError(f"a block of {block.dtype} of shape {block.shape} in scores of shape {labels.shape}")
+            require_finite(block, rows)
+            whole = np.ascontiguousarray(block).astype("<f4", copy=False)
+            file.write(whole.data)
+            checksum.update(whole.data)
+            rows += len(block)
+        if rows != labels.shape[0]:
+            raise ValueError(f"blocks of {rows} rows for scores of shape {labels.shape}")
         sidecar.unlink(missing_ok=True)
     with writing(sidecar) as file:
-        file.write(encoded)
+        file.write(labels.document(checksum.hexdigest()))
+
+
+def of_blocks(labels: Labels, blocks: Iterable[npt.NDArray[np.float32]]) -> ScoreMatrix:
+    """The matrix of these blocks: in memory, or, of more than MAX_IN_MEMORY scores, memory-mapped from a temporary
+    file, which is gone with the last array on it. Raises as write_blocks does."""
+    if math.prod(labels.shape) > MAX_IN_MEMORY:
+        with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
+            path = Path(folder) / "scores.npy"
+            write_blocks(path, labels, blocks)
+            return read_scores(path)
+    values, done = np.empty(labels.shape, dtype=np.float32), 0
+    for block in blocks:
+        values[done : done + len(block)] = block
+        done += len(block)
+    return ScoreMatrix(values, **{field.name: getattr(labels, field.name) for field in fields(labels)})
 
 
 def read_scores(path: Path) -> ScoreMatrix:

@@ -16,7 +16,7 @@ from data_tools.files import require_folder
 from data_tools.names import audio_tree
 from submission.errors import SubmissionError
 from submission.formats.csv_table import Row, parse_table, shown
-from submission.formats.score_matrix import ScoreMatrix
+from submission.formats.score_matrix import Labels, ScoreMatrix
 from submission.formats.suggest import NAME_WAYS, TEXT_WAYS, Nearest
 
 # Places named in one message; Clotho's development split has 16.
@@ -90,7 +90,7 @@ def read_clotho_truth(path: Path) -> Truth:
     return Truth(queries, frozenset(line_of_name))
 
 
-def matrix_truth(matrix: ScoreMatrix) -> Truth:
+def matrix_truth(matrix: ScoreMatrix | Labels) -> Truth:
     """Truth as a score matrix holds it, ids included; relevant is None where the matrix knows of none.
 
     Raises SubmissionError when a ranked CSV could not tell two of its clips (by file name) or queries (by text) apart.

@@ -1,7 +1,7 @@
 """One score matrix of several, by weights that are given, equal, or searched on validation."""
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import zip_longest
 from typing import Any, Literal
@@ -10,9 +10,10 @@ import numpy as np
 import numpy.typing as npt
 
 from data_tools.cli import counted
+from submission.blocks import release, row_blocks
 from submission.editions import Edition
 from submission.errors import SubmissionError
-from submission.formats.score_matrix import ScoreMatrix
+from submission.formats.score_matrix import Labels, ScoreMatrix, of_blocks
 from submission.metrics.retrieval import average_precision
 from submission.metrics.scoring import found_in_matrix
 from submission.ordering import ranked_columns
@@ -21,6 +22,7 @@ How = Literal["raw", "standardised", "rank"]
 PICKS = 20  # of the search: weights are whole 20ths
 
 Values = npt.NDArray[np.float64]
+Scores = npt.NDArray[np.float32]
 
 
 def blend(parts: Mapping[str, ScoreMatrix], how: How = "raw", weights: Sequence[float] | None = None) -> ScoreMatrix:
@@ -32,19 +34,31 @@ def blend(parts: Mapping[str, ScoreMatrix], how: How = "raw", weights: Sequence[
     The facts say how, the weights, and the facts of each part.
     Raises SubmissionError when queries, clips or relevance differ, and for weights that are none.
     """
+    return of_blocks(*blended(parts, how, weights))
+
+
+def blended(
+    parts: Mapping[str, ScoreMatrix], how: How = "raw", weights: Sequence[float] | None = None
+) -> tuple[Labels, Iterator[npt.NDArray[np.float32]]]:
+    """What blend gives, as its labels and its scores, a block of queries after the other."""
     _require_same(parts)
     factors = _factors(weights, len(parts))
     first = next(iter(parts.values()))
-    total = np.zeros(first.values.shape)
-    for factor, part in zip(factors, parts.values(), strict=True):
-        total += factor * SCALES[how](part)
-    total /= factors.sum()
     facts = {
         "blend": how,
         "weights": dict(zip(parts, (factors / factors.sum()).tolist(), strict=True)),
         "of": {name: part.facts for name, part in parts.items()},
     }
-    return replace(first, values=total.astype(np.float32), facts=facts)
+
+    def block_of(rows: slice) -> npt.NDArray[np.float32]:
+        total = np.zeros((rows.stop - rows.start, first.values.shape[1]))
+        for factor, part in zip(factors, parts.values(), strict=True):
+            total += factor * SCALES[how](part.values[rows], part.file_names)
+            release(part.values)
+        mean: npt.NDArray[np.float32] = (total / factors.sum()).astype(np.float32)
+        return mean
+
+    return replace(first.labels, facts=facts), map(block_of, row_blocks(first.values))
 
 
 def search_weights(parts: Mapping[str, ScoreMatrix], how: How, edition: Edition) -> tuple[list[float], float]:
@@ -56,7 +70,7 @@ def search_weights(parts: Mapping[str, ScoreMatrix], how: How, edition: Edition)
     Raises SubmissionError as blend does, and where relevance is not known.
     """
     _require_same(parts)
-    scaled = [SCALES[how](part) for part in parts.values()]
+    scaled = [SCALES[how](part.values, part.file_names) for part in parts.values()]
     frame = next(iter(parts.values()))
 
     def score(total: Values) -> float:
@@ -92,26 +106,28 @@ def parts_of(facts: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     return [each for part in parts.values() for each in parts_of(part if isinstance(part, dict) else {})]
 
 
-def _raw(part: ScoreMatrix) -> Values:
-    return part.values.astype(np.float64)
+def _raw(scores: Scores, names: Sequence[str]) -> Values:
+    return scores.astype(np.float64)
 
 
-def _standardised(part: ScoreMatrix) -> Values:
-    values = part.values.astype(np.float64)
+def _standardised(scores: Scores, names: Sequence[str]) -> Values:
+    values = scores.astype(np.float64)
     values -= values.mean(axis=1, keepdims=True)
     spread = values.std(axis=1, keepdims=True)
     return values / np.where(spread > 0, spread, 1.0)
 
 
-def _rank(part: ScoreMatrix) -> Values:
-    n_clips = part.values.shape[1]
-    best = ranked_columns(part.values, part.file_names, n_clips)
-    scores = np.empty(part.values.shape)
-    np.put_along_axis(scores, best, np.linspace(1.0, 0.0, n_clips)[None, :], axis=1)
-    return scores
+def _rank(scores: Scores, names: Sequence[str]) -> Values:
+    n_clips = scores.shape[1]
+    best = ranked_columns(scores, names, n_clips)
+    values = np.empty(scores.shape)
+    np.put_along_axis(values, best, np.linspace(1.0, 0.0, n_clips)[None, :], axis=1)
+    return values
 
 
-SCALES: Mapping[How, Callable[[ScoreMatrix], Values]] = {"raw": _raw, "standardised": _standardised, "rank": _rank}
+SCALES: Mapping[How, Callable[[Scores, Sequence[str]], Values]] = {
+    "raw": _raw, "standardised": _standardised, "rank": _rank
+}  # fmt: skip
 
 
 def _require_same(parts: Mapping[str, ScoreMatrix]) -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from data_tools.cli import counted
+from submission.blocks import transposed_blocks
 from submission.editions import Edition
 from submission.errors import SubmissionError
 from submission.formats.ranked_csv import read_ranked_csv
@@ -14,7 +15,7 @@ from submission.formats.score_matrix import ScoreMatrix
 from submission.formats.truth import Truth
 from submission.metrics.intervals import grouped
 from submission.metrics.summary import RelevantRanks, Summary, summarise
-from submission.ordering import ranks_of_lists, relevant_ranks
+from submission.ordering import joined_ranks, ranks_of_lists, relevant_ranks
 
 
 def found_in_csv(path: Path, truth: Truth, edition: Edition, annotations: Truth | None = None) -> RelevantRanks:
@@ -76,8 +77,12 @@ def found_from_audio(matrix: ScoreMatrix) -> RelevantRanks:
             rows_of[clip].append(row)
     asked = [column for column, clip in enumerate(matrix.clip_ids) if rows_of[clip]]
     relevant = [rows_of[matrix.clip_ids[column]] for column in asked]
+    ranks, done = [], 0
+    for values in transposed_blocks(matrix.values, np.array(asked, dtype=np.int64)):
+        ranks.append(relevant_ranks(values, relevant[done : done + len(values)], matrix.query_texts))
+        done += len(values)
     return RelevantRanks(
-        ranks=relevant_ranks(np.ascontiguousarray(matrix.values[:, asked].T), relevant, matrix.query_texts),
+        ranks=joined_ranks(ranks),
         n_relevant=np.array([len(rows) for rows in relevant], dtype=np.int64),
         groups=np.arange(len(asked)),
         texts=[matrix.file_names[column] for column in asked],

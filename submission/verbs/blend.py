@@ -7,8 +7,8 @@ from pathlib import Path
 from data_tools.cli import counted
 from data_tools.files import require_other
 from submission.errors import SubmissionError
-from submission.formats.score_matrix import ScoreMatrix, read_scores, write_scores
-from submission.metrics.blend import SCALES, blend, require_apart, search_weights
+from submission.formats.score_matrix import ScoreMatrix, read_scores, write_blocks
+from submission.metrics.blend import SCALES, blended, require_apart, search_weights
 from submission.verbs.options import chosen_edition, edition_noted
 
 
@@ -44,10 +44,10 @@ def run(arguments: argparse.Namespace) -> int:
         edition = chosen_edition(arguments, noted)
         weights, reached = search_weights(validation, arguments.how, edition)
         print(f"searched on validation: {edition.metric} {reached:.4f} there")
-    matrix = blend(parts, arguments.how, weights)
-    write_scores(arguments.out, matrix)
-    for name, weight in matrix.facts["weights"].items():
+    labels, blocks = blended(parts, arguments.how, weights)
+    write_blocks(arguments.out, labels, blocks)
+    for name, weight in labels.facts["weights"].items():
         print(f"  {weight:.2f}  {name}")
-    size = f"{counted(len(matrix), 'query')} x {counted(len(matrix.clip_ids), 'clip')}"
+    size = f"{counted(labels.shape[0], 'query')} x {counted(labels.shape[1], 'clip')}"
     print(f"wrote {arguments.out}: {size}, {arguments.how} scores")
     return 0

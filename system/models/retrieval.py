@@ -1,5 +1,7 @@
 """The model that scores clips against captions: an audio encoder, a text encoder, a score."""
 
+from collections.abc import Iterator
+
 import numpy as np
 import torch
 from torch import nn
@@ -7,10 +9,12 @@ from torch import nn
 from system.losses.base import BatchScores
 from system.models.batch import Batch
 from system.models.settings import Model
-from system.models.similarity import Embedded
+from system.models.similarity import Embedded, Embeddings, prepared
 from system.models.text.encoder import TextEncoder
 
 # B clips, N captions; of a pool Q queries, C clips
+
+MAX_SCORES = 1 << 24  # of a block: 64 MiB
 
 
 class RetrievalModel(nn.Module):
@@ -29,9 +33,18 @@ class RetrievalModel(nn.Module):
         """Where its embeddings are computed."""
         return self.text.device
 
-    def score_matrix(self, captions: Embedded, clips: Embedded) -> np.ndarray:
+    def score_matrix(self, captions: Embedded, clips: Embeddings) -> np.ndarray:
         """(Q, C) float32 scores of Q captions against C clips, on the CPU: the orientation of every file."""
         return np.ascontiguousarray(self.score(clips, captions).T.float().cpu().numpy())
+
+    def score_blocks(self, captions: Embedded, clips: Embeddings) -> Iterator[np.ndarray]:
+        """The rows of score_matrix, some captions after the others: (n, C), at most MAX_SCORES, or those of one."""
+        size = max(1, MAX_SCORES // clips.size)
+        with torch.inference_mode():
+            clips = prepared(clips)
+        for begin in range(0, captions.size, size):
+            with torch.inference_mode():
+                yield self.score_matrix(captions.rows(slice(begin, begin + size)), clips)
 
     def parts(self) -> dict[str, nn.Module]:
         """What a stage may give a learning rate of its own: the audio encoder's parts, `audio` for all of them, and
@@ -49,7 +62,7 @@ class RetrievalModel(nn.Module):
         """Embeddings of the batch's B clips and N captions. The part of a step that may be computed in 16 bits."""
         return self.audio(batch.audio), self.text(batch.captions)
 
-    def batch_scores(self, batch: Batch, clips: Embedded, captions: Embedded) -> BatchScores:
+    def batch_scores(self, batch: Batch, clips: Embeddings, captions: Embedded) -> BatchScores:
         """Scores of all pairs of a batch, in float32 outside of any autocast.
 
         clips: B embeddings of the batch's clips. captions: N embeddings of its captions, at least one an item. The

@@ -10,7 +10,7 @@ from data_tools.strict import Strict, closed_list
 if TYPE_CHECKING:
     import torch
 
-    from system.models.similarity import Embedded
+    from system.models.similarity import Embeddings
 
 
 class ScoreSettings(Strict):
@@ -23,7 +23,7 @@ class ScoreSettings(Strict):
     meaning: ClassVar[str]
 
     @abstractmethod
-    def build(self) -> "Callable[[Embedded, Embedded], torch.Tensor]":
+    def build(self) -> "Callable[[Embeddings, Embeddings], torch.Tensor]":
         """A function: B clips and N captions -> (B, N), higher is better."""
 
 
@@ -34,7 +34,7 @@ class Cosine(ScoreSettings):
 
     meaning: ClassVar[str] = "the cosine of the embeddings of a query and a clip, from -1 to 1"
 
-    def build(self) -> "Callable[[Embedded, Embedded], torch.Tensor]":
+    def build(self) -> "Callable[[Embeddings, Embeddings], torch.Tensor]":
         from system.models.similarity import cosine
 
         return cosine
@@ -55,7 +55,7 @@ class FrameWord(ScoreSettings):
     of_series: ClassVar[bool] = True
     meaning: ClassVar[str] = "how much the frames of a clip and the words of a query agree (dot products), from 0 up"
 
-    def build(self) -> "Callable[[Embedded, Embedded], torch.Tensor]":
+    def build(self) -> "Callable[[Embeddings, Embeddings], torch.Tensor]":
         from system.models.similarity import frame_word
 
         return partial(frame_word, reduce=self.reduce)

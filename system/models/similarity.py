@@ -1,6 +1,6 @@
 """Embeddings, and scores of clips against captions from them: the cosine of two vectors, or frames against words."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any, Literal, NamedTuple
 
@@ -10,9 +10,11 @@ from torch.utils.checkpoint import checkpoint
 
 from system.networks.layers import length_mask
 
-# B clips, N captions, L frames, W words, D embedding
+# B clips, N captions, L frames, W words, D embedding; F frames of all clips together
 
 MAX_DOT_PRODUCTS = 1 << 24  # frames x words whose dot products are held at a time: 64 MiB in float32
+MAX_PADDED = 1 << 24  # values of the clips of a part, filled to its longest one
+_LONG = 2048  # frames; captions are grouped as for a clip of so many, and longer clips are read in pieces
 _FRAMES_AT_ONCE = 128  # when their best words are sought: what is compared stays in a core's cache
 
 
@@ -23,13 +25,62 @@ class Embedded(NamedTuple):
     values: torch.Tensor
     lengths: torch.Tensor | None = None
 
-    def rows(self, index: torch.Tensor | list[int]) -> "Embedded":
+    @property
+    def size(self) -> int:
+        """Clips or captions, B."""
+        return len(self.values)
+
+    def rows(self, index: torch.Tensor | list[int] | slice) -> "Embedded":
         """The embeddings at these places, in this order."""
         return Embedded(self.values[index], None if self.lengths is None else self.lengths[index])
 
     def float(self) -> "Embedded":
         """In float32, whatever the encoder computed in."""
         return Embedded(self.values.float(), self.lengths)
+
+
+class Ragged(NamedTuple):
+    """Series of a pool, one behind the other and not filled up: values (F, D), lengths (B,) whose sum is F."""
+
+    values: torch.Tensor
+    lengths: torch.Tensor
+
+    @property
+    def size(self) -> int:
+        """Clips, B."""
+        return len(self.lengths)
+
+    def rows(self, index: torch.Tensor | list[int]) -> "Ragged":
+        """The series at these places, in this order."""
+        index = torch.as_tensor(index, device=self.lengths.device)
+        lengths = self.lengths[index]
+        skipped = (self.lengths.cumsum(0) - self.lengths)[index] - (lengths.cumsum(0) - lengths)
+        frames = torch.arange(int(lengths.sum()), device=lengths.device) + skipped.repeat_interleave(lengths)
+        return Ragged(self.values[frames], lengths)
+
+    def float(self) -> "Ragged":
+        """In float32, whatever the encoder computed in."""
+        return Ragged(self.values.float(), self.lengths)
+
+    def parts(self) -> Iterator[tuple[torch.Tensor, Embedded]]:
+        """The series in parts of like length, shortest first: their places (P,), and them, filled up; at most
+        MAX_PADDED values, or one series."""
+        order, dim = self.lengths.argsort(stable=True), self.values.shape[1]
+        lengths, begin = self.lengths[order].tolist(), 0
+        for end in range(1, len(lengths) + 1):
+            if end == len(lengths) or (end + 1 - begin) * lengths[end] * dim > MAX_PADDED:
+                yield order[begin:end], self.rows(order[begin:end]).padded()
+                begin = end
+
+    def padded(self) -> Embedded:
+        """Filled with zeros to the longest."""
+        mask = _mask(self)
+        values = self.values.new_zeros(*mask.shape, self.values.shape[1])
+        values[mask] = self.values
+        return Embedded(values, self.lengths)
+
+
+Embeddings = Embedded | Ragged
 
 
 def joined(parts: Sequence[Embedded]) -> Embedded:
@@ -41,9 +92,23 @@ def joined(parts: Sequence[Embedded]) -> Embedded:
     return Embedded(torch.cat(filled), torch.cat([part.lengths for part in parts if part.lengths is not None]))
 
 
-def cosine(clips: Embedded, captions: Embedded) -> torch.Tensor:
+class Units(Embedded):
+    """Pooled vectors (B, D), each of length 1 or 0."""
+
+
+def prepared(clips: Embeddings) -> Embeddings:
+    """Clips of a pool as they are scored again and again: pooled vectors brought to length 1, series as they are."""
+    return clips if clips.lengths is not None else Units(unit_vectors(clips))
+
+
+def unit_vectors(embedded: Embeddings) -> torch.Tensor:
+    """(B, D) pooled vectors of length 1; those of zeros as they are."""
+    return embedded.values if isinstance(embedded, Units) else F.normalize(embedded.values, dim=-1)
+
+
+def cosine(clips: Embeddings, captions: Embeddings) -> torch.Tensor:
     """(B, D) and (N, D) -> (B, N) cosines in [-1, 1]; an embedding of zeros scores 0 against everything."""
-    return F.normalize(clips.values, dim=-1) @ F.normalize(captions.values, dim=-1).T
+    return unit_vectors(clips) @ unit_vectors(captions).T
 
 
 class _Words(NamedTuple):
@@ -54,22 +119,29 @@ class _Words(NamedTuple):
     indices: torch.Tensor
     counts: torch.Tensor
 
+    @property
+    def wide(self) -> int:
+        """The most numbers held at a time for one frame."""
+        return max(len(self.vectors), len(self.indices))
+
     def largest(self, longest: int) -> int:
         """The most numbers held at a time for one clip of that many frames."""
-        return max(len(self.vectors) * longest, len(self.indices) * longest, self.indices.numel())
+        return max(self.wide * longest, self.indices.numel())
 
 
-def _mask(series: Embedded) -> torch.Tensor:
+def _mask(series: Embeddings) -> torch.Tensor:
     """(B, L) bool: which places of a series are real."""
     if series.lengths is None:
         raise ValueError("frame_word scores need series of frames and of words; these embeddings are pooled")
-    return length_mask(series.lengths, series.values.shape[1])
+    longest = max(1, int(series.lengths.max())) if isinstance(series, Ragged) else series.values.shape[1]
+    return length_mask(series.lengths, longest)
 
 
-def _words_of(captions: Embedded) -> _Words:
+def _words_of(captions: Embeddings) -> _Words:
     """Words that need no gradient are taken once each, however often they come."""
     mask = _mask(captions)
-    vectors = torch.cat([captions.values.new_zeros(1, captions.values.shape[2]), captions.values[mask]])
+    words = captions.values if isinstance(captions, Ragged) else captions.values[mask]
+    vectors = torch.cat([words.new_zeros(1, words.shape[1]), words])
     indices = mask.flatten().cumsum(0).view_as(mask) * mask
     if not captions.values.requires_grad:
         vectors, number = torch.unique(vectors, dim=0, return_inverse=True)
@@ -77,7 +149,7 @@ def _words_of(captions: Embedded) -> _Words:
     return _Words(vectors, indices, mask.sum(1))
 
 
-def _word_groups(captions: Embedded, longest: int) -> list[_Words]:
+def _word_groups(captions: Embeddings, longest: int) -> list[_Words]:
     """The captions in groups whose words fit beside a clip of `longest` frames; mostly one."""
     words = _words_of(captions)
     if words.largest(longest) <= MAX_DOT_PRODUCTS or len(words.indices) == 1:
@@ -91,16 +163,31 @@ def _against_words(frames: torch.Tensor, counts: torch.Tensor, words: _Words, re
     dot products are 0 and change no sum, and no maximum either, since nothing below 0 is left."""
     frames = frames.masked_fill(~_mask(Embedded(frames, counts))[..., None], 0.0)
     counts = counts.clamp(min=1)
-    dots = (words.vectors @ frames.flatten(0, 1).T).relu_()  # (V, B L)
+    pieces = frames.split(max(1, MAX_DOT_PRODUCTS // (len(frames) * words.wide)), 1)
+    found = _of_piece(pieces[0], words, reduce)
+    for piece in pieces[1:]:
+        other = _of_piece(piece, words, reduce)
+        found = torch.maximum(found, other) if reduce == "best_frame" else found + other
     scores: torch.Tensor
     if reduce == "best_word":
-        best: torch.Tensor = _BestWord.apply(dots, words.indices, words.counts)  # type: ignore[no-untyped-call]
-        scores = (best.unflatten(1, frames.shape[:2]).sum(2) / counts).T
+        scores = (found / counts).T
         return scores
-    dots = dots.unflatten(1, frames.shape[:2])
-    by_word = dots.amax(2) if reduce == "best_frame" else dots.sum(2) / counts
+    by_word = found if reduce == "best_frame" else found / counts
     scores = by_word[words.indices].sum(1).T / words.counts.clamp(min=1)
     return scores
+
+
+def _of_piece(frames: torch.Tensor, words: _Words, reduce: str) -> torch.Tensor:
+    """Of some frames (B, L, D) of clips: (N, B) sums of every frame's best word of a caption for `best_word`, else
+    (V, B) of every word, its best frame for `best_frame`, sums over frames for `mean`."""
+    dots = (words.vectors @ frames.flatten(0, 1).T).relu_()  # (V, B L)
+    if reduce == "best_word":
+        best: torch.Tensor = _BestWord.apply(dots, words.indices, words.counts)  # type: ignore[no-untyped-call]
+        by_caption: torch.Tensor = best.unflatten(1, frames.shape[:2]).sum(2)
+        return by_caption
+    dots = dots.unflatten(1, frames.shape[:2])
+    by_word: torch.Tensor = dots.amax(2) if reduce == "best_frame" else dots.sum(2)
+    return by_word
 
 
 class _BestWord(torch.autograd.Function):
@@ -136,24 +223,37 @@ class _BestWord(torch.autograd.Function):
         return found, None, None
 
 
-def frame_word(clips: Embedded, captions: Embedded, reduce: Literal["mean", "best_frame", "best_word"]) -> torch.Tensor:
+def frame_word(
+    clips: Embeddings, captions: Embeddings, reduce: Literal["mean", "best_frame", "best_word"]
+) -> torch.Tensor:
     """Series (B, L, D) and (N, W, D) with their lengths -> (B, N) scores from all dot products of frames and words.
 
     With x_lw = max(0, frame_l . word_w) of a pair's real frames and words: `mean`: mean_lw x_lw; `best_frame`:
     mean_w max_l x_lw; `best_word`: mean_l max_w x_lw. In [0, 1] for vectors of length 1; a series of length 0 scores 0.
     Two series of one modality may be given as well: the first is read as frames.
 
-    At most `MAX_DOT_PRODUCTS` dot products are held at a time, or those of one clip and one caption where these are
-    more; where the whole takes more, the backward pass computes them again.
+    At most `MAX_DOT_PRODUCTS` dot products are held at a time; of a caption with more words than that, those of one
+    frame. Where the whole takes more, the backward pass computes them again, then those of one clip and one caption
+    together. Ragged clips are scored in parts of like length.
 
     Sources: Xie et al., "Unsupervised Audio-Caption Aligning" (2022), whose public code calls the three STSQ, MTSQ and
     MQST in this order, and "On Negative Sampling for Contrastive Audio-Text Retrieval" (2023), section 4.2: `mean`.
     Deviation: places that fill a batch up never count here, while the public code counts them in training; an encoder
     that says they are real (`padding: counted`) gets that.
     """
+    longest = _mask(clips).shape[1]
+    groups = _word_groups(captions, min(longest, _LONG))
+    if isinstance(clips, Embedded):
+        return _filled_frame_word(clips, groups, reduce)
+    found = [(index, _filled_frame_word(part, groups, reduce)) for index, part in clips.parts()]
+    order = torch.cat([index for index, _ in found]).argsort()
+    return torch.cat([scores for _, scores in found])[order]
+
+
+def _filled_frame_word(clips: Embedded, groups: list[_Words], reduce: str) -> torch.Tensor:
+    """(B, N) scores of clips (B, L, D) against groups of N captions."""
     longest = clips.values.shape[1]
     counts = _mask(clips).sum(1)
-    groups = _word_groups(captions, longest)
     again = torch.is_grad_enabled() and len(counts) * sum(group.largest(longest) for group in groups) > MAX_DOT_PRODUCTS
     work: Callable[..., torch.Tensor] = _against_words
     if again:

@@ -26,16 +26,15 @@ from data_tools.cli import counted
 from data_tools.datasets.blind import folder_clips
 from data_tools.errors import KitError, sentence_of
 from data_tools.files import absolute
-from data_tools.manifest import Clip, Query, of_split, read_manifest
-from submission.formats.score_matrix import write_scores
+from data_tools.manifest import Clip, of_split, read_manifest
 from system.features.bank import Bank, open_bank
 from system.features.build import build_features
 from system.features.contents import ContentKeys
-from system.models.similarity import Embedded
+from system.models.similarity import Embedded, Embeddings, Ragged
 from system.recipe import schema
 from system.runs.checkpoints import weights_sha256
 from system.runs.open import Trained
-from system.runs.retrieve import embed_in_parts, embed_texts, matrix_of, require_readable
+from system.runs.retrieve import embed_in_parts
 
 # C clips, L frames, D embedding
 
@@ -53,11 +52,11 @@ class Listed(NamedTuple):
 
 
 class Pool(NamedTuple):
-    """clips: those that can be read. embedded: of them, (C, D) or a padded series, on the model's device. skipped:
+    """clips: those that can be read. embedded: of them, (C, D) or ragged series, on the model's device. skipped:
     paths of all other files -> why."""
 
     clips: list[Clip]
-    embedded: Embedded
+    embedded: Embeddings
     skipped: Mapping[str, str]
 
 
@@ -171,11 +170,12 @@ def _fill(
     return keys | features.keys, features.broken, left
 
 
-def _series_of(embedded: Embedded) -> list[np.ndarray]:
+def _series_of(embedded: Embeddings) -> list[np.ndarray]:
     """Of every clip (L, D) float32; of one embedding, (1, D)."""
     values = embedded.values.float().cpu().numpy()
-    lengths = [None] * len(values) if embedded.lengths is None else embedded.lengths.tolist()
-    return [row[None] if length is None else row[:length] for row, length in zip(values, lengths, strict=True)]
+    if isinstance(embedded, Ragged):
+        return np.split(values, embedded.lengths.cumsum(0)[:-1].cpu().numpy())
+    return list(values[:, None])
 
 
 def _bank_of(trained: Trained, cache: Path) -> Bank:
@@ -197,33 +197,9 @@ def _store(bank: Bank, computed: Mapping[str, np.ndarray]) -> None:
             store(key, series)
 
 
-def _joined(series: Sequence[np.ndarray], of_series: bool, device: torch.device) -> Embedded:
-    """One embedding a clip, or series filled with zeros to the longest."""
+def _joined(series: Sequence[np.ndarray], of_series: bool, device: torch.device) -> Embeddings:
+    """One embedding a clip, or ragged series."""
+    values = torch.from_numpy(np.concatenate(series)).to(device)
     if not of_series:
-        return Embedded(torch.from_numpy(np.concatenate(series)).to(device))
-    values = torch.nn.utils.rnn.pad_sequence([torch.from_numpy(np.array(frames)) for frames in series], True)
-    return Embedded(values.to(device), torch.tensor([len(frames) for frames in series], device=device))
-
-
-def rank(
-    trained: Trained, listed: Listed, queries: list[Query], out: Path, cache: Path, allow_unknown: bool = False
-) -> int:
-    """Write the score matrix of queries against the clips that are whole; returns how many those are. KitError when a
-    query asks for a clip that is absent or broken."""
-    if not allow_unknown:
-        require_readable(trained.model, queries)
-    pool = embed(trained, listed, cache)
-    absent = {clip_id for query in queries for clip_id in query.relevant or []} - {clip.id for clip in pool.clips}
-    if absent:
-        reasons = {clip.id: pool.skipped[clip.path] for clip in listed.clips if clip.path in pool.skipped}
-        first = min(absent)
-        raise KitError(
-            f"{counted(len(absent), 'clip')} that queries ask for cannot be ranked, first {first} "
-            f"({reasons.get(first, 'it is not among the clips')}); repair them, or drop these queries"
-        )
-    out.parent.mkdir(parents=True, exist_ok=True)
-    with torch.inference_mode():
-        captions = embed_texts(trained.model, [query.text for query in queries])
-        values = trained.model.score_matrix(captions, pool.embedded)
-    write_scores(out, matrix_of(values, pool.clips, queries, trained.facts.document()))
-    return len(pool.clips)
+        return Embedded(values)
+    return Ragged(values, torch.tensor([len(frames) for frames in series], device=device))

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import fields
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -11,26 +12,28 @@ import torch
 from data_tools.cli import Progress, counted, progress
 from data_tools.errors import KitError
 from data_tools.manifest import Clip, Query
-from submission.formats.score_matrix import ScoreMatrix
+from submission.formats.score_matrix import Labels, ScoreMatrix, of_blocks
 from system.batches.collate import collate
 from system.batches.sampler import Item
 from system.compute.distributed import count, dealt_back, gather_objects, index
 from system.features.build import Features
 from system.models.gathered import gather_parts
 from system.models.retrieval import RetrievalModel
-from system.models.similarity import Embedded, joined
+from system.models.similarity import Embedded, Embeddings, Ragged, joined
 
 CLIPS_PER_BATCH = 64
+QUERIES_TOGETHER = 4096  # whose scores are exchanged between processes at a time
+SECONDS_PER_BATCH = 64 * 30  # of clips, each as long as the longest of the batch
 
 
 class EmbeddedPool(NamedTuple):
     """Clips as a model has embedded them.
 
-    clips: (C, D), or a padded series. norms: (C,) norms of every expert's embedding by its name, where the model
-    averages several: the larger, the more it says in the mean.
+    clips: (C, D), or ragged series of their frames. norms: (C,) norms of every expert's embedding by its name, where
+    the model averages several: the larger, the more it says in the mean.
     """
 
-    clips: Embedded
+    clips: Embeddings
     norms: dict[str, np.ndarray]
 
 
@@ -70,17 +73,20 @@ def _embed_pool(
 ) -> EmbeddedPool:
     """process, processes: by which of how many it is done together."""
     with _evaluating(model):
-        groups, order = _groups(clips, features, model.device)
+        groups, order = _batches(clips, features, model.device)
         parts: list[Embedded] = []
         norms: list[dict[str, torch.Tensor]] = []
-        for group in groups[process::processes]:
-            batch = collate([Item(clips[i], ()) for i in group], features).to(model.device)
-            embedded, each = model.audio.with_each(batch.audio)
-            parts.append(embedded)
-            norms.append({name: values.norm(dim=1).cpu() for name, values in each.items()})
-            bar.advance(len(group))
+        for begin in range(0, len(groups), processes):  # groups of like length, one of each process
+            found: list[Embedded] = []
+            now = groups[begin : begin + processes]
+            for group in now[process : process + 1]:
+                batch = collate([Item(clips[i], ()) for i in group], features).to(model.device)
+                embedded, each = model.audio.with_each(batch.audio)
+                found.append(embedded)
+                norms.append({name: values.norm(dim=1).cpu() for name, values in each.items()})
+                bar.advance(len(group))
+            parts += found if processes == 1 else gather_parts(found, [len(group) for group in now], model.device)
         if processes > 1:
-            parts = gather_parts(parts, [len(group) for group in groups], model.device)
             norms = dealt_back(gather_objects(norms))
         back = order.argsort().cpu()
         names = norms[0] if norms else {}
@@ -88,14 +94,14 @@ def _embed_pool(
         return EmbeddedPool(_in_order(parts, order), by_expert)
 
 
-def embed_clips(model: RetrievalModel, clips: Sequence[Clip], features: Features) -> Embedded:
+def embed_clips(model: RetrievalModel, clips: Sequence[Clip], features: Features) -> Embeddings:
     """Embeddings of clips, as embed_pool gives them."""
     return embed_pool(model, clips, features).clips
 
 
 def embed_in_parts(
     model: RetrievalModel, clips: Sequence[Clip], features: Features, size: int
-) -> Iterator[tuple[list[Clip], Embedded]]:
+) -> Iterator[tuple[list[Clip], Embeddings]]:
     """Clips and their embeddings, at most `size` at a time, from the shortest to the longest."""
     bank = next(iter(features.banks.values()))
     by_length = sorted(clips, key=lambda clip: bank.rows_of(features.keys[clip.id]))
@@ -105,28 +111,30 @@ def embed_in_parts(
             yield part, _embed_pool(model, part, features, bar).clips
 
 
-def _in_order(parts: list[Embedded], order: torch.Tensor) -> Embedded:
+def _in_order(parts: list[Embedded], order: torch.Tensor) -> Embeddings:
     """The parts' rows, the first of which is of clip order[0]. `parts` is emptied: series of all frames are large."""
     if parts[0].lengths is None:
         return joined(parts).rows(order.argsort())
-    longest, dim = max(part.values.shape[1] for part in parts), parts[0].values.shape[2]
-    values = parts[0].values.new_zeros(len(order), longest, dim)
-    lengths = torch.zeros_like(order)
-    for rows in order.split([len(part.values) for part in parts]):
+    lengths = torch.cat([part.lengths for part in parts if part.lengths is not None]).to(order)[order.argsort()]
+    ends = lengths.cumsum(0).tolist()
+    values = parts[0].values.new_empty(ends[-1], parts[0].values.shape[2])
+    rows = iter(order.tolist())
+    while parts:
         part = parts.pop(0)
-        values[rows, : part.values.shape[1]] = part.values
-        if part.lengths is not None:
-            lengths[rows] = part.lengths.to(lengths)
-    return Embedded(values, lengths)
+        for series, row in zip(part.values, rows, strict=False):
+            begin = ends[row - 1] if row else 0
+            values[begin : ends[row]] = series[: ends[row] - begin]
+    return Ragged(values, lengths)
 
 
-def _groups(clips: Sequence[Clip], features: Features, device: torch.device) -> tuple[list[list[int]], torch.Tensor]:
+def _batches(clips: Sequence[Clip], features: Features, device: torch.device) -> tuple[list[list[int]], torch.Tensor]:
     """Which clips make a batch, and which clip each of their rows is of. Neighbours in length share a batch, so that
     little is padded; padding changes no embedding."""
     first = next(iter(features.banks))
-    order = sorted(range(len(clips)), key=lambda i: len(features.frames(first, clips[i].id)))
-    groups = [order[start : start + CLIPS_PER_BATCH] for start in range(0, len(order), CLIPS_PER_BATCH)]
-    return groups, torch.tensor(order, device=device)
+    lengths = [len(features.frames(first, clip.id)) for clip in clips]
+    order = sorted(range(len(clips)), key=lengths.__getitem__)
+    groups = _groups([lengths[i] for i in order], [clips[i].seconds or 0.0 for i in order])
+    return [order[group] for group in groups], torch.tensor(order, device=device)
 
 
 def embed_texts_together(model: RetrievalModel, texts: Sequence[str]) -> Embedded:
@@ -139,13 +147,36 @@ def embed_texts_together(model: RetrievalModel, texts: Sequence[str]) -> Embedde
     return joined(gather_parts(here, [len(share) for share in shares], model.device)).rows(order)
 
 
-def score_together(model: RetrievalModel, captions: Embedded, clips: Embedded) -> np.ndarray:
-    """(Q, C) scores as model.score_matrix gives them; of several processes each scores its share of the captions, and
-    all get all."""
+def score_together(model: RetrievalModel, captions: Embedded, clips: Embeddings) -> Iterator[np.ndarray]:
+    """The blocks that model.score_blocks gives; of several processes each scores its share of a block, and all get
+    all."""
     if count() == 1:
-        return model.score_matrix(captions, clips)
-    rows = np.array_split(np.arange(len(captions.values)), count())[index()].tolist()
-    return np.concatenate(gather_objects(model.score_matrix(captions.rows(rows), clips)))
+        yield from model.score_blocks(captions, clips)
+        return
+    for begin in range(0, captions.size, QUERIES_TOGETHER):
+        rows = np.arange(begin, min(begin + QUERIES_TOGETHER, captions.size))
+        share = captions.rows(np.array_split(rows, count())[index()].tolist())
+        here = list(model.score_blocks(share, clips)) if share.size else []
+        yield from (block for blocks in gather_objects(here) for block in blocks)
+
+
+def _groups(lengths: Sequence[int], seconds: Sequence[float]) -> Iterator[slice]:
+    """Clips by rising length -> those of a batch: at most CLIPS_PER_BATCH that take SECONDS_PER_BATCH when each is
+    filled to the longest, and of which at most half is filling; or one clip.
+
+    lengths: frames of every clip, rising. seconds: of every clip, 0 where that is not known.
+    """
+    begin = total = 0
+    for end, length in enumerate(lengths):
+        count = end + 1 - begin
+        longest = max(seconds[begin : end + 1])
+        full = count > CLIPS_PER_BATCH or count * longest > SECONDS_PER_BATCH or count * length > 2 * (total + length)
+        if full and end > begin:
+            yield slice(begin, end)
+            begin, total = end, 0
+        total += length
+    if len(lengths) > begin:
+        yield slice(begin, len(lengths))
 
 
 def embed_texts(model: RetrievalModel, texts: Sequence[str]) -> Embedded:
@@ -155,7 +186,7 @@ def embed_texts(model: RetrievalModel, texts: Sequence[str]) -> Embedded:
         return found
 
 
-def vectors(embedded: Embedded) -> np.ndarray:
+def vectors(embedded: Embeddings) -> np.ndarray:
     """(N, D) float32. KitError for a model that has no one vector a clip or text."""
     if embedded.lengths is not None:
         raise KitError("this model compares frames with words and has no one vector of them; use rank")
@@ -177,8 +208,13 @@ def matrix_of(
     values: np.ndarray, clips: Sequence[Clip], queries: Sequence[Query], facts: dict[str, Any]
 ) -> ScoreMatrix:
     """The score matrix of (Q, C) values."""
-    return ScoreMatrix(
-        values=values,
+    labels = labels_of(clips, queries, facts)
+    return ScoreMatrix(values, **{field.name: getattr(labels, field.name) for field in fields(labels)})
+
+
+def labels_of(clips: Sequence[Clip], queries: Sequence[Query], facts: dict[str, Any]) -> Labels:
+    """What the rows and columns of the queries' scores against the clips stand for."""
+    return Labels(
         query_ids=[query.id for query in queries],
         query_texts=[query.text for query in queries],
         clip_ids=[clip.id for clip in clips],
@@ -191,7 +227,8 @@ def matrix_of(
 def rank_pool(
     model: RetrievalModel, clips: Sequence[Clip], queries: Sequence[Query], features: Features, facts: dict[str, Any]
 ) -> RankedPool:
-    """Scores of every query against every clip that has frames, (Q, C) float32, higher is better.
+    """Scores of every query against every clip that has frames, (Q, C) float32, higher is better; of large pools in a
+    temporary file.
 
     The clips are embedded once. Raises KitError when nothing can be ranked.
     """
@@ -199,6 +236,5 @@ def rank_pool(
     if not pool or not queries:
         raise KitError(f"nothing to rank: {len(pool)} readable clips, {counted(len(queries), 'query')}")
     embedded, norms = embed_pool(model, pool, features)
-    with torch.inference_mode():
-        values = score_together(model, embed_texts_together(model, [query.text for query in queries]), embedded)
-    return RankedPool(matrix_of(values, pool, queries, facts), norms)
+    captions = embed_texts_together(model, [query.text for query in queries])
+    return RankedPool(of_blocks(labels_of(pool, queries, facts), score_together(model, captions, embedded)), norms)

@@ -17,7 +17,7 @@ from system.features.build import Features
 from system.losses import terms
 from system.losses.relevance.relax import Relevance
 from system.models.retrieval import RetrievalModel
-from system.models.similarity import Embedded
+from system.models.similarity import Embedded, Embeddings, Ragged
 from system.networks.layers import length_mask
 from system.recipe import schema
 from system.runs.retrieve import embed_clips, embed_texts_together, score_together
@@ -70,7 +70,9 @@ class Validation:
         found: dict[str, float] = {name: values[name] for name in self.stage.monitor.metrics}
         return on_first(lambda: (found, watch(clips, captions, captions_alike)))
 
-    def _of_batches(self, model: RetrievalModel, clips: Embedded, captions: Embedded) -> tuple[dict[str, float], float]:
+    def _of_batches(
+        self, model: RetrievalModel, clips: Embeddings, captions: Embedded
+    ) -> tuple[dict[str, float], float]:
         """Means over the batches of loss, m1 and m2, and of the share of captions that all clips score alike."""
         found = []
         clip_row = {clip_id: row for row, clip_id in enumerate(self.clips)}
@@ -89,23 +91,25 @@ class Validation:
         means = [sum(value / len(every) for value in values) for values in zip(*every, strict=True)]
         return dict(zip(("loss", "m1", "m2"), means, strict=False)), means[3]
 
-    def _of_everything(self, model: RetrievalModel, clips: Embedded, captions: Embedded) -> dict[str, float]:
+    def _of_everything(self, model: RetrievalModel, clips: Embeddings, captions: Embedded) -> dict[str, float]:
         with torch.inference_mode():
-            matrix = score_together(model, captions, clips)
+            matrix = np.concatenate(list(score_together(model, captions, clips)))
         owners = [[row] for row, clip in enumerate(self.clips.values()) for _ in clip.captions]
         ranks, ones = relevant_ranks(matrix, owners, list(self.clips)), np.ones(len(owners), dtype=np.int64)
         recalls = [float(recall(ranks, ones, k).mean()) for k in (1, 5, 10)]
         return {"mAP@10": float(average_precision(ranks, ones).mean()), "recall_sum": sum(recalls)}
 
 
-def spread(embedded: Embedded) -> float:
+def spread(embedded: Embeddings) -> float:
     """1 - mean cosine of all pairs, a vector with itself included: 0 when all are alike, about 1 when they point
     anywhere.
 
     Of a series, the mean over its real places stands for it; vectors of zeros count as they are, alike.
     """
     vectors = embedded.values
-    if embedded.lengths is not None:
+    if isinstance(embedded, Ragged):
+        vectors = torch.segment_reduce(vectors, "sum", lengths=embedded.lengths)
+    elif embedded.lengths is not None:
         mask = length_mask(embedded.lengths, vectors.shape[1])
         vectors = torch.einsum("bld,bl->bd", vectors, mask.to(vectors.dtype))  # without a copy of all frames
     units = F.normalize(vectors.cpu().double(), dim=-1)  # not every GPU computes in float64
@@ -114,10 +118,10 @@ def spread(embedded: Embedded) -> float:
     return float(1 - units.mean(0).square().sum())
 
 
-def zeros(embedded: Embedded) -> float:
+def zeros(embedded: Embeddings) -> float:
     """Share of vectors (of a series: of real places) whose values are all within 1e-6 of 0."""
     largest = torch.linalg.vector_norm(embedded.values, torch.inf, dim=-1)
-    if embedded.lengths is not None:
+    if isinstance(embedded, Embedded) and embedded.lengths is not None:
         largest = largest[length_mask(embedded.lengths, largest.shape[1])]
     return float((largest <= 1e-6).float().mean())
 
@@ -130,7 +134,7 @@ def alike(scores: torch.Tensor) -> float:
     return float((scores.amax(0) - scores.amin(0) <= 1e-6).float().mean())
 
 
-def watch(clips: Embedded, captions: Embedded, captions_alike: float) -> dict[str, float]:
+def watch(clips: Embeddings, captions: Embedded, captions_alike: float) -> dict[str, float]:
     """Spread and share of zeros of both sides and the share of captions scored alike, by their names in
     metrics.jsonl."""
     return {

@@ -1,5 +1,9 @@
 """Speed of fingerprints as ratios measured in one run: `python -m pytest -m benchmark -s`. Nothing here fails."""
 
+import json
+import os
+import subprocess
+import sys
 import time
 import tracemalloc
 from pathlib import Path
@@ -78,3 +82,50 @@ def test_a_fingerprint_against_decoding(tmp_path: Path) -> None:
             work(tmp_path / name)
             taken.append(time.perf_counter() - began)
         print(f"\n30 s of 44.1 kHz stereo, {name}: {taken[0]:.3f} s, decoding alone {taken[1]:.3f} s")
+
+
+_AUDIT = """
+import json, sys, time
+import numpy as np
+from test_fingerprint_speed import copied, invented
+from data_tools.leakage.audit import Fingerprints, audit
+from data_tools.leakage.prints import StoredPrints
+from data_tools.manifest import Clip
+training, test = int(sys.argv[1]), int(sys.argv[2])
+def peak():
+    return int(open("/proc/self/status").read().split("VmHWM:")[1].split()[0]) / 2**20
+def clip(split, number):
+    name = f"{split}{number}.wav"
+    settings = {"id": f"s/{split}/{name}", "file_name": name, "path": name, "source": "s", "split": split}
+    return Clip(captions=[f"a sound, {'often' if number % 3 else number}"], seconds=10.0, **settings)
+draws = np.random.default_rng(0)
+clips, against = ([clip(split, n) for n in range(count)] for split, count in (("train", training), ("test", test)))
+before, stored = peak(), StoredPrints()
+for number, one in enumerate(clips):
+    stored.store(one.id, invented(draws, 10.0))
+for number, one in enumerate(against):
+    source = stored[clips[7 * number].id] if number < 50 else None
+    stored.store(one.id, copied(draws, source) if source else invented(draws, 10.0))
+began, found = time.perf_counter(), audit(clips, against, None, Fingerprints(stored, {}))
+sounds = [one for one in found if one.finding.startswith("near-duplicate")]
+taken = time.perf_counter() - began
+sizes = {"before": before, "peak": peak(), "disk": stored._end / 2**30}
+print(json.dumps({**sizes, "seconds": taken, "found": len(sounds)}))
+"""
+
+
+def test_an_audit_of_many_clips(root: Path) -> None:
+    """What their records take, and what comparing adds to it; the fingerprints lie on the disk."""
+    training, test = 100_000, 1_000
+    paths = f"{root}:{root / 'tests/benchmarks'}"
+    environment = os.environ | {"PYTHONPATH": paths}
+    command = [sys.executable, "-c", _AUDIT, str(training), str(test)]
+    done = subprocess.run(command, cwd=root, capture_output=True, text=True, env=environment)
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    print(
+        f"\n{training:,} clips of 10 s x {test:,}: {found['before']:.2f} GiB with their records, at most "
+        f"{found['peak']:.2f} GiB; {found['disk']:.2f} GiB of fingerprints on the disk; compared in "
+        f"{found['seconds']:.0f} s; {found['found']} of 50 copies found"
+    )
+    assert found["found"] == 50

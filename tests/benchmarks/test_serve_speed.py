@@ -50,7 +50,12 @@ asyncio.run(serve(search, {}, "127.0.0.1", bound("127.0.0.1", 0)))
 """
 
 
-async def latencies(address: str, queries: list[str]) -> list[float]:
+def latencies_of_one(address: str, queries: list[str]) -> list[float]:
+    """Seconds of every search of one client."""
+    return asyncio.run(latencies(address, queries, 1))
+
+
+async def latencies(address: str, queries: list[str], clients: int = CLIENTS) -> list[float]:
     """Seconds of every search; each client sends its next one as soon as it has its answer.
 
     Plain sockets: an HTTP library for the clients would take as much of the two cores as the server's own.
@@ -74,7 +79,7 @@ async def latencies(address: str, queries: list[str]) -> list[float]:
             assert body.count(b'"rank"') == 10
         writer.close()
 
-    await asyncio.gather(*(client() for _ in range(CLIENTS)))
+    await asyncio.gather(*(client() for _ in range(clients)))
     return seconds
 
 

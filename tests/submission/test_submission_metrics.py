@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from submission import blocks
 from submission import ordering as order
 from submission.errors import SubmissionError
 from submission.metrics import intervals
@@ -200,7 +201,7 @@ def slow_average_precision(ranks: list[int], n_relevant: int, k: int) -> float:
 @pytest.mark.parametrize("seed", range(40))
 def test_metrics_agree_with_a_slow_loop(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     random = np.random.default_rng(seed)
-    monkeypatch.setattr(order, "BLOCK_ROWS", int(random.integers(1, 9)))  # blocks must not show in the result
+    monkeypatch.setattr(blocks, "MAX_ROWS", int(random.integers(1, 9)))  # blocks must not show in the result
     n_queries, n_clips = (int(size) for size in random.integers(1, 24, size=2))
     if seed % 4 == 0:
         values = random.normal(size=(n_queries, n_clips)).astype(np.float32)
@@ -261,7 +262,7 @@ def test_perfect_and_worst_systems() -> None:
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
 def test_a_score_that_is_no_number_is_refused(bad: float, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(order, "BLOCK_ROWS", 1)  # the row named is the matrix's, not its block's
+    monkeypatch.setattr(blocks, "MAX_ROWS", 1)  # the row named is the matrix's, not its block's
     values = np.zeros((3, 4), dtype=np.float32)
     values[1, 2] = bad
     words = r"row 1, column 2 \(from 0\) is -?(nan|inf)"

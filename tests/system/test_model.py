@@ -20,7 +20,7 @@ from system.models.audio import ExpertHeads, Gru
 from system.models.audio.expert_heads_encoder import ExpertHead
 from system.models.batch import Series
 from system.models.retrieval import RetrievalModel
-from system.models.similarity import Embedded, cosine
+from system.models.similarity import Embedded, Ragged, cosine
 from system.recipe import schema
 from system.recipe.load import load_recipe
 from system.runs import retrieve
@@ -200,13 +200,13 @@ def test_series_of_a_pool_come_in_the_clips_order_and_unpadded(world: Any, monke
     model.audio = Gru.model_validate(settings).build(6)
     monkeypatch.setattr(retrieve, "CLIPS_PER_BATCH", 5)
     found = embed_clips(model, clips, features)
-    assert found.lengths is not None
+    assert isinstance(found, Ragged)
+    assert len(found.values) == found.lengths.sum()
     for row, clip in enumerate(clips):
         length = len(features.frames("logmel", clip.id))
         alone = model.audio(collate([Item(clip, ())], features).audio).values[0]
         assert found.lengths[row] == length
-        assert torch.allclose(found.values[row, :length], alone, atol=1e-6)
-        assert not found.values[row, length:].any()
+        assert torch.allclose(found.rows([row]).values, alone, atol=1e-6)
 
 
 @pytest.mark.parametrize("training", [True, False])

@@ -1,0 +1,63 @@
+"""An index of a large pool's vectors: which clips may be among the best for a query, without scoring them all.
+
+Every value of a vector is kept in 8 bits, and every vector is looked at: a quarter of the memory is read, and what is
+found does not depend on how the vectors lie. The clips found are then scored exactly.
+"""
+
+import logging
+from typing import Any
+
+import numpy as np
+import torch
+
+from data_tools.cli import counted
+from system.models.similarity import Embeddings, Units
+
+# Q queries, C clips, D embedding
+
+MIN_CLIPS = 50_001  # below, every clip is scored
+TRAINED_ON = 100_000  # vectors, whose values say what range 8 bits cover
+CLIPS_AT_ONCE = 1 << 16
+HINT = 'python -m pip install "faiss-cpu>=1.9,<2" brings an index that is several times as fast'
+
+log = logging.getLogger(__name__)
+
+
+class VectorIndex:
+    """Vectors of a pool in 8 bits a value. Made anew for every pool, in about a second for a million clips."""
+
+    def __init__(self, units: torch.Tensor) -> None:
+        """units: (C, D) float32 of length 1 or 0, on the CPU. Raises ImportError where faiss is not installed."""
+        import faiss
+
+        values = units.numpy()
+        self._index: Any = faiss.IndexScalarQuantizer(
+            values.shape[1], faiss.ScalarQuantizer.QT_8bit, faiss.METRIC_INNER_PRODUCT
+        )
+        self._index.train(values[:: -(-len(values) // TRAINED_ON)])
+        for begin in range(0, len(values), CLIPS_AT_ONCE):
+            self._index.add(values[begin : begin + CLIPS_AT_ONCE])
+
+    def candidates(self, queries: torch.Tensor, count: int) -> np.ndarray:
+        """(Q, D) of length 1 or 0 -> (Q, at most `count`) rows of clips whose cosines are about the highest."""
+        count = min(count, self._index.ntotal)
+        rows: np.ndarray = self._index.search(np.ascontiguousarray(queries.numpy(), np.float32), count)[1]
+        return rows
+
+
+def index_of(pool: Embeddings) -> VectorIndex | None:
+    """The index of a pool as similarity.prepared gives it; None where every clip is scored instead: up to 50,000 clips,
+    on a GPU, and, with a sentence to the log, for frames against words and without faiss."""
+    if pool.size < MIN_CLIPS or pool.values.device.type != "cpu":
+        return None
+    clips = counted(pool.size, "clip", ",")
+    if not isinstance(pool, Units):
+        log.info(
+            "this model compares frames with words, which has no index: a query is scored against all of %s", clips
+        )
+        return None
+    try:
+        return VectorIndex(pool.values)
+    except ImportError:
+        log.info("a query is scored against all of %s; %s", clips, HINT)
+        return None

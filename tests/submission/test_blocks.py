@@ -1,0 +1,178 @@
+"""Score matrices a block of queries after the other: the same files and figures, and nothing kept of what is read."""
+
+import json
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from ranked import small_matrix
+
+from submission import blocks
+from submission.blocks import release, row_blocks, spans, transposed_blocks
+from submission.errors import SubmissionError
+from submission.formats import score_matrix
+from submission.formats.score_matrix import ScoreMatrix, of_blocks, read_scores, write_blocks, write_scores
+from submission.metrics.blend import SCALES, blend, blended
+from submission.metrics.scoring import found_from_audio
+from submission.ordering import NEVER, joined_ranks
+
+
+def drawn(queries: int, clips: int, seed: int = 0) -> ScoreMatrix:
+    """Some of its scores are equal; a clip has no caption, and others have one to many."""
+    draws = np.random.default_rng(seed)
+    names = [f"{number:03d}.wav" for number in draws.permutation(clips)]
+    return ScoreMatrix(
+        values=draws.integers(0, 30, (queries, clips)).astype(np.float32),
+        query_ids=[f"q{n}" for n in range(queries)],
+        query_texts=[f"text {n}" for n in range(queries)],
+        clip_ids=names,
+        file_names=names,
+        relevant=[[names[1 + int(column)]] for column in draws.integers(0, clips - 1, queries)],
+    )
+
+
+def test_blocks_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(blocks, "MAX_ROWS", 3)
+    monkeypatch.setattr(blocks, "MAX_NUMBERS", 10)
+    assert list(spans(7, 2)) == [slice(0, 3), slice(3, 6), slice(6, 7)]
+    assert list(spans(3, 5)) == [slice(0, 2), slice(2, 3)]
+    assert list(spans(2, 11)) == [slice(0, 1), slice(1, 2)]
+    assert list(spans(0, 4)) == []
+    assert list(row_blocks(np.zeros((2, 5)))) == [slice(0, 2)]
+
+
+def test_columns_as_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(blocks, "MAX_NUMBERS", 20)
+    monkeypatch.setattr(blocks, "MAX_COLUMNS", 4)
+    values = np.random.default_rng(0).normal(size=(13, 9)).astype(np.float32)
+    columns = np.array([8, 0, 3, 3, 5, 1])
+    parts = list(transposed_blocks(values, columns))
+    assert [len(part) for part in parts] == [4, 2]
+    assert np.array_equal(np.concatenate(parts), values.T[columns])
+
+
+def test_a_matrix_in_blocks_is_the_same_file(tmp_path: Path) -> None:
+    matrix = small_matrix()
+    write_scores(tmp_path / "a.npy", matrix)
+    assert (tmp_path / "a.npy").read_bytes() == saved(matrix, tmp_path / "saved.npy")
+    write_blocks(tmp_path / "b.npy", matrix.labels, (row[None] for row in matrix.values))
+    for suffix in (".npy", ".json"):
+        assert (tmp_path / f"a{suffix}").read_bytes() == (tmp_path / f"b{suffix}").read_bytes()
+    assert np.array_equal(read_scores(tmp_path / "b.npy").values, matrix.values)
+    turned = replace(matrix, values=np.asfortranarray(matrix.values))
+    write_scores(tmp_path / "c.npy", turned)
+    assert (tmp_path / "c.npy").read_bytes() == (tmp_path / "a.npy").read_bytes()
+
+
+def saved(matrix: ScoreMatrix, path: Path) -> bytes:
+    np.save(path, matrix.values)
+    return path.read_bytes()
+
+
+def test_blocks_that_are_not_the_matrix_leave_what_was_there(tmp_path: Path) -> None:
+    path, matrix = tmp_path / "a.npy", small_matrix()
+    write_scores(path, matrix)
+    before = {file: file.read_bytes() for file in tmp_path.iterdir()}
+    bad = matrix.values.copy()
+    bad[-1, 2] = np.nan
+
+    def interrupted() -> Iterator[np.ndarray]:
+        yield matrix.values[:1]
+        raise KeyboardInterrupt
+
+    cases: list[tuple[Iterator[np.ndarray], type[BaseException], str]] = [
+        (iter([bad[:3], bad[3:]]), SubmissionError, f"in row {len(bad) - 1}, column 2 .* is nan"),
+        (iter([matrix.values[:-1]]), ValueError, f"blocks of {len(bad) - 1} rows"),
+        (iter([matrix.values[:, 1:]]), ValueError, "a block of float32 of shape"),
+        (iter([matrix.values.astype(np.float64)]), ValueError, "a block of float64"),
+        (interrupted(), KeyboardInterrupt, "^$"),
+    ]
+    for parts, error, words in cases:
+        with pytest.raises(error, match=words):
+            write_blocks(path, matrix.labels, parts)
+        assert {file: file.read_bytes() for file in tmp_path.iterdir()} == before
+    labels = replace(matrix.labels, facts={"half": "\ud800"})
+    with pytest.raises(SubmissionError, match="valid Unicode"):
+        write_blocks(path, labels, iter([matrix.values]))
+    assert {file: file.read_bytes() for file in tmp_path.iterdir()} == before
+
+
+@pytest.mark.parametrize("how", list(SCALES))
+def test_a_blend_in_blocks_is_the_whole_one(how: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    parts = {"a": drawn(17, 12), "b": replace(drawn(17, 12), values=drawn(17, 12, 1).values)}
+    whole = blend(parts, how, [1, 2])  # type: ignore[arg-type]
+    monkeypatch.setattr(blocks, "MAX_ROWS", 5)
+    labels, rows = blended(parts, how, [1, 2])  # type: ignore[arg-type]
+    found = list(rows)
+    assert [len(block) for block in found] == [5, 5, 5, 2]
+    assert np.array_equal(np.concatenate(found), whole.values)
+    assert labels.facts == whole.facts
+
+
+def test_figures_from_audio_do_not_depend_on_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    matrix = drawn(40, 15)
+    whole = found_from_audio(matrix)
+    monkeypatch.setattr(blocks, "MAX_COLUMNS", 2)
+    monkeypatch.setattr(blocks, "MAX_ROWS", 7)
+    found = found_from_audio(matrix)
+    assert np.array_equal(found.ranks, whole.ranks)
+    assert len({int(count) for count in whole.n_relevant}) > 2
+
+
+def test_ranks_of_other_widths_joined_by_hand() -> None:
+    found = joined_ranks([np.array([[1, 4]]), np.array([[3], [2]])])
+    assert found.tolist() == [[1, 4], [3, NEVER], [2, NEVER]]
+
+
+@pytest.mark.parametrize("numbers", [1, 24 * 12 - 1, 24 * 12])
+def test_large_matrices_are_held_on_the_disk(numbers: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(score_matrix, "MAX_IN_MEMORY", numbers)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    matrix = small_matrix()
+    found = of_blocks(matrix.labels, (row[None] for row in matrix.values))
+    assert isinstance(found.values, np.memmap) == (numbers < 24 * 12)
+    assert np.array_equal(found.values, matrix.values)
+    assert (found.labels.shape, found.facts, found.relevant) == ((24, 12), matrix.facts, matrix.relevant)
+    assert not list(tmp_path.iterdir())
+    again = replace(found, facts={"edition": "2024"})
+    assert np.array_equal(again.values, matrix.values)
+
+
+_READ = """
+import json, sys
+import numpy as np
+from submission.blocks import row_blocks
+values = np.lib.format.open_memmap(sys.argv[1], mode="r")
+def peak():  # KiB; getrusage would count what the parent had
+    return int(open("/proc/self/status").read().split("VmHWM:")[1].split()[0])
+before = peak()
+total = sum(float(values[block].sum(dtype=np.float64)) for block in row_blocks(values))
+print(json.dumps([total, (peak() - before) / 1024]))
+"""
+
+
+def test_what_is_read_of_a_file_is_given_back(root: Path, tmp_path: Path) -> None:
+    """Of 400 MB no more than two blocks of 16 MiB stay."""
+    values = np.lib.format.open_memmap(tmp_path / "a.npy", mode="w+", dtype=np.float32, shape=(1000, 100_000))
+    values[:] = 1
+    values.flush()
+    del values
+    command = [sys.executable, "-c", _READ, str(tmp_path / "a.npy")]
+    done = subprocess.run(command, cwd=root, capture_output=True, text=True, check=True)
+    total, megabytes = json.loads(done.stdout)
+    assert total == 1e8
+    assert megabytes < 64
+
+
+def test_what_may_be_written_is_never_given_back(tmp_path: Path) -> None:
+    np.save(tmp_path / "a.npy", np.zeros((4, 4), np.float32))
+    values = np.lib.format.open_memmap(tmp_path / "a.npy", mode="c")
+    values[0] = 7
+    release(values)
+    assert values[0].tolist() == [7] * 4
+    release(np.ones((2, 2)))

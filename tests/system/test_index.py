@@ -1,0 +1,130 @@
+"""The index of large pools: what it finds, and that small pools are ranked as they were."""
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from served import clip_of, model_of
+from test_ragged import ragged
+from test_similarity import made
+
+from submission.ordering import ranked_columns
+from system.models.similarity import Embedded, cosine, prepared
+from system.models.text.encoder import TextEncoder
+from system.serve import index, search
+from system.serve.index import VectorIndex, index_of
+from system.serve.search import Search, SearchQuery
+
+
+class Drawn(TextEncoder):
+    """Embeds a text by its number."""
+
+    def forward(self, texts: Sequence[str]) -> Embedded:
+        return self.embed_alike(texts)
+
+    def embed_alike(self, texts: Sequence[str]) -> Embedded:
+        seeds = [int(text) if text.isdigit() else 0 for text in texts]
+        return Embedded(torch.stack([torch.randn(32, generator=torch.manual_seed(seed)) for seed in seeds]))
+
+    def lengths(self, texts: Sequence[str]) -> list[int]:
+        return [len(text) for text in texts]
+
+    def unreadable(self, texts: Sequence[str]) -> list[str]:
+        return []
+
+    def save_assets(self, folder: Path) -> None: ...
+
+
+def pool(count: int) -> Embedded:
+    """Every third clip is as the one before it, and one of zeros; sixty are so near to a query that 8 bits hardly tell
+    which is nearest."""
+    values = torch.randn(count, 32, generator=torch.manual_seed(99))
+    values[1::3] = values[0::3][: len(values[1::3])]
+    values[5] = 0
+    values[200:260] = torch.randn(32, generator=torch.manual_seed(3)) + 0.01 * values[200:260]
+    return Embedded(values)
+
+
+def searched(count: int) -> Search:
+    names = [f"{number:05d}.wav" for number in np.random.default_rng(0).permutation(count)]
+    return Search(model_of(Drawn()), [clip_of(Path("/sounds") / name) for name in names], pool(count))
+
+
+def expected(count: int, text: str, last: int) -> tuple[list[int], list[float]]:
+    """As pools were ranked before there was an index."""
+    scores = cosine(pool(count), Drawn().embed_alike([text])).T.numpy()
+    names = [f"{number:05d}.wav" for number in np.random.default_rng(0).permutation(count)]
+    rows = ranked_columns(scores, names, last)[0]
+    return rows.tolist(), scores[0, rows].tolist()
+
+
+def test_six_thousand_clips_are_ranked_exactly_as_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "faiss", None)
+    found = searched(6000)
+    assert found._index is None
+    for text in ("1", "2", "3"):
+        (answer,) = found.answer([SearchQuery(text, 50, 10)])
+        rows, scores = expected(6000, text, 60)
+        assert answer.hits is not None
+        assert [hit.row for hit in answer.hits] == rows[10:]
+        assert [hit.score for hit in answer.hits] == scores[10:]
+
+
+def test_an_indexed_pool_is_ranked_as_a_small_one_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Copies of a clip stand by file name, pages follow each other, and scores are those of the vectors themselves."""
+    pytest.importorskip("faiss")
+    monkeypatch.setattr(index, "MIN_CLIPS", 3000)
+    monkeypatch.setattr(index, "CLIPS_AT_ONCE", 700)
+    monkeypatch.setattr(index, "TRAINED_ON", 900)
+    found = searched(3000)
+    assert found._index is not None
+    answers = found.answer([SearchQuery(text, 10, offset) for text in "123" for offset in (0, 10)])
+    for text, first, second in zip("123", answers[::2], answers[1::2], strict=True):
+        rows, scores = expected(3000, text, 20)
+        hits = [*(first.hits or []), *(second.hits or [])]
+        assert [hit.row for hit in hits] == rows
+        assert [hit.score for hit in hits] == pytest.approx(scores, abs=1e-6)
+
+
+def test_the_end_of_an_indexed_pool_is_found_exactly(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("faiss")
+    monkeypatch.setattr(index, "MIN_CLIPS", 3000)
+    monkeypatch.setattr(search, "MAX_INDEXED", 15)
+    found = searched(3000)
+    monkeypatch.setattr(VectorIndex, "candidates", None)
+    (page,) = found.answer([SearchQuery("4", 10, 2995)])
+    assert page.hits is not None
+    assert [hit.row for hit in page.hits] == expected(3000, "4", 3000)[0][2995:]
+    (beyond,) = found.answer([SearchQuery("4", 10, 5000)])
+    assert beyond.hits == []
+
+
+def test_candidates_by_hand() -> None:
+    pytest.importorskip("faiss")
+    units = torch.tensor([[1.0, 0], [0, 1], [0, 0], [-1, 0], [0.6, 0.8]])
+    found = VectorIndex(units).candidates(torch.tensor([[1.0, 0], [0, -1]]), 3)
+    assert found.tolist()[0] == [0, 4, 2] or found.tolist()[0] == [0, 4, 1]
+    assert set(found[1].tolist()) == {0, 2, 3}
+    assert VectorIndex(units).candidates(units[:1], 99).shape == (1, 5)
+
+
+def test_pools_without_an_index_say_why(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO")
+    monkeypatch.setattr(index, "MIN_CLIPS", 6)
+    assert index_of(prepared(Embedded(torch.ones(5, 3)))) is None
+    assert not caplog.messages
+    assert index_of(prepared(ragged(made(1, [2] * 6)))) is None
+    monkeypatch.setitem(sys.modules, "faiss", None)
+    assert index_of(prepared(Embedded(torch.ones(7, 3)))) is None
+    frames, lacking = caplog.messages
+    assert (
+        frames == "this model compares frames with words, which has no index: a query is scored against all of 6 clips"
+    )
+    assert lacking.startswith("a query is scored against all of 7 clips; python -m pip install")
+
+
+def test_fifty_thousand_clips_have_no_index() -> None:
+    assert index.MIN_CLIPS == 50_001

@@ -1,0 +1,181 @@
+"""Pools of series: held without filling, scored in parts of like length, and one long clip among short ones."""
+
+import json
+import subprocess
+import sys
+import typing
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from test_similarity import made, oracle
+
+from system.models import similarity
+from system.models.score import FrameWord
+from system.models.similarity import Embedded, Ragged, frame_word
+from system.runs import retrieve
+from system.training.validation import spread, zeros
+
+REDUCTIONS = typing.get_args(FrameWord.model_fields["reduce"].annotation)
+
+
+def ragged(filled: Embedded) -> Ragged:
+    assert filled.lengths is not None
+    pairs = zip(filled.values, filled.lengths.tolist(), strict=True)
+    return Ragged(torch.cat([series[:length] for series, length in pairs]), filled.lengths)
+
+
+def test_rows_and_parts_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
+    pool = Ragged(torch.arange(12.0).view(6, 2), torch.tensor([3, 0, 1, 2]))
+    found = pool.rows([3, 0, 3, 1])
+    assert found.values[:, 0].tolist() == [8, 10, 0, 2, 4, 8, 10]
+    assert found.lengths.tolist() == [2, 3, 2, 0]
+    assert pool.rows(torch.tensor([2])).values.tolist() == [[6, 7]]
+    monkeypatch.setattr(similarity, "MAX_PADDED", 4)  # two frames
+    parts = [(places.tolist(), part.values[..., 0].tolist(), part.lengths.tolist()) for places, part in pool.parts()]
+    assert parts == [([1, 2], [[0], [6]], [0, 1]), ([3], [[8, 10]], [2]), ([0], [[0, 2, 4]], [3])]
+    monkeypatch.setattr(similarity, "MAX_PADDED", 1 << 24)
+    ((places, part),) = pool.parts()
+    assert places.tolist() == [1, 2, 3, 0]
+    assert part.values[2].tolist() == [[8, 9], [10, 11], [0, 0]]
+
+
+@pytest.mark.parametrize("reduce", REDUCTIONS)
+@pytest.mark.parametrize(("dots", "values", "long"), [(1, 1, 1), (12, 20, 2), (40, 1 << 24, 3), (1 << 24, 30, 2048)])
+def test_ragged_series_are_scored_as_pairs_are_however_they_are_cut(
+    reduce: Any, dots: int, values: int, long: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On either side: validation scores clips against clips, too."""
+    monkeypatch.setattr(similarity, "MAX_DOT_PRODUCTS", dots)
+    monkeypatch.setattr(similarity, "MAX_PADDED", values)
+    monkeypatch.setattr(similarity, "_LONG", long)
+    clips, captions = made(1, [3, 1, 20, 0, 2, 5, 1]), made(2, [2, 4, 1, 0, 6])
+    for first, second in ((clips, captions), (clips, clips)):
+        expected = oracle(first, second, reduce)
+        assert torch.allclose(frame_word(ragged(first), ragged(second), reduce), expected, rtol=0, atol=1e-12)
+        assert torch.allclose(frame_word(ragged(first), second, reduce), expected, rtol=0, atol=1e-12)
+        assert torch.allclose(frame_word(first, ragged(second), reduce), expected, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("reduce", REDUCTIONS)
+def test_a_long_clip_is_read_in_pieces(reduce: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Never more dot products than MAX_DOT_PRODUCTS; of clips that fit, all at once."""
+    monkeypatch.setattr(similarity, "MAX_DOT_PRODUCTS", 1 << 10)
+    monkeypatch.setattr(similarity, "_LONG", 16)
+    sizes: list[int] = []
+    real = similarity._of_piece
+
+    def watched(frames: torch.Tensor, words: Any, reduce: str) -> torch.Tensor:
+        sizes.append(frames.shape[0] * frames.shape[1] * words.wide)
+        return real(frames, words, reduce)
+
+    monkeypatch.setattr(similarity, "_of_piece", watched)
+    clips, captions = made(6, [5, 4000, 16, 7]), made(7, [10] * 6)
+    frame_word(ragged(clips), captions, reduce)
+    assert max(sizes) <= 1 << 10
+    assert len(sizes) > 4000 * 60 >> 10
+
+
+def test_the_collapse_watch_sees_ragged_series_as_filled_ones() -> None:
+    filled = made(3, [4, 1, 0, 9], dim=3)
+    filled.values[0, 1] = 1e-7
+    assert spread(ragged(filled)) == pytest.approx(spread(Embedded(filled.values, filled.lengths)), abs=1e-12)
+    assert zeros(ragged(filled)) == zeros(filled) == pytest.approx(1 / 14)
+
+
+def test_clips_of_a_batch_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
+    def groups(lengths: list[int], seconds: list[float]) -> list[tuple[int, int]]:
+        return [(part.start, part.stop) for part in retrieve._groups(lengths, seconds)]
+
+    monkeypatch.setattr(retrieve, "CLIPS_PER_BATCH", 3)
+    monkeypatch.setattr(retrieve, "SECONDS_PER_BATCH", 90)
+    assert groups([5] * 7, [0.0] * 7) == [(0, 3), (3, 6), (6, 7)]
+    assert groups([5, 5, 6], [30.0, 30.0, 30.0]) == [(0, 3)]
+    assert groups([5, 5, 6], [30.0, 30.0, 31.0]) == [(0, 2), (2, 3)]
+    assert groups([5, 5, 21], [0.0] * 3) == [(0, 2), (2, 3)], "3 x 21 frames are more than twice 31"
+    assert groups([5, 5, 20], [0.0] * 3) == [(0, 3)]
+    assert groups([5, 6], [100.0, 120.0]) == [(0, 1), (1, 2)], "longer than a batch may be"
+    assert groups([], []) == []
+
+
+_POOL = """
+import json, sys
+from pathlib import Path
+import numpy as np
+import tiny, torch
+from augmented import clip
+from heard import slaney
+from system.features.bank import open_bank
+from system.features.build import Features
+from system.models.text.vector_file import write_word_vectors
+from system.runs.open import build_model
+from system.recipe.load import load_recipe
+from system.runs.retrieve import embed_pool, embed_texts
+from system.training.validation import Validation
+
+folder, long = Path(sys.argv[1]), int(sys.argv[2])
+COUNT, SHORTEST, LONGEST = 100, 250, 750  # frames of 0.02 s
+world = tiny.make_world(folder / "world", {"development": 2, "validation": 2, "evaluation": 2})
+content = tiny.recipe(world, folder)
+words = "a deep tone sounds somebody plays low note hum goes on one shrill beep it is".split()
+draws = np.random.default_rng(0)
+write_word_vectors(folder / "words.bin", {word: draws.normal(size=300) for word in words})
+content["model"] = {
+    "audio": {
+        "kind": "crnn", "experts": slaney(), "hidden": 150, "dropout": 0.2, "embedding": "frames",
+        "padding": "masked",
+    },
+    "text": {
+        "kind": "word_vectors", "vectors": str(folder / "words.bin"), "dim": 300, "unknown": "each",
+        "embedding": "words", "padding": "masked",
+    },
+    "score": {"kind": "frame_word", "reduce": sys.argv[3]},
+}
+for stage in content["stages"].values():
+    ranking = {"kind": "ranking", "weight": 1, "margin": 0.5, "relax": "none"}
+    stage["losses"] = [ranking | {"negatives": sys.argv[4]}]
+    stage["batch_size"], stage["monitor"]["metrics"] = 32, ["loss", "m1", "m2", "mAP@10"]
+recipe = load_recipe(tiny.write_recipe(folder / "r.yaml", content)).recipe
+torch.manual_seed(0)
+model = build_model(recipe, [])
+lengths = draws.integers(SHORTEST, LONGEST, COUNT).tolist() + [60_000] * long
+bank = open_bank(folder / "bank", 64, "float32", {})
+series = ((str(n), np.random.default_rng(n).normal(-10, 3, (length, 64))) for n, length in enumerate(lengths))
+tiny.store_all(bank, series)
+clips = [clip(f"{n}.wav", f"one deep beep {n}") for n in range(len(lengths))]
+clips = [one.model_copy(update={"seconds": length / 50}) for one, length in zip(clips, lengths)]
+features = Features({"logmel": bank}, {one.id: str(n) for n, one in enumerate(clips)})
+texts = ["a deep tone", "somebody plays", "it is on"] * 40
+pool = embed_pool(model, clips, features).clips
+with torch.inference_mode():
+    scores = model.score_matrix(embed_texts(model, texts), pool)
+del pool
+(stage,) = recipe.stages.values()
+Validation(clips, stage, features)(model)
+peak = int(open("/proc/self/status").read().split("VmHWM:")[1].split()[0]) / 2**20
+print(json.dumps({"gib": peak, "scores": scores[:3, :COUNT].tolist()}))
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("reduce", "negatives"), [("mean", "audio_hard"), ("best_word", "semi_hard")])
+def test_a_clip_of_twenty_minutes_takes_less_than_two_gigabytes(
+    root: Path, tmp_path: Path, reduce: str, negatives: str
+) -> None:
+    """Embedded by the CRNN, scored, and validated in batches of 32, among 100 clips of 5 to 15 s."""
+    found = {}
+    for long in (0, 1):
+        folder = tmp_path / str(long)
+        folder.mkdir()
+        command = [sys.executable, "-c", _POOL, str(folder), str(long), reduce, negatives]
+        paths = f"{root}:{root / 'tests/helpers'}:{root / 'tests/system'}"
+        environment = {"PYTHONPATH": paths, "OMP_NUM_THREADS": "1", "PATH": "/usr/bin:/bin"}
+        done = subprocess.run(command, cwd=root, capture_output=True, text=True, env=environment)
+        assert done.returncode == 0, done.stderr
+        found[long] = json.loads(done.stdout.splitlines()[-1])
+    print(f"\n{reduce}: {found[0]['gib']:.2f} GiB without, {found[1]['gib']:.2f} GiB with it")
+    assert found[1]["gib"] - found[0]["gib"] < 2e9 / 2**30
+    assert np.allclose(found[0]["scores"], found[1]["scores"], rtol=0, atol=1e-6)
+    assert np.ptp(found[0]["scores"]) > 1e-3

@@ -1,0 +1,115 @@
+"""`rank --top K`: the first K names of the full ranking, without all scores ever being held."""
+
+import csv
+from pathlib import Path
+
+import numpy as np
+import pytest
+from outcomes import refused
+
+from submission.__main__ import main as submission
+from submission.formats.score_matrix import read_scores
+from submission.ordering import ranked_columns
+from system.__main__ import main
+from system.models import retrieval
+
+
+def lists(path: Path) -> list[list[str]]:
+    with path.open(newline="", encoding="utf-8") as file:
+        return list(csv.reader(file))
+
+
+@pytest.mark.parametrize("top", [1, 7, 24])
+def test_lists_are_the_first_names_of_the_full_ranking(
+    unbroken: Path, world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, top: int
+) -> None:
+    """By blocks of two queries, and by one block; the same whether scores are written or ranked."""
+    ask = ["rank", str(unbroken), "--audio", str(world), "--split", "evaluation"]
+    for name, scores in (("a", 24 * 2), ("b", 1 << 24)):
+        monkeypatch.setattr(retrieval, "MAX_SCORES", scores)
+        assert main([*ask, "--out", str(tmp_path / f"{name}.npy")]) == 0
+        matrix = read_scores(tmp_path / f"{name}.npy")
+        assert main([*ask, "--top", str(top), "--out", str(tmp_path / f"{name}.csv")]) == 0
+        header, *rows = lists(tmp_path / f"{name}.csv")
+        assert header == ["query", *(f"file_name_{rank}" for rank in range(1, top + 1))]
+        best = ranked_columns(matrix.values, matrix.file_names, top)
+        expected = [[matrix.file_names[column] for column in columns] for columns in best]
+        assert rows == [[text, *names] for text, names in zip(matrix.query_texts, expected, strict=True)]
+    assert np.allclose(read_scores(tmp_path / "a.npy").values, read_scores(tmp_path / "b.npy").values, atol=1e-6)
+
+
+def test_equal_scores_stand_by_file_name(unbroken: Path, world: Path, tmp_path: Path) -> None:
+    """Three copies of one recording, of which two are asked for."""
+    (sound, *_) = sorted((world.parent / "evaluation").glob("*.wav"))
+    folder, queries, out = tmp_path / "sounds", tmp_path / "q.csv", tmp_path / "r.csv"
+    folder.mkdir()
+    for name in ("c.wav", "b.wav", "ä.wav"):
+        (folder / name).write_bytes(sound.read_bytes())
+    queries.write_text("caption\na deep tone\n")
+    ask = ["rank", str(unbroken), "--audio", str(folder), "--queries", str(queries)]
+    assert main([*ask, "--out", str(tmp_path / "s.npy")]) == 0
+    assert np.ptp(read_scores(tmp_path / "s.npy").values) == 0
+    assert main([*ask, "--top", "2", "--out", str(out)]) == 0
+    assert lists(out)[1][1:] == ["b.wav", "c.wav"]
+
+
+def test_lists_of_ten_are_scored_and_converted(
+    unbroken: Path, world: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "r.csv"
+    ask = ["rank", str(unbroken), "--audio", str(world), "--split", "evaluation"]
+    assert main([*ask, "--top", "10", "--out", str(out)]) == 0
+    assert "120 queries x 10 names, of 24 clips" in capsys.readouterr().out
+    assert main([*ask, "--out", str(tmp_path / "s.npy")]) == 0
+    assert submission(["check", str(out), "--scores", str(tmp_path / "s.npy"), "--edition", "custom"]) == 0
+    assert submission(["convert", str(out), "--out", str(tmp_path / "2022.csv"), "--edition", "2022"]) == 0
+    written = tmp_path / "w.csv"
+    assert submission(["write", str(tmp_path / "s.npy"), "--out", str(written), "--edition", "custom"]) == 0
+    assert written.read_bytes() == out.read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("top", "out", "words"),
+    [
+        ("0", "r.csv", "'0' is no whole number from 1 on"),
+        ("-3", "r.csv", "'-3' is no whole number from 1 on"),
+        ("ten", "r.csv", "'ten' is no whole number from 1 on"),
+        ("25", "r.csv", "--top 25: the pool has 24 clips; give 24 or fewer"),
+        ("5", "r.npy", "with --top ranked lists are written; give a name that ends in .csv"),
+        (None, "r.csv", "ends in .npy; ranked lists (.csv) are written with --top K"),
+        ("5", "q.csv", "would be written over"),
+    ],
+)
+def test_lists_that_cannot_be_written(
+    unbroken: Path,
+    world: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    top: str | None,
+    out: str,
+    words: str,
+) -> None:
+    queries = tmp_path / "q.csv"
+    queries.write_text("caption\na deep tone\n")
+    command = ["rank", unbroken, "--audio", world, "--split", "evaluation", "--queries", queries]
+    command += ["--out", tmp_path / out, *([] if top is None else [f"--top={top}"])]
+    if words.startswith("'"):
+        assert main([str(part) for part in command]) == 2
+        assert words in capsys.readouterr().err
+    else:
+        assert words in refused(capsys, *command)
+    assert [path.name for path in tmp_path.iterdir()] == ["q.csv"]
+
+
+def test_a_broken_clip_is_not_among_those_that_can_be_listed(
+    unbroken: Path, world: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "sounds"
+    folder.mkdir()
+    (folder / "whole.wav").write_bytes(next((world.parent / "evaluation").glob("*.wav")).read_bytes())
+    (folder / "broken.wav").write_bytes(b"RIFF")
+    (tmp_path / "q.csv").write_text("caption\na deep tone\n")
+    command = ["rank", unbroken, "--audio", folder, "--queries", tmp_path / "q.csv", "--out", tmp_path / "r.csv"]
+    assert "--top 2: the pool has 1 clip; give 1 or fewer" in refused(capsys, *command, "--top", "2")
+    assert main([*map(str, command), "--top", "1"]) == 0
+    assert lists(tmp_path / "r.csv")[1] == ["a deep tone", "whole.wav"]
