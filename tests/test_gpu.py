@@ -8,6 +8,7 @@ import pytest
 import tiny
 import torch
 from outcomes import lines
+from several import together
 
 from data_tools.manifest import read_manifest
 from system.__main__ import main
@@ -65,3 +66,12 @@ def test_every_precision_trains(world: Path, tmp_path: Path, precision: str, at_
     assert lines(tmp_path / "run")[-1]["loss"] < lines(tmp_path / "run")[0]["loss"]
     entry = json.loads((tmp_path / "run/result.json").read_text())["rank"]["evaluation"]
     assert entry["mAP@10"] > 2 * entry["untrained"]
+
+
+def test_one_process_of_torchrun_trains_as_none(world: Path, tmp_path: Path) -> None:
+    recipe = tiny.write_recipe(tmp_path / "r.yaml", tiny.recipe(world, tmp_path))
+    assert main(["train", str(recipe), "--out", str(tmp_path / "plain")]) == 0
+    done = together(1, [["train", recipe, "--out", tmp_path / "torchrun"]], tmp_path, "cuda")
+    assert done.returncode == 0, done.stderr
+    losses = [[line["loss"] for line in lines(tmp_path / name)] for name in ("plain", "torchrun")]
+    assert losses[1] == pytest.approx(losses[0], rel=1e-5)

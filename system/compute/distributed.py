@@ -27,7 +27,7 @@ BUCKET = 1 << 23  # numbers of gradients that are summed at a time: 32 MiB
 T = TypeVar("T")
 log = logging.getLogger(__name__)
 received = {"embeddings": 0, "gradients": 0}  # bytes that this process got from all processes together, since it began
-_group = {"count": 1, "index": 0}
+_group = {"count": 1, "index": 0, "launcher": 0}
 
 
 def count() -> int:
@@ -43,6 +43,11 @@ def index() -> int:
 def is_first() -> bool:
     """Whether this is the process that writes."""
     return index() == 0
+
+
+def is_orphan() -> bool:
+    """Whether torchrun is gone, which would have ended this process with the others."""
+    return count() > 1 and os.getppid() != _group["launcher"]
 
 
 @contextmanager
@@ -67,7 +72,7 @@ def processes(device: "torch.device | None") -> Iterator[None]:
     except (RuntimeError, ValueError) as error:
         reason = str(error).splitlines()[0]
         raise KitError(f"the processes of torchrun cannot meet ({reason}); look at its --rdzv options") from error
-    _group.update(count=dist.get_world_size(), index=dist.get_rank())
+    _group.update(count=dist.get_world_size(), index=dist.get_rank(), launcher=os.getppid())
     if is_first():
         log.info("%d processes; the first computes on %s", count(), device)
     try:

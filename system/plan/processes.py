@@ -75,12 +75,16 @@ def process_lines(stage: schema.Stage, estimates: Estimates, processes: int, gpu
     yield (
         f"  {processes} processes, each: about {memory['float32'] / GIB:.1f} GiB in float32{on_gpu}; a step "
         f"{flops / 1e12:.2f} TFLOP{', ' + ', '.join(times) if stage.precision != 'float32' else ''}; gets "
-        f"{sent.embeddings / MIB:.2f} MiB of embeddings and {sent.gradients / MIB:.1f} MiB of gradients (estimates)"
+        f"{_size(sent.embeddings)} of embeddings and {_size(sent.gradients)} of gradients (estimates)"
     )
     parts = math.ceil(stage.batch_size / stage.grad_cache_chunk) if stage.grad_cache_chunk else processes
     if parts < processes:
         fitting = stage.batch_size // processes
         yield f"  grad_cache_chunk {stage.grad_cache_chunk} leaves {processes - parts} of them idle; say {fitting}"
+
+
+def _size(size: float) -> str:
+    return f"{size / MIB:,.1f} MiB" if size >= MIB else f"{size / 1024:.1f} KiB"
 
 
 def hours_line(frames: float, flops: float, processes: int, gpu: str | None) -> str:

@@ -21,7 +21,7 @@ from system.batches.collate import Feed
 from system.batches.data import Data
 from system.batches.sampler import Sampler, items_of
 from system.compute.device import device_of, gpu_of, memory_errors, moved
-from system.compute.distributed import any_of, count, first_goes_ahead, is_first, on_first, take_from_first
+from system.compute.distributed import any_of, count, first_goes_ahead, is_first, is_orphan, on_first, take_from_first
 from system.losses import terms
 from system.losses.relevance.relax import Relevance
 from system.models.retrieval import RetrievalModel
@@ -233,7 +233,7 @@ class _Stage:
                 began = time.monotonic()
                 self._epoch(feed, bar, stop)
                 self._finish_epoch(time.monotonic() - began)
-                self._stop_if_asked(any_of(stop["asked"])[0])
+                self._stop_if_asked(any_of(stop["asked"] or is_orphan())[0])
         self.frozen_start.end()
         if self.stage.stop and self.step < total:
             log.info("stage %s ends early: %s", self.name, describe_stop(self.stage.stop))
@@ -281,7 +281,7 @@ class _Stage:
             bar.advance(1, f"loss {seen['loss']:.4f}")
             if self.step % self.steps == 0:
                 return
-            asked = any_of(stop["asked"])[0]
+            asked = any_of(stop["asked"] or is_orphan())[0]
             if asked:
                 self._require_finite()
                 self._save(None)

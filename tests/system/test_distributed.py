@@ -1,8 +1,14 @@
 """Several processes against one: the same losses, the same weights, the same files."""
 
 import json
+import os
+import re
 import shutil
-from collections.abc import Mapping
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +16,7 @@ import numpy as np
 import pytest
 import tiny
 import torch
-from several import together
+from several import ROOT, TORCHRUN, ranks_of, together
 from threads import one_thread  # noqa: F401  a fixture
 
 from data_tools.manifest import read_manifest
@@ -156,3 +162,112 @@ def test_every_term_sees_the_whole_batch(manifest: Path, tmp_path: Path, process
         assert main(["train", str(path), "--out", str(tmp_path / "one" / name)]) == 0
         assert_alike(tmp_path / "one" / name, tmp_path / "several" / name)
         shutil.rmtree(tmp_path / "several" / name)
+
+
+def started(recipe: Path, run: Path, processes: int, restarts: int = 0) -> "subprocess.Popen[str]":
+    command = [*TORCHRUN[:-1], str(restarts), "--nproc-per-node", str(processes), "-m", "system", "train"]
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    return subprocess.Popen(
+        [*command, str(recipe), "--out", str(run), "--device", "cpu"],
+        cwd=ROOT,
+        env=environment,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def wait_for(what: Callable[[], object], seconds: float = 300) -> None:
+    end = time.monotonic() + seconds
+    while not what():
+        assert time.monotonic() < end, "it does not come"
+        time.sleep(0.02)
+
+
+def epochs(run: Path) -> int:
+    metrics = run / "metrics.jsonl"
+    return metrics.read_text().count("\n") if metrics.exists() else 0
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("one_thread")
+def test_killed_processes_go_on_in_other_numbers(manifest: Path, tmp_path: Path) -> None:
+    settings = content(manifest, tmp_path, epochs=36, steps_per_epoch=2)
+    recipe = tiny.write_recipe(tmp_path / "r.yaml", settings)
+    assert main(["train", str(recipe), "--out", str(tmp_path / "one")]) == 0
+    run, random = tmp_path / "several", np.random.default_rng(11)
+    for number, victim in enumerate(["first", "another", "launcher", "another", "first"] * 2):
+        launcher = started(recipe, run, (3, 2)[number % 2])
+        after = epochs(run) + int(random.integers(1, 4))
+        wait_for(lambda after=after: epochs(run) >= after)
+        time.sleep(float(random.uniform(0, 0.1)))
+        ranks = ranks_of(launcher.pid)
+        os.kill({"launcher": launcher.pid, "first": ranks[0], "another": ranks[1]}[victim], signal.SIGKILL)
+        _, said = launcher.communicate(timeout=120)
+        assert launcher.returncode != 0
+        assert victim == "launcher" or "has lost the others" in said or "stopped at step" in said, said
+        wait_for(lambda ranks=ranks: not any(Path(f"/proc/{pid}").exists() for pid in ranks.values()))
+        assert not (run / "only" / "done.json").exists(), "it was over before it could be killed"
+    assert main(["train", str(recipe), "--out", str(run)]) == 0
+    assert [line["epoch"] for line in lines(run)] == list(range(1, 37))
+    assert_alike(tmp_path / "one", run)
+
+
+@pytest.mark.slow
+def test_torchrun_starts_again_from_the_last_checkpoint(manifest: Path, tmp_path: Path) -> None:
+    recipe = tiny.write_recipe(tmp_path / "r.yaml", content(manifest, tmp_path, epochs=20, steps_per_epoch=2))
+    run = tmp_path / "run"
+    launcher = started(recipe, run, 2, restarts=2)
+    wait_for(lambda: epochs(run) >= 3)
+    os.kill(ranks_of(launcher.pid)[1], signal.SIGKILL)
+    _, said = launcher.communicate(timeout=300)
+    assert launcher.returncode == 0, said
+    assert [line["epoch"] for line in lines(run)] == list(range(1, 21))
+    assert "from step 6" in said or "from step 8" in said or "from step 10" in said, said
+
+
+@pytest.mark.slow
+def test_an_error_of_one_process_is_one_sentence(manifest: Path, tmp_path: Path) -> None:
+    settings = content(manifest, tmp_path) | {"teachers": {}}
+    recipe = tiny.write_recipe(tmp_path / "r.yaml", settings)
+    done = together(2, [["train", recipe, "--out", manifest]], tmp_path)  # a file where a folder is needed
+    assert done.returncode == 1
+    assert len([line for line in done.stderr.splitlines() if "error:" in line]) == 1, done.stderr
+
+
+@pytest.mark.slow
+def test_the_commands_of_the_readme(manifest: Path, tmp_path: Path) -> None:
+    """As written; what SLURM would set is set, and `srun` and `scontrol` are stand-ins for one machine."""
+    tiny.write_recipe(tmp_path / "mine.yaml", content(manifest, tmp_path, epochs=1))
+    text = (ROOT / "system" / "README.md").read_text().split("## Several GPUs, several machines")[1].split("\n## ")[0]
+    commands = [block.split("```")[0] for block in text.split("```sh\n")[1:]]
+    assert len(commands) == 2
+    programs = tmp_path / "bin"
+    programs.mkdir()
+    for name, does in (("srun", 'exec "$@"'), ("scontrol", "echo localhost")):
+        (programs / name).write_text(f"#!/bin/sh\n{does}\n")
+        (programs / name).chmod(0o755)
+    slurm = {"NNODES": "1", "GPUS_ON_NODE": "2", "JOB_ID": "7", "JOB_NODELIST": "localhost"}
+    environment = os.environ | {f"SLURM_{name}": value for name, value in slurm.items()}
+    environment |= {"PATH": f"{programs}:{Path(sys.executable).parent}:{os.environ['PATH']}", "PYTHONPATH": str(ROOT)}
+    for number, command in enumerate(commands):
+        done = subprocess.run(
+            ["bash", "-e", "-c", command], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=300
+        )
+        assert done.returncode == 0, done.stderr
+        assert ("2 processes" in done.stderr) == (number < 2)
+        shutil.rmtree(tmp_path / "runs")
+
+
+@pytest.mark.slow
+def test_the_plan_says_what_is_exchanged(manifest: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Within 10 % of the bytes that a process got in a step, and no further."""
+    for chunk in (None, 2):
+        path = tiny.write_recipe(tmp_path / "r.yaml", content(manifest, tmp_path, grad_cache_chunk=chunk, epochs=1))
+        run, measured = tmp_path / f"run{chunk}", tmp_path / "received.json"
+        assert main(["check", str(path), "--ranks", "3"]) == 0
+        (line,) = [line for line in capsys.readouterr().out.splitlines() if line.startswith("  3 processes, each")]
+        said = [float(found) * 1024 for found in re.findall(r"([0-9.]+) KiB of", line)]
+        done = together(3, [["train", path, "--out", run]], tmp_path, received=measured)
+        assert done.returncode == 0, done.stderr
+        found = json.loads(measured.read_text())
+        assert said == pytest.approx([found["embeddings"], found["gradients"]], rel=0.1)
