@@ -110,7 +110,11 @@ def test_no_placeholder_is_left(root: Path) -> None:
     for path in readmes(root):
         words = set(re.findall(r"\b[A-Z]{4,}_[A-Z_]{3,}\b", path.read_text()))
         variables = {"FREESOUND_API", "FREESOUND_API_KEY", "FREESOUND_ACCESS_TOKEN"}
-        ranks = {"WORLD_SIZE", "LOCAL_RANK"}
+        ranks = {
+            "WORLD_SIZE",
+            "LOCAL_RANK",
+            *(f"SLURM_{name}" for name in ("NNODES", "GPUS_ON_NODE", "JOB_ID", "JOB_NODELIST")),
+        }
         trackers = {"MLFLOW_TRACKING_URI", "WANDB_PROJECT", "WANDB_API_KEY", "WANDB_API"}
         assert words <= {"LBAR_SHARED", "TYPE_CHECKING", *variables, *trackers, *ranks}, path
 

@@ -20,9 +20,9 @@ class _Synchronised(_BatchNorm):
         if not self.training or count() == 1:
             plain: torch.Tensor = super().forward(input)
             return plain
-        x = input.float()
+        x = input.float() if input.dtype in (torch.float16, torch.bfloat16) else input
         channels = x.transpose(0, 1).flatten(1)  # (C, values of this process)
-        here = torch.tensor(float(channels.shape[1]), device=x.device)
+        here = x.new_tensor(float(channels.shape[1]))
         total = over_processes.all_reduce(here.clone())
         variance, mean_here = torch.var_mean(channels, dim=1, correction=0)
         mean = over_processes.all_reduce(mean_here * here) / total

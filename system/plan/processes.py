@@ -22,11 +22,15 @@ class Exchange(NamedTuple):
     gradients: float
 
 
-def rows_of_share(rows: float, chunk: float | None, processes: int) -> int:
-    """Rows of the largest share: ceil(rows / n), or with parts of `chunk` rows ceil(parts / n) x chunk."""
+def rows_of_share(rows: float, chunk: int | None, processes: int) -> int:
+    """Rows of the largest share, the first process's: ceil(rows / n), or, in parts of `chunk` rows that are dealt out,
+    ceil(parts / n) x chunk, less what the last part lacks where it is among them."""
+    whole = math.ceil(rows)
     if chunk is None:
-        return math.ceil(rows / processes)
-    return min(math.ceil(rows), math.ceil(math.ceil(rows / chunk) / processes) * math.ceil(chunk))
+        return math.ceil(whole / processes)
+    parts = math.ceil(whole / chunk)
+    lacking = parts * chunk - whole if (parts - 1) % processes == 0 else 0
+    return math.ceil(parts / processes) * chunk - lacking
 
 
 def exchange(stage: schema.Stage, estimates: Estimates, processes: int) -> Exchange:

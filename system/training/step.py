@@ -155,8 +155,11 @@ def audio_parts(model: RetrievalModel, batch: Batch, size: int | None) -> Parts:
     position = {row: n for n, row in enumerate(share.rows)} if batch.share else {}
 
     def embedded(rows: list[int]) -> Embedded:
-        there = torch.tensor([position.get(row, row) for row in rows], device=lengths.device)
-        found: Embedded = model.audio({name: series.rows(there) for name, series in batch.audio.items()})
+        audio = batch.audio
+        if size is not None:
+            there = torch.tensor([position.get(row, row) for row in rows], device=lengths.device)
+            audio = {name: series.rows(there) for name, series in audio.items()}
+        found: Embedded = model.audio(audio)  # a process's one part as wide as it is: see `alike` of collate
         return found
 
     return _parts(embedded, share.parts)

@@ -1,0 +1,72 @@
+"""Batch norms of several processes against one that sees all of the batch."""
+
+import os
+import socket
+from pathlib import Path
+
+import pytest
+import torch
+import torch.multiprocessing
+from torch import nn
+
+from system.compute.distributed import index, processes, sum_gradients
+from system.networks.synchronised import synchronise
+
+SIZES = [3, 1, 2]  # of the parts
+
+
+def network() -> nn.Module:
+    torch.manual_seed(0)
+    layers = nn.BatchNorm2d(2), nn.Conv2d(2, 4, 3), nn.BatchNorm2d(4), nn.LeakyReLU(), nn.Flatten()
+    return nn.Sequential(*layers, nn.BatchNorm1d(4 * 3 * 5)).double().train()
+
+
+def outcome(part: slice) -> dict[str, torch.Tensor]:
+    """Outputs, gradients and running statistics after two steps on rows of a batch, of a loss that is no plain sum."""
+    torch.manual_seed(1)
+    batches = torch.randn(2, sum(SIZES), 2, 5, 7, dtype=torch.float64) * 3 + 1
+    weights = torch.randn(sum(SIZES), 60, dtype=torch.float64)
+    model = network()
+    synchronise(model, True)
+    for batch in batches:
+        given = batch[part].requires_grad_()
+        output = model(given)
+        (output.tanh() * weights[part]).sum().backward()
+    sum_gradients(list(model.parameters()))
+    found = {f"gradient of {name}": value.grad for name, value in model.named_parameters() if value.grad is not None}
+    assert given.grad is not None
+    return found | dict(model.state_dict()) | {"output": output.detach(), "given": given.grad}
+
+
+def take_part(rank: int, port: int, folder: str) -> None:
+    os.environ |= {"RANK": str(rank), "WORLD_SIZE": str(len(SIZES)), "LOCAL_RANK": str(rank)}
+    os.environ |= {"MASTER_ADDR": "localhost", "MASTER_PORT": str(port)}
+    torch.set_num_threads(1)
+    with processes(torch.device("cpu")):
+        begin = sum(SIZES[: index()])
+        torch.save(outcome(slice(begin, begin + SIZES[index()])), Path(folder) / f"{index()}.pt")
+
+
+def test_outputs_gradients_and_statistics_are_those_of_the_whole_batch(tmp_path: Path) -> None:
+    with socket.socket() as free:
+        free.bind(("localhost", 0))
+        port = free.getsockname()[1]
+    torch.multiprocessing.spawn(take_part, (port, str(tmp_path)), len(SIZES))
+    expected = outcome(slice(None))
+    parts = [torch.load(tmp_path / f"{rank}.pt", weights_only=True) for rank in range(len(SIZES))]
+    for name, value in expected.items():
+        found = torch.cat([part[name] for part in parts]) if name in ("output", "given") else parts[1][name]
+        assert torch.allclose(found.double(), value.double(), rtol=1e-9, atol=1e-9), name
+
+
+def test_one_process_has_plain_batch_norms_and_the_names_stay() -> None:
+    plain, model = network(), network()
+    synchronise(model, True)
+    assert model.state_dict().keys() == plain.state_dict().keys()
+    values = torch.randn(4, 2, 5, 7, dtype=torch.float64)
+    assert torch.equal(model(values), plain(values))
+    synchronise(model, False)
+    assert [type(layer) for layer in model] == [type(layer) for layer in plain]
+    assert type(model[0]) is nn.BatchNorm2d
+    with pytest.raises(ValueError, match="more than 1 value"):
+        nn.BatchNorm1d(3)(torch.ones(1, 3))
