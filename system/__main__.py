@@ -1,8 +1,9 @@
 """The command line of this floor: `python -m system VERB ...`."""
 
 import logging
+import sys
 
-from data_tools.cli import Verb, run_cli
+from data_tools.cli import Verb, ranks, run_cli
 from system.compute.distributed import leave
 
 # What each does, and the arguments of an example.
@@ -65,6 +66,7 @@ _VERBS = {
     ),
 }
 _RESUME = {"download", "features", "train", "rank", "run", "study", "search", "embeddings", "serve"}  # frames, at least
+_TOGETHER = {"features", "train", "run", "study"}  # what several processes of torchrun do together
 VERBS = {
     name: Verb(what, f"python -m system {name} {example}", f"verbs.{name}", name in _RESUME)
     for name, (what, example) in _VERBS.items()
@@ -75,6 +77,10 @@ def main(argv: list[str] | None = None) -> int:
     """Run one verb; the exit status is run_cli's."""
     for chatty in ("httpx", "sentence_transformers", "urllib3", "huggingface_hub"):
         logging.getLogger(chatty).setLevel(logging.WARNING)
+    argv = sys.argv[1:] if argv is None else argv
+    if ranks()[1] > 1 and argv and argv[0] in VERBS.keys() - _TOGETHER:
+        print(f"{argv[0]} is of one process; run it without torchrun", file=sys.stderr)
+        return 2
     return run_cli("system", "Check, train and use retrieval systems.", VERBS, argv)
 
 

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from data_tools.files import remove_parts, write_text
 from data_tools.locks import lock_of
+from system.compute.distributed import is_first, processes
 from system.experiments.study import load_study, run_study
 from system.verbs.options import add_changes_argument, add_device_argument, add_runs_argument, add_track_argument
 
@@ -24,7 +25,10 @@ def run(arguments: argparse.Namespace) -> int:
     study, cells = load_study(arguments.study, arguments.set, arguments.runs)
     for line in dict.fromkeys(line for loaded in cells.values() for line in loaded.renamed):
         log.warning("%s", line)
-    table = run_study(study, cells, arguments.runs, arguments.device, arguments.track)
+    with processes(arguments.device):
+        table = run_study(study, cells, arguments.runs, arguments.device, arguments.track)
+        if not is_first():
+            return 0
     text = table.markdown()
     if study.published:
         text += f"\nFigures of the paper: {study.published.source}\n"

@@ -145,6 +145,30 @@ def test_two_processes_train_and_rank_as_one(manifest: Path, tmp_path: Path) -> 
     assert names[0] == names[1]
 
 
+def test_what_one_process_does_is_refused_to_several(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("RANK", "1")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    assert main(["rank", "runs/one"]) == 2
+    assert capsys.readouterr().err == "rank is of one process; run it without torchrun\n"
+
+
+@pytest.mark.slow
+def test_a_study_of_several_processes(manifest: Path, tmp_path: Path) -> None:
+    recipe = content(manifest, tmp_path, epochs=1)
+    recipe["rank"] = tiny.recipe(manifest, tmp_path, only={})["rank"]
+    tiny.write_recipe(tmp_path / "r.yaml", recipe)
+    study = {"name": "several", "recipe": "r.yaml", "seeds": [1], "cells": {"a": {}, "b": {"stages.only.epochs": 2}}}
+    path = tiny.write_recipe(tmp_path / "s.study.yaml", study)
+    done = together(2, [["study", path, "--runs", tmp_path / "runs"]], tmp_path)
+    assert done.returncode == 0, done.stderr
+    table = (tmp_path / "runs" / "several" / "table.md").read_text()
+    assert "| a |" in table
+    assert "| b |" in table
+    assert done.stdout.count("| b |") == 1
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("processes", [2, 3])
 @pytest.mark.usefixtures("one_thread")
