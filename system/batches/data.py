@@ -68,7 +68,8 @@ def make_missing(recipe: schema.Recipe) -> None:
             continue
         if source.make is None:
             raise KitError(f"data source {name}: no manifest {manifest}; make it with python -m data_tools")
-        with lock(Path(f"{kept}.lock"), f"waiting for another process that makes {manifest}", wait=True):
+        # Not in the manifest's folder, which its command wants empty.
+        with lock(Path(recipe.banks) / "make.lock", f"waiting for another process that makes {manifest}", wait=True):
             if not manifest.exists():
                 _make(name, source.make, manifest)
                 write_text(kept, source.make + "\n")

@@ -56,7 +56,7 @@ def processes(device: "torch.device | None") -> Iterator[None]:
 
     device: where this process computes; None for this machine's. KitError where they cannot meet.
     """
-    if "WORLD_SIZE" not in os.environ or _group["count"] > 1:
+    if "WORLD_SIZE" not in os.environ or _group["launcher"]:
         yield
         return
     import torch
@@ -78,7 +78,7 @@ def processes(device: "torch.device | None") -> Iterator[None]:
     try:
         yield
     finally:
-        _group.update(count=1, index=0)
+        _group.update(count=1, index=0, launcher=0)
         dist.destroy_process_group()
 
 

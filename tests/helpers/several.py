@@ -24,7 +24,7 @@ def together(
     received: Path | None = None,
 ) -> "subprocess.CompletedProcess[str]":
     """Run verbs of `system` one after the other, by several processes. folder: takes the list of them. received: takes
-    the bytes that the first process got in a training step, the mean."""
+    the bytes that the first process got in a training step, and the norm of its gradients, the means."""
     jobs = folder / f"jobs{processes}.json"
     jobs.write_text(json.dumps([list(map(str, command)) for command in commands]))
     command = [*TORCHRUN, "--nproc-per-node", str(processes), __file__, str(jobs), device, str(received or "")]
@@ -52,13 +52,14 @@ if __name__ == "__main__":
     from system.compute.distributed import is_first, leave, processes, received
     from system.training import train
 
-    steps: list[dict[str, int]] = []
+    steps: list[dict[str, float]] = []
     gradients = train.gradients
 
     def measured(*arguments: Any) -> dict[str, float]:
         before = dict(received)
         found = gradients(*arguments)
-        steps.append({name: size - before[name] for name, size in received.items()})
+        squares = sum(float(p.grad.double().square().sum()) for p in arguments[0].parameters() if p.grad is not None)
+        steps.append({name: size - before[name] for name, size in received.items()} | {"norm": squares**0.5})
         return found
 
     train.gradients = measured
@@ -68,6 +69,6 @@ if __name__ == "__main__":
             if status := main([*job, "--device", sys.argv[2]]):
                 leave(status)
         if sys.argv[3] and is_first():
-            means = {name: sum(step[name] for step in steps) / len(steps) for name in received}
+            means = {name: sum(step[name] for step in steps) / len(steps) for name in steps[0]}
             Path(sys.argv[3]).write_text(json.dumps(means))
     leave(0)

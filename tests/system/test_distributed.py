@@ -315,3 +315,19 @@ def test_the_plan_says_what_is_exchanged(manifest: Path, tmp_path: Path, capsys:
         assert done.returncode == 0, done.stderr
         found = json.loads(measured.read_text())
         assert said == pytest.approx([found["embeddings"], found["gradients"]], rel=0.1)
+
+
+@pytest.mark.slow
+def test_gradients_are_as_large_as_those_of_one_process(manifest: Path, tmp_path: Path) -> None:
+    """AdamW would not tell a sum from a mean."""
+    norms = []
+    settings = {"losses": [NT_XENT | {"temperature": "learned"}], "max_grad_norm": None, "epochs": 1}
+    made = content(manifest, tmp_path, **settings)
+    made["model"]["learned_temperature"] = 0.2
+    path = tiny.write_recipe(tmp_path / "r.yaml", made)
+    for processes in (1, 3):
+        file = tmp_path / f"{processes}.json"
+        done = together(processes, [["train", path, "--out", tmp_path / f"run{processes}"]], tmp_path, received=file)
+        assert done.returncode == 0, done.stderr
+        norms.append(json.loads(file.read_text())["norm"])
+    assert norms[1] == pytest.approx(norms[0], rel=1e-5)
