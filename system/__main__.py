@@ -66,7 +66,7 @@ _VERBS = {
     ),
 }
 _RESUME = {"download", "features", "train", "rank", "run", "study", "search", "embeddings", "serve"}  # frames, at least
-_ALONE = {"download", "rank", "convert", "word_vectors", "export", "search", "embeddings", "serve"}  # of one process
+_SINGLE = {"download", "rank", "convert", "word_vectors", "export", "search", "embeddings", "serve"}  # of one process
 VERBS = {
     name: Verb(what, f"python -m system {name} {example}", f"verbs.{name}", name in _RESUME)
     for name, (what, example) in _VERBS.items()
@@ -78,7 +78,7 @@ def main(argv: list[str] | None = None) -> int:
     for chatty in ("httpx", "sentence_transformers", "urllib3", "huggingface_hub"):
         logging.getLogger(chatty).setLevel(logging.WARNING)
     argv = sys.argv[1:] if argv is None else argv
-    if ranks()[1] > 1 and argv and argv[0] in _ALONE:
+    if ranks()[1] > 1 and argv and argv[0] in _SINGLE:
         print(f"{argv[0]} is of one process; run it without torchrun", file=sys.stderr)
         return 2
     return run_cli("system", "Check, train and use retrieval systems.", VERBS, argv)
