@@ -9,6 +9,8 @@ import atexit
 import logging
 import os
 import sys
+import time
+import uuid
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from datetime import timedelta
@@ -18,10 +20,12 @@ from data_tools.errors import KitError, SaidElsewhere
 
 if TYPE_CHECKING:
     import torch
+    from torch.distributed.distributed_c10d import Store
 
 # n processes
 
 PATIENCE = timedelta(days=2)  # the first may compute frames while others wait; torchrun ends those of a dead one
+POLL = 0.02  # seconds between two looks for the other processes
 BUCKET = 1 << 23  # numbers of gradients that are summed at a time: 32 MiB
 
 T = TypeVar("T")
@@ -61,6 +65,7 @@ def processes(device: "torch.device | None") -> Iterator[None]:
         return
     import torch
     import torch.distributed as dist
+    from torch.distributed.rendezvous import rendezvous
 
     from system.compute.device import device_of
 
@@ -68,7 +73,9 @@ def processes(device: "torch.device | None") -> Iterator[None]:
     if device.type == "cuda":
         torch.cuda.set_device(device)
     try:
-        dist.init_process_group("cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo", timeout=PATIENCE)
+        store, rank, n = next(rendezvous("env://", timeout=PATIENCE))
+        backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
+        dist.init_process_group(backend, store=this_start(store, rank, n), rank=rank, world_size=n, timeout=PATIENCE)
     except (RuntimeError, ValueError) as error:
         reason = str(error).splitlines()[0]
         raise KitError(f"the processes of torchrun cannot meet ({reason}); look at its --rdzv options") from error
@@ -80,6 +87,34 @@ def processes(device: "torch.device | None") -> Iterator[None]:
     finally:
         _group.update(count=1, index=0, launcher=0)
         dist.destroy_process_group()
+
+
+def this_start(store: "Store", rank: int, n: int) -> "Store":
+    """The part of torchrun's store that only the processes of this start read and write.
+
+    torchrun keeps one store over its restarts, and in torch 2.11 all starts use the same keys there: a process could
+    read the address of one that was killed, and fail. Here the first process gives each of the others a name that it
+    has just made, as answer to one that the other has just made, and goes on once that one has said it back. Waits in
+    Python, where Ctrl-C and SIGTERM are seen.
+    """
+    from torch.distributed.distributed_c10d import PrefixStore
+
+    mine = uuid.uuid4().hex
+    if rank > 0:
+        store.set(f"start of {rank}", mine)
+        while not store.check([mine]):
+            time.sleep(POLL)
+        first = store.get(mine).decode()
+        store.set(f"{mine} with {first}", "")
+        return PrefixStore(first, store)
+    for other in range(1, n):
+        known = ""
+        while not (known and store.check([f"{known} with {mine}"])):
+            if store.check([f"start of {other}"]):
+                known = store.get(f"start of {other}").decode()
+                store.set(known, mine)
+            time.sleep(POLL)
+    return PrefixStore(mine, store)
 
 
 def leave(status: int) -> NoReturn:

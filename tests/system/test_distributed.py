@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor, wait
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from threads import one_thread  # noqa: F401  a fixture
 from data_tools.manifest import read_manifest
 from submission.formats.score_matrix import read_scores
 from system.__main__ import main
+from system.compute.distributed import this_start
 from system.losses.negatives import NEGATIVES
 from system.models.text.vector_file import write_word_vectors
 from system.words import vocabulary_of
@@ -184,9 +186,12 @@ def test_every_term_sees_the_whole_batch(manifest: Path, tmp_path: Path, process
         shutil.rmtree(tmp_path / "several" / name)
 
 
-def started(recipe: Path, run: Path, processes: int, restarts: int = 0) -> "subprocess.Popen[str]":
+def started(
+    recipe: Path, run: Path, processes: int, restarts: int = 0, modules: Path | None = None
+) -> "subprocess.Popen[str]":
+    """torchrun with `train`. modules: a folder whose sitecustomize.py every process runs first."""
     command = [*TORCHRUN[:-1], str(restarts), "--nproc-per-node", str(processes), "-m", "system", "train"]
-    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    environment = os.environ | {"OMP_NUM_THREADS": "1"} | ({"PYTHONPATH": str(modules)} if modules else {})
     return subprocess.Popen(
         [*command, str(recipe), "--out", str(run), "--device", "cpu"],
         cwd=ROOT,
@@ -256,11 +261,32 @@ def test_killed_processes_go_on_in_other_numbers(manifest: Path, tmp_path: Path)
     assert_alike(tmp_path / "one", run)
 
 
+def test_processes_of_one_start_never_read_what_an_earlier_one_wrote() -> None:
+    """Three threads stand for three processes; the store holds what two earlier starts left, one of which ended
+    halfway."""
+    from torch.distributed import HashStore
+
+    store = HashStore()
+    for attempt in (b"first", b"second", b"third"):
+        with ThreadPoolExecutor(3) as pool:
+            starts = [pool.submit(this_start, store, rank, 3) for rank in (0, 1)]
+            _, waiting = wait(starts, timeout=0.2)
+            assert starts[0] in waiting, "the first process goes on without the third"
+            starts.append(pool.submit(this_start, store, 2, 3))
+            parts = [start.result(60) for start in starts]
+        assert not parts[0].check(["address"]), "a key of an earlier start is seen"
+        parts[0].set("address", attempt)
+        assert [part.get("address") for part in parts] == [attempt] * 3
+        store.set("start of 1", "one that was killed before it was answered")
+
+
 @pytest.mark.slow
 def test_torchrun_starts_again_from_the_last_checkpoint(manifest: Path, tmp_path: Path) -> None:
     recipe = tiny.write_recipe(tmp_path / "r.yaml", content(manifest, tmp_path, epochs=20, steps_per_epoch=2))
     run = tmp_path / "run"
-    launcher = started(recipe, run, 2, restarts=2)
+    late = "import os, time\nif os.environ.get('RANK') == '1': time.sleep(3)\n"  # the first looks for the other first
+    (tmp_path / "sitecustomize.py").write_text(late)
+    launcher = started(recipe, run, 2, restarts=2, modules=tmp_path)
     wait_for(lambda: epochs(run) >= 3)
     os.kill(ranks_of(launcher.pid)[1], signal.SIGKILL)
     _, said = launcher.communicate(timeout=300)
