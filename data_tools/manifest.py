@@ -6,19 +6,19 @@ Every data set enters the kit through a manifest, and every later step reads onl
 import os
 import re
 from array import array
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from itertools import chain
 from pathlib import Path, PurePath
-from typing import Annotated, Any, Literal, TypeVar, get_args, overload
+from typing import Annotated, Any, Literal, get_args, overload
 
-from pydantic import AfterValidator, Field, ValidationError, model_validator
+from pydantic import AfterValidator, Field, model_validator
 from pydantic_core import PydanticCustomError
 
-from data_tools.documents import StoredLines, parse_json
+from data_tools.documents.json_text import StoredLines
+from data_tools.documents.lines import Line, Text, item_of, read_lines, unique_items, write_lines
 from data_tools.errors import DataError
-from data_tools.files import absolute, caption_columns, read_table, read_text, write_text
+from data_tools.files import absolute, caption_columns, read_table
 from data_tools.names import is_freesound_id
-from data_tools.strict import Strict, faults_of
 
 # Published names: Clotho's three, AudioCaps' three (WavCaps is all `train`), and sets without known captions.
 Split = Literal["development", "validation", "evaluation", "train", "val", "test", "blind"]
@@ -28,8 +28,6 @@ TEST_SPLITS: frozenset[str] = frozenset({"evaluation", "test", "blind"})
 MAX_WORDS = 512  # the longest input of the usual sentence encoders, in tokens, is no longer than this
 
 LARGE = 64 << 20  # bytes of a manifest whose clips are read when they are asked for
-
-Text = Annotated[str, Field(min_length=1)]
 
 
 def _freesound_id(text: str) -> str:
@@ -41,7 +39,7 @@ def _freesound_id(text: str) -> str:
 FreesoundId = Annotated[str, AfterValidator(_freesound_id)]  # as published; see plain_id
 
 
-class Clip(Strict):
+class Clip(Line):
     """An audio file with its captions.
 
     id: "<source>/<split>/<file_name>", unique over all sources and splits.
@@ -52,7 +50,6 @@ class Clip(Strict):
     A line needs id, path and captions alone.
     """
 
-    id: Text
     file_name: Text
     path: Text
     seconds: Annotated[float, Field(ge=0)] | None = None
@@ -71,10 +68,9 @@ class Clip(Strict):
         return line
 
 
-class Query(Strict):
+class Query(Line):
     """A text to search with. relevant: ids of the clips it should find; None when not known (a blind set)."""
 
-    id: Text
     text: str
     relevant: list[Text] | None
 
@@ -103,11 +99,8 @@ def _usual_line() -> str:
 
 _USUAL = re.compile(_usual_line())
 
-Line = TypeVar("Line", Clip, Query)
-_NO_LINES: dict[type[Strict], str] = {
-    Clip: "is no manifest, a line of JSON a clip; python -m data_tools clotho, audiocaps or table makes one",
-    Query: "is no query file, a line of JSON a query; python -m data_tools queries makes one",
-}
+NO_CLIPS = "is no manifest, a line of JSON a clip; python -m data_tools clotho, audiocaps or table makes one"
+NO_QUERIES = "is no query file, a line of JSON a query; python -m data_tools queries makes one"
 
 
 def audio_clip(
@@ -169,7 +162,7 @@ def iter_manifest(path: Path | str) -> Iterator[tuple[int, Clip]]:
     """
     path = Path(path)
     folder = absolute(path.parent)
-    for number, clip in _lines(path, Clip):
+    for number, clip in read_lines(path, Clip, NO_CLIPS):
         _check_captions(clip, f"{path}, line {number}")
         yield number, clip.model_copy(update={"path": absolute(os.path.join(folder, clip.path))})
 
@@ -245,12 +238,12 @@ class _Manifest:
         numbers: dict[str, int] = {split: number for number, split in enumerate(SPLITS)}
         for lines in self.lines.read():
             if not self.splits and lines[0].strip() and not lines[0].lstrip().startswith("{"):
-                raise DataError(f"{path}: {_NO_LINES[Clip]}")
+                raise DataError(f"{path}: {NO_CLIPS}")
             for line in lines:
                 if (usual := _USUAL.fullmatch(line)) and usual.end(2) - usual.start(2) < 2 * MAX_WORDS:
                     clip_id, split = usual.group(1, 3)
                 else:
-                    clip = _item(line, Clip, where := f"{path}, line {len(self.splits) + 1}")
+                    clip = item_of(line, Clip, where := f"{path}, line {len(self.splits) + 1}")
                     _check_captions(clip, where)
                     clip_id, split = clip.id, clip.split
                 hashes.append(hash(clip_id))
@@ -258,7 +251,7 @@ class _Manifest:
         found, counts = np.unique(np.frombuffer(hashes, np.int64), return_counts=True)
         if unique and (twice := set(found[counts > 1].tolist())):
             rows = (row for row, number in enumerate(hashes) if number in twice)
-            _unique(((row + 1, self.clip(row)) for row in rows), path)
+            unique_items(((row + 1, self.clip(row)) for row in rows), path)
 
     def clip(self, row: int) -> Clip:
         found = Clip.model_validate_json(self.lines.line(row))
@@ -276,7 +269,7 @@ def read_manifest(path: Path | str, unique: bool = True) -> Sequence[Clip]:
     if path.is_file() and path.stat().st_size > LARGE:
         manifest = _Manifest(path, unique)
         return Clips(manifest, range(len(manifest.splits)))
-    return _unique(iter_manifest(path), path) if unique else [clip for _, clip in iter_manifest(path)]
+    return unique_items(iter_manifest(path), path) if unique else [clip for _, clip in iter_manifest(path)]
 
 
 def of_split(clips: Iterable[Clip], split: str | None, where: object) -> Sequence[Clip]:
@@ -307,7 +300,7 @@ def write_manifest(path: Path | str, clips: Iterable[Clip]) -> None:
         outside = relative.split(os.sep)[0] == os.pardir
         return clip.model_copy(update={"path": whole if outside else relative})
 
-    _write(path, clips, stored)
+    write_lines(path, clips, stored)
 
 
 def caption_queries(clips: Iterable[Clip]) -> list[Query]:
@@ -328,7 +321,7 @@ def read_queries(path: Path | str) -> list[Query]:
     """
     path = Path(path)
     if path.suffix == ".jsonl":
-        queries = _unique(_lines(path, Query), path)
+        queries = unique_items(read_lines(path, Query, NO_QUERIES), path)
         for number, query in enumerate(queries, 1):
             check_caption(query.text, f"{path}, line {number}")
         return queries
@@ -339,7 +332,7 @@ def read_queries(path: Path | str) -> list[Query]:
 
 def write_queries(path: Path | str, queries: Iterable[Query]) -> None:
     """Write queries, one per line. Raises DataError for no queries and for an id that comes twice."""
-    _write(Path(path), queries, lambda query: query)
+    write_lines(Path(path), queries)
 
 
 def _csv_queries(path: Path) -> Iterator[Query]:
@@ -354,39 +347,3 @@ def _csv_queries(path: Path) -> Iterator[Query]:
             check_caption(values[column], f"{path}, line {line}, {column}")
             name = str(row) if columns == ["caption"] else f"{row}.{number}"
             yield Query(id=name, text=values[column], relevant=None)
-
-
-def _lines(path: Path, kind: type[Line]) -> Iterator[tuple[int, Line]]:
-    # Only "\n" ends a line: str.splitlines would also cut at the rarer line ends that JSON text may hold.
-    text = read_text(path)
-    if not text.lstrip().startswith("{"):
-        raise DataError(f"{path}: {_NO_LINES[kind]}")
-    for number, line in enumerate(text.removesuffix("\n").split("\n"), 1):
-        yield number, _item(line, kind, f"{path}, line {number}")
-
-
-def _item(line: str, kind: type[Line], where: str) -> Line:
-    if not line.strip():
-        raise DataError(f"{where}: the line is blank; remove it")
-    try:
-        return kind.model_validate(parse_json(line, where))
-    except ValidationError as error:
-        raise DataError(f"{where}: not a {kind.__name__.lower()} ({'; '.join(faults_of(error))})") from None
-
-
-def _unique(lines: Iterable[tuple[int, Line]], path: Path | str) -> list[Line]:
-    seen: dict[str, int] = {}
-    items = []
-    for number, item in lines:
-        if item.id in seen:
-            raise DataError(f"{path}, line {number}: the id {item.id!r} is already on line {seen[item.id]}")
-        seen[item.id] = number
-        items.append(item)
-    return items
-
-
-def _write(path: Path, items: Iterable[Line], stored: Callable[[Line], Line]) -> None:
-    checked = _unique(enumerate(items, 1), path)
-    if not checked:
-        raise DataError(f"{path}: nothing to write")
-    write_text(path, "".join(stored(item).model_dump_json() + "\n" for item in checked))

@@ -11,7 +11,7 @@ import pytest
 from sandboxes import serving, stored
 
 from data_tools.__main__ import main as data_tools
-from data_tools.documents import write_json
+from data_tools.documents.json_text import write_json
 from data_tools.manifest import read_manifest
 from submission.__main__ import main as submission
 from submission.formats.score_matrix import ScoreMatrix, read_scores

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from data_tools.audio.resampling import Resampling, Wave, resampler
-from data_tools.documents import sha256_of
+from data_tools.documents.json_text import sha256_of
 from data_tools.errors import DataError
 
 if TYPE_CHECKING:

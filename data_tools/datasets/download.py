@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from data_tools.cli import progress
-from data_tools.documents import sha256_of
+from data_tools.documents.json_text import sha256_of
 from data_tools.errors import DataError
 from data_tools.files import sync
 from data_tools.locks import lock_of

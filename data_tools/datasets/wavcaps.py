@@ -13,13 +13,13 @@ from pydantic import ValidationError
 
 from data_tools.audio.read import AUDIO_SUFFIXES, readable_seconds
 from data_tools.cli import counted, ending_in
-from data_tools.documents import parse_json
+from data_tools.documents.json_text import parse_json
+from data_tools.documents.strict import faults_of
 from data_tools.errors import DataError
 from data_tools.files import read_text, require_folder
 from data_tools.leakage.exclusion import read_exclusions
 from data_tools.manifest import Clip, audio_clip, check_caption, write_manifest
 from data_tools.names import audio_names, check_source
-from data_tools.strict import faults_of
 
 # How FreeSound items, and only they, link to their page. The ids of other parts are numbers too.
 _FREESOUND_LINK = re.compile(r"freesound\.org/|^/people/[^/]+/sounds/\d+")

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import NamedTuple
 from urllib.parse import quote
 
-from data_tools.documents import sha256_of
+from data_tools.documents.json_text import sha256_of
 from data_tools.errors import DataError
 from data_tools.files import remove_parts, write_table
 from data_tools.freesound.client import SITE

@@ -11,7 +11,7 @@ from typing import Annotated
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
-from data_tools.documents import parse_json
+from data_tools.documents.json_text import parse_json
 from data_tools.errors import DataError
 
 PAGE_SIZE = 150  # the API clamps larger ones silently

@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 from data_tools.audio.read import AudioError
 from data_tools.cli import add_json, counted, each, ending_in, first_of, section
+from data_tools.documents.strict import Report, print_report
 from data_tools.errors import DataError
 from data_tools.files import write_table
 from data_tools.leakage.check import FREESOUND_ACROSS, NAME_ACROSS, across
@@ -19,7 +20,6 @@ from data_tools.leakage.fingerprint import Fingerprint, fingerprint, near_duplic
 from data_tools.leakage.prints import StoredPrints
 from data_tools.manifest import TEST_SPLITS, Clip, read_manifest
 from data_tools.names import plain_id
-from data_tools.strict import Report, print_report
 
 FORBIDDEN = "Freesound id on an exclusion list"
 CAPTION_ACROSS = "same caption across splits"

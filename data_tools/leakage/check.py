@@ -14,10 +14,10 @@ import numpy as np
 
 from data_tools.audio.read import AudioError, audio_seconds, check_audio, content_key
 from data_tools.cli import add_json, counted, ending_in, progress, section
+from data_tools.documents.strict import Report, print_report
 from data_tools.files import write_table
 from data_tools.manifest import Clip, Joined, read_manifest
 from data_tools.names import plain_id
-from data_tools.strict import Report, print_report
 
 MISSING = "missing audio files"
 CORRUPT = "corrupt audio files"

@@ -16,7 +16,7 @@ import numpy as np
 from data_tools.audio.read import content_key, encoded
 from data_tools.cli import counted, each
 from data_tools.datasets.clotho import CLOTHO_SPLITS, METADATA_COLUMNS, read_clotho
-from data_tools.documents import parse_json
+from data_tools.documents.json_text import parse_json
 from data_tools.errors import DataError
 from data_tools.files import read_text, remove_parts, replacing, write_table, write_text
 from data_tools.manifest import TEST_SPLITS, Split, write_manifest

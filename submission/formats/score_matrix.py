@@ -20,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from data_tools.cli import counted
-from data_tools.documents import parse_json, sealed, sha256_of, unsealed
+from data_tools.documents.json_text import parse_json, sealed, sha256_of, unsealed
 from data_tools.errors import DataError
 from submission.blocks import row_blocks
 from submission.errors import SubmissionError
@@ -233,7 +233,7 @@ def _read_sidecar(path: Path) -> "_Sidecar":
     # pydantic is slow to import, and scoring a ranked CSV does not need it.
     from pydantic import TypeAdapter, ValidationError
 
-    from data_tools.strict import faults_of
+    from data_tools.documents.strict import faults_of
 
     try:
         document = parse_json(path.read_bytes(), str(path))

@@ -21,10 +21,10 @@ from typing import Annotated
 from pydantic import AfterValidator, Field, ValidationError
 from pydantic_core import PydanticCustomError
 
+from data_tools.documents.strict import Strict, faults_of
+from data_tools.documents.yaml12 import parse_yaml
 from data_tools.errors import DataError
 from data_tools.files import require_file
-from data_tools.strict import Strict, faults_of
-from data_tools.yaml12 import parse_yaml
 from submission.errors import SubmissionError
 
 FILL_IN = "FILL IN"  # stands in a template for what only the participant knows

@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
 
+from data_tools.documents.yaml12 import parse_yaml
 from data_tools.errors import DataError
-from data_tools.yaml12 import parse_yaml
 from submission.editions import EDITIONS, Edition, Names
 from submission.errors import SubmissionError
 from submission.files import writing

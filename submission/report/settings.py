@@ -4,7 +4,7 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from data_tools.documents import read_json
+from data_tools.documents.json_text import read_json
 from submission.report.elements import NONE, Section, Table, without_folders
 from submission.runs.finished import FinishedRun
 from submission.runs.reading import made_again

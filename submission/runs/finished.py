@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
-from data_tools.documents import require_unharmed
+from data_tools.documents.json_text import require_unharmed
 from data_tools.files import require_folder
 from submission.errors import SubmissionError
 from submission.formats.score_matrix import ScoreMatrix, read_scores

@@ -3,7 +3,7 @@
 import shlex
 from pathlib import Path
 
-from data_tools.documents import read_json, read_json_lines, read_shaped, require_shape
+from data_tools.documents.json_text import read_json, read_json_lines, read_shaped, require_shape
 from data_tools.errors import DataError
 from data_tools.locks import is_locked
 from submission.runs.record import FORMAT, EpochLine, Provenance, ResolvedRecipe, RunResult

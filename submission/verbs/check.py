@@ -125,7 +125,7 @@ def _check_package(path: Path, edition: Edition, truth: Truth | None, shown: int
 
 
 def _print_json(path: Path, edition: Edition | MomentsEdition, found: _Found) -> None:
-    from data_tools.strict import print_report
+    from data_tools.documents.strict import print_report
     from submission.verbs.json_output import CheckReport, problems_of
 
     print_report(

@@ -20,7 +20,7 @@ def run(arguments: argparse.Namespace) -> int:
     system, *others = read_summaries(names, arguments)
     differences = {metric: compare(system, others, metric) for metric in system.compared}
     if arguments.json:
-        from data_tools.strict import print_report
+        from data_tools.documents.strict import print_report
         from submission.verbs.json_output import comparison_of, score_of
 
         reports = [score_of(name, each) for name, each in zip(names, (system, *others), strict=True)]

@@ -21,7 +21,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     if arguments.json:
-        from data_tools.strict import print_report
+        from data_tools.documents.strict import print_report
         from submission.verbs.json_output import FactsReport, facts_of
 
         shown = [_edition(arguments.edition)] if arguments.edition else _all()

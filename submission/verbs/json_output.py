@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 
-from data_tools.strict import Report, number
+from data_tools.documents.strict import Report, number
 from submission.editions import Edition, MomentsEdition
 from submission.formats.csv_table import Problem
 from submission.metrics.intervals import Difference

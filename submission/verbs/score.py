@@ -35,7 +35,7 @@ def run(arguments: argparse.Namespace) -> int:
             raise SubmissionError(f"--by-length is for moments, and {arguments.system} is of clips; leave it out")
         by_length, lines = summary.figures_by_length(), summary.lines(by_length=True)
     if arguments.json:
-        from data_tools.strict import print_report
+        from data_tools.documents.strict import print_report
         from submission.verbs.json_output import score_of
 
         print_report(score_of(arguments.system, summary, by_length))

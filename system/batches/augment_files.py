@@ -4,7 +4,7 @@ import re
 from collections.abc import Container, Iterable, Iterator, Sequence
 from pathlib import Path
 
-from data_tools.documents import parse_json
+from data_tools.documents.json_text import parse_json
 from data_tools.errors import DataError
 from data_tools.files import read_table, read_text, require_file
 from data_tools.manifest import Clip, check_caption

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from data_tools.cli import counted
-from data_tools.documents import require_unharmed, sha256_of, write_json
+from data_tools.documents.json_text import require_unharmed, sha256_of, write_json
 from data_tools.errors import KitError
 from data_tools.manifest import caption_queries
 from submission.editions import get_edition

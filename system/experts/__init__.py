@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from data_tools.strict import closed_list
+from data_tools.documents.strict import closed_list
 from system.experts.atst_frame import AtstFrameExpert as AtstFrameExpert
 from system.experts.base import ExpertSettings
 from system.experts.efficientat import EfficientATExpert as EfficientATExpert

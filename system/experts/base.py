@@ -13,9 +13,9 @@ import numpy as np
 from pydantic import SerializerFunctionWrapHandler, model_serializer
 
 from data_tools.audio.resampling import Resampling
-from data_tools.documents import sha256_of
+from data_tools.documents.json_text import sha256_of
+from data_tools.documents.strict import Strict
 from data_tools.errors import KitError
-from data_tools.strict import Strict
 
 if TYPE_CHECKING:
     import torch

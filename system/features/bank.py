@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from data_tools.documents import parse_json
+from data_tools.documents.json_text import parse_json
 from data_tools.errors import DataError, KitError
 from data_tools.files import remove_parts, write_text
 from data_tools.locks import lock, take_lock

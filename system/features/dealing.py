@@ -15,7 +15,7 @@ from contextlib import contextmanager
 
 import numpy as np
 
-from data_tools.documents import parse_json
+from data_tools.documents.json_text import parse_json
 from data_tools.errors import DataError
 from data_tools.locks import is_locked
 from system.features.bank import Bank

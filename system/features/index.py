@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from data_tools.documents import parse_json
+from data_tools.documents.json_text import parse_json
 from data_tools.errors import DataError
 
 BLOCK = 1 << 20  # bytes that are read at a time

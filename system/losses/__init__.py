@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from data_tools.strict import closed_list
+from data_tools.documents.strict import closed_list
 from system.losses.base import Term
 from system.losses.distill import Distill as Distill
 from system.losses.matching import Matching as Matching

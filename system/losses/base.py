@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Literal, TypeAlias
 
 from pydantic import Field
 
-from data_tools.strict import Strict
+from data_tools.documents.strict import Strict
 
 if TYPE_CHECKING:
     import torch

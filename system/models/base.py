@@ -6,7 +6,7 @@ from typing import Annotated, ClassVar
 
 from pydantic import AfterValidator, ValidationInfo
 
-from data_tools.strict import Size, Strict
+from data_tools.documents.strict import Size, Strict
 
 
 def _check_head_count(heads: int, info: ValidationInfo) -> int:

@@ -5,7 +5,7 @@ from typing import Annotated
 
 from pydantic import Field, model_validator
 
-from data_tools.strict import Strict, mistakes
+from data_tools.documents.strict import Strict, mistakes
 from system.models.audio import Audio
 from system.models.base import EncoderKind
 from system.models.score import Score

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from data_tools.documents import parse_json
+from data_tools.documents.json_text import parse_json
 from data_tools.errors import KitError
 from system.networks.hugging_face_types import ROWS, SHORTEST, Type, type_problem
 from system.networks.layers import pooled_over_time

@@ -4,7 +4,7 @@ from typing import Annotated
 
 from pydantic import Field, model_validator
 
-from data_tools.strict import Strict, mistakes
+from data_tools.documents.strict import Strict, mistakes
 
 Probability = Annotated[float, Field(gt=0, le=1)]
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from data_tools.yaml12 import Path as Keys
+from data_tools.documents.yaml12 import Path as Keys
 from system.experts import Waveform
 from system.recipe import schema
 

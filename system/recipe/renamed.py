@@ -4,8 +4,8 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
-from data_tools.yaml12 import Document
-from data_tools.yaml12 import Path as Keys
+from data_tools.documents.yaml12 import Document
+from data_tools.documents.yaml12 import Path as Keys
 
 _ANY = "*"
 _KEYS = {

@@ -5,8 +5,8 @@ import shlex
 from collections.abc import Iterator
 from typing import Any
 
+from data_tools.documents.yaml12 import Path as Keys
 from data_tools.manifest import TEST_SPLITS
-from data_tools.yaml12 import Path as Keys
 from submission.editions import EDITIONS
 
 RUN_FOLDERS = {"scores", "submission", "figures"}  # of a run, beside those of its stages

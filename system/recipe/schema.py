@@ -9,8 +9,8 @@ from typing import Annotated, Literal, Self, cast
 
 from pydantic import Field, ValidationError, ValidationInfo, field_validator, model_validator
 
+from data_tools.documents.strict import Name, Positive, Strict, mistakes
 from data_tools.manifest import Split
-from data_tools.strict import Name, Positive, Strict, mistakes
 from system.losses import Loss
 from system.losses.relevance.relax import Cider
 from system.models.settings import Model

@@ -5,8 +5,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from data_tools.cli import counted
-from data_tools.strict import cut
-from data_tools.yaml12 import Path as Keys
+from data_tools.documents.strict import cut
+from data_tools.documents.yaml12 import Path as Keys
 
 MAX_PATHS = 3  # that are named
 

@@ -23,7 +23,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save
 from torch import nn
 
-from data_tools.documents import read_shaped, require_unharmed
+from data_tools.documents.json_text import read_shaped, require_unharmed
 from data_tools.errors import KitError
 from data_tools.files import replacing, write_text
 from submission.runs.reading import to_finish

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from data_tools.documents import sha256_of, write_json
+from data_tools.documents.json_text import sha256_of, write_json
 from data_tools.errors import KitError
 from data_tools.files import replacing_folder, write_text
 from system.runs.checkpoints import save_weights

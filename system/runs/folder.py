@@ -26,7 +26,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from data_tools.documents import parse_json, require_unharmed, sha256_of, write_json
+from data_tools.documents.json_text import parse_json, require_unharmed, sha256_of, write_json
 from data_tools.errors import DataError, KitError
 from data_tools.files import remove_parts, replacing, require_file, write_text
 from data_tools.locks import lock

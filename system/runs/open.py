@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from data_tools.documents import read_json, read_shaped, require_unharmed
+from data_tools.documents.json_text import read_json, read_shaped, require_unharmed
 from data_tools.errors import KitError
 from data_tools.manifest import Clip
 from submission.runs.reading import to_finish

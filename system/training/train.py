@@ -14,7 +14,7 @@ import torch
 from torch.amp.grad_scaler import GradScaler
 
 from data_tools.cli import Progress, counted, progress
-from data_tools.documents import read_json, sha256_of, write_json
+from data_tools.documents.json_text import read_json, sha256_of, write_json
 from data_tools.errors import KitError
 from submission.runs.record import EpochLine
 from system.batches.collate import Feed

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from data_tools.cli import about, add_json, counted
+from data_tools.documents.strict import print_report
 from data_tools.errors import KitError
-from data_tools.strict import print_report
 from system.experiments.study import Cells, Study, load_study, run_folder, seconds_of, so_far
 from system.plan.estimates import GPUS
 from system.plan.machine import GIB, WARNING, gpu_memory, machine_memory

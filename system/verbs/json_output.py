@@ -1,6 +1,6 @@
 """What the reporting verbs print with --json."""
 
-from data_tools.strict import Report
+from data_tools.documents.strict import Report
 from submission.runs.overview import RunOverview
 
 

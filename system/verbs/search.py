@@ -5,8 +5,8 @@ import logging
 from pathlib import Path
 
 from data_tools.cli import add_json
+from data_tools.documents.strict import print_report
 from data_tools.errors import KitError
-from data_tools.strict import print_report
 from system.runs.pool import embed, read_pool
 from system.serve.search import Search, SearchQuery
 from system.verbs.json_output import ClipFound, QueryAnswer, SearchReport

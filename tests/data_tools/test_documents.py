@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from pydantic import BaseModel
 
-from data_tools.documents import (
+from data_tools.documents.json_text import (
     parse_json,
     read_json,
     read_json_lines,
@@ -99,7 +99,7 @@ def test_the_key_that_is_given_twice_is_found_in_one_pass(monkeypatch: pytest.Mo
     def loads(text: str, object_pairs_hook: Callable[[list[tuple[str, int]]], object], **_: object) -> object:
         return object_pairs_hook([(_Name(n), n) for n in (*range(2_000), 1_999, 0)])
 
-    monkeypatch.setattr("data_tools.documents.json.loads", loads)
+    monkeypatch.setattr("data_tools.documents.json_text.json.loads", loads)
     with pytest.raises(DataError, match="the key '1999' is given twice"):
         parse_json("", "x")
     assert _Name.compared < 100

@@ -44,7 +44,7 @@ def clips(count: int) -> list[Clip]:
 def large(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every manifest counts as large, and is read in several blocks."""
     monkeypatch.setattr("data_tools.manifest.LARGE", 0)
-    monkeypatch.setattr("data_tools.documents.BLOCK", 1000)
+    monkeypatch.setattr("data_tools.documents.json_text.BLOCK", 1000)
 
 
 def outcome(path: Path) -> list[Clip] | str:

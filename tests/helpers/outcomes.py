@@ -13,7 +13,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from data_tools.documents import read_json, write_json
+from data_tools.documents.json_text import read_json, write_json
 from submission.formats.score_matrix import read_scores
 from system.__main__ import main
 

@@ -5,11 +5,11 @@ import json
 from pathlib import Path
 from typing import Any
 
+from data_tools.documents.strict import Report
 from data_tools.freesound.status import StatusReport
 from data_tools.leakage.audit import AuditReport
 from data_tools.leakage.check import CheckReport as DataReport
 from data_tools.scenes.ceiling import CeilingReport
-from data_tools.strict import Report
 from submission.verbs.json_output import CheckReport, CompareReport, FactsReport, ScoreReport
 from system.verbs.json_output import (
     ExpertsReport,

@@ -14,7 +14,7 @@ import tiny
 import yaml
 from reported import about
 
-from data_tools.documents import read_json, write_json
+from data_tools.documents.json_text import read_json, write_json
 from submission.__main__ import main
 from submission.editions import EDITIONS, get_edition
 from submission.formats.csv_table import format_table

@@ -15,8 +15,8 @@ import pytest
 import yaml
 from outcomes import without_checksums
 
+from data_tools.documents.yaml12 import MAX_NODES, parse_yaml
 from data_tools.errors import DataError, KitError
-from data_tools.yaml12 import MAX_NODES, parse_yaml
 from submission.__main__ import main
 from submission.editions import get_edition
 from submission.formats.score_matrix import read_scores, write_scores

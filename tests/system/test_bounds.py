@@ -9,8 +9,8 @@ import tiny
 import torch
 from outcomes import refused
 
+from data_tools.documents.yaml12 import MAX_DEPTH, MAX_NODES, parse
 from data_tools.errors import KitError
-from data_tools.yaml12 import MAX_DEPTH, MAX_NODES, parse
 from system.__main__ import main
 from system.compute.device import memory_errors
 from system.plan.estimates import Estimates

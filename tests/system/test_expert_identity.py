@@ -8,7 +8,7 @@ import pytest
 import tiny
 from outcomes import ranked_evaluation, refused, rewrite
 
-from data_tools.documents import read_json
+from data_tools.documents.json_text import read_json
 from data_tools.errors import KitError
 from submission.formats.score_matrix import read_scores
 from system.__main__ import main

@@ -12,7 +12,7 @@ import pytest
 import yaml
 from reported import about
 
-from data_tools.documents import read_json, sha256_of, write_json
+from data_tools.documents.json_text import read_json, sha256_of, write_json
 from data_tools.errors import KitError
 from data_tools.files import write_table
 from submission.__main__ import main as submission

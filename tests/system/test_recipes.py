@@ -13,9 +13,9 @@ import tiny
 import yaml
 from pydantic import Field, ValidationError
 
+from data_tools.documents.strict import Strict, faults_of
+from data_tools.documents.yaml12 import parse
 from data_tools.manifest import read_manifest
-from data_tools.strict import Strict, faults_of
-from data_tools.yaml12 import parse
 from system.__main__ import main
 from system.experiments.study import load_study
 from system.plan.estimates import Estimates

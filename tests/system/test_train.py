@@ -16,7 +16,7 @@ import tiny
 import torch
 from outcomes import COUNTED, digest, kill_after, lines, refused, rewrite, without_checksums
 
-from data_tools.documents import sha256_of
+from data_tools.documents.json_text import sha256_of
 from data_tools.manifest import read_manifest
 from submission.formats.score_matrix import read_scores
 from system.__main__ import main

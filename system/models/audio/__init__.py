@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from data_tools.strict import closed_list
+from data_tools.documents.strict import closed_list
 from system.models.audio.atst_frame import AtstFrame as AtstFrame
 from system.models.audio.base import AudioSettings
 from system.models.audio.crnn import Crnn as Crnn

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 from data_tools.classify.model_files import fetch, local_folder, weight_files
-from data_tools.documents import parse_json
+from data_tools.documents.json_text import parse_json
 from data_tools.errors import DataError
 from system.experts.base import file_sha256
 from system.models.audio.segmented import Network, NetworkCost, Segmented

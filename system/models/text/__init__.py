@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from data_tools.strict import closed_list
+from data_tools.documents.strict import closed_list
 from system.models.text.base import TextSettings
 from system.models.text.pretrained import Clap as Clap
 from system.models.text.pretrained import FirstToken as FirstToken

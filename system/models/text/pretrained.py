@@ -11,9 +11,9 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import Field
 
 from data_tools.classify.model_files import fetch, installed_as, local_folder
-from data_tools.documents import parse_json
+from data_tools.documents.json_text import parse_json
+from data_tools.documents.strict import Size
 from data_tools.errors import DataError
-from data_tools.strict import Size
 from system.models.costs import (
     TOKENS,
     TRAINING,

@@ -6,7 +6,7 @@ from typing import ClassVar, Literal
 
 from pydantic import Field
 
-from data_tools.strict import Depth, Size
+from data_tools.documents.strict import Depth, Size
 from system.models.base import Heads
 from system.models.costs import TOKENS, Cost, encoder_activations, encoder_flops, encoder_parameters
 from system.models.text.base import Encoder, TextSettings

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import ClassVar, Literal
 
-from data_tools.strict import Size
+from data_tools.documents.strict import Size
 from system.models.costs import TOKENS, Cost
 from system.models.text.base import Encoder, TextSettings
 

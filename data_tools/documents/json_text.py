@@ -122,7 +122,7 @@ def require_shape(content: Any, shape: "type[Shape]", where: str, hint: str) -> 
     a line a fault, the hint at the end of the last."""
     from pydantic import ValidationError
 
-    from data_tools.strict import faults_of
+    from data_tools.documents.strict import faults_of
 
     try:
         return shape.model_validate(content)

@@ -1,0 +1,70 @@
+"""Files of JSON lines, an item a line, each with an id: clips, queries, moments."""
+
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Annotated, TypeVar
+
+from pydantic import Field, ValidationError
+
+from data_tools.documents.json_text import parse_json
+from data_tools.documents.strict import Strict, faults_of
+from data_tools.errors import DataError
+from data_tools.files import read_text, write_text
+
+Text = Annotated[str, Field(min_length=1)]
+
+
+class Line(Strict):
+    """What stands on a line. id: unique in its file."""
+
+    id: Text
+
+
+Item = TypeVar("Item", bound=Line)
+
+
+def read_lines(path: Path, kind: type[Item], otherwise: str) -> Iterator[tuple[int, Item]]:
+    """(line number, item) of every line; the same id may come twice.
+
+    otherwise: what is said of a file that holds no JSON at all, and how to make a right one.
+    Raises DataError with file and line for anything that is no item of this kind.
+    """
+    # Only "\n" ends a line: str.splitlines would also cut at the rarer line ends that JSON text may hold.
+    text = read_text(path)
+    if not text.lstrip().startswith("{"):
+        raise DataError(f"{path}: {otherwise}")
+    for number, line in enumerate(text.removesuffix("\n").split("\n"), 1):
+        yield number, item_of(line, kind, f"{path}, line {number}")
+
+
+def item_of(line: str, kind: type[Item], where: str) -> Item:
+    """The item of one line. where: named in the DataError for what is none."""
+    if not line.strip():
+        raise DataError(f"{where}: the line is blank; remove it")
+    try:
+        return kind.model_validate(parse_json(line, where))
+    except ValidationError as error:
+        raise DataError(f"{where}: not a {kind.__name__.lower()} ({'; '.join(faults_of(error))})") from None
+
+
+def unique_items(lines: Iterable[tuple[int, Item]], path: Path | str) -> list[Item]:
+    """The items of numbered lines. Raises DataError for an id that comes twice."""
+    seen: dict[str, int] = {}
+    items = []
+    for number, item in lines:
+        if item.id in seen:
+            raise DataError(f"{path}, line {number}: the id {item.id!r} is already on line {seen[item.id]}")
+        seen[item.id] = number
+        items.append(item)
+    return items
+
+
+def write_lines(path: Path, items: Iterable[Item], stored: Callable[[Item], Item] = lambda item: item) -> None:
+    """Write items, one a line. stored: what is written of an item.
+
+    Raises DataError for no items and for an id that comes twice.
+    """
+    checked = unique_items(enumerate(items, 1), path)
+    if not checked:
+        raise DataError(f"{path}: nothing to write")
+    write_text(path, "".join(stored(item).model_dump_json() + "\n" for item in checked))
