@@ -9,12 +9,12 @@ import numpy as np
 
 from data_tools.errors import KitError
 from data_tools.manifest import Clip
+from data_tools.words import words_of
 from system.batches.augment_files import read_alternatives, read_merged, read_synonyms
 from system.batches.mixing import joined
 from system.batches.sampler import Added, Item
 from system.batches.word_edits import edited
 from system.recipe.augment import Augment
-from system.words import words_of
 
 Random = np.random.Generator
 

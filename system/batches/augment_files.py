@@ -8,7 +8,7 @@ from data_tools.documents.json_text import parse_json
 from data_tools.errors import DataError
 from data_tools.files import read_table, read_text, require_file
 from data_tools.manifest import Clip, check_caption
-from system.words import words_of
+from data_tools.words import words_of
 
 _INDEX = re.compile("[0-9]{1,9}")  # of a caption
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from system.words import words_of
+from data_tools.words import words_of
 
 Random = np.random.Generator
 Synonyms = Mapping[str, Sequence[str]]  # by lower-case word

@@ -11,11 +11,11 @@ from typing import NamedTuple
 import numpy as np
 
 from data_tools.manifest import Clip
+from data_tools.words import vocabulary_of
 from system.experts.base import ExpertSettings
 from system.models.costs import Cost
 from system.plan.machine import GIB
 from system.recipe import schema
-from system.words import vocabulary_of
 
 BYTES = 4  # of a float32
 ASSUMED_SECONDS = 20.0  # length of a clip, captions of a clip, and size of the vocabulary, where nothing tells them

@@ -12,6 +12,7 @@ import torch
 from data_tools.documents.json_text import read_json, read_shaped, require_unharmed
 from data_tools.errors import KitError
 from data_tools.manifest import Clip
+from data_tools.words import vocabulary_of
 from submission.runs.reading import to_finish
 from submission.runs.record import ModelFacts
 from system.compute.device import device_of, memory_errors, moved
@@ -20,7 +21,6 @@ from system.recipe import schema
 from system.recipe.load import load_recipe
 from system.runs.checkpoints import load_checkpoint, load_weights, restore
 from system.runs.folder import Run, made_with, require_same
-from system.words import vocabulary_of
 
 log = logging.getLogger(__name__)
 

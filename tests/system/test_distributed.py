@@ -21,12 +21,12 @@ from several import ROOT, TORCHRUN, ranks_of, together
 from threads import one_thread  # noqa: F401  a fixture
 
 from data_tools.manifest import read_manifest
+from data_tools.words import vocabulary_of
 from submission.formats.score_matrix import read_scores
 from system.__main__ import main
 from system.compute.distributed import this_start
 from system.losses.negatives import NEGATIVES
 from system.models.text.vector_file import write_word_vectors
-from system.words import vocabulary_of
 
 STEPS = 20
 RANKING = {"kind": "ranking", "weight": 1, "margin": 0.2, "relax": "none"}

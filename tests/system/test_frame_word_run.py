@@ -10,6 +10,7 @@ import tiny
 from outcomes import lines, ranked_evaluation, refused
 
 from data_tools.manifest import read_manifest
+from data_tools.words import vocabulary_of
 from submission.__main__ import main as submission
 from submission.formats.score_matrix import read_scores
 from system.__main__ import main
@@ -17,7 +18,6 @@ from system.models.text.vector_file import write_word_vectors
 from system.runs.open import open_trained
 from system.runs.pool import Listed, embed
 from system.serve.search import Search, SearchQuery
-from system.words import vocabulary_of
 
 
 def content(world: Path, folder: Path) -> dict[str, Any]:

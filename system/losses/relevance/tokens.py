@@ -6,7 +6,7 @@ import shutil
 from collections.abc import Sequence
 
 from data_tools.errors import KitError
-from system.words import lower_composed
+from data_tools.words import lower_composed
 
 # Clitics are tokens of their own ("'s", "n't"), as are the two halves of "cannot" and its like; a hyphen, apostrophe or
 # slash inside a word, and a dot, comma or colon inside a number, stay. Everything else only separates.

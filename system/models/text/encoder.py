@@ -8,9 +8,9 @@ from pathlib import Path
 import torch
 from torch import nn
 
+from data_tools.words import words_of
 from system.compute.device import suited_to
 from system.models.similarity import Embedded, joined
-from system.words import words_of
 
 # N captions, D embedding
 

@@ -7,10 +7,10 @@ from typing import ClassVar, Literal
 from pydantic import Field
 
 from data_tools.documents.strict import Depth, Size
+from data_tools.words import words_of
 from system.models.base import Heads
 from system.models.costs import TOKENS, Cost, encoder_activations, encoder_flops, encoder_parameters
 from system.models.text.base import Encoder, TextSettings
-from system.words import words_of
 
 
 class Transformer(TextSettings):

@@ -9,12 +9,12 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 
+from data_tools.words import words_of
 from system.experts.base import file_sha256
 from system.models.similarity import Embedded
 from system.models.text.encoder import TextEncoder
 from system.models.text.vector_file import WordVectorFile
 from system.models.text.word_vectors import WordVectors
-from system.words import words_of
 
 # N captions, W words, D embedding
 

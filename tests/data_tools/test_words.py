@@ -5,8 +5,8 @@ import unicodedata
 import pytest
 
 from data_tools.classify.language import language_of
+from data_tools.words import vocabulary_of, words_of
 from system.losses.relevance.tokens import regex_tokens
-from system.words import vocabulary_of, words_of
 
 CAPTIONS = {
     "Un café à l'Été": ["un", "café", "à", "l'été"],

@@ -1,0 +1,98 @@
+"""Labellings of a recording's frames by two states, none (0) and moment (1): their likelihood, and the posterior that
+some frames are one whole moment.
+
+A labelling y of T frames weighs exp(sum_t y_t e_t + enter #(0 -> 1) + leave #(1 -> 0)). A moment that begins with the
+first frame, or ends with the last one, has no such transition there. Z is the sum over all 2^T labellings.
+
+Source: a linear-chain conditional random field (Lafferty, McCallum and Pereira, 2001) of two states; its posteriors of
+segments as in semi-Markov models (Sarawagi and Cohen, 2004). All in the logarithm, in the type of the scores.
+"""
+
+import torch
+
+from system.networks.layers import length_mask
+
+# B recordings with a query each, T frames; scores e (B, T), lengths (B,) >= 1, enter and leave ()
+
+
+def states(scores: torch.Tensor, lengths: torch.Tensor, enter: torch.Tensor, leave: torch.Tensor) -> torch.Tensor:
+    """(B, T, 2) log weights of all labellings of the frames up to t that end in state 0, and in state 1.
+
+    Behind a recording's end those of its last frame. What stands there in the scores, even NaN, has no part in it.
+    """
+    scores = scores.masked_fill(~length_mask(lengths, scores.shape[1]), 0.0)
+    none, moment = torch.zeros_like(scores[:, 0]), scores[:, 0]
+    found = [torch.stack((none, moment), -1)]
+    for t in range(1, scores.shape[1]):
+        before = found[-1]
+        none, moment = before.unbind(-1)
+        stays_none = torch.logaddexp(none, moment + leave)
+        now = torch.stack((stays_none, torch.logaddexp(none + enter, moment) + scores[:, t]), -1)
+        found.append(torch.where((t < lengths)[:, None], now, before))
+    return torch.stack(found, 1)
+
+
+def log_partition(
+    scores: torch.Tensor, lengths: torch.Tensor, enter: torch.Tensor, leave: torch.Tensor
+) -> torch.Tensor:
+    """(B,) log Z. The labelling without any moment weighs 1, so that log Z >= 0, and P(heard at all) is
+    1 - exp(-log Z)."""
+    return torch.logsumexp(states(scores, lengths, enter, leave)[:, -1], -1)
+
+
+def log_likelihood(
+    scores: torch.Tensor, lengths: torch.Tensor, labels: torch.Tensor, enter: torch.Tensor, leave: torch.Tensor
+) -> torch.Tensor:
+    """(B,) log probability of the labelling `labels` (B, T) bool, which is false behind a recording's end."""
+    real = length_mask(lengths, scores.shape[1])
+    weight = scores.masked_fill(~(labels & real), 0.0).sum(1)
+    inside = real[:, 1:]
+    entered = (~labels[:, :-1] & labels[:, 1:] & inside).sum(1)
+    left = (labels[:, :-1] & ~labels[:, 1:] & inside).sum(1)
+    return weight + enter * entered + leave * left - log_partition(scores, lengths, enter, leave)
+
+
+def frame_posteriors(
+    scores: torch.Tensor, lengths: torch.Tensor, enter: torch.Tensor, leave: torch.Tensor
+) -> torch.Tensor:
+    """(B, T) probability that a frame is in a moment; 0 behind a recording's end."""
+    forward, backward = _both(scores, lengths, enter, leave)
+    real = length_mask(lengths, scores.shape[1])
+    scores = scores.masked_fill(~real, 0.0)
+    total = torch.logsumexp(forward[:, -1], -1)
+    here = forward[..., 1] + backward[..., 1] - scores - total[:, None]
+    return here.exp().masked_fill(~real, 0.0)
+
+
+def moment_posteriors(
+    scores: torch.Tensor, lengths: torch.Tensor, enter: torch.Tensor, leave: torch.Tensor
+) -> torch.Tensor:
+    """(B, T, T) log probability that the frames i to j, both included, are one whole moment; -inf where j < i or where
+    one is behind the recording's end.
+
+    All of a recording's: B T^2 numbers.
+    """
+    size = scores.shape[1]
+    forward, backward = _both(scores, lengths, enter, leave)
+    real = length_mask(lengths, size)
+    sums = scores.masked_fill(~real, 0.0).cumsum(1)
+    total = torch.logsumexp(forward[:, -1], -1)
+    zero = torch.zeros_like(total)[:, None]
+    before = torch.cat((zero, forward[:, :-1, 0] + enter), 1)
+    behind = torch.cat((backward[:, 1:, 0] + leave, zero), 1)
+    frames = torch.arange(size, device=scores.device)
+    behind = torch.where(frames == lengths[:, None] - 1, 0.0, behind)
+    begin = before - torch.cat((zero, sums[:, :-1]), 1) - total[:, None]
+    table = begin[:, :, None] + (sums + behind)[:, None, :]
+    in_order = frames[:, None] <= frames
+    return table.masked_fill_(~(in_order & real[:, None, :]), -torch.inf)
+
+
+def _both(
+    scores: torch.Tensor, lengths: torch.Tensor, enter: torch.Tensor, leave: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """(B, T, 2) of the frames up to t, and of those from t on, each with frame t in state 0 and in state 1."""
+    frames = torch.arange(scores.shape[1], device=scores.device)
+    turned = (lengths[:, None] - 1 - frames) % scores.shape[1]  # read backwards, what fills up stays behind
+    backward = states(scores.gather(1, turned), lengths, leave, enter)
+    return states(scores, lengths, enter, leave), backward.gather(1, turned[..., None].expand_as(backward))

@@ -1,0 +1,152 @@
+"""Windows of a recording, in seconds, from what is known of its frames; and frames from windows."""
+
+from collections.abc import Iterator, Sequence
+from typing import Annotated, NamedTuple
+
+import numpy as np
+from pydantic import Field
+
+from data_tools.documents.strict import Positive, Strict
+
+# T frames, W windows
+
+CANDIDATES = 1024  # windows looked at first; more where too many of them overlap
+DIGITS = 4  # of seconds
+THRESHOLDS = tuple(n / 10 for n in range(1, 10))
+
+
+class Grid(NamedTuple):
+    """When frames are heard. hop: seconds from one to the next. first: the centre of the first one, in seconds. A frame
+    stands for half a hop on both sides of its centre."""
+
+    hop: float
+    first: float
+
+    def centres(self, frames: int) -> np.ndarray:
+        """(T,) seconds."""
+        return self.first + self.hop * np.arange(frames)
+
+    def edges(self, frames: int, seconds: float) -> np.ndarray:
+        """(T + 1,) seconds at which frames begin, and at which the last one ends, inside a recording of `seconds`. The
+        first frame begins at 0, and the last one ends with the recording where less than a hop is left."""
+        edges = self.first + self.hop * (np.arange(frames + 1) - 0.5)
+        edges[0] = 0.0
+        if 0 < seconds - edges[-1] < self.hop:
+            edges[-1] = seconds
+        return edges.clip(0.0, seconds)
+
+
+class Decoding(Strict):
+    """How windows are chosen. Rounding suits truths whose edges are rounded too: those of CASTELLA are whole
+    seconds."""
+
+    round_to: Annotated[float, Field(gt=0)] | None = None  # seconds of which all edges are multiples; null: none
+    max_iou: float = Field(0.6, ge=0, le=1)  # a window that overlaps a better one by more is left out
+    windows: Positive = 10  # at most, of a query
+
+
+class Found(NamedTuple):
+    """start, end: seconds. score: higher is better."""
+
+    start: float
+    end: float
+    score: float
+
+
+def labels_of(windows: Sequence[tuple[float, float]], frames: int, grid: Grid) -> np.ndarray:
+    """(T,) bool: the frames whose centres lie in a window, start <= centre < end. A window between two centres, or
+    behind the last one, has the frame that is nearest to its middle."""
+    centres = grid.centres(frames)
+    labels = np.zeros(frames, bool)
+    for start, end in windows:
+        inside = (centres >= start) & (centres < end)
+        if not inside.any():
+            inside[np.abs(centres - (start + end) / 2).argmin()] = True
+        labels |= inside
+    return labels
+
+
+def iou(windows: np.ndarray, other: np.ndarray) -> np.ndarray:
+    """(W,) IoU of (W, 2) windows with one, all longer than 0."""
+    shared = (np.minimum(windows[:, 1], other[1]) - np.maximum(windows[:, 0], other[0])).clip(min=0.0)
+    found: np.ndarray = shared / ((windows[:, 1] - windows[:, 0]) + (other[1] - other[0]) - shared)
+    return found
+
+
+def best_windows(table: np.ndarray, edges: np.ndarray, decoding: Decoding) -> list[Found]:
+    """The windows of highest score, each that overlaps a better one too much left out; best first, at least one.
+
+    table: (T, T), the score of frames i to j, both included, where j >= i; -inf is no window. edges: (T + 1,) seconds,
+    as Grid gives them. Of equal scores the earlier window comes first, then the shorter.
+    """
+    rows, columns = np.nonzero(np.isfinite(table) & (edges[1:] > edges[:-1, None]))
+    scores, total = table[rows, columns], len(rows)
+    if not total:
+        raise ValueError("a table without any window")
+    looked_at = min(total, CANDIDATES)
+    while True:
+        threshold = np.partition(scores, total - looked_at)[total - looked_at]
+        chosen = np.nonzero(scores >= threshold)[0]
+        order = chosen[np.argsort(-scores[chosen], kind="stable")]
+        found = _apart(edges[rows[order]], edges[columns[order] + 1], scores[order], edges[-1], decoding)
+        if len(found) == decoding.windows or looked_at == total:
+            return found
+        looked_at = min(total, 4 * looked_at)
+
+
+def _apart(starts: np.ndarray, ends: np.ndarray, scores: np.ndarray, last: float, decoding: Decoding) -> list[Found]:
+    """Of windows, best first, those that overlap no better one too much. last: where the last frame ends."""
+    windows = np.stack([starts, ends], 1).round(DIGITS)
+    if decoding.round_to is not None:
+        windows = _rounded(windows, last, decoding.round_to)
+    left = np.ones(len(windows), bool)
+    found: list[Found] = []
+    while len(found) < decoding.windows and left.any():
+        best = int(left.argmax())
+        found.append(Found(float(windows[best, 0]), float(windows[best, 1]), float(scores[best])))
+        left &= iou(windows, windows[best]) <= decoding.max_iou
+        left[best] = False
+    return found
+
+
+def _rounded(windows: np.ndarray, last: float, unit: float) -> np.ndarray:
+    """(W, 2) edges as multiples of the unit, at least one apart. A last unit that the recording does not fill counts as
+    a whole one, as true ends are rounded up."""
+    steps = np.floor(windows / unit + 0.5)
+    highest = max(1.0, np.ceil(last / unit - 1e-9))
+    steps[:, 0] = steps[:, 0].clip(0.0, highest - 1)
+    steps[:, 1] = np.maximum(steps[:, 1].clip(0.0, highest), steps[:, 0] + 1)
+    rounded: np.ndarray = steps * unit
+    return rounded
+
+
+def threshold_windows(frames: np.ndarray, edges: np.ndarray, decoding: Decoding) -> list[Found]:
+    """Windows in which the frames' scores, (T,) in [0, 1], stay at a threshold or above it, for nine thresholds from
+    0.1 to 0.9; the score is the mean inside less the mean outside, and the best are chosen as of best_windows.
+
+    Where no frame reaches the lowest threshold, the frame of the highest score is the window.
+    """
+    size = len(frames)
+    table = np.full((size, size), -np.inf)
+    sums = np.concatenate([[0.0], frames.cumsum()])
+    for threshold in THRESHOLDS:
+        for first, last in _runs(frames >= threshold):
+            table[first, last] = _contrast(sums, first, last)
+    if not np.isfinite(table).any():
+        best = int(frames.argmax())
+        table[best, best] = _contrast(sums, best, best)
+    return best_windows(table, edges, decoding)
+
+
+def _contrast(sums: np.ndarray, first: int, last: int) -> float:
+    inside, total, size = sums[last + 1] - sums[first], sums[-1], len(sums) - 1
+    inner = last + 1 - first
+    outside = (total - inside) / (size - inner) if inner < size else 0.0
+    return float(inside / inner - outside)
+
+
+def _runs(labels: np.ndarray) -> Iterator[tuple[int, int]]:
+    """First and last frame of every run of true ones."""
+    changes = np.flatnonzero(np.diff(np.concatenate([[0], labels.astype(np.int8), [0]])))
+    for first, behind in zip(changes[::2].tolist(), changes[1::2].tolist(), strict=True):
+        yield first, behind - 1

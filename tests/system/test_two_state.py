@@ -1,0 +1,119 @@
+"""The likelihood and the posteriors of labellings, against all labellings one after the other."""
+
+from itertools import product
+
+import numpy as np
+import pytest
+import torch
+
+from system.moments.two_state import frame_posteriors, log_likelihood, log_partition, moment_posteriors
+
+F64 = torch.float64
+Runs = list[tuple[int, int]]
+
+
+def tensor(*values: float) -> torch.Tensor:
+    return torch.tensor(values, dtype=F64)
+
+
+def runs_of(labels: tuple[int, ...]) -> Runs:
+    """First and last frame of every run of ones."""
+    found, start = [], None
+    for t, label in enumerate((*labels, 0)):
+        if label and start is None:
+            start = t
+        if not label and start is not None:
+            found.append((start, t - 1))
+            start = None
+    return found
+
+
+def weight(scores: np.ndarray, labels: tuple[int, ...], enter: float, leave: float) -> float:
+    """Straight from the definition, by the runs."""
+    total = float(np.dot(scores, labels))
+    for first, last in runs_of(labels):
+        total += enter * (first > 0) + leave * (last < len(labels) - 1)
+    return float(np.exp(total))
+
+
+@pytest.mark.parametrize("frames", range(1, 13))
+def test_against_all_labellings(frames: int) -> None:
+    rng = np.random.default_rng(frames)
+    scores, (enter, leave) = rng.normal(size=frames) * 2, rng.normal(size=2) * 2
+    weights = {labels: weight(scores, labels, enter, leave) for labels in product((0, 1), repeat=frames)}
+    partition = sum(weights.values())
+    asked = torch.from_numpy(scores)[None], torch.tensor([frames]), tensor(enter)[0], tensor(leave)[0]
+    assert float(log_partition(*asked)) == pytest.approx(np.log(partition), rel=1e-12, abs=1e-12)
+    for labels in list(weights)[:: max(1, len(weights) // 50)]:
+        chosen = torch.tensor([labels], dtype=torch.bool)
+        found = log_likelihood(asked[0], asked[1], chosen, *asked[2:])
+        assert float(found) == pytest.approx(np.log(weights[labels] / partition), abs=1e-9)
+    table, inside = np.zeros((frames, frames)), np.zeros(frames)
+    for labels, value in weights.items():
+        inside += np.array(labels) * value / partition
+        for first, last in runs_of(labels):
+            table[first, last] += value / partition
+    assert np.abs(moment_posteriors(*asked)[0].exp().numpy() - table).max() < 1e-9
+    assert np.abs(frame_posteriors(*asked)[0].numpy() - inside).max() < 1e-9
+
+
+def test_by_hand() -> None:
+    """Two frames of score log 2 and log 3, enter log 5, leave log 7: 00 weighs 1, 10 2 x 7, 01 3 x 5, 11 2 x 3."""
+    scores, lengths = torch.log(tensor(2, 3))[None], torch.tensor([2])
+    enter, leave = torch.log(tensor(5, 7))
+    assert float(log_partition(scores, lengths, enter, leave).exp()) == pytest.approx(1 + 14 + 15 + 6)
+    table = moment_posteriors(scores, lengths, enter, leave)[0].exp() * 36
+    assert table.tolist() == [[pytest.approx(14), pytest.approx(6)], [0, pytest.approx(15)]]
+    inside = frame_posteriors(scores, lengths, enter, leave)[0] * 36
+    assert inside.tolist() == [pytest.approx(20), pytest.approx(21)]
+
+
+def test_gradients() -> None:
+    generator = torch.Generator().manual_seed(0)
+    scores = torch.randn(3, 6, dtype=F64, generator=generator, requires_grad=True)
+    enter, leave = (torch.tensor(value, dtype=F64, requires_grad=True) for value in (-1.5, 0.5))
+    lengths, labels = torch.tensor([6, 4, 1]), torch.rand(3, 6, generator=generator) < 0.5
+    assert torch.autograd.gradcheck(lambda *a: log_likelihood(a[0], lengths, labels, *a[1:]), (scores, enter, leave))
+    log_partition(scores, lengths, enter, leave).sum().backward()
+    assert scores.grad is not None
+    expected = frame_posteriors(scores.detach(), lengths, enter.detach(), leave.detach())
+    assert (scores.grad - expected).abs().max() < 1e-12, "the gradient of log Z is the posterior of every frame"
+
+
+def test_padding_and_batch_mates_change_nothing() -> None:
+    generator = torch.Generator().manual_seed(1)
+    lengths = [1, 5, 9, 2]
+    rows = [torch.randn(length, generator=generator) * 3 for length in lengths]
+    padded = torch.full((4, 11), torch.nan)
+    labels = torch.zeros(4, 11, dtype=torch.bool)
+    for number, row in enumerate(rows):
+        padded[number, : len(row)] = row
+        labels[number, : len(row)] = row > 1
+    step = torch.tensor(-2.0), torch.tensor(-1.0)
+    together = torch.tensor(lengths)
+    for number, row in enumerate(rows):
+        alone, length = row[None], torch.tensor([len(row)])
+        for function in (log_partition, frame_posteriors, moment_posteriors):
+            found = function(padded, together, *step)[number]
+            expected = function(alone, length, *step)[0]
+            for size in expected.shape:
+                assert size == len(row)
+            if found.ndim == 2:
+                assert bool(torch.isneginf(found[:, len(row) :]).all())
+                found = found[: len(row), : len(row)].exp()
+                expected = expected.exp()
+            elif found.ndim == 1:
+                assert not found[len(row) :].any()
+                found = found[: len(row)]
+            assert (found - expected).abs().max() < 1e-6
+        chosen = labels[number : number + 1]
+        expected = log_likelihood(alone, length, chosen[:, : len(row)], *step)[0]
+        assert log_likelihood(padded, together, labels, *step)[number] == pytest.approx(float(expected), abs=1e-6)
+    assert torch.isfinite(log_likelihood(padded, together, labels, *step)).all()
+
+
+def test_scores_of_any_size_stay_finite() -> None:
+    scores = torch.tensor([[500.0, -500.0, 500.0, 0.0]])
+    asked = scores, torch.tensor([4]), torch.tensor(-50.0), torch.tensor(-50.0)
+    assert torch.isfinite(log_partition(*asked)).all()
+    assert frame_posteriors(*asked)[0, :3].tolist() == [1.0, pytest.approx(0.0), 1.0]

@@ -1,0 +1,102 @@
+"""Windows from frames, frames from windows."""
+
+import numpy as np
+import pytest
+import torch
+
+from system.moments.two_state import moment_posteriors
+from system.moments.windows import Decoding, Found, Grid, best_windows, labels_of, threshold_windows
+
+SECOND = Grid(hop=1.0, first=0.5)
+PLAIN = Decoding()
+
+
+def test_a_grid_by_hand() -> None:
+    yamnet = Grid(hop=0.48, first=0.4875)
+    assert yamnet.centres(3).tolist() == pytest.approx([0.4875, 0.9675, 1.4475])
+    assert yamnet.edges(3, 60.0).tolist() == pytest.approx([0.0, 0.7275, 1.2075, 1.6875])
+    assert yamnet.edges(3, 1.9).tolist() == pytest.approx([0.0, 0.7275, 1.2075, 1.9]), "0.2 s are the last frame's"
+    assert yamnet.edges(3, 1.0).tolist() == pytest.approx([0.0, 0.7275, 1.0, 1.0]), "nothing behind the end"
+    assert SECOND.edges(3, 3.0).tolist() == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize(
+    ("windows", "expected"),
+    [
+        ([(1.0, 3.0)], [0, 1, 1, 0, 0]),
+        ([(1.5, 3.5)], [0, 1, 1, 0, 0]),  # a centre at the start counts, at the end it does not
+        ([(1.6, 2.4)], [0, 1, 0, 0, 0]),  # between two centres: the nearest to 2.0 is the first of them at 1.5
+        ([(0.0, 1.0), (4.0, 9.0)], [1, 0, 0, 0, 1]),
+        ([(7.0, 9.0)], [0, 0, 0, 0, 1]),  # behind the last frame
+    ],
+)
+def test_labels_by_hand(windows: list[tuple[float, float]], expected: list[int]) -> None:
+    assert labels_of(windows, 5, SECOND).astype(int).tolist() == expected
+
+
+def table_of(size: int, scores: dict[tuple[int, int], float]) -> np.ndarray:
+    table = np.full((size, size), -np.inf)
+    for place, score in scores.items():
+        table[place] = score
+    return table
+
+
+def test_windows_that_overlap_a_better_one_are_left_out() -> None:
+    table = table_of(10, {(0, 4): -1.0, (0, 3): -2.0, (0, 2): -3.0, (6, 9): -2.5})
+    found = best_windows(table, SECOND.edges(10, 10.0), PLAIN)
+    assert found == [Found(0, 5, -1.0), Found(6, 10, -2.5), Found(0, 3, -3.0)], "0 to 4 has IoU 0.8, 0 to 3 0.6"
+    few = best_windows(table, SECOND.edges(10, 10.0), Decoding(windows=1))
+    assert few == [Found(0, 5, -1.0)]
+    table = table_of(10, {(5, 6): 0.0, (2, 3): 0.0, (2, 2): 0.0})
+    found = best_windows(table, SECOND.edges(10, 10.0), PLAIN)
+    assert [one[:2] for one in found] == [(2, 3), (2, 4), (5, 7)], "equal scores: the earlier, then the shorter"
+
+
+def test_rounded_windows_have_a_length_and_end_with_the_recording() -> None:
+    grid = Grid(hop=0.4, first=0.2)
+    whole = Decoding(round_to=1.0)
+    edges = grid.edges(25, 9.7)
+    assert [one[:2] for one in best_windows(table_of(25, {(3, 3): 0.0}), edges, whole)] == [(1, 2)]
+    assert [one[:2] for one in best_windows(table_of(25, {(24, 24): 0.0}), edges, whole)] == [(9, 10)]
+    assert [one[:2] for one in best_windows(table_of(25, {(6, 11): 0.0}), edges, whole)] == [(2, 5)]
+    assert [one[:2] for one in best_windows(table_of(25, {(6, 11): 0.0}), edges, PLAIN)] == [(2.4, 4.8)]
+    with pytest.raises(ValueError, match="without any window"):
+        best_windows(table_of(25, {}), edges, PLAIN)
+
+
+def slow_windows(table: np.ndarray, edges: np.ndarray, decoding: Decoding) -> list[Found]:
+    """Every pair of frames in order of score, one after the other."""
+    pairs = [(i, j) for i in range(len(table)) for j in range(i, len(table)) if edges[j + 1] > edges[i]]
+    found: list[Found] = []
+    for i, j in sorted(pairs, key=lambda pair: -table[pair]):
+        start, end = edges[i], edges[j + 1]
+        shared = [max(0.0, min(end, one.end) - max(start, one.start)) for one in found]
+        ious = [s / (end - start + one.end - one.start - s) for s, one in zip(shared, found, strict=True)]
+        if all(value <= decoding.max_iou for value in ious):
+            found.append(Found(start, end, table[i, j]))
+        if len(found) == decoding.windows:
+            break
+    return found
+
+
+@pytest.mark.parametrize("frames", [1, 2, 7, 40, 80])
+@pytest.mark.parametrize("max_iou", [0.0, 0.3, 0.6])
+def test_against_a_slow_search(frames: int, max_iou: float) -> None:
+    """At 80 frames, and without overlap, windows that are sought lie behind the first candidates."""
+    generator = torch.Generator().manual_seed(frames)
+    for scale in (0.3, 3.0):
+        scores = torch.randn(1, frames, dtype=torch.float64, generator=generator) * scale
+        table = moment_posteriors(scores, torch.tensor([frames]), *torch.tensor([-2.0, -2.0]))[0].numpy()
+        edges, decoding = Grid(0.5, 0.25).edges(frames, frames / 2), Decoding(max_iou=max_iou)
+        assert best_windows(table, edges, decoding) == slow_windows(table, edges, decoding)
+
+
+def test_thresholds_by_hand() -> None:
+    scores = np.array([0.05, 0.95, 0.95, 0.45, 0.05, 0.25])
+    found = threshold_windows(scores, SECOND.edges(6, 6.0), PLAIN)
+    assert [one[:2] for one in found] == [(1, 3), (5, 6)], "1 to 4 has IoU 2/3 with the best"
+    assert found[0].score == pytest.approx(0.95 - 0.8 / 4)
+    assert found[1].score == pytest.approx(0.25 - 2.45 / 5)
+    silent = threshold_windows(np.array([0.01, 0.02]), SECOND.edges(2, 2.0), PLAIN)
+    assert silent == [Found(1, 2, pytest.approx(0.01))]
+    assert threshold_windows(np.ones(3), SECOND.edges(3, 3.0), PLAIN) == [Found(0, 3, 1.0)]
