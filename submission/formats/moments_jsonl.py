@@ -82,6 +82,20 @@ def write_moments(path: Path, answers: Sequence[Moments], edition: MomentsEditio
         file.write(data)
 
 
+def write_scored_moments(path: Path, answers: Sequence[Moments], edition: MomentsEdition) -> None:
+    """Write what is scored and blended while one develops: all windows [start, end, score], in their order. The file
+    appears whole or not at all. Raises SubmissionError for anything that would make a file check_moments reports."""
+    data = "".join(
+        json.dumps(dict(zip(edition.line, (one.qid, one.query, one.vid, one.windows), strict=True)), ensure_ascii=False)
+        + "\n"
+        for one in answers
+    ).encode()
+    _, problems, _ = check_moments(data, edition)
+    refuse(f"{path} would not pass its check", problems)
+    with writing(path) as file:
+        file.write(data)
+
+
 def check_moments(
     data: bytes, edition: MomentsEdition, truth: MomentTruth | None = None
 ) -> tuple[list[Moments], list[Problem], list[Problem]]:

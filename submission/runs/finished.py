@@ -72,7 +72,7 @@ class FinishedRun:
         if isinstance(settings, record.ByMean):
             for part in settings.of:
                 yield from self._leaves(part)
-        elif not isinstance(settings, record.ByTeachers):
+        elif not isinstance(settings, record.ByTeachers | record.ByMoments):
             yield settings
 
 
@@ -91,6 +91,12 @@ def open_finished(text: str) -> FinishedRun:
     result, recipe = read_result(folder), read_recipe(folder)
     if problems := list(broken_links(result, recipe)):
         raise SubmissionError("\n".join(f"{folder}: {problem}; make the run again" for problem in problems))
+    if not result.rank and result.moments:
+        first = next(iter(result.moments.values()))
+        raise SubmissionError(
+            f"{folder}: the run ranks moments, of which there is no page and no package yet; score its file by "
+            f"python -m submission score {first.answers} --truth {first.truth}"
+        )
     if not result.rank:
         raise SubmissionError(f"{folder}: the run ranked nothing; give its recipe a rank entry")
     if entry in result.blind:

@@ -123,10 +123,31 @@ class BlindResult(Record):
     sha256: str | None = None
 
 
+class MomentsResult(Record):
+    """Windows that were found. figures: by metric, in [0, 1]; bootstrap: of each, 95 % over recordings; both None of a
+    blind list. random, ceiling: R1@0.5 and so on of random windows, and of windows made of the true frames. checkpoint:
+    in words. windows: the file with scores. answers: the file that is handed in. truth: the queries."""
+
+    metric: str
+    figures: dict[str, float] | None
+    bootstrap: dict[str, Interval] | None
+    random: dict[str, float] | None
+    ceiling: dict[str, float] | None
+    data: str
+    queries: Count
+    clips: Count
+    checkpoint: str
+    edition: str
+    also_trained_on: Count
+    windows: str
+    answers: str
+    truth: str
+
+
 class RunResult(Record):
     """result.json. format: None of a release that did not number it. commits: of the code, in turn. broken: why clips
-    were left out, by id. seconds: of the last process. training_seconds: of all epochs. rank, blind: by entry of the
-    recipe's `rank`, with figures and without. sha256: of the run's files."""
+    were left out, by id. seconds: of the last process. training_seconds: of all epochs. rank, blind, moments: by entry
+    of the recipe's `rank`, of clips with figures and without, and of moments. sha256: of the run's files."""
 
     format: int | None = None
     recipe: str
@@ -141,6 +162,7 @@ class RunResult(Record):
     broken: dict[str, str] = {}
     rank: dict[str, RankedResult]
     blind: dict[str, BlindResult] = {}
+    moments: dict[str, MomentsResult] = {}
     sha256: Checksums = {}
 
 
@@ -262,6 +284,14 @@ class ByBlind(Record):
     checkpoint: str | None
 
 
+class ByMoments(Record):
+    """stage, checkpoint: as of ByCheckpoint."""
+
+    kind: Literal["moments"]
+    stage: str | None
+    checkpoint: str | None
+
+
 class ByTeachers(Record):
     """of: names of teachers."""
 
@@ -291,7 +321,7 @@ class ResolvedRecipe(Record):
     seed: int
     model: ModelSettings
     stages: dict[str, StageSettings]
-    rank: dict[str, Annotated[ByCheckpoint | ByBlind | ByMean | ByTeachers, Field(discriminator="kind")]]
+    rank: dict[str, Annotated[ByCheckpoint | ByBlind | ByMoments | ByMean | ByTeachers, Field(discriminator="kind")]]
     relevance: RelevanceSettings | None = None
 
 

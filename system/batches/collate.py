@@ -17,6 +17,7 @@ from system.compute.distributed import count, index
 from system.features.build import Features
 from system.losses.relevance.relax import Relevance
 from system.models.batch import Batch, Series, Share
+from system.moments.windows import labels_of
 
 log = logging.getLogger(__name__)
 
@@ -68,7 +69,18 @@ def without_audio(
     relax = None if relevance is None else torch.from_numpy(relevance.relax(relevance.cider_of_items(captions, row_of)))
     keys = [_key(features, item) for item in items]
     cosines = teachers.cosines(items, keys) if teachers else {}
-    return Batch(keys, {}, captions, torch.from_numpy(row_of), relax, cosines)
+    labels = _labels(items, features) if any(item.windows for item in items) else None
+    return Batch(keys, {}, captions, torch.from_numpy(row_of), relax, cosines, labels)
+
+
+def _labels(items: Sequence[Item], features: Features) -> torch.Tensor:
+    """(B, T) bool: the frames of each item's clip in which its sentence is heard."""
+    expert = next(iter(features.banks))
+    lengths = lengths_of(items, features, expert, None)
+    labels = np.zeros((len(items), max(lengths)), bool)
+    for row, item, length in zip(labels, items, lengths, strict=True):
+        row[:length] = labels_of(item.windows, length, features.grids[expert])
+    return torch.from_numpy(labels)
 
 
 def _key(features: Features, item: Item) -> str:

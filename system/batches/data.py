@@ -13,7 +13,9 @@ from data_tools.errors import KitError
 from data_tools.files import write_text
 from data_tools.locks import lock
 from data_tools.manifest import Clip, Joined, of_split, read_manifest
+from data_tools.moments import Moment, read_moments
 from system.batches.augment import Augmentation
+from system.batches.sampler import Item, items_of, items_of_moments
 from system.experts.base import Device
 from system.features.build import Features, build_features
 from system.recipe import schema
@@ -24,15 +26,22 @@ log = logging.getLogger(__name__)
 @dataclass(frozen=True)
 class Data:
     """clips: by source, all clips of its split, broken ones too. features: frames of the clips that are whole.
-    augmentations: by stage, where it has one."""
+    augmentations: by stage, where it has one. moments: by source, where it names them: those of its clips."""
 
     clips: dict[str, Sequence[Clip]]
     features: Features
     augmentations: dict[str, Augmentation] = field(default_factory=dict)
+    moments: dict[str, list[Moment]] = field(default_factory=dict)
 
     def whole(self, source: str) -> list[Clip]:
         """The clips of a source that have frames."""
         return [clip for clip in self.clips[source] if clip.id in self.features.keys]
+
+    def items(self, source: str, unit: str) -> list[Item]:
+        """What a batch is made of, of a source's clips that have frames."""
+        if unit == "moment":
+            return items_of_moments(self.whole(source), self.moments[source])
+        return items_of(self.whole(source), unit)
 
     def shared(self, some: list[str], others: list[str]) -> int:
         """How many clips of the second group of sources are in the first too: the same audio file, or the same
@@ -115,6 +124,7 @@ def load_data(
     changed by and that do not fit, before anything is computed.
     """
     clips = read_clips(recipe)
+    moments = {name: _moments_of(name, source, clips[name]) for name, source in recipe.data.items() if source.moments}
     for name, source in recipe.data.items():
         if not any(Path(clip.path).is_file() for clip in clips[name]):
             _refuse(name, source, clips[name], f"{clips[name][0].path}: no such audio file")
@@ -128,7 +138,17 @@ def load_data(
     for name, source in recipe.data.items():
         if all(clip.id in features.broken for clip in clips[name]):
             _refuse(name, source, clips[name], features.broken[clips[name][0].id])
-    return Data(clips, features, augmentations)
+    return Data(clips, features, augmentations, moments)
+
+
+def _moments_of(name: str, source: schema.Source, clips: Sequence[Clip]) -> list[Moment]:
+    """The moments of a source's clips. KitError where there is none."""
+    ids = {clip.id for clip in clips}
+    found = [moment for moment in read_moments(source.moments or "") if moment.clip in ids]
+    if not found:
+        where = f"{source.moments} has no moment of its {counted(len(clips), 'clip', ',')}"
+        raise KitError(f"data source {name}: {where}; name the file that was made with {source.manifest}")
+    return found
 
 
 def read_augmentations(recipe: schema.Recipe, clips: Mapping[str, Sequence[Clip]]) -> dict[str, Augmentation]:

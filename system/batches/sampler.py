@@ -10,6 +10,7 @@ import numpy as np
 
 from data_tools.errors import KitError
 from data_tools.manifest import Clip
+from data_tools.moments import Moment
 
 
 class Added(NamedTuple):
@@ -23,12 +24,26 @@ class Added(NamedTuple):
 
 class Item(NamedTuple):
     """One place in a batch: a clip and the captions that stand for it there. numbers: of these among the clip's; of a
-    caption that was changed, that of the original. added: where it is a mixture of two clips."""
+    caption that was changed, that of the original. added: where it is a mixture of two clips. windows: of a moment,
+    when its one caption is heard, in seconds."""
 
     clip: Clip
     captions: tuple[str, ...]
     numbers: tuple[int, ...] = ()
     added: Added | None = None
+    windows: tuple[tuple[float, float], ...] = ()
+
+
+def items_of_moments(clips: Sequence[Clip], moments: Sequence[Moment]) -> list[Item]:
+    """An item a moment of one of the clips, in the moments' order. KitError for one whose windows are not known."""
+    by_id = {clip.id: clip for clip in clips}
+    found = []
+    for moment in moments:
+        if moment.windows is None:
+            raise KitError(f"the moment {moment.id} has no windows, as a blind list has none; train on others")
+        if moment.clip in by_id:
+            found.append(Item(by_id[moment.clip], (moment.text,), (0,), windows=tuple(moment.windows)))
+    return found
 
 
 def items_of(clips: Sequence[Clip], unit: str) -> list[Item]:

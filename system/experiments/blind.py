@@ -41,7 +41,11 @@ class BlindSet(NamedTuple):
 
 def blind_entries(recipe: schema.Recipe) -> list[str]:
     """The rank entries of blind sets that are there, and the means of such."""
-    return [name for name in recipe.rank if name not in recipe.scored and not _absent(recipe, name)]
+    return [name for name in _of_blind_sets(recipe) if not _absent(recipe, name)]
+
+
+def _of_blind_sets(recipe: schema.Recipe) -> list[str]:
+    return [name for name in recipe.rank if isinstance(recipe.ranked(name), schema.RankBlind)]
 
 
 def absent_lines(recipe: schema.Recipe, ranked: Collection[str] = ()) -> list[str]:
@@ -49,8 +53,8 @@ def absent_lines(recipe: schema.Recipe, ranked: Collection[str] = ()) -> list[st
     later = "the same command ranks it later, and trains nothing again"
     return [
         f"{name}: not ranked yet, without {' and '.join(absent)}; {later}"
-        for name in recipe.rank
-        if name not in recipe.scored and name not in ranked and (absent := _absent(recipe, name))
+        for name in _of_blind_sets(recipe)
+        if name not in ranked and (absent := _absent(recipe, name))
     ]
 
 

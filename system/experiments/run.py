@@ -24,9 +24,10 @@ from submission.formats.score_matrix import read_scores, write_scores
 from submission.metrics.blend import blend
 from submission.metrics.scoring import summarise_matrix
 from submission.runs.clips import write_clips
-from submission.runs.record import FORMAT, BlindResult, RankedResult, RunResult
+from submission.runs.record import FORMAT, BlindResult, MomentsResult, RankedResult, RunResult
 from system.compute.distributed import count, first_goes_ahead, is_first, on_first
 from system.experiments.blind import BlindSet, blind_entries, changed_entries, open_blind_sets, rank_blind_sets, size_of
+from system.experiments.moments import rank_moments, require_moments
 from system.experiments.summary import ceiling_of, data_of, experts_of, in_words, parameters_of
 from system.experts.base import Device, file_sha256
 from system.recipe import schema
@@ -144,6 +145,7 @@ def _rehearse(
         if entry.csv:
             with tempfile.TemporaryDirectory(dir=run.folder) as folder:
                 write_csv(matrix, Path(folder) / f"{name}.csv", edition)
+    require_moments(recipe, data)
     for source in dict.fromkeys(map(recipe.ranked_source, recipe.scored)):
         if shared := data.shared(recipe.trained_on, [source]):
             log.warning("%s of %s, which is to be ranked, also trained on", counted(shared, "recording"), source)
@@ -171,8 +173,9 @@ def _train_and_rank(
     new = {name: opened for name, opened in blind.items() if name not in kept_blind}
     found_blind = kept_blind | rank_blind_sets(recipe, run, new, model, untrained)
     ranked_blind = {name: found_blind[name] for name in recipe.rank if name in found_blind}
+    moments = rank_moments(recipe, run, data, model, untrained)
     seconds = round(time.monotonic() - began, 1)
-    on_first(lambda: _finish(loaded, run, data, model, seconds, ranked, ranked_blind))
+    on_first(lambda: _finish(loaded, run, data, model, seconds, ranked, ranked_blind, moments))
 
 
 def _finish(
@@ -183,12 +186,13 @@ def _finish(
     seconds: float,
     ranked: dict[str, RankedResult],
     ranked_blind: dict[str, BlindResult],
+    moments: dict[str, MomentsResult],
 ) -> None:
     """What is written last: figures, and the result, which says that the run is finished."""
     from system.runs.plots import draw_run
 
     recipe = loaded.recipe
-    _remove_others(run, ranked, ranked_blind)
+    _remove_others(run, ranked, ranked_blind, moments)
     draw_run(run)
     if run.ranks_anew:
         contents = {name: contents_of(clips, data.features.keys) for name, clips in data.clips.items()}
@@ -207,6 +211,7 @@ def _finish(
         broken=data.features.broken,
         rank=ranked,
         blind=ranked_blind,
+        moments=moments,
         sha256=_checksums(run),
     )
     with (run.folder / "log.txt").open("a", encoding="utf-8") as file:  # the verb prints the same
@@ -229,10 +234,12 @@ def _checksums(run: Run) -> dict[str, str]:
     return {path.relative_to(run.folder).as_posix(): sha256_of(path) for path in sorted(files)}
 
 
-def _remove_others(run: Run, ranked: Mapping[str, RankedResult], blind: Mapping[str, BlindResult]) -> None:
+def _remove_others(
+    run: Run, ranked: Mapping[str, RankedResult], blind: Mapping[str, BlindResult], moments: Mapping[str, MomentsResult]
+) -> None:
     """Scores and CSVs of entries that the recipe no longer has, and CSVs that it no longer asks for."""
-    written = {name for name, result in ranked.items() if result.csv} | blind.keys()
-    for folder, names in (("scores", ranked.keys() | blind.keys()), ("submission", written)):
+    written = {name for name, result in ranked.items() if result.csv} | blind.keys() | moments.keys()
+    for folder, names in (("scores", ranked.keys() | blind.keys() | moments.keys()), ("submission", written)):
         for path in (run.folder / folder).glob("*"):
             if path.is_file() and path.name.partition(".")[0] not in names:
                 path.unlink()

@@ -1,13 +1,13 @@
 """A finished run in numbers and in words: its parameters, experts and data, and the lines that people read."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from data_tools.cli import counted
 from data_tools.manifest import Clip
-from submission.runs.record import ExpertFacts, Parameters, RunResult, SetFacts, SourceFacts
+from submission.runs.record import ExpertFacts, MomentsResult, Parameters, RunResult, SetFacts, SourceFacts
 from system.experiments.blind import absent_lines
 from system.recipe import schema
 from system.recipe.load import load_recipe
@@ -71,6 +71,27 @@ def _set(clips: Sequence[Clip]) -> SetFacts:
     )
 
 
+def _moment_lines(name: str, entry: MomentsResult) -> Iterator[str]:
+    """Figures in per cent, as this edition publishes them."""
+    size = f"{counted(entry.queries, 'query')} in {counted(entry.clips, 'recording')}"
+    yield f"{name}: {size}, {entry.checkpoint}"
+    if entry.figures is not None:
+        intervals = entry.bootstrap or {}
+        for metric, value in entry.figures.items():
+            low, high = intervals[metric]
+            others = (f"{called} {100 * figures[metric]:.2f}" for called, figures in _held_against(entry))
+            yield f"  {metric:<9} {100 * value:.2f}  (95 % {100 * low:.2f} to {100 * high:.2f})  {', '.join(others)}"
+        if entry.also_trained_on:
+            yield f"  beware     {entry.also_trained_on} of these recordings were also trained on"
+    yield f"  file       {entry.answers}"
+
+
+def _held_against(entry: MomentsResult) -> Iterator[tuple[str, dict[str, float]]]:
+    for called, figures in (("random windows", entry.random), ("true frames", entry.ceiling)):
+        if figures is not None:
+            yield called, figures
+
+
 def report(run: Run) -> str:
     """The result as lines for people."""
     return in_words(run, run.read_result())
@@ -105,5 +126,7 @@ def in_words(run: Run, result: RunResult) -> str:
     for name, blind in result.blind.items():
         size = f"{counted(blind.queries, 'query')}, {counted(blind.clips, 'clip')}"
         lines += [f"{name}: blind set, {size}, {blind.checkpoint}", f"  CSV        {blind.csv}"]
+    for name, moments in result.moments.items():
+        lines += _moment_lines(name, moments)
     lines += absent_lines(load_recipe(run.folder / "resolved.json").recipe, result.blind)
     return "\n".join(lines)

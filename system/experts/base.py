@@ -111,6 +111,11 @@ class ExpertSettings(Resampled):
         """Frames a second of audio, for plans and estimates."""
 
     @property
+    def first_centre(self) -> float:
+        """Seconds from the beginning of a clip to the centre of its first frame."""
+        return 0.5 / self.frames_per_second
+
+    @property
     def parameters(self) -> int:
         """Frozen parameters, as the model's authors count them."""
         return 0

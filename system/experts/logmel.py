@@ -78,6 +78,10 @@ class LogMel(MelSettings):
     def frames_per_second(self) -> float:
         return 1.0 / (self.hop_seconds * self.stack)
 
+    @property
+    def first_centre(self) -> float:
+        return self.hop_seconds * (self.stack - 1) / 2
+
     def load(self, device: Device) -> Frames:
         import torch
 
@@ -135,6 +139,10 @@ class LogMelSlaney(MelSettings):
     @property
     def frames_per_second(self) -> float:
         return 1.0 / self.hop_seconds
+
+    @property
+    def first_centre(self) -> float:
+        return 0.0
 
     def load(self, device: Device) -> Frames:
         power = self.mel_power(device, self.lowest, self.highest, scale="slaney", norm="slaney")

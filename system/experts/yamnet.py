@@ -46,6 +46,7 @@ class Yamnet(ExpertSettings):
     rate: ClassVar[int] = RATE
     dim: ClassVar[int] = 1024
     frames_per_second: ClassVar[float] = 100.0 / PATCH_HOP
+    first_centre: ClassVar[float] = 0.5 * PATCH_SAMPLES / RATE
     cost: ClassVar[float] = 0.005
     parameters: ClassVar[int] = 3_729_481  # of the 28 layers after the front-end, batch norm folded
 

@@ -21,6 +21,7 @@ from system.features.bank import Bank, open_bank
 from system.features.contents import ContentKeys
 from system.features.dealing import Dealing, dealing
 from system.features.decode import GROUP_CLIPS, GROUP_SECONDS, Decoders, decoders, groups
+from system.moments.windows import Grid
 
 BYTES_A_SECOND = 88_200  # of audio of unknown length: one channel of 16 bits at 44.1 kHz
 
@@ -32,12 +33,13 @@ class Features:
     """Banks of several experts and the content keys of clips: what training and ranking read.
 
     banks: by the expert's name in the recipe. keys: clip id -> content key; a clip whose audio is broken is not in it.
-    broken: clip id -> why.
+    broken: clip id -> why. grids: by the expert's name, when its frames are heard.
     """
 
     banks: dict[str, Bank]
     keys: dict[str, str] = field(default_factory=dict)
     broken: dict[str, str] = field(default_factory=dict)
+    grids: dict[str, Grid] = field(default_factory=dict)
 
     def frames(self, expert: str, clip_id: str) -> np.ndarray:
         """(T, D) float16 frames of a clip."""
@@ -76,6 +78,7 @@ def build_features(
     from system.compute.device import device_of
 
     features = Features({name: bank_of(expert, banks, verify) for name, expert in experts.items()})
+    features.grids |= {name: Grid(1 / one.frames_per_second, one.first_centre) for name, one in experts.items()}
     with closing(content or ContentKeys(banks)) as content, decoders(workers) as decoding:
         if verify:
             content.forget()

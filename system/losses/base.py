@@ -4,7 +4,7 @@ from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Annotated, Literal, TypeAlias
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal, NamedTuple, TypeAlias
 
 from pydantic import Field
 
@@ -20,6 +20,20 @@ Temperature = Annotated[float, Field(gt=0, le=1)]  # scores are divided by it
 # B items of a batch: clip i and its caption, or its several captions; N captions of the batch in all
 
 
+class FrameScores(NamedTuple):
+    """Of clips with a sentence each.
+
+    scores: (B, T) of every frame. lengths: (B,) real ones. labels: (B, T) bool, whether a frame is in a true moment.
+    enter, leave: the log weights of entering and of leaving a moment.
+    """
+
+    scores: Tensor
+    lengths: Tensor
+    labels: Tensor
+    enter: Tensor
+    leave: Tensor
+
+
 @dataclass(frozen=True)
 class BatchScores:
     """All that a term may need of a batch.
@@ -33,6 +47,7 @@ class BatchScores:
     rows as clips and columns as captions, so that with `best_frame` and `best_word` they are not symmetric.
     temperature: the one that is trained with the model, whose absolute value counts; None where none is.
     teachers: (B, N) by name, the cosines of every clip and every single caption by a model that is learned from.
+    frames: of a batch of moments, in which item i is clip i and its one sentence; then `each` has no gradient.
     """
 
     each: Tensor
@@ -43,6 +58,13 @@ class BatchScores:
     each_caption_scores: "Callable[[], Tensor]"
     temperature: "Tensor | None" = None
     teachers: "Mapping[str, Tensor]" = field(default_factory=dict)
+    frames: FrameScores | None = None
+
+    def of_frames(self) -> FrameScores:
+        """`frames`, which a batch of moments has."""
+        if self.frames is None:
+            raise ValueError("a loss of moments needs a batch of moments")
+        return self.frames
 
     @cached_property
     def average(self) -> Tensor:
@@ -100,6 +122,8 @@ class Term(Strict):
     def taught_by(self) -> "Sequence[str]":
         """The recipe's teachers that it learns from, by name."""
         return ()
+
+    of_moments: ClassVar[bool] = False  # whether it reads the frames of a batch of moments, and nothing else
 
     @property
     def hinge_margin(self) -> float | None:

@@ -41,7 +41,8 @@ class Share:
 class Batch:
     """clip_keys: (B,) contents of the clips. audio: by expert. captions: (N,) of all items. row_of: (N,) their items.
     relax: (B, B), r(c_ij) between the items' captions; None where no loss asks for it. teachers: (B, N) by name,
-    cosines of clips and captions by models that are learned from. share: what of the audio is there; None for all."""
+    cosines of clips and captions by models that are learned from. labels: (B, T) bool of a batch of moments, the frames
+    in which an item's sentence is heard. share: what of the audio is there; None for all."""
 
     clip_keys: list[str]
     audio: dict[str, Series]
@@ -49,13 +50,16 @@ class Batch:
     row_of: torch.Tensor
     relax: torch.Tensor | None = None
     teachers: dict[str, torch.Tensor] = field(default_factory=dict)
+    labels: torch.Tensor | None = None
     share: Share | None = None
 
     def to(self, device: torch.device) -> "Batch":
         audio = {name: Series(_moved(s.values, device), _moved(s.lengths, device)) for name, s in self.audio.items()}
         relax = None if self.relax is None else _moved(self.relax, device)
         teachers = {name: _moved(cosines, device) for name, cosines in self.teachers.items()}
-        return replace(self, audio=audio, row_of=_moved(self.row_of, device), relax=relax, teachers=teachers)
+        labels = None if self.labels is None else _moved(self.labels, device)
+        row_of = _moved(self.row_of, device)
+        return replace(self, audio=audio, row_of=row_of, relax=relax, teachers=teachers, labels=labels)
 
 
 def _moved(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:

@@ -4,10 +4,12 @@ from collections.abc import Iterator
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from torch import nn
 
-from system.losses.base import BatchScores
+from system.losses.base import BatchScores, FrameScores
 from system.models.batch import Batch
+from system.models.moment_score import MomentScore
 from system.models.settings import Model
 from system.models.similarity import Embedded, Embeddings, prepared
 from system.models.text.encoder import TextEncoder
@@ -27,6 +29,13 @@ class RetrievalModel(nn.Module):
         self.score = settings.score.build()  # (B, N) scores of every clip against every caption
         start = settings.learned_temperature
         self.temperature = None if start is None else nn.Parameter(torch.tensor(start))
+
+    @property
+    def moments(self) -> MomentScore:
+        """Its score of moments; ValueError for a model that has none."""
+        if not isinstance(self.score, MomentScore):
+            raise ValueError("this model has no score of moments")
+        return self.score
 
     @property
     def device(self) -> torch.device:
@@ -58,6 +67,11 @@ class RetrievalModel(nn.Module):
             for name, part in {**self.audio.parts(), "text": self.text}.items()
         }
 
+    def _frame_scores(self, clips: Embeddings, captions: Embedded, labels: torch.Tensor) -> FrameScores:
+        scores, lengths = self.moments.frames(clips, captions)
+        labels = F.pad(labels, (0, scores.shape[1] - labels.shape[1]))
+        return FrameScores(scores, lengths, labels, self.moments.enter, self.moments.leave)
+
     def embed(self, batch: Batch) -> tuple[Embedded, Embedded]:
         """Embeddings of the batch's B clips and N captions. The part of a step that may be computed in 16 bits."""
         return self.audio(batch.audio), self.text(batch.captions)
@@ -69,10 +83,13 @@ class RetrievalModel(nn.Module):
         batch's audio is not looked at.
         """
         clips, captions = clips.float(), captions.float()
+        frames = None if batch.labels is None else self._frame_scores(clips, captions, batch.labels)
         numbers = {key: n for n, key in enumerate(dict.fromkeys(batch.clip_keys))}
         number_of = torch.tensor([numbers[key] for key in batch.clip_keys], device=batch.row_of.device)
+        with torch.set_grad_enabled(torch.is_grad_enabled() and frames is None):
+            each = self.score(clips, captions)
         return BatchScores(
-            each=self.score(clips, captions),
+            each=each,
             row_of=batch.row_of,
             same_clip=number_of[:, None] == number_of[None, :],
             relax=batch.relax,
@@ -80,4 +97,5 @@ class RetrievalModel(nn.Module):
             each_caption_scores=lambda: self.score(captions, captions),
             temperature=self.temperature,
             teachers=batch.teachers,
+            frames=frames,
         )

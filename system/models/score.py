@@ -14,12 +14,13 @@ if TYPE_CHECKING:
 
 
 class ScoreSettings(Strict):
-    """of_series: whether it compares series of frames with series of words, instead of one vector with another.
-    meaning: what a score is, for whoever reads one."""
+    """of_series: whether it reads a clip's series of frames, instead of one vector. of_words: whether it reads a
+    caption's series of words. meaning: what a score is, for whoever reads one."""
 
     kind: str
 
     of_series: ClassVar[bool] = False
+    of_words: ClassVar[bool] = False
     meaning: ClassVar[str]
 
     @abstractmethod
@@ -53,12 +54,32 @@ class FrameWord(ScoreSettings):
     reduce: Literal["mean", "best_frame", "best_word"]  # how the dot products of all frames and words become one score
 
     of_series: ClassVar[bool] = True
+    of_words: ClassVar[bool] = True
     meaning: ClassVar[str] = "how much the frames of a clip and the words of a query agree (dot products), from 0 up"
 
     def build(self) -> "Callable[[Embeddings, Embeddings], torch.Tensor]":
         from system.models.similarity import frame_word
 
         return partial(frame_word, reduce=self.reduce)
+
+
+class Moments(ScoreSettings):
+    """Whether, and when, a sentence is heard. A frame scores scale x cosine(frame, sentence) + offset; a labelling of
+    all frames by none and moment weighs what its moments' frames score, and a number each time one is entered or left.
+    A clip scores the log odds that there is any moment. Scale, offset and the two numbers are trained.
+
+    Source: see system/moments/two_state.py.
+    """
+
+    kind: Literal["moments"]
+
+    of_series: ClassVar[bool] = True
+    meaning: ClassVar[str] = "the log odds that the query is heard anywhere in the clip"
+
+    def build(self) -> "Callable[[Embeddings, Embeddings], torch.Tensor]":
+        from system.models.moment_score import MomentScore
+
+        return MomentScore()
 
 
 if TYPE_CHECKING:

@@ -25,12 +25,13 @@ class Model(Strict):
         return self
 
     def _misfits(self) -> Iterator[tuple[tuple[str, ...], str]]:
-        """A score of frames and words needs both, any other one needs neither."""
+        """A score reads series of frames, or of words, or one embedding."""
         score = self.score
+        wanted = {"audio": score.of_series, "text": score.of_words}
         for name, part, series in self._encoders:
-            if score.of_series and not part.gives_series:
+            if wanted[name] and not part.gives_series:
                 yield (name,), f"score {score.kind} needs {series}: a kind that has `embedding: {series}`"
-            if part.gives_series and not score.of_series:
+            if part.gives_series and not wanted[name]:
                 yield (name, "embedding"), f"score {score.kind} needs one embedding, not {series}; say mean"
         for key, text in self.audio.misfits(self.text.dim):
             yield ("audio", key), text

@@ -41,7 +41,7 @@ class Decoding(Strict):
     seconds."""
 
     round_to: Annotated[float, Field(gt=0)] | None = None  # seconds of which all edges are multiples; null: none
-    max_iou: float = Field(0.6, ge=0, le=1)  # a window that overlaps a better one by more is left out
+    max_iou: Annotated[float, Field(ge=0, le=1)] = 0.6  # a window that overlaps a better one by more is left out
     windows: Positive = 10  # at most, of a query
 
 
@@ -130,7 +130,7 @@ def threshold_windows(frames: np.ndarray, edges: np.ndarray, decoding: Decoding)
     table = np.full((size, size), -np.inf)
     sums = np.concatenate([[0.0], frames.cumsum()])
     for threshold in THRESHOLDS:
-        for first, last in _runs(frames >= threshold):
+        for first, last in runs_of(frames >= threshold):
             table[first, last] = _contrast(sums, first, last)
     if not np.isfinite(table).any():
         best = int(frames.argmax())
@@ -145,7 +145,7 @@ def _contrast(sums: np.ndarray, first: int, last: int) -> float:
     return float(inside / inner - outside)
 
 
-def _runs(labels: np.ndarray) -> Iterator[tuple[int, int]]:
+def runs_of(labels: np.ndarray) -> Iterator[tuple[int, int]]:
     """First and last frame of every run of true ones."""
     changes = np.flatnonzero(np.diff(np.concatenate([[0], labels.astype(np.int8), [0]])))
     for first, behind in zip(changes[::2].tolist(), changes[1::2].tolist(), strict=True):

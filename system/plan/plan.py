@@ -350,6 +350,8 @@ def _rank_lines(recipe: schema.Recipe, found: dict[str, Content]) -> Iterator[st
             if ranked.absent:
                 yield f"  {' and '.join(ranked.absent)} not there yet; `run` ranks the blind set later"
             continue
+        if isinstance(entry, schema.RankMoments):
+            continue
         assert not isinstance(entry, schema.RankBlind)
         clips = len(found[source].clips)
         edition = get_edition(entry.edition).of_pool(clips)

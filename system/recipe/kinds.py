@@ -1,6 +1,7 @@
 """Rules between what the kinds of a recipe say of themselves: losses, teachers, parts of the model, what is mixed."""
 
 from collections.abc import Iterator
+from typing import get_args
 
 from data_tools.documents.yaml12 import Path as Keys
 from system.experts import Waveform
@@ -13,6 +14,12 @@ def check_kinds(recipe: schema.Recipe) -> Iterator[tuple[Keys, str]]:
         single = entry if isinstance(entry, schema.RankByCheckpoint | schema.RankBlind) else None
         if single and single.stage is None and (part := recipe.model.unpublished):
             yield ("rank", name, "stage"), f"null, and model.{part} has layers that say nothing before they are trained"
+    for name, ranked in recipe.rank_moments.items():
+        yield from _check_has_moments(("rank", name, "data"), ranked.data, recipe)
+        if ranked.fit is not None:
+            yield from _check_has_moments(("rank", name, "fit"), ranked.fit, recipe)
+        if recipe.model.score.kind != "moments":
+            yield ("rank", name), f"moments need score moments, not {recipe.model.score.kind}"
     for name, stage in recipe.stages.items():
         for i, term in enumerate(stage.losses):
             if term.relaxed and recipe.relevance is None:
@@ -24,8 +31,40 @@ def check_kinds(recipe: schema.Recipe) -> Iterator[tuple[Keys, str]]:
         for key, parts in (("lr_by_part", stage.optimizer.lr_by_part), ("frozen_start", stage.optimizer.frozen_start)):
             yield from _check_model_parts(("stages", name, "optimizer", key), list(parts), recipe.model.trains)
         yield from _check_mix(("stages", name, "augment", "mix"), stage, recipe)
+        yield from _check_moments(("stages", name), stage, recipe)
         if stage.grad_cache_chunk is not None and not recipe.model.embeds_by_parts:
             yield ("stages", name, "grad_cache_chunk"), "batch norms and counted padding see the whole batch; say null"
+
+
+MOMENT_METRICS = {"R1@0.5", "R1@0.7", "mAP"}
+
+
+def _check_moments(at: Keys, stage: schema.Stage, recipe: schema.Recipe) -> Iterator[tuple[Keys, str]]:
+    """A stage of moments has losses and metrics of moments, and any other stage has none."""
+    of_moments = stage.unit == "moment"
+    for i, term in enumerate(stage.losses):
+        if term.of_moments and not of_moments:
+            yield (*at, "losses", i), f"{term.kind} is a loss of moments; say unit: moment"
+        if of_moments and not term.of_moments:
+            yield (*at, "losses", i), f"{term.kind} is no loss of moments; two_state and frame_cross_entropy are"
+    allowed = MOMENT_METRICS | {"loss"} if of_moments else set(get_args(schema.Metric)) - MOMENT_METRICS
+    for i, metric in enumerate(stage.monitor.metrics):
+        if metric not in allowed:
+            yield (*at, "monitor", "metrics", i), f"unit {stage.unit} has no {metric}; there are {', '.join(allowed)}"
+    if not of_moments:
+        return
+    for part, names in (("train", stage.train.data), ("monitor", stage.monitor.data)):
+        for i, name in enumerate(names):
+            yield from _check_has_moments((*at, part, "data", i), name, recipe)
+    if recipe.model.score.kind != "moments":
+        yield (*at, "unit"), f"moments need score moments, not {recipe.model.score.kind}"
+    if stage.augment is not None:
+        yield (*at, "augment"), "changes clips and captions, and no moments; say null"
+
+
+def _check_has_moments(at: Keys, name: str, recipe: schema.Recipe) -> Iterator[tuple[Keys, str]]:
+    if name in recipe.data and recipe.data[name].moments is None:
+        yield at, f"data source {name} has no moments; name their file by data.{name}.moments"
 
 
 def _check_mix(at: Keys, stage: schema.Stage, recipe: schema.Recipe) -> Iterator[tuple[Keys, str]]:

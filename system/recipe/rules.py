@@ -2,12 +2,12 @@
 
 import itertools
 import shlex
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import Any
 
 from data_tools.documents.yaml12 import Path as Keys
 from data_tools.manifest import TEST_SPLITS
-from submission.editions import EDITIONS
+from submission.editions import EDITIONS, MOMENTS
 
 RUN_FOLDERS = {"scores", "submission", "figures"}  # of a run, beside those of its stages
 
@@ -51,14 +51,16 @@ def between_keys(value: Any) -> Iterator[tuple[Keys, str]]:
     for position, (name, ranked) in enumerate(ranks.items()):
         at: Keys = ("rank", name)
         yield from _check_source((*at, "data"), ranked.get("data"), data)
+        yield from _check_sources((*at, "fit"), [ranked.get("fit")], data, "fit on another split")
         yield from _check_checkpoint(at, ranked.get("stage"), ranked.get("checkpoint"), stages)
         if ranked.get("kind") == "teachers":
             yield from _check_named_teachers((*at, "of"), ranked.get("of"), teachers)
         else:
             yield from _check_parts_of_mean((*at, "of"), ranked.get("of"), dict(list(ranks.items())[:position]))
+        known: Collection[str] = MOMENTS if ranked.get("kind") == "moments" else EDITIONS
         edition = ranked.get("edition")
-        if edition is not None and str(edition) not in EDITIONS:
-            yield (*at, "edition"), f"no edition {edition}; there are {', '.join(EDITIONS)}"
+        if edition is not None and str(edition) not in known:
+            yield (*at, "edition"), f"no edition {edition}; there are {', '.join(known)}"
 
 
 def _check_relevance(relevance: Any, data: dict[str, Any]) -> Iterator[tuple[Keys, str]]:
@@ -136,8 +138,8 @@ def _check_stage(
     unit, captions = stage.get("unit"), stage.get("captions_per_clip")
     if unit == "clip" and captions is None:
         yield (*at, "captions_per_clip"), "missing; a batch of clips needs it: a number, or all"
-    if unit == "pair" and captions is not None:
-        yield (*at, "captions_per_clip"), "a batch of pairs has one caption a pair; remove the key"
+    if unit in ("pair", "moment") and captions is not None:
+        yield (*at, "captions_per_clip"), f"a batch of {unit}s has one caption a {unit}; remove the key"
     at_once, batch_size = stage.get("grad_cache_chunk"), stage.get("batch_size")
     if isinstance(at_once, int) and isinstance(batch_size, int) and at_once >= batch_size:
         yield (*at, "grad_cache_chunk"), f"as large as the batch of {batch_size}, it only costs time; say null or less"

@@ -14,11 +14,13 @@ from data_tools.manifest import Split
 from system.losses import Loss
 from system.losses.relevance.relax import Cider
 from system.models.settings import Model
+from system.moments.windows import Decoding
 from system.recipe.augment import Augment
 
 # recall_sum: R@1 + R@5 + R@10 of captions that look for their clip, in [0, 3]
-Metric = Literal["loss", "m1", "m2", "mAP@10", "recall_sum"]
-Checkpoint = Literal["last", "loss", "m1", "m2", "mAP@10", "recall_sum"]  # the last, or the best by a monitored metric
+# R1@0.5, R1@0.7, mAP: of moments
+Metric = Literal["loss", "m1", "m2", "mAP@10", "recall_sum", "R1@0.5", "R1@0.7", "mAP"]
+Checkpoint = Literal["last"] | Metric  # the last, or the best by a monitored metric
 LOWER_IS_BETTER = {"loss"}
 
 
@@ -35,6 +37,7 @@ class Source(Strict):
 
     manifest: str  # the file that lists its clips (.jsonl)
     split: Split  # of the manifest: these clips alone
+    moments: str | None = None  # queries of its clips, and when they are heard (.jsonl); for unit and rank kind moment
     make: str | None = None  # python -m data_tools ...
     published: str | None = None  # where what `make` reads is to be had
     expected: Expected | None = None  # what is published
@@ -206,7 +209,8 @@ class StdPlateau(Strict):
 class Stage(Strict):
     start_from: Annotated[FromScratch | FromStage | FromModel, Field(discriminator="kind")]  # whose weights
     train: Train  # its clips
-    unit: Literal["clip", "pair"]  # a batch is made of clips with n captions each, or of (clip, caption) pairs
+    # a batch is made of clips with n captions each, of (clip, caption) pairs, or of moments: a query of a clip each
+    unit: Literal["clip", "pair", "moment"]
     captions_per_clip: Positive | Literal["all"] | None = None  # for clips: n drawn anew at every visit
     augment: Augment | None = None  # what is changed of training data at random; null: nothing
     batch_size: int = Field(ge=2, le=1_000_000)  # items in a step
@@ -269,6 +273,18 @@ class RankBlind(_OneModel):
         return [name for name in (self.audio, self.queries) if not Path(name).exists()]
 
 
+class RankMoments(_OneModel):
+    """The windows in which one checkpoint takes each query of a source's moments to be heard in its clip: the edition's
+    file, with and without scores, and its figures."""
+
+    kind: Literal["moments"]
+    data: str  # the source whose moments are looked for
+    windows: Literal["posterior", "thresholds"]  # by the probability of a window, or by frames above thresholds
+    decoding: Decoding = Field(Decoding())  # how windows are chosen
+    fit: str | None = None  # a source whose moments scale, offset and transitions are fitted to; null: as trained
+    edition: int  # challenge year, which says what the figures and the file are
+
+
 class RankByMean(Strict):
     """The mean of the score matrices of earlier entries, which rank the same source, or the same blind set."""
 
@@ -288,7 +304,9 @@ class RankByTeachers(Strict):
     csv: bool  # write the edition's CSV
 
 
-Ranked = Annotated[RankByCheckpoint | RankBlind | RankByMean | RankByTeachers, Field(discriminator="kind")]
+Ranked = Annotated[
+    RankByCheckpoint | RankBlind | RankMoments | RankByMean | RankByTeachers, Field(discriminator="kind")
+]
 
 
 class Recipe(Strict):
@@ -315,10 +333,15 @@ class Recipe(Strict):
         return {
             name: entry
             for name, entry in self.rank.items()
-            if not isinstance(entry, RankBlind) and not isinstance(self.ranked(name), RankBlind)
+            if not isinstance(entry, RankBlind | RankMoments) and not isinstance(self.ranked(name), RankBlind)
         }
 
-    def ranked(self, name: str) -> RankByCheckpoint | RankBlind | RankByTeachers:
+    @property
+    def rank_moments(self) -> "dict[str, RankMoments]":
+        """The rank entries of moments."""
+        return {name: entry for name, entry in self.rank.items() if isinstance(entry, RankMoments)}
+
+    def ranked(self, name: str) -> RankByCheckpoint | RankBlind | RankMoments | RankByTeachers:
         """A rank entry, or the first one that a mean is of."""
         entry = self.rank[name]
         return self.ranked(entry.of[0]) if isinstance(entry, RankByMean) else entry

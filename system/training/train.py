@@ -19,7 +19,7 @@ from data_tools.errors import KitError
 from submission.runs.record import EpochLine
 from system.batches.collate import Feed
 from system.batches.data import Data
-from system.batches.sampler import Sampler, items_of
+from system.batches.sampler import Sampler
 from system.compute.device import device_of, gpu_of, memory_errors, moved
 from system.compute.distributed import any_of, count, first_goes_ahead, is_first, is_orphan, on_first, take_from_first
 from system.losses import terms
@@ -36,11 +36,12 @@ from system.runs.teachers import open_teachers
 from system.runs.trained_on import note_trained_clips, refuse_leaks
 from system.training.interrupt import Interrupted, interruptible
 from system.training.metrics_file import lines_in_file, write_metrics
+from system.training.moment_validation import MomentValidation
 from system.training.parts import FrozenStart, parameter_groups
 from system.training.schedule import describe_stop, is_over, rates
 from system.training.step import gradients
 from system.training.tracking import Tracker, Tracking
-from system.training.validation import Validation, collapsed
+from system.training.validation import Validation, Watching, collapsed
 
 LEAST_SCALE = 2.0**-10  # of fp16 losses, from 65,536 on: halved that often, gradients are not finite at any scale
 
@@ -165,7 +166,7 @@ class _Stage:
         self.features, self.folder, self.device = data.features, run.folder / name, model.device
         self.longest = recipe.model.audio.training_frames
         self.relevance = relevance if terms.asks_relax(stage.losses) else None
-        sources = [items_of(data.whole(source), stage.unit) for source in stage.train.data]
+        sources = [data.items(source, stage.unit) for source in stage.train.data]
         try:
             drawn = stage.train.mix, stage.batch_size, stage.captions_per_clip, self.seed
             augment = data.augmentations.get(name)
@@ -180,7 +181,11 @@ class _Stage:
         clips = [clip for source in stage.monitor.data for clip in data.whole(source)]
         with first_goes_ahead():
             self.teachers = open_teachers(recipe, name, run, data, model.device)
-        self.validation = Validation(clips, stage, self.features, self.relevance, self.teachers)
+        if stage.unit == "moment":
+            watched = {name: (data.whole(name), data.moments[name]) for name in stage.monitor.data}
+            self.validation: Watching = MomentValidation(watched, stage, self.features)
+        else:
+            self.validation = Validation(clips, stage, self.features, self.relevance, self.teachers)
         self.steps = self.sampler.steps_of_all if stage.steps_per_epoch == "all" else stage.steps_per_epoch
         groups, self.rates = parameter_groups(model, stage.optimizer)
         self.optimizer = torch.optim.AdamW(groups, lr=stage.optimizer.lr, weight_decay=stage.optimizer.weight_decay)

@@ -1,6 +1,8 @@
 """Validation after an epoch: the loss and the paper's m1 and m2 over fixed batches, mAP@10 and recalls over everything,
 and the collapse watch: whether a model gives all clips, or all captions, one embedding, or none, or one score."""
 
+from typing import Protocol
+
 import numpy as np
 import torch
 import torch.nn.functional as F
@@ -24,6 +26,13 @@ from system.runs.retrieve import embed_clips, embed_texts_together, score_togeth
 
 ALIKE = 1e-5  # spread below which embeddings count as one: a mean cosine above 0.99999
 ZEROS = 0.5  # share of zero vectors, or of captions that all clips score alike, above which nothing is left to rank by
+
+
+class Watching(Protocol):
+    """What is watched after every epoch."""
+
+    def __call__(self, model: RetrievalModel) -> tuple[dict[str, float], dict[str, float]]:
+        """The monitored metrics, and what the collapse watch sees; of several processes all get the same."""
 
 
 class Validation:

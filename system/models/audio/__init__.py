@@ -9,6 +9,7 @@ from system.models.audio.crnn import Crnn as Crnn
 from system.models.audio.crnn import Gru as Gru
 from system.models.audio.efficientat import EfficientAT as EfficientAT
 from system.models.audio.expert_heads import ExpertHeads as ExpertHeads
+from system.models.audio.frame_transformer import FrameTransformer as FrameTransformer
 from system.models.audio.hugging_face import HuggingFace as HuggingFace
 from system.models.audio.panns import Panns as Panns
 from system.models.audio.passt import Passt as Passt

@@ -1,0 +1,25 @@
+"""The likelihood of the true moments, as labellings of all frames by none and moment."""
+
+from typing import ClassVar, Literal
+
+from system.losses.base import BatchScores, Tensor, Term
+
+
+class TwoState(Term):
+    """Minus the log likelihood of the true labelling of a recording's frames, the mean over the batch; per frame where
+    `per_frame`, so that long recordings do not weigh more.
+
+    Source: see system/moments/two_state.py.
+    """
+
+    kind: Literal["two_state"]
+    per_frame: bool  # divided by the recording's frames
+
+    of_moments: ClassVar[bool] = True
+
+    def value(self, batch: BatchScores) -> Tensor:
+        from system.moments.two_state import log_likelihood
+
+        scores, lengths, labels, enter, leave = batch.of_frames()
+        found = -log_likelihood(scores, lengths, labels, enter, leave)
+        return (found / lengths if self.per_frame else found).mean()

@@ -1,0 +1,46 @@
+"""A transformer over the frames of one frozen expert, that gives an embedding of every frame."""
+
+from typing import Annotated, ClassVar, Literal
+
+from pydantic import Field
+
+from data_tools.documents.strict import Depth, Name, Size
+from system.experts import Expert
+from system.models.audio.base import AudioSettings, Encoder
+from system.models.base import Heads
+from system.models.costs import TRAINING, Cost, encoder_activations, encoder_flops, encoder_parameters
+
+
+class FrameTransformer(AudioSettings):
+    """Linear to `width`, BART-type encoder, linear to the text size, for every frame: when in a recording something is
+    heard.
+
+    Source: ours, as a small trial of two states on frames had it: two layers of attention on the frames of YAMNet.
+    """
+
+    kind: Literal["frame_transformer"]
+    experts: Annotated[dict[Name, Expert], Field(min_length=1, max_length=1)]  # one, by any name
+    width: Size  # of the encoder
+    layers: Depth  # of the encoder
+    heads: Heads  # of attention, in a layer
+    ffn_dim: Size  # of the feed-forward part of a layer
+    max_positions: Size  # frames in a window; longer series are cut into windows
+    dropout: float = Field(ge=0, lt=1)  # share of values that are dropped in training
+    embedding: Literal["frames"]  # a vector a frame
+
+    gives_series: ClassVar[bool] = True
+
+    def build(self, out: int) -> Encoder:
+        from system.models.audio.frame_transformer_encoder import FrameTransformerEncoder
+
+        return FrameTransformerEncoder(self, out)
+
+    def cost(self, out: int, seconds: float, longest: float) -> Cost:
+        (expert,) = self.experts.values()
+        layers, frames = (self.width, self.layers, self.ffn_dim), longest * expert.frames_per_second
+        linear = (expert.dim + 1) * self.width + (self.width + 1) * out
+        windows = max(1.0, frames / self.max_positions)
+        activations = windows * encoder_activations(frames / windows, *layers, self.heads) + 4 * frames * out
+        flops = TRAINING * frames * (expert.dim + out) * self.width + encoder_flops(frames, *layers)
+        trainable = {"transformer": linear + encoder_parameters(*layers, self.max_positions)}
+        return Cost(trainable, activations, flops, frames * expert.dim)

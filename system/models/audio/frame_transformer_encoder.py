@@ -1,0 +1,41 @@
+"""A transformer over the frames of one frozen expert; see frame_transformer.py."""
+
+import torch
+from torch import nn
+
+from system.models.audio.encoder import AudioEncoder
+from system.models.audio.frame_transformer import FrameTransformer
+from system.models.batch import Series
+from system.models.similarity import Embedded
+from system.networks.layers import SeriesEncoder, length_mask
+
+# B clips, T frames, E embedding
+
+
+class FrameTransformerEncoder(AudioEncoder):
+    """Frames (B, T, D) -> (B, T, E). What fills a batch up changes nothing. A series longer than the positions is cut
+    into windows that know nothing of each other."""
+
+    def __init__(self, settings: FrameTransformer, out: int) -> None:
+        super().__init__()
+        ((self.expert, expert),) = settings.experts.items()
+        self.window = settings.max_positions
+        encoder = SeriesEncoder(
+            settings.width, settings.layers, settings.heads, settings.ffn_dim, settings.max_positions, settings.dropout
+        )
+        layers = {"project": nn.Linear(expert.dim, settings.width), "encoder": encoder}
+        self.transformer = nn.ModuleDict(layers | {"out": nn.Linear(settings.width, out)})
+
+    def forward(self, audio: dict[str, Series]) -> Embedded:
+        values, lengths = audio[self.expert]
+        windows = []
+        for start in range(0, values.shape[1], self.window):
+            part = values[:, start : start + self.window].float()
+            here = (lengths - start).clamp(min=0, max=part.shape[1])
+            mask = length_mask(here.clamp(min=1), part.shape[1])  # attention needs one frame, be it filling
+            x = self.transformer["out"](self.transformer["encoder"](self.transformer["project"](part), mask))
+            windows.append(x.masked_fill(~length_mask(here, part.shape[1])[..., None], 0.0))
+        return Embedded(torch.cat(windows, 1), lengths)
+
+    def parts(self) -> dict[str, nn.Module]:
+        return {"transformer": self.transformer}

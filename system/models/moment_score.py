@@ -1,0 +1,77 @@
+"""The score of moments: of every frame of a clip against a sentence, and of the clip as a whole."""
+
+from collections.abc import Iterator
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from system.models.similarity import Embedded, Embeddings, Ragged
+from system.moments.two_state import log_partition
+
+# B clips, N captions, T frames, D embedding
+
+MAX_FRAME_SCORES = 1 << 24  # held at a time: 64 MiB in float32
+SCALE, OFFSET, TRANSITION = 10.0, -3.0, -2.0  # at the start of training
+
+
+class MomentScore(nn.Module):
+    """Frames (B, T, D) and sentences (N, D) -> (B, N) log odds that a sentence is heard in a clip; see score.Moments.
+
+    An embedding of zeros has cosine 0 with all.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale, self.offset = nn.Parameter(torch.tensor(SCALE)), nn.Parameter(torch.tensor(OFFSET))
+        self.enter, self.leave = nn.Parameter(torch.tensor(TRANSITION)), nn.Parameter(torch.tensor(TRANSITION))
+
+    def forward(self, clips: Embeddings, captions: Embedded) -> torch.Tensor:
+        if isinstance(clips, Ragged):
+            parts = [(index, self._of_part(part, captions)) for index, part in clips.parts()]
+            return torch.cat([found for _, found in parts])[torch.cat([index for index, _ in parts]).argsort()]
+        return self._of_part(clips, captions)
+
+    def _of_part(self, clips: Embedded, captions: Embedded) -> torch.Tensor:
+        lengths = _lengths(clips)
+        frames = F.normalize(clips.values, dim=-1)
+        columns = []
+        for words in F.normalize(captions.values, dim=-1).split(max(1, MAX_FRAME_SCORES // frames[..., 0].numel())):
+            each = self._affine(torch.einsum("btd,nd->bnt", frames, words)).flatten(0, 1)
+            scores = _log_odds(log_partition(each, lengths.repeat_interleave(len(words)), self.enter, self.leave))
+            columns.append(scores.view(len(frames), -1))
+        return torch.cat(columns, 1)
+
+    def _affine(self, cosines: torch.Tensor) -> torch.Tensor:
+        return self.scale * cosines + self.offset
+
+    def frames(self, clips: Embeddings, captions: Embedded) -> tuple[torch.Tensor, torch.Tensor]:
+        """(B, T) scores of every frame of each clip against its one sentence, in the same order, and (B,) real
+        frames."""
+        padded = clips.padded() if isinstance(clips, Ragged) else clips
+        frames, words = F.normalize(padded.values, dim=-1), F.normalize(captions.values, dim=-1)
+        return self._affine(torch.einsum("btd,bd->bt", frames, words)), _lengths(padded)
+
+
+def _log_odds(log_z: torch.Tensor) -> torch.Tensor:
+    """log(p / (1 - p)) of p = 1 - exp(-log Z), which is log(Z - 1)."""
+    log_z = log_z.clamp(min=1e-30)
+    return log_z + torch.log(-torch.expm1(-log_z))
+
+
+def _lengths(clips: Embeddings) -> torch.Tensor:
+    if clips.lengths is None:
+        raise ValueError("moments need series of frames; these embeddings are pooled")
+    return clips.lengths
+
+
+def frames_of_queries(
+    score: MomentScore, clips: Embeddings, clip_of: list[int], captions: Embedded, at_once: int = 64
+) -> Iterator[tuple[list[int], torch.Tensor, torch.Tensor]]:
+    """Queries that are looked for in one clip each: their numbers, and their frames' scores and lengths, some of like
+    length at a time. clip_of: by query, the number of its clip."""
+    lengths = _lengths(clips).tolist()
+    order = sorted(range(len(clip_of)), key=lambda query: lengths[clip_of[query]])
+    for begin in range(0, len(order), at_once):
+        queries = order[begin : begin + at_once]
+        yield queries, *score.frames(clips.rows([clip_of[query] for query in queries]), captions.rows(queries))

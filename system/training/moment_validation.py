@@ -1,0 +1,66 @@
+"""Validation of moments after an epoch: the loss, and the challenge's figures of the windows that are found."""
+
+from collections.abc import Mapping, Sequence
+
+import torch
+
+from data_tools.errors import KitError
+from data_tools.manifest import Clip
+from data_tools.moments import Moment
+from submission.editions import get_moments_edition
+from submission.metrics.moments import score_moments
+from submission.metrics.moments_summary import metric_values
+from system.batches.collate import without_audio
+from system.batches.sampler import items_of_moments
+from system.compute.distributed import on_first
+from system.features.build import Features
+from system.losses import terms
+from system.models.retrieval import RetrievalModel
+from system.models.similarity import Embedded, Embeddings
+from system.moments.windows import Decoding
+from system.recipe import schema
+from system.runs.moments import windows_of
+from system.runs.retrieve import embed_clips, embed_texts_together
+from system.training.validation import watch
+
+
+class MomentValidation:
+    """The loss over batches of the training size, in the file's order and a smaller last one included, weighed by their
+    items; R1@0.5, R1@0.7 and mAP of all queries' windows by posterior, which are those of the latest edition."""
+
+    def __init__(
+        self, watched: Mapping[str, tuple[Sequence[Clip], Sequence[Moment]]], stage: schema.Stage, features: Features
+    ) -> None:
+        self.stage, self.features = stage, features
+        self.items = [item for clips, moments in watched.values() for item in items_of_moments(clips, moments)]
+        if not self.items:
+            raise KitError(f"validation needs at least one moment; {stage.monitor.data} have none that can be read")
+        self.clips = list({item.clip.id: item.clip for item in self.items}.values())
+        row = {clip.id: number for number, clip in enumerate(self.clips)}
+        self.clip_of = [row[item.clip.id] for item in self.items]
+        self.texts = [item.captions[0] for item in self.items]
+        size = stage.batch_size
+        starts = range(0, len(self.items), size)
+        self.batches = [(i, without_audio(self.items[i : i + size], features, None)) for i in starts]
+
+    def __call__(self, model: RetrievalModel) -> tuple[dict[str, float], dict[str, float]]:
+        clips = embed_clips(model, self.clips, self.features)
+        captions = embed_texts_together(model, self.texts)
+        return on_first(lambda: (self._values(model, clips, captions), watch(clips, captions, 0.0)))
+
+    @torch.inference_mode()
+    def _values(self, model: RetrievalModel, clips: Embeddings, captions: Embedded) -> dict[str, float]:
+        total = 0.0
+        for start, batch in self.batches:
+            rows = list(range(start, start + len(batch.clip_keys)))
+            of_batch = clips.rows([self.clip_of[row] for row in rows])
+            scores = model.batch_scores(batch.to(model.device), of_batch, captions.rows(rows))
+            total += float(terms.total(scores, self.stage.losses)) * len(rows)
+        values = {"loss": total / len(self.items)}
+        if {"R1@0.5", "R1@0.7", "mAP"} & set(self.stage.monitor.metrics):
+            asked = [self.clips[clip] for clip in self.clip_of]
+            found = windows_of(model, clips, self.clip_of, captions, asked, self.features, "posterior", Decoding())
+            predictions = {str(number): [list(window) for window in one] for number, one in enumerate(found)}
+            truth = {str(number): [list(window) for window in item.windows] for number, item in enumerate(self.items)}
+            values |= metric_values(score_moments(predictions, truth), get_moments_edition().metrics)
+        return {name: values[name] for name in self.stage.monitor.metrics}

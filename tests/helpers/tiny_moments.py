@@ -1,0 +1,68 @@
+"""Recordings of 8 s in which tones come and go, and a recipe that learns when."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import soundfile
+import tiny
+
+from data_tools.manifest import Clip, write_manifest
+from data_tools.moments import Moment, write_moments
+
+SECONDS = 8.0
+SIZES = {"development": 40, "validation": 8, "evaluation": 12}
+HOP = 0.08  # of the frames: four log-mel columns of 20 ms
+
+
+def make_moments(folder: Path, sizes: dict[str, int] | None = None) -> Path:
+    """A manifest and, beside it, moments.jsonl: each recording has two pitches, the first of them once or twice."""
+    clips, moments = [], []
+    for number, (split, count) in enumerate((sizes or SIZES).items()):
+        (folder / split).mkdir(parents=True)
+        for n in range(count):
+            rng = np.random.default_rng([number, n])
+            pitches = rng.choice(4, 2, replace=False).tolist()
+            order = [pitches[0], pitches[1], *pitches[: int(rng.integers(2))]]
+            wave, heard, at = rng.normal(0, 0.003, round(SECONDS * tiny.RATE)).astype(np.float32), {}, 0.3
+            for pitch in order:
+                length = float(rng.uniform(0.8, 1.6))
+                start = round(at * tiny.RATE)
+                sound = tiny.tone(pitch, length, 0)
+                wave[start : start + len(sound)] += sound
+                heard.setdefault(pitch, []).append((round(at, 2), round(at + length, 2)))
+                at += length + float(rng.uniform(0.4, 1.0))
+            path = folder / split / f"{split}_{n:03d}.wav"
+            soundfile.write(path, wave.clip(-1, 1), tiny.RATE)
+            clip_id, texts = f"tones/{split}/{path.name}", []
+            for pitch, windows in heard.items():
+                texts.append(tiny.captions(pitch, 1, 0)[0])
+                moments.append(Moment(id=f"{path.stem}_{len(texts)}", text=texts[-1], clip=clip_id, windows=windows))
+            known: dict[str, Any] = {"source": "tones", "split": split, "seconds": SECONDS, "captions": texts}
+            clips.append(Clip(id=clip_id, file_name=path.name, path=str(path), **known))
+    write_manifest(folder / "manifest.jsonl", clips)
+    write_moments(folder / "moments.jsonl", moments)
+    return folder / "manifest.jsonl"
+
+
+def recipe(manifest: Path, folder: Path, **changes: Any) -> dict[str, Any]:
+    """A complete recipe; changes: of its one stage."""
+    made = tiny.recipe(manifest, folder)
+    experts = made["model"]["audio"]["experts"]
+    made["model"]["audio"] = {"kind": "frame_transformer", "experts": experts, "embedding": "frames", "width": 32}
+    made["model"]["audio"] |= {"layers": 1, "heads": 2, "ffn_dim": 48, "max_positions": 128, "dropout": 0.0}
+    made["model"]["text"]["dropout"] = 0.0
+    made["model"]["score"] = {"kind": "moments"}
+    for source in made["data"].values():
+        source["moments"] = str(manifest.parent / "moments.jsonl")
+    watched = {"data": ["validation"], "metrics": ["loss", "R1@0.5", "R1@0.7", "mAP"], "keep": 1}
+    stage = tiny.stage(unit="moment", batch_size=16, epochs=12, steps_per_epoch=10, monitor=watched)
+    stage |= {"captions_per_clip": None, "losses": [{"kind": "two_state", "weight": 1, "per_frame": False}]}
+    stage["optimizer"] = stage["optimizer"] | {"lr": 0.003}
+    made["stages"] = {"only": stage | changes}
+    best = {"data": "evaluation", "stage": "only", "checkpoint": "last", "edition": 2026}
+    made["rank"] = {
+        "posterior": {"kind": "moments", "windows": "posterior", **best},
+        "thresholds": {"kind": "moments", "windows": "thresholds", **best},
+    }
+    return made

@@ -1,0 +1,113 @@
+"""A run that learns when a sentence is heard, from the manifest to the challenge's file."""
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import tiny
+import tiny_moments
+import torch
+from threads import one_thread  # noqa: F401  a fixture
+
+from submission.__main__ import main as submission
+from submission.runs.record import RunResult
+from system.__main__ import main
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+
+@pytest.fixture(scope="module")
+def manifest(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tiny_moments.make_moments(tmp_path_factory.mktemp("moments") / "world")
+
+
+@pytest.fixture(scope="module")
+def run(manifest: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    torch.set_num_threads(1)
+    folder = tmp_path_factory.mktemp("runs")
+    path = tiny.write_recipe(folder / "r.yaml", tiny_moments.recipe(manifest, folder))
+    assert main(["run", str(path), "--out", str(folder / "run")]) == 0
+    return folder / "run"
+
+
+def result_of(run: Path) -> RunResult:
+    return RunResult.model_validate_json((run / "result.json").read_text())
+
+
+def test_it_learns_when_tones_are_heard(run: Path) -> None:
+    found = result_of(run).moments
+    assert found["posterior"].figures is not None
+    assert found["posterior"].random is not None
+    assert found["posterior"].ceiling is not None
+    assert found["posterior"].figures["R1@0.7"] > 0.6
+    assert found["posterior"].random["R1@0.7"] < 0.1
+    assert found["posterior"].ceiling["R1@0.7"] == 1.0
+    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    assert lines[-1]["validation"].keys() == {"loss", "R1@0.5", "R1@0.7", "mAP"}
+    assert lines[-1]["loss"] < lines[0]["loss"] / 4
+
+
+def test_its_files_are_the_editions(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    entry = result_of(run).moments["posterior"]
+    assert submission(["check", entry.answers, "--truth", entry.truth]) == 0
+    for file in (entry.answers, entry.windows):
+        capsys.readouterr()
+        assert submission(["score", file, "--truth", entry.truth, "--json"]) == 0
+        said = json.loads(capsys.readouterr().out)
+        assert entry.figures is not None
+        for metric, value in entry.figures.items():
+            assert said["values"][metric] == pytest.approx(value, abs=1e-12)
+    first = json.loads(Path(entry.answers).read_text().splitlines()[0])
+    assert first["vid"] == "evaluation_000"
+    assert all(0 <= start < end <= tiny_moments.SECONDS for start, end in first["pred_relevant_windows"])
+
+
+def test_the_run_stands_when_it_is_asked_for_again(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    before = (run / "result.json").read_bytes()
+    assert main(["run", str(run.parent / "r.yaml"), "--out", str(run)]) == 0
+    assert (run / "result.json").read_bytes() == before
+    assert "R1@0.7" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"stages.only.losses.0": tiny.stage()["losses"][0]}, "ranking is no loss of moments"),
+        ({"stages.only.monitor.metrics": ["mAP@10"]}, "unit moment has no mAP@10"),
+        ({"stages.only.unit": "pair"}, "two_state is a loss of moments; say unit: moment"),
+        ({"data.train.moments": None}, "data source train has no moments"),
+        ({"model.score": {"kind": "cosine"}}, "score cosine needs one embedding"),
+        ({"rank.posterior.edition": 2025}, "no edition 2025; there are 2026"),
+        ({"stages.only.captions_per_clip": 2}, "a batch of moments has one caption a moment"),
+        ({"rank.posterior.fit": "evaluation"}, "is a test split .*fit on another split"),
+    ],
+)
+def test_what_does_not_go_together(
+    manifest: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], changes: dict[str, Any], said: str
+) -> None:
+    path = tiny.write_recipe(tmp_path / "r.yaml", tiny_moments.recipe(manifest, tmp_path))
+    sets = [part for key, value in changes.items() for part in ("--set", f"{key}={json.dumps(value)}")]
+    assert main(["check", str(path), *sets]) != 0
+    assert re.search(said, capsys.readouterr().err)
+
+
+def test_a_run_of_clips_says_when_after_a_fit(manifest: Path, tmp_path: Path) -> None:
+    """Trained on which recordings hold a tone, never on when; scale and transitions are fitted to the validation."""
+    made = tiny_moments.recipe(manifest, tmp_path, unit="clip", captions_per_clip=1, epochs=8)
+    made["stages"]["only"]["losses"] = [{"kind": "nt_xent", "weight": 1, "temperature": 1.0, "same_clip": "masked"}]
+    made["stages"]["only"]["monitor"]["metrics"] = ["loss", "mAP@10"]
+    made["rank"] = {
+        name: made["rank"]["posterior"] | {"fit": fit} for name, fit in (("plain", None), ("fitted", "validation"))
+    }
+    path = tiny.write_recipe(tmp_path / "r.yaml", made)
+    assert main(["run", str(path), "--out", str(tmp_path / "run")]) == 0
+    found = result_of(tmp_path / "run").moments
+    plain, fitted = found["plain"].figures, found["fitted"].figures
+    assert plain is not None
+    assert fitted is not None
+    assert found["fitted"].checkpoint.endswith("fitted to validation")
+    assert fitted["mAP"] != plain["mAP"]
+    assert np.isfinite(fitted["mAP"])
