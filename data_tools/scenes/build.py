@@ -4,7 +4,6 @@ Everything is drawn from (seed, split, number of the clip), so that a clip does 
 """
 
 import argparse
-import json
 from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass
 from itertools import chain
@@ -13,23 +12,24 @@ from typing import cast
 
 import numpy as np
 
-from data_tools.audio.read import content_key, encoded
+from data_tools.audio.read import content_key
 from data_tools.cli import counted, each
 from data_tools.datasets.clotho import CLOTHO_SPLITS, METADATA_COLUMNS, read_clotho
-from data_tools.documents.json_text import parse_json
 from data_tools.errors import DataError
-from data_tools.files import read_text, remove_parts, replacing, write_table, write_text
+from data_tools.files import remove_parts, write_table
 from data_tools.manifest import TEST_SPLITS, Split, write_manifest
 from data_tools.names import check_source
 from data_tools.scenes.captions import MAX_HELD_OUT, describe, describe_noisily
 from data_tools.scenes.ceiling import LABEL_COLUMNS
 from data_tools.scenes.compose import KINDS, Event, Pool, draw_events, render
-from data_tools.scenes.recordings import read_recordings, table_path
-from data_tools.scenes.synth import CLASSES, SAMPLE_RATE
+from data_tools.scenes.folder import claim, parse_folds, write_samples
+from data_tools.scenes.moments import MOMENT_COUNTS, MomentSettings, make_moments
+from data_tools.scenes.recordings import credit, read_recordings, table_path
+from data_tools.scenes.synth import CLASSES
+from data_tools.scenes.timeline import SHAPES
 
 FORMAT = 1  # of the drawing: raised whenever the same arguments would give other files
 DEFAULT_COUNTS = {"development": 2400, "validation": 300, "evaluation": 300}
-DEFAULT_FOLDS = {"development": ["1", "2", "3"], "validation": ["4"], "evaluation": ["5"]}
 
 
 @dataclass(frozen=True)
@@ -74,7 +74,7 @@ def make_scenes(out: Path, settings: Settings, recordings: Path | None = None) -
     """
     _check(settings)
     pools = _pools(settings, recordings)
-    _claim(out, settings)
+    claim(out, asdict(settings))
     scenes = {split: _plan_split(settings, split, count, pools[split]) for split, count in settings.counts.items()}
     made = 0
     for split, planned in scenes.items():
@@ -99,26 +99,6 @@ def _check(settings: Settings) -> None:
         raise DataError(f"the held-out share {settings.held_out} is out of range; use 0 to {MAX_HELD_OUT}")
     if settings.held_out and settings.captions == "noisy":
         raise DataError("noisy captions have no phrasings to hold out; leave out --heldout-phrasings")
-
-
-def _claim(out: Path, settings: Settings) -> None:
-    """Begin the folder, or make sure that it was begun with the same settings."""
-    path = out / "scenes.json"
-    wanted = asdict(settings)
-    if not path.is_file():
-        if out.is_dir() and any(not entry.name.startswith(".") for entry in out.iterdir()):
-            raise DataError(f"{out}: holds files but no scenes.json; choose a new or empty folder")
-        write_text(path, json.dumps(wanted, indent=2) + "\n")
-        return
-    try:
-        begun = parse_json(read_text(path), str(path))
-    except DataError as error:
-        raise DataError(f"{error}; delete the folder or choose another") from None
-    if begun != wanted:
-        begun = begun if isinstance(begun, dict) else {}
-        before = {key: begun.get(key) for key in wanted if begun.get(key) != wanted[key]}
-        changed = (f"{key} {json.dumps(value)}, not {json.dumps(wanted[key])}" for key, value in before.items())
-        raise DataError(f"{out}: was made with {'; '.join(changed)}; choose another folder or delete this one")
 
 
 def _pools(settings: Settings, recordings: Path | None) -> dict[str, Pool]:
@@ -165,8 +145,7 @@ def _plan(settings: Settings, split: str, number: int, pool: Pool, taken: Collec
 def _write_audio(folder: Path, scenes: list[Scene]) -> int:
     for scene in each(scenes, folder.name, "clip"):
         samples = render(np.random.default_rng(scene.seed), scene.kind, scene.events)
-        with replacing(folder / scene.file_name) as temporary:
-            temporary.write_bytes(encoded(np.round(samples * 32767).astype(np.int16), SAMPLE_RATE, "WAV", "PCM_16"))
+        write_samples(folder / scene.file_name, samples)
     return len(scenes)
 
 
@@ -183,32 +162,10 @@ def _write_tables(out: Path, scenes: Mapping[str, list[Scene]]) -> None:
 
 def _metadata(scene: Scene) -> list[str]:
     """A row of Clotho's columns; uploaders, licences and pages of several recordings are joined."""
-    recordings = [event.recording for event in scene.events if event.recording]
-    facts = ([one.url for one in recordings], [one.author for one in recordings], [one.licence for one in recordings])
-    links, authors, licences = ("; ".join(dict.fromkeys(filter(None, values))) for values in facts)
+    links, authors, licences = credit(event.recording for event in scene.events)
     events = ";".join(event.name for event in scene.events)
     # A scene is not a sound of Freesound, even if its parts are.
     return [scene.file_name, events, "Not found", links, "", authors, licences]
-
-
-def _folds(values: list[str] | None) -> dict[str, list[str]]:
-    """Folds by split from "development=1,2,3" and so on. Raises DataError for a fold or split that comes twice."""
-    if values is None:
-        return DEFAULT_FOLDS
-    folds: dict[str, list[str]] = {}
-    for value in values:
-        split, equals, names = value.partition("=")
-        if split not in CLOTHO_SPLITS or not equals or not all(names.split(",")):
-            raise DataError(f"--folds {value}: write it as development=1,2,3 (or validation, evaluation)")
-        if split in folds:
-            raise DataError(f"--folds {value}: {split} comes twice; name a split once")
-        folds[split] = []
-        for name in names.split(","):
-            if used := [other for other, taken in folds.items() if name in taken]:
-                problem = f"fold {name} is already in {used[0]}; no recording may be in two splits"
-                raise DataError(f"--folds {value}: {problem}")
-            folds[split].append(name)
-    return folds
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -217,38 +174,83 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--seed", type=int, required=True, help="seed of the random choices; the same seed gives the same scenes"
     )
     for split, count in DEFAULT_COUNTS.items():
-        parser.add_argument(f"--{split}", type=int, default=count, metavar="N", help=f"clips (default: {count})")
+        of_moments = f"clips (default: {count}; with --moments {MOMENT_COUNTS[split]})"
+        parser.add_argument(f"--{split}", type=int, metavar="N", help=of_moments)
     captions = "a clip: 5, 1, or 1 as uploaders write it (default: 5)"
-    parser.add_argument("--captions", choices=["5", "1", "noisy"], default="5", help=captions)
+    parser.add_argument("--captions", choices=["5", "1", "noisy"], help=captions)
     held_out = "share of the wordings that only evaluation uses, 0 to 0.5 (default: 0)"
     parser.add_argument("--heldout-phrasings", type=float, default=0.0, metavar="SHARE", help=held_out)
     parser.add_argument("--recordings", type=Path, metavar="FOLDER", help="compose these, in ESC-50's layout")
     parser.add_argument(
         "--folds", nargs="+", metavar="SPLIT=FOLDS", help="of the recordings (default: as in the example)"
     )
+    moments = "long recordings instead, and sentences with the windows in which they are heard: short events, some of "
+    moments += "them several times, as in CASTELLA, or Clotho-Moment's recipe"
+    parser.add_argument("--moments", nargs="?", const="castella", choices=list(SHAPES), help=moments)
+    parser.add_argument("--length", type=float, metavar="SECONDS", help="of a recording with --moments (default: 60)")
+    whole = "with --moments: windows begin and end with a second, as CASTELLA's do"
+    parser.add_argument("--whole-seconds", action="store_true", help=whole)
     parser.add_argument("--name", help="the clips' source name (default: the folder's name)")
 
 
 def run(arguments: argparse.Namespace) -> int:
-    counts: dict[str, int] = {split: getattr(arguments, split) for split in CLOTHO_SPLITS if getattr(arguments, split)}
+    defaults = MOMENT_COUNTS if arguments.moments else DEFAULT_COUNTS
+    given = {split: getattr(arguments, split) for split in CLOTHO_SPLITS}
+    asked = {split: defaults[split] if count is None else count for split, count in given.items()}
+    counts: dict[str, int] = {split: count for split, count in asked.items() if count}
     folds: dict[str, list[str]] | None = None
     if arguments.recordings:
-        given = _folds(arguments.folds)
-        if missing := [split for split in counts if split not in given]:
+        parsed = parse_folds(arguments.folds)
+        if missing := [split for split in counts if split not in parsed]:
             raise DataError(f"--folds: no folds for {', '.join(missing)}; name some, or ask for 0 clips")
-        folds = {split: given[split] for split in counts}
+        folds = {split: parsed[split] for split in counts}
     elif arguments.folds:
         raise DataError("--folds divides recordings; name their folder by --recordings")
+    name = check_source(arguments.name or arguments.out.absolute().name)
+    table = content_key(table_path(arguments.recordings)) if arguments.recordings else None
+    if arguments.moments:
+        return _run_moments(arguments, name, counts, table, folds)
+    if arguments.length is not None or arguments.whole_seconds:
+        raise DataError("--length and --whole-seconds are of long recordings, which --moments makes")
     settings = Settings(
-        name=check_source(arguments.name or arguments.out.absolute().name),
+        name=name,
         seed=arguments.seed,
         counts=counts,
-        captions=arguments.captions,
+        captions=arguments.captions or "5",
         held_out=arguments.heldout_phrasings,
-        recordings=content_key(table_path(arguments.recordings)) if arguments.recordings else None,
+        recordings=table,
         folds=folds,
     )
     made = make_scenes(arguments.out, settings, arguments.recordings)
     clips = f"{arguments.out / 'manifest.jsonl'}: {counted(sum(counts.values()), 'clip')}"
     print(f"wrote {clips}, {made} of them made now" if made else f"{clips}, complete already")
+    return 0
+
+
+def _run_moments(
+    arguments: argparse.Namespace,
+    name: str,
+    counts: dict[str, int],
+    table: str | None,
+    folds: dict[str, list[str]] | None,
+) -> int:
+    if arguments.captions:
+        raise DataError("--captions is of short scenes; a query of --moments is one sentence, so leave it out")
+    settings = MomentSettings(
+        name=name,
+        seed=arguments.seed,
+        moments=arguments.moments,
+        counts=counts,
+        seconds=60.0 if arguments.length is None else arguments.length,
+        held_out=arguments.heldout_phrasings,
+        whole_seconds=arguments.whole_seconds,
+        recordings=table,
+        folds=folds,
+    )
+    queries, made = make_moments(arguments.out, settings, arguments.recordings)
+    clips = counted(sum(counts.values()), "recording")
+    if not queries:
+        print(f"{arguments.out / 'moments.jsonl'}: of {clips}, complete already")
+        return 0
+    print(f"wrote {arguments.out / 'moments.jsonl'}: {counted(queries, 'query')} of {clips}, {made} of them made now")
     return 0

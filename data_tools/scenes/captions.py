@@ -55,6 +55,12 @@ def describe(
     raise DataError(f"no unused wording of {kind} {', '.join(events)} is left; ask for fewer clips")
 
 
+def describe_event(rng: np.random.Generator, name: str, held_out: float) -> str:
+    """One sound class as a query: `A dog barks`, `A barking dog`. held_out: the share of phrasings not to use."""
+    text = _pick(rng, _pick(rng, not_held_out(phrasings(name), held_out)))
+    return text[0].upper() + text[1:]
+
+
 def describe_noisily(rng: np.random.Generator, events: Sequence[str]) -> str:
     """A description as uploaders write it: names at least one event, often not all, in any order, with asides."""
     order = list(rng.permutation(events))[: rng.integers(1, len(events) + 1) if rng.random() < 0.5 else None]

@@ -53,20 +53,24 @@ def render(rng: Rng, kind: str, events: Sequence[Event]) -> Samples:
     under = kind == "background"
     sounds = [_sound(rng, event, _samples(rng, _LENGTHS[kind])) for event in events[: -1 if under else None]]
     starts = _starts(rng, kind, [len(sound) for sound in sounds], n)
-    scene = _gain(rng, _FLOOR_DB) * rng.standard_normal(n)
+    scene = gain(rng, _FLOOR_DB) * rng.standard_normal(n)
     for start, sound in zip(starts, sounds, strict=True):
-        scene[start : start + len(sound)] += _gain(rng, _EVENT_DB) * sound
+        scene[start : start + len(sound)] += gain(rng, _EVENT_DB) * sound
     if under:
         begin = max(0, starts[0] - _samples(rng, _LEAD))
         end = min(n, starts[-1] + len(sounds[-1]) + _samples(rng, _LEAD))
-        scene[begin:end] += _gain(rng, _BACKGROUND_DB) * _sound(rng, events[-1], end - begin, fill=True)
-    scene *= _gain(rng, _SCENE_DB)
+        scene[begin:end] += gain(rng, _BACKGROUND_DB) * _sound(rng, events[-1], end - begin, fill=True)
+    scene *= gain(rng, _SCENE_DB)
     return scene * min(1.0, _PEAK / float(np.abs(scene).max()))
 
 
 def _sound(rng: Rng, event: Event, n: int, fill: bool = False) -> Samples:
     """An event with faded ends at a common level: n samples, or less of a short recording unless fill."""
-    sound = cut(event.recording, rng, n, fill) if event.recording else synthesise(event.name, rng, n)
+    return levelled(cut(event.recording, rng, n, fill) if event.recording else synthesise(event.name, rng, n))
+
+
+def levelled(sound: Samples) -> Samples:
+    """A sound with faded ends, its loudest quarter at the RMS 0.1."""
     frames = np.pad(sound, (0, -len(sound) % (frame := SAMPLE_RATE // 20))).reshape(-1, frame)
     power = np.sort(np.mean(frames**2, axis=1))[-max(1, len(frames) // 4) :]  # of its loudest quarter
     fade = np.minimum(1, (np.arange(len(sound)) + 0.5) / (_FADE * SAMPLE_RATE))
@@ -94,5 +98,6 @@ def _samples(rng: Rng, seconds: tuple[float, float]) -> int:
     return round(rng.uniform(*seconds) * SAMPLE_RATE)
 
 
-def _gain(rng: Rng, decibels: tuple[float, float]) -> float:
+def gain(rng: Rng, decibels: tuple[float, float]) -> float:
+    """A factor for samples, drawn evenly in decibels."""
     return float(10 ** (rng.uniform(*decibels) / 20))

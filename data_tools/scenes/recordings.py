@@ -67,6 +67,14 @@ def read_recordings(folder: Path, folds: Iterable[str]) -> dict[str, list[Record
     return pool
 
 
+def credit(recordings: Iterable[Recording | None]) -> tuple[str, str, str]:
+    """Pages, authors and licences of what a clip is made of, each joined by "; "; "" where none is known."""
+    known = [one for one in recordings if one]
+    facts = ([one.url for one in known], [one.author for one in known], [one.licence for one in known])
+    links, authors, licences = ("; ".join(dict.fromkeys(filter(None, values))) for values in facts)
+    return links, authors, licences
+
+
 def cut(recording: Recording, rng: Rng, n: int, fill: bool = False) -> Samples:
     """At most n samples of a recording at SAMPLE_RATE, at any level, without its silent ends.
 
@@ -90,9 +98,27 @@ def cut(recording: Recording, rng: Rng, n: int, fill: bool = False) -> Samples:
 def _trimmed(path: Path) -> tuple[Samples, list[int]]:
     """The recording between its silent ends, and the samples at which its loud frames begin."""
     sound = read_audio(path, SAMPLE_RATE).astype(np.float64)
-    power = np.mean(np.pad(sound, (0, -len(sound) % _FRAME)).reshape(-1, _FRAME) ** 2, axis=1)
+    power = _power(sound)
     if not power.any():
         raise AudioError(f"{path}: nothing but silence; remove its row")
-    audible = np.flatnonzero(power > power.max() * 10 ** (SILENCE_DB / 10))
+    begin, end = _audible(power)
     loud = np.flatnonzero(power > power.max() * 10 ** (LOUD_DB / 10))
-    return sound[audible[0] * _FRAME : (audible[-1] + 1) * _FRAME], ((loud - audible[0]) * _FRAME).tolist()
+    return sound[begin:end], (loud * _FRAME - begin).tolist()
+
+
+def without_silent_ends(sound: Samples) -> Samples:
+    """A sound from its first to its last frame that can be heard, to 10 ms; silence as it is."""
+    begin, end = _audible(_power(sound))
+    return sound[begin:end]
+
+
+def _power(sound: Samples) -> Samples:
+    """Of every frame of 10 ms."""
+    result: Samples = np.mean(np.pad(sound, (0, -len(sound) % _FRAME)).reshape(-1, _FRAME) ** 2, axis=1)
+    return result
+
+
+def _audible(power: Samples) -> tuple[int, int]:
+    """The samples between which all audible frames lie."""
+    audible = np.flatnonzero(power >= power.max() * 10 ** (SILENCE_DB / 10))
+    return int(audible[0]) * _FRAME, (int(audible[-1]) + 1) * _FRAME

@@ -49,7 +49,7 @@ def _clock_alarm(rng: Rng, n: int) -> Samples:
 
 
 def _rain(rng: Rng, n: int) -> Samples:
-    hiss = _filtered_noise(rng, n, _band(rng.uniform(900, 1500), 9000)) * _wander(rng, n, 0.7, 0.8, 1.2)
+    hiss = filtered_noise(rng, n, _band(rng.uniform(900, 1500), 9000)) * _wander(rng, n, 0.7, 0.8, 1.2)
     drops = np.zeros(n)
     count = rng.poisson(rng.uniform(60, 160) * n / SAMPLE_RATE)
     drops[rng.integers(0, n, count)] = rng.exponential(1, count)
@@ -60,8 +60,8 @@ def _rain(rng: Rng, n: int) -> Samples:
 
 
 def _wind(rng: Rng, n: int) -> Samples:
-    low = _filtered_noise(rng, n, _band(120, rng.uniform(260, 420)))
-    howl = _filtered_noise(rng, n, _band(rng.uniform(380, 520), rng.uniform(560, 700), 6))
+    low = filtered_noise(rng, n, _band(120, rng.uniform(260, 420)))
+    howl = filtered_noise(rng, n, _band(rng.uniform(380, 520), rng.uniform(560, 700), 6))
     return low * _wander(rng, n, 0.8, 0.4, 1.2) + rng.uniform(0.5, 1) * howl * _wander(rng, n, 1.2, 0.0, 1.5)
 
 
@@ -75,7 +75,7 @@ def _engine(rng: Rng, n: int) -> Samples:
     tone = np.zeros(n, complex)
     for strength in strengths[::-1] * np.exp(2j * np.pi * rng.random(len(orders))):
         tone = (tone + strength) * z
-    return tone.imag + rng.uniform(0.3, 0.8) * _filtered_noise(rng, n, _band(60, 900)) * (1 + 0.6 * np.sin(phase))
+    return tone.imag + rng.uniform(0.3, 0.8) * filtered_noise(rng, n, _band(60, 900)) * (1 + 0.6 * np.sin(phase))
 
 
 def _door_wood_knock(rng: Rng, n: int) -> Samples:
@@ -135,7 +135,7 @@ def _footsteps(rng: Rng, n: int) -> Samples:
 
     def step(strength: float) -> Samples:
         length = int(0.16 * SAMPLE_RATE)
-        scuff = _filtered_noise(rng, length, crunch_band) * _decay(length, rng.uniform(0.02, 0.04))
+        scuff = filtered_noise(rng, length, crunch_band) * _decay(length, rng.uniform(0.02, 0.04))
         heel = _ring(thump * rng.uniform(0.9, 1.1) * np.array([1, 1.9]), np.array([1, 0.5]), 0.035, 0.16)
         return strength * (heel[:length] + crunch * scuff)
 
@@ -143,11 +143,11 @@ def _footsteps(rng: Rng, n: int) -> Samples:
 
 
 def _thunderstorm(rng: Rng, n: int) -> Samples:
-    rumble = _filtered_noise(rng, n, _band(30, rng.uniform(70, 110), 2))
+    rumble = filtered_noise(rng, n, _band(30, rng.uniform(70, 110), 2))
 
     def clap(strength: float) -> Samples:
         length = int(rng.uniform(1.4, 2.4) * SAMPLE_RATE)
-        crack = _filtered_noise(rng, length, _band(80, rng.uniform(250, 500), 1)) * _decay(
+        crack = filtered_noise(rng, length, _band(80, rng.uniform(250, 500), 1)) * _decay(
             length, rng.uniform(0.25, 0.5)
         )
         roll = _wander(rng, length, 7, 0.3, 1) * np.minimum(1, np.arange(length) / (0.02 * SAMPLE_RATE))
@@ -162,7 +162,7 @@ def _whistle(rng: Rng, n: int) -> Samples:
     note = np.minimum((_seconds(n) / rng.uniform(0.3, 0.4)).astype(int), len(steps) - 1)
     vibrato = 1 + rng.uniform(0.005, 0.012) * np.sin(2 * np.pi * rng.uniform(4.5, 6.5) * _seconds(n))
     tone = _tone(_smooth(base * 2 ** (steps[note] / 12), 0.03) * vibrato)
-    breath = _filtered_noise(rng, n, _band(base * 0.9, base * 1.7))
+    breath = filtered_noise(rng, n, _band(base * 0.9, base * 1.7))
     return (tone + rng.uniform(0.02, 0.08) * breath) * _wander(rng, n, 3, 0.5, 1)
 
 
@@ -195,8 +195,8 @@ def _hand_saw(rng: Rng, n: int) -> Samples:
     forth = strokes.astype(int) % 2 == 0
     teeth = 1 + rng.uniform(0.6, 0.9) * np.sin(2 * np.pi * np.cumsum(rng.uniform(80, 140) * force) / SAMPLE_RATE)
     centre = rng.uniform(1300, 1700)
-    dark = _filtered_noise(rng, n, _band(centre * 0.6, centre * 1.3, 3))
-    bright = _filtered_noise(rng, n, _band(centre * 0.8, centre * 2.0, 3))
+    dark = filtered_noise(rng, n, _band(centre * 0.6, centre * 1.3, 3))
+    bright = filtered_noise(rng, n, _band(centre * 0.8, centre * 2.0, 3))
     return np.where(forth, bright, rng.uniform(0.6, 0.9) * dark) * force * teeth
 
 
@@ -250,7 +250,7 @@ def _knock(rng: Rng, modes: Samples, decay: float, noise: float) -> Samples:
     return hit + noise * rng.standard_normal(len(hit)) * _decay(len(hit), decay / 6)
 
 
-def _filtered_noise(rng: Rng, n: int, gain: Callable[[Samples], Samples]) -> Samples:
+def filtered_noise(rng: Rng, n: int, gain: Callable[[Samples], Samples]) -> Samples:
     """Noise of RMS 1 whose spectrum follows gain(frequencies in Hz)."""
     size = fft.next_fast_len(n, real=True)
     frequencies = fft.rfftfreq(size, 1 / SAMPLE_RATE)

@@ -1,0 +1,66 @@
+"""What every folder of composed scenes has: settings that it keeps to, folds of recordings by split, audio files."""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from data_tools.audio.read import encoded
+from data_tools.datasets.clotho import CLOTHO_SPLITS
+from data_tools.documents.json_text import parse_json
+from data_tools.errors import DataError
+from data_tools.files import read_text, replacing, write_text
+from data_tools.scenes.synth import SAMPLE_RATE, Samples
+
+DEFAULT_FOLDS = {"development": ["1", "2", "3"], "validation": ["4"], "evaluation": ["5"]}
+
+
+def claim(out: Path, wanted: Mapping[str, Any]) -> None:
+    """Begin the folder, or make sure that it was begun with the same settings.
+
+    wanted: all that decides the files. Raises DataError for a folder of something else.
+    """
+    path = out / "scenes.json"
+    wanted = json.loads(json.dumps(wanted))
+    if not path.is_file():
+        if out.is_dir() and any(not entry.name.startswith(".") for entry in out.iterdir()):
+            raise DataError(f"{out}: holds files but no scenes.json; choose a new or empty folder")
+        write_text(path, json.dumps(wanted, indent=2) + "\n")
+        return
+    try:
+        begun = parse_json(read_text(path), str(path))
+    except DataError as error:
+        raise DataError(f"{error}; delete the folder or choose another") from None
+    if begun != wanted:
+        begun = begun if isinstance(begun, dict) else {}
+        before = {key: begun.get(key) for key in wanted if begun.get(key) != wanted[key]}
+        changed = (f"{key} {json.dumps(value)}, not {json.dumps(wanted[key])}" for key, value in before.items())
+        raise DataError(f"{out}: was made with {'; '.join(changed)}; choose another folder or delete this one")
+
+
+def parse_folds(values: list[str] | None) -> dict[str, list[str]]:
+    """Folds by split from "development=1,2,3" and so on. Raises DataError for a fold or split that comes twice."""
+    if values is None:
+        return DEFAULT_FOLDS
+    folds: dict[str, list[str]] = {}
+    for value in values:
+        split, equals, names = value.partition("=")
+        if split not in CLOTHO_SPLITS or not equals or not all(names.split(",")):
+            raise DataError(f"--folds {value}: write it as development=1,2,3 (or validation, evaluation)")
+        if split in folds:
+            raise DataError(f"--folds {value}: {split} comes twice; name a split once")
+        folds[split] = []
+        for name in names.split(","):
+            if used := [other for other, taken in folds.items() if name in taken]:
+                problem = f"fold {name} is already in {used[0]}; no recording may be in two splits"
+                raise DataError(f"--folds {value}: {problem}")
+            folds[split].append(name)
+    return folds
+
+
+def write_samples(path: Path, samples: Samples) -> None:
+    """A WAV file of 16 bit. samples: (n,) at SAMPLE_RATE, in [-1, 1]."""
+    with replacing(path) as temporary:
+        temporary.write_bytes(encoded(np.round(samples * 32767).astype(np.int16), SAMPLE_RATE, "WAV", "PCM_16"))

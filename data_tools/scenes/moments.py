@@ -1,0 +1,216 @@
+"""Composed moments: long recordings with events, and sentences with the windows in which they are true.
+
+Everything is drawn from (seed, split, number of the recording), so that a recording does not depend on how many come
+after it.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from math import ceil, floor
+from pathlib import Path
+from typing import NamedTuple, cast
+
+import numpy as np
+
+from data_tools.cli import each
+from data_tools.datasets.clotho import CLOTHO_SPLITS
+from data_tools.errors import DataError
+from data_tools.files import remove_parts, write_table, write_text
+from data_tools.manifest import TEST_SPLITS, Clip, Split, audio_clip, write_manifest
+from data_tools.moments import Moment, write_moments
+from data_tools.scenes.captions import MAX_HELD_OUT, describe_event
+from data_tools.scenes.compose import Pool
+from data_tools.scenes.folder import claim, write_samples
+from data_tools.scenes.recordings import credit, read_recordings
+from data_tools.scenes.synth import CLASSES, SAMPLE_RATE
+from data_tools.scenes.timeline import SHAPES, Shape, TimedEvent, draw_timeline, mixed
+
+FORMAT = 1  # of the drawing: raised whenever the same arguments would give other files
+MOMENT_COUNTS = {"development": 400, "validation": 60, "evaluation": 120}
+EVENT_COLUMNS = ("file_name", "split", "event", "start", "end", "qid")
+_SECONDS = (10.0, 3600.0)
+
+
+@dataclass(frozen=True)
+class MomentSettings:
+    """All that decides the files; kept in scenes.json.
+
+    counts: recordings by split. seconds: length of each. held_out: the share of every list of phrasings that
+    development and validation do without. whole_seconds: windows begin and end with a second, as CASTELLA's do.
+    recordings: SHA-256 of the recordings' table, None = synthesised events; folds: the recordings' folds by split.
+    """
+
+    name: str
+    seed: int
+    moments: str
+    counts: dict[str, int]
+    seconds: float = 60.0
+    held_out: float = 0.0
+    whole_seconds: bool = False
+    recordings: str | None = None
+    folds: dict[str, list[str]] | None = None
+    format: int = FORMAT
+
+    @property
+    def shape(self) -> Shape:
+        return SHAPES[self.moments]
+
+
+class Recorded(NamedTuple):
+    """A recording that is made: its clip, what is asked of it, and a row of events.csv for each of its events."""
+
+    clip: Clip
+    moments: list[Moment]
+    rows: Sequence[Sequence[str]]
+
+
+def make_moments(out: Path, settings: MomentSettings, recordings: Path | None = None) -> tuple[int, int]:
+    """Compose recordings and their moments into a folder; returns (queries, audio files that had to be made), and
+    (0, 0) for a folder that was complete.
+
+    recordings: the folder in ESC-50's layout when settings.recordings is set.
+    Writes scenes.json first, then the audio files that are missing (16 kHz, mono, 16 bit, <split>/<name>.wav), then
+    events.csv (every event, seconds as they are, and the id of the query that asks for it), <split>_release.jsonl (the
+    queries as CASTELLA publishes them, which submission scores), moments.jsonl, and manifest.jsonl last. One process
+    per folder.
+    Raises DataError for settings out of range, unusable recordings, a split in which nothing is asked, and a folder of
+    something else.
+    """
+    _check(settings)
+    pools = _pools(settings, recordings)
+    claim(out, {**asdict(settings), "shape": asdict(settings.shape)})
+    missing = {split: _missing(out, settings, split) for split in settings.counts}
+    tables = [f"{split}_release.jsonl" for split in settings.counts]
+    tables += ["events.csv", "moments.jsonl", "manifest.jsonl"]
+    if not any(missing.values()) and all((out / name).is_file() for name in tables):
+        return 0, 0
+    made: dict[str, list[Recorded]] = {}
+    for split, count in settings.counts.items():
+        remove_parts(out / split)
+        numbers = each(range(1, count + 1), split, "recording")
+        made[split] = [_make(out, settings, split, n, pools[split], n in missing[split]) for n in numbers]
+    for split, recorded in made.items():
+        _write_release(out / f"{split}_release.jsonl", settings.seconds, recorded)
+    recorded = [one for part in made.values() for one in part]
+    moments = [moment for one in recorded for moment in one.moments]
+    write_table(out / "events.csv", EVENT_COLUMNS, (row for one in recorded for row in one.rows))
+    write_moments(out / "moments.jsonl", moments)
+    write_manifest(out / "manifest.jsonl", [one.clip for one in recorded])
+    return len(moments), sum(map(len, missing.values()))
+
+
+def _check(settings: MomentSettings) -> None:
+    if settings.seed < 0:
+        raise DataError(f"the seed {settings.seed} is negative; use 0 or more")
+    if not settings.counts:
+        raise DataError("no recordings are asked for; give a split at least 1")
+    if any(count < 0 for count in settings.counts.values()):
+        raise DataError("a number of recordings is negative; use 0 or more")
+    low, high = _SECONDS
+    if not low <= settings.seconds <= high:
+        raise DataError(f"--length {settings.seconds:g}: a recording has {low:g} to {high:g} seconds")
+    if settings.whole_seconds and settings.seconds % 1:
+        raise DataError(f"--whole-seconds and --length {settings.seconds:g}: give a length of whole seconds")
+    if not 0 <= settings.held_out <= MAX_HELD_OUT:
+        raise DataError(f"the held-out share {settings.held_out} is out of range; use 0 to {MAX_HELD_OUT}")
+
+
+def _pools(settings: MomentSettings, recordings: Path | None) -> dict[str, Pool]:
+    """By split, what its events are drawn from."""
+    if recordings is None:
+        return {split: {name: [] for name in CLASSES} for split in settings.counts}
+    folds = settings.folds or {}
+    pools: dict[str, Pool] = {split: read_recordings(recordings, folds[split]) for split in settings.counts}
+    for split, pool in pools.items():
+        if len(pool) < 2:
+            raise DataError(f"{recordings}: the folds of {split} have one category; two are needed, so name more folds")
+    return pools
+
+
+def _vid(settings: MomentSettings, split: str, number: int) -> str:
+    return f"{settings.name}_{split}_{number:05d}"
+
+
+def _missing(out: Path, settings: MomentSettings, split: str) -> set[int]:
+    """Numbers of the recordings whose audio is not there."""
+    numbers = range(1, settings.counts[split] + 1)
+    return {number for number in numbers if not (out / split / f"{_vid(settings, split, number)}.wav").is_file()}
+
+
+def _make(out: Path, settings: MomentSettings, split: str, number: int, pool: Pool, write: bool) -> Recorded:
+    """One recording. write: its audio too."""
+    seed = (settings.seed, CLOTHO_SPLITS.index(cast(Split, split)), number)
+    n = round(settings.seconds * SAMPLE_RATE)
+    events = draw_timeline(np.random.default_rng((*seed, 0)), settings.shape, pool, n)
+    vid = _vid(settings, split, number)
+    if write:
+        write_samples(out / split / f"{vid}.wav", mixed(np.random.default_rng((*seed, 2)), settings.shape, events, n))
+    _, authors, licences = credit(event.recording for event in events)
+    facts = None, licences or None, authors or None
+    name = f"{vid}.wav"
+    clip = audio_clip(out / split, name, settings.name, cast(Split, split), [], settings.seconds, *facts)
+    moments = ask(np.random.default_rng((*seed, 1)), settings, split, vid, events)
+    queries = [Moment(id=qid, text=text, clip=clip.id, windows=windows) for qid, (text, _, windows) in moments.items()]
+    asking = {event_name: qid for qid, (_, event_name, _) in moments.items()}
+    rows = [(clip.file_name, split, event.name, *_exactly(event), asking.get(event.name, "")) for event in events]
+    return Recorded(clip, queries, rows)
+
+
+def _exactly(event: TimedEvent) -> tuple[str, str]:
+    return f"{event.start / SAMPLE_RATE:.4f}", f"{event.end / SAMPLE_RATE:.4f}"
+
+
+Windows = list[tuple[float, float]]
+
+
+def ask(
+    rng: np.random.Generator, settings: MomentSettings, split: str, vid: str, events: Sequence[TimedEvent]
+) -> Mapping[str, tuple[str, str, Windows]]:
+    """By query id, "<vid>_<n>" from 1: a sentence, the class that it names, and all windows of that class.
+
+    Of the classes of a recording, as they come first, each is asked for with the shape's probability, and one always.
+    A test split has all phrasings, the others do without those held out.
+    """
+    names = list(dict.fromkeys(event.name for event in events))
+    wanted = rng.random(len(names)) < settings.shape.asked
+    if names and not wanted.any():
+        wanted[int(rng.integers(len(names)))] = True
+    held_out = 0.0 if split in TEST_SPLITS else settings.held_out
+    asked = [name for name, is_wanted in zip(names, wanted, strict=True) if is_wanted]
+    return {
+        f"{vid}_{number}": (
+            describe_event(rng, name, held_out),
+            name,
+            [window_of(event, settings) for event in events if event.name == name],
+        )
+        for number, name in enumerate(asked, 1)
+    }
+
+
+def window_of(event: TimedEvent, settings: MomentSettings) -> tuple[float, float]:
+    """From when to when an event is heard, in seconds: rounded, or from the whole second before to the one after."""
+    start, end = event.start / SAMPLE_RATE, event.end / SAMPLE_RATE
+    if settings.whole_seconds:
+        return float(floor(start)), float(ceil(end))
+    return round(start, settings.shape.decimals), round(end, settings.shape.decimals)
+
+
+def _write_release(path: Path, seconds: float, recorded: Sequence[Recorded]) -> None:
+    """The queries of a split as CASTELLA publishes them, a line of JSON a query."""
+    if not any(one.moments for one in recorded):
+        count = len(recorded)
+        raise DataError(f"{path}: no event is in the {count} recordings of this split; ask for more or longer ones")
+    duration = int(seconds) if seconds == int(seconds) else seconds
+    lines = [
+        {
+            "qid": moment.id,
+            "query": moment.text,
+            "duration": duration,
+            "vid": Path(one.clip.file_name).stem,
+            "relevant_windows": moment.windows,
+        }
+        for one in recorded
+        for moment in one.moments
+    ]
+    write_text(path, "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines))
