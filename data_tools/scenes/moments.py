@@ -149,8 +149,9 @@ def _make(out: Path, settings: MomentSettings, split: str, number: int, pool: Po
     _, authors, licences = credit(event.recording for event in events)
     facts = None, licences or None, authors or None
     name = f"{vid}.wav"
-    clip = audio_clip(out / split, name, settings.name, cast(Split, split), [], settings.seconds, *facts)
     moments = ask(np.random.default_rng((*seed, 1)), settings, split, vid, events)
+    texts = [text for text, _, _ in moments.values()]
+    clip = audio_clip(out / split, name, settings.name, cast(Split, split), texts, settings.seconds, *facts)
     queries = [Moment(id=qid, text=text, clip=clip.id, windows=windows) for qid, (text, _, windows) in moments.items()]
     asking = {event_name: qid for qid, (_, event_name, _) in moments.items()}
     rows = [(clip.file_name, split, event.name, *_exactly(event), asking.get(event.name, "")) for event in events]

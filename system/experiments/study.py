@@ -17,7 +17,15 @@ from submission.runs.overview import CHOSEN_BY
 from submission.runs.reading import read_result
 from submission.runs.record import EpochLine
 from system.experiments.run import run_recipe
-from system.experiments.tables import DEFAULT, Column, StudyRow, StudyTable, figures_of_run
+from system.experiments.tables import (
+    DEFAULT,
+    OF_MOMENTS,
+    Column,
+    StudyRow,
+    StudyTable,
+    figures_of_moments,
+    figures_of_run,
+)
 from system.experts.base import Device
 from system.recipe import schema
 from system.recipe.load import Loaded, RecipeError, load_recipe, read_document
@@ -100,6 +108,15 @@ def load_study(path: Path, changes: list[str], runs: Path = Path("runs")) -> tup
         problems.append(f"{path}: published.entry: no rank entry {published.entry!r}; there are {known}")
     if not problems and not all(loaded.recipe.rank for loaded in cells.values()):
         problems.append(f"{path}: {study.recipe} ranks nothing, so there is no table to make; give it a rank entry")
+    of_moments = set(study.columns) & set(OF_MOMENTS)
+    if of_moments and of_moments != set(study.columns):
+        problems.append(f"{path}: columns: those of moments ({', '.join(OF_MOMENTS)}) stand in a table of their own")
+    for (cell, _), loaded in cells.items():
+        ranks_moments = set(loaded.recipe.rank_moments)
+        if ranks_moments != (set(loaded.recipe.rank) if of_moments else set()):
+            which = "no columns of moments, such as R1@0.7" if ranks_moments else "columns of moments"
+            problems.append(f"{path}: cell {cell}: the study has {which}, and rank entries of the other kind")
+            break
     if problems:
         raise RecipeError(problems)
     return study, cells
@@ -157,7 +174,7 @@ def so_far(folders: Sequence[Path]) -> str:
 def validation_of(ranked: schema.Ranked, lines: Sequence[EpochLine]) -> Mapping[str, float]:
     """The validation values of the checkpoint that a rank entry ranks by; none of a mean of several. lines: of the
     run's metrics.jsonl."""
-    if not isinstance(ranked, schema.RankByCheckpoint | schema.RankBlind) or ranked.stage is None:
+    if not isinstance(ranked, schema.RankByCheckpoint | schema.RankBlind | schema.RankMoments) or not ranked.stage:
         return {}
     epochs, metric = [line.validation for line in lines if line.stage == ranked.stage], ranked.checkpoint
     if metric is None or metric == "last":
@@ -168,7 +185,7 @@ def validation_of(ranked: schema.Ranked, lines: Sequence[EpochLine]) -> Mapping[
 
 def _chosen_by(ranked: schema.Ranked, validation: Sequence[Mapping[str, float]]) -> str | None:
     """The metric of the checkpoint, or for the last one the first of CHOSEN_BY that it has."""
-    best = ranked.checkpoint if isinstance(ranked, schema.RankByCheckpoint) else None
+    best = ranked.checkpoint if isinstance(ranked, schema.RankByCheckpoint | schema.RankMoments) else None
     metrics: Sequence[str] = CHOSEN_BY if best is None or best == "last" else (best,)
     return next((metric for metric in metrics if any(metric in values for values in validation)), None)
 
@@ -187,12 +204,29 @@ def run_study(
         log.info("study %s: cell %s, seed %d", study.name, cell, seed)
         finished[cell, seed] = run_recipe(loaded, runs, run_folder(study, cell, seed, runs), device, track)
         log.info("study %s: %s", study.name, so_far([run_folder(study, *key, runs) for key in cells]))
-    rows = [
-        _row(study, cell, name, cells[cell, study.seeds[0]].recipe, [finished[cell, seed] for seed in study.seeds])
-        for cell in study.cells
-        for name in finished[cell, study.seeds[0]].read_result().rank
-    ]
+    rows = []
+    for cell in study.cells:
+        done, recipe = [finished[cell, seed] for seed in study.seeds], cells[cell, study.seeds[0]].recipe
+        result = done[0].read_result()
+        rows += [_row(study, cell, name, recipe, done) for name in result.rank]
+        rows += [_row_of_moments(study, cell, name, recipe, done) for name in result.moments]
     return StudyTable(rows, study.columns, study.unit == "percent")
+
+
+def _row_of_moments(study: Study, cell: str, name: str, recipe: schema.Recipe, runs: Sequence[Run]) -> StudyRow:
+    """Of a cell and a rank entry of moments. runs: finished, of all seeds."""
+    results, ranked = [run.read_result().moments[name] for run in runs], recipe.rank[name]
+    validation = [validation_of(ranked, run.read_metrics()) for run in runs if run.metrics.exists()]
+    known = {"random": results[0].random, "true frames": results[0].ceiling}
+    metric = results[0].metric
+    return StudyRow(
+        cell=cell,
+        data=name,
+        runs=[figures_of_moments(Path(result.windows), Path(result.truth), result.edition) for result in results],
+        facts={f"{called} {metric}": figures[metric] if figures else None for called, figures in known.items()},
+        validation=validation,
+        chosen_by=_chosen_by(ranked, validation),
+    )
 
 
 def _row(study: Study, cell: str, name: str, recipe: schema.Recipe, runs: Sequence[Run]) -> StudyRow:

@@ -11,20 +11,26 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
+from submission.editions import get_moments_edition
+from submission.formats.moments_truth import read_moment_truth
 from submission.formats.score_matrix import read_scores
 from submission.metrics.intervals import Groups, paired_difference
+from submission.metrics.moments_summary import summarise_moments_file
 from submission.metrics.retrieval import average_precision
 from submission.metrics.scoring import found_from_audio, found_in_matrix
 from submission.metrics.summary import summarise, summarise_audio_to_text
 
 Values = npt.NDArray[np.float64]
 
-# T2A: captions look for their clip. A2T: clips look for their captions, by each of the definitions in print.
+# T2A: captions look for their clip. A2T: clips look for their captions, by each of the definitions in print. The last
+# five: of moments.
 Column = Literal[
     "T2A R@1", "T2A R@5", "T2A R@10", "T2A mAP@10", "T2A mAP",
     "A2T HR@1", "A2T HR@5", "A2T HR@10", "A2T R@1", "A2T R@5", "A2T R@10",
     "A2T pooled R@1", "A2T pooled R@5", "A2T pooled R@10", "A2T mAP@10", "A2T mAP",
+    "R1@0.5", "R1@0.7", "mAP", "mAP@0.5", "mAP@0.75",
 ]  # fmt: skip
+OF_MOMENTS: Sequence[Column] = ("R1@0.5", "R1@0.7", "mAP", "mAP@0.5", "mAP@0.75")
 DEFAULT: list[Column] = [
     "T2A mAP@10", "T2A R@1", "T2A R@5", "T2A R@10", "A2T mAP@10", "A2T HR@1", "A2T HR@5", "A2T HR@10",
 ]  # fmt: skip
@@ -64,6 +70,13 @@ def figures_of_run(scores: Path) -> Figures:
     pooled = {name: value for name, value in back.values.items() if name not in back.per_query}
     values |= {f"A2T {name}": np.array([value]) for name, value in pooled.items()}
     return Figures(values, found.groups, found.n_pool)
+
+
+def figures_of_moments(windows: Path, truth: Path, edition: str) -> Figures:
+    """Every figure of windows with scores; queries of one recording are a group."""
+    record = get_moments_edition(edition)
+    summary = summarise_moments_file(windows, read_moment_truth(truth, record), record)
+    return Figures(summary.per_query, summary.found.groups, summary.found.n_pool)
 
 
 @dataclass(frozen=True)
@@ -107,7 +120,10 @@ class StudyTable:
 
     @property
     def primary(self) -> str:
-        """The figure that the paired tests are of: the first mean average precision of captions, or mAP@10."""
+        """The figure that the paired tests are of: the first mean average precision of captions, or mAP@10; of moments
+        R1@0.7."""
+        if set(self.columns) & set(OF_MOMENTS):
+            return "R1@0.7"
         return next((column for column in self.columns if column.startswith("T2A mAP")), "T2A mAP@10")
 
     @property
@@ -173,7 +189,7 @@ class StudyTable:
 
     def notes(self) -> list[str]:
         notes = [note for key, note in NOTES.items() if any(key in column for column in self.columns)]
-        notes += [WITHOUT_CUT] if any(column.endswith("mAP") for column in self.columns) else []
+        notes += [WITHOUT_CUT] if any(column in ("T2A mAP", "A2T mAP") for column in self.columns) else []
         if self.validation:
             notes.append(CHOOSE)
         if monitoring := dict.fromkeys(row.cell for row in self.rows if row.monitors_test):
