@@ -27,12 +27,14 @@ from data_tools.names import is_utf8
 
 class Verb(NamedTuple):
     """module: below the floor's package; it has add_arguments(parser) and run(arguments) -> exit status. resumes: what
-    an interrupted one has done is not done again; another one writes all at its end, or nothing."""
+    an interrupted one has done is not done again; another one writes all at its end, or nothing. several: whether
+    several processes may run one command of it together; of these the first prints the results."""
 
     help: str
     example: str
     module: str
     resumes: bool = False
+    several: bool = False
 
 
 PROGRESS_SECONDS = 60.0  # between two lines of the log
@@ -70,7 +72,7 @@ def run_cli(
         verbose = arguments.verbose
         if odd := [value for value in argv if not is_utf8(value)]:
             raise DataError(f"the argument {odd[0]!a} is not UTF-8; rename the file or folder")
-        with _terminable(), _results(inside):
+        with _terminable(), _results(inside, arguments.several):
             status = int(arguments.run(arguments))
         try:
             sys.stdout.flush()
@@ -142,9 +144,9 @@ def _print_error(error: BaseException) -> None:
 
 
 @contextmanager
-def _results(inside: bool) -> Iterator[None]:
+def _results(inside: bool, several: bool) -> Iterator[None]:
     """Where results go: of several processes of one command those of the first are printed."""
-    if _of_rank():
+    if several and _of_rank():
         with Path(os.devnull).open("w") as nowhere, redirect_stdout(nowhere):
             yield
     else:
@@ -236,7 +238,7 @@ def make_parser(
                 options(subparser)
             module = import_module(f"{floor}.{verb.module}")
             module.add_arguments(subparser)
-            subparser.set_defaults(run=module.run)
+            subparser.set_defaults(run=module.run, several=verb.several)
     if not argv:
         parser.print_help(sys.stderr)
         parser.exit(2)

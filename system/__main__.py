@@ -67,8 +67,9 @@ _VERBS = {
 }
 _RESUME = {"download", "features", "train", "rank", "run", "study", "search", "embeddings", "serve"}  # frames, at least
 _SINGLE = {"download", "rank", "convert", "word_vectors", "export", "search", "embeddings", "serve"}  # of one process
+_SEVERAL = {"features", "train", "run", "study"}
 VERBS = {
-    name: Verb(what, f"python -m system {name} {example}", f"verbs.{name}", name in _RESUME)
+    name: Verb(what, f"python -m system {name} {example}", f"verbs.{name}", name in _RESUME, name in _SEVERAL)
     for name, (what, example) in _VERBS.items()
 }
 

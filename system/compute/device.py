@@ -17,15 +17,17 @@ Network = TypeVar("Network", bound=nn.Module)
 def device_of(name: str | None = None) -> torch.device:
     """The device to compute on: cuda, cuda:1 (the second GPU), mps, or cpu; by default CUDA where there is one, else
     the CPU: nothing has been measured on mps, so it is used only where it is named. Of several processes that torchrun
-    started on this machine each has by default the GPU of its number, LOCAL_RANK of the environment.
+    started on this machine each has by default, and by cuda, the GPU of its number, LOCAL_RANK of the environment.
 
     Raises KitError for another name, and for a device that this machine does not have.
     """
     if name is None and not torch.cuda.is_available():
         return torch.device("cpu")
-    if name is None:
-        local = os.environ.get("LOCAL_RANK", "")
+    local = os.environ.get("LOCAL_RANK", "")
+    if name in (None, "cuda"):
         name = f"cuda:{local}" if local.isascii() and local.isdigit() else "cuda"
+    elif name.startswith("cuda:") and os.environ.get("LOCAL_WORLD_SIZE", "1") != "1":
+        raise KitError(f"--device {name} would be one GPU for all processes of torchrun; say --device cuda")
     if not re.fullmatch("cuda(:[0-9]{1,3})?|mps|cpu", name):
         raise KitError(f"no device is called {name!r}; use cuda, cuda:1 (the second GPU), mps or cpu")
     device = torch.device(name)

@@ -138,13 +138,41 @@ def _together() -> Iterator[None]:
 
     try:
         yield
-    except RuntimeError as error:  # gloo and nccl have no exception of their own for a peer that is gone
+    except RuntimeError as error:
         if isinstance(error, torch.OutOfMemoryError):
             raise
-        raise KitError(
-            f"rank {index()} of {count()} has lost the others: one of them ended, by an error of its own that it has "
-            "said, or was killed; the same command goes on from the last checkpoint"
-        ) from error
+        raise _lost() from error
+
+
+@contextmanager
+def exchanging() -> Iterator[None]:
+    """Around what computes and exchanges at once, such as batch norms over all processes and their gradients: KitError
+    where another process is gone; any other error stays what it is."""
+    try:
+        yield
+    except RuntimeError as error:  # gloo and nccl have no exception of their own for a process that is gone
+        if count() == 1 or not any(name in str(error) for name in ("gloo", "NCCL")):
+            raise
+        raise _lost() from error
+
+
+def _lost() -> KitError:
+    return KitError(
+        f"rank {index()} of {count()} has lost the others: one of them was killed, or ended by the error above; run "
+        "the same command again, and it goes on from what was saved"
+    )
+
+
+def require_alike(here: object, what: str) -> None:
+    """KitError in the first process where the processes have different values, and SaidElsewhere in the others.
+
+    what: a sentence's end on what they have to share.
+    """
+    every = gather_objects(here)
+    if others := [number for number, value in enumerate(every) if value != every[0]]:
+        if is_first():
+            raise KitError(f"rank {others[0]} of {count()} differs from rank 0: {what}")
+        raise SaidElsewhere("the processes differ")
 
 
 def on_first(function: Callable[[], T]) -> T:
@@ -160,9 +188,12 @@ def on_first(function: Callable[[], T]) -> T:
     try:
         if is_first():
             found = [function(), "done"]
-    finally:
-        with _together():
+    except BaseException:
+        with suppress(KitError), _together():  # where they have ended too, as after Ctrl-C, nobody is to be told
             dist.broadcast_object_list(found, 0)
+        raise
+    with _together():
+        dist.broadcast_object_list(found, 0)
     if found[1] == "error":
         raise SaidElsewhere("the first process has ended")
     result: T = found[0]

@@ -5,7 +5,6 @@ import logging
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -142,7 +141,7 @@ def rank_blind_sets(
         entry = recipe.rank[name]
         assert isinstance(entry, schema.RankByMean | schema.RankBlind)
         if isinstance(entry, schema.RankByMean):
-            matrix = on_first(partial(_mean, run, entry.of))
+            matrix = mean_on_first(run, entry.of)
             taken = f"mean of {', '.join(entry.of)}"
         else:
             matrix, taken = _ranked(recipe, entry, run, blind, model if entry.stage else untrained)
@@ -165,8 +164,14 @@ def rank_blind_sets(
     return found
 
 
-def _mean(run: Run, entries: Sequence[str]) -> ScoreMatrix:
-    return blend({name: read_scores(run.scores_file(name)) for name in entries})
+def mean_on_first(run: Run, entries: Sequence[str]) -> ScoreMatrix:
+    """The mean of the scores of entries; of several processes the first gets it, the others a matrix without
+    queries."""
+    from system.runs.retrieve import no_scores
+
+    found = []
+    on_first(lambda: found.append(blend({name: read_scores(run.scores_file(name)) for name in entries})))
+    return found[0] if found else no_scores()
 
 
 def _ranked(

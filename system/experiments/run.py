@@ -20,13 +20,20 @@ from data_tools.errors import KitError
 from data_tools.manifest import caption_queries
 from submission.editions import get_edition
 from submission.formats.edition_csv import write_csv
-from submission.formats.score_matrix import read_scores, write_scores
-from submission.metrics.blend import blend
+from submission.formats.score_matrix import write_scores
 from submission.metrics.scoring import summarise_matrix
 from submission.runs.clips import write_clips
 from submission.runs.record import FORMAT, BlindResult, MomentsResult, RankedResult, RunResult
 from system.compute.distributed import count, first_goes_ahead, is_first, on_first
-from system.experiments.blind import BlindSet, blind_entries, changed_entries, open_blind_sets, rank_blind_sets, size_of
+from system.experiments.blind import (
+    BlindSet,
+    blind_entries,
+    changed_entries,
+    mean_on_first,
+    open_blind_sets,
+    rank_blind_sets,
+    size_of,
+)
 from system.experiments.moments import rank_moments, require_moments
 from system.experiments.summary import ceiling_of, data_of, experts_of, in_words, parameters_of
 from system.experts.base import Device, file_sha256
@@ -366,8 +373,7 @@ def _ranked(
     from system.runs.teachers import rank_by_teachers
 
     if isinstance(entry, schema.RankByMean):
-        means = on_first(lambda: blend({name: read_scores(run.scores_file(name)) for name in entry.of}))
-        return RankedPool(means, {}), f"mean of {', '.join(entry.of)}"
+        return RankedPool(mean_on_first(run, entry.of), {}), f"mean of {', '.join(entry.of)}"
     clips = data.clips[entry.data]
     if isinstance(entry, schema.RankByTeachers):
         said = f"mean of the cosines of {', '.join(entry.of)}"

@@ -36,7 +36,11 @@ class Decoders:
         """The waves of clips, by key, in order; `clips` is asked for no more than are decoded ahead."""
         waiting: deque[tuple[str, Future[np.ndarray]]] = deque()
         for key, clip in clips:
-            waiting.append((key, self._pool.submit(read_audio, clip.path, expert.rate, expert.resampling)))
+            try:
+                wave = self._pool.submit(read_audio, clip.path, expert.rate, expert.resampling)
+            except BrokenProcessPool as error:
+                raise _ended() from error
+            waiting.append((key, wave))
             if len(waiting) > self._ahead:
                 yield waiting.popleft()
         yield from waiting
@@ -71,6 +75,11 @@ def _follow_parent() -> None:
     threading.Thread(target=end, daemon=True).start()
 
 
+def _ended() -> KitError:
+    hint = "the same command goes on where it stopped; give it fewer --workers where memory is short"
+    return KitError(f"a process that decodes audio was ended from outside; {hint}")
+
+
 def groups(decoded: Decoded, fails: Callable[[str, AudioError], None], samples: int) -> Iterator[dict[str, np.ndarray]]:
     """Waves by key, GROUP_CLIPS together at most, fewer once they hold `samples`; those that cannot be decoded fail."""
     group: dict[str, np.ndarray] = {}
@@ -81,8 +90,7 @@ def groups(decoded: Decoded, fails: Callable[[str, AudioError], None], samples: 
             fails(key, error)
             continue
         except BrokenProcessPool as error:
-            hint = "the same command goes on where it stopped; give it fewer --workers where memory is short"
-            raise KitError(f"a process that decodes audio was ended from outside; {hint}") from error
+            raise _ended() from error
         if len(group) == GROUP_CLIPS or sum(map(len, group.values())) >= samples:
             yield group
             group = {}

@@ -199,7 +199,9 @@ class Shard:
         self.read_on(skip_damaged=True)
         unknown = sum(self._checked[number] for number in self.numbers.values())
         whole = {key: self.span(key) for key in self.numbers if self._is_whole(key)}
-        lines = [line for part in blocks(self.index_file) for line in part.split(b"\n")[:-1]]
+        known = self._read_to + self._lost_bytes  # what others have added meanwhile was not read
+        text = b"".join(blocks(self.index_file))[:known]
+        lines = text.split(b"\n")[:-1]
         kept = [line for line in lines if (item := item_of(line)) and whole.get(item.key) == (item.first, item.rows)]
         return kept, len(lines) - len(kept), unknown
 

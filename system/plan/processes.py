@@ -81,6 +81,9 @@ def process_lines(stage: schema.Stage, estimates: Estimates, processes: int, gpu
         f"{flops / 1e12:.2f} TFLOP{', ' + ', '.join(times) if stage.precision != 'float32' else ''}; gets "
         f"{_size(sent.embeddings)} of embeddings and {_size(sent.gradients)} of gradients (estimates)"
     )
+    if stage.batch_size < processes:
+        yield f"  MISTAKE: batch_size {stage.batch_size} is less than the {processes} processes; start fewer"
+        return
     parts = math.ceil(stage.batch_size / stage.grad_cache_chunk) if stage.grad_cache_chunk else processes
     if parts < processes:
         fitting = stage.batch_size // processes

@@ -15,14 +15,14 @@ from data_tools.manifest import Clip, Query
 from submission.formats.score_matrix import Labels, ScoreMatrix, of_blocks
 from system.batches.collate import collate
 from system.batches.sampler import Item
-from system.compute.distributed import count, dealt_back, gather_objects, index
+from system.compute.distributed import count, dealt_back, gather_objects, index, is_first
 from system.features.build import Features
 from system.models.gathered import gather_parts
-from system.models.retrieval import RetrievalModel
-from system.models.similarity import Embedded, Embeddings, Ragged, joined
+from system.models.retrieval import MAX_SCORES, RetrievalModel
+from system.models.similarity import Embedded, Embeddings, Ragged, joined, prepared
 
 CLIPS_PER_BATCH = 64
-QUERIES_TOGETHER = 4096  # whose scores are exchanged between processes at a time
+QUERIES_TOGETHER = 4096  # whose scores are exchanged between processes at a time, at most
 SECONDS_PER_BATCH = 64 * 30  # of clips, each as long as the longest of the batch
 
 
@@ -149,12 +149,15 @@ def embed_texts_together(model: RetrievalModel, texts: Sequence[str]) -> Embedde
 
 def score_together(model: RetrievalModel, captions: Embedded, clips: Embeddings) -> Iterator[np.ndarray]:
     """The blocks that model.score_blocks gives; of several processes each scores its share of a block, and all get
-    all."""
+    all, MAX_SCORES at a time."""
     if count() == 1:
         yield from model.score_blocks(captions, clips)
         return
-    for begin in range(0, captions.size, QUERIES_TOGETHER):
-        rows = np.arange(begin, min(begin + QUERIES_TOGETHER, captions.size))
+    with torch.inference_mode():
+        clips = prepared(clips)
+    together = max(count(), min(QUERIES_TOGETHER, MAX_SCORES // clips.size))
+    for begin in range(0, captions.size, together):
+        rows = np.arange(begin, min(begin + together, captions.size))
         share = captions.rows(np.array_split(rows, count())[index()].tolist())
         here = list(model.score_blocks(share, clips)) if share.size else []
         yield from (block for blocks in gather_objects(here) for block in blocks)
@@ -230,11 +233,22 @@ def rank_pool(
     """Scores of every query against every clip that has frames, (Q, C) float32, higher is better; of large pools in a
     temporary file.
 
-    The clips are embedded once. Raises KitError when nothing can be ranked.
+    The clips are embedded once. Of several processes the first gets them, the others a matrix without queries. Raises
+    KitError when nothing can be ranked.
     """
     pool = [clip for clip in clips if clip.id in features.keys]
     if not pool or not queries:
         raise KitError(f"nothing to rank: {len(pool)} readable clips, {counted(len(queries), 'query')}")
     embedded, norms = embed_pool(model, pool, features)
     captions = embed_texts_together(model, [query.text for query in queries])
-    return RankedPool(of_blocks(labels_of(pool, queries, facts), score_together(model, captions, embedded)), norms)
+    blocks = score_together(model, captions, embedded)
+    if is_first():
+        return RankedPool(of_blocks(labels_of(pool, queries, facts), blocks), norms)
+    for _ in blocks:
+        pass
+    return RankedPool(no_scores(), norms)
+
+
+def no_scores() -> ScoreMatrix:
+    """What processes have that do not write."""
+    return matrix_of(np.zeros((0, 0), np.float32), [], [], {})

@@ -21,7 +21,16 @@ from system.batches.collate import Feed
 from system.batches.data import Data
 from system.batches.sampler import Sampler
 from system.compute.device import device_of, gpu_of, memory_errors, moved
-from system.compute.distributed import any_of, count, first_goes_ahead, is_first, is_orphan, on_first, take_from_first
+from system.compute.distributed import (
+    any_of,
+    count,
+    exchanging,
+    first_goes_ahead,
+    is_first,
+    is_orphan,
+    on_first,
+    take_from_first,
+)
 from system.losses import terms
 from system.losses.relevance.relax import Relevance
 from system.models.retrieval import RetrievalModel
@@ -38,6 +47,7 @@ from system.training.interrupt import Interrupted, interruptible
 from system.training.metrics_file import lines_in_file, write_metrics
 from system.training.moment_validation import MomentValidation
 from system.training.parts import FrozenStart, parameter_groups
+from system.training.same import require_same_state, require_same_work
 from system.training.schedule import describe_stop, is_over, rates
 from system.training.step import gradients
 from system.training.tracking import Tracker, Tracking
@@ -160,6 +170,7 @@ class _Stage:
         tracking: Tracking,
     ) -> None:
         self.name, self.run, self.model, self.tracking = name, run, model, tracking
+        require_same_work(name, recipe.stages[name], data)
         self.banks = Path(recipe.banks)
         self.stage = stage = recipe.stages[name]
         self.seed = (recipe.seed, list(recipe.stages).index(name))
@@ -216,6 +227,7 @@ class _Stage:
         """Train what is still to train; returns the stage's metrics, a line an epoch. before: those of the stages
         before it."""
         self._begin()
+        require_same_state(self.name, self.step, self.model, self.run)
         on_first(lambda: write_metrics(self.run, [*before, *self.lines]))
         self.tracking.update()
         if self.precision != self.stage.precision:
@@ -306,7 +318,8 @@ class _Stage:
             group["lr"] = rate
         self.frozen_start.begin_step(self.step)
         self.optimizer.zero_grad()
-        seen = gradients(self.model, batch, self.stage, self.precision, self.scaler)
+        with exchanging():
+            seen = gradients(self.model, batch, self.stage, self.precision, self.scaler)
         if not math.isfinite(seen["loss"]):
             raise KitError(self._overflow(f"the loss is {seen['loss']}"))
         self.scaler.unscale_(self.optimizer)

@@ -72,7 +72,8 @@ class Validation:
         """The monitored metrics, and what the collapse watch sees; of several processes all get the same."""
         clips = embed_clips(model, list(self.clips.values()), self.features)
         captions = embed_texts_together(model, self.texts)
-        with torch.inference_mode(), torch.random.fork_rng():
+        devices = [model.device] if model.device.type == "cuda" else []
+        with torch.inference_mode(), torch.random.fork_rng(devices):
             values, captions_alike = self._of_batches(model, clips, captions)
         if {"mAP@10", "recall_sum"} & set(self.stage.monitor.metrics):
             values |= self._of_everything(model, clips, captions)
