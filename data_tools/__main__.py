@@ -48,6 +48,11 @@ VERBS = {
         "python -m data_tools wavcaps data/wavcaps/bbc_final.json --audio data/wavcaps/bbc --out data/bbc.jsonl",
         module="datasets.wavcaps",
     ),
+    "castella": Verb(
+        "make a manifest and a file of moments of CASTELLA, or of what is published like it",
+        "python -m data_tools castella data/castella --out data/castella.jsonl --moments data/castella_moments.jsonl",
+        module="datasets.castella",
+    ),
     "table": Verb(
         "make a manifest of any table of audio files and captions",
         "python -m data_tools table my.csv --audio file --caption caption --out data/my.jsonl",

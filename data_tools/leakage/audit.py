@@ -2,6 +2,7 @@
 
 import argparse
 import logging
+import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 from itertools import combinations
@@ -24,12 +25,15 @@ from data_tools.names import plain_id
 FORBIDDEN = "Freesound id on an exclusion list"
 CAPTION_ACROSS = "same caption across splits"
 SOUND_ACROSS = "near-duplicate audio across splits"
-KINDS = (FORBIDDEN, FREESOUND_ACROSS, NAME_ACROSS, SOUND_ACROSS, CAPTION_ACROSS)
+YOUTUBE_ACROSS = "same YouTube id across splits"
+KINDS = (FORBIDDEN, FREESOUND_ACROSS, NAME_ACROSS, YOUTUBE_ACROSS, SOUND_ACROSS, CAPTION_ACROSS)
 
 QUIET = "too short, silent or steady to be told apart"
 UNSURE = "so short or steady that noise may hide a copy"
 NOT_COMPARED = "sound not compared"
 COMPARED_UNSURELY = "sound compared, but a copy under noise may be missed"
+
+_YOUTUBE_NAME = re.compile(r"(?:.*/)?Y?([A-Za-z0-9_-]{11})(?:_[0-9]{1,9})?\.\w+")
 
 log = logging.getLogger(__name__)
 
@@ -105,8 +109,9 @@ def audit(
 
     clips: audited, with each other and with `against`, whose own overlaps are not looked for. A split is a source's
     split, as in check; an overlap is listed under the clip whose split comes first: training, validation, test.
-    leak: a training clip (splits development, train) is on an exclusion list, or has the Freesound id, file name or
-    sound of a clip of a test split. Captions are only listed: two recordings may well be described in the same words.
+    leak: a training clip (splits development, train) is on an exclusion list, or has the Freesound id, file name,
+    YouTube id or sound of a clip of a test split. Captions are only listed: two recordings may well be described in
+    the same words.
     """
     audited = {clip.id: clip for clip in clips}
     others = {clip.id: clip for clip in against if clip.id not in audited}
@@ -114,6 +119,7 @@ def audit(
     found = [
         *across(FREESOUND_ACROSS, everything, lambda clip: [plain_id(clip.freesound_id)] if clip.freesound_id else []),
         *across(NAME_ACROSS, everything, lambda clip: [clip.file_name]),
+        *(one for one in across(YOUTUBE_ACROSS, everything, _youtube_ids) if len({c.source for c in one.clips}) > 1),
         *across(CAPTION_ACROSS, everything, lambda clip: dict.fromkeys(clip.captions)),
     ]
     overlaps = _forbidden(audited.values(), exclusions) if exclusions else []
@@ -122,6 +128,16 @@ def audit(
     if fingerprints:
         overlaps += _same_sound(everything, audited, fingerprints)
     return sorted(overlaps, key=lambda overlap: KINDS.index(overlap.finding))
+
+
+def _youtube_ids(clip: Clip) -> list[str]:
+    """The YouTube id that a file is named by: <id> as in CASTELLA, <id>_<start> or Y<id> as in AudioCaps and AudioSet.
+
+    AudioCaps has ten seconds of recordings that CASTELLA has as a whole. Names of one source may be alike by chance
+    (`field_notes_1`), so only sources are compared with each other; no sound of Freesound has such an id.
+    """
+    found = None if clip.freesound_id else _YOUTUBE_NAME.fullmatch(clip.file_name)
+    return [found[1]] if found else []
 
 
 def listen(clips: Iterable[Clip]) -> Fingerprints:

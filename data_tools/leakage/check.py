@@ -16,6 +16,7 @@ from data_tools.audio.read import AudioError, audio_seconds, check_audio, conten
 from data_tools.cli import add_json, counted, ending_in, progress, section
 from data_tools.documents.strict import Report, print_report
 from data_tools.files import write_table
+from data_tools.leakage.moment_faults import NO_CLIP, MomentFault, moment_faults
 from data_tools.manifest import Clip, Joined, read_manifest
 from data_tools.names import plain_id
 
@@ -62,13 +63,15 @@ class ReportedFinding(Report):
 
 
 class CheckReport(Report):
-    """quick: no audio was decoded and no content compared. counts: by finding, null where it was not looked for. ok: no
-    audio is missing or corrupt, and no id comes twice."""
+    """quick: no audio was decoded and no content compared. counts: by finding, null where it was not looked for.
+    moments: what is wrong with the files of moments. ok: no audio is missing or corrupt, no id comes twice, and no
+    moment is of a clip that is not there."""
 
     clips: int
     quick: bool
     counts: dict[str, int | None]
     findings: list[ReportedFinding]
+    moments: list[MomentFault]
     ok: bool
 
 
@@ -166,30 +169,35 @@ def _counts(findings: Sequence[Finding], quick: bool) -> dict[str, int | None]:
     return {kind: None if quick and kind in CONTENT else found[kind] for kind in KINDS}
 
 
-def _report(findings: Sequence[Finding], clips: int, quick: bool) -> str:
+def _report(findings: Sequence[Finding], faults: Sequence[MomentFault], clips: int, quick: bool) -> str:
     lines, sections = [f"{clips:>7}  clips"], []
     for kind, count in _counts(findings, quick).items():
         lines.append(f"{'-' if count is None else count:>7}  {kind}")
         sections += section(kind, [_format(finding) for finding in findings if finding.kind == kind])
+    kinds = Counter(fault.finding for fault in faults)
+    for kind, count in kinds.items():
+        lines.append(f"{count:>7}  {kind}")
+        sections += section(kind, [_format_fault(fault) for fault in faults if fault.finding == kind])
     if quick:
         lines.append("quick: headers only, no audio was decoded, no content compared")
-    return "\n".join([*lines, *sections, "", _verdict(findings)])
+    return "\n".join([*lines, *sections, "", _verdict(findings, faults)])
 
 
-def _verdict(findings: Sequence[Finding]) -> str:
+def _verdict(findings: Sequence[Finding], faults: Sequence[MomentFault] = ()) -> str:
     """The last line: what is to be mended before anything is trained, and what may be as it was published.
 
     >>> _verdict([])
     'nothing to mend'
     """
-    found = Counter(finding.kind for finding in findings)
+    found = Counter([*(finding.kind for finding in findings), *(fault.finding for fault in faults)])
+    errors = (*ERRORS, NO_CLIP)
 
     def named(kinds: Sequence[str]) -> str:
         return ", ".join(f"{kind} ({found[kind]})" for kind in kinds if found[kind])
 
-    count = sum(found[kind] for kind in ERRORS)
-    verdict = f"{counted(count, 'thing')} to mend: {named(ERRORS)}" if count else "nothing to mend"
-    judged = named(TO_JUDGE)
+    count = sum(found[kind] for kind in errors)
+    verdict = f"{counted(count, 'thing')} to mend: {named(errors)}" if count else "nothing to mend"
+    judged = named((*TO_JUDGE, *(kind for kind in found if kind not in (*KINDS, NO_CLIP))))
     return f"{verdict}; to judge, it may be as published: {judged}" if judged else verdict
 
 
@@ -198,8 +206,14 @@ def _format(finding: Finding) -> str:
     return f"{finding.key}: {names}" if finding.key not in ("", names) else names
 
 
+def _format_fault(fault: MomentFault) -> str:
+    return f"{fault.where}: {fault.text}" + (f": {fault.done}" if fault.done else "")
+
+
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("manifests", nargs="+", type=Path, metavar="MANIFEST", help="checked together")
+    moments = "files of moments too, the kit's of these manifests or as published (_release.jsonl, json/en/*.json)"
+    parser.add_argument("--moments", nargs="+", type=Path, default=[], metavar="FILE", help=moments)
     parser.add_argument("--quick", action="store_true", help="read audio headers only; compare no content")
     parser.add_argument(
         "--list", type=ending_in(".csv"), metavar="FILE.csv", help="write all findings, one row per clip"
@@ -208,10 +222,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Exit status 1 for missing or corrupt audio and duplicate ids; overlaps are reported only, Clotho has some."""
+    """Exit status 1 for missing or corrupt audio, duplicate ids, and moments of clips that are not there; overlaps and
+    what published files of moments have wrong are reported only. A clip that moments ask for needs no captions."""
     clips = Joined([read_manifest(manifest, unique=False) for manifest in arguments.manifests])
-    findings = check_clips(clips, arguments.quick)
-    ok = not any(finding.kind in ERRORS for finding in findings)
+    faults, asked = moment_faults(arguments.moments, clips)
+    findings = [
+        finding
+        for finding in check_clips(clips, arguments.quick)
+        if finding.kind != NO_CAPTION or finding.clips[0].id not in asked
+    ]
+    ok = not any(finding.kind in ERRORS for finding in findings) and all(fault.done for fault in faults)
     if arguments.json:
         reported = [
             ReportedFinding(
@@ -222,11 +242,15 @@ def run(arguments: argparse.Namespace) -> int:
             for finding in findings
         ]
         counts = _counts(findings, arguments.quick)
-        print_report(CheckReport(clips=len(clips), quick=arguments.quick, counts=counts, findings=reported, ok=ok))
+        report = CheckReport(
+            clips=len(clips), quick=arguments.quick, counts=counts, findings=reported, moments=faults, ok=ok
+        )
+        print_report(report)
     else:
-        print(_report(findings, len(clips), arguments.quick))
+        print(_report(findings, faults, len(clips), arguments.quick))
     if arguments.list:
         rows = [(finding.kind, finding.key, clip.id, clip.path) for finding in findings for clip in finding.clips]
+        rows += [(fault.finding, _format_fault(fault), "", "") for fault in faults]
         write_table(arguments.list, ["finding", "key", "clip_id", "path"], rows)
         log.info("wrote %s: %s", arguments.list, counted(len(rows), "row"))
     return 0 if ok else 1

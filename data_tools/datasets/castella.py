@@ -1,0 +1,132 @@
+"""CASTELLA as published, and what is published like it (Clotho-Moment, the blind list of 2026), as a manifest of
+recordings and a file of moments.
+
+Munakata et al., "CASTELLA: Long Audio Dataset with Captions and Temporal Boundaries", 2025;
+https://github.com/line/CASTELLA. Annotations: CC BY 4.0; the audio are YouTube's, of which some are gone.
+"""
+
+import argparse
+import logging
+import re
+from collections import Counter
+from pathlib import Path
+from typing import NamedTuple, cast
+
+from data_tools.audio.read import readable_seconds
+from data_tools.cli import SHOWN, counted, ending_in
+from data_tools.documents.annotations import DONE, Annotations, Fault, is_annotation, read_annotations
+from data_tools.errors import DataError
+from data_tools.files import require_folder
+from data_tools.manifest import Clip, Split, audio_clip, check_caption, write_manifest
+from data_tools.moments import Moment, write_moments
+from data_tools.names import audio_names, check_source
+
+SPLIT_OF_NAME = re.compile(r"(?:^|_)(train|val|test)(?:_release)?$")
+SUFFIXES = (".wav", ".flac", ".mp3", ".ogg", ".m4a")
+
+log = logging.getLogger(__name__)
+
+
+class Published(NamedTuple):
+    """faults: with their files. counts: a line a split."""
+
+    clips: list[Clip]
+    moments: list[Moment]
+    faults: list[tuple[Path, Fault]]
+    counts: list[str]
+
+
+def read_castella(root: Path, audio: Path | None = None, source: str = "castella") -> Published:
+    """Recordings and moments of every published file in a folder and its subfolders.
+
+    root: with <name>_{train,val,test}_release.jsonl, or json/en/{train,val,test}.json, which is used for splits that
+    have no release; queries without windows, under any name, are the split blind. audio: the folder with the audio
+    (default root), <split>/<vid>.wav or <vid>.wav (or .flac, .mp3, .ogg, .m4a).
+    Recordings without audio are listed too, with the published length: their features may be there.
+    Raises DataError for a folder without such files, two files of a split, and as read_annotations does.
+    """
+    require_folder(root)
+    found = Published([], [], [], [])
+    for split, (path, annotations) in _by_split(root).items():
+        folders = [(audio or root) / split, audio or root]
+        present = {Path(name).stem: (folder, name) for folder in reversed(folders) for name in _audio(folder)}
+        clips = {}
+        for vid, seconds in annotations.seconds.items():
+            folder, name = present.get(vid, (folders[0], f"{vid}.wav"))
+            captions = [annotations.captions[vid]] if vid in annotations.captions else []
+            known = readable_seconds(folder / name) if vid in present else None
+            clips[vid] = audio_clip(folder, name, source, split, captions, seconds if known is None else known)
+        for query in annotations.queries:
+            check_caption(query.text, f"{path}, {query.where}")
+            moment = Moment(id=query.qid, text=query.text, clip=clips[query.vid].id, windows=query.windows)
+            found.moments.append(moment)
+        found.clips.extend(clips.values())
+        found.faults.extend((path, fault) for fault in annotations.faults)
+        found.counts.append(_count(split, annotations, sum(vid in present for vid in clips)))
+    return found
+
+
+def _by_split(root: Path) -> dict[Split, tuple[Path, Annotations]]:
+    lists = [path for path in sorted(root.rglob("*.json")) if SPLIT_OF_NAME.search(path.stem)]
+    releases = [path for path in sorted(root.rglob("*.jsonl")) if is_annotation(path)]
+    found: dict[Split, tuple[Path, Annotations]] = {}
+    for path in [*releases, *(path for path in lists if path.parent.name != "ja" and is_annotation(path))]:
+        annotations = read_annotations(path)
+        name = SPLIT_OF_NAME.search(path.stem)
+        if not annotations.is_blind and not name:
+            raise DataError(f"{path}: its name says no split; let it end in _train, _val or _test, or with _release")
+        split = cast(Split, "blind" if annotations.is_blind or not name else name[1])
+        if split not in found:
+            found[split] = path, annotations
+        elif path.suffix == ".json":
+            log.info("%s: not used, since %s has the split %s", path, found[split][0], split)
+        else:
+            raise DataError(f"{path} and {found[split][0]} have the split {split}; name a folder with one data set")
+    if not found:
+        hint = "name the folder with castella_test_release.jsonl or json/en/test.json"
+        raise DataError(f"{root}: no queries with windows as CASTELLA publishes them; {hint}")
+    return found
+
+
+def _audio(folder: Path) -> list[str]:
+    return [name for name in audio_names(folder) if Path(name).suffix.lower() in SUFFIXES]
+
+
+def _count(split: str, annotations: Annotations, present: int) -> str:
+    recordings, asked = len(annotations.seconds), len({query.vid for query in annotations.queries})
+    windows = sum(len(query.windows or []) for query in annotations.queries)
+    line = f"{split}: {counted(recordings, 'recording')}, {asked} with {counted(len(annotations.queries), 'query')}"
+    line += "" if annotations.is_blind else f" and {counted(windows, 'window')}"
+    return f"{line}; audio of {present} of {recordings} found, of {recordings - present} missing"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("root", type=Path, help="the folder with the published annotations")
+    parser.add_argument("--audio", type=Path, help="the folder with the audio, in <split>/ or directly (default: root)")
+    parser.add_argument("--name", default="castella", help="the recordings' source name (default: castella)")
+    parser.add_argument("--out", type=ending_in(".jsonl"), required=True, help="the manifest to write (.jsonl)")
+    parser.add_argument(
+        "--moments", type=ending_in(".jsonl"), required=True, help="the file of queries and windows to write (.jsonl)"
+    )
+
+
+def run(arguments: argparse.Namespace) -> int:
+    if arguments.out.absolute() == arguments.moments.absolute():
+        raise DataError(f"--out and --moments are both {arguments.out}; give two names")
+    found = read_castella(arguments.root, arguments.audio, check_source(arguments.name))
+    if not found.moments:
+        raise DataError(f"{arguments.root}: no query has a window left; `check --moments` names what is wrong")
+    write_moments(arguments.moments, found.moments)
+    write_manifest(arguments.out, found.clips)
+    print(*found.counts, sep="\n")
+    kinds = Counter(fault.kind for _, fault in found.faults)
+    for kind, done in DONE.items():
+        if kinds[kind]:
+            print(f"{kinds[kind]:>7}  {kind}: {done}")
+    for path, fault in found.faults[:SHOWN]:
+        print(f"  {path}, {fault.sentence}")
+    if len(found.faults) > SHOWN:
+        print(f"  and {len(found.faults) - SHOWN} more (`check --moments FILE` names those of a file)")
+    print(f"wrote {arguments.out}: {counted(len(found.clips), 'recording')}")
+    print(f"wrote {arguments.moments}: {counted(len(found.moments), 'query')}")
+    return 0

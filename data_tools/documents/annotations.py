@@ -1,0 +1,223 @@
+"""Queries of moments as they are published, and what is wrong with their windows.
+
+Two forms: lines of JSON, a query each (CASTELLA's and Clotho-Moment's *_release.jsonl, the blind list of 2026), and the
+list of recordings of line/CASTELLA (json/en/*.json).
+"""
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from data_tools.documents.json_text import parse_json
+from data_tools.errors import DataError
+from data_tools.files import read_text
+
+ROUNDED_UP_SECONDS = 2.0  # by which published windows end behind the recording, since their ends are rounded up
+
+NO_LENGTH = "windows of no length"
+REVERSED = "reversed windows"
+BEFORE = "windows that begin before the recording"
+BEHIND = "windows that lie outside the recording"
+OVER = "windows that end up to 2 s behind the end"
+FAR_OVER = "windows that end more than 2 s behind the end"
+NONE_LEFT = "queries without a window left"
+TWO_LENGTHS = "recordings of two lengths"
+# What is done about each.
+DONE = {
+    NO_LENGTH: "dropped",
+    REVERSED: "dropped",
+    BEFORE: "clipped to the recording",
+    BEHIND: "dropped",
+    OVER: "clipped to the recording",
+    FAR_OVER: "clipped to the recording",
+    NONE_LEFT: "left out",
+    TWO_LENGTHS: "the first is used",
+}
+_SAID = {
+    NO_LENGTH: "has no length",
+    REVERSED: "ends before it starts",
+    BEFORE: "begins before the recording",
+    BEHIND: "lies outside",
+    OVER: "ends behind the end",
+    FAR_OVER: "ends far behind the end",
+}
+
+Window = tuple[float, float]
+
+
+class Fault(NamedTuple):
+    """What is odd in a published file, and yet it is read. where: `line 3`, or `item 3, moment 2`. kind: of DONE."""
+
+    where: str
+    kind: str
+    text: str
+
+    @property
+    def sentence(self) -> str:
+        return f"{self.where}: {self.text}: {DONE[self.kind]}"
+
+
+class PublishedQuery(NamedTuple):
+    """windows: those that are left, in seconds and the file's order; None in a blind list."""
+
+    where: str
+    qid: str
+    text: str
+    vid: str
+    windows: list[Window] | None
+
+
+@dataclass
+class Annotations:
+    """What a published file says. seconds: length by recording, None where the file does not say it; also of
+    recordings that nobody asks for. captions: of whole recordings, by recording."""
+
+    queries: list[PublishedQuery] = field(default_factory=list)
+    seconds: dict[str, float | None] = field(default_factory=dict)
+    captions: dict[str, str] = field(default_factory=dict)
+    faults: list[Fault] = field(default_factory=list)
+
+    @property
+    def is_blind(self) -> bool:
+        return bool(self.queries) and all(query.windows is None for query in self.queries)
+
+
+def is_annotation(path: Path) -> bool:
+    """Whether a file's first line is a published query, or the file a list of recordings."""
+    with path.open("rb") as file:
+        first = file.readline(1 << 20)
+    if path.suffix == ".json":
+        return first.lstrip()[:1] == b"["
+    try:
+        line = parse_json(first, path.name)
+    except DataError:
+        return False
+    return isinstance(line, dict) and {"qid", "vid"} <= line.keys() and "pred_relevant_windows" not in line
+
+
+def read_annotations(path: Path) -> Annotations:
+    """A published file, its windows repaired as DONE says, each fault named.
+
+    Raises DataError, with file and line or item, for what is no such file, a query id that comes twice, missing texts,
+    lengths that are no number above 0, windows that are not two numbers, and a file with windows in some lines only.
+    """
+    found = Annotations()
+    lines: dict[str, str] = {}
+    for where, content in _items(path) if path.suffix == ".json" else _lines(path):
+        _read_one(found, content, where, f"{path}, {where}", lines)
+    if any(query.windows is None for query in found.queries) and not found.is_blind:
+        raise DataError(f"{path}: some queries have relevant_windows and others have none; give all or none theirs")
+    return found
+
+
+def _lines(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
+    for number, line in enumerate(read_text(path).removesuffix("\n").split("\n"), 1):
+        content = parse_json(line, f"{path}, line {number}")
+        if not isinstance(content, dict):
+            raise DataError(f"{path}, line {number}: an object with qid, query and vid belongs here")
+        yield f"line {number}", content
+
+
+def _items(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
+    """The queries of a list of recordings, as the lines of a release would be; one without text for a recording that
+    nobody asks for."""
+    items = parse_json(read_text(path), str(path))
+    if not isinstance(items, list) or not all(isinstance(item, dict) for item in items):
+        raise DataError(f"{path}: no list of recordings, each with yid, duration and moments")
+    for number, item in enumerate(items, 1):
+        where = f"item {number}"
+        moments = item.get("moments")
+        if not isinstance(moments, list) or not all(isinstance(moment, dict) for moment in moments):
+            raise DataError(f"{path}, {where}: moments must be a list of local_caption and timestamps")
+        common = {"vid": item.get("yid"), "duration": item.get("duration"), "caption": item.get("global_caption")}
+        if not moments:
+            yield where, common
+        for part, moment in enumerate(moments, 1):
+            query = {"qid": f"{item.get('yid')}_{part}", "query": moment.get("local_caption")}
+            yield f"{where}, moment {part}", common | query | {"relevant_windows": moment.get("timestamps")}
+
+
+def _read_one(found: Annotations, content: dict[str, Any], where: str, source: str, lines: dict[str, str]) -> None:
+    """lines: where each query id stands."""
+    vid, seconds = _text(content, "vid", source), _seconds(content.get("duration"), source)
+    known = found.seconds.setdefault(vid, seconds)
+    if known != seconds:
+        text = f"the recording {vid!r} has {_shown(seconds)} here and {_shown(known)} before"
+        found.faults.append(Fault(where, TWO_LENGTHS, text))
+    if content.get("caption"):
+        found.captions[vid] = _text(content, "caption", source)
+    if "qid" not in content and "caption" in content:
+        return
+    qid, text = _text(content, "qid", source), _text(content, "query", source)
+    if qid in lines:
+        raise DataError(f"{source}: the query {qid!r} is already in {lines[qid]}")
+    lines[qid] = where
+    if "relevant_windows" not in content:
+        found.queries.append(PublishedQuery(where, qid, text, vid, None))
+        return
+    windows = _windows(content["relevant_windows"], source)
+    kept = []
+    for window in windows:
+        left, kind = repaired(window, known)
+        if kind:
+            behind = f" of a recording of {_shown(known)}" if kind in (BEHIND, OVER, FAR_OVER) else ""
+            shown = f"[{window[0]:.10g}, {window[1]:.10g}]"
+            found.faults.append(Fault(where, kind, f"{qid}: the window {shown} {_SAID[kind]}{behind}"))
+        if left:
+            kept.append(left)
+    if kept:
+        found.queries.append(PublishedQuery(where, qid, text, vid, kept))
+    else:
+        found.faults.append(Fault(where, NONE_LEFT, f"{qid}: the query has no window" + (" left" if windows else "")))
+
+
+def repaired(window: Window, seconds: float | None) -> tuple[Window | None, str]:
+    """What is left of a window in a recording of so many seconds (None: not known), and its fault; "" for none.
+
+    >>> repaired((70, 81), 83), repaired((5, 5), 83), repaired((80, 84), 83)
+    (((70, 81), ''), (None, 'windows of no length'), ((80, 83), 'windows that end up to 2 s behind the end'))
+    """
+    start, end = window
+    if end == start:
+        return None, NO_LENGTH
+    if end < start:
+        return None, REVERSED
+    if seconds is not None and start >= seconds:
+        return None, BEHIND
+    if seconds is not None and end > seconds:
+        return (max(start, 0), seconds), OVER if end - seconds <= ROUNDED_UP_SECONDS else FAR_OVER
+    if start < 0:
+        return ((0, end), BEFORE) if end > 0 else (None, BEHIND)
+    return window, ""
+
+
+def _text(content: dict[str, Any], key: str, source: str) -> str:
+    value = content.get(key)
+    if not isinstance(value, str) or not value.strip():
+        raise DataError(f"{source}: {key} must be text, not {value!r:.40}")
+    return value
+
+
+def _seconds(value: object, source: str) -> float | None:
+    if value is None or (_is_number(value) and value > 0):  # type: ignore[operator]
+        return value  # type: ignore[return-value]
+    raise DataError(f"{source}: duration must be a number of seconds above 0, not {value!r:.40}")
+
+
+def _windows(value: object, source: str) -> list[Window]:
+    if not isinstance(value, list):
+        raise DataError(f"{source}: the windows must be a list of [start, end], not {value!r:.40}")
+    for window in value:
+        if not isinstance(window, list) or len(window) != 2 or not all(map(_is_number, window)):
+            raise DataError(f"{source}: a window must be [start, end] in seconds, not {window!r:.40}")
+    return [(start, end) for start, end in value]
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def _shown(seconds: float | None) -> str:
+    return "no length" if seconds is None else f"{seconds:.10g} s"

@@ -1,0 +1,55 @@
+"""What is wrong with files of moments: as published, with what is done about it, and as the kit writes them."""
+
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+
+from data_tools.documents.annotations import DONE, is_annotation, read_annotations
+from data_tools.documents.strict import Report
+from data_tools.manifest import Clip
+from data_tools.moments import Moment, read_moments
+
+NO_CLIP = "moments of a clip that no manifest has"
+BEHIND = "windows behind the end of their clip"
+
+
+class MomentFault(Report):
+    """where: the file, and the line in it. done: about it; null: nothing, it is to be mended."""
+
+    where: str
+    finding: str
+    text: str
+    done: str | None
+
+
+def moment_faults(paths: Iterable[Path], clips: Iterable[Clip]) -> tuple[list[MomentFault], set[str]]:
+    """The faults of files of moments, and the ids of the clips that they ask for.
+
+    A file is as published (see documents/annotations.py), or holds the kit's moments, whose clips are among `clips`.
+    Raises DataError for a file that is neither.
+    """
+    seconds: dict[str, float | None] = {}
+    faults: list[MomentFault] = []
+    asked: set[str] = set()
+    for path in paths:
+        if path.is_file() and is_annotation(path):
+            for where, kind, text in read_annotations(path).faults:
+                faults.append(MomentFault(where=f"{path}, {where}", finding=kind, text=text, done=DONE[kind]))
+            continue
+        seconds = seconds or {clip.id: clip.seconds for clip in clips}
+        moments = read_moments(path)
+        asked |= {moment.clip for moment in moments}
+        for line, moment in enumerate(moments, 1):
+            faults += _of_moment(moment, seconds, f"{path}, line {line}")
+    return faults, asked
+
+
+def _of_moment(moment: Moment, seconds: Mapping[str, float | None], where: str) -> Iterator[MomentFault]:
+    if moment.clip not in seconds:
+        yield MomentFault(where=where, finding=NO_CLIP, text=f"{moment.id}: no clip {moment.clip}", done=None)
+        return
+    length = seconds[moment.clip]
+    for start, end in moment.windows or ():
+        if length is not None and end > length:
+            text = f"{moment.id}: the window [{start:.10g}, {end:.10g}] of a clip of {length:.10g} s"
+            done = "nothing is left of it" if start >= length else "its frames end with the clip"
+            yield MomentFault(where=where, finding=BEHIND, text=text, done=done)

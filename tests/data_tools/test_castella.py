@@ -1,0 +1,156 @@
+"""CASTELLA as published: both forms, its faults with what is done about them, blind lists, ids of AudioCaps."""
+
+import json
+from pathlib import Path
+
+import pytest
+from data_files import failure, write_wav
+
+from data_tools.__main__ import main
+from data_tools.datasets.castella import read_castella
+from data_tools.errors import DataError
+from data_tools.leakage.audit import YOUTUBE_ACROSS, audit
+from data_tools.manifest import audio_clip, read_manifest
+from data_tools.moments import read_moments
+
+# Eight windows in recordings of 299 and 83 s: 2 are right, 2 are clipped, 4 are dropped, one query has none left.
+LINES = [
+    ("67AE9ZKvECs", 1, 299, [[200, 4800], [5, 5]]),
+    ("67AE9ZKvECs", 2, 299, [[299, 301]]),
+    ("-AheI8Epim4", 1, 83, [[80, 84], [70, 81], [9, 3], [0, 83], [84, 90]]),
+]
+MENDED = [[(200.0, 299.0)], [(80.0, 83.0), (70.0, 81.0), (0.0, 83.0)]]
+FAULTS = {
+    "line 1: 67AE9ZKvECs_1: the window [200, 4800] ends far behind the end of a recording of 299 s: clipped",
+    "line 1: 67AE9ZKvECs_1: the window [5, 5] has no length: dropped",
+    "line 2: 67AE9ZKvECs_2: the window [299, 301] lies outside of a recording of 299 s: dropped",
+    "line 2: 67AE9ZKvECs_2: the query has no window left: left out",
+    "line 3: -AheI8Epim4_1: the window [80, 84] ends behind the end of a recording of 83 s: clipped",
+    "line 3: -AheI8Epim4_1: the window [9, 3] ends before it starts: dropped",
+    "line 3: -AheI8Epim4_1: the window [84, 90] lies outside of a recording of 83 s: dropped",
+}
+
+
+def release(path: Path, blind: bool = False) -> Path:
+    lines = []
+    for vid, number, duration, windows in LINES:
+        line = {"qid": f"{vid}_{number}", "query": f"A man sings {number}", "duration": duration, "vid": vid}
+        lines.append(json.dumps(line if blind else {**line, "relevant_windows": windows}) + "\n")
+    path.write_text("".join(lines))
+    return path
+
+
+def annotations(path: Path) -> Path:
+    """The same queries as line/CASTELLA has them, and a recording that nobody asks for."""
+    items = [
+        {
+            "yid": vid,
+            "global_caption": "A man sings",
+            "duration": seconds,
+            "moments": [
+                {"local_caption": f"A man sings {number}", "timestamps": windows}
+                for other, number, _, windows in LINES
+                if other == vid
+            ],
+        }
+        for vid, seconds in (("67AE9ZKvECs", 299), ("-AheI8Epim4", 83), ("sCeWURVHfOM", 94))
+    ]
+    path.parent.mkdir(parents=True)
+    path.write_text(json.dumps(items))
+    return path
+
+
+@pytest.mark.parametrize("form", ["release", "json"])
+def test_both_forms_are_mended_alike(tmp_path: Path, form: str, capsys: pytest.CaptureFixture[str]) -> None:
+    is_list = form == "json"
+    source = annotations(tmp_path / "json/en/train.json") if is_list else release(tmp_path / "c_train_release.jsonl")
+    out, moments = tmp_path / "castella.jsonl", tmp_path / "moments.jsonl"
+    write_wav(tmp_path / "train" / "67AE9ZKvECs.wav", 1)
+    for _ in range(2):  # what was written into the same folder is not read
+        assert main(["castella", str(tmp_path), "--out", str(out), "--moments", str(moments)]) == 0
+    said = capsys.readouterr().out
+    asked = read_moments(moments)
+    assert [moment.windows for moment in asked] == MENDED
+    assert [moment.id for moment in asked] == ["67AE9ZKvECs_1", "-AheI8Epim4_1"]
+    assert asked[0].clip == "castella/train/67AE9ZKvECs.wav"
+    clips = read_manifest(out)
+    assert [clip.seconds for clip in clips] == [0.01, 83.0] + [94.0] * is_list
+    assert all(clip.captions == (["A man sings"] if is_list else []) for clip in clips)
+    count = 3 if is_list else 2
+    assert f"audio of 1 of {count} found, of {count - 1} missing" in said
+    assert said.count(str(source)) == 14
+
+
+def test_check_names_each_fault_with_its_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = release(tmp_path / "castella_test_release.jsonl")
+    out, moments = tmp_path / "castella.jsonl", tmp_path / "moments.jsonl"
+    for vid in ("67AE9ZKvECs", "-AheI8Epim4"):
+        write_wav(tmp_path / "test" / f"{vid}.wav", len(vid) + ord(vid[0]))
+    assert main(["castella", str(tmp_path), "--out", str(out), "--moments", str(moments)]) == 0
+    capsys.readouterr()
+    assert main(["check", str(out), "--moments", str(path)]) == 0
+    said = capsys.readouterr().out
+    for fault in FAULTS:
+        assert f"{path}, {fault}" in said
+    assert "nothing to mend; to judge" in said
+    assert main(["check", str(out), "--moments", str(path), "--json"]) == 0
+    assert len(json.loads(capsys.readouterr().out)["moments"]) == 7
+    assert main(["check", str(out), "--moments", str(moments), "--json"]) == 0  # clips of 10 ms: windows lie behind
+    checked = json.loads(capsys.readouterr().out)
+    assert [fault["done"] for fault in checked["moments"]] == ["nothing is left of it"] * 3 + [
+        "its frames end with the clip"
+    ]
+    assert checked["counts"]["clips without captions"] == 0
+    moments.write_text(moments.read_text().replace("/67AE9ZKvECs", "/gone"))
+    assert main(["check", str(out), "--moments", str(moments)]) == 1
+    assert "1 thing to mend: moments of a clip that no manifest has (1)" in capsys.readouterr().out
+
+
+def test_a_blind_list_has_no_windows(tmp_path: Path) -> None:
+    release(tmp_path / "dcase2026_queries.jsonl", blind=True)
+    found = read_castella(tmp_path)
+    assert [moment.windows for moment in found.moments] == [None] * 3
+    assert {clip.split for clip in found.clips} == {"blind"}
+    assert not found.faults
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "said"),
+    [
+        ('"vid": "-AheI8Epim4"', '"vid": 3', "line 3: vid must be text, not 3"),
+        ('"duration": 83', '"duration": 0', "line 3: duration must be a number of seconds above 0, not 0"),
+        ("[9, 3]", "[9]", r"line 3: a window must be \[start, end\] in seconds, not \[9\]"),
+        ("67AE9ZKvECs_2", "67AE9ZKvECs_1", "line 2: the query '67AE9ZKvECs_1' is already in line 1"),
+        (', "relevant_windows": [[299, 301]]', "", "some queries have relevant_windows and others have none"),
+        ("A man sings 2", "...", "line 2: the caption '...' has no letter"),
+    ],
+)
+def test_a_bad_line_is_named(tmp_path: Path, before: str, after: str, said: str) -> None:
+    path = release(tmp_path / "castella_test_release.jsonl")
+    path.write_text(path.read_text().replace(before, after).replace("[[299, 301]]", "[[9, 30]]"))
+    with pytest.raises(DataError, match=said):
+        read_castella(tmp_path)
+
+
+def test_folders_that_are_none(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    argv = ("castella", tmp_path, "--out", tmp_path / "a.jsonl", "--moments", tmp_path / "b.jsonl")
+    assert "no queries with windows as CASTELLA publishes them" in failure(capsys, *argv)
+    release(tmp_path / "castella.jsonl")
+    assert "its name says no split" in failure(capsys, *argv)
+    (tmp_path / "castella.jsonl").rename(tmp_path / "castella_val_release.jsonl")
+    release(tmp_path / "clotho_val_release.jsonl")
+    assert "have the split val; name a folder with one data set" in failure(capsys, *argv)
+
+
+def test_audit_knows_the_recording_that_both_have(tmp_path: Path) -> None:
+    part = audio_clip(tmp_path, "67AE9ZKvECs_30.wav", "audiocaps", "train", ["A"], 10)
+    other = audio_clip(tmp_path, "67AE9ZKvECt_30.wav", "audiocaps", "train", ["B"], 10)
+    whole = audio_clip(tmp_path, "67AE9ZKvECs.wav", "castella", "test", [], 299)
+    found = audit([part, other], [whole])
+    assert [(one.finding, one.clip.id, one.other, one.leak) for one in found] == [
+        (YOUTUBE_ACROSS, part.id, whole.id, True)
+    ]
+    ours = [
+        audio_clip(tmp_path, f"field_notes_{n}.wav", "own", split, [], 1) for n, split in enumerate(("train", "test"))
+    ]
+    assert not audit(ours, [])

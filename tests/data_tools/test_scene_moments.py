@@ -1,0 +1,163 @@
+"""Composed moments: windows lie where events are, recordings do not depend on each other, the same files again."""
+
+import csv
+import json
+from collections import defaultdict
+from pathlib import Path
+
+import numpy as np
+import pytest
+import soundfile
+from data_files import failure, wordings
+
+from data_tools.__main__ import main
+from data_tools.manifest import read_manifest
+from data_tools.moments import read_moments
+from data_tools.scenes.moments import MomentSettings, window_of
+from data_tools.scenes.phrases import PHRASINGS
+from data_tools.scenes.recordings import read_recordings
+from data_tools.scenes.synth import CLASSES
+from data_tools.scenes.timeline import AGAIN_SECONDS, SHAPES, TimedEvent, draw_timeline, loud_seconds
+
+RATE = 16_000
+SPLITS = ("development", "validation", "evaluation")
+SYNTHETIC = {name: [] for name in CLASSES}
+
+
+def make(out: Path, *argv: object, counts: tuple[int, int, int] = (6, 3, 3)) -> Path:
+    sizes = [part for split, count in zip(SPLITS, counts, strict=True) for part in (f"--{split}", count)]
+    assert main([str(value) for value in ("scenes", out, "--seed", 7, "--moments", *sizes, *argv)]) == 0
+    return out
+
+
+def files(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def released(out: Path, split: str) -> list[dict[str, object]]:
+    return [json.loads(line) for line in (out / f"{split}_release.jsonl").read_text().splitlines()]
+
+
+def events(out: Path) -> list[dict[str, str]]:
+    with (out / "events.csv").open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def test_windows_by_hand() -> None:
+    event = TimedEvent("dog", None, round(9.1239 * RATE), np.zeros(round(2.5 * RATE)))
+    settings = MomentSettings("x", 1, "castella", {"development": 1})
+    assert window_of(event, settings) == (9.12, 11.62)
+    assert window_of(event, MomentSettings("x", 1, "clotho", {"development": 1})) == (9.1, 11.6)
+    assert window_of(event, MomentSettings("x", 1, "castella", {"development": 1}, whole_seconds=True)) == (9, 12)
+
+
+def test_loud_seconds_by_hand() -> None:
+    levels = np.array([0.1, 1.0, 0.1, 1.0, 0.1])  # mean power 0.406; less 5 dB: 0.128
+    assert len(loud_seconds(np.repeat(levels, RATE))) == 3 * RATE
+    assert len(loud_seconds(np.ones(8000))) == 8000
+
+
+@pytest.mark.parametrize("kind", ["castella", "clotho"])
+def test_a_timeline_keeps_the_shape(kind: str) -> None:
+    shape, n = SHAPES[kind], 1200 * RATE
+    gaps, counts = [], defaultdict(int)
+    for seed in range(5):
+        end, before = 0, None
+        timeline = draw_timeline(np.random.default_rng(seed), shape, SYNTHETIC, n)
+        for event in timeline:
+            gap = (event.start - end) / RATE
+            assert gap >= 0
+            assert event.end <= n
+            assert before != event.name or gap >= AGAIN_SECONDS
+            assert shape.event_seconds[0] <= len(event.sound) / RATE <= shape.event_seconds[1]
+            gaps.append(gap)
+            end, before = event.end, event.name
+        counts[len(timeline) > len({event.name for event in timeline})] += 1
+    assert np.mean(gaps) == pytest.approx(shape.gap_seconds, rel=0.3)
+    assert (counts[True] > 0) == shape.again
+
+
+def test_every_window_of_what_is_asked_is_there(tmp_path: Path) -> None:
+    out = make(tmp_path / "m", "--heldout-phrasings", 0.2, counts=(12, 3, 12))
+    clips = {clip.id: clip for clip in read_manifest(out / "manifest.jsonl")}
+    moments = read_moments(out / "moments.jsonl")
+    rows = events(out)
+    assert len(clips) == 27
+    assert [moment.id for moment in moments] == [line["qid"] for split in SPLITS for line in released(out, split)]
+    assert 0 < sum(not row["qid"] for row in rows) < len(rows) / 2
+    phrases = {split: {text.lower() for name in CLASSES for text in wordings(name, 0.2)} for split in SPLITS}
+    unread = set()
+    for moment in moments:
+        clip = clips[moment.clip]
+        asked = [row for row in rows if row["qid"] == moment.id]
+        named = {row["event"] for row in asked}
+        assert len(named) == 1
+        same = [row for row in rows if row["file_name"] == clip.file_name and row["event"] in named]
+        assert len(same) == len(asked) == len(moment.windows or [])
+        wave, rate = soundfile.read(clip.path)
+        assert (rate, len(wave)) == (RATE, 60 * RATE)
+        quiet = np.ones(len(wave), bool)
+        for row in rows:
+            if row["file_name"] == clip.file_name:
+                quiet[int(float(row["start"]) * rate) - 1 : int(float(row["end"]) * rate) + 2] = False
+        for start, end in moment.windows or []:
+            power = np.mean(wave[int(start * rate) : int(end * rate)] ** 2)
+            assert power > 10 * np.mean(wave[quiet] ** 2)
+        if moment.text.lower() not in phrases[clip.split]:
+            assert clip.split == "evaluation"
+            unread.add(moment.text)
+    assert unread
+
+
+def test_a_recording_does_not_depend_on_those_after_it(tmp_path: Path) -> None:
+    few, many = make(tmp_path / "a" / "m"), make(tmp_path / "b" / "m", counts=(8, 3, 4))
+    before, after = files(few), files(many)
+    audio = {name for name in before if name.endswith(".wav")}
+    assert len(audio) == 12
+    assert all(before[name] == after[name] for name in audio)
+    old = (few / "development_release.jsonl").read_text()
+    assert (many / "development_release.jsonl").read_text().startswith(old)
+
+
+def test_what_is_missing_is_made_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = make(tmp_path / "m", "--whole-seconds")
+    assert all(second == int(second) for moment in read_moments(out / "moments.jsonl") for second in moment.windows[0])
+    whole = files(out)
+    capsys.readouterr()
+    make(out, "--whole-seconds")
+    assert "complete already" in capsys.readouterr().out
+    for name in ("evaluation/m_evaluation_00002.wav", "moments.jsonl"):
+        (out / name).unlink()
+        make(out, "--whole-seconds")
+        assert files(out) == whole
+    argv = ("scenes", out, "--seed", 7, "--moments", "--development", 6, "--validation", 3, "--evaluation", 3)
+    assert "was made with whole_seconds true, not false" in failure(capsys, *argv)
+    assert "choose another folder" in failure(capsys, "scenes", out, "--seed", 7)
+
+
+@pytest.mark.parametrize(
+    ("argv", "said"),
+    [
+        (("--moments", "--length", 5), "--length 5: a recording has 10 to 3600 seconds"),
+        (("--moments", "--length", 60.5, "--whole-seconds"), "give a length of whole seconds"),
+        (("--moments", "--captions", 5), "--captions is of short scenes"),
+        (("--length", 60), "--length and --whole-seconds are of long recordings, which --moments makes"),
+    ],
+)
+def test_settings_that_do_not_fit(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], argv: tuple[object, ...], said: str
+) -> None:
+    assert said in failure(capsys, "scenes", tmp_path / "m", "--seed", 1, *argv)
+    assert not (tmp_path / "m").exists()
+
+
+def test_real_recordings_are_of_one_split(shared: Path, tmp_path: Path) -> None:
+    for kind in SHAPES:
+        out = make(tmp_path / kind, "--recordings", shared / "data" / "esc10", "--moments", kind, counts=(9, 9, 9))
+        clips = read_manifest(out / "manifest.jsonl")
+        assert {clip.seconds for clip in clips} == {60.0}
+        assert all(licence.startswith("CC") for clip in clips for licence in (clip.licence or "CC0").split("; "))
+        assert all(row["event"] in PHRASINGS for row in events(out))
+        pool = read_recordings(shared / "data" / "esc10", ["4"])
+        timeline = draw_timeline(np.random.default_rng(1), SHAPES[kind], pool, 300 * RATE)
+        assert {event.recording.fold for event in timeline if event.recording} == {"4"}
