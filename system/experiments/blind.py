@@ -17,7 +17,7 @@ from submission.formats.edition_csv import write_csv
 from submission.formats.score_matrix import ScoreMatrix, read_scores, write_scores
 from submission.metrics.blend import blend
 from submission.runs.record import BlindResult
-from system.compute.distributed import is_first, on_first
+from system.compute.distributed import on_first
 from system.recipe import schema
 from system.runs.folder import Run, contents_of
 
@@ -145,7 +145,7 @@ def rank_blind_sets(
             taken = f"mean of {', '.join(entry.of)}"
         else:
             matrix, taken = _ranked(recipe, entry, run, blind, model if entry.stage else untrained)
-        if not is_first():
+        if matrix is None:
             continue
         edition, csv = get_edition(entry.edition), run.csv_file(name)
         for path in (run.scores_file(name), csv):
@@ -164,19 +164,16 @@ def rank_blind_sets(
     return found
 
 
-def mean_on_first(run: Run, entries: Sequence[str]) -> ScoreMatrix:
-    """The mean of the scores of entries; of several processes the first gets it, the others a matrix without
-    queries."""
-    from system.runs.retrieve import no_scores
-
-    found = []
+def mean_on_first(run: Run, entries: Sequence[str]) -> ScoreMatrix | None:
+    """The mean of the scores of entries; of several processes the first gets it, and the others none."""
+    found: list[ScoreMatrix] = []
     on_first(lambda: found.append(blend({name: read_scores(run.scores_file(name)) for name in entries})))
-    return found[0] if found else no_scores()
+    return found[0] if found else None
 
 
 def _ranked(
     recipe: schema.Recipe, entry: schema.RankBlind, run: Run, blind: BlindSet, model: "RetrievalModel"
-) -> tuple[ScoreMatrix, str]:
+) -> tuple[ScoreMatrix | None, str]:
     from system.runs.checkpoints import load_checkpoint
     from system.runs.open import PUBLISHED, facts_of
     from system.runs.retrieve import rank_pool

@@ -24,7 +24,7 @@ from submission.formats.score_matrix import write_scores
 from submission.metrics.scoring import summarise_matrix
 from submission.runs.clips import write_clips
 from submission.runs.record import FORMAT, BlindResult, MomentsResult, RankedResult, RunResult
-from system.compute.distributed import count, first_goes_ahead, is_first, on_first
+from system.compute.distributed import count, first_goes_ahead, on_first
 from system.experiments.blind import (
     BlindSet,
     blind_entries,
@@ -313,7 +313,7 @@ def _rank(
         clips = data.clips[source]
         log.info("ranking %s: %s", name, size_of(caption_queries(clips), clips))
         (matrix, norms), taken = _ranked(recipe, entry, run, data, model, untrained)
-        if not is_first():
+        if matrix is None:
             continue
         matrix = replace(matrix, facts={**matrix.facts, "edition": edition.name})
         csv = run.csv_file(name)
@@ -324,7 +324,10 @@ def _rank(
         if entry.csv:
             write_csv(matrix, csv, edition)
         summary = summarise_matrix(matrix, edition)
-        reference = summarise_matrix(before[source], edition).values[edition.metric] if _trained(recipe, name) else None
+        untrained_matrix = before[source] if _trained(recipe, name) else None
+        reference = None
+        if untrained_matrix is not None:
+            reference = summarise_matrix(untrained_matrix, edition).values[edition.metric]
         result = {
             **summary.values,
             "metric": edition.metric,

@@ -38,9 +38,10 @@ class EmbeddedPool(NamedTuple):
 
 
 class RankedPool(NamedTuple):
-    """matrix: of the queries and the clips that have frames. norms: of these clips, as in EmbeddedPool."""
+    """matrix: of the queries and the clips that have frames; None in processes that do not write. norms: of these
+    clips, as in EmbeddedPool."""
 
-    matrix: ScoreMatrix
+    matrix: ScoreMatrix | None
     norms: dict[str, np.ndarray]
 
 
@@ -233,8 +234,8 @@ def rank_pool(
     """Scores of every query against every clip that has frames, (Q, C) float32, higher is better; of large pools in a
     temporary file.
 
-    The clips are embedded once. Of several processes the first gets them, the others a matrix without queries. Raises
-    KitError when nothing can be ranked.
+    The clips are embedded once. Of several processes the first gets them, the others none. Raises KitError
+    when nothing can be ranked.
     """
     pool = [clip for clip in clips if clip.id in features.keys]
     if not pool or not queries:
@@ -246,9 +247,4 @@ def rank_pool(
         return RankedPool(of_blocks(labels_of(pool, queries, facts), blocks), norms)
     for _ in blocks:
         pass
-    return RankedPool(no_scores(), norms)
-
-
-def no_scores() -> ScoreMatrix:
-    """What processes have that do not write."""
-    return matrix_of(np.zeros((0, 0), np.float32), [], [], {})
+    return RankedPool(None, norms)
