@@ -22,6 +22,7 @@ from data_tools.errors import KitError
 from data_tools.manifest import Clip, read_manifest
 from system.__main__ import main
 from system.compute.device import device_of
+from system.experts.base import Frames
 from system.experts.logmel import LogMel
 from system.features.bank import open_bank
 from system.features.build import bank_of, build_features
@@ -162,6 +163,29 @@ def test_a_decoding_process_that_is_killed_is_a_sentence(tmp_path: Path, monkeyp
         build_features(clips, {"logmel": LOGMEL}, tmp_path / "banks", workers=1)
 
 
+def test_decoding_processes_that_are_killed_under_way_are_a_sentence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While the first group is computed, of more clips than are decoded ahead."""
+    clips = read_manifest(tiny.make_world(tmp_path / "world", {"development": 48}))
+    load = LogMel.load
+
+    def loaded(self: LogMel, device: torch.device) -> Frames:
+        compute = load(self, device)
+
+        def frames(waves: list[np.ndarray]) -> list[np.ndarray]:
+            for child in multiprocessing.active_children():
+                child.kill()
+            time.sleep(0.5)
+            return compute(waves)
+
+        return frames
+
+    monkeypatch.setattr(LogMel, "load", loaded)
+    with pytest.raises(KitError, match="a process that decodes audio was ended from outside; the same"):
+        build_features(clips, {"logmel": LOGMEL}, tmp_path / "banks", workers=2)
+
+
 def _build_with_workers(clips: list[Clip], banks: Path) -> None:
     LogMel.load = lambda self, device: lambda waves: time.sleep(600) or []  # type: ignore[method-assign,assignment]
     build_features(clips, {"logmel": LOGMEL}, banks, workers=2)
@@ -230,6 +254,11 @@ def test_every_process_of_a_machine_has_the_gpu_of_its_number(monkeypatch: pytes
         monkeypatch.setattr(torch.cuda, "is_available", lambda there=there: there)
         monkeypatch.setenv("LOCAL_RANK", local)
         assert device_of() == torch.device(expected)
+        if there:
+            assert device_of("cuda") == torch.device(expected)
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
+    with pytest.raises(KitError, match="--device cuda:1 would be one GPU for all processes of torchrun"):
+        device_of("cuda:1")
     monkeypatch.setenv("LOCAL_RANK", "2")
     with pytest.raises(KitError, match="no cuda:2 on this machine: its last CUDA device is cuda:1"):
         device_of()
