@@ -111,3 +111,48 @@ def test_a_run_of_clips_says_when_after_a_fit(manifest: Path, tmp_path: Path) ->
     assert found["fitted"].checkpoint.endswith("fitted to validation")
     assert fitted["mAP"] != plain["mAP"]
     assert np.isfinite(fitted["mAP"])
+
+
+def test_a_study_of_moments_has_a_table_of_its_own(
+    manifest: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    made = tiny_moments.recipe(manifest, tmp_path, epochs=1)
+    made["rank"].pop("thresholds")
+    tiny.write_recipe(tmp_path / "r.yaml", made)
+    study = {"name": "small", "recipe": "r.yaml", "seeds": [1, 2], "columns": ["R1@0.5", "R1@0.7"], "unit": "percent"}
+    study["cells"] = {"a": {}, "b": {"rank.posterior.windows": "thresholds"}}
+    path = tiny.write_recipe(tmp_path / "s.study.yaml", study)
+    assert main(["study", str(path), "--runs", str(tmp_path / "runs")]) == 0
+    header, _, *rows = (tmp_path / "runs" / "small" / "table.md").read_text().splitlines()
+    named = [cell.strip() for cell in header.strip("|").split("|")]
+    assert named == [
+        "cell", "data", "seeds", "clips", "validation R1@0.7", "R1@0.5", "R1@0.7", "p of R1@0.7", "random R1@0.7",
+        "true frames R1@0.7",
+    ]  # fmt: skip
+    values = []
+    for seed in (1, 2):
+        figures = result_of(tmp_path / "runs" / "small" / f"a_s{seed}").moments["posterior"].figures
+        assert figures is not None
+        values.append(100 * figures["R1@0.7"])
+    assert rows[0].replace("*", "").split("|")[7].strip().startswith(f"{np.mean(values):.1f} ±")
+    assert rows[0].split("|")[10].strip() == "100.0"
+
+
+@pytest.mark.parametrize(
+    ("columns", "said"),
+    [
+        (["R1@0.7", "T2A R@1"], "columns: those of moments .* stand in a table of their own"),
+        (
+            ["T2A R@1"],
+            "cell a: the study has no columns of moments, such as R1@0.7, and rank entries of the other kind",
+        ),
+    ],
+)
+def test_columns_that_do_not_fit_are_named(
+    manifest: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], columns: list[str], said: str
+) -> None:
+    tiny.write_recipe(tmp_path / "r.yaml", tiny_moments.recipe(manifest, tmp_path))
+    study = {"name": "small", "recipe": "r.yaml", "seeds": [1], "columns": columns, "cells": {"a": {}}}
+    path = tiny.write_recipe(tmp_path / "s.study.yaml", study)
+    assert main(["study", str(path), "--runs", str(tmp_path / "runs")]) == 1
+    assert re.search(said, capsys.readouterr().err)

@@ -1,0 +1,145 @@
+"""Scores of frames against a sentence, the losses of moments, and the encoder of frames."""
+
+import math
+from itertools import pairwise, product
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from system.batches.sampler import Item
+from system.experts.logmel import LogMel
+from system.losses.base import BatchScores, FrameScores
+from system.losses.frame_cross_entropy import FrameCrossEntropy
+from system.losses.two_state import TwoState
+from system.models.audio.frame_transformer import FrameTransformer
+from system.models.batch import Series
+from system.models.moment_score import MomentScore
+from system.models.similarity import Embedded, Ragged
+
+LOGMEL = LogMel(kind="logmel", sample_rate=16_000, bands=8, window_seconds=0.04, hop_seconds=0.02, stack=1)
+
+
+def drawn(*shape: int, seed: int = 0) -> torch.Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
+
+
+def score_of(scale: float, offset: float, enter: float, leave: float) -> MomentScore:
+    score = MomentScore()
+    for name, value in (("scale", scale), ("offset", offset), ("enter", enter), ("leave", leave)):
+        getattr(score, name).data.fill_(value)
+    return score
+
+
+def test_frames_by_hand() -> None:
+    """Cosines 1, 0 and -0.6, and 0 of a frame of zeros: 2 x cosine - 1."""
+    clips = Embedded(torch.tensor([[[3.0, 0], [0, 5], [-3, 4], [0, 0]]]), torch.tensor([4]))
+    scores, lengths = score_of(2, -1, 0, 0).frames(clips, Embedded(torch.tensor([[7.0, 0]])))
+    assert scores[0].tolist() == pytest.approx([1.0, -1.0, -2.2, -1.0])
+    assert lengths.tolist() == [4]
+
+
+def test_a_clip_scores_the_log_odds_of_any_moment() -> None:
+    score = score_of(3.0, -1.0, -0.5, 0.7)
+    clips, captions = Embedded(drawn(2, 5, 6), torch.tensor([5, 3])), Embedded(drawn(3, 6, seed=1))
+    with torch.inference_mode():
+        found = score(clips, captions)
+        ragged = Ragged(torch.cat([clips.values[0], clips.values[1, :3]]), clips.lengths)
+        assert torch.allclose(score(ragged, captions), found, atol=1e-6)
+        for row, length in enumerate([5, 3]):
+            for column in range(3):
+                e = 3 * F.cosine_similarity(clips.values[row, :length], captions.values[column][None]) - 1
+                total = 0.0
+                for y in product((0, 1), repeat=length):
+                    moves = sum(-0.5 * (b > a) + 0.7 * (b < a) for a, b in pairwise(y))
+                    total += math.exp(sum(value for value, label in zip(e.tolist(), y, strict=True) if label) + moves)
+                assert float(found[row, column]) == pytest.approx(math.log(total - 1), abs=1e-4)
+
+
+def test_a_clip_without_any_sign_of_a_moment_has_a_finite_score() -> None:
+    clips, captions = Embedded(torch.zeros(1, 4, 2), torch.tensor([4])), Embedded(torch.ones(1, 2))
+    for offset in (-200.0, 200.0):
+        score = score_of(1.0, offset, -50.0, -50.0)
+        found = score(clips, captions)
+        found.sum().backward()
+        assert torch.isfinite(found).all()
+        assert score.offset.grad is not None
+        assert math.isfinite(float(score.offset.grad))
+
+
+def batch(scores: torch.Tensor, lengths: list[int], labels: torch.Tensor) -> BatchScores:
+    frames = FrameScores(scores, torch.tensor(lengths), labels, torch.tensor(-1.0), torch.tensor(0.5))
+    items = len(scores)
+    each = torch.zeros(items, items)
+    nothing = torch.eye(items, dtype=torch.bool)
+    return BatchScores(each, torch.arange(items), nothing, None, lambda: each, lambda: each, frames=frames)
+
+
+def test_losses_by_hand() -> None:
+    """One clip of two frames, the second heard: log Z = log(1 + e^(s0 + leave) + e^(s1 + enter) + e^(s0 + s1))."""
+    s0, s1 = 0.3, 0.8
+    labels = torch.tensor([[False, True, False]])
+    scores = batch(torch.tensor([[s0, s1, 9.0]]), [2], labels)
+    log_z = math.log(1 + math.exp(s0 + 0.5) + math.exp(s1 - 1) + math.exp(s0 + s1))
+    whole, per_frame = (TwoState(kind="two_state", weight=1, per_frame=one) for one in (False, True))
+    assert float(whole.value(scores)) == pytest.approx(log_z - (s1 - 1), abs=1e-6)
+    assert float(per_frame.value(scores)) == pytest.approx((log_z - (s1 - 1)) / 2, abs=1e-6)
+    entropy = (math.log(1 + math.exp(s0)) + math.log(1 + math.exp(-s1))) / 2
+    found = FrameCrossEntropy(kind="frame_cross_entropy", weight=1).value(scores)
+    assert float(found) == pytest.approx(entropy, abs=1e-6)
+
+
+def test_without_transitions_the_likelihood_is_the_cross_entropy() -> None:
+    labels = drawn(3, 7, seed=2) > 0
+    lengths = [7, 4, 1]
+    for row, length in enumerate(lengths):
+        labels[row, length:] = False
+    free = batch(drawn(3, 7), lengths, labels)
+    frames = free.of_frames()._replace(enter=torch.tensor(0.0), leave=torch.tensor(0.0))
+    free = BatchScores(free.each, free.row_of, free.same_clip, None, free.clip_scores, free.clip_scores, frames=frames)
+    likelihood = TwoState(kind="two_state", weight=1, per_frame=True).value(free)
+    entropy = FrameCrossEntropy(kind="frame_cross_entropy", weight=1).value(free)
+    assert float(likelihood) == pytest.approx(float(entropy), abs=1e-6)
+
+
+def test_a_loss_of_moments_needs_moments() -> None:
+    plain = batch(drawn(2, 3), [3, 3], torch.zeros(2, 3, dtype=torch.bool))
+    without = BatchScores(plain.each, plain.row_of, plain.same_clip, None, plain.clip_scores, plain.clip_scores)
+    with pytest.raises(ValueError, match="needs a batch of moments"):
+        TwoState(kind="two_state", weight=1, per_frame=True).value(without)
+
+
+@pytest.mark.parametrize("positions", [4, 64])
+def test_what_fills_a_batch_up_changes_no_frame(positions: int) -> None:
+    """Of four positions a clip of 9 frames is cut into windows, the last of them of one frame."""
+    torch.manual_seed(0)
+    settings = FrameTransformer(
+        kind="frame_transformer", experts={"logmel": LOGMEL}, width=16, layers=2, heads=2, ffn_dim=24,
+        max_positions=positions, dropout=0.1, embedding="frames",
+    )  # fmt: skip
+    encoder = settings.build(10).eval()
+    values, lengths = drawn(3, 13, 8), torch.tensor([13, 9, 2])
+    values[1, 9:] = 1e4
+    with torch.inference_mode():
+        together = encoder({"logmel": Series(values, lengths)})
+        assert together.values.shape == (3, 13, 10)
+        for row, length in enumerate(lengths.tolist()):
+            alone = encoder({"logmel": Series(values[row : row + 1, :length], lengths[row : row + 1])})
+            assert torch.allclose(together.values[row, :length], alone.values[0], atol=1e-5)
+            assert not together.values[row, length:].any()
+    trainable = sum(p.numel() for p in encoder.parameters())
+    assert settings.cost(10, 1.0, 1.0).trainable == {"transformer": trainable}
+
+
+def test_items_keep_their_windows() -> None:
+    from data_tools.errors import KitError
+    from data_tools.manifest import Clip
+    from data_tools.moments import Moment
+    from system.batches.sampler import items_of_moments
+
+    clip = Clip(id="c", path="c.wav", captions=[])  # type: ignore[call-arg]
+    heard = Moment(id="1", text="A dog barks", clip="c", windows=[(1.0, 2.0)])
+    elsewhere = Moment(id="2", text="A dog barks", clip="d", windows=[(1.0, 2.0)])
+    assert items_of_moments([clip], [heard, elsewhere]) == [Item(clip, ("A dog barks",), (0,), None, ((1.0, 2.0),))]
+    with pytest.raises(KitError, match="the moment 3 has no windows, as a blind list has none"):
+        items_of_moments([clip], [Moment(id="3", text="A dog barks", clip="c", windows=None)])
