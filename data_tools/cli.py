@@ -72,7 +72,7 @@ def run_cli(
         verbose = arguments.verbose
         if odd := [value for value in argv if not is_utf8(value)]:
             raise DataError(f"the argument {odd[0]!a} is not UTF-8; rename the file or folder")
-        with _terminable(), _results(inside, arguments.several):
+        with _terminable(), _results(inside, argv[0] in verbs and verbs[argv[0]].several):
             status = int(arguments.run(arguments))
         try:
             sys.stdout.flush()
@@ -238,7 +238,7 @@ def make_parser(
                 options(subparser)
             module = import_module(f"{floor}.{verb.module}")
             module.add_arguments(subparser)
-            subparser.set_defaults(run=module.run, several=verb.several)
+            subparser.set_defaults(run=module.run)
     if not argv:
         parser.print_help(sys.stderr)
         parser.exit(2)

@@ -79,14 +79,14 @@ def _moment_lines(name: str, entry: MomentsResult) -> Iterator[str]:
         intervals = entry.bootstrap or {}
         for metric, value in entry.figures.items():
             low, high = intervals[metric]
-            others = (f"{called} {100 * figures[metric]:.2f}" for called, figures in _held_against(entry))
+            others = (f"{called} {100 * figures[metric]:.2f}" for called, figures in _to_compare(entry))
             yield f"  {metric:<9} {100 * value:.2f}  (95 % {100 * low:.2f} to {100 * high:.2f})  {', '.join(others)}"
         if entry.also_trained_on:
             yield f"  beware     {entry.also_trained_on} of these recordings were also trained on"
     yield f"  file       {entry.answers}"
 
 
-def _held_against(entry: MomentsResult) -> Iterator[tuple[str, dict[str, float]]]:
+def _to_compare(entry: MomentsResult) -> Iterator[tuple[str, dict[str, float]]]:
     for called, figures in (("random windows", entry.random), ("true frames", entry.ceiling)):
         if figures is not None:
             yield called, figures

@@ -209,8 +209,9 @@ class StdPlateau(Strict):
 class Stage(Strict):
     start_from: Annotated[FromScratch | FromStage | FromModel, Field(discriminator="kind")]  # whose weights
     train: Train  # its clips
-    # a batch is made of clips with n captions each, of (clip, caption) pairs, or of moments: a query of a clip each
-    unit: Literal["clip", "pair", "moment"]
+    unit: Literal[
+        "clip", "pair", "moment"
+    ]  # a batch is of clips with n captions each, (clip, caption) pairs, or moments
     captions_per_clip: Positive | Literal["all"] | None = None  # for clips: n drawn anew at every visit
     augment: Augment | None = None  # what is changed of training data at random; null: nothing
     batch_size: int = Field(ge=2, le=1_000_000)  # items in a step

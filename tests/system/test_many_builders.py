@@ -242,7 +242,13 @@ def test_ranks_but_the_first_print_errors_alone(
         monkeypatch.setenv("RANK", rank)
         monkeypatch.setenv("WORLD_SIZE", "2")
         assert main(["recipes", "list"]) == 0
+        assert capsys.readouterr().out, "what one process does is printed, whatever a scheduler has set"
+        monkeypatch.setattr("system.verbs.features.run", lambda _: print("computed") or 0)
+        assert main(["features", "absent.yaml"]) == 0
         assert bool(capsys.readouterr().out) == printed
+        monkeypatch.undo()
+        monkeypatch.setenv("RANK", rank)
+        monkeypatch.setenv("WORLD_SIZE", "2")
         assert main(["features", "absent.yaml"]) == 1
         assert capsys.readouterr().err.startswith(f"{error}absent.yaml")
 

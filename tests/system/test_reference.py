@@ -26,7 +26,7 @@ def test_values_ranges_and_defaults_in_words() -> None:
     optimizer = keys_of("stages.NAME.optimizer")["lr"]
     assert (optimizer.values, optimizer.default) == ("number, above 0, to 1", None)
     stage = keys_of("stages")
-    assert stage["unit"].values == "clip, pair"
+    assert stage["unit"].values == "clip, pair, moment"
     assert stage["captions_per_clip"].values == "whole number, from 1, to 1,000,000 or all or null"
     assert stage["captions_per_clip"].default == "null"
     assert stage["losses"].values.startswith("list of settings of a kind: distill, matching, ")
