@@ -20,5 +20,5 @@ class FrameCrossEntropy(Term):
 
         scores, lengths, labels, _, _ = batch.of_frames()
         each = F.binary_cross_entropy_with_logits(scores, labels.to(scores.dtype), reduction="none")
-        real = torch.arange(scores.shape[1], device=scores.device) < lengths[:, None]
-        return (each.masked_fill(~real, 0.0).sum(1) / lengths).mean()
+        mask = torch.arange(scores.shape[1], device=scores.device) < lengths[:, None]
+        return (each.masked_fill(~mask, 0.0).sum(1) / lengths).mean()

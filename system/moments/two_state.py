@@ -44,9 +44,9 @@ def log_likelihood(
     scores: torch.Tensor, lengths: torch.Tensor, labels: torch.Tensor, enter: torch.Tensor, leave: torch.Tensor
 ) -> torch.Tensor:
     """(B,) log probability of the labelling `labels` (B, T) bool, which is false behind a recording's end."""
-    real = length_mask(lengths, scores.shape[1])
-    weight = scores.masked_fill(~(labels & real), 0.0).sum(1)
-    inside = real[:, 1:]
+    mask = length_mask(lengths, scores.shape[1])
+    weight = scores.masked_fill(~(labels & mask), 0.0).sum(1)
+    inside = mask[:, 1:]
     entered = (~labels[:, :-1] & labels[:, 1:] & inside).sum(1)
     left = (labels[:, :-1] & ~labels[:, 1:] & inside).sum(1)
     return weight + enter * entered + leave * left - log_partition(scores, lengths, enter, leave)
@@ -57,11 +57,11 @@ def frame_posteriors(
 ) -> torch.Tensor:
     """(B, T) probability that a frame is in a moment; 0 behind a recording's end."""
     forward, backward = _both(scores, lengths, enter, leave)
-    real = length_mask(lengths, scores.shape[1])
-    scores = scores.masked_fill(~real, 0.0)
+    mask = length_mask(lengths, scores.shape[1])
+    scores = scores.masked_fill(~mask, 0.0)
     total = torch.logsumexp(forward[:, -1], -1)
     here = forward[..., 1] + backward[..., 1] - scores - total[:, None]
-    return here.exp().masked_fill(~real, 0.0)
+    return here.exp().masked_fill(~mask, 0.0)
 
 
 def moment_posteriors(
@@ -74,8 +74,8 @@ def moment_posteriors(
     """
     size = scores.shape[1]
     forward, backward = _both(scores, lengths, enter, leave)
-    real = length_mask(lengths, size)
-    sums = scores.masked_fill(~real, 0.0).cumsum(1)
+    mask = length_mask(lengths, size)
+    sums = scores.masked_fill(~mask, 0.0).cumsum(1)
     total = torch.logsumexp(forward[:, -1], -1)
     zero = torch.zeros_like(total)[:, None]
     before = torch.cat((zero, forward[:, :-1, 0] + enter), 1)
@@ -85,7 +85,7 @@ def moment_posteriors(
     begin = before - torch.cat((zero, sums[:, :-1]), 1) - total[:, None]
     table = begin[:, :, None] + (sums + behind)[:, None, :]
     in_order = frames[:, None] <= frames
-    return table.masked_fill_(~(in_order & real[:, None, :]), -torch.inf)
+    return table.masked_fill_(~(in_order & mask[:, None, :]), -torch.inf)
 
 
 def _both(

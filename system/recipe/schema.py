@@ -209,9 +209,7 @@ class StdPlateau(Strict):
 class Stage(Strict):
     start_from: Annotated[FromScratch | FromStage | FromModel, Field(discriminator="kind")]  # whose weights
     train: Train  # its clips
-    unit: Literal[
-        "clip", "pair", "moment"
-    ]  # a batch is of clips with n captions each, (clip, caption) pairs, or moments
+    unit: Literal["clip", "pair", "moment"]  # a batch is of clips with captions, (clip, caption) pairs, or moments
     captions_per_clip: Positive | Literal["all"] | None = None  # for clips: n drawn anew at every visit
     augment: Augment | None = None  # what is changed of training data at random; null: nothing
     batch_size: int = Field(ge=2, le=1_000_000)  # items in a step
