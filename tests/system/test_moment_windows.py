@@ -1,11 +1,14 @@
 """Windows from frames, frames from windows."""
 
+import json
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
 
 from system.moments.two_state import moment_posteriors
-from system.moments.windows import Decoding, Found, Grid, best_windows, labels_of, threshold_windows
+from system.moments.windows import Decoding, Found, Grid, best_windows, iou, labels_of, threshold_windows
 
 SECOND = Grid(hop=1.0, first=0.5)
 PLAIN = Decoding()
@@ -100,3 +103,38 @@ def test_thresholds_by_hand() -> None:
     silent = threshold_windows(np.array([0.01, 0.02]), SECOND.edges(2, 2.0), PLAIN)
     assert silent == [Found(1, 2, pytest.approx(0.01))]
     assert threshold_windows(np.ones(3), SECOND.edges(3, 3.0), PLAIN) == [Found(0, 3, 1.0)]
+
+
+def test_overlap_is_the_baselines(goldens: Path) -> None:
+    """Of all pairs of its spans that have a length; two empty ones have no IoU."""
+    stored = np.load(goldens / "moments_2026.npz")
+    first, second = (stored[f"span_{name}"].astype(float) for name in "ab")
+    kept = first[:, 1] > first[:, 0]
+    for column, other in enumerate(second):
+        assert np.abs(iou(first[kept], other) - stored["span_iou"][kept, column]).max() < 1e-5
+
+
+def test_labels_are_the_baselines_for_whole_seconds(goldens: Path) -> None:
+    cases = json.loads(str(np.load(goldens / "moments_2026.npz")["labels_json"]))
+    others = []
+    for case in cases:
+        found = np.flatnonzero(labels_of([tuple(case["window"])], case["frames"], SECOND))
+        if (found[0], found[-1]) != (case["first"], case["last"]):
+            others.append((case["window"], found[0], case["first"], found[-1], case["last"]))
+    assert others == [([70.9, 81.2], 71, 70, 80, 80)]
+
+
+def test_rounding_is_the_baselines(goldens: Path) -> None:
+    """In a recording of 300 s; where it leaves a window no length, ours is a second long."""
+    stored = np.load(goldens / "moments_2026.npz")
+    for given, expected in zip(stored["round_in"], stored["round_out"], strict=True):
+        edges = np.array([*np.clip(given[:2], 0, 300).astype(float), 300.0])
+        table = table_of(2, {(0, 0): float(given[2])})
+        if edges[0] == edges[1]:
+            continue
+        (found,) = best_windows(table, edges, Decoding(round_to=1.0))
+        if expected[0] < expected[1]:
+            assert found[:2] == (expected[0], expected[1])
+        else:
+            assert found.end - found.start == 1
+            assert min(abs(found.start - expected[0]), abs(found.end - expected[0])) == 0
