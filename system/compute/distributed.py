@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     import torch
     from torch.distributed.distributed_c10d import Store
 
-# n processes
-
 PATIENCE = timedelta(days=2)  # the first may compute frames while others wait; torchrun ends those of a dead one
 POLL = 0.02  # seconds between two looks for the other processes
 BUCKET = 1 << 23  # numbers of gradients that are summed at a time: 32 MiB
