@@ -113,7 +113,8 @@ def test_no_placeholder_is_left(root: Path) -> None:
         ranks = {
             "WORLD_SIZE",
             "LOCAL_RANK",
-            *(f"SLURM_{name}" for name in ("NNODES", "GPUS_ON_NODE", "JOB_ID", "JOB_NODELIST")),
+            "SRUN_CPUS_PER_TASK",
+            *(f"SLURM_{name}" for name in ("NNODES", "GPUS_ON_NODE", "JOB_ID", "JOB_NODELIST", "CPUS_PER_TASK")),
         }
         trackers = {"MLFLOW_TRACKING_URI", "WANDB_PROJECT", "WANDB_API_KEY", "WANDB_API"}
         assert words <= {"LBAR_SHARED", "TYPE_CHECKING", *variables, *trackers, *ranks}, path

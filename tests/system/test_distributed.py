@@ -367,7 +367,7 @@ def test_the_commands_of_the_readme(manifest: Path, tmp_path: Path) -> None:
     for name, does in (("srun", 'exec "$@"'), ("scontrol", "echo localhost")):
         (programs / name).write_text(f"#!/bin/sh\n{does}\n")
         (programs / name).chmod(0o755)
-    slurm = {"NNODES": "1", "GPUS_ON_NODE": "2", "JOB_ID": "7", "JOB_NODELIST": "localhost"}
+    slurm = {"NNODES": "1", "GPUS_ON_NODE": "2", "JOB_ID": "7", "CPUS_PER_TASK": "2", "JOB_NODELIST": "localhost"}
     environment = os.environ | {f"SLURM_{name}": value for name, value in slurm.items()}
     environment |= {"PATH": f"{programs}:{Path(sys.executable).parent}:{os.environ['PATH']}", "PYTHONPATH": str(ROOT)}
     for command in commands:
