@@ -21,7 +21,7 @@ from importlib import import_module, metadata
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol, TypeVar
 
-from data_tools.errors import DataError, KitError, SaidElsewhere, sentence_of
+from data_tools.errors import DataError, KitError, SaidElsewhere, sentences
 from data_tools.names import is_utf8
 
 
@@ -125,18 +125,9 @@ def _set_up_log(arguments: argparse.Namespace) -> None:
 def _print_error(error: BaseException) -> None:
     if isinstance(error, SaidElsewhere):
         return
-    rank = _of_rank()
-    if isinstance(error, KitError):
-        print("\n".join(f"{rank}error: {line}" for line in str(error).splitlines()), file=sys.stderr)
-    elif isinstance(error, ModuleNotFoundError):
-        hint = "set up and activate the environment of README"
-        print(f"{rank}error: the package {error.name} is not installed; {hint}", file=sys.stderr)
-    elif isinstance(error, MemoryError):
-        hint = "end what else uses it, or work on fewer data at once"
-        print(f"{rank}error: this machine's memory is full; {hint}", file=sys.stderr)
-    elif isinstance(error, OSError):
-        if not (isinstance(error, BrokenPipeError) and _reader_is_gone()):
-            print(f"{rank}error: {sentence_of(error)}", file=sys.stderr)
+    if not (isinstance(error, BrokenPipeError) and _reader_is_gone()):
+        print("\n".join(f"{_of_rank()}error: {line}" for line in sentences(error)), file=sys.stderr)
+    if isinstance(error, OSError):
         try:
             sys.stdout.flush()
         except OSError:  # what the interpreter still holds for the output goes nowhere

@@ -30,6 +30,19 @@ _SAID = {
 }
 
 
+def sentences(error: BaseException) -> list[str]:
+    """What is said of an error, a line each; of one that the kit does not expect, its kind too."""
+    if isinstance(error, KitError):
+        return str(error).splitlines()
+    if isinstance(error, ModuleNotFoundError):
+        return [f"the package {error.name} is not installed; set up and activate the environment of README"]
+    if isinstance(error, MemoryError):
+        return ["this machine's memory is full; end what else uses it, or work on fewer data at once"]
+    if isinstance(error, OSError):
+        return [sentence_of(error)]
+    return [line for line in f"{type(error).__name__}: {error}".splitlines() if line]
+
+
 def sentence_of(error: OSError) -> str:
     """What the system refused, and what to do: the same words as for a path that is looked at beforehand."""
     name = error.filename2 or error.filename

@@ -7,15 +7,10 @@ import numpy as np
 # B clips of a batch
 
 
-def parts_by_length(lengths: Sequence[int], size: int) -> list[list[int]]:
-    """(B,) lengths -> rows in parts of `size`, the last one of what is left; like lengths together."""
-    order = np.argsort(np.asarray(lengths), kind="stable").tolist()
-    return [order[start : start + size] for start in range(0, len(order), size)]
-
-
 def parts_of(lengths: Sequence[int], size: int | None, count: int) -> list[list[int]]:
-    """Of the clips of a batch, (B,) lengths: as many parts as processes, as even as can be; or parts of `size`, the
-    same for any number of processes."""
+    """Of the clips of a batch, (B,) lengths: as many parts as processes, as even as can be; or parts of `size`,
+    the last one of what is left, of like lengths and the same for any number of processes."""
     if size is not None:
-        return parts_by_length(lengths, size)
+        order = np.argsort(np.asarray(lengths), kind="stable").tolist()
+        return [order[start : start + size] for start in range(0, len(order), size)]
     return [list(range(first, len(lengths), count)) for first in range(min(count, len(lengths)))]

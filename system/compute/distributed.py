@@ -2,6 +2,7 @@
 
 torchrun and torch.distributed do the work: which processes there are comes from the environment (RANK, WORLD_SIZE,
 LOCAL_RANK), tensors go over nccl between GPUs and over gloo between CPUs. The first process (rank 0) writes all files.
+When one ends, all end, and one of them says why.
 Torch is imported by those who compute.
 """
 
@@ -13,33 +14,58 @@ import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
-from data_tools.errors import KitError, SaidElsewhere
+from data_tools.cli import about
+from data_tools.errors import KitError, SaidElsewhere, sentences
 
 if TYPE_CHECKING:
     import torch
-    from torch.distributed.distributed_c10d import Store
+    from torch.distributed.distributed_c10d import ProcessGroup, Store
 
-PATIENCE = timedelta(days=2)  # the first may compute frames while others wait; torchrun ends those of a dead one
+# A process that is gone is noticed at once, by torchrun and by its closed connections; this is for one that hangs.
+PATIENCE = timedelta(days=2)  # between steps: one may make data, decode or write scores while the others wait
+STEP_PATIENCE = timedelta(minutes=30)  # torch's default of gloo: processes begin a step together, and have like parts
 POLL = 0.02  # seconds between two looks for the other processes
 BUCKET = 1 << 23  # numbers of gradients that are summed at a time: 32 MiB
 
 T = TypeVar("T")
 log = logging.getLogger(__name__)
 received = {"embeddings": 0, "gradients": 0}  # bytes that this process got from all processes together, since it began
-_group = {"count": 1, "index": 0, "launcher": 0}
+
+
+@dataclass
+class _Group:
+    """The processes of this start. launcher: the id of torchrun's process, 0 without one. store: what they read and
+    write by name. step: what exchanges of training steps go over. now: what they go over at present; None for the
+    patient one."""
+
+    count: int = 1
+    index: int = 0
+    launcher: int = 0
+    store: "Store | None" = None
+    step: "ProcessGroup | None" = None
+    now: "ProcessGroup | None" = None
+
+
+_group = _Group()
 
 
 def count() -> int:
     """How many processes there are."""
-    return _group["count"]
+    return _group.count
 
 
 def index() -> int:
     """Which of them this one is, from 0."""
-    return _group["index"]
+    return _group.index
+
+
+def exchange_group() -> "ProcessGroup | None":
+    """What tensors go over at present, for functions of torch.distributed; None is their default."""
+    return _group.now
 
 
 def is_first() -> bool:
@@ -49,16 +75,18 @@ def is_first() -> bool:
 
 def is_orphan() -> bool:
     """Whether torchrun is gone, which would have ended this process with the others."""
-    return count() > 1 and os.getppid() != _group["launcher"]
+    return count() > 1 and os.getppid() != _group.launcher
 
 
 @contextmanager
 def processes(device: "torch.device | None") -> Iterator[None]:
     """Those that torchrun has started meet, and part again at the end; does nothing without torchrun.
 
-    device: where this process computes; None for this machine's. KitError where they cannot meet.
+    device: where this process computes; None for this machine's. KitError where they cannot meet. An error that ends
+    the block in several processes is raised in one, and SaidElsewhere in the others.
     """
-    if "WORLD_SIZE" not in os.environ or _group["launcher"]:
+    global _group
+    if "WORLD_SIZE" not in os.environ or _group.launcher:
         yield
         return
     import torch
@@ -73,18 +101,42 @@ def processes(device: "torch.device | None") -> Iterator[None]:
     try:
         store, rank, n = next(rendezvous("env://", timeout=PATIENCE))
         backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
-        dist.init_process_group(backend, store=this_start(store, rank, n), rank=rank, world_size=n, timeout=PATIENCE)
+        store = this_start(store, rank, n)
+        dist.init_process_group(backend, store=store, rank=rank, world_size=n, timeout=PATIENCE)
+        step = dist.new_group(backend=backend, timeout=STEP_PATIENCE)
     except (RuntimeError, ValueError) as error:
         reason = str(error).splitlines()[0]
         raise KitError(f"the processes of torchrun cannot meet ({reason}); look at its --rdzv options") from error
-    _group.update(count=dist.get_world_size(), index=dist.get_rank(), launcher=os.getppid())
+    _group = _Group(dist.get_world_size(), dist.get_rank(), os.getppid(), store, step)
     if is_first():
         log.info("%d processes; the first computes on %s", count(), device)
     try:
         yield
+    except Exception as error:
+        raise_or_leave_to_others(error)
     finally:
-        _group.update(count=1, index=0, launcher=0)
+        _group = _Group()
         dist.destroy_process_group()
+
+
+def raise_or_leave_to_others(error: Exception) -> NoReturn:
+    """Raise an error that ends this process, or SaidElsewhere where another one ends with the same sentence."""
+    if not isinstance(error, SaidElsewhere) and not _is_to_say("\n".join(sentences(error))):
+        raise SaidElsewhere("another process says the same") from error
+    raise error
+
+
+def _is_to_say(reason: str) -> bool:
+    """Whether this process is to say why it ends: no other one has said the same, nor anything at all where this one
+    ends only because another did ("")."""
+    if _group.store is None:
+        return True
+    here = f"{index()} {reason}"
+    try:
+        found: str = _group.store.compare_set("end", "", here).decode()
+    except RuntimeError:  # the store is gone with the first machine
+        return True
+    return found == here or (reason != "" and found.partition(" ")[2] != reason)
 
 
 def this_start(store: "Store", rank: int, n: int) -> "Store":
@@ -139,26 +191,34 @@ def _together() -> Iterator[None]:
     except RuntimeError as error:
         if isinstance(error, torch.OutOfMemoryError):
             raise
-        raise _lost() from error
+        raise _lost(error) from error
 
 
 @contextmanager
-def exchanging() -> Iterator[None]:
-    """Around what computes and exchanges at once, such as batch norms over all processes and their gradients: KitError
-    where another process is gone; any other error stays what it is."""
+def in_step() -> Iterator[None]:
+    """Around a training step, where processes wait STEP_PATIENCE for each other, and compute and exchange at once, as
+    in batch norms over all processes and their gradients: KitError where another process is gone; any other error
+    stays what it is."""
+    _group.now = _group.step
     try:
         yield
     except RuntimeError as error:  # gloo and nccl have no exception of their own for a process that is gone
         if count() == 1 or not any(name in str(error) for name in ("gloo", "NCCL")):
             raise
-        raise _lost() from error
+        raise _lost(error) from error
+    finally:
+        _group.now = None
 
 
-def _lost() -> KitError:
-    return KitError(
-        f"rank {index()} of {count()} has lost the others: one of them was killed, or ended by the error above; run "
-        "the same command again, and it goes on from what was saved"
-    )
+def _lost(error: RuntimeError) -> KitError:
+    """What is said of an exchange that failed, where no other process has said why all end."""
+    if not _is_to_say(""):
+        return SaidElsewhere("another process has said why all end")
+    who, go_on = f"rank {index()} of {count()}", "run the same command again, and it goes on from what was saved"
+    if "timed out" in str(error).lower():
+        waited = about((STEP_PATIENCE if _group.now else PATIENCE).total_seconds())
+        return KitError(f"{who} has waited {waited} for another one, which hangs; {go_on}")
+    return KitError(f"{who} has lost the others: one of them was killed (by a full memory, say); {go_on}")
 
 
 def require_alike(here: object, what: str) -> None:
@@ -199,7 +259,7 @@ def on_first(function: Callable[[], T]) -> T:
 
 
 @contextmanager
-def first_goes_ahead() -> Iterator[None]:
+def first_before_others() -> Iterator[None]:
     """The body is run by the first process, then by all others, which find what it has stored."""
     if count() == 1:
         yield
@@ -221,8 +281,13 @@ def _end() -> None:
     raise SaidElsewhere("this process ends")
 
 
-def any_of(*here: bool) -> list[bool]:
-    """For each of these, whether it holds in any process."""
+def in_any(here: bool) -> bool:
+    """Whether it holds in any process."""
+    return each_in_any([here])[0]
+
+
+def each_in_any(here: Sequence[bool]) -> list[bool]:
+    """For each of these, as many in every process, whether it holds in any."""
     if count() == 1:
         return list(here)
     import torch
@@ -230,7 +295,7 @@ def any_of(*here: bool) -> list[bool]:
 
     flags = torch.tensor(here, dtype=torch.uint8)
     with _together():
-        dist.all_reduce(flags, dist.ReduceOp.MAX)
+        dist.all_reduce(flags, dist.ReduceOp.MAX, group=_group.now)
     return [bool(flag) for flag in flags.tolist()]
 
 
@@ -246,8 +311,9 @@ def gather_objects(here: T) -> list[T]:
     return found
 
 
-def dealt_back(by_process: Sequence[Sequence[T]]) -> list[T]:
-    """The items of all processes in their order; item i is of process i % n."""
+def gather_dealt(here: Sequence[T]) -> list[T]:
+    """The items of all processes in their order, for all; item i is of process i % n."""
+    by_process = gather_objects(here)
     total, n = sum(map(len, by_process)), len(by_process)
     return [by_process[number % n][number // n] for number in range(total)]
 
@@ -259,7 +325,7 @@ def all_gather(tensor: "torch.Tensor") -> "list[torch.Tensor]":
 
     found = [torch.empty_like(tensor) for _ in range(count())]
     with _together():
-        dist.all_gather(found, tensor)
+        dist.all_gather(found, tensor, group=_group.now)
     received["embeddings"] += sum(one.nbytes for one in found)
     return found
 
@@ -271,7 +337,7 @@ def sum_gradients(parameters: "Sequence[torch.nn.Parameter]") -> None:
         return
     import torch
 
-    having = any_of(*(parameter.grad is not None for parameter in parameters))
+    having = each_in_any([parameter.grad is not None for parameter in parameters])
     bucket: list[torch.Tensor] = []
     for parameter, some in zip(parameters, having, strict=True):
         if not some:
@@ -292,7 +358,7 @@ def _sum(gradients: "Sequence[torch.Tensor]") -> None:
 
     flat = torch.cat([one.flatten() for one in gradients])
     with _together():
-        dist.all_reduce(flat)
+        dist.all_reduce(flat, group=_group.now)
     received["gradients"] += flat.nbytes
     for one, part in zip(gradients, flat.split([one.numel() for one in gradients]), strict=True):
         one.copy_(part.view_as(one))

@@ -24,7 +24,7 @@ from submission.formats.score_matrix import write_scores
 from submission.metrics.scoring import summarise_matrix
 from submission.runs.clips import write_clips
 from submission.runs.record import FORMAT, BlindResult, MomentsResult, RankedResult, RunResult
-from system.compute.distributed import count, first_goes_ahead, on_first
+from system.compute.distributed import count, first_before_others, on_first
 from system.experiments.blind import (
     BlindSet,
     blind_entries,
@@ -40,6 +40,7 @@ from system.experts.base import Device, file_sha256
 from system.recipe import schema
 from system.recipe.load import Loaded, load_recipe
 from system.runs.folder import Run, commit, contents_of, open_run, take_ranking, teachers_of
+from system.runs.log_file import errors_noted
 
 if TYPE_CHECKING:
     from system.batches.data import Data
@@ -69,6 +70,7 @@ def run_recipe(
     began = time.monotonic()
     with ExitStack() as stack:
         on_first(lambda: stack.enter_context(run.lock()))
+        stack.enter_context(errors_noted(run.folder))
         on_first(lambda: make_missing(loaded.recipe))
         _train_and_rank(loaded, run, load_data(loaded.recipe, device=device), began, device, track)
     return run
@@ -380,7 +382,7 @@ def _ranked(
     clips = data.clips[entry.data]
     if isinstance(entry, schema.RankByTeachers):
         said = f"mean of the cosines of {', '.join(entry.of)}"
-        with first_goes_ahead():
+        with first_before_others():
             return RankedPool(rank_by_teachers(entry, recipe, run, data, model.device), {}), said
     if entry.stage is None:
         model, taken = untrained, PUBLISHED

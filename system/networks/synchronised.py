@@ -5,7 +5,7 @@ import torch.distributed.nn as over_processes
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from system.compute.distributed import count
+from system.compute.distributed import count, exchange_group
 
 # n processes, N values of a channel in all of them, C channels
 
@@ -23,10 +23,10 @@ class _Synchronised(_BatchNorm):
         x = input.float() if input.dtype in (torch.float16, torch.bfloat16) else input
         channels = x.transpose(0, 1).flatten(1)  # (C, values of this process)
         here = x.new_tensor(float(channels.shape[1]))
-        total = over_processes.all_reduce(here.clone())
+        total = _sum(here.clone())
         variance, mean_here = torch.var_mean(channels, dim=1, correction=0)
-        mean = over_processes.all_reduce(mean_here * here) / total
-        variance = over_processes.all_reduce((variance + (mean_here - mean).square()) * here) / total
+        mean = _sum(mean_here * here) / total
+        variance = _sum((variance + (mean_here - mean).square()) * here) / total
         self._remember(mean.detach(), (variance * total / (total - 1).clamp(min=1)).detach())
         shape = [1, -1, *[1] * (x.ndim - 2)]
         found = (x - mean.view(shape)) * (variance + self.eps).rsqrt().view(shape)
@@ -44,6 +44,12 @@ class _Synchronised(_BatchNorm):
         rate = 1 / float(self.num_batches_tracked) if self.momentum is None else self.momentum
         self.running_mean.lerp_(mean.to(self.running_mean.dtype), rate)
         self.running_var.lerp_(variance.to(self.running_var.dtype), rate)
+
+
+def _sum(values: torch.Tensor) -> torch.Tensor:
+    """Over all processes, with its gradient."""
+    found: torch.Tensor = over_processes.all_reduce(values, group=exchange_group())
+    return found
 
 
 class _Synchronised1d(_Synchronised, nn.BatchNorm1d):

@@ -36,6 +36,7 @@ from submission.runs.record import EpochLine, Provenance, RunResult
 from system.experts.base import file_sha256
 from system.recipe import schema
 from system.recipe.load import Loaded, RecipeError, load_recipe
+from system.runs.log_file import FORM
 from system.runs.weights import trained_files
 
 TRAINED_ON = "trained_on.csv"  # also in an exported model
@@ -92,7 +93,7 @@ class Run:
         with lock(self.folder / "lock", busy):
             remove_parts(self.folder)
             with closing(logging.FileHandler(self.folder / "log.txt", encoding="utf-8")) as handler:
-                handler.setFormatter(logging.Formatter("%(asctime)s %(message)s"))
+                handler.setFormatter(logging.Formatter(FORM))
                 logging.getLogger().addHandler(handler)
                 try:
                     yield

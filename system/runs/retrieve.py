@@ -15,7 +15,7 @@ from data_tools.manifest import Clip, Query
 from submission.formats.score_matrix import Labels, ScoreMatrix, of_blocks
 from system.batches.collate import collate
 from system.batches.sampler import Item
-from system.compute.distributed import count, dealt_back, gather_objects, index, is_first
+from system.compute.distributed import count, gather_dealt, gather_objects, index, is_first
 from system.features.build import Features
 from system.models.gathered import gather_parts
 from system.models.retrieval import MAX_SCORES, RetrievalModel
@@ -88,7 +88,7 @@ def _embed_pool(
                 bar.advance(len(group))
             parts += found if processes == 1 else gather_parts(found, [len(group) for group in now], model.device)
         if processes > 1:
-            norms = dealt_back(gather_objects(norms))
+            norms = gather_dealt(norms)
         back = order.argsort().cpu()
         names = norms[0] if norms else {}
         by_expert = {name: torch.cat([one[name] for one in norms])[back].numpy() for name in names}

@@ -11,7 +11,7 @@ import torch
 from torch.amp.grad_scaler import GradScaler
 
 from system.batches.shares import parts_of
-from system.compute.distributed import any_of, count, index, is_first, sum_gradients
+from system.compute.distributed import count, in_any, index, is_first, sum_gradients
 from system.losses import terms
 from system.losses.base import BatchScores
 from system.models.batch import Batch, Share
@@ -60,7 +60,7 @@ def _backward(scores: BatchScores, stage: schema.Stage, scaler: GradScaler) -> d
     loss = terms.total(scores, stage.losses)
     seen = {"loss": loss.detach(), **terms.diagnose(scores, stage.losses)}
     values = dict(zip(seen, torch.stack(list(seen.values())).tolist(), strict=True))  # one wait for the GPU, not five
-    if any_of(not math.isfinite(values["loss"]))[0]:
+    if in_any(not math.isfinite(values["loss"])):
         return values | {"loss": math.nan if math.isfinite(values["loss"]) else values["loss"]}
     scaler.scale(loss).backward()
     return values

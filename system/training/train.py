@@ -22,10 +22,10 @@ from system.batches.data import Data
 from system.batches.sampler import Sampler
 from system.compute.device import device_of, gpu_of, memory_errors, moved
 from system.compute.distributed import (
-    any_of,
     count,
-    exchanging,
-    first_goes_ahead,
+    first_before_others,
+    in_any,
+    in_step,
     is_first,
     is_orphan,
     on_first,
@@ -64,7 +64,7 @@ def prepare(loaded: Loaded, run: Run, data: Data, device: torch.device | None = 
 
     Raises KitError for data, weights, or an exported model that changed since the run began.
     """
-    with first_goes_ahead():
+    with first_before_others():
         return _prepare(loaded, run, data, device or device_of())
 
 
@@ -100,7 +100,7 @@ def train(loaded: Loaded, run: Run, data: Data, model: RetrievalModel, track: Se
 
     What was trained is in the run's checkpoints. Raises KitError for what does not fit, Interrupted after Ctrl-C.
     """
-    with first_goes_ahead():
+    with first_before_others():
         relevance = training_relevance(loaded.recipe, data, run.figures / "relevance.svg")
     initial = {name: value.clone() for name, value in model.state_dict().items()}
     before: list[EpochLine] = []  # metrics of the stages so far
@@ -190,7 +190,7 @@ class _Stage:
             found = f"{counted(shared, 'recording')} it is trained on {'is' if shared == 1 else 'are'}"
             log.warning("stage %s: %s also in what it is watched on", name, found)
         clips = [clip for source in stage.monitor.data for clip in data.whole(source)]
-        with first_goes_ahead():
+        with first_before_others():
             self.teachers = open_teachers(recipe, name, run, data, model.device)
         if stage.unit == "moment":
             watched = {name: (data.whole(name), data.moments[name]) for name in stage.monitor.data}
@@ -250,7 +250,7 @@ class _Stage:
                 began = time.monotonic()
                 self._epoch(feed, bar, stop)
                 self._finish_epoch(time.monotonic() - began)
-                self._stop_if_asked(any_of(stop["asked"] or is_orphan())[0])
+                self._stop_if_asked(in_any(stop["asked"] or is_orphan()))
         self.frozen_start.end()
         if self.stage.stop and self.step < total:
             log.info("stage %s ends early: %s", self.name, describe_stop(self.stage.stop))
@@ -298,7 +298,8 @@ class _Stage:
             bar.advance(1, f"loss {seen['loss']:.4f}")
             if self.step % self.steps == 0:
                 return
-            asked = any_of(stop["asked"] or is_orphan())[0]
+            with in_step():
+                asked = in_any(stop["asked"] or is_orphan())
             if asked:
                 self._require_finite()
                 self._save(None)
@@ -318,7 +319,7 @@ class _Stage:
             group["lr"] = rate
         self.frozen_start.begin_step(self.step)
         self.optimizer.zero_grad()
-        with exchanging():
+        with in_step():
             seen = gradients(self.model, batch, self.stage, self.precision, self.scaler)
         if not math.isfinite(seen["loss"]):
             raise KitError(self._overflow(f"the loss is {seen['loss']}"))

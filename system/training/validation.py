@@ -14,7 +14,7 @@ from submission.ordering import relevant_ranks
 from system.batches.collate import without_audio
 from system.batches.sampler import Item, items_of
 from system.batches.teachers import Teachers
-from system.compute.distributed import count, dealt_back, gather_objects, index, on_first
+from system.compute.distributed import count, gather_dealt, index, on_first
 from system.features.build import Features
 from system.losses import terms
 from system.losses.relevance.relax import Relevance
@@ -97,7 +97,7 @@ class Validation:
             )
             loss = float(terms.total(scores, self.stage.losses))
             found.append((loss, *terms.accuracies(scores), alike(scores.each)))
-        every = dealt_back(gather_objects(found))
+        every = gather_dealt(found)
         means = [sum(value / len(every) for value in values) for values in zip(*every, strict=True)]
         return dict(zip(("loss", "m1", "m2"), means, strict=False)), means[3]
 

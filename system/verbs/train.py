@@ -6,6 +6,7 @@ from contextlib import ExitStack
 from system.batches.data import load_data, make_missing
 from system.compute.distributed import is_first, on_first, processes
 from system.runs.folder import open_run
+from system.runs.log_file import errors_noted
 from system.training.train import prepare, train
 from system.verbs.options import add_recipe_arguments, folder_from, load_from
 
@@ -17,6 +18,7 @@ def run(arguments: argparse.Namespace) -> int:
     with processes(arguments.device), ExitStack() as stack:
         folder = on_first(lambda: open_run(loaded, arguments.runs, folder_from(arguments)))
         on_first(lambda: stack.enter_context(folder.lock()))
+        stack.enter_context(errors_noted(folder.folder))
         on_first(lambda: make_missing(loaded.recipe))
         data = load_data(loaded.recipe, device=arguments.device)
         train(loaded, folder, data, prepare(loaded, folder, data, arguments.device), arguments.track)

@@ -8,17 +8,25 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor, wait
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 import tiny
-import torch
-from several import ROOT, TORCHRUN, ranks_of, together
+from several import ROOT, ranks_of, together
 from threads import one_thread  # noqa: F401  a fixture
+from trainings import (
+    CRNN,
+    NT_XENT,
+    Content,
+    assert_alike,
+    content,
+    epochs,
+    lines,
+    started,
+    wait_for,
+)
 
 from data_tools.manifest import read_manifest
 from data_tools.words import vocabulary_of
@@ -28,27 +36,9 @@ from system.compute.distributed import this_start
 from system.losses.negatives import NEGATIVES
 from system.models.text.vector_file import write_word_vectors
 
-STEPS = 20
 RANKING = {"kind": "ranking", "weight": 1, "margin": 0.2, "relax": "none"}
-NT_XENT = {"kind": "nt_xent", "weight": 1, "temperature": 0.1}
 TRIPLET = {"kind": "weighted_triplet", "weight": 1, "margin": 0.2, "clamp": "each"}
 TRIPLET |= {"positive": [0.5, -0.7, 0.2], "negative": [0.03, -0.3, 1.6]}
-BANDS = {"kind": "logmel_slaney", "sample_rate": 16_000, "bands": 64, "window_seconds": 0.04, "hop_seconds": 0.02}
-BANDS |= {"lowest": 0.0, "highest": 8_000.0}
-CRNN = {"kind": "crnn", "experts": {"logmel": BANDS}, "hidden": 12, "dropout": 0.0, "embedding": "mean"}
-CRNN |= {"padding": "masked"}
-Content = dict[str, Any]
-
-
-def content(manifest: Path, folder: Path, audio: Mapping[str, Any] | None = None, **stage: Any) -> Content:
-    """A recipe of 20 steps without dropout. audio: changes of the encoder."""
-    watched = {"data": ["validation"], "metrics": ["loss", "mAP@10"], "keep": 1}
-    settings = {"epochs": STEPS // 4, "steps_per_epoch": 4, "batch_size": 7, "monitor": watched} | stage
-    made = tiny.recipe(manifest, folder, only=tiny.stage(**settings))
-    made["model"]["audio"] |= {"dropout": 0.0, **(audio or {})}
-    made["model"]["text"]["dropout"] = 0.0
-    made["rank"] = {}
-    return made
 
 
 def terms() -> dict[str, list[Content]]:
@@ -94,36 +84,6 @@ def frame_word(manifest: Path, folder: Path) -> Content:
         },
         "score": {"kind": "frame_word", "reduce": "mean"},
     }  # fmt: skip
-
-
-def lines(run: Path) -> list[Content]:
-    return [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
-
-
-def weights(run: Path, stage: str) -> torch.Tensor:
-    """All of a stage's, but for the bias of keys in attention: a softmax does not see it, so that its gradient is
-    nothing but rounding, of which AdamW makes full steps."""
-    found: dict[str, torch.Tensor] = torch.load(run / stage / "last.pt", weights_only=True)["model"]
-    seen = []
-    for name, value in found.items():
-        if name.endswith("self_attn.in_proj_bias"):
-            queries, _, values = value.chunk(3)
-            value = torch.cat([queries, values])
-        seen.append(value.double().flatten())
-    return torch.cat(seen)
-
-
-def assert_alike(one: Path, other: Path) -> None:
-    """Training losses to 1e-6 of their size, final weights to 1e-5 of theirs, a stage together, and each to 1e-4."""
-    before, after = lines(one), lines(other)
-    assert [(a["stage"], a["step"]) for a in after] == [(a["stage"], a["step"]) for a in before]
-    for a, b in zip(before, after, strict=True):
-        assert b["loss"] == pytest.approx(a["loss"], rel=1e-6, abs=1e-6), one.name
-        assert b["validation"] == pytest.approx(a["validation"], rel=1e-4), one.name
-    for stage in {line["stage"] for line in before}:
-        expected, found = weights(one, stage), weights(other, stage)
-        assert (found - expected).norm() <= 1e-5 * expected.norm(), one.name
-        assert (found - expected).abs().max() <= 1e-4, one.name
 
 
 @pytest.fixture(scope="module")
@@ -184,33 +144,6 @@ def test_every_term_sees_the_whole_batch(manifest: Path, tmp_path: Path, process
         assert main(["train", str(path), "--out", str(tmp_path / "one" / name)]) == 0
         assert_alike(tmp_path / "one" / name, tmp_path / "several" / name)
         shutil.rmtree(tmp_path / "several" / name)
-
-
-def started(
-    recipe: Path, run: Path, processes: int, restarts: int = 0, modules: Path | None = None
-) -> "subprocess.Popen[str]":
-    """torchrun with `train`. modules: a folder whose sitecustomize.py every process runs first."""
-    command = [*TORCHRUN[:-1], str(restarts), "--nproc-per-node", str(processes), "-m", "system", "train"]
-    environment = os.environ | {"OMP_NUM_THREADS": "1"} | ({"PYTHONPATH": str(modules)} if modules else {})
-    return subprocess.Popen(
-        [*command, str(recipe), "--out", str(run), "--device", "cpu"],
-        cwd=ROOT,
-        env=environment,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-
-
-def wait_for(what: Callable[[], object], seconds: float = 300) -> None:
-    end = time.monotonic() + seconds
-    while not what():
-        assert time.monotonic() < end, "it does not come"
-        time.sleep(0.02)
-
-
-def epochs(run: Path) -> int:
-    metrics = run / "metrics.jsonl"
-    return metrics.read_text().count("\n") if metrics.exists() else 0
 
 
 @pytest.mark.slow
