@@ -13,6 +13,7 @@ from system.compute.distributed import index, processes, sum_gradients
 from system.networks.synchronised import synchronise
 
 SIZES = [3, 1, 2]  # of the parts
+Parts = list[tuple[dict[str, torch.Tensor], dict[str, torch.Tensor]]]
 
 
 def network() -> nn.Module:
@@ -38,25 +39,58 @@ def outcome(part: slice) -> dict[str, torch.Tensor]:
     return found | dict(model.state_dict()) | {"output": output.detach(), "given": given.grad}
 
 
+def trained(part: slice) -> dict[str, torch.Tensor]:
+    """Losses of this part of 20 steps, and the weights and statistics then."""
+    torch.manual_seed(1)
+    batches = torch.randn(20, sum(SIZES), 2, 5, 7, dtype=torch.float64) * 3 + 1
+    targets = torch.randn(sum(SIZES), 60, dtype=torch.float64)
+    model, losses = network(), []
+    synchronise(model, True)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+    for batch in batches:
+        optimizer.zero_grad()
+        loss = (model(batch[part]) - targets[part]).square().sum()
+        loss.backward()
+        sum_gradients(list(model.parameters()))
+        optimizer.step()
+        losses.append(loss.detach())
+    return dict(model.state_dict()) | {"losses": torch.stack(losses)}
+
+
 def take_part(rank: int, port: int, folder: str) -> None:
     os.environ |= {"RANK": str(rank), "WORLD_SIZE": str(len(SIZES)), "LOCAL_RANK": str(rank)}
     os.environ |= {"MASTER_ADDR": "localhost", "MASTER_PORT": str(port)}
     torch.set_num_threads(1)
     with processes(torch.device("cpu")):
         begin = sum(SIZES[: index()])
-        torch.save(outcome(slice(begin, begin + SIZES[index()])), Path(folder) / f"{index()}.pt")
+        part = slice(begin, begin + SIZES[index()])
+        torch.save((outcome(part), trained(part)), Path(folder) / f"{index()}.pt")
 
 
-def test_outputs_gradients_and_statistics_are_those_of_the_whole_batch(tmp_path: Path) -> None:
+@pytest.fixture(scope="module")
+def parts(tmp_path_factory: pytest.TempPathFactory) -> Parts:
+    """What every process has, in their order."""
+    folder = tmp_path_factory.mktemp("parts")
     with socket.socket() as free:
         free.bind(("localhost", 0))
         port = free.getsockname()[1]
-    torch.multiprocessing.spawn(take_part, (port, str(tmp_path)), len(SIZES))
+    torch.multiprocessing.spawn(take_part, (port, str(folder)), len(SIZES))
+    return [torch.load(folder / f"{rank}.pt", weights_only=True) for rank in range(len(SIZES))]
+
+
+def test_outputs_gradients_and_statistics_are_those_of_the_whole_batch(parts: Parts) -> None:
     expected = outcome(slice(None))
-    parts = [torch.load(tmp_path / f"{rank}.pt", weights_only=True) for rank in range(len(SIZES))]
     for name, value in expected.items():
-        found = torch.cat([part[name] for part in parts]) if name in ("output", "given") else parts[1][name]
+        found = torch.cat([one[name] for one, _ in parts]) if name in ("output", "given") else parts[1][0][name]
         assert torch.allclose(found.double(), value.double(), rtol=1e-9, atol=1e-9), name
+
+
+def test_twenty_steps_are_those_of_one_process(parts: Parts) -> None:
+    expected = trained(slice(None))
+    for name, value in expected.items():
+        found = sum(one[name] for _, one in parts) if name == "losses" else parts[1][1][name]
+        assert torch.allclose(found.double(), value.double(), rtol=1e-6, atol=1e-6), name
+    assert expected["losses"][-1] < expected["losses"][0]
 
 
 def test_one_process_has_plain_batch_norms_and_the_names_stay() -> None:

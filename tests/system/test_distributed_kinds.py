@@ -1,0 +1,143 @@
+"""Two and three processes against one: kinds of ranking, mixed and cut clips, moments."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import tiny
+import tiny_moments
+import torch
+from several import together
+from trainings import NT_XENT, STEPS, Content, assert_alike, content
+
+from data_tools.files import write_table
+from data_tools.manifest import read_manifest
+from submission.formats.score_matrix import read_scores
+from submission.runs.record import RunResult
+from system.__main__ import main
+
+pytestmark = [pytest.mark.slow, pytest.mark.collapses]  # a network from scratch whose batch norms have seen 10 steps
+MIX = {"probability": 0.5, "low_db": -5, "high_db": 5, "joined_by": "and"}
+NAMES = "ranked", "mixed", "moments"
+
+
+def ranked(manifest: Path, folder: Path) -> Content:
+    """Two checkpoints, a teacher, a blind set, and means of them; 24 clips over 3 processes, 23 of them blind."""
+    made = content(manifest, folder, epochs=1)
+    evaluation = [clip for clip in read_manifest(manifest) if clip.split == "evaluation"]
+    (folder / "blind").mkdir()
+    for clip in evaluation[1:]:
+        (folder / "blind" / clip.file_name).symlink_to(clip.path)
+    write_table(folder / "blind.csv", ["caption"], [[clip.captions[0]] for clip in evaluation[:7]])
+    one = {"stage": "only", "edition": 2025}
+    blind = {"kind": "blind", "audio": str(folder / "blind"), "queries": str(folder / "blind.csv")}
+    made["teachers"] = {"before": {"kind": "stage", "stage": "only", "checkpoint": "last"}}
+    learn = {"kind": "distill", "weight": 1, "teachers": ["before"], "temperature": 0.1}
+    made["stages"]["second"] = made["stages"]["only"] | {"losses": [learn]}
+    made["rank"] = {
+        "a": {"kind": "checkpoint", "data": "evaluation", "checkpoint": "loss", "csv": True, **one},
+        "b": {"kind": "checkpoint", "data": "evaluation", "checkpoint": "last", "csv": False, **one, "stage": "second"},
+        "both": {"kind": "mean", "of": ["a", "b"], "edition": 2025, "csv": True},
+        "taught": {"kind": "teachers", "data": "evaluation", "of": ["before"], "edition": 2025, "csv": False},
+        "blind": {**blind, "checkpoint": "last", **one},
+        "blind_other": {**blind, "checkpoint": "loss", **one},
+        "blind_both": {"kind": "mean", "of": ["blind", "blind_other"], "edition": 2025, "csv": True},
+    }
+    return made
+
+
+def mixed(manifest: Path, folder: Path) -> Content:
+    """Clips of 0.6 to 1.4 s, of which a second is taken, half of them mixed. The rate is so small that float32 does not grow
+    apart through batch norms: what is compared is what is drawn."""
+    rate = {"kind": "adamw", "lr": 1e-7, "weight_decay": 0.01}
+    watched = {"data": ["validation"], "metrics": ["loss"], "keep": 1}
+    steps = {"epochs": 1, "steps_per_epoch": STEPS // 2, "monitor": watched}
+    made = content(manifest, folder, losses=[NT_XENT], augment={"mix": MIX}, optimizer=rate, **steps)
+    made["model"]["audio"] = {
+        "kind": "efficientat", "network": "mn04", "weights": None, "trainable": True, "segment_seconds": 0.5,
+        "hop_seconds": 0.5, "max_seconds": 1, "edge_jitter": False, "spec_augment": None, "segment_pooling": "mean",
+        "hidden": 8,
+    }  # fmt: skip
+    return made
+
+
+def moments(folder: Path) -> Content:
+    made = tiny_moments.recipe(tiny_moments.make_moments(folder / "moments"), folder, epochs=2)
+    made["stages"]["only"]["batch_size"] = 7
+    made["rank"].pop("thresholds")
+    return made
+
+
+@pytest.fixture(scope="module")
+def recipes(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    folder = tmp_path_factory.mktemp("kinds")
+    manifest = tiny.make_world(folder / "world", tiny.SIZES)
+    made = {"ranked": ranked(manifest, folder), "mixed": mixed(manifest, folder), "moments": moments(folder)}
+    return {name: tiny.write_recipe(folder / f"{name}.yaml", one) for name, one in made.items()}
+
+
+@pytest.fixture(scope="module")
+def one(recipes: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of the runs of one process."""
+    folder, threads = tmp_path_factory.mktemp("one"), torch.get_num_threads()
+    torch.set_num_threads(1)
+    for name, path in recipes.items():
+        assert main(["run", str(path), "--out", str(folder / name)]) == 0
+    torch.set_num_threads(threads)
+    return folder
+
+
+@pytest.fixture(scope="module", params=[2, 3])
+def several(request: pytest.FixtureRequest, recipes: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of the runs of several processes."""
+    folder = tmp_path_factory.mktemp("several")
+    commands = [["run", path, "--out", folder / name] for name, path in recipes.items()]
+    done = together(request.param, commands, folder)
+    assert done.returncode == 0, done.stderr[-4000:]
+    return folder
+
+
+def result_of(run: Path) -> dict[str, Any]:
+    return RunResult.model_validate_json((run / "result.json").read_text()).document()
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_losses_and_weights_are_those_of_one_process(one: Path, several: Path, name: str) -> None:
+    assert_alike(one / name, several / name)
+
+
+def test_means_teachers_and_blind_sets_are_ranked_as_by_one(one: Path, several: Path) -> None:
+    names = {path.name for path in (one / "ranked/scores").glob("*.npy")}
+    assert names == {f"{name}.npy" for name in ("a", "b", "both", "taught", "blind", "blind_other", "blind_both")}
+    for name in names:
+        found, expected = (read_scores(folder / "ranked/scores" / name) for folder in (several, one))
+        assert (found.query_ids, found.clip_ids) == (expected.query_ids, expected.clip_ids)
+        assert np.abs(found.values - expected.values).max() < 1e-5, name
+        assert np.ptp(expected.values) > 0.01, name
+    for path in (one / "ranked/submission").glob("*.csv"):
+        assert (several / "ranked/submission" / path.name).read_text().count("\n") == path.read_text().count("\n")
+    a, b = (read_scores(several / "ranked/scores" / f"{name}.npy").values for name in ("a", "b"))
+    both = read_scores(several / "ranked/scores/both.npy").values
+    assert np.abs(both - (a + b) / 2).max() < 1e-6
+
+
+def test_moments_are_found_where_one_process_finds_them(one: Path, several: Path) -> None:
+    found, expected = (result_of(folder / "moments")["moments"]["posterior"] for folder in (several, one))
+    assert found["figures"] == pytest.approx(expected["figures"], abs=1e-6)
+    windows, known = (Path(entry["windows"]).read_text().splitlines() for entry in (found, expected))
+    assert len(windows) == len(known)
+    for line, other in zip(map(json.loads, windows), map(json.loads, known), strict=True):
+        assert line["qid"] == other["qid"]
+        assert np.allclose(line["pred_relevant_windows"], other["pred_relevant_windows"], atol=1e-3)
+
+
+def test_mixtures_and_parts_of_clips_are_drawn(one: Path, recipes: dict[str, Path], tmp_path: Path) -> None:
+    """Without them the losses are other ones."""
+    losses = []
+    for change in ("stages.only.augment=null", "model.audio.max_seconds=30"):
+        assert main(["train", str(recipes["mixed"]), "--out", str(tmp_path / change), "--set", change]) == 0
+        losses.append(json.loads((tmp_path / change / "metrics.jsonl").read_text().splitlines()[0])["loss"])
+    expected = json.loads((one / "mixed" / "metrics.jsonl").read_text().splitlines()[0])["loss"]
+    assert all(abs(loss / expected - 1) > 1e-4 for loss in losses)
