@@ -116,8 +116,9 @@ class Bank:
         while True:
             with self.locked():  # shards are taken under this lock alone
                 release = take_lock(shard.lock_file)
-            if release:
-                break
+                if release:
+                    shard.under_way_file.unlink(missing_ok=True)  # of a dead process; nothing of it is computed now
+                    break
             if not said:
                 log.info(self.waiting)
             said = True
@@ -169,6 +170,7 @@ class Bank:
             if release := take_lock(shard.lock_file):
                 try:
                     remove_parts(shard.folder, below=False)
+                    shard.under_way_file.unlink(missing_ok=True)
                     shard.cut()
                 except BaseException:
                     release()

@@ -7,6 +7,7 @@ import hashlib
 import logging
 import os
 import shutil
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from importlib.util import find_spec
@@ -21,7 +22,7 @@ Status = Literal["FINISHED", "FAILED", "KILLED"]  # how a run ended, in MLflow's
 log = logging.getLogger(__name__)
 
 
-class Tracker:
+class Tracker(ABC):
     """Takes the figures of one epoch after the other. last: the step of the last epoch it has, of earlier processes
     too.
 
@@ -34,11 +35,13 @@ class Tracker:
     needs: ClassVar[tuple[str, ...]] = ()
     last = -1
 
+    @abstractmethod
     def __init__(self, run: Run) -> None: ...
 
-    def write(self, values: dict[str, float], step: int) -> None:
-        raise NotImplementedError
+    @abstractmethod
+    def write(self, values: dict[str, float], step: int) -> None: ...
 
+    @abstractmethod
     def close(self, status: Status) -> None: ...
 
 

@@ -16,7 +16,7 @@ from tiny import store_all
 
 from data_tools.errors import KitError
 from system.features.bank import Bank, keys_in, open_bank
-from system.features.dealing import dealing
+from system.features.dealing import Dealing, dealing
 
 
 def series(n: int) -> np.ndarray:
@@ -312,6 +312,41 @@ def test_the_notes_of_a_dead_process_count_for_nothing(tmp_path: Path) -> None:
         (tmp_path / "b/under_way.json").write_bytes(notes)
         with dealing(bank, {"0": 1.0, "1": 1.0}, (9, 9.0)) as work:
             assert list(islice(work.free(), 2)) == ["0", "1"]
+
+
+def test_a_series_that_was_dropped_is_free_after_a_kill_and_while_its_process_waits(tmp_path: Path) -> None:
+    """It stays in the notes up to the process's next look at the bank."""
+    wanted, notes = {str(n): 1.0 for n in range(3)}, tmp_path / "b/under_way.json"
+    one, other, third = (open_bank(tmp_path / "b", 6, "float32", {}) for _ in range(3))
+    killed = Dealing(one, wanted, (2, 9.0))
+    assert next(killed.free()) == "0"
+    killed.drop("0")
+    assert json.loads(notes.read_text()) == ["0", "1"]
+    assert killed._release is not None
+    killed._release()  # as the system does at a kill
+    with dealing(other, wanted, (2, 9.0)) as work:
+        assert next(work.free()) == "0", "tried again"
+        work.drop("0")
+        assert next(work.free()) == "1"
+        with dealing(third, wanted, (9, 9.0)) as beyond:
+            assert list(beyond.free()) == ["2"]
+            beyond.store("2", series(2))
+            work.store("1", series(1))
+            assert not list(work.free())
+            assert json.loads(notes.read_text()) == []
+            assert beyond.more()
+            assert list(beyond.free()) == ["0"]
+            beyond.drop("0")
+            assert not beyond.more()
+    assert sorted(open_bank(tmp_path / "b", 6, "float32", {}).keys()) == ["1", "2"]
+
+
+def test_who_mends_a_dead_process_s_shard_holds_up_nobody(tmp_path: Path) -> None:
+    one, other = (open_bank(tmp_path / "b", 6, "float32", {}) for _ in range(2))
+    fill(one, [0])
+    (tmp_path / "b/under_way.json").write_text('["1"]')
+    with one._waited_for(one.shards()[0]), dealing(other, {"0": 1.0, "1": 1.0}, (9, 9.0)) as work:
+        assert list(islice(work.free(), 1)) == ["1"]
 
 
 def test_a_dead_process_s_shard_is_cut_and_taken_over(tmp_path: Path) -> None:
