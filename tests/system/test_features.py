@@ -16,6 +16,7 @@ import pytest
 import soundfile
 import tiny
 import torch
+from slow_builds import LOGMEL, build_slowly, computed, digest
 
 from data_tools.audio.read import content_key, read_audio
 from data_tools.audio.resampling import Resampling
@@ -28,7 +29,6 @@ from system.features.build import bank_of, build_features
 from system.features.contents import ContentKeys
 from system.features.decode import DECODED_AHEAD, DECODERS, GROUP_CLIPS
 
-LOGMEL = LogMel(kind="logmel", sample_rate=16_000, bands=32, window_seconds=0.04, hop_seconds=0.02, stack=4)
 CPU = torch.device("cpu")
 
 
@@ -206,32 +206,10 @@ def test_content_keys_are_remembered_and_a_damaged_store_is_named(tmp_path: Path
         ContentKeys(tmp_path / "others")
 
 
-def _digest(wave: np.ndarray) -> str:
-    return hashlib.sha256(wave.tobytes()).hexdigest()
-
-
-def _build_slowly(clips: list[Clip], banks: Path) -> None:
-    original = LogMel.load
-
-    def slow(self: LogMel, device: torch.device):  # type: ignore[no-untyped-def]
-        frames = original(self, device)
-
-        def output(waves: list[np.ndarray]) -> list[np.ndarray]:
-            with (banks / "computed").open("a") as file:
-                file.writelines(f"{_digest(wave)}\n" for wave in waves)
-            time.sleep(0.02 * len(waves))
-            return frames(waves)
-
-        return output
-
-    LogMel.load = slow  # type: ignore[method-assign]
-    build_features(clips, {"logmel": LOGMEL}, banks)
-
-
 @pytest.mark.slow
 def test_a_killed_build_computes_no_finished_clip_again(tmp_path: Path) -> None:
     clips = read_manifest(tiny.make_world(tmp_path / "world", {"development": 200}))
-    waves = {content_key(clip.path): _digest(read_audio(clip.path, LOGMEL.rate)) for clip in clips}
+    waves = {content_key(clip.path): digest(read_audio(clip.path, LOGMEL.rate)) for clip in clips}
     banks = tmp_path / "banks"
     banks.mkdir()
     context = multiprocessing.get_context("spawn")
@@ -240,10 +218,10 @@ def test_a_killed_build_computes_no_finished_clip_again(tmp_path: Path) -> None:
     output = 0  # lines of `computed` up to then
 
     def computed_since() -> set[str]:
-        return set((banks / "computed").read_text().splitlines()[output:])
+        return {wave for _, wave in computed(banks)[output:]}
 
     for _ in range(5):
-        process = context.Process(target=_build_slowly, args=(clips, banks))
+        process = context.Process(target=build_slowly, args=(clips, banks))
         process.start()
         while not list(banks.glob("logmel-*/index.jsonl")):
             time.sleep(0.01)
@@ -257,9 +235,9 @@ def test_a_killed_build_computes_no_finished_clip_again(tmp_path: Path) -> None:
         assert len(bank) > len(finished)
         assert not computed_since() & finished
         finished = {waves[key] for key in list(bank.keys())}
-        output = len((banks / "computed").read_text().splitlines())
+        output = len(computed(banks))
     assert len(finished) < 200, "killed too late to show anything"
-    process = context.Process(target=_build_slowly, args=(clips, banks))
+    process = context.Process(target=build_slowly, args=(clips, banks))
     process.start()
     process.join()
     assert process.exitcode == 0

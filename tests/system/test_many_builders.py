@@ -1,6 +1,5 @@
 """One bank, several processes that build it: ranks, killed and started again in other numbers; decoding."""
 
-import hashlib
 import multiprocessing
 import os
 import signal
@@ -15,6 +14,7 @@ import numpy as np
 import pytest
 import tiny
 import torch
+from slow_builds import LOGMEL, build_slowly, computed, digest
 
 from data_tools.audio.read import content_key, read_audio
 from data_tools.cli import ranks
@@ -27,51 +27,21 @@ from system.experts.logmel import LogMel
 from system.features.bank import open_bank
 from system.features.build import bank_of, build_features
 
-LOGMEL = LogMel(kind="logmel", sample_rate=16_000, bands=32, window_seconds=0.04, hop_seconds=0.02, stack=4)
 CLIPS = 240
-
-
-def _digest(wave: np.ndarray) -> str:
-    return hashlib.sha256(wave.tobytes()).hexdigest()
-
-
-def _build_slowly(clips: list[Clip], banks: Path, rank: int, count: int) -> None:
-    """A line a clip in `computed`, with the number of the process."""
-    os.environ |= {"RANK": str(rank), "WORLD_SIZE": str(count)}
-    original = LogMel.load
-
-    def slow(self: LogMel, device: torch.device):  # type: ignore[no-untyped-def]
-        frames = original(self, device)
-
-        def output(waves: list[np.ndarray]) -> list[np.ndarray]:
-            with (banks / "computed").open("a") as file:
-                file.writelines(f"{os.getpid()} {_digest(wave)}\n" for wave in waves)
-            time.sleep(0.03 * len(waves))
-            return frames(waves)
-
-        return output
-
-    LogMel.load = slow  # type: ignore[method-assign]
-    build_features(clips, {"logmel": LOGMEL}, banks)
 
 
 def _start(clips: list[Clip], banks: Path, count: int) -> list[SpawnProcess]:
     context = multiprocessing.get_context("spawn")
-    started = [context.Process(target=_build_slowly, args=(clips, banks, rank, count)) for rank in range(count)]
+    started = [context.Process(target=build_slowly, args=(clips, banks, rank, count)) for rank in range(count)]
     for process in started:
         process.start()
     return started
 
 
-def _computed(banks: Path) -> list[tuple[int, str]]:
-    lines = (banks / "computed").read_text().splitlines() if (banks / "computed").exists() else []
-    return [(int(line.split()[0]), line.split()[1]) for line in lines]
-
-
 @pytest.mark.slow
 def test_a_bank_of_killed_ranks_equals_one_built_in_one_go(tmp_path: Path) -> None:
     clips = read_manifest(tiny.make_world(tmp_path / "world", {"development": CLIPS}))
-    wave_of = {content_key(clip.path): _digest(read_audio(clip.path, LOGMEL.rate)) for clip in clips}
+    wave_of = {content_key(clip.path): digest(read_audio(clip.path, LOGMEL.rate)) for clip in clips}
     assert len(wave_of) == CLIPS
     banks, random = tmp_path / "banks", np.random.default_rng(7)
     banks.mkdir()
@@ -81,14 +51,14 @@ def test_a_bank_of_killed_ranks_equals_one_built_in_one_go(tmp_path: Path) -> No
     def kill(process: SpawnProcess) -> None:
         """Stopped first, so that what it had under way is seen as it is at the kill."""
         assert process.pid is not None
-        while not any(number == process.pid for number, _ in _computed(banks)):
+        while not any(number == process.pid for number, _ in computed(banks)):
             assert process.is_alive(), "nothing was left for it"
             time.sleep(0.005)
         time.sleep(float(random.uniform(0, 1.2)))
         os.kill(process.pid, signal.SIGSTOP)
         found = open_bank(folder, 128, "float16", LOGMEL.identity())
         stored = {wave_of[key] for key in list(found.keys())}
-        under_way.update(wave for number, wave in _computed(banks) if number == process.pid and wave not in stored)
+        under_way.update(wave for number, wave in computed(banks) if number == process.pid and wave not in stored)
         os.kill(process.pid, signal.SIGKILL)
         process.join()
 
@@ -100,7 +70,7 @@ def test_a_bank_of_killed_ranks_equals_one_built_in_one_go(tmp_path: Path) -> No
     for process in _start(clips, banks, 4):
         process.join()
         assert process.exitcode == 0
-    times = Counter(wave for _, wave in _computed(banks))
+    times = Counter(wave for _, wave in computed(banks))
     assert set(times) == set(wave_of.values())
     assert {wave: n - 1 for wave, n in times.items() if n > 1}.items() <= under_way.items()
     assert {path.name for path in folder.glob("shard-*")} <= {"shard-1", "shard-2", "shard-3"}

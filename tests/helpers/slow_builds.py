@@ -1,0 +1,47 @@
+"""Builds of a bank that take long enough to be killed, and that say what they computed."""
+
+import hashlib
+import os
+import time
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from data_tools.manifest import Clip
+from system.experts.base import Frames
+from system.experts.logmel import LogMel
+from system.features.build import build_features
+
+LOGMEL = LogMel(kind="logmel", sample_rate=16_000, bands=32, window_seconds=0.04, hop_seconds=0.02, stack=4)
+SECONDS = 0.03  # a clip
+
+
+def digest(wave: np.ndarray) -> str:
+    return hashlib.sha256(wave.tobytes()).hexdigest()
+
+
+def build_slowly(clips: list[Clip], banks: Path, rank: int = 0, count: int = 1) -> None:
+    """In a process of the test's: a line a clip in `computed` of the banks, see `computed`."""
+    os.environ |= {"RANK": str(rank), "WORLD_SIZE": str(count)}
+    original = LogMel.load
+
+    def slow(self: LogMel, device: torch.device) -> Frames:
+        frames = original(self, device)
+
+        def output(waves: list[np.ndarray]) -> list[np.ndarray]:
+            with (banks / "computed").open("a") as file:
+                file.writelines(f"{os.getpid()} {digest(wave)}\n" for wave in waves)
+            time.sleep(SECONDS * len(waves))
+            return frames(waves)
+
+        return output
+
+    LogMel.load = slow  # type: ignore[method-assign]
+    build_features(clips, {"logmel": LOGMEL}, banks)
+
+
+def computed(banks: Path) -> list[tuple[int, str]]:
+    """The process and the wave's digest of every clip that was computed, in order."""
+    lines = (banks / "computed").read_text().splitlines() if (banks / "computed").exists() else []
+    return [(int(line.split()[0]), line.split()[1]) for line in lines]
