@@ -155,7 +155,8 @@ def _terminable() -> Iterator[None]:
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, before or signal.SIG_DFL)
+        if signal.getsignal(signal.SIGTERM) is not signal.SIG_IGN:  # as of a process that is about to end
+            signal.signal(signal.SIGTERM, before or signal.SIG_DFL)
 
 
 def _reader_is_gone() -> bool:

@@ -9,7 +9,9 @@ Torch is imported by those who compute.
 import atexit
 import logging
 import os
+import signal
 import sys
+import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
@@ -131,6 +133,8 @@ def _is_to_say(reason: str) -> bool:
     ends only because another did ("")."""
     if _group.store is None:
         return True
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # of torchrun, which would end it before it has said why
     here = f"{index()} {reason}"
     try:
         found: str = _group.store.compare_set("end", "", here).decode()

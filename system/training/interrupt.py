@@ -33,4 +33,5 @@ def interruptible() -> Iterator[dict[str, bool]]:
         yield asked
     finally:
         for number, handler in before.items():
-            signal.signal(number, handler)
+            if signal.getsignal(number) is not signal.SIG_IGN:  # as of a process that is about to end
+                signal.signal(number, handler)
