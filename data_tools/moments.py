@@ -1,14 +1,16 @@
 """Moments: a line of JSON a query of a long recording, with the windows in which it is heard."""
 
+import json
 from collections.abc import Iterable
-from pathlib import Path
-from typing import Annotated
+from pathlib import Path, PurePath
+from typing import Annotated, Any
 
 from pydantic import AfterValidator, Field, Strict
 from pydantic_core import PydanticCustomError
 
 from data_tools.documents.lines import Line, Text, read_lines, unique_items, write_lines
-from data_tools.manifest import check_caption
+from data_tools.files import write_text
+from data_tools.manifest import Clip, check_caption
 
 NO_MOMENTS = (
     "is no file of moments, a line of JSON a query; python -m data_tools castella or scenes --moments makes one"
@@ -51,3 +53,21 @@ def read_moments(path: Path | str) -> list[Moment]:
 def write_moments(path: Path | str, moments: Iterable[Moment]) -> None:
     """Write moments, one a line. Raises DataError for none and for an id that comes twice."""
     write_lines(Path(path), moments)
+
+
+def write_published(path: Path, queries: Iterable[tuple[Moment, Clip]]) -> None:
+    """Write queries with their recordings as CASTELLA is published, or as a blind list: what submission scores against.
+
+    A recording is known by its file's name without the suffix. duration is left out where a clip's length is not known,
+    relevant_windows where a moment's windows are not. The file appears whole or not at all.
+    """
+    lines = []
+    for moment, clip in queries:
+        line: dict[str, Any] = {"qid": moment.id, "query": moment.text}
+        if clip.seconds is not None:
+            line["duration"] = int(clip.seconds) if clip.seconds == int(clip.seconds) else clip.seconds
+        line["vid"] = PurePath(clip.file_name).stem
+        if moment.windows is not None:
+            line["relevant_windows"] = moment.windows
+        lines.append(json.dumps(line, ensure_ascii=False) + "\n")
+    write_text(path, "".join(lines))

@@ -4,7 +4,6 @@ Everything is drawn from (seed, split, number of the recording), so that a recor
 after it.
 """
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from math import ceil, floor
@@ -16,9 +15,9 @@ import numpy as np
 from data_tools.cli import each
 from data_tools.datasets.clotho import CLOTHO_SPLITS
 from data_tools.errors import DataError
-from data_tools.files import remove_parts, write_table, write_text
+from data_tools.files import remove_parts, write_table
 from data_tools.manifest import TEST_SPLITS, Clip, Split, audio_clip, write_manifest
-from data_tools.moments import Moment, write_moments
+from data_tools.moments import Moment, write_moments, write_published
 from data_tools.scenes.captions import MAX_HELD_OUT, describe_event
 from data_tools.scenes.compose import Pool
 from data_tools.scenes.folder import claim, write_samples
@@ -91,7 +90,7 @@ def make_moments(out: Path, settings: MomentSettings, recordings: Path | None = 
         numbers = each(range(1, count + 1), split, "recording")
         made[split] = [_make(out, settings, split, n, pools[split], n in missing[split]) for n in numbers]
     for split, recorded in made.items():
-        _write_release(out / f"{split}_release.jsonl", settings.seconds, recorded)
+        _write_release(out / f"{split}_release.jsonl", recorded)
     recorded = [one for part in made.values() for one in part]
     moments = [moment for one in recorded for moment in one.moments]
     write_table(out / "events.csv", EVENT_COLUMNS, (row for one in recorded for row in one.rows))
@@ -197,21 +196,9 @@ def window_of(event: TimedEvent, settings: MomentSettings) -> tuple[float, float
     return round(start, settings.shape.decimals), round(end, settings.shape.decimals)
 
 
-def _write_release(path: Path, seconds: float, recorded: Sequence[Recorded]) -> None:
-    """The queries of a split as CASTELLA publishes them, a line of JSON a query."""
+def _write_release(path: Path, recorded: Sequence[Recorded]) -> None:
+    """The queries of a split as CASTELLA publishes them."""
     if not any(one.moments for one in recorded):
         count = len(recorded)
         raise DataError(f"{path}: no event is in the {count} recordings of this split; ask for more or longer ones")
-    duration = int(seconds) if seconds == int(seconds) else seconds
-    lines = [
-        {
-            "qid": moment.id,
-            "query": moment.text,
-            "duration": duration,
-            "vid": Path(one.clip.file_name).stem,
-            "relevant_windows": moment.windows,
-        }
-        for one in recorded
-        for moment in one.moments
-    ]
-    write_text(path, "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines))
+    write_published(path, ((moment, one.clip) for one in recorded for moment in one.moments))

@@ -1,7 +1,6 @@
 """Queries of moments, as CASTELLA and the blind list of 2026 are published: a line of JSON a query, with its recording
 and, but in a blind list, the windows in which it is true."""
 
-import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -12,7 +11,6 @@ from data_tools.cli import counted
 from data_tools.files import require_file
 from submission.editions import MomentsEdition
 from submission.errors import SubmissionError
-from submission.files import writing
 from submission.formats.columns import refuse
 from submission.formats.csv_table import Problem, shown
 from submission.formats.json_lines import Fault, Window, fault_of_text, is_number, parse_objects, seconds, window_faults
@@ -69,18 +67,6 @@ def read_moment_truth(path: Path, edition: MomentsEdition) -> MomentTruth:
     queries, problems, notes = check_moment_truth(path.read_bytes(), edition)
     refuse(str(path), problems)
     return MomentTruth(queries, path.name, notes)
-
-
-def write_moment_truth(path: Path, truth: MomentTruth) -> None:
-    """Write the queries as CASTELLA is published, or as a blind list. The file appears whole or not at all."""
-    lines = []
-    for query in truth.queries.values():
-        line: dict[str, Any] = {"qid": query.qid, "query": query.query}
-        line |= {} if query.seconds is None else {"duration": query.seconds}
-        line |= {"vid": query.vid} | ({} if query.windows is None else {TRUE_WINDOWS: query.windows})
-        lines.append(json.dumps(line, ensure_ascii=False) + "\n")
-    with writing(path) as file:
-        file.write("".join(lines).encode())
 
 
 def is_truth(data: bytes) -> bool:

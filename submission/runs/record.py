@@ -126,7 +126,8 @@ class BlindResult(Record):
 class MomentsResult(Record):
     """Windows that were found. figures: by metric, in [0, 1]; bootstrap: of each, 95 % over recordings; both None of a
     blind list. random, ceiling: R1@0.5 and so on of random windows, and of windows made of the true frames. checkpoint:
-    in words. windows: the file with scores. answers: the file that is handed in. truth: the queries."""
+    in words. windows: the file with scores. answers: the file that is handed in. truth: the queries. frames: the file
+    of the frames' probabilities; None of a release that did not write it."""
 
     metric: str
     figures: dict[str, float] | None
@@ -142,6 +143,7 @@ class MomentsResult(Record):
     windows: str
     answers: str
     truth: str
+    frames: str | None = None
 
 
 class RunResult(Record):

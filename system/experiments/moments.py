@@ -2,40 +2,51 @@
 
 import logging
 from collections.abc import Mapping, Sequence
-from pathlib import Path, PurePath
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from data_tools.cli import counted
 from data_tools.errors import KitError
 from data_tools.manifest import Clip
-from data_tools.moments import Moment
+from data_tools.moments import Moment, write_published
 from submission.editions import MomentsEdition, get_moments_edition
+from submission.formats.frame_scores import FrameScores, write_frame_scores
 from submission.formats.moments_jsonl import Moments, write_moments, write_scored_moments
-from submission.formats.moments_truth import MomentQuery, MomentTruth, write_moment_truth
+from submission.formats.moments_truth import MomentTruth, read_moment_truth
 from submission.metrics.moments import score_moments
 from submission.metrics.moments_summary import metric_values, summarise_moments
 from submission.runs.record import MomentsResult
 from system.compute.distributed import is_first
-from system.moments.windows import labels_of, runs_of
+from system.moments.windows import Grid, labels_of, runs_of
 from system.recipe import schema
 from system.runs.folder import Run
 
 if TYPE_CHECKING:
     from system.batches.data import Data
-    from system.features.build import Features
     from system.models.retrieval import RetrievalModel
+    from system.runs.moments import EmbeddedMoments, Located
 
 DRAWS = 20  # of random windows
 
 log = logging.getLogger(__name__)
 
 
-def files_of(run: Path, name: str) -> tuple[Path, Path, Path]:
-    """Of an entry of a run: the windows with scores, what is handed in, the queries as they are published."""
-    scores = run / "scores"
-    return scores / f"{name}.windows.jsonl", run / "submission" / f"{name}.jsonl", scores / f"{name}.truth.jsonl"
+class Files(NamedTuple):
+    """Of an entry of a run. windows: with scores. answers: what is handed in. truth: the queries as they are published.
+    frames: probabilities of the frames."""
+
+    windows: Path
+    answers: Path
+    truth: Path
+    frames: Path
+
+    @classmethod
+    def of(cls, run: Path, name: str) -> "Files":
+        scores = run / "scores"
+        windows, truth = scores / f"{name}.windows.jsonl", scores / f"{name}.truth.jsonl"
+        return cls(windows, run / "submission" / f"{name}.jsonl", truth, scores / f"{name}.frames.npz")
 
 
 def require_moments(recipe: schema.Recipe, data: "Data") -> None:
@@ -55,7 +66,7 @@ def rank_moments(
     """Windows of every entry's queries, with scores and as they are handed in, the queries themselves, and figures.
     untrained: of published weights."""
     from system.runs.checkpoints import load_checkpoint
-    from system.runs.moments import fit_score, windows_of_moments
+    from system.runs.moments import embed_moments, fitted_score, score_of, windows_of
     from system.runs.open import PUBLISHED
 
     found = {}
@@ -67,108 +78,95 @@ def rank_moments(
         chosen, taken = untrained, PUBLISHED
         if entry.stage is not None:
             chosen, taken = model, load_checkpoint(model, run.folder / entry.stage, entry.checkpoint or "last")
+        score = score_of(chosen)
         if entry.fit is not None:
-            fit_score(chosen, data.whole(entry.fit), data.moments[entry.fit], data.features)
+            known = [moment for moment in data.moments[entry.fit] if moment.clip in data.features.keys]
+            score = fitted_score(score, embed_moments(chosen, data.whole(entry.fit), known, data.features), known)
             taken += f", fitted to {entry.fit}"
-        windows = windows_of_moments(chosen, clips, moments, data.features, entry.windows, entry.decoding)
+        asked = embed_moments(chosen, clips, moments, data.features)
         if not is_first():
             continue
-        truth = truth_of(moments, by_id, entry.data)
-        answers = [
-            Moments(line, moment.id, moment.text, truth.queries[moment.id].vid, [list(window) for window in one])
-            for line, (moment, one) in enumerate(zip(moments, windows, strict=True), 1)
-        ]
-        files = files_of(run.folder, name)
-        for path in files:
-            path.parent.mkdir(exist_ok=True)
-        write_scored_moments(files[0], answers, edition)
-        write_moments(files[1], answers, edition)
-        write_moment_truth(files[2], truth)
+        located = windows_of(score, asked, entry.windows, entry.decoding)
+        files = Files.of(run.folder, name)
+        truth = _write(files, located, moments, by_id, edition)
         result: dict[str, object] = {
             "metric": edition.metric,
-            **_figures(answers, truth, edition, clips, moments, data.features),
+            **_figures(located, asked, truth, edition),
             "data": entry.data,
             "queries": len(moments),
             "clips": len(clips),
             "checkpoint": taken,
             "edition": edition.name,
             "also_trained_on": data.shared(recipe.trained_on, [entry.data]),
-            **dict(zip(("windows", "answers", "truth"), map(str, files), strict=True)),
+            **{kind: str(path) for kind, path in files._asdict().items()},
         }
         found[name] = MomentsResult.model_validate(result)
     return found
 
 
-def truth_of(moments: Sequence[Moment], clips: Mapping[str, Clip], name: str) -> MomentTruth:
-    """The queries as they are published: a recording is known by its file's name without the suffix."""
-    queries = {}
-    for line, moment in enumerate(moments, 1):
-        clip, windows = clips[moment.clip], moment.windows
-        vid = PurePath(clip.file_name).stem
-        true = None if windows is None else [list(window) for window in windows]
-        queries[moment.id] = MomentQuery(line, moment.id, moment.text, vid, clip.seconds, true)
-    return MomentTruth(queries, name, [])
+def _write(
+    files: Files,
+    located: "Sequence[Located]",
+    moments: Sequence[Moment],
+    clips: Mapping[str, Clip],
+    edition: MomentsEdition,
+) -> MomentTruth:
+    """All files of an entry; returns the queries as they are read back."""
+    for path in files:
+        path.parent.mkdir(exist_ok=True)
+    write_published(files.truth, ((moment, clips[moment.clip]) for moment in moments))
+    truth = read_moment_truth(files.truth, edition)
+    answers = [
+        Moments(query.line, query.qid, query.query, query.vid, [list(window) for window in one.windows])
+        for query, one in zip(truth.queries.values(), located, strict=True)
+    ]
+    write_scored_moments(files.windows, answers, edition)
+    write_moments(files.answers, answers, edition)
+    frames = {qid: FrameScores(one.edges, one.frames) for qid, one in zip(truth.queries, located, strict=True)}
+    write_frame_scores(files.frames, frames)
+    return truth
 
 
 def _figures(
-    answers: Sequence[Moments],
-    truth: MomentTruth,
-    edition: MomentsEdition,
-    clips: Sequence[Clip],
-    moments: Sequence[Moment],
-    features: "Features",
+    located: "Sequence[Located]", asked: "EmbeddedMoments", truth: MomentTruth, edition: MomentsEdition
 ) -> dict[str, object]:
     """None of a blind list."""
     if truth.is_blind:
         return dict.fromkeys(("figures", "bootstrap", "random", "ceiling"))
-    summary = summarise_moments({answer.qid: answer.windows for answer in answers}, truth, edition)
+    windows = {qid: [list(window) for window in one.windows] for qid, one in zip(truth.queries, located, strict=True)}
+    summary = summarise_moments(windows, truth, edition)
+    edges = {qid: asked.edges_of(query) for query, qid in enumerate(truth.queries)}
     return {
         "figures": summary.values,
         "bootstrap": {name: list(interval) for name, interval in summary.bootstraps.items()},
-        "random": _of_random_windows(truth, edition, clips, moments, features),
-        "ceiling": _of_true_frames(truth, edition, clips, moments, features),
+        "random": _of_random_windows(truth, edition, edges),
+        "ceiling": _of_true_frames(truth, edition, edges, asked.grid),
     }
 
 
-def _edges(clips: Sequence[Clip], features: "Features") -> dict[str, np.ndarray]:
-    """By clip, the edges of its frames."""
-    ((expert, grid),) = features.grids.items()
-    frames = {clip.id: features.banks[expert].rows_of(features.keys[clip.id]) for clip in clips}
-    return {clip.id: grid.edges(frames[clip.id], clip.seconds or np.inf) for clip in clips}
-
-
 def _of_random_windows(
-    truth: MomentTruth,
-    edition: MomentsEdition,
-    clips: Sequence[Clip],
-    moments: Sequence[Moment],
-    features: "Features",
+    truth: MomentTruth, edition: MomentsEdition, edges: Mapping[str, np.ndarray]
 ) -> dict[str, float]:
-    """Means of DRAWS draws of as many windows as count, between two edges of frames."""
-    edges, rng, total = _edges(clips, features), np.random.default_rng(0), dict.fromkeys(edition.metrics, 0.0)
+    """Means of DRAWS draws of as many windows as count, between two edges of frames. edges: by query id."""
+    rng, total = np.random.default_rng(0), dict.fromkeys(edition.metrics, 0.0)
     for _ in range(DRAWS):
         drawn = {}
-        for moment in moments:
-            known = np.unique(edges[moment.clip])
-            pairs = [sorted(rng.choice(known, 2, replace=False).tolist()) for _ in range(edition.max_windows)]
-            drawn[moment.id] = pairs
+        for qid, known in edges.items():
+            points = np.unique(known)
+            drawn[qid] = [sorted(rng.choice(points, 2, replace=False).tolist()) for _ in range(edition.max_windows)]
         values = metric_values(score_moments(drawn, truth.windows()), edition.metrics)
         total = {metric: value + values[metric] / DRAWS for metric, value in total.items()}
     return total
 
 
 def _of_true_frames(
-    truth: MomentTruth,
-    edition: MomentsEdition,
-    clips: Sequence[Clip],
-    moments: Sequence[Moment],
-    features: "Features",
+    truth: MomentTruth, edition: MomentsEdition, edges: Mapping[str, np.ndarray], grid: Grid
 ) -> dict[str, float]:
-    """Of somebody who knows of every frame whether it is in a moment."""
-    (grid,) = features.grids.values()
-    edges, known = _edges(clips, features), {}
-    for moment in moments:
-        here = edges[moment.clip]
-        runs = runs_of(labels_of(moment.windows or [], len(here) - 1, grid))
-        known[moment.id] = [[float(here[first]), float(here[last + 1])] for first, last in runs]
+    """Of somebody who knows of every frame whether it is in a moment. edges: by query id."""
+    known = {}
+    for qid, windows in truth.windows().items():
+        here = edges[qid]
+        pairs = [(start, end) for start, end in windows]
+        runs = runs_of(labels_of(pairs, len(here) - 1, grid))
+        known[qid] = [[float(here[first]), float(here[last + 1])] for first, last in runs]
     return metric_values(score_moments(known, truth.windows()), edition.metrics)

@@ -109,9 +109,9 @@ def _track(run: Run, track: "Sequence[type[Tracker]]") -> None:
 
 def _require_same_data(recipe: schema.Recipe, run: Run) -> None:
     """A finished run stands for the manifests it was made with, as far as they are still there."""
-    there = {name: Path(source.manifest) for name, source in recipe.data.items() if Path(source.manifest).exists()}
-    before = run.read_provenance().manifests
-    changed = [name for name, path in there.items() if before.get(name) != file_sha256(path)]
+    before = run.read_provenance().manifests  # an earlier release noted no moments
+    noted = {name: path for name, path in recipe.data_files.items() if name in before or name in recipe.data}
+    changed = [name for name, path in noted.items() if path.exists() and before.get(name) != file_sha256(path)]
     if changed:
         others = ", ".join(changed)
         raise KitError(f"{run.folder} is finished, with other manifests of {others}; start a new run with --out")

@@ -44,10 +44,12 @@ GPUS = {
 
 @dataclass(frozen=True)
 class Content:
-    """What is known of a source: the clips of its manifest, or, when it is missing, what the recipe expects."""
+    """What is known of a source: the clips of its manifest, or, when it is missing, what the recipe expects. moments:
+    how many are of these clips; None where it names no file of them, or the file is not there."""
 
     clips: Sequence[Clip]
     expected: schema.Expected | None = None
+    moments: int | None = None
 
     @cached_property
     def _facts(self) -> tuple["array[float]", "array[int]"]:
@@ -99,12 +101,14 @@ class Content:
 
     def expected_items(self, unit: str) -> int:
         """Items of a training batch that the source gives, found or expected; 0 where neither is known."""
-        if self.clips or not self.expected:
+        if self.clips or not self.expected or unit == "moment":
             return self.items(unit)
         return self.expected.captions if unit == "pair" else self.expected.clips
 
     def items(self, unit: str) -> int:
         """Items of a training batch that the source gives; 0 when it is missing."""
+        if unit == "moment":
+            return self.moments or 0
         return self.captions if unit == "pair" else sum(map(bool, self._facts[1]))
 
 

@@ -11,6 +11,7 @@ from data_tools.__main__ import VERBS as DATA_VERBS
 from data_tools.cli import about, counted, make_parser
 from data_tools.errors import KitError
 from data_tools.manifest import in_split, read_manifest
+from data_tools.moments import read_moments
 from submission.editions import get_edition
 from system.batches.augment import Augmentation
 from system.features.there import seconds_lacking
@@ -29,13 +30,19 @@ _TRAIN_FIRST = "train it first, or name the folder of a run or of an exported mo
 
 
 def find_data(recipe: schema.Recipe) -> dict[str, Content]:
-    """Read the manifests that are there."""
+    """Read the manifests and the moments that are there."""
     paths = {source.manifest for source in recipe.data.values() if Path(source.manifest).exists()}
     read = {path: read_manifest(path) for path in paths}
-    return {
-        name: Content(in_split(read.get(source.manifest, []), source.split), source.expected)
-        for name, source in recipe.data.items()
-    }
+    moments = {source.moments for source in recipe.data.values() if source.moments}
+    asked = {path: read_moments(path) for path in moments if Path(path).exists()}
+    found = {}
+    for name, source in recipe.data.items():
+        clips, count = in_split(read.get(source.manifest, []), source.split), None
+        if source.moments in asked:
+            ids = {clip.id for clip in clips}
+            count = sum(moment.clip in ids for moment in asked[source.moments])
+        found[name] = Content(clips, source.expected, count)
+    return found
 
 
 def plan(
@@ -94,10 +101,19 @@ def _data_lines(recipe: schema.Recipe, found: dict[str, Content]) -> Iterator[st
             fact = f"not there yet; `run` makes it with: {source.make}"
         else:
             fact = "MISSING" + (f"; make it with: {source.make}" if source.make else "")
-        yield f"data {name}: {source.manifest} [{source.split}] {fact}"
+        yield f"data {name}: {source.manifest} [{source.split}] {fact}{_moments_fact(source, content)}"
         if source.make not in shown:
             yield from absent
             shown.add(source.make or "")
+
+
+def _moments_fact(source: schema.Source, content: Content) -> str:
+    if source.moments is None or not content.clips:
+        return ""
+    if content.moments is None:
+        return f"; MISSING: moments {source.moments}; python -m data_tools castella or scenes --moments makes it"
+    none = f"; {MISTAKE} none in {source.moments} is of these clips"
+    return f", {counted(content.moments, 'moment', ',')}" if content.moments else none
 
 
 def _missing_inputs(source: schema.Source) -> Iterator[str]:
@@ -259,13 +275,13 @@ def _stage_lines(
         for source, count in zip(stage.train.data, items, strict=True)
     )
     each = "1 caption" if stage.captions_per_clip == 1 else f"{stage.captions_per_clip} captions"
-    captions = "" if stage.unit == "pair" else f", {each} a clip"
+    captions = f", {each} a clip" if stage.unit == "clip" else ""
     what = f"{updates} updates of {stage.batch_size} {stage.unit}s{captions}{seen}"
     yield f"stage {name}: {what}; from {sizes}, mixed by {stage.train.mix}"
     if known and sum(items) < stage.batch_size:
         yield f"  {MISTAKE} batch_size {stage.batch_size} is more than the {counted(sum(items), 'item')} there are"
     watched = sum(found[source].items("clip") for source in stage.monitor.data)
-    if all(found[source].clips for source in stage.monitor.data) and watched < 2:
+    if stage.unit != "moment" and all(found[source].clips for source in stage.monitor.data) and watched < 2:
         yield f"  {MISTAKE} it is watched on {counted(watched, 'clip')} with captions, and needs two"
     if isinstance(stage.start_from, schema.FromModel):
         yield f"  starts from {stage.start_from.folder}{_trained_model(Path(stage.start_from.folder), made_before)}"

@@ -322,6 +322,13 @@ class Recipe(Strict):
     rank: dict[Name, Ranked]  # what is ranked at the end, and in what form
 
     @property
+    def data_files(self) -> dict[str, Path]:
+        """The manifest of every source by its name, and the moments of NAME by NAME.moments."""
+        manifests = {name: Path(source.manifest) for name, source in self.data.items()}
+        moments = {f"{name}.moments": Path(source.moments) for name, source in self.data.items() if source.moments}
+        return manifests | moments
+
+    @property
     def trained_on(self) -> list[str]:
         """The data sources of all stages, sorted."""
         return sorted({source for stage in self.stages.values() for source in stage.train.data})

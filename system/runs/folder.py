@@ -280,19 +280,18 @@ def made_with(recipe: schema.Recipe, text: str | None, contents: Mapping[str, st
     """Checksums of all that a run depends on beside its settings. text: identity of a pre-trained text encoder.
     contents: by source, of all its audio; left out where it has not been read, as what changes training data is."""
     teachers = teachers_of(recipe)
-    augment = sorted({name for stage in recipe.stages.values() if stage.augment for name in stage.augment.files()})
+    changed_by = {name for stage in recipe.stages.values() if stage.augment for name in stage.augment.files()}
+    augment = {name: file_sha256(Path(name)) for name in sorted(changed_by)} if contents is not None else {}
     starts = [s.start_from.folder for s in recipe.stages.values() if isinstance(s.start_from, schema.FromModel)]
     weights = {folder: _weights_of(Path(folder), f"start_from {folder}") for folder in starts}
     return {
-        "manifests": {name: file_sha256(Path(source.manifest)) for name, source in recipe.data.items()},
+        "manifests": {name: file_sha256(path) for name, path in recipe.data_files.items()},
         "experts": {name: expert.identity() for name, expert in recipe.model.audio.experts.items()},
         "text": text,
         "starts": {folder: " ".join(checksums.values()) for folder, checksums in weights.items()},
         **({"teachers": teachers} if teachers else {}),
         **({"audio": audio} if (audio := recipe.model.audio.file_checksums()) else {}),
-        **(
-            {"augment": {name: file_sha256(Path(name)) for name in augment}} if augment and contents is not None else {}
-        ),
+        **({"augment": augment} if augment else {}),
         **({} if contents is None else {"contents": dict(contents)}),
     }
 
@@ -375,7 +374,8 @@ def _other_sources(run: Run, recipe: schema.Recipe) -> list[str]:
     if not run.ranks_anew:
         return []
     before = load_recipe(run.folder / "resolved.json").recipe.data
-    return [name for name, source in recipe.data.items() if before.get(name) != source]
+    others = {name for name, source in recipe.data.items() if before.get(name) != source}
+    return [name for name in recipe.data_files if name.removesuffix(".moments") in others]
 
 
 def take_ranking(run: Run, loaded: Loaded, text: str | None, contents: Mapping[str, str]) -> None:

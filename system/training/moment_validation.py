@@ -19,7 +19,7 @@ from system.models.retrieval import RetrievalModel
 from system.models.similarity import Embedded, Embeddings
 from system.moments.windows import Decoding
 from system.recipe import schema
-from system.runs.moments import windows_of
+from system.runs.moments import join_moments, score_of, windows_of
 from system.runs.retrieve import embed_clips, embed_texts_together
 from system.training.validation import watch
 
@@ -46,7 +46,7 @@ class MomentValidation:
     def __call__(self, model: RetrievalModel) -> tuple[dict[str, float], dict[str, float]]:
         clips = embed_clips(model, self.clips, self.features)
         captions = embed_texts_together(model, self.texts)
-        return on_first(lambda: (self._values(model, clips, captions), watch(clips, captions, 0.0)))
+        return on_first(lambda: (self._values(model, clips, captions), watch(clips, captions)))
 
     @torch.inference_mode()
     def _values(self, model: RetrievalModel, clips: Embeddings, captions: Embedded) -> dict[str, float]:
@@ -58,9 +58,9 @@ class MomentValidation:
             total += float(terms.total(scores, self.stage.losses)) * len(rows)
         values = {"loss": total / len(self.items)}
         if {"R1@0.5", "R1@0.7", "mAP"} & set(self.stage.monitor.metrics):
-            asked = [self.clips[clip] for clip in self.clip_of]
-            found = windows_of(model, clips, self.clip_of, captions, asked, self.features, "posterior", Decoding())
-            predictions = {str(number): [list(window) for window in one] for number, one in enumerate(found)}
+            asked = join_moments(clips, self.clips, self.clip_of, captions, self.features)
+            found = windows_of(score_of(model), asked, "posterior", Decoding())
+            predictions = {str(number): [list(window) for window in one.windows] for number, one in enumerate(found)}
             truth = {str(number): [list(window) for window in item.windows] for number, item in enumerate(self.items)}
             values |= metric_values(score_moments(predictions, truth), get_moments_edition().metrics)
         return {name: values[name] for name in self.stage.monitor.metrics}

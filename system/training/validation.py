@@ -144,16 +144,16 @@ def alike(scores: torch.Tensor) -> float:
     return float((scores.amax(0) - scores.amin(0) <= 1e-6).float().mean())
 
 
-def watch(clips: Embeddings, captions: Embedded, captions_alike: float) -> dict[str, float]:
-    """Spread and share of zeros of both sides and the share of captions scored alike, by their names in
-    metrics.jsonl."""
-    return {
+def watch(clips: Embeddings, captions: Embedded, captions_alike: float | None = None) -> dict[str, float]:
+    """Spread and share of zeros of both sides and, where it is known, the share of captions scored alike, by their
+    names in metrics.jsonl."""
+    seen = {
         "spread_of_clips": spread(clips),
         "zeros_of_clips": zeros(clips),
         "spread_of_captions": spread(captions),
         "zeros_of_captions": zeros(captions),
-        "captions_alike": captions_alike,
     }
+    return seen if captions_alike is None else seen | {"captions_alike": captions_alike}
 
 
 def collapsed(seen: dict[str, float]) -> list[str]:
@@ -164,6 +164,6 @@ def collapsed(seen: dict[str, float]) -> list[str]:
         for side in ("clips", "captions")
         if seen[f"spread_of_{side}"] < ALIKE or seen[f"zeros_of_{side}"] > ZEROS
     ]
-    if seen["captions_alike"] > ZEROS:
+    if seen.get("captions_alike", 0.0) > ZEROS:
         found.append(f"all clips have one score for {100 * seen['captions_alike']:.0f} % of captions")
     return found

@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,9 @@ import tiny_moments
 import torch
 from threads import one_thread  # noqa: F401  a fixture
 
+from data_tools.manifest import read_manifest, write_manifest
 from submission.__main__ import main as submission
+from submission.formats.frame_scores import read_frame_scores
 from submission.runs.record import RunResult
 from system.__main__ import main
 
@@ -65,6 +68,72 @@ def test_its_files_are_the_editions(run: Path, capsys: pytest.CaptureFixture[str
     assert all(0 <= start < end <= tiny_moments.SECONDS for start, end in first["pred_relevant_windows"])
 
 
+def test_probabilities_of_frames_are_written(run: Path) -> None:
+    """A frame is in a moment as often as the windows around it say: highest where the first window is."""
+    found = result_of(run).moments
+    for name in ("posterior", "thresholds"):
+        entry = found[name]
+        assert entry.frames is not None
+        frames = read_frame_scores(Path(entry.frames))
+        lines = [json.loads(line) for line in Path(entry.windows).read_text().splitlines()]
+        assert list(frames) == [line["qid"] for line in lines]
+        for line in lines:
+            edges, values = frames[line["qid"]]
+            assert len(edges) == len(values) + 1 == 102
+            assert edges[0] == 0.0
+            assert edges[-1] == pytest.approx(tiny_moments.SECONDS)
+            assert ((values >= 0) & (values <= 1)).all()
+            start, end, _ = line["pred_relevant_windows"][0]
+            inside = (edges[:-1] >= start - 1e-3) & (edges[1:] <= end + 1e-3)
+            assert values[inside].mean() > values[~inside].mean()
+
+
+def test_the_collapse_watch_says_nothing_of_scores_that_it_has_not_seen(run: Path) -> None:
+    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    assert all("captions_alike" not in line for line in lines)
+    assert all("spread_of_clips" in line for line in lines)
+
+
+def test_moments_that_changed_are_noticed(manifest: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """By a finished run, and by one that goes on: what it was trained on is no longer there."""
+    folder = tmp_path / "world"
+    folder.mkdir()
+    shutil.copy(manifest.parent / "moments.jsonl", folder)
+    write_manifest(folder / "manifest.jsonl", read_manifest(manifest))
+    made = tiny_moments.recipe(folder / "manifest.jsonl", tmp_path, epochs=1)
+    path = tiny.write_recipe(tmp_path / "r.yaml", made)
+    assert main(["run", str(path), "--out", str(tmp_path / "run")]) == 0
+    before = (folder / "moments.jsonl").read_text()
+    (folder / "moments.jsonl").write_text("".join(before.splitlines(keepends=True)[:-1]))
+    assert main(["run", str(path), "--out", str(tmp_path / "run")]) == 1
+    assert "other manifests of train.moments, validation.moments, evaluation.moments" in capsys.readouterr().err
+    (tmp_path / "run" / "result.json").unlink()
+    assert main(["run", str(path), "--out", str(tmp_path / "run")]) == 1
+    assert re.search(r"manifests\.train\.moments.* changed since this run began", capsys.readouterr().err)
+    (folder / "moments.jsonl").write_text(before)
+    assert main(["run", str(path), "--out", str(tmp_path / "run")]) == 0
+
+
+def test_a_plan_counts_moments(manifest: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    made = tiny_moments.recipe(manifest, tmp_path)
+    path = tiny.write_recipe(tmp_path / "r.yaml", made)
+    assert main(["check", str(path)]) == 0
+    said = capsys.readouterr().out
+    assert re.search(r"data validation: .* 8 clips, 16 captions, .*, 16 moments\n", said)
+    assert re.search(r"120 updates of 16 moments, 1,920 moments seen; from train \d+,", said)
+    bare = tmp_path / "bare.jsonl"  # CASTELLA's clips have no captions
+    write_manifest(bare, [clip.model_copy(update={"captions": []}) for clip in read_manifest(manifest)])
+    for source in made["data"].values():
+        source["manifest"] = str(bare)
+    tiny.write_recipe(path, made)
+    assert main(["check", str(path)]) == 0
+    assert "MISTAKE" not in capsys.readouterr().out
+    made["data"]["train"]["moments"] = str(tmp_path / "gone.jsonl")
+    tiny.write_recipe(path, made)
+    assert main(["check", str(path)]) == 1
+    assert re.search(r"data train: .*MISSING: moments .*gone.jsonl; python -m data_tools", capsys.readouterr().out)
+
+
 def test_the_run_stands_when_it_is_asked_for_again(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     before = (run / "result.json").read_bytes()
     assert main(["run", str(run.parent / "r.yaml"), "--out", str(run)]) == 0
@@ -100,7 +169,8 @@ def test_a_run_of_clips_says_when_after_a_fit(manifest: Path, tmp_path: Path) ->
     made["stages"]["only"]["losses"] = [{"kind": "nt_xent", "weight": 1, "temperature": 1.0, "same_clip": "masked"}]
     made["stages"]["only"]["monitor"]["metrics"] = ["loss", "mAP@10"]
     made["rank"] = {
-        name: made["rank"]["posterior"] | {"fit": fit} for name, fit in (("plain", None), ("fitted", "validation"))
+        name: made["rank"]["posterior"] | {"fit": fit}
+        for name, fit in (("plain", None), ("fitted", "validation"), ("plain_again", None))
     }
     path = tiny.write_recipe(tmp_path / "r.yaml", made)
     assert main(["run", str(path), "--out", str(tmp_path / "run")]) == 0
@@ -111,6 +181,7 @@ def test_a_run_of_clips_says_when_after_a_fit(manifest: Path, tmp_path: Path) ->
     assert found["fitted"].checkpoint.endswith("fitted to validation")
     assert fitted["mAP"] != plain["mAP"]
     assert np.isfinite(fitted["mAP"])
+    assert found["plain_again"].figures == plain
 
 
 def test_a_study_of_moments_has_a_table_of_its_own(

@@ -1,0 +1,45 @@
+"""Probabilities of frames, as a run writes them beside the windows that it found."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from data_tools.files import require_file
+from submission.errors import SubmissionError
+from submission.files import writing
+
+ARRAYS = ("qids", "lengths", "edges", "frames")
+
+
+class FrameScores(NamedTuple):
+    """Of one query. edges: (T + 1,) seconds. frames: (T,) probability that a frame is in a moment, in [0, 1]."""
+
+    edges: np.ndarray
+    frames: np.ndarray
+
+
+def write_frame_scores(path: Path, scores: Mapping[str, FrameScores]) -> None:
+    """By query id, all in one file (.npz). The file appears whole or not at all."""
+    qids, each = np.array(list(scores), dtype=np.str_), list(scores.values())
+    lengths = np.array([len(one.frames) for one in each], np.int64)
+    edges = np.concatenate([one.edges for one in each], dtype=np.float64)
+    frames = np.concatenate([one.frames for one in each], dtype=np.float32)
+    with writing(path) as file:
+        np.savez_compressed(file, qids=qids, lengths=lengths, edges=edges, frames=frames)
+
+
+def read_frame_scores(path: Path) -> dict[str, FrameScores]:
+    """By query id, in the file's order. Raises SubmissionError for a file that write_frame_scores did not write."""
+    require_file(path)
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            qids, lengths, edges, frames = (file[name] for name in ARRAYS)
+        if len(qids) != len(lengths) or len(frames) != lengths.sum() or len(edges) != len(frames) + len(qids):
+            raise ValueError("its arrays do not fit each other")
+    except (OSError, ValueError, KeyError, AttributeError, EOFError) as error:
+        raise SubmissionError(f"{path}: cannot be read as frames' probabilities ({error}); make it again") from None
+    ends = np.cumsum(lengths)
+    parts = zip(np.split(edges, (ends + np.arange(1, len(ends) + 1))[:-1]), np.split(frames, ends[:-1]), strict=True)
+    return {str(qid): FrameScores(*part) for qid, part in zip(qids, parts, strict=True)}
