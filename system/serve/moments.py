@@ -82,15 +82,15 @@ class MomentSearch(Search):
     def timelines(self, text: str, rows: Sequence[int]) -> list[Timeline]:
         """Where a sentence is heard in these recordings, (R,) by their rows in the pool."""
         asked = [self.clips[row] for row in rows]
-        clips, places = self._pool.rows(list(rows)), list(range(len(rows)))
+        clips, numbers = self._pool.rows(list(rows)), list(range(len(rows)))
         one = embed_texts(self.model, [text])
         captions = Embedded(one.values.expand(len(rows), *one.values.shape[1:]))
-        windows = windows_of(self.model, clips, places, captions, asked, self._features, self._by, self._decoding)
+        windows = windows_of(self.model, clips, numbers, captions, asked, self._features, self._by, self._decoding)
         found: dict[int, Timeline] = {}
         for row, probabilities in self._frames(clips, captions).items():
             edges = _edges(self._features.grids[""], len(probabilities), asked[row].seconds)
             found[row] = Timeline(windows[row], edges, probabilities)
-        return [found[row] for row in places]
+        return [found[row] for row in numbers]
 
     def _frames(self, clips: Embeddings, captions: Embedded) -> dict[int, np.ndarray]:
         """By recording, (T,) probabilities of its frames: posteriors, or those that thresholds are held against."""

@@ -34,8 +34,8 @@ class SearchQuery(NamedTuple):
 
 
 class Hit(NamedTuple):
-    """A clip found: its row in the pool, and its score, higher is better. timeline: where in it; None for models that do
-    not say."""
+    """A clip found: its row in the pool, and its score, higher is better. timeline: where in it; None for models that
+    do not say."""
 
     row: int
     score: float
