@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,10 @@ import tiny_moments
 import torch
 from threads import one_thread  # noqa: F401  a fixture
 
+from data_tools.errors import DataError
 from submission.__main__ import main as submission
+from submission.errors import SubmissionError
+from submission.runs.finished import has_moments, open_finished, open_finished_moments
 from submission.runs.record import RunResult
 from system.__main__ import main
 
@@ -63,6 +67,24 @@ def test_its_files_are_the_editions(run: Path, capsys: pytest.CaptureFixture[str
     first = json.loads(Path(entry.answers).read_text().splitlines()[0])
     assert first["vid"] == "evaluation_000"
     assert all(0 <= start < end <= tiny_moments.SECONDS for start, end in first["pred_relevant_windows"])
+
+
+def test_it_is_opened_with_its_queries_and_answers(run: Path, tmp_path: Path) -> None:
+    opened = open_finished_moments(f"{run}:thresholds")
+    assert opened.ranked == result_of(run).moments["thresholds"]
+    assert [answer.qid for answer in opened.answers] == list(opened.truth.queries)
+    assert all(len(window) == 3 for answer in opened.answers for window in answer.windows)
+    assert open_finished_moments(str(run)).entry == "posterior"
+    assert has_moments(str(run))
+    with pytest.raises(SubmissionError, match="no entry of moments 'other'; there are posterior, thresholds"):
+        open_finished_moments(f"{run}:other")
+    with pytest.raises(SubmissionError, match="the run ranks moments, and this is of clips"):
+        open_finished(str(run))
+    damaged = Path(shutil.copytree(run, tmp_path / "damaged"))
+    windows = damaged / "scores/posterior.windows.jsonl"
+    windows.write_text(windows.read_text().replace("0.", "1.", 1))
+    with pytest.raises(DataError, match=r"posterior\.windows\.jsonl"):
+        _ = open_finished_moments(str(damaged)).answers
 
 
 def test_the_run_stands_when_it_is_asked_for_again(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
