@@ -55,9 +55,48 @@ class QueryPlayers:
 
 
 @dataclass(frozen=True)
+class Span:
+    """A window. start, end: seconds. weight: how strongly it is drawn, in [0, 1]."""
+
+    start: float
+    end: float
+    weight: float
+
+    @property
+    def label(self) -> str:
+        return f"{_clock(self.start)} – {_clock(self.end)}"
+
+
+@dataclass(frozen=True)
+class Axis:
+    """A query on the time axis of its recording, which has `seconds`. iou: of the first window found. audio: number of
+    its audio on the page, or None and `why`."""
+
+    text: str
+    name: str
+    seconds: float
+    iou: float
+    true: Sequence[Span]
+    found: Sequence[Span]
+    audio: int | None
+    why: str
+
+    @property
+    def ticks(self) -> list[str]:
+        return [_clock(part * self.seconds / 4).partition(".")[0] for part in range(5)]
+
+
+def _clock(seconds: float) -> str:
+    """E.g. `1:05.2`."""
+    tenths = round(10 * seconds)
+    return f"{tenths // 600}:{tenths % 600 / 10:04.1f}"
+
+
+@dataclass(frozen=True)
 class Section:
     """A part of the page. headline: one large figure and the words beside it. facts: names and values. folded: texts
-    behind their titles. listening: groups of queries by their name."""
+    behind their titles. listening: groups of queries by their name;
+    axes: of moments."""
 
     anchor: str
     title: str
@@ -69,6 +108,7 @@ class Section:
     folded: Sequence[tuple[str, str]] = ()
     points: Sequence[str] = ()
     listening: dict[str, list[QueryPlayers]] = field(default_factory=dict)
+    axes: dict[str, list[Axis]] = field(default_factory=dict)
 
 
 def figure4(value: float) -> str:
