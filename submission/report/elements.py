@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath, PureWindowsPath
 from typing import Any
 
+from submission.formats.frame_scores import FrameScores
+
 NONE = "–"
 BLANK = "\N{NO-BREAK SPACE}"  # within a number and its unit
 
@@ -55,9 +57,60 @@ class QueryPlayers:
 
 
 @dataclass(frozen=True)
+class Span:
+    """A window. start, end: seconds. weight: how strongly it is drawn, in [0, 1]."""
+
+    start: float
+    end: float
+    weight: float
+
+    @property
+    def label(self) -> str:
+        return f"{_clock(self.start)} – {_clock(self.end)}"
+
+
+@dataclass(frozen=True)
+class Axis:
+    """A query on the time axis of its recording, which has `seconds`. iou: of the first window found. audio: number of
+    its audio on the page, or None and `why`. frames: probabilities of its frames; None where the run did not write
+    them."""
+
+    text: str
+    name: str
+    seconds: float
+    iou: float
+    true: Sequence[Span]
+    found: Sequence[Span]
+    audio: int | None
+    why: str
+    frames: FrameScores | None = None
+
+    @property
+    def outline(self) -> str:
+        """Of the frames' probabilities as an SVG path over the axis, whose height is 100; "" where they are not
+        known."""
+        if self.frames is None:
+            return ""
+        starts, ends = self.frames.edges[:-1], self.frames.edges[1:]
+        steps = zip(starts, ends, 100 - 100 * self.frames.frames, strict=True)
+        return "M0 100 " + " ".join(f"L{a:.2f} {y:.1f} L{b:.2f} {y:.1f}" for a, b, y in steps) + f" L{ends[-1]:.2f} 100"
+
+    @property
+    def ticks(self) -> list[str]:
+        return [_clock(part * self.seconds / 4).partition(".")[0] for part in range(5)]
+
+
+def _clock(seconds: float) -> str:
+    """E.g. `1:05.2`."""
+    tenths = round(10 * seconds)
+    return f"{tenths // 600}:{tenths % 600 / 10:04.1f}"
+
+
+@dataclass(frozen=True)
 class Section:
     """A part of the page. headline: one large figure and the words beside it. facts: names and values. folded: texts
-    behind their titles. listening: groups of queries by their name."""
+    behind their titles. listening: groups of queries by their name;
+    axes: of moments."""
 
     anchor: str
     title: str
@@ -69,6 +122,7 @@ class Section:
     folded: Sequence[tuple[str, str]] = ()
     points: Sequence[str] = ()
     listening: dict[str, list[QueryPlayers]] = field(default_factory=dict)
+    axes: dict[str, list[Axis]] = field(default_factory=dict)
 
 
 def figure4(value: float) -> str:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
+from submission.metrics.moments_summary import MomentSummary
 from submission.metrics.summary import Summary
 from submission.plots import BLUE, GREEN, GREY, ORANGE, PURPLE, new_figure, save
 from submission.report.statistics import Bar
@@ -21,7 +22,9 @@ DASHES = ("--", ":", "-.")
 HATCHES = ("", "///", "...", "\\\\\\", "xxx")
 
 
-def draw_systems(path: Path, systems: Mapping[str, Summary], levels: Mapping[str, float], metric: str) -> None:
+def draw_systems(
+    path: Path, systems: Mapping[str, Summary | MomentSummary], levels: Mapping[str, float], metric: str
+) -> None:
     """A dot and two intervals for each system, the first one stressed; below them levels without an interval."""
     rows = len(systems) + len(levels)
     figure = new_figure(1.1 + 0.45 * rows)

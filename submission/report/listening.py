@@ -24,9 +24,10 @@ TITLES = {"best": "The best", "median": "The middle", "worst": "The worst"}
 
 
 class AudioStore:
-    """Audio on the page, each clip once: numbered data URIs."""
+    """Audio on the page, each clip once: numbered data URIs of at most so many seconds."""
 
-    def __init__(self) -> None:
+    def __init__(self, seconds: float = LONGEST) -> None:
+        self._seconds = seconds
         self.uris: list[str] = []
         self._known: dict[Path, tuple[int | None, str]] = {}
 
@@ -40,15 +41,15 @@ class AudioStore:
         if not path.is_file():
             return None, f"no audio: {path.name} is not there any more"
         try:
-            self.uris.append(f"data:audio/mpeg;base64,{base64.b64encode(to_mp3(path)).decode()}")
+            self.uris.append(f"data:audio/mpeg;base64,{base64.b64encode(to_mp3(path, self._seconds)).decode()}")
         except AudioError as error:
             return None, f"no audio: {path.name} cannot be read ({str(error).removeprefix(f'{path}: ')})"
         return len(self.uris) - 1, ""
 
 
-def to_mp3(path: Path) -> bytes:
-    """The first 10 s of a file as mono MP3 of 24 kHz and 40 kbit/s. Raises AudioError as read_audio does."""
-    wave = np.clip(read_audio(path, RATE, seconds=LONGEST), -1, 1)
+def to_mp3(path: Path, seconds: float = LONGEST) -> bytes:
+    """The first seconds of a file as mono MP3 of 24 kHz and 40 kbit/s. Raises AudioError as read_audio does."""
+    wave = np.clip(read_audio(path, RATE, seconds=seconds), -1, 1)
     return encoded(wave, RATE, "MP3", "MPEG_LAYER_III", compression_level=COMPRESSION, bitrate_mode="CONSTANT")
 
 

@@ -11,7 +11,7 @@ from submission.plots import CURVES
 from submission.report.elements import NONE, Drawing, Section, Table, figure4, plural, queries, without_folders
 from submission.report.settings import settings_of
 from submission.report.statistics import Rivals
-from submission.runs.finished import FinishedRun
+from submission.runs.finished import Finished, FinishedMoments, FinishedRun
 from submission.runs.record import EpochLine, Parameters, Provenance, RelevanceSettings, RunResult
 
 MEANING_OF_M = (
@@ -21,7 +21,7 @@ MEANING_OF_M = (
 LICENCES = 4  # of a data set that are named
 
 
-def what_was_run(run: FinishedRun) -> Section:
+def what_was_run(run: FinishedRun | FinishedMoments) -> Section:
     result, ranked = run.result, run.ranked
     noted = run.provenance or Provenance.model_construct()  # of whose keys only those with a default are shown
     command = noted.command
@@ -38,7 +38,7 @@ def what_was_run(run: FinishedRun) -> Section:
         "Hardware": ", ".join(part for part in (result.hardware, noted.machine) if part),
         "Software": ", ".join(f"{name} {of}" for name, of in (("Python", noted.python), ("torch", noted.torch)) if of),
         "Time": _time(result),
-        "Ranked": f"{run.entry}: {queries(len(run.matrix))} against {plural(len(run.matrix.clip_ids), 'clip')} of "
+        "Ranked": f"{run.entry}: {queries(ranked.queries)} against {plural(ranked.clips, 'clip')} of "
         f"{ranked.data}",
         "Checkpoint": ranked.checkpoint,
         "m1 and m2": MEANING_OF_M if any(f" best {name} " in f" {ranked.checkpoint} " for name in ("m1", "m2")) else "",
@@ -73,7 +73,7 @@ def _parameters(parameters: Parameters) -> str:
     return f"trained {format_parts(parameters.trained)}; frozen {format_parts(parameters.frozen)}"
 
 
-def _data_table(run: FinishedRun) -> Table:
+def _data_table(run: FinishedRun | FinishedMoments) -> Table:
     rows = []
     for source, about in run.result.data.items():
         uses = [*(f"trains {stage}" for stage in about.trains), *_other_uses(run, source)]
@@ -83,7 +83,7 @@ def _data_table(run: FinishedRun) -> Table:
     return Table("Data", ("source", "set", "use", "clips", "captions", "hours", "licences (clips)"), rows)
 
 
-def _other_uses(run: FinishedRun, source: str) -> Iterator[str]:
+def _other_uses(run: FinishedRun | FinishedMoments, source: str) -> Iterator[str]:
     for stage, settings in run.recipe.stages.items():
         if source in settings.monitor.data:
             yield f"monitors {stage}"
@@ -98,7 +98,7 @@ def _licences(counts: Mapping[str, int]) -> str:
     return named + (f", others ({rest:,})" if rest else "")
 
 
-def _expert_table(run: FinishedRun) -> Table:
+def _expert_table(run: Finished) -> Table:
     rows = []
     for name, expert in run.result.experts.items():
         frozen = f"{run.result.parameters.frozen.get(name, 0):,}"
@@ -108,7 +108,7 @@ def _expert_table(run: FinishedRun) -> Table:
     return Table("Experts", header, rows)
 
 
-def learning_curves(run: FinishedRun) -> Section:
+def learning_curves(run: Finished) -> Section:
     """The curves that training drew, those that are there; one of a single point in words."""
     lines = run.epochs
     drawings, single = [], []
@@ -170,7 +170,7 @@ def _relevance(file: Path, settings: RelevanceSettings) -> Drawing:
     )
 
 
-def caveats(run: FinishedRun, found: Rivals) -> Section:
+def caveats(run: FinishedRun | FinishedMoments, found: Rivals | None) -> Section:
     broken = run.result.broken
     folded = [("Clips left out, and why", "\n".join(f"{clip}: {_without_path(why)}" for clip, why in broken.items()))]
     points = [
@@ -180,14 +180,14 @@ def caveats(run: FinishedRun, found: Rivals) -> Section:
         _also_trained_on(run.ranked.also_trained_on),
         _left_out(len(broken)),
         *_unpublished(run),
-        _ties(int(found.tied.sum()), len(found.tied)),
+        *([_ties(int(found.tied.sum()), len(found.tied))] if found else []),
         *_test_in_view(run),
         *_changed_code(run.result.commits),
     ]
     return Section("caveats", "Caveats", points=points, folded=folded if broken else ())
 
 
-def _unpublished(run: FinishedRun) -> Iterator[str]:
+def _unpublished(run: Finished) -> Iterator[str]:
     for name, expert in run.result.experts.items():
         for file in expert.unpublished:
             yield f"{without_folders(file)}, which {name} was computed with, is not the published file."
@@ -233,7 +233,7 @@ def _ties(count: int, n: int) -> str:
     )
 
 
-def _test_in_view(run: FinishedRun) -> Iterator[str]:
+def _test_in_view(run: Finished) -> Iterator[str]:
     if stages := [name for name, stage in run.recipe.stages.items() if stage.monitor.test_split]:
         yield (
             f"A test split was watched during training ({', '.join(stages)}), as the recipe acknowledges: a checkpoint "

@@ -11,13 +11,13 @@ from pathlib import Path
 from submission.editions import Edition
 from submission.files import writing
 from submission.metrics.scoring import summarise_matrix
-from submission.report import overview, results
+from submission.report import moments, overview, results
 from submission.report.elements import Drawing, Section, figure4
 from submission.report.listening import AudioStore, listening
 from submission.report.settings import differing_settings
 from submission.report.statistics import rivals
 from submission.runs.clips import read_clips
-from submission.runs.finished import FinishedRun
+from submission.runs.finished import Finished, FinishedMoments, FinishedRun
 
 
 def write_report(out: Path, run: FinishedRun, others: Sequence[FinishedRun], edition: Edition) -> list[Drawing]:
@@ -45,6 +45,27 @@ def write_report(out: Path, run: FinishedRun, others: Sequence[FinishedRun], edi
         listening(run.matrix, summary, found, clips, store),
         overview.caveats(run, found),
     ]
+    return _write(out, run, sections, store)
+
+
+def write_moments_report(out: Path, run: FinishedMoments, others: Sequence[FinishedMoments]) -> list[Drawing]:
+    """As write_report, of an entry of moments and others of the same queries; SubmissionError for a blind list."""
+    names, store = _names(others), AudioStore(moments.LONGEST)
+    this, summaries = moments.summary_of(run), [moments.summary_of(other) for other in others]
+    path = run.folder / "figures" / f"{run.entry}.result.svg"
+    sections = [
+        moments.result(run, this, dict(zip(names, summaries, strict=True)), path),
+        moments.lengths(run, this),
+        moments.timelines(run, this, store),
+        differing_settings(run, dict(zip(names, others, strict=True))),
+        overview.what_was_run(run),
+        overview.learning_curves(run),
+        overview.caveats(run, None),
+    ]
+    return _write(out, run, sections, store)
+
+
+def _write(out: Path, run: Finished, sections: Sequence[Section | None], store: AudioStore) -> list[Drawing]:
     shown = [section for section in sections if section is not None]
     html = render(f"{run.recipe.name} · {run.entry}", shown, store.uris)
     with writing(out) as file:
@@ -52,7 +73,7 @@ def write_report(out: Path, run: FinishedRun, others: Sequence[FinishedRun], edi
     return [drawing for section in shown for drawing in section.drawings]
 
 
-def _names(runs: Sequence[FinishedRun]) -> list[str]:
+def _names(runs: Sequence[Finished]) -> list[str]:
     """FOLDER:ENTRY of each, with the folders above it as far as they differ where two have one name."""
     folders = [run.folder.resolve() for run in runs]
     names = [f"{folder.name}:{run.entry}" for folder, run in zip(folders, runs, strict=True)]

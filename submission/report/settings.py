@@ -6,11 +6,11 @@ from typing import Any
 
 from data_tools.documents.json_text import read_json
 from submission.report.elements import NONE, Section, Table, without_folders
-from submission.runs.finished import FinishedRun
+from submission.runs.finished import Finished
 from submission.runs.reading import made_again
 
 
-def settings_of(run: FinishedRun) -> Any:
+def settings_of(run: Finished) -> Any:
     """Every setting, as the run has resolved it."""
     path = run.file("resolved.json")
     return read_json(path, made_again(run.folder, path))
@@ -29,7 +29,7 @@ def dotted(value: Any, at: str = "") -> Iterator[tuple[str, Any]]:
         yield at, value
 
 
-def differing_settings(run: FinishedRun, others: Mapping[str, FinishedRun]) -> Section | None:
+def differing_settings(run: Finished, others: Mapping[str, Finished]) -> Section | None:
     """A table for each other run, by its name: keys whose values differ, and keys that one of both lacks; None where
     there are no others."""
     if not others:

@@ -7,29 +7,24 @@ from pathlib import Path
 
 from data_tools.documents.json_text import require_unharmed
 from data_tools.files import require_folder
+from submission.editions import MomentsEdition, get_moments_edition
 from submission.errors import SubmissionError
+from submission.formats.frame_scores import FrameScores, read_frame_scores
+from submission.formats.moments_jsonl import Moments, read_moments
+from submission.formats.moments_truth import MomentTruth, read_moment_truth
 from submission.formats.score_matrix import ScoreMatrix, read_scores
 from submission.runs import record
 from submission.runs.reading import made_again, read_metrics, read_provenance, read_recipe, read_result, to_finish
 
 
 @dataclass(frozen=True)
-class FinishedRun:
+class Finished:
     """One ranked entry of a finished run. entry: its name in `rank`."""
 
     folder: Path
     result: record.RunResult
     recipe: record.ResolvedRecipe
     entry: str
-
-    @property
-    def ranked(self) -> record.RankedResult:
-        """What result.json says of the entry."""
-        return self.result.rank[self.entry]
-
-    @cached_property
-    def matrix(self) -> ScoreMatrix:
-        return read_scores(self.file(f"scores/{self.entry}.npy"))
 
     @cached_property
     def provenance(self) -> record.Provenance | None:
@@ -49,6 +44,19 @@ class FinishedRun:
         if noted is not None:
             require_unharmed(path, noted, made_again(self.folder, path))
         return path
+
+
+class FinishedRun(Finished):
+    """An entry that ranks clips."""
+
+    @property
+    def ranked(self) -> record.RankedResult:
+        """What result.json says of the entry."""
+        return self.result.rank[self.entry]
+
+    @cached_property
+    def matrix(self) -> ScoreMatrix:
+        return read_scores(self.file(f"scores/{self.entry}.npy"))
 
     @property
     def members(self) -> list[record.ByCheckpoint | record.ByBlind]:
@@ -76,25 +84,47 @@ class FinishedRun:
             yield settings
 
 
+class FinishedMoments(Finished):
+    """An entry that finds moments."""
+
+    @property
+    def ranked(self) -> record.MomentsResult:
+        """What result.json says of the entry."""
+        return self.result.moments[self.entry]
+
+    @property
+    def edition(self) -> MomentsEdition:
+        return get_moments_edition(self.ranked.edition)
+
+    @cached_property
+    def truth(self) -> MomentTruth:
+        """The queries, with their true windows but of a blind list. SubmissionError as read_moment_truth raises it."""
+        return read_moment_truth(self.file(f"scores/{self.entry}.truth.jsonl"), self.edition)
+
+    @cached_property
+    def answers(self) -> list[Moments]:
+        """The windows of every query with their scores, best first. SubmissionError as read_moments raises it."""
+        return read_moments(self.file(f"scores/{self.entry}.windows.jsonl"), self.edition, self.truth)
+
+    @cached_property
+    def frames(self) -> dict[str, FrameScores]:
+        """By query id, the probabilities of its frames; none where an earlier release did not write them."""
+        path = self.file(f"scores/{self.entry}.frames.npz")
+        return read_frame_scores(path) if path.is_file() else {}
+
+
 def open_finished(text: str) -> FinishedRun:
     """RUN, or RUN:ENTRY for one of several ranked entries (default: the first).
 
     Raises SubmissionError for a folder that is no finished run, for files that do not fit each other (a line a fault),
     and for an entry it does not have; DataError for damaged files (a line a fault).
     """
-    name, _, entry = text.rpartition(":") if ":" in text and not Path(text).exists() else (text, "", "")
-    folder = Path(name)
-    require_folder(folder, "name a finished run")
-    for needed in ("result.json", "resolved.json"):
-        if not (folder / needed).is_file():
-            raise SubmissionError(f"{folder}: not a finished run (no {needed}); {to_finish(folder)}")
-    result, recipe = read_result(folder), read_recipe(folder)
-    if problems := list(broken_links(result, recipe)):
-        raise SubmissionError("\n".join(f"{folder}: {problem}; make the run again" for problem in problems))
+    folder, result, recipe, entry = _opened(text)
     if not result.rank and result.moments:
         first = next(iter(result.moments.values()))
         raise SubmissionError(
-            f"{folder}: the run ranks moments, of which there is no page and no package yet; score its file by "
+            f"{folder}: the run ranks moments, and this is of clips; python -m submission report {folder} shows them, "
+            "and its file is scored by "
             f"python -m submission score {first.answers} --truth {first.truth}"
         )
     if not result.rank:
@@ -107,6 +137,39 @@ def open_finished(text: str) -> FinishedRun:
     run = FinishedRun(folder, result, recipe, entry or next(iter(result.rank)))
     run.file("resolved.json")
     return run
+
+
+def open_finished_moments(text: str) -> FinishedMoments:
+    """RUN, or RUN:ENTRY for one of several entries of moments (default: the first). Raises as open_finished does."""
+    folder, result, recipe, entry = _opened(text)
+    if not result.moments:
+        raise SubmissionError(f"{folder}: the run ranks no moments; give its recipe a rank entry of kind moments")
+    if entry and entry not in result.moments:
+        raise SubmissionError(f"{folder}: no entry of moments {entry!r}; there are {', '.join(result.moments)}")
+    run = FinishedMoments(folder, result, recipe, entry or next(iter(result.moments)))
+    run.file("resolved.json")
+    return run
+
+
+def has_moments(text: str) -> bool:
+    """Whether RUN, or RUN:ENTRY, is of moments; of a run that ranks clips too, only where the entry is named. Raises as
+    open_finished does."""
+    _, result, _, entry = _opened(text)
+    return entry in result.moments or (bool(result.moments) and not result.rank)
+
+
+def _opened(text: str) -> tuple[Path, record.RunResult, record.ResolvedRecipe, str]:
+    """Folder, result, recipe, and the entry that is named, or nothing."""
+    name, _, entry = text.rpartition(":") if ":" in text and not Path(text).exists() else (text, "", "")
+    folder = Path(name)
+    require_folder(folder, "name a finished run")
+    for needed in ("result.json", "resolved.json"):
+        if not (folder / needed).is_file():
+            raise SubmissionError(f"{folder}: not a finished run (no {needed}); {to_finish(folder)}")
+    result, recipe = read_result(folder), read_recipe(folder)
+    if problems := list(broken_links(result, recipe)):
+        raise SubmissionError("\n".join(f"{folder}: {problem}; make the run again" for problem in problems))
+    return folder, result, recipe, entry
 
 
 def broken_links(result: record.RunResult, recipe: record.ResolvedRecipe) -> Iterator[str]:

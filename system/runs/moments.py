@@ -58,12 +58,11 @@ class Located(NamedTuple):
 
 
 def join_moments(
-    clips: Embeddings, recordings: Sequence[Clip], clip_of: list[int], captions: Embedded, features: Features
+    clips: Embeddings, recordings: Sequence[Clip], clip_of: list[int], captions: Embedded, grid: Grid
 ) -> EmbeddedMoments:
     """Of embedded recordings and queries. KitError for recordings that are embedded as a whole."""
     if clips.lengths is None:
         raise KitError("moments need a series of frames, and this model gives one embedding a recording")
-    (grid,) = features.grids.values()
     sizes = clips.lengths.tolist()
     edges = [grid.edges(size, clip.seconds or math.inf) for size, clip in zip(sizes, recordings, strict=True)]
     return EmbeddedMoments(clips, clip_of, captions, edges, grid)
@@ -75,7 +74,8 @@ def embed_moments(
     """The texts of moments, and `recordings`, in which they are looked for. KitError as of join_moments."""
     clips, row = embed_clips(model, recordings, features), {clip.id: number for number, clip in enumerate(recordings)}
     captions = embed_texts_together(model, [moment.text for moment in moments])
-    return join_moments(clips, recordings, [row[moment.clip] for moment in moments], captions, features)
+    (grid,) = features.grids.values()
+    return join_moments(clips, recordings, [row[moment.clip] for moment in moments], captions, grid)
 
 
 def windows_of(

@@ -124,7 +124,8 @@ def _open_run(run: Run, stage: str | None, checkpoint: str | None, changes: list
         raise KitError(f"{run.folder} has not been trained yet; {to_finish(run.folder)}")
     provenance = run.read_provenance()  # refuses a damaged resolved.json before it is read
     recipe = _moved(run.folder / "resolved.json", changes)
-    single = [entry for entry in recipe.rank.values() if isinstance(entry, schema.RankByCheckpoint | schema.RankBlind)]
+    kinds = schema.RankByCheckpoint | schema.RankBlind | schema.RankMoments
+    single = [entry for entry in recipe.rank.values() if isinstance(entry, kinds)]
     first = min(single, key=lambda entry: isinstance(entry, schema.RankBlind), default=None)
     if stage is None and first is not None:
         stage = first.stage

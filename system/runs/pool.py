@@ -66,9 +66,10 @@ def pool_of(recipe: schema.Recipe, audio: Path | None, split: str | None) -> Lis
     split: only this split's clips. Raises KitError for no clip at all, and DataError as reading a manifest does.
     """
     if audio is None:
-        if not recipe.scored:
+        ranked = next(iter(recipe.scored or recipe.rank_moments), None)
+        if ranked is None:
             raise KitError(f"the recipe {recipe.name} ranks nothing; name the clips with --audio")
-        source = recipe.data[recipe.ranked_source(next(iter(recipe.scored)))]
+        source = recipe.data[recipe.ranked_source(ranked)]
         audio, split = Path(source.manifest), split or source.split
         if not audio.exists():
             raise KitError(f"{audio}, which the recipe {recipe.name} ranks, is not here; name the clips with --audio")

@@ -9,7 +9,10 @@ from ipaddress import ip_address
 
 from data_tools.cli import counted
 from data_tools.errors import KitError
+from system.moments.windows import Grid
 from system.runs.open import Trained
+from system.runs.pool import Pool
+from system.serve.moments import MomentSearch
 from system.serve.search import Search
 
 PATIENCE = 2  # seconds that answers under way are waited for at the end
@@ -39,6 +42,21 @@ def bound(host: str, port: int) -> socket.socket:
     return found
 
 
+def search_of(trained: Trained, pool: Pool) -> Search:
+    """Of a pool; of a model of moments with windows as the recipe's first rank entry of moments chooses them, by the
+    posterior where it has none. A fit of that entry is not made again: a warning says so."""
+    if trained.recipe.model.score.kind != "moments":
+        return Search(trained.model, *pool)
+    (expert,) = trained.recipe.model.audio.experts.values()
+    grid = Grid(1 / expert.frames_per_second, expert.first_centre)
+    name, entry = next(iter(trained.recipe.rank_moments.items()), ("", None))
+    if entry is None:
+        return MomentSearch(trained.model, *pool, grid=grid)
+    if entry.fit is not None:
+        log.warning("rank entry %s is fitted to %s, and the page shows windows as trained, without it", name, entry.fit)
+    return MomentSearch(trained.model, *pool, grid=grid, by=entry.windows, decoding=entry.decoding)
+
+
 def about_of(trained: Trained, search: Search) -> dict[str, object]:
     """What the page says of the model; the checkpoint without the score it was chosen by, which is of other clips."""
     facts, checkpoint = trained.facts, trained.facts.checkpoint.partition(",")[0]
@@ -50,6 +68,7 @@ def about_of(trained: Trained, search: Search) -> dict[str, object]:
         "skipped": len(search.skipped),
         "score": trained.recipe.model.score.meaning,
         "examples": search.examples(EXAMPLES),
+        **(search.meaning if isinstance(search, MomentSearch) else {}),
     }
 
 

@@ -4,7 +4,7 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 
@@ -14,6 +14,9 @@ from system.models.retrieval import RetrievalModel
 from system.models.similarity import Embedded, Embeddings, prepared, unit_vectors
 from system.runs.retrieve import embed_texts
 from system.serve.index import index_of
+
+if TYPE_CHECKING:
+    from system.runs.moments import Located
 
 # Q queries, C clips, D embedding
 
@@ -31,10 +34,12 @@ class SearchQuery(NamedTuple):
 
 
 class Hit(NamedTuple):
-    """A clip found: its row in the pool, and its score, higher is better."""
+    """A clip found: its row in the pool, and its score, higher is better. located: where in it; None for models that
+    do not say."""
 
     row: int
     score: float
+    located: "Located | None" = None
 
 
 class Answer(NamedTuple):

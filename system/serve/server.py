@@ -20,6 +20,7 @@ from aiohttp.abc import AbstractStreamWriter
 from aiohttp.http_exceptions import HttpProcessingError
 
 from data_tools.audio.read import AudioError, peaks
+from system.runs.moments import Located
 from system.serve.search import Hit, Search, SearchQuery
 from system.serve.waiting import BusyError, Queue
 
@@ -132,6 +133,8 @@ class SearchPage:
         found = {"rank": rank, "score": hit.score, "file_name": clip.file_name, "path": self.search.paths[hit.row]}
         found |= {"clip": clip.id, "seconds": clip.seconds}
         found |= {"audio": f"/audio/{hit.row}", "peaks": f"/peaks/{hit.row}"}
+        if hit.located is not None:
+            found["moments"] = _moments(hit.located)
         return found | ({"captions": clip.captions} if clip.captions else {})
 
     def _opened(self, request: web.Request) -> tuple[int, int]:
@@ -216,6 +219,16 @@ class _File(web.FileResponse):
         headers = request.headers.copy()
         headers.popall("Accept-Encoding", None)
         return await super().prepare(request.clone(headers=headers))
+
+
+def _moments(located: Located) -> dict[str, Any]:
+    """windows: [start, end, score], best first; edges: seconds of the frames; frames: their probabilities."""
+    windows = [[window.start, window.end, round(window.score, 4)] for window in located.windows]
+    return {
+        "windows": windows,
+        "edges": located.edges.round(3).tolist(),
+        "frames": located.frames.round(3).tolist(),
+    }
 
 
 def refusal(status: int, sentence: str, headers: dict[str, str] | None = None) -> web.Response:

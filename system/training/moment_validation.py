@@ -58,7 +58,8 @@ class MomentValidation:
             total += float(terms.total(scores, self.stage.losses)) * len(rows)
         values = {"loss": total / len(self.items)}
         if {"R1@0.5", "R1@0.7", "mAP"} & set(self.stage.monitor.metrics):
-            asked = join_moments(clips, self.clips, self.clip_of, captions, self.features)
+            (grid,) = self.features.grids.values()
+            asked = join_moments(clips, self.clips, self.clip_of, captions, grid)
             found = windows_of(score_of(model), asked, "posterior", Decoding())
             predictions = {str(number): [list(window) for window in one.windows] for number, one in enumerate(found)}
             truth = {str(number): [list(window) for window in item.windows] for number, item in enumerate(self.items)}

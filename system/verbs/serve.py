@@ -6,8 +6,7 @@ from pathlib import Path
 
 from data_tools.errors import KitError
 from system.runs.pool import embed, pool_of, read_pool
-from system.serve.listening import about_of, bound, serve
-from system.serve.search import Search
+from system.serve.listening import about_of, bound, search_of, serve
 from system.verbs.options import add_cache_argument, add_changes_argument, add_checkpoint_arguments, open_model
 
 
@@ -31,6 +30,6 @@ def run(arguments: argparse.Namespace) -> int:
         named = read_pool(arguments.audio, arguments.split) if arguments.audio else None  # before the model is loaded
         trained, cache = open_model(arguments)
         listed = named or pool_of(trained.recipe, None, arguments.split)
-        search = Search(trained.model, *embed(trained, listed, cache))
+        search = search_of(trained, embed(trained, listed, cache))
         asyncio.run(serve(search, about_of(trained, search), arguments.host, listening))
     return 0

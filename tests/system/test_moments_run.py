@@ -13,9 +13,12 @@ import tiny_moments
 import torch
 from threads import one_thread  # noqa: F401  a fixture
 
+from data_tools.errors import DataError
 from data_tools.manifest import read_manifest, write_manifest
 from submission.__main__ import main as submission
+from submission.errors import SubmissionError
 from submission.formats.frame_scores import read_frame_scores
+from submission.runs.finished import has_moments, open_finished, open_finished_moments
 from submission.runs.record import RunResult
 from system.__main__ import main
 
@@ -132,6 +135,24 @@ def test_a_plan_counts_moments(manifest: Path, tmp_path: Path, capsys: pytest.Ca
     tiny.write_recipe(path, made)
     assert main(["check", str(path)]) == 1
     assert re.search(r"data train: .*MISSING: moments .*gone.jsonl; python -m data_tools", capsys.readouterr().out)
+
+
+def test_it_is_opened_with_its_queries_and_answers(run: Path, tmp_path: Path) -> None:
+    opened = open_finished_moments(f"{run}:thresholds")
+    assert opened.ranked == result_of(run).moments["thresholds"]
+    assert [answer.qid for answer in opened.answers] == list(opened.truth.queries)
+    assert all(len(window) == 3 for answer in opened.answers for window in answer.windows)
+    assert open_finished_moments(str(run)).entry == "posterior"
+    assert has_moments(str(run))
+    with pytest.raises(SubmissionError, match="no entry of moments 'other'; there are posterior, thresholds"):
+        open_finished_moments(f"{run}:other")
+    with pytest.raises(SubmissionError, match="the run ranks moments, and this is of clips"):
+        open_finished(str(run))
+    damaged = Path(shutil.copytree(run, tmp_path / "damaged"))
+    windows = damaged / "scores/posterior.windows.jsonl"
+    windows.write_text(windows.read_text().replace("0.", "1.", 1))
+    with pytest.raises(DataError, match=r"posterior\.windows\.jsonl"):
+        _ = open_finished_moments(str(damaged)).answers
 
 
 def test_the_run_stands_when_it_is_asked_for_again(run: Path, capsys: pytest.CaptureFixture[str]) -> None:

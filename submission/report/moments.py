@@ -1,0 +1,144 @@
+"""The sections of a run of moments: its figures, by length of the true windows, and queries on a time axis."""
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path, PurePath
+
+import numpy as np
+
+from data_tools.errors import DataError
+from data_tools.manifest import read_manifest
+from submission.errors import SubmissionError
+from submission.formats.moments_jsonl import Moments
+from submission.metrics.compare import compare
+from submission.metrics.moments_summary import MomentSummary, metric_values, summarise_moments
+from submission.report import figures
+from submission.report.elements import NONE, Axis, Drawing, Section, Span, Table, figure4, plural, queries, spread
+from submission.report.listening import TITLES, AudioStore
+from submission.report.results import PAIRED, THIS
+from submission.report.statistics import choose_queries
+from submission.runs.finished import FinishedMoments
+
+LONGEST = 300.0  # seconds that are embedded of a recording
+FAINT = 0.1  # of the best window's score: below, a window is not drawn
+
+
+def summary_of(run: FinishedMoments) -> MomentSummary:
+    """The figures of an entry. SubmissionError for a blind list."""
+    return summarise_moments({answer.qid: answer.windows for answer in run.answers}, run.truth, run.edition)
+
+
+def result(run: FinishedMoments, this: MomentSummary, others: Mapping[str, MomentSummary], path: Path) -> Section:
+    """The primary figure with those that it is held against, and all others."""
+    ranked, summaries = run.ranked, {THIS: this, **others}
+    levels = {"random windows": ranked.random or {}, "true frames (ceiling)": ranked.ceiling or {}}
+    if this.chance is not None:
+        levels["whole recordings"] = {this.primary: this.chance}
+    primary = {name: values[this.primary] for name, values in levels.items() if this.primary in values}
+    figures.draw_systems(path, summaries, primary, this.primary)
+    rows = [[name, *(f"{s.values[m]:.4f} ({spread(s.bootstraps[m])})" for m in this.values)]
+            for name, s in summaries.items()]  # fmt: skip
+    rows += [[name, *(figure4(values.get(m, np.nan)) for m in this.values)] for name, values in levels.items()]
+    table = Table("All figures, with 95 % by bootstrap over recordings", ("system", *this.values), rows)
+    constants = "; ".join(f"{name} {value:.4f}" for name, value in primary.items())
+    tables = [table, *([_differences(this, others)] if others else [])]
+    drawn = Table(
+        this.primary,
+        ("system", this.primary, "95 % bootstrap"),
+        [[name, figure4(s.values[this.primary]), spread(s.bootstrap)] for name, s in summaries.items()]
+        + [[name, figure4(value), NONE] for name, value in primary.items()],
+    )
+    alt = "; ".join(f"{name} {s.values[this.primary]:.4f} ({spread(s.bootstrap)})" for name, s in summaries.items())
+    return Section(
+        anchor="result",
+        title="Result",
+        headline=(
+            f"{this.primary} {this.values[this.primary]:.4f}",
+            f"95 % {spread(this.bootstrap)} by bootstrap over recordings; {queries(len(this.found.texts))}, "
+            f"{plural(this.found.n_pool, 'recording')}; {constants}. Metrics are those of edition {run.edition.name}, "
+            "shares from 0 to 1.",
+        ),
+        drawings=[Drawing(path, f"{this.primary} with its 95 % intervals", f"{this.primary}: {alt}.", drawn)],
+        tables=tables,
+        paragraphs=[*(f"{note}." for note in this.notes), *([PAIRED] if others else [])],
+    )
+
+
+def _differences(this: MomentSummary, others: Mapping[str, MomentSummary]) -> Table:
+    rows = []
+    for name, other in others.items():
+        try:
+            found = compare(this, [other])
+        except SubmissionError as error:
+            rows.append([name, f"not comparable: {error}", NONE, NONE])
+            continue
+        rows.append([name, f"{found.mean:+.4f}", spread(found.interval), f"{found.p:.4f}"])
+    header = ("other", "difference", "95 % bootstrap", "p")
+    return Table(f"This entry minus another: {this.primary}, query by query", header, rows)
+
+
+def lengths(run: FinishedMoments, this: MomentSummary) -> Section:
+    """Figures by length of the true windows."""
+    rows = []
+    for name, (low, high) in run.edition.lengths.items():
+        scores, label = this.by_length[name], f"{name}, over {low:g} to {high:g} s"
+        values = [NONE for _ in this.values] if scores is None else map(
+            figure4, metric_values(scores, this.values).values()
+        )  # fmt: skip
+        rows.append([label, str(len(scores.qids)) if scores else "0", *values])
+    text = (
+        "Of each range only the true windows count that are of its length; a window that finds another one is then "
+        "false, so that these figures do not average to the whole."
+    )
+    table = Table("Figures by length of the true windows", ("true windows", "queries", *this.values), rows)
+    return Section("lengths", "Lengths of windows", paragraphs=[text], tables=[table])
+
+
+def timelines(run: FinishedMoments, this: MomentSummary, store: AudioStore) -> Section:
+    """The worst, middle and best queries on a time axis; their recordings go into the store."""
+    answers, paths = {answer.qid: answer for answer in run.answers}, dict(_recordings(run))
+    chosen = choose_queries(np.ones(len(this.scores.qids), np.int64), this.scores.ious + this.scores.precisions_at())
+    axes = {}
+    for name in ("worst", "median", "best"):
+        rows = chosen[name]
+        found = [_axis(run, answers[this.scores.qids[row]], float(this.scores.ious[row]), paths, store) for row in rows]
+        if found:
+            axes[TITLES[name]] = found
+    return Section(
+        anchor="listening",
+        title="Queries on a time axis",
+        paragraphs=[
+            "Above in green the true windows, in the middle the probability of every frame to be in a moment, below in "
+            "orange the windows found, the paler the less probable; left out are "
+            f"those below {FAINT:g} of the best. Queries are put in order by the IoU of their first window and their "
+            "AP together. A click on the axis, or on a window's button, plays from there.",
+            f"Players hold at most the first {LONGEST:g} s of a recording, as mono MP3.",
+        ],
+        axes=axes,
+    )
+
+
+def _axis(run: FinishedMoments, answer: Moments, iou: float, paths: Mapping[str, Path], store: AudioStore) -> Axis:
+    query = run.truth.queries[answer.qid]
+    best = max(answer.windows[0][2], 1e-9)
+    shares = [max(0.0, min(1.0, window[2] / best)) for window in answer.windows]
+    shown = [Span(w[0], w[1], s) for n, (w, s) in enumerate(zip(answer.windows, shares, strict=True))
+             if n == 0 or s >= FAINT]  # fmt: skip
+    true = [Span(start, end, 1.0) for start, end in query.windows or []]
+    end = query.seconds or max(span.end for span in (*shown, *true))
+    path = paths.get(query.vid)
+    audio, why = store.add(path) if path else (None, "no audio: the manifest that was ranked is not here")
+    return Axis(query.query, query.vid, end, iou, true, shown, audio, why, run.frames.get(answer.qid))
+
+
+def _recordings(run: FinishedMoments) -> Iterator[tuple[str, Path]]:
+    """Recordings of the ranked source by their file's name without the suffix; none where its manifest is gone."""
+    sources = (run.recipe.model_extra or {}).get("data", {})
+    manifest = sources.get(run.ranked.data, {}).get("manifest")
+    if not isinstance(manifest, str) or not Path(manifest).is_file():
+        return
+    try:
+        clips = read_manifest(Path(manifest))
+    except DataError:
+        return
+    for clip in clips:
+        yield PurePath(clip.file_name).stem, Path(clip.path)

@@ -1,0 +1,111 @@
+"""The search page on long recordings: where a sentence is heard, and that it is heard from there."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from browser import Browser, until
+from served import Letters, Served, clip_of, model_of, served, write_tone
+
+from system.models.moment_score import MomentScore
+from system.models.similarity import Ragged
+from system.moments.windows import Decoding, Grid
+from system.runs.retrieve import embed_texts
+from system.serve.moments import MomentSearch
+from system.serve.search import SearchQuery
+
+LETTER = {letter: np.eye(3)[number] for number, letter in enumerate("abc")}
+SOUNDS = {
+    "late.wav": "....aaa.bb",
+    "twice.wav": "aa....aaaa",
+    "never.wav": "bbcc......",
+}  # a letter a second, . is none
+
+
+def search_in(folder: Path, by: str = "posterior") -> MomentSearch:
+    """Recordings whose frames are letters, one a second."""
+    clips = [clip_of(write_tone(folder / name, 10.0)).model_copy(update={"seconds": 10.0}) for name in SOUNDS]
+    series = [[LETTER.get(letter, np.zeros(3)) for letter in letters] for letters in SOUNDS.values()]
+    values = torch.tensor(np.concatenate([np.array(one) for one in series]), dtype=torch.float32)
+    model = model_of(Letters())
+    model.score = MomentScore()
+    embedded = Ragged(values, torch.tensor([len(one) for one in series]))
+    return MomentSearch(model, clips, embedded, grid=Grid(1.0, 0.5), by=by, decoding=Decoding(windows=3))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("by", ["posterior", "thresholds"])
+def test_windows_are_those_of_the_letters(tmp_path: Path, by: str) -> None:
+    (answer,) = search_in(tmp_path, by).answer([SearchQuery("a", 3)])
+    assert answer.hits is not None
+    assert [list(SOUNDS)[hit.row] for hit in answer.hits] == ["twice.wav", "late.wav", "never.wav"]
+    twice, late, never = (hit.located for hit in answer.hits)
+    assert twice is not None
+    assert late is not None
+    assert never is not None
+    assert {window[:2] for window in twice.windows[:2]} == {(0.0, 2.0), (6.0, 10.0)}
+    assert late.windows[0][:2] == (4.0, 7.0)
+    assert late.edges.tolist() == list(range(11))
+    assert (late.frames > 0.9).tolist() == [letter == "a" for letter in SOUNDS["late.wav"]]
+    assert never.frames.max() < 0.1
+
+
+def test_recordings_are_ranked_by_whether_it_is_heard_at_all(tmp_path: Path) -> None:
+    """Against all labellings of ten frames, one by one."""
+    search = search_in(tmp_path)
+    (answer,) = search.answer([SearchQuery("ab", 3)])
+    score, words = search.model.moments, embed_texts(search.model, ["ab"])
+    for hit in answer.hits or []:
+        frames = score.frames(search._pool.rows([hit.row]), words)[0][0].double()
+        bits = torch.tensor([[n >> t & 1 for t in range(10)] for n in range(1, 1024)]).double()
+        turns = bits.diff(dim=1)
+        weights = bits @ frames + score.enter * (turns == 1).sum(1) + score.leave * (turns == -1).sum(1)
+        assert hit.score == pytest.approx(weights.logsumexp(0).item(), abs=1e-4)
+
+
+def test_an_answer_says_where(tmp_path: Path) -> None:
+    with served(search_in(tmp_path)) as site:
+        (first, second) = site.search("a", count=2).json["results"]
+    assert second["file_name"] == "late.wav"
+    found = second["moments"]
+    assert found.keys() == {"windows", "edges", "frames"}
+    assert found["windows"][0][:2] == [4.0, 7.0]
+    assert len(found["edges"]) == len(found["frames"]) + 1 == 11
+    assert first["moments"]["windows"][0][2] > 0.9
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Iterator[Served]:
+    search = search_in(tmp_path)
+    with served(search, about={"clips": 3, "recipe": "r", "run": "r", "checkpoint": "c", **search.meaning}) as found:
+        yield found
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("width", [390, 1280])
+def test_it_is_seen_where_and_heard_from_there(browser: Browser, site: Served, width: int) -> None:
+    page = browser.page(width)
+    page.goto(f"{site.address}?query=a")
+    until(page, "document.querySelectorAll('.timeline').length === 3")
+    late = page.locator(".result").nth(1)
+    assert late.locator(".windows button").all_inner_texts()[0].startswith("▶ 0:04.0 – 0:07.0, ")
+    picture, window = late.locator(".frames").bounding_box(), late.locator("rect").first.bounding_box()
+    assert picture is not None
+    assert window is not None
+    assert window["height"] > 40
+    assert (window["x"] - picture["x"]) / picture["width"] == pytest.approx(0.4, abs=0.02)
+    assert window["width"] / picture["width"] == pytest.approx(0.3, abs=0.02)
+    assert page.evaluate("document.documentElement.scrollWidth") <= width, "the page scrolls sideways"
+    late.locator(".timeline").click(position={"x": 0.8 * picture["width"], "y": 60})
+    until(page, "document.querySelectorAll('audio')[1].currentTime > 8.1")
+    assert page.evaluate("document.querySelectorAll('audio')[1].currentTime") < 9.5
+    button = late.locator(".windows button").first
+    button.focus()
+    page.keyboard.press("Enter")
+    until(page, "(t => t > 4.1 && t < 6)(document.querySelectorAll('audio')[1].currentTime)")
+    page.locator(".result").first.locator(".windows button").first.click()
+    until(page, "document.querySelectorAll('audio')[1].paused")
+    assert page.locator(".cursor").nth(1).is_visible()
+    assert page.locator("#meaning").inner_text().startswith("Recordings are ordered by ")
+    assert browser.errors == []
