@@ -133,6 +133,8 @@ class MomentsEdition:
     sources: Mapping[str, Source]
 
 
+AnyEdition = Edition | MomentsEdition
+
 _BASELINE_2022 = "github.com/xieh97/dcase2022-audio-retrieval"
 _BASELINE_2025 = "github.com/CPJKU/dcase2025_task6_baseline"
 _QUOTED = "a 2024 participant who quotes the 2023 task page: Labbé, dcase24t6/utils/dcase.py"
@@ -337,3 +339,8 @@ def get_moments_edition(name: str | int | None = None) -> MomentsEdition:
         why = f"edition {name} is of clips" if str(name) in EDITIONS else f"no edition {name} is known"
         raise SubmissionError(f"{why}, and this is of moments; choose one of: {', '.join(MOMENTS)}")
     return MOMENTS[str(name)]
+
+
+def get_any_edition(name: str | int) -> AnyEdition:
+    """The record of a year of clips or of moments, or of `custom`. Raises SubmissionError for others."""
+    return get_moments_edition(name) if str(name) in MOMENTS else get_edition(name)

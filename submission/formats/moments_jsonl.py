@@ -32,6 +32,8 @@ from submission.formats.json_lines import (
 from submission.formats.moments_truth import TRUE_WINDOWS, WINDOWS, MomentTruth
 from submission.formats.truth import instead
 
+NOT_HANDED_IN = frozenset({"scores", "no query", "no vid"})  # kinds of oddities that a package has not
+
 
 @dataclass(frozen=True)
 class Moments:

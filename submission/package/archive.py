@@ -1,6 +1,6 @@
 """The archive that is handed in: its tree, written whole or not at all, and checked as the official validator does.
 
-<name>/task<T>/<label>/<label>.output.csv       one folder a system
+<name>/task<T>/<label>/<label>.output.csv       one folder a system; of moments .output.jsonl
 <name>/task<T>/<label>/<label>.meta.yaml
 <name>/task<T>/<label>.technical_report.pdf     one report on all of them, named after the first
 
@@ -18,39 +18,45 @@ from typing import Any
 
 from data_tools.documents.yaml12 import parse_yaml
 from data_tools.errors import DataError
-from submission.editions import EDITIONS, Edition, Names
+from submission.editions import EDITIONS, MOMENTS, AnyEdition, MomentsEdition, Names
 from submission.errors import SubmissionError
 from submission.files import writing
-from submission.formats.csv_table import SHOWN_PROBLEMS, format_problems
+from submission.formats.csv_table import SHOWN_PROBLEMS, Problem, format_problems
 from submission.formats.matrix_csv import check_matrix_csv
+from submission.formats.moments_jsonl import NOT_HANDED_IN, check_moments
+from submission.formats.moments_truth import MomentTruth
 from submission.formats.ranked_csv import check_ranked_csv
 from submission.formats.truth import Truth
 from submission.package.meta import check_meta
+from submission.package.moments_meta import check_moments_meta
 
 LARGEST = 2**30  # bytes of a system's files, unpacked: a full matrix takes some 60 MB
 _DAWN = (1980, 1, 1, 0, 0, 0)  # of every member, so that the same package is the same bytes
 
 
+AnyTruth = Truth | MomentTruth
+
+
 @dataclass(frozen=True)
 class Packed:
-    """One system. label: of its folder. of: what is handed in, in words. output: bytes of the CSV. meta: content
-    of meta.yaml. truth: what the CSV must answer; None where only its form can be checked."""
+    """One system. label: of its folder. of: what is handed in, in words. output: bytes of that file. meta: content of
+    meta.yaml. truth: what the file must answer; None where only its form can be checked."""
 
     label: str
     of: str
     output: bytes
     meta: dict[str, Any]
-    truth: Truth | None = None
+    truth: AnyTruth | None = None
 
 
-def file_names(names: Names, label: str, edition: Edition) -> Names:
+def file_names(names: Names, label: str, edition: AnyEdition) -> Names:
     """The names of one system's files."""
     author, institute, _, index = label.split("_")
     filled = {"label": label, "author": author, "institute": institute, "task": edition.task, "index": index}
     return Names(*(name.format(**filled) for name in names))
 
 
-def write_archive(path: Path, systems: list[Packed], edition: Edition, style: str, report: bytes | None) -> None:
+def write_archive(path: Path, systems: list[Packed], edition: AnyEdition, style: str, report: bytes | None) -> None:
     """Write the archive, and check it as it lies on the disk before it takes its name.
 
     Raises SubmissionError, a line a problem, for what check_archive finds; OSError when writing fails.
@@ -78,8 +84,8 @@ def write_archive(path: Path, systems: list[Packed], edition: Edition, style: st
 
 def check_archive(
     path: Path,
-    edition: Edition,
-    truth_of: Callable[[str], Truth | None] = lambda label: None,
+    edition: AnyEdition,
+    truth_of: Callable[[str], AnyTruth | None] = lambda label: None,
     require_report: bool = True,
     shown: int | None = SHOWN_PROBLEMS,
 ) -> Iterator[str]:
@@ -112,8 +118,8 @@ def check_archive(
 
 def _check_members(
     archive: zipfile.ZipFile,
-    edition: Edition,
-    truth_of: Callable[[str], Truth | None],
+    edition: AnyEdition,
+    truth_of: Callable[[str], AnyTruth | None],
     require_report: bool,
     shown: int | None,
 ) -> Iterator[str]:
@@ -128,7 +134,8 @@ def _check_members(
     for name in sorted(name for name, times in names.items() if times > 1):
         yield f"{name}: is there twice"
     wrong = {name for name in names if not _is_placed(name, edition)}
-    theirs = next((other for other in EDITIONS.values() if all(_is_placed(name, other) for name in names)), None)
+    others: list[AnyEdition] = [*EDITIONS.values(), *MOMENTS.values()]
+    theirs = next((other for other in others if all(_is_placed(name, other) for name in names)), None)
     if wrong and theirs:
         yield f"this is a package of edition {theirs.name}, not of {edition.name}; add --edition {theirs.name}"
         return
@@ -160,7 +167,7 @@ def _check_members(
         yield from _check_system(archive, label, paths, edition, truth_of(label), shown)
 
 
-def _is_placed(name: str, edition: Edition) -> bool:
+def _is_placed(name: str, edition: AnyEdition) -> bool:
     parts = name.split("/")
     sound = all(part not in ("", ".", "..") for part in parts) and "\\" not in name
     report = len(parts) == 3 and parts[-1].endswith(".pdf")
@@ -171,8 +178,8 @@ def _check_system(
     archive: zipfile.ZipFile,
     label: str,
     paths: list[PurePosixPath],
-    edition: Edition,
-    truth: Truth | None,
+    edition: AnyEdition,
+    truth: AnyTruth | None,
     shown: int | None,
 ) -> Iterator[str]:
     if not re.fullmatch(edition.label, label):
@@ -186,14 +193,26 @@ def _check_system(
         yield f"{label}: {name} is missing"
     for path in paths:
         if path.name == style.output:
-            check = check_ranked_csv if edition.output == "ranked" else check_matrix_csv
-            _, problems = check(archive.read(str(path)), edition, truth)
+            problems = _output_problems(archive.read(str(path)), edition, truth)
             yield from (f"{path}: {line}" for line in format_problems(problems, shown))
         elif path.name == style.meta:
             try:
-                faults = check_meta(parse_yaml(archive.read(str(path))), label, edition)
+                meta = parse_yaml(archive.read(str(path)))
+                if isinstance(edition, MomentsEdition):
+                    faults = check_moments_meta(meta, label, edition)
+                else:
+                    faults = check_meta(meta, label, edition)
             except DataError as error:
                 faults = iter([str(error)])
             yield from (f"{path}: {line}" for line in faults)
         else:
             yield f"{path}: does not belong here; {label} has {style.output} and {style.meta}"
+
+
+def _output_problems(data: bytes, edition: AnyEdition, truth: AnyTruth | None) -> list[Problem]:
+    """Of what is handed in, by the edition's own check; of moments also scores and what else a package has not."""
+    if isinstance(edition, MomentsEdition):
+        _, problems, notes = check_moments(data, edition, truth if isinstance(truth, MomentTruth) else None)
+        return problems + [note for note in notes if note.kind in NOT_HANDED_IN]
+    check = check_ranked_csv if edition.output == "ranked" else check_matrix_csv
+    return check(data, edition, truth if isinstance(truth, Truth) else None)[1]

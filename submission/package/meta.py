@@ -2,17 +2,17 @@
 
 import re
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from submission.editions import Edition
+from submission.editions import AnyEdition, Edition
 from submission.formats.csv_table import shown
 from submission.formats.score_matrix import ScoreMatrix
 from submission.metrics.scoring import summarise_matrix
 from submission.package.about import About, System
-from submission.runs.finished import FinishedRun
-from submission.runs.record import LossSettings, SetFacts
+from submission.runs.finished import Finished, FinishedRun
+from submission.runs.record import LossSettings, SetFacts, StageSettings
 
 BLOCKS = {
     "submission": ("label", "name", "abbreviation", "authors"),
@@ -24,7 +24,7 @@ AFFILIATION = ("abbreviation", "institute", "location")
 DESCRIPTION = ("input_sampling_rate", "acoustic_features", "machine_learning_method", "loss_function", "optimizer")
 
 
-def label_of(about: About, edition: Edition, index: int) -> str:
+def label_of(about: About, edition: AnyEdition, index: int) -> str:
     """Last name and institute of the corresponding author, task, and index; blanks, dots and underscores, which divide
     the names of files, become hyphens."""
     author = about.corresponding
@@ -45,9 +45,9 @@ def unfit_parts(about: About) -> Iterator[str]:
             yield f"authors.{about.authors.index(author)}.{key}: {problem}"
 
 
-def missing_addresses(runs: Sequence[FinishedRun], described: Collection[str] = ()) -> list[str]:
+def missing_addresses(runs: Sequence[Finished], described: Collection[str] = ()) -> list[str]:
     """Data sets and pre-trained models whose address the runs do not know, but for those that are described."""
-    return [name for name, known in _addresses(runs).items() if known is None and name not in described]
+    return [name for name, known in addresses_of(runs).items() if known is None and name not in described]
 
 
 def make_meta(
@@ -58,18 +58,13 @@ def make_meta(
     runs: one, or those that were blended. scored: what the results are of. Parameters are those of all members of an
     ensemble, frozen experts counted once. Lengths are minutes, as in DCASE's templates.
     """
-    members = sum(len(run.members) for run in runs)
+    members = members_of(runs)
     summary = summarise_matrix(scored, edition)
     return {
-        "submission": {
-            "label": label,
-            "name": system.name,
-            "abbreviation": system.abbreviation,
-            "authors": [author.model_dump() for author in about.authors],
-        },
+        "submission": submission_block(about, system, label),
         "system": {
             "description": _description(runs) | {"ensemble": members if members > 1 else None},
-            "complexity": {"total_parameters": _total_parameters(runs)},
+            "complexity": {"total_parameters": sum(parameters_of(runs))},
             "external_datasets": list(_external(runs, about)),
             "source_code": about.source_code,
         },
@@ -77,24 +72,48 @@ def make_meta(
     }
 
 
+def submission_block(about: About, system: System, label: str) -> dict[str, Any]:
+    """The first block of meta.yaml, which is the same in all years."""
+    return {
+        "label": label,
+        "name": system.name,
+        "abbreviation": system.abbreviation,
+        "authors": [author.model_dump() for author in about.authors],
+    }
+
+
+def members_of(runs: Sequence[Finished]) -> int:
+    """How many models make up a system."""
+    return sum(len(run.members) for run in runs)
+
+
+def stages_of(runs: Sequence[Finished]) -> list[StageSettings]:
+    """The stages whose checkpoints the systems have, one a member."""
+    members = [(run, member.stage) for run in runs for member in run.members]
+    return [run.recipe.stages[stage] for run, stage in members if stage is not None]
+
+
+def augmentation_of(runs: Sequence[Finished]) -> str | None:
+    return "SpecAugment" if any(run.recipe.model.audio.spec_augment for run in runs) else None
+
+
 def _description(runs: Sequence[FinishedRun]) -> dict[str, Any]:
     experts = [expert for run in runs for expert in run.result.experts.values()]
-    frozen = [run.result.experts[name].kind for run in runs for name in _frozen_experts(run)]
+    frozen = [run.result.experts[name].kind for run in runs for name in frozen_experts(run)]
     models = [run.recipe.model for run in runs]
-    members = [(run, member.stage) for run in runs for member in run.members]
-    stages = [run.recipe.stages[stage] for run, stage in members if stage is not None]
+    stages = stages_of(runs)
     optimizers = [stage.optimizer for stage in stages]
     return {
         "input_sampling_rate": _joined(f"{rate / 1000:g}kHz" for rate in sorted({e.rate for e in experts})),
         "acoustic_features": _joined(expert.kind for expert in experts),
         "acoustic_embeddings": _joined(frozen),
-        "data_augmentation": "SpecAugment" if any(model.audio.spec_augment for model in models) else None,
+        "data_augmentation": augmentation_of(runs),
         "machine_learning_method": _joined(f"{m.audio.kind}, {m.text.kind}" for m in models),
         "learning_scheme": "supervised",
         "audio_modelling": _joined(model.audio.kind for model in models),
         "word_embeddings": _joined(map(text_name, runs)),
         "word_modelling": _joined(model.text.kind for model in models),
-        "loss_function": _joined(_loss(term) for stage in stages for term in stage.losses),
+        "loss_function": _joined(loss_in_words(term) for stage in stages for term in stage.losses),
         "optimizer": _joined(optimizer.kind for optimizer in optimizers),
         "learning_rate": _only([optimizer.lr for optimizer in optimizers]),
         "weight_decay": _only([optimizer.weight_decay for optimizer in optimizers]),
@@ -113,31 +132,32 @@ def _only(values: list[Any]) -> Any:
     return unique[0] if len(unique) == 1 else unique
 
 
-def _total_parameters(runs: Sequence[FinishedRun]) -> int:
+def parameters_of(runs: Sequence[Finished]) -> tuple[int, int]:
+    """Trained ones of all members, and frozen ones, each counted once."""
     trained = sum(len(run.members) * sum(run.result.parameters.trained.values()) for run in runs)
     frozen: dict[str, int] = {}
     for run in runs:
         kinds = {name: expert.kind for name, expert in run.result.experts.items()}
         kinds |= {"audio": audio_name(run) or "audio", "text": text_name(run)}
         frozen |= {kinds[name]: count for name, count in run.result.parameters.frozen.items()}
-    return trained + sum(frozen.values())
+    return trained, sum(frozen.values())
 
 
-def _frozen_experts(run: FinishedRun) -> list[str]:
+def frozen_experts(run: Finished) -> list[str]:
     return [name for name in run.result.experts if name in run.result.parameters.frozen]
 
 
-def text_name(run: FinishedRun) -> str:
+def text_name(run: Finished) -> str:
     """Of the text encoder: the name of the pre-trained model or of the word vectors, or `trained from scratch`."""
     return _pretrained_text(run) or "trained from scratch"
 
 
-def _pretrained_text(run: FinishedRun) -> str | None:
+def _pretrained_text(run: Finished) -> str | None:
     text = run.recipe.model.text
     return Path(text.model or text.vectors or "").name or None
 
 
-def audio_name(run: FinishedRun) -> str | None:
+def audio_name(run: Finished) -> str | None:
     """The file of published weights that an audio encoder of waveforms starts from; None for none."""
     weights = run.recipe.model.audio.weights
     return None if weights is None else Path(weights).name
@@ -145,37 +165,50 @@ def audio_name(run: FinishedRun) -> str | None:
 
 def check_meta(meta: Any, label: str, edition: Edition) -> Iterator[str]:
     """What the validator would refuse, a sentence each. label: of the folder the file lies in."""
-    if not isinstance(meta, dict):
-        yield "not a mapping of submission, system and results"
+    if missing := missing_blocks(meta, BLOCKS):
+        yield missing
         return
-    missing = [
-        f"{block}.{key}" if key else block
-        for block, keys in BLOCKS.items()
-        for key in ("", *keys)
-        if not (isinstance(meta.get(block), dict) and (not key or meta[block].get(key) is not None))
-    ]
-    if missing:
-        yield f"{', '.join(missing)} {'is' if len(missing) == 1 else 'are'} missing"
-        return
-    submission, system = meta["submission"], meta["system"]
-    if submission["label"] != label:
-        yield f"submission.label is {_shown(submission['label'])}, but the folder's name is {label!r}"
-    abbreviation = submission["abbreviation"]
-    if not isinstance(abbreviation, str):
-        yield f"submission.abbreviation is {_shown(abbreviation)}, not text"
-    elif len(abbreviation) > edition.abbreviation:
-        yield f"submission.abbreviation {_shown(abbreviation)} has more than {edition.abbreviation} characters"
-    yield from _check_authors(submission["authors"])
-    yield from _lacking(system["description"], DESCRIPTION, "system.description")
+    system = meta["system"]
+    yield from check_submission(meta["submission"], label, edition)
+    yield from lacking(system["description"], DESCRIPTION, "system.description")
     total = system["complexity"].get("total_parameters") if isinstance(system["complexity"], dict) else None
-    if isinstance(total, bool) or not isinstance(total, int) or total < 0:
-        yield f"system.complexity.total_parameters is {_shown(total)}, not a whole number"
+    if not is_count(total):
+        yield f"system.complexity.total_parameters is {in_words(total)}, not a whole number"
     if not isinstance(system["external_datasets"], list):
         yield "system.external_datasets is no list"
     else:
         for number, entry in enumerate(system["external_datasets"]):
-            yield from _lacking(entry, edition.external, f"system.external_datasets.{number}", null=True)
+            yield from lacking(entry, edition.external, f"system.external_datasets.{number}", null=True)
     yield from _check_results(meta["results"].get(edition.result), edition)
+
+
+def missing_blocks(meta: Any, blocks: Mapping[str, Sequence[str]]) -> str:
+    """What of meta.yaml is not there, in a sentence; "" for nothing."""
+    if not isinstance(meta, dict):
+        return "not a mapping of submission, system and results"
+    missing = [
+        f"{block}.{key}" if key else block
+        for block, keys in blocks.items()
+        for key in ("", *keys)
+        if not (isinstance(meta.get(block), dict) and (not key or meta[block].get(key) is not None))
+    ]
+    return f"{', '.join(missing)} {'is' if len(missing) == 1 else 'are'} missing" if missing else ""
+
+
+def is_count(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
+
+
+def check_submission(submission: dict[str, Any], label: str, edition: AnyEdition) -> Iterator[str]:
+    """Of the first block, a sentence a fault. label: of the folder the file lies in."""
+    if submission["label"] != label:
+        yield f"submission.label is {in_words(submission['label'])}, but the folder's name is {label!r}"
+    abbreviation = submission["abbreviation"]
+    if not isinstance(abbreviation, str):
+        yield f"submission.abbreviation is {in_words(abbreviation)}, not text"
+    elif len(abbreviation) > edition.abbreviation:
+        yield f"submission.abbreviation {in_words(abbreviation)} has more than {edition.abbreviation} characters"
+    yield from _check_authors(submission["authors"])
 
 
 def _check_authors(authors: Any) -> Iterator[str]:
@@ -184,9 +217,9 @@ def _check_authors(authors: Any) -> Iterator[str]:
         return
     for number, author in enumerate(authors):
         where = f"submission.authors.{number}"
-        yield from _lacking(author, AUTHOR, where)
+        yield from lacking(author, AUTHOR, where)
         if isinstance(author, dict) and author.get("affiliation") is not None:
-            yield from _lacking(author["affiliation"], AFFILIATION, f"{where}.affiliation")
+            yield from lacking(author["affiliation"], AFFILIATION, f"{where}.affiliation")
     corresponding = sum(isinstance(author, dict) and author.get("corresponding") is True for author in authors)
     if corresponding != 1:
         yield f"submission.authors: {corresponding} are corresponding authors, exactly one must be"
@@ -200,17 +233,17 @@ def _check_results(results: Any, edition: Edition) -> Iterator[str]:
     for key in wanted:
         value = results.get(key)
         if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= 1:
-            yield f"results.{edition.result}.{key} is {_shown(value)}, not a number from 0 to 1"
+            yield f"results.{edition.result}.{key} is {in_words(value)}, not a number from 0 to 1"
 
 
-def _shown(value: Any) -> str:
+def in_words(value: Any) -> str:
     """A scalar as it stands; of anything else its kind."""
     if isinstance(value, str):
         return shown(value)
     return repr(value) if value is None or isinstance(value, int | float) else f"a {type(value).__name__}"
 
 
-def _lacking(part: Any, keys: tuple[str, ...], where: str, null: bool = False) -> Iterator[str]:
+def lacking(part: Any, keys: tuple[str, ...], where: str, null: bool = False) -> Iterator[str]:
     """null: a key must be there, but may say that it does not apply."""
     if not isinstance(part, dict):
         yield f"{where} is no mapping"
@@ -221,8 +254,8 @@ def _lacking(part: Any, keys: tuple[str, ...], where: str, null: bool = False) -
 
 
 def _external(runs: Sequence[FinishedRun], about: About) -> Iterator[dict[str, Any]]:
-    addresses = _addresses(runs) | {name: address.url for name, address in about.sources.items()}
-    for name, parts in _training_sets(runs).items():
+    addresses = addresses_of(runs) | {name: address.url for name, address in about.sources.items()}
+    for name, parts in training_sets(runs).items():
         clips, captions = sum(part.clips for part in parts), sum(part.captions for part in parts)
         licences: Counter[str] = sum((Counter(part.licences) for part in parts), Counter())
         yield {
@@ -236,7 +269,7 @@ def _external(runs: Sequence[FinishedRun], about: About) -> Iterator[dict[str, A
             "licences": dict(licences),
         }
     for purpose, names in (
-        ("audio_modelling", [run.result.experts[name].kind for run in runs for name in _frozen_experts(run)]),
+        ("audio_modelling", [run.result.experts[name].kind for run in runs for name in frozen_experts(run)]),
         ("audio_modelling", [weights for run in runs if (weights := audio_name(run))]),
         ("word_modelling", [text for run in runs if (text := _pretrained_text(run))]),
     ):
@@ -244,14 +277,14 @@ def _external(runs: Sequence[FinishedRun], about: About) -> Iterator[dict[str, A
             yield {"name": name, "purpose": purpose, "url": addresses[name], "total_audio_length": None}
 
 
-def _addresses(runs: Sequence[FinishedRun]) -> dict[str, str | None]:
+def addresses_of(runs: Sequence[Finished]) -> dict[str, str | None]:
     """Everything external by its name, with its address where a run knows it."""
     found: dict[str, str | None] = {}
     for run in runs:
         for source in run.result.data.values():
             for name in source.sets if source.trains else ():
                 found[name] = address_of(source.published) or found.get(name)
-        for name in _frozen_experts(run):
+        for name in frozen_experts(run):
             expert = run.result.experts[name]
             found[expert.kind] = ", ".join(expert.published) or None
         found |= dict.fromkeys(filter(None, (audio_name(run), _pretrained_text(run))))
@@ -264,7 +297,7 @@ def address_of(published: str | None) -> str | None:
     return None if first is None else first[0] if "://" in first[0] else f"https://{first[0]}"
 
 
-def _training_sets(runs: Sequence[FinishedRun]) -> dict[str, list[SetFacts]]:
+def training_sets(runs: Sequence[Finished]) -> dict[str, list[SetFacts]]:
     """The parts of every data set that any run trains on. A part that several runs or sources name counts once."""
     found: dict[str, list[SetFacts]] = {}
     for run in runs:
@@ -275,7 +308,7 @@ def _training_sets(runs: Sequence[FinishedRun]) -> dict[str, list[SetFacts]]:
     return found
 
 
-def _loss(term: LossSettings) -> str:
+def loss_in_words(term: LossSettings) -> str:
     """Such as `ranking (weight 1, margin 0.2, relax none)`."""
     settings = {key: value for key, value in term.document().items() if key != "kind" and value is not None}
     return f"{term.kind} ({', '.join(f'{key} {value}' for key, value in settings.items())})"

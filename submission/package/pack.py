@@ -5,7 +5,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from data_tools.cli import counted
-from submission.editions import Edition
+from submission.editions import AnyEdition, Edition, MomentsEdition
 from submission.errors import SubmissionError
 from submission.formats.edition_csv import write_csv
 from submission.formats.score_matrix import ScoreMatrix, read_scores
@@ -15,13 +15,14 @@ from submission.metrics.scoring import annotated
 from submission.package.about import About, System, read_about
 from submission.package.archive import Packed, write_archive
 from submission.package.meta import label_of, make_meta, missing_addresses, unfit_parts
-from submission.runs.finished import FinishedRun
+from submission.package.moments import packed_moments
+from submission.runs.finished import Finished, FinishedMoments, FinishedRun
 
 
 def pack(
-    systems: Sequence[Sequence[FinishedRun]],
+    systems: Sequence[Sequence[Finished]],
     about_path: Path,
-    edition: Edition,
+    edition: AnyEdition,
     out: Path,
     report: Path | None = None,
     style: str = "label",
@@ -47,24 +48,41 @@ def pack(
     return path, packed
 
 
-def _problems(systems: Sequence[Sequence[FinishedRun]], about: About, edition: Edition, style: str) -> Iterator[str]:
+def _problems(systems: Sequence[Sequence[Finished]], about: About, edition: AnyEdition, style: str) -> Iterator[str]:
     if len(systems) > edition.systems:
         yield f"{len(systems)} systems are handed in; edition {edition.name} takes {edition.systems}"
     if style not in edition.names:
         yield f"edition {edition.name} has no style {style!r} of names; use {', '.join(edition.names)}"
+    of_moments = isinstance(edition, MomentsEdition)
+    for run in (run for runs in systems for run in runs):
+        if isinstance(run, FinishedMoments) != of_moments:
+            kinds = ("moments", "clips") if of_moments else ("clips", "moments")
+            yield f"edition {edition.name} is of {kinds[0]}, and {run.folder}:{run.entry} ranks {kinds[1]}"
     yield from unfit_parts(about)
     for number, (runs, system) in enumerate(zip(systems, about.systems, strict=True)):
         if len(system.abbreviation) > edition.abbreviation:
             yield f"systems.{number}.abbreviation: has more than {edition.abbreviation} characters"
         for key, what in (("output", "what it hands in"), ("scored", "the split its figures are of")):
             if len(runs) > 1 and getattr(system, key) is None:
-                blended = f"a blend of {len(runs)} runs needs the score matrix of {what}"
+                file = "file of windows" if of_moments else "score matrix"
+                blended = f"a blend of {len(runs)} runs needs the {file} of {what}"
                 yield f"systems.{number}.{key}: is missing; {blended}"
     for name in sorted({name for runs in systems for name in missing_addresses(runs, about.sources)}):
         yield f"sources.{name}.url: is missing; say where {name} is published, or null for nowhere"
 
 
 def _packed(
+    runs: Sequence[Finished], about: About, system: System, edition: AnyEdition, index: int, folder: Path
+) -> Packed:
+    """Of runs that are all of clips, or all of moments, as the edition is."""
+    if isinstance(edition, MomentsEdition):
+        of_moments = [run for run in runs if isinstance(run, FinishedMoments)]
+        return packed_moments(of_moments, about, system, edition, index, folder)
+    of_clips = [run for run in runs if isinstance(run, FinishedRun)]
+    return _packed_clips(of_clips, about, system, edition, index, folder)
+
+
+def _packed_clips(
     runs: Sequence[FinishedRun], about: About, system: System, edition: Edition, index: int, folder: Path
 ) -> Packed:
     label = label_of(about, edition, index)

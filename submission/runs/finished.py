@@ -1,7 +1,8 @@
 """A finished run, opened for its package and its report."""
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
@@ -18,13 +19,28 @@ from submission.runs.reading import made_again, read_metrics, read_provenance, r
 
 
 @dataclass(frozen=True)
-class Finished:
+class Finished(ABC):
     """One ranked entry of a finished run. entry: its name in `rank`."""
 
     folder: Path
     result: record.RunResult
     recipe: record.ResolvedRecipe
     entry: str
+
+    @property
+    @abstractmethod
+    def members(self) -> Sequence[record.ByCheckpoint | record.ByBlind | record.ByMoments]:
+        """The entries, each of one checkpoint, that this one is made of."""
+
+    @property
+    @abstractmethod
+    def edition_name(self) -> str:
+        """The edition that the entry was ranked for."""
+
+    @property
+    @abstractmethod
+    def ranks_blind(self) -> bool:
+        """Whether the run has ranked the blind set by the same checkpoints."""
 
     @cached_property
     def provenance(self) -> record.Provenance | None:
@@ -53,6 +69,14 @@ class FinishedRun(Finished):
     def ranked(self) -> record.RankedResult:
         """What result.json says of the entry."""
         return self.result.rank[self.entry]
+
+    @property
+    def edition_name(self) -> str:
+        return self.ranked.edition
+
+    @property
+    def ranks_blind(self) -> bool:
+        return self.blind_scores is not None
 
     @cached_property
     def matrix(self) -> ScoreMatrix:
@@ -91,6 +115,36 @@ class FinishedMoments(Finished):
     def ranked(self) -> record.MomentsResult:
         """What result.json says of the entry."""
         return self.result.moments[self.entry]
+
+    @property
+    def edition_name(self) -> str:
+        return self.ranked.edition
+
+    @property
+    def members(self) -> list[record.ByMoments]:
+        """The entry itself."""
+        return [self._settings(self.entry)]
+
+    @cached_property
+    def blind(self) -> "FinishedMoments | None":
+        """The blind list whose windows this run has found in the same way; None where it is none, or several."""
+        mine = self._settings(self.entry).model_copy(update={"data": ""})
+        same = [
+            name
+            for name, found in self.result.moments.items()
+            if found.figures is None and self._settings(name).model_copy(update={"data": ""}) == mine
+        ]
+        return replace(self, entry=same[0]) if len(same) == 1 else None
+
+    @property
+    def ranks_blind(self) -> bool:
+        return self.blind is not None
+
+    def _settings(self, entry: str) -> record.ByMoments:
+        settings = self.recipe.rank[entry]
+        if not isinstance(settings, record.ByMoments):
+            raise SubmissionError(f"{self.folder}: the entry {entry} of resolved.json is of no moments")
+        return settings
 
     @property
     def edition(self) -> MomentsEdition:

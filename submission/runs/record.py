@@ -65,11 +65,13 @@ class SetFacts(Record):
 
 
 class SourceFacts(Record):
-    """A source of the recipe's `data`: its data sets by name, the stages it trains, where it is published."""
+    """A source of the recipe's `data`: its data sets by name, the stages it trains, where it is published, and how many
+    moments of its clips it has; None where it names no file of them."""
 
     sets: dict[str, SetFacts]
     trains: list[str]
     published: str | None
+    moments: Count | None = None
 
 
 class RankedResult(Record):
@@ -287,9 +289,10 @@ class ByBlind(Record):
 
 
 class ByMoments(Record):
-    """stage, checkpoint: as of ByCheckpoint."""
+    """stage, checkpoint: as of ByCheckpoint. data: the source. The other keys say how its windows are found."""
 
     kind: Literal["moments"]
+    data: str
     stage: str | None
     checkpoint: str | None
 

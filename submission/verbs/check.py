@@ -7,17 +7,19 @@ from typing import NamedTuple
 
 from data_tools.cli import add_json, counted
 from data_tools.files import require_file
-from submission.editions import Edition, MomentsEdition
+from submission.editions import AnyEdition, Edition, MomentsEdition
 from submission.errors import SubmissionError
 from submission.formats.csv_table import SHOWN_PROBLEMS, Problem, format_problems
 from submission.formats.matrix_csv import check_matrix_csv
+from submission.formats.moments_truth import MomentTruth
 from submission.formats.ranked_csv import check_ranked_csv
 from submission.formats.score_matrix import read_scores
 from submission.formats.truth import Truth
-from submission.verbs.moments import check_moments_file, is_moments, moments_edition
+from submission.verbs.moments import check_moments_file, is_moments, moment_reference, moments_edition
 from submission.verbs.options import (
     add_ranked,
     add_reference_arguments,
+    chosen_any_edition,
     chosen_edition,
     chosen_truth,
     edition_noted,
@@ -44,15 +46,13 @@ def run(arguments: argparse.Namespace) -> int:
     shown = None if arguments.all or arguments.json else SHOWN_PROBLEMS
     if is_moments(path):
         return _report(path, moments_edition(arguments), _check_moments(path, arguments), arguments.json, shown)
-    truth = chosen_truth(arguments)
-    noted = {str(arguments.scores): edition_noted(read_scores(arguments.scores))} if arguments.scores else {}
-    edition = chosen_edition(arguments, noted, path)
     if path.suffix.lower() == ".zip":
-        if arguments.ranked:
-            raise SubmissionError("a package holds what its edition asks for; leave out --ranked")
-        found = _check_package(path, edition, truth, shown)
-    else:
-        found = _check_csv(path, edition, truth, arguments.ranked)
+        package = _package_edition(path, arguments)
+        found = _check_package(path, package, _package_truth(package, arguments), shown)
+        return _report(path, package, found, arguments.json, shown)
+    truth = chosen_truth(arguments)
+    edition = chosen_edition(arguments, _noted(arguments), path)
+    found = _check_csv(path, edition, truth, arguments.ranked)
     return _report(path, edition, found, arguments.json, shown)
 
 
@@ -116,7 +116,22 @@ def _check_moments(path: Path, arguments: argparse.Namespace) -> _Found:
     return _Found(*found, checked.notes, hint)
 
 
-def _check_package(path: Path, edition: Edition, truth: Truth | None, shown: int | None) -> _Found:
+def _noted(arguments: argparse.Namespace) -> dict[str, str | None]:
+    """The edition that the score matrix is of, where one is named."""
+    return {str(arguments.scores): edition_noted(read_scores(arguments.scores))} if arguments.scores else {}
+
+
+def _package_edition(path: Path, arguments: argparse.Namespace) -> AnyEdition:
+    if arguments.ranked:
+        raise SubmissionError("a package holds what its edition asks for; leave out --ranked")
+    return chosen_any_edition(arguments, _noted(arguments), path)
+
+
+def _package_truth(edition: AnyEdition, arguments: argparse.Namespace) -> Truth | MomentTruth | None:
+    return moment_reference(edition, arguments) if isinstance(edition, MomentsEdition) else chosen_truth(arguments)
+
+
+def _check_package(path: Path, edition: AnyEdition, truth: Truth | MomentTruth | None, shown: int | None) -> _Found:
     from submission.package.archive import check_archive
 
     problems = [Problem(None, text, PACKAGE) for text in check_archive(path, edition, lambda label: truth, shown=shown)]

@@ -60,14 +60,20 @@ def check_moments_file(path: Path, edition: MomentsEdition, arguments: argparse.
         widest = max((len(query.windows or ()) for query in queries.values()), default=0)
         size = f"a truth of {size_of(MomentTruth(queries, path.name, notes))}"
         return CheckedMoments(problems, notes, len(queries) or None, widest or None, size, True)
-    listed = arguments.truth or arguments.queries
-    truth = read_moment_truth(listed, edition) if listed else None
+    truth = moment_reference(edition, arguments)
     answers, problems, notes = check_moments(data, edition, truth)
     widest = max((len(answer.windows) for answer in answers), default=0)
     kind = "with scores" if is_scored(answers) else "without scores"
     total = counted(sum(len(answer.windows) for answer in answers), "window")
     size = f"{counted(len(answers), 'query')}, {total} {kind}"
     return CheckedMoments(problems, notes, len(answers) or None, widest or None, size, truth is not None)
+
+
+def moment_reference(edition: MomentsEdition, arguments: argparse.Namespace) -> MomentTruth | None:
+    """The queries that --truth or --queries names; None for neither. Raises SubmissionError for what is of clips."""
+    _refuse(arguments, scores=None, audio=None, ranked=False)
+    listed = arguments.truth or arguments.queries
+    return read_moment_truth(listed, edition) if listed else None
 
 
 def write_moments_file(source: Path, out: Path, arguments: argparse.Namespace) -> str:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from data_tools.files import require_file
-from submission.editions import EDITIONS, Edition, get_edition
+from submission.editions import EDITIONS, MOMENTS, AnyEdition, Edition, get_any_edition, get_edition
 from submission.errors import SubmissionError
 from submission.formats.columns import is_ranked, to_add
 from submission.formats.edition_csv import source_editions
@@ -112,17 +112,34 @@ def chosen_edition(
     file: Path | None = None,
     among: Sequence[Edition] = (),
 ) -> Edition:
-    """The edition that --edition names, else the one that all of these say they are of.
+    """The edition of clips that --edition names, else the one that all of these say they are of.
 
     noted: by name, None for what does not say it. file: of which it is asked, for the message. among: those that can be
     meant, where not all can.
     Raises SubmissionError where none is given and these say none or several.
     """
+    return get_edition(_edition_name(arguments, noted, file, among, list(EDITIONS)))
+
+
+def chosen_any_edition(
+    arguments: argparse.Namespace, noted: Mapping[str, str | None], file: Path | None = None
+) -> AnyEdition:
+    """As chosen_edition, of clips or of moments: what a package is of."""
+    return get_any_edition(_edition_name(arguments, noted, file, (), [*EDITIONS, *MOMENTS]))
+
+
+def _edition_name(
+    arguments: argparse.Namespace,
+    noted: Mapping[str, str | None],
+    file: Path | None,
+    among: Sequence[Edition],
+    known: Sequence[str],
+) -> str:
     if arguments.edition is not None:
-        return get_edition(arguments.edition)
+        return str(arguments.edition)
     editions = set(noted.values())
     if len(editions) == 1 and (only := editions.pop()):
-        return get_edition(only)
+        return only
     silent = [name for name, edition in noted.items() if edition is None]
     if silent:
         why = f"{silent[0]} does not say which edition it is of"
@@ -130,7 +147,7 @@ def chosen_edition(
         why = f"they are of several editions ({', '.join(f'{name}: {edition}' for name, edition in noted.items())})"
     else:
         why = f"{file}: of which edition is it to be?" if file else "which edition is meant?"
-    hint = to_add(list(among)) if among else f"--edition YEAR, one of {', '.join(EDITIONS)}"
+    hint = to_add(list(among)) if among else f"--edition YEAR, one of {', '.join(known)}"
     raise SubmissionError(f"{why}{'' if why.endswith('?') else ';'} add {hint}")
 
 

@@ -9,8 +9,8 @@ from submission.errors import SubmissionError
 from submission.package.about import about_template
 from submission.package.meta import missing_addresses
 from submission.package.pack import pack
-from submission.runs.finished import open_finished
-from submission.verbs.options import chosen_edition
+from submission.runs.finished import Finished, has_moments, open_finished, open_finished_moments
+from submission.verbs.options import chosen_any_edition
 
 log = logging.getLogger(__name__)
 
@@ -27,13 +27,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    systems = [[open_finished(name) for name in text.split(",")] for text in arguments.runs]
+    systems = [[_opened(name) for name in text.split(",")] for text in arguments.runs]
     if arguments.template:
         if arguments.template.exists():
             raise SubmissionError(f"{arguments.template} is there already; name another file")
         asks = [
-            (text, len(runs) > 1 or runs[0].blind_scores is None)
-            for text, runs in zip(arguments.runs, systems, strict=True)
+            (text, len(runs) > 1 or not runs[0].ranks_blind) for text, runs in zip(arguments.runs, systems, strict=True)
         ]
         unknown = missing_addresses([run for system in systems for run in system])
         write_text(arguments.template, about_template(asks, unknown))
@@ -41,8 +40,8 @@ def run(arguments: argparse.Namespace) -> int:
         return 0
     if not arguments.about or not arguments.out:
         raise SubmissionError("give --about ABOUT.yaml and --out NAME.zip; --template ABOUT.yaml writes the first")
-    noted = {str(run.folder): run.ranked.edition for system in systems for run in system}
-    edition, out = chosen_edition(arguments, noted), arguments.out
+    noted = {str(run.folder): run.edition_name for system in systems for run in system}
+    edition, out = chosen_any_edition(arguments, noted), arguments.out
     if out.suffix != ".zip" or "." in out.stem:
         raise SubmissionError(f"{out}: a package is NAME.zip, without other dots in its name")
     path, packed = pack(systems, arguments.about, edition, out, arguments.report, arguments.style)
@@ -57,3 +56,8 @@ def run(arguments: argparse.Namespace) -> int:
     unready = "" if arguments.report else ": NOT READY, it has no technical report; add --report REPORT.pdf"
     print(f"wrote {path}{unready}")
     return 0
+
+
+def _opened(name: str) -> Finished:
+    """An entry of clips, or of moments where the run ranks nothing else or one of them is named."""
+    return open_finished_moments(name) if has_moments(name) else open_finished(name)

@@ -57,6 +57,7 @@ def data_of(recipe: schema.Recipe, data: "Data") -> dict[str, SourceFacts]:
             sets={of: _set([clip for clip in clips if clip.source == of]) for of in {clip.source: 0 for clip in clips}},
             trains=[stage for stage, settings in recipe.stages.items() if name in settings.train.data],
             published=recipe.data[name].published,
+            **({"moments": len(data.moments[name])} if name in data.moments else {}),
         )
         for name, clips in data.clips.items()
     }

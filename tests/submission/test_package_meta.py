@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from submission.package.about import About
-from submission.package.meta import _external, _total_parameters
+from submission.package.meta import _external, parameters_of
 from submission.runs.finished import FinishedRun
 from submission.runs.record import (
     ByCheckpoint,
@@ -55,10 +55,10 @@ def test_a_frozen_model_that_several_systems_share_is_counted_once() -> None:
     """Two runs train 10 + 1 and 20 + 2; one names PANNs `a`, the other `b`; both hear it through one network of 500."""
     one = run_of({"a": 10, "text": 1}, {"a": 500, "text": 70}, {"a": "panns"}, text="minilm")
     two = run_of({"b": 20, "text": 2}, {"b": 500, "c": 30, "text": 70}, {"b": "panns", "c": "vggish"}, text="minilm")
-    assert _total_parameters([one]) == 11 + 570
-    assert _total_parameters([one, two]) == 11 + 22 + 500 + 30 + 70
+    assert parameters_of([one]) == (11, 570)
+    assert parameters_of([one, two]) == (11 + 22, 500 + 30 + 70)
     other = run_of({"text": 2}, {"text": 90}, {}, text="bert")
-    assert _total_parameters([one, other]) == 11 + 2 + 570 + 90
+    assert parameters_of([one, other]) == (11 + 2, 570 + 90)
 
 
 @pytest.mark.parametrize(

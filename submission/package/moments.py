@@ -1,0 +1,60 @@
+"""A system of moments in a package: its windows, and the figures of its runs."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from submission.editions import MomentsEdition
+from submission.errors import SubmissionError
+from submission.formats.moments_jsonl import read_moments, write_moments
+from submission.formats.moments_truth import MomentTruth, size_of
+from submission.metrics.moments_summary import summarise_moments
+from submission.package.about import About, System
+from submission.package.archive import Packed
+from submission.package.meta import label_of
+from submission.package.moments_meta import make_moments_meta
+from submission.runs.finished import FinishedMoments
+
+
+def packed_moments(
+    runs: Sequence[FinishedMoments], about: About, system: System, edition: MomentsEdition, index: int, folder: Path
+) -> Packed:
+    """One system: what it hands in, in the order of its queries and without scores, and its meta.yaml.
+
+    runs: one, or those of an ensemble, whose windows are `output` and `scored`. folder: beside which these lie.
+    Raises SubmissionError for files that do not fit the queries, and for figures of a blind list.
+    """
+    first, label = runs[0], label_of(about, edition, index)
+    source = first.blind or first
+    meta = make_moments_meta(runs, about, system, _figures(first, system, edition, folder), edition, label)
+    if system.output:
+        path, of = folder / system.output, f"hands in {system.output}"
+        truth = first.blind.truth if first.blind else None
+    else:
+        path, truth = source.file(f"submission/{source.entry}.jsonl"), source.truth
+        of = f"hands in {path}" if first.blind else _describe(first, truth)
+    answers = read_moments(path, edition, truth)
+    if truth:
+        position = {qid: number for number, qid in enumerate(truth.queries)}
+        answers.sort(key=lambda answer: position[answer.qid])
+    with TemporaryDirectory() as temporary:
+        file = Path(temporary) / "output.jsonl"
+        write_moments(file, answers, edition)
+        return Packed(label, of, file.read_bytes(), meta, truth)
+
+
+def _describe(run: FinishedMoments, truth: MomentTruth) -> str:
+    ranked = f"{run.entry!r} ({size_of(truth)})"
+    return f"hands in what the run itself found, {ranked}; for the blind list give this system an `output`"
+
+
+def _figures(run: FinishedMoments, system: System, edition: MomentsEdition, folder: Path) -> Mapping[str, float]:
+    """By metric, in [0, 1]."""
+    if system.scored:
+        answers = read_moments(folder / system.scored, edition, run.truth)
+        return summarise_moments({answer.qid: answer.windows for answer in answers}, run.truth, edition).values
+    if run.ranked.figures is None:
+        known = [name for name, found in run.result.moments.items() if found.figures is not None]
+        hint = f"name {run.folder}:{known[0]}" if known else "give its recipe an entry of a set with true windows"
+        raise SubmissionError(f"{run.folder}: {run.entry!r} is of a blind list, which has no figures; {hint}")
+    return run.ranked.figures

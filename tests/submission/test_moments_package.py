@@ -1,0 +1,231 @@
+"""The package of 2026: four systems of moments, a blind list, and everything that does not fit."""
+
+import json
+import shutil
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import tiny
+import tiny_moments
+import torch
+import yaml
+from reported import about as about_of
+
+from data_tools.manifest import in_split, read_manifest
+from data_tools.moments import read_moments, write_moments, write_published
+from submission.__main__ import main
+from system.__main__ import main as system
+
+PDF = b"%PDF-1.4\n%%EOF\n"
+SYSTEMS = ["run1:posterior", "run1:thresholds", "run2:posterior", "run2:thresholds"]
+SOURCES = {"tones": {"url": None}}
+LABEL = "de-la-Cruz_U-X_task6"
+LIST = 177  # queries of 100 recordings, as in 2026
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two finished runs of two entries, which have found windows of a blind list in both ways."""
+    torch.set_num_threads(1)
+    folder = tmp_path_factory.mktemp("packed")
+    manifest = tiny_moments.make_moments(folder / "world", {**tiny_moments.SIZES, "test": 100})
+    blind = {clip.id: clip for clip in in_split(read_manifest(manifest), "test")}
+    everything = read_moments(manifest.parent / "moments.jsonl")
+    asked = [m.model_copy(update={"windows": None}) for m in everything if m.clip in blind][:LIST]
+    write_moments(folder / "blind.jsonl", asked)
+    write_published(folder / "list.jsonl", ((moment, blind[moment.clip]) for moment in asked))
+    made = tiny_moments.recipe(manifest, folder, epochs=2)
+    made["data"]["blind"] = made["data"]["evaluation"] | {"split": "test", "moments": str(folder / "blind.jsonl")}
+    made["rank"] |= {f"blind_{name}": entry | {"data": "blind"} for name, entry in made["rank"].items()}
+    path = tiny.write_recipe(folder / "r.yaml", made)
+    for seed in (1, 2):
+        assert system(["run", str(path), "--out", str(folder / f"run{seed}"), "--set", f"seed={seed}"]) == 0
+    (folder / "about.yaml").write_text(yaml.safe_dump(about_of(sources=SOURCES)))
+    (folder / "report.pdf").write_bytes(PDF)
+    return folder
+
+
+@pytest.fixture
+def here(runs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    for name in ("run1", "run2"):
+        (tmp_path / name).symlink_to(runs / name)
+    for name in ("about.yaml", "report.pdf", "list.jsonl"):
+        shutil.copy(runs / name, tmp_path)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def packed(*extra: str, systems: list[str] = SYSTEMS) -> int:
+    return main(["pack", *systems, "--about", "about.yaml", "--out", "mine.zip", *extra])
+
+
+def members(path: Path) -> dict[str, bytes]:
+    with zipfile.ZipFile(path) as archive:
+        return {name: archive.read(name) for name in archive.namelist()}
+
+
+def test_a_blind_list_goes_through_ranking_writing_and_check(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    found = json.loads((here / "run1" / "result.json").read_text())["moments"]["blind_posterior"]
+    assert (found["queries"], found["figures"]) == (LIST, None)
+    assert main(["write", found["windows"], "--out", "out.jsonl"]) == 0
+    assert main(["check", "out.jsonl", "--queries", "list.jsonl"]) == 0
+    lines = [json.loads(line) for line in (here / "out.jsonl").read_text().splitlines()]
+    listed = [json.loads(line) for line in (here / "list.jsonl").read_text().splitlines()]
+    assert [line["qid"] for line in lines] == [line["qid"] for line in listed]
+    assert (here / "out.jsonl").read_bytes() == Path(found["answers"]).read_bytes()
+    capsys.readouterr()
+    assert main(["score", found["answers"], "--truth", "list.jsonl"]) == 1
+    assert "a blind set is scored by the organisers" in capsys.readouterr().err
+
+
+def test_four_systems_make_a_package_that_holds(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert packed() == 0
+    assert "mine.NOT_READY.zip: NOT READY, it has no technical report" in capsys.readouterr().out
+    assert packed("--report", "report.pdf") == 0
+    assert main(["check", "mine.zip", "--edition", "2026", "--queries", "list.jsonl"]) == 0
+    label = LABEL
+    files = members(here / "mine.zip")
+    assert {name.partition("/")[2] for name in files} == {
+        f"task6/{label}_1.technical_report.pdf",
+        *(f"task6/{label}_{n}/{label}_{n}.{end}" for n in range(1, 5) for end in ("output.jsonl", "meta.yaml")),
+    }
+    listed = [json.loads(line) for line in (here / "list.jsonl").read_text().splitlines()]
+    for number, system_name in enumerate(SYSTEMS, 1):
+        folder, _, entry = system_name.partition(":")
+        found = json.loads((here / folder / "result.json").read_text())
+        output, info = (f"mine/task6/{label}_{number}/{label}_{number}.{end}" for end in ("output.jsonl", "meta.yaml"))
+        lines = [json.loads(line) for line in files[output].splitlines()]
+        assert [(line["qid"], line["query"], line["vid"]) for line in lines] == [
+            (line["qid"], line["query"], line["vid"]) for line in listed
+        ]
+        answers = Path(found["moments"][f"blind_{entry}"]["answers"]).read_text()
+        assert lines == [json.loads(line) for line in answers.splitlines()]
+        assert all(len(window) == 2 for line in lines for window in line["pred_relevant_windows"])
+        meta = yaml.safe_load(files[info])
+        assert meta["submission"]["label"] == f"{label}_{number}"
+        figures = found["moments"][entry]["figures"]
+        assert meta["results"] == {
+            "development_testing": {
+                "Recall1@0.7": round(100 * figures["R1@0.7"], 2),
+                "Recall1@0.5": round(100 * figures["R1@0.5"], 2),
+            }
+        }
+        model = meta["system"]["model"]
+        assert model["trainable_parameters"] == "0.0264 M"
+        assert model["freezed_parameters"] == "0 M"
+        assert model["loss_function"] == ["two_state (weight 1.0, per_frame False)"]
+        assert meta["system"]["dataset"]["audio_captions"] == found["data"]["train"]["moments"]
+        assert meta["system"]["ensemble"] is False
+
+
+@pytest.mark.parametrize("name", ["output", "meta"])
+def test_every_damage_of_a_package_is_named(here: Path, name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert packed("--report", "report.pdf", systems=SYSTEMS[:1] * 4) == 0
+    files = members(here / "mine.zip")
+    changes: dict[str, dict[str, Callable[[str], str]]] = {
+        "output": {
+            "no line for the query": lambda text: text.partition("\n")[2],
+            "windows have scores": with_scores,
+            "ends before it starts": reversed_once,
+            "vid is missing": lambda text: text.replace('"vid"', '"video"', 1),
+        },
+        "meta": {
+            "system.model is missing": lambda text: text.replace("  model:", "  modell:"),
+            "audio_captions is 'many', not a whole number": lambda text: changed(
+                text, "dataset", "audio_captions", "many"
+            ),
+            "system.model.LLMs is 'none', not a list": lambda text: changed(text, "model", "LLMs", "none"),
+            "Recall1@0.7 is 170, not a number from 0 to 100": lambda text: with_result(text, 170),
+            "submission.label is 'other'": lambda text: text.replace(f"label: {LABEL}_1", "label: other"),
+        },
+    }
+    for said, change in changes[name].items():
+        with zipfile.ZipFile("damaged.zip", "w") as archive:
+            for member, data in files.items():
+                first = f"task6_1.{name}." in member
+                archive.writestr(member, change(data.decode()) if first else data)
+        capsys.readouterr()
+        assert main(["check", "damaged.zip", "--edition", "2026", "--queries", "list.jsonl"]) == 1, said
+        assert said in capsys.readouterr().out
+
+
+def with_scores(text: str) -> str:
+    lines = [json.loads(line) for line in text.splitlines()]
+    for line in lines:
+        line["pred_relevant_windows"] = [[*window, 0.5] for window in line["pred_relevant_windows"]]
+    return "".join(json.dumps(line) + "\n" for line in lines)
+
+
+def reversed_once(text: str) -> str:
+    first, _, rest = text.partition("\n")
+    line = json.loads(first)
+    line["pred_relevant_windows"][0].reverse()
+    return json.dumps(line) + "\n" + rest
+
+
+def changed(text: str, block: str, key: str, value: object) -> str:
+    meta = yaml.safe_load(text)
+    meta["system"][block][key] = value
+    return yaml.safe_dump(meta, allow_unicode=True)
+
+
+def with_result(text: str, value: float) -> str:
+    meta = yaml.safe_load(text)
+    meta["results"]["development_testing"]["Recall1@0.7"] = value
+    return yaml.safe_dump(meta, allow_unicode=True)
+
+
+@pytest.mark.parametrize(
+    ("systems", "changes", "said"),
+    [
+        (["run1:blind_posterior"], {}, "'blind_posterior' is of a blind list, which has no figures; name run1:post"),
+        (["run1,run2"], {}, "systems.0.output: is missing; a blend of 2 runs needs the file of windows of what it"),
+        (["run1"], {"output": "other.jsonl"}, "no line for the query"),
+        (["run1:other"], {}, "no entry of moments 'other'"),
+        (["run1"] * 5, {}, "5 systems are handed in; edition 2026 takes 4"),
+    ],
+)
+def test_what_cannot_be_packed(
+    here: Path, systems: list[str], changes: dict[str, str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    document = about_of(sources=SOURCES)
+    document["systems"] = [document["systems"][0] | changes for _ in systems]
+    (here / "about.yaml").write_text(yaml.safe_dump(document))
+    answers = (here / "run1" / "submission" / "blind_posterior.jsonl").read_text()
+    (here / "other.jsonl").write_text(answers.partition("\n")[2])
+    assert packed(systems=systems) == 1
+    assert said in capsys.readouterr().err
+    assert not list(here.glob("*.zip"))
+
+
+def test_an_ensemble_is_packed_from_files_of_its_windows(here: Path) -> None:
+    """With scores, in any order: what is handed in has the list's order, and its figures are of `scored`."""
+    document = about_of(sources=SOURCES)
+    document["systems"] = [document["systems"][0] | {"output": "mean.jsonl", "scored": "scored.jsonl"}]
+    (here / "about.yaml").write_text(yaml.safe_dump(document, allow_unicode=True))
+    lines = (here / "run1" / "scores" / "blind_posterior.windows.jsonl").read_text().splitlines(keepends=True)
+    (here / "mean.jsonl").write_text("".join(reversed(lines)))
+    shutil.copy(here / "run2" / "scores" / "posterior.windows.jsonl", here / "scored.jsonl")
+    assert packed("--report", "report.pdf", systems=["run1,run2"]) == 0
+    assert main(["check", "mine.zip", "--edition", "2026", "--queries", "list.jsonl"]) == 0
+    files = {name.rpartition(".")[0].rpartition(".")[2]: data for name, data in members(here / "mine.zip").items()}
+    assert files["output"] == (here / "run1" / "submission" / "blind_posterior.jsonl").read_bytes()
+    meta = yaml.safe_load(files["meta"])
+    assert meta["system"]["ensemble"] is True
+    assert meta["system"]["model"]["trainable_parameters"] == "0.0528 M"
+    figures = json.loads((here / "run2" / "result.json").read_text())["moments"]["posterior"]["figures"]
+    assert meta["results"]["development_testing"]["Recall1@0.7"] == round(100 * figures["R1@0.7"], 2)
+
+
+def test_a_template_asks_for_what_no_run_knows(here: Path) -> None:
+    assert main(["pack", *SYSTEMS, "--template", "new.yaml"]) == 0
+    text = (here / "new.yaml").read_text()
+    assert text.count("which has ranked the blind set") == 4
+    assert "output:" not in text.partition("systems:")[2].partition("\n")[2].partition("sources:")[0]
+
+
+def test_a_package_of_clips_and_moments_is_refused(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert packed("--edition", "2025", systems=["run1"] * 4) == 1
+    assert "edition 2025 is of clips, and run1:posterior ranks moments" in capsys.readouterr().err
