@@ -26,7 +26,7 @@ from system.runs.folder import Run
 if TYPE_CHECKING:
     from system.batches.data import Data
     from system.models.retrieval import RetrievalModel
-    from system.runs.moments import EmbeddedMoments, Located
+    from system.runs.moments import Located
 
 DRAWS = 20  # of random windows
 
@@ -66,7 +66,7 @@ def rank_moments(
     """Windows of every entry's queries, with scores and as they are handed in, the queries themselves, and figures.
     untrained: of published weights."""
     from system.runs.checkpoints import load_checkpoint
-    from system.runs.moments import embed_moments, fitted_score, score_of, windows_of
+    from system.runs.moments import fitted_score, score_of, series_of_moments, windows_of
     from system.runs.open import PUBLISHED
 
     found = {}
@@ -81,17 +81,17 @@ def rank_moments(
         score = score_of(chosen)
         if entry.fit is not None:
             known = [moment for moment in data.moments[entry.fit] if moment.clip in data.features.keys]
-            score = fitted_score(score, embed_moments(chosen, data.whole(entry.fit), known, data.features), known)
+            score = fitted_score(score, series_of_moments(chosen, data.whole(entry.fit), known, data.features), known)
             taken += f", fitted to {entry.fit}"
-        asked = embed_moments(chosen, clips, moments, data.features)
+        series = series_of_moments(chosen, clips, moments, data.features)
         if not is_first():
             continue
-        located = windows_of(score, asked, entry.windows, entry.decoding)
+        located = windows_of(score, series, entry.windows, entry.decoding)
         files = Files.of(run.folder, name)
         truth = _write(files, located, moments, by_id, edition)
         result: dict[str, object] = {
             "metric": edition.metric,
-            **_figures(located, asked, truth, edition),
+            **_figures(located, series.grids, truth, edition),
             "data": entry.data,
             "queries": len(moments),
             "clips": len(clips),
@@ -128,19 +128,19 @@ def _write(
 
 
 def _figures(
-    located: "Sequence[Located]", asked: "EmbeddedMoments", truth: MomentTruth, edition: MomentsEdition
+    located: "Sequence[Located]", grids: Sequence[Grid], truth: MomentTruth, edition: MomentsEdition
 ) -> dict[str, object]:
     """None of a blind list."""
     if truth.is_blind:
         return dict.fromkeys(("figures", "bootstrap", "random", "ceiling"))
     windows = {qid: [list(window) for window in one.windows] for qid, one in zip(truth.queries, located, strict=True)}
     summary = summarise_moments(windows, truth, edition)
-    edges = {qid: asked.edges_of(query) for query, qid in enumerate(truth.queries)}
+    edges = {qid: one.edges for qid, one in zip(truth.queries, located, strict=True)}
     return {
         "figures": summary.values,
         "bootstrap": {name: list(interval) for name, interval in summary.bootstraps.items()},
         "random": _of_random_windows(truth, edition, edges),
-        "ceiling": _of_true_frames(truth, edition, edges, asked.grid),
+        "ceiling": _of_true_frames(truth, edition, edges, dict(zip(truth.queries, grids, strict=True))),
     }
 
 
@@ -160,13 +160,13 @@ def _of_random_windows(
 
 
 def _of_true_frames(
-    truth: MomentTruth, edition: MomentsEdition, edges: Mapping[str, np.ndarray], grid: Grid
+    truth: MomentTruth, edition: MomentsEdition, edges: Mapping[str, np.ndarray], grids: Mapping[str, Grid]
 ) -> dict[str, float]:
-    """Of somebody who knows of every frame whether it is in a moment. edges: by query id."""
+    """Of somebody who knows of every frame whether it is in a moment. edges, grids: by query id."""
     known = {}
     for qid, windows in truth.windows().items():
         here = edges[qid]
         pairs = [(start, end) for start, end in windows]
-        runs = runs_of(labels_of(pairs, len(here) - 1, grid))
+        runs = runs_of(labels_of(pairs, len(here) - 1, grids[qid]))
         known[qid] = [[float(here[first]), float(here[last + 1])] for first, last in runs]
     return metric_values(score_moments(known, truth.windows()), edition.metrics)

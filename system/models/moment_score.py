@@ -1,6 +1,6 @@
 """The score of moments: of every frame of a clip against a sentence, and of the clip as a whole."""
 
-from collections.abc import Iterator
+from collections.abc import Sequence
 
 import torch
 import torch.nn.functional as F
@@ -37,20 +37,27 @@ class MomentScore(nn.Module):
         frames = F.normalize(clips.values, dim=-1)
         columns = []
         for words in F.normalize(captions.values, dim=-1).split(max(1, MAX_FRAME_SCORES // frames[..., 0].numel())):
-            each = self._affine(torch.einsum("btd,nd->bnt", frames, words)).flatten(0, 1)
+            each = self.affine(torch.einsum("btd,nd->bnt", frames, words)).flatten(0, 1)
             scores = _log_odds(log_partition(each, lengths.repeat_interleave(len(words)), self.enter, self.leave))
             columns.append(scores.view(len(frames), -1))
         return torch.cat(columns, 1)
 
-    def _affine(self, cosines: torch.Tensor) -> torch.Tensor:
+    def affine(self, cosines: torch.Tensor) -> torch.Tensor:
+        """Scores of frames from how well they fit a sentence."""
         return self.scale * cosines + self.offset
 
     def frames(self, clips: Embeddings, captions: Embedded) -> tuple[torch.Tensor, torch.Tensor]:
         """(B, T) scores of every frame of each clip against its one sentence, in the same order, and (B,) real
         frames."""
-        padded = clips.padded() if isinstance(clips, Ragged) else clips
-        frames, words = F.normalize(padded.values, dim=-1), F.normalize(captions.values, dim=-1)
-        return self._affine(torch.einsum("btd,bd->bt", frames, words)), _lengths(padded)
+        cosines, lengths = frame_cosines(clips, captions)
+        return self.affine(cosines), lengths
+
+
+def frame_cosines(clips: Embeddings, captions: Embedded) -> tuple[torch.Tensor, torch.Tensor]:
+    """(B, T) cosines of every frame of each clip with its one sentence, in the same order, and (B,) real frames."""
+    padded = clips.padded() if isinstance(clips, Ragged) else clips
+    frames, words = F.normalize(padded.values, dim=-1), F.normalize(captions.values, dim=-1)
+    return torch.einsum("btd,bd->bt", frames, words), _lengths(padded)
 
 
 def _log_odds(log_z: torch.Tensor) -> torch.Tensor:
@@ -65,13 +72,15 @@ def _lengths(clips: Embeddings) -> torch.Tensor:
     return clips.lengths
 
 
-def frames_of_queries(
-    score: MomentScore, clips: Embeddings, clip_of: list[int], captions: Embedded, at_once: int = 64
-) -> Iterator[tuple[list[int], torch.Tensor, torch.Tensor]]:
-    """Queries that are looked for in one clip each: their numbers, and their frames' scores and lengths, some of like
-    length at a time. clip_of: by query, the number of its clip."""
+def cosines_of_queries(
+    clips: Embeddings, clip_of: Sequence[int], captions: Embedded, at_once: int = 64
+) -> list[torch.Tensor]:
+    """By query, (T,) cosines of the frames of its one clip, on the CPU. clip_of: by query, the number of its clip."""
     lengths = _lengths(clips).tolist()
     order = sorted(range(len(clip_of)), key=lambda query: lengths[clip_of[query]])
+    found: dict[int, torch.Tensor] = {}
     for begin in range(0, len(order), at_once):
         queries = order[begin : begin + at_once]
-        yield queries, *score.frames(clips.rows([clip_of[query] for query in queries]), captions.rows(queries))
+        cosines, _ = frame_cosines(clips.rows([clip_of[query] for query in queries]), captions.rows(queries))
+        found |= {query: row[: lengths[clip_of[query]]] for query, row in zip(queries, cosines.cpu(), strict=True)}
+    return [found[query] for query in range(len(clip_of))]

@@ -2,20 +2,21 @@
 
 import logging
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 import torch
+from torch.nn.utils.rnn import pad_sequence
 
 from data_tools.cli import counted
 from data_tools.errors import KitError
 from data_tools.manifest import Clip
 from data_tools.moments import Moment
 from system.features.build import Features
-from system.models.moment_score import MomentScore, frames_of_queries
+from system.models.moment_score import MomentScore, cosines_of_queries
 from system.models.retrieval import RetrievalModel
 from system.models.similarity import Embedded, Embeddings
 from system.moments.two_state import frame_posteriors, log_likelihood, moment_posteriors
@@ -24,28 +25,23 @@ from system.runs.retrieve import embed_clips, embed_texts_together
 
 # Q queries, T frames
 
+FITTED_TOGETHER = 64  # queries
 TABLE = 1 << 23  # numbers of posteriors held at a time: 64 MiB in float64
 
 log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
-class EmbeddedMoments:
-    """Q queries and the recordings in which they are looked for, embedded.
+class FrameSeries:
+    """How well the frames of recordings fit Q queries, each looked for in one recording.
 
-    clips: frames of the recordings. clip_of: by query, the number of its recording. captions: (Q,) of the queries.
-    edges: by recording, (T + 1,) seconds, as Grid gives them. grid: of the frames.
+    values: by query, (T,) of its recording's frames, on the CPU: what MomentScore.affine takes. edges: by query,
+    (T + 1,) seconds, as Grid gives them. grids: by query, of the frames.
     """
 
-    clips: Embeddings
-    clip_of: list[int]
-    captions: Embedded
+    values: list[torch.Tensor]
     edges: list[np.ndarray]
-    grid: Grid
-
-    def edges_of(self, query: int) -> np.ndarray:
-        """(T + 1,) seconds of the query's recording."""
-        return self.edges[self.clip_of[query]]
+    grids: list[Grid]
 
 
 class Located(NamedTuple):
@@ -57,29 +53,35 @@ class Located(NamedTuple):
     frames: np.ndarray
 
 
-def join_moments(
-    clips: Embeddings, recordings: Sequence[Clip], clip_of: list[int], captions: Embedded, grid: Grid
-) -> EmbeddedMoments:
-    """Of embedded recordings and queries. KitError for recordings that are embedded as a whole."""
+def frame_series(
+    clips: Embeddings, recordings: Sequence[Clip], clip_of: Sequence[int], captions: Embedded, grid: Grid
+) -> FrameSeries:
+    """Of a model with a score of moments, whose encoder gives a frame a frame of its expert.
+
+    clips: frames of the recordings, embedded. clip_of: by query, the number of its recording. captions: (Q,) of the
+    queries. KitError for recordings that are embedded as a whole.
+    """
     if clips.lengths is None:
         raise KitError("moments need a series of frames, and this model gives one embedding a recording")
+    with torch.inference_mode():
+        values = cosines_of_queries(clips, clip_of, captions)
     sizes = clips.lengths.tolist()
     edges = [grid.edges(size, clip.seconds or math.inf) for size, clip in zip(sizes, recordings, strict=True)]
-    return EmbeddedMoments(clips, clip_of, captions, edges, grid)
+    return FrameSeries(values, [edges[number] for number in clip_of], [grid] * len(clip_of))
 
 
-def embed_moments(
+def series_of_moments(
     model: RetrievalModel, recordings: Sequence[Clip], moments: Sequence[Moment], features: Features
-) -> EmbeddedMoments:
-    """The texts of moments, and `recordings`, in which they are looked for. KitError as of join_moments."""
+) -> FrameSeries:
+    """The texts of moments, and `recordings`, in which they are looked for. KitError as of frame_series."""
     clips, row = embed_clips(model, recordings, features), {clip.id: number for number, clip in enumerate(recordings)}
     captions = embed_texts_together(model, [moment.text for moment in moments])
     (grid,) = features.grids.values()
-    return join_moments(clips, recordings, [row[moment.clip] for moment in moments], captions, grid)
+    return frame_series(clips, recordings, [row[moment.clip] for moment in moments], captions, grid)
 
 
 def windows_of(
-    score: MomentScore, asked: EmbeddedMoments, by: Literal["posterior", "thresholds"], decoding: Decoding
+    score: MomentScore, series: FrameSeries, by: Literal["posterior", "thresholds"], decoding: Decoding
 ) -> list[Located]:
     """The windows of Q queries.
 
@@ -87,29 +89,76 @@ def windows_of(
     on the frames, see threshold_windows, each frame alone.
     """
     found: dict[int, Located] = {}
-    longest = max(len(edges) - 1 for edges in asked.edges)
-    with torch.inference_mode():
-        at_once = max(1, TABLE // longest**2)
-        for queries, scores, lengths in frames_of_queries(score, asked.clips, asked.clip_of, asked.captions, at_once):
-            scores, lengths = scores.double().cpu(), lengths.cpu()
-            transitions = score.enter.double().cpu(), score.leave.double().cpu()
+    for queries, scores, lengths in _batches(score, series):
+        transitions = score.enter.detach().double().cpu(), score.leave.detach().double().cpu()
+        if by == "posterior":
+            tables = moment_posteriors(scores, lengths, *transitions).numpy()
+            frames = frame_posteriors(scores, lengths, *transitions).numpy()
+        else:
+            frames = scores.sigmoid().numpy()
+        for row, query in enumerate(queries):
+            edges, size = series.edges[query], int(lengths[row])
+            here = frames[row, :size]
             if by == "posterior":
-                tables = moment_posteriors(scores, lengths, *transitions).numpy()
-                frames = frame_posteriors(scores, lengths, *transitions).numpy()
+                best = best_windows(tables[row, :size, :size], edges, decoding)
+                best = [window._replace(score=math.exp(window.score)) for window in best]
             else:
-                frames = scores.sigmoid().numpy()
-            for row, (query, size) in enumerate(zip(queries, lengths.tolist(), strict=True)):
-                edges, here = asked.edges_of(query), frames[row, :size]
-                if by == "posterior":
-                    best = best_windows(tables[row, :size, :size], edges, decoding)
-                    best = [window._replace(score=math.exp(window.score)) for window in best]
-                else:
-                    best = threshold_windows(here, edges, decoding)
-                found[query] = Located(best, edges, here)
-    return [found[query] for query in range(len(asked.clip_of))]
+                best = threshold_windows(here, edges, decoding)
+            found[query] = Located(best, edges, here)
+    return [found[query] for query in range(len(series.values))]
 
 
-def fitted_score(score: MomentScore, asked: EmbeddedMoments, moments: Sequence[Moment]) -> MomentScore:
+def windows_of_mean(members: Sequence[tuple[MomentScore, FrameSeries]], decoding: Decoding) -> list[Located]:
+    """The windows of Q queries by the mean of several models' posteriors, whose frames may differ in length.
+
+    The probability of a window of coarse frames is shared out evenly over the windows of the finest model's frames that
+    begin and end in the same coarse ones.
+    """
+    found = []
+    for query in range(len(members[0][1].values)):
+        edges = max((series.edges[query] for _, series in members), key=len)
+        table, frames = np.zeros((len(edges) - 1, len(edges) - 1)), np.zeros(len(edges) - 1)
+        for score, series in members:
+            transitions = score.enter.detach().double().cpu(), score.leave.detach().double().cpu()
+            scores = score.affine(series.values[query].to(score.scale)).detach().double().cpu()[None]
+            length = torch.tensor([scores.shape[1]])
+            shares = _shares(edges, series.edges[query])
+            each = moment_posteriors(scores, length, *transitions)[0].exp().numpy()
+            table += shares @ each @ shares.T / len(members)
+            widths = np.diff(series.edges[query]).clip(min=1e-9)
+            inside = frame_posteriors(scores, length, *transitions)[0].numpy()
+            frames += (shares * widths) @ inside / np.diff(edges).clip(min=1e-9) / len(members)
+        table = np.triu(table) + np.tril(table, -1).T  # of one coarse frame, those that would end before they begin
+        with np.errstate(divide="ignore"):
+            best = best_windows(np.log(table), edges, decoding)
+        windows = [window._replace(score=math.exp(window.score)) for window in best]
+        found.append(Located(windows, edges, frames.clip(0.0, 1.0)))
+    return found
+
+
+def _shares(fine: np.ndarray, coarse: np.ndarray) -> np.ndarray:
+    """(F, C) share of every coarse frame that lies in every fine one. fine: (F + 1,) edges; coarse: (C + 1,)."""
+    ends, starts = np.minimum(fine[1:, None], coarse[1:]), np.maximum(fine[:-1, None], coarse[:-1])
+    shares: np.ndarray = (ends - starts).clip(min=0.0) / np.diff(coarse).clip(min=1e-9)
+    return shares
+
+
+def _batches(score: MomentScore, series: FrameSeries) -> Iterator[tuple[list[int], torch.Tensor, torch.Tensor]]:
+    """Queries whose tables of posteriors fit the memory together: their numbers, (B, T) scores of their frames in
+    float64, and (B,) lengths. Queries of like length come together."""
+    lengths = [len(values) for values in series.values]
+    order = sorted(range(len(lengths)), key=lengths.__getitem__)
+    scale, offset = score.scale.detach().double().cpu(), score.offset.detach().double().cpu()
+    begin = 0
+    for end in range(1, len(order) + 1):
+        if end == len(order) or (end + 1 - begin) * lengths[order[end]] ** 2 > TABLE:
+            queries = order[begin:end]
+            values = pad_sequence([series.values[query].double() for query in queries], batch_first=True)
+            yield queries, scale * values + offset, torch.tensor([lengths[query] for query in queries])
+            begin = end
+
+
+def fitted_score(score: MomentScore, series: FrameSeries, moments: Sequence[Moment]) -> MomentScore:
     """A score with the scale, offset and transitions under which known moments are the most likely, per frame. For a
     model that has never been trained on windows.
 
@@ -118,22 +167,19 @@ def fitted_score(score: MomentScore, asked: EmbeddedMoments, moments: Sequence[M
     """
     if unknown := next((moment.id for moment in moments if moment.windows is None), None):
         raise KitError(f"the query {unknown} has no windows, so that nothing can be fitted to it; name other moments")
-    score = deepcopy(score).train()
-    clips, captions = _cloned(asked.clips), _cloned(asked.captions)
-    batches = []
-    for queries, _, lengths in frames_of_queries(score, clips, asked.clip_of, captions):
-        labels = torch.zeros(len(queries), int(lengths.max()), dtype=torch.bool)
-        for line, query, length in zip(labels, queries, lengths.tolist(), strict=True):
-            line[:length] = torch.from_numpy(labels_of(moments[query].windows or [], length, asked.grid))
-        batches.append((queries, labels.to(score.scale.device)))
+    score = deepcopy(score).cpu()
+    values = pad_sequence([values.float() for values in series.values], batch_first=True)
+    lengths = torch.tensor([len(values) for values in series.values])
+    labels = torch.zeros(values.shape, dtype=torch.bool)
+    for row, moment, length, grid in zip(labels, moments, lengths.tolist(), series.grids, strict=True):
+        row[:length] = torch.from_numpy(labels_of(moment.windows or [], length, grid))
     parameters = list(score.parameters())
     optimizer = torch.optim.Adam(parameters, lr=0.1)
     for _ in range(200):
         optimizer.zero_grad()
-        for queries, labels in batches:
-            part = clips.rows([asked.clip_of[query] for query in queries])
-            scores, lengths = score.frames(part, captions.rows(queries))
-            found = log_likelihood(scores, lengths, labels, score.enter, score.leave) / lengths
+        for part in torch.arange(len(moments)).split(FITTED_TOGETHER):
+            scores = score.affine(values[part])
+            found = log_likelihood(scores, lengths[part], labels[part], score.enter, score.leave) / lengths[part]
             (-found.sum() / len(moments)).backward()
         optimizer.step()
     log.info(
@@ -149,8 +195,3 @@ def score_of(model: RetrievalModel) -> MomentScore:
         return model.moments
     except ValueError as error:
         raise KitError(f"{error}; train one with score moments") from None
-
-
-def _cloned(embedded: Any) -> Any:
-    """Outside of inference mode, so that gradients may be taken of what follows."""
-    return type(embedded)(embedded.values.clone(), None if embedded.lengths is None else embedded.lengths.clone())

@@ -8,7 +8,7 @@ from data_tools.manifest import Clip
 from system.models.retrieval import RetrievalModel
 from system.models.similarity import Embedded, Embeddings
 from system.moments.windows import Decoding, Grid
-from system.runs.moments import Located, join_moments, score_of, windows_of
+from system.runs.moments import Located, frame_series, score_of, windows_of
 from system.runs.retrieve import embed_texts
 from system.serve.search import Answer, Search, SearchQuery
 
@@ -65,5 +65,5 @@ class MomentSearch(Search):
         recordings, clips = [self.clips[row] for row in rows], self._pool.rows(list(rows))
         one = embed_texts(self.model, [text])
         captions = Embedded(one.values.expand(len(rows), *one.values.shape[1:]))
-        asked = join_moments(clips, recordings, list(range(len(rows))), captions, self._grid)
-        return windows_of(score_of(self.model), asked, self._by, self._decoding)
+        series = frame_series(clips, recordings, list(range(len(rows))), captions, self._grid)
+        return windows_of(score_of(self.model), series, self._by, self._decoding)

@@ -19,7 +19,7 @@ from system.models.retrieval import RetrievalModel
 from system.models.similarity import Embedded, Embeddings
 from system.moments.windows import Decoding
 from system.recipe import schema
-from system.runs.moments import join_moments, score_of, windows_of
+from system.runs.moments import frame_series, score_of, windows_of
 from system.runs.retrieve import embed_clips, embed_texts_together
 from system.training.validation import watch
 
@@ -59,8 +59,8 @@ class MomentValidation:
         values = {"loss": total / len(self.items)}
         if {"R1@0.5", "R1@0.7", "mAP"} & set(self.stage.monitor.metrics):
             (grid,) = self.features.grids.values()
-            asked = join_moments(clips, self.clips, self.clip_of, captions, grid)
-            found = windows_of(score_of(model), asked, "posterior", Decoding())
+            series = frame_series(clips, self.clips, self.clip_of, captions, grid)
+            found = windows_of(score_of(model), series, "posterior", Decoding())
             predictions = {str(number): [list(window) for window in one.windows] for number, one in enumerate(found)}
             truth = {str(number): [list(window) for window in item.windows] for number, item in enumerate(self.items)}
             values |= metric_values(score_moments(predictions, truth), get_moments_edition().metrics)
