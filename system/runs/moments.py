@@ -120,7 +120,7 @@ def windows_of_mean(members: Sequence[tuple[MomentScore, FrameSeries]], decoding
         table, frames = np.zeros((len(edges) - 1, len(edges) - 1)), np.zeros(len(edges) - 1)
         for score, series in members:
             transitions = score.enter.detach().double().cpu(), score.leave.detach().double().cpu()
-            scores = score.affine(series.values[query].to(score.scale)).detach().double().cpu()[None]
+            scores = _affine(score, series.values[query])[None]
             length = torch.tensor([scores.shape[1]])
             shares = _shares(edges, series.edges[query])
             each = moment_posteriors(scores, length, *transitions)[0].exp().numpy()
@@ -148,14 +148,19 @@ def _batches(score: MomentScore, series: FrameSeries) -> Iterator[tuple[list[int
     float64, and (B,) lengths. Queries of like length come together."""
     lengths = [len(values) for values in series.values]
     order = sorted(range(len(lengths)), key=lengths.__getitem__)
-    scale, offset = score.scale.detach().double().cpu(), score.offset.detach().double().cpu()
     begin = 0
     for end in range(1, len(order) + 1):
         if end == len(order) or (end + 1 - begin) * lengths[order[end]] ** 2 > TABLE:
             queries = order[begin:end]
-            values = pad_sequence([series.values[query].double() for query in queries], batch_first=True)
-            yield queries, scale * values + offset, torch.tensor([lengths[query] for query in queries])
+            scores = pad_sequence([_affine(score, series.values[query]) for query in queries], batch_first=True)
+            yield queries, scores, torch.tensor([lengths[query] for query in queries])
             begin = end
+
+
+def _affine(score: MomentScore, values: torch.Tensor) -> torch.Tensor:
+    """(T,) scores in float64, on the CPU."""
+    scale, offset = score.scale.detach().double().cpu(), score.offset.detach().double().cpu()
+    return scale * values.double() + offset
 
 
 def fitted_score(score: MomentScore, series: FrameSeries, moments: Sequence[Moment]) -> MomentScore:

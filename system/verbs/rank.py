@@ -1,4 +1,4 @@
-"""The verb rank: any clips for any queries with a trained model."""
+"""The verb rank: any clips for any queries with a trained model, or when queries are heard in long recordings."""
 
 import argparse
 from pathlib import Path
@@ -7,8 +7,11 @@ from data_tools.cli import counted
 from data_tools.errors import KitError
 from data_tools.files import require_other
 from data_tools.manifest import caption_queries, read_queries
+from submission.editions import get_moments_edition
+from system.moments.windows import Decoding
 from system.runs.pool import read_pool
 from system.runs.rank import rank, rank_best
+from system.runs.rank_windows import locate, read_asked, require_for_fit, write_windows
 from system.verbs.options import (
     add_cache_argument,
     add_changes_argument,
@@ -17,9 +20,12 @@ from system.verbs.options import (
     positive,
 )
 
+PIECE, HOP = 10.0, 1.0  # seconds; as in published zero-shot results of sliding windows
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("model", type=Path, help="a run's folder, or an exported model")
+    model = "a run's folder, or an exported model; with --windows several: the mean of their posteriors"
+    parser.add_argument("models", nargs="+", type=Path, metavar="MODEL", help=model)
     parser.add_argument("--audio", type=Path, required=True, help="a manifest (.jsonl), or a folder of audio files")
     parser.add_argument("--split", help="of a manifest: only this split's clips (default: all)")
     parser.add_argument("--queries", type=Path, help="queries (.jsonl or .csv; default: the manifest's own captions)")
@@ -29,12 +35,73 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--top", type=positive, metavar="K", help=top)
     unknown = "rank queries of which the model knows no word, too: in one fixed order"
     parser.add_argument("--allow-unknown", action="store_true", help=unknown)
+    _add_window_arguments(parser)
     add_cache_argument(parser)
     add_checkpoint_arguments(parser)
     add_changes_argument(parser)
 
 
+def _add_window_arguments(parser: argparse.ArgumentParser) -> None:
+    windows = parser.add_argument_group("when queries are heard in long recordings (--windows)")
+    what = "find the windows of each moment in its recording; --out is what 2026's scorer reads (.jsonl)"
+    windows.add_argument("--windows", action="store_true", help=what)
+    windows.add_argument("--moments", type=Path, metavar="MOMENTS.jsonl", help="the queries, each of one recording")
+    fit = "a split with known moments, to which four numbers are fitted, for models that were never trained on any"
+    windows.add_argument("--fit", metavar="SPLIT", help=fit)
+    by = "the probability of a window, or thresholds on its frames (default: %(default)s)"
+    windows.add_argument("--by", choices=("posterior", "thresholds"), default="posterior", help=by)
+    piece = "length of the pieces that a model of whole clips is given, in seconds (default: %(default)g)"
+    windows.add_argument("--piece", type=_seconds, default=PIECE, metavar="SECONDS", help=piece)
+    hop = "from one piece to the next, in seconds (default: %(default)g)"
+    windows.add_argument("--hop", type=_seconds, default=HOP, metavar="SECONDS", help=hop)
+    unit = "round edges to multiples of this; 1 suits CASTELLA (default: not rounded)"
+    windows.add_argument("--round-to", type=_seconds, metavar="SECONDS", help=unit)
+
+
+def _seconds(text: str) -> float:
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = 0.0
+    if not 0 < seconds < 3600:
+        raise argparse.ArgumentTypeError(f"{text!r} is no number of seconds above 0")
+    return seconds
+
+
+def _rank_windows(arguments: argparse.Namespace) -> int:
+    if arguments.moments is None:
+        raise KitError("--windows needs the queries and their recordings; name them by --moments MOMENTS.jsonl")
+    if arguments.out.suffix != ".jsonl":
+        raise KitError(f"--out {arguments.out}: windows are written as JSON lines; give a name that ends in .jsonl")
+    if arguments.queries or arguments.top:
+        raise KitError("--windows takes its queries by --moments, and all of them; leave out --queries and --top")
+    require_other(arguments.out, [arguments.moments, arguments.audio])
+    asked = read_asked(arguments.audio, arguments.moments, arguments.split)
+    fit = None
+    if arguments.fit is not None:
+        require_for_fit(arguments.fit, asked)
+        fit = read_asked(arguments.audio, arguments.moments, arguments.fit)
+    opened = [open_model(arguments, model) for model in arguments.models]
+    models, cache, edition = [trained for trained, _ in opened], opened[0][1], get_moments_edition()
+    decoding = Decoding(round_to=arguments.round_to, windows=edition.max_windows)
+    located = locate(models, asked, fit, cache, arguments.by, decoding, arguments.piece, arguments.hop)
+    summary = write_windows(arguments.out, asked, located, edition)
+    if summary is not None:
+        for name, value in summary.values.items():
+            low, high = summary.bootstraps[name]
+            print(f"  {name:9} {100 * value:6.2f}  (95 % {100 * low:.2f} to {100 * high:.2f})")
+    size = f"{counted(len(asked.moments), 'query', ',')} in {counted(len(asked.recordings), 'recording', ',')}"
+    print(f"wrote {arguments.out}: {size}; python -m submission write makes of it what is handed in")
+    return 0
+
+
 def run(arguments: argparse.Namespace) -> int:
+    if arguments.windows:
+        return _rank_windows(arguments)
+    if len(arguments.models) > 1:
+        raise KitError("one model ranks clips; blend score matrices of several by python -m submission blend")
+    if not_windows := [name for name in ("moments", "fit", "round_to") if getattr(arguments, name) is not None]:
+        raise KitError(f"--{not_windows[0].replace('_', '-')} is of --windows; add that, or leave it out")
     if arguments.top is None and arguments.out.suffix != ".npy":
         also = "; ranked lists (.csv) are written with --top K" if arguments.out.suffix == ".csv" else ""
         raise KitError(f"--out {arguments.out}: a score matrix ends in .npy{also}")
@@ -45,7 +112,7 @@ def run(arguments: argparse.Namespace) -> int:
     queries = caption_queries(listed.clips) if arguments.queries is None else read_queries(arguments.queries)
     if not queries:
         raise KitError(f"{arguments.audio} has no captions to search with; name a file of queries by --queries")
-    trained, cache = open_model(arguments)
+    trained, cache = open_model(arguments, arguments.models[0])
     asked = (trained, listed, queries, arguments.out, cache)
     if arguments.top is None:
         ranked = rank(*asked, arguments.allow_unknown)

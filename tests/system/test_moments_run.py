@@ -193,6 +193,9 @@ def test_a_run_of_clips_says_when_after_a_fit(manifest: Path, tmp_path: Path) ->
         name: made["rank"]["posterior"] | {"fit": fit}
         for name, fit in (("plain", None), ("fitted", "validation"), ("plain_again", None))
     }
+    made["rank"] |= {
+        f"untrained_{name}": entry | {"stage": None, "checkpoint": None} for name, entry in made["rank"].items()
+    }
     path = tiny.write_recipe(tmp_path / "r.yaml", made)
     assert main(["run", str(path), "--out", str(tmp_path / "run")]) == 0
     found = result_of(tmp_path / "run").moments
@@ -203,6 +206,8 @@ def test_a_run_of_clips_says_when_after_a_fit(manifest: Path, tmp_path: Path) ->
     assert fitted["mAP"] != plain["mAP"]
     assert np.isfinite(fitted["mAP"])
     assert found["plain_again"].figures == plain
+    assert found["untrained_fitted"].figures != found["untrained_plain"].figures
+    assert found["untrained_plain_again"].figures == found["untrained_plain"].figures
 
 
 def test_a_study_of_moments_has_a_table_of_its_own(

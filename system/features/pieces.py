@@ -1,0 +1,70 @@
+"""Frames of pieces of recordings: a window that slides over each of them."""
+
+from collections.abc import Sequence
+from math import ceil
+
+import numpy as np
+
+from data_tools.errors import KitError
+from data_tools.manifest import Clip
+from system.features.bank import Bank
+from system.features.build import Features
+from system.moments.windows import Grid
+
+MARK = "@"  # between a recording's key and a piece's number
+
+
+class PieceBank(Bank):
+    """The series of a bank cut into pieces. The key of a piece is its recording's, MARK, and its number from 0."""
+
+    def __init__(self, bank: Bank, grid: Grid, seconds: float, hop: float) -> None:
+        """grid: of the bank's frames. seconds: length of a piece. hop: see pieces_of."""
+        super().__init__(bank.folder, bank.dim, bank.dtype, bank.hint, verify=False)
+        self._grid, self._seconds, self._hop = grid, seconds, hop
+        self._last: tuple[str, np.ndarray] | None = None
+
+    def rows_of(self, key: str) -> int:
+        recording, _, number = key.rpartition(MARK)
+        first, behind = self._range(int(number), super().rows_of(recording))
+        return behind - first
+
+    def read(self, key: str) -> np.ndarray:
+        recording, _, number = key.rpartition(MARK)
+        if self._last is None or self._last[0] != recording:
+            self._last = recording, super().read(recording)
+        whole = self._last[1]
+        first, behind = self._range(int(number), len(whole))
+        return whole[first:behind]
+
+    def _range(self, number: int, frames: int) -> tuple[int, int]:
+        """The frames whose centres lie in a piece, or the one that is nearest to its middle."""
+        middle = (number + 0.5) * self._hop
+        first, behind = (
+            min(max(ceil((edge - self._grid.first) / self._grid.hop), 0), frames)
+            for edge in (middle - self._seconds / 2, middle + self._seconds / 2)
+        )
+        if first < behind:
+            return first, behind
+        nearest = min(max(round((middle - self._grid.first) / self._grid.hop), 0), frames - 1)
+        return nearest, nearest + 1
+
+
+def pieces_of(
+    recordings: Sequence[Clip], features: Features, seconds: float, hop: float
+) -> tuple[list[list[Clip]], Features]:
+    """By recording, its pieces as clips of their own, one for every `hop` seconds that have begun; and their frames.
+
+    seconds: length of a piece, whose middle is that of its hop; at the ends of a recording it is shorter.
+    KitError for a recording without a length.
+    """
+    pieces: list[list[Clip]] = []
+    keys: dict[str, str] = {}
+    for recording in recordings:
+        if not recording.seconds:
+            raise KitError(f"{recording.id}: its manifest gives no length (seconds), which windows need; add it")
+        names = [f"{recording.id}{MARK}{number}" for number in range(max(1, ceil(recording.seconds / hop - 1e-9)))]
+        key = features.keys[recording.id]
+        keys |= {name: f"{key}{MARK}{number}" for number, name in enumerate(names)}
+        pieces.append([recording.model_copy(update={"id": name, "seconds": seconds}) for name in names])
+    banks = {name: PieceBank(bank, features.grids[name], seconds, hop) for name, bank in features.banks.items()}
+    return pieces, Features(dict(banks), keys, {}, features.grids)

@@ -1,0 +1,179 @@
+"""When queries are heard in their recordings, by any trained models: frames of a model of moments, frames compared with
+words, or a window that slides over the recording for models of whole clips; one model, or the mean of several."""
+
+from collections.abc import Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import Literal
+
+import torch
+
+from data_tools.errors import KitError
+from data_tools.manifest import TEST_SPLITS, Clip, Query, read_manifest
+from data_tools.moments import Moment, read_moments, write_published
+from submission.editions import MomentsEdition
+from submission.formats.moments_jsonl import Moments, write_scored_moments
+from submission.formats.moments_truth import read_moment_truth
+from submission.metrics.moments_summary import MomentSummary, summarise_moments
+from system.features.build import Features, build_features
+from system.features.contents import ContentKeys
+from system.features.pieces import pieces_of
+from system.models.moment_score import MomentScore
+from system.models.retrieval import RetrievalModel
+from system.models.similarity import Embedded, Embeddings, Ragged
+from system.moments.windows import Decoding, Grid
+from system.runs.moments import (
+    FrameSeries,
+    Located,
+    fitted_score,
+    series_of_moments,
+    windows_of,
+    windows_of_mean,
+)
+from system.runs.open import Trained
+from system.runs.retrieve import embed_clips, embed_texts, require_readable
+
+# Q queries, T frames
+
+
+@dataclass(frozen=True)
+class Asked:
+    """Moments of one split: the queries, and their recordings by id."""
+
+    moments: list[Moment]
+    recordings: dict[str, Clip]
+
+    def of(self, clips: Sequence[Clip]) -> list[int]:
+        """By query, the number of its recording among these."""
+        row = {clip.id: number for number, clip in enumerate(clips)}
+        return [row[moment.clip] for moment in self.moments]
+
+
+def read_asked(manifest: Path, path: Path, split: str | None) -> Asked:
+    """The moments of a file whose recordings are in the manifest and of the split; None: of all. KitError where there
+    is none, and where a recording is not in the manifest."""
+    clips, moments = {clip.id: clip for clip in read_manifest(manifest)}, read_moments(path)
+    if unknown := next((moment for moment in moments if moment.clip not in clips), None):
+        raise KitError(f"{path}: the recording {unknown.clip} of {unknown.id} is not in {manifest}; name its manifest")
+    asked = [moment for moment in moments if split in (None, clips[moment.clip].split)]
+    if not asked:
+        known = ", ".join(sorted({clips[moment.clip].split or "none" for moment in moments}))
+        raise KitError(f"{path} has no moment of the split {split} of {manifest}; there are {known}")
+    return Asked(asked, {moment.clip: clips[moment.clip] for moment in asked})
+
+
+def require_for_fit(split: str, asked: Asked) -> None:
+    """KitError for a split that nothing may be fitted to: of the challenge's tests, or what is ranked."""
+    if split in TEST_SPLITS:
+        raise KitError(f"--fit {split}: is a test split, and nothing may be fitted to it; name another one")
+    if any(clip.split == split for clip in asked.recordings.values()):
+        raise KitError(f"--fit {split}: is among what is ranked, so that the figures would say nothing; give --split")
+
+
+def locate(
+    models: Sequence[Trained],
+    asked: Asked,
+    fit: Asked | None,
+    cache: Path,
+    by: Literal["posterior", "thresholds"],
+    decoding: Decoding,
+    seconds: float,
+    hop: float,
+) -> list[Located]:
+    """The windows of every query, best first; of several models by the mean of their posteriors.
+
+    fit: known moments that scale, offset and transitions of every model are fitted to; None: as they are trained.
+    seconds, hop: of the window that slides over recordings for models of whole clips.
+    KitError for models that need a fit and get none, for thresholds of several models, and for a recording that cannot
+    be read.
+    """
+    if len(models) > 1 and by == "thresholds":
+        raise KitError("thresholds are of one model; leave --by out, and the mean of their posteriors is taken")
+    members = []
+    for trained in models:
+        if fit is None and trained.recipe.model.score.kind != "moments":
+            hint = "name a split with known moments by --fit"
+            raise KitError(f"{trained.folder} was never trained on windows, so that something must be fitted; {hint}")
+        score = trained.model.score if isinstance(trained.model.score, MomentScore) else MomentScore()
+        if fit is not None:
+            score = fitted_score(score, _series(trained, fit, cache, seconds, hop), fit.moments)
+        members.append((score, _series(trained, asked, cache, seconds, hop)))
+    return windows_of(*members[0], by, decoding) if len(members) == 1 else windows_of_mean(members, decoding)
+
+
+def _series(trained: Trained, asked: Asked, cache: Path, seconds: float, hop: float) -> FrameSeries:
+    """By the kind of the model's score."""
+    model, recordings = trained.model, list(asked.recordings.values())
+    require_readable(model, [Query(id=one.id, text=one.text, relevant=None) for one in asked.moments])
+    experts, banks = dict(trained.recipe.model.audio.experts), Path(trained.recipe.banks)
+    with closing(ContentKeys(cache, "st_ctime_ns")) as content:
+        features = build_features(recordings, experts, banks, strict=True, device=model.device, content=content)
+    if isinstance(model.score, MomentScore):
+        return series_of_moments(model, recordings, asked.moments, features)
+    if trained.recipe.model.score.of_series:
+        return _of_frames(model, recordings, asked, features)
+    return _of_pieces(model, recordings, asked, features, seconds, hop)
+
+
+def _of_frames(model: RetrievalModel, recordings: Sequence[Clip], asked: Asked, features: Features) -> FrameSeries:
+    """Of a model that compares frames with words: every frame is scored as a clip of one frame. A frame lasts its part
+    of the recording."""
+    embedded = embed_clips(model, recordings, features)
+    if not isinstance(embedded, Ragged):
+        raise TypeError("series of frames are ragged")
+    lengths = embedded.lengths.tolist()
+    grids = []
+    for clip, length in zip(recordings, lengths, strict=True):
+        if not clip.seconds:
+            raise KitError(f"{clip.id}: its manifest gives no length (seconds), which windows need; add it")
+        grids.append(Grid(clip.seconds / length, clip.seconds / length / 2))
+    parts = embedded.values.split(lengths)
+    ones = [torch.ones(length, dtype=torch.int64, device=embedded.lengths.device) for length in lengths]
+    clips = [Embedded(part[:, None], one) for part, one in zip(parts, ones, strict=True)]
+    return _scored(model, clips, recordings, grids, asked)
+
+
+def _of_pieces(
+    model: RetrievalModel, recordings: Sequence[Clip], asked: Asked, features: Features, seconds: float, hop: float
+) -> FrameSeries:
+    """Of a model of whole clips: every hop is scored by the piece around it."""
+    pieces, of_pieces = pieces_of(recordings, features, seconds, hop)
+    embedded = embed_clips(model, [piece for each in pieces for piece in each], of_pieces)
+    bounds = torch.tensor([0, *(len(each) for each in pieces)]).cumsum(0).tolist()
+    clips = [embedded.rows(list(range(first, end))) for first, end in pairwise(bounds)]
+    return _scored(model, clips, recordings, [Grid(hop, hop / 2)] * len(recordings), asked)
+
+
+def _scored(
+    model: RetrievalModel, clips: Sequence[Embeddings], recordings: Sequence[Clip], grids: Sequence[Grid], asked: Asked
+) -> FrameSeries:
+    """clips: by recording, its frames as clips of their own."""
+    captions = embed_texts(model, [moment.text for moment in asked.moments])
+    values, edges, of_query = [], [], []
+    with torch.inference_mode():
+        for query, number in enumerate(asked.of(recordings)):
+            values.append(model.score(clips[number], captions.rows([query]))[:, 0].float().cpu())
+            edges.append(grids[number].edges(clips[number].size, recordings[number].seconds or float("inf")))
+            of_query.append(grids[number])
+    return FrameSeries(values, edges, of_query)
+
+
+def write_windows(
+    path: Path, asked: Asked, located: Sequence[Located], edition: MomentsEdition
+) -> MomentSummary | None:
+    """Write the windows with their scores (.jsonl) and, beside them, the queries as they are published
+    (.truth.jsonl); returns the figures, None of a blind list."""
+    queries = path.with_suffix(".truth.jsonl")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_published(queries, ((moment, asked.recordings[moment.clip]) for moment in asked.moments))
+    truth = read_moment_truth(queries, edition)
+    answers = [
+        Moments(query.line, query.qid, query.query, query.vid, [list(window) for window in one.windows])
+        for query, one in zip(truth.queries.values(), located, strict=True)
+    ]
+    write_scored_moments(path, answers, edition)
+    if truth.is_blind:
+        return None
+    return summarise_moments({answer.qid: answer.windows for answer in answers}, truth, edition)

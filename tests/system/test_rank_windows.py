@@ -1,0 +1,219 @@
+"""Windows of any trained model: of a window that slides, of frames against words, of several models' mean."""
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import test_frame_word_run
+import tiny
+import tiny_moments
+import torch
+from threads import one_thread  # noqa: F401  a fixture
+
+from data_tools.manifest import read_manifest, write_manifest
+from data_tools.moments import read_moments, write_moments
+from submission.__main__ import main as submission
+from system.__main__ import main
+from system.features.build import build_features
+from system.features.pieces import pieces_of
+from system.models.moment_score import MomentScore
+from system.moments.two_state import moment_posteriors
+from system.moments.windows import Decoding, Grid
+from system.recipe.load import load_recipe
+from system.runs.moments import FrameSeries, windows_of, windows_of_mean
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+
+def series(*rows: tuple[list[float], float]) -> FrameSeries:
+    """Of (values, hop) rows, from second 0 on."""
+    grids = [Grid(hop, hop / 2) for _, hop in rows]
+    edges = [grid.edges(len(values), len(values) * grid.hop) for (values, _), grid in zip(rows, grids, strict=True)]
+    return FrameSeries([torch.tensor(values) for values, _ in rows], edges, grids)
+
+
+class TestMean:
+    """Of posteriors, by hand and against every window."""
+
+    def test_of_one_model_and_of_a_model_twice_it_is_the_models(self) -> None:
+        score = MomentScore()
+        asked = series(([0.1, 0.5, 0.6, 0.2, 0.9], 1.0), ([0.7, 0.0, 0.3], 0.5))
+        alone = windows_of(score, asked, "posterior", Decoding())
+        for members in ([(score, asked)], [(score, asked)] * 2):
+            for one, other in zip(windows_of_mean(members, Decoding()), alone, strict=True):
+                assert [w[:2] for w in one.windows] == [w[:2] for w in other.windows]
+                assert [w.score for w in one.windows] == pytest.approx([w.score for w in other.windows], abs=1e-12)
+                assert one.frames == pytest.approx(other.frames, abs=1e-12)
+
+    def test_coarse_frames_are_shared_out_over_fine_ones(self) -> None:
+        """Two frames of 2 s and four of 1 s: each window's probability, one by one."""
+        score = MomentScore()
+        fine, coarse = [0.2, 0.6, 0.3, 0.1], [0.4, 0.3]
+        transitions = score.enter.detach().double(), score.leave.detach().double()
+        tables = {}
+        for values in (fine, coarse):
+            scores = 10.0 * torch.tensor([values], dtype=torch.float64) - 3.0
+            tables[len(values)] = moment_posteriors(scores, torch.tensor([len(values)]), *transitions)[0].exp().numpy()
+        expected = {}
+        for i in range(4):
+            for j in range(i, 4):
+                shared = tables[2][i // 2, j // 2] / 4
+                if i // 2 == j // 2 and i != j:
+                    shared *= 2  # and of the pair the other way round
+                expected[float(i), float(j + 1)] = (tables[4][i, j] + shared) / 2
+        members = [(score, series((fine, 1.0))), (score, series((coarse, 2.0)))]
+        for order in (members, members[::-1]):
+            (found,) = windows_of_mean(order, Decoding(max_iou=1.0, windows=10))
+            assert {w[:2]: w.score for w in found.windows} == pytest.approx(expected, abs=1e-6)
+            assert found.edges.tolist() == [0, 1, 2, 3, 4]
+
+    def test_recordings_that_end_within_a_frame(self) -> None:
+        """4.6 s: five frames of 1 s, and nine of half a second."""
+        members = [
+            (MomentScore(), FrameSeries([torch.rand(n)], [Grid(h, h / 2).edges(n, 4.6)], [Grid(h, h / 2)]))
+            for n, h in ((5, 1.0), (9, 0.5))
+        ]
+        (found,) = windows_of_mean(members, Decoding())
+        assert found.edges[-1] == pytest.approx(4.6)
+        assert all(0 <= start < end <= 4.6 for start, end, _ in found.windows)
+        assert ((found.frames >= 0) & (found.frames <= 1)).all()
+
+
+@pytest.fixture(scope="module")
+def manifest(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tiny_moments.make_moments(tmp_path_factory.mktemp("moments") / "world")
+
+
+@pytest.fixture(scope="module")
+def runs(manifest: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """`own`: of moments. `clips`: cosine of whole clips. `words`: frames against words. None but the first is any
+    good."""
+    torch.set_num_threads(1)
+    folder = tmp_path_factory.mktemp("runs")
+    test_frame_word_run.write_words(folder / "words.bin", manifest)
+    made: dict[str, dict[str, Any]] = {
+        "own": tiny_moments.recipe(manifest, folder),
+        "clips": tiny.recipe(manifest, folder),
+        "words": test_frame_word_run.content(manifest, folder),
+    }
+    for name in ("clips", "words"):
+        made[name]["rank"] = {"evaluation": made[name]["rank"]["evaluation"] | {"edition": "custom", "csv": False}}
+    for name, content in made.items():
+        path = tiny.write_recipe(folder / f"{name}.yaml", content)
+        assert main(["run", str(path), "--out", str(folder / name)]) == 0
+    return folder
+
+
+def ranked(manifest: Path, out: Path, *arguments: object) -> int:
+    moments = manifest.parent / "moments.jsonl"
+    named = ["--audio", manifest, "--moments", moments, "--cache", out.parent / "cache", "--out", out]
+    return main(["rank", *map(str, arguments), "--windows", *map(str, named)])
+
+
+def windows(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def test_a_run_of_moments_finds_what_its_own_entry_found(manifest: Path, runs: Path, tmp_path: Path) -> None:
+    assert ranked(manifest, tmp_path / "a.jsonl", runs / "own", "--split", "evaluation") == 0
+    expected = windows(runs / "own/scores/posterior.windows.jsonl")
+    for one, other in zip(windows(tmp_path / "a.jsonl"), expected, strict=True):
+        assert (one["qid"], one["vid"]) == (other["qid"], other["vid"])
+        np.testing.assert_allclose(one["pred_relevant_windows"], other["pred_relevant_windows"], atol=1e-5)
+    assert ranked(manifest, tmp_path / "b.jsonl", runs / "own", "--split", "evaluation", "--by", "thresholds") == 0
+    assert windows(tmp_path / "b.jsonl") == windows(runs / "own/scores/thresholds.windows.jsonl")
+
+
+@pytest.mark.parametrize("name", ["clips", "words"])
+def test_models_of_clips_and_of_frames_say_when(manifest: Path, runs: Path, tmp_path: Path, name: str) -> None:
+    out = tmp_path / "a.jsonl"
+    asked = ["--split", "evaluation", "--fit", "validation", "--piece", "0.6", "--hop", "0.2"]
+    assert ranked(manifest, out, runs / name, *asked) == 0
+    assert submission(["check", str(out), "--truth", str(tmp_path / "a.truth.jsonl")]) == 0
+    assert submission(["write", str(out), "--out", str(tmp_path / "mine.jsonl")]) == 0
+    for line in windows(out):
+        assert all(0 <= start < end <= tiny_moments.SECONDS for start, end, _ in line["pred_relevant_windows"])
+    if name == "clips":
+        edges = {edge for line in windows(out) for window in line["pred_relevant_windows"] for edge in window[:2]}
+        assert max(abs(edge / 0.2 - round(edge / 0.2)) for edge in edges) < 1e-9
+
+
+def test_several_models_are_averaged_and_rounded(
+    manifest: Path, runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "a.jsonl"
+    asked = ["--split", "evaluation", "--fit", "validation", "--piece", "0.6", "--hop", "0.5", "--round-to", "1"]
+    assert ranked(manifest, out, runs / "own", runs / "clips", *asked) == 0
+    assert re.search(r"R1@0.7 +\d+\.\d\d  \(95 % ", capsys.readouterr().out)
+    assert all(w[0] % 1 == w[1] % 1 == 0 for line in windows(out) for w in line["pred_relevant_windows"])
+
+
+def test_a_blind_list_has_no_figures(
+    manifest: Path, runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    moments = [one.model_copy(update={"windows": None}) for one in read_moments(manifest.parent / "moments.jsonl")]
+    clips = [clip for clip in read_manifest(manifest) if clip.split == "evaluation"]
+    ids = {clip.id for clip in clips}
+    write_manifest(tmp_path / "manifest.jsonl", clips)
+    write_moments(tmp_path / "moments.jsonl", [moment for moment in moments if moment.clip in ids])
+    assert ranked(tmp_path / "manifest.jsonl", tmp_path / "a.jsonl", runs / "own") == 0
+    assert "R1" not in capsys.readouterr().out
+    assert submission(["check", str(tmp_path / "a.jsonl"), "--queries", str(tmp_path / "a.truth.jsonl")]) == 0
+
+
+@pytest.mark.parametrize(
+    ("model", "arguments", "said"),
+    [
+        ("clips", ["--split", "evaluation"], "clips was never trained on windows, .* by --fit"),
+        ("own", ["--split", "evaluation", "--fit", "evaluation"], "--fit evaluation: is a test split"),
+        ("own", ["--fit", "validation"], "--fit validation: is among what is ranked"),
+        ("own", ["--split", "other"], "no moment of the split other .* there are development, evaluation, validation"),
+        ("own", ["--split", "evaluation", "--top", "3"], "leave out --queries and --top"),
+        ("own", ["own", "--split", "evaluation", "--by", "thresholds"], "thresholds are of one model"),
+    ],
+)
+def test_what_does_not_go_together(
+    manifest: Path,
+    runs: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    model: str,
+    arguments: list[str],
+    said: str,
+) -> None:
+    named = [str(runs / one) if one == "own" else one for one in arguments]
+    assert ranked(manifest, tmp_path / "a.jsonl", runs / model, *named) == 1
+    assert re.search(said, capsys.readouterr().err)
+    assert not (tmp_path / "a.jsonl").exists()
+
+
+def test_options_of_windows_belong_to_windows(runs: Path, manifest: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    asked = ["rank", str(runs / "clips"), "--audio", str(manifest), "--out", "a.npy"]
+    assert main([*asked, "--fit", "validation"]) == 1
+    assert "--fit is of --windows" in capsys.readouterr().err
+    assert main(["rank", str(runs / "own"), *asked[1:]]) == 1
+    assert "one model ranks clips; blend score matrices" in capsys.readouterr().err
+
+
+def test_pieces_have_the_frames_around_their_hop(manifest: Path, tmp_path: Path) -> None:
+    """Frames of 0.08 s; pieces of 1 s every 0.5 s, shorter at both ends of 8 s."""
+    recipe = load_recipe(tiny.write_recipe(tmp_path / "r.yaml", tiny.recipe(manifest, tmp_path))).recipe
+    clips = read_manifest(manifest)[:2]
+    features = build_features(clips, dict(recipe.model.audio.experts), tmp_path / "banks")
+    pieces, cut = pieces_of(clips, features, 1.0, 0.5)
+    assert [len(each) for each in pieces] == [16, 16]
+    (grid,) = features.grids.values()
+    (name,) = features.banks
+    for clip, each in zip(clips, pieces, strict=True):
+        whole = features.frames(name, clip.id)
+        centres = grid.centres(len(whole))
+        for number, piece in enumerate(each):
+            middle = 0.25 + 0.5 * number
+            expected = whole[(centres >= middle - 0.5) & (centres < middle + 0.5)]
+            np.testing.assert_array_equal(cut.frames(name, piece.id), expected)
+            assert cut.banks[name].rows_of(cut.keys[piece.id]) == len(expected) > 0
+    _, short = pieces_of(clips[:1], features, 0.01, 0.04)
+    assert {len(short.frames(name, piece)) for piece in short.keys} == {1}
