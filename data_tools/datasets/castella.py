@@ -23,6 +23,7 @@ from data_tools.names import audio_names, check_source
 
 SPLIT_OF_NAME = re.compile(r"(?:^|_)(train|val|test)(?:_release)?$")
 SUFFIXES = (".wav", ".flac", ".mp3", ".ogg", ".m4a")
+FEATURES = (".npz",)  # a recording's frames, as the organisers publish those of MS-CLAP
 
 log = logging.getLogger(__name__)
 
@@ -36,25 +37,28 @@ class Published(NamedTuple):
     counts: list[str]
 
 
-def read_castella(root: Path, audio: Path | None = None, source: str = "castella") -> Published:
+def read_castella(
+    root: Path, audio: Path | None = None, source: str = "castella", suffixes: tuple[str, ...] = SUFFIXES
+) -> Published:
     """Recordings and moments of every published file in a folder and its subfolders.
 
     root: with <name>_{train,val,test}_release.jsonl, or json/en/{train,val,test}.json, which is used for splits that
     have no release; queries without windows, under any name, are the split blind. audio: the folder with the audio
-    (default root), <split>/<vid>.wav or <vid>.wav (or .flac, .mp3, .ogg, .m4a).
-    Recordings without audio are listed too, with the published length: their features may be there.
+    (default root), <split>/<vid>.wav or <vid>.wav (or .flac, .mp3, .ogg, .m4a). suffixes: of these files; FEATURES for
+    a folder of published features, a file a recording, whose lengths are the published ones.
+    Recordings without a file are listed too, with the published length.
     Raises DataError for a folder without such files, two files of a split, and as read_annotations does.
     """
     require_folder(root)
     found = Published([], [], [], [])
     for split, (path, annotations) in _by_split(root).items():
         folders = [(audio or root) / split, audio or root]
-        present = {Path(name).stem: (folder, name) for folder in reversed(folders) for name in _audio(folder)}
+        present = {Path(name).stem: (folder, name) for folder in reversed(folders) for name in _files(folder, suffixes)}
         clips = {}
         for vid, seconds in annotations.seconds.items():
-            folder, name = present.get(vid, (folders[0], f"{vid}.wav"))
+            folder, name = present.get(vid, (folders[0], f"{vid}{suffixes[0]}"))
             captions = [annotations.captions[vid]] if vid in annotations.captions else []
-            known = readable_seconds(folder / name) if vid in present else None
+            known = readable_seconds(folder / name) if vid in present and suffixes != FEATURES else None
             clips[vid] = audio_clip(folder, name, source, split, captions, seconds if known is None else known)
         for query in annotations.queries:
             check_caption(query.text, f"{path}, {query.where}")
@@ -62,7 +66,7 @@ def read_castella(root: Path, audio: Path | None = None, source: str = "castella
             found.moments.append(moment)
         found.clips.extend(clips.values())
         found.faults.extend((path, fault) for fault in annotations.faults)
-        found.counts.append(_count(split, annotations, sum(vid in present for vid in clips)))
+        found.counts.append(_count(split, annotations, sum(vid in present for vid in clips), suffixes))
     return found
 
 
@@ -88,21 +92,27 @@ def _by_split(root: Path) -> dict[Split, tuple[Path, Annotations]]:
     return found
 
 
-def _audio(folder: Path) -> list[str]:
-    return [name for name in audio_names(folder) if Path(name).suffix.lower() in SUFFIXES]
+def _files(folder: Path, suffixes: tuple[str, ...]) -> list[str]:
+    if suffixes == FEATURES:
+        return sorted(path.name for path in folder.glob("*.npz")) if folder.is_dir() else []
+    return [name for name in audio_names(folder) if Path(name).suffix.lower() in suffixes]
 
 
-def _count(split: str, annotations: Annotations, present: int) -> str:
+def _count(split: str, annotations: Annotations, present: int, suffixes: tuple[str, ...]) -> str:
     recordings, asked = len(annotations.seconds), len({query.vid for query in annotations.queries})
     windows = sum(len(query.windows or []) for query in annotations.queries)
     line = f"{split}: {counted(recordings, 'recording')}, {asked} with {counted(len(annotations.queries), 'query')}"
     line += "" if annotations.is_blind else f" and {counted(windows, 'window')}"
-    return f"{line}; audio of {present} of {recordings} found, of {recordings - present} missing"
+    what = "features" if suffixes == FEATURES else "audio"
+    return f"{line}; {what} of {present} of {recordings} found, of {recordings - present} missing"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("root", type=Path, help="the folder with the published annotations")
-    parser.add_argument("--audio", type=Path, help="the folder with the audio, in <split>/ or directly (default: root)")
+    files = parser.add_mutually_exclusive_group()
+    files.add_argument("--audio", type=Path, help="the folder with the audio, in <split>/ or directly (default: root)")
+    features = "published features in place of audio: <vid>.npz in <split>/ or directly, for the expert feature_files"
+    files.add_argument("--features", type=Path, help=features)
     parser.add_argument("--name", default="castella", help="the recordings' source name (default: castella)")
     parser.add_argument("--out", type=ending_in(".jsonl"), required=True, help="the manifest to write (.jsonl)")
     parser.add_argument(
@@ -113,7 +123,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     if arguments.out.absolute() == arguments.moments.absolute():
         raise DataError(f"--out and --moments are both {arguments.out}; give two names")
-    found = read_castella(arguments.root, arguments.audio, check_source(arguments.name))
+    source, features = check_source(arguments.name), arguments.features
+    if features is not None:
+        require_folder(features)
+    found = read_castella(arguments.root, features or arguments.audio, source, FEATURES if features else SUFFIXES)
     if not found.moments:
         raise DataError(f"{arguments.root}: no query has a window left; `check --moments` names what is wrong")
     write_moments(arguments.moments, found.moments)

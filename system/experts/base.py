@@ -141,6 +141,12 @@ class ExpertSettings(Resampled):
         """Where the checkpoints come from, for the message that says one is missing."""
         return f"published at {' and '.join(self.published_addresses().values())}"
 
+    def read(self, path: str) -> "np.ndarray":
+        """What `load`'s function takes of a clip's file: its wave, (N,) float32 mono at `rate`. Raises AudioError."""
+        from data_tools.audio.read import read_audio
+
+        return read_audio(path, self.rate, self.resampling)
+
     @abstractmethod
     def load(self, device: Device) -> Frames:
         """Return a function: waves, each (N,) float32 mono at `rate`, N >= 1 -> frames, each (T, D) float32, T >= 1.

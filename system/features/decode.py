@@ -12,7 +12,7 @@ from multiprocessing import get_context, parent_process
 
 import numpy as np
 
-from data_tools.audio.read import AudioError, read_audio
+from data_tools.audio.read import AudioError
 from data_tools.errors import KitError
 from data_tools.manifest import Clip
 from system.experts.base import ExpertSettings
@@ -37,7 +37,7 @@ class Decoders:
         waiting: deque[tuple[str, Future[np.ndarray]]] = deque()
         for key, clip in clips:
             try:
-                wave = self._pool.submit(read_audio, clip.path, expert.rate, expert.resampling)
+                wave = self._pool.submit(expert.read, clip.path)
             except BrokenProcessPool as error:
                 raise _ended() from error
             waiting.append((key, wave))

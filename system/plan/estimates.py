@@ -45,11 +45,11 @@ GPUS = {
 @dataclass(frozen=True)
 class Content:
     """What is known of a source: the clips of its manifest, or, when it is missing, what the recipe expects. moments:
-    how many are of these clips; None where it names no file of them, or the file is not there."""
+    texts of those of these clips; None where it names no file of them, or the file is not there."""
 
     clips: Sequence[Clip]
     expected: schema.Expected | None = None
-    moments: int | None = None
+    moments: Sequence[str] | None = None
 
     @cached_property
     def _facts(self) -> tuple["array[float]", "array[int]"]:
@@ -108,7 +108,7 @@ class Content:
     def items(self, unit: str) -> int:
         """Items of a training batch that the source gives; 0 when it is missing."""
         if unit == "moment":
-            return self.moments or 0
+            return len(self.moments or ())
         return self.captions if unit == "pair" else sum(map(bool, self._facts[1]))
 
 
@@ -148,8 +148,9 @@ class Estimates:
 
     @cached_property
     def _vocabulary_size(self) -> int:
-        clips = (clip for name in self.recipe.trained_on for clip in self.found[name].clips)
-        return len(vocabulary_of(caption for clip in clips for caption in clip.captions))
+        found = [self.found[name] for name in self.recipe.trained_on]
+        captions = (caption for each in found for clip in each.clips for caption in clip.captions)
+        return len(vocabulary_of(chain(captions, *(each.moments or () for each in found))))
 
     @property
     def assumes_vocabulary(self) -> bool:

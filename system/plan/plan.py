@@ -37,11 +37,11 @@ def find_data(recipe: schema.Recipe) -> dict[str, Content]:
     asked = {path: read_moments(path) for path in moments if Path(path).exists()}
     found = {}
     for name, source in recipe.data.items():
-        clips, count = in_split(read.get(source.manifest, []), source.split), None
+        clips, texts = in_split(read.get(source.manifest, []), source.split), None
         if source.moments in asked:
             ids = {clip.id for clip in clips}
-            count = sum(moment.clip in ids for moment in asked[source.moments])
-        found[name] = Content(clips, source.expected, count)
+            texts = [moment.text for moment in asked[source.moments] if moment.clip in ids]
+        found[name] = Content(clips, source.expected, texts)
     return found
 
 
@@ -113,7 +113,7 @@ def _moments_fact(source: schema.Source, content: Content) -> str:
     if content.moments is None:
         return f"; MISSING: moments {source.moments}; python -m data_tools castella or scenes --moments makes it"
     none = f"; {MISTAKE} none in {source.moments} is of these clips"
-    return f", {counted(content.moments, 'moment', ',')}" if content.moments else none
+    return f", {counted(len(content.moments), 'moment', ',')}" if content.moments else none
 
 
 def _missing_inputs(source: schema.Source) -> Iterator[str]:

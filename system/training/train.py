@@ -4,7 +4,7 @@ import json
 import logging
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -71,7 +71,9 @@ def prepare(loaded: Loaded, run: Run, data: Data, device: torch.device | None = 
 def _prepare(loaded: Loaded, run: Run, data: Data, device: torch.device) -> RetrievalModel:
     recipe = loaded.recipe
     if not run.vocabulary.exists():
-        write_json(run.vocabulary, training_vocabulary(recipe, data.clips, [*new_texts(data), *new_words(data)]))
+        write_json(
+            run.vocabulary, training_vocabulary(recipe, data.clips, [*_more(recipe.trained_on, data), *new_words(data)])
+        )
     model = initial_model(recipe, run, device)
     if is_first():
         contents = {name: contents_of(clips, data.features.keys) for name, clips in data.clips.items()}
@@ -80,8 +82,13 @@ def _prepare(loaded: Loaded, run: Run, data: Data, device: torch.device) -> Retr
         record_provenance(run, loaded, model.text.identity(), contents, gpu_of(model.device))
     used = {name for stage in recipe.stages.values() for name in (*stage.train.data, *stage.monitor.data)}
     captions = [caption for name in sorted(used) for clip in data.whole(name) for caption in clip.captions]
-    model.text.prepare([*captions, *new_texts(data)])
+    model.text.prepare([*captions, *_more(sorted(used), data)])
     return model
+
+
+def _more(names: Iterable[str], data: Data) -> list[str]:
+    """Sentences of these sources that are no captions of theirs: of moments, and what augmentation puts in."""
+    return [*(moment.text for name in names for moment in data.moments.get(name, ())), *new_texts(data)]
 
 
 def new_texts(data: Data) -> list[str]:

@@ -1,0 +1,133 @@
+"""Published frames in place of audio: from CASTELLA's annotations and files of features to windows and a blind list."""
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import tiny
+import tiny_moments
+from threads import one_thread  # noqa: F401  a fixture
+
+from data_tools.__main__ import main as data_tools
+from data_tools.audio.read import AudioError
+from data_tools.manifest import read_manifest
+from submission.__main__ import main as submission
+from system.__main__ import main
+from system.experts import FeatureFiles
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+VALUES, SECONDS, QUERIES = 12, 30, ("a low tone", "a high tone", "a noise")
+EXPERT = FeatureFiles(kind="feature_files", values=VALUES, hop_seconds=1.0)
+
+
+@pytest.fixture
+def published(tmp_path: Path) -> Path:
+    """Annotations of three splits and a blind list as they are published, and a frame a second: frames in which
+    sentence k is true have a 1 at place k."""
+    features = tmp_path / "published" / "features"
+    features.mkdir(parents=True)
+    for number, (name, count) in enumerate([("train", 30), ("val", 6), ("test", 6), ("blind", 4)]):
+        lines = []
+        for n in range(count):
+            rng, vid = np.random.default_rng([number, n]), f"-{name}_{n:02d}"
+            frames = rng.normal(0, 0.1, (SECONDS, VALUES)).astype(np.float32)
+            first, second = rng.permutation(3)[:2].tolist()
+            for part, (kind, start) in enumerate([(first, 3), (second, 14)], 1):
+                length = int(rng.integers(3, 9))
+                frames[start : start + length, kind] += 1.0
+                line: dict[str, Any] = {"qid": f"{vid}_{part}", "query": QUERIES[kind], "duration": SECONDS, "vid": vid}
+                line |= {} if name == "blind" else {"relevant_windows": [[start, start + length]]}
+                lines.append(json.dumps(line) + "\n")
+            np.savez(features / f"{vid}.npz", features=frames)
+        form = "list" if name == "blind" else f"castella_{name}_release"
+        (tmp_path / "published" / f"{form}.jsonl").write_text("".join(lines))
+    return tmp_path / "published"
+
+
+def made(published: Path) -> Path:
+    manifest, moments = published.parent / "manifest.jsonl", published.parent / "moments.jsonl"
+    named = ["--features", str(published / "features"), "--out", str(manifest), "--moments", str(moments)]
+    assert data_tools(["castella", str(published), *named]) == 0
+    return manifest
+
+
+def recipe(manifest: Path, folder: Path) -> dict[str, Any]:
+    content = tiny_moments.recipe(manifest, folder, epochs=6)
+    content["model"]["audio"]["experts"] = {"msclap": EXPERT.model_dump()}
+    for name, split in (("train", "train"), ("validation", "val"), ("evaluation", "test")):
+        content["data"][name]["split"] = split
+    content["data"]["blind"] = content["data"]["evaluation"] | {"split": "blind"}
+    entry = content["rank"]["posterior"] | {"decoding": {"round_to": 1}}
+    content["rank"] = {"test": entry, "blind": entry | {"data": "blind"}}
+    return content
+
+
+def test_features_alone_make_a_system(published: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    manifest = made(published)
+    assert "test: 6 recordings, 6 with 12 queries and 12 windows; features of 6 of 6 found" in capsys.readouterr().out
+    assert {(clip.seconds, Path(clip.path).suffix) for clip in read_manifest(manifest)} == {(SECONDS, ".npz")}
+    path = tiny.write_recipe(tmp_path / "r.yaml", recipe(manifest, tmp_path))
+    assert main(["check", str(path)]) == 0
+    assert main(["run", str(path), "--out", str(tmp_path / "run")]) == 0
+    found = json.loads((tmp_path / "run/result.json").read_text())["moments"]
+    assert found["test"]["figures"]["R1@0.7"] > 0.9
+    assert found["test"]["ceiling"]["R1@0.7"] == 1.0
+    assert submission(["check", found["blind"]["answers"], "--queries", str(published / "list.jsonl")]) == 0
+    assert [w % 1 for line in Path(found["blind"]["answers"]).read_text().splitlines()
+            for window in json.loads(line)["pred_relevant_windows"] for w in window].count(0.0) > 0  # fmt: skip
+
+
+def test_a_recording_without_features_is_counted_and_named(
+    published: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (published / "features" / "-test_02.npz").unlink()
+    manifest = made(published)
+    assert "features of 5 of 6 found, of 1 missing" in capsys.readouterr().out
+    path = tiny.write_recipe(tmp_path / "r.yaml", recipe(manifest, tmp_path))
+    assert main(["run", str(path), "--out", str(tmp_path / "run")]) == 1
+    said = capsys.readouterr().err
+    assert re.search(r"rank entry test: the recording of -test_02_1 cannot be read .*-test_02.npz", said)
+
+
+def test_files_are_read_as_they_are(tmp_path: Path) -> None:
+    frames = np.arange(36, dtype=np.float16).reshape(3, VALUES)
+    np.savez(tmp_path / "a.npz", features=frames, other=frames[:1])
+    np.save(tmp_path / "b.npy", frames)
+    for name, expert in (("a.npz", EXPERT), ("b.npy", EXPERT)):
+        np.testing.assert_array_equal(expert.read(str(tmp_path / name)), frames.astype(np.float32))
+    other = EXPERT.model_copy(update={"array": "other"})
+    assert other.read(str(tmp_path / "a.npz")).shape == (1, VALUES)
+    assert (EXPERT.frames_per_second, EXPERT.first_centre) == (1.0, 0.5)
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (np.zeros((3, VALUES + 1)), r"holds float64 of shape \(3, 13\), not frames of 12 numbers; see .* values"),
+        (np.zeros((0, VALUES)), r"shape \(0, 12\)"),
+        (np.zeros(VALUES), r"shape \(12,\)"),
+        (np.full((2, VALUES), np.nan), "has frames that are not finite"),
+        (np.array([["a"] * VALUES]), "holds <U1 of shape"),
+    ],
+)
+def test_what_is_not_frames(tmp_path: Path, content: np.ndarray, said: str) -> None:
+    np.savez(tmp_path / "a.npz", features=content)
+    with pytest.raises(AudioError, match=said):
+        EXPERT.read(str(tmp_path / "a.npz"))
+
+
+def test_other_files_are_refused_in_a_sentence(tmp_path: Path) -> None:
+    np.savez(tmp_path / "a.npz", hidden=np.zeros((2, VALUES)))
+    with pytest.raises(AudioError, match="has no array 'features'; name it by the expert's setting array"):
+        EXPERT.read(str(tmp_path / "a.npz"))
+    (tmp_path / "b.npz").write_bytes((tmp_path / "a.npz").read_bytes()[:100])
+    (tmp_path / "c.npz").write_bytes(b"RIFF....WAVE")
+    (tmp_path / "d.npz").write_bytes(b"")
+    np.savez(tmp_path / "e.npz", features=np.array([{}, {}], object))
+    for name in ("b.npz", "c.npz", "d.npz", "e.npz", "missing.npz"):
+        with pytest.raises(AudioError, match="cannot be read as frames"):
+            EXPERT.read(str(tmp_path / name))
