@@ -19,7 +19,6 @@ import torch
 from slow_builds import LOGMEL, build_slowly, computed, digest
 
 from data_tools.audio.read import content_key, read_audio
-from data_tools.audio.resampling import Resampling
 from data_tools.errors import KitError
 from data_tools.manifest import Clip, read_manifest
 from system.experts.logmel import LogMel
@@ -160,10 +159,10 @@ def test_clips_are_decoded_ahead_but_not_far(tmp_path: Path, monkeypatch: pytest
     decoded: list[str] = []
     threads: set[str] = set()
 
-    def read(path: str, rate: int, resampling: Resampling) -> np.ndarray:
+    def read(expert: LogMel, path: str) -> np.ndarray:
         decoded.append(path)
         threads.add(threading.current_thread().name)
-        return read_audio(path, rate, resampling)
+        return read_audio(path, expert.rate)
 
     most_ahead = 0
 
@@ -179,7 +178,7 @@ def test_clips_are_decoded_ahead_but_not_far(tmp_path: Path, monkeypatch: pytest
 
         return frames
 
-    monkeypatch.setattr("system.features.decode.read_audio", read)
+    monkeypatch.setattr(LogMel, "read", read)
     monkeypatch.setattr(LogMel, "load", load)
     build_features(clips, {"logmel": LOGMEL}, tmp_path / "banks")
     assert sorted(decoded) == sorted(clip.path for clip in clips)

@@ -122,15 +122,17 @@ def test_a_number_of_workers_that_is_none_is_refused(workers: str, capsys: pytes
     assert "is no whole number from 1 on" in capsys.readouterr().err
 
 
-def _decode_and_end(path: str, rate: int, resampling: str) -> np.ndarray:
-    os._exit(9)
+class _Ending(LogMel):
+    """Whose process is killed when it decodes."""
+
+    def read(self, path: str) -> np.ndarray:
+        os._exit(9)
 
 
-def test_a_decoding_process_that_is_killed_is_a_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_decoding_process_that_is_killed_is_a_sentence(tmp_path: Path) -> None:
     clips = read_manifest(tiny.make_world(tmp_path / "world", {"development": 2}))
-    monkeypatch.setattr("system.features.decode.read_audio", _decode_and_end)
     with pytest.raises(KitError, match="a process that decodes audio was ended from outside; the same"):
-        build_features(clips, {"logmel": LOGMEL}, tmp_path / "banks", workers=1)
+        build_features(clips, {"logmel": _Ending(**LOGMEL.model_dump())}, tmp_path / "banks", workers=1)
 
 
 def test_decoding_processes_that_are_killed_under_way_are_a_sentence(
