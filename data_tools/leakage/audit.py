@@ -20,6 +20,7 @@ from data_tools.leakage.exclusion import Exclusions, read_exclusions
 from data_tools.leakage.fingerprint import Fingerprint, fingerprint, near_duplicates
 from data_tools.leakage.prints import StoredPrints
 from data_tools.manifest import TEST_SPLITS, Clip, read_manifest
+from data_tools.moments import read_moments
 from data_tools.names import plain_id
 
 FORBIDDEN = "Freesound id on an exclusion list"
@@ -280,13 +281,38 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--list", type=ending_in(".csv"), metavar="FILE.csv", help="write all findings, one row per overlap"
     )
+    queries = "their queries count as captions of their recordings; those of Clotho-Moment are captions of Clotho"
+    parser.add_argument("--moments", nargs="+", type=Path, default=[], metavar="FILE.jsonl", help=queries)
     add_json(parser)
+
+
+def with_queries(clips: Sequence[Clip], files: Iterable[Path]) -> Sequence[Clip]:
+    """The clips, those that moments ask for with the queries as captions too, each once.
+
+    Clotho-Moment publishes no Clotho ids, but asks by captions of Clotho, which so name the clips it is mixed of.
+    Raises DataError for moments of a clip that is not there, and as read_moments does.
+    """
+    texts: dict[str, list[str]] = {}
+    known = {clip.id for clip in clips}
+    for path in files:
+        for line, moment in enumerate(read_moments(path), 1):
+            if moment.clip not in known:
+                raise DataError(f"{path}, line {line}: no manifest has the clip {moment.clip}; name that manifest too")
+            texts.setdefault(moment.clip, []).append(moment.text)
+    if not texts:
+        return clips
+    return [
+        clip.model_copy(update={"captions": list(dict.fromkeys([*clip.captions, *texts.get(clip.id, ())]))})
+        for clip in clips
+    ]
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Exit status 1 when a training clip is forbidden or is in a test split too, by id, file name or sound."""
-    clips = [clip for path in arguments.manifests for clip in read_manifest(path)]
+    audited = [clip for path in arguments.manifests for clip in read_manifest(path)]
     against = [clip for path in arguments.against for clip in read_manifest(path)]
+    everything = with_queries([*audited, *against], arguments.moments)
+    clips, against = list(everything[: len(audited)]), list(everything[len(audited) :])
     training = [clip for clip in clips if _stage(clip) == 0]
     if not training:
         raise DataError(f"no clip of a training split in {', '.join(map(str, arguments.manifests))}; nothing to audit")

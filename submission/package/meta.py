@@ -99,7 +99,7 @@ def augmentation_of(runs: Sequence[Finished]) -> str | None:
 
 def _description(runs: Sequence[FinishedRun]) -> dict[str, Any]:
     experts = [expert for run in runs for expert in run.result.experts.values()]
-    frozen = [run.result.experts[name].kind for run in runs for name in frozen_experts(run)]
+    frozen = [run.result.experts[name].model for run in runs for name in frozen_experts(run)]
     models = [run.recipe.model for run in runs]
     stages = stages_of(runs)
     optimizers = [stage.optimizer for stage in stages]
@@ -137,14 +137,16 @@ def parameters_of(runs: Sequence[Finished]) -> tuple[int, int]:
     trained = sum(len(run.members) * sum(run.result.parameters.trained.values()) for run in runs)
     frozen: dict[str, int] = {}
     for run in runs:
-        kinds = {name: expert.kind for name, expert in run.result.experts.items()}
+        kinds = {name: expert.model for name, expert in run.result.experts.items()}
         kinds |= {"audio": audio_name(run) or "audio", "text": text_name(run)}
         frozen |= {kinds[name]: count for name, count in run.result.parameters.frozen.items()}
     return trained, sum(frozen.values())
 
 
 def frozen_experts(run: Finished) -> list[str]:
-    return [name for name in run.result.experts if name in run.result.parameters.frozen]
+    """Names of the experts that are pre-trained models."""
+    frozen = run.result.parameters.frozen
+    return [name for name, expert in run.result.experts.items() if name in frozen or expert.pretrained]
 
 
 def text_name(run: Finished) -> str:
@@ -269,7 +271,7 @@ def _external(runs: Sequence[FinishedRun], about: About) -> Iterator[dict[str, A
             "licences": dict(licences),
         }
     for purpose, names in (
-        ("audio_modelling", [run.result.experts[name].kind for run in runs for name in frozen_experts(run)]),
+        ("audio_modelling", [run.result.experts[name].model for run in runs for name in frozen_experts(run)]),
         ("audio_modelling", [weights for run in runs if (weights := audio_name(run))]),
         ("word_modelling", [text for run in runs if (text := _pretrained_text(run))]),
     ):
@@ -286,7 +288,7 @@ def addresses_of(runs: Sequence[Finished]) -> dict[str, str | None]:
                 found[name] = address_of(source.published) or found.get(name)
         for name in frozen_experts(run):
             expert = run.result.experts[name]
-            found[expert.kind] = ", ".join(expert.published) or None
+            found[expert.model] = ", ".join(expert.published) or None
         found |= dict.fromkeys(filter(None, (audio_name(run), _pretrained_text(run))))
     return found
 

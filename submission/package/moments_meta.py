@@ -115,7 +115,7 @@ def _results(edition: MomentsEdition) -> list[tuple[str, str]]:
 
 def _audio_model(run: FinishedMoments) -> list[str]:
     """The pre-trained ones; of a run without any its own kind."""
-    pretrained = [run.result.experts[name].kind for name in frozen_experts(run)]
+    pretrained = [run.result.experts[name].model for name in frozen_experts(run)]
     pretrained += [weights] if (weights := audio_name(run)) else []
     return pretrained or [run.recipe.model.audio.kind]
 

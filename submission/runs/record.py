@@ -45,7 +45,7 @@ class Parameters(Record):
 
 class ExpertFacts(Record):
     """rate: Hz. dim: of a frame. published: addresses of its weights. unpublished: weight files that are none of
-    these."""
+    these. pretrained: the model behind frames that were read and not computed; None: `kind` says it."""
 
     kind: str
     rate: Annotated[int, Field(gt=0)]
@@ -53,6 +53,11 @@ class ExpertFacts(Record):
     frames_per_second: float
     published: list[str]
     unpublished: list[str] = []
+    pretrained: str | None = None
+
+    @property
+    def model(self) -> str:
+        return self.pretrained or self.kind
 
 
 class SetFacts(Record):

@@ -42,7 +42,7 @@ def parameters_of(recipe: schema.Recipe, model: "RetrievalModel") -> Parameters:
 def experts_of(recipe: schema.Recipe) -> dict[str, ExpertFacts]:
     return {
         name: ExpertFacts(
-            **{key: getattr(expert, key) for key in ("kind", "rate", "dim", "frames_per_second")},
+            **{key: getattr(expert, key) for key in ("kind", "rate", "dim", "frames_per_second", "pretrained")},
             published=sorted(expert.published_addresses().values()),
             unpublished=[str(expert.weight_files()[name]) for name in expert.unpublished()],
         )

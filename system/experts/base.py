@@ -120,6 +120,11 @@ class ExpertSettings(Resampled):
         """Frozen parameters, as the model's authors count them."""
         return 0
 
+    @property
+    def pretrained(self) -> str | None:
+        """The pre-trained model behind frames that are read and not computed; None: `kind` says it."""
+        return None
+
     def weight_files(self) -> dict[str, Path]:
         """The checkpoint files, by the setting that names each; none for an expert without weights."""
         return {}

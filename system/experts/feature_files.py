@@ -8,6 +8,7 @@ import numpy as np
 from pydantic import Field
 
 from data_tools.audio.read import AudioError
+from data_tools.documents.lines import Text
 from data_tools.documents.strict import Positive
 from system.experts.base import ExpertSettings, Frames
 
@@ -27,8 +28,10 @@ class FeatureFiles(ExpertSettings):
     values: Positive  # in a frame, D
     hop_seconds: Annotated[float, Field(gt=0)]  # from one frame to the next; a frame stands for its hop
     array: str = "features"  # name of the frames in an .npz file
+    model: Text  # the network that made them, as a package declares it
+    model_parameters: Annotated[int, Field(ge=0)] = 0  # of that network, frozen; 0: not counted
 
-    usual: ClassVar[dict[str, object]] = {"values": 768, "hop_seconds": 1.0}
+    usual: ClassVar[dict[str, object]] = {"values": 768, "hop_seconds": 1.0, "model": "MS-CLAP"}
     rate: ClassVar[int] = 44_100  # of MS-CLAP; no audio is read
     cost: ClassVar[float] = 0.00001  # reading alone
 
@@ -39,6 +42,14 @@ class FeatureFiles(ExpertSettings):
     @property
     def frames_per_second(self) -> float:
         return 1 / self.hop_seconds
+
+    @property
+    def parameters(self) -> int:
+        return self.model_parameters
+
+    @property
+    def pretrained(self) -> str | None:
+        return self.model
 
     def read(self, path: str) -> np.ndarray:
         """(T, D) float32. AudioError for what is no such file."""

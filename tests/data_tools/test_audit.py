@@ -1,5 +1,6 @@
 """`audit`: what training data shares with test splits and exclusion lists, by hand and on the real sets."""
 
+import json
 import re
 import shutil
 import subprocess
@@ -18,6 +19,7 @@ from data_tools.__main__ import main
 from data_tools.leakage.audit import Overlap, audit
 from data_tools.leakage.exclusion import read_exclusions
 from data_tools.manifest import Clip, Split, write_manifest
+from data_tools.moments import Moment, write_moments
 
 LISTS = (
     "dcase2025/dcase2025_task6_excluded_freesound_ids.csv",
@@ -396,3 +398,26 @@ def test_the_verb_needs_no_torch(root: Path) -> None:
     code = f"import sys, data_tools.leakage.audit; assert not {heavy} & set(sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=root)
     assert done.returncode == 0, done.stderr
+
+
+def test_queries_of_moments_name_the_clips_mixed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Clotho-Moment asks by captions of Clotho: the recording is listed beside the clip it was mixed of."""
+    mixed = [clip(name, "train", source="mixed") for name in ("a.wav", "b.wav")]
+    test = clip("rain.wav", "test", caption="Rain falls", source="clotho")
+    write_manifest(tmp_path / "mixed.jsonl", mixed)
+    write_manifest(tmp_path / "clotho.jsonl", [test])
+    asked = [Moment(id="1", text="Rain falls", clip=mixed[1].id, windows=[(1.0, 4.0)])]
+    write_moments(tmp_path / "moments.jsonl", asked)
+    named = ["audit", str(tmp_path / "mixed.jsonl"), "--against", str(tmp_path / "clotho.jsonl"), "--json"]
+    assert main(named) == 0
+    assert json.loads(capsys.readouterr().out)["overlaps"] == []
+    assert main([*named, "--moments", str(tmp_path / "moments.jsonl")]) == 0
+    (overlap,) = json.loads(capsys.readouterr().out)["overlaps"]
+    assert (overlap["finding"], overlap["clip"], overlap["other"]) == (
+        "same caption across splits",
+        "mixed/train/b.wav",
+        "clotho/test/rain.wav",
+    )
+    write_moments(tmp_path / "moments.jsonl", [asked[0].model_copy(update={"clip": "none"})])
+    assert main([*named, "--moments", str(tmp_path / "moments.jsonl")]) == 1
+    assert "moments.jsonl, line 1: no manifest has the clip none; name that manifest too" in capsys.readouterr().err

@@ -15,13 +15,17 @@ from data_tools.__main__ import main as data_tools
 from data_tools.audio.read import AudioError
 from data_tools.manifest import read_manifest
 from submission.__main__ import main as submission
+from submission.package.meta import addresses_of, frozen_experts, parameters_of
+from submission.runs.finished import open_finished_moments
 from system.__main__ import main
 from system.experts import FeatureFiles
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 VALUES, SECONDS, QUERIES = 12, 30, ("a low tone", "a high tone", "a noise")
-EXPERT = FeatureFiles(kind="feature_files", values=VALUES, hop_seconds=1.0)
+EXPERT = FeatureFiles(
+    kind="feature_files", values=VALUES, hop_seconds=1.0, model="MS-CLAP", model_parameters=31_000_000
+)
 
 
 @pytest.fixture
@@ -76,6 +80,12 @@ def test_features_alone_make_a_system(published: Path, tmp_path: Path, capsys: p
     found = json.loads((tmp_path / "run/result.json").read_text())["moments"]
     assert found["test"]["figures"]["R1@0.7"] > 0.9
     assert found["test"]["ceiling"]["R1@0.7"] == 1.0
+    (about_msclap,) = json.loads((tmp_path / "run/result.json").read_text())["experts"].values()
+    assert about_msclap["pretrained"] == "MS-CLAP"
+    opened = open_finished_moments(f"{tmp_path / 'run'}:test")
+    assert frozen_experts(opened) == ["msclap"]
+    assert parameters_of([opened])[1] == 31_000_000
+    assert addresses_of([opened])["MS-CLAP"] is None
     assert submission(["check", found["blind"]["answers"], "--queries", str(published / "list.jsonl")]) == 0
     assert [w % 1 for line in Path(found["blind"]["answers"]).read_text().splitlines()
             for window in json.loads(line)["pred_relevant_windows"] for w in window].count(0.0) > 0  # fmt: skip
