@@ -241,7 +241,7 @@ def _verdict(
         kinds = "; ".join(dict.fromkeys(overlap.finding for overlap in leaks))
         count = counted(len({t.clip.id for t in leaks}), "clip")
         return f"training data overlaps what it must not: leave out {count} ({kinds})"
-    verdict = f"none of {len(training)} training clips is on an exclusion list or shares a Freesound id"
+    verdict = f"none of {len(training)} training clips is on an exclusion list or shares a Freesound id, YouTube id"
     apart = f"{verdict} or file name with a test split"
     if fingerprints is None or not len(fingerprints.prints) or not others:
         return f"{apart}; their sound was not compared"

@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from data_tools.audio.frames import holds_frames, read_frames
 from data_tools.audio.read import AudioError, audio_seconds, check_audio, content_key
 from data_tools.cli import add_json, counted, ending_in, progress, section
 from data_tools.documents.strict import Report, print_report
@@ -78,7 +79,8 @@ class CheckReport(Report):
 def check_clips(clips: Iterable[Clip], quick: bool = False) -> list[Finding]:
     """All findings, sorted as KINDS. A split here is a source's split: clotho's evaluation, audiocaps' test.
 
-    quick: read audio headers only, and compare no content; else every file is decoded and hashed.
+    quick: read audio headers only, and compare no content; else every file is decoded and hashed. Files of published
+    frames in place of audio are read whole.
     Findings other than DUPLICATE_ID look at one clip per id. Content is the file's bytes: the same sound in two
     encodings is not found. Clips of a blind split have no captions and are not reported for it.
     """
@@ -134,10 +136,14 @@ def _read(path: str, quick: bool) -> tuple[str, str]:
     if not Path(path).is_file():
         return MISSING, ""
     try:
-        if quick:
+        if holds_frames(path):
+            read_frames(path)
+        elif quick:
             audio_seconds(path)
+        else:
+            check_audio(path)
+        if quick:
             return "", ""
-        check_audio(path)
         return "", content_key(path)
     except AudioError as error:
         return CORRUPT, str(error).removeprefix(f"{path}: ")

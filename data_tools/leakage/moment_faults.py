@@ -51,5 +51,5 @@ def _of_moment(moment: Moment, seconds: Mapping[str, float | None], where: str) 
     for start, end in moment.windows or ():
         if length is not None and end > length:
             text = f"{moment.id}: the window [{start:.10g}, {end:.10g}] of a clip of {length:.10g} s"
-            done = "nothing is left of it" if start >= length else "its frames end with the clip"
+            done = "nothing is learned from it" if start >= length else "its frames end with the clip"
             yield MomentFault(where=where, finding=BEHIND, text=text, done=done)

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
+from data_tools.audio.frames import holds_frames
 from data_tools.audio.read import AudioError, encoded, read_audio
 from submission.formats.score_matrix import ScoreMatrix
 from submission.metrics.summary import Summary
@@ -40,6 +41,8 @@ class AudioStore:
     def _encoded(self, path: Path) -> tuple[int | None, str]:
         if not path.is_file():
             return None, f"no audio: {path.name} is not there any more"
+        if holds_frames(path):
+            return None, f"no audio: {path.name} holds published frames in its place"
         try:
             self.uris.append(f"data:audio/mpeg;base64,{base64.b64encode(to_mp3(path, self._seconds)).decode()}")
         except AudioError as error:

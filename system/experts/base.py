@@ -86,6 +86,7 @@ class ExpertSettings(Resampled):
     usual: ClassVar[dict[str, Any]] = {}  # settings that the verb `experts` shows it with; weight files as published
     version: ClassVar[int] = 1  # raised by hand when the same settings begin to give other frames: other banks
     dtype: ClassVar[str] = "float16"  # what its frames are kept in: float16, float32, or int16
+    computed: ClassVar[bool] = True  # from audio, so that its frames last as long as the clip
     cost: ClassVar[float] = 0.0  # seconds that two CPU cores take for a second of audio, as measured, for plans
 
     @classmethod

@@ -1,12 +1,11 @@
 """Frames that somebody has computed and published, a file a clip."""
 
-import zipfile
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 import numpy as np
 from pydantic import Field
 
+from data_tools.audio.frames import read_frames
 from data_tools.audio.read import AudioError
 from data_tools.documents.lines import Text
 from data_tools.documents.strict import Positive
@@ -23,6 +22,8 @@ class FeatureFiles(ExpertSettings):
 
     Kept in float16 as they are; the organisers' baseline divides every frame by its length (L2) + 1e-5.
     """
+
+    computed: ClassVar[bool] = False
 
     kind: Literal["feature_files"]
     values: Positive  # in a frame, D
@@ -53,22 +54,11 @@ class FeatureFiles(ExpertSettings):
 
     def read(self, path: str) -> np.ndarray:
         """(T, D) float32. AudioError for what is no such file."""
-        try:
-            with Path(path).open("rb") as file:
-                loaded = np.load(file, allow_pickle=False)
-                frames = loaded if isinstance(loaded, np.ndarray) else loaded[self.array]
-        except KeyError:
-            raise AudioError(f"{path}: has no array {self.array!r}; name it by the expert's setting array") from None
-        except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
-            raise AudioError(f"{path}: cannot be read as frames of feature_files (.npz or .npy: {error})") from None
-        if frames.ndim != 2 or frames.shape[1] != self.values or not len(frames) or frames.dtype.kind not in "fiu":
-            said = f"{frames.dtype} of shape {frames.shape}"
-            raise AudioError(
-                f"{path}: holds {said}, not frames of {self.values} numbers; see the expert's setting values"
-            )
-        if not np.isfinite(frames).all():
-            raise AudioError(f"{path}: has frames that are not finite")
-        return frames.astype(np.float32)
+        frames = read_frames(path, self.array)
+        if frames.shape[1] != self.values:
+            said = f"holds frames of {frames.shape[1]} numbers, not of {self.values}"
+            raise AudioError(f"{path}: {said}; see the expert's setting values")
+        return frames
 
     def load(self, device: "torch.device") -> Frames:
         return lambda waves: [np.asarray(frames, np.float32) for frames in waves]

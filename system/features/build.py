@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from data_tools.audio.read import AudioError
-from data_tools.cli import counted, each, progress, ranks
+from data_tools.cli import SHOWN, counted, each, progress, ranks
 from data_tools.errors import KitError
 from data_tools.manifest import Clip
 from system.experts.base import Device, ExpertSettings, Frames
@@ -23,6 +23,7 @@ from system.features.dealing import Dealing, dealing
 from system.features.decode import GROUP_CLIPS, GROUP_SECONDS, Decoders, decoders, groups
 from system.moments.windows import Grid
 
+LENGTH_TOLERANCE = 2.0  # seconds, by which published lengths are off, see the faults that `castella` names
 BYTES_A_SECOND = 88_200  # of audio of unknown length: one channel of 16 bits at 44.1 kHz
 
 log = logging.getLogger(__name__)
@@ -92,6 +93,9 @@ def build_features(
             networks = {name: experts[name].load(device) for name in lacking}
             for name in lacking:
                 build.fill(name, experts[name], networks.pop(name))
+    for name, expert in experts.items():
+        if not expert.computed:
+            _warn_of_other_lengths(features, clips, name)
     if features.broken:
         log.warning("%s with broken audio left out", counted(len(features.broken), "clip"))
     return features
@@ -200,6 +204,24 @@ class _Build:
         if clip.id not in self.features.broken:
             self.features.broken[clip.id] = str(error)
             log.warning("left out: %s", error)
+
+
+def _warn_of_other_lengths(features: Features, clips: Collection[Clip], name: str) -> None:
+    """Where published frames are of other recordings, or a recipe names another hop, windows would be wrong."""
+    bank, hop = features.banks[name], features.grids[name].hop
+    found = []
+    for clip in clips:
+        if clip.seconds and (key := features.keys.get(clip.id)):
+            lasts = bank.rows_of(key) * hop
+            if abs(lasts - clip.seconds) > LENGTH_TOLERANCE + hop:
+                found.append(f"{clip.path}: {lasts:g} s of frames, and {clip.seconds:g} s by the manifest")
+    if found:
+        hint = f"see {name}'s hop_seconds, or fetch the files again"
+        said = f"{counted(len(found), 'recording')} of {len(clips):,}"
+        log.warning("%s: frames of another length than the recording's, in %s; %s", name, said, hint)
+        more = [f"and {len(found) - SHOWN:,} more"] if len(found) > SHOWN else []
+        for line in [*found[:SHOWN], *more]:
+            log.warning("  %s", line)
 
 
 def _seconds(clip: Clip) -> float:

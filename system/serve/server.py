@@ -19,6 +19,7 @@ from aiohttp import web
 from aiohttp.abc import AbstractStreamWriter
 from aiohttp.http_exceptions import HttpProcessingError
 
+from data_tools.audio.frames import holds_frames
 from data_tools.audio.read import AudioError, peaks
 from system.runs.moments import Located
 from system.serve.search import Hit, Search, SearchQuery
@@ -132,7 +133,8 @@ class SearchPage:
         clip = self.search.clips[hit.row]
         found = {"rank": rank, "score": hit.score, "file_name": clip.file_name, "path": self.search.paths[hit.row]}
         found |= {"clip": clip.id, "seconds": clip.seconds}
-        found |= {"audio": f"/audio/{hit.row}", "peaks": f"/peaks/{hit.row}"}
+        if not holds_frames(clip.path):
+            found |= {"audio": f"/audio/{hit.row}", "peaks": f"/peaks/{hit.row}"}
         if hit.located is not None:
             found["moments"] = _moments(hit.located)
         return found | ({"captions": clip.captions} if clip.captions else {})

@@ -97,7 +97,10 @@ def test_same_captions_are_told_and_no_reason_to_fail(tmp_path: Path, capsys: py
     assert main(["audit", str(tmp_path / "m.jsonl")]) == 0
     printed = capsys.readouterr().out
     assert "      1  same caption across splits\n             1  x/train overlaps x/test\n" in printed
-    assert "none of 1 training clips is on an exclusion list or shares a Freesound id or file name with a" in printed
+    assert (
+        "none of 1 training clips is on an exclusion list or shares a Freesound id, YouTube id or file name with a"
+        in printed
+    )
 
 
 # Sound
@@ -194,7 +197,10 @@ def verdict(folder: Path, capsys: pytest.CaptureFixture[str], **splits: dict[str
     return printed, printed.splitlines()[-1], status
 
 
-APART = "none of {} training clips is on an exclusion list or shares a Freesound id or file name with a test split; "
+APART = (
+    "none of {} training clips is on an exclusion list or shares a Freesound id, YouTube id or file name "
+    "with a test split; "
+)
 
 
 def test_that_none_shares_a_sound_is_said_where_all_are_sure(
@@ -205,7 +211,7 @@ def test_that_none_shares_a_sound_is_said_where_all_are_sure(
     )
     assert status == 0
     assert last == (
-        "none of 2 training clips is on an exclusion list or shares a Freesound id, file name or sound "
+        "none of 2 training clips is on an exclusion list or shares a Freesound id, YouTube id, file name or sound "
         "with a test split"
     )
     assert "      3  clips whose sound was compared\n      0  Freesound id" in printed  # and no other is named
@@ -217,7 +223,7 @@ def test_a_test_split_that_is_only_compared_with_counts_too(tmp_path: Path, caps
         write_manifest(tmp_path / f"{split}.jsonl", [clip(name, cast(Split, split), path=str(tmp_path / name))])
     argv = ["audit", str(tmp_path / "train.jsonl"), "--against", str(tmp_path / "test.jsonl"), "--audio"]
     assert main(argv) == 0
-    assert capsys.readouterr().out.endswith("shares a Freesound id, file name or sound with a test split\n")
+    assert capsys.readouterr().out.endswith("shares a Freesound id, YouTube id, file name or sound with a test split\n")
 
 
 def test_of_steady_and_silent_clips_it_is_not_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -294,7 +300,7 @@ def test_sound_that_is_nowhere_is_not_said_to_differ(tmp_path: Path, capsys: pyt
     printed = capsys.readouterr().out
     assert "2  clips without readable audio: " in printed
     assert "      -  near-duplicate audio across splits" in printed
-    assert "shares a Freesound id or file name with a test split; their sound was not compared" in printed
+    assert "shares a Freesound id, YouTube id or file name with a test split; their sound was not compared" in printed
 
 
 def test_without_audio_nothing_is_read_and_it_is_said(sounds: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -97,7 +97,7 @@ def test_check_names_each_fault_with_its_line(tmp_path: Path, capsys: pytest.Cap
     assert len(json.loads(capsys.readouterr().out)["moments"]) == 7
     assert main(["check", str(out), "--moments", str(moments), "--json"]) == 0  # clips of 10 ms: windows lie behind
     checked = json.loads(capsys.readouterr().out)
-    assert [fault["done"] for fault in checked["moments"]] == ["nothing is left of it"] * 3 + [
+    assert [fault["done"] for fault in checked["moments"]] == ["nothing is learned from it"] * 3 + [
         "its frames end with the clip"
     ]
     assert checked["counts"]["clips without captions"] == 0

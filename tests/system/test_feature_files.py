@@ -19,6 +19,7 @@ from submission.package.meta import addresses_of, frozen_experts, parameters_of
 from submission.runs.finished import open_finished_moments
 from system.__main__ import main
 from system.experts import FeatureFiles
+from system.features.build import build_features
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -87,6 +88,11 @@ def test_features_alone_make_a_system(published: Path, tmp_path: Path, capsys: p
     assert parameters_of([opened])[1] == 31_000_000
     assert addresses_of([opened])["MS-CLAP"] is None
     assert submission(["check", found["blind"]["answers"], "--queries", str(published / "list.jsonl")]) == 0
+    assert submission(["report", str(tmp_path / "run"), "--out", str(tmp_path / "page.html")]) == 0
+    page = (tmp_path / "page.html").read_text()
+    assert re.search(r"no audio: -test_0\d.npz holds published frames in its place", page)
+    assert '<span class="window">' in page
+    assert "data-from" not in re.sub(r"(?s)<script>.*", "", page)
     assert [w % 1 for line in Path(found["blind"]["answers"]).read_text().splitlines()
             for window in json.loads(line)["pred_relevant_windows"] for w in window].count(0.0) > 0  # fmt: skip
 
@@ -117,7 +123,7 @@ def test_files_are_read_as_they_are(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "said"),
     [
-        (np.zeros((3, VALUES + 1)), r"holds float64 of shape \(3, 13\), not frames of 12 numbers; see .* values"),
+        (np.zeros((3, VALUES + 1)), r"holds frames of 13 numbers, not of 12; see the expert's setting values"),
         (np.zeros((0, VALUES)), r"shape \(0, 12\)"),
         (np.zeros(VALUES), r"shape \(12,\)"),
         (np.full((2, VALUES), np.nan), "has frames that are not finite"),
@@ -138,6 +144,45 @@ def test_other_files_are_refused_in_a_sentence(tmp_path: Path) -> None:
     (tmp_path / "c.npz").write_bytes(b"RIFF....WAVE")
     (tmp_path / "d.npz").write_bytes(b"")
     np.savez(tmp_path / "e.npz", features=np.array([{}, {}], object))
-    for name in ("b.npz", "c.npz", "d.npz", "e.npz", "missing.npz"):
-        with pytest.raises(AudioError, match="cannot be read as frames"):
+    for name in ("b.npz", "c.npz", "d.npz", "e.npz"):
+        with pytest.raises(AudioError, match=r"cannot be read as frames \(.*\); fetch it again"):
             EXPERT.read(str(tmp_path / name))
+    with pytest.raises(AudioError, match=r"missing.npz: no such file"):
+        EXPERT.read(str(tmp_path / "missing.npz"))
+    (tmp_path / "f.wav").write_bytes((tmp_path / "a.npz").read_bytes())
+    with pytest.raises(AudioError, match=r"f.wav: is no file of published frames \(.npz or .npy\)"):
+        EXPERT.read(str(tmp_path / "f.wav"))
+
+
+def test_check_reads_frames_and_not_audio(published: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    manifest = made(published)
+    moments = ["--moments", str(published.parent / "moments.jsonl")]
+    assert data_tools(["check", str(manifest), *moments]) == 0
+    assert data_tools(["check", str(manifest), *moments, "--quick"]) == 0
+    np.savez(published / "features" / "-val_01.npz", features=np.full((30, VALUES), np.nan))
+    (published / "features" / "-val_02.npz").write_bytes(b"PK")
+    capsys.readouterr()
+    for quick in ([], ["--quick"]):
+        assert data_tools(["check", str(manifest), *moments, *quick]) == 1
+        said = capsys.readouterr().out
+        assert "      2  corrupt audio files" in said
+        assert "has frames that are not finite: castella/val/-val_01.npz" in said
+        assert re.search(r"cannot be read as frames \(.*\); fetch it again: castella/val/-val_02.npz", said)
+
+
+def test_frames_of_another_length_than_the_recording_are_named(
+    published: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    clips = [clip for clip in read_manifest(made(published)) if clip.split == "test"]
+    for name, rows in (("-test_00", 10), ("-test_01", 33), ("-test_02", 34), ("-test_03", 27)):
+        np.savez(published / "features" / f"{name}.npz", features=np.zeros((rows, VALUES)))
+    build_features(clips, {"msclap": EXPERT}, tmp_path / "banks")
+    said = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    assert said[0] == (
+        "msclap: frames of another length than the recording's, in 2 recordings of 6; see msclap's hop_seconds, "
+        "or fetch the files again"
+    )
+    assert [re.sub(r".*/", "", line) for line in said[1:]] == [
+        "-test_00.npz: 10 s of frames, and 30 s by the manifest",
+        "-test_02.npz: 34 s of frames, and 30 s by the manifest",
+    ]

@@ -76,6 +76,40 @@ def test_an_answer_says_where(tmp_path: Path) -> None:
 
 
 @pytest.fixture
+def unheard(tmp_path: Path) -> Iterator[Served]:
+    """Recordings of which only published frames are there."""
+    search = search_in(tmp_path)
+    for name in SOUNDS:
+        np.savez(tmp_path / name.replace(".wav", ".npz"), features=np.zeros((10, 3)))
+    clips = [clip_of(tmp_path / name.replace(".wav", ".npz")) for name in SOUNDS]
+    search.clips = [clip.model_copy(update={"seconds": 10.0}) for clip in clips]
+    with served(search, about={"clips": 3, "recipe": "r", "run": "r", "checkpoint": "c", **search.meaning}) as found:
+        yield found
+
+
+def test_published_frames_are_no_audio(unheard: Served) -> None:
+    for result in unheard.search("a", count=3).json["results"]:
+        assert result["file_name"].endswith(".npz")
+        assert result["moments"]["windows"]
+        assert result.keys().isdisjoint({"audio", "peaks"})
+
+
+@pytest.mark.slow
+def test_without_audio_there_is_nothing_to_click(browser: Browser, unheard: Served) -> None:
+    page = browser.page(390)
+    page.goto(f"{unheard.address}?query=a")
+    until(page, "document.querySelectorAll('.timeline').length === 3")
+    late = page.locator(".result").nth(1)
+    assert late.locator(".windows .window").all_inner_texts()[0].startswith("0:04.0 – 0:07.0, ")
+    assert page.locator("audio, .windows button, .wave").count() == 0
+    assert late.inner_text().endswith("No audio: the model reads published frames.")
+    late.locator(".timeline").click()
+    assert not page.locator("#meaning").inner_text().endswith("Click to hear from there.")
+    assert page.evaluate("document.documentElement.scrollWidth") <= 390
+    assert browser.errors == []
+
+
+@pytest.fixture
 def site(tmp_path: Path) -> Iterator[Served]:
     search = search_in(tmp_path)
     with served(search, about={"clips": 3, "recipe": "r", "run": "r", "checkpoint": "c", **search.meaning}) as found:
@@ -108,4 +142,5 @@ def test_it_is_seen_where_and_heard_from_there(browser: Browser, site: Served, w
     until(page, "document.querySelectorAll('audio')[1].paused")
     assert page.locator(".cursor").nth(1).is_visible()
     assert page.locator("#meaning").inner_text().startswith("Recordings are ordered by ")
+    assert page.locator("#meaning").inner_text().endswith(". Click to hear from there.")
     assert browser.errors == []
