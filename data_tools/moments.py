@@ -1,6 +1,7 @@
 """Moments: a line of JSON a query of a long recording, with the windows in which it is heard."""
 
 import json
+import logging
 from collections.abc import Iterable
 from pathlib import Path, PurePath
 from typing import Annotated, Any
@@ -8,13 +9,17 @@ from typing import Annotated, Any
 from pydantic import AfterValidator, Field, Strict
 from pydantic_core import PydanticCustomError
 
+from data_tools.cli import counted
 from data_tools.documents.lines import Line, Text, read_lines, unique_items, write_lines
+from data_tools.errors import DataError
 from data_tools.files import write_text
 from data_tools.manifest import Clip, check_caption
 
 NO_MOMENTS = (
     "is no file of moments, a line of JSON a query; python -m data_tools castella or scenes --moments makes one"
 )
+
+log = logging.getLogger(__name__)
 
 Second = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
@@ -48,6 +53,37 @@ def read_moments(path: Path | str) -> list[Moment]:
     for number, moment in enumerate(moments, 1):
         check_caption(moment.text, f"{path}, line {number}")
     return moments
+
+
+def inside_recordings(moments: Iterable[Moment], clips: Iterable[Clip]) -> list[Moment]:
+    """What can be learned from: moments with those windows that begin before their recording ends, by the manifest.
+
+    How many others there are is said in a warning. A blind list's stay as they are. Raises DataError where moments are
+    given and none is left.
+    """
+    seconds = {clip.id: clip.seconds for clip in clips}
+    given, left, behind = 0, [], 0
+    for moment in moments:
+        given += 1
+        end = seconds.get(moment.clip)
+        if moment.windows is None or end is None:
+            left.append(moment)
+            continue
+        windows = [window for window in moment.windows if window[0] < end]
+        behind += len(moment.windows) - len(windows)
+        if windows:
+            left.append(
+                moment if len(windows) == len(moment.windows) else moment.model_copy(update={"windows": windows})
+            )
+    hint = "python -m data_tools check MANIFEST --moments FILE names them"
+    if given and not left:
+        raise DataError(
+            f"all windows of {counted(given, 'moment', ',')} begin behind the end of their recording; {hint}"
+        )
+    if behind:
+        said = f"{counted(behind, 'window', ',')} and {counted(given - len(left), 'moment', ',')} without another"
+        log.warning("left out: %s, which begin behind the end of their recording; %s", said, hint)
+    return left
 
 
 def write_moments(path: Path | str, moments: Iterable[Moment]) -> None:

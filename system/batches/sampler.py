@@ -10,7 +10,7 @@ import numpy as np
 
 from data_tools.errors import KitError
 from data_tools.manifest import Clip
-from data_tools.moments import Moment
+from data_tools.moments import Moment, inside_recordings
 
 
 class Added(NamedTuple):
@@ -35,14 +35,14 @@ class Item(NamedTuple):
 
 
 def items_of_moments(clips: Sequence[Clip], moments: Sequence[Moment]) -> list[Item]:
-    """An item a moment of one of the clips, in the moments' order. KitError for one whose windows are not known."""
+    """An item a moment of one of the clips, in the moments' order, without windows behind the recording's end. KitError
+    for one whose windows are not known."""
     by_id = {clip.id: clip for clip in clips}
     found = []
-    for moment in moments:
+    for moment in inside_recordings((moment for moment in moments if moment.clip in by_id), clips):
         if moment.windows is None:
             raise KitError(f"the moment {moment.id} has no windows, as a blind list has none; train on others")
-        if moment.clip in by_id:
-            found.append(Item(by_id[moment.clip], (moment.text,), (0,), windows=tuple(moment.windows)))
+        found.append(Item(by_id[moment.clip], (moment.text,), (0,), windows=tuple(moment.windows)))
     return found
 
 

@@ -10,7 +10,7 @@ import numpy as np
 from data_tools.cli import counted
 from data_tools.errors import KitError
 from data_tools.manifest import Clip
-from data_tools.moments import Moment, write_published
+from data_tools.moments import Moment, inside_recordings, write_published
 from submission.editions import MomentsEdition, get_moments_edition
 from submission.formats.frame_scores import FrameScores, write_frame_scores
 from submission.formats.moments_jsonl import Moments, write_moments, write_scored_moments
@@ -80,7 +80,8 @@ def rank_moments(
             chosen, taken = model, load_checkpoint(model, run.folder / entry.stage, entry.checkpoint or "last")
         score = score_of(chosen)
         if entry.fit is not None:
-            known = [moment for moment in data.moments[entry.fit] if moment.clip in data.features.keys]
+            readable = [moment for moment in data.moments[entry.fit] if moment.clip in data.features.keys]
+            known = inside_recordings(readable, data.whole(entry.fit))
             score = fitted_score(score, series_of_moments(chosen, data.whole(entry.fit), known, data.features), known)
             taken += f", fitted to {entry.fit}"
         series = series_of_moments(chosen, clips, moments, data.features)

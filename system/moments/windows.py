@@ -12,6 +12,7 @@ from data_tools.documents.strict import Positive, Strict
 
 CANDIDATES = 1024  # windows looked at first; more where too many of them overlap
 DIGITS = 4  # of seconds
+MAX_FRAMES = 20_000  # of a recording: a table of T x T numbers, and its copies, take 10 GB
 THRESHOLDS = tuple(n / 10 for n in range(1, 10))
 
 
@@ -122,7 +123,7 @@ def _rounded(windows: np.ndarray, last: float, unit: float) -> np.ndarray:
     highest = max(1.0, np.ceil(last / unit - 1e-9))
     steps[:, 0] = steps[:, 0].clip(0.0, highest - 1)
     steps[:, 1] = np.maximum(steps[:, 1].clip(0.0, highest), steps[:, 0] + 1)
-    rounded: np.ndarray = steps * unit
+    rounded: np.ndarray = (steps * unit).round(DIGITS)
     return rounded
 
 

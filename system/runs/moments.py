@@ -20,7 +20,7 @@ from system.models.moment_score import MomentScore, cosines_of_queries
 from system.models.retrieval import RetrievalModel
 from system.models.similarity import Embedded, Embeddings
 from system.moments.two_state import frame_posteriors, log_likelihood, moment_posteriors
-from system.moments.windows import Decoding, Found, Grid, best_windows, labels_of, threshold_windows
+from system.moments.windows import MAX_FRAMES, Decoding, Found, Grid, best_windows, labels_of, threshold_windows
 from system.runs.retrieve import embed_clips, embed_texts_together
 
 # Q queries, T frames
@@ -88,6 +88,7 @@ def windows_of(
     by: the probability that a window is one whole moment, which is its score, and the frames' posteriors; or thresholds
     on the frames, see threshold_windows, each frame alone.
     """
+    _require_tables(series)
     found: dict[int, Located] = {}
     for queries, scores, lengths in _batches(score, series):
         transitions = score.enter.detach().double().cpu(), score.leave.detach().double().cpu()
@@ -114,6 +115,8 @@ def windows_of_mean(members: Sequence[tuple[MomentScore, FrameSeries]], decoding
     The probability of a window of coarse frames is shared out evenly over the windows of the finest model's frames that
     begin and end in the same coarse ones.
     """
+    for _, series in members:
+        _require_tables(series)
     found = []
     for query in range(len(members[0][1].values)):
         edges = max((series.edges[query] for _, series in members), key=len)
@@ -134,6 +137,17 @@ def windows_of_mean(members: Sequence[tuple[MomentScore, FrameSeries]], decoding
         windows = [window._replace(score=math.exp(window.score)) for window in best]
         found.append(Located(windows, edges, frames.clip(0.0, 1.0)))
     return found
+
+
+def _require_tables(series: FrameSeries) -> None:
+    """KitError for recordings whose windows are too many to be compared."""
+    longest = max(series.edges, key=len)
+    if (size := len(longest) - 1) > MAX_FRAMES:
+        hint = "cut the recording, or take an expert, or --hop, with fewer frames a second"
+        raise KitError(
+            f"a recording of {longest[-1]:,.0f} s has {size:,} frames; windows are compared of up to {MAX_FRAMES:,}, "
+            f"since memory grows with the square; {hint}"
+        )
 
 
 def _shares(fine: np.ndarray, coarse: np.ndarray) -> np.ndarray:

@@ -12,7 +12,7 @@ import torch
 
 from data_tools.errors import KitError
 from data_tools.manifest import TEST_SPLITS, Clip, Query, read_manifest
-from data_tools.moments import Moment, read_moments, write_published
+from data_tools.moments import Moment, inside_recordings, read_moments, write_published
 from submission.editions import MomentsEdition
 from submission.formats.moments_jsonl import Moments, write_scored_moments
 from submission.formats.moments_truth import read_moment_truth
@@ -91,6 +91,8 @@ def locate(
     """
     if len(models) > 1 and by == "thresholds":
         raise KitError("thresholds are of one model; leave --by out, and the mean of their posteriors is taken")
+    if fit is not None:
+        fit = Asked(inside_recordings(fit.moments, fit.recordings.values()), fit.recordings)
     members = []
     for trained in models:
         if fit is None and trained.recipe.model.score.kind != "moments":

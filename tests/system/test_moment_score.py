@@ -7,7 +7,10 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from system.batches.sampler import Item
+from data_tools.errors import DataError, KitError
+from data_tools.manifest import Clip
+from data_tools.moments import Moment
+from system.batches.sampler import Item, items_of_moments
 from system.experts.logmel import LogMel
 from system.losses.base import BatchScores, FrameScores
 from system.losses.frame_cross_entropy import FrameCrossEntropy
@@ -132,14 +135,24 @@ def test_what_fills_a_batch_up_changes_no_frame(positions: int) -> None:
 
 
 def test_items_keep_their_windows() -> None:
-    from data_tools.errors import KitError
-    from data_tools.manifest import Clip
-    from data_tools.moments import Moment
-    from system.batches.sampler import items_of_moments
-
     clip = Clip(id="c", path="c.wav", captions=[])  # type: ignore[call-arg]
     heard = Moment(id="1", text="A dog barks", clip="c", windows=[(1.0, 2.0)])
     elsewhere = Moment(id="2", text="A dog barks", clip="d", windows=[(1.0, 2.0)])
     assert items_of_moments([clip], [heard, elsewhere]) == [Item(clip, ("A dog barks",), (0,), None, ((1.0, 2.0),))]
     with pytest.raises(KitError, match="the moment 3 has no windows, as a blind list has none"):
         items_of_moments([clip], [Moment(id="3", text="A dog barks", clip="c", windows=None)])
+
+
+def test_windows_behind_the_end_of_a_recording_are_not_learned_from(caplog: pytest.LogCaptureFixture) -> None:
+    clip = Clip(id="c", source="x", split="train", path="c.wav", captions=[], seconds=60.0)
+    some = Moment(id="1", text="A dog barks", clip="c", windows=[(70.0, 80.0), (59.0, 62.0), (60.0, 61.0)])
+    none = Moment(id="2", text="A cat mews", clip="c", windows=[(60.5, 61.0)])
+    unknown = clip.model_copy(update={"seconds": None})
+    assert [item.windows for item in items_of_moments([clip], [some, none])] == [((59.0, 62.0),)]
+    assert caplog.messages == [
+        "left out: 3 windows and 1 moment without another, which begin behind the end of their recording; "
+        "python -m data_tools check MANIFEST --moments FILE names them"
+    ]
+    assert [len(item.windows) for item in items_of_moments([unknown], [some, none])] == [3, 1]
+    with pytest.raises(DataError, match="all windows of 1 moment begin behind the end of their recording; python -m"):
+        items_of_moments([clip], [none])

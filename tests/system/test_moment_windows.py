@@ -138,3 +138,11 @@ def test_rounding_is_the_baselines(goldens: Path) -> None:
         else:
             assert found.end - found.start == 1
             assert min(abs(found.start - expected[0]), abs(found.end - expected[0])) == 0
+
+
+def test_rounded_edges_are_written_as_one_would() -> None:
+    table = np.log(np.full((3, 3), 0.1))
+    found = best_windows(table, np.array([0.0, 0.11, 0.29, 0.71]), Decoding(round_to=0.1, max_iou=1.0))
+    assert {(window.start, window.end) for window in found} == {
+        (0.0, 0.1), (0.0, 0.3), (0.0, 0.7), (0.1, 0.3), (0.1, 0.7), (0.3, 0.7)
+    }  # fmt: skip

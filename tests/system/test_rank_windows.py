@@ -13,6 +13,7 @@ import tiny_moments
 import torch
 from threads import one_thread  # noqa: F401  a fixture
 
+from data_tools.errors import KitError
 from data_tools.manifest import read_manifest, write_manifest
 from data_tools.moments import read_moments, write_moments
 from submission.__main__ import main as submission
@@ -115,6 +116,19 @@ def ranked(manifest: Path, out: Path, *arguments: object) -> int:
 
 def windows(path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def test_a_table_that_would_fill_the_memory_is_refused() -> None:
+    grid, size = Grid(0.1, 0.05), 20_001
+    series = FrameSeries([torch.zeros(size)], [grid.edges(size, 2000.1)], [grid])
+    said = "a recording of 2,000 s has 20,001 frames; windows are compared of up to 20,000"
+    for found in (
+        lambda: windows_of(MomentScore(), series, "posterior", Decoding()),
+        lambda: windows_of(MomentScore(), series, "thresholds", Decoding()),
+        lambda: windows_of_mean([(MomentScore(), series)] * 2, Decoding()),
+    ):
+        with pytest.raises(KitError, match=said):
+            found()
 
 
 def test_a_run_of_moments_finds_what_its_own_entry_found(manifest: Path, runs: Path, tmp_path: Path) -> None:
