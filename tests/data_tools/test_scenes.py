@@ -316,11 +316,12 @@ def test_complete_folder_is_left_alone(tmp_path: Path, capsys: pytest.CaptureFix
 
 
 @pytest.mark.slow
-def test_killed_run_is_completed_to_the_same_files(tmp_path: Path, root: Path) -> None:
-    counts = (150, 5, 5)
-    out = tmp_path / "cut" / "s"
-    argv = ["scenes", str(out), "--seed", "7", "--development", "150", "--validation", "5", "--evaluation", "5"]
-    process = subprocess.Popen([sys.executable, "-m", "data_tools", *argv], cwd=root, stdout=subprocess.DEVNULL)
+@pytest.mark.parametrize("kind", [[], ["--moments", "castella", "--length", "30"]])
+def test_killed_run_is_completed_to_the_same_files(tmp_path: Path, root: Path, kind: list[str]) -> None:
+    counts = ["--seed", "7", "--development", "150", "--validation", "5", "--evaluation", "5"]
+    out, whole = tmp_path / "cut" / "s", tmp_path / "whole" / "s"
+    command = [sys.executable, "-m", "data_tools", "scenes", str(out), *counts, *kind]
+    process = subprocess.Popen(command, cwd=root, stdout=subprocess.DEVNULL)
     while len(list(out.glob("development/s_*.wav"))) < 20:
         assert process.poll() is None, "ended before it could be killed"
         time.sleep(0.005)
@@ -328,8 +329,10 @@ def test_killed_run_is_completed_to_the_same_files(tmp_path: Path, root: Path) -
     process.wait()
     assert not (out / "manifest.jsonl").exists()
     (out / "development" / ".s_development_00001.wav.9999999.part").write_bytes(b"half")
-    make(out, counts=counts)
-    assert hashes(out) == hashes(make(tmp_path / "whole" / "s", counts=counts))
+    for folder in (out, whole):
+        assert main(["scenes", str(folder), *counts, *kind]) == 0
+    assert (out / "moments.jsonl").exists() == bool(kind)
+    assert hashes(out) == hashes(whole)
 
 
 def test_other_arguments_and_other_folders_are_refused(
