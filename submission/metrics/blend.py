@@ -42,7 +42,7 @@ def blended(
 ) -> tuple[Labels, Iterator[npt.NDArray[np.float32]]]:
     """What blend gives, as its labels and its scores, a block of queries after the other."""
     _require_same(parts)
-    factors = _factors(weights, len(parts))
+    factors = weight_factors(weights, len(parts))
     first = next(iter(parts.values()))
     facts = {
         "blend": how,
@@ -62,15 +62,9 @@ def blended(
 
 
 def search_weights(parts: Mapping[str, ScoreMatrix], how: How, edition: Edition) -> tuple[list[float], float]:
-    """Weights that score best on these matrices, which should be of a validation split; and that score.
-
-    Ensemble selection: beginning with the best single part, PICKS - 1 times the part is added whose addition scores
-    best, and the best of all these means is kept; a part's weight is its share of the picks.
-    Source: Caruana et al., "Ensemble Selection from Libraries of Models" (ICML 2004), section 2, with replacement.
-    Raises SubmissionError as blend does, and where relevance is not known.
-    """
+    """Weights that score best on these matrices, which should be of a validation split; and that score. See
+    ensemble_selection. Raises SubmissionError as blend does, and where relevance is not known."""
     _require_same(parts)
-    scaled = [SCALES[how](part.values, part.file_names) for part in parts.values()]
     frame = next(iter(parts.values()))
 
     def score(total: Values) -> float:
@@ -78,13 +72,24 @@ def search_weights(parts: Mapping[str, ScoreMatrix], how: How, edition: Edition)
         found = found_in_matrix(matrix)
         return float(average_precision(found.ranks, found.n_relevant, edition.map_k).mean())
 
+    return ensemble_selection([SCALES[how](part.values, part.file_names) for part in parts.values()], score)
+
+
+def ensemble_selection(parts: Sequence[Values], score: Callable[[Values], float]) -> tuple[list[float], float]:
+    """Weights whose mean of parts scores best, and that score. score: of a sum, which puts things in the order that its
+    mean does.
+
+    Beginning with the best single part, PICKS - 1 times the part is added whose addition scores best, and the best of
+    all these means is kept; a part's weight is its share of the picks.
+    Source: Caruana et al., "Ensemble Selection from Libraries of Models" (ICML 2004), section 2, with replacement.
+    """
     picked: list[int] = []
-    total = np.zeros(frame.values.shape)
+    total = np.zeros_like(parts[0])
     best: tuple[float, list[int]] = (-1.0, [])
     while len(picked) < PICKS:
-        scores = [score(total + values) for values in scaled]  # a sum puts clips in the order that its mean does
+        scores = [score(total + values) for values in parts]
         picked.append(int(np.argmax(scores)))
-        total += scaled[picked[-1]]
+        total += parts[picked[-1]]
         if scores[picked[-1]] > best[0]:
             best = (scores[picked[-1]], picked.copy())
     reached, chosen = best
@@ -140,10 +145,11 @@ def _require_same(parts: Mapping[str, ScoreMatrix]) -> None:
                 raise SubmissionError(f"the scores {name} and {first_name} {problem}")
 
 
-def _factors(weights: Sequence[float] | None, n_parts: int) -> Values:
+def weight_factors(weights: Sequence[float] | None, n_parts: int) -> Values:
+    """(n_parts,) as they are given, or equal. Raises SubmissionError for weights that are none."""
     factors = np.ones(n_parts) if weights is None else np.array(weights, dtype=np.float64)
     if len(factors) != n_parts:
-        raise SubmissionError(f"{len(factors)} weights are given for {n_parts} matrices; give one for each")
+        raise SubmissionError(f"{len(factors)} weights are given for {n_parts} files; give one for each")
     if np.any(factors < 0) or not 0 < sum(factors.tolist()) < math.inf:  # neither holds for NaN
         raise SubmissionError("weights must be numbers of 0 or more, one at least above 0, with a finite sum")
     return factors

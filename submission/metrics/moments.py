@@ -124,7 +124,7 @@ def score_moments(
     if not kept:
         span = f"longer than {low:g} s and up to {high:g} s"
         raise SubmissionError(f"no query has a true window {span}; there is nothing to score")
-    handed = _padded([predictions[qid][:MAX_WINDOWS] for qid in kept], 3 if scored else 2)
+    handed = padded([predictions[qid][:MAX_WINDOWS] for qid in kept], 3 if scored else 2)
     first = handed[:, 0]
     if scored:
         order = np.argsort(-handed[:, :, 2], axis=1, kind="stable")  # NaN, which fills up, comes last
@@ -133,9 +133,9 @@ def score_moments(
     n_true = np.array([len(windows) for windows in right_ones], dtype=np.int64)
     ious, precisions = np.zeros(len(kept)), np.zeros((len(kept), len(THRESHOLDS)))
     for rows in _portions(n_true):
-        truths = _padded([right_ones[row] for row in rows], 2)
+        truths = padded([right_ones[row] for row in rows], 2)
         ious[rows] = _ious_of_first(first[rows], truths)
-        precisions[rows] = _average_precisions(_hits(_ious(handed[rows], truths)), n_true[rows])
+        precisions[rows] = _average_precisions(_hits(ious_of(handed[rows], truths)), n_true[rows])
     left_out = [qid for qid in predictions if qid not in kept]
     return MomentScores(list(kept), ious, precisions, n_true, n_dropped, left_out)
 
@@ -166,7 +166,7 @@ def _require_sound(predictions: Mapping[str, Windows], truth: Mapping[str, Windo
     return forms == {3}
 
 
-def _padded(windows: Sequence[Windows], width: int) -> Values:
+def padded(windows: Sequence[Windows], width: int) -> Values:
     """(Q, W, width), rows filled up with NaN."""
     array = np.full((len(windows), max(map(len, windows)), width), np.nan)
     counts = np.array([len(each) for each in windows])
@@ -187,7 +187,7 @@ def _portions(n_true: npt.NDArray[np.int64]) -> Iterable[npt.NDArray[np.int64]]:
         start = stop
 
 
-def _ious(handed: Values, truths: Values) -> Values:
+def ious_of(handed: Values, truths: Values) -> Values:
     """(Q, W, G) IoU of every window with every true one; 0 for 0 / 0, NaN where either only fills up."""
     with np.errstate(all="ignore"):
         left = np.maximum(handed[:, :, None, 0], truths[:, None, :, 0])
@@ -200,7 +200,7 @@ def _ious(handed: Values, truths: Values) -> Values:
 def _ious_of_first(first: Values, truths: Values) -> Values:
     """(Q,) IoU of a window with the true one it fits best, the first of equal ones. As in the official script the
     second time the divisor is the hull, from the first start to the last end, which can differ in its last bit."""
-    best = np.nanargmax(_ious(first[:, None], truths)[:, 0], axis=1)
+    best = np.nanargmax(ious_of(first[:, None], truths)[:, 0], axis=1)
     truth = truths[np.arange(len(best)), best]
     with np.errstate(all="ignore"):
         shared = np.maximum(np.minimum(first[:, 1], truth[:, 1]) - np.maximum(first[:, 0], truth[:, 0]), 0)

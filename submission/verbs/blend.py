@@ -1,4 +1,5 @@
-"""The verb blend: one score matrix of several, by weights that are given, equal, or searched on validation."""
+"""The verb blend: one score matrix or file of moments of several, by weights that are given, equal, or searched on
+validation."""
 
 import argparse
 from collections.abc import Sequence
@@ -9,35 +10,44 @@ from data_tools.files import require_other
 from submission.errors import SubmissionError
 from submission.formats.score_matrix import ScoreMatrix, read_scores, write_blocks
 from submission.metrics.blend import SCALES, blended, require_apart, search_weights
+from submission.verbs.moments import blend_moment_files, is_moments, require_each_once
 from submission.verbs.options import chosen_edition, edition_noted
 
 
 def _read_all(paths: Sequence[Path]) -> dict[str, ScoreMatrix]:
-    if len({path.resolve() for path in paths}) < len(paths):
-        raise SubmissionError("one score matrix is named twice; name each once and give it a larger weight")
+    require_each_once(paths)
     return {str(path): read_scores(path) for path in paths}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("scores", nargs="+", type=Path, metavar="SCORES.npy", help="two matrices or more")
-    parser.add_argument("--out", type=Path, required=True, metavar="BLEND.npy", help="the score matrix to write")
-    how = "average raw scores, standardised scores or ranks (default %(default)s)"
+    parts = "two score matrices (.npy) or more, or files of moments (.jsonl)"
+    parser.add_argument("scores", nargs="+", type=Path, metavar="SCORES", help=parts)
+    out = "the score matrix, or the file of moments, to write"
+    parser.add_argument("--out", type=Path, required=True, metavar="BLEND", help=out)
+    how = "average raw scores, standardised scores (not of moments) or ranks (default %(default)s)"
     parser.add_argument("--how", choices=tuple(SCALES), default="raw", help=how)
     given = parser.add_mutually_exclusive_group()
-    given.add_argument("--weights", nargs="+", type=float, metavar="W", help="one a matrix (default: equal)")
-    searched = "the same models' matrices of a validation split, in the same order: search the weights on them"
-    given.add_argument("--validation", nargs="+", type=Path, metavar="SCORES.npy", help=searched)
+    given.add_argument("--weights", nargs="+", type=float, metavar="W", help="one a file (default: equal)")
+    searched = "the same models' files of a validation split, in the same order: search the weights on them"
+    given.add_argument("--validation", nargs="+", type=Path, metavar="SCORES", help=searched)
+    truth = "of moments: the true windows of --validation (.jsonl)"
+    parser.add_argument("--truth", type=Path, metavar="TRUTH.jsonl", help=truth)
 
 
 def run(arguments: argparse.Namespace) -> int:
-    require_other(arguments.out, [*arguments.scores, *(arguments.validation or ())])
+    named = [*arguments.scores, *(arguments.validation or ())]
+    require_other(arguments.out, [*named, arguments.truth])
+    if len(arguments.scores) < 2:
+        raise SubmissionError("a blend needs two files or more")
+    if arguments.validation and len(arguments.validation) != len(arguments.scores):
+        raise SubmissionError(f"--validation needs {len(arguments.scores)} files, one a model, in the same order")
+    if any(map(is_moments, named)):
+        return blend_moment_files(arguments)
+    if arguments.truth:
+        raise SubmissionError("--truth is for moments (.jsonl); a score matrix holds its own, so leave it out")
     parts = _read_all(arguments.scores)
-    if len(parts) < 2:
-        raise SubmissionError("a blend needs two score matrices or more")
     weights = arguments.weights
     if arguments.validation:
-        if len(arguments.validation) != len(parts):
-            raise SubmissionError(f"--validation needs {len(parts)} matrices, one a model, in the same order")
         validation = _read_all(arguments.validation)
         require_apart(parts, validation)
         noted = {name: edition_noted(matrix) for name, matrix in (parts | validation).items()}

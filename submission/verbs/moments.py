@@ -10,8 +10,18 @@ from data_tools.files import require_other
 from submission.editions import MomentsEdition, get_moments_edition
 from submission.errors import SubmissionError
 from submission.formats.csv_table import Problem
-from submission.formats.moments_jsonl import check_moments, is_scored, read_moments, write_moments
+from submission.formats.moments_jsonl import (
+    Moments,
+    check_moments,
+    is_scored,
+    read_moments,
+    write_moments,
+    write_scored_moments,
+)
 from submission.formats.moments_truth import MomentTruth, check_moment_truth, is_truth, read_moment_truth, size_of
+from submission.metrics.blend import weight_factors
+from submission.metrics.moments import published
+from submission.metrics.moments_blend import SCALES, blend_moments, require_apart, search_moment_weights
 from submission.metrics.moments_summary import MomentSummary, summarise_moments_file
 
 SUFFIX = ".jsonl"
@@ -91,6 +101,45 @@ def write_moments_file(source: Path, out: Path, arguments: argparse.Namespace) -
             raise SubmissionError(f"{out} is there already and {kind}; name another file, or add --force")
     write_moments(out, answers, edition)
     return f"wrote {out}: {counted(len(answers), 'query')}, {edition.max_windows} windows or fewer each, without scores"
+
+
+def blend_moment_files(arguments: argparse.Namespace) -> int:
+    """One file of moments, with scores, of several. arguments: of the verb blend."""
+    named = [arguments.out, *arguments.scores, *(arguments.validation or ())]
+    if others := [path for path in named if not is_moments(path)]:
+        raise SubmissionError(f"{others[0]} is of clips, and moments ({SUFFIX}) are blended with moments alone")
+    if arguments.how not in SCALES:
+        raise SubmissionError(f"--how {arguments.how} is for score matrices; of moments it is {' or '.join(SCALES)}")
+    if (arguments.validation is None) != (arguments.truth is None):
+        raise SubmissionError("weights of moments are searched by --validation FILES and --truth TRUTH; give both")
+    edition = moments_edition(arguments)
+    parts, weights = _read_each(arguments.scores, edition), arguments.weights
+    if arguments.validation:
+        truth = read_moment_truth(arguments.truth, edition)
+        validation = _read_each(arguments.validation, edition, truth)
+        require_apart(parts, validation)
+        weights, reached = search_moment_weights(validation, arguments.how, truth, edition)
+        print(f"searched on validation: {edition.metric} {published(reached):.2f} there")
+    answers = blend_moments(parts, arguments.how, edition, weights)
+    write_scored_moments(arguments.out, answers, edition)
+    factors = weight_factors(weights, len(parts))
+    for name, share in zip(parts, factors / factors.sum(), strict=True):
+        print(f"  {share:.2f}  {name}")
+    print(f"wrote {arguments.out}: {counted(len(answers), 'query')}, windows with {arguments.how} scores")
+    return 0
+
+
+def _read_each(
+    paths: Sequence[Path], edition: MomentsEdition, truth: MomentTruth | None = None
+) -> dict[str, list[Moments]]:
+    require_each_once(paths)
+    return {str(path): read_moments(path, edition, truth) for path in paths}
+
+
+def require_each_once(paths: Sequence[Path]) -> None:
+    """Raises SubmissionError for a file that is to be blended twice."""
+    if len({path.resolve() for path in paths}) < len(paths):
+        raise SubmissionError("one file is named twice; name each once and give it a larger weight")
 
 
 def _refuse(arguments: argparse.Namespace, **usual: object) -> None:

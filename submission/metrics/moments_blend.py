@@ -1,0 +1,155 @@
+"""One file of moments of several: every window is worth what all files say of it."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from data_tools.cli import counted
+from submission.editions import MomentsEdition
+from submission.errors import SubmissionError
+from submission.formats.json_lines import Window
+from submission.formats.moments_jsonl import Moments, is_scored
+from submission.formats.moments_truth import MomentTruth
+from submission.metrics.blend import Values, ensemble_selection, weight_factors
+from submission.metrics.moments import ious_of, padded, score_moments
+from submission.metrics.moments_summary import metric_values
+
+# Q queries, M candidates of a query: the windows of all files, W windows of one file
+
+How = Literal["raw", "rank"]
+SCALES: tuple[How, ...] = ("raw", "rank")
+MAX_IOU = 0.6  # a window that overlaps a better one by more is left out
+
+Parts = Mapping[str, Sequence[Moments]]
+
+
+def blend_moments(
+    parts: Parts, how: How, edition: MomentsEdition, weights: Sequence[float] | None = None
+) -> list[Moments]:
+    """The best windows of every query, with scores, of several files by name; queries in the order of the first.
+
+    Candidates are the windows of all files, of each the best that count. A file gives a candidate the highest score x
+    IoU of its windows with it, so that it also speaks for windows that it has a little differently; a candidate's score
+    is the weighted mean over the files. The highest comes first; a candidate that overlaps a better one by an IoU over
+    MAX_IOU is left out. Of equal scores the earlier window comes first, then the shorter: the order of the files does
+    not matter.
+
+    how: `raw` scores as they are, which should mean the same in all files; `rank` 1 for a file's best window, 1/2 for
+    its second and so on, which windows without scores have too. weights: not negative, one a part; None: equal.
+    Source: ours; score x IoU is how detectors' boxes are voted on (Gidaris and Komodakis, ICCV 2015, section 4).
+    Raises SubmissionError for files of other queries or recordings, for raw scores that are missing or below 0, and for
+    weights that are none.
+    """
+    candidates = _candidates(parts, how, edition)
+    factors = weight_factors(weights, len(parts))
+    total = sum(factor * votes for factor, votes in zip(factors, candidates.votes, strict=True)) / factors.sum()
+    return candidates.best(total, edition)
+
+
+def search_moment_weights(
+    parts: Parts, how: How, truth: MomentTruth, edition: MomentsEdition
+) -> tuple[list[float], float]:
+    """Weights whose blend has the best primary metric against these true windows, which should be of a validation
+    split; and that figure, in [0, 1]. See ensemble_selection. Raises SubmissionError as blend_moments does."""
+    candidates, true_windows = _candidates(parts, how, edition), truth.windows()
+
+    def score(total: Values) -> float:
+        found = {answer.qid: answer.windows for answer in candidates.best(total, edition)}
+        scores = score_moments(found, true_windows, (0.0, edition.max_seconds))
+        return metric_values(scores, [edition.metric])[edition.metric]
+
+    return ensemble_selection(candidates.votes, score)
+
+
+def require_apart(tested: Parts, validation: Parts) -> None:
+    """Raises SubmissionError where weights would be searched on recordings that are then tested on."""
+    (name, test), (other, weighted) = next(iter(tested.items())), next(iter(validation.items()))
+    for what, one, another in (
+        ("query", {answer.qid for answer in test}, {answer.qid for answer in weighted}),
+        ("recording", {answer.vid for answer in test} - {None}, {answer.vid for answer in weighted} - {None}),
+    ):
+        if shared := sorted(map(str, one & another)):
+            common = f"{name} and {other} have {counted(len(shared), what)} in common (first {shared[0]!r})"
+            hint = "weights are searched on a validation split, never on what is tested"
+            raise SubmissionError(f"{common}; {hint}")
+
+
+@dataclass(frozen=True)
+class _Candidates:
+    """answers: (Q,) of the first file. windows: (Q, M, 2) by start, then by end; NaN fills up. ious: (Q, M, M) of each
+    with each. votes: by file, (Q, M) what it gives each."""
+
+    answers: Sequence[Moments]
+    windows: Values
+    ious: Values
+    votes: list[Values]
+
+    def best(self, total: Values, edition: MomentsEdition) -> list[Moments]:
+        """(Q,) answers. total: (Q, M) scores of the candidates."""
+        scores = total.astype(np.float32)  # sums in another order are the same
+        left = np.where(np.isnan(self.windows[:, :, 0]), -np.inf, scores)
+        rows, found = np.arange(len(left)), np.full((len(left), edition.max_windows), -1)
+        for rank in range(edition.max_windows):
+            column = left.argmax(1)
+            there = left[rows, column] > -np.inf
+            found[there, rank] = column[there]
+            left[self.ious[rows, column] > MAX_IOU] = -np.inf
+            left[rows, column] = -np.inf
+        return [
+            replace(answer, windows=[self._window(row, column, scores) for column in columns if column >= 0])
+            for row, (answer, columns) in enumerate(zip(self.answers, found.tolist(), strict=True))
+        ]
+
+    def _window(self, row: int, column: int, scores: npt.NDArray[np.float32]) -> Window:
+        return [*self.windows[row, column].tolist(), float(str(scores[row, column]))]
+
+
+def _candidates(parts: Parts, how: How, edition: MomentsEdition) -> _Candidates:
+    answers = _same_queries(parts)
+    by_part: list[list[list[Window]]] = []
+    for name, part in parts.items():
+        of_query = {answer.qid: _scaled(name, answer, how, edition) for answer in part}
+        by_part.append([of_query[answer.qid] for answer in answers])
+    each = [sorted({(start, end) for part in by_part for start, end, _ in part[row]}) for row in range(len(answers))]
+    windows = padded(each, 2)
+    votes = []
+    for of_queries in by_part:
+        of_file = padded(of_queries, 3)
+        offered = ious_of(windows, of_file[:, :, :2]) * of_file[:, None, :, 2]
+        votes.append(np.nanmax(np.where(np.isnan(offered), 0.0, offered), axis=2))
+    return _Candidates(answers, windows, ious_of(windows, windows), votes)
+
+
+def _same_queries(parts: Parts) -> list[Moments]:
+    """The answers of the first file, each with its query's text and recording where any file says them."""
+    (first_name, first), *others = parts.items()
+    known = {answer.qid: answer for answer in first}
+    for name, part in others:
+        differ = f"the files {name} and {first_name} are of other queries; a blend needs the same ones"
+        if odd := known.keys() ^ {answer.qid for answer in part}:
+            raise SubmissionError(f"{differ} (only one has {min(odd)!r})")
+        for answer in part:
+            there = known[answer.qid]
+            if None not in (there.vid, answer.vid) and there.vid != answer.vid:
+                recordings = f"the recording {there.vid!r} in one, {answer.vid!r} in the other"
+                raise SubmissionError(f"{differ} ({answer.qid!r} has {recordings})")
+            known[answer.qid] = replace(there, query=there.query or answer.query, vid=there.vid or answer.vid)
+    return list(known.values())
+
+
+def _scaled(name: str, answer: Moments, how: How, edition: MomentsEdition) -> list[Window]:
+    """[start, end, score] of the windows that count, by falling score."""
+    scored = is_scored([answer])
+    if how == "raw" and not scored:
+        raise SubmissionError(f"{name}: its windows have no scores; add --how rank, or name the file with scores")
+    best = sorted(answer.windows, key=lambda window: -window[2]) if scored else answer.windows
+    best = best[: edition.max_windows]
+    if how == "rank":
+        return [[start, end, 1 / rank] for rank, (start, end, *_) in enumerate(best, start=1)]
+    if (lowest := best[-1][2]) < 0:
+        hint = "raw scores are 0 or more; add --how rank"
+        raise SubmissionError(f"{name}: line {answer.line} has a window of score {lowest:g}, and {hint}")
+    return [list(map(float, window)) for window in best]

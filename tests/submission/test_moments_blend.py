@@ -1,0 +1,244 @@
+"""One file of moments of several: votes by hand, against a slow loop, and at the command line."""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from submission.__main__ import main
+from submission.editions import get_moments_edition
+from submission.errors import SubmissionError
+from submission.formats.moments_jsonl import Moments, read_moments
+from submission.formats.moments_truth import MomentQuery, MomentTruth
+from submission.metrics.moments import score_moments
+from submission.metrics.moments_blend import MAX_IOU, blend_moments, search_moment_weights
+
+E2026 = get_moments_edition()
+
+
+def answer(windows: Sequence[Sequence[float]], qid: str = "a_1", vid: str | None = "a") -> Moments:
+    return Moments(1, qid, f"text of {qid}", vid, [list(window) for window in windows])
+
+
+def windows_of(parts: dict[str, list[Moments]], *options: Any) -> list[list[float]]:
+    (only,) = blend_moments(parts, *options)
+    return only.windows
+
+
+def test_votes_by_hand() -> None:
+    one, other = [answer([[0, 10, 0.6], [20, 30, 0.3]])], [answer([[1, 10, 0.5]])]
+    parts = {"one": one, "other": other}
+    # [0, 10]: (0.6 + 0.9 x 0.5) / 2; [1, 10]: (0.9 x 0.6 + 0.5) / 2, which overlaps the better one by 0.9.
+    assert windows_of(parts, "raw", E2026) == [[0, 10, 0.525], [20, 30, 0.15]]
+    # A quarter and three quarters: 0.15 + 0.3375 and 0.135 + 0.375.
+    assert windows_of(parts, "raw", E2026, [1, 3]) == [[1, 10, 0.51], [20, 30, 0.075]]
+    # 1 and 1/2 of the first file, 1 of the second: both first windows get 0.95, and the earlier one comes first.
+    assert windows_of(parts, "rank", E2026) == [[0, 10, 0.95], [20, 30, 0.25]]
+    assert windows_of(parts, "raw", E2026, [1, 0]) == [[0, 10, 0.6], [20, 30, 0.3]]
+
+
+def test_of_a_file_the_best_fitting_window_votes_and_not_their_sum() -> None:
+    parts = {"one": [answer([[0, 10, 0.5], [0, 9, 0.4], [0, 8, 0.4]])], "other": [answer([[0, 10, 0.1]])]}
+    assert windows_of(parts, "raw", E2026) == [[0, 10, 0.3]]
+
+
+def test_windows_that_overlap_by_just_the_limit_stay() -> None:
+    """[0, 10] and [4, 10] have an IoU of 0.6, [0, 10] and [3.9, 10] one of 0.61."""
+    parts = {"one": [answer([[0, 10, 0.9]])], "other": [answer([[4, 10, 0.1]])]}
+    assert [window[:2] for window in windows_of(parts, "raw", E2026)] == [[0, 10], [4, 10]]
+    parts = {"one": [answer([[0, 10, 0.9]])], "other": [answer([[3.9, 10, 0.1]])]}
+    assert [window[:2] for window in windows_of(parts, "raw", E2026)] == [[0, 10]]
+
+
+def test_a_file_hands_in_its_best_ten_and_so_does_the_blend() -> None:
+    """The eleventh of a file counts for nothing, whatever its place."""
+    apart = [[float(20 * n), 20.0 * n + 5, 0.5 + n / 100] for n in range(12)]
+    parts = {"one": [answer(apart)], "other": [answer([[300, 310, 0.9]])]}
+    found = windows_of(parts, "raw", E2026)
+    assert len(found) == 10
+    assert [window[0] for window in found] == [300, 220, 200, 180, 160, 140, 120, 100, 80, 60]
+    others = {"one": [answer(apart)], "other": [answer([[0, 5, 1.0]])]}
+    assert windows_of(others, "raw", E2026)[0] == [0, 5, 0.5]  # of the other file alone
+
+
+def test_a_window_of_no_length_is_worth_nothing() -> None:
+    parts = {"one": [answer([[5, 5, 0.9], [0, 10, 0.1]])], "other": [answer([[5, 5, 0.9]])]}
+    assert windows_of(parts, "raw", E2026) == [[0, 10, 0.05], [5, 5, 0]]
+
+
+def slow_blend(files: Sequence[Sequence[Sequence[float]]], weights: Sequence[float]) -> list[list[float]]:
+    """Of one query, in loops."""
+
+    def iou(one: Sequence[float], other: Sequence[float]) -> float:
+        shared = max(0.0, min(one[1], other[1]) - max(one[0], other[0]))
+        return shared / ((one[1] - one[0]) + (other[1] - other[0]) - shared)
+
+    scored = []
+    for start, end in sorted({(window[0], window[1]) for file in files for window in file}):
+        votes = [max(window[2] * iou((start, end), window) for window in file) for file in files]
+        scored.append([start, end, sum(w * vote for w, vote in zip(weights, votes, strict=True)) / sum(weights)])
+    kept: list[list[float]] = []
+    for window in sorted(scored, key=lambda window: -window[2]):
+        if len(kept) < 10 and all(iou(window, better) <= MAX_IOU for better in kept):
+            kept.append(window)
+    return kept
+
+
+def drawn(rng: np.random.Generator, queries: int, most: int = 10) -> list[list[list[float]]]:
+    """By query, windows in any order, one to `most` of them."""
+    found = []
+    for _ in range(queries):
+        starts = rng.uniform(0, 40, int(rng.integers(1, most + 1)))
+        found.append([[s, s + rng.uniform(1, 20), rng.uniform(0, 1)] for s in starts.tolist()])
+    return found
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_random_files_as_a_slow_loop_says_in_any_order_of_the_files(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    files = [drawn(rng, 7) for _ in range(3)]
+    weights = rng.uniform(0.1, 1, 3).tolist()
+    parts = {str(n): [answer(w, f"q{q}") for q, w in enumerate(file)] for n, file in enumerate(files)}
+    found = blend_moments(parts, "raw", E2026, weights)
+    for query, one in enumerate(found):
+        expected = slow_blend([file[query] for file in files], weights)
+        assert [window[:2] for window in one.windows] == [window[:2] for window in expected]
+        assert [w[2] for w in one.windows] == pytest.approx([w[2] for w in expected], rel=1e-6)
+    turned = blend_moments(dict(reversed(parts.items())), "raw", E2026, weights[::-1])
+    assert [one.windows for one in turned] == [one.windows for one in found]
+
+
+def truth_of(windows: Sequence[Sequence[float]]) -> MomentTruth:
+    queries = {f"q{n}": MomentQuery(n, f"q{n}", "?", f"v{n}", 60.0, [list(w)]) for n, w in enumerate(windows)}
+    return MomentTruth(queries, "truth.jsonl", [])
+
+
+def test_searched_weights_leave_noise_out_and_score_as_the_search_says() -> None:
+    """Two files are right where the other is not; a third is noise with high scores."""
+    rng = np.random.default_rng(1)
+    right = [[s, s + 6] for s in rng.uniform(0, 40, 30).tolist()]
+    sure = rng.uniform(0, 1, 30) < 0.5
+    noise = [[window] for [window, *_] in drawn(rng, 30, 1)]
+
+    def half(known: np.ndarray) -> list[Moments]:
+        files = [[[*window, 0.8]] if k else [[50, 58, 0.3]] for window, k in zip(right, known, strict=True)]
+        return [answer(windows, f"q{n}") for n, windows in enumerate(files)]
+
+    parts = {"one": half(sure), "other": half(~sure)}
+    parts["noise"] = [answer([[*w[0][:2], 0.95]], f"q{n}") for n, w in enumerate(noise)]
+    weights, reached = search_moment_weights(parts, "raw", truth_of(right), E2026)
+    assert weights[2] < min(weights[:2])
+    assert reached == 1.0
+    found = {one.qid: one.windows for one in blend_moments(parts, "raw", E2026, weights)}
+    assert score_moments(found, truth_of(right).windows()).recall(0.7) == reached
+
+
+def test_a_files_missing_text_and_recording_come_from_another() -> None:
+    bare = Moments(1, "a_1", None, None, [[0, 1, 0.5]])
+    (found,) = blend_moments({"one": [bare], "other": [answer([[0, 1, 0.5]])]}, "raw", E2026)
+    assert (found.query, found.vid) == ("text of a_1", "a")
+
+
+@pytest.mark.parametrize(
+    ("other", "how", "weights", "words"),
+    [
+        ([answer([[0, 1, 0.5]], "b_1")], "raw", None, "other and one are of other queries.*only one has 'a_1'"),
+        ([answer([[0, 1, 0.5]], vid="b")], "raw", None, "'a_1' has the recording 'a' in one, 'b' in the other"),
+        ([answer([[0, 1]])], "raw", None, "other: its windows have no scores; add --how rank"),
+        ([answer([[0, 1, 0.5], [2, 3, -0.5]])], "raw", None, "other: line 1 has a window of score -0.5, and raw"),
+        ([answer([[0, 1, 0.5]])], "raw", [1], "1 weights are given for 2 files"),
+        ([answer([[0, 1, 0.5]])], "rank", [0, 0], "one at least above 0"),
+    ],
+)
+def test_what_cannot_be_blended(other: list[Moments], how: Any, weights: list[float] | None, words: str) -> None:
+    with pytest.raises(SubmissionError, match=words):
+        blend_moments({"one": [answer([[0, 1, 0.5]])], "other": other}, how, E2026, weights)
+
+
+def write(name: str, windows: dict[str, list[list[float]]], key: str = "pred_relevant_windows") -> None:
+    """Query ids are RECORDING_N."""
+    known = {q: {"qid": q, "query": f"text of {q}", "vid": q[:-2], "duration": 60} for q in windows}
+    lines = [known[q] | {key: each} for q, each in windows.items()]
+    Path(name).write_text("".join(json.dumps(line) + "\n" for line in lines))
+
+
+@pytest.fixture
+def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Two models' files of a test list, and of a validation list with its truth."""
+    monkeypatch.chdir(tmp_path)
+    for split, at in (("", 0), ("val_", 20)):
+        qids = [f"{split}{vid}_1" for vid in "xyz"]
+        write(f"{split}good.jsonl", {qid: [[at + n, at + n + 5.0, 0.7]] for n, qid in enumerate(qids)})
+        write(f"{split}poor.jsonl", {qid: [[50, 55, 0.9], [at + n, at + n + 4, 0.2]] for n, qid in enumerate(qids)})
+        write(f"{split}truth.jsonl", {qid: [[at + n, at + n + 5]] for n, qid in enumerate(qids)}, "relevant_windows")
+    write("bare.jsonl", {f"{vid}_1": [[n, n + 5], [30, 31]] for n, vid in enumerate("xyz")})
+    return tmp_path
+
+
+def test_files_are_blended_by_weights_of_validation(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["blend", "good.jsonl", "poor.jsonl", "--out", "equal.jsonl"]) == 0
+    shares = ["  0.50  good.jsonl", "  0.50  poor.jsonl"]
+    assert capsys.readouterr().out.splitlines() == [*shares, "wrote equal.jsonl: 3 queries, windows with raw scores"]
+    assert read_moments(files / "equal.jsonl", E2026)[0].windows == [[50, 55, 0.45], [0, 5, 0.43]]
+    searched = ["--validation", "val_good.jsonl", "val_poor.jsonl", "--truth", "val_truth.jsonl"]
+    assert main(["blend", "good.jsonl", "poor.jsonl", *searched, "--out", "best.jsonl"]) == 0
+    first, *shares, _ = capsys.readouterr().out.splitlines()
+    assert first == "searched on validation: R1@0.7 100.00 there"
+    assert shares == ["  1.00  good.jsonl", "  0.00  poor.jsonl"]
+    assert main(["check", "best.jsonl", "--queries", "truth.jsonl"]) == 0
+    capsys.readouterr()
+    assert main(["score", "best.jsonl", "--truth", "truth.jsonl"]) == 0
+    assert "R1@0.7      100.00" in capsys.readouterr().out
+    assert main(["blend", "bare.jsonl", "poor.jsonl", "--how", "rank", "--weights", "3", "1", "--out", "r.jsonl"]) == 0
+    assert read_moments(files / "r.jsonl", E2026)[0].windows[0] == [0, 5, 0.85]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ("good.jsonl a.npy --out o.jsonl", "a.npy is of clips, and moments (.jsonl) are blended with moments alone"),
+        ("good.jsonl poor.jsonl --out o.npy", "o.npy is of clips, and moments (.jsonl) are blended with moments"),
+        (
+            "good.jsonl poor.jsonl --how standardised --out o.jsonl",
+            "for score matrices; of moments it is raw or rank",
+        ),
+        ("good.jsonl poor.jsonl --truth truth.jsonl --out o.jsonl", "--validation FILES and --truth TRUTH; give both"),
+        ("good.jsonl poor.jsonl --validation val_good.jsonl val_poor.jsonl --out o.jsonl", "give both"),
+        ("good.jsonl poor.jsonl --validation val_good.jsonl --truth val_truth.jsonl --out o.jsonl", "needs 2 files"),
+        (
+            "good.jsonl poor.jsonl --validation good.jsonl poor.jsonl --truth truth.jsonl --out o.jsonl",
+            "good.jsonl and good.jsonl have 3 queries in common (first 'x_1'); weights are searched on a validation",
+        ),
+        ("good.jsonl ./good.jsonl --out o.jsonl", "one file is named twice"),
+        ("good.jsonl --out o.jsonl", "a blend needs two files or more"),
+        ("good.jsonl poor.jsonl --out good.jsonl", "good.jsonl would be written over good.jsonl"),
+        ("good.jsonl val_poor.jsonl --out o.jsonl", "are of other queries"),
+        ("good.jsonl gone.jsonl --out o.jsonl", "gone.jsonl: no such file"),
+        ("good.jsonl truth.jsonl --out o.jsonl", "this is a query of a truth or of a blind list"),
+        ("good.jsonl bare.jsonl --out o.jsonl", "bare.jsonl: its windows have no scores"),
+        ("good.jsonl poor.jsonl --edition 2025 --out o.jsonl", "edition 2025 is of clips, and this is of moments"),
+    ],
+)
+def test_a_refusal_is_a_sentence_and_changes_nothing(
+    files: Path, arguments: str, words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = {path.name: path.read_bytes() for path in files.iterdir()}
+    assert main(["blend", *arguments.split()]) == 1
+    shown = capsys.readouterr()
+    assert words in shown.err
+    assert (shown.err.count("\n"), shown.out) == (1, "")
+    assert {path.name: path.read_bytes() for path in files.iterdir()} == before
+
+
+def test_other_queries_of_the_same_recordings_are_no_validation(
+    files: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in ("good", "poor"):
+        write(f"two_{name}.jsonl", {f"{vid}_2": [[0, 5, 0.5]] for vid in "xuv"})
+    write("two_truth.jsonl", {f"{vid}_2": [[0, 5]] for vid in "xuv"}, "relevant_windows")
+    searched = ["--validation", "two_good.jsonl", "two_poor.jsonl", "--truth", "two_truth.jsonl"]
+    assert main(["blend", "good.jsonl", "poor.jsonl", *searched, "--out", "o.jsonl"]) == 1
+    assert "good.jsonl and two_good.jsonl have 1 recording in common (first 'x')" in capsys.readouterr().err
