@@ -130,10 +130,20 @@ class BlindResult(Record):
     sha256: str | None = None
 
 
+class FittedScore(Record):
+    """Of a score of moments: of the frames' values, and in log odds for each way from frame to frame."""
+
+    scale: float
+    offset: float
+    enter: float
+    leave: float
+
+
 class MomentsResult(Record):
     """Windows that were found. figures: by metric, in [0, 1]; bootstrap: of each, 95 % over recordings; both None of a
     blind list. random, ceiling: R1@0.5 and so on of random windows, and of windows made of the true frames. checkpoint:
-    in words. windows: the file with scores. answers: the file that is handed in. truth: the queries. frames: the file
+    in words. fitted: what it ranked by, where the entry has a `fit`; None else, and of a release that did not note it.
+    windows: the file with scores. answers: the file that is handed in. truth: the queries. frames: the file
     of the frames' probabilities; None of a release that did not write it."""
 
     metric: str
@@ -145,6 +155,7 @@ class MomentsResult(Record):
     queries: Count
     clips: Count
     checkpoint: str
+    fitted: FittedScore | None = None
     edition: str
     also_trained_on: Count
     windows: str
@@ -337,7 +348,8 @@ class ResolvedRecipe(Record):
 
 class ModelFacts(Record):
     """What made a model: the facts beside its scores, and model.json of an export. run: name of its folder. edition:
-    the one its recipe ranks for, None where it is several. sha256: of an export's other files. An earlier release
+    the one its recipe ranks for, None where it is several. fitted_to: the source whose moments its score was fitted to
+    after training, None for none. sha256: of an export's other files. An earlier release
     noted neither of these two."""
 
     recipe: str
@@ -345,6 +357,7 @@ class ModelFacts(Record):
     run: Annotated[str | None, Field(alias="from")] = None
     checkpoint: str
     edition: str | None = None
+    fitted_to: str | None = None
     commits: list[str] = []
     experts: dict[str, dict[str, Any]]
     text: str | None

@@ -67,7 +67,7 @@ def rank_moments(
     untrained: of published weights."""
     from system.runs.checkpoints import load_checkpoint
     from system.runs.moments import fitted_score, score_of, series_of_moments, windows_of
-    from system.runs.open import PUBLISHED
+    from system.runs.open import PUBLISHED, fitted_text
 
     found = {}
     for name, entry in recipe.rank_moments.items():
@@ -78,12 +78,13 @@ def rank_moments(
         chosen, taken = untrained, PUBLISHED
         if entry.stage is not None:
             chosen, taken = model, load_checkpoint(model, run.folder / entry.stage, entry.checkpoint or "last")
-        score = score_of(chosen)
+        score, fitted = score_of(chosen), None
         if entry.fit is not None:
             readable = [moment for moment in data.moments[entry.fit] if moment.clip in data.features.keys]
             known = inside_recordings(readable, data.whole(entry.fit))
             score = fitted_score(score, series_of_moments(chosen, data.whole(entry.fit), known, data.features), known)
-            taken += f", fitted to {entry.fit}"
+            fitted = score.numbers()
+            taken = fitted_text(taken, entry.fit)
         series = series_of_moments(chosen, clips, moments, data.features)
         if not is_first():
             continue
@@ -97,6 +98,7 @@ def rank_moments(
             "queries": len(moments),
             "clips": len(clips),
             "checkpoint": taken,
+            "fitted": fitted,
             "edition": edition.name,
             "also_trained_on": data.shared(recipe.trained_on, [entry.data]),
             **{kind: str(path) for kind, path in files._asdict().items()},

@@ -42,6 +42,10 @@ class MomentScore(nn.Module):
             columns.append(scores.view(len(frames), -1))
         return torch.cat(columns, 1)
 
+    def numbers(self) -> dict[str, float]:
+        """scale, offset, enter and leave."""
+        return {name: value.item() for name, value in self.named_parameters()}
+
     def affine(self, cosines: torch.Tensor) -> torch.Tensor:
         """Scores of frames from how well they fit a sentence."""
         return self.scale * cosines + self.offset

@@ -3,7 +3,7 @@
 import json
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,7 @@ from data_tools.documents.json_text import read_json, read_shaped, require_unhar
 from data_tools.errors import KitError
 from data_tools.manifest import Clip
 from data_tools.words import vocabulary_of
-from submission.runs.reading import to_finish
+from submission.runs.reading import read_result, to_finish
 from submission.runs.record import ModelFacts
 from system.compute.device import device_of, memory_errors, moved
 from system.models.retrieval import RetrievalModel
@@ -117,6 +117,25 @@ def open_trained(
     raise KitError(
         f"{folder} is neither a run (resolved.json) nor an exported model (model.safetensors); name one's folder"
     )
+
+
+def as_ranked(trained: Trained) -> Trained:
+    """The model that ranks as its run did: with the scale, offset and transitions that its first rank entry of moments
+    was fitted to, where the run is finished and this is the checkpoint of that entry. Any other model as it is."""
+    name, entry = next(iter(trained.recipe.rank_moments.items()), ("", None))
+    if entry is None or entry.fit is None or not (trained.folder / "result.json").exists():
+        return trained
+    found, taken = read_result(trained.folder).moments.get(name), fitted_text(trained.facts.checkpoint, entry.fit)
+    if found is None or found.fitted is None or found.checkpoint != taken:
+        return trained
+    trained.model.moments.load_state_dict({key: torch.tensor(value) for key, value in found.fitted})
+    facts = trained.facts.model_copy(update={"checkpoint": taken, "fitted_to": entry.fit})
+    return replace(trained, facts=facts)
+
+
+def fitted_text(checkpoint: str, source: str) -> str:
+    """A checkpoint in words, with what its score was fitted to after training."""
+    return f"{checkpoint}, fitted to {source}"
 
 
 def _open_run(run: Run, stage: str | None, checkpoint: str | None, changes: list[str], device: torch.device) -> Trained:

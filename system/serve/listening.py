@@ -44,7 +44,7 @@ def bound(host: str, port: int) -> socket.socket:
 
 def search_of(trained: Trained, pool: Pool) -> Search:
     """Of a pool; of a model of moments with windows as the recipe's first rank entry of moments chooses them, by the
-    posterior where it has none. A fit of that entry is not made again: a warning says so."""
+    posterior where it has none. A warning says where that entry is fitted and the model is not."""
     if trained.recipe.model.score.kind != "moments":
         return Search(trained.model, *pool)
     (expert,) = trained.recipe.model.audio.experts.values()
@@ -52,8 +52,9 @@ def search_of(trained: Trained, pool: Pool) -> Search:
     name, entry = next(iter(trained.recipe.rank_moments.items()), ("", None))
     if entry is None:
         return MomentSearch(trained.model, *pool, grid=grid)
-    if entry.fit is not None:
-        log.warning("rank entry %s is fitted to %s, and the page shows windows as trained, without it", name, entry.fit)
+    if entry.fit != trained.facts.fitted_to:
+        hint = "; open the finished run without --stage and --checkpoint"
+        log.warning("rank entry %s is fitted to %s, and this model is not%s", name, entry.fit, hint)
     return MomentSearch(trained.model, *pool, grid=grid, by=entry.windows, decoding=entry.decoding)
 
 

@@ -21,6 +21,9 @@ from submission.formats.frame_scores import read_frame_scores
 from submission.runs.finished import has_moments, open_finished, open_finished_moments
 from submission.runs.record import RunResult
 from system.__main__ import main
+from system.runs.open import as_ranked, open_trained
+from system.runs.pool import embed, pool_of
+from system.serve.listening import search_of
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -208,6 +211,44 @@ def test_a_run_of_clips_says_when_after_a_fit(manifest: Path, tmp_path: Path) ->
     assert found["plain_again"].figures == plain
     assert found["untrained_fitted"].figures != found["untrained_plain"].figures
     assert found["untrained_plain_again"].figures == found["untrained_plain"].figures
+
+
+def test_a_fit_stays_with_the_model(manifest: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """The windows of the entry are found again by the run and by what is exported of it, without --fit."""
+    made = tiny_moments.recipe(manifest, tmp_path, unit="clip", captions_per_clip=1, epochs=2)
+    made["stages"]["only"]["losses"] = [{"kind": "nt_xent", "weight": 1, "temperature": 1.0, "same_clip": "masked"}]
+    made["stages"]["only"]["monitor"]["metrics"] = ["loss"]
+    made["rank"] = {"fitted": made["rank"]["posterior"] | {"fit": "validation"}}
+    run, path = tmp_path / "run", tiny.write_recipe(tmp_path / "r.yaml", made)
+    assert main(["run", str(path), "--out", str(run)]) == 0
+    entry = result_of(run).moments["fitted"]
+    assert entry.fitted is not None
+    trained = open_trained(run)
+    assert trained.model.moments.numbers() != pytest.approx(entry.fitted.model_dump(), rel=1e-3)
+    assert as_ranked(trained).model.moments.numbers() == pytest.approx(entry.fitted.model_dump(), rel=1e-6)
+    assert main(["export", str(run), "--out", str(tmp_path / "exported")]) == 0
+    asked = ["--audio", str(manifest), "--moments", str(manifest.parent / "moments.jsonl"), "--split", "evaluation"]
+    cache, expected = tmp_path / "cache", (run / "scores" / "fitted.windows.jsonl").read_bytes()
+    asked += ["--windows", "--cache", str(cache)]
+    for model in (run, tmp_path / "exported"):
+        out = tmp_path / f"{model.name}.jsonl"
+        assert main(["rank", str(model), *asked, "--out", str(out)]) == 0
+        assert out.read_bytes() == expected
+        assert opened_for_page(model, cache, caplog) == []
+    out = tmp_path / "other.jsonl"
+    assert main(["rank", str(run), *asked, "--checkpoint", "loss", "--out", str(out)]) == 0
+    assert out.read_bytes() != expected
+    (run / "result.json").unlink()
+    assert opened_for_page(run, cache, caplog) == ["rank entry fitted is fitted to validation, and this model is not"]
+
+
+def opened_for_page(model: Path, cache: Path, caplog: pytest.LogCaptureFixture) -> list[str]:
+    """What is warned of, up to a hint."""
+    trained = as_ranked(open_trained(model))
+    pool = embed(trained, pool_of(trained.recipe, None, None), cache)
+    caplog.clear()
+    search_of(trained, pool)
+    return [record.getMessage().partition(";")[0] for record in caplog.records if record.levelname == "WARNING"]
 
 
 def test_a_study_of_moments_has_a_table_of_its_own(
