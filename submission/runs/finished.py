@@ -175,12 +175,8 @@ def open_finished(text: str) -> FinishedRun:
     """
     folder, result, recipe, entry = _opened(text)
     if not result.rank and result.moments:
-        first = next(iter(result.moments.values()))
-        raise SubmissionError(
-            f"{folder}: the run ranks moments, and this is of clips; python -m submission report {folder} shows them, "
-            "and its file is scored by "
-            f"python -m submission score {first.answers} --truth {first.truth}"
-        )
+        hint = f"name a run that ranks clips; python -m submission report {folder} shows this one"
+        raise SubmissionError(f"{folder}: the run ranks moments, and this is of clips; {hint}")
     if not result.rank:
         raise SubmissionError(f"{folder}: the run ranked nothing; give its recipe a rank entry")
     if entry in result.blind:

@@ -22,7 +22,7 @@ from submission.formats.moments_truth import MomentTruth, check_moment_truth, is
 from submission.metrics.blend import weight_factors
 from submission.metrics.moments import published
 from submission.metrics.moments_blend import SCALES, blend_moments, require_apart, search_moment_weights
-from submission.metrics.moments_summary import MomentSummary, summarise_moments_file
+from submission.metrics.moments_summary import MomentSummary, summarise_moments, summarise_moments_file
 
 SUFFIX = ".jsonl"
 
@@ -37,16 +37,45 @@ def moments_edition(arguments: argparse.Namespace) -> MomentsEdition:
 
 
 def read_moment_summaries(names: Sequence[str], arguments: argparse.Namespace) -> list[MomentSummary]:
-    """Figures of files of moments, all against one truth. arguments: of add_truth_arguments. Raises SubmissionError for
-    what cannot be scored."""
-    if others := [name for name in names if not is_moments(name)]:
+    """Figures of files of moments, all against one truth, and of runs, each against its own. arguments: of
+    add_truth_arguments. Raises SubmissionError for what cannot be scored."""
+    if others := [name for name in names if not is_moments(name) and not is_run_of_moments(name)]:
         raise SubmissionError(f"{others[0]} is of clips, and moments ({SUFFIX}) are compared with moments alone")
     _refuse(arguments, annotations=None, direction="text-to-audio")
-    edition = moments_edition(arguments)
-    if not arguments.truth:
-        raise SubmissionError(f"{names[0]} is scored against true windows; add --truth castella_test_release.jsonl")
-    truth = read_moment_truth(arguments.truth, edition)
-    return [summarise_moments_file(Path(name), truth, edition) for name in names]
+    edition, files = moments_edition(arguments), [name for name in names if is_moments(name)]
+    if files and not arguments.truth:
+        raise SubmissionError(f"{files[0]} is scored against true windows; add --truth castella_test_release.jsonl")
+    if arguments.truth and not files:
+        raise SubmissionError(f"{names[0]} holds its own truth; leave out --truth")
+    truth = read_moment_truth(arguments.truth, edition) if files else None
+    return [
+        _summary_of_run(name, edition)
+        if truth is None or name not in files
+        else summarise_moments_file(Path(name), truth, edition)
+        for name in names
+    ]
+
+
+def is_run_of_moments(name: str) -> bool:
+    """Whether this is RUN, or RUN:ENTRY, of moments. Raises SubmissionError for a folder that is no finished run."""
+    if not is_run(name):
+        return False
+    from submission.runs.finished import has_moments  # pydantic, which a file does not need
+
+    return has_moments(name)
+
+
+def is_run(name: str) -> bool:
+    """Whether this names a folder: RUN, or RUN:ENTRY."""
+    path, folder = Path(name), Path(name.rpartition(":")[0] or name)
+    return path.is_dir() or (folder.is_dir() and not path.exists())
+
+
+def _summary_of_run(name: str, edition: MomentsEdition) -> MomentSummary:
+    from submission.runs.finished import open_finished_moments
+
+    run = open_finished_moments(name)
+    return summarise_moments({answer.qid: answer.windows for answer in run.answers}, run.truth, edition)
 
 
 class CheckedMoments(NamedTuple):

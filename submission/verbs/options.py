@@ -18,7 +18,7 @@ from submission.metrics.blend import parts_of
 from submission.metrics.moments_summary import MomentSummary
 from submission.metrics.scoring import annotated, found_from_audio, found_in_csv, summarise_matrix
 from submission.metrics.summary import Summary, summarise, summarise_audio_to_text
-from submission.verbs.moments import is_moments, read_moment_summaries
+from submission.verbs.moments import is_moments, is_run, is_run_of_moments, read_moment_summaries
 
 SCORED = "an edition's CSV or .jsonl, a score matrix (.npy), or a finished run, as RUN or RUN:ENTRY"
 CAPTIONS = "clotho_captions_evaluation.csv"
@@ -83,8 +83,8 @@ class System:
 
 def open_system(name: str) -> System:
     """A CSV, a score matrix (.npy), or a finished run (RUN or RUN:ENTRY). Raises SubmissionError for none of these."""
-    path, folder = Path(name), Path(name.rpartition(":")[0] or name)
-    if path.is_dir() or (folder.is_dir() and not path.exists()):
+    path = Path(name)
+    if is_run(name):
         from submission.runs.finished import open_finished  # pydantic, which a CSV does not need
 
         run = open_finished(name)
@@ -194,7 +194,7 @@ def _to_convert(found: Mapping[Path, tuple[list[Edition], list[str]]], wanted: E
 def read_summaries(names: Sequence[str], arguments: argparse.Namespace) -> Sequence[Summary | MomentSummary]:
     """Figures of CSVs, score matrices and runs, or of files of moments, all by one edition: --edition, else their own,
     which a CSV's header says. arguments: of add_truth_arguments. Raises SubmissionError for what cannot be scored."""
-    if any(map(is_moments, names)):
+    if any(is_moments(name) or is_run_of_moments(name) for name in names):
         return read_moment_summaries(names, arguments)
     systems = [open_system(name) for name in names]
     csvs = [system for system in systems if system.matrix is None]

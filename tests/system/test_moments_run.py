@@ -158,6 +158,31 @@ def test_it_is_opened_with_its_queries_and_answers(run: Path, tmp_path: Path) ->
         _ = open_finished_moments(str(damaged)).answers
 
 
+def test_it_is_scored_and_compared_by_its_name(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Each entry against its own truth; a file beside it needs one."""
+    posterior, thresholds = (result_of(run).moments[name].figures for name in ("posterior", "thresholds"))
+    assert posterior is not None
+    assert thresholds is not None
+    for name, figures in ((str(run), posterior), (f"{run}:thresholds", thresholds)):
+        assert submission(["score", name, "--json"]) == 0
+        assert json.loads(capsys.readouterr().out)["values"] == figures
+    assert submission(["compare", str(run), f"{run}:thresholds", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["difference"] == pytest.approx(posterior["R1@0.7"] - thresholds["R1@0.7"])
+    handed, truth = str(run / "submission/thresholds.jsonl"), str(run / "scores/thresholds.truth.jsonl")
+    assert submission(["compare", str(run), handed, "--truth", truth, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["difference"] == found["difference"]
+    for arguments, words in (
+        (["score", str(run), "--truth", truth], f"{run} holds its own truth; leave out --truth"),
+        (["score", f"{run}:other"], "no entry of moments 'other'; there are posterior, thresholds"),
+        (["compare", str(run), handed], f"{handed} is scored against true windows; add --truth"),
+        (["compare", str(run), str(tmp_path)], f"{tmp_path}: not a finished run (no result.json)"),
+        (["score", str(run), "--edition", "2025"], "edition 2025 is of clips, and this is of moments"),
+    ):
+        assert submission(arguments) == 1
+        assert words in capsys.readouterr().err
+
+
 def test_the_run_stands_when_it_is_asked_for_again(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     before = (run / "result.json").read_bytes()
     assert main(["run", str(run.parent / "r.yaml"), "--out", str(run)]) == 0
