@@ -9,6 +9,7 @@ import argparse
 import logging
 import re
 from collections import Counter
+from collections.abc import Set
 from pathlib import Path
 from typing import NamedTuple, cast
 
@@ -16,7 +17,7 @@ from data_tools.audio.read import readable_seconds
 from data_tools.cli import SHOWN, counted, ending_in
 from data_tools.documents.annotations import DONE, Annotations, Fault, is_annotation, read_annotations
 from data_tools.errors import DataError
-from data_tools.files import require_folder
+from data_tools.files import require_folder, require_other
 from data_tools.manifest import Clip, Split, audio_clip, check_caption, write_manifest
 from data_tools.moments import Moment, write_moments
 from data_tools.names import audio_names, check_source
@@ -29,8 +30,9 @@ log = logging.getLogger(__name__)
 
 
 class Published(NamedTuple):
-    """faults: with their files. counts: a line a split."""
+    """files: that were read. faults: with their files. counts: a line a split."""
 
+    files: list[Path]
     clips: list[Clip]
     moments: list[Moment]
     faults: list[tuple[Path, Fault]]
@@ -38,19 +40,25 @@ class Published(NamedTuple):
 
 
 def read_castella(
-    root: Path, audio: Path | None = None, source: str = "castella", suffixes: tuple[str, ...] = SUFFIXES
+    root: Path,
+    audio: Path | None = None,
+    source: str = "castella",
+    suffixes: tuple[str, ...] = SUFFIXES,
+    keep_missing: bool = False,
 ) -> Published:
     """Recordings and moments of every published file in a folder and its subfolders.
 
     root: with <name>_{train,val,test}_release.jsonl, or json/en/{train,val,test}.json, which is used for splits that
-    have no release; queries without windows, under any name, are the split blind. audio: the folder with the audio
-    (default root), <split>/<vid>.wav or <vid>.wav (or .flac, .mp3, .ogg, .m4a). suffixes: of these files; FEATURES for
-    a folder of published features, a file a recording, whose lengths are the published ones.
-    Recordings without a file are listed too, with the published length.
-    Raises DataError for a folder without such files, two files of a split, and as read_annotations does.
+    have no release; queries without windows, in a file whose name says no split, are the split blind. audio: the folder
+    with the audio (default root), <split>/<vid>.wav or <vid>.wav (or .flac, .mp3, .ogg, .m4a). suffixes: of these
+    files; FEATURES for a folder of published features, a file a recording, whose lengths are the published ones.
+    keep_missing: list recordings without a file too, with the published length; else they and their queries are left
+    out, but for those of a blind list, all of which must be answered.
+    Raises DataError for a folder without such files, two files of a split, no recording with a file, and as
+    read_annotations does.
     """
     require_folder(root)
-    found = Published([], [], [], [])
+    found = Published([], [], [], [], [])
     for split, (path, annotations) in _by_split(root).items():
         folders = [(audio or root) / split, audio or root]
         present = {Path(name).stem: (folder, name) for folder in reversed(folders) for name in _files(folder, suffixes)}
@@ -59,14 +67,22 @@ def read_castella(
             folder, name = present.get(vid, (folders[0], f"{vid}{suffixes[0]}"))
             captions = [annotations.captions[vid]] if vid in annotations.captions else []
             known = readable_seconds(folder / name) if vid in present and suffixes != FEATURES else None
-            clips[vid] = audio_clip(folder, name, source, split, captions, seconds if known is None else known)
+            if vid in present or keep_missing or annotations.is_blind:
+                clips[vid] = audio_clip(folder, name, source, split, captions, seconds if known is None else known)
         for query in annotations.queries:
             check_caption(query.text, f"{path}, {query.where}")
+            if query.vid not in clips:
+                continue
             moment = Moment(id=query.qid, text=query.text, clip=clips[query.vid].id, windows=query.windows)
             found.moments.append(moment)
+        found.files.append(path)
         found.clips.extend(clips.values())
         found.faults.extend((path, fault) for fault in annotations.faults)
-        found.counts.append(_count(split, annotations, sum(vid in present for vid in clips), suffixes))
+        found.counts.append(_count(split, annotations, present.keys(), clips.keys(), suffixes))
+    if not found.clips:
+        expected = f"<id>{suffixes[0]}"
+        hint = "name the folder by --audio or --features, or list all recordings by --keep-missing"
+        raise DataError(f"{audio or root}: no {expected} of a recording, here or in a folder of its split; {hint}")
     return found
 
 
@@ -79,7 +95,10 @@ def _by_split(root: Path) -> dict[Split, tuple[Path, Annotations]]:
         name = SPLIT_OF_NAME.search(path.stem)
         if not annotations.is_blind and not name:
             raise DataError(f"{path}: its name says no split; let it end in _train, _val or _test, or with _release")
-        split = cast(Split, "blind" if annotations.is_blind or not name else name[1])
+        if annotations.is_blind and name:
+            hint = f"its name says {name[1]}, where they are known; give a blind list another name"
+            raise DataError(f"{path}: no query has relevant_windows; {hint}")
+        split = cast(Split, "blind" if not name else name[1])
         if split not in found:
             found[split] = path, annotations
         elif path.suffix == ".json":
@@ -98,13 +117,19 @@ def _files(folder: Path, suffixes: tuple[str, ...]) -> list[str]:
     return [name for name in audio_names(folder) if Path(name).suffix.lower() in suffixes]
 
 
-def _count(split: str, annotations: Annotations, present: int, suffixes: tuple[str, ...]) -> str:
+def _count(split: str, annotations: Annotations, present: Set[str], listed: Set[str], suffixes: tuple[str, ...]) -> str:
+    """present: recordings with a file, and others. listed: recordings that the manifest gets."""
     recordings, asked = len(annotations.seconds), len({query.vid for query in annotations.queries})
+    there = len(present & annotations.seconds.keys())
     windows = sum(len(query.windows or []) for query in annotations.queries)
     line = f"{split}: {counted(recordings, 'recording')}, {asked} with {counted(len(annotations.queries), 'query')}"
     line += "" if annotations.is_blind else f" and {counted(windows, 'window')}"
     what = "features" if suffixes == FEATURES else "audio"
-    return f"{line}; {what} of {present} of {recordings} found, of {recordings - present} missing"
+    line += f"; {what} of {there} of {recordings} found, of {recordings - there} missing"
+    if len(listed) == recordings:
+        return line
+    out = sum(query.vid not in listed for query in annotations.queries)
+    return f"{line}: left out with {counted(out, 'query')} (--keep-missing lists them)"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -113,6 +138,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     files.add_argument("--audio", type=Path, help="the folder with the audio, in <split>/ or directly (default: root)")
     features = "published features in place of audio: <vid>.npz in <split>/ or directly, for the expert feature_files"
     files.add_argument("--features", type=Path, help=features)
+    kept = "list recordings whose file is missing too; those of a blind list always are"
+    parser.add_argument("--keep-missing", action="store_true", help=kept)
     parser.add_argument("--name", default="castella", help="the recordings' source name (default: castella)")
     parser.add_argument("--out", type=ending_in(".jsonl"), required=True, help="the manifest to write (.jsonl)")
     parser.add_argument(
@@ -126,7 +153,10 @@ def run(arguments: argparse.Namespace) -> int:
     source, features = check_source(arguments.name), arguments.features
     if features is not None:
         require_folder(features)
-    found = read_castella(arguments.root, features or arguments.audio, source, FEATURES if features else SUFFIXES)
+    folder, suffixes = features or arguments.audio, FEATURES if features else SUFFIXES
+    found = read_castella(arguments.root, folder, source, suffixes, arguments.keep_missing)
+    for out in (arguments.out, arguments.moments):
+        require_other(out, found.files)
     if not found.moments:
         raise DataError(f"{arguments.root}: no query has a window left; `check --moments` names what is wrong")
     write_moments(arguments.moments, found.moments)

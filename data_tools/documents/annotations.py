@@ -24,6 +24,7 @@ OVER = "windows that end up to 2 s behind the end"
 FAR_OVER = "windows that end more than 2 s behind the end"
 NONE_LEFT = "queries without a window left"
 TWO_LENGTHS = "recordings of two lengths"
+NO_SECONDS = "recordings without a length"
 # What is done about each.
 DONE = {
     NO_LENGTH: "dropped",
@@ -34,6 +35,7 @@ DONE = {
     FAR_OVER: "clipped to the recording",
     NONE_LEFT: "left out",
     TWO_LENGTHS: "the first is used",
+    NO_SECONDS: "windows are taken as they are",
 }
 _SAID = {
     NO_LENGTH: "has no length",
@@ -142,6 +144,8 @@ def _items(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
 def _read_one(found: Annotations, content: dict[str, Any], where: str, source: str, lines: dict[str, str]) -> None:
     """lines: where each query id stands."""
     vid, seconds = _text(content, "vid", source), _seconds(content.get("duration"), source)
+    if vid not in found.seconds and seconds is None:
+        found.faults.append(Fault(where, NO_SECONDS, f"the recording {vid!r} has no duration"))
     known = found.seconds.setdefault(vid, seconds)
     if known != seconds:
         text = f"the recording {vid!r} has {_shown(seconds)} here and {_shown(known)} before"

@@ -50,14 +50,14 @@ class Files(NamedTuple):
 
 
 def require_moments(recipe: schema.Recipe, data: "Data") -> None:
-    """KitError for moments that are to be ranked and whose recording cannot be read."""
+    """KitError for moments that are to be ranked and whose recordings cannot be read."""
+    from system.runs.moments import unreadable_text
+
+    why = data.features.broken
     for name, entry in recipe.rank_moments.items():
-        for moment in data.moments[entry.data]:
-            if reason := data.features.broken.get(moment.clip):
-                raise KitError(
-                    f"rank entry {name}: the recording of {moment.id} cannot be read ({reason}); repair it, or take "
-                    f"the moment out of {recipe.data[entry.data].moments}"
-                )
+        asked = {moment.clip for moment in data.moments[entry.data]}
+        if broken := {clip: why[clip] for clip in sorted(asked & why.keys())}:
+            raise KitError(f"rank entry {name}: {unreadable_text(broken, asked)}")
 
 
 def rank_moments(
@@ -82,7 +82,8 @@ def rank_moments(
         if entry.fit is not None:
             readable = [moment for moment in data.moments[entry.fit] if moment.clip in data.features.keys]
             known = inside_recordings(readable, data.whole(entry.fit))
-            score = fitted_score(score, series_of_moments(chosen, data.whole(entry.fit), known, data.features), known)
+            series = series_of_moments(chosen, data.whole(entry.fit), known, data.features)
+            score = fitted_score(score, series, known, f"rank entry {name}")
             fitted = score.numbers()
             taken = fitted_text(taken, entry.fit)
         series = series_of_moments(chosen, clips, moments, data.features)

@@ -2,7 +2,7 @@
 
 import logging
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
@@ -177,12 +177,12 @@ def _affine(score: MomentScore, values: torch.Tensor) -> torch.Tensor:
     return scale * values.double() + offset
 
 
-def fitted_score(score: MomentScore, series: FrameSeries, moments: Sequence[Moment]) -> MomentScore:
+def fitted_score(score: MomentScore, series: FrameSeries, moments: Sequence[Moment], name: str) -> MomentScore:
     """A score with the scale, offset and transitions under which known moments are the most likely, per frame. For a
     model that has never been trained on windows.
 
     By 200 steps of Adam at a rate of 0.1, from the values of `score`, which stays as it is. moments: of the queries.
-    KitError for moments without windows.
+    name: of the model, for the log. KitError for moments without windows.
     """
     if unknown := next((moment.id for moment in moments if moment.windows is None), None):
         raise KitError(f"the query {unknown} has no windows, so that nothing can be fitted to it; name other moments")
@@ -201,11 +201,22 @@ def fitted_score(score: MomentScore, series: FrameSeries, moments: Sequence[Mome
             found = log_likelihood(scores, lengths[part], labels[part], score.enter, score.leave) / lengths[part]
             (-found.sum() / len(moments)).backward()
         optimizer.step()
+    if score.scale <= 0:
+        hint = "what its frames say of them is not better than chance; leave it out"
+        log.warning("%s fits the moments best with a scale below 0: %s", name, hint)
     log.info(
-        "fitted to %s: scale %.2f, offset %.2f, enter %.2f, leave %.2f",
+        "%s is fitted to %s: scale %.2f, offset %.2f, enter %.2f, leave %.2f", name,
         counted(len(moments), "moment", ","), *(one.item() for one in parameters),
     )  # fmt: skip
     return score
+
+
+def unreadable_text(broken: Mapping[str, str], recordings: Collection[str]) -> str:
+    """The sentence on recordings that are to be ranked and cannot be read. broken: why, by id."""
+    clip, reason = next(iter(broken.items()))
+    size = f"{len(broken):,} of {counted(len(recordings), 'recording', ',')}"
+    hint = "repair or fetch them, or make the manifest and the moments again without them: data_tools castella does"
+    return f"{size} cannot be read, first {clip} ({reason}); {hint}"
 
 
 def score_of(model: RetrievalModel) -> MomentScore:

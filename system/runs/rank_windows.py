@@ -1,7 +1,7 @@
 """When queries are heard in their recordings, by any trained models: frames of a model of moments, frames compared with
 words, or a window that slides over the recording for models of whole clips; one model, or the mean of several."""
 
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from itertools import pairwise
@@ -29,6 +29,7 @@ from system.runs.moments import (
     Located,
     fitted_score,
     series_of_moments,
+    unreadable_text,
     windows_of,
     windows_of_mean,
 )
@@ -50,10 +51,15 @@ class Asked:
         row = {clip.id: number for number, clip in enumerate(clips)}
         return [row[moment.clip] for moment in self.moments]
 
+    def only(self, ids: Container[str]) -> "Asked":
+        """What is asked of these recordings."""
+        recordings = {clip: recording for clip, recording in self.recordings.items() if clip in ids}
+        return Asked([moment for moment in self.moments if moment.clip in recordings], recordings)
+
 
 def read_asked(manifest: Path, path: Path, split: str | None) -> Asked:
     """The moments of a file whose recordings are in the manifest and of the split; None: of all. KitError where there
-    is none, and where a recording is not in the manifest."""
+    is none, where a recording is not in the manifest, and where only some have known windows."""
     clips, moments = {clip.id: clip for clip in read_manifest(manifest)}, read_moments(path)
     if unknown := next((moment for moment in moments if moment.clip not in clips), None):
         raise KitError(f"{path}: the recording {unknown.clip} of {unknown.id} is not in {manifest}; name its manifest")
@@ -61,15 +67,23 @@ def read_asked(manifest: Path, path: Path, split: str | None) -> Asked:
     if not asked:
         known = ", ".join(sorted({clips[moment.clip].split or "none" for moment in moments}))
         raise KitError(f"{path} has no moment of the split {split} of {manifest}; there are {known}")
+    if len({moment.windows is None for moment in asked}) > 1:
+        known = ", ".join(sorted({clips[moment.clip].split or "none" for moment in asked}))
+        raise KitError(f"{path} has known windows and a blind list; name one split by --split, of {known}")
     return Asked(asked, {moment.clip: clips[moment.clip] for moment in asked})
 
 
-def require_for_fit(split: str, asked: Asked) -> None:
-    """KitError for a split that nothing may be fitted to: of the challenge's tests, or what is ranked."""
+def read_for_fit(manifest: Path, path: Path, split: str, asked: Asked) -> Asked:
+    """The moments that models are fitted to. KitError for a split that nothing may be fitted to, of the challenge's
+    tests or what is ranked, for a blind list, and as read_asked raises it."""
     if split in TEST_SPLITS:
         raise KitError(f"--fit {split}: is a test split, and nothing may be fitted to it; name another one")
     if any(clip.split == split for clip in asked.recordings.values()):
         raise KitError(f"--fit {split}: is among what is ranked, so that the figures would say nothing; give --split")
+    if not any(clip.split == split for clip in read_manifest(manifest)):
+        hint = "name a manifest and moments that hold both; data_tools castella makes them of all splits of a folder"
+        raise KitError(f"--fit {split}: {manifest} has no recording of that split; {hint}")
+    return read_asked(manifest, path, split)
 
 
 def locate(
@@ -86,8 +100,8 @@ def locate(
 
     fit: known moments that scale, offset and transitions of every model are fitted to; None: as they are trained.
     seconds, hop: of the window that slides over recordings for models of whole clips.
-    KitError for models that need a fit and get none, for thresholds of several models, and for a recording that cannot
-    be read.
+    KitError for models that need a fit and get none, for thresholds of several models, and for recordings that cannot
+    be read; those of `fit` are left out with a warning.
     """
     if len(models) > 1 and by == "thresholds":
         raise KitError("thresholds are of one model; leave --by out, and the mean of their posteriors is taken")
@@ -100,23 +114,33 @@ def locate(
             raise KitError(f"{trained.folder} was never trained on windows, so that something must be fitted; {hint}")
         score = trained.model.score if isinstance(trained.model.score, MomentScore) else MomentScore()
         if fit is not None:
-            score = fitted_score(score, _series(trained, fit, cache, seconds, hop), fit.moments)
-        members.append((score, _series(trained, asked, cache, seconds, hop)))
+            known, series = _series(trained, fit, cache, seconds, hop, strict=False)
+            score = fitted_score(score, series, known, str(trained.folder))
+        members.append((score, _series(trained, asked, cache, seconds, hop)[1]))
     return windows_of(*members[0], by, decoding) if len(members) == 1 else windows_of_mean(members, decoding)
 
 
-def _series(trained: Trained, asked: Asked, cache: Path, seconds: float, hop: float) -> FrameSeries:
-    """By the kind of the model's score."""
+def _series(
+    trained: Trained, asked: Asked, cache: Path, seconds: float, hop: float, strict: bool = True
+) -> tuple[list[Moment], FrameSeries]:
+    """By the kind of the model's score, with the moments that it is of. strict: KitError for recordings that cannot be
+    read; else they are left out."""
     model, recordings = trained.model, list(asked.recordings.values())
     require_readable(model, [Query(id=one.id, text=one.text, relevant=None) for one in asked.moments])
     experts, banks = dict(trained.recipe.model.audio.experts), Path(trained.recipe.banks)
     with closing(ContentKeys(cache, "st_ctime_ns")) as content:
-        features = build_features(recordings, experts, banks, strict=True, device=model.device, content=content)
+        features = build_features(recordings, experts, banks, device=model.device, content=content)
+    if features.broken and (strict or not features.keys):
+        raise KitError(unreadable_text(features.broken, asked.recordings.keys()))
+    asked = asked.only(features.keys)
+    recordings = list(asked.recordings.values())
     if isinstance(model.score, MomentScore):
-        return series_of_moments(model, recordings, asked.moments, features)
-    if trained.recipe.model.score.of_series:
-        return _of_frames(model, recordings, asked, features)
-    return _of_pieces(model, recordings, asked, features, seconds, hop)
+        series = series_of_moments(model, recordings, asked.moments, features)
+    elif trained.recipe.model.score.of_series:
+        series = _of_frames(model, recordings, asked, features)
+    else:
+        series = _of_pieces(model, recordings, asked, features, seconds, hop)
+    return asked.moments, series
 
 
 def _of_frames(model: RetrievalModel, recordings: Sequence[Clip], asked: Asked, features: Features) -> FrameSeries:

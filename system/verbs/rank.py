@@ -11,7 +11,7 @@ from submission.editions import get_moments_edition
 from system.moments.windows import Decoding
 from system.runs.pool import read_pool
 from system.runs.rank import rank, rank_best
-from system.runs.rank_windows import locate, read_asked, require_for_fit, write_windows
+from system.runs.rank_windows import locate, read_asked, read_for_fit, write_windows
 from system.verbs.options import (
     add_cache_argument,
     add_changes_argument,
@@ -46,7 +46,8 @@ def _add_window_arguments(parser: argparse.ArgumentParser) -> None:
     what = "find the windows of each moment in its recording; --out is what 2026's scorer reads (.jsonl)"
     windows.add_argument("--windows", action="store_true", help=what)
     windows.add_argument("--moments", type=Path, metavar="MOMENTS.jsonl", help="the queries, each of one recording")
-    fit = "a split with known moments, to which four numbers are fitted, for models that were never trained on any"
+    fit = "a split with known moments, of the same manifest, to which four numbers of each model are fitted; "
+    fit += "for models that were never trained on any"
     windows.add_argument("--fit", metavar="SPLIT", help=fit)
     by = "the probability of a window, or thresholds on its frames (default: %(default)s)"
     windows.add_argument("--by", choices=("posterior", "thresholds"), default="posterior", help=by)
@@ -79,8 +80,9 @@ def _rank_windows(arguments: argparse.Namespace) -> int:
     asked = read_asked(arguments.audio, arguments.moments, arguments.split)
     fit = None
     if arguments.fit is not None:
-        require_for_fit(arguments.fit, asked)
-        fit = read_asked(arguments.audio, arguments.moments, arguments.fit)
+        fit = read_for_fit(arguments.audio, arguments.moments, arguments.fit, asked)
+    if len({model.resolve() for model in arguments.models}) < len(arguments.models):
+        raise KitError("one model is named twice, which changes no mean; name each once")
     opened = [open_model(arguments, model) for model in arguments.models]
     models, cache, edition = [trained for trained, _ in opened], opened[0][1], get_moments_edition()
     decoding = Decoding(round_to=arguments.round_to, windows=edition.max_windows)
@@ -91,7 +93,7 @@ def _rank_windows(arguments: argparse.Namespace) -> int:
             low, high = summary.bootstraps[name]
             print(f"  {name:9} {100 * value:6.2f}  (95 % {100 * low:.2f} to {100 * high:.2f})")
     size = f"{counted(len(asked.moments), 'query', ',')} in {counted(len(asked.recordings), 'recording', ',')}"
-    print(f"wrote {arguments.out}: {size}; python -m submission write makes of it what is handed in")
+    print(f"wrote {arguments.out}: {size}; next: python -m submission write {arguments.out} --out FILE.jsonl")
     return 0
 
 

@@ -67,7 +67,8 @@ def test_both_forms_are_mended_alike(tmp_path: Path, form: str, capsys: pytest.C
     out, moments = tmp_path / "castella.jsonl", tmp_path / "moments.jsonl"
     write_wav(tmp_path / "train" / "67AE9ZKvECs.wav", 1)
     for _ in range(2):  # what was written into the same folder is not read
-        assert main(["castella", str(tmp_path), "--out", str(out), "--moments", str(moments)]) == 0
+        named = ["--out", str(out), "--moments", str(moments), "--keep-missing"]
+        assert main(["castella", str(tmp_path), *named]) == 0
     said = capsys.readouterr().out
     asked = read_moments(moments)
     assert [moment.windows for moment in asked] == MENDED
@@ -79,6 +80,70 @@ def test_both_forms_are_mended_alike(tmp_path: Path, form: str, capsys: pytest.C
     count = 3 if is_list else 2
     assert f"audio of 1 of {count} found, of {count - 1} missing" in said
     assert said.count(str(source)) == 14
+
+
+def test_recordings_without_a_file_are_left_out_with_their_queries(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    release(tmp_path / "c_train_release.jsonl")
+    release(tmp_path / "list.jsonl", blind=True)
+    out, moments = tmp_path / "castella.jsonl", tmp_path / "moments.jsonl"
+    argv = ["castella", str(tmp_path), "--out", str(out), "--moments", str(moments)]
+    write_wav(tmp_path / "67AE9ZKvECs.wav", 1)
+    path = tmp_path / "list.jsonl"
+    path.write_text(path.read_text().replace('"qid": "', '"qid": "b'))
+    assert main(argv) == 0
+    said = capsys.readouterr().out.splitlines()
+    assert said[0] == (
+        "train: 2 recordings, 2 with 2 queries and 4 windows; audio of 1 of 2 found, of 1 missing: "
+        "left out with 1 query (--keep-missing lists them)"
+    )
+    assert said[1] == "blind: 2 recordings, 2 with 3 queries; audio of 1 of 2 found, of 1 missing"
+    assert [(clip.split, clip.file_name) for clip in read_manifest(out)] == [
+        ("train", "67AE9ZKvECs.wav"), ("blind", "67AE9ZKvECs.wav"), ("blind", "-AheI8Epim4.wav")
+    ]  # fmt: skip
+    assert [moment.id for moment in read_moments(moments)] == [
+        "67AE9ZKvECs_1",
+        *(f"b{vid}_{number}" for vid, number, _, _ in LINES),
+    ]
+
+
+def test_where_no_file_is_there_it_is_said_where_they_are_looked_for(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    release(tmp_path / "c_train_release.jsonl")
+    argv = ("castella", tmp_path, "--out", tmp_path / "a.jsonl", "--moments", tmp_path / "b.jsonl")
+    assert "no <id>.wav of a recording, here or in a folder of its split; name the folder by" in failure(capsys, *argv)
+    assert not (tmp_path / "a.jsonl").exists()
+
+
+@pytest.mark.parametrize("option", ["--out", "--moments"])
+def test_what_is_read_is_never_written_over(tmp_path: Path, option: str, capsys: pytest.CaptureFixture[str]) -> None:
+    path = release(tmp_path / "c_train_release.jsonl")
+    write_wav(tmp_path / "67AE9ZKvECs.wav", 1)
+    before = path.read_bytes()
+    argv = {"--out": tmp_path / "a.jsonl", "--moments": tmp_path / "b.jsonl"} | {option: path}
+    said = failure(capsys, "castella", tmp_path, *(part for pair in argv.items() for part in pair))
+    assert f"{path} would be written over {path}, which is read here" in said
+    assert path.read_bytes() == before
+
+
+def test_a_split_of_known_windows_is_never_taken_for_a_blind_list(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    release(tmp_path / "castella_val_release.jsonl", blind=True)
+    argv = ("castella", tmp_path, "--out", tmp_path / "a.jsonl", "--moments", tmp_path / "b.jsonl")
+    assert "no query has relevant_windows; its name says val, where they are known" in failure(capsys, *argv)
+
+
+def test_a_recording_without_a_length_is_named(tmp_path: Path) -> None:
+    path = release(tmp_path / "castella_test_release.jsonl")
+    path.write_text(path.read_text().replace('"duration": 83, ', ""))
+    found = read_castella(tmp_path, keep_missing=True)
+    assert [fault.sentence for _, fault in found.faults if "duration" in fault.text] == [
+        "line 3: the recording '-AheI8Epim4' has no duration: windows are taken as they are"
+    ]
+    assert [clip.seconds for clip in found.clips] == [299.0, None]
 
 
 def test_check_names_each_fault_with_its_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -53,10 +53,10 @@ def published(tmp_path: Path) -> Path:
     return tmp_path / "published"
 
 
-def made(published: Path) -> Path:
+def made(published: Path, *options: str) -> Path:
     manifest, moments = published.parent / "manifest.jsonl", published.parent / "moments.jsonl"
     named = ["--features", str(published / "features"), "--out", str(manifest), "--moments", str(moments)]
-    assert data_tools(["castella", str(published), *named]) == 0
+    assert data_tools(["castella", str(published), *named, *options]) == 0
     return manifest
 
 
@@ -102,11 +102,14 @@ def test_a_recording_without_features_is_counted_and_named(
 ) -> None:
     (published / "features" / "-test_02.npz").unlink()
     manifest = made(published)
-    assert "features of 5 of 6 found, of 1 missing" in capsys.readouterr().out
+    assert "features of 5 of 6 found, of 1 missing: left out with 2 queries (--keep-missing" in capsys.readouterr().out
     path = tiny.write_recipe(tmp_path / "r.yaml", recipe(manifest, tmp_path))
-    assert main(["run", str(path), "--out", str(tmp_path / "run")]) == 1
+    assert main(["run", str(path), "--out", str(tmp_path / "run")]) == 0
+    assert "test: 10 queries in 5 recordings" in capsys.readouterr().out
+    made(published, "--keep-missing")
+    assert main(["run", str(path), "--out", str(tmp_path / "other")]) == 1
     said = capsys.readouterr().err
-    assert re.search(r"rank entry test: the recording of -test_02_1 cannot be read .*-test_02.npz", said)
+    assert re.search(r"rank entry test: 1 of 6 recordings cannot be read, first .*/-test_02.npz \(.*no such audio file", said)
 
 
 def test_files_are_read_as_they_are(tmp_path: Path) -> None:

@@ -186,7 +186,9 @@ def test_a_blind_list_has_no_figures(
         ("own", ["--fit", "validation"], "--fit validation: is among what is ranked"),
         ("own", ["--split", "other"], "no moment of the split other .* there are development, evaluation, validation"),
         ("own", ["--split", "evaluation", "--top", "3"], "leave out --queries and --top"),
-        ("own", ["own", "--split", "evaluation", "--by", "thresholds"], "thresholds are of one model"),
+        ("own", ["clips", "--split", "evaluation", "--by", "thresholds"], "thresholds are of one model"),
+        ("own", ["own", "--split", "evaluation"], "one model is named twice"),
+        ("own", ["--split", "evaluation", "--fit", "other"], "--fit other: .* has no recording of that split; name"),
     ],
 )
 def test_what_does_not_go_together(
@@ -198,7 +200,7 @@ def test_what_does_not_go_together(
     arguments: list[str],
     said: str,
 ) -> None:
-    named = [str(runs / one) if one == "own" else one for one in arguments]
+    named = [str(runs / one) if one in ("own", "clips") else one for one in arguments]
     assert ranked(manifest, tmp_path / "a.jsonl", runs / model, *named) == 1
     assert re.search(said, capsys.readouterr().err)
     assert not (tmp_path / "a.jsonl").exists()
