@@ -37,7 +37,12 @@ def log_partition(
 ) -> torch.Tensor:
     """(B,) log Z. The labelling without any moment weighs 1, so that log Z >= 0, and P(heard at all) is
     1 - exp(-log Z)."""
-    return torch.logsumexp(states(scores, lengths, enter, leave)[:, -1], -1)
+    return _total(states(scores, lengths, enter, leave))
+
+
+def _total(forward: torch.Tensor) -> torch.Tensor:
+    """(B,) log Z of (B, T, 2) states. Exact where it is nearly 0, which logsumexp is not in float32."""
+    return torch.logaddexp(*forward[:, -1].unbind(-1))
 
 
 def log_likelihood(
@@ -59,7 +64,7 @@ def frame_posteriors(
     forward, backward = _both(scores, lengths, enter, leave)
     mask = length_mask(lengths, scores.shape[1])
     scores = scores.masked_fill(~mask, 0.0)
-    total = torch.logsumexp(forward[:, -1], -1)
+    total = _total(forward)
     here = forward[..., 1] + backward[..., 1] - scores - total[:, None]
     return here.exp().masked_fill(~mask, 0.0)
 
@@ -76,7 +81,7 @@ def moment_posteriors(
     forward, backward = _both(scores, lengths, enter, leave)
     mask = length_mask(lengths, size)
     sums = scores.masked_fill(~mask, 0.0).cumsum(1)
-    total = torch.logsumexp(forward[:, -1], -1)
+    total = _total(forward)
     zero = torch.zeros_like(total)[:, None]
     before = torch.cat((zero, forward[:, :-1, 0] + enter), 1)
     behind = torch.cat((backward[:, 1:, 0] + leave, zero), 1)

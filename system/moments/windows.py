@@ -1,7 +1,7 @@
 """Windows of a recording, in seconds, from what is known of its frames; and frames from windows."""
 
 from collections.abc import Iterator, Sequence
-from typing import Annotated, NamedTuple
+from typing import Annotated, Literal, NamedTuple
 
 import numpy as np
 from pydantic import Field
@@ -11,9 +11,15 @@ from data_tools.documents.strict import Positive, Strict
 # T frames, W windows
 
 CANDIDATES = 1024  # windows looked at first; more where too many of them overlap
+NEAR = 0.15  # of a window's length, by which both edges may be off: the IoU is then 0.7 or more, as 1 - 2 x 0.15 is
+NEAR_CANDIDATES = 30  # windows of every model that near_windows looks at
 DIGITS = 4  # of seconds
-MAX_FRAMES = 20_000  # of a recording: a table of T x T numbers, and its copies, take 10 GB
+MAX_FRAMES = 20_000  # of a recording: a table of T x T numbers, and its copies, take 13 GB
 THRESHOLDS = tuple(n / 10 for n in range(1, 10))
+
+By = Literal[
+    "near", "posterior", "thresholds"
+]  # how windows are found: see near_windows, best_windows, threshold_windows
 
 
 class Grid(NamedTuple):
@@ -117,14 +123,52 @@ def _rounded(windows: np.ndarray, last: float, unit: float) -> np.ndarray:
     """(W, 2) edges as multiples of the unit, halves to the even one, at least one apart. A last unit that the recording
     does not fill counts as a whole one, as true ends are rounded up.
 
-    Source: the 2026 baseline's output. Deviations: it lets windows without length stand, and ends all at 300 s.
+    Source: the 2026 baseline's output. Deviations: it lets windows without length stand, which here are the unit that
+    has their middle, and ends all at 300 s.
     """
-    steps = np.rint(windows / unit)
-    highest = max(1.0, np.ceil(last / unit - 1e-9))
+    steps, highest = np.rint(windows / unit), max(1.0, np.ceil(last / unit - 1e-9))
+    none = steps[:, 0] == steps[:, 1]
+    steps[none, 0] = np.floor(windows[none].mean(1) / unit)
     steps[:, 0] = steps[:, 0].clip(0.0, highest - 1)
     steps[:, 1] = np.maximum(steps[:, 1].clip(0.0, highest), steps[:, 0] + 1)
     rounded: np.ndarray = (steps * unit).round(DIGITS)
     return rounded
+
+
+def near_candidates(table: np.ndarray, edges: np.ndarray, decoding: Decoding) -> np.ndarray:
+    """(C, 2) the windows of one model that near_windows chooses from: the most probable ones of best_windows, with
+    edges as they are handed in."""
+    wide = decoding.model_copy(update={"windows": NEAR_CANDIDATES})
+    return np.array([[window.start, window.end] for window in best_windows(table, edges, wide)])
+
+
+def near_probability(windows: np.ndarray, table: np.ndarray, edges: np.ndarray) -> np.ndarray:
+    """(C,) probability, in [0, 1], that some whole moment begins and ends near each of (C, 2) windows: both edges
+    within NEAR of the window's length, so that their IoU is 0.7 or more.
+
+    table: (T, T) log probability that the frames i to j, both included, are one whole moment; -inf is none. edges:
+    (T + 1,) seconds, as Grid gives them. A moment of the frames i to j begins anywhere between the centres of the
+    frames i - 1 and i, all places alike, and ends between those of j and j + 1.
+    """
+    centres = (edges[:-1] + edges[1:]) / 2
+    begins, ends = np.append(edges[0], centres[:-1]), np.append(centres[1:], edges[-1])
+    reach = NEAR * (windows[:, 1] - windows[:, 0])
+
+    def shares(middle: np.ndarray, low: np.ndarray, high: np.ndarray) -> np.ndarray:
+        inside = np.minimum(high, (middle + reach)[:, None]) - np.maximum(low, (middle - reach)[:, None])
+        found: np.ndarray = inside.clip(min=0.0) / (high - low).clip(min=1e-9)
+        return found
+
+    first, last = shares(windows[:, 0], begins, centres), shares(windows[:, 1], centres, ends)
+    found: np.ndarray = ((first @ np.exp(table)) * last).sum(1)
+    return found.clip(0.0, 1.0)
+
+
+def near_windows(windows: np.ndarray, scores: np.ndarray, last: float, decoding: Decoding) -> list[Found]:
+    """Of (C, 2) windows those of highest score, each that overlaps a better one too much left out; best first. last:
+    where the last frame ends. Of equal scores the earlier window comes first, then the shorter."""
+    order = np.lexsort((windows[:, 1], windows[:, 0], -scores))
+    return _apart(windows[order, 0], windows[order, 1], scores[order], last, decoding)
 
 
 def threshold_windows(frames: np.ndarray, edges: np.ndarray, decoding: Decoding) -> list[Found]:

@@ -14,7 +14,7 @@ from data_tools.manifest import Split
 from system.losses import Loss
 from system.losses.relevance.relax import Cider
 from system.models.settings import Model
-from system.moments.windows import Decoding
+from system.moments.windows import By, Decoding
 from system.recipe.augment import Augment
 
 # recall_sum: R@1 + R@5 + R@10 of captions that look for their clip, in [0, 3]
@@ -278,7 +278,9 @@ class RankMoments(_OneModel):
 
     kind: Literal["moments"]
     data: str  # the source whose moments are looked for
-    windows: Literal["posterior", "thresholds"]  # by the probability of a window, or by frames above thresholds
+    windows: (
+        By  # by how probably a moment is near a window, or is the window (posterior); or by frames above thresholds
+    )
     decoding: Decoding = Field(Decoding())  # how windows are chosen
     fit: str | None = None  # a source whose moments scale, offset and transitions are fitted to; null: as trained
     edition: int  # challenge year, which says what the figures and the file are

@@ -5,7 +5,7 @@ import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -20,7 +20,19 @@ from system.models.moment_score import MomentScore, cosines_of_queries
 from system.models.retrieval import RetrievalModel
 from system.models.similarity import Embedded, Embeddings
 from system.moments.two_state import frame_posteriors, log_likelihood, moment_posteriors
-from system.moments.windows import MAX_FRAMES, Decoding, Found, Grid, best_windows, labels_of, threshold_windows
+from system.moments.windows import (
+    MAX_FRAMES,
+    By,
+    Decoding,
+    Found,
+    Grid,
+    best_windows,
+    labels_of,
+    near_candidates,
+    near_probability,
+    near_windows,
+    threshold_windows,
+)
 from system.runs.retrieve import embed_clips, embed_texts_together
 
 # Q queries, T frames
@@ -80,62 +92,77 @@ def series_of_moments(
     return frame_series(clips, recordings, [row[moment.clip] for moment in moments], captions, grid)
 
 
-def windows_of(
-    score: MomentScore, series: FrameSeries, by: Literal["posterior", "thresholds"], decoding: Decoding
-) -> list[Located]:
+def windows_of(score: MomentScore, series: FrameSeries, by: By, decoding: Decoding) -> list[Located]:
     """The windows of Q queries.
 
-    by: the probability that a window is one whole moment, which is its score, and the frames' posteriors; or thresholds
-    on the frames, see threshold_windows, each frame alone.
+    by: `near`, see windows_of_several; `posterior`, the probability that a window is one whole moment; `thresholds` on
+    the frames, see threshold_windows, each frame alone. Frames have their posteriors, but by thresholds, where each is
+    looked at alone.
     """
+    if by == "near":
+        return windows_of_several([(score, series)], decoding)
     _require_tables(series)
     found: dict[int, Located] = {}
-    for queries, scores, lengths in _batches(score, series):
-        transitions = score.enter.detach().double().cpu(), score.leave.detach().double().cpu()
-        if by == "posterior":
-            tables = moment_posteriors(scores, lengths, *transitions).numpy()
-            frames = frame_posteriors(scores, lengths, *transitions).numpy()
-        else:
-            frames = scores.sigmoid().numpy()
-        for row, query in enumerate(queries):
-            edges, size = series.edges[query], int(lengths[row])
-            here = frames[row, :size]
-            if by == "posterior":
-                best = best_windows(tables[row, :size, :size], edges, decoding)
-                best = [window._replace(score=math.exp(window.score)) for window in best]
-            else:
-                best = threshold_windows(here, edges, decoding)
-            found[query] = Located(best, edges, here)
+    if by == "posterior":
+        for query, table, frames in _posteriors(score, series):
+            best = best_windows(table, series.edges[query], decoding)
+            windows = [window._replace(score=math.exp(window.score)) for window in best]
+            found[query] = Located(windows, series.edges[query], frames)
+    else:
+        for query, (values, edges) in enumerate(zip(series.values, series.edges, strict=True)):
+            frames = _affine(score, values).sigmoid().numpy()
+            found[query] = Located(threshold_windows(frames, edges, decoding), edges, frames)
     return [found[query] for query in range(len(series.values))]
 
 
-def windows_of_mean(members: Sequence[tuple[MomentScore, FrameSeries]], decoding: Decoding) -> list[Located]:
-    """The windows of Q queries by the mean of several models' posteriors, whose frames may differ in length.
+def windows_of_several(members: Sequence[tuple[MomentScore, FrameSeries]], decoding: Decoding) -> list[Located]:
+    """The windows of Q queries near which a moment most probably is, by one model or the mean of several, whose frames
+    may be of any length.
 
-    The probability of a window of coarse frames is shared out evenly over the windows of the finest model's frames that
-    begin and end in the same coarse ones.
+    A window's score is the mean over the models of near_probability, of a moment whose IoU with it is 0.7 or more. That
+    is what R1@0.7 asks for; the probability of the very window, which best_windows takes, is spread thin over many that
+    are almost the same. Windows are chosen from every model's near_candidates. The frames are those of the model that
+    has most of them, with the mean of all models' posteriors.
+    Source: ours; a decision of least expected loss (minimum Bayes risk).
     """
     for _, series in members:
         _require_tables(series)
+    count = len(members[0][1].values)
+    chosen: list[list[np.ndarray]] = [[] for _ in range(count)]
+    edges = [max((series.edges[query] for _, series in members), key=len) for query in range(count)]
+    frames = [np.zeros(len(each) - 1) for each in edges]
+    for score, series in members:
+        for query, table, posteriors in _posteriors(score, series):
+            chosen[query].append(near_candidates(table, series.edges[query], decoding))
+            frames[query] += _resampled(posteriors, series.edges[query], edges[query]) / len(members)
+    windows = [np.unique(np.concatenate(each), axis=0) for each in chosen]
+    scores = [np.zeros(len(each)) for each in windows]
+    for score, series in members:
+        for query, table, _ in _posteriors(score, series):
+            scores[query] += near_probability(windows[query], table, series.edges[query]) / len(members)
     found = []
-    for query in range(len(members[0][1].values)):
-        edges = max((series.edges[query] for _, series in members), key=len)
-        table, frames = np.zeros((len(edges) - 1, len(edges) - 1)), np.zeros(len(edges) - 1)
-        for score, series in members:
-            transitions = score.enter.detach().double().cpu(), score.leave.detach().double().cpu()
-            scores = _affine(score, series.values[query])[None]
-            length = torch.tensor([scores.shape[1]])
-            shares = _shares(edges, series.edges[query])
-            each = moment_posteriors(scores, length, *transitions)[0].exp().numpy()
-            table += shares @ each @ shares.T / len(members)
-            widths = np.diff(series.edges[query]).clip(min=1e-9)
-            inside = frame_posteriors(scores, length, *transitions)[0].numpy()
-            frames += (shares * widths) @ inside / np.diff(edges).clip(min=1e-9) / len(members)
-        table = np.triu(table) + np.tril(table, -1).T  # of one coarse frame, those that would end before they begin
-        with np.errstate(divide="ignore"):
-            best = best_windows(np.log(table), edges, decoding)
-        windows = [window._replace(score=math.exp(window.score)) for window in best]
-        found.append(Located(windows, edges, frames.clip(0.0, 1.0)))
+    for query in range(count):
+        best = near_windows(windows[query], scores[query], edges[query][-1], decoding)
+        found.append(Located(best, edges[query], frames[query].clip(0.0, 1.0)))
+    return found
+
+
+def _posteriors(score: MomentScore, series: FrameSeries) -> Iterator[tuple[int, np.ndarray, np.ndarray]]:
+    """By query, in any order: its number, (T, T) log probability of every window to be one whole moment, and (T,) of
+    every frame to be in one."""
+    transitions = score.enter.detach().double().cpu(), score.leave.detach().double().cpu()
+    for queries, scores, lengths in _batches(score, series):
+        tables = moment_posteriors(scores, lengths, *transitions).numpy()
+        frames = frame_posteriors(scores, lengths, *transitions).numpy()
+        for row, query in enumerate(queries):
+            size = int(lengths[row])
+            yield query, tables[row, :size, :size], frames[row, :size]
+
+
+def _resampled(frames: np.ndarray, edges: np.ndarray, fine: np.ndarray) -> np.ndarray:
+    """(F,) means of frames, (C,) between (C + 1,) edges in seconds, in the parts between (F + 1,) others."""
+    ends, starts = np.minimum(fine[1:, None], edges[1:]), np.maximum(fine[:-1, None], edges[:-1])
+    found: np.ndarray = (ends - starts).clip(min=0.0) @ frames / np.diff(fine).clip(min=1e-9)
     return found
 
 
@@ -148,13 +175,6 @@ def _require_tables(series: FrameSeries) -> None:
             f"a recording of {longest[-1]:,.0f} s has {size:,} frames; windows are compared of up to {MAX_FRAMES:,}, "
             f"since memory grows with the square; {hint}"
         )
-
-
-def _shares(fine: np.ndarray, coarse: np.ndarray) -> np.ndarray:
-    """(F, C) share of every coarse frame that lies in every fine one. fine: (F + 1,) edges; coarse: (C + 1,)."""
-    ends, starts = np.minimum(fine[1:, None], coarse[1:]), np.maximum(fine[:-1, None], coarse[:-1])
-    shares: np.ndarray = (ends - starts).clip(min=0.0) / np.diff(coarse).clip(min=1e-9)
-    return shares
 
 
 def _batches(score: MomentScore, series: FrameSeries) -> Iterator[tuple[list[int], torch.Tensor, torch.Tensor]]:

@@ -6,7 +6,6 @@ from contextlib import closing
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import Literal
 
 import torch
 
@@ -23,7 +22,7 @@ from system.features.pieces import pieces_of
 from system.models.moment_score import MomentScore
 from system.models.retrieval import RetrievalModel
 from system.models.similarity import Embedded, Embeddings, Ragged
-from system.moments.windows import Decoding, Grid
+from system.moments.windows import By, Decoding, Grid
 from system.runs.moments import (
     FrameSeries,
     Located,
@@ -31,7 +30,7 @@ from system.runs.moments import (
     series_of_moments,
     unreadable_text,
     windows_of,
-    windows_of_mean,
+    windows_of_several,
 )
 from system.runs.open import Trained
 from system.runs.retrieve import embed_clips, embed_texts, require_readable
@@ -91,20 +90,20 @@ def locate(
     asked: Asked,
     fit: Asked | None,
     cache: Path,
-    by: Literal["posterior", "thresholds"],
+    by: By,
     decoding: Decoding,
     seconds: float,
     hop: float,
 ) -> list[Located]:
-    """The windows of every query, best first; of several models by the mean of their posteriors.
+    """The windows of every query, best first; of several models by the mean of their probabilities.
 
     fit: known moments that scale, offset and transitions of every model are fitted to; None: as they are trained.
     seconds, hop: of the window that slides over recordings for models of whole clips.
     KitError for models that need a fit and get none, for thresholds of several models, and for recordings that cannot
     be read; those of `fit` are left out with a warning.
     """
-    if len(models) > 1 and by == "thresholds":
-        raise KitError("thresholds are of one model; leave --by out, and the mean of their posteriors is taken")
+    if len(models) > 1 and by != "near":
+        raise KitError(f"--by {by} is of one model, and several are averaged by near; leave --by out")
     if fit is not None:
         fit = Asked(inside_recordings(fit.moments, fit.recordings.values()), fit.recordings)
     members = []
@@ -117,7 +116,7 @@ def locate(
             known, series = _series(trained, fit, cache, seconds, hop, strict=False)
             score = fitted_score(score, series, known, str(trained.folder))
         members.append((score, _series(trained, asked, cache, seconds, hop)[1]))
-    return windows_of(*members[0], by, decoding) if len(members) == 1 else windows_of_mean(members, decoding)
+    return windows_of(*members[0], by, decoding) if len(members) == 1 else windows_of_several(members, decoding)
 
 
 def _series(

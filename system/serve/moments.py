@@ -2,12 +2,11 @@
 
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
-from typing import Literal
 
 from data_tools.manifest import Clip
 from system.models.retrieval import RetrievalModel
 from system.models.similarity import Embedded, Embeddings
-from system.moments.windows import Decoding, Grid
+from system.moments.windows import By, Decoding, Grid
 from system.runs.moments import Located, frame_series, score_of, windows_of
 from system.runs.retrieve import embed_texts
 from system.serve.search import Answer, Search, SearchQuery
@@ -31,11 +30,11 @@ class MomentSearch(Search):
         skipped: Mapping[str, str] = MappingProxyType({}),
         *,
         grid: Grid,
-        by: Literal["posterior", "thresholds"] = "posterior",
+        by: By = "posterior",
         decoding: Decoding | None = None,
     ) -> None:
         """embedded: ragged series. grid: when their frames are heard. by, decoding: as of windows_of."""
-        self._by: Literal["posterior", "thresholds"] = by
+        self._by: By = by
         self._decoding = decoding or Decoding()
         self._grid = grid
         super().__init__(model, clips, embedded, skipped)
@@ -54,11 +53,12 @@ class MomentSearch(Search):
     @property
     def meaning(self) -> dict[str, str]:
         """What the numbers of a recording's frames and windows are, in words."""
-        of_posterior = "its probability to be one whole moment"
-        return {
-            "frames": "the probability of every frame to be in a moment",
-            "windows": of_posterior if self._by == "posterior" else "the mean of its frames less that of all others",
+        windows = {
+            "near": "the probability that a moment is there, or nearly",
+            "posterior": "its probability to be one whole moment",
+            "thresholds": "the mean of its frames less that of all others",
         }
+        return {"frames": "the probability of every frame to be in a moment", "windows": windows[self._by]}
 
     def located(self, text: str, rows: Sequence[int]) -> list[Located]:
         """Where a sentence is heard in these recordings, (R,) by their rows in the pool."""

@@ -2,13 +2,14 @@
 
 import argparse
 from pathlib import Path
+from typing import get_args
 
 from data_tools.cli import counted
 from data_tools.errors import KitError
 from data_tools.files import require_other
 from data_tools.manifest import caption_queries, read_queries
 from submission.editions import get_moments_edition
-from system.moments.windows import Decoding
+from system.moments.windows import By, Decoding
 from system.runs.pool import read_pool
 from system.runs.rank import rank, rank_best
 from system.runs.rank_windows import locate, read_asked, read_for_fit, write_windows
@@ -24,7 +25,7 @@ PIECE, HOP = 10.0, 1.0  # seconds; as in published zero-shot results of sliding 
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    model = "a run's folder, or an exported model; with --windows several: the mean of their posteriors"
+    model = "a run's folder, or an exported model; with --windows several: the mean of what they say"
     parser.add_argument("models", nargs="+", type=Path, metavar="MODEL", help=model)
     parser.add_argument("--audio", type=Path, required=True, help="a manifest (.jsonl), or a folder of audio files")
     parser.add_argument("--split", help="of a manifest: only this split's clips (default: all)")
@@ -49,8 +50,9 @@ def _add_window_arguments(parser: argparse.ArgumentParser) -> None:
     fit = "a split with known moments, of the same manifest, to which four numbers of each model are fitted; "
     fit += "for models that were never trained on any"
     windows.add_argument("--fit", metavar="SPLIT", help=fit)
-    by = "the probability of a window, or thresholds on its frames (default: %(default)s)"
-    windows.add_argument("--by", choices=("posterior", "thresholds"), default="posterior", help=by)
+    by = "the probability that a moment is near a window, or that it is the window, or thresholds on frames "
+    by += "(default: %(default)s)"
+    windows.add_argument("--by", choices=get_args(By), default="near", help=by)
     piece = "length of the pieces that a model of whole clips is given, in seconds (default: %(default)g)"
     windows.add_argument("--piece", type=_seconds, default=PIECE, metavar="SECONDS", help=piece)
     hop = "from one piece to the next, in seconds (default: %(default)g)"

@@ -109,7 +109,9 @@ def test_a_recording_without_features_is_counted_and_named(
     made(published, "--keep-missing")
     assert main(["run", str(path), "--out", str(tmp_path / "other")]) == 1
     said = capsys.readouterr().err
-    assert re.search(r"rank entry test: 1 of 6 recordings cannot be read, first .*/-test_02.npz \(.*no such audio file", said)
+    assert re.search(
+        r"rank entry test: 1 of 6 recordings cannot be read, first .*/-test_02.npz \(.*no such audio file", said
+    )
 
 
 def test_files_are_read_as_they_are(tmp_path: Path) -> None:

@@ -254,7 +254,7 @@ def test_a_fit_stays_with_the_model(manifest: Path, tmp_path: Path, caplog: pyte
     assert main(["export", str(run), "--out", str(tmp_path / "exported")]) == 0
     asked = ["--audio", str(manifest), "--moments", str(manifest.parent / "moments.jsonl"), "--split", "evaluation"]
     cache, expected = tmp_path / "cache", (run / "scores" / "fitted.windows.jsonl").read_bytes()
-    asked += ["--windows", "--cache", str(cache)]
+    asked += ["--windows", "--by", "posterior", "--cache", str(cache)]
     for model in (run, tmp_path / "exported"):
         out = tmp_path / f"{model.name}.jsonl"
         assert main(["rank", str(model), *asked, "--out", str(out)]) == 0

@@ -1,7 +1,8 @@
-"""Windows of any trained model: of a window that slides, of frames against words, of several models' mean."""
+"""Windows of any trained model: of a window that slides, of frames against words, by several models."""
 
 import json
 import re
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -21,10 +22,9 @@ from system.__main__ import main
 from system.features.build import build_features
 from system.features.pieces import pieces_of
 from system.models.moment_score import MomentScore
-from system.moments.two_state import moment_posteriors
-from system.moments.windows import Decoding, Grid
+from system.moments.windows import NEAR, Decoding, Grid, iou, near_probability
 from system.recipe.load import load_recipe
-from system.runs.moments import FrameSeries, windows_of, windows_of_mean
+from system.runs.moments import FrameSeries, windows_of, windows_of_several
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -36,40 +36,79 @@ def series(*rows: tuple[list[float], float]) -> FrameSeries:
     return FrameSeries([torch.tensor(values) for values, _ in rows], edges, grids)
 
 
-class TestMean:
-    """Of posteriors, by hand and against every window."""
+class TestSeveral:
+    """Windows near which a moment is, by hand and against every labelling."""
 
-    def test_of_one_model_and_of_a_model_twice_it_is_the_models(self) -> None:
+    def test_a_model_twice_says_what_it_says_once(self) -> None:
         score = MomentScore()
         asked = series(([0.1, 0.5, 0.6, 0.2, 0.9], 1.0), ([0.7, 0.0, 0.3], 0.5))
-        alone = windows_of(score, asked, "posterior", Decoding())
-        for members in ([(score, asked)], [(score, asked)] * 2):
-            for one, other in zip(windows_of_mean(members, Decoding()), alone, strict=True):
-                assert [w[:2] for w in one.windows] == [w[:2] for w in other.windows]
-                assert [w.score for w in one.windows] == pytest.approx([w.score for w in other.windows], abs=1e-12)
-                assert one.frames == pytest.approx(other.frames, abs=1e-12)
+        alone = windows_of(score, asked, "near", Decoding())
+        for one, other in zip(windows_of_several([(score, asked)] * 2, Decoding()), alone, strict=True):
+            assert [w[:2] for w in one.windows] == [w[:2] for w in other.windows]
+            assert [w.score for w in one.windows] == pytest.approx([w.score for w in other.windows], abs=1e-12)
+            assert one.frames == pytest.approx(other.frames, abs=1e-12)
 
-    def test_coarse_frames_are_shared_out_over_fine_ones(self) -> None:
-        """Two frames of 2 s and four of 1 s: each window's probability, one by one."""
+    def test_near_is_what_begins_and_ends_within_a_share_of_the_length(self) -> None:
+        """Four frames of 1 s; a window of 2 s reaches 0.3 s. A moment of frames 1 and 2 begins between 0.5 and 1.5 s,
+        and ends between 2.5 and 3.5 s; of frames 0 to 2 it begins between 0 and 0.5 s."""
+        table = np.full((4, 4), -np.inf)
+        table[1, 2], table[0, 2], table[3, 3] = np.log([0.5, 0.2, 0.1])
+        asked = np.array([[1.0, 3.0], [1.5, 3.5], [0.0, 3.0], [3.0, 4.0], [0.5, 1.0]])
+        expected = [
+            0.5 * 0.6 * 0.6,
+            0.5 * 0.3 * 0.3,
+            0.2 * (0.45 / 0.5) * 0.9,
+            0.1 * 0.3 * (0.15 / 0.5),
+            0.0,
+        ]
+        assert near_probability(asked, table, np.arange(5.0)) == pytest.approx(expected)
+
+    def test_a_moment_near_a_window_has_an_iou_of_70_per_cent(self) -> None:
+        for start, end in product((-NEAR, 0.0, NEAR), repeat=2):
+            assert iou(np.array([[0.0, 1.0]]), np.array([start, 1 + end]))[0] >= 0.7 - 1e-12
+
+    @pytest.mark.parametrize("hops", [(0.1, 1.0), (1.0, 0.1), (0.48, 1.0)])
+    def test_models_of_unlike_frames_each_say_what_they_are_sure_of(self, hops: tuple[float, float]) -> None:
+        """One is sure of 2 to 5 s, the other of 9 to 11 s and less of 2 to 5 s: the mean has both, the first before."""
+        members = []
+        for hop, sure in zip(hops, ({(2, 5): 1.0}, {(9, 11): 0.9, (2, 5): 0.8}), strict=True):
+            grid = Grid(hop, hop / 2)
+            centres = grid.centres(round(12 / hop))
+            values = np.zeros(len(centres))
+            for (start, end), value in sure.items():
+                values[(centres >= start) & (centres < end)] = value
+            members.append(
+                (MomentScore(), FrameSeries([torch.tensor(values)], [grid.edges(len(centres), 12.0)], [grid]))
+            )
+        (found,) = windows_of_several(members, Decoding())
+        first, second = found.windows[:2]
+        assert first[:2] == pytest.approx((2, 5), abs=0.25)
+        assert second[:2] == pytest.approx((9, 11), abs=0.25)
+        assert second.score < 0.7 < first.score
+        assert len(found.frames) == round(12 / min(hops))
+
+    def test_frames_are_means_over_time_of_all_models(self) -> None:
+        """A frame of 2 s with frames of 1 s: half of each; probabilities of one frame alone by hand."""
         score = MomentScore()
-        fine, coarse = [0.2, 0.6, 0.3, 0.1], [0.4, 0.3]
-        transitions = score.enter.detach().double(), score.leave.detach().double()
-        tables = {}
-        for values in (fine, coarse):
-            scores = 10.0 * torch.tensor([values], dtype=torch.float64) - 3.0
-            tables[len(values)] = moment_posteriors(scores, torch.tensor([len(values)]), *transitions)[0].exp().numpy()
-        expected = {}
-        for i in range(4):
-            for j in range(i, 4):
-                shared = tables[2][i // 2, j // 2] / 4
-                if i // 2 == j // 2 and i != j:
-                    shared *= 2  # and of the pair the other way round
-                expected[float(i), float(j + 1)] = (tables[4][i, j] + shared) / 2
-        members = [(score, series((fine, 1.0))), (score, series((coarse, 2.0)))]
-        for order in (members, members[::-1]):
-            (found,) = windows_of_mean(order, Decoding(max_iou=1.0, windows=10))
-            assert {w[:2]: w.score for w in found.windows} == pytest.approx(expected, abs=1e-6)
-            assert found.edges.tolist() == [0, 1, 2, 3, 4]
+        members = [(score, series(([0.5, 0.5], 1.0))), (score, series(([0.9], 2.0)))]
+        (found,) = windows_of_several(members, Decoding())
+        e, f = 10 * 0.5 - 3, 10 * 0.9 - 3
+        weights = {(0, 0): 0.0, (1, 0): e - 2, (0, 1): e - 2, (1, 1): 2 * e}
+        total = sum(map(np.exp, weights.values()))
+        one = (np.exp(weights[1, 0]) + np.exp(weights[1, 1])) / total
+        assert found.frames == pytest.approx([(one + 1 / (1 + np.exp(-f))) / 2] * 2, abs=1e-6)
+
+    def test_edges_are_rounded_before_they_are_scored(self) -> None:
+        (found,) = windows_of_several([(MomentScore(), series(([0.0, 0.0, 1.0, 1.0, 0.0], 0.7)))], Decoding(round_to=1))
+        assert found.windows[0][:2] == (1, 3)
+        assert all(w[0] % 1 == w[1] % 1 == 0 for w in found.windows)
+
+    def test_scores_of_any_size_end_in_windows(self) -> None:
+        score = MomentScore()
+        with torch.no_grad():
+            score.scale.fill_(200.0), score.offset.fill_(-900.0)
+        (found,) = windows_of_several([(score, series(([0.1, 0.2], 1.0)))] * 2, Decoding())
+        assert found.windows
 
     def test_recordings_that_end_within_a_frame(self) -> None:
         """4.6 s: five frames of 1 s, and nine of half a second."""
@@ -77,7 +116,7 @@ class TestMean:
             (MomentScore(), FrameSeries([torch.rand(n)], [Grid(h, h / 2).edges(n, 4.6)], [Grid(h, h / 2)]))
             for n, h in ((5, 1.0), (9, 0.5))
         ]
-        (found,) = windows_of_mean(members, Decoding())
+        (found,) = windows_of_several(members, Decoding())
         assert found.edges[-1] == pytest.approx(4.6)
         assert all(0 <= start < end <= 4.6 for start, end, _ in found.windows)
         assert ((found.frames >= 0) & (found.frames <= 1)).all()
@@ -125,14 +164,15 @@ def test_a_table_that_would_fill_the_memory_is_refused() -> None:
     for found in (
         lambda: windows_of(MomentScore(), series, "posterior", Decoding()),
         lambda: windows_of(MomentScore(), series, "thresholds", Decoding()),
-        lambda: windows_of_mean([(MomentScore(), series)] * 2, Decoding()),
+        lambda: windows_of_several([(MomentScore(), series)] * 2, Decoding()),
     ):
         with pytest.raises(KitError, match=said):
             found()
 
 
 def test_a_run_of_moments_finds_what_its_own_entry_found(manifest: Path, runs: Path, tmp_path: Path) -> None:
-    assert ranked(manifest, tmp_path / "a.jsonl", runs / "own", "--split", "evaluation") == 0
+    asked = ["--split", "evaluation", "--by", "posterior"]
+    assert ranked(manifest, tmp_path / "a.jsonl", runs / "own", *asked) == 0
     expected = windows(runs / "own/scores/posterior.windows.jsonl")
     for one, other in zip(windows(tmp_path / "a.jsonl"), expected, strict=True):
         assert (one["qid"], one["vid"]) == (other["qid"], other["vid"])
@@ -186,7 +226,7 @@ def test_a_blind_list_has_no_figures(
         ("own", ["--fit", "validation"], "--fit validation: is among what is ranked"),
         ("own", ["--split", "other"], "no moment of the split other .* there are development, evaluation, validation"),
         ("own", ["--split", "evaluation", "--top", "3"], "leave out --queries and --top"),
-        ("own", ["clips", "--split", "evaluation", "--by", "thresholds"], "thresholds are of one model"),
+        ("own", ["clips", "--split", "evaluation", "--by", "thresholds"], "--by thresholds is of one model"),
         ("own", ["own", "--split", "evaluation"], "one model is named twice"),
         ("own", ["--split", "evaluation", "--fit", "other"], "--fit other: .* has no recording of that split; name"),
     ],
