@@ -96,13 +96,18 @@ def write_published(path: Path, queries: Iterable[tuple[Moment, Clip]]) -> None:
 
     A recording is known by its file's name without the suffix. duration is left out where a clip's length is not known,
     relevant_windows where a moment's windows are not. The file appears whole or not at all.
+    Raises DataError for two recordings of one name.
     """
-    lines = []
+    lines: list[str] = []
+    clip_of: dict[str, str] = {}
     for moment, clip in queries:
+        vid = PurePath(clip.file_name).stem
+        if (other := clip_of.setdefault(vid, clip.id)) != clip.id:
+            raise DataError(f"{clip.id} and {other} are both called {vid} in {path.name}; give one another file name")
         line: dict[str, Any] = {"qid": moment.id, "query": moment.text}
         if clip.seconds is not None:
             line["duration"] = int(clip.seconds) if clip.seconds == int(clip.seconds) else clip.seconds
-        line["vid"] = PurePath(clip.file_name).stem
+        line["vid"] = vid
         if moment.windows is not None:
             line["relevant_windows"] = moment.windows
         lines.append(json.dumps(line, ensure_ascii=False) + "\n")

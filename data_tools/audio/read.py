@@ -182,6 +182,8 @@ def _opened(path: Path | str) -> Iterator["soundfile.SoundFile"]:
                 raise AudioError(f"{path}: {_size(file)} are more than {limit}")
             yield file
     except soundfile.LibsndfileError:
+        if Path(path).suffix.lower() in (".npz", ".npy"):
+            raise AudioError(f"{path}: holds published frames, which the expert feature_files alone reads") from None
         raise AudioError(f"{path}: cannot be decoded; fetch it again, or convert it to WAV or FLAC") from None
     except OSError as error:
         raise AudioError(f"{path}: cannot be read ({error.strerror})") from None

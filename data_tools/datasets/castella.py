@@ -7,7 +7,6 @@ https://github.com/line/CASTELLA. Annotations: CC BY 4.0; the audio are YouTube'
 
 import argparse
 import logging
-import re
 from collections import Counter
 from collections.abc import Set
 from pathlib import Path
@@ -15,14 +14,13 @@ from typing import NamedTuple, cast
 
 from data_tools.audio.read import readable_seconds
 from data_tools.cli import SHOWN, counted, ending_in
-from data_tools.documents.annotations import DONE, Annotations, Fault, is_annotation, read_annotations
+from data_tools.documents.annotations import SPLIT_OF_NAME, Annotations, Fault, is_annotation, read_annotations
 from data_tools.errors import DataError
 from data_tools.files import require_folder, require_other
 from data_tools.manifest import Clip, Split, audio_clip, check_caption, write_manifest
 from data_tools.moments import Moment, write_moments
 from data_tools.names import audio_names, check_source
 
-SPLIT_OF_NAME = re.compile(r"(?:^|_)(train|val|test)(?:_release)?$")
 SUFFIXES = (".wav", ".flac", ".mp3", ".ogg", ".m4a")
 FEATURES = (".npz",)  # a recording's frames, as the organisers publish those of MS-CLAP
 
@@ -162,10 +160,8 @@ def run(arguments: argparse.Namespace) -> int:
     write_moments(arguments.moments, found.moments)
     write_manifest(arguments.out, found.clips)
     print(*found.counts, sep="\n")
-    kinds = Counter(fault.kind for _, fault in found.faults)
-    for kind, done in DONE.items():
-        if kinds[kind]:
-            print(f"{kinds[kind]:>7}  {kind}: {done}")
+    for (kind, done), count in sorted(Counter((fault.kind, fault.done) for _, fault in found.faults).items()):
+        print(f"{count:>7}  {kind}: {done}")
     for path, fault in found.faults[:SHOWN]:
         print(f"  {path}, {fault.sentence}")
     if len(found.faults) > SHOWN:

@@ -5,6 +5,7 @@ list of recordings of line/CASTELLA (json/en/*.json).
 """
 
 import math
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -25,7 +26,7 @@ FAR_OVER = "windows that end more than 2 s behind the end"
 NONE_LEFT = "queries without a window left"
 TWO_LENGTHS = "recordings of two lengths"
 NO_SECONDS = "recordings without a length"
-# What is done about each.
+# What is done about each, in what is learned from.
 DONE = {
     NO_LENGTH: "dropped",
     REVERSED: "dropped",
@@ -37,6 +38,8 @@ DONE = {
     TWO_LENGTHS: "the first is used",
     NO_SECONDS: "windows are taken as they are",
 }
+KEPT = "kept as published, since it is scored"  # of val and test, what is behind a recording's end
+SPLIT_OF_NAME = re.compile(r"(?:^|_)(train|val|test)(?:_release)?$")  # of a file, without its suffix
 _SAID = {
     NO_LENGTH: "has no length",
     REVERSED: "ends before it starts",
@@ -50,15 +53,17 @@ Window = tuple[float, float]
 
 
 class Fault(NamedTuple):
-    """What is odd in a published file, and yet it is read. where: `line 3`, or `item 3, moment 2`. kind: of DONE."""
+    """What is odd in a published file, and yet it is read. where: `line 3`, or `item 3, moment 2`. kind: of DONE.
+    done: about it."""
 
     where: str
     kind: str
     text: str
+    done: str
 
     @property
     def sentence(self) -> str:
-        return f"{self.where}: {self.text}: {DONE[self.kind]}"
+        return f"{self.where}: {self.text}: {self.done}"
 
 
 class PublishedQuery(NamedTuple):
@@ -74,12 +79,18 @@ class PublishedQuery(NamedTuple):
 @dataclass
 class Annotations:
     """What a published file says. seconds: length by recording, None where the file does not say it; also of
-    recordings that nobody asks for. captions: of whole recordings, by recording."""
+    recordings that nobody asks for. captions: of whole recordings, by recording. is_scored: it is val or test, whose
+    windows behind a recording's end stay as they are published, as the official scorer takes them."""
+
+    is_scored: bool = False
 
     queries: list[PublishedQuery] = field(default_factory=list)
     seconds: dict[str, float | None] = field(default_factory=dict)
     captions: dict[str, str] = field(default_factory=dict)
     faults: list[Fault] = field(default_factory=list)
+
+    def fault(self, where: str, kind: str, text: str, done: str | None = None) -> None:
+        self.faults.append(Fault(where, kind, text, done or DONE[kind]))
 
     @property
     def is_blind(self) -> bool:
@@ -100,12 +111,13 @@ def is_annotation(path: Path) -> bool:
 
 
 def read_annotations(path: Path) -> Annotations:
-    """A published file, its windows repaired as DONE says, each fault named.
+    """A published file, its windows repaired as DONE says, but for KEPT ones, each fault named.
 
     Raises DataError, with file and line or item, for what is no such file, a query id that comes twice, missing texts,
     lengths that are no number above 0, windows that are not two numbers, and a file with windows in some lines only.
     """
-    found = Annotations()
+    split = SPLIT_OF_NAME.search(path.stem)
+    found = Annotations(is_scored=split is not None and split[1] != "train")
     lines: dict[str, str] = {}
     for where, content in _items(path) if path.suffix == ".json" else _lines(path):
         _read_one(found, content, where, f"{path}, {where}", lines)
@@ -145,11 +157,11 @@ def _read_one(found: Annotations, content: dict[str, Any], where: str, source: s
     """lines: where each query id stands."""
     vid, seconds = _text(content, "vid", source), _seconds(content.get("duration"), source)
     if vid not in found.seconds and seconds is None:
-        found.faults.append(Fault(where, NO_SECONDS, f"the recording {vid!r} has no duration"))
+        found.fault(where, NO_SECONDS, f"the recording {vid!r} has no duration")
     known = found.seconds.setdefault(vid, seconds)
     if known != seconds:
         text = f"the recording {vid!r} has {_shown(seconds)} here and {_shown(known)} before"
-        found.faults.append(Fault(where, TWO_LENGTHS, text))
+        found.fault(where, TWO_LENGTHS, text)
     if content.get("caption"):
         found.captions[vid] = _text(content, "caption", source)
     if "qid" not in content and "caption" in content:
@@ -166,15 +178,18 @@ def _read_one(found: Annotations, content: dict[str, Any], where: str, source: s
     for window in windows:
         left, kind = repaired(window, known)
         if kind:
-            behind = f" of a recording of {_shown(known)}" if kind in (BEHIND, OVER, FAR_OVER) else ""
+            is_behind = kind in (BEHIND, OVER, FAR_OVER)
+            behind = f" of a recording of {_shown(known)}" if is_behind else ""
             shown = f"[{window[0]:.10g}, {window[1]:.10g}]"
-            found.faults.append(Fault(where, kind, f"{qid}: the window {shown} {_SAID[kind]}{behind}"))
+            keeps = is_behind and found.is_scored and window[0] >= 0
+            left = window if keeps else left
+            found.fault(where, kind, f"{qid}: the window {shown} {_SAID[kind]}{behind}", KEPT if keeps else None)
         if left:
             kept.append(left)
     if kept:
         found.queries.append(PublishedQuery(where, qid, text, vid, kept))
     else:
-        found.faults.append(Fault(where, NONE_LEFT, f"{qid}: the query has no window" + (" left" if windows else "")))
+        found.fault(where, NONE_LEFT, f"{qid}: the query has no window" + (" left" if windows else ""))
 
 
 def repaired(window: Window, seconds: float | None) -> tuple[Window | None, str]:

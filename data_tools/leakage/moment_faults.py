@@ -1,9 +1,9 @@
 """What is wrong with files of moments: as published, with what is done about it, and as the kit writes them."""
 
-from collections.abc import Iterable, Iterator, Mapping
-from pathlib import Path
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from pathlib import Path, PurePath
 
-from data_tools.documents.annotations import DONE, is_annotation, read_annotations
+from data_tools.documents.annotations import is_annotation, read_annotations
 from data_tools.documents.strict import Report
 from data_tools.manifest import Clip
 from data_tools.moments import Moment, read_moments
@@ -21,7 +21,7 @@ class MomentFault(Report):
     done: str | None
 
 
-def moment_faults(paths: Iterable[Path], clips: Iterable[Clip]) -> tuple[list[MomentFault], set[str]]:
+def moment_faults(paths: Iterable[Path], clips: Collection[Clip]) -> tuple[list[MomentFault], set[str]]:
     """The faults of files of moments, and the ids of the clips that they ask for.
 
     A file is as published (see documents/annotations.py), or holds the kit's moments, whose clips are among `clips`.
@@ -32,8 +32,11 @@ def moment_faults(paths: Iterable[Path], clips: Iterable[Clip]) -> tuple[list[Mo
     asked: set[str] = set()
     for path in paths:
         if path.is_file() and is_annotation(path):
-            for where, kind, text in read_annotations(path).faults:
-                faults.append(MomentFault(where=f"{path}, {where}", finding=kind, text=text, done=DONE[kind]))
+            published = read_annotations(path)
+            for where, kind, text, done in published.faults:
+                faults.append(MomentFault(where=f"{path}, {where}", finding=kind, text=text, done=done))
+            vids = {query.vid for query in published.queries}
+            asked |= {clip.id for clip in clips if PurePath(clip.file_name).stem in vids}
             continue
         seconds = seconds or {clip.id: clip.seconds for clip in clips}
         moments = read_moments(path)

@@ -50,14 +50,24 @@ class Files(NamedTuple):
 
 
 def require_moments(recipe: schema.Recipe, data: "Data") -> None:
-    """KitError for moments that are to be ranked and whose recordings cannot be read."""
-    from system.runs.moments import unreadable_text
+    """KitError for what would stop the ranking of moments at the end: recordings that cannot be read or are too long,
+    and windows that only some moments have, or none to be fitted to."""
+    from system.runs.moments import require_tables, unreadable_text
 
-    why = data.features.broken
+    why, features = data.features.broken, data.features
     for name, entry in recipe.rank_moments.items():
         asked = {moment.clip for moment in data.moments[entry.data]}
         if broken := {clip: why[clip] for clip in sorted(asked & why.keys())}:
             raise KitError(f"rank entry {name}: {unreadable_text(broken, asked)}")
+        for source in filter(None, (entry.data, entry.fit)):
+            known = {moment.windows is not None for moment in data.moments[source]}
+            if len(known) > 1 or (source == entry.fit and False in known):
+                file = recipe.data[source].moments
+                wanted = "all or none of its moments must have windows" if source == entry.data else "it is fitted to"
+                raise KitError(f"rank entry {name}: {file} has moments of {source} without windows; {wanted}")
+            clips = sorted({moment.clip for moment in data.moments[source]} & features.keys.keys())
+            for bank in features.banks.values():
+                require_tables([bank.rows_of(features.keys[clip]) for clip in clips], clips)
 
 
 def rank_moments(

@@ -280,7 +280,8 @@ def _kept(
     for name, checksum in result.sha256.items():
         if Path(name).name.partition(".")[0] in names:
             require_unharmed(run.folder / name, checksum, run.again(run.folder / name))
-    if replaced := [name for name in (*result.rank, *result.blind) if name not in names]:
+    names |= {name for name in result.moments if before.rank.get(name) == recipe.rank.get(name)}
+    if replaced := [name for name in (*result.rank, *result.blind, *result.moments) if name not in names]:
         both = "a new folder, named by --out, would have kept both and trained again"
         log.warning("the earlier scores of %s are replaced or removed; %s", ", ".join(replaced), both)
     return kept, kept_blind

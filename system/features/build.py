@@ -95,7 +95,7 @@ def build_features(
                 build.fill(name, experts[name], networks.pop(name))
     for name, expert in experts.items():
         if not expert.computed:
-            _warn_of_other_lengths(features, clips, name)
+            warn_of_other_lengths(features, clips, name)
     if features.broken:
         log.warning("%s with broken audio left out", counted(len(features.broken), "clip"))
     return features
@@ -206,8 +206,9 @@ class _Build:
             log.warning("left out: %s", error)
 
 
-def _warn_of_other_lengths(features: Features, clips: Collection[Clip], name: str) -> None:
-    """Where published frames are of other recordings, or a recipe names another hop, windows would be wrong."""
+def warn_of_other_lengths(features: Features, clips: Collection[Clip], name: str) -> None:
+    """Says where frames last other than the manifest says, since windows would be wrong: published ones may be of other
+    recordings, or a recipe names another hop, or the manifest is of other files."""
     bank, hop = features.banks[name], features.grids[name].hop
     found = []
     for clip in clips:
@@ -216,7 +217,7 @@ def _warn_of_other_lengths(features: Features, clips: Collection[Clip], name: st
             if abs(lasts - clip.seconds) > LENGTH_TOLERANCE + hop:
                 found.append(f"{clip.path}: {lasts:g} s of frames, and {clip.seconds:g} s by the manifest")
     if found:
-        hint = f"see {name}'s hop_seconds, or fetch the files again"
+        hint = f"see {name}'s hop_seconds where it has one, or make the manifest again"
         said = f"{counted(len(found), 'recording')} of {len(clips):,}"
         log.warning("%s: frames of another length than the recording's, in %s; %s", name, said, hint)
         more = [f"and {len(found) - SHOWN:,} more"] if len(found) > SHOWN else []

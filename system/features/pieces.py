@@ -9,7 +9,7 @@ from data_tools.errors import KitError
 from data_tools.manifest import Clip
 from system.features.bank import Bank
 from system.features.build import Features
-from system.moments.windows import Grid
+from system.moments.windows import MAX_FRAMES, Grid
 
 MARK = "@"  # between a recording's key and a piece's number
 
@@ -55,14 +55,17 @@ def pieces_of(
     """By recording, its pieces as clips of their own, one for every `hop` seconds that have begun; and their frames.
 
     seconds: length of a piece, whose middle is that of its hop; at the ends of a recording it is shorter.
-    KitError for a recording without a length.
+    KitError for a recording without a length, and for more pieces than windows are compared of.
     """
     pieces: list[list[Clip]] = []
     keys: dict[str, str] = {}
     for recording in recordings:
         if not recording.seconds:
             raise KitError(f"{recording.id}: its manifest gives no length (seconds), which windows need; add it")
-        names = [f"{recording.id}{MARK}{number}" for number in range(max(1, ceil(recording.seconds / hop - 1e-9)))]
+        if (count := ceil(recording.seconds / hop - 1e-9)) > MAX_FRAMES:
+            hint = f"windows are compared of up to {MAX_FRAMES:,}; take a longer hop, or cut the recording"
+            raise KitError(f"{recording.id}: {recording.seconds:,.0f} s have {count:,} pieces every {hop:g} s; {hint}")
+        names = [f"{recording.id}{MARK}{number}" for number in range(max(1, count))]
         key = features.keys[recording.id]
         keys |= {name: f"{key}{MARK}{number}" for number, name in enumerate(names)}
         pieces.append([recording.model_copy(update={"id": name, "seconds": seconds}) for name in names])

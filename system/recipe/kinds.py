@@ -11,7 +11,7 @@ from system.recipe import schema
 def check_kinds(recipe: schema.Recipe) -> Iterator[tuple[Keys, str]]:
     """Rules between what kinds say of themselves, once the schema has no mistakes."""
     for name, entry in recipe.rank.items():
-        single = entry if isinstance(entry, schema.RankByCheckpoint | schema.RankBlind) else None
+        single = entry if isinstance(entry, schema.RankByCheckpoint | schema.RankBlind | schema.RankMoments) else None
         if single and single.stage is None and (part := recipe.model.unpublished):
             yield ("rank", name, "stage"), f"null, and model.{part} has layers that say nothing before they are trained"
     for name, ranked in recipe.rank_moments.items():
@@ -19,7 +19,8 @@ def check_kinds(recipe: schema.Recipe) -> Iterator[tuple[Keys, str]]:
         if ranked.fit is not None:
             yield from _check_has_moments(("rank", name, "fit"), ranked.fit, recipe)
         if recipe.model.score.kind != "moments":
-            yield ("rank", name), f"moments need score moments, not {recipe.model.score.kind}"
+            hint = "windows of such a model are found by python -m system rank RUN --windows"
+            yield ("rank", name), f"moments need score moments, not {recipe.model.score.kind}; {hint}"
     for name, stage in recipe.stages.items():
         for i, term in enumerate(stage.losses):
             if term.relaxed and recipe.relevance is None:

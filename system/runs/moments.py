@@ -55,6 +55,11 @@ class FrameSeries:
     edges: list[np.ndarray]
     grids: list[Grid]
 
+    @property
+    def sizes(self) -> tuple[list[int], list[str]]:
+        """By query, the frames of its recording, and in words which that is."""
+        return [len(one) for one in self.values], [f"a recording of {edges[-1]:,.0f} s" for edges in self.edges]
+
 
 class Located(NamedTuple):
     """Where one query is heard. windows: best first. edges: (T + 1,) seconds of the frames. frames: (T,) probability
@@ -101,7 +106,7 @@ def windows_of(score: MomentScore, series: FrameSeries, by: By, decoding: Decodi
     """
     if by == "near":
         return windows_of_several([(score, series)], decoding)
-    _require_tables(series)
+    require_tables(*series.sizes)
     found: dict[int, Located] = {}
     if by == "posterior":
         for query, table, frames in _posteriors(score, series):
@@ -126,7 +131,7 @@ def windows_of_several(members: Sequence[tuple[MomentScore, FrameSeries]], decod
     Source: ours; a decision of least expected loss (minimum Bayes risk).
     """
     for _, series in members:
-        _require_tables(series)
+        require_tables(*series.sizes)
     count = len(members[0][1].values)
     chosen: list[list[np.ndarray]] = [[] for _ in range(count)]
     edges = [max((series.edges[query] for _, series in members), key=len) for query in range(count)]
@@ -166,14 +171,14 @@ def _resampled(frames: np.ndarray, edges: np.ndarray, fine: np.ndarray) -> np.nd
     return found
 
 
-def _require_tables(series: FrameSeries) -> None:
-    """KitError for recordings whose windows are too many to be compared."""
-    longest = max(series.edges, key=len)
-    if (size := len(longest) - 1) > MAX_FRAMES:
+def require_tables(lengths: Sequence[int], names: Sequence[str]) -> None:
+    """KitError for recordings whose windows are too many to be compared. lengths: (C,) frames. names: of the
+    recordings, in the same order."""
+    if lengths and (size := max(lengths)) > MAX_FRAMES:
         hint = "cut the recording, or take an expert, or --hop, with fewer frames a second"
         raise KitError(
-            f"a recording of {longest[-1]:,.0f} s has {size:,} frames; windows are compared of up to {MAX_FRAMES:,}, "
-            f"since memory grows with the square; {hint}"
+            f"{names[lengths.index(size)]} has {size:,} frames; windows are compared of up to {MAX_FRAMES:,}, since "
+            f"memory grows with the square; {hint}"
         )
 
 

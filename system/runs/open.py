@@ -121,12 +121,17 @@ def open_trained(
 
 def as_ranked(trained: Trained) -> Trained:
     """The model that ranks as its run did: with the scale, offset and transitions that its first rank entry of moments
-    was fitted to, where the run is finished and this is the checkpoint of that entry. Any other model as it is."""
+    was fitted to, where the run is finished and this is the checkpoint of that entry. Any other model as it is; a
+    warning says so where that entry is fitted."""
     name, entry = next(iter(trained.recipe.rank_moments.items()), ("", None))
-    if entry is None or entry.fit is None or not (trained.folder / "result.json").exists():
+    if entry is None or entry.fit == trained.facts.fitted_to or entry.fit is None:
         return trained
-    found, taken = read_result(trained.folder).moments.get(name), fitted_text(trained.facts.checkpoint, entry.fit)
+    is_finished = (trained.folder / "result.json").exists()
+    found = read_result(trained.folder).moments.get(name) if is_finished else None
+    taken = fitted_text(trained.facts.checkpoint, entry.fit)
     if found is None or found.fitted is None or found.checkpoint != taken:
+        hint = "open the finished run without --stage and --checkpoint, or rank it again"
+        log.warning("rank entry %s is fitted to %s, and this model is not; %s", name, entry.fit, hint)
         return trained
     trained.model.moments.load_state_dict({key: torch.tensor(value) for key, value in found.fitted})
     facts = trained.facts.model_copy(update={"checkpoint": taken, "fitted_to": entry.fit})

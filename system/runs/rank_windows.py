@@ -6,6 +6,7 @@ from contextlib import closing
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
+from typing import NamedTuple
 
 import torch
 
@@ -16,7 +17,7 @@ from submission.editions import MomentsEdition
 from submission.formats.moments_jsonl import Moments, write_scored_moments
 from submission.formats.moments_truth import read_moment_truth
 from submission.metrics.moments_summary import MomentSummary, summarise_moments
-from system.features.build import Features, build_features
+from system.features.build import Features, build_features, warn_of_other_lengths
 from system.features.contents import ContentKeys
 from system.features.pieces import pieces_of
 from system.models.moment_score import MomentScore
@@ -56,6 +57,15 @@ class Asked:
         return Asked([moment for moment in self.moments if moment.clip in recordings], recordings)
 
 
+class Sliding(NamedTuple):
+    """What models of whole clips are given: pieces of `seconds`, one every `hop` seconds. allow_unknown: also queries
+    of which the model knows no word, to which all frames are alike."""
+
+    seconds: float
+    hop: float
+    allow_unknown: bool = False
+
+
 def read_asked(manifest: Path, path: Path, split: str | None) -> Asked:
     """The moments of a file whose recordings are in the manifest and of the split; None: of all. KitError where there
     is none, where a recording is not in the manifest, and where only some have known windows."""
@@ -92,13 +102,12 @@ def locate(
     cache: Path,
     by: By,
     decoding: Decoding,
-    seconds: float,
-    hop: float,
+    sliding: Sliding,
 ) -> list[Located]:
     """The windows of every query, best first; of several models by the mean of their probabilities.
 
     fit: known moments that scale, offset and transitions of every model are fitted to; None: as they are trained.
-    seconds, hop: of the window that slides over recordings for models of whole clips.
+    sliding: the window that slides over recordings for models of whole clips.
     KitError for models that need a fit and get none, for thresholds of several models, and for recordings that cannot
     be read; those of `fit` are left out with a warning.
     """
@@ -113,19 +122,20 @@ def locate(
             raise KitError(f"{trained.folder} was never trained on windows, so that something must be fitted; {hint}")
         score = trained.model.score if isinstance(trained.model.score, MomentScore) else MomentScore()
         if fit is not None:
-            known, series = _series(trained, fit, cache, seconds, hop, strict=False)
+            known, series = _series(trained, fit, cache, sliding, strict=False)
             score = fitted_score(score, series, known, str(trained.folder))
-        members.append((score, _series(trained, asked, cache, seconds, hop)[1]))
+        members.append((score, _series(trained, asked, cache, sliding)[1]))
     return windows_of(*members[0], by, decoding) if len(members) == 1 else windows_of_several(members, decoding)
 
 
 def _series(
-    trained: Trained, asked: Asked, cache: Path, seconds: float, hop: float, strict: bool = True
+    trained: Trained, asked: Asked, cache: Path, sliding: Sliding, strict: bool = True
 ) -> tuple[list[Moment], FrameSeries]:
     """By the kind of the model's score, with the moments that it is of. strict: KitError for recordings that cannot be
     read; else they are left out."""
     model, recordings = trained.model, list(asked.recordings.values())
-    require_readable(model, [Query(id=one.id, text=one.text, relevant=None) for one in asked.moments])
+    if not sliding.allow_unknown:
+        require_readable(model, [Query(id=one.id, text=one.text, relevant=None) for one in asked.moments])
     experts, banks = dict(trained.recipe.model.audio.experts), Path(trained.recipe.banks)
     with closing(ContentKeys(cache, "st_ctime_ns")) as content:
         features = build_features(recordings, experts, banks, device=model.device, content=content)
@@ -133,18 +143,21 @@ def _series(
         raise KitError(unreadable_text(features.broken, asked.recordings.keys()))
     asked = asked.only(features.keys)
     recordings = list(asked.recordings.values())
+    for name, expert in experts.items():
+        if expert.computed:  # of others build_features says it
+            warn_of_other_lengths(features, recordings, name)
     if isinstance(model.score, MomentScore):
         series = series_of_moments(model, recordings, asked.moments, features)
     elif trained.recipe.model.score.of_series:
         series = _of_frames(model, recordings, asked, features)
     else:
-        series = _of_pieces(model, recordings, asked, features, seconds, hop)
+        series = _of_pieces(model, recordings, asked, features, sliding)
     return asked.moments, series
 
 
 def _of_frames(model: RetrievalModel, recordings: Sequence[Clip], asked: Asked, features: Features) -> FrameSeries:
-    """Of a model that compares frames with words: every frame is scored as a clip of one frame. A frame lasts its part
-    of the recording."""
+    """Of a model that compares frames with words: every frame is scored as a clip of one frame. It is heard when that
+    of its expert is, where the encoder gives one for each; else it lasts its part of the recording."""
     embedded = embed_clips(model, recordings, features)
     if not isinstance(embedded, Ragged):
         raise TypeError("series of frames are ragged")
@@ -153,7 +166,10 @@ def _of_frames(model: RetrievalModel, recordings: Sequence[Clip], asked: Asked, 
     for clip, length in zip(recordings, lengths, strict=True):
         if not clip.seconds:
             raise KitError(f"{clip.id}: its manifest gives no length (seconds), which windows need; add it")
-        grids.append(Grid(clip.seconds / length, clip.seconds / length / 2))
+        name, *others = features.banks
+        is_its_own = not others and features.banks[name].rows_of(features.keys[clip.id]) == length
+        part = clip.seconds / length
+        grids.append(features.grids[name] if is_its_own else Grid(part, part / 2))
     parts = embedded.values.split(lengths)
     ones = [torch.ones(length, dtype=torch.int64, device=embedded.lengths.device) for length in lengths]
     clips = [Embedded(part[:, None], one) for part, one in zip(parts, ones, strict=True)]
@@ -161,14 +177,14 @@ def _of_frames(model: RetrievalModel, recordings: Sequence[Clip], asked: Asked, 
 
 
 def _of_pieces(
-    model: RetrievalModel, recordings: Sequence[Clip], asked: Asked, features: Features, seconds: float, hop: float
+    model: RetrievalModel, recordings: Sequence[Clip], asked: Asked, features: Features, sliding: Sliding
 ) -> FrameSeries:
     """Of a model of whole clips: every hop is scored by the piece around it."""
-    pieces, of_pieces = pieces_of(recordings, features, seconds, hop)
+    pieces, of_pieces = pieces_of(recordings, features, sliding.seconds, sliding.hop)
     embedded = embed_clips(model, [piece for each in pieces for piece in each], of_pieces)
     bounds = torch.tensor([0, *(len(each) for each in pieces)]).cumsum(0).tolist()
     clips = [embedded.rows(list(range(first, end))) for first, end in pairwise(bounds)]
-    return _scored(model, clips, recordings, [Grid(hop, hop / 2)] * len(recordings), asked)
+    return _scored(model, clips, recordings, [Grid(sliding.hop, sliding.hop / 2)] * len(recordings), asked)
 
 
 def _scored(
@@ -185,12 +201,17 @@ def _scored(
     return FrameSeries(values, edges, of_query)
 
 
+def truth_file(path: Path) -> Path:
+    """Of the queries, beside a file of their windows."""
+    return path.with_suffix(".truth.jsonl")
+
+
 def write_windows(
     path: Path, asked: Asked, located: Sequence[Located], edition: MomentsEdition
 ) -> MomentSummary | None:
     """Write the windows with their scores (.jsonl) and, beside them, the queries as they are published
     (.truth.jsonl); returns the figures, None of a blind list."""
-    queries = path.with_suffix(".truth.jsonl")
+    queries = truth_file(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     write_published(queries, ((moment, asked.recordings[moment.clip]) for moment in asked.moments))
     truth = read_moment_truth(queries, edition)

@@ -44,17 +44,14 @@ def bound(host: str, port: int) -> socket.socket:
 
 def search_of(trained: Trained, pool: Pool) -> Search:
     """Of a pool; of a model of moments with windows as the recipe's first rank entry of moments chooses them, by the
-    posterior where it has none. A warning says where that entry is fitted and the model is not."""
+    posterior where it has none."""
     if trained.recipe.model.score.kind != "moments":
         return Search(trained.model, *pool)
     (expert,) = trained.recipe.model.audio.experts.values()
     grid = Grid(1 / expert.frames_per_second, expert.first_centre)
-    name, entry = next(iter(trained.recipe.rank_moments.items()), ("", None))
+    entry = next(iter(trained.recipe.rank_moments.values()), None)
     if entry is None:
         return MomentSearch(trained.model, *pool, grid=grid)
-    if entry.fit != trained.facts.fitted_to:
-        hint = "; open the finished run without --stage and --checkpoint"
-        log.warning("rank entry %s is fitted to %s, and this model is not%s", name, entry.fit, hint)
     return MomentSearch(trained.model, *pool, grid=grid, by=entry.windows, decoding=entry.decoding)
 
 

@@ -9,10 +9,11 @@ from data_tools.errors import KitError
 from data_tools.files import require_other
 from data_tools.manifest import caption_queries, read_queries
 from submission.editions import get_moments_edition
+from submission.metrics.summary import format_interval
 from system.moments.windows import By, Decoding
 from system.runs.pool import read_pool
 from system.runs.rank import rank, rank_best
-from system.runs.rank_windows import locate, read_asked, read_for_fit, write_windows
+from system.runs.rank_windows import Sliding, locate, read_asked, read_for_fit, truth_file, write_windows
 from system.verbs.options import (
     add_cache_argument,
     add_changes_argument,
@@ -22,6 +23,7 @@ from system.verbs.options import (
 )
 
 PIECE, HOP = 10.0, 1.0  # seconds; as in published zero-shot results of sliding windows
+BY: By = "near"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -52,7 +54,7 @@ def _add_window_arguments(parser: argparse.ArgumentParser) -> None:
     windows.add_argument("--fit", metavar="SPLIT", help=fit)
     by = "the probability that a moment is near a window, or that it is the window, or thresholds on frames "
     by += "(default: %(default)s)"
-    windows.add_argument("--by", choices=get_args(By), default="near", help=by)
+    windows.add_argument("--by", choices=get_args(By), default=BY, help=by)
     piece = "length of the pieces that a model of whole clips is given, in seconds (default: %(default)g)"
     windows.add_argument("--piece", type=_seconds, default=PIECE, metavar="SECONDS", help=piece)
     hop = "from one piece to the next, in seconds (default: %(default)g)"
@@ -78,7 +80,8 @@ def _rank_windows(arguments: argparse.Namespace) -> int:
         raise KitError(f"--out {arguments.out}: windows are written as JSON lines; give a name that ends in .jsonl")
     if arguments.queries or arguments.top:
         raise KitError("--windows takes its queries by --moments, and all of them; leave out --queries and --top")
-    require_other(arguments.out, [arguments.moments, arguments.audio])
+    for path in (arguments.out, truth_file(arguments.out)):
+        require_other(path, [arguments.moments, arguments.audio])
     asked = read_asked(arguments.audio, arguments.moments, arguments.split)
     fit = None
     if arguments.fit is not None:
@@ -88,12 +91,13 @@ def _rank_windows(arguments: argparse.Namespace) -> int:
     opened = [open_model(arguments, model) for model in arguments.models]
     models, cache, edition = [trained for trained, _ in opened], opened[0][1], get_moments_edition()
     decoding = Decoding(round_to=arguments.round_to, windows=edition.max_windows)
-    located = locate(models, asked, fit, cache, arguments.by, decoding, arguments.piece, arguments.hop)
+    how = Sliding(arguments.piece, arguments.hop, arguments.allow_unknown)
+    located = locate(models, asked, fit, cache, arguments.by, decoding, how)
     summary = write_windows(arguments.out, asked, located, edition)
     if summary is not None:
         for name, value in summary.values.items():
             low, high = summary.bootstraps[name]
-            print(f"  {name:9} {100 * value:6.2f}  (95 % {100 * low:.2f} to {100 * high:.2f})")
+            print(f"  {name:9} {100 * value:6.2f}  (95 % {format_interval((100 * low, 100 * high), '.2f')})")
     size = f"{counted(len(asked.moments), 'query', ',')} in {counted(len(asked.recordings), 'recording', ',')}"
     print(f"wrote {arguments.out}: {size}; next: python -m submission write {arguments.out} --out FILE.jsonl")
     return 0
@@ -104,7 +108,8 @@ def run(arguments: argparse.Namespace) -> int:
         return _rank_windows(arguments)
     if len(arguments.models) > 1:
         raise KitError("one model ranks clips; blend score matrices of several by python -m submission blend")
-    if not_windows := [name for name in ("moments", "fit", "round_to") if getattr(arguments, name) is not None]:
+    usual = {"moments": None, "fit": None, "round_to": None, "by": BY, "piece": PIECE, "hop": HOP}
+    if not_windows := [name for name, value in usual.items() if getattr(arguments, name) != value]:
         raise KitError(f"--{not_windows[0].replace('_', '-')} is of --windows; add that, or leave it out")
     if arguments.top is None and arguments.out.suffix != ".npy":
         also = "; ranked lists (.csv) are written with --top K" if arguments.out.suffix == ".csv" else ""

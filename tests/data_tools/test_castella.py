@@ -11,7 +11,10 @@ from data_tools.datasets.castella import read_castella
 from data_tools.errors import DataError
 from data_tools.leakage.audit import YOUTUBE_ACROSS, audit
 from data_tools.manifest import audio_clip, read_manifest
-from data_tools.moments import read_moments
+from data_tools.moments import read_moments, write_published
+from submission.editions import get_moments_edition
+from submission.formats.moments_truth import read_moment_truth
+from submission.metrics.moments import score_moments
 
 # Eight windows in recordings of 299 and 83 s: 2 are right, 2 are clipped, 4 are dropped, one query has none left.
 LINES = [
@@ -147,10 +150,10 @@ def test_a_recording_without_a_length_is_named(tmp_path: Path) -> None:
 
 
 def test_check_names_each_fault_with_its_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    path = release(tmp_path / "castella_test_release.jsonl")
+    path = release(tmp_path / "castella_train_release.jsonl")
     out, moments = tmp_path / "castella.jsonl", tmp_path / "moments.jsonl"
     for vid in ("67AE9ZKvECs", "-AheI8Epim4"):
-        write_wav(tmp_path / "test" / f"{vid}.wav", len(vid) + ord(vid[0]))
+        write_wav(tmp_path / "train" / f"{vid}.wav", len(vid) + ord(vid[0]))
     assert main(["castella", str(tmp_path), "--out", str(out), "--moments", str(moments)]) == 0
     capsys.readouterr()
     assert main(["check", str(out), "--moments", str(path)]) == 0
@@ -169,6 +172,29 @@ def test_check_names_each_fault_with_its_line(tmp_path: Path, capsys: pytest.Cap
     moments.write_text(moments.read_text().replace("/67AE9ZKvECs", "/gone"))
     assert main(["check", str(out), "--moments", str(moments)]) == 1
     assert "1 thing to mend: moments of a clip that no manifest has (1)" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("split", ["val", "test"])
+def test_what_is_scored_stays_as_published(tmp_path: Path, split: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """The official scorer drops windows of no length and reversed ones alone."""
+    path = release(tmp_path / f"castella_{split}_release.jsonl")
+    out, moments = tmp_path / "castella.jsonl", tmp_path / "moments.jsonl"
+    asked = ["--out", str(out), "--moments", str(moments), "--keep-missing"]
+    assert main(["castella", str(tmp_path), *asked]) == 0
+    said = capsys.readouterr().out
+    assert "2  windows that lie outside the recording: kept as published, since it is scored" in said
+    kept = "line 1: 67AE9ZKvECs_1: the window [200, 4800] ends far behind the end of a recording of 299 s: kept as"
+    assert f"{path}, {kept}" in said
+    expected = [[w for w in windows if w[1] > w[0]] for _, _, _, windows in LINES]
+    assert [[list(window) for window in moment.windows or []] for moment in read_moments(moments)] == expected
+    queries = [
+        (moment, {clip.id: clip for clip in read_manifest(out)}[moment.clip]) for moment in read_moments(moments)
+    ]
+    write_published(tmp_path / "truth.jsonl", queries)
+    edition = get_moments_edition()
+    ours, theirs = (read_moment_truth(file, edition).windows() for file in (tmp_path / "truth.jsonl", path))
+    answers = {qid: [[0, 83], [200, 4800], [80, 84], [299, 301]] for qid in theirs}
+    assert score_moments(answers, ours).published() == score_moments(answers, theirs).published()
 
 
 def test_a_blind_list_has_no_windows(tmp_path: Path) -> None:

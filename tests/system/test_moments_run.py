@@ -269,9 +269,9 @@ def test_a_fit_stays_with_the_model(manifest: Path, tmp_path: Path, caplog: pyte
 
 def opened_for_page(model: Path, cache: Path, caplog: pytest.LogCaptureFixture) -> list[str]:
     """What is warned of, up to a hint."""
+    caplog.clear()
     trained = as_ranked(open_trained(model))
     pool = embed(trained, pool_of(trained.recipe, None, None), cache)
-    caplog.clear()
     search_of(trained, pool)
     return [record.getMessage().partition(";")[0] for record in caplog.records if record.levelname == "WARNING"]
 
