@@ -1,12 +1,19 @@
 """Which clips and captions make a batch, and the tensors they become."""
 
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+import tiny
 
 from data_tools.errors import KitError
 from data_tools.manifest import Clip
-from system.batches.sampler import Sampler, items_of
+from system.batches.collate import without_audio
+from system.batches.sampler import Item, Sampler, items_of
+from system.features.bank import open_bank
+from system.features.build import Features
+from system.moments.windows import Grid
 
 
 def fake_clips(count: int, source: str, captions: int) -> list[Clip]:
@@ -91,3 +98,15 @@ def test_every_source_is_shuffled_by_itself() -> None:
 @pytest.mark.parametrize(("items", "steps"), [(8, 1), (15, 1), (16, 2), (31, 3)])
 def test_an_epoch_of_all_items_has_whole_batches_only(items: int, steps: int) -> None:
     assert Sampler([items_of(fake_clips(items, "a", 1), "clip")], "size", 8, 1, (1,)).steps_of_all == steps
+
+
+def test_a_batch_of_moments_has_all_windows_of_each(tmp_path: Path) -> None:
+    bank = open_bank(tmp_path / "frames", 1, "float32", {})
+    tiny.store_all(bank, [("five", np.zeros((5, 1), np.float32)), ("three", np.zeros((3, 1), np.float32))])
+    long, short = fake_clips(2, "a", 1)
+    features = Features({"any": bank}, {long.id: "five", short.id: "three"}, grids={"any": Grid(1.0, 0.5)})
+    windows = (((0.0, 1.0), (3.0, 5.0)), ((2.0, 9.0),))
+    items = [Item(clip, ("a",), windows=each) for clip, each in zip((long, short), windows, strict=True)]
+    labels = without_audio(items, features, None).labels
+    assert labels is not None
+    assert labels.int().tolist() == [[1, 0, 0, 1, 1], [0, 0, 1, 0, 0]]

@@ -2,16 +2,23 @@
 
 import math
 from itertools import pairwise, product
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
+import tiny
 import torch
 import torch.nn.functional as F
+from served import Letters, model_of
 
 from data_tools.errors import DataError, KitError
 from data_tools.manifest import Clip
 from data_tools.moments import Moment
 from system.batches.sampler import Item, items_of_moments
 from system.experts.logmel import LogMel
+from system.features.bank import open_bank
+from system.features.build import Features
 from system.losses.base import BatchScores, FrameScores
 from system.losses.frame_cross_entropy import FrameCrossEntropy
 from system.losses.two_state import TwoState
@@ -19,6 +26,10 @@ from system.models.audio.frame_transformer import FrameTransformer
 from system.models.batch import Series
 from system.models.moment_score import MomentScore
 from system.models.similarity import Embedded, Ragged
+from system.moments.two_state import log_likelihood
+from system.moments.windows import Grid, labels_of
+from system.runs.moments import FrameSeries, fitted_score
+from system.training.moment_validation import MomentValidation
 
 LOGMEL = LogMel(kind="logmel", sample_rate=16_000, bands=8, window_seconds=0.04, hop_seconds=0.02, stack=1)
 
@@ -134,6 +145,22 @@ def test_what_fills_a_batch_up_changes_no_frame(positions: int) -> None:
     assert settings.cost(10, 1.0, 1.0).trainable == {"transformer": trainable}
 
 
+def test_frames_within_the_positions_know_each_other() -> None:
+    settings = FrameTransformer(
+        kind="frame_transformer", experts={"logmel": LOGMEL}, width=16, layers=1, heads=2, ffn_dim=24,
+        max_positions=4, dropout=0.0, embedding="frames",
+    )  # fmt: skip
+    torch.manual_seed(0)
+    encoder, values = settings.build(10).eval(), drawn(1, 8, 8)
+    with torch.inference_mode():
+        before = encoder({"logmel": Series(values, torch.tensor([8]))}).values[0]
+        for frame, window in ((3, range(4)), (4, range(4, 8))):
+            other = values.clone()
+            other[0, frame] += drawn(8, seed=1)
+            changed = (encoder({"logmel": Series(other, torch.tensor([8]))}).values[0] - before).abs().amax(1) > 1e-5
+            assert changed.tolist() == [n in window for n in range(8)]
+
+
 def test_items_keep_their_windows() -> None:
     clip = Clip(id="c", path="c.wav", captions=[])  # type: ignore[call-arg]
     heard = Moment(id="1", text="A dog barks", clip="c", windows=[(1.0, 2.0)])
@@ -156,3 +183,48 @@ def test_windows_behind_the_end_of_a_recording_are_not_learned_from(caplog: pyte
     assert [len(item.windows) for item in items_of_moments([unknown], [some, none])] == [3, 1]
     with pytest.raises(DataError, match="all windows of 1 moment begin behind the end of their recording; python -m"):
         items_of_moments([clip], [none])
+
+
+def test_the_loss_of_a_validation_is_the_mean_of_its_moments(tmp_path: Path) -> None:
+    """Of 2 x cosine - 1, in batches of two moments and of one. Every frame of the first two is right by a score of 1,
+    which costs log(1 + 1/e); every frame of the third is wrong by as much, which costs 1 more."""
+    bank = open_bank(tmp_path / "frames", 3, "float32", {})
+    letters = torch.eye(3)
+    known, silent = letters[[0, 1]], torch.zeros(2, 3)
+    tiny.store_all(bank, [("known", known.numpy()), ("silent", silent.numpy())])
+    clips = [Clip(id=name, path=name, captions=[]) for name in ("known", "silent")]  # type: ignore[call-arg]
+    asked = [("known", "a", (0.0, 1.0)), ("known", "b", (1.0, 2.0)), ("silent", "b", (0.0, 2.0))]
+    moments = [Moment(id=str(n), text=text, clip=clip, windows=[at]) for n, (clip, text, at) in enumerate(asked)]
+    term = FrameCrossEntropy(kind="frame_cross_entropy", weight=1)
+    monitor = SimpleNamespace(metrics=["loss"], data=["validation"])
+    stage: Any = SimpleNamespace(batch_size=2, losses=[term], monitor=monitor)
+    features = Features({"any": bank}, {clip.id: clip.id for clip in clips}, grids={"any": Grid(1.0, 0.5)})
+    validation = MomentValidation({"validation": (clips, moments)}, stage, features)
+    model: Any = model_of(Letters())
+    model.score, model.temperature = score_of(2.0, -1.0, 0.0, 0.0), None
+    embedded = Ragged(torch.cat([known, silent]), torch.tensor([2, 2]))
+    found = validation._values(model, embedded, model.text.embed_alike(validation.texts))
+    assert found == {"loss": pytest.approx(math.log(1 + math.exp(-1)) + 1 / 3, abs=1e-6)}
+
+
+def test_a_fit_is_the_likeliest_per_frame() -> None:
+    """However long a recording is, it counts as any other: no number may be moved without a loss."""
+    values = [drawn(length, seed=length) for length in (4, 24)]
+    windows = [[(1.0, 3.0)], [(2.0, 5.0), (9.0, 10.0), (20.0, 22.0)]]
+    moments = [Moment(id=str(n), text="a", clip="c", windows=each) for n, each in enumerate(windows)]
+    grid = Grid(1.0, 0.5)
+    series = FrameSeries(values, [grid.edges(len(one), float(len(one))) for one in values], [grid] * 2)
+    fitted = fitted_score(MomentScore(), series, moments, "a model")
+
+    @torch.inference_mode()
+    def cost(**moved: float) -> float:
+        score = score_of(**{name: value + moved.get(name, 0.0) for name, value in fitted.numbers().items()})
+        total = 0.0
+        for each, known in zip(values, windows, strict=True):
+            labels, length = torch.from_numpy(labels_of(known, len(each), grid))[None], torch.tensor([len(each)])
+            found = log_likelihood(score.affine(each)[None], length, labels, score.enter, score.leave)
+            total -= found.item() / len(each)
+        return total
+
+    for name in fitted.numbers():
+        assert cost() < min(cost(**{name: step}) for step in (-0.05, 0.05)), name
