@@ -19,6 +19,7 @@ def test_a_grid_by_hand() -> None:
     assert yamnet.centres(3).tolist() == pytest.approx([0.4875, 0.9675, 1.4475])
     assert yamnet.edges(3, 60.0).tolist() == pytest.approx([0.0, 0.7275, 1.2075, 1.6875])
     assert yamnet.edges(3, 1.9).tolist() == pytest.approx([0.0, 0.7275, 1.2075, 1.9]), "0.2 s are the last frame's"
+    assert yamnet.edges(3, 2.1).tolist() == pytest.approx([0.0, 0.7275, 1.2075, 2.1]), "and 0.4 s are"
     assert yamnet.edges(3, 1.0).tolist() == pytest.approx([0.0, 0.7275, 1.0, 1.0]), "nothing behind the end"
     assert SECOND.edges(3, 3.0).tolist() == [0, 1, 2, 3]
 
@@ -29,6 +30,7 @@ def test_a_grid_by_hand() -> None:
         ([(1.0, 3.0)], [0, 1, 1, 0, 0]),
         ([(1.5, 3.5)], [0, 1, 1, 0, 0]),  # a centre at the start counts, at the end it does not
         ([(1.6, 2.4)], [0, 1, 0, 0, 0]),  # between two centres: the nearest to 2.0 is the first of them at 1.5
+        ([(1.8, 2.45)], [0, 0, 1, 0, 0]),  # of a start at 1.8 the nearest is 1.5, of the middle it is 2.5
         ([(0.0, 1.0), (4.0, 9.0)], [1, 0, 0, 0, 1]),
         ([(7.0, 9.0)], [0, 0, 0, 0, 1]),  # behind the last frame
     ],
@@ -53,6 +55,17 @@ def test_windows_that_overlap_a_better_one_are_left_out() -> None:
     table = table_of(10, {(5, 6): 0.0, (2, 3): 0.0, (2, 2): 0.0})
     found = best_windows(table, SECOND.edges(10, 10.0), PLAIN)
     assert [one[:2] for one in found] == [(2, 3), (2, 4), (5, 7)], "equal scores: the earlier, then the shorter"
+
+
+def test_a_window_behind_all_candidates_is_found() -> None:
+    """1640 windows of one score, all of which hold frame 40, are more than are looked at first."""
+    table = table_of(100, {(i, j): 1.0 for i in range(41) for j in range(40, 80)} | {(90, 91): 0.0})
+    found = best_windows(table, SECOND.edges(100, 100.0), Decoding(max_iou=0.0))
+    assert found == [Found(0, 41, 1.0), Found(90, 92, 0.0)]
+
+
+def test_edges_have_four_digits() -> None:
+    assert best_windows(np.zeros((1, 1)), np.array([0.12344, 1.98766]), PLAIN) == [Found(0.1234, 1.9877, 0.0)]
 
 
 def test_rounded_windows_have_a_length_and_end_with_the_recording() -> None:
@@ -100,6 +113,8 @@ def test_thresholds_by_hand() -> None:
     assert [one[:2] for one in found] == [(1, 3), (5, 6)], "1 to 4 has IoU 2/3 with the best"
     assert found[0].score == pytest.approx(0.95 - 0.8 / 4)
     assert found[1].score == pytest.approx(0.25 - 2.45 / 5)
+    at_a_threshold = threshold_windows(np.array([0.1, 0.5, 0.05]), SECOND.edges(3, 3.0), PLAIN)
+    assert [one[:2] for one in at_a_threshold] == [(1, 2), (0, 2)]
     silent = threshold_windows(np.array([0.01, 0.02]), SECOND.edges(2, 2.0), PLAIN)
     assert silent == [Found(1, 2, pytest.approx(0.01))]
     assert threshold_windows(np.ones(3), SECOND.edges(3, 3.0), PLAIN) == [Found(0, 3, 1.0)]

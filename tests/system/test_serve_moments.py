@@ -49,6 +49,11 @@ def test_windows_are_those_of_the_letters(tmp_path: Path, by: str) -> None:
     assert late.edges.tolist() == list(range(11))
     assert (late.frames > 0.9).tolist() == [letter == "a" for letter in SOUNDS["late.wav"]]
     assert never.frames.max() < 0.1
+    if by == "posterior":
+        assert {len(one.windows) for one in (twice, late, never)} == {3}, "as many as its decoding has"
+    else:
+        odds = np.exp([-7.0, 3.0])  # of a cosine of 1, and of 0
+        assert late.windows[0].score == pytest.approx(np.subtract(*(1 / (1 + odds))), abs=1e-6)
 
 
 def test_recordings_are_ranked_by_whether_it_is_heard_at_all(tmp_path: Path) -> None:
