@@ -111,6 +111,22 @@ def test_recordings_without_a_file_are_left_out_with_their_queries(
     ]
 
 
+def test_the_folder_of_a_split_comes_before_its_parent(tmp_path: Path) -> None:
+    release(tmp_path / "c_train_release.jsonl")
+    for folder in (tmp_path, tmp_path / "train"):
+        write_wav(folder / "67AE9ZKvECs.wav", 1)
+    (clip,) = read_castella(tmp_path).clips
+    assert clip.path == str(tmp_path / "train" / "67AE9ZKvECs.wav")
+
+
+def test_translations_are_not_read(tmp_path: Path) -> None:
+    english = annotations(tmp_path / "json" / "en" / "train.json")
+    annotations(tmp_path / "json" / "ja" / "test.json")
+    found = read_castella(tmp_path, keep_missing=True)
+    assert found.files == [english]
+    assert {clip.split for clip in found.clips} == {"train"}
+
+
 def test_where_no_file_is_there_it_is_said_where_they_are_looked_for(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

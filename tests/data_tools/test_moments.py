@@ -5,6 +5,8 @@ from pathlib import Path
 import pytest
 
 from data_tools.errors import DataError
+from data_tools.leakage.moment_faults import BEHIND, moment_faults
+from data_tools.manifest import audio_clip
 from data_tools.moments import Moment, read_moments, write_moments
 
 ONE = '{"id": "a_1", "text": "A dog barks", "clip": "castella/train/a.wav", "windows": [[1, 2.5], [7, 8]]}\n'
@@ -40,3 +42,15 @@ def test_a_bad_line_is_named(tmp_path: Path, text: str, said: str) -> None:
     (tmp_path / "m.jsonl").write_text(text)
     with pytest.raises(DataError, match=said):
         read_moments(tmp_path / "m.jsonl")
+
+
+def test_a_window_may_end_with_its_clip_and_not_behind_it(tmp_path: Path) -> None:
+    clip = audio_clip(tmp_path, "a.wav", "castella", "train", [], 8.0)
+    windows = [(1.0, 8.0), (7.0, 8.5), (8.0, 9.0)]
+    write_moments(tmp_path / "m.jsonl", [Moment(id="a_1", text="A dog barks", clip=clip.id, windows=windows)])
+    faults, asked = moment_faults([tmp_path / "m.jsonl"], [clip])
+    assert asked == {clip.id}
+    assert [(fault.finding, fault.text, fault.done) for fault in faults] == [
+        (BEHIND, "a_1: the window [7, 8.5] of a clip of 8 s", "its frames end with the clip"),
+        (BEHIND, "a_1: the window [8, 9] of a clip of 8 s", "nothing is learned from it"),
+    ]

@@ -13,9 +13,9 @@ from data_files import failure, wordings
 from data_tools.__main__ import main
 from data_tools.manifest import read_manifest
 from data_tools.moments import read_moments
-from data_tools.scenes.moments import MomentSettings, window_of
+from data_tools.scenes.moments import MomentSettings, ask, window_of
 from data_tools.scenes.phrases import PHRASINGS
-from data_tools.scenes.recordings import read_recordings
+from data_tools.scenes.recordings import Recording, read_recordings, without_silent_ends
 from data_tools.scenes.synth import CLASSES
 from data_tools.scenes.timeline import AGAIN_SECONDS, SHAPES, TimedEvent, draw_timeline, loud_seconds
 
@@ -48,13 +48,25 @@ def test_windows_by_hand() -> None:
     settings = MomentSettings("x", 1, "castella", {"development": 1})
     assert window_of(event, settings) == (9.12, 11.62)
     assert window_of(event, MomentSettings("x", 1, "clotho", {"development": 1})) == (9.1, 11.6)
-    assert window_of(event, MomentSettings("x", 1, "castella", {"development": 1}, whole_seconds=True)) == (9, 12)
+    whole = MomentSettings("x", 1, "castella", {"development": 1}, whole_seconds=True)
+    assert window_of(event, whole) == (9, 12)
+    assert window_of(event._replace(start=round(9.6 * RATE)), whole) == (9, 13)
+
+
+def test_one_class_at_least_is_asked_for() -> None:
+    settings = MomentSettings("x", 1, "castella", {"development": 1})
+    event = TimedEvent("dog", None, 0, np.zeros(RATE))
+    asked = [ask(np.random.default_rng(seed), settings, "development", "v", [event]) for seed in range(20)]
+    assert [list(one) for one in asked] == [["v_1"]] * 20
+    assert ask(np.random.default_rng(0), settings, "development", "v", []) == {}
 
 
 def test_loud_seconds_by_hand() -> None:
     levels = np.array([0.1, 1.0, 0.1, 1.0, 0.1])  # mean power 0.406; less 5 dB: 0.128
     assert len(loud_seconds(np.repeat(levels, RATE))) == 3 * RATE
     assert len(loud_seconds(np.ones(8000))) == 8000
+    powers = np.array([0.17, 1.0, 0.0])  # half a second of the last: mean power 0.468; less 5 dB: 0.148
+    assert len(loud_seconds(np.repeat(powers**0.5, RATE)[: round(2.5 * RATE)])) == 2 * RATE
 
 
 @pytest.mark.parametrize("kind", ["castella", "clotho"])
@@ -75,6 +87,21 @@ def test_a_timeline_keeps_the_shape(kind: str) -> None:
         counts[len(timeline) > len({event.name for event in timeline})] += 1
     assert np.mean(gaps) == pytest.approx(shape.gap_seconds, rel=0.3)
     assert (counts[True] > 0) == shape.again
+
+
+def test_an_event_may_end_with_the_recording_and_not_behind_it() -> None:
+    timeline = draw_timeline(np.random.default_rng(1), SHAPES["castella"], SYNTHETIC, 60 * RATE)
+    for n, count in ((timeline[-1].end, len(timeline)), (timeline[-1].end - 1, len(timeline) - 1)):
+        assert len(draw_timeline(np.random.default_rng(1), SHAPES["castella"], SYNTHETIC, n)) == count
+
+
+def test_an_event_ends_when_it_can_be_heard_no_more(tmp_path: Path) -> None:
+    """A beep that is repeated with pauses, in some of which its time is up."""
+    soundfile.write(tmp_path / "a.wav", 0.5 * np.sin(np.arange(RATE // 4)), RATE)
+    pool = {name: [Recording(tmp_path / "a.wav", name, "1", "", "", "")] for name in ("cat", "dog")}
+    timeline = draw_timeline(np.random.default_rng(1), SHAPES["castella"], pool, 300 * RATE)
+    assert len(timeline) > 10
+    assert all(len(without_silent_ends(event.sound)) == len(event.sound) for event in timeline)
 
 
 def test_every_window_of_what_is_asked_is_there(tmp_path: Path) -> None:
