@@ -3,6 +3,7 @@
 import itertools
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -151,6 +152,14 @@ def test_what_is_left_out_is_said() -> None:
     ]
     assert hits_and_misses({"a_1": 1}).notes == []
     assert summarise_moments({"a": [[0, 1]]}, truth_of({"a": [[0, 1]]}, None), E2026).chance is None
+
+
+def test_whole_recordings_are_no_answer_where_one_has_no_length() -> None:
+    truth = truth_of({"a_1": [[0, 10]], "b_1": [[0, 10]]})
+    known = truth.queries["a_1"]
+    assert summarise_moments({"a_1": [[0, 10]], "b_1": [[0, 10]]}, truth, E2026).chance == 0
+    some = MomentTruth({"a_1": replace(known, seconds=None), "b_1": truth.queries["b_1"]}, "truth.jsonl", [])
+    assert summarise_moments({"a_1": [[0, 10]], "b_1": [[0, 10]]}, some, E2026).chance is None
 
 
 def write_lines(path: Path, lines: list[dict[str, Any]]) -> Path:
