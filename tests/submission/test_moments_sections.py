@@ -1,0 +1,88 @@
+"""What the report of a run of moments says, worked by hand: its figures, and queries on a time axis."""
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from submission.editions import MOMENTS
+from submission.formats.frame_scores import FrameScores
+from submission.formats.moments_jsonl import Moments
+from submission.formats.moments_truth import MomentQuery, MomentTruth
+from submission.report.elements import Axis
+from submission.report.listening import TITLES, AudioStore
+from submission.report.moments import summary_of, timelines
+
+Answers = dict[str, list[list[float]]]
+FRAMES = FrameScores(np.array([0.0, 1.0, 60.0]), np.array([0.25, 0.75]))
+
+
+def run_of(answers: Answers, seconds: float | None = 60.0) -> Any:
+    """An entry whose queries are all true from 0 to 10 s."""
+    queries = {
+        qid: MomentQuery(line, qid, f"{qid}?", f"{qid}.wav", seconds, [[0, 10]]) for line, qid in enumerate(answers, 1)
+    }
+    found = [Moments(line, qid, f"{qid}?", f"{qid}.wav", each) for line, (qid, each) in enumerate(answers.items(), 1)]
+    return SimpleNamespace(
+        answers=found,
+        truth=MomentTruth(queries, "truth.jsonl", []),
+        edition=MOMENTS["2026"],
+        frames=dict.fromkeys(answers, FRAMES),
+        recipe=SimpleNamespace(model_extra=None),
+        ranked=SimpleNamespace(data="evaluation"),
+    )
+
+
+def axes_of(run: Any) -> dict[str, list[Axis]]:
+    return timelines(run, summary_of(run), AudioStore()).axes
+
+
+def axis_of(windows: list[list[float]], seconds: float | None = 60.0) -> Axis:
+    ((axis,),) = axes_of(run_of({"a": windows}, seconds)).values()
+    return axis
+
+
+def test_the_first_window_is_the_answer() -> None:
+    summary = summary_of(run_of({"a": [[0, 10, 0.9], [20, 30, 0.5]]}))
+    assert summary.values["R1@0.7"] == 1
+    assert summary.values["mAP"] == 1
+
+
+def test_windows_are_drawn_as_strong_as_beside_the_best() -> None:
+    axis = axis_of([[0, 10, 0.5], [20, 30, 0.25], [40, 50, 0.0625], [51, 60, 0.04]])
+    assert [(span.start, span.end, span.weight) for span in axis.found] == [(0, 10, 1), (20, 30, 0.5), (40, 50, 0.125)]
+    assert [(span.start, span.end) for span in axis.true] == [(0, 10)]
+    assert axis.iou == 1
+    assert axis.frames is FRAMES
+
+
+def test_the_first_window_is_drawn_however_weak() -> None:
+    """A mean inside that is below the one outside."""
+    axis = axis_of([[0, 10, -0.2], [20, 30, -0.3]])
+    assert [(span.start, span.end, span.weight) for span in axis.found] == [(0, 10, 0)]
+
+
+@pytest.mark.parametrize(("seconds", "expected"), [(60.0, 60.0), (None, 30.0)])
+def test_an_axis_is_as_long_as_its_recording(seconds: float | None, expected: float) -> None:
+    """Of one whose length is not known, as its last window."""
+    assert axis_of([[20, 30, 0.5]], seconds).seconds == expected
+
+
+def test_queries_of_one_iou_are_put_in_order_by_their_ap() -> None:
+    """a, b and c begin with a window of IoU 0.5; b and c find the right one too, c behind a false one."""
+    half, whole, other = [0, 5, 0.9], [0, 10, 0.5], [20, 30, 0.6]
+    run = run_of({"right": [whole], "b": [half, whole], "a": [half], "c": [half, other, whole], "none": [other]})
+    assert {title: [axis.name for axis in found] for title, found in axes_of(run).items()} == {
+        TITLES["worst"]: ["none.wav"],
+        TITLES["median"]: ["c.wav"],
+        TITLES["best"]: ["right.wav"],
+    }
+
+
+def test_a_recording_that_no_manifest_names_has_no_audio(tmp_path: Path) -> None:
+    run = run_of({"a": [[0, 10, 0.5]]})
+    run.recipe.model_extra = {"data": {"evaluation": {"manifest": str(tmp_path / "gone.jsonl")}}}
+    ((axis,),) = axes_of(run).values()
+    assert (axis.audio, axis.why) == (None, "no audio: the manifest that was ranked is not here")
