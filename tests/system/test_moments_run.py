@@ -15,12 +15,16 @@ from threads import one_thread  # noqa: F401  a fixture
 
 from data_tools.errors import DataError
 from data_tools.manifest import read_manifest, write_manifest
+from data_tools.moments import read_moments, write_moments
 from submission.__main__ import main as submission
+from submission.editions import MOMENTS
 from submission.errors import SubmissionError
 from submission.formats.frame_scores import read_frame_scores
+from submission.formats.moments_truth import MomentQuery, MomentTruth
 from submission.runs.finished import has_moments, open_finished, open_finished_moments
 from submission.runs.record import RunResult
 from system.__main__ import main
+from system.experiments.moments import _of_random_windows
 from system.runs.open import as_ranked, open_trained
 from system.runs.pool import embed, pool_of
 from system.serve.listening import search_of
@@ -200,6 +204,10 @@ def test_the_run_stands_when_it_is_asked_for_again(run: Path, capsys: pytest.Cap
         ({"model.score": {"kind": "cosine"}}, "score cosine needs one embedding"),
         ({"rank.posterior.edition": 2025}, "no edition 2025; there are 2026"),
         ({"stages.only.captions_per_clip": 2}, "a batch of moments has one caption a moment"),
+        (
+            {"stages.only.augment": {"edits": {"probability": 0.5, "rate": 0.1, "synonyms": None}}},
+            "stages.only.augment: changes clips and captions, and no moments; say null",
+        ),
         ({"rank.posterior.fit": "evaluation"}, "is a test split .*fit on another split"),
     ],
 )
@@ -213,7 +221,8 @@ def test_what_does_not_go_together(
 
 
 def test_a_run_of_clips_says_when_after_a_fit(manifest: Path, tmp_path: Path) -> None:
-    """Trained on which recordings hold a tone, never on when; scale and transitions are fitted to the validation."""
+    """Trained on which recordings hold a tone, never on when; scale and transitions are fitted to the validation, and
+    not to windows behind the end."""
     made = tiny_moments.recipe(manifest, tmp_path, unit="clip", captions_per_clip=1, epochs=8)
     made["stages"]["only"]["losses"] = [{"kind": "nt_xent", "weight": 1, "temperature": 1.0, "same_clip": "masked"}]
     made["stages"]["only"]["monitor"]["metrics"] = ["loss", "mAP@10"]
@@ -224,6 +233,12 @@ def test_a_run_of_clips_says_when_after_a_fit(manifest: Path, tmp_path: Path) ->
     made["rank"] |= {
         f"untrained_{name}": entry | {"stage": None, "checkpoint": None} for name, entry in made["rank"].items()
     }
+    known = [one for one in read_moments(manifest.parent / "moments.jsonl") if "/validation/" in one.clip]
+    at_the_end = [(tiny_moments.SECONDS, tiny_moments.SECONDS + 1)]
+    behind = [one.model_copy(update={"id": f"{one.id}_behind", "windows": at_the_end}) for one in known]
+    write_moments(tmp_path / "more.jsonl", [*known, *behind])
+    made["data"]["more"] = made["data"]["validation"] | {"moments": str(tmp_path / "more.jsonl")}
+    made["rank"]["fitted_to_more"] = made["rank"]["fitted"] | {"fit": "more"}
     path = tiny.write_recipe(tmp_path / "r.yaml", made)
     assert main(["run", str(path), "--out", str(tmp_path / "run")]) == 0
     found = result_of(tmp_path / "run").moments
@@ -231,11 +246,20 @@ def test_a_run_of_clips_says_when_after_a_fit(manifest: Path, tmp_path: Path) ->
     assert plain is not None
     assert fitted is not None
     assert found["fitted"].checkpoint.endswith("fitted to validation")
+    assert found["fitted_to_more"].fitted == found["fitted"].fitted
     assert fitted["mAP"] != plain["mAP"]
     assert np.isfinite(fitted["mAP"])
     assert found["plain_again"].figures == plain
     assert found["untrained_fitted"].figures != found["untrained_plain"].figures
     assert found["untrained_plain_again"].figures == found["untrained_plain"].figures
+
+
+def test_random_windows_are_drawn_often_and_as_many_as_count() -> None:
+    """Of a recording of two frames, which is true as a whole: each of its three windows comes first as often."""
+    truth = MomentTruth({"q": MomentQuery(1, "q", "?", "v", 2.0, [[0, 2]])}, "truth.jsonl", [])
+    found = _of_random_windows(truth, MOMENTS["2026"], {"q": np.array([0.0, 1.0, 2.0])})
+    assert found["R1@0.7"] == pytest.approx(1 / 3, abs=0.2)
+    assert found["mAP@0.75"] > found["R1@0.7"] + 0.05, "a later window may be the right one"
 
 
 def test_a_fit_stays_with_the_model(manifest: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -15,11 +15,12 @@ import torch
 from threads import one_thread  # noqa: F401  a fixture
 
 from data_tools.errors import KitError
-from data_tools.manifest import read_manifest, write_manifest
+from data_tools.manifest import Clip, read_manifest, write_manifest
 from data_tools.moments import read_moments, write_moments
 from submission.__main__ import main as submission
 from system.__main__ import main
-from system.features.build import build_features
+from system.features.bank import open_bank
+from system.features.build import Features, build_features
 from system.features.pieces import pieces_of
 from system.models.moment_score import MomentScore
 from system.moments.windows import NEAR, Decoding, Grid, iou, near_probability
@@ -195,6 +196,26 @@ def test_models_of_clips_and_of_frames_say_when(manifest: Path, runs: Path, tmp_
         assert max(abs(edge / 0.2 - round(edge / 0.2)) for edge in edges) < 1e-9
 
 
+def test_a_fit_changes_the_windows_and_is_to_nothing_behind_the_end(manifest: Path, runs: Path, tmp_path: Path) -> None:
+    clips, moments = read_manifest(manifest), read_moments(manifest.parent / "moments.jsonl")
+    asked, known = ([one for one in moments if f"/{split}/" in one.clip] for split in ("evaluation", "validation"))
+    at_the_end = [(tiny_moments.SECONDS, tiny_moments.SECONDS + 1)]
+    behind = [one.model_copy(update={"id": f"{one.id}_behind", "windows": at_the_end}) for one in known[:4]]
+    for name, each in (("known", []), ("more", behind)):
+        (tmp_path / name).mkdir()
+        write_moments(tmp_path / name / "moments.jsonl", [*asked, *known[:4], *each])
+        write_manifest(tmp_path / name / "manifest.jsonl", clips)
+        named = (tmp_path / name / "manifest.jsonl", tmp_path / f"{name}.jsonl", runs / "own")
+        assert ranked(*named, "--split", "evaluation", "--fit", "validation") == 0
+    fitted, more = (windows(tmp_path / f"{name}.jsonl") for name in ("known", "more"))
+    assert more == fitted
+    first, before = (
+        [line["pred_relevant_windows"][0] for line in each]
+        for each in (fitted, windows(runs / "own/scores/posterior.windows.jsonl"))
+    )
+    assert np.abs(np.subtract(first, before)).max() > 0.01
+
+
 def test_several_models_are_averaged_and_rounded(
     manifest: Path, runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -273,3 +294,14 @@ def test_pieces_have_the_frames_around_their_hop(manifest: Path, tmp_path: Path)
             assert cut.banks[name].rows_of(cut.keys[piece.id]) == len(expected) > 0
     _, short = pieces_of(clips[:1], features, 0.01, 0.04)
     assert {len(short.frames(name, piece)) for piece in short.keys} == {1}
+
+
+def test_a_piece_between_two_frames_has_the_nearer_one(tmp_path: Path) -> None:
+    """Frames at 0.5, 1.5, 2.5 and 3.5 s; pieces of 0.06 s around 0.35, 1.05, 1.75, 2.45, 3.15 and 3.85 s. 4.2 s are six
+    hops of 0.7 s, though 4.2 / 0.7 is more than 6."""
+    bank = open_bank(tmp_path / "frames", 1, "float32", {})
+    tiny.store_all(bank, [("a", np.arange(4, dtype=np.float32)[:, None])])
+    clip = Clip(id="c", path="c.wav", captions=[], seconds=4.2)  # type: ignore[call-arg]
+    features = Features({"any": bank}, {"c": "a"}, grids={"any": Grid(1.0, 0.5)})
+    ((*pieces,),), cut = pieces_of([clip], features, 0.06, 0.7)
+    assert [cut.frames("any", piece.id).tolist() for piece in pieces] == [[[n]] for n in (0, 1, 1, 2, 3, 3)]
