@@ -7,7 +7,7 @@ import pytest
 from data_tools.errors import DataError
 from data_tools.leakage.moment_faults import BEHIND, moment_faults
 from data_tools.manifest import audio_clip
-from data_tools.moments import Moment, read_moments, write_moments
+from data_tools.moments import Moment, read_moments, write_moments, write_published
 
 ONE = '{"id": "a_1", "text": "A dog barks", "clip": "castella/train/a.wav", "windows": [[1, 2.5], [7, 8]]}\n'
 BLIND = '{"id": "q1", "text": "A dog barks", "clip": "castella/blind/a.wav", "windows": null}\n'
@@ -42,6 +42,15 @@ def test_a_bad_line_is_named(tmp_path: Path, text: str, said: str) -> None:
     (tmp_path / "m.jsonl").write_text(text)
     with pytest.raises(DataError, match=said):
         read_moments(tmp_path / "m.jsonl")
+
+
+def test_two_recordings_of_one_name_are_not_published(tmp_path: Path) -> None:
+    clips = [audio_clip(tmp_path / name, "same.wav", "own", "test", [], 9.0) for name in ("a", "b")]
+    clips = [clip.model_copy(update={"id": f"own/{number}"}) for number, clip in enumerate(clips)]
+    queries = [(Moment(id=clip.id, text="A dog", clip=clip.id, windows=None), clip) for clip in clips]
+    with pytest.raises(DataError, match=r"own/1 and own/0 are both called same in list.jsonl; give one another"):
+        write_published(tmp_path / "list.jsonl", queries)
+    assert not (tmp_path / "list.jsonl").exists()
 
 
 def test_a_window_may_end_with_its_clip_and_not_behind_it(tmp_path: Path) -> None:

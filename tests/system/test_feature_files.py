@@ -184,8 +184,8 @@ def test_frames_of_another_length_than_the_recording_are_named(
     build_features(clips, {"msclap": EXPERT}, tmp_path / "banks")
     said = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
     assert said[0] == (
-        "msclap: frames of another length than the recording's, in 2 recordings of 6; see msclap's hop_seconds, "
-        "or fetch the files again"
+        "msclap: frames of another length than the recording's, in 2 recordings of 6; see msclap's hop_seconds "
+        "where it has one, or make the manifest again"
     )
     assert [re.sub(r".*/", "", line) for line in said[1:]] == [
         "-test_00.npz: 10 s of frames, and 30 s by the manifest",

@@ -155,6 +155,18 @@ def test_rounding_is_the_baselines(goldens: Path) -> None:
             assert min(abs(found.start - expected[0]), abs(found.end - expected[0])) == 0
 
 
+@pytest.mark.parametrize(
+    ("window", "end", "expected"),
+    [((2.55, 3.3), 8.0, (2, 3)), ((2.7, 3.4), 8.0, (3, 4)), ((4.5675, 5.2), 5.2, (4, 5)), ((0.0, 0.4), 8.0, (0, 1))],
+)
+def test_a_window_that_rounds_to_nothing_is_the_second_of_its_middle(
+    window: tuple[float, float], end: float, expected: tuple[int, int]
+) -> None:
+    edges = np.array([*window, end])
+    (found,) = best_windows(table_of(2, {(0, 0): 1.0}), edges, Decoding(round_to=1.0))
+    assert found[:2] == expected
+
+
 def test_rounded_edges_are_written_as_one_would() -> None:
     table = np.log(np.full((3, 3), 0.1))
     found = best_windows(table, np.array([0.0, 0.11, 0.29, 0.71]), Decoding(round_to=0.1, max_iou=1.0))

@@ -209,6 +209,10 @@ def test_the_run_stands_when_it_is_asked_for_again(run: Path, capsys: pytest.Cap
             "stages.only.augment: changes clips and captions, and no moments; say null",
         ),
         ({"rank.posterior.fit": "evaluation"}, "is a test split .*fit on another split"),
+        (
+            {"rank.posterior.stage": None, "rank.posterior.checkpoint": None},
+            "rank.posterior.stage: null, and model.audio has layers that say nothing before they are trained",
+        ),
     ],
 )
 def test_what_does_not_go_together(
@@ -220,6 +224,58 @@ def test_what_does_not_go_together(
     assert re.search(said, capsys.readouterr().err)
 
 
+def test_a_recipe_of_clips_is_told_how_its_windows_are_found(
+    manifest: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    made, moments = tiny.recipe(manifest, tmp_path), str(manifest.parent / "moments.jsonl")
+    made["data"]["evaluation"]["moments"] = moments
+    made["rank"] = {"when": tiny_moments.recipe(manifest, tmp_path)["rank"]["posterior"] | {"stage": "pretrain"}}
+    path = tiny.write_recipe(tmp_path / "r.yaml", made)
+    assert main(["check", str(path)]) == 1
+    assert "not cosine; windows of such a model are found by python -m system rank RUN" in capsys.readouterr().err
+
+
+def test_what_would_stop_the_ranking_is_said_before_training(
+    manifest: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    moments = read_moments(manifest.parent / "moments.jsonl")
+    tested = [one for one in moments if "/evaluation/" in one.clip]
+    blind = [one.model_copy(update={"windows": None}) for one in tested]
+    write_moments(tmp_path / "some.jsonl", [*tested[:-1], blind[-1]])
+    write_moments(tmp_path / "blind.jsonl", [one.model_copy(update={"windows": None}) for one in moments])
+
+    def refused(sources: dict[str, str], fit: str | None = None) -> str:
+        made = tiny_moments.recipe(manifest, tmp_path)
+        for name, file in sources.items():
+            made["data"][name]["moments"] = str(tmp_path / file)
+        made["rank"] = {"posterior": made["rank"]["posterior"] | {"fit": fit}}
+        path = tiny.write_recipe(tmp_path / "r.yaml", made)
+        assert main(["run", str(path), "--out", str(tmp_path / "run")]) == 1
+        assert not (tmp_path / "run").exists(), "it is trained first"
+        return capsys.readouterr().err
+
+    said = refused({"evaluation": "some.jsonl"})
+    assert re.search("rank entry posterior: .*some.jsonl has moments of evaluation without windows; all or none", said)
+    made = tiny_moments.recipe(manifest, tmp_path)
+    made["data"]["blind"] = made["data"]["validation"] | {"moments": str(tmp_path / "blind.jsonl")}
+    made["rank"] = {"posterior": made["rank"]["posterior"] | {"fit": "blind"}}
+    path = tiny.write_recipe(tmp_path / "r.yaml", made)
+    assert main(["run", str(path), "--out", str(tmp_path / "run")]) == 1
+    assert "has moments of blind without windows; it is fitted to" in capsys.readouterr().err
+    monkeypatch.setattr("system.runs.moments.MAX_FRAMES", 90)
+    assert "evaluation_000.wav has 101 frames; windows are compared of up to 90" in refused({})
+
+
+def test_moments_that_are_ranked_no_more_are_named(run: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    copied = Path(shutil.copytree(run, tmp_path / "run"))
+    shutil.copy(run.parent / "r.yaml", tmp_path / "r.yaml")
+    dropped = ["--set", "rank.thresholds=null"]
+    assert main(["run", str(tmp_path / "r.yaml"), "--out", str(copied), *dropped]) == 0
+    said = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    assert any("the earlier scores of thresholds are replaced or removed" in line for line in said)
+    assert not (copied / "submission/thresholds.jsonl").exists()
+
+
 def test_a_run_of_clips_says_when_after_a_fit(manifest: Path, tmp_path: Path) -> None:
     """Trained on which recordings hold a tone, never on when; scale and transitions are fitted to the validation, and
     not to windows behind the end."""
@@ -229,9 +285,6 @@ def test_a_run_of_clips_says_when_after_a_fit(manifest: Path, tmp_path: Path) ->
     made["rank"] = {
         name: made["rank"]["posterior"] | {"fit": fit}
         for name, fit in (("plain", None), ("fitted", "validation"), ("plain_again", None))
-    }
-    made["rank"] |= {
-        f"untrained_{name}": entry | {"stage": None, "checkpoint": None} for name, entry in made["rank"].items()
     }
     known = [one for one in read_moments(manifest.parent / "moments.jsonl") if "/validation/" in one.clip]
     at_the_end = [(tiny_moments.SECONDS, tiny_moments.SECONDS + 1)]
@@ -250,8 +303,6 @@ def test_a_run_of_clips_says_when_after_a_fit(manifest: Path, tmp_path: Path) ->
     assert fitted["mAP"] != plain["mAP"]
     assert np.isfinite(fitted["mAP"])
     assert found["plain_again"].figures == plain
-    assert found["untrained_fitted"].figures != found["untrained_plain"].figures
-    assert found["untrained_plain_again"].figures == found["untrained_plain"].figures
 
 
 def test_random_windows_are_drawn_often_and_as_many_as_count() -> None:

@@ -275,6 +275,100 @@ def test_options_of_windows_belong_to_windows(runs: Path, manifest: Path, capsys
     assert "one model ranks clips; blend score matrices" in capsys.readouterr().err
 
 
+def test_options_of_windows_alone_are_refused(
+    runs: Path, manifest: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked = ["rank", str(runs / "clips"), "--audio", str(manifest), "--out", str(tmp_path / "a.npy")]
+    for option in (["--by", "posterior"], ["--piece", "3"], ["--hop", "0.5"]):
+        assert main([*asked, *option]) == 1
+        assert f"{option[0]} is of --windows; add that, or leave it out" in capsys.readouterr().err
+
+
+def test_neither_the_windows_nor_their_queries_are_written_over_what_is_read(
+    manifest: Path, runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    moments = tmp_path / "q.truth.jsonl"
+    moments.write_bytes((manifest.parent / "moments.jsonl").read_bytes())
+    for out in ("q.jsonl", "q.truth.jsonl"):
+        named = ["--audio", str(manifest), "--moments", str(moments), "--out", str(tmp_path / out)]
+        assert main(["rank", str(runs / "own"), "--windows", "--split", "evaluation", *named]) == 1
+        assert f"{moments} would be written over {moments}, which is read here" in capsys.readouterr().err
+    assert moments.read_bytes() == (manifest.parent / "moments.jsonl").read_bytes()
+
+
+def test_known_windows_and_a_blind_list_are_not_ranked_together(
+    manifest: Path, runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    moments = [
+        one.model_copy(update={"windows": None}) if "/evaluation/" in one.clip else one
+        for one in read_moments(manifest.parent / "moments.jsonl")
+    ]
+    write_moments(tmp_path / "moments.jsonl", moments)
+    named = ["--audio", str(manifest), "--moments", str(tmp_path / "moments.jsonl"), "--out", str(tmp_path / "a.jsonl")]
+    assert main(["rank", str(runs / "own"), "--windows", *named]) == 1
+    said = capsys.readouterr().err
+    assert "has known windows and a blind list; name one split by --split, of development, evaluation" in said
+    assert not (tmp_path / "a.truth.jsonl").exists()
+
+
+def test_recordings_that_cannot_be_read_are_counted_and_those_of_a_fit_left_out(
+    manifest: Path, runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    gone = [
+        clip.model_copy(update={"path": str(tmp_path / "gone.wav")})
+        if clip.file_name in ("evaluation_001.wav", "validation_002.wav")
+        else clip
+        for clip in read_manifest(manifest)
+    ]
+    write_manifest(tmp_path / "manifest.jsonl", gone)
+    moments = str(manifest.parent / "moments.jsonl")
+    named = ["--windows", "--moments", moments, "--cache", str(tmp_path / "cache"), "--out", str(tmp_path / "a.jsonl")]
+    asked = ["rank", str(runs / "own"), *named, "--audio", str(tmp_path / "manifest.jsonl"), "--split"]
+    assert main([*asked, "evaluation"]) == 1
+    said = capsys.readouterr().err
+    assert "1 of 12 recordings cannot be read, first tones/evaluation/evaluation_001.wav (" in said
+    assert main([*asked, "development", "--fit", "validation"]) == 0
+    known = [one for one in read_moments(moments) if "/validation/" in one.clip and "_002" not in one.clip]
+    assert len(known) < len([one for one in read_moments(moments) if "/validation/" in one.clip])
+
+
+def test_queries_of_unknown_words_are_ranked_where_that_is_allowed(
+    manifest: Path, runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    moments = read_moments(manifest.parent / "moments.jsonl")
+    moments = [one.model_copy(update={"text": "Zzyzx"}) for one in moments if "/evaluation/" in one.clip]
+    write_moments(tmp_path / "moments.jsonl", moments)
+    named = ["--audio", str(manifest), "--moments", str(tmp_path / "moments.jsonl"), "--cache", str(tmp_path / "cache")]
+    asked = ["rank", str(runs / "own"), "--windows", *named, "--out", str(tmp_path / "a.jsonl")]
+    assert main(asked) == 1
+    assert "the model knows no word of 24 queries" in capsys.readouterr().err
+    assert main([*asked, "--allow-unknown"]) == 0
+
+
+def test_lengths_that_are_not_the_audios_are_named(
+    manifest: Path, runs: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    clips = [clip.model_copy(update={"seconds": 300.0}) for clip in read_manifest(manifest)]
+    write_manifest(tmp_path / "manifest.jsonl", clips)
+    named = ["--audio", str(tmp_path / "manifest.jsonl"), "--moments", str(manifest.parent / "moments.jsonl")]
+    named += ["--split", "evaluation", "--out", str(tmp_path / "a.jsonl"), "--cache", str(tmp_path / "cache")]
+    assert main(["rank", str(runs / "own"), "--windows", *named]) == 0
+    said = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    assert any("frames of another length than the recording's, in 12 recordings of 12" in line for line in said)
+
+
+def test_frames_against_words_are_heard_when_their_experts_are(manifest: Path, runs: Path, tmp_path: Path) -> None:
+    """The frames of an encoder that gives one for each of its expert's."""
+    asked = ["--split", "evaluation", "--fit", "validation", "--by", "posterior"]
+    assert ranked(manifest, tmp_path / "a.jsonl", runs / "words", *asked) == 0
+    recipe = load_recipe(runs / "words" / "resolved.json").recipe
+    ((_, expert),) = recipe.model.audio.experts.items()
+    grid = Grid(1 / expert.frames_per_second, expert.first_centre)
+    edges = set(grid.edges(1000, tiny_moments.SECONDS).round(4).tolist())
+    found = {edge for line in windows(tmp_path / "a.jsonl") for w in line["pred_relevant_windows"] for edge in w[:2]}
+    assert found <= edges
+
+
 def test_pieces_have_the_frames_around_their_hop(manifest: Path, tmp_path: Path) -> None:
     """Frames of 0.08 s; pieces of 1 s every 0.5 s, shorter at both ends of 8 s."""
     recipe = load_recipe(tiny.write_recipe(tmp_path / "r.yaml", tiny.recipe(manifest, tmp_path))).recipe
@@ -292,6 +386,8 @@ def test_pieces_have_the_frames_around_their_hop(manifest: Path, tmp_path: Path)
             expected = whole[(centres >= middle - 0.5) & (centres < middle + 0.5)]
             np.testing.assert_array_equal(cut.frames(name, piece.id), expected)
             assert cut.banks[name].rows_of(cut.keys[piece.id]) == len(expected) > 0
+    with pytest.raises(KitError, match=r"8 s have 80,000 pieces every 0.0001 s; windows are compared of up to 20,000"):
+        pieces_of(clips[:1], features, 1.0, 0.0001)
     _, short = pieces_of(clips[:1], features, 0.01, 0.04)
     assert {len(short.frames(name, piece)) for piece in short.keys} == {1}
 

@@ -9,6 +9,7 @@ import torch
 from browser import Browser, until
 from served import Letters, Served, clip_of, model_of, served, write_tone
 
+from data_tools.errors import KitError
 from system.models.moment_score import MomentScore
 from system.models.similarity import Ragged
 from system.moments.windows import Decoding, Grid
@@ -54,6 +55,12 @@ def test_windows_are_those_of_the_letters(tmp_path: Path, by: str) -> None:
     else:
         odds = np.exp([-7.0, 3.0])  # of a cosine of 1, and of 0
         assert late.windows[0].score == pytest.approx(np.subtract(*(1 / (1 + odds))), abs=1e-6)
+
+
+def test_a_recording_of_too_many_frames_is_refused_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("system.runs.moments.MAX_FRAMES", 9)
+    with pytest.raises(KitError, match=r"late.wav has 10 frames; windows are compared of up to 9"):
+        search_in(tmp_path)
 
 
 def test_recordings_are_ranked_by_whether_it_is_heard_at_all(tmp_path: Path) -> None:

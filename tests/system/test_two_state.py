@@ -112,6 +112,13 @@ def test_padding_and_batch_mates_change_nothing() -> None:
     assert torch.isfinite(log_likelihood(padded, together, labels, *step)).all()
 
 
+def test_what_is_hardly_heard_keeps_its_order() -> None:
+    """In float32, of scores of one frame: log(1 + e^x), which is e^x where that is small."""
+    scores = torch.tensor([[-16.0], [-17.0], [-18.0], [-40.0]])
+    found = log_partition(scores, torch.ones(4, dtype=torch.long), torch.tensor(-2.0), torch.tensor(-2.0))
+    assert found.tolist() == pytest.approx(scores[:, 0].double().exp().tolist(), rel=1e-5)
+
+
 def test_scores_of_any_size_stay_finite() -> None:
     scores = torch.tensor([[500.0, -500.0, 500.0, 0.0]])
     asked = scores, torch.tensor([4]), torch.tensor(-50.0), torch.tensor(-50.0)
