@@ -23,8 +23,10 @@ _VERBS = {
     "features": ("compute the frames a recipe needs and does not have yet", "recipes/quickstart.yaml"),
     "train": ("train a recipe's stages, or go on where they stopped", "recipes/quickstart.yaml --set seed=2"),
     "rank": (
-        "score any clips for any queries with a trained model",
-        "runs/RUN --audio data/blind/test --queries data/blind/captions.csv --out blind.npy",
+        "score any clips for any queries with a trained model, or find when queries are heard in long recordings",
+        "runs/RUN --audio data/blind/test --queries data/blind/captions.csv --out blind.npy\n"
+        "  python -m system rank runs/A runs/B --windows --audio castella.jsonl --moments moments.jsonl --split test "
+        "--out windows.jsonl",
     ),
     "run": (
         "do all of a recipe: data, features, training, the challenge's CSV, scores; what is done is skipped",

@@ -11,15 +11,13 @@ from data_tools.documents.strict import Positive, Strict
 # T frames, W windows
 
 CANDIDATES = 1024  # windows looked at first; more where too many of them overlap
-NEAR = 0.15  # of a window's length, by which both edges may be off: the IoU is then 0.7 or more, as 1 - 2 x 0.15 is
-NEAR_CANDIDATES = 30  # windows of every model that near_windows looks at
+REACH = 0.15  # of a window's length, by which both edges may be off: the IoU is then 0.7 or more, as 1 - 2 x 0.15 is
+OVERLAP_CANDIDATES = 30  # windows of every model that overlap_windows looks at
 DIGITS = 4  # of seconds
 MAX_FRAMES = 20_000  # of a recording: a table of T x T numbers, and its copies, take 13 GB
 THRESHOLDS = tuple(n / 10 for n in range(1, 10))
 
-By = Literal[
-    "near", "posterior", "thresholds"
-]  # how windows are found: see near_windows, best_windows, threshold_windows
+By = Literal["overlap", "posterior", "thresholds"]  # see overlap_windows, best_windows, threshold_windows
 
 
 class Grid(NamedTuple):
@@ -135,16 +133,16 @@ def _rounded(windows: np.ndarray, last: float, unit: float) -> np.ndarray:
     return rounded
 
 
-def near_candidates(table: np.ndarray, edges: np.ndarray, decoding: Decoding) -> np.ndarray:
-    """(C, 2) the windows of one model that near_windows chooses from: the most probable ones of best_windows, with
+def overlap_candidates(table: np.ndarray, edges: np.ndarray, decoding: Decoding) -> np.ndarray:
+    """(C, 2) the windows of one model that overlap_windows chooses from: the most probable ones of best_windows, with
     edges as they are handed in."""
-    wide = decoding.model_copy(update={"windows": NEAR_CANDIDATES})
+    wide = decoding.model_copy(update={"windows": OVERLAP_CANDIDATES})
     return np.array([[window.start, window.end] for window in best_windows(table, edges, wide)])
 
 
-def near_probability(windows: np.ndarray, table: np.ndarray, edges: np.ndarray) -> np.ndarray:
-    """(C,) probability, in [0, 1], that some whole moment begins and ends near each of (C, 2) windows: both edges
-    within NEAR of the window's length, so that their IoU is 0.7 or more.
+def overlap_probability(windows: np.ndarray, table: np.ndarray, edges: np.ndarray) -> np.ndarray:
+    """(C,) probability, in [0, 1], that some whole moment begins and ends where each of (C, 2) windows does, or
+    nearly: both edges within REACH of the window's length, so that their IoU is 0.7 or more.
 
     table: (T, T) log probability that the frames i to j, both included, are one whole moment; -inf is none. edges:
     (T + 1,) seconds, as Grid gives them. A moment of the frames i to j begins anywhere between the centres of the
@@ -152,7 +150,7 @@ def near_probability(windows: np.ndarray, table: np.ndarray, edges: np.ndarray) 
     """
     centres = (edges[:-1] + edges[1:]) / 2
     begins, ends = np.append(edges[0], centres[:-1]), np.append(centres[1:], edges[-1])
-    reach = NEAR * (windows[:, 1] - windows[:, 0])
+    reach = REACH * (windows[:, 1] - windows[:, 0])
 
     def shares(middle: np.ndarray, low: np.ndarray, high: np.ndarray) -> np.ndarray:
         inside = np.minimum(high, (middle + reach)[:, None]) - np.maximum(low, (middle - reach)[:, None])
@@ -164,7 +162,7 @@ def near_probability(windows: np.ndarray, table: np.ndarray, edges: np.ndarray) 
     return found.clip(0.0, 1.0)
 
 
-def near_windows(windows: np.ndarray, scores: np.ndarray, last: float, decoding: Decoding) -> list[Found]:
+def overlap_windows(windows: np.ndarray, scores: np.ndarray, last: float, decoding: Decoding) -> list[Found]:
     """Of (C, 2) windows those of highest score, each that overlaps a better one too much left out; best first. last:
     where the last frame ends. Of equal scores the earlier window comes first, then the shorter."""
     order = np.lexsort((windows[:, 1], windows[:, 0], -scores))

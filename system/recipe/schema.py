@@ -278,9 +278,7 @@ class RankMoments(_OneModel):
 
     kind: Literal["moments"]
     data: str  # the source whose moments are looked for
-    windows: (
-        By  # by how probably a moment is near a window, or is the window (posterior); or by frames above thresholds
-    )
+    windows: By  # a moment most probably overlaps with them, or is them, or frames are above thresholds
     decoding: Decoding = Field(Decoding())  # how windows are chosen
     fit: str | None = None  # a source whose moments scale, offset and transitions are fitted to; null: as trained
     edition: int  # challenge year, which says what the figures and the file are

@@ -28,9 +28,9 @@ from system.moments.windows import (
     Grid,
     best_windows,
     labels_of,
-    near_candidates,
-    near_probability,
-    near_windows,
+    overlap_candidates,
+    overlap_probability,
+    overlap_windows,
     threshold_windows,
 )
 from system.runs.retrieve import embed_clips, embed_texts_together
@@ -100,11 +100,11 @@ def series_of_moments(
 def windows_of(score: MomentScore, series: FrameSeries, by: By, decoding: Decoding) -> list[Located]:
     """The windows of Q queries.
 
-    by: `near`, see windows_of_several; `posterior`, the probability that a window is one whole moment; `thresholds` on
-    the frames, see threshold_windows, each frame alone. Frames have their posteriors, but by thresholds, where each is
-    looked at alone.
+    by: `overlap`, see windows_of_several; `posterior`, the probability that a window is one whole moment;
+    `thresholds` on the frames, see threshold_windows, each frame alone. Frames have their posteriors, but by
+    thresholds, where each is looked at alone.
     """
-    if by == "near":
+    if by == "overlap":
         return windows_of_several([(score, series)], decoding)
     require_tables(*series.sizes)
     found: dict[int, Located] = {}
@@ -121,13 +121,13 @@ def windows_of(score: MomentScore, series: FrameSeries, by: By, decoding: Decodi
 
 
 def windows_of_several(members: Sequence[tuple[MomentScore, FrameSeries]], decoding: Decoding) -> list[Located]:
-    """The windows of Q queries near which a moment most probably is, by one model or the mean of several, whose frames
-    may be of any length.
+    """The windows of Q queries with which a moment most probably overlaps, by one model or the mean of several, whose
+    frames may be of any length.
 
-    A window's score is the mean over the models of near_probability, of a moment whose IoU with it is 0.7 or more. That
-    is what R1@0.7 asks for; the probability of the very window, which best_windows takes, is spread thin over many that
-    are almost the same. Windows are chosen from every model's near_candidates. The frames are those of the model that
-    has most of them, with the mean of all models' posteriors.
+    A window's score is the mean over the models of overlap_probability, of a moment whose IoU with it is 0.7 or more.
+    That is what R1@0.7 asks for; the probability of the very window, which best_windows takes, is spread thin over many
+    that are almost the same. Windows are chosen from every model's overlap_candidates. The frames are those of the
+    model that has most of them, with the mean of all models' posteriors.
     Source: ours; a decision of least expected loss (minimum Bayes risk).
     """
     for _, series in members:
@@ -138,16 +138,16 @@ def windows_of_several(members: Sequence[tuple[MomentScore, FrameSeries]], decod
     frames = [np.zeros(len(each) - 1) for each in edges]
     for score, series in members:
         for query, table, posteriors in _posteriors(score, series):
-            chosen[query].append(near_candidates(table, series.edges[query], decoding))
+            chosen[query].append(overlap_candidates(table, series.edges[query], decoding))
             frames[query] += _resampled(posteriors, series.edges[query], edges[query]) / len(members)
     windows = [np.unique(np.concatenate(each), axis=0) for each in chosen]
     scores = [np.zeros(len(each)) for each in windows]
     for score, series in members:
         for query, table, _ in _posteriors(score, series):
-            scores[query] += near_probability(windows[query], table, series.edges[query]) / len(members)
+            scores[query] += overlap_probability(windows[query], table, series.edges[query]) / len(members)
     found = []
     for query in range(count):
-        best = near_windows(windows[query], scores[query], edges[query][-1], decoding)
+        best = overlap_windows(windows[query], scores[query], edges[query][-1], decoding)
         found.append(Located(best, edges[query], frames[query].clip(0.0, 1.0)))
     return found
 

@@ -111,8 +111,8 @@ def locate(
     KitError for models that need a fit and get none, for thresholds of several models, and for recordings that cannot
     be read; those of `fit` are left out with a warning.
     """
-    if len(models) > 1 and by != "near":
-        raise KitError(f"--by {by} is of one model, and several are averaged by near; leave --by out")
+    if len(models) > 1 and by != "overlap":
+        raise KitError(f"--by {by} is of one model, and several are averaged by overlap; leave --by out")
     if fit is not None:
         fit = Asked(inside_recordings(fit.moments, fit.recordings.values()), fit.recordings)
     members = []

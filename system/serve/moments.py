@@ -56,7 +56,7 @@ class MomentSearch(Search):
     def meaning(self) -> dict[str, str]:
         """What the numbers of a recording's frames and windows are, in words."""
         windows = {
-            "near": "the probability that a moment is there, or nearly",
+            "overlap": "the probability that a moment has an IoU of 0.7 or more with it",
             "posterior": "its probability to be one whole moment",
             "thresholds": "the mean of its frames less that of all others",
         }

@@ -23,7 +23,7 @@ from system.verbs.options import (
 )
 
 PIECE, HOP = 10.0, 1.0  # seconds; as in published zero-shot results of sliding windows
-BY: By = "near"
+BY: By = "overlap"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -52,8 +52,8 @@ def _add_window_arguments(parser: argparse.ArgumentParser) -> None:
     fit = "a split with known moments, of the same manifest, to which four numbers of each model are fitted; "
     fit += "for models that were never trained on any"
     windows.add_argument("--fit", metavar="SPLIT", help=fit)
-    by = "the probability that a moment is near a window, or that it is the window, or thresholds on frames "
-    by += "(default: %(default)s)"
+    by = "windows with which a moment most probably has an IoU of 0.7, or that it most probably is, or of frames above "
+    by += "thresholds (default: %(default)s)"
     windows.add_argument("--by", choices=get_args(By), default=BY, help=by)
     piece = "length of the pieces that a model of whole clips is given, in seconds (default: %(default)g)"
     windows.add_argument("--piece", type=_seconds, default=PIECE, metavar="SECONDS", help=piece)
@@ -69,7 +69,7 @@ def _seconds(text: str) -> float:
     except ValueError:
         seconds = 0.0
     if not 0 < seconds < 3600:
-        raise argparse.ArgumentTypeError(f"{text!r} is no number of seconds above 0")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds above 0 and below 3600")
     return seconds
 
 

@@ -17,7 +17,7 @@ pytestmark = pytest.mark.benchmark
 QUERIES, SECONDS = 1_347, 300
 
 
-@pytest.mark.parametrize("by", ["near", "posterior", "thresholds"])
+@pytest.mark.parametrize("by", ["overlap", "posterior", "thresholds"])
 @pytest.mark.parametrize("rate", [1, 2])
 def test_windows_of_castella(rate: int, by: By) -> None:
     """Random scores of frames, 1 and 2 a second: within 60 s and 1 GB on two cores; scoring within 1 s."""

@@ -23,7 +23,7 @@ from system.features.bank import open_bank
 from system.features.build import Features, build_features
 from system.features.pieces import pieces_of
 from system.models.moment_score import MomentScore
-from system.moments.windows import NEAR, Decoding, Grid, iou, near_probability
+from system.moments.windows import REACH, Decoding, Grid, iou, overlap_probability
 from system.recipe.load import load_recipe
 from system.runs.moments import FrameSeries, windows_of, windows_of_several
 
@@ -38,18 +38,18 @@ def series(*rows: tuple[list[float], float]) -> FrameSeries:
 
 
 class TestSeveral:
-    """Windows near which a moment is, by hand and against every labelling."""
+    """Windows that a moment overlaps with, by hand and against every labelling."""
 
     def test_a_model_twice_says_what_it_says_once(self) -> None:
         score = MomentScore()
         asked = series(([0.1, 0.5, 0.6, 0.2, 0.9], 1.0), ([0.7, 0.0, 0.3], 0.5))
-        alone = windows_of(score, asked, "near", Decoding())
+        alone = windows_of(score, asked, "overlap", Decoding())
         for one, other in zip(windows_of_several([(score, asked)] * 2, Decoding()), alone, strict=True):
             assert [w[:2] for w in one.windows] == [w[:2] for w in other.windows]
             assert [w.score for w in one.windows] == pytest.approx([w.score for w in other.windows], abs=1e-12)
             assert one.frames == pytest.approx(other.frames, abs=1e-12)
 
-    def test_near_is_what_begins_and_ends_within_a_share_of_the_length(self) -> None:
+    def test_overlap_is_what_begins_and_ends_within_a_share_of_the_length(self) -> None:
         """Four frames of 1 s; a window of 2 s reaches 0.3 s. A moment of frames 1 and 2 begins between 0.5 and 1.5 s,
         and ends between 2.5 and 3.5 s; of frames 0 to 2 it begins between 0 and 0.5 s."""
         table = np.full((4, 4), -np.inf)
@@ -62,10 +62,10 @@ class TestSeveral:
             0.1 * 0.3 * (0.15 / 0.5),
             0.0,
         ]
-        assert near_probability(asked, table, np.arange(5.0)) == pytest.approx(expected)
+        assert overlap_probability(asked, table, np.arange(5.0)) == pytest.approx(expected)
 
-    def test_a_moment_near_a_window_has_an_iou_of_70_per_cent(self) -> None:
-        for start, end in product((-NEAR, 0.0, NEAR), repeat=2):
+    def test_a_moment_within_reach_has_an_iou_of_70_per_cent(self) -> None:
+        for start, end in product((-REACH, 0.0, REACH), repeat=2):
             assert iou(np.array([[0.0, 1.0]]), np.array([start, 1 + end]))[0] >= 0.7 - 1e-12
 
     @pytest.mark.parametrize("hops", [(0.1, 1.0), (1.0, 0.1), (0.48, 1.0)])
