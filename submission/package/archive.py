@@ -40,13 +40,15 @@ AnyTruth = Truth | MomentTruth
 @dataclass(frozen=True)
 class Packed:
     """One system. label: of its folder. of: what is handed in, in words. output: bytes of that file. meta: content of
-    meta.yaml. truth: what the file must answer; None where only its form can be checked."""
+    meta.yaml. truth: what the file must answer; None where only its form can be checked. known: what has the answers to
+    its queries, such as an entry of the run; "" for a blind set's."""
 
     label: str
     of: str
     output: bytes
     meta: dict[str, Any]
     truth: AnyTruth | None = None
+    known: str = ""
 
 
 def file_names(names: Names, label: str, edition: AnyEdition) -> Names:

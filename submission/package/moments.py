@@ -1,12 +1,13 @@
 """A system of moments in a package: its windows, and the figures of its runs."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from submission.editions import MomentsEdition
 from submission.errors import SubmissionError
-from submission.formats.moments_jsonl import read_moments, write_moments
+from submission.formats.moments_jsonl import Moments, read_moments, write_moments
 from submission.formats.moments_truth import MomentTruth, size_of
 from submission.metrics.moments_summary import summarise_moments
 from submission.package.about import About, System
@@ -40,7 +41,19 @@ def packed_moments(
     with TemporaryDirectory() as temporary:
         file = Path(temporary) / "output.jsonl"
         write_moments(file, answers, edition)
-        return Packed(label, of, file.read_bytes(), meta, truth)
+        return Packed(label, of, file.read_bytes(), meta, truth, _known(answers, runs))
+
+
+def _known(answers: Sequence[Moments], runs: Sequence[FinishedMoments]) -> str:
+    """The entry of these runs that has true windows for the queries that are answered; "" for none."""
+    asked = {(answer.qid, answer.query) for answer in answers}
+    for run in runs:
+        for name in (name for name, found in run.result.moments.items() if found.figures is not None):
+            queries = replace(run, entry=name).truth.queries
+            same_ids = {answer.qid for answer in answers} == queries.keys()
+            if same_ids or asked <= {(query.qid, query.query) for query in queries.values()}:
+                return repr(name)
+    return ""
 
 
 def _describe(run: FinishedMoments, truth: MomentTruth) -> str:

@@ -3,10 +3,12 @@
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import NamedTuple
 
 from data_tools.cli import counted
 from submission.editions import AnyEdition, Edition, MomentsEdition
 from submission.errors import SubmissionError
+from submission.formats.csv_table import Row, parse_rows
 from submission.formats.edition_csv import write_csv
 from submission.formats.score_matrix import ScoreMatrix, read_scores
 from submission.formats.truth import matrix_truth, read_annotations
@@ -19,6 +21,14 @@ from submission.package.moments import packed_moments
 from submission.runs.finished import Finished, FinishedMoments, FinishedRun
 
 
+class Package(NamedTuple):
+    """An archive that was written. unready: why it must not be handed in as it is, a sentence a reason."""
+
+    path: Path
+    systems: list[Packed]
+    unready: list[str]
+
+
 def pack(
     systems: Sequence[Sequence[Finished]],
     about_path: Path,
@@ -26,11 +36,11 @@ def pack(
     out: Path,
     report: Path | None = None,
     style: str = "label",
-) -> tuple[Path, list[Packed]]:
-    """Write the archive of these systems, each one run or those that were blended; returns its path and what is in it.
+) -> Package:
+    """Write the archive of these systems, each one run or those that were blended.
 
-    about_path: the file that says what no run knows; files it names lie beside it. Without a report the archive is
-    called NAME.NOT_READY.zip.
+    about_path: the file that says what no run knows; files it names lie beside it. Without a report, and where a system
+    hands in queries whose answers are known, the archive is called NAME.NOT_READY.zip.
     Raises SubmissionError, a line a fact, for all that is missing or wrong.
     """
     about = read_about(about_path, len(systems))
@@ -40,12 +50,19 @@ def pack(
         _packed(runs, about, system, edition, index, about_path.parent)
         for index, (runs, system) in enumerate(zip(systems, about.systems, strict=True), start=1)
     ]
+    reasons = [] if report else ["it has no technical report; add --report REPORT.pdf"]
+    reasons += [_not_blind(system) for system in packed if system.known]
     unready = out.with_suffix(".NOT_READY.zip")
-    path = out if report else unready
+    path = unready if reasons else out
     write_archive(path, packed, edition, style, report.read_bytes() if report else None)
-    if report:
+    if not reasons:
         unready.unlink(missing_ok=True)
-    return path, packed
+    return Package(path, packed, reasons)
+
+
+def _not_blind(system: Packed) -> str:
+    what = f"{system.label} hands in queries whose answers are known ({system.known}), not the blind set"
+    return f"{what}; rank the blind set in the run, or give this system its file as `output`"
 
 
 def _problems(systems: Sequence[Sequence[Finished]], about: About, edition: AnyEdition, style: str) -> Iterator[str]:
@@ -91,14 +108,24 @@ def _packed_clips(
         scored = annotated(scored, read_annotations(folder / about.annotations, matrix_truth(scored)))
     meta = make_meta(runs, about, system, scored, edition, label)
     if system.output and not system.output.endswith(".npy"):
-        return Packed(label, f"hands in {system.output}", (folder / system.output).read_bytes(), meta)
+        data = (folder / system.output).read_bytes()
+        known = repr(runs[0].entry) if _answers_known(data, runs[0].matrix) else ""
+        return Packed(label, f"hands in {system.output}", data, meta, known=known)
     output = folder / system.output if system.output else runs[0].blind_scores
     of = f"hands in {system.output or output}" if output else _describe_entry(runs[0])
     matrix = _matrix(runs, output) if output else runs[0].matrix
     with TemporaryDirectory() as temporary:
         csv = Path(temporary) / "output.csv"
         write_csv(matrix, csv, edition)
-        return Packed(label, of, csv.read_bytes(), meta, matrix_truth(matrix))
+        has_answers = any(clips is not None for clips in matrix.relevant)
+        known = repr(system.output or runs[0].entry) if has_answers else ""
+        return Packed(label, of, csv.read_bytes(), meta, matrix_truth(matrix), known)
+
+
+def _answers_known(data: bytes, matrix: ScoreMatrix) -> bool:
+    """Whether all queries of a CSV are of those whose relevant clips this matrix has."""
+    known = {text for text, clips in zip(matrix.query_texts, matrix.relevant, strict=True) if clips is not None}
+    return all(known.issuperset(row.cells[:1]) for row in parse_rows(data) if isinstance(row, Row) and row.line > 1)
 
 
 def _describe_entry(run: FinishedRun) -> str:

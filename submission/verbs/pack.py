@@ -2,9 +2,11 @@
 
 import argparse
 import logging
+import shlex
 from pathlib import Path
 
 from data_tools.files import write_text
+from submission.editions import AnyEdition, MomentsEdition
 from submission.errors import SubmissionError
 from submission.package.about import about_template
 from submission.package.meta import missing_addresses
@@ -44,7 +46,7 @@ def run(arguments: argparse.Namespace) -> int:
     edition, out = chosen_any_edition(arguments, noted), arguments.out
     if out.suffix != ".zip" or "." in out.stem:
         raise SubmissionError(f"{out}: a package is NAME.zip, without other dots in its name")
-    path, packed = pack(systems, arguments.about, edition, out, arguments.report, arguments.style)
+    path, packed, unready = pack(systems, arguments.about, edition, out, arguments.report, arguments.style)
     for run in {str(run.folder): run for runs in systems for run in runs}.values():
         for name, expert in run.result.experts.items():
             for file in expert.unpublished:
@@ -53,9 +55,16 @@ def run(arguments: argparse.Namespace) -> int:
                 )
     for system in packed:
         print(f"{system.label}: {system.meta['submission']['name']}, {system.of}")
-    unready = "" if arguments.report else ": NOT READY, it has no technical report; add --report REPORT.pdf"
-    print(f"wrote {path}{unready}")
+        if system.truth is None and not system.known:
+            print(f"note: {system.label}: its queries were compared with nothing; {_to_compare(path, edition)} does it")
+    print("wrote " + ("\n".join(f"{path}: NOT READY, {reason}" for reason in unready) or str(path)))
     return 0
+
+
+def _to_compare(path: Path, edition: AnyEdition) -> str:
+    """The command that holds a package against the blind set."""
+    blind = "LIST.jsonl" if isinstance(edition, MomentsEdition) else "QUERIES.csv --audio FOLDER"
+    return f"python -m submission check {shlex.quote(str(path))} --edition {edition.name} --queries {blind}"
 
 
 def _opened(name: str) -> Finished:

@@ -11,6 +11,7 @@ import tiny
 import tiny_moments
 import torch
 import yaml
+from outcomes import without_checksums
 from reported import about as about_of
 
 from data_tools.manifest import in_split, read_manifest
@@ -207,6 +208,49 @@ def test_what_cannot_be_packed(
     assert packed(systems=systems) == 1
     assert said in capsys.readouterr().err
     assert not list(here.glob("*.zip"))
+
+
+@pytest.fixture
+def without_blind(here: Path) -> Path:
+    """A run that has found windows of no blind list."""
+    shutil.copytree((here / "run1").resolve(), here / "alone", ignore=shutil.ignore_patterns("blind_*"))
+    for name, key in (("result.json", "moments"), ("resolved.json", "rank")):
+        content = json.loads((here / "alone" / name).read_text())
+        content[key] = {entry: each for entry, each in content[key].items() if not entry.startswith("blind_")}
+        (here / "alone" / name).write_text(json.dumps(content))
+    without_checksums(here / "alone")
+    return here / "alone"
+
+
+def pack_alone(output: str | None, *extra: str) -> int:
+    document = about_of(1, sources=SOURCES)
+    document["systems"][0] |= {"output": output}
+    Path("about.yaml").write_text(yaml.safe_dump(document))
+    return packed("--report", "report.pdf", *extra, systems=["alone:posterior"])
+
+
+def test_what_has_known_answers_is_not_ready(without_blind: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The run's own windows, those of an ensemble of the same queries, and of some of them."""
+    shutil.copy(without_blind / "scores" / "thresholds.windows.jsonl", "all.jsonl")
+    Path("some.jsonl").write_text("".join(Path("all.jsonl").read_text().splitlines(keepends=True)[:3]))
+    for output in (None, "all.jsonl", "some.jsonl"):
+        assert pack_alone(output) == 0
+        *_, last = capsys.readouterr().out.splitlines()
+        said = f"NOT READY, {LABEL}_1 hands in queries whose answers are known ('posterior'), not the blind set; "
+        assert f"mine.NOT_READY.zip: {said}" in last
+        assert not Path("mine.zip").exists()
+
+
+def test_what_is_compared_with_no_list_is_said(without_blind: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    shutil.copy("run1/scores/blind_posterior.windows.jsonl", "mean.jsonl")
+    assert pack_alone("mean.jsonl") == 0
+    *_, note, last = capsys.readouterr().out.splitlines()
+    check = "python -m submission check mine.zip --edition 2026 --queries LIST.jsonl"
+    assert (note, last) == (
+        f"note: {LABEL}_1: its queries were compared with nothing; {check} does it",
+        "wrote mine.zip",
+    )
+    assert main(check.replace("LIST", "list").split()[3:]) == 0
 
 
 def test_an_ensemble_is_packed_from_files_of_its_windows(here: Path) -> None:

@@ -6,6 +6,7 @@ import shutil
 import warnings
 import zipfile
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from data_tools.documents.json_text import read_json, write_json
 from submission.__main__ import main
 from submission.editions import EDITIONS, get_edition
 from submission.formats.csv_table import format_table
+from submission.formats.edition_csv import write_csv
 from submission.formats.score_matrix import read_scores, write_scores
 from submission.metrics.blend import blend
 from submission.package.archive import check_archive
@@ -73,13 +75,13 @@ def test_four_runs_make_a_package_that_holds_when_read_again(
     assert packed(edition) == 0
     assert "mine.NOT_READY.zip: NOT READY, it has no technical report" in capsys.readouterr().out
     assert packed(edition, "--report", "report.pdf") == 0
-    assert not (here / "mine.NOT_READY.zip").exists()
-    assert main(["check", "mine.zip", "--edition", edition]) == 0
+    assert not (here / "mine.zip").exists()
+    assert main(["check", "mine.NOT_READY.zip", "--edition", edition]) == 0
     other = "2024" if edition == "2025" else "2025"
-    assert main(["check", "mine.zip", "--edition", other]) == 1
+    assert main(["check", "mine.NOT_READY.zip", "--edition", other]) == 1
     assert f"not of {other}; add --edition " in capsys.readouterr().out
     labels = [f"de-la-Cruz_U-X_{task(edition)}_{index}" for index in range(1, 5)]
-    with zipfile.ZipFile("mine.zip") as archive:
+    with zipfile.ZipFile("mine.NOT_READY.zip") as archive:
         assert archive.testzip() is None
         expected = {f"mine/{task(edition)}/{labels[0]}.technical_report.pdf"}
         for label in labels:
@@ -144,6 +146,34 @@ def check_output_by_hand(rows: list[list[str]], edition: str, scores: Path) -> N
     for row, values in zip(lists, matrix.values, strict=True):
         assert row[1] == matrix.file_names[int(values.argmax())]
         assert len(set(row[1:])) == 10
+
+
+LABEL_2024 = "de-la-Cruz_U-X_task8_1"
+
+
+def test_what_has_known_answers_is_not_ready(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    matrix = read_scores(here / "run1/scores/by_map.npy")
+    texts = [f"blind {text}" for text in matrix.query_texts]
+    write_scores(here / "blind.npy", replace(matrix, relevant=[None] * len(matrix)))
+    write_csv(replace(matrix, query_texts=texts), here / "blind.csv", get_edition("2024"))
+    write_csv(matrix, here / "scored.csv", get_edition("2024"))
+    for output, known in ((None, "by_map"), ("run1/scores/by_loss.npy",) * 2, ("scored.csv", "by_map")):
+        assert pack_one(output) == 0
+        *_, last = capsys.readouterr().out.splitlines()
+        said = f"mine.NOT_READY.zip: NOT READY, {LABEL_2024} hands in queries whose answers are known ({known!r}), not"
+        assert said in last
+        assert not (here / "mine.zip").exists()
+    for output in ("blind.npy", "blind.csv"):
+        assert pack_one(output) == 0
+        said = capsys.readouterr().out
+        assert said.endswith("wrote mine.zip\n")
+        assert ("--edition 2024 --queries QUERIES.csv --audio FOLDER does it" in said) == (output == "blind.csv")
+        assert not (here / "mine.NOT_READY.zip").exists()
+
+
+def pack_one(output: str | None) -> int:
+    Path("about.yaml").write_text(yaml.safe_dump(about(1) | {"systems": [about(1)["systems"][0] | {"output": output}]}))
+    return packed("2024", "--report", "report.pdf", systems=["run1:by_map"])
 
 
 def test_the_same_package_is_the_same_bytes(here: Path) -> None:
@@ -430,7 +460,7 @@ def members(runs: Path) -> Members:
         f"{runs}/report.pdf",
     ]
     assert main(["pack", *arguments, "--edition", "2024", "--out", f"{runs}/mine.zip"]) == 0
-    with zipfile.ZipFile(runs / "mine.zip") as archive:
+    with zipfile.ZipFile(runs / "mine.NOT_READY.zip") as archive:
         return {name: archive.read(name) for name in archive.namelist()}
 
 
