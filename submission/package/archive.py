@@ -118,6 +118,31 @@ def check_archive(
         yield from _check_members(archive, edition, truth_of, require_report, shown)
 
 
+def fitting_editions(path: Path) -> list[AnyEdition]:
+    """Those that every member of an archive fits by its place and name; none for what cannot be read.
+
+    Raises OSError for a file that cannot be opened.
+    """
+    with path.open("rb") as file:
+        try:
+            names = [name for name in zipfile.ZipFile(file).namelist() if not name.endswith("/")]
+        except Exception:  # as in check_archive, which says what is wrong
+            return []
+    editions: list[AnyEdition] = [*EDITIONS.values(), *MOMENTS.values()]
+    return [edition for edition in editions if names and all(_is_named(name, edition) for name in names)]
+
+
+def output_notes(
+    path: Path, edition: MomentsEdition, truth: MomentTruth | None, shown: int | None = SHOWN_PROBLEMS
+) -> Iterator[str]:
+    """What is odd in the windows of an archive in which check_archive finds no problem, a sentence each."""
+    with zipfile.ZipFile(path) as archive:
+        for name in archive.namelist():
+            if name.endswith(".jsonl"):
+                _, _, notes = check_moments(archive.read(name), edition, truth)
+                yield from (f"{name}: {line}" for line in format_problems(notes, shown))
+
+
 def _check_members(
     archive: zipfile.ZipFile,
     edition: AnyEdition,
@@ -174,6 +199,19 @@ def _is_placed(name: str, edition: AnyEdition) -> bool:
     sound = all(part not in ("", ".", "..") for part in parts) and "\\" not in name
     report = len(parts) == 3 and parts[-1].endswith(".pdf")
     return sound and (report or len(parts) == 4) and parts[1] == f"task{edition.task}"
+
+
+def _is_named(name: str, edition: AnyEdition) -> bool:
+    """Whether a member is a report, or an output or meta.yaml of a system, of this edition."""
+    if not _is_placed(name, edition):
+        return False
+    *_, label, file = name.split("/")
+    if file.endswith(".pdf"):
+        return True
+    if not re.fullmatch(edition.label, label):
+        return False
+    styles = [file_names(names, label, edition) for names in edition.names.values()]
+    return any(file in (names.output, names.meta) for names in styles)
 
 
 def _check_system(

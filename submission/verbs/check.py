@@ -60,11 +60,11 @@ def _report(path: Path, edition: Edition | MomentsEdition, found: "_Found", as_j
     if as_json:
         _print_json(path, edition, found)
     elif found.problems:
-        print(*found.lines(shown), sep="\n")
+        print(*_lines(found.problems, shown), sep="\n")
     if found.problems:
         raise SubmissionError(f"{path} {found.verdict}")
     if not as_json:
-        print(*(f"note: {line}" for line in format_problems(found.notes, shown)), found.verdict, sep="\n")
+        print(*(f"note: {line}" for line in _lines(found.notes, shown)), found.verdict, sep="\n")
         if found.hint:
             print(found.hint)
     return 0
@@ -82,11 +82,12 @@ class _Found(NamedTuple):
     notes: Sequence[Problem] = ()
     hint: str = ""
 
-    def lines(self, shown: int | None) -> Iterable[str]:
-        """Of the problems; those of a package name their file themselves."""
-        if self.problems[0].kind == PACKAGE:
-            return [problem.sentence for problem in self.problems]
-        return format_problems(self.problems, shown)
+
+def _lines(problems: Sequence[Problem], shown: int | None) -> Iterable[str]:
+    """Those of a package name their file themselves."""
+    if problems and problems[0].kind == PACKAGE:
+        return [problem.sentence for problem in problems]
+    return format_problems(problems, shown)
 
 
 def _check_csv(path: Path, edition: Edition, truth: Truth | None, ranked: bool) -> _Found:
@@ -124,7 +125,11 @@ def _noted(arguments: argparse.Namespace) -> dict[str, str | None]:
 def _package_edition(path: Path, arguments: argparse.Namespace) -> AnyEdition:
     if arguments.ranked:
         raise SubmissionError("a package holds what its edition asks for; leave out --ranked")
-    return chosen_any_edition(arguments, _noted(arguments), path)
+    from submission.package.archive import fitting_editions
+
+    noted = _noted(arguments)
+    fitting = [] if arguments.edition is not None or noted else fitting_editions(path)
+    return fitting[0] if len(fitting) == 1 else chosen_any_edition(arguments, noted, path)
 
 
 def _package_truth(edition: AnyEdition, arguments: argparse.Namespace) -> Truth | MomentTruth | None:
@@ -132,11 +137,21 @@ def _package_truth(edition: AnyEdition, arguments: argparse.Namespace) -> Truth 
 
 
 def _check_package(path: Path, edition: AnyEdition, truth: Truth | MomentTruth | None, shown: int | None) -> _Found:
-    from submission.package.archive import check_archive
+    from submission.package.archive import check_archive, output_notes
 
-    problems = [Problem(None, text, PACKAGE) for text in check_archive(path, edition, lambda label: truth, shown=shown)]
-    bad, good = "is not fit to be handed in, for what is listed above", f"ok: a package of edition {edition.name}"
-    return _Found(problems, None, None, bad if problems else good, truth is not None)
+    if problems := _of_package(check_archive(path, edition, lambda _: truth, shown=shown)):
+        verdict = "is not fit to be handed in, for what is listed above"
+        return _Found(problems, None, None, verdict, truth is not None)
+    hint, notes = NOT_COMPARED, []
+    if isinstance(edition, MomentsEdition):
+        hint = MOMENTS_NOT_COMPARED
+        notes = _of_package(output_notes(path, edition, truth if isinstance(truth, MomentTruth) else None, shown))
+    verdict = f"ok: a package of edition {edition.name}"
+    return _Found([], None, None, verdict, truth is not None, notes, "" if truth else hint)
+
+
+def _of_package(sentences: Iterable[str]) -> list[Problem]:
+    return [Problem(None, text, PACKAGE) for text in sentences]
 
 
 def _print_json(path: Path, edition: Edition | MomentsEdition, found: _Found) -> None:

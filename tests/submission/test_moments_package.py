@@ -24,6 +24,7 @@ PDF = b"%PDF-1.4\n%%EOF\n"
 SYSTEMS = ["run1:posterior", "run1:thresholds", "run2:posterior", "run2:thresholds"]
 SOURCES = {"tones": {"url": None}}
 LABEL = "de-la-Cruz_U-X_task6"
+NOTHING = "held against nothing"
 LIST = 177  # queries of 100 recordings, as in 2026
 
 
@@ -74,6 +75,12 @@ def packed(*extra: str, systems: list[str] = SYSTEMS) -> int:
 def members(path: Path) -> dict[str, bytes]:
     with zipfile.ZipFile(path) as archive:
         return {name: archive.read(name) for name in archive.namelist()}
+
+
+def write_zip(name: str, files: dict[str, bytes]) -> None:
+    with zipfile.ZipFile(name, "w") as archive:
+        for member, data in files.items():
+            archive.writestr(member, data)
 
 
 def test_a_blind_list_goes_through_ranking_writing_and_check(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -130,6 +137,45 @@ def test_four_systems_make_a_package_that_holds(here: Path, capsys: pytest.Captu
         assert meta["system"]["ensemble"] is False
 
 
+def test_check_says_what_is_odd_in_a_package_and_what_it_was_not_compared_with(
+    here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its edition is known by the names of its files; its lines are turned round, and a window ends late."""
+    assert packed("--report", "report.pdf", systems=SYSTEMS[:1] * 4) == 0
+    capsys.readouterr()
+    assert main(["check", "mine.zip", "--queries", "list.jsonl"]) == 0
+    assert capsys.readouterr().out == "ok: a package of edition 2026\n"
+    assert main(["check", "mine.zip"]) == 0
+    said = ["ok: a package of edition 2026", f"note: its queries were {NOTHING}; add --truth, or --queries"]
+    assert [line[: len(start)] for line, start in zip(capsys.readouterr().out.splitlines(), said, strict=True)] == said
+    member = f"mine/task6/{LABEL}_2/{LABEL}_2.output.jsonl"
+    files = members(here / "mine.zip")
+    first, *others = files[member].decode().splitlines(keepends=True)
+    late = json.loads(first)
+    late["pred_relevant_windows"][0][1] = 999
+    write_zip("odd.zip", files | {member: "".join([*others, json.dumps(late) + "\n"]).encode()})
+    assert main(["check", "odd.zip", "--queries", "list.jsonl"]) == 0
+    *notes, verdict = capsys.readouterr().out.splitlines()
+    assert verdict == "ok: a package of edition 2026"
+    assert notes[0].startswith(f"note: {member}: line {LIST}: window 1, [")
+    assert "ends behind the recording" in notes[0]
+    assert notes[1:] == [f"note: {member}: whole file: its queries stand in another order than in list.jsonl"]
+    assert main(["check", "odd.zip", "--queries", "list.jsonl", "--json"]) == 0
+    assert [note["sentence"] for note in json.loads(capsys.readouterr().out)["notes"]] == [n[6:] for n in notes]
+
+
+def test_a_package_of_no_one_edition_asks_for_it(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert packed("--report", "report.pdf") == 0
+    files = members(here / "mine.zip")
+    for number, change in enumerate(({"mine/task6/notes.txt": b""}, {"mine/task6/other/x.meta.yaml": b""})):
+        write_zip(f"{number}.zip", files | change)
+        assert main(["check", f"{number}.zip"]) == 1
+        assert "add --edition YEAR" in capsys.readouterr().err
+    Path("none.zip").write_bytes(b"PK")
+    assert main(["check", "none.zip"]) == 1
+    assert "add --edition YEAR" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("name", ["output", "meta"])
 def test_every_damage_of_a_package_is_named(here: Path, name: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert packed("--report", "report.pdf", systems=SYSTEMS[:1] * 4) == 0
@@ -152,10 +198,8 @@ def test_every_damage_of_a_package_is_named(here: Path, name: str, capsys: pytes
         },
     }
     for said, change in changes[name].items():
-        with zipfile.ZipFile("damaged.zip", "w") as archive:
-            for member, data in files.items():
-                first = f"task6_1.{name}." in member
-                archive.writestr(member, change(data.decode()) if first else data)
+        of_first = {member for member in files if f"task6_1.{name}." in member}
+        write_zip("damaged.zip", {m: change(d.decode()).encode() if m in of_first else d for m, d in files.items()})
         capsys.readouterr()
         assert main(["check", "damaged.zip", "--edition", "2026", "--queries", "list.jsonl"]) == 1, said
         assert said in capsys.readouterr().out
