@@ -16,7 +16,7 @@ import re
 import unicodedata
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, NamedTuple
 
 from pydantic import AfterValidator, Field, ValidationError
 from pydantic_core import PydanticCustomError
@@ -63,10 +63,10 @@ class Author(Strict):
 
 
 class System(Strict):
-    """name, abbreviation: as the results page will show them. output: what is handed in, a score matrix (.npy) or the
-    edition's CSV, beside this file; None: the blind set that the run ranked by the same checkpoints, or, where it has
-    none, what the run ranked. scored: the score matrix its figures are of; None: the
-    run's own."""
+    """name, abbreviation: as the results page will show them. output: what is handed in, a score matrix (.npy), the
+    edition's CSV or a file of windows (.jsonl), beside this file; None: the blind set that the run ranked by the same
+    checkpoints, or, where it has none, what the run ranked. scored: the score matrix or file of windows its figures are
+    of; None: the run's own."""
 
     name: Text
     abbreviation: Text
@@ -90,26 +90,39 @@ class About(Strict):
         return next(author for author in self.authors if author.corresponding)
 
 
-def about_template(systems: Sequence[tuple[str, bool]], sources: Iterable[str]) -> str:
-    """The file with FILL_IN for what is to be filled in. systems: the runs of each, as `pack` was given them, and
-    whether the blind set's scores are to be named. sources: data sets and models whose address no run knows."""
+class Asked(NamedTuple):
+    """What a template asks for of a system. runs: as `pack` was given them. output: what is handed in is to be named.
+    scored: what the figures are of is to be named."""
+
+    runs: str
+    output: bool
+    scored: bool
+
+
+def about_template(systems: Sequence[Asked], sources: Iterable[str], of_moments: bool) -> str:
+    """The file with FILL_IN for what is to be filled in. sources: data sets and models whose address no run knows."""
+    files = "file of windows (.jsonl)" if of_moments else "scores (.npy) or CSV"
     quoted = json.dumps(FILL_IN)
     lines = [
         "# What the package says that no run knows. Replace every FILL IN inside its quotes, or all by null.",
         "authors:  # of whom one is corresponding: true",
         f"  - {{lastname: {quoted}, firstname: {quoted}, email: {quoted}, corresponding: true,",
         f"     affiliation: {{abbreviation: {quoted}, institute: {quoted}, department: null, location: {quoted}}}}}",
-        "systems:  # in the order of the runs; output, if any: the blind set's scores or CSV, beside this file",
+        f"systems:  # in the order of the runs; output, if any: the blind set's {files}, beside this file",
     ]
-    for runs, asks in systems:
-        lines.append(f"  # {runs}{'' if asks else ', which has ranked the blind set'}")
-        lines.append(f"  - {{name: {quoted}, abbreviation: {quoted}{f', output: {quoted}' if asks else ''}}}")
+    if any(system.scored for system in systems):
+        scored = "file of windows (.jsonl)" if of_moments else "scores (.npy)"
+        lines.append(f"  # scored: the {scored} of the split that the figures are of, beside this file")
+    for runs, *asks in systems:
+        keys = ["name", "abbreviation", *(key for key, asked in zip(("output", "scored"), asks, strict=True) if asked)]
+        lines.append(f"  # {runs}{'' if 'output' in keys else ', which has ranked the blind set'}")
+        lines.append(f"  - {{{', '.join(f'{key}: {quoted}' for key in keys)}}}")
     if sources := list(sources):
         lines.append("sources:  # where each is published, in quotes; null: nowhere")
         lines += [f"  {json.dumps(name, ensure_ascii=False)}: {{url: {quoted}}}" for name in sources]
-    lines.append(
-        "annotations: null  # only for 2025: the organisers' metadata_eval.csv, if the results are to count it"
-    )
+    if not of_moments:
+        annotations = "the organisers' metadata_eval.csv, if the results are to count it"
+        lines.append(f"annotations: null  # only for 2025: {annotations}")
     return "\n".join([*lines, "source_code: null  # the address of your code, in quotes", ""])
 
 

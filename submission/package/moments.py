@@ -26,8 +26,10 @@ def packed_moments(
     Raises SubmissionError for files that do not fit the queries, and for figures of a blind list.
     """
     first, label = runs[0], label_of(about, edition, index)
-    source = first.blind or first
-    meta = make_moments_meta(runs, about, system, _figures(first, system, edition, folder), edition, label)
+    source, figures = first.blind or first, figures_of(first)
+    if system.scored:
+        figures = _figures_of_file(folder / system.scored, first, edition)
+    meta = make_moments_meta(runs, about, system, figures, edition, label)
     if system.output:
         path, of = folder / system.output, f"hands in {system.output}"
         truth = first.blind.truth if first.blind else None
@@ -61,13 +63,15 @@ def _describe(run: FinishedMoments, truth: MomentTruth) -> str:
     return f"hands in what the run itself found, {ranked}; for the blind list give this system an `output`"
 
 
-def _figures(run: FinishedMoments, system: System, edition: MomentsEdition, folder: Path) -> Mapping[str, float]:
-    """By metric, in [0, 1]."""
-    if system.scored:
-        answers = read_moments(folder / system.scored, edition, run.truth)
-        return summarise_moments({answer.qid: answer.windows for answer in answers}, run.truth, edition).values
+def figures_of(run: FinishedMoments) -> Mapping[str, float]:
+    """By metric, in [0, 1]. Raises SubmissionError for an entry of a blind list, which has none."""
     if run.ranked.figures is None:
         known = [name for name, found in run.result.moments.items() if found.figures is not None]
         hint = f"name {run.folder}:{known[0]}" if known else "give its recipe an entry of a set with true windows"
         raise SubmissionError(f"{run.folder}: {run.entry!r} is of a blind list, which has no figures; {hint}")
     return run.ranked.figures
+
+
+def _figures_of_file(path: Path, run: FinishedMoments, edition: MomentsEdition) -> Mapping[str, float]:
+    answers = read_moments(path, edition, run.truth)
+    return summarise_moments({answer.qid: answer.windows for answer in answers}, run.truth, edition).values

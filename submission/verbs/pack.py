@@ -3,15 +3,17 @@
 import argparse
 import logging
 import shlex
+from collections.abc import Sequence
 from pathlib import Path
 
 from data_tools.files import write_text
 from submission.editions import AnyEdition, MomentsEdition
 from submission.errors import SubmissionError
-from submission.package.about import about_template
+from submission.package.about import Asked, about_template
 from submission.package.meta import missing_addresses
+from submission.package.moments import figures_of
 from submission.package.pack import pack
-from submission.runs.finished import Finished, has_moments, open_finished, open_finished_moments
+from submission.runs.finished import Finished, FinishedMoments, has_moments, open_finished, open_finished_moments
 from submission.verbs.options import chosen_any_edition
 
 log = logging.getLogger(__name__)
@@ -31,13 +33,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     systems = [[_opened(name) for name in text.split(",")] for text in arguments.runs]
     if arguments.template:
-        if arguments.template.exists():
-            raise SubmissionError(f"{arguments.template} is there already; name another file")
-        asks = [
-            (text, len(runs) > 1 or not runs[0].ranks_blind) for text, runs in zip(arguments.runs, systems, strict=True)
-        ]
-        unknown = missing_addresses([run for system in systems for run in system])
-        write_text(arguments.template, about_template(asks, unknown))
+        _write_template(arguments.template, arguments.runs, systems)
         print(f"wrote {arguments.template}; fill it in, and give it as --about")
         return 0
     if not arguments.about or not arguments.out:
@@ -59,6 +55,20 @@ def run(arguments: argparse.Namespace) -> int:
             print(f"note: {system.label}: its queries were compared with nothing; {_to_compare(path, edition)} does it")
     print("wrote " + ("\n".join(f"{path}: NOT READY, {reason}" for reason in unready) or str(path)))
     return 0
+
+
+def _write_template(path: Path, names: Sequence[str], systems: Sequence[Sequence[Finished]]) -> None:
+    if path.exists():
+        raise SubmissionError(f"{path} is there already; name another file")
+    of_moments = [runs[0] for runs in systems if isinstance(runs[0], FinishedMoments)]
+    for run in of_moments:
+        figures_of(run)
+    asked = [
+        Asked(name, output=len(runs) > 1 or not runs[0].ranks_blind, scored=len(runs) > 1)
+        for name, runs in zip(names, systems, strict=True)
+    ]
+    unknown = missing_addresses([run for runs in systems for run in runs])
+    write_text(path, about_template(asked, unknown, bool(of_moments)))
 
 
 def _to_compare(path: Path, edition: AnyEdition) -> str:

@@ -321,6 +321,30 @@ def test_a_template_asks_for_what_no_run_knows(here: Path) -> None:
     text = (here / "new.yaml").read_text()
     assert text.count("which has ranked the blind set") == 4
     assert "output:" not in text.partition("systems:")[2].partition("\n")[2].partition("sources:")[0]
+    assert "output, if any: the blind set's file of windows (.jsonl), beside this file" in text
+    assert "annotations" not in text
+    assert "scored" not in text
+
+
+def test_what_a_template_of_an_ensemble_asks_for_is_enough(here: Path) -> None:
+    ensemble = ["run1,run2"]
+    assert main(["pack", *ensemble, "--template", "new.yaml"]) == 0
+    text = Path("new.yaml").read_text()
+    assert "# scored: the file of windows (.jsonl) of the split that the figures are of, beside this file" in text
+    shutil.copy("run1/scores/blind_posterior.windows.jsonl", "blind.jsonl")
+    shutil.copy("run1/scores/posterior.windows.jsonl", "test.jsonl")
+    for key, value in (("email", "jo@example.org"), ("output", "blind.jsonl"), ("scored", "test.jsonl")):
+        assert text.count(f'{key}: "FILL IN"') == 1
+        text = text.replace(f'{key}: "FILL IN"', f"{key}: {value}")
+    Path("about.yaml").write_text(text.replace('"FILL IN"', "Abc"))
+    assert packed("--report", "report.pdf", systems=ensemble) == 0
+
+
+def test_a_blind_entry_is_refused_where_the_template_is_written(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["pack", "run1", "run1:blind_posterior", "--template", "new.yaml"]) == 1
+    said = "error: run1: 'blind_posterior' is of a blind list, which has no figures; name run1:posterior\n"
+    assert capsys.readouterr().err == said
+    assert not Path("new.yaml").exists()
 
 
 def test_a_package_of_clips_and_moments_is_refused(here: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -276,6 +276,10 @@ def test_a_template_asks_for_what_is_then_enough(here: Path, capsys: pytest.Capt
     text = (here / "mine.yaml").read_text()
     assert '"world": {url: "FILL IN"}' in text
     assert text.index("# run1:by_map\n") < text.index("# run1:by_loss,run2\n")
+    assert 'abbreviation: "FILL IN", output: "FILL IN"}\n  # run1:by_loss,run2\n' in text
+    assert 'abbreviation: "FILL IN", output: "FILL IN", scored: "FILL IN"}\n' in text
+    assert "# scored: the scores (.npy) of the split that the figures are of, beside this file\n" in text
+    assert "the blind set's scores (.npy) or CSV, beside this file\n" in text
     assert text.count("- {name: ") == 2
     capsys.readouterr()
     assert main(template) == 1
