@@ -34,12 +34,22 @@ def read_frame_scores(path: Path) -> dict[str, FrameScores]:
     """By query id, in the file's order. Raises SubmissionError for a file that write_frame_scores did not write."""
     require_file(path)
     try:
-        with np.load(path, allow_pickle=False) as file:
+        with path.open("rb") as opened, np.load(opened, allow_pickle=False) as file:
             qids, lengths, edges, frames = (file[name] for name in ARRAYS)
-        if len(qids) != len(lengths) or len(frames) != lengths.sum() or len(edges) != len(frames) + len(qids):
-            raise ValueError("its arrays do not fit each other")
-    except (OSError, ValueError, KeyError, AttributeError, EOFError) as error:
+        _require_fitting(qids, lengths, edges, frames)
+    except Exception as error:  # numpy and zipfile meet damage with many kinds of errors
         raise SubmissionError(f"{path}: cannot be read as frames' probabilities ({error}); make it again") from None
     ends = np.cumsum(lengths)
     parts = zip(np.split(edges, (ends + np.arange(1, len(ends) + 1))[:-1]), np.split(frames, ends[:-1]), strict=True)
     return {str(qid): FrameScores(*part) for qid, part in zip(qids, parts, strict=True)}
+
+
+def _require_fitting(qids: np.ndarray, lengths: np.ndarray, edges: np.ndarray, frames: np.ndarray) -> None:
+    """Raises ValueError for arrays that write_frame_scores does not write."""
+    kinds = "".join(array.dtype.kind for array in (qids, lengths, edges, frames))
+    if kinds != "Uiff" or any(array.ndim != 1 for array in (qids, lengths, edges, frames)):
+        raise ValueError("its arrays are not lists of texts, whole numbers, and numbers")
+    if np.any(lengths < 0):
+        raise ValueError("a length is below 0")
+    if len(qids) != len(lengths) or len(frames) != lengths.sum() or len(edges) != len(frames) + len(qids):
+        raise ValueError("its arrays do not fit each other")

@@ -1,0 +1,86 @@
+"""Probabilities of frames: written and read again, and every damage refused in a sentence."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from submission.errors import SubmissionError
+from submission.formats.frame_scores import ARRAYS, FrameScores, read_frame_scores, write_frame_scores
+
+SCORES = {
+    "a_1": FrameScores(np.array([0.0, 1.0, 2.0]), np.array([0.25, 0.75], np.float32)),
+    "a_2": FrameScores(np.array([0.0, 0.5]), np.array([1.0], np.float32)),
+}
+SENTENCE = r"^\S+frames\.npz: cannot be read as frames' probabilities \(.*\); make it again$"
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    write_frame_scores(tmp_path / "frames.npz", SCORES)
+    return tmp_path / "frames.npz"
+
+
+def test_what_is_written_is_read(path: Path) -> None:
+    found = read_frame_scores(path)
+    assert list(found) == list(SCORES)
+    for qid, scores in SCORES.items():
+        assert found[qid].edges.tolist() == scores.edges.tolist()
+        assert found[qid].frames.tolist() == scores.frames.tolist()
+
+
+def test_a_file_that_was_cut_off_is_refused_wherever_it_was(path: Path) -> None:
+    whole = path.read_bytes()
+    for length in range(0, len(whole), 7):
+        path.write_bytes(whole[:length])
+        with pytest.raises(SubmissionError, match=SENTENCE):
+            read_frame_scores(path)
+
+
+def test_turned_bytes_are_refused_or_do_not_matter(path: Path) -> None:
+    whole = path.read_bytes()
+    refused = 0
+    for place in range(len(whole)):
+        path.write_bytes(whole[:place] + bytes([whole[place] ^ 0xFF]) + whole[place + 1 :])
+        try:
+            found = read_frame_scores(path)
+        except SubmissionError:
+            refused += 1
+        else:
+            assert found["a_1"].frames.tolist() == [0.25, 0.75]
+    assert refused > len(whole) // 2
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda arrays: arrays | {"lengths": np.array(3)}, "its arrays are not lists of texts, whole numbers, and"),
+        (lambda arrays: arrays | dict.fromkeys(ARRAYS, np.array(1)), "its arrays are not lists"),
+        (lambda arrays: arrays | {"lengths": np.array([2.0, 1.0])}, "its arrays are not lists"),
+        (lambda arrays: arrays | {"qids": np.array([1, 2])}, "its arrays are not lists"),
+        (lambda arrays: arrays | {"frames": np.zeros((3, 1))}, "its arrays are not lists"),
+        (lambda arrays: arrays | {"lengths": np.array([4, -1])}, "a length is below 0"),
+        (lambda arrays: arrays | {"lengths": np.array([2, 2])}, "its arrays do not fit each other"),
+        (lambda arrays: {key: arrays[key] for key in ARRAYS[:3]}, "frames"),
+    ],
+)
+def test_other_arrays_are_refused(path: Path, change: Callable[[Any], Any], words: str) -> None:
+    with np.load(path) as file:
+        arrays = dict(file)
+    np.savez(path, **change(arrays))
+    with pytest.raises(SubmissionError, match=SENTENCE) as caught:
+        read_frame_scores(path)
+    assert words in str(caught.value)
+
+
+def test_other_files_are_refused(path: Path) -> None:
+    with path.open("wb") as file:
+        np.save(file, np.zeros(3))
+    with pytest.raises(SubmissionError, match=SENTENCE):
+        read_frame_scores(path)
+    for data in (b"", b"text", b"PK"):
+        path.write_bytes(data)
+        with pytest.raises(SubmissionError, match=SENTENCE):
+            read_frame_scores(path)
