@@ -1,7 +1,8 @@
 """One file of moments of several: every window is worth what all files say of it."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import product
 from typing import Literal
 
 import numpy as np
@@ -12,7 +13,7 @@ from submission.editions import MomentsEdition
 from submission.errors import SubmissionError
 from submission.formats.json_lines import Window
 from submission.formats.moments_jsonl import Moments, is_scored
-from submission.formats.moments_truth import MomentTruth
+from submission.formats.moments_truth import MomentQuery, MomentTruth
 from submission.metrics.blend import Values, ensemble_selection, weight_factors
 from submission.metrics.moments import ious_of, padded, score_moments
 from submission.metrics.moments_summary import metric_values
@@ -64,17 +65,20 @@ def search_moment_weights(
     return ensemble_selection(candidates.votes, score)
 
 
-def require_apart(tested: Parts, validation: Parts) -> None:
-    """Raises SubmissionError where weights would be searched on recordings that are then tested on."""
-    (name, test), (other, weighted) = next(iter(tested.items())), next(iter(validation.items()))
-    for what, one, another in (
-        ("query", {answer.qid for answer in test}, {answer.qid for answer in weighted}),
-        ("recording", {answer.vid for answer in test} - {None}, {answer.vid for answer in weighted} - {None}),
-    ):
-        if shared := sorted(map(str, one & another)):
-            common = f"{name} and {other} have {counted(len(shared), what)} in common (first {shared[0]!r})"
-            hint = "weights are searched on a validation split, never on what is tested"
-            raise SubmissionError(f"{common}; {hint}")
+def require_apart(tested: Parts, validation: Parts, truth: MomentTruth) -> None:
+    """Raises SubmissionError where weights would be searched on queries or recordings that are then tested on, by any
+    of the files or by the truth of the validation ones."""
+    searched: list[tuple[str, Iterable[Moments | MomentQuery]]] = [*validation.items()]
+    searched.append((truth.name, truth.queries.values()))
+    for (name, test), (other, weighted) in product(tested.items(), searched):
+        for what, one, another in (
+            ("query", {answer.qid for answer in test}, {answer.qid for answer in weighted}),
+            ("recording", {answer.vid for answer in test} - {None}, {answer.vid for answer in weighted} - {None}),
+        ):
+            if shared := sorted(map(str, one & another)):
+                common = f"{name} and {other} have {counted(len(shared), what)} in common (first {shared[0]!r})"
+                hint = "weights are searched on a validation split, never on what is tested"
+                raise SubmissionError(f"{common}; {hint}")
 
 
 @dataclass(frozen=True)

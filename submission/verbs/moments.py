@@ -146,7 +146,7 @@ def blend_moment_files(arguments: argparse.Namespace) -> int:
     if arguments.validation:
         truth = read_moment_truth(arguments.truth, edition)
         validation = _read_each(arguments.validation, edition, truth)
-        require_apart(parts, validation)
+        require_apart(parts, validation, truth)
         weights, reached = search_moment_weights(validation, arguments.how, truth, edition)
         print(f"searched on validation: {edition.metric} {published(reached):.2f} there")
     answers = blend_moments(parts, arguments.how, edition, weights)

@@ -242,3 +242,28 @@ def test_other_queries_of_the_same_recordings_are_no_validation(
     searched = ["--validation", "two_good.jsonl", "two_poor.jsonl", "--truth", "two_truth.jsonl"]
     assert main(["blend", "good.jsonl", "poor.jsonl", *searched, "--out", "o.jsonl"]) == 1
     assert "good.jsonl and two_good.jsonl have 1 recording in common (first 'x')" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("silent", "words"),
+    [
+        (("good",), "poor.jsonl and two_good.jsonl have 1 recording in common (first 'x')"),
+        (("two_good",), "good.jsonl and two_poor.jsonl have 1 recording in common (first 'x')"),
+        (("two_good", "two_poor"), "good.jsonl and two_truth.jsonl have 1 recording in common (first 'x')"),
+        (("good", "two_good", "two_poor"), "poor.jsonl and two_truth.jsonl have 1 recording in common (first 'x')"),
+    ],
+)
+def test_recordings_are_looked_for_in_every_file_and_in_the_truth(
+    files: Path, silent: tuple[str, ...], words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """silent: files that do not say their recordings."""
+    for name in ("good", "poor"):
+        write(f"two_{name}.jsonl", {f"{vid}_2": [[0, 5, 0.5]] for vid in "xuv"})
+    write("two_truth.jsonl", {f"{vid}_2": [[0, 5]] for vid in "xuv"}, "relevant_windows")
+    for name in silent:
+        lines = [json.loads(line) for line in Path(f"{name}.jsonl").read_text().splitlines()]
+        text = "".join(json.dumps({k: v for k, v in line.items() if k != "vid"}) + "\n" for line in lines)
+        Path(f"{name}.jsonl").write_text(text)
+    searched = ["--validation", "two_good.jsonl", "two_poor.jsonl", "--truth", "two_truth.jsonl"]
+    assert main(["blend", "good.jsonl", "poor.jsonl", *searched, "--out", "o.jsonl"]) == 1
+    assert words in capsys.readouterr().err
