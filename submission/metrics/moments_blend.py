@@ -6,7 +6,6 @@ from itertools import product
 from typing import Literal
 
 import numpy as np
-import numpy.typing as npt
 
 from data_tools.cli import counted
 from submission.editions import MomentsEdition
@@ -32,22 +31,20 @@ def blend_moments(
 ) -> list[Moments]:
     """The best windows of every query, with scores, of several files by name; queries in the order of the first.
 
-    Candidates are the windows of all files, of each the best that count. A file gives a candidate the highest score x
-    IoU of its windows with it, so that it also speaks for windows that it has a little differently; a candidate's score
-    is the weighted mean over the files. The highest comes first; a candidate that overlaps a better one by an IoU over
-    MAX_IOU is left out. Of equal scores the earlier window comes first, then the shorter: the order of the files does
-    not matter.
+    Candidates are the windows of all files whose weight is not 0, of each the best that count. A file gives a candidate
+    the highest score x IoU of its windows with it, so that it also speaks for windows that it has a little differently;
+    a candidate's score is the weighted mean over the files. The highest comes first; a candidate that overlaps a better
+    one by an IoU over MAX_IOU is left out. Of equal scores the earlier window comes first, then the shorter: the order
+    of the files does not matter.
 
     how: `raw` scores as they are, which should mean the same in all files; `rank` 1 for a file's best window, 1/2 for
     its second and so on, which windows without scores have too. weights: not negative, one a part; None: equal.
     Source: ours; score x IoU is how detectors' boxes are voted on (Gidaris and Komodakis, ICCV 2015, section 4).
-    Raises SubmissionError for files of other queries or recordings, for raw scores that are missing or below 0, and for
-    weights that are none.
+    Raises SubmissionError for files of other queries or recordings, for raw scores that are missing, below 0, or too
+    large to be added up, and for weights that are none.
     """
     candidates = _candidates(parts, how, edition)
-    factors = weight_factors(weights, len(parts))
-    total = sum(factor * votes for factor, votes in zip(factors, candidates.votes, strict=True)) / factors.sum()
-    return candidates.best(total, edition)
+    return candidates.blended(weight_factors(weights, len(parts)), edition)
 
 
 def search_moment_weights(
@@ -57,12 +54,14 @@ def search_moment_weights(
     split; and that figure, in [0, 1]. See ensemble_selection. Raises SubmissionError as blend_moments does."""
     candidates, true_windows = _candidates(parts, how, edition), truth.windows()
 
-    def score(total: Values) -> float:
-        found = {answer.qid: answer.windows for answer in candidates.best(total, edition)}
+    def score(answers: Sequence[Moments]) -> float:
+        found = {answer.qid: answer.windows for answer in answers}
         scores = score_moments(found, true_windows, (0.0, edition.max_seconds))
         return metric_values(scores, [edition.metric])[edition.metric]
 
-    return ensemble_selection(candidates.votes, score)
+    with np.errstate(over="ignore"):  # candidates.best refuses it
+        weights, _ = ensemble_selection(candidates.votes, lambda total: score(candidates.best(total, edition)))
+    return weights, score(candidates.blended(weight_factors(weights, len(parts)), edition))
 
 
 def require_apart(tested: Parts, validation: Parts, truth: MomentTruth) -> None:
@@ -83,18 +82,30 @@ def require_apart(tested: Parts, validation: Parts, truth: MomentTruth) -> None:
 
 @dataclass(frozen=True)
 class _Candidates:
-    """answers: (Q,) of the first file. windows: (Q, M, 2) by start, then by end; NaN fills up. ious: (Q, M, M) of each
-    with each. votes: by file, (Q, M) what it gives each."""
+    """names: of the files. answers: (Q,) of the first file. windows: (Q, M, 2) by start, then by end; NaN fills up.
+    ious: (Q, M, M) of each with each. votes: by file, (2, Q, M) what it gives each, and 1 for its own windows, else
+    0."""
 
+    names: Sequence[str]
     answers: Sequence[Moments]
     windows: Values
     ious: Values
     votes: list[Values]
 
+    def blended(self, factors: Values, edition: MomentsEdition) -> list[Moments]:
+        """(Q,) answers. factors: (files,) their weights. Sorted before they are added up, the votes have the same sum
+        in any order of the files."""
+        with np.errstate(over="ignore"):  # `best` refuses it
+            weighted = factors[:, None, None, None] * np.stack(self.votes)
+            return self.best(np.sort(weighted, axis=0).sum(axis=0) / np.sort(factors).sum(), edition)
+
     def best(self, total: Values, edition: MomentsEdition) -> list[Moments]:
-        """(Q,) answers. total: (Q, M) scores of the candidates."""
-        scores = total.astype(np.float32)  # sums in another order are the same
-        left = np.where(np.isnan(self.windows[:, :, 0]), -np.inf, scores)
+        """(Q,) answers. total: (2, Q, M) a sum of votes. Raises SubmissionError for one that is not finite."""
+        if not np.isfinite(total).all():
+            largest = self.names[int(np.argmax([votes.max() for votes in self.votes]))]
+            raise SubmissionError(f"{largest}: its scores are too large to be added up; add --how rank, or scale them")
+        scores, offered = total
+        left = np.where(offered > 0, scores, -np.inf)
         rows, found = np.arange(len(left)), np.full((len(left), edition.max_windows), -1)
         for rank in range(edition.max_windows):
             column = left.argmax(1)
@@ -107,8 +118,8 @@ class _Candidates:
             for row, (answer, columns) in enumerate(zip(self.answers, found.tolist(), strict=True))
         ]
 
-    def _window(self, row: int, column: int, scores: npt.NDArray[np.float32]) -> Window:
-        return [*self.windows[row, column].tolist(), float(str(scores[row, column]))]
+    def _window(self, row: int, column: int, scores: Values) -> Window:
+        return [*self.windows[row, column].tolist(), float(scores[row, column])]
 
 
 def _candidates(parts: Parts, how: How, edition: MomentsEdition) -> _Candidates:
@@ -123,8 +134,10 @@ def _candidates(parts: Parts, how: How, edition: MomentsEdition) -> _Candidates:
     for of_queries in by_part:
         of_file = padded(of_queries, 3)
         offered = ious_of(windows, of_file[:, :, :2]) * of_file[:, None, :, 2]
-        votes.append(np.nanmax(np.where(np.isnan(offered), 0.0, offered), axis=2))
-    return _Candidates(answers, windows, ious_of(windows, windows), votes)
+        given = np.max(np.where(np.isnan(offered), 0.0, offered), axis=2)
+        offers = (windows[:, :, None] == of_file[:, None, :, :2]).all(axis=3).any(axis=2)
+        votes.append(np.stack([given, offers]))
+    return _Candidates(list(parts), answers, windows, ious_of(windows, windows), votes)
 
 
 def _same_queries(parts: Parts) -> list[Moments]:

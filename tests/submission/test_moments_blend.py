@@ -2,6 +2,8 @@
 
 import json
 from collections.abc import Sequence
+from dataclasses import replace
+from itertools import permutations
 from pathlib import Path
 from typing import Any
 
@@ -67,6 +69,47 @@ def test_a_file_hands_in_its_best_ten_and_so_does_the_blend() -> None:
 def test_a_window_of_no_length_is_worth_nothing() -> None:
     parts = {"one": [answer([[5, 5, 0.9], [0, 10, 0.1]])], "other": [answer([[5, 5, 0.9]])]}
     assert windows_of(parts, "raw", E2026) == [[0, 10, 0.05], [5, 5, 0]]
+
+
+def test_windows_of_a_file_without_weight_are_no_candidates() -> None:
+    """Not even where another file speaks for them; and so in the search, whose figure the blend reaches."""
+    parts = {"one": [answer([[0, 10, 0.6]])], "other": [answer([[1, 10, 0.9], [3, 10, 0.9], [30, 40, 0.9]])]}
+    assert windows_of(parts, "raw", E2026, [1, 0]) == [[0, 10, 0.6]]
+    assert windows_of(parts, "raw", E2026, [0, 1]) == [[1, 10, 0.9], [30, 40, 0.9]]
+    of_q0 = {name: [replace(each, qid="q0") for each in part] for name, part in parts.items()}
+    weights, reached = search_moment_weights(of_q0, "raw", truth_of([[0, 10]]), E2026)
+    assert (weights, reached) == ([1.0, 0.0], 1.0)
+
+
+@pytest.mark.parametrize("scale", [1e-60, 1e-30, 1.0, 1e300])
+def test_scores_of_any_size_keep_their_order_and_their_ratios(scale: float) -> None:
+    windows = [[0, 5, scale], [10, 15, 5 * scale], [20, 25, 3 * scale]]
+    parts = {"one": [answer(windows)], "other": [answer([[10, 15, scale]])]}
+    found = windows_of(parts, "raw", E2026)
+    assert [window[:2] for window in found] == [[10, 15], [20, 25], [0, 5]]
+    assert [window[2] / scale for window in found] == pytest.approx([3, 1.5, 0.5], rel=1e-12)
+
+
+def test_a_sum_does_not_depend_on_the_order_of_the_files_in_any_bit() -> None:
+    """0.1, 0.2 and 0.3 make 0.6 or 0.6000000000000001, as they are added up."""
+    parts = {str(score): [answer([[0, 5, score]])] for score in (0.1, 0.2, 0.3)}
+    found = [windows_of(dict(order), "raw", E2026) for order in permutations(parts.items())]
+    assert all(each == found[0] for each in found)
+    weights = {"0.1": 0.3, "0.2": 0.7, "0.3": 0.1}
+    found = [
+        windows_of(dict(order), "raw", E2026, [weights[name] for name, _ in order])
+        for order in permutations(parts.items())
+    ]
+    assert all(each == found[0] for each in found)
+
+
+def test_scores_too_large_to_be_added_up_name_their_file() -> None:
+    parts = {"one": [answer([[20, 25, 0.5]], "q0")], "other": [answer([[0, 5, 1.7e308]], "q0")]}
+    said = "^other: its scores are too large to be added up; add --how rank, or scale them$"
+    with pytest.raises(SubmissionError, match=said):
+        blend_moments(parts | {"third": parts["other"]}, "raw", E2026)
+    with pytest.raises(SubmissionError, match=said):
+        search_moment_weights(parts, "raw", truth_of([[0, 5]]), E2026)
 
 
 def slow_blend(files: Sequence[Sequence[Sequence[float]]], weights: Sequence[float]) -> list[list[float]]:
