@@ -85,13 +85,15 @@ def write_moments(path: Path, answers: Sequence[Moments], edition: MomentsEditio
 
 
 def write_scored_moments(path: Path, answers: Sequence[Moments], edition: MomentsEdition) -> None:
-    """Write what is scored and blended while one develops: all windows [start, end, score], in their order. The file
-    appears whole or not at all. Raises SubmissionError for anything that would make a file check_moments reports."""
-    data = "".join(
-        json.dumps(dict(zip(edition.line, (one.qid, one.query, one.vid, one.windows), strict=True)), ensure_ascii=False)
-        + "\n"
-        for one in answers
-    ).encode()
+    """Write what is scored and blended while one develops: all windows [start, end, score], in their order; of an
+    answer without query or vid a line without it. The file appears whole or not at all. Raises SubmissionError for
+    anything that would make a file check_moments reports."""
+    lines = []
+    for answer in answers:
+        values = (answer.qid, answer.query, answer.vid, answer.windows)
+        line = {key: value for key, value in zip(edition.line, values, strict=True) if value is not None}
+        lines.append(json.dumps(line, ensure_ascii=False) + "\n")
+    data = "".join(lines).encode()
     _, problems, _ = check_moments(data, edition)
     refuse(f"{path} would not pass its check", problems)
     with writing(path) as file:

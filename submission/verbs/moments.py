@@ -123,25 +123,34 @@ def write_moments_file(source: Path, out: Path, arguments: argparse.Namespace) -
         raise SubmissionError(f"{out}: what is handed in is JSON lines; give a name ending in {SUFFIX}")
     require_other(out, [source])
     answers = read_moments(source, edition)
-    if out.is_file() and not arguments.force:
-        there, _, _ = check_moments(out.read_bytes(), edition)
-        if not there or is_scored(there):
-            kind = "holds scores, which would be lost" if there else "is no file of moments"
-            raise SubmissionError(f"{out} is there already and {kind}; name another file, or add --force")
+    if out.is_file() and not arguments.force and (kind := _kept(out, edition, scores=True)):
+        raise SubmissionError(f"{out} is there already and {kind}; name another file, or add --force")
     write_moments(out, answers, edition)
     return f"wrote {out}: {counted(len(answers), 'query')}, {edition.max_windows} windows or fewer each, without scores"
 
 
+def _kept(path: Path, edition: MomentsEdition, scores: bool) -> str:
+    """Why a file is not written over, in words; "" where it may be. scores: whether its scores would be lost."""
+    there, _, _ = check_moments(path.read_bytes(), edition)
+    if not there:
+        return "is no file of moments"
+    return "holds scores, which would be lost" if scores and is_scored(there) else ""
+
+
 def blend_moment_files(arguments: argparse.Namespace) -> int:
     """One file of moments, with scores, of several. arguments: of the verb blend."""
-    named = [arguments.out, *arguments.scores, *(arguments.validation or ())]
+    named = [*arguments.scores, *(arguments.validation or ())]
     if others := [path for path in named if not is_moments(path)]:
         raise SubmissionError(f"{others[0]} is of clips, and moments ({SUFFIX}) are blended with moments alone")
+    if not is_moments(arguments.out):
+        raise SubmissionError(f"{arguments.out}: a blend of moments is JSON lines; give a name ending in {SUFFIX}")
     if arguments.how not in SCALES:
         raise SubmissionError(f"--how {arguments.how} is for score matrices; of moments it is {' or '.join(SCALES)}")
     if (arguments.validation is None) != (arguments.truth is None):
         raise SubmissionError("weights of moments are searched by --validation FILES and --truth TRUTH; give both")
     edition = moments_edition(arguments)
+    if arguments.out.is_file() and (kind := _kept(arguments.out, edition, scores=False)):
+        raise SubmissionError(f"{arguments.out} is there already and {kind}; name another file")
     parts, weights = _read_each(arguments.scores, edition), arguments.weights
     if arguments.validation:
         truth = read_moment_truth(arguments.truth, edition)

@@ -239,11 +239,28 @@ def test_files_are_blended_by_weights_of_validation(files: Path, capsys: pytest.
     assert read_moments(files / "r.jsonl", E2026)[0].windows[0] == [0, 5, 0.85]
 
 
+def test_a_blend_replaces_a_blend(files: Path) -> None:
+    for weights in (["1", "1"], ["1", "3"]):
+        assert main(["blend", "good.jsonl", "poor.jsonl", "--weights", *weights, "--out", "o.jsonl"]) == 0
+    assert read_moments(files / "o.jsonl", E2026)[0].windows[0] == [50, 55, 0.675]
+
+
+def test_what_no_file_says_is_left_out_of_the_lines(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for name in ("one", "other"):
+        Path(f"{name}.jsonl").write_text('{"qid": "x_1", "pred_relevant_windows": [[0, 5, 0.5]]}\n')
+    assert main(["blend", "one.jsonl", "other.jsonl", "--out", "o.jsonl"]) == 0
+    assert json.loads((files / "o.jsonl").read_text()) == {"qid": "x_1", "pred_relevant_windows": [[0, 5, 0.5]]}
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
         ("good.jsonl a.npy --out o.jsonl", "a.npy is of clips, and moments (.jsonl) are blended with moments alone"),
-        ("good.jsonl poor.jsonl --out o.npy", "o.npy is of clips, and moments (.jsonl) are blended with moments"),
+        ("good.jsonl poor.jsonl --out o.npy", "o.npy: a blend of moments is JSON lines; give a name ending in .jsonl"),
+        (
+            "good.jsonl poor.jsonl --out truth.jsonl",
+            "truth.jsonl is there already and is no file of moments; name another file",
+        ),
         (
             "good.jsonl poor.jsonl --how standardised --out o.jsonl",
             "for score matrices; of moments it is raw or rank",
