@@ -8,7 +8,7 @@ from pydantic import Field
 from data_tools.errors import DataError
 from data_tools.locks import is_locked
 from submission.runs.reading import made_again, read_metrics, read_provenance, read_recipe, read_result
-from submission.runs.record import EpochLine, Record
+from submission.runs.record import EpochLine, MomentsResult, RankedResult, Record, RunResult
 
 CHOSEN_BY = ("mAP@10", "recall_sum", "R1@0.7", "loss")  # validation metrics, the one to be shown first
 LOWER_IS_BETTER = {"loss"}
@@ -62,8 +62,6 @@ def _read(folder: Path) -> RunOverview:
     metrics = folder / "metrics.jsonl"
     epochs = read_metrics(metrics, made_again(folder, metrics)) if metrics.exists() else []
     result = read_result(folder) if (folder / "result.json").exists() else None
-    entry = next(iter(result.rank), None) if result else None
-    ranked = result.rank[entry] if result and entry else None
     return RunOverview(
         run=str(folder),
         recipe=recipe.name,
@@ -73,9 +71,18 @@ def _read(folder: Path) -> RunOverview:
         stage=epochs[-1].stage if epochs else None,
         epoch=epochs[-1].epoch if epochs else None,
         validation=_best(epochs),
-        test=Figure(metric=ranked.metric, value=ranked.figures[ranked.metric], where=str(entry)) if ranked else None,
+        test=_tested(result) if result else None,
         seconds=sum(line.seconds for line in epochs) if epochs else None,
     )
+
+
+def _tested(result: RunResult) -> Figure | None:
+    """The primary figure of the first ranked entry; of a run of moments alone, of the first that has figures."""
+    entries: dict[str, RankedResult | MomentsResult] = {**result.rank, **result.moments}
+    for name, entry in entries.items():
+        if entry.figures is not None and entry.metric in entry.figures:
+            return Figure(metric=entry.metric, value=entry.figures[entry.metric], where=name)
+    return None
 
 
 def _best(epochs: list[EpochLine]) -> Figure | None:

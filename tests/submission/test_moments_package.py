@@ -18,6 +18,7 @@ from data_tools.manifest import in_split, read_manifest
 from data_tools.moments import read_moments, write_moments, write_published
 from submission.__main__ import main
 from submission.package.moments_meta import _millions
+from submission.runs.overview import Figure, overview
 from system.__main__ import main as system
 
 PDF = b"%PDF-1.4\n%%EOF\n"
@@ -345,6 +346,21 @@ def test_a_blind_entry_is_refused_where_the_template_is_written(here: Path, caps
     said = "error: run1: 'blind_posterior' is of a blind list, which has no figures; name run1:posterior\n"
     assert capsys.readouterr().err == said
     assert not Path("new.yaml").exists()
+
+
+def test_an_overview_has_the_figure_of_the_first_entry_that_has_figures(here: Path) -> None:
+    found = json.loads((here / "run1" / "result.json").read_text())["moments"]
+    expected = Figure(metric="R1@0.7", value=found["posterior"]["figures"]["R1@0.7"], where="posterior")
+    assert overview(here / "run1").test == expected
+    shutil.copytree((here / "run1").resolve(), here / "mine")
+    without_checksums(here / "mine")
+    result = json.loads((here / "mine" / "result.json").read_text())
+    order = ("blind_posterior", "thresholds", "posterior")
+    for names, where in ((order, "thresholds"), (order[:1], None)):
+        moments = {name: found[name] for name in names}
+        (here / "mine" / "result.json").write_text(json.dumps(result | {"moments": moments}))
+        test = overview(here / "mine").test
+        assert (test and test.where) == where
 
 
 def test_a_package_of_clips_and_moments_is_refused(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
