@@ -29,7 +29,7 @@ from submission.formats.json_lines import (
     seconds,
     window_faults,
 )
-from submission.formats.moments_truth import TRUE_WINDOWS, WINDOWS, MomentTruth
+from submission.formats.moments_truth import TRUE_WINDOWS, WINDOWS, MomentTruth, is_blind_list, other_file
 from submission.formats.truth import instead
 
 NOT_HANDED_IN = frozenset({"scores", "no query", "no vid"})  # kinds of oddities that a package has not
@@ -107,8 +107,8 @@ def check_moments(
 
     Wrong, and not scored: a line that is no object (see json_lines.parse_objects), a qid that is no text or given
     twice, a query without windows, a window that is not two numbers or three or ends before it starts, windows with and
-    without scores in one file, no line at all. With a truth also: a qid that it does not have, and one that no line
-    has.
+    without scores in one file, no line at all. A blind list, and the kit's own file of moments, are one problem. With a
+    truth also: a qid that it does not have, and one that no line has.
     Odd, and scored: windows that can be no hit (of no length, outside the recording), that begin before it or end
     behind it, that stand twice, more than count, an order that is not that of the scores, scores in what is to be
     handed in, a line without query or vid, and with a truth also others than it has, and another order.
@@ -120,6 +120,8 @@ def check_moments(
     notes: list[Problem] = []
     line_of: dict[str, int] = {}
     width: tuple[int, int] | None = None  # numbers of a window, and the line that says so
+    if other := other_file(data) or _without_answers(data):
+        return [], [other], []
     for parsed in parse_objects(data):
         if isinstance(parsed, Problem):
             problems.append(parsed)
@@ -145,6 +147,14 @@ def check_moments(
     if answers and not problems:
         notes += _oddities_of_file(answers, truth)
     return answers, problems, notes
+
+
+def _without_answers(data: bytes) -> Problem | None:
+    """The one problem of a blind list where answers are expected; None for what is no blind list."""
+    if not is_blind_list(data):
+        return None
+    hint = "name the file of the answers, and give this one as --queries"
+    return Problem(None, f"this is a list of queries without answers; {hint}", "a blind list")
 
 
 def _faults(content: dict[str, Any]) -> Iterator[Fault]:

@@ -13,11 +13,21 @@ from submission.editions import MomentsEdition
 from submission.errors import SubmissionError
 from submission.formats.columns import refuse
 from submission.formats.csv_table import Problem, shown
-from submission.formats.json_lines import Fault, Window, fault_of_text, is_number, parse_objects, seconds, window_faults
+from submission.formats.json_lines import (
+    Fault,
+    Object,
+    Window,
+    fault_of_text,
+    is_number,
+    parse_objects,
+    seconds,
+    window_faults,
+)
 from submission.formats.suggest import TEXT_WAYS, Nearest
 
 TRUE_WINDOWS = "relevant_windows"
 WINDOWS = "pred_relevant_windows"  # of an answer
+KIT_KEYS = ("id", "text", "clip", "windows")  # keys of a file of moments that data_tools and system read
 
 
 @dataclass(frozen=True)
@@ -75,6 +85,25 @@ def is_truth(data: bytes) -> bool:
     return first is not None and TRUE_WINDOWS in first.content and WINDOWS not in first.content
 
 
+def other_file(data: bytes) -> Problem | None:
+    """What a file is whose every line would be wrong in the same way: the kit's own file of moments."""
+    first = next((line for line in parse_objects(data) if not isinstance(line, Problem)), None)
+    if first is None or "qid" in first.content or not set(KIT_KEYS) <= first.content.keys():
+        return None
+    wanted = "name the published list, whose lines have qid, query and vid"
+    return Problem(None, f"this is the kit's own file of moments ({', '.join(KIT_KEYS)}); {wanted}", "the kit's own")
+
+
+def is_blind_list(data: bytes) -> bool:
+    """Whether these bytes are queries of a blind list: lines of qid, query and vid, and no list of windows in any."""
+    return all(
+        isinstance(line, Object)
+        and {"qid", "query", "vid"} <= line.content.keys()
+        and not any(isinstance(value, list) for value in line.content.values())
+        for line in parse_objects(data)
+    )
+
+
 def check_moment_truth(
     data: bytes, edition: MomentsEdition
 ) -> tuple[dict[str, MomentQuery], list[Problem], list[Problem]]:
@@ -91,6 +120,8 @@ def check_moment_truth(
     notes: list[Problem] = []
     has_windows: bool | None = None
     seconds_of: dict[str, float | None] = {}
+    if other := other_file(data):
+        return {}, [other], []
     for parsed in parse_objects(data):
         if isinstance(parsed, Problem):
             problems.append(parsed)

@@ -183,6 +183,29 @@ def test_check_takes_a_truth_too(capsys: pytest.CaptureFixture[str]) -> None:
     assert output(capsys, "check", "truth.jsonl", status=1) == ["line 2: the query 'a_1' stands on line 1 already"]
 
 
+def test_a_file_of_another_kind_is_one_sentence(capsys: pytest.CaptureFixture[str]) -> None:
+    own = [{"id": "a_1", "text": "Rain", "clip": "a", "windows": windows} for windows in ([[0, 5]], None)]
+    write_lines("moments.jsonl", own)
+    said = "this is the kit's own file of moments (id, text, clip, windows); name the published list, whose lines have "
+    assert main(["check", "bare.jsonl", "--queries", "moments.jsonl"]) == 1
+    shown = capsys.readouterr()
+    assert (shown.out, shown.err) == ("", f"error: moments.jsonl: whole file: {said}qid, query and vid\n")
+    assert output(capsys, "check", "moments.jsonl", status=1) == [f"whole file: {said}qid, query and vid"]
+    without = "this is a list of queries without answers; name the file of the answers, and give this one as --queries"
+    for against in ([], ["--queries", "blind.jsonl"]):
+        assert output(capsys, "check", "blind.jsonl", *against, status=1) == [f"whole file: {without}"]
+    assert main(["score", "blind.jsonl", "--truth", "truth.jsonl"]) == 1
+    assert capsys.readouterr().err == f"error: blind.jsonl: whole file: {without}\n"
+
+
+def test_answers_under_a_wrong_key_or_missing_on_a_line_are_told_by_line(capsys: pytest.CaptureFixture[str]) -> None:
+    lines = answers(lambda place: True, scored=False)
+    write_lines("wrong.jsonl", [{k.replace("pred_", "my_"): v for k, v in line.items()} for line in lines])
+    assert "line 1: pred_relevant_windows is missing" in output(capsys, "check", "wrong.jsonl", status=1)
+    write_lines("first.jsonl", [{k: v for k, v in lines[0].items() if k != "pred_relevant_windows"}, *lines[1:]])
+    assert output(capsys, "check", "first.jsonl", status=1) == ["line 1: pred_relevant_windows is missing"]
+
+
 def test_write_makes_the_file_that_is_handed_in(capsys: pytest.CaptureFixture[str]) -> None:
     said = ["wrote out.jsonl: 12 queries, 10 windows or fewer each, without scores"]
     assert output(capsys, "write", "half.jsonl", "--out", "out.jsonl") == said
