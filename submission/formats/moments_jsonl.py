@@ -217,9 +217,10 @@ def _oddities(answer: Moments, parsed: Object, edition: MomentsEdition, truth: M
         ("vid", answer.vid, asked.vid if asked else None),
     ):
         if given is None:
-            yield f"{key} is missing; it is not scored, and what is handed in has it", f"no {key}"
+            yield f"{key} is missing; scoring needs only qid, but what is handed in has it", f"no {key}"
         elif known is not None and given != known:
-            yield f"{key} is {shown(given)}, and {shown(known)} in the truth; it is not scored", f"another {key}"
+            text = f"{key} is {shown(given)} here and {shown(known)} in the truth; only qid counts in scoring"
+            yield text, f"another {key}"
 
 
 def _oddities_of_file(answers: Sequence[Moments], truth: MomentTruth | None) -> Iterator[Problem]:

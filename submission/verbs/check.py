@@ -27,8 +27,8 @@ from submission.verbs.options import (
 )
 
 PACKAGE = "package"  # kind of the problems of one
-NOT_COMPARED = "note: its texts and names were held against nothing; add --truth, --scores, or --queries and --audio"
-MOMENTS_NOT_COMPARED = "note: its queries were held against nothing; add --truth, or --queries for a blind list"
+NOT_COMPARED = "note: its texts and names were compared with nothing; add --truth, --scores, or --queries and --audio"
+MOMENTS_NOT_COMPARED = "note: its queries were compared with nothing; add --truth, or --queries for a blind list"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

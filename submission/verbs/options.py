@@ -146,9 +146,9 @@ def _edition_name(
     elif noted:
         why = f"they are of several editions ({', '.join(f'{name}: {edition}' for name, edition in noted.items())})"
     else:
-        why = f"{file}: of which edition is it to be?" if file else "which edition is meant?"
+        why = f"{file}: its edition is not known" if file else "the edition is not known"
     hint = to_add(list(among)) if among else f"--edition YEAR, one of {', '.join(known)}"
-    raise SubmissionError(f"{why}{'' if why.endswith('?') else ';'} add {hint}")
+    raise SubmissionError(f"{why}; add {hint}")
 
 
 def _edition_of(systems: Sequence[System], arguments: argparse.Namespace) -> Edition:

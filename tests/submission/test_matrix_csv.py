@@ -262,7 +262,7 @@ def test_door_from_scores_to_every_file_and_back(tmp_path: Path, capsys: pytest.
         assert main(["check", out, *edition, *against]) == 0
     shown = capsys.readouterr().out
     good = "ok: 24 queries x 12 scores\n"
-    output, _, rest = shown.partition("note: its texts and names were held against nothing; ")
+    output, _, rest = shown.partition("note: its texts and names were compared with nothing; ")
     assert output == f"wrote {out}: 24 queries x 12 scores\n" + good
     assert rest.endswith(good * 2)
     assert main(["convert", out, "--out", again, "--scores", scores]) == 0

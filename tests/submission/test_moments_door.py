@@ -132,7 +132,7 @@ def test_check_passes_a_file_and_names_what_is_odd(capsys: pytest.CaptureFixture
     ):
         assert output(capsys, "check", "bare.jsonl", *against) == ["ok: 12 queries, 24 windows without scores"]
     assert output(capsys, "check", "bare.jsonl")[1:] == [
-        "note: its queries were held against nothing; add --truth, or --queries for a blind list"
+        "note: its queries were compared with nothing; add --truth, or --queries for a blind list"
     ]
     lines = answers(lambda place: True, scored=False)
     lines[2]["pred_relevant_windows"] = [[5, 5], [50, 70], [0, 1]]

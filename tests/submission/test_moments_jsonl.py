@@ -181,9 +181,15 @@ def test_a_fault_is_named_by_its_line_and_refused(name: str, tmp_path: Path) -> 
         (windows_on_line_2([[n, n + 1] for n in range(11)]), ["line 2: 11 windows, of which the first 10 count"]),
         (windows_on_line_2([[0, 1, 0.5], [1, 2, 0.5]], True), [SCORES]),
         (windows_on_line_2([[0, 1, 0.4], [1, 2, 0.5]], True), ["line 2: the scores do not fall: R1 takes the", SCORES]),
-        (answer_bytes(False, query="Rain"), ["line 2: query is 'Rain', and 'Someone says \"ü\"' in the truth; it is"]),
-        (answer_bytes(False, vid="b"), ["line 2: vid is 'b', and 'a' in the truth; it is not scored"]),
-        (answer_bytes(False, vid=None), ["line 2: vid is missing; it is not scored, and what is handed in has it"]),
+        (
+            answer_bytes(False, query="Rain"),
+            ["line 2: query is 'Rain' here and 'Someone says \"ü\"' in the truth; only qid"],
+        ),
+        (answer_bytes(False, vid="b"), ["line 2: vid is 'b' here and 'a' in the truth; only qid counts in scoring"]),
+        (
+            answer_bytes(False, vid=None),
+            ["line 2: vid is missing; scoring needs only qid, but what is handed in has it"],
+        ),
         (
             b"".join(reversed(answer_bytes(False).splitlines(keepends=True))),
             ["whole file: its queries stand in another"],

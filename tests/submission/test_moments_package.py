@@ -25,7 +25,7 @@ PDF = b"%PDF-1.4\n%%EOF\n"
 SYSTEMS = ["run1:posterior", "run1:thresholds", "run2:posterior", "run2:thresholds"]
 SOURCES = {"tones": {"url": None}}
 LABEL = "de-la-Cruz_U-X_task6"
-NOTHING = "held against nothing"
+NOTHING = "compared with nothing"
 LIST = 177  # queries of 100 recordings, as in 2026
 
 

@@ -23,7 +23,7 @@ def test_door_writes_checks_and_scores(tmp_path: Path, truth_path: Path, capsys:
         assert main(["check", out, "--edition", "2022", *against]) == 0
         good, _, note = capsys.readouterr().out.partition("\n")
         assert good == "ok: 24 queries x 10 names"
-        assert note.startswith("note: its texts and names were held against nothing") == (against == [])
+        assert note.startswith("note: its texts and names were compared with nothing") == (against == [])
     assert main(["score", out, "--truth", truth]) == 0
     from_csv = capsys.readouterr().out.splitlines()
     assert main(["score", scores, "--edition", "2022"]) == 0
@@ -73,8 +73,8 @@ def test_door_check_lists_every_problem_and_score_refuses_the_same_file(
         (["compare", "of2022.npy", "s.npy"], "s.npy does not say which edition it is of; add --edition"),
         (["write", "s.npy", "--out", "out.csv"], "s.npy does not say which edition it is of; add --edition"),
         (["write", "good.csv", "--out", "out.csv"], "good.csv is no score matrix (.npy); `convert` makes one edition"),
-        (["check", "good.csv"], "good.csv: of which edition is it to be? add --edition YEAR, one of 2022"),
-        (["convert", "good.csv", "--out", "out.csv"], "out.csv: of which edition is it to be? add --edition YEAR"),
+        (["check", "good.csv"], "good.csv: its edition is not known; add --edition YEAR, one of 2022"),
+        (["convert", "good.csv", "--out", "out.csv"], "out.csv: its edition is not known; add --edition YEAR"),
         (
             ["write", "of2025.npy", "--out", "good.csv"],
             "good.csv is there already and is a file of edition 2022; name another file, or add --force",
