@@ -140,7 +140,7 @@ SUBMISSION = [
     ("score captions.csv --truth ranked.csv", "ranked.csv: line 1: the header must be file_name,caption_1"),
     ("score scores.npy --truth captions.csv", "holds its own truth; leave out --truth"),
     ("score old.npy", "old.json is missing; a score matrix is the pair old.npy and old.json"),
-    ("check 2024.csv", "2024.csv: of which edition is it to be? add --edition YEAR, one of 2022"),
+    ("check 2024.csv", "2024.csv: its edition is not known; add --edition YEAR, one of 2022"),
     ("write scores.npy --out 2024.csv", "is a file of edition 2023 and 2024; name another file, or add --force"),
     ("check 2024.csv --edition 2022", "header of edition 2023 and 2024: add --edition 2023 or --edition 2024; t"),
     ("score 2024.csv --truth captions.csv --edition 2022", "header of edition 2023 and 2024: add --edition 2023 or"),
@@ -157,7 +157,7 @@ SUBMISSION = [
         "ranked.csv is no score matrix (.npy); `convert` makes one edition's CSV of another's",
     ),
     ("convert ranked.csv --out x.npy", "ranked.csv: a ranked CSV has no scores; use the score matrix (.npy)"),
-    ("blend scores.npy --out x.npy", "a blend needs two score matrices or more"),
+    ("blend scores.npy --out x.npy", "a blend needs two files or more"),
     ("blend scores.npy run/scores/evaluation.npy --out scores.npy", "written over scores.npy, which is read here"),
 ]
 SYSTEM = [

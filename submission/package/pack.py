@@ -40,7 +40,7 @@ def pack(
     """Write the archive of these systems, each one run or those that were blended.
 
     about_path: the file that says what no run knows; files it names lie beside it. Without a report, and where a system
-    hands in queries whose answers are known, the archive is called NAME.NOT_READY.zip.
+    of moments hands in queries whose answers are known, the archive is called NAME.NOT_READY.zip.
     Raises SubmissionError, a line a fact, for all that is missing or wrong.
     """
     about = read_about(about_path, len(systems))
@@ -51,7 +51,8 @@ def pack(
         for index, (runs, system) in enumerate(zip(systems, about.systems, strict=True), start=1)
     ]
     reasons = [] if report else ["it has no technical report; add --report REPORT.pdf"]
-    reasons += [_not_blind(system) for system in packed if system.known]
+    if isinstance(edition, MomentsEdition):
+        reasons += [not_blind(system) for system in packed if system.known]
     unready = out.with_suffix(".NOT_READY.zip")
     path = unready if reasons else out
     write_archive(path, packed, edition, style, report.read_bytes() if report else None)
@@ -60,7 +61,8 @@ def pack(
     return Package(path, packed, reasons)
 
 
-def _not_blind(system: Packed) -> str:
+def not_blind(system: Packed) -> str:
+    """The sentence on a system that hands in queries whose answers are known."""
     what = f"{system.label} hands in queries whose answers are known ({system.known}), not the blind set"
     return f"{what}; rank the blind set in the run, or give this system its file as `output`"
 

@@ -7,12 +7,12 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from data_tools.files import write_text
-from submission.editions import AnyEdition, MomentsEdition
+from submission.editions import AnyEdition, Edition, MomentsEdition
 from submission.errors import SubmissionError
 from submission.package.about import Asked, about_template
 from submission.package.meta import missing_addresses
 from submission.package.moments import figures_of
-from submission.package.pack import pack
+from submission.package.pack import not_blind, pack
 from submission.runs.finished import Finished, FinishedMoments, has_moments, open_finished, open_finished_moments
 from submission.verbs.options import chosen_any_edition
 
@@ -51,6 +51,8 @@ def run(arguments: argparse.Namespace) -> int:
                 )
     for system in packed:
         print(f"{system.label}: {system.meta['submission']['name']}, {system.of}")
+        if system.known and isinstance(edition, Edition):
+            print(f"note: {not_blind(system)}")
         if system.truth is None and not system.known:
             print(f"note: {system.label}: its queries were compared with nothing; {_to_compare(path, edition)} does it")
     print("wrote " + ("\n".join(f"{path}: NOT READY, {reason}" for reason in unready) or str(path)))

@@ -167,9 +167,9 @@ def _of_frames(model: RetrievalModel, recordings: Sequence[Clip], asked: Asked, 
         if not clip.seconds:
             raise KitError(f"{clip.id}: its manifest gives no length (seconds), which windows need; add it")
         name, *others = features.banks
-        is_its_own = not others and features.banks[name].rows_of(features.keys[clip.id]) == length
+        is_one_each = not others and features.banks[name].rows_of(features.keys[clip.id]) == length
         part = clip.seconds / length
-        grids.append(features.grids[name] if is_its_own else Grid(part, part / 2))
+        grids.append(features.grids[name] if is_one_each else Grid(part, part / 2))
     parts = embedded.values.split(lengths)
     ones = [torch.ones(length, dtype=torch.int64, device=embedded.lengths.device) for length in lengths]
     clips = [Embedded(part[:, None], one) for part, one in zip(parts, ones, strict=True)]
