@@ -120,8 +120,8 @@ def _count(split: str, annotations: Annotations, present: Set[str], listed: Set[
     recordings, asked = len(annotations.seconds), len({query.vid for query in annotations.queries})
     there = len(present & annotations.seconds.keys())
     windows = sum(len(query.windows or []) for query in annotations.queries)
-    line = f"{split}: {counted(recordings, 'recording')}, {asked} with {counted(len(annotations.queries), 'query')}"
-    line += "" if annotations.is_blind else f" and {counted(windows, 'window')}"
+    line = f"{split}: {counted(len(annotations.queries), 'query')} in {asked} of {counted(recordings, 'recording')}"
+    line += "" if annotations.is_blind else f", with {counted(windows, 'window')}"
     what = "features" if suffixes == FEATURES else "audio"
     line += f"; {what} of {there} of {recordings} found, of {recordings - there} missing"
     if len(listed) == recordings:

@@ -176,7 +176,7 @@ def open_finished(text: str) -> FinishedRun:
     folder, result, recipe, entry = _opened(text)
     if not result.rank and result.moments:
         hint = f"name a run that ranks clips; python -m submission report {folder} shows this one"
-        raise SubmissionError(f"{folder}: the run ranks moments, and this is of clips; {hint}")
+        raise SubmissionError(f"{folder}: the run ranks moments, not clips; {hint}")
     if not result.rank:
         raise SubmissionError(f"{folder}: the run ranked nothing; give its recipe a rank entry")
     if entry in result.blind:

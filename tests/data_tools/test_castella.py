@@ -98,10 +98,10 @@ def test_recordings_without_a_file_are_left_out_with_their_queries(
     assert main(argv) == 0
     said = capsys.readouterr().out.splitlines()
     assert said[0] == (
-        "train: 2 recordings, 2 with 2 queries and 4 windows; audio of 1 of 2 found, of 1 missing: "
+        "train: 2 queries in 2 of 2 recordings, with 4 windows; audio of 1 of 2 found, of 1 missing: "
         "left out with 1 query (--keep-missing lists them)"
     )
-    assert said[1] == "blind: 2 recordings, 2 with 3 queries; audio of 1 of 2 found, of 1 missing"
+    assert said[1] == "blind: 3 queries in 2 of 2 recordings; audio of 1 of 2 found, of 1 missing"
     assert [(clip.split, clip.file_name) for clip in read_manifest(out)] == [
         ("train", "67AE9ZKvECs.wav"), ("blind", "67AE9ZKvECs.wav"), ("blind", "-AheI8Epim4.wav")
     ]  # fmt: skip

@@ -153,7 +153,7 @@ def test_it_is_opened_with_its_queries_and_answers(run: Path, tmp_path: Path) ->
     assert has_moments(str(run))
     with pytest.raises(SubmissionError, match="no entry of moments 'other'; there are posterior, thresholds"):
         open_finished_moments(f"{run}:other")
-    with pytest.raises(SubmissionError, match="the run ranks moments, and this is of clips"):
+    with pytest.raises(SubmissionError, match="the run ranks moments, not clips; name a run that ranks"):
         open_finished(str(run))
     damaged = Path(shutil.copytree(run, tmp_path / "damaged"))
     windows = damaged / "scores/posterior.windows.jsonl"
