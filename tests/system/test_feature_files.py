@@ -73,7 +73,7 @@ def recipe(manifest: Path, folder: Path) -> dict[str, Any]:
 
 def test_features_alone_make_a_system(published: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     manifest = made(published)
-    assert "test: 6 recordings, 6 with 12 queries and 12 windows; features of 6 of 6 found" in capsys.readouterr().out
+    assert "test: 12 queries in 6 of 6 recordings, with 12 windows; features of 6 of 6 found" in capsys.readouterr().out
     assert {(clip.seconds, Path(clip.path).suffix) for clip in read_manifest(manifest)} == {(SECONDS, ".npz")}
     path = tiny.write_recipe(tmp_path / "r.yaml", recipe(manifest, tmp_path))
     assert main(["check", str(path)]) == 0
