@@ -19,8 +19,8 @@ from submission.runs.record import ByMean
 
 THIS = "this run"
 PAIRED = (
-    "p is that of a paired randomisation test, which swaps whole groups of queries that share clips; each comparison "
-    "is tested by itself."
+    "p is that of a paired randomisation test, which swaps whole groups of queries that share clips (of moments: that "
+    "share a recording); each comparison is tested by itself."
 )
 INTERVALS = ("95 % jackknife", "95 % bootstrap")
 CEILING = "mAP@10"  # the metric that a run's ceiling is of
