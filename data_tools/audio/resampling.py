@@ -58,7 +58,7 @@ class _Polyphase:
         self.reach = reach = _reach(up, down, kaiser)
         if 2 * reach * up > MAX_TAPS:
             hint = "set resampling to soxr_hq, or convert the file to 44,100 or 48,000 Hz"
-            raise ValueError(f"a filter that makes {up} samples of {down} is too long; {hint}")
+            raise ValueError(f"resampling by {up}/{down} needs a filter that is too long; {hint}")
         left, right = _filter_weights(up, down, kaiser)
         # The filter's centre is placed where what scipy skips in front is a whole number of new samples.
         centre = -(-2 * reach * up // down) * down - reach * up

@@ -42,7 +42,7 @@ def read_captions(
             raise DataError(f"{where}: the column {audio} is empty; name the audio file, or remove the row")
         named = _split(row[split_column], where) if split_column else split
         if splits.setdefault(name, named) != named:
-            raise DataError(f"{where}: {name} is of the split {splits[name]} before, and of {named} here; keep one")
+            raise DataError(f"{where}: {name} is in the split {splits[name]} above, and in {named} here; give it one")
         filled = [column for column in captions if row[column].strip()] or [captions[0]]
         for column in filled:
             check_caption(row[column], f"{where}, {column}")

@@ -39,7 +39,7 @@ def parse_json(text: str | bytes, where: str, finite: bool = True, lone_surrogat
     MAX_DIGITS digits, lists within lists without end, and lone surrogates.
     """
 
-    def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    def without_repeated_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         found: dict[str, Any] = {}
         for name, value in pairs:
             if name in found:
@@ -62,7 +62,7 @@ def parse_json(text: str | bytes, where: str, finite: bool = True, lone_surrogat
 
     strict: dict[str, Any] = {"parse_constant": refused, "parse_float": number} if finite else {}
     try:
-        value = json.loads(text, object_pairs_hook=once, parse_int=whole, **strict)
+        value = json.loads(text, object_pairs_hook=without_repeated_keys, parse_int=whole, **strict)
         if not lone_surrogates and ("\\u" in text if isinstance(text, str) else b"\\u" in text):
             json.dumps(value, ensure_ascii=False).encode()
         return value

@@ -89,7 +89,7 @@ async def _chunks(response: aiohttp.ClientResponse, max_bytes: int) -> AsyncIter
     `max_bytes` bytes."""
     announced = response.content_length or 0
     if announced > max_bytes:
-        raise UnfitError(f"the answer has {announced} bytes, more than {max_bytes}")
+        raise UnfitError(f"the answer has {announced} bytes; at most {max_bytes} are accepted")
     length = 0
     async for chunk in response.content.iter_chunked(_CHUNK):
         length += len(chunk)

@@ -199,6 +199,6 @@ def window_of(event: TimedEvent, settings: MomentSettings) -> tuple[float, float
 def _write_release(path: Path, recorded: Sequence[Recorded]) -> None:
     """The queries of a split as CASTELLA publishes them."""
     if not any(one.moments for one in recorded):
-        count = len(recorded)
-        raise DataError(f"{path}: no event is in the {count} recordings of this split; ask for more or longer ones")
+        hint = "ask for more or longer ones"
+        raise DataError(f"{path}: none of the {len(recorded)} recordings of this split has an event; {hint}")
     write_published(path, ((moment, one.clip) for one in recorded for moment in one.moments))

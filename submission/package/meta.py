@@ -117,7 +117,7 @@ def _description(runs: Sequence[FinishedRun]) -> dict[str, Any]:
         "optimizer": _joined(optimizer.kind for optimizer in optimizers),
         "learning_rate": _only([optimizer.lr for optimizer in optimizers]),
         "weight_decay": _only([optimizer.weight_decay for optimizer in optimizers]),
-        "metric_monitored": _joined(monitored for run in runs for monitored in _monitored(run)),
+        "metric_monitored": _joined(monitored for run in runs for monitored in _checkpoint_choices(run)),
     }
 
 
@@ -316,6 +316,6 @@ def loss_in_words(term: LossSettings) -> str:
     return f"{term.kind} ({', '.join(f'{key} {value}' for key, value in settings.items())})"
 
 
-def _monitored(run: FinishedRun) -> Iterator[str]:
+def _checkpoint_choices(run: FinishedRun) -> Iterator[str]:
     for member in run.members:
         yield "none (last checkpoint)" if member.checkpoint == "last" else f"validation {member.checkpoint}"

@@ -15,7 +15,7 @@ FORMAT = 1  # of result.json; a release that changes the meaning of a key counts
 
 def _inside(name: str) -> str:
     if Path(name).is_absolute() or ".." in Path(name).parts:
-        raise ValueError(f"{name!r} is no file of this folder")
+        raise ValueError(f"{name!r} is outside of this folder; a relative path without .. belongs here")
     return name
 
 

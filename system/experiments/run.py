@@ -113,8 +113,8 @@ def _require_same_data(recipe: schema.Recipe, run: Run) -> None:
     noted = {name: path for name, path in recipe.data_files.items() if name in before or name in recipe.data}
     changed = [name for name, path in noted.items() if path.exists() and before.get(name) != file_sha256(path)]
     if changed:
-        others = ", ".join(changed)
-        raise KitError(f"{run.folder} is finished, with other manifests of {others}; start a new run with --out")
+        since = f"the manifests of {', '.join(changed)} have changed since"
+        raise KitError(f"{run.folder} is a finished run, and {since}; start a new run with --out")
     if changed := _changed_teachers(recipe, run):
         others = ", ".join(changed)
         raise KitError(f"{run.folder} is finished, and {others} changed since; start a new run with --out")

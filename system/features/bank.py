@@ -41,7 +41,8 @@ class Bank:
         if verify:
             dropped, unknown = self.drop_damaged()
             if unknown:
-                log.warning("%s: %d series are of an earlier release, which stored no checksums", self.folder, unknown)
+                said = "cannot be verified, since an earlier release stored no checksums; they are used as they are"
+                log.warning("%s: %d series %s", self.folder, unknown, said)
             level = logging.WARNING if dropped else logging.INFO
             log.log(level, "%s: %d series, %d were damaged and are forgotten", self.folder, len(self), dropped)
         else:

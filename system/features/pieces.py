@@ -61,7 +61,7 @@ def pieces_of(
     keys: dict[str, str] = {}
     for recording in recordings:
         if not recording.seconds:
-            raise KitError(f"{recording.id}: its manifest gives no length (seconds), which windows need; add it")
+            raise KitError(f"{recording.id}: windows need its length; add seconds to its line of the manifest")
         if (count := ceil(recording.seconds / hop - 1e-9)) > MAX_FRAMES:
             hint = f"windows are compared of up to {MAX_FRAMES:,}; take a longer hop, or cut the recording"
             raise KitError(f"{recording.id}: {recording.seconds:,.0f} s have {count:,} pieces every {hop:g} s; {hint}")

@@ -28,11 +28,11 @@ class MomentScore(nn.Module):
 
     def forward(self, clips: Embeddings, captions: Embedded) -> torch.Tensor:
         if isinstance(clips, Ragged):
-            parts = [(index, self._of_part(part, captions)) for index, part in clips.parts()]
+            parts = [(index, self._clip_scores(part, captions)) for index, part in clips.parts()]
             return torch.cat([found for _, found in parts])[torch.cat([index for index, _ in parts]).argsort()]
-        return self._of_part(clips, captions)
+        return self._clip_scores(clips, captions)
 
-    def _of_part(self, clips: Embedded, captions: Embedded) -> torch.Tensor:
+    def _clip_scores(self, clips: Embedded, captions: Embedded) -> torch.Tensor:
         lengths = _lengths(clips)
         frames = F.normalize(clips.values, dim=-1)
         columns = []

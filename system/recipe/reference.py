@@ -103,7 +103,7 @@ def _sections(node: Node, defs: Node, path: str) -> Iterator[Section]:
         for name, field in properties.items()
         if name != "kind"
     )
-    yield Section(path, kinds, _line(node.get("description", "").split("\n\n")[0]), keys)
+    yield Section(path, kinds, _on_one_line(node.get("description", "").split("\n\n")[0]), keys)
     for name, field in properties.items():
         yield from _below(field, defs, f"{path}.{name}".lstrip("."))
 
@@ -181,13 +181,13 @@ def _meanings(kind: type[Strict]) -> dict[str, str]:
             if isinstance(statement, ast.AnnAssign) and isinstance(statement.target, ast.Name):
                 code, _, comment = lines[(statement.end_lineno or 0) - 1].rpartition("  # ")
                 if code and comment:
-                    found[statement.target.id] = _line(comment)
-        text = _line(inspect.getdoc(base) or "")
+                    found[statement.target.id] = _on_one_line(comment)
+        text = _on_one_line(inspect.getdoc(base) or "")
         for name in names - found.keys():
             if said := re.search(rf"(?:^|[.,;] |, ){name}(?:, \w+)*: (.*?)(?:[.](?= |$)|$)", text):
                 found[name] = said[1]
     return found
 
 
-def _line(text: str) -> str:
+def _on_one_line(text: str) -> str:
     return re.sub(r"\s+", " ", text).strip()

@@ -165,7 +165,7 @@ def _of_frames(model: RetrievalModel, recordings: Sequence[Clip], asked: Asked, 
     grids = []
     for clip, length in zip(recordings, lengths, strict=True):
         if not clip.seconds:
-            raise KitError(f"{clip.id}: its manifest gives no length (seconds), which windows need; add it")
+            raise KitError(f"{clip.id}: windows need its length; add seconds to its line of the manifest")
         name, *others = features.banks
         is_one_each = not others and features.banks[name].rows_of(features.keys[clip.id]) == length
         part = clip.seconds / length

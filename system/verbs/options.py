@@ -19,7 +19,7 @@ log = logging.getLogger(__name__)
 def positive(text: str) -> int:
     """For argparse: a whole number from 1 on."""
     if not (text.isascii() and text.isdigit() and len(text) < 10 and int(text)):
-        raise argparse.ArgumentTypeError(f"{text!r} is no whole number from 1 on")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of 1 or more")
     return int(text)
 
 

@@ -79,7 +79,7 @@ def _rank_windows(arguments: argparse.Namespace) -> int:
     if arguments.out.suffix != ".jsonl":
         raise KitError(f"--out {arguments.out}: windows are written as JSON lines; give a name that ends in .jsonl")
     if arguments.queries or arguments.top:
-        raise KitError("--windows takes its queries by --moments, and all of them; leave out --queries and --top")
+        raise KitError("--windows ranks all queries of --moments; leave out --queries and --top")
     for path in (arguments.out, truth_file(arguments.out)):
         require_other(path, [arguments.moments, arguments.audio])
     asked = read_asked(arguments.audio, arguments.moments, arguments.split)

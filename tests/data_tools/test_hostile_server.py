@@ -69,7 +69,11 @@ ZEROS = gzip.compress(bytes(50_000_000))
 BEHAVIOURS: dict[str, tuple[Behave, type[Exception], str]] = {
     "endless body": (endless, UnfitError, "the answer has more than 100000 bytes"),
     "endless chunks": (endless_chunks, UnfitError, "the answer has more than 100000 bytes"),
-    "announced too long": (once(head("Content-Length: 4800000000")), UnfitError, "4800000000 bytes, more than 100000"),
+    "announced too long": (
+        once(head("Content-Length: 4800000000")),
+        UnfitError,
+        "4800000000 bytes; at most 100000 are",
+    ),
     "packed zeros": (
         once(head("Content-Encoding: gzip", f"Content-Length: {len(ZEROS)}") + ZEROS),
         UnfitError,

@@ -82,7 +82,7 @@ def test_a_column_may_say_the_split(sounds: Path, capsys: pytest.CaptureFixture[
         (
             "file,caption,part\n0.wav,a,train\n0.wav,b,test\n",
             ["--caption", "caption", "--split-column", "part"],
-            "line 3: 0.wav is of the split train before, and of test here; keep one",
+            "line 3: 0.wav is in the split train above, and in test here; give it one",
         ),
         ("file,caption\nx.wav,a\ny.wav,b\n", ["--caption", "caption"], "none of the table's 2 audio files can be read"),
         ("file,caption\n0.wav,a\n", ["--caption", "caption", "--name", "a/b"], "may only have letters"),

@@ -201,7 +201,7 @@ def test_checksums_name_no_files_elsewhere(
         without_checksums(model)
         edit(model / "model.json", lambda facts, name=name: facts.update(sha256={name: "0"}))
         output = refused(capsys, *rank(model, world, tmp_path / "s.npy"))
-        assert "is no file of this folder" in output
+        assert "is outside of this folder" in output
         assert "secret is damaged" not in output
 
 

@@ -119,7 +119,7 @@ def test_decoding_processes_give_the_frames_of_threads(tmp_path: Path) -> None:
 @pytest.mark.parametrize("workers", ["0", "-1", "two"])
 def test_a_number_of_workers_that_is_none_is_refused(workers: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["features", "recipes/quickstart.yaml", f"--workers={workers}"]) == 2
-    assert "is no whole number from 1 on" in capsys.readouterr().err
+    assert "is not a whole number of 1 or more" in capsys.readouterr().err
 
 
 class _Ending(LogMel):

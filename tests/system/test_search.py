@@ -117,7 +117,7 @@ def test_a_query_of_unknown_words_is_named_and_the_others_are_answered(
 def test_top_is_a_number_from_1_on(unbroken: Path, folder: Path, capsys: pytest.CaptureFixture[str], top: str) -> None:
     status, _, errors = search(capsys, unbroken, folder, "a", f"--top={top}")
     assert status == 2
-    assert "no whole number from 1 on" in errors
+    assert "not a whole number of 1 or more" in errors
 
 
 def test_embeddings_are_those_that_rank_compares(

@@ -24,7 +24,7 @@ Tokens = Sequence[str]
 # N candidates, M references, E entries: all (caption, feature) pairs
 
 
-class _Numbers:
+class _NgramNumbers:
     """Numbers of n-grams, given as they are first met; 0 is the empty one.
 
     An n-gram is known by the number of all but its last word, and that word's number.
@@ -66,7 +66,7 @@ class _Counts(NamedTuple):
     lengths: np.ndarray
 
 
-def _count(captions: Sequence[Tokens], numbers: _Numbers) -> _Counts:
+def _count(captions: Sequence[Tokens], numbers: _NgramNumbers) -> _Counts:
     lengths = np.array([len(tokens) for tokens in captions], np.int64)
     words = numbers.words(chain.from_iterable(captions))
     caption = np.repeat(np.arange(len(captions)), lengths)
@@ -125,7 +125,7 @@ class CiderD:
     def __init__(self, documents: Sequence[Sequence[Tokens]]) -> None:
         if not documents:
             raise KitError("CIDEr-D needs document frequencies, and the corpus has no captions; name one that has some")
-        self._numbers = _Numbers()
+        self._numbers = _NgramNumbers()
         counts = self._corpus = _count([tokens for captions in documents for tokens in captions], self._numbers)
         document = np.repeat(np.arange(len(documents)), [len(captions) for captions in documents])
         pairs = np.sort(document[counts.caption] << 32 | counts.gram)

@@ -37,7 +37,7 @@ class Panns(AudioSettings, Resampled):
 
     @field_validator("trainable")
     @classmethod
-    def _says_something(cls, trainable: bool, info: ValidationInfo) -> bool:
+    def _require_weights_or_training(cls, trainable: bool, info: ValidationInfo) -> bool:
         if not trainable and info.data.get("weights", "") is None:
             raise ValueError("a network without published weights that is not trained says nothing")
         return trainable

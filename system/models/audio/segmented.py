@@ -150,7 +150,7 @@ class FromPublished(Segmented):
     file_settings: ClassVar[frozenset[str]] = frozenset({"weights"})
 
     @model_validator(mode="after")
-    def _says_something(self) -> Self:
+    def _require_weights_or_training(self) -> Self:
         if not self.trainable and self.weights is None:
             said = "a network without published weights that is not trained says nothing"
             raise cast(ValidationError, mistakes([(("trainable",), said)]))

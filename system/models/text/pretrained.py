@@ -62,7 +62,7 @@ class PreTrained(TextSettings):
     def count(self, folder: Path, config: dict[str, Any]) -> int:
         """Parameters, from the folder's files, of which config.json has been read."""
 
-    def part(self, config: dict[str, Any]) -> dict[str, Any]:
+    def text_config(self, config: dict[str, Any]) -> dict[str, Any]:
         """The part of a folder's config.json that is of the text encoder."""
         return config
 
@@ -70,7 +70,7 @@ class PreTrained(TextSettings):
         """From the folder's files, or of a few models that are known by name."""
         try:
             folder = local_folder(self.model) or Path(self.model)
-            config = self.part(parse_json((folder / "config.json").read_bytes(), "config.json"))
+            config = self.text_config(parse_json((folder / "config.json").read_bytes(), "config.json"))
             keys = ("hidden_size", "num_hidden_layers", "intermediate_size", "num_attention_heads")
             return TextSize(self.count(folder, config), *(int(config[key]) for key in keys))
         except _UNREADABLE:
@@ -211,7 +211,7 @@ class Clap(VectorSettings):
 
         return ClapEncoder(self, banks)
 
-    def part(self, config: dict[str, Any]) -> dict[str, Any]:
+    def text_config(self, config: dict[str, Any]) -> dict[str, Any]:
         return dict(config.get("text_config", config))
 
     def count(self, folder: Path, config: dict[str, Any]) -> int:
