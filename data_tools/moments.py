@@ -91,6 +91,15 @@ def write_moments(path: Path | str, moments: Iterable[Moment]) -> None:
     write_lines(Path(path), moments)
 
 
+def require_names(clips: Iterable[Clip]) -> None:
+    """Raises DataError for two recordings of one name, by which they are known where they are published."""
+    clip_of: dict[str, str] = {}
+    for clip in clips:
+        vid = PurePath(clip.file_name).stem
+        if (other := clip_of.setdefault(vid, clip.id)) != clip.id:
+            raise DataError(f"{clip.id} and {other} are both called {vid} where they are published; rename a file")
+
+
 def write_published(path: Path, queries: Iterable[tuple[Moment, Clip]]) -> None:
     """Write queries with their recordings as CASTELLA is published, or as a blind list: what submission scores against.
 
@@ -98,12 +107,10 @@ def write_published(path: Path, queries: Iterable[tuple[Moment, Clip]]) -> None:
     relevant_windows where a moment's windows are not. The file appears whole or not at all.
     Raises DataError for two recordings of one name.
     """
-    lines: list[str] = []
-    clip_of: dict[str, str] = {}
-    for moment, clip in queries:
+    listed, lines = list(queries), []
+    require_names(clip for _, clip in listed)
+    for moment, clip in listed:
         vid = PurePath(clip.file_name).stem
-        if (other := clip_of.setdefault(vid, clip.id)) != clip.id:
-            raise DataError(f"{clip.id} and {other} are both called {vid} in {path.name}; give one another file name")
         line: dict[str, Any] = {"qid": moment.id, "query": moment.text}
         if clip.seconds is not None:
             line["duration"] = int(clip.seconds) if clip.seconds == int(clip.seconds) else clip.seconds

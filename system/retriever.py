@@ -13,7 +13,7 @@ from data_tools.files import absolute
 from data_tools.manifest import Clip, audio_clip
 from data_tools.names import is_audio_name
 from system.compute.device import device_of
-from system.runs.open import Trained, as_ranked, open_trained
+from system.runs.open import Trained, open_trained
 from system.runs.pool import Listed, cache_folder, embed, frame_banks, pool_of
 from system.runs.retrieve import embed_texts, vectors
 from system.serve.search import Search, SearchQuery
@@ -118,4 +118,4 @@ def load_model(
     """
     kept = cache_folder(Path(cache) if cache else None)
     trained = open_trained(Path(folder), stage, checkpoint, device=device_of(device), banks=frame_banks(kept))
-    return Retriever(as_ranked(trained), kept)
+    return Retriever(trained, kept)

@@ -168,9 +168,12 @@ def summarise_moments_file(path: Path, truth: MomentTruth, edition: MomentsEditi
     refuse(str(path), problems)
     predictions = {answer.qid: answer.windows for answer in answers}
     of_lines = [problem for problem in odd if problem.line is not None]
-    return summarise_moments(
-        predictions, truth, edition, [*_counts(of_lines, path.name), *_counts(truth.notes, truth.name)]
-    )
+    return summarise_moments(predictions, truth, edition, [*_counts(of_lines, path.name), *notes_of(truth)])
+
+
+def notes_of(truth: MomentTruth) -> list[str]:
+    """What is odd in a truth, counted by kind."""
+    return _counts(truth.notes, truth.name)
 
 
 def _parts(metric: str) -> tuple[str, float | None]:

@@ -348,8 +348,8 @@ class ResolvedRecipe(Record):
 
 class ModelFacts(Record):
     """What made a model: the facts beside its scores, and model.json of an export. run: name of its folder. edition:
-    the one its recipe ranks for, None where it is several. fitted_to: the source whose moments its score was fitted to
-    after training, None for none. sha256: of an export's other files. An earlier release
+    the one its recipe ranks for, None where it is several. fitted: of an export, what its windows are found by, where
+    that was fitted after training. sha256: of an export's other files. An earlier release
     noted neither of these two."""
 
     recipe: str
@@ -357,7 +357,7 @@ class ModelFacts(Record):
     run: Annotated[str | None, Field(alias="from")] = None
     checkpoint: str
     edition: str | None = None
-    fitted_to: str | None = None
+    fitted: FittedScore | None = None
     commits: list[str] = []
     experts: dict[str, dict[str, Any]]
     text: str | None

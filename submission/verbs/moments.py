@@ -1,7 +1,7 @@
 """What the verbs do with files of moments, which end in .jsonl."""
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -10,6 +10,7 @@ from data_tools.files import require_other
 from submission.editions import MomentsEdition, get_moments_edition
 from submission.errors import SubmissionError
 from submission.formats.csv_table import Problem
+from submission.formats.json_lines import Window
 from submission.formats.moments_jsonl import (
     Moments,
     check_moments,
@@ -22,7 +23,7 @@ from submission.formats.moments_truth import MomentTruth, check_moment_truth, is
 from submission.metrics.blend import weight_factors
 from submission.metrics.moments import published
 from submission.metrics.moments_blend import SCALES, blend_moments, require_apart, search_moment_weights
-from submission.metrics.moments_summary import MomentSummary, summarise_moments, summarise_moments_file
+from submission.metrics.moments_summary import MomentSummary, notes_of, summarise_moments, summarise_moments_file
 
 SUFFIX = ".jsonl"
 
@@ -48,12 +49,35 @@ def read_moment_summaries(names: Sequence[str], arguments: argparse.Namespace) -
     if arguments.truth and not files:
         raise SubmissionError(f"{names[0]} holds its own truth; leave out --truth")
     truth = read_moment_truth(arguments.truth, edition) if files else None
+    truths = {name: truth if truth is not None and name in files else _truth_of_run(name) for name in names}
+    _require_same_windows(truths, edition)
     return [
         _summary_of_run(name, edition)
         if truth is None or name not in files
         else summarise_moments_file(Path(name), truth, edition)
         for name in names
     ]
+
+
+def _truth_of_run(name: str) -> MomentTruth:
+    from submission.runs.finished import open_finished_moments
+
+    return open_finished_moments(name).truth
+
+
+def _require_same_windows(truths: Mapping[str, MomentTruth], edition: MomentsEdition) -> None:
+    """Raises SubmissionError for runs and files that know other true windows of the same query. truths: by name."""
+
+    def counted_windows(truth: MomentTruth, qid: str) -> list[Window]:
+        windows = truth.queries[qid].windows or []
+        return sorted(window for window in windows if 0 < window[1] - window[0] <= edition.max_seconds)
+
+    (name, first), *others = truths.items()
+    for other, truth in others:
+        for qid in first.queries:
+            if qid in truth.queries and counted_windows(truth, qid) != counted_windows(first, qid):
+                both = f"{name} and {other} are scored against different true windows, such as of {qid}"
+                raise SubmissionError(f"{both}; rank the older one again, or compare its file by --truth")
 
 
 def is_run_of_moments(name: str) -> bool:
@@ -75,7 +99,8 @@ def _summary_of_run(name: str, edition: MomentsEdition) -> MomentSummary:
     from submission.runs.finished import open_finished_moments
 
     run = open_finished_moments(name)
-    return summarise_moments({answer.qid: answer.windows for answer in run.answers}, run.truth, edition)
+    windows = {answer.qid: answer.windows for answer in run.answers}
+    return summarise_moments(windows, run.truth, edition, notes_of(run.truth))
 
 
 class CheckedMoments(NamedTuple):
@@ -141,7 +166,8 @@ def blend_moment_files(arguments: argparse.Namespace) -> int:
     """One file of moments, with scores, of several. arguments: of the verb blend."""
     named = [*arguments.scores, *(arguments.validation or ())]
     if others := [path for path in named if not is_moments(path)]:
-        raise SubmissionError(f"{others[0]} is of clips, and moments ({SUFFIX}) are blended with moments alone")
+        what = "is a folder: name its scores/ENTRY.windows.jsonl" if others[0].is_dir() else "is of clips"
+        raise SubmissionError(f"{others[0]} {what}; moments ({SUFFIX}) are blended with moments alone")
     if not is_moments(arguments.out):
         raise SubmissionError(f"{arguments.out}: a blend of moments is JSON lines; give a name ending in {SUFFIX}")
     if arguments.how not in SCALES:

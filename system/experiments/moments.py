@@ -10,7 +10,7 @@ import numpy as np
 from data_tools.cli import counted
 from data_tools.errors import KitError
 from data_tools.manifest import Clip
-from data_tools.moments import Moment, inside_recordings, write_published
+from data_tools.moments import Moment, inside_recordings, require_names, write_published
 from submission.editions import MomentsEdition, get_moments_edition
 from submission.formats.frame_scores import FrameScores, write_frame_scores
 from submission.formats.moments_jsonl import Moments, write_moments, write_scored_moments
@@ -59,6 +59,9 @@ def require_moments(recipe: schema.Recipe, data: "Data") -> None:
         asked = {moment.clip for moment in data.moments[entry.data]}
         if broken := {clip: why[clip] for clip in sorted(asked & why.keys())}:
             raise KitError(f"rank entry {name}: {unreadable_text(broken, asked)}")
+        require_names(clip for clip in data.whole(entry.data) if clip.id in asked)
+        if entry.fit is not None:
+            inside_recordings(data.moments[entry.fit], data.whole(entry.fit))
         for source in filter(None, (entry.data, entry.fit)):
             known = {moment.windows is not None for moment in data.moments[source]}
             if len(known) > 1 or (source == entry.fit and False in known):

@@ -11,7 +11,7 @@ from data_tools.documents.strict import Positive, Strict
 # T frames, W windows
 
 CANDIDATES = 1024  # windows looked at first; more where too many of them overlap
-REACH = 0.15  # of a window's length, by which both edges may be off: the IoU is then 0.7 or more, as 1 - 2 x 0.15 is
+IOU = 0.7  # of R1@0.7
 OVERLAP_CANDIDATES = 30  # windows of every model that overlap_windows looks at
 DIGITS = 4  # of seconds
 MAX_FRAMES = 20_000  # of a recording: a table of T x T numbers, and its copies, take 13 GB
@@ -141,24 +141,20 @@ def overlap_candidates(table: np.ndarray, edges: np.ndarray, decoding: Decoding)
 
 
 def overlap_probability(windows: np.ndarray, table: np.ndarray, edges: np.ndarray) -> np.ndarray:
-    """(C,) probability, in [0, 1], that some whole moment begins and ends where each of (C, 2) windows does, or
-    nearly: both edges within REACH of the window's length, so that their IoU is 0.7 or more.
+    """(C,) probability, in [0, 1], that some whole moment has an IoU of IOU or more with each of (C, 2) windows. There is
+    never more than one such moment, since any two overlap.
 
     table: (T, T) log probability that the frames i to j, both included, are one whole moment; -inf is none. edges:
-    (T + 1,) seconds, as Grid gives them. A moment of the frames i to j begins anywhere between the centres of the
-    frames i - 1 and i, all places alike, and ends between those of j and j + 1.
+    (T + 1,) seconds, as Grid gives them. What of a window is behind the last one, by rounding, does not count.
     """
-    centres = (edges[:-1] + edges[1:]) / 2
-    begins, ends = np.append(edges[0], centres[:-1]), np.append(centres[1:], edges[-1])
-    reach = REACH * (windows[:, 1] - windows[:, 0])
-
-    def shares(middle: np.ndarray, low: np.ndarray, high: np.ndarray) -> np.ndarray:
-        inside = np.minimum(high, (middle + reach)[:, None]) - np.maximum(low, (middle - reach)[:, None])
-        found: np.ndarray = inside.clip(min=0.0) / (high - low).clip(min=1e-9)
-        return found
-
-    first, last = shares(windows[:, 0], begins, centres), shares(windows[:, 1], centres, ends)
-    found: np.ndarray = ((first @ np.exp(table)) * last).sum(1)
+    start, end = windows[:, :1], windows[:, 1:].clip(max=edges[-1])
+    later, earlier = np.maximum(start, edges[:-1]), np.minimum(start, edges[:-1])  # (C, T) of it and of a frame's start
+    shortest, longest = later + IOU * (end - earlier), earlier + (end - later) / IOU  # ends for which the IoU is enough
+    first = edges[1:].searchsorted(shortest - 1e-9)
+    behind = np.maximum(edges[1:].searchsorted(longest + 1e-9, side="right"), first)
+    sums = np.concatenate([np.zeros((len(table), 1)), np.exp(table).cumsum(1)], 1)
+    frames = np.arange(len(table))
+    found: np.ndarray = np.where(shortest <= end + 1e-9, sums[frames, behind] - sums[frames, first], 0.0).sum(1)
     return found.clip(0.0, 1.0)
 
 

@@ -147,7 +147,8 @@ def windows_of_several(members: Sequence[tuple[MomentScore, FrameSeries]], decod
             scores[query] += overlap_probability(windows[query], table, series.edges[query]) / len(members)
     found = []
     for query in range(count):
-        best = overlap_windows(windows[query], scores[query], edges[query][-1], decoding)
+        last = max(series.edges[query][-1] for _, series in members)
+        best = overlap_windows(windows[query], scores[query], last, decoding)
         found.append(Located(best, edges[query], frames[query].clip(0.0, 1.0)))
     return found
 

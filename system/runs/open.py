@@ -3,6 +3,7 @@
 import json
 import logging
 from collections.abc import Mapping, Sequence
+from copy import deepcopy
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -14,8 +15,9 @@ from data_tools.errors import KitError
 from data_tools.manifest import Clip
 from data_tools.words import vocabulary_of
 from submission.runs.reading import read_result, to_finish
-from submission.runs.record import ModelFacts
+from submission.runs.record import FittedScore, ModelFacts
 from system.compute.device import device_of, memory_errors, moved
+from system.models.moment_score import MomentScore
 from system.models.retrieval import RetrievalModel
 from system.recipe import schema
 from system.recipe.load import load_recipe
@@ -119,23 +121,36 @@ def open_trained(
     )
 
 
-def as_ranked(trained: Trained) -> Trained:
-    """The model that ranks as its run did: with the scale, offset and transitions that its first rank entry of moments
-    was fitted to, where the run is finished and this is the checkpoint of that entry. Any other model as it is; a
-    warning says so where that entry is fitted."""
+def score_of_windows(trained: Trained) -> MomentScore:
+    """The score by which a model's windows are found: with the scale, offset and transitions that the run's first rank
+    entry of moments was fitted to, where the run is finished and this is the checkpoint of that entry, or where the
+    model was exported of such a run; else as it was trained. A warning says so where that entry is fitted. Clips are
+    ranked by the score as it was trained. ValueError for a model that has no score of moments."""
+    score, noted = deepcopy(trained.model.moments), trained.facts.fitted
     name, entry = next(iter(trained.recipe.rank_moments.items()), ("", None))
-    if entry is None or entry.fit == trained.facts.fitted_to or entry.fit is None:
-        return trained
+    if noted is None and entry is not None and entry.fit is not None:
+        noted = _fitted_in_run(trained, name, entry.fit)
+        if noted is None:
+            hint = "open the finished run without --stage and --checkpoint, or rank it again"
+            log.warning("rank entry %s is fitted to %s, and this model is not; %s", name, entry.fit, hint)
+    if noted is not None:
+        score.load_state_dict({key: torch.tensor(value) for key, value in noted})
+    return score
+
+
+def with_fit(trained: Trained) -> Trained:
+    """For an export: the model with what its windows are found by among its facts."""
+    name, entry = next(iter(trained.recipe.rank_moments.items()), ("", None))
+    fitted = None if entry is None or entry.fit is None else _fitted_in_run(trained, name, entry.fit)
+    return replace(trained, facts=trained.facts.model_copy(update={"fitted": fitted})) if fitted else trained
+
+
+def _fitted_in_run(trained: Trained, name: str, source: str) -> FittedScore | None:
+    """What result.json says of an entry; None of a run that is not finished, and of another checkpoint."""
     is_finished = (trained.folder / "result.json").exists()
     found = read_result(trained.folder).moments.get(name) if is_finished else None
-    taken = fitted_text(trained.facts.checkpoint, entry.fit)
-    if found is None or found.fitted is None or found.checkpoint != taken:
-        hint = "open the finished run without --stage and --checkpoint, or rank it again"
-        log.warning("rank entry %s is fitted to %s, and this model is not; %s", name, entry.fit, hint)
-        return trained
-    trained.model.moments.load_state_dict({key: torch.tensor(value) for key, value in found.fitted})
-    facts = trained.facts.model_copy(update={"checkpoint": taken, "fitted_to": entry.fit})
-    return replace(trained, facts=facts)
+    is_same = found is not None and found.checkpoint == fitted_text(trained.facts.checkpoint, source)
+    return found.fitted if found is not None and is_same else None
 
 
 def fitted_text(checkpoint: str, source: str) -> str:

@@ -12,7 +12,7 @@ import torch
 
 from data_tools.errors import KitError
 from data_tools.manifest import TEST_SPLITS, Clip, Query, read_manifest
-from data_tools.moments import Moment, inside_recordings, read_moments, write_published
+from data_tools.moments import Moment, inside_recordings, read_moments, require_names, write_published
 from submission.editions import MomentsEdition
 from submission.formats.moments_jsonl import Moments, write_scored_moments
 from submission.formats.moments_truth import read_moment_truth
@@ -33,7 +33,7 @@ from system.runs.moments import (
     windows_of,
     windows_of_several,
 )
-from system.runs.open import Trained
+from system.runs.open import Trained, score_of_windows
 from system.runs.retrieve import embed_clips, embed_texts, require_readable
 
 # Q queries, T frames
@@ -79,7 +79,9 @@ def read_asked(manifest: Path, path: Path, split: str | None) -> Asked:
     if len({moment.windows is None for moment in asked}) > 1:
         known = ", ".join(sorted({clips[moment.clip].split or "none" for moment in asked}))
         raise KitError(f"{path} has known windows and a blind list; name one split by --split, of {known}")
-    return Asked(asked, {moment.clip: clips[moment.clip] for moment in asked})
+    recordings = {moment.clip: clips[moment.clip] for moment in asked}
+    require_names(recordings.values())
+    return Asked(asked, recordings)
 
 
 def read_for_fit(manifest: Path, path: Path, split: str, asked: Asked) -> Asked:
@@ -90,8 +92,9 @@ def read_for_fit(manifest: Path, path: Path, split: str, asked: Asked) -> Asked:
     if any(clip.split == split for clip in asked.recordings.values()):
         raise KitError(f"--fit {split}: is among what is ranked, so that the figures would say nothing; give --split")
     if not any(clip.split == split for clip in read_manifest(manifest)):
+        there = ", ".join(sorted({clip.split or "none" for clip in read_manifest(manifest)}))
         hint = "name a manifest and moments that hold both; data_tools castella makes them of all splits of a folder"
-        raise KitError(f"--fit {split}: {manifest} has no recording of that split; {hint}")
+        raise KitError(f"--fit {split}: {manifest} has no recording of that split, only of {there}; {hint}")
     return read_asked(manifest, path, split)
 
 
@@ -120,7 +123,9 @@ def locate(
         if fit is None and trained.recipe.model.score.kind != "moments":
             hint = "name a split with known moments by --fit"
             raise KitError(f"{trained.folder} was never trained on windows, so that something must be fitted; {hint}")
-        score = trained.model.score if isinstance(trained.model.score, MomentScore) else MomentScore()
+        score = MomentScore()
+        if isinstance(trained.model.score, MomentScore):
+            score = score_of_windows(trained) if fit is None else trained.model.score
         if fit is not None:
             known, series = _series(trained, fit, cache, sliding, strict=False)
             score = fitted_score(score, series, known, str(trained.folder))

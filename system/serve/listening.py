@@ -10,7 +10,7 @@ from ipaddress import ip_address
 from data_tools.cli import counted
 from data_tools.errors import KitError
 from system.moments.windows import Grid
-from system.runs.open import Trained
+from system.runs.open import Trained, score_of_windows
 from system.runs.pool import Pool
 from system.serve.moments import MomentSearch
 from system.serve.search import Search
@@ -50,9 +50,10 @@ def search_of(trained: Trained, pool: Pool) -> Search:
     (expert,) = trained.recipe.model.audio.experts.values()
     grid = Grid(1 / expert.frames_per_second, expert.first_centre)
     entry = next(iter(trained.recipe.rank_moments.values()), None)
+    score = score_of_windows(trained)
     if entry is None:
-        return MomentSearch(trained.model, *pool, grid=grid)
-    return MomentSearch(trained.model, *pool, grid=grid, by=entry.windows, decoding=entry.decoding)
+        return MomentSearch(trained.model, *pool, grid=grid, score=score)
+    return MomentSearch(trained.model, *pool, grid=grid, score=score, by=entry.windows, decoding=entry.decoding)
 
 
 def about_of(trained: Trained, search: Search) -> dict[str, object]:

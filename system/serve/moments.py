@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 
 from data_tools.manifest import Clip
+from system.models.moment_score import MomentScore
 from system.models.retrieval import RetrievalModel
 from system.models.similarity import Embedded, Embeddings
 from system.moments.windows import By, Decoding, Grid
@@ -30,12 +31,15 @@ class MomentSearch(Search):
         skipped: Mapping[str, str] = MappingProxyType({}),
         *,
         grid: Grid,
+        score: MomentScore | None = None,
         by: By = "posterior",
         decoding: Decoding | None = None,
     ) -> None:
-        """embedded: ragged series. grid: when their frames are heard. by, decoding: as of windows_of. KitError for a
+        """embedded: ragged series. grid: when their frames are heard. score: that windows are found by;
+        None: the model's own. by, decoding: as of windows_of. KitError for a
         recording whose windows are too many to be compared."""
         self._by: By = by
+        self._score = score or score_of(model)
         self._decoding = decoding or Decoding()
         self._grid = grid
         require_tables(embedded.lengths.tolist() if embedded.lengths is not None else [], [c.path for c in clips])
@@ -68,4 +72,4 @@ class MomentSearch(Search):
         one = embed_texts(self.model, [text])
         captions = Embedded(one.values.expand(len(rows), *one.values.shape[1:]))
         series = frame_series(clips, recordings, list(range(len(rows))), captions, self._grid)
-        return windows_of(score_of(self.model), series, self._by, self._decoding)
+        return windows_of(self._score, series, self._by, self._decoding)

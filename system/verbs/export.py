@@ -4,7 +4,7 @@ import argparse
 from pathlib import Path
 
 from system.runs.export import export_model
-from system.runs.open import as_ranked, open_trained
+from system.runs.open import open_trained, with_fit
 from system.verbs.options import add_checkpoint_arguments
 
 
@@ -16,6 +16,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     trained = open_trained(arguments.run_folder, arguments.stage, arguments.checkpoint, device=arguments.device)
-    export_model(as_ranked(trained), arguments.out)
+    export_model(with_fit(trained), arguments.out)
     print(f"exported: {arguments.out}")
     return 0

@@ -69,13 +69,12 @@ def add_cache_argument(parser: argparse.ArgumentParser) -> None:
 
 def open_model(arguments: argparse.Namespace, model: Path | None = None) -> "tuple[Trained, Path]":
     """The trained model, and the folder that keeps what it makes of clips. model: default, the one that is named."""
-    from system.runs.open import as_ranked, open_trained
+    from system.runs.open import open_trained
     from system.runs.pool import cache_folder, frame_banks
 
     cache = cache_folder(arguments.cache)
     where = {"device": arguments.device, "banks": frame_banks(cache)}
-    trained = open_trained(model or arguments.model, arguments.stage, arguments.checkpoint, arguments.set, **where)
-    return as_ranked(trained), cache
+    return open_trained(model or arguments.model, arguments.stage, arguments.checkpoint, arguments.set, **where), cache
 
 
 def add_checkpoint_arguments(parser: argparse.ArgumentParser) -> None:

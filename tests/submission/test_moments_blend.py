@@ -255,7 +255,7 @@ def test_what_no_file_says_is_left_out_of_the_lines(files: Path, capsys: pytest.
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        ("good.jsonl a.npy --out o.jsonl", "a.npy is of clips, and moments (.jsonl) are blended with moments alone"),
+        ("good.jsonl a.npy --out o.jsonl", "a.npy is of clips; moments (.jsonl) are blended with moments alone"),
         ("good.jsonl poor.jsonl --out o.npy", "o.npy: a blend of moments is JSON lines; give a name ending in .jsonl"),
         (
             "good.jsonl poor.jsonl --out truth.jsonl",

@@ -25,7 +25,7 @@ from submission.runs.finished import has_moments, open_finished, open_finished_m
 from submission.runs.record import RunResult
 from system.__main__ import main
 from system.experiments.moments import _of_random_windows
-from system.runs.open import as_ranked, open_trained
+from system.runs.open import open_trained, score_of_windows
 from system.runs.pool import embed, pool_of
 from system.serve.listening import search_of
 
@@ -116,7 +116,10 @@ def test_moments_that_changed_are_noticed(manifest: Path, tmp_path: Path, capsys
     before = (folder / "moments.jsonl").read_text()
     (folder / "moments.jsonl").write_text("".join(before.splitlines(keepends=True)[:-1]))
     assert main(["run", str(path), "--out", str(tmp_path / "run")]) == 1
-    assert "other manifests of train.moments, validation.moments, evaluation.moments" in capsys.readouterr().err
+    assert (
+        "the manifests of train.moments, validation.moments, evaluation.moments have changed since"
+        in capsys.readouterr().err
+    )
     (tmp_path / "run" / "result.json").unlink()
     assert main(["run", str(path), "--out", str(tmp_path / "run")]) == 1
     assert re.search(r"manifests\.train\.moments.* changed since this run began", capsys.readouterr().err)
@@ -185,6 +188,22 @@ def test_it_is_scored_and_compared_by_its_name(run: Path, tmp_path: Path, capsys
     ):
         assert submission(arguments) == 1
         assert words in capsys.readouterr().err
+
+
+def test_runs_of_different_true_windows_are_not_compared(
+    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A window that counts for nothing makes no difference."""
+    truth = [json.loads(line) for line in (run / "scores/posterior.truth.jsonl").read_text().splitlines()]
+    file, handed = tmp_path / "truth.jsonl", str(run / "submission/posterior.jsonl")
+    truth[0]["relevant_windows"].append([5, 5])
+    for moved, status in ((0, 0), (1, 1)):
+        truth[0]["relevant_windows"][0][0] += moved / 10
+        file.write_text("".join(json.dumps(line) + "\n" for line in truth))
+        capsys.readouterr()
+        assert submission(["compare", str(run), handed, "--truth", str(file)]) == status
+    said = f"{run} and {handed} are scored against different true windows, such as of {truth[0]['qid']}; rank the"
+    assert said in capsys.readouterr().err
 
 
 def test_the_run_stands_when_it_is_asked_for_again(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -324,8 +343,8 @@ def test_a_fit_stays_with_the_model(manifest: Path, tmp_path: Path, caplog: pyte
     entry = result_of(run).moments["fitted"]
     assert entry.fitted is not None
     trained = open_trained(run)
-    assert trained.model.moments.numbers() != pytest.approx(entry.fitted.model_dump(), rel=1e-3)
-    assert as_ranked(trained).model.moments.numbers() == pytest.approx(entry.fitted.model_dump(), rel=1e-6)
+    assert score_of_windows(trained).numbers() == pytest.approx(entry.fitted.model_dump(), rel=1e-6)
+    assert trained.model.moments.numbers() != pytest.approx(entry.fitted.model_dump(), rel=1e-3), "clips: as trained"
     assert main(["export", str(run), "--out", str(tmp_path / "exported")]) == 0
     asked = ["--audio", str(manifest), "--moments", str(manifest.parent / "moments.jsonl"), "--split", "evaluation"]
     cache, expected = tmp_path / "cache", (run / "scores" / "fitted.windows.jsonl").read_bytes()
@@ -335,9 +354,16 @@ def test_a_fit_stays_with_the_model(manifest: Path, tmp_path: Path, caplog: pyte
         assert main(["rank", str(model), *asked, "--out", str(out)]) == 0
         assert out.read_bytes() == expected
         assert opened_for_page(model, cache, caplog) == []
+        assert open_trained(model).model.moments.numbers() == pytest.approx(trained.model.moments.numbers(), rel=1e-6)
+        again = ["rank", str(model), *asked, "--fit", "validation", "--out", str(out)]
+        assert main(again) == 0
+        assert out.read_bytes() == expected, "a fit begins with what was trained, whatever was fitted before"
     out = tmp_path / "other.jsonl"
     assert main(["rank", str(run), *asked, "--checkpoint", "loss", "--out", str(out)]) == 0
     assert out.read_bytes() != expected
+    caplog.clear()
+    assert main(["rank", str(run), *asked, "--checkpoint", "loss", "--fit", "validation", "--out", str(out)]) == 0
+    assert not [record for record in caplog.records if "this model is not" in record.getMessage()]
     (run / "result.json").unlink()
     assert opened_for_page(run, cache, caplog) == ["rank entry fitted is fitted to validation, and this model is not"]
 
@@ -345,7 +371,7 @@ def test_a_fit_stays_with_the_model(manifest: Path, tmp_path: Path, caplog: pyte
 def opened_for_page(model: Path, cache: Path, caplog: pytest.LogCaptureFixture) -> list[str]:
     """What is warned of, up to a hint."""
     caplog.clear()
-    trained = as_ranked(open_trained(model))
+    trained = open_trained(model)
     pool = embed(trained, pool_of(trained.recipe, None, None), cache)
     search_of(trained, pool)
     return [record.getMessage().partition(";")[0] for record in caplog.records if record.levelname == "WARNING"]
