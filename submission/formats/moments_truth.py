@@ -95,10 +95,11 @@ def other_file(data: bytes) -> Problem | None:
 
 
 def is_blind_list(data: bytes) -> bool:
-    """Whether these bytes are queries of a blind list: lines of qid, query and vid, and no list of windows in any."""
+    """Whether these bytes are queries of a blind list: lines of qid, query and vid, and no windows in any."""
     return all(
         isinstance(line, Object)
         and {"qid", "query", "vid"} <= line.content.keys()
+        and WINDOWS not in line.content
         and not any(isinstance(value, list) for value in line.content.values())
         for line in parse_objects(data)
     )

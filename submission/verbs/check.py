@@ -4,6 +4,7 @@ import argparse
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple
+from zipfile import is_zipfile
 
 from data_tools.cli import add_json, counted
 from data_tools.files import require_file
@@ -127,6 +128,8 @@ def _package_edition(path: Path, arguments: argparse.Namespace) -> AnyEdition:
         raise SubmissionError("a package holds what its edition asks for; leave out --ranked")
     from submission.package.archive import fitting_editions
 
+    if not is_zipfile(path):
+        raise SubmissionError(f"{path}: cannot be read as a zip archive; pack it again")
     noted = _noted(arguments)
     fitting = [] if arguments.edition is not None or noted else fitting_editions(path)
     return fitting[0] if len(fitting) == 1 else chosen_any_edition(arguments, noted, path)

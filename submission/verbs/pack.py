@@ -62,14 +62,17 @@ def run(arguments: argparse.Namespace) -> int:
 def _write_template(path: Path, names: Sequence[str], systems: Sequence[Sequence[Finished]]) -> None:
     if path.exists():
         raise SubmissionError(f"{path} is there already; name another file")
-    of_moments = [runs[0] for runs in systems if isinstance(runs[0], FinishedMoments)]
+    every = [run for runs in systems for run in runs]
+    of_moments = [run for run in every if isinstance(run, FinishedMoments)]
+    if 0 < len(of_moments) < len(every):
+        raise SubmissionError("these runs are of clips and of moments; a package is of one kind, so make two")
     for run in of_moments:
         figures_of(run)
     asked = [
         Asked(name, output=len(runs) > 1 or not runs[0].ranks_blind, scored=len(runs) > 1)
         for name, runs in zip(names, systems, strict=True)
     ]
-    unknown = missing_addresses([run for runs in systems for run in runs])
+    unknown = missing_addresses(every)
     write_text(path, about_template(asked, unknown, bool(of_moments)))
 
 

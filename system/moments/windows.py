@@ -141,8 +141,8 @@ def overlap_candidates(table: np.ndarray, edges: np.ndarray, decoding: Decoding)
 
 
 def overlap_probability(windows: np.ndarray, table: np.ndarray, edges: np.ndarray) -> np.ndarray:
-    """(C,) probability, in [0, 1], that some whole moment has an IoU of IOU or more with each of (C, 2) windows. There is
-    never more than one such moment, since any two overlap.
+    """(C,) probability, in [0, 1], that some whole moment has an IoU of IOU or more with each of (C, 2) windows. There
+    is never more than one such moment, since any two overlap.
 
     table: (T, T) log probability that the frames i to j, both included, are one whole moment; -inf is none. edges:
     (T + 1,) seconds, as Grid gives them. What of a window is behind the last one, by rounding, does not count.

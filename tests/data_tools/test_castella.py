@@ -178,7 +178,9 @@ def test_check_names_each_fault_with_its_line(tmp_path: Path, capsys: pytest.Cap
         assert f"{path}, {fault}" in said
     assert "nothing to mend; to judge" in said
     assert main(["check", str(out), "--moments", str(path), "--json"]) == 0
-    assert len(json.loads(capsys.readouterr().out)["moments"]) == 7
+    report = json.loads(capsys.readouterr().out)
+    assert len(report["moments"]) == 7
+    assert report["counts"]["clips without captions"] == 0, "they are asked for"
     assert main(["check", str(out), "--moments", str(moments), "--json"]) == 0  # clips of 10 ms: windows lie behind
     checked = json.loads(capsys.readouterr().out)
     assert [fault["done"] for fault in checked["moments"]] == ["nothing is learned from it"] * 3 + [

@@ -281,6 +281,12 @@ def test_what_would_stop_the_ranking_is_said_before_training(
     path = tiny.write_recipe(tmp_path / "r.yaml", made)
     assert main(["run", str(path), "--out", str(tmp_path / "run")]) == 1
     assert "has moments of blind without windows; it is fitted to" in capsys.readouterr().err
+    late = [one.model_copy(update={"windows": [(tiny_moments.SECONDS, 99.0)]}) for one in moments]
+    write_moments(tmp_path / "late.jsonl", late)
+    made["data"]["blind"]["moments"] = str(tmp_path / "late.jsonl")
+    tiny.write_recipe(path, made)
+    assert main(["run", str(path), "--out", str(tmp_path / "run")]) == 1
+    assert "begin behind the end of their recording" in capsys.readouterr().err
     monkeypatch.setattr("system.runs.moments.MAX_FRAMES", 90)
     assert "evaluation_000.wav has 101 frames; windows are compared of up to 90" in refused({})
 
@@ -293,6 +299,11 @@ def test_moments_that_are_ranked_no_more_are_named(run: Path, tmp_path: Path, ca
     said = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
     assert any("the earlier scores of thresholds are replaced or removed" in line for line in said)
     assert not (copied / "submission/thresholds.jsonl").exists()
+    caplog.clear()
+    changed = [*dropped, "--set", "rank.posterior.windows=overlap"]
+    assert main(["run", str(tmp_path / "r.yaml"), "--out", str(copied), *changed]) == 0
+    said = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    assert any("the earlier scores of posterior are replaced or removed" in line for line in said)
 
 
 def test_a_run_of_clips_says_when_after_a_fit(manifest: Path, tmp_path: Path) -> None:

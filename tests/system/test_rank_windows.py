@@ -15,16 +15,16 @@ from threads import one_thread  # noqa: F401  a fixture
 
 from data_tools.errors import KitError
 from data_tools.manifest import Clip, read_manifest, write_manifest
-from data_tools.moments import read_moments, write_moments
+from data_tools.moments import Moment, read_moments, write_moments
 from submission.__main__ import main as submission
 from system.__main__ import main
 from system.features.bank import open_bank
 from system.features.build import Features, build_features
 from system.features.pieces import pieces_of
 from system.models.moment_score import MomentScore
-from system.moments.windows import IOU, Decoding, Grid, iou, overlap_probability
+from system.moments.windows import IOU, Decoding, Grid, iou, overlap_candidates, overlap_probability, overlap_windows
 from system.recipe.load import load_recipe
-from system.runs.moments import FrameSeries, windows_of, windows_of_several
+from system.runs.moments import FrameSeries, fitted_score, windows_of, windows_of_several
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -91,6 +91,27 @@ class TestSeveral:
         (found,) = windows_of(MomentScore(), asked, "overlap", Decoding(round_to=1))
         assert found.windows[0][:2] == (6, 8)
         assert found.windows[0].score > 0.9
+
+    def test_of_equal_scores_the_earlier_window_comes_first_then_the_shorter(self) -> None:
+        asked = np.array([[5.0, 9.0], [2.0, 4.0], [2.0, 9.0], [0.0, 1.0]])
+        found = overlap_windows(asked, np.array([0.5, 0.5, 0.5, 0.4]), 10.0, Decoding(max_iou=1.0))
+        assert [window[:2] for window in found] == [(2, 4), (2, 9), (5, 9), (0, 1)]
+
+    def test_a_frames_mean_is_over_its_own_width(self) -> None:
+        """A last frame of half a second."""
+        grid = Grid(1.0, 0.5)
+        asked = FrameSeries([torch.tensor([0.0, 0.0, 0.9])], [grid.edges(3, 2.5)], [grid])
+        (found,) = windows_of(MomentScore(), asked, "overlap", Decoding())
+        (expected,) = windows_of(MomentScore(), asked, "posterior", Decoding())
+        assert found.frames == pytest.approx(expected.frames, abs=1e-9)
+
+    def test_thirty_windows_of_every_model_are_looked_at(self) -> None:
+        """Fifteen events apart from each other: the eleventh of a model may be another's first."""
+        table = np.full((60, 60), -np.inf)
+        for n in range(15):
+            table[4 * n, 4 * n + 1] = -1.0 - n / 10
+        found = overlap_candidates(table, np.arange(61.0), Decoding())
+        assert len(found) == 15
 
     def test_windows_end_with_the_model_that_lasts_longest(self) -> None:
         """40 frames of half a second, and 30 of a second that end with a moment from 24 to 29 s."""
@@ -368,6 +389,11 @@ def test_recordings_that_cannot_be_read_are_counted_and_those_of_a_fit_left_out(
     assert main([*asked, "development", "--fit", "validation"]) == 0
     known = [one for one in read_moments(moments) if "/validation/" in one.clip and "_002" not in one.clip]
     assert len(known) < len([one for one in read_moments(moments) if "/validation/" in one.clip])
+    lost = {"path": str(tmp_path / "gone.wav")}
+    every = [clip.model_copy(update=lost) if clip.split == "validation" else clip for clip in gone]
+    write_manifest(tmp_path / "manifest.jsonl", every)
+    assert main([*asked, "development", "--fit", "validation"]) == 1
+    assert "8 of 8 recordings cannot be read" in capsys.readouterr().err
 
 
 def test_queries_of_unknown_words_are_ranked_where_that_is_allowed(
@@ -428,6 +454,14 @@ def test_pieces_have_the_frames_around_their_hop(manifest: Path, tmp_path: Path)
         pieces_of(clips[:1], features, 1.0, 0.0001)
     _, short = pieces_of(clips[:1], features, 0.01, 0.04)
     assert {len(short.frames(name, piece)) for piece in short.keys} == {1}
+
+
+def test_a_scale_below_zero_is_warned_of(caplog: pytest.LogCaptureFixture) -> None:
+    """Frames that are lower where the sentence is heard."""
+    asked = series(([0.9, 0.9, 0.1, 0.1, 0.9, 0.9], 1.0))
+    moments = [Moment(id="q", text="?", clip="c", windows=[(2.0, 4.0)])]
+    assert fitted_score(MomentScore(), asked, moments, "runs/A").scale < 0
+    assert "runs/A fits the moments best with a scale below 0" in caplog.text
 
 
 def test_a_piece_between_two_frames_has_the_nearer_one(tmp_path: Path) -> None:
