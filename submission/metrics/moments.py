@@ -87,6 +87,7 @@ def score_moments(
     predictions: Mapping[str, Windows],
     truth: Mapping[str, Windows],
     lengths: tuple[float, float] = (0.0, MAX_SECONDS),
+    undefined_hits: bool = False,
 ) -> MomentScores:
     """Score the windows of every query against its true ones.
 
@@ -94,6 +95,7 @@ def score_moments(
     truth: by query id, windows [start, end]. lengths: seconds; only true windows longer than the first and not longer
     than the second count, and queries with none are in no mean. See LENGTHS for the ranges in print: a range drops true
     windows, which makes windows that find them false, so that the figures of ranges do not average to the whole.
+    undefined_hits: whether an IoU of 0 / 0 is right in AP, as in the official script.
 
     R1@t: share of queries whose first window in the file has an IoU of t or more with some true window, whatever the
     scores say. AP@t: of the first MAX_WINDOWS in the file, by falling score (equal ones, and all without scores, as in
@@ -104,9 +106,10 @@ def score_moments(
     query at all, and where no true window is left.
     Source: DCASE 2026 baseline, src/standalone_eval/eval.py and utils.py at 45ef471 (github.com/awkrail).
     Deviations: a reversed window as long as a true one has 0 / 0 there, which counts as right in AP; here it is worth
-    nothing. Windows without scores, an IndexError there, count in the file's order. True windows of equal IoU come
-    there in the order of numpy's unstable sort, which depends on the processor (with AVX-512 from four of them on);
-    that counts only where true windows overlap, or a window is exactly two neighbours of equal length.
+    nothing, unless undefined_hits. Windows without scores, an IndexError there, count in the file's order. True windows
+    of equal IoU come there in the order of numpy's unstable sort, which depends on the processor (with AVX-512 from
+    four of them on); that counts only where true windows overlap, or a window is exactly two neighbours of equal
+    length.
 
     >>> scores = score_moments({"a": [[0, 10]]}, {"a": [[0, 8], [20, 30]]})
     >>> scores.recall(0.7), scores.mean_precision(0.75)
@@ -132,10 +135,11 @@ def score_moments(
     right_ones = list(kept.values())
     n_true = np.array([len(windows) for windows in right_ones], dtype=np.int64)
     ious, precisions = np.zeros(len(kept)), np.zeros((len(kept), len(THRESHOLDS)))
+    undefined = math.inf if undefined_hits else 0.0
     for rows in _portions(n_true):
         truths = padded([right_ones[row] for row in rows], 2)
         ious[rows] = _ious_of_first(first[rows], truths)
-        precisions[rows] = _average_precisions(_hits(ious_of(handed[rows], truths)), n_true[rows])
+        precisions[rows] = _average_precisions(_hits(ious_of(handed[rows], truths, undefined)), n_true[rows])
     left_out = [qid for qid in predictions if qid not in kept]
     return MomentScores(list(kept), ious, precisions, n_true, n_dropped, left_out)
 
@@ -187,14 +191,14 @@ def _portions(n_true: npt.NDArray[np.int64]) -> Iterable[npt.NDArray[np.int64]]:
         start = stop
 
 
-def ious_of(handed: Values, truths: Values) -> Values:
-    """(Q, W, G) IoU of every window with every true one; 0 for 0 / 0, NaN where either only fills up."""
+def ious_of(handed: Values, truths: Values, undefined: float = 0.0) -> Values:
+    """(Q, W, G) IoU of every window with every true one; `undefined` for 0 / 0, NaN where either only fills up."""
     with np.errstate(all="ignore"):
         left = np.maximum(handed[:, :, None, 0], truths[:, None, :, 0])
         shared = np.maximum(np.minimum(handed[:, :, None, 1], truths[:, None, :, 1]) - left, 0)
         lengths, true_lengths = handed[:, :, 1] - handed[:, :, 0], truths[:, :, 1] - truths[:, :, 0]
         ious = shared / (lengths[:, :, None] + true_lengths[:, None, :] - shared)
-    return np.where(np.isnan(ious) & ~np.isnan(shared), 0.0, ious)
+    return np.where(np.isnan(ious) & ~np.isnan(shared), undefined, ious)
 
 
 def _ious_of_first(first: Values, truths: Values) -> Values:
