@@ -142,7 +142,7 @@ class Client:
                     break
                 at = _joined(at, answer.location)
             if answer.status in (404, 410):
-                raise LostError(f"the site answered {answer.status}: the file is not there any more")
+                raise LostError(f"the answer was {answer.status}: the file is not there any more")
             token_refused = answer.status in (401, 403) and secret == TOKEN and self._is_ours(at)
             if answer.status not in (200, 429) and answer.status < 500 and not token_refused:
                 raise LostError(f"the answer was {answer.status}")
