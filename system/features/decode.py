@@ -22,6 +22,7 @@ GROUP_CLIPS = 16
 GROUP_SECONDS = 120
 DECODERS = 2  # threads
 DECODED_AHEAD = 4  # clips that wait decoded
+POLL_SECONDS = 0.2  # between two looks at the processes that decode
 
 Decoded = Iterator[tuple[str, "Future[np.ndarray]"]]
 
@@ -50,16 +51,34 @@ class Decoders:
 def decoders(workers: int | None) -> Iterator[Decoders]:
     """workers: processes; None for threads of this one. Where the block fails, what waits is not decoded any more."""
     pool: Executor
+    over = threading.Event()
     if workers is None:
         pool, ahead = ThreadPoolExecutor(DECODERS), DECODED_AHEAD
     else:
         # A fork would take along locks, and what a GPU's driver has in this process.
         pool = ProcessPoolExecutor(workers, get_context("spawn"), initializer=_follow_parent)
         ahead = DECODED_AHEAD + workers
+        threading.Thread(target=_end_together, args=(pool, over), daemon=True).start()
     try:
         yield Decoders(pool, ahead)
     finally:
         pool.shutdown(cancel_futures=True)
+        over.set()
+
+
+def _end_together(pool: ProcessPoolExecutor, over: threading.Event) -> None:
+    """Until it is over: when a process of the pool is killed, end the others, and the pipe of their results.
+
+    The pool notices the death itself, but not while it reads a result of which the killed process had written only a
+    part: it would wait for the rest forever, since it holds the other end of the pipe open itself.
+    """
+    while not over.wait(POLL_SECONDS):
+        processes = list((pool._processes or {}).values())
+        if any(process.exitcode not in (None, 0) for process in processes):
+            for process in processes:
+                process.kill()
+            pool._result_queue._writer.close()  # type: ignore[attr-defined]
+            return
 
 
 def _follow_parent() -> None:

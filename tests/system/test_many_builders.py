@@ -3,6 +3,7 @@
 import multiprocessing
 import os
 import signal
+import struct
 import subprocess
 import sys
 import time
@@ -133,6 +134,24 @@ def test_a_decoding_process_that_is_killed_is_a_sentence(tmp_path: Path) -> None
     clips = read_manifest(tiny.make_world(tmp_path / "world", {"development": 2}))
     with pytest.raises(KitError, match="a process that decodes audio was ended from outside; the same"):
         build_features(clips, {"logmel": _Ending(**LOGMEL.model_dump())}, tmp_path / "banks", workers=1)
+
+
+class _HalfSent(LogMel):
+    """Whose process is killed while it sends what it decoded."""
+
+    def read(self, path: str) -> np.ndarray:
+        frame = sys._getframe()
+        while "result_queue" not in frame.f_locals:
+            assert frame.f_back is not None
+            frame = frame.f_back
+        os.write(frame.f_locals["result_queue"]._writer.fileno(), struct.pack("!i", 1000) + b"half")
+        os._exit(9)
+
+
+def test_a_decoding_process_that_is_killed_while_it_sends_is_a_sentence(tmp_path: Path) -> None:
+    clips = read_manifest(tiny.make_world(tmp_path / "world", {"development": 4}))
+    with pytest.raises(KitError, match="a process that decodes audio was ended from outside; the same"):
+        build_features(clips, {"logmel": _HalfSent(**LOGMEL.model_dump())}, tmp_path / "banks", workers=2)
 
 
 def test_decoding_processes_that_are_killed_under_way_are_a_sentence(
