@@ -1,10 +1,10 @@
 """Requests within the API's limits, by counting: no more than so many in any minute and in any day.
 
 The API throttles by sliding windows: 60 requests a minute and 2,000 a day for a standard key
-(https://freesound.org/docs/api/overview.html, "Throttling"). Here a request is counted until a minute, or a day, after
-its answer, since it may have arrived at any time up to then; that keeps the limit however long requests are under way,
-and costs that much time once a minute. The count is kept in a database, so that restarts and other processes that use
-the same file share it.
+(https://freesound.org/docs/api/overview.html, "Throttling"). Here a request counts from its start until a minute, and a
+day, after its answer, since nobody knows when in between it arrived there. So the limit is kept however long requests
+are under way, which costs that much time once a minute. Previews count as no requests. The count is kept in a database,
+so that restarts and other processes that use the same file share it.
 """
 
 import asyncio
