@@ -6,14 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from data_tools.audio.read import AudioError
-
-FRAME_SUFFIXES = (".npz", ".npy")
-
-
-def holds_frames(path: Path | str) -> bool:
-    """By the file's name."""
-    return str(path).lower().endswith(FRAME_SUFFIXES)
+from data_tools.audio.read import FRAME_SUFFIXES, AudioError, holds_frames
 
 
 def read_frames(path: Path | str, array: str | None = None) -> np.ndarray:

@@ -40,8 +40,16 @@ _FFMPEG_SECONDS = 3 * 3600  # that are decoded at most
 _MAX_CHUNKS = 1_000  # in front of the sound data; real files have a few
 
 
+FRAME_SUFFIXES = (".npz", ".npy")  # of files of frames that somebody has published in place of audio
+
+
 class AudioError(DataError):
     """An audio file that cannot be used."""
+
+
+def holds_frames(path: Path | str) -> bool:
+    """Whether a file is of published frames, by its name."""
+    return str(path).lower().endswith(FRAME_SUFFIXES)
 
 
 def read_audio(
@@ -182,7 +190,7 @@ def _opened(path: Path | str) -> Iterator["soundfile.SoundFile"]:
                 raise AudioError(f"{path}: {_size(file)} are more than {limit}")
             yield file
     except soundfile.LibsndfileError:
-        if Path(path).suffix.lower() in (".npz", ".npy"):
+        if holds_frames(path):
             raise AudioError(f"{path}: holds published frames, which the expert feature_files alone reads") from None
         raise AudioError(f"{path}: cannot be decoded; fetch it again, or convert it to WAV or FLAC") from None
     except OSError as error:

@@ -12,8 +12,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from data_tools.audio.frames import holds_frames, read_frames
-from data_tools.audio.read import AudioError, audio_seconds, check_audio, content_key
+from data_tools.audio.frames import read_frames
+from data_tools.audio.read import AudioError, audio_seconds, check_audio, content_key, holds_frames
 from data_tools.cli import add_json, counted, ending_in, progress, section
 from data_tools.documents.strict import Report, print_report
 from data_tools.files import write_table

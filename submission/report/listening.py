@@ -6,8 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from data_tools.audio.frames import holds_frames
-from data_tools.audio.read import AudioError, encoded, read_audio
+from data_tools.audio.read import AudioError, encoded, holds_frames, read_audio
 from submission.formats.score_matrix import ScoreMatrix
 from submission.metrics.summary import Summary
 from submission.ordering import ranked_columns

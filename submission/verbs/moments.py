@@ -3,7 +3,7 @@
 import argparse
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from data_tools.cli import counted
 from data_tools.files import require_other
@@ -24,6 +24,9 @@ from submission.metrics.blend import weight_factors
 from submission.metrics.moments import published
 from submission.metrics.moments_blend import SCALES, blend_moments, require_apart, search_moment_weights
 from submission.metrics.moments_summary import MomentSummary, notes_of, summarise_moments, summarise_moments_file
+
+if TYPE_CHECKING:
+    from submission.runs.finished import FinishedMoments
 
 SUFFIX = ".jsonl"
 
@@ -48,21 +51,25 @@ def read_moment_summaries(names: Sequence[str], arguments: argparse.Namespace) -
         raise SubmissionError(f"{files[0]} is scored against true windows; add --truth castella_test_release.jsonl")
     if arguments.truth and not files:
         raise SubmissionError(f"{names[0]} holds its own truth; leave out --truth")
-    truth = read_moment_truth(arguments.truth, edition) if files else None
-    truths = {name: truth if truth is not None and name in files else _truth_of_run(name) for name in names}
+    listed = [name for name in names if name not in files]
+    runs = _opened(listed) if listed else {}
+    truths = {name: run.truth for name, run in runs.items()}
+    if files:
+        truths |= dict.fromkeys(files, read_moment_truth(arguments.truth, edition))
     _require_same_windows(truths, edition)
     return [
-        _summary_of_run(name, edition)
-        if truth is None or name not in files
-        else summarise_moments_file(Path(name), truth, edition)
+        _summary_of_run(runs[name], edition)
+        if name in runs
+        else summarise_moments_file(Path(name), truths[name], edition)
         for name in names
     ]
 
 
-def _truth_of_run(name: str) -> MomentTruth:
-    from submission.runs.finished import open_finished_moments
+def _opened(names: Sequence[str]) -> "dict[str, FinishedMoments]":
+    """Runs of moments, by name."""
+    from submission.runs.finished import open_finished_moments  # pydantic, which a file does not need
 
-    return open_finished_moments(name).truth
+    return {name: open_finished_moments(name) for name in names}
 
 
 def _require_same_windows(truths: Mapping[str, MomentTruth], edition: MomentsEdition) -> None:
@@ -95,10 +102,7 @@ def is_run(name: str) -> bool:
     return path.is_dir() or (folder.is_dir() and not path.exists())
 
 
-def _summary_of_run(name: str, edition: MomentsEdition) -> MomentSummary:
-    from submission.runs.finished import open_finished_moments
-
-    run = open_finished_moments(name)
+def _summary_of_run(run: "FinishedMoments", edition: MomentsEdition) -> MomentSummary:
     windows = {answer.qid: answer.windows for answer in run.answers}
     return summarise_moments(windows, run.truth, edition, notes_of(run.truth))
 

@@ -52,7 +52,7 @@ class Files(NamedTuple):
 def require_moments(recipe: schema.Recipe, data: "Data") -> None:
     """KitError for what would stop the ranking of moments at the end: recordings that cannot be read or are too long,
     and windows that only some moments have, or none to be fitted to."""
-    from system.runs.moments import require_tables, unreadable_text
+    from system.runs.moments import require_few_frames, unreadable_text
 
     why, features = data.features.broken, data.features
     for name, entry in recipe.rank_moments.items():
@@ -70,7 +70,7 @@ def require_moments(recipe: schema.Recipe, data: "Data") -> None:
                 raise KitError(f"rank entry {name}: {file} has moments of {source} without windows; {wanted}")
             clips = sorted({moment.clip for moment in data.moments[source]} & features.keys.keys())
             for bank in features.banks.values():
-                require_tables([bank.rows_of(features.keys[clip]) for clip in clips], clips)
+                require_few_frames([bank.rows_of(features.keys[clip]) for clip in clips], clips)
 
 
 def rank_moments(

@@ -14,7 +14,7 @@ CANDIDATES = 1024  # windows looked at first; more where too many of them overla
 IOU = 0.7  # of R1@0.7
 OVERLAP_CANDIDATES = 30  # windows of every model that overlap_windows looks at
 DIGITS = 4  # of seconds
-MAX_FRAMES = 20_000  # of a recording: a table of T x T numbers, and its copies, take 13 GB
+MAX_FRAMES = 20_000  # of a recording: a table of T x T numbers, and its copies, take 10 GB; 16 GB with several models
 THRESHOLDS = tuple(n / 10 for n in range(1, 10))
 
 By = Literal["overlap", "posterior", "thresholds"]  # see overlap_windows, best_windows, threshold_windows
@@ -152,7 +152,8 @@ def overlap_probability(windows: np.ndarray, table: np.ndarray, edges: np.ndarra
     shortest, longest = later + IOU * (end - earlier), earlier + (end - later) / IOU  # ends for which the IoU is enough
     first = edges[1:].searchsorted(shortest - 1e-9)
     behind = np.maximum(edges[1:].searchsorted(longest + 1e-9, side="right"), first)
-    sums = np.concatenate([np.zeros((len(table), 1)), np.exp(table).cumsum(1)], 1)
+    sums = np.zeros((len(table), len(table) + 1))
+    np.cumsum(np.exp(table, out=sums[:, 1:]), axis=1, out=sums[:, 1:])
     frames = np.arange(len(table))
     found: np.ndarray = np.where(shortest <= end + 1e-9, sums[frames, behind] - sums[frames, first], 0.0).sum(1)
     return found.clip(0.0, 1.0)

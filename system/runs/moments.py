@@ -104,25 +104,29 @@ def windows_of(score: MomentScore, series: FrameSeries, by: By, decoding: Decodi
     `thresholds` on the frames, see threshold_windows, each frame alone. Frames have their posteriors, but by
     thresholds, where each is looked at alone.
     """
-    if by == "overlap":
-        return windows_of_several([(score, series)], decoding)
-    require_tables(*series.sizes)
+    require_few_frames(*series.sizes)
     found: dict[int, Located] = {}
-    if by == "posterior":
-        for query, table, frames in _posteriors(score, series):
-            best = best_windows(table, series.edges[query], decoding)
-            windows = [window._replace(score=math.exp(window.score)) for window in best]
-            found[query] = Located(windows, series.edges[query], frames)
-    else:
+    if by == "thresholds":
         for query, (values, edges) in enumerate(zip(series.values, series.edges, strict=True)):
             frames = _affine(score, values).sigmoid().numpy()
             found[query] = Located(threshold_windows(frames, edges, decoding), edges, frames)
+    else:
+        for query, table, frames in _posteriors(score, series):
+            edges = series.edges[query]
+            if by == "overlap":
+                candidates = overlap_candidates(table, edges, decoding)
+                scores = overlap_probability(candidates, table, edges)
+                windows = overlap_windows(candidates, scores, edges[-1], decoding)
+            else:
+                best = best_windows(table, edges, decoding)
+                windows = [window._replace(score=math.exp(window.score)) for window in best]
+            found[query] = Located(windows, edges, frames)
     return [found[query] for query in range(len(series.values))]
 
 
 def windows_of_several(members: Sequence[tuple[MomentScore, FrameSeries]], decoding: Decoding) -> list[Located]:
-    """The windows of Q queries with which a moment most probably overlaps, by one model or the mean of several, whose
-    frames may be of any length.
+    """The windows of Q queries with which a moment most probably overlaps, by the mean of several models, whose frames
+    may be of any length.
 
     A window's score is the mean over the models of overlap_probability, of a moment whose IoU with it is 0.7 or more.
     That is what R1@0.7 asks for; the probability of the very window, which best_windows takes, is spread thin over many
@@ -131,7 +135,7 @@ def windows_of_several(members: Sequence[tuple[MomentScore, FrameSeries]], decod
     Source: ours; a decision of least expected loss (minimum Bayes risk).
     """
     for _, series in members:
-        require_tables(*series.sizes)
+        require_few_frames(*series.sizes)
     count = len(members[0][1].values)
     chosen: list[list[np.ndarray]] = [[] for _ in range(count)]
     edges = [max((series.edges[query] for _, series in members), key=len) for query in range(count)]
@@ -172,7 +176,7 @@ def _resampled(frames: np.ndarray, edges: np.ndarray, fine: np.ndarray) -> np.nd
     return found
 
 
-def require_tables(lengths: Sequence[int], names: Sequence[str]) -> None:
+def require_few_frames(lengths: Sequence[int], names: Sequence[str]) -> None:
     """KitError for recordings whose windows are too many to be compared. lengths: (C,) frames. names: of the
     recordings, in the same order."""
     if lengths and (size := max(lengths)) > MAX_FRAMES:

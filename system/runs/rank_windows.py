@@ -58,12 +58,10 @@ class Asked:
 
 
 class Sliding(NamedTuple):
-    """What models of whole clips are given: pieces of `seconds`, one every `hop` seconds. allow_unknown: also queries
-    of which the model knows no word, to which all frames are alike."""
+    """What models of whole clips are given: pieces of `seconds`, one every `hop` seconds."""
 
     seconds: float
     hop: float
-    allow_unknown: bool = False
 
 
 def read_asked(manifest: Path, path: Path, split: str | None) -> Asked:
@@ -75,7 +73,8 @@ def read_asked(manifest: Path, path: Path, split: str | None) -> Asked:
     asked = [moment for moment in moments if split in (None, clips[moment.clip].split)]
     if not asked:
         known = ", ".join(sorted({clips[moment.clip].split or "none" for moment in moments}))
-        raise KitError(f"{path} has no moment of the split {split} of {manifest}; there are {known}")
+        hint = "data_tools castella makes one manifest of all splits of a folder"
+        raise KitError(f"{path} has no moment of the split {split} of {manifest}; there are {known}; {hint}")
     if len({moment.windows is None for moment in asked}) > 1:
         known = ", ".join(sorted({clips[moment.clip].split or "none" for moment in asked}))
         raise KitError(f"{path} has known windows and a blind list; name one split by --split, of {known}")
@@ -91,10 +90,6 @@ def read_for_fit(manifest: Path, path: Path, split: str, asked: Asked) -> Asked:
         raise KitError(f"--fit {split}: is a test split, and nothing may be fitted to it; name another one")
     if any(clip.split == split for clip in asked.recordings.values()):
         raise KitError(f"--fit {split}: is among what is ranked, so that the figures would say nothing; give --split")
-    if not any(clip.split == split for clip in read_manifest(manifest)):
-        there = ", ".join(sorted({clip.split or "none" for clip in read_manifest(manifest)}))
-        hint = "name a manifest and moments that hold both; data_tools castella makes them of all splits of a folder"
-        raise KitError(f"--fit {split}: {manifest} has no recording of that split, only of {there}; {hint}")
     return read_asked(manifest, path, split)
 
 
@@ -106,11 +101,13 @@ def locate(
     by: By,
     decoding: Decoding,
     sliding: Sliding,
+    allow_unknown: bool = False,
 ) -> list[Located]:
     """The windows of every query, best first; of several models by the mean of their probabilities.
 
     fit: known moments that scale, offset and transitions of every model are fitted to; None: as they are trained.
-    sliding: the window that slides over recordings for models of whole clips.
+    sliding: the window that slides over recordings for models of whole clips. allow_unknown: also queries of which a
+    model knows no word, to which all frames are alike.
     KitError for models that need a fit and get none, for thresholds of several models, and for recordings that cannot
     be read; those of `fit` are left out with a warning.
     """
@@ -120,6 +117,8 @@ def locate(
         fit = Asked(inside_recordings(fit.moments, fit.recordings.values()), fit.recordings)
     members = []
     for trained in models:
+        if not allow_unknown:
+            require_readable(trained.model, [Query(id=one.id, text=one.text, relevant=None) for one in asked.moments])
         if fit is None and trained.recipe.model.score.kind != "moments":
             hint = "name a split with known moments by --fit"
             raise KitError(f"{trained.folder} was never trained on windows, so that something must be fitted; {hint}")
@@ -139,8 +138,6 @@ def _series(
     """By the kind of the model's score, with the moments that it is of. strict: KitError for recordings that cannot be
     read; else they are left out."""
     model, recordings = trained.model, list(asked.recordings.values())
-    if not sliding.allow_unknown:
-        require_readable(model, [Query(id=one.id, text=one.text, relevant=None) for one in asked.moments])
     experts, banks = dict(trained.recipe.model.audio.experts), Path(trained.recipe.banks)
     with closing(ContentKeys(cache, "st_ctime_ns")) as content:
         features = build_features(recordings, experts, banks, device=model.device, content=content)

@@ -8,7 +8,7 @@ from system.models.moment_score import MomentScore
 from system.models.retrieval import RetrievalModel
 from system.models.similarity import Embedded, Embeddings
 from system.moments.windows import By, Decoding, Grid
-from system.runs.moments import Located, frame_series, require_tables, score_of, windows_of
+from system.runs.moments import Located, frame_series, require_few_frames, score_of, windows_of
 from system.runs.retrieve import embed_texts
 from system.serve.search import Answer, Search, SearchQuery
 
@@ -35,14 +35,14 @@ class MomentSearch(Search):
         by: By = "posterior",
         decoding: Decoding | None = None,
     ) -> None:
-        """embedded: ragged series. grid: when their frames are heard. score: that windows are found by;
-        None: the model's own. by, decoding: as of windows_of. KitError for a
-        recording whose windows are too many to be compared."""
+        """embedded: ragged series. grid: when their frames are heard. score: that windows are found by; None: the
+        model's own. by, decoding: as of windows_of. KitError for a recording whose windows are too many to be
+        compared."""
         self._by: By = by
         self._score = score or score_of(model)
         self._decoding = decoding or Decoding()
         self._grid = grid
-        require_tables(embedded.lengths.tolist() if embedded.lengths is not None else [], [c.path for c in clips])
+        require_few_frames(embedded.lengths.tolist() if embedded.lengths is not None else [], [c.path for c in clips])
         super().__init__(model, clips, embedded, skipped)
 
     def answer(self, wanted: Sequence[SearchQuery]) -> list[Answer]:

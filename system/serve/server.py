@@ -19,8 +19,7 @@ from aiohttp import web
 from aiohttp.abc import AbstractStreamWriter
 from aiohttp.http_exceptions import HttpProcessingError
 
-from data_tools.audio.frames import holds_frames
-from data_tools.audio.read import AudioError, peaks
+from data_tools.audio.read import AudioError, holds_frames, peaks
 from system.runs.moments import Located
 from system.serve.search import Hit, Search, SearchQuery
 from system.serve.waiting import BusyError, Queue

@@ -91,8 +91,8 @@ def _rank_windows(arguments: argparse.Namespace) -> int:
     opened = [open_model(arguments, model) for model in arguments.models]
     models, cache, edition = [trained for trained, _ in opened], opened[0][1], get_moments_edition()
     decoding = Decoding(round_to=arguments.round_to, windows=edition.max_windows)
-    how = Sliding(arguments.piece, arguments.hop, arguments.allow_unknown)
-    located = locate(models, asked, fit, cache, arguments.by, decoding, how)
+    sliding, unknown = Sliding(arguments.piece, arguments.hop), arguments.allow_unknown
+    located = locate(models, asked, fit, cache, arguments.by, decoding, sliding, unknown)
     summary = write_windows(arguments.out, asked, located, edition)
     if summary is not None:
         for name, value in summary.values.items():
