@@ -22,6 +22,7 @@ from data_tools.manifest import Clip
 from system.models.retrieval import RetrievalModel
 from system.models.similarity import Embedded, cosine
 from system.models.text.encoder import TextEncoder
+from system.serve.listening import bound
 from system.serve.search import Search
 from system.serve.server import SearchPage
 
@@ -123,23 +124,27 @@ def served(
     from aiohttp import web
 
     page = SearchPage(search, {"score": "a number", "examples": [], **(about or {})}, names)
-    ready, ports, loop = threading.Event(), [], asyncio.new_event_loop()
-    stop = asyncio.Event()
+    ready, stop, loop = threading.Event(), asyncio.Event(), asyncio.new_event_loop()
+    listening = bound("127.0.0.1", 0)
 
     async def answering() -> None:
         runner = web.AppRunner(page.app(), access_log=None, shutdown_timeout=1)
         await runner.setup()
-        await web.TCPSite(runner, "127.0.0.1", 0).start()
-        ports.append(runner.addresses[0][1])
+        await web.SockSite(runner, listening).start()
         ready.set()
         await stop.wait()
+        # A connection that is accepted while asyncio closes its server is never closed, and the next test would fail
+        # of it: let those be accepted that have come, and no more.
+        loop.remove_reader(listening)
+        await asyncio.sleep(0.01)
         await runner.cleanup()
+        await asyncio.sleep(0.01)
 
     thread = threading.Thread(target=loop.run_until_complete, args=(answering(),))
     thread.start()
     try:
         assert ready.wait(30)
-        yield Served(page, ports[0])
+        yield Served(page, listening.getsockname()[1])
     finally:
         loop.call_soon_threadsafe(stop.set)
         thread.join()
