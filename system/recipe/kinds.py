@@ -37,9 +37,6 @@ def check_kinds(recipe: schema.Recipe) -> Iterator[tuple[Keys, str]]:
             yield ("stages", name, "grad_cache_chunk"), "batch norms and counted padding see the whole batch; say null"
 
 
-MOMENT_METRICS = {"R1@0.5", "R1@0.7", "mAP"}
-
-
 def _check_moments(at: Keys, stage: schema.Stage, recipe: schema.Recipe) -> Iterator[tuple[Keys, str]]:
     """A stage of moments has losses and metrics of moments, and any other stage has none."""
     of_moments = stage.unit == "moment"
@@ -48,11 +45,14 @@ def _check_moments(at: Keys, stage: schema.Stage, recipe: schema.Recipe) -> Iter
             yield (*at, "losses", i), f"{term.kind} is a loss of moments; say unit: moment"
         if of_moments and not term.of_moments:
             yield (*at, "losses", i), f"{term.kind} is no loss of moments; two_state and frame_cross_entropy are"
-    allowed = MOMENT_METRICS | {"loss"} if of_moments else set(get_args(schema.Metric)) - MOMENT_METRICS
+    allowed = schema.OF_WINDOWS | {"loss"} if of_moments else set(get_args(schema.Metric)) - schema.OF_WINDOWS
     for i, metric in enumerate(stage.monitor.metrics):
         if metric not in allowed:
             yield (*at, "monitor", "metrics", i), f"unit {stage.unit} has no {metric}; there are {', '.join(allowed)}"
     if not of_moments:
+        for key in ("windows", "decoding"):
+            if getattr(stage.monitor, key) is not None:
+                yield (*at, "monitor", key), f"unit {stage.unit} finds no windows; leave it out"
         return
     for part, names in (("train", stage.train.data), ("monitor", stage.monitor.data)):
         for i, name in enumerate(names):

@@ -18,8 +18,8 @@ from system.moments.windows import By, Decoding
 from system.recipe.augment import Augment
 
 # recall_sum: R@1 + R@5 + R@10 of captions that look for their clip, in [0, 3]
-# R1@0.5, R1@0.7, mAP: of moments
 Metric = Literal["loss", "m1", "m2", "mAP@10", "recall_sum", "R1@0.5", "R1@0.7", "mAP"]
+OF_WINDOWS = {"R1@0.5", "R1@0.7", "mAP"}  # the metrics of moments that need their windows found
 Checkpoint = Literal["last"] | Metric  # the last, or the best by a monitored metric
 LOWER_IS_BETTER = {"loss"}
 
@@ -113,6 +113,8 @@ class Monitor(Strict):
     data: Annotated[list[str], Field(min_length=1)]  # names of sources
     metrics: Annotated[list[Metric], Field(min_length=1)]  # of validation
     keep: Positive  # checkpoints for each metric
+    windows: By | None = None  # of moments, as in a rank entry; null: posterior
+    decoding: Decoding | None = None  # of moments, as in a rank entry; null: its defaults
     test_split: Literal["acknowledged"] | None = None  # needed where one of the sources is a test split
 
 

@@ -26,7 +26,7 @@ from system.training.validation import watch
 
 class MomentValidation:
     """The loss over batches of the training size, in the file's order and a smaller last one included, weighed by their
-    items; R1@0.5, R1@0.7 and mAP of all queries' windows by posterior, which are those of the latest edition."""
+    items; R1@0.5, R1@0.7 and mAP as the latest edition has them, of windows that are found as the monitor says."""
 
     def __init__(
         self, watched: Mapping[str, tuple[Sequence[Clip], Sequence[Moment]]], stage: schema.Stage, features: Features
@@ -57,11 +57,13 @@ class MomentValidation:
             scores = model.batch_scores(batch.to(model.device), of_batch, captions.rows(rows))
             total += float(terms.total(scores, self.stage.losses)) * len(rows)
         values = {"loss": total / len(self.items)}
-        if {"R1@0.5", "R1@0.7", "mAP"} & set(self.stage.monitor.metrics):
+        monitor = self.stage.monitor
+        if schema.OF_WINDOWS & set(monitor.metrics):
             (grid,) = self.features.grids.values()
             series = frame_series(clips, self.clips, self.clip_of, captions, grid)
-            found = windows_of(score_of(model), series, "posterior", Decoding())
+            decoding = monitor.decoding or Decoding()
+            found = windows_of(score_of(model), series, monitor.windows or "posterior", decoding)
             predictions = {str(number): [list(window) for window in one.windows] for number, one in enumerate(found)}
             truth = {str(number): [list(window) for window in item.windows] for number, item in enumerate(self.items)}
             values |= metric_values(score_moments(predictions, truth), get_moments_edition().metrics)
-        return {name: values[name] for name in self.stage.monitor.metrics}
+        return {name: values[name] for name in monitor.metrics}

@@ -63,6 +63,40 @@ def test_it_learns_when_tones_are_heard(run: Path) -> None:
     assert lines[-1]["loss"] < lines[0]["loss"] / 4
 
 
+@pytest.mark.parametrize(
+    ("watched", "entry"),
+    [
+        ({}, {"windows": "posterior"}),
+        ({"windows": "overlap"}, {"windows": "overlap"}),
+        (
+            {"windows": "posterior", "decoding": {"round_to": 0.7}},
+            {"windows": "posterior", "decoding": {"round_to": 0.7}},
+        ),
+    ],
+)
+def test_a_checkpoint_is_chosen_by_the_windows_it_is_ranked_with(
+    manifest: Path, tmp_path: Path, watched: dict[str, Any], entry: dict[str, Any]
+) -> None:
+    """Validation has the figures of the rank entry that finds windows as the monitor says, and of no other one."""
+    made = tiny_moments.recipe(manifest, tmp_path, epochs=3)
+    made["stages"]["only"]["monitor"] |= watched
+    ranked = made["rank"]["posterior"] | {"data": "validation"}
+    others = {"posterior": {"windows": "posterior"}, "overlap": {"windows": "overlap"}}
+    others["rounded"] = {"windows": "posterior", "decoding": {"round_to": 0.7}}
+    made["rank"] = {name: ranked | other for name, other in others.items()}
+    run, path = tmp_path / "run", tiny.write_recipe(tmp_path / "r.yaml", made)
+    assert main(["run", str(path), "--out", str(run)]) == 0
+    seen = json.loads((run / "metrics.jsonl").read_text().splitlines()[-1])["validation"]
+    same = []
+    for name, found in result_of(run).moments.items():
+        assert found.figures is not None
+        if all(
+            found.figures[metric] == pytest.approx(seen[metric], abs=1e-9) for metric in ("R1@0.5", "R1@0.7", "mAP")
+        ):
+            same.append(name)
+    assert same == [name for name, other in others.items() if other == entry]
+
+
 def test_its_files_are_the_editions(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     entry = result_of(run).moments["posterior"]
     assert submission(["check", entry.answers, "--truth", entry.truth]) == 0
@@ -222,6 +256,11 @@ def test_the_run_stands_when_it_is_asked_for_again(run: Path, capsys: pytest.Cap
         ({"data.train.moments": None}, "data source train has no moments"),
         ({"model.score": {"kind": "cosine"}}, "score cosine needs one embedding"),
         ({"rank.posterior.edition": 2025}, "no edition 2025; there are 2026"),
+        (
+            {"stages.only.unit": "pair", "stages.only.monitor.windows": "overlap"},
+            "stages.only.monitor.windows: unit pair finds no windows; leave it out",
+        ),
+        ({"stages.only.monitor.windows": "threshold"}, "stages.only.monitor.windows: .*overlap.*posterior.*thresholds"),
         ({"stages.only.captions_per_clip": 2}, "a batch of moments has one caption a moment"),
         (
             {"stages.only.augment": {"edits": {"probability": 0.5, "rate": 0.1, "synonyms": None}}},
@@ -263,8 +302,8 @@ def test_what_would_stop_the_ranking_is_said_before_training(
     write_moments(tmp_path / "some.jsonl", [*tested[:-1], blind[-1]])
     write_moments(tmp_path / "blind.jsonl", [one.model_copy(update={"windows": None}) for one in moments])
 
-    def refused(sources: dict[str, str], fit: str | None = None) -> str:
-        made = tiny_moments.recipe(manifest, tmp_path)
+    def refused(sources: dict[str, str], fit: str | None = None, **changes: Any) -> str:
+        made = tiny_moments.recipe(manifest, tmp_path, **changes)
         for name, file in sources.items():
             made["data"][name]["moments"] = str(tmp_path / file)
         made["rank"] = {"posterior": made["rank"]["posterior"] | {"fit": fit}}
@@ -288,7 +327,9 @@ def test_what_would_stop_the_ranking_is_said_before_training(
     assert main(["run", str(path), "--out", str(tmp_path / "run")]) == 1
     assert "begin behind the end of their recording" in capsys.readouterr().err
     monkeypatch.setattr("system.runs.moments.MAX_FRAMES", 90)
-    assert "evaluation_000.wav has 101 frames; windows are compared of up to 90" in refused({})
+    assert "validation_000.wav has 101 frames; windows are compared of up to 90" in refused({})
+    only_loss = {"data": ["validation"], "metrics": ["loss"], "keep": 1}
+    assert "evaluation_000.wav has 101 frames; windows are compared of up to 90" in refused({}, monitor=only_loss)
 
 
 def test_moments_that_are_ranked_no_more_are_named(run: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
