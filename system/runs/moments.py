@@ -38,6 +38,7 @@ from system.runs.retrieve import embed_clips, embed_texts_together
 # Q queries, T frames
 
 FITTED_TOGETHER = 64  # queries
+FIT_STEPS = 200
 TABLE = 1 << 23  # numbers of posteriors held at a time: 64 MiB in float64
 
 log = logging.getLogger(__name__)
@@ -211,8 +212,8 @@ def fitted_score(score: MomentScore, series: FrameSeries, moments: Sequence[Mome
     """A score with the scale, offset and transitions under which known moments are the most likely, per frame. For a
     model that has never been trained on windows.
 
-    By 200 steps of Adam at a rate of 0.1, from the values of `score`, which stays as it is. moments: of the queries.
-    name: of the model, for the log. KitError for moments without windows.
+    By FIT_STEPS steps of Adam at a rate of 0.1, from the values of `score`, which stays as it is. moments: of the
+    queries. name: of the model, for the log. KitError for moments without windows.
     """
     if unknown := next((moment.id for moment in moments if moment.windows is None), None):
         raise KitError(f"the query {unknown} has no windows, so that nothing can be fitted to it; name other moments")
@@ -224,7 +225,7 @@ def fitted_score(score: MomentScore, series: FrameSeries, moments: Sequence[Mome
         row[:length] = torch.from_numpy(labels_of(moment.windows or [], length, grid))
     parameters = list(score.parameters())
     optimizer = torch.optim.Adam(parameters, lr=0.1)
-    for _ in range(200):
+    for _ in range(FIT_STEPS):
         optimizer.zero_grad()
         for part in torch.arange(len(moments)).split(FITTED_TOGETHER):
             scores = score.affine(values[part])

@@ -24,12 +24,21 @@ from submission.formats.moments_truth import MomentQuery, MomentTruth
 from submission.runs.finished import has_moments, open_finished, open_finished_moments
 from submission.runs.record import RunResult
 from system.__main__ import main
+from system.batches.data import load_data
 from system.experiments.moments import _of_random_windows
+from system.moments.windows import Decoding
 from system.runs.open import open_trained, score_of_windows
 from system.runs.pool import embed, pool_of
 from system.serve.listening import search_of
+from system.training.moment_validation import MomentValidation
 
 pytestmark = pytest.mark.usefixtures("one_thread")
+
+
+@pytest.fixture(autouse=True)
+def _short_fits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """How well a fit fits is tested elsewhere."""
+    monkeypatch.setattr("system.runs.moments.FIT_STEPS", 60)
 
 
 @pytest.fixture(scope="module")
@@ -63,38 +72,25 @@ def test_it_learns_when_tones_are_heard(run: Path) -> None:
     assert lines[-1]["loss"] < lines[0]["loss"] / 4
 
 
-@pytest.mark.parametrize(
-    ("watched", "entry"),
-    [
-        ({}, {"windows": "posterior"}),
-        ({"windows": "overlap"}, {"windows": "overlap"}),
-        (
-            {"windows": "posterior", "decoding": {"round_to": 0.7}},
-            {"windows": "posterior", "decoding": {"round_to": 0.7}},
-        ),
-    ],
-)
-def test_a_checkpoint_is_chosen_by_the_windows_it_is_ranked_with(
-    manifest: Path, tmp_path: Path, watched: dict[str, Any], entry: dict[str, Any]
-) -> None:
-    """Validation has the figures of the rank entry that finds windows as the monitor says, and of no other one."""
-    made = tiny_moments.recipe(manifest, tmp_path, epochs=3)
-    made["stages"]["only"]["monitor"] |= watched
-    ranked = made["rank"]["posterior"] | {"data": "validation"}
-    others = {"posterior": {"windows": "posterior"}, "overlap": {"windows": "overlap"}}
-    others["rounded"] = {"windows": "posterior", "decoding": {"round_to": 0.7}}
-    made["rank"] = {name: ranked | other for name, other in others.items()}
-    run, path = tmp_path / "run", tiny.write_recipe(tmp_path / "r.yaml", made)
-    assert main(["run", str(path), "--out", str(run)]) == 0
-    seen = json.loads((run / "metrics.jsonl").read_text().splitlines()[-1])["validation"]
-    same = []
-    for name, found in result_of(run).moments.items():
-        assert found.figures is not None
-        if all(
-            found.figures[metric] == pytest.approx(seen[metric], abs=1e-9) for metric in ("R1@0.5", "R1@0.7", "mAP")
-        ):
-            same.append(name)
-    assert same == [name for name, other in others.items() if other == entry]
+def test_a_checkpoint_is_chosen_by_windows_as_a_rank_entry_finds_them(run: Path) -> None:
+    trained, expected = open_trained(run), result_of(run).moments
+    data, stage = load_data(trained.recipe), trained.recipe.stages["only"]
+    watched = {"evaluation": (data.whole("evaluation"), data.moments["evaluation"])}
+
+    def found(**monitor: Any) -> dict[str, float]:
+        changed = stage.model_copy(update={"monitor": stage.monitor.model_copy(update=monitor)})
+        return MomentValidation(watched, changed, data.features)(trained.model)[0]
+
+    values = {"posterior": found(), "thresholds": found(windows="thresholds")}
+    for name, each in values.items():
+        figures = expected[name].figures
+        assert figures is not None
+        assert each == {"loss": each["loss"]} | {
+            name: pytest.approx(figures[name], abs=1e-9) for name in each.keys() - {"loss"}
+        }
+    assert values["posterior"]["mAP"] != values["thresholds"]["mAP"] != found(windows="overlap")["mAP"]
+    whole = found(decoding=Decoding(round_to=tiny_moments.SECONDS))
+    assert whole["R1@0.5"] == 0, "no window is as long as the recording"
 
 
 def test_its_files_are_the_editions(run: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -27,6 +27,12 @@ from system.recipe.load import load_recipe
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 
+@pytest.fixture(autouse=True)
+def _short_fits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """How well a fit fits is tested elsewhere."""
+    monkeypatch.setattr("system.runs.moments.FIT_STEPS", 60)
+
+
 @pytest.fixture(scope="module")
 def manifest(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tiny_moments.make_moments(tmp_path_factory.mktemp("moments") / "world")
