@@ -391,7 +391,7 @@ def read_scores(folder: Path) -> list[dict[str, str]]:
         return list(csv.DictReader(file))
 
 
-def test_the_folder_agrees_with_itself(tmp_path: Path) -> None:
+def test_the_folder_agrees_with_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     descriptions, captions = world()
     encoder = WordEncoder()
     report = classify(iter(descriptions), captions, encoder, tmp_path, Fitting(epochs=15), threshold=0.2)
@@ -425,6 +425,7 @@ def test_the_folder_agrees_with_itself(tmp_path: Path) -> None:
     assert all((tmp_path / name).read_bytes()[:4] == b"\x89PNG" for name in pictures)
     assert not list(tmp_path.rglob("*.part"))
 
+    monkeypatch.setattr("data_tools.classify.verb.draw", lambda *_: None)
     first = (tmp_path / "scores.csv").read_bytes()
     again = classify(iter(descriptions), captions, encoder, tmp_path, Fitting(epochs=15))
     assert (report["model"]["computed"], again["model"]["computed"]) == (len(encoder.asked), 0)
@@ -433,7 +434,8 @@ def test_the_folder_agrees_with_itself(tmp_path: Path) -> None:
     assert (tmp_path / "scores.csv").read_bytes() != first
 
 
-def test_shuffled_classes_cannot_be_told_apart(tmp_path: Path) -> None:
+def test_shuffled_classes_cannot_be_told_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("data_tools.classify.verb.draw", lambda *_: None)
     descriptions, captions = world()
     texts = np.random.default_rng(0).permutation(
         [*(item.text for item in descriptions[:400]), *(c.text for c in captions)]
@@ -452,6 +454,7 @@ def test_an_uploaders_texts_and_a_clips_captions_share_a_fold(tmp_path: Path, mo
         return cross_fit(vectors, texts, fitting)
 
     monkeypatch.setattr("data_tools.classify.verb.cross_fit", watched)
+    monkeypatch.setattr("data_tools.classify.verb.draw", lambda *_: None)
     descriptions, captions = world()
     descriptions += [Description("1", "rain", None), Description("2", "rain", None), Description("3", "Rain", None)]
     classify(descriptions, captions, WordEncoder(), tmp_path, Fitting())
