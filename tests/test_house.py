@@ -1,6 +1,7 @@
 """The walls of the house: imports one way, no torch where it is not needed, files of one purpose, doors with help."""
 
 import ast
+import functools
 import importlib
 import re
 import subprocess
@@ -36,6 +37,7 @@ def test_rooms_import_one_way(root: Path, room: str) -> None:
         assert others <= MAY_IMPORT[room], f"{path} imports {others}"
 
 
+@functools.cache
 def arrows(root: Path) -> dict[str, set[str]]:
     """What each room imports from: a room is a folder of a floor, or a file such as data_tools.manifest."""
     files = [path.relative_to(root) for floor in ROOMS for path in sources(root, floor)]
@@ -56,7 +58,7 @@ def arrows(root: Path) -> dict[str, set[str]]:
 
 
 def test_rooms_import_in_no_circle(root: Path) -> None:
-    left = arrows(root)
+    left = dict(arrows(root))
     while free := [room for room, others in left.items() if not others & left.keys()]:
         for room in free:
             del left[room]

@@ -327,7 +327,7 @@ def test_contents_are_remembered_by_several_processes_at_once(tmp_path: Path) ->
     for path in paths:
         path.write_bytes(path.name.encode())
     context = multiprocessing.get_context("spawn")
-    arguments = [([str(path) for path in paths], tmp_path / "banks", number) for number in range(4)]
+    arguments = [([str(path) for path in paths], tmp_path / "banks", number) for number in range(3)]
     processes = [context.Process(target=_remember, args=one) for one in arguments]
     for process in processes:
         process.start()
