@@ -73,6 +73,13 @@ def _own_cache(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPat
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.getbasetemp() / f"cache-{uuid4().hex}"))
 
 
+@pytest.fixture(autouse=True)
+def curves(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A run that a test makes draws no curves, which would take it most of its time, where its module does not say
+    otherwise by a fixture of this name. Runs of fixtures that several tests share have them."""
+    monkeypatch.setattr("system.runs.plots._draw", lambda path, *rest: path)
+
+
 @pytest.fixture
 def baseline(shared: Path) -> Path:
     """The ranked CSV of the 2022 baseline."""

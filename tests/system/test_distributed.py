@@ -91,6 +91,11 @@ def manifest(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tiny.make_world(tmp_path_factory.mktemp("several") / "world", tiny.SIZES)
 
 
+@pytest.fixture(autouse=True)
+def curves() -> None:
+    """Every run here has its curves."""
+
+
 @pytest.mark.usefixtures("one_thread")
 def test_two_processes_train_and_rank_as_one(manifest: Path, tmp_path: Path) -> None:
     recipe = content(manifest, tmp_path, epochs=2)

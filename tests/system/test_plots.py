@@ -17,6 +17,11 @@ LINES = [
 ]  # fmt: skip
 
 
+@pytest.fixture(autouse=True)
+def curves() -> None:
+    """Every run here has its curves."""
+
+
 def test_every_line_is_drawn_under_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     drawn: dict[str, Any] = {}
     monkeypatch.setattr(plots, "save", lambda figure, path: drawn.setdefault(path.stem, figure))
