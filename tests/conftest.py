@@ -74,9 +74,9 @@ def _own_cache(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPat
 
 
 @pytest.fixture(autouse=True)
-def curves(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A run that a test makes draws no curves, which would take it most of its time, where its module does not say
-    otherwise by a fixture of this name. Runs of fixtures that several tests share have them."""
+def no_curves(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A run that a test makes draws no curves, which would be most of its time. A module whose tests look at them has
+    an empty fixture of this name. Runs that several tests share have their curves."""
     monkeypatch.setattr("system.runs.plots._draw", lambda path, *rest: path)
 
 

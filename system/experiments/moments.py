@@ -50,21 +50,11 @@ class Files(NamedTuple):
 
 
 def require_moments(recipe: schema.Recipe, data: "Data") -> None:
-    """KitError for what would stop a validation of moments, or their ranking at the end: recordings that are too long
-    or cannot be ranked, and windows that only some moments have, or none to be fitted to."""
-    from system.runs.moments import require_few_frames, unreadable_text
+    """KitError for what would stop the ranking of moments at the end: recordings that cannot be read or are too long,
+    and windows that only some moments have, or none to be fitted to."""
+    from system.runs.moments import require_short, unreadable_text
 
-    why, features = data.features.broken, data.features
-
-    def require_short(source: str) -> None:
-        clips = sorted({moment.clip for moment in data.moments[source]} & features.keys.keys())
-        for bank in features.banks.values():
-            require_few_frames([bank.rows_of(features.keys[clip]) for clip in clips], clips)
-
-    for stage in recipe.stages.values():
-        if stage.unit == "moment" and schema.OF_WINDOWS & set(stage.monitor.metrics):
-            for source in stage.monitor.data:
-                require_short(source)
+    why = data.features.broken
     for name, entry in recipe.rank_moments.items():
         asked = {moment.clip for moment in data.moments[entry.data]}
         if broken := {clip: why[clip] for clip in sorted(asked & why.keys())}:
@@ -78,7 +68,7 @@ def require_moments(recipe: schema.Recipe, data: "Data") -> None:
                 file = recipe.data[source].moments
                 wanted = "all or none of its moments must have windows" if source == entry.data else "it is fitted to"
                 raise KitError(f"rank entry {name}: {file} has moments of {source} without windows; {wanted}")
-            require_short(source)
+            require_short(data.moments[source], data.features)
 
 
 def rank_moments(

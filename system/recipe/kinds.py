@@ -49,10 +49,12 @@ def _check_moments(at: Keys, stage: schema.Stage, recipe: schema.Recipe) -> Iter
     for i, metric in enumerate(stage.monitor.metrics):
         if metric not in allowed:
             yield (*at, "monitor", "metrics", i), f"unit {stage.unit} has no {metric}; there are {', '.join(allowed)}"
-    if not of_moments:
+    if not (of_moments and schema.OF_WINDOWS & set(stage.monitor.metrics)):
+        reason = "no metric here needs windows" if of_moments else f"unit {stage.unit} finds no windows"
         for key in ("windows", "decoding"):
             if getattr(stage.monitor, key) is not None:
-                yield (*at, "monitor", key), f"unit {stage.unit} finds no windows; leave it out"
+                yield (*at, "monitor", key), f"{reason}; leave it out"
+    if not of_moments:
         return
     for part, names in (("train", stage.train.data), ("monitor", stage.monitor.data)):
         for i, name in enumerate(names):

@@ -188,6 +188,13 @@ def require_few_frames(lengths: Sequence[int], names: Sequence[str]) -> None:
         )
 
 
+def require_short(moments: Sequence[Moment], features: Features) -> None:
+    """KitError as of require_few_frames, for the recordings of moments that have frames."""
+    clips = sorted({moment.clip for moment in moments} & features.keys.keys())
+    for bank in features.banks.values():
+        require_few_frames([bank.rows_of(features.keys[clip]) for clip in clips], clips)
+
+
 def _batches(score: MomentScore, series: FrameSeries) -> Iterator[tuple[list[int], torch.Tensor, torch.Tensor]]:
     """Queries whose tables of posteriors fit the memory together: their numbers, (B, T) scores of their frames in
     float64, and (B,) lengths. Queries of like length come together."""

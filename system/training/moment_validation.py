@@ -11,6 +11,7 @@ from submission.editions import get_moments_edition
 from submission.metrics.moments import score_moments
 from submission.metrics.moments_summary import metric_values
 from system.batches.collate import without_audio
+from system.batches.data import Data
 from system.batches.sampler import items_of_moments
 from system.compute.distributed import on_first
 from system.features.build import Features
@@ -19,9 +20,26 @@ from system.models.retrieval import RetrievalModel
 from system.models.similarity import Embedded, Embeddings
 from system.moments.windows import Decoding
 from system.recipe import schema
-from system.runs.moments import frame_series, score_of, windows_of
+from system.runs.moments import frame_series, require_short, score_of, windows_of
 from system.runs.retrieve import embed_clips, embed_texts_together
 from system.training.validation import watch
+
+
+def require_windows(recipe: schema.Recipe, data: Data) -> None:
+    """KitError for moments that a stage could not be trained or validated on, however late it comes: without windows,
+    or in recordings whose windows are too many."""
+    for name, stage in recipe.stages.items():
+        if stage.unit != "moment":
+            continue
+        for source in dict.fromkeys((*stage.train.data, *stage.monitor.data)):
+            if blind := next((moment.id for moment in data.moments[source] if moment.windows is None), None):
+                raise KitError(
+                    f"stage {name}: the moment {blind} of {source} has no windows, as a blind list has none; "
+                    "take another source"
+                )
+        if schema.OF_WINDOWS & set(stage.monitor.metrics):
+            for source in stage.monitor.data:
+                require_short(data.moments[source], data.features)
 
 
 class MomentValidation:

@@ -45,7 +45,7 @@ from system.runs.teachers import open_teachers
 from system.runs.trained_on import note_trained_clips, refuse_leaks
 from system.training.interrupt import Interrupted, interruptible
 from system.training.metrics_file import lines_in_file, write_metrics
-from system.training.moment_validation import MomentValidation
+from system.training.moment_validation import MomentValidation, require_windows
 from system.training.parts import FrozenStart, parameter_groups
 from system.training.same import require_same_state, require_same_work
 from system.training.schedule import describe_stop, is_over, rates
@@ -62,7 +62,7 @@ def prepare(loaded: Loaded, run: Run, data: Data, device: torch.device | None = 
     """The model before any training, and all that is computed or refused before it: provenance, vocabulary, frozen
     texts. device: where all of it is computed; None for this machine's.
 
-    Raises KitError for data, weights, or an exported model that changed since the run began.
+    Raises KitError for data, weights, or an exported model that changed since the run began, and as require_windows.
     """
     with first_before_others():
         return _prepare(loaded, run, data, device or device_of())
@@ -70,6 +70,7 @@ def prepare(loaded: Loaded, run: Run, data: Data, device: torch.device | None = 
 
 def _prepare(loaded: Loaded, run: Run, data: Data, device: torch.device) -> RetrievalModel:
     recipe = loaded.recipe
+    require_windows(recipe, data)
     if not run.vocabulary.exists():
         write_json(
             run.vocabulary, training_vocabulary(recipe, data.clips, [*_more(recipe.trained_on, data), *new_words(data)])

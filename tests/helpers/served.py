@@ -133,8 +133,8 @@ def served(
         await web.SockSite(runner, listening).start()
         ready.set()
         await stop.wait()
-        # A connection that is accepted while asyncio closes its server is never closed, and the next test would fail
-        # of it: let those be accepted that have come, and no more.
+        # asyncio never closes a connection that it accepts while its server is closed, and the next test would fail by
+        # the warning: accept no more, wait for what is accepted already, and at the end for what is being closed.
         loop.remove_reader(listening)
         await asyncio.sleep(0.01)
         await runner.cleanup()

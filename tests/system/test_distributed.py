@@ -92,8 +92,8 @@ def manifest(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(autouse=True)
-def curves() -> None:
-    """Every run here has its curves."""
+def no_curves() -> None:
+    """Curves are drawn here."""
 
 
 @pytest.mark.usefixtures("one_thread")

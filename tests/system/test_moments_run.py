@@ -17,16 +17,19 @@ from data_tools.errors import DataError
 from data_tools.manifest import read_manifest, write_manifest
 from data_tools.moments import read_moments, write_moments
 from submission.__main__ import main as submission
-from submission.editions import MOMENTS
+from submission.editions import MOMENTS, get_moments_edition
 from submission.errors import SubmissionError
 from submission.formats.frame_scores import read_frame_scores
 from submission.formats.moments_truth import MomentQuery, MomentTruth
+from submission.metrics.moments import score_moments
+from submission.metrics.moments_summary import metric_values
 from submission.runs.finished import has_moments, open_finished, open_finished_moments
 from submission.runs.record import RunResult
 from system.__main__ import main
 from system.batches.data import load_data
 from system.experiments.moments import _of_random_windows
 from system.moments.windows import Decoding
+from system.runs.moments import score_of, series_of_moments, windows_of
 from system.runs.open import open_trained, score_of_windows
 from system.runs.pool import embed, pool_of
 from system.serve.listening import search_of
@@ -76,6 +79,7 @@ def test_a_checkpoint_is_chosen_by_windows_as_a_rank_entry_finds_them(run: Path)
     trained, expected = open_trained(run), result_of(run).moments
     data, stage = load_data(trained.recipe), trained.recipe.stages["only"]
     watched = {"evaluation": (data.whole("evaluation"), data.moments["evaluation"])}
+    series = series_of_moments(trained.model, *watched["evaluation"], data.features)
 
     def found(**monitor: Any) -> dict[str, float]:
         changed = stage.model_copy(update={"monitor": stage.monitor.model_copy(update=monitor)})
@@ -88,7 +92,12 @@ def test_a_checkpoint_is_chosen_by_windows_as_a_rank_entry_finds_them(run: Path)
         assert each == {"loss": each["loss"]} | {
             name: pytest.approx(figures[name], abs=1e-9) for name in each.keys() - {"loss"}
         }
-    assert values["posterior"]["mAP"] != values["thresholds"]["mAP"] != found(windows="overlap")["mAP"]
+    by_overlap = windows_of(score_of(trained.model), series, "overlap", Decoding())
+    predictions = {str(n): [list(window) for window in one.windows] for n, one in enumerate(by_overlap)}
+    truth = {str(n): [list(window) for window in one.windows or []] for n, one in enumerate(data.moments["evaluation"])}
+    expected_map = metric_values(score_moments(predictions, truth), get_moments_edition().metrics)["mAP"]
+    assert found(windows="overlap")["mAP"] == pytest.approx(expected_map, abs=1e-9)
+    assert len({expected_map, values["posterior"]["mAP"], values["thresholds"]["mAP"]}) == 3
     whole = found(decoding=Decoding(round_to=tiny_moments.SECONDS))
     assert whole["R1@0.5"] == 0, "no window is as long as the recording"
 
@@ -256,6 +265,10 @@ def test_the_run_stands_when_it_is_asked_for_again(run: Path, capsys: pytest.Cap
             {"stages.only.unit": "pair", "stages.only.monitor.windows": "overlap"},
             "stages.only.monitor.windows: unit pair finds no windows; leave it out",
         ),
+        (
+            {"stages.only.monitor.metrics": ["loss"], "stages.only.monitor.decoding": {"round_to": 1}},
+            "stages.only.monitor.decoding: no metric here needs windows; leave it out",
+        ),
         ({"stages.only.monitor.windows": "threshold"}, "stages.only.monitor.windows: .*overlap.*posterior.*thresholds"),
         ({"stages.only.captions_per_clip": 2}, "a batch of moments has one caption a moment"),
         (
@@ -310,6 +323,8 @@ def test_what_would_stop_the_ranking_is_said_before_training(
 
     said = refused({"evaluation": "some.jsonl"})
     assert re.search("rank entry posterior: .*some.jsonl has moments of evaluation without windows; all or none", said)
+    said = refused({"validation": "blind.jsonl"})
+    assert re.search("stage only: the moment .* of validation has no windows, as a blind list has none; take", said)
     made = tiny_moments.recipe(manifest, tmp_path)
     made["data"]["blind"] = made["data"]["validation"] | {"moments": str(tmp_path / "blind.jsonl")}
     made["rank"] = {"posterior": made["rank"]["posterior"] | {"fit": "blind"}}
@@ -323,7 +338,11 @@ def test_what_would_stop_the_ranking_is_said_before_training(
     assert main(["run", str(path), "--out", str(tmp_path / "run")]) == 1
     assert "begin behind the end of their recording" in capsys.readouterr().err
     monkeypatch.setattr("system.runs.moments.MAX_FRAMES", 90)
-    assert "validation_000.wav has 101 frames; windows are compared of up to 90" in refused({})
+    too_long = "validation_000.wav has 101 frames; windows are compared of up to 90"
+    assert too_long in refused({})
+    assert main(["train", str(tmp_path / "r.yaml"), "--out", str(tmp_path / "run")]) == 1
+    assert too_long in capsys.readouterr().err
+    assert not list((tmp_path / "run").rglob("*.pt")), "it is trained first"
     only_loss = {"data": ["validation"], "metrics": ["loss"], "keep": 1}
     assert "evaluation_000.wav has 101 frames; windows are compared of up to 90" in refused({}, monitor=only_loss)
 

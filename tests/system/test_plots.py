@@ -18,8 +18,8 @@ LINES = [
 
 
 @pytest.fixture(autouse=True)
-def curves() -> None:
-    """Every run here has its curves."""
+def no_curves() -> None:
+    """Curves are drawn here."""
 
 
 def test_every_line_is_drawn_under_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -83,7 +83,7 @@ def test_encoders_that_differ_in_anything_have_different_identities(minilm: str,
 def test_texts_of_any_length_keep_their_place(minilm: str, tmp_path: Path, shared: Path) -> None:
     """Sorted chunks against the library's own padding of everything to the longest."""
     with (shared / "data/clotho/clotho_captions_evaluation.csv").open(newline="", encoding="utf-8") as file:
-        texts = [row["caption_1"] for row in csv.DictReader(file)][:150]  # of two chunks
+        texts = [row["caption_1"] for row in csv.DictReader(file)][:150]  # more than 128: two chunks
     encoder = SentenceTransformersEncoder(sentence_settings(minilm, trainable=True), tmp_path).eval()
     assert len(set(encoder.lengths(texts))) > 10
     with torch.no_grad():
