@@ -3,7 +3,7 @@
 Every draw is a function of (seed, stage, step): a run resumed at any step sees the batches an unbroken run would have
 seen."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple, Protocol
 
 import numpy as np
@@ -34,16 +34,19 @@ class Item(NamedTuple):
     windows: tuple[tuple[float, float], ...] = ()
 
 
+def require_known(moments: Iterable[Moment]) -> None:
+    """KitError for a moment whose windows are not known."""
+    if blind := next((moment.id for moment in moments if moment.windows is None), None):
+        raise KitError(f"the moment {blind} has no windows, as a blind list has none; take a source of known moments")
+
+
 def items_of_moments(clips: Sequence[Clip], moments: Sequence[Moment]) -> list[Item]:
     """An item a moment of one of the clips, in the moments' order, without windows behind the recording's end. KitError
     for one whose windows are not known."""
     by_id = {clip.id: clip for clip in clips}
-    found = []
-    for moment in inside_recordings((moment for moment in moments if moment.clip in by_id), clips):
-        if moment.windows is None:
-            raise KitError(f"the moment {moment.id} has no windows, as a blind list has none; train on others")
-        found.append(Item(by_id[moment.clip], (moment.text,), (0,), windows=tuple(moment.windows)))
-    return found
+    left = inside_recordings((moment for moment in moments if moment.clip in by_id), clips)
+    require_known(left)
+    return [Item(by_id[one.clip], (one.text,), (0,), windows=tuple(one.windows or ())) for one in left]
 
 
 def items_of(clips: Sequence[Clip], unit: str) -> list[Item]:

@@ -12,7 +12,7 @@ from submission.metrics.moments import score_moments
 from submission.metrics.moments_summary import metric_values
 from system.batches.collate import without_audio
 from system.batches.data import Data
-from system.batches.sampler import items_of_moments
+from system.batches.sampler import items_of_moments, require_known
 from system.compute.distributed import on_first
 from system.features.build import Features
 from system.losses import terms
@@ -28,15 +28,11 @@ from system.training.validation import watch
 def require_windows(recipe: schema.Recipe, data: Data) -> None:
     """KitError for moments that a stage could not be trained or validated on, however late it comes: without windows,
     or in recordings whose windows are too many."""
-    for name, stage in recipe.stages.items():
+    for stage in recipe.stages.values():
         if stage.unit != "moment":
             continue
         for source in dict.fromkeys((*stage.train.data, *stage.monitor.data)):
-            if blind := next((moment.id for moment in data.moments[source] if moment.windows is None), None):
-                raise KitError(
-                    f"stage {name}: the moment {blind} of {source} has no windows, as a blind list has none; "
-                    "take another source"
-                )
+            require_known(data.moments[source])
         if schema.OF_WINDOWS & set(stage.monitor.metrics):
             for source in stage.monitor.data:
                 require_short(data.moments[source], data.features)

@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 import soundfile
 import tiny
 
@@ -43,6 +44,12 @@ def make_moments(folder: Path, sizes: dict[str, int] | None = None) -> Path:
     write_manifest(folder / "manifest.jsonl", clips)
     write_moments(folder / "moments.jsonl", moments)
     return folder / "manifest.jsonl"
+
+
+@pytest.fixture
+def short_fits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fits of four numbers take fewer steps; how well they fit is tested elsewhere."""
+    monkeypatch.setattr("system.runs.moments.FIT_STEPS", 60)
 
 
 def recipe(manifest: Path, folder: Path, **changes: Any) -> dict[str, Any]:

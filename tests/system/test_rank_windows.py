@@ -12,6 +12,7 @@ import tiny
 import tiny_moments
 import torch
 from threads import one_thread  # noqa: F401  a fixture
+from tiny_moments import short_fits  # noqa: F401  a fixture
 
 from data_tools.errors import KitError
 from data_tools.manifest import Clip, read_manifest, write_manifest
@@ -24,13 +25,7 @@ from system.features.pieces import pieces_of
 from system.moments.windows import Grid
 from system.recipe.load import load_recipe
 
-pytestmark = pytest.mark.usefixtures("one_thread")
-
-
-@pytest.fixture(autouse=True)
-def _short_fits(monkeypatch: pytest.MonkeyPatch) -> None:
-    """How well a fit fits is tested elsewhere."""
-    monkeypatch.setattr("system.runs.moments.FIT_STEPS", 60)
+pytestmark = pytest.mark.usefixtures("one_thread", "short_fits")
 
 
 @pytest.fixture(scope="module")
