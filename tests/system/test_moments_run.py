@@ -318,11 +318,16 @@ def test_what_would_stop_the_ranking_is_said_before_training(
 
     said = refused({"evaluation": "some.jsonl"})
     assert re.search("rank entry posterior: .*some.jsonl has moments of evaluation without windows; all or none", said)
-    assert "has no windows, as a blind list has none; take a source" in refused({"validation": "blind.jsonl"})
     made = tiny_moments.recipe(manifest, tmp_path)
     made["data"]["blind"] = made["data"]["validation"] | {"moments": str(tmp_path / "blind.jsonl")}
+    first, watched = made["stages"]["only"], {"data": ["blind"], "metrics": ["loss"], "keep": 1}
+    later = made | {"stages": {"only": first, "later": first | {"monitor": watched}}}
+    path = tiny.write_recipe(tmp_path / "r.yaml", later)
+    assert main(["run", str(path), "--out", str(tmp_path / "run")]) == 1
+    assert "has no windows, as a blind list has none; take a source of known moments" in capsys.readouterr().err
+    assert not list(tmp_path.rglob("*.pt")), "its first stage is trained"
     made["rank"] = {"posterior": made["rank"]["posterior"] | {"fit": "blind"}}
-    path = tiny.write_recipe(tmp_path / "r.yaml", made)
+    tiny.write_recipe(path, made)
     assert main(["run", str(path), "--out", str(tmp_path / "run")]) == 1
     assert "has moments of blind without windows; it is fitted to" in capsys.readouterr().err
     late = [one.model_copy(update={"windows": [(tiny_moments.SECONDS, 99.0)]}) for one in moments]
