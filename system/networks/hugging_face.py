@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from torch import nn
 
+from data_tools.classify.model_files import AUDIO_SETTINGS
 from data_tools.documents.json_text import parse_json
 from data_tools.errors import KitError
 from system.networks.hugging_face_types import ROWS, SHORTEST, Type, type_problem
@@ -38,14 +39,19 @@ class HubAudio(SegmentNetwork):
 
         self.row, self.model_type, self.folder = ROWS[type], type, folder
         check_type(folder, type)
+        extractor, model = (getattr(transformers, name) for name in (self.row.extractor, self.row.model))
         with quiet():
-            self.extractor: Any = getattr(transformers, self.row.extractor).from_pretrained(
-                folder, trust_remote_code=False
-            )
-            config = getattr(transformers, self.row.model).config_class.from_pretrained(folder, trust_remote_code=False)
+            try:
+                self.extractor: Any = extractor.from_pretrained(folder, trust_remote_code=False)
+                config = model.config_class.from_pretrained(folder, trust_remote_code=False)
+            except Exception as error:  # the library raises many kinds for files that are damaged or of another form
+                reason = (str(error).splitlines() or [error.__class__.__name__])[0]
+                raise KitError(
+                    f"audio model {folder}: its settings cannot be read ({reason}); fetch it again"
+                ) from error
         if self.extractor.sampling_rate != self.row.rate:
             rate = f"takes {self.extractor.sampling_rate:,} Hz, and models of type {type} {self.row.rate:,}"
-            raise KitError(f"audio model {folder}: its preprocessor_config.json {rate}")
+            raise KitError(f"audio model {folder}: its feature extractor {rate}; use the model's own")
         config.apply_spec_augment = False
         whole: Any = getattr(transformers, self.row.model)(config)
         self.model: Any = whole.get_encoder() if type == "whisper" else whole
@@ -153,8 +159,9 @@ def check_type(folder: Path, type: Type) -> None:
     problem = type_problem(parse_json(path.read_bytes(), str(path)), type)
     if problem:
         raise KitError(f"audio model {folder}: {problem}")
-    if not (folder / "preprocessor_config.json").is_file():
-        raise KitError(f"audio model {folder}: no preprocessor_config.json, which its feature extractor is made from")
+    _, *extractor = AUDIO_SETTINGS
+    if not any((folder / name).is_file() for name in extractor):
+        raise KitError(f"audio model {folder}: no {' or '.join(extractor)}, which describe its feature extractor")
 
 
 @contextlib.contextmanager

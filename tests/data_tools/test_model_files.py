@@ -172,3 +172,38 @@ def test_a_broken_download_goes_on_and_one_without_weights_is_refused(
     assert asked[3] == ["pytorch_model*.bin"]
     assert fetch("owner/model") == folder
     assert len(asked) == 4
+
+
+@pytest.mark.parametrize("stored", ["modules in torch's format", "all in torch's format", "all in safetensors"])
+def test_every_module_of_a_sentence_model_is_fetched(
+    stored: str, empty_hub: str, cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A stand-in for the hub gives the files that the hub library's own filter takes."""
+    import huggingface_hub
+    from huggingface_hub.utils import filter_repo_objects
+
+    of_whole = "pytorch_model.bin" if stored.startswith("all in torch") else "model.safetensors"
+    of_dense = "model.safetensors" if stored.endswith("safetensors") else "pytorch_model.bin"
+    paths = {"": "Transformer", "1_Pooling": "Pooling", "2_Dense": "Dense", "3_Normalize": "Normalize"}
+    modules = [{"path": path, "type": f"sentence_transformers.models.{kind}"} for path, kind in paths.items()]
+    wanted = ["config.json", "modules.json", "1_Pooling/config.json", "2_Dense/config.json", "vocab.txt"]
+    wanted += [of_whole, f"2_Dense/{of_dense}"]
+    unwanted = ["README.md", "tf_model.h5", "onnx/model.onnx", "2_Dense/optimizer.bin"]
+    folder = cache / "models--owner--model/snapshots" / COMMIT
+    fetched: list[str] = []
+
+    def snapshot_download(owned: str, allow_patterns: list[str]) -> str:
+        for name in filter_repo_objects([*wanted, *unwanted], allow_patterns=allow_patterns):
+            fetched.append(name)
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            (folder / name).write_text(json.dumps(modules) if name == "modules.json" else "{}")
+        (folder.parent.parent / "refs").mkdir(exist_ok=True)
+        (folder.parent.parent / "refs/main").write_text(COMMIT)
+        return str(folder)
+
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", snapshot_download)
+    assert fetch("owner/model") == folder
+    assert sorted(fetched) == sorted(wanted)
+    assert local_folder("owner/model") == folder
+    (folder / "2_Dense" / of_dense).unlink()
+    assert local_folder("owner/model") is None, "a part of it is missing"

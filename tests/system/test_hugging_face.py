@@ -194,7 +194,7 @@ def test_another_rate_and_missing_weights_are_refused(tmp_path: Path) -> None:
     shutil.copytree(hub_folder("wavlm"), folder)
     path = folder / "preprocessor_config.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | {"sampling_rate": 8000}))
-    with pytest.raises(KitError, match=r"preprocessor_config.json takes 8,000 Hz, and models of type wavlm 16,000"):
+    with pytest.raises(KitError, match=r"feature extractor takes 8,000 Hz, and models of type wavlm 16,000"):
         HubAudio("wavlm", folder)
     shutil.copy(hub_folder("wavlm") / "preprocessor_config.json", path)
     made = HubAudio("wavlm", folder)

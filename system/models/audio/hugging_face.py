@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
-from data_tools.classify.model_files import fetch, local_folder, weight_files
+from data_tools.classify.model_files import AUDIO_SETTINGS, fetch, local_folder, weight_files
 from data_tools.documents.json_text import parse_json
 from data_tools.errors import DataError
 from system.experts.base import file_sha256
@@ -124,7 +124,7 @@ class HuggingFace(Segmented):
     def file_checksums(self) -> dict[str, str]:
         """Of the model's settings and its extractor's; of a frozen one its weights too."""
         folder = fetch(self.model, "audio model")
-        settings = [folder / name for name in ("config.json", "preprocessor_config.json")]
+        settings = [folder / name for name in AUDIO_SETTINGS]
         paths = [*settings, *([] if self.trainable else weight_files(folder))]
         return {path.name: file_sha256(path) for path in paths if path.is_file()}
 
