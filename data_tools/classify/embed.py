@@ -8,7 +8,6 @@ Another model, or another version of its weights, is another folder.
 """
 
 import hashlib
-import json
 import logging
 import re
 from collections.abc import Sequence
@@ -17,7 +16,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from data_tools.classify.model_files import fetch
+from data_tools.classify.model_files import configuration_files, fetch
 from data_tools.cli import progress
 from data_tools.errors import DataError
 from data_tools.locks import lock_of
@@ -42,17 +41,17 @@ class Encoder(Protocol):
 
 
 class SentenceEncoder:
-    """A sentence-transformers model, on the GPU where there is one.
+    """A sentence-transformers model in float32, on the GPU if the machine has one.
 
-    name: see model_files.local_folder. Vectors are as the model gives them: of unit length for both
-    all-MiniLM-L6-v2 and all-mpnet-base-v2. Raises DataError when the model cannot be had.
+    name: see model_files.local_folder. Vectors are those of the model: of unit length for both all-MiniLM-L6-v2 and
+    all-mpnet-base-v2. Raises DataError if the model cannot be loaded.
     """
 
     def __init__(self, name: str) -> None:
         self.name = name
         self._model = load_sentence_transformer(name).eval()
         self.dim = int(self._model.get_embedding_dimension())
-        self.fingerprint = model_fingerprint(self._model, self._model.tokenizer)
+        self.fingerprint = model_fingerprint(self._model, fetch(name))
 
     def encode(self, texts: Sequence[str]) -> np.ndarray:
         # The library sorts what it is given by length, so that hardly anything is padded.
@@ -134,8 +133,15 @@ def _digest(text: str) -> bytes:
 
 
 def load_sentence_transformer(name: str, device: str | None = None) -> Any:
-    """A SentenceTransformer by folder, package or hub name. device: None for a GPU where there is one. DataError when
-    it cannot be had."""
+    """Load a SentenceTransformer in float32 by folder, package or hub name.
+
+    Args:
+        name: see model_files.local_folder.
+        device: None for the GPU if the machine has one.
+    Returns: the model. It cuts texts to the positions that its transformer has, also if its tokenizer states no limit
+        or a longer one.
+    Raises: DataError if the folder is missing or holds no such model.
+    """
     from sentence_transformers import SentenceTransformer
     from transformers.utils.logging import disable_progress_bar
 
@@ -143,18 +149,47 @@ def load_sentence_transformer(name: str, device: str | None = None) -> Any:
     logging.getLogger("sentence_transformers").setLevel(logging.WARNING)  # it logs each load
     folder = str(fetch(name))
     try:
-        return SentenceTransformer(folder, device=device, trust_remote_code=False)
+        model = SentenceTransformer(folder, device=device, trust_remote_code=False).float()
     except Exception as error:  # the library raises many kinds for a missing, cut, or foreign folder
         reason = (str(error).splitlines() or [type(error).__name__])[0]
         hint = "give a folder that holds one, or a hub name while online"
         raise DataError(f"no sentence-transformers model {name!r} ({reason}); {hint}") from error
+    transformer = getattr(model[0], "model", None)  # static embeddings and bags of words have none
+    positions = position_count(transformer) if hasattr(transformer, "config") else None
+    if positions is not None and (model.max_seq_length is None or model.max_seq_length > positions):
+        model.max_seq_length = positions
+    return model
 
 
-def model_fingerprint(model: Any, tokenizer: Any) -> str:
-    """SHA-256 of all that decides a model's vectors: modules, their settings, vocabulary, weights."""
+def position_count(transformer: Any) -> int | None:
+    """Return the number of tokens that a transformer has positions for; None if it has no limit.
+
+    RoBERTa and its relatives (XLM-RoBERTa, CamemBERT, MPNet, CLAP's text encoder) count positions from the padding
+    token's number plus one, so that a table of 514 positions holds 512 tokens.
+    """
+    names = ("max_position_embeddings", "max_encoder_position_embeddings")  # the second of LED
+    positions = next((value for name in names if (value := getattr(transformer.config, name, None))), None)
+    if positions is None or positions < 0:  # relative positions
+        return None
+    parts = [part for part in transformer.modules() if hasattr(getattr(part, "position_embeddings", None), "weight")]
+    skipped = [part.padding_idx + 1 for part in parts if isinstance(getattr(part, "padding_idx", None), int)]
+    return int(positions) - max(skipped, default=0)
+
+
+def model_fingerprint(model: Any, folder: Path) -> str:
+    """Return the SHA-256 of everything that decides a text model's vectors.
+
+    Args:
+        model: the loaded network: its modules with their settings, and its weights and buffers.
+        folder: its configuration, tokenizer, prompts and limits; see configuration_files.
+    """
+    import torch
+
     digest = hashlib.sha256(repr(model).encode())
-    digest.update(json.dumps(sorted(tokenizer.get_vocab().items())).encode())
+    for path in configuration_files(folder):
+        content = path.read_bytes()
+        digest.update(f"\0{path.relative_to(folder).as_posix()}\0{len(content)}\0".encode() + content)
     for name, value in model.state_dict().items():
-        digest.update(name.encode())
-        digest.update(value.detach().cpu().contiguous().numpy().tobytes())
+        digest.update(f"\0{name}\0{value.dtype}\0{tuple(value.shape)}\0".encode())
+        digest.update(value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy())
     return digest.hexdigest()

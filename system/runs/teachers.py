@@ -11,13 +11,13 @@ from zipfile import BadZipFile
 import numpy as np
 import torch
 
-from data_tools.cli import counted, progress
 from data_tools.errors import KitError
 from data_tools.manifest import Clip, caption_queries
 from submission.formats.score_matrix import ScoreMatrix
 from system.batches.data import Data
 from system.batches.teachers import Taught, Teachers, caption_key, units
 from system.features.bank import Bank, open_bank
+from system.features.texts import store_vectors
 from system.recipe import schema
 from system.runs.checkpoints import weights_sha256
 from system.runs.folder import Run
@@ -26,7 +26,6 @@ from system.runs.pool import embeddings_bank
 from system.runs.retrieve import embed_texts, matrix_of
 
 VERSION = 1  # of captions' embeddings: counted up when encoders compute others of the same weights
-CAPTIONS_AT_ONCE = 1024
 
 log = logging.getLogger(__name__)
 
@@ -117,7 +116,8 @@ def _asked(
     cache = banks / "teachers"
     found, _, _ = embeddings_bank(trained, clips, cache, strict=True)
     captions = _captions_bank(trained, cache)
-    _fill(captions, trained, clips)
+    texts = {caption_key(clip, i): text for clip in clips for i, text in enumerate(clip.captions)}
+    store_vectors(captions, texts, lambda part: embed_texts(trained.model, part).values, f"by teacher {name}")
     return Taught(found, captions)
 
 
@@ -133,20 +133,3 @@ def _captions_bank(trained: Trained, cache: Path) -> Bank:
     }
     name = hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:16]
     return open_bank(cache / f"captions-{name}", text.dim, "float32", identity)
-
-
-def _fill(bank: Bank, trained: Trained, clips: Sequence[Clip]) -> None:
-    """Embed the captions that the bank lacks; what a kill interrupts goes on where it was."""
-    wanted = {caption_key(clip, i): text for clip in clips for i, text in enumerate(clip.captions)}
-    lacking = [key for key in wanted if key not in bank]
-    lacking.sort(key=lambda key: len(wanted[key]))  # texts of like length, so that little is padded
-    if not lacking:
-        return
-    with progress(f"{counted(len(lacking), 'caption', ',')} by a teacher", len(lacking), "caption") as bar:
-        for start in range(0, len(lacking), CAPTIONS_AT_ONCE):
-            part = lacking[start : start + CAPTIONS_AT_ONCE]
-            values = embed_texts(trained.model, [wanted[key] for key in part]).values.float().cpu().numpy()
-            with bank.writing() as store:
-                for key, row in zip(part, values, strict=True):
-                    store(key, row[None])
-            bar.advance(len(part))

@@ -186,9 +186,9 @@ class SentenceTransformers(VectorSettings):
         return not self.trainable or super().size_known
 
     def build(self, vocabulary: list[str], banks: Path) -> Encoder:
-        from system.models.text.pretrained_encoder import SentenceTransformersEncoder
+        from system.models.text.sentence_encoder import sentence_encoder
 
-        return SentenceTransformersEncoder(self, banks)
+        return sentence_encoder(self, banks)
 
     def count(self, folder: Path, config: dict[str, Any]) -> int:
         return sum(_safetensors_sizes(folder / "model.safetensors"))

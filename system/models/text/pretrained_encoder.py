@@ -1,7 +1,6 @@
-"""Pre-trained text encoders: the first token of a transformer, and sentence-transformers models."""
+"""Pre-trained text encoders: their common base, CLAP's, and the first token or the mean of a transformer's tokens."""
 
 import hashlib
-import logging
 from abc import abstractmethod
 from collections.abc import Sequence
 from pathlib import Path
@@ -11,18 +10,15 @@ import numpy as np
 import torch
 from torch import nn
 
-from data_tools.classify.embed import load_sentence_transformer, model_fingerprint
+from data_tools.classify.embed import model_fingerprint, position_count
 from data_tools.classify.model_files import fetch
 from data_tools.errors import KitError
 from system.features.bank import open_bank
+from system.features.texts import store_vectors
 from system.models.similarity import Embedded
 from system.models.text.encoder import TextEncoder
-from system.models.text.pretrained import Clap, SentenceTransformers, TokenSettings, VectorSettings
+from system.models.text.pretrained import Clap, TokenSettings, VectorSettings
 from system.networks.layers import mlp, pooled_over_time
-
-MANY = 1000  # texts that take long enough to be announced
-
-log = logging.getLogger(__name__)
 
 # N texts, V values of a pre-trained model's vector
 
@@ -30,24 +26,30 @@ FROZEN_AT_ONCE = 64  # texts
 CLAP_TOKENS = 77
 FIRST_NAMES = ("first_token", "sentence_transformers")  # whose banks are named by the model alone, as ever
 NO_LIMIT = 1_000_000  # tokenizers without one give a far larger number
+NO_FIRST_TOKEN = "has no first token that stands for a text; use one like BERT or RoBERTa"
 
 
 class PreTrainedEncoder(TextEncoder):
-    """A pre-trained model, and trained layers behind it.
+    """A pre-trained model, and trained layers after it.
 
-    Frozen: its vector of a text is computed once, without dropout, and kept in a bank. Trainable: texts are tokenised
-    once.
+    Frozen: its vector of a text is computed once, without dropout, and kept in a bank.
     """
 
-    def take(self, model: Any, tokenizer: Any, behind: nn.Module, trainable: bool, bank: tuple[Path, int, str]) -> None:
-        """behind: the trained layers. bank: the folder of all banks, V, and the name that vectors are kept by."""
-        tokenizer.deprecation_warnings["Asking-to-pad-a-fast-tokenizer"] = True  # texts are tokenised only once
-        self.tokenizer, self._behind = tokenizer, [behind]  # in a list: a module is registered under one name only
+    def take(self, model: Any, name: str, after: nn.Module, trainable: bool, bank: tuple[Path, int, str]) -> None:
+        """Register the model and open its bank.
+
+        Args:
+            model: the pre-trained network.
+            name: the folder, package or hub name it was loaded by; its files name the bank together with its weights.
+            after: the trained layers.
+            trainable: whether the model learns too.
+            bank: the folder of all banks, V, and the name that vectors are kept by.
+        """
+        self._after = [after]  # in a list: a module is registered under one name only
         self.trained = model if trainable else None
         # A frozen model is no submodule: its weights are in no checkpoint and its layers never enter training mode.
         self._frozen: list[Any] = [] if trainable else [model.eval().requires_grad_(False)]
-        self._identity = model_fingerprint(model, tokenizer)
-        self._known_tokens: dict[str, list[int]] = {}
+        self._identity, self._name = model_fingerprint(model, fetch(name)), name
         if not trainable:
             banks, size, name = bank
             kept = self._identity[:12] if name in FIRST_NAMES else f"{self._identity[:12]}-{name}"
@@ -58,16 +60,61 @@ class PreTrainedEncoder(TextEncoder):
         return self.trained if self.trained is not None else self._frozen[0]
 
     @abstractmethod
-    def _tokenise(self, texts: list[str]) -> list[list[int]]:
-        """Numbers of the tokens of each text, special ones included, cut to the model's longest input."""
-
-    @abstractmethod
     def _vectors(self, texts: Sequence[str]) -> torch.Tensor:
         """(N, V) of the trainable model."""
 
     @abstractmethod
     def _frozen_vectors(self, texts: Sequence[str]) -> torch.Tensor:
         """(N, V) of the frozen model."""
+
+    def _cleaned(self, texts: Sequence[str]) -> list[str]:
+        return list(texts)
+
+    def _kept(self, texts: Sequence[str]) -> torch.Tensor:
+        """(N, V) of the frozen model on the CPU, for cleaned texts, each computed once."""
+        keys = [hashlib.sha256(text.encode()).hexdigest() for text in texts]
+        store_vectors(self.bank, dict(zip(keys, texts, strict=True)), self._frozen_vectors, f"by {self._name}")
+        return torch.from_numpy(np.stack([self.bank.read(key)[0] for key in keys]))
+
+    def embed_alike(self, texts: Sequence[str]) -> Embedded:
+        texts, (after,) = self._cleaned(texts), self._after
+        if self.trained is not None:
+            return Embedded(after(self._vectors(texts)))
+        return Embedded(after(self._kept(texts).to(self.device) if self.remembers else self._frozen_vectors(texts)))
+
+    def lengths(self, texts: Sequence[str]) -> list[int]:
+        if self.trained is None and self.remembers:
+            return [0] * len(texts)  # vectors in a bank are not padded
+        return [len(text) for text in texts]
+
+    def prepare(self, texts: Sequence[str]) -> None:
+        unique = list(dict.fromkeys(self._cleaned(texts)))
+        if self.trained is None and unique:
+            self._kept(unique)
+
+    def identity(self) -> str | None:
+        return self._identity
+
+    def frozen_parameters(self) -> int:
+        return sum(p.numel() for model in self._frozen for p in model.parameters())
+
+
+class TransformerEncoder(PreTrainedEncoder):
+    """A pre-trained transformer with its tokenizer. Trainable: each text is tokenised once.
+
+    prompt: text in front of every caption, none in most models.
+    """
+
+    prompt = ""
+
+    def take_tokenizer(self, tokenizer: Any) -> None:
+        tokenizer.deprecation_warnings["Asking-to-pad-a-fast-tokenizer"] = True  # texts are tokenised only once
+        self.tokenizer = tokenizer
+        self._known_tokens: dict[str, list[int]] = {}
+
+    @abstractmethod
+    def _tokenise(self, texts: list[str]) -> list[list[int]]:
+        """Numbers of the tokens of each text, special ones included, cut to the model's longest input."""
 
     @torch.no_grad()
     def _by_length(self, texts: Sequence[str]) -> torch.Tensor:
@@ -78,11 +125,8 @@ class PreTrainedEncoder(TextEncoder):
         vectors = torch.cat([self._vectors([texts[i] for i in part]) for part in parts])
         return vectors[torch.from_numpy(np.argsort(order)).to(vectors.device)]
 
-    def _cleaned(self, texts: Sequence[str]) -> list[str]:
-        return list(texts)
-
     def _tokens(self, texts: Sequence[str]) -> list[list[int]]:
-        """Of cleaned texts."""
+        """Of cleaned texts, without the prompt."""
         known = self._known_tokens if self.remembers else {}
         missing = [text for text in dict.fromkeys(texts) if text not in known]
         for start in range(0, len(missing), 1024):
@@ -91,48 +135,20 @@ class PreTrainedEncoder(TextEncoder):
         return [known[text] for text in texts]
 
     def _inputs(self, texts: Sequence[str]) -> dict[str, torch.Tensor]:
-        """Tokens of cleaned texts, padded to the longest, and their mask."""
-        inputs = self.tokenizer.pad({"input_ids": self._tokens(texts)}, return_tensors="pt")
+        """Tokens of cleaned texts after the prompt, padded to the longest, and their mask."""
+        tokens = self._tokens([self.prompt + text for text in texts])
+        inputs = self.tokenizer.pad({"input_ids": tokens}, return_tensors="pt")
         return {name: inputs[name].to(self.device) for name in ("input_ids", "attention_mask")}
-
-    def _kept(self, texts: Sequence[str]) -> torch.Tensor:
-        """(N, V) of the frozen model on the CPU, for cleaned texts, each computed once."""
-        keys = [hashlib.sha256(text.encode()).hexdigest() for text in texts]
-        missing = {key: text for key, text in zip(keys, texts, strict=True) if key not in self.bank}
-        if missing:
-            if len(missing) > MANY:
-                log.info("embedding %s captions by %s, once", f"{len(missing):,}", self.tokenizer.name_or_path)
-            vectors = self._frozen_vectors(list(missing.values())).cpu().numpy()
-            with self.bank.writing() as store:
-                for key, vector in zip(missing, vectors, strict=True):
-                    store(key, vector[None])
-        return torch.from_numpy(np.stack([self.bank.read(key)[0] for key in keys]))
-
-    def embed_alike(self, texts: Sequence[str]) -> Embedded:
-        texts, (behind,) = self._cleaned(texts), self._behind
-        if self.trained is not None:
-            return Embedded(behind(self._vectors(texts)))
-        return Embedded(behind(self._kept(texts).to(self.device) if self.remembers else self._frozen_vectors(texts)))
 
     def lengths(self, texts: Sequence[str]) -> list[int]:
         if self.trained is None and self.remembers:
-            return [0] * len(texts)  # what is kept is not padded
-        return [len(tokens) for tokens in self._tokens(self._cleaned(texts))]
+            return super().lengths(texts)
+        return [len(tokens) for tokens in self._tokens([self.prompt + text for text in self._cleaned(texts)])]
 
     def prepare(self, texts: Sequence[str]) -> None:
-        unique = list(dict.fromkeys(self._cleaned(texts)))
-        if not unique:
-            return
-        if self.trained is None:
-            self._kept(unique)
-        else:
-            self._tokens(unique)
-
-    def identity(self) -> str | None:
-        return self._identity
-
-    def frozen_parameters(self) -> int:
-        return sum(p.numel() for model in self._frozen for p in model.parameters())
+        super().prepare(texts)
+        if self.trained is not None:
+            self._tokens([self.prompt + text for text in self._cleaned(texts)])
 
     def unreadable(self, texts: Sequence[str]) -> list[str]:
         unknown = {self.tokenizer.unk_token_id, *self.tokenizer.all_special_ids}
@@ -154,53 +170,19 @@ def projection(settings: VectorSettings, found: int) -> nn.Module:
     return nn.Linear(dim, dim) if settings.projection == "linear" else nn.Identity()
 
 
-class SentenceTransformersEncoder(PreTrainedEncoder):
-    """A sentence-transformers model; linear where asked for."""
-
-    def __init__(self, settings: SentenceTransformers, banks: Path) -> None:
-        super().__init__()
-        model = load_sentence_transformer(settings.model, "cpu").float()
-        self.project = projection(settings, model.get_embedding_dimension())
-        bank = banks, settings.dim, "sentence_transformers"
-        self.take(model, model.tokenizer, self.project, settings.trainable, bank)
-
-    def _tokenise(self, texts: list[str]) -> list[list[int]]:
-        found = self._model.preprocess(texts)
-        rows = zip(found["input_ids"], found["attention_mask"].bool(), strict=True)
-        return [tokens[mask].tolist() for tokens, mask in rows]
-
-    def _vectors(self, texts: Sequence[str]) -> torch.Tensor:
-        vectors: torch.Tensor = self._model(self._inputs(texts))["sentence_embedding"]
-        return vectors
-
-    def _frozen_vectors(self, texts: Sequence[str]) -> torch.Tensor:
-        vectors: torch.Tensor = self._model.to(self.device).encode(
-            list(texts), batch_size=64, show_progress_bar=False, normalize_embeddings=False, convert_to_tensor=True
-        )
-        return vectors
-
-    def lengths(self, texts: Sequence[str]) -> list[int]:
-        if self.trained is None and not self.remembers:
-            return [len(text) for text in texts]
-        return super().lengths(texts)
-
-    def save_assets(self, folder: Path) -> None:
-        self._model.save(str(folder / "text"))
-
-
-class ClapEncoder(PreTrainedEncoder):
+class ClapEncoder(TransformerEncoder):
     """CLAP's projected embeddings of texts; linear where asked for."""
 
     def __init__(self, settings: Clap, banks: Path) -> None:
         super().__init__()
         tokenizer, model = load_clap(settings.model)
         self.project = projection(settings, int(model.config.projection_dim))
-        self.take(model, tokenizer, self.project, settings.trainable, (banks, settings.dim, "clap"))
+        self.take_tokenizer(tokenizer)
+        self.take(model, settings.model, self.project, settings.trainable, (banks, settings.dim, "clap"))
+        self._longest = longest_input(tokenizer, model, CLAP_TOKENS)
 
     def _tokenise(self, texts: list[str]) -> list[list[int]]:
-        positions = self._model.config.max_position_embeddings - 2  # RoBERTa begins to count behind its padding
-        longest = min(self.tokenizer.model_max_length, CLAP_TOKENS, positions)
-        found: list[list[int]] = self.tokenizer(texts, truncation=True, max_length=longest)["input_ids"]
+        found: list[list[int]] = self.tokenizer(texts, truncation=True, max_length=self._longest)["input_ids"]
         return found
 
     def _vectors(self, texts: Sequence[str]) -> torch.Tensor:
@@ -215,31 +197,35 @@ class ClapEncoder(PreTrainedEncoder):
         self.tokenizer.save_pretrained(folder / "text")
 
 
-class TokenEncoder(PreTrainedEncoder):
+class TokenEncoder(TransformerEncoder):
     """The last layer's first token, or the mean of its tokens; linear, ReLU, linear, or one linear layer.
 
     The public code leaves a frozen BERT's dropout on in training. Trainable: all of the transformer learns but its
-    pooler, which is not there.
+    pooler, which is removed. Of models with a decoder (BART, mBART, LED) the encoder is used.
     Source: github.com/XinhaoMei/audio-text_retrieval (2022).
     """
 
     def __init__(self, settings: TokenSettings, banks: Path) -> None:
         super().__init__()
         self.settings = settings
-        tokenizer, model = load_transformer(settings.model, settings.dropout)
+        tokenizer, whole = load_transformer(settings.model, settings.dropout)
+        if settings.kind == "first_token" and tokenizer("a")["input_ids"][0] != tokenizer.cls_token_id:
+            raise KitError(f"text model {settings.model!r} {NO_FIRST_TOKEN}, or kind: mean_tokens")
+        self._whole = [whole]  # as published: with the decoder, if it has one
+        model = whole.get_encoder() if whole.config.is_encoder_decoder else whole
         width = int(model.config.hidden_size)
         hidden, dim = settings.hidden, settings.dim
         self.mlp = nn.Linear(width, dim) if hidden is None else mlp(width, hidden, dim)
         cut = "" if settings.max_tokens is None else f"_of_{settings.max_tokens}"
-        self.take(model, tokenizer, self.mlp, settings.trainable, (banks, width, f"{settings.kind}{cut}"))
+        self.take_tokenizer(tokenizer)
+        self.take(model, settings.model, self.mlp, settings.trainable, (banks, width, f"{settings.kind}{cut}"))
+        self._longest = longest_input(tokenizer, model, settings.max_tokens)
 
     def _cleaned(self, texts: Sequence[str]) -> list[str]:
         return [self.settings.cleaned(text) for text in texts]
 
     def _tokenise(self, texts: list[str]) -> list[list[int]]:
-        longest = min(self.tokenizer.model_max_length, NO_LIMIT, self._model.config.max_position_embeddings)
-        longest = min(longest, self.settings.max_tokens or longest)
-        found: list[list[int]] = self.tokenizer(texts, truncation=True, max_length=longest)["input_ids"]
+        found: list[list[int]] = self.tokenizer(texts, truncation=True, max_length=self._longest)["input_ids"]
         return found
 
     def _vectors(self, texts: Sequence[str]) -> torch.Tensor:
@@ -253,12 +239,18 @@ class TokenEncoder(PreTrainedEncoder):
         return self._by_length(texts)
 
     def save_assets(self, folder: Path) -> None:
-        self._model.save_pretrained(folder / "text")
+        self._whole[0].save_pretrained(folder / "text")
         self.tokenizer.save_pretrained(folder / "text")
 
 
+def longest_input(tokenizer: Any, model: Any, longest: int | None) -> int:
+    """Return the number of tokens after which texts are cut: the least that tokenizer, positions and settings allow."""
+    limits = (tokenizer.model_max_length, position_count(model), longest, NO_LIMIT)
+    return min(limit for limit in limits if limit is not None)
+
+
 def load_clap(name: str) -> tuple[Any, Any]:
-    """Tokenizer and text encoder of a CLAP, float32 on the CPU. KitError when it cannot be had."""
+    """Load the tokenizer and the text encoder of a CLAP, float32 on the CPU. KitError for another model."""
     from transformers import AutoConfig, AutoTokenizer, ClapTextModelWithProjection
     from transformers.utils.logging import disable_progress_bar, get_verbosity, set_verbosity, set_verbosity_error
 
@@ -284,10 +276,10 @@ def load_clap(name: str) -> tuple[Any, Any]:
 
 
 def load_transformer(name: str, dropout: float | None) -> tuple[Any, Any]:
-    """Tokenizer and model, float32 on the CPU, by folder, package or hub name.
+    """Load a tokenizer and its model, float32 on the CPU, by folder, package or hub name.
 
-    dropout: of hidden states and attention; None: as the model's own settings say. KitError when it cannot be had, or
-    takes no such dropout.
+    dropout: of hidden states and attention; None: as the model's own settings say. KitError for a folder that holds no
+    such model, and for one that takes no such dropout.
     """
     from transformers import AutoConfig, AutoModel, AutoTokenizer
     from transformers.utils.logging import disable_progress_bar, get_verbosity, set_verbosity, set_verbosity_error
@@ -312,7 +304,7 @@ def load_transformer(name: str, dropout: float | None) -> tuple[Any, Any]:
         raise KitError(
             f"no transformer {name!r} ({reason}); give a folder that holds one, or a hub name while online"
         ) from error
-    if tokenizer.cls_token_id is None or not hasattr(model.config, "max_position_embeddings"):
-        raise KitError(f"text model {name!r} has no first token that stands for a text; use one like BERT or RoBERTa")
-    model.pooler = None  # behind the first token; untrained weights of it would be saved and counted
+    if tokenizer.cls_token_id is None:
+        raise KitError(f"text model {name!r} {NO_FIRST_TOKEN}")
+    model.pooler = None  # comes after the first token; untrained weights of it would be saved and counted
     return tokenizer, model

@@ -1,0 +1,41 @@
+"""Vectors of texts in a bank: computed and stored in parts, so that an interrupt costs one part at most."""
+
+from collections.abc import Callable, Mapping, Sequence
+
+import torch
+
+from data_tools.cli import counted, progress
+from system.features.bank import Bank
+
+STORED_AT_ONCE = 512  # texts
+
+
+def store_vectors(
+    bank: Bank, texts: Mapping[str, str], vectors: Callable[[Sequence[str]], torch.Tensor], note: str
+) -> None:
+    """Compute and store the vectors that a bank is missing.
+
+    Args:
+        texts: by their keys in the bank.
+        vectors: gives (N, V) of N texts; called with texts of like length together, so that little is padded.
+        note: by whom, such as "by bert-base-uncased"; shown with the progress of more than one part.
+    """
+    missing = sorted((key for key in texts if key not in bank), key=lambda key: len(texts[key]))
+    parts = [missing[start : start + STORED_AT_ONCE] for start in range(0, len(missing), STORED_AT_ONCE)]
+    if len(parts) > 1:
+        title = f"embedding {counted(len(missing), 'caption', ',')} {note}"
+        with progress(title, len(missing), "caption") as bar:
+            for part in parts:
+                _store(bank, part, texts, vectors)
+                bar.advance(len(part))
+    elif parts:
+        _store(bank, missing, texts, vectors)
+
+
+def _store(
+    bank: Bank, keys: list[str], texts: Mapping[str, str], vectors: Callable[[Sequence[str]], torch.Tensor]
+) -> None:
+    rows = vectors([texts[key] for key in keys]).float().cpu().numpy()
+    with bank.writing() as store:
+        for key, row in zip(keys, rows, strict=True):
+            store(key, row[None])

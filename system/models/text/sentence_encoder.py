@@ -1,0 +1,107 @@
+"""Text encoders that sentence-transformers loads: transformers, and models without one."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from data_tools.classify.embed import load_sentence_transformer
+from system.models.text.pretrained import SentenceTransformers
+from system.models.text.pretrained_encoder import PreTrainedEncoder, TransformerEncoder, projection
+
+
+def sentence_encoder(settings: SentenceTransformers, banks: Path) -> PreTrainedEncoder:
+    """Load a sentence-transformers model and choose its encoder by what it reads: tokens of a transformer, or words."""
+    from transformers import PreTrainedTokenizerBase
+
+    model = load_sentence_transformer(settings.model, "cpu")
+    is_transformer = isinstance(getattr(model[0], "tokenizer", None), PreTrainedTokenizerBase)
+    kind = SentenceTransformersEncoder if is_transformer else StaticEncoder
+    return kind(settings, model, banks)
+
+
+class SentenceTransformersEncoder(TransformerEncoder):
+    """A sentence-transformers model, with its default prompt in front of captions, if it has one; linear if the
+    settings ask for it."""
+
+    def __init__(self, settings: SentenceTransformers, model: Any, banks: Path) -> None:
+        super().__init__()
+        self.prompt = default_prompt(model)
+        self._prompt_length = model.preprocess(["a"], prompt=self.prompt).get("prompt_length") if self.prompt else None
+        self.project = projection(settings, model.get_embedding_dimension())
+        self.take_tokenizer(model.tokenizer)
+        self.take(
+            model, settings.model, self.project, settings.trainable, (banks, settings.dim, "sentence_transformers")
+        )
+
+    def _tokenise(self, texts: list[str]) -> list[list[int]]:
+        found = self._model.preprocess(texts)
+        rows = zip(found["input_ids"], found["attention_mask"].bool(), strict=True)
+        return [tokens[mask].tolist() for tokens, mask in rows]
+
+    def _vectors(self, texts: Sequence[str]) -> torch.Tensor:
+        inputs: dict[str, Any] = dict(self._inputs(texts))
+        if self._prompt_length is not None:  # some models leave the prompt out of their mean
+            inputs["prompt_length"] = self._prompt_length
+        vectors: torch.Tensor = self._model(inputs)["sentence_embedding"]
+        return vectors
+
+    def _frozen_vectors(self, texts: Sequence[str]) -> torch.Tensor:
+        return encoded(self._model.to(self.device), texts)
+
+    def lengths(self, texts: Sequence[str]) -> list[int]:
+        if self.trained is None and not self.remembers:
+            return [len(text) for text in texts]
+        return super().lengths(texts)
+
+    def save_assets(self, folder: Path) -> None:
+        self._model.save(str(folder / "text"))
+
+
+class StaticEncoder(PreTrainedEncoder):
+    """A sentence-transformers model without a transformer: static embeddings (model2vec's), averages of word vectors,
+    bags of words; linear if the settings ask for it."""
+
+    def __init__(self, settings: SentenceTransformers, model: Any, banks: Path) -> None:
+        super().__init__()
+        self._prompt = default_prompt(model)
+        self.project = projection(settings, model.get_embedding_dimension())
+        self.take(
+            model, settings.model, self.project, settings.trainable, (banks, settings.dim, "sentence_transformers")
+        )
+
+    def _vectors(self, texts: Sequence[str]) -> torch.Tensor:
+        inputs = self._model.preprocess(list(texts), prompt=self._prompt or None)
+        on_device = {key: value.to(self.device) if hasattr(value, "to") else value for key, value in inputs.items()}
+        vectors: torch.Tensor = self._model(on_device)["sentence_embedding"]
+        return vectors
+
+    def _frozen_vectors(self, texts: Sequence[str]) -> torch.Tensor:
+        return encoded(self._model.to(self.device), texts)
+
+    def unreadable(self, texts: Sequence[str]) -> list[str]:
+        """Texts of which the model knows no word: their vectors are zero."""
+        vectors = encoded(self._model.to(self.device), texts, prompt="").abs().sum(1)
+        return [text for text, total in zip(texts, vectors.tolist(), strict=True) if total == 0]
+
+    def save_assets(self, folder: Path) -> None:
+        self._model.save(str(folder / "text"))
+
+
+def default_prompt(model: Any) -> str:
+    """Return the text that a sentence-transformers model puts in front of every input; "" for most models."""
+    return str(model.prompts.get(model.default_prompt_name) or "")
+
+
+def encoded(model: Any, texts: Sequence[str], prompt: str | None = None) -> torch.Tensor:
+    """(N, V) of a frozen sentence-transformers model. prompt: None for its default."""
+    vectors: torch.Tensor = model.encode(
+        list(texts),
+        prompt=prompt,
+        batch_size=64,
+        show_progress_bar=False,
+        normalize_embeddings=False,
+        convert_to_tensor=True,
+    )
+    return vectors

