@@ -210,7 +210,7 @@ def make_parser(
     Raises SystemExit with 2 for no verb, after the help, and for a wrong one, after what it may have been.
     """
     parser = argparse.ArgumentParser(prog=f"python -m {floor}", description=description)
-    parser.add_argument("--version", action="version", version=f"lbar-kit {_version()}")
+    parser.add_argument("--version", action="version", version=f"lbar-kit {version()}")
     subparsers = parser.add_subparsers(metavar="VERB", required=True)
     for name, verb in verbs.items():
         subparser = subparsers.add_parser(
@@ -241,7 +241,8 @@ def make_parser(
     return parser
 
 
-def _version() -> str:
+def version() -> str:
+    """The version of the kit; "(not installed)" outside of an installation."""
     try:
         return metadata.version("lbar-kit")
     except metadata.PackageNotFoundError:

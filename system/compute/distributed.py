@@ -12,8 +12,6 @@ import os
 import signal
 import sys
 import threading
-import time
-import uuid
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -22,6 +20,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 from data_tools.cli import about
 from data_tools.errors import KitError, SaidElsewhere, sentences
+from system.compute.meeting import ONE_PROCESS, describe_process, meet, this_start
 
 if TYPE_CHECKING:
     import torch
@@ -30,7 +29,6 @@ if TYPE_CHECKING:
 # A process that is gone is noticed at once, by torchrun and by its closed connections; this is for one that hangs.
 PATIENCE = timedelta(days=2)  # between steps: one may make data, decode or write scores while the others wait
 STEP_PATIENCE = timedelta(minutes=30)  # torch's default of gloo: processes begin a step together, and have like parts
-POLL = 0.02  # seconds between two looks for the other processes
 BUCKET = 1 << 23  # numbers of gradients that are summed at a time: 32 MiB
 
 T = TypeVar("T")
@@ -82,18 +80,18 @@ def is_orphan() -> bool:
 
 @contextmanager
 def processes(device: "torch.device | None") -> Iterator[None]:
-    """Those that torchrun has started meet, and part again at the end; does nothing without torchrun.
+    """Join the processes that torchrun has started for the block; do nothing if there is one process.
 
-    device: where this process computes; None for this machine's. KitError where they cannot meet. An error that ends
-    the block in several processes is raised in one, and SaidElsewhere in the others.
+    device: where this process computes; None for this machine's. KitError if they cannot meet, or do not within
+    MEETING_PATIENCE. An error that ends the block in several processes is raised in one, and SaidElsewhere in the
+    others.
     """
     global _group
-    if "WORLD_SIZE" not in os.environ or _group.launcher:
+    if os.environ.get("WORLD_SIZE", "1") == "1" or _group.launcher:
         yield
         return
     import torch
     import torch.distributed as dist
-    from torch.distributed.rendezvous import rendezvous
 
     from system.compute.device import device_of
 
@@ -101,14 +99,16 @@ def processes(device: "torch.device | None") -> Iterator[None]:
     if device.type == "cuda":
         torch.cuda.set_device(device)
     try:
-        store, rank, n = next(rendezvous("env://", timeout=PATIENCE))
+        store, rank, n = meet()
         backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
         store = this_start(store, rank, n)
         dist.init_process_group(backend, store=store, rank=rank, world_size=n, timeout=PATIENCE)
         step = dist.new_group(backend=backend, timeout=STEP_PATIENCE)
+    except KitError:
+        raise
     except (RuntimeError, ValueError) as error:
-        reason = str(error).splitlines()[0]
-        raise KitError(f"the processes of torchrun cannot meet ({reason}); look at its --rdzv options") from error
+        hint = f"start them by torchrun and look at its --rdzv options, or {ONE_PROCESS}"
+        raise KitError(f"{describe_process()} cannot meet the others ({str(error).splitlines()[0]}); {hint}") from error
     _group = _Group(dist.get_world_size(), dist.get_rank(), os.getppid(), store, step)
     if is_first():
         log.info("%d processes; the first computes on %s", count(), device)
@@ -141,34 +141,6 @@ def _is_to_say(reason: str) -> bool:
     except RuntimeError:  # the store is gone with the first machine
         return True
     return found == here or (reason != "" and found.partition(" ")[2] != reason)
-
-
-def this_start(store: "Store", rank: int, n: int) -> "Store":
-    """The part of torchrun's store that only the processes of this start read and write.
-
-    torchrun keeps one store over its restarts, and in torch 2.11 all starts use the same keys there: a process could
-    read the address of one that was killed, and fail. Here the first process gives each of the others a name that it
-    has just made, as answer to one that the other has just made, and goes on once that one has said it back. Waits in
-    Python, where Ctrl-C and SIGTERM are seen.
-    """
-    from torch.distributed.distributed_c10d import PrefixStore
-
-    mine = uuid.uuid4().hex
-    if rank > 0:
-        store.set(f"start of {rank}", mine)
-        while not store.check([mine]):
-            time.sleep(POLL)
-        first = store.get(mine).decode()
-        store.set(f"{mine} with {first}", "")
-        return PrefixStore(first, store)
-    for other in range(1, n):
-        known = ""
-        while not (known and store.check([f"{known} with {mine}"])):
-            if store.check([f"start of {other}"]):
-                known = store.get(f"start of {other}").decode()
-                store.set(known, mine)
-            time.sleep(POLL)
-    return PrefixStore(mine, store)
 
 
 def leave(status: int) -> NoReturn:

@@ -35,6 +35,7 @@ from submission.runs.reading import made_again, read_metrics, read_provenance, r
 from submission.runs.record import EpochLine, Provenance, RunResult
 from system.experts.base import file_sha256
 from system.recipe import schema
+from system.recipe.differing import differing
 from system.recipe.load import Loaded, RecipeError, load_recipe
 from system.runs.log_file import FORM
 from system.runs.weights import trained_files
@@ -250,21 +251,12 @@ def _differs_in_ranking(out: Path, loaded: Loaded, resolved: str) -> bool:
     if _trains_as(path, loaded.recipe):
         return True
     _refuse_damaged(out, _provenance(out))
-    differing = ", ".join(sorted(_differing(parse_json(path.read_bytes(), str(path)), json.loads(resolved)))[:5])
-    differing = differing or "the order of stages or experts"
+    found = differing(parse_json(path.read_bytes(), str(path)), json.loads(resolved))
+    keys = ", ".join(sorted(key for key, _, _ in found)[:5]) or "the order of stages or experts"
     noted = _provenance(out)
     begun = "".join(f" --set {shlex.quote(change)}" for change in noted.changes) if noted else ""
     go_on = f"to go on with it add{begun}, or " if begun and not loaded.changes else ""
-    raise KitError(f"{out} is a run of other settings ({differing}); {go_on}name another folder")
-
-
-def _differing(a: Any, b: Any, at: str = "") -> Iterator[str]:
-    """Dotted keys whose values differ."""
-    if isinstance(a, dict) and isinstance(b, dict):
-        for key in a.keys() | b.keys():
-            yield from _differing(a.get(key), b.get(key), f"{at}.{key}" if at else key)
-    elif a != b:
-        yield at
+    raise KitError(f"{out} is a run of other settings ({keys}); {go_on}name another folder")
 
 
 def commit() -> str:
@@ -329,7 +321,7 @@ def require_same(run: Run, now: dict[str, Any], others: Collection[str] = ()) ->
         if key in known:
             both = (known[key].keys() & compared[key].keys()).difference(others)
             known[key], compared[key] = ({name: part[key][name] for name in both} for part in (known, compared))
-    changed = sorted(_differing(known, compared))
+    changed = sorted(key for key, _, _ in differing(known, compared))
     if changed:
         audio = ": audio files are not what they were" if any(key.startswith("contents") for key in changed) else ""
         raise KitError(f"{run.folder}: {', '.join(changed)} changed since this run began{audio}; start a new run")

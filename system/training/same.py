@@ -1,4 +1,4 @@
-"""What the processes that train together must have in common, looked at before they wait for each other."""
+"""Checks that the processes of one training have the same data and state, before they wait for each other."""
 
 from data_tools.errors import KitError, SaidElsewhere
 from system.batches.data import Data

@@ -5,6 +5,7 @@ import argparse
 from system.compute.distributed import is_first, processes
 from system.experiments.run import run_recipe
 from system.experiments.summary import report
+from system.runs.same_start import require_same_start
 from system.verbs.options import add_recipe_arguments, folder_from, load_from
 
 add_arguments = add_recipe_arguments
@@ -13,6 +14,7 @@ add_arguments = add_recipe_arguments
 def run(arguments: argparse.Namespace) -> int:
     loaded = load_from(arguments)
     with processes(arguments.device):
+        require_same_start("run", {"recipe": loaded})
         run = run_recipe(loaded, arguments.runs, folder_from(arguments), arguments.device, arguments.track)
         if is_first():
             print(report(run))

@@ -8,6 +8,7 @@ from data_tools.files import remove_parts, write_text
 from data_tools.locks import lock_of
 from system.compute.distributed import is_first, processes
 from system.experiments.study import load_study, run_study
+from system.runs.same_start import require_same_start
 from system.verbs.options import add_changes_argument, add_device_argument, add_runs_argument, add_track_argument
 
 log = logging.getLogger(__name__)
@@ -26,6 +27,7 @@ def run(arguments: argparse.Namespace) -> int:
     for line in dict.fromkeys(line for loaded in cells.values() for line in loaded.renamed):
         log.warning("%s", line)
     with processes(arguments.device):
+        require_same_start("study", {f"{cell}_s{seed}": loaded for (cell, seed), loaded in cells.items()})
         table = run_study(study, cells, arguments.runs, arguments.device, arguments.track)
         if not is_first():
             return 0

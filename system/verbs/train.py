@@ -7,6 +7,7 @@ from system.batches.data import load_data, make_missing
 from system.compute.distributed import is_first, on_first, processes
 from system.runs.folder import open_run
 from system.runs.log_file import errors_noted
+from system.runs.same_start import require_same_start
 from system.training.train import prepare, train
 from system.verbs.options import add_recipe_arguments, folder_from, load_from
 
@@ -16,6 +17,7 @@ add_arguments = add_recipe_arguments
 def run(arguments: argparse.Namespace) -> int:
     loaded = load_from(arguments)
     with processes(arguments.device), ExitStack() as stack:
+        require_same_start("train", {"recipe": loaded})
         folder = on_first(lambda: open_run(loaded, arguments.runs, folder_from(arguments)))
         on_first(lambda: stack.enter_context(folder.lock()))
         stack.enter_context(errors_noted(folder.folder))

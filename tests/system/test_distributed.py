@@ -32,7 +32,7 @@ from data_tools.manifest import read_manifest
 from data_tools.words import vocabulary_of
 from submission.formats.score_matrix import read_scores
 from system.__main__ import main
-from system.compute.distributed import this_start
+from system.compute.meeting import this_start
 from system.losses.negatives import NEGATIVES
 from system.models.text.vector_file import write_word_vectors
 

@@ -3,6 +3,8 @@
 import os
 import signal
 import socket
+import subprocess
+import sys
 import time
 from datetime import timedelta
 from pathlib import Path
@@ -12,15 +14,18 @@ import pytest
 import tiny
 import torch
 import torch.multiprocessing
-from several import ranks_of
+from several import ROOT, ranks_of
 from trainings import content, epochs, started, wait_for
 
 from data_tools.audio.read import content_key
 from data_tools.errors import DataError, KitError, SaidElsewhere
 from data_tools.manifest import read_manifest
-from system.compute import distributed
+from system.__main__ import main
+from system.compute import distributed, meeting
 from system.compute.distributed import in_any, in_step, index, processes
 from system.features.bank import Bank
+from system.recipe.load import load_recipe
+from system.runs import same_start
 from system.runs.log_file import errors_noted
 
 
@@ -147,3 +152,112 @@ def damage(folder: Path, manifest: Path) -> None:
         before = file.read(1)[0]
         file.seek(first * 128 * 2)
         file.write(bytes([before ^ 1]))
+
+
+MEETINGS = {
+    "without a rank": ({}, "RANK not set, WORLD_SIZE 2"),
+    "rank 0 alone": ({"RANK": "0", "MASTER_ADDR": "127.0.0.1"}, "RANK 0, WORLD_SIZE 2"),
+    "rank 1 without a rank 0": ({"RANK": "1", "MASTER_ADDR": "127.0.0.1"}, "RANK 1, WORLD_SIZE 2"),
+    "an address that nobody has": ({"RANK": "1", "MASTER_ADDR": "192.0.2.1"}, "MASTER_ADDR 192.0.2.1"),
+    "a rank beyond the last": ({"RANK": "two", "MASTER_ADDR": "127.0.0.1"}, "RANK two, WORLD_SIZE 2"),
+}
+
+
+@pytest.fixture
+def alone(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The environment of one of several processes of which no other was started; returns its description."""
+    variables, shown = MEETINGS[request.param]
+    for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT"):
+        monkeypatch.delenv(name, raising=False)
+    with socket.socket() as free:
+        free.bind(("localhost", 0))
+        port = free.getsockname()[1]
+    for name, value in {"WORLD_SIZE": "2", "MASTER_PORT": str(port), **variables}.items():
+        monkeypatch.setenv(name, value)
+    return shown
+
+
+@pytest.mark.parametrize("alone", MEETINGS, indirect=True)
+def test_process_without_others_ends_with_an_error(
+    alone: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(meeting, "MEETING_PATIENCE", timedelta(seconds=0.8))
+    monkeypatch.setattr(meeting, "ANNOUNCED", 0.1)
+    with pytest.raises(KitError) as refused, processes(torch.device("cpu")):
+        pass
+    assert alone in str(refused.value)
+    assert "unset WORLD_SIZE" in str(refused.value)
+    if "RANK 0" in alone or "192.0.2.1" in alone:  # those that wait announce it
+        assert "waits for other processes to start" in caplog.text
+
+
+def test_world_of_one_process_waits_for_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WORLD_SIZE", "1")  # as Kubernetes sets it, without a rank
+    monkeypatch.delenv("RANK", raising=False)
+    with processes(torch.device("cpu")):
+        assert distributed.count() == 1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("sent", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize(
+    "alone", ["rank 0 alone", "rank 1 without a rank 0", "an address that nobody has"], indirect=True
+)
+def test_signals_end_the_wait_for_other_processes(
+    alone: str, sent: signal.Signals, manifest: Path, tmp_path: Path
+) -> None:
+    path = tiny.write_recipe(tmp_path / "r.yaml", tiny.recipe(manifest, tmp_path))
+    command = [sys.executable, "-m", "system", "train", str(path), "--runs", str(tmp_path / "runs")]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, cwd=ROOT, text=True) as process:
+        with pytest.raises(subprocess.TimeoutExpired):
+            process.wait(12)  # it imports torch, then waits
+        process.send_signal(sent)
+        assert process.wait(5) == 130
+        assert process.stderr is not None
+        assert "interrupted" in process.stderr.read()
+
+
+def start_differently(rank: int, port: int, path: str, folder: str, changes: list[list[str]]) -> None:
+    as_rank(rank, 2, port)
+    status = main(["train", path, "--runs", folder, *changes[rank]])
+    Path(folder, f"status{rank}").write_text(str(status))
+
+
+DIFFERENT = {
+    "stages.only.losses.0.margin": "0.9",
+    "stages.only.optimizer.lr": "0.5",
+    "stages.only.batch_size": "6",
+    "stages.only.epochs": "1",
+    "seed": "8",
+    "model.audio.dropout": "0.4",
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("key", DIFFERENT)
+def test_ranks_with_different_settings_are_refused(
+    key: str, manifest: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    path = tiny.write_recipe(tmp_path / "r.yaml", tiny.recipe(manifest, tmp_path))
+    (tmp_path / "runs").mkdir()
+    changes = [[], ["--set", f"{key}={DIFFERENT[key]}"]]
+    spawned(start_differently, 2, str(path), str(tmp_path / "runs"), changes)
+    assert [Path(tmp_path, "runs", f"status{rank}").read_text() for rank in (0, 1)] == ["1", "1"]
+    errors = [line for line in capfd.readouterr().err.splitlines() if "error:" in line]
+    assert len(errors) == 1
+    assert f"rank 1 of 2 differs from rank 0: recipe.{key} is " in errors[0]
+    assert f" and {DIFFERENT[key]} there" in errors[0]
+    assert not list((tmp_path / "runs").glob("*/")), "no run was begun"
+
+
+@pytest.mark.parametrize(("what", "value"), [("commit", "0123abc"), ("lbar-kit", "9.9"), ("torch", "2.10.0")])
+def test_ranks_of_another_version_are_refused(
+    what: str, value: str, manifest: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loaded = load_recipe(tiny.write_recipe(tmp_path / "r.yaml", tiny.recipe(manifest, tmp_path)))
+    monkeypatch.setattr(same_start, "count", lambda: 2)
+    monkeypatch.setattr(same_start, "gather_objects", lambda here: [here, here | {what: value}])
+    with pytest.raises(KitError, match=f"rank 1 of 2 differs from rank 0: {what} is .* and '{value}' there"):
+        same_start.require_same_start("run", {"recipe": loaded})
+    monkeypatch.setattr(same_start, "gather_objects", lambda here: [here, dict(here)])
+    same_start.require_same_start("run", {"recipe": loaded})

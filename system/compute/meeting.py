@@ -1,0 +1,104 @@
+"""How several processes of one command find each other: with limited patience, and open to Ctrl-C and SIGTERM."""
+
+import logging
+import os
+import threading
+import time
+import uuid
+from datetime import timedelta
+from typing import TYPE_CHECKING
+
+from data_tools.cli import about
+from data_tools.errors import KitError
+
+if TYPE_CHECKING:
+    from torch.distributed.distributed_c10d import Store
+
+MEETING_PATIENCE = timedelta(minutes=10)  # until all have started: they do nothing long before they meet
+ANNOUNCED = 60.0  # seconds of waiting for others to start, after which that is logged
+ONE_PROCESS = "unset WORLD_SIZE to compute with one process"
+POLL = 0.02  # seconds between two looks for the other processes
+
+log = logging.getLogger(__name__)
+
+
+def describe_process() -> str:
+    """Describe this process as the environment does: "this process (RANK 0, WORLD_SIZE 2, ...)"."""
+    named = (
+        f"{name} {os.environ.get(name, 'not set')}" for name in ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+    )
+    return f"this process ({', '.join(named)})"
+
+
+class _Meeting:
+    """Limits the wait for processes that have not started: logs it after a minute, raises KitError at the end."""
+
+    def __init__(self) -> None:
+        self._began, self._is_announced = time.monotonic(), False
+
+    def check(self) -> None:
+        waited = time.monotonic() - self._began
+        if waited > MEETING_PATIENCE.total_seconds():
+            hint = f"start all of them, by torchrun, or {ONE_PROCESS}"
+            raise KitError(f"{describe_process()} has waited {about(waited)} for other processes to start; {hint}")
+        if waited > ANNOUNCED and not self._is_announced:
+            self._is_announced = True
+            log.warning(
+                "%s waits for other processes to start; if no other was started, %s", describe_process(), ONE_PROCESS
+            )
+
+
+def meet() -> "tuple[Store, int, int]":
+    """Return the store of all processes, this one's rank, and how many they are.
+
+    torch waits for the others in code that hears no signal, so that a thread does it: Ctrl-C and SIGTERM end the wait.
+    """
+    from torch.distributed.rendezvous import rendezvous
+
+    found: list[tuple[Store, int, int]] = []
+    failed: list[Exception] = []
+
+    def wait() -> None:
+        try:
+            found.append(next(rendezvous("env://", timeout=MEETING_PATIENCE)))
+        except Exception as error:
+            failed.append(error)
+
+    thread, meeting = threading.Thread(target=wait, daemon=True), _Meeting()
+    thread.start()
+    while thread.is_alive():
+        meeting.check()
+        thread.join(POLL)
+    if failed:
+        raise failed[0]
+    return found[0]
+
+
+def this_start(store: "Store", rank: int, n: int) -> "Store":
+    """The part of torchrun's store that only the processes of this start read and write.
+
+    torchrun keeps one store over its restarts, and in torch 2.11 all starts use the same keys there: a process could
+    read the address of one that was killed, and fail. Here the first process gives each of the others a name that it
+    has just made, as answer to one that the other has just made, and goes on once that one has said it back. Waits in
+    Python, where Ctrl-C and SIGTERM are seen.
+    """
+    from torch.distributed.distributed_c10d import PrefixStore
+
+    mine, meeting = uuid.uuid4().hex, _Meeting()
+    if rank > 0:
+        store.set(f"start of {rank}", mine)
+        while not store.check([mine]):
+            meeting.check()
+            time.sleep(POLL)
+        first = store.get(mine).decode()
+        store.set(f"{mine} with {first}", "")
+        return PrefixStore(first, store)
+    for other in range(1, n):
+        known = ""
+        while not (known and store.check([f"{known} with {mine}"])):
+            if store.check([f"start of {other}"]):
+                known = store.get(f"start of {other}").decode()
+                store.set(known, mine)
+            meeting.check()
+            time.sleep(POLL)
+    return PrefixStore(mine, store)

@@ -1,0 +1,15 @@
+"""Comparison of two resolved recipes, or of what two runs note."""
+
+from collections.abc import Iterator
+from typing import Any
+
+
+def differing(a: Any, b: Any, at: str = "") -> Iterator[tuple[str, Any, Any]]:
+    """Dotted keys of settings that differ, such as stages.train.losses.0.margin, with both values."""
+    if isinstance(a, list) and isinstance(b, list) and len(a) == len(b):
+        a, b = dict(enumerate(a)), dict(enumerate(b))
+    if isinstance(a, dict) and isinstance(b, dict):
+        for key in dict.fromkeys([*a, *b]):
+            yield from differing(a.get(key), b.get(key), f"{at}.{key}" if at else str(key))
+    elif a != b:
+        yield at, a, b
