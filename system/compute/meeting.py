@@ -1,4 +1,4 @@
-"""How several processes of one command find each other: with limited patience, and open to Ctrl-C and SIGTERM."""
+"""Meeting of the processes of one command, with limited patience, and open to Ctrl-C and SIGTERM."""
 
 import logging
 import os
@@ -51,7 +51,7 @@ class _Meeting:
 def meet() -> "tuple[Store, int, int]":
     """Return the store of all processes, this one's rank, and how many they are.
 
-    torch waits for the others in code that hears no signal, so that a thread does it: Ctrl-C and SIGTERM end the wait.
+    torch blocks signals while it waits for the others. A thread waits instead, so that Ctrl-C and SIGTERM end the wait.
     """
     from torch.distributed.rendezvous import rendezvous
 
@@ -64,7 +64,7 @@ def meet() -> "tuple[Store, int, int]":
         except Exception as error:
             failed.append(error)
 
-    thread, meeting = threading.Thread(target=wait, daemon=True), _Meeting()
+    thread, meeting = threading.Thread(target=wait, name="meeting", daemon=True), _Meeting()
     thread.start()
     while thread.is_alive():
         meeting.check()

@@ -1,4 +1,4 @@
-"""Comparison of two resolved recipes, or of what two runs note."""
+"""Comparison of two resolved recipes, or of the facts of two runs."""
 
 from collections.abc import Iterator
 from typing import Any
