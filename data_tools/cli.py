@@ -109,6 +109,16 @@ def _of_rank() -> str:
     return f"[rank {number}] " if number else ""
 
 
+def printable(text: str) -> str:
+    """Show control characters escaped, such as those of a file's name or a server's answer: a terminal obeys them."""
+    return "".join(one if one.isprintable() or one in "\t\n" else ascii(one)[1:-1] for one in text)
+
+
+class _Printable(logging.Formatter):
+    def formatMessage(self, record: logging.LogRecord) -> str:
+        return printable(super().formatMessage(record))
+
+
 def _set_up_log(arguments: argparse.Namespace) -> None:
     """What is logged goes to standard error; a run's log.txt has it whatever -q says. Of several processes of one
     command all but the first log warnings and errors alone, with their rank."""
@@ -119,14 +129,14 @@ def _set_up_log(arguments: argparse.Namespace) -> None:
         if type(handler) is logging.StreamHandler:
             handler.setLevel(logging.WARNING if arguments.quiet or _of_rank() else logging.INFO)
             form = "%(asctime)s %(name)s %(message)s" if arguments.verbose else "%(message)s"
-            handler.setFormatter(logging.Formatter(_of_rank() + form))
+            handler.setFormatter(_Printable(_of_rank() + form))
 
 
 def _print_error(error: BaseException) -> None:
     if isinstance(error, SaidElsewhere):
         return
     if not (isinstance(error, BrokenPipeError) and _reader_is_gone()):
-        print("\n".join(f"{_of_rank()}error: {line}" for line in sentences(error)), file=sys.stderr)
+        print("\n".join(f"{_of_rank()}error: {printable(line)}" for line in sentences(error)), file=sys.stderr)
     if isinstance(error, OSError):
         try:
             sys.stdout.flush()

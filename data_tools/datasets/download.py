@@ -1,37 +1,50 @@
 """Published files over HTTP: resumed where they were broken off, and verified before they are used."""
 
 import asyncio
+import codecs
 import logging
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
+from zipfile import is_zipfile
 
 from data_tools.cli import progress
 from data_tools.documents.json_text import sha256_of
-from data_tools.errors import DataError
-from data_tools.files import sync
+from data_tools.errors import DataError, KitError
+from data_tools.files import sync, write_text
 from data_tools.locks import lock_of
 
 if TYPE_CHECKING:
-    from aiohttp import ClientResponse
+    from aiohttp import ClientResponse, ClientSession
 
 IDLE = 60  # seconds without a byte after which a connection is given up
 MAX_BYTES = 20 << 30  # the largest published file, word2vec's, has 3.6 GB
 BLOCK = 1 << 20
+FETCH_AGAIN = "delete it, then python -m system download RECIPE fetches it again"
 
 log = logging.getLogger(__name__)
 
 
-def download(address: str, path: Path, sha256: str = "") -> bool:
-    """Have the file that is published at an address; whether it had to be fetched.
+def download(
+    address: str, path: Path, sha256: str = "", require_usable: Callable[[Path], object] | None = None
+) -> bool:
+    """Fetch a published file unless it is present and whole; return whether it was fetched.
 
-    sha256: the first digits of the file's checksum, as many as are known. With them, what an earlier, broken-off call
-    left (`<path>.part`) is gone on with where the server can; without, only the announced size is compared, and a file
-    begins anew, since the published one may have changed.
-    Raises DataError for an address that cannot be reached, an answer that is no such file, one of more than MAX_BYTES,
-    and another checksum; the file that was there before stays as it is.
+    Args:
+        address: of the file, http or https.
+        path: where it goes. If its checksum is not known, `<path>.sha256` keeps that of the fetched file, in
+            sha256sum's form.
+        sha256: the first digits of the file's checksum, as many as are known. With them, a broken-off call is resumed
+            (`<path>.part`) if the server can; without, a file begins anew, since the published one may have changed.
+        require_usable: opens a file whose checksum is not known; KitError if that fails.
+    Raises: DataError for an address that cannot be reached, an answer that is no such file (empty, a web page, a part,
+        compressed, of more than MAX_BYTES), another checksum, and a file that does not open. A file that was there
+        before stays as it is, also a damaged one, which may be the user's own work; an empty file or a web page is
+        replaced.
     """
-    if path.exists():
+    if path.exists() and not content_problem(path):
         _require_checksum(path, sha256, address)
+        _require_whole(path, path, "delete it, and the same command fetches it again", sha256, require_usable)
         return False
     path.parent.mkdir(parents=True, exist_ok=True)
     part = path.with_name(f"{path.name}.part")
@@ -41,12 +54,61 @@ def download(address: str, path: Path, sha256: str = "") -> bool:
         asyncio.run(_fetch(address, path, part))
         try:
             _require_checksum(part, sha256, address)
-        except DataError:
+            hint = f"open the address in a browser, and put the file at {path}"
+            _require_whole(part, address, hint, sha256, require_usable)
+        except KitError:
             part.unlink()
             raise
         sync(part)
+        _noted(path).unlink(missing_ok=True)
         part.replace(path)
+        if not sha256:
+            write_text(_noted(path), f"{sha256_of(path)}  {path.name}\n")
     return True
+
+
+def _noted(path: Path) -> Path:
+    """The file that keeps the checksum of a fetched one."""
+    return path.with_name(f"{path.name}.sha256")
+
+
+def _require_whole(
+    path: Path, shown: object, hint: str, sha256: str, require_usable: Callable[[Path], object] | None
+) -> None:
+    """Raise DataError for a file that cannot be the published one. shown: its name in the message."""
+    if problem := content_problem(path) or file_problem(path):
+        raise DataError(f"{shown} {problem}; {hint}")
+    if require_usable is None or sha256:
+        return
+    try:
+        require_usable(path)
+    except KitError:
+        raise DataError(f"{shown} is damaged, or no checkpoint of tensors; {hint}") from None
+
+
+def content_problem(path: Path) -> str | None:
+    """Describe an answer of a server that is no file at all: "is empty" or "is a web page"; None for any other."""
+    with path.open("rb") as file:
+        begin = file.read(1024)
+    if not begin:
+        return "is empty (0 bytes)"
+    text = begin.removeprefix(codecs.BOM_UTF8).lstrip().lower()
+    return "is a web page, not the file" if text.startswith((b"<!doctype html", b"<html", b"<head")) else None
+
+
+def file_problem(path: Path) -> str | None:
+    """Describe the damage of a downloaded file that shows without opening it, such as "is cut short"; None if it has
+    none."""
+    with path.open("rb") as file:
+        begin = file.read(4)
+    if begin.startswith(b"\x1f\x8b") and not path.name.removesuffix(".part").endswith((".gz", ".tgz")):
+        return "is compressed by gzip, which its name does not say"
+    if begin == b"PK\x03\x04" and not is_zipfile(path):
+        return "is cut short: its archive has no end"
+    noted = _noted(path)
+    if noted.is_file() and not noted.read_text(encoding="utf-8", errors="replace").startswith(sha256_of(path)):
+        return f"is not the file that was fetched (its checksum is not the one in {noted.name})"
+    return None
 
 
 def _require_checksum(path: Path, sha256: str, address: str) -> None:
@@ -65,20 +127,39 @@ async def _fetch(address: str, path: Path, part: Path) -> None:
     try:
         async with aiohttp.ClientSession(timeout=timeout, auto_decompress=False) as session:
             have = part.stat().st_size if part.exists() else 0
-            headers = {"Range": f"bytes={have}-"} if have else {}
-            async with session.get(address, headers=headers) as answer:
-                if have and answer.status in (200, 416):  # the server sends no parts, or the file is another one now
-                    have = 0
-                    part.unlink()
-                if answer.status == 416:
-                    return await _fetch(address, path, part)
-                if answer.status not in (200, 206):
-                    raise DataError(f"{address}: the server answered {answer.status} {answer.reason}; {elsewhere}")
-                await _write(answer, part, have, address)
+            if have and not await _get(session, address, part, have, elsewhere):
+                part.unlink()  # the file is another one now
+                have = 0
+            if not have:
+                await _get(session, address, part, 0, elsewhere)
     except (aiohttp.ClientError, TimeoutError) as error:
         kept = f" after {part.stat().st_size:,} bytes, which are kept" if part.exists() else ""
         reason = "no answer in time" if isinstance(error, TimeoutError) else str(error)
         raise DataError(f"{address} cannot be fetched{kept} ({reason}); try again later, or {elsewhere}") from None
+
+
+async def _get(session: "ClientSession", address: str, part: Path, have: int, elsewhere: str) -> bool:
+    """Append the rest of a file after its first `have` bytes; return False if the server has no such rest.
+
+    Raises DataError for another answer, for one that is compressed, and for a part that was not asked for.
+    """
+    headers = {"Accept-Encoding": "identity"} | ({"Range": f"bytes={have}-"} if have else {})
+    async with session.get(address, headers=headers) as answer:
+        if have and answer.status == 416:
+            return False
+        if have and answer.status == 200:  # the server sends no parts
+            part.unlink()
+            have = 0
+        elif answer.status != (206 if have else 200):
+            unasked = ", a part that was not asked for" if answer.status == 206 else ""
+            raise DataError(f"{address}: the server answered {answer.status} {answer.reason}{unasked}; {elsewhere}")
+        if (encoding := answer.headers.get("Content-Encoding", "identity")) != "identity":
+            raise DataError(f"{address}: the server sends the file compressed ({encoding}), unasked; {elsewhere}")
+        sent = answer.headers.get("Content-Range", "")
+        if have and sent and not sent.startswith(f"bytes {have}-"):
+            raise DataError(f"{address}: the server sent another part ({sent}); {elsewhere}")
+        await _write(answer, part, have, address)
+        return True
 
 
 async def _write(answer: "ClientResponse", part: Path, have: int, address: str) -> None:

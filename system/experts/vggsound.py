@@ -54,7 +54,7 @@ class VggSound(PublishedWeights):
     time_pooling: TimePooling | None = None  # of neighbouring frames; null: none
 
     usual: ClassVar[dict[str, Any]] = {"weights": "H.pth.tar"}
-    address: ClassVar[str] = "http://www.robots.ox.ac.uk/~vgg/data/vggsound/models/H.pth.tar"
+    address: ClassVar[str] = "https://www.robots.ox.ac.uk/~vgg/data/vggsound/models/H.pth.tar"
     rate: ClassVar[int] = RATE
     dim: ClassVar[int] = CHANNELS[-1]
     cost: ClassVar[float] = 0.01

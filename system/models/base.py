@@ -6,6 +6,7 @@ from typing import Annotated, ClassVar
 
 from pydantic import AfterValidator, ValidationInfo
 
+from data_tools.datasets.download import FETCH_AGAIN, content_problem, file_problem
 from data_tools.documents.strict import Size, Strict
 
 
@@ -75,6 +76,8 @@ class EncoderKind(Strict):
         for name, path in self.weight_files().items():
             if not path.is_file():
                 yield name, f"{self.kind}: no file {path}; published at {self.published_address()}; put it there"
+            elif problem := content_problem(path) or file_problem(path):
+                yield name, f"{self.kind}: {path} {problem}; {FETCH_AGAIN}"
 
     def plan_lines(self) -> Iterator[str]:
         """For `check`: what it is made from, and whether that is there."""

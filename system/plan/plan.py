@@ -9,6 +9,7 @@ from pathlib import Path
 
 from data_tools.__main__ import VERBS as DATA_VERBS
 from data_tools.cli import about, counted, make_parser
+from data_tools.datasets.download import FETCH_AGAIN, content_problem, file_problem
 from data_tools.errors import KitError
 from data_tools.manifest import in_split, read_manifest
 from data_tools.moments import read_moments
@@ -145,6 +146,9 @@ def _expert_lines(recipe: schema.Recipe, estimates: Estimates) -> Iterator[str]:
         yield f"expert {name}: {expert.dim}-d, {rate}, {size if seconds else 'disk unknown until the data is there'}"
         if missing := [str(path) for path in expert.weight_files().values() if not path.is_file()]:
             yield f"  {', '.join(missing)} MISSING; {expert.weight_source()}"
+        for path in expert.weight_files().values():
+            if path.is_file() and (problem := content_problem(path) or file_problem(path)):
+                yield f"  {path} {problem}: MISSING; {FETCH_AGAIN}"
         for setting in expert.unpublished():
             hint = "its checksum is another; python -m system download RECIPE fetches that one where it is deleted"
             yield f"  {WARNING} {expert.weight_files()[setting]} is not the published file: {hint}"

