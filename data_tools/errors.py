@@ -2,7 +2,10 @@
 
 import errno
 import os
+from collections.abc import Callable
+from functools import wraps
 from pathlib import Path
+from typing import ParamSpec, TypeVar
 
 
 class KitError(ValueError):
@@ -17,6 +20,8 @@ class SaidElsewhere(KitError):
     """Another process of the same work has said what is wrong; this one ends without a message."""
 
 
+P = ParamSpec("P")
+R = TypeVar("R")
 IS_FOLDER = "is a folder; name a file"
 IS_FILE = "is a file; name a folder"
 _REFUSED = "may not be read or written; change its permissions, or name another place"
@@ -49,3 +54,17 @@ def sentence_of(error: OSError) -> str:
     if name and error.errno in (errno.ENOTDIR, errno.EEXIST):  # the file that stands where a folder is needed
         name = next((parent for parent in Path(name).parents if parent.is_file()), name)
     return f"{f'{name}: ' if name else ''}{_SAID.get(error.errno or 0, error.strerror or error)}"
+
+
+def kit_errors(function: Callable[P, R]) -> Callable[P, R]:
+    """Decorate a function of the Python API: errors of the system, of missing packages and of full memory become
+    KitError, with the text that the command line prints."""
+
+    @wraps(function)
+    def wrapped(*args: P.args, **kwargs: P.kwargs) -> R:
+        try:
+            return function(*args, **kwargs)
+        except (OSError, ModuleNotFoundError, MemoryError) as error:
+            raise KitError("\n".join(sentences(error))) from error
+
+    return wrapped

@@ -1,14 +1,16 @@
 """A trained model from Python: texts and sounds in, embeddings and rankings out; four lines in system/README.md."""
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from tempfile import TemporaryDirectory
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from data_tools.audio.read import readable_seconds
-from data_tools.errors import DataError, KitError
+from data_tools.audio.waves import Waves, waves_of, write_waves
+from data_tools.errors import DataError, KitError, kit_errors
 from data_tools.files import absolute
 from data_tools.manifest import Clip, audio_clip
 from data_tools.names import is_audio_name
@@ -18,6 +20,7 @@ from system.runs.pool import Listed, cache_folder, embed, frame_banks, pool_of
 from system.runs.retrieve import embed_texts, vectors
 from system.serve.search import Search, SearchQuery
 
+AUDIO_HINT = "give a folder, a manifest (.jsonl), or one file or more"
 Texts = str | Sequence[str]
 Audio = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 
@@ -30,8 +33,10 @@ class Found(NamedTuple):
 
 
 class Retriever:
-    """A trained model in evaluation mode. Where several texts or files may be given, one alone is taken as a list of
-    one; an empty list raises KitError.
+    """A trained model in evaluation mode. One text or file is taken as a list of one; an empty list raises KitError.
+
+    Embeddings are of unit length, so that their dot products are the scores of a model that compares by cosine;
+    normalize=False gives them raw. Every error is a KitError.
 
     cache: the folder that keeps embeddings of clips, as cache_folder gives it.
     """
@@ -39,31 +44,46 @@ class Retriever:
     def __init__(self, trained: Trained, cache: Path) -> None:
         self.trained, self.cache = trained, cache
 
-    def encode_text(self, texts: Texts) -> np.ndarray:
-        """(N, D) float32, in the order of the texts. KitError for a model that has no one vector a text."""
-        return vectors(embed_texts(self.trained.model, _listed(texts)))
+    @kit_errors
+    def encode_text(self, texts: Texts, normalize: bool = True) -> np.ndarray:
+        """(N, D) float32, in the order of the texts. KitError for a model that has no one vector per text."""
+        return vectors(embed_texts(self.trained.model, _listed(texts)), normalize)
 
-    def encode_audio(self, audio: Audio) -> np.ndarray:
-        """(C, D) float32 of the files in their order; of a folder or a manifest in the order of `clips_of`.
+    @kit_errors
+    def encode_audio(self, audio: Audio | Waves, rate: int | None = None, normalize: bool = True) -> np.ndarray:
+        """Embed clips.
 
-        audio: a folder with its subfolders, a manifest (.jsonl), a file, or a list of files. Raises KitError for a
-        file that is broken, and for a model that has no one vector a clip.
+        Args:
+            audio: a folder with its subfolders, a manifest (.jsonl), a file, or a list of files; or a wave, or a list
+                of waves, each (samples,) or (samples, channels) of floats with full scale 1.
+            rate: of the waves, in Hz.
+        Returns: (C, D) float32 in the order of the list; of a folder or a manifest in the order of `clips_of`.
+        Raises: KitError for a file that is broken, and for a model that has no one vector per clip.
         """
-        return self.encode_clips(self.clips_of(audio))
+        if (waves := waves_of(audio)) is None:
+            return self.encode_clips(self.clips_of(audio), normalize)  # type: ignore[arg-type]
+        with TemporaryDirectory() as folder:
+            return self.encode_clips(self.clips_of(write_waves(waves, rate, Path(folder))), normalize)
 
-    def encode_clips(self, clips: Sequence[Clip]) -> np.ndarray:
+    @kit_errors
+    def encode_clips(self, clips: Sequence[Clip], normalize: bool = True) -> np.ndarray:
         """(C, D) float32 of clips, as encode_audio gives them."""
         if not clips:
             raise KitError("there is no clip in the list; give one clip or more")
         once = {clip.id: clip for clip in clips}
-        found = vectors(embed(self.trained, Listed(list(once.values()), {}), self.cache, strict=True).embedded)
+        embedded = embed(self.trained, Listed(list(once.values()), {}), self.cache, strict=True).embedded
         rows = {clip_id: row for row, clip_id in enumerate(once)}
-        return found[[rows[clip.id] for clip in clips]]
+        return vectors(embedded, normalize)[[rows[clip.id] for clip in clips]]
 
+    @kit_errors
     def rank(self, texts: Texts, audio: Audio, top: int = 10) -> list[list[Found]]:
         """The best `top` clips of each text, best first; equal scores stand by file name. Broken files are skipped with
-        a warning. Raises KitError for a text of which the model knows no word, and when no file is readable."""
+        a warning. Raises KitError for a text of which the model knows no word, and if no file is readable."""
         texts = _listed(texts)
+        if not isinstance(top, int) or top < 1:
+            raise KitError(f"top is {top!r}; give a whole number of 1 or more")
+        if waves_of(audio) is not None:
+            raise KitError("rank names files, and these are waves; write them to files, or compare encode_audio's rows")
         listed = Listed(list({clip.id: clip for clip in self.clips_of(audio)}.values()), {})
         search = Search(self.trained.model, *embed(self.trained, listed, self.cache))
         answers = search.answer([SearchQuery(text, top) for text in texts])
@@ -71,15 +91,18 @@ class Retriever:
             raise KitError(f"the model knows no word of {unknown[0]!r}; reword it")
         return [[Found(search.clips[hit.row].path, hit.score) for hit in answer.hits or []] for answer in answers]
 
+    @kit_errors
     def clips_of(self, audio: Audio) -> Sequence[Clip]:
-        """The clips that a folder, a manifest, a file or a list of files means. DataError for a file that is absent."""
+        """The clips that a folder, a manifest, a file or a list of files means. DataError for a missing file."""
         if isinstance(audio, str | os.PathLike):
             if not is_audio_name(Path(audio).name) or Path(audio).is_dir():
                 return pool_of(self.trained.recipe, Path(audio), None).clips
             audio = [audio]
+        if odd := [path for path in _iterated(audio) if not isinstance(path, str | os.PathLike)]:
+            raise KitError(f"{str(odd[0])[:60]!r} is no file; {AUDIO_HINT}")
         paths = [Path(absolute(path)) for path in audio]
         if not paths:
-            raise KitError("there is no file in the list; give a folder, a manifest (.jsonl), or one file or more")
+            raise KitError(f"there is no file in the list; {AUDIO_HINT}")
         if absent := [path for path in paths if not path.is_file()]:
             raise DataError(f"{absent[0]}: no such file")
         return [
@@ -95,8 +118,14 @@ class Retriever:
         ]
 
 
+def _iterated(values: Any) -> list[Any]:
+    if isinstance(values, bytes) or not isinstance(values, Iterable):
+        raise KitError(f"{str(values)[:60]!r} is no text, file or list of them; {AUDIO_HINT}")
+    return list(values)
+
+
 def _listed(texts: Texts) -> list[str]:
-    found = [texts] if isinstance(texts, str) else list(texts)
+    found = [texts] if isinstance(texts, str) else _iterated(texts)
     if not found:
         raise KitError("there is no text in the list; give one text or more")
     if odd := [text for text in found if not isinstance(text, str)]:
@@ -104,6 +133,7 @@ def _listed(texts: Texts) -> list[str]:
     return found
 
 
+@kit_errors
 def load_model(
     folder: str | os.PathLike[str],
     stage: str | None = None,
@@ -113,9 +143,11 @@ def load_model(
 ) -> Retriever:
     """Open a run or an exported model, as open_trained does.
 
-    device: cuda, cuda:1, mps or cpu; None for CUDA where there is one, else the CPU. KitError for one that is not here.
+    device: cuda, cuda:1, mps or cpu; None for CUDA if the machine has it, else the CPU. KitError for a missing one.
     cache: keeps embeddings of clips (default: lbar-kit in the user's cache directory).
     """
+    if not isinstance(folder, str | os.PathLike):
+        raise KitError(f"{folder!r} is no folder; name that of a run or of an exported model")
     kept = cache_folder(Path(cache) if cache else None)
     trained = open_trained(Path(folder), stage, checkpoint, device=device_of(device), banks=frame_banks(kept))
     return Retriever(trained, kept)

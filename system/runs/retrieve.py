@@ -19,7 +19,7 @@ from system.compute.distributed import count, gather_dealt, gather_objects, inde
 from system.features.build import Features
 from system.models.gathered import gather_parts
 from system.models.retrieval import MAX_SCORES, RetrievalModel
-from system.models.similarity import Embedded, Embeddings, Ragged, joined, prepared
+from system.models.similarity import Embedded, Embeddings, Ragged, joined, prepared, unit_vectors
 
 CLIPS_PER_BATCH = 64
 QUERIES_TOGETHER = 4096  # whose scores are exchanged between processes at a time, at most
@@ -190,11 +190,18 @@ def embed_texts(model: RetrievalModel, texts: Sequence[str]) -> Embedded:
         return found
 
 
-def vectors(embedded: Embeddings) -> np.ndarray:
-    """(N, D) float32. KitError for a model that has no one vector a clip or text."""
+def vectors(embedded: Embeddings, normalize: bool = True) -> np.ndarray:
+    """Return embeddings as (N, D) float32.
+
+    Args:
+        normalize: of unit length, so that dot products are the model's scores (an embedding of zeros stays zero);
+            False: raw, as the encoder gives them.
+    Raises: KitError for a model that has no one vector per clip or text.
+    """
     if embedded.lengths is not None:
         raise KitError("this model compares frames with words and has no one vector of them; use rank")
-    found: np.ndarray = embedded.values.float().cpu().numpy()
+    values = unit_vectors(embedded) if normalize else embedded.values
+    found: np.ndarray = values.float().cpu().numpy()
     return found
 
 

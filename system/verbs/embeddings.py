@@ -19,6 +19,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("model", type=Path, help="a run's folder, or an exported model")
     parser.add_argument("audio", type=Path, help="a folder of audio files, with its subfolders, or a manifest (.jsonl)")
     parser.add_argument("--out", type=Path, required=True, help="the file to write (.npz or .parquet)")
+    raw = "write vectors as the encoders give them (default: of unit length, so that dot products are the scores)"
+    parser.add_argument("--raw", action="store_true", help=raw)
     add_cache_argument(parser)
     add_checkpoint_arguments(parser)
     add_changes_argument(parser)
@@ -31,8 +33,10 @@ def run(arguments: argparse.Namespace) -> int:
     listed = read_pool(arguments.audio, None)
     trained, cache = open_model(arguments)
     clips, embedded, _ = embed(trained, listed, cache)
-    captions, sounds = caption_queries(clips), vectors(embedded)
-    texts = vectors(embed_texts(trained.model, [caption.text for caption in captions])) if captions else sounds[:0]
+    captions, sounds = caption_queries(clips), vectors(embedded, not arguments.raw)
+    texts = sounds[:0]
+    if captions:
+        texts = vectors(embed_texts(trained.model, [caption.text for caption in captions]), not arguments.raw)
     columns = {
         "kind": ["clip"] * len(clips) + ["caption"] * len(captions),
         "id": [clip.id for clip in clips] + [caption.id for caption in captions],

@@ -1,6 +1,8 @@
 """Searching a folder from the command line and from Python: the order of rank, and nothing dropped without a word."""
 
+import errno
 import json
+import os
 import re
 import shutil
 from pathlib import Path
@@ -8,6 +10,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+import soundfile
+import torch
 from outcomes import refused
 
 from data_tools.errors import DataError, KitError
@@ -127,9 +131,14 @@ def test_embeddings_are_those_that_rank_compares(
     captions = caption_queries(clips)
     sounds = model.encode_audio([clip.path for clip in clips])
     texts = model.encode_text([caption.text for caption in captions])
-    unit = [values / np.linalg.norm(values, axis=1, keepdims=True) for values in (texts, sounds)]
     scores = read_scores(unbroken / "scores/evaluation.npy").values
-    assert np.allclose(unit[0] @ unit[1].T, scores, atol=1e-5)
+    assert np.allclose(texts @ sounds.T, scores, atol=1e-5)
+    raw = model.encode_audio([clip.path for clip in clips], normalize=False)
+    raw_texts = model.encode_text([caption.text for caption in captions], normalize=False)
+    for values, unit in ((raw, sounds), (raw_texts, texts)):
+        lengths = np.linalg.norm(values, axis=1, keepdims=True)
+        assert np.abs(lengths - 1).max() > 0.01
+        assert np.allclose(values / lengths, unit, atol=1e-5)
     again = model.encode_audio([clips[3].path, clips[0].path, clips[3].path])
     assert np.allclose(again, sounds[[3, 0, 3]], atol=1e-6), "in the order of the files, one given twice"
 
@@ -152,6 +161,58 @@ def test_embeddings_are_written_for_other_programs(
     assert np.allclose(arrays["embedding"][: len(clips)], model.encode_audio(world), atol=1e-6)
     assert np.allclose(arrays["embedding"][len(clips) :][:1], model.encode_text([clips[0].captions[0]]), atol=1e-6)
     assert "end in .npz or .parquet" in refused(capsys, "embeddings", unbroken, world, "--out", tmp_path / "e.csv")
+    assert np.allclose(np.linalg.norm(arrays["embedding"], axis=1), 1, atol=1e-5)
+    assert main(["embeddings", str(unbroken), str(world), "--raw", "--out", str(tmp_path / "raw.npz")]) == 0
+    raw = np.load(tmp_path / "raw.npz")["embedding"]
+    assert np.allclose(raw[: len(clips)], model.encode_audio(world, normalize=False), atol=1e-6)
+
+
+def test_waves_are_embedded_as_their_files(model: Retriever, folder: Path) -> None:
+    paths = [folder / f"{number}.wav" for number in range(3)]
+    read = [soundfile.read(path) for path in paths]
+    waves, rate = [wave for wave, _ in read], read[0][1]
+    expected = model.encode_audio(paths)
+    assert np.allclose(model.encode_audio(waves, rate=rate), expected, atol=1e-4)
+    assert np.allclose(model.encode_audio(torch.from_numpy(waves[1]), rate=rate), expected[1:2], atol=1e-4)
+    stereo = np.stack([waves[0], waves[0]], 1)
+    assert np.allclose(model.encode_audio([stereo], rate=rate), expected[:1], atol=1e-4)
+
+
+WAVE = np.zeros(1000)
+ODD_CALLS = {
+    "waves without a rate": (lambda m: m.encode_audio([WAVE]), "the rate of waves is None"),
+    "a rate of 0": (lambda m: m.encode_audio([WAVE], rate=0), "the rate of waves is 0"),
+    "whole numbers": (lambda m: m.encode_audio(np.zeros(9, np.int16), rate=16_000), "type int16; give"),
+    "channels first": (lambda m: m.encode_audio(np.zeros((2, 9)), rate=16_000), "transpose it"),
+    "no samples": (lambda m: m.encode_audio(np.zeros(0), rate=16_000), r"shape \(0,\)"),
+    "NaN": (lambda m: m.encode_audio(WAVE * np.nan, rate=16_000), "NaN or infinite"),
+    "waves to rank": (lambda m: m.rank("a", [WAVE]), "rank names files"),
+    "a number as audio": (lambda m: m.encode_audio(3), "'3' is no text, file or list"),
+    "a list of numbers": (lambda m: m.encode_audio([3]), "'3' is no file"),
+    "a number as text": (lambda m: m.encode_text(3), "'3' is no text"),
+    "bytes as text": (lambda m: m.encode_text(b"a"), "is no text"),
+    "top of 0": (lambda m: m.rank("a", "b", top=0), "top is 0; give a whole number"),
+    "no folder": (lambda _: load_model(None), "None is no folder"),
+}
+
+
+@pytest.mark.parametrize("call", ODD_CALLS)
+def test_every_error_from_python_is_a_kit_error(call: str, model: Retriever) -> None:
+    made, message = ODD_CALLS[call]
+    with pytest.raises(KitError, match=message):
+        made(model)
+
+
+@pytest.mark.parametrize("code", [errno.EIO, errno.EACCES, errno.EMFILE])
+def test_error_of_the_system_is_a_kit_error(
+    code: int, model: Retriever, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(*_: object, **__: object) -> None:
+        raise OSError(code, os.strerror(code), "a.wav")
+
+    monkeypatch.setattr("system.retriever.embed", fails)
+    with pytest.raises(KitError, match=r"^a\.wav: "):
+        model.encode_audio(folder)
 
 
 def test_python_is_told_what_is_wrong(model: Retriever, folder: Path, tmp_path: Path) -> None:

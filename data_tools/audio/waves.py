@@ -1,0 +1,47 @@
+"""Waves that a program holds in memory, as files that the kit reads."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from data_tools.audio.read import MAX_RATE, MIN_RATE
+from data_tools.errors import KitError
+
+Waves: TypeAlias = np.ndarray | Sequence[np.ndarray]
+
+
+def waves_of(audio: Any) -> list[np.ndarray] | None:
+    """Return the waves of an array or tensor, or of a list of them; None if these are names of files.
+
+    Raises KitError for arrays that are no waves: other than (samples,) or (samples, channels) of finite floats.
+    """
+    listed = audio if isinstance(audio, list | tuple) else [audio]
+    if not any(hasattr(one, "__array__") for one in listed):
+        return None
+    return [_checked(one, number) for number, one in enumerate(listed)]
+
+
+def _checked(one: Any, number: int) -> np.ndarray:
+    found = np.asarray(one.detach().cpu() if hasattr(one, "detach") else one)
+    shape = f"wave {number} has shape {found.shape} and type {found.dtype}"
+    if found.dtype.kind != "f" or found.ndim not in (1, 2) or not found.size:
+        raise KitError(f"{shape}; give (samples,) or (samples, channels) of floats with full scale 1")
+    if found.ndim == 2 and found.shape[1] > found.shape[0]:
+        raise KitError(f"{shape}: more channels than samples; transpose it to (samples, channels)")
+    if not np.isfinite(found).all():
+        raise KitError(f"wave {number} has NaN or infinite samples; correct it")
+    return found.astype(np.float32)
+
+
+def write_waves(waves: Sequence[np.ndarray], rate: int | None, folder: Path) -> list[Path]:
+    """Write waves as 32-bit float WAV files; return their paths in order. KitError for a missing or odd rate."""
+    import soundfile
+
+    if not isinstance(rate, int) or not MIN_RATE <= rate <= MAX_RATE:
+        raise KitError(f"the rate of waves is {rate!r}; give a whole number from {MIN_RATE:,} to {MAX_RATE:,} Hz")
+    paths = [folder / f"{number}.wav" for number in range(len(waves))]
+    for path, wave in zip(paths, waves, strict=True):
+        soundfile.write(path, wave, rate, "FLOAT")
+    return paths
