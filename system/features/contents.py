@@ -41,10 +41,14 @@ class ContentKeys:
             raise KitError(f"{self.path} is damaged ({error}); delete it, it is made again") from error
 
     def __call__(self, path: str) -> str:
-        """The content key of a file. Raises AudioError for a missing one."""
+        """Return the content key of a file.
+
+        Raises: AudioError for a missing file; OSError for one that exists and cannot be read (a failing disk, too many
+            open files, no permission), so that such a clip is never left out as if it were missing.
+        """
         try:
             status = Path(path).stat()
-        except OSError as error:
+        except FileNotFoundError as error:
             raise AudioError(f"{path}: no such audio file") from error
         rows = self._execute("select size, changed, sha256 from files where path = ?", path)
         if rows and rows[0][:2] == (status.st_size, getattr(status, self._time)):
@@ -52,12 +56,12 @@ class ContentKeys:
         return self.again(path)
 
     def again(self, path: str) -> str:
-        """The content key of a file as it is now, whatever is remembered. Raises AudioError for a missing one."""
+        """Read a file and return its content key, whatever is remembered. Raises as `__call__`."""
         if path in self._read_now:
             return self._read_now[path]
         try:
             status, key = Path(path).stat(), content_key(path)
-        except OSError as error:
+        except FileNotFoundError as error:
             raise AudioError(f"{path}: no such audio file") from error
         facts = path, status.st_size, getattr(status, self._time), key
         self._execute("insert or replace into files values (?, ?, ?, ?)", *facts)

@@ -185,6 +185,7 @@ def _bank_of(trained: Trained, cache: Path) -> Bank:
     identity = {
         "version": VERSION,
         "settings": audio.model_dump(mode="json", exclude={"experts", *audio.file_settings}),
+        "files": audio.file_checksums(),
         "experts": {name: expert.identity() for name, expert in audio.experts.items()},
         "weights": weights_sha256(trained.model.audio),
     }

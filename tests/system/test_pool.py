@@ -9,16 +9,19 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
+from types import SimpleNamespace
 from typing import BinaryIO
 
 import numpy as np
 import pytest
 import soundfile
 import torch
+from hub_models import hub_folder
 
 from submission.formats.score_matrix import read_scores
 from system.__main__ import main
 from system.features.shard import Shard
+from system.models.audio import HuggingFace
 from system.models.audio.expert_heads_encoder import ExpertHeadsEncoder
 from system.models.batch import Series
 from system.runs import pool
@@ -284,3 +287,31 @@ def test_two_processes_at_once(unbroken: Path, world: Path, tmp_path: Path, root
     (index,) = (tmp_path / "cache").glob("embeddings-*/index.jsonl")
     keys = [json.loads(line)["key"] for line in index.read_text().splitlines()]
     assert len(keys) == len(set(keys)) == 24
+
+
+HUB_AUDIO = {"kind": "hugging_face", "type": "wavlm", "trainable": False, "segment_seconds": 2.0, "hop_seconds": 2.0}
+HUB_AUDIO |= {"max_seconds": 30, "segment_pooling": "mean", "hidden": None}
+
+
+def embeddings_folder(audio: dict[str, object], cache: Path) -> Path:
+    """The folder that keeps an untrained encoder's embeddings of clips; the network's weights are the same for all."""
+    settings = HuggingFace.model_validate(audio)
+    recipe = SimpleNamespace(model=SimpleNamespace(audio=settings, text=SimpleNamespace(dim=8)))
+    torch.manual_seed(1)
+    trained = SimpleNamespace(recipe=recipe, model=SimpleNamespace(audio=torch.nn.Linear(2, 2)))
+    return pool._bank_of(trained, cache).folder  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("file", ["config.json", "preprocessor_config.json"])
+def test_embeddings_of_an_audio_model_with_changed_files_are_kept_apart(file: str, tmp_path: Path) -> None:
+    same, changed = (Path(shutil.copytree(hub_folder("wavlm"), tmp_path / name)) for name in ("same", "changed"))
+    (changed / file).write_text((changed / file).read_text().rstrip() + " ")
+    folders = [embeddings_folder(HUB_AUDIO | {"model": str(m)}, tmp_path) for m in (hub_folder("wavlm"), same, changed)]
+    assert folders[0] == folders[1]
+    assert folders[0] != folders[2]
+
+
+@pytest.mark.parametrize("change", [{"hop_seconds": 1.0}, {"segment_pooling": "attention"}, {"max_seconds": 20}])
+def test_embeddings_of_other_settings_are_kept_apart(change: dict[str, object], tmp_path: Path) -> None:
+    audio = HUB_AUDIO | {"model": str(hub_folder("wavlm"))}
+    assert embeddings_folder(audio, tmp_path) != embeddings_folder(audio | change, tmp_path)
