@@ -59,6 +59,7 @@ def run_cli(
     reader of the output that goes away (head, less) ends the verb with 1, silently. inside: another verb calls; the
     log stays as that one set it up, results go to standard error, and an interrupt ends the caller too.
     """
+    _open_streams()
     argv, verbose = sys.argv[1:] if argv is None else argv, False
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # as standard error has it from the start
@@ -92,6 +93,21 @@ def run_cli(
             print(said, file=sys.stderr)
         return 130
     return 1
+
+
+def _open_streams() -> None:
+    """Connect standard streams that are closed (`>&-`) to the null device: a file that is opened later would get their
+    number, and take what a library prints."""
+    for number, name, mode in ((0, "stdin", "r"), (1, "stdout", "w"), (2, "stderr", "w")):
+        try:
+            os.fstat(number)
+        except OSError:
+            null = os.open(os.devnull, os.O_RDWR)
+            if null != number:
+                os.dup2(null, number)
+                os.close(null)
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(number, mode, encoding="utf-8", closefd=False))  # noqa: SIM115
 
 
 def ranks() -> tuple[int, int]:

@@ -1,6 +1,7 @@
 """Text and tables in, whole files out: strict UTF-8 and CSV, a temporary name and renaming, locks."""
 
 import csv
+import hashlib
 import io
 import os
 import re
@@ -13,6 +14,7 @@ from data_tools.errors import IS_FILE, IS_FOLDER, DataError
 
 MAX_DIGITS = 9  # of the number of a column
 MAX_SHOWN = 300  # characters of a list of names
+MAX_NAME = 255  # bytes of a file's name, on all common file systems
 _EMPTY_OR_DOTS = re.compile(r"/\.{0,2}(?:/|$)")  # a part of a path that has no name
 _in_use: set[Path] = set()  # temporary files and folders of this process
 
@@ -155,7 +157,7 @@ def replacing_folder(path: Path) -> Iterator[Path]:
     path = path.absolute()
     path.parent.mkdir(parents=True, exist_ok=True)
     for other in path.parent.iterdir():
-        if other.name.startswith(f".{path.name}."):
+        if other.name.startswith(f".{short_name(path.name)}."):
             _remove_left(other)
     temporary = _temporary(path)
     try:
@@ -176,10 +178,23 @@ def replacing_folder(path: Path) -> Iterator[Path]:
 
 
 def _temporary(path: Path) -> Path:
-    """`.NAME.PID.part` beside path."""
-    temporary = path.absolute().with_name(f".{path.name}.{os.getpid()}.part")
+    """Name `.NAME.PID.part` next to path, and note it as in use."""
+    temporary = path.absolute().with_name(f".{short_name(path.name)}.{os.getpid()}.part")
     _in_use.add(temporary)
     return temporary
+
+
+def short_name(name: str, longest: int = MAX_NAME - len(".") - len(".1234567.part")) -> str:
+    """Shorten a file's name to `longest` bytes, for the names of files next to it; the end is a hash of all of it.
+
+    >>> short_name("clips.csv"), short_name("a" * 50, 20)
+    ('clips.csv', 'aaa160b4e433e384e05')
+    """
+    encoded = os.fsencode(name)
+    if len(encoded) <= longest:
+        return name
+    digest = hashlib.sha256(encoded).hexdigest()[:16]
+    return encoded[: longest - len(digest)].decode(errors="ignore") + digest
 
 
 def sync(path: Path) -> None:

@@ -6,6 +6,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from data_tools.errors import DataError
+from data_tools.files import MAX_NAME, short_name
 
 log = logging.getLogger(__name__)
 
@@ -50,8 +51,9 @@ def take_lock(file: Path) -> Callable[[], None] | None:
 
 @contextmanager
 def lock_of(path: Path) -> Iterator[None]:
-    """Hold `<path>.lock`. Raises DataError when another process writes to `path`."""
-    with lock(Path(f"{path}.lock"), f"{path}: another process is writing to it; wait for its end or stop it"):
+    """Hold `<path>.lock`. Raises DataError if another process writes to `path`."""
+    file = path.with_name(short_name(path.name, MAX_NAME - len(".lock")) + ".lock")
+    with lock(file, f"{path}: another process is writing to it; wait for its end or stop it"):
         yield
 
 

@@ -206,3 +206,39 @@ def test_a_verb_is_quiet_or_says_where_it_is(root: Path) -> None:
 def test_every_floor_says_its_version(room: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert import_module(f"{room}.__main__").main(["--version"]) == 0
     assert capsys.readouterr().out == f"lbar-kit {metadata.version('lbar-kit')}\n"
+
+
+CLOSED = [">&-", "2>&-", ">&- 2>&-", "<&- >&- 2>&-"]
+WRITING = "open('file', 'w').write('kept'); os.write(1, b'x'); os.write(2, b'y'); print(text)"
+
+
+@every_room
+@pytest.mark.parametrize("closed", CLOSED)
+def test_verbs_work_with_closed_streams(closed: str, room: str, root: Path, tmp_path: Path) -> None:
+    """A file gets the number of a closed stream, and would take the output of libraries."""
+    code = SPEAKING.replace("import sys", "import os, sys").replace("print(text)", WRITING)
+    (tmp_path / "verb.py").write_text(code)
+    command = f"{sys.executable} verb.py {room} {ROOMS[room]} text 1 {closed}"
+    settings = os.environ | {"PYTHONPATH": str(root)}
+    done = subprocess.run(
+        ["sh", "-c", command], cwd=tmp_path, capture_output=True, timeout=60, check=False, env=settings
+    )
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "file").read_text() == "kept"
+    assert (b"text" in done.stdout) == (closed == "2>&-")
+    assert b"Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("closed", CLOSED)
+def test_errors_with_closed_streams_still_fail(closed: str, root: Path, tmp_path: Path) -> None:
+    command = f"{sys.executable} -m data_tools check {tmp_path}/none.jsonl {closed}"
+    done = subprocess.run(["sh", "-c", command], cwd=root, capture_output=True, timeout=60, check=False)
+    assert done.returncode == 1
+    assert (b"no such file" in done.stderr) == ("2>" not in closed)
+    assert done.stdout == b""
+
+
+def test_control_characters_are_shown_escaped(root: Path) -> None:
+    command = [sys.executable, "-m", "data_tools", "check", "a\x1b]0;b\x07.jsonl"]
+    done = subprocess.run(command, cwd=root, capture_output=True, text=True, timeout=60, check=False)
+    assert done.stderr == "error: a\\x1b]0;b\\x07.jsonl: no such file; correct the path\n"

@@ -11,7 +11,7 @@ from zipfile import is_zipfile
 from data_tools.cli import progress
 from data_tools.documents.json_text import sha256_of
 from data_tools.errors import DataError, KitError
-from data_tools.files import sync, write_text
+from data_tools.files import short_name, sync, write_text
 from data_tools.locks import lock_of
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ def download(
         _require_whole(path, path, "delete it, and the same command fetches it again", sha256, require_usable)
         return False
     path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.with_name(f"{path.name}.part")
+    part = path.with_name(f"{short_name(path.name)}.part")
     with lock_of(path):
         if not sha256:
             part.unlink(missing_ok=True)
@@ -69,7 +69,7 @@ def download(
 
 def _noted(path: Path) -> Path:
     """The file that keeps the checksum of a fetched one."""
-    return path.with_name(f"{path.name}.sha256")
+    return path.with_name(f"{short_name(path.name)}.sha256")
 
 
 def _require_whole(

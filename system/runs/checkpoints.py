@@ -131,11 +131,16 @@ def save_state(
     torch.save({**state, "sha256": written}, buffer)
     with replacing(folder / "last.pt") as temporary:
         temporary.write_bytes(buffer.getbuffer())
-    write_text(folder / "checkpoints.json", json.dumps(state["best"], indent=1) + "\n")
+    write_table_of_best(folder, state["best"])
     for path in folder.glob("e*.safetensors"):
         if path.name not in keep:
             path.unlink()
     return {**written, "last.pt": hashlib.sha256(buffer.getbuffer()).hexdigest()}
+
+
+def write_table_of_best(folder: Path, best: BestEpochs) -> None:
+    """Write checkpoints.json, for people."""
+    write_text(folder / "checkpoints.json", json.dumps(best, indent=1) + "\n")
 
 
 def weights_sha256(module: nn.Module) -> str:

@@ -37,7 +37,7 @@ from system.experts.base import file_sha256
 from system.recipe import schema
 from system.recipe.differing import differing
 from system.recipe.load import Loaded, RecipeError, load_recipe
-from system.runs.log_file import FORM
+from system.runs.log_file import LogFile
 from system.runs.weights import trained_files
 
 TRAINED_ON = "trained_on.csv"  # also in an exported model
@@ -93,8 +93,7 @@ class Run:
         busy = f"{self.folder}: another process is working on this run; wait for it, or stop it"
         with lock(self.folder / "lock", busy):
             remove_parts(self.folder)
-            with closing(logging.FileHandler(self.folder / "log.txt", encoding="utf-8")) as handler:
-                handler.setFormatter(logging.Formatter(FORM))
+            with closing(LogFile(self.folder / "log.txt")) as handler:
                 logging.getLogger().addHandler(handler)
                 try:
                     yield

@@ -2,6 +2,7 @@
 
 import logging
 import os
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -10,6 +11,30 @@ from data_tools.errors import SaidElsewhere, sentences
 from system.compute.distributed import count, index, raise_or_leave_to_others
 
 FORM = "%(asctime)s %(message)s"  # of a line
+
+log = logging.getLogger(__name__)
+
+
+class LogFile(logging.FileHandler):
+    """A run's log.txt. If its disk is full, one warning says so and the run goes on without that file."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path, encoding="utf-8")
+        self.setFormatter(logging.Formatter(FORM))
+
+    def handleError(self, record: logging.LogRecord) -> None:
+        error = sys.exc_info()[1]
+        if not isinstance(error, OSError):
+            super().handleError(record)
+            return
+        root = logging.getLogger()
+        if self in root.handlers:
+            root.removeHandler(self)
+            log.warning("%s is not written any more (%s); make room there", self.baseFilename, error.strerror)
+
+    def close(self) -> None:
+        with suppress(OSError):  # the text that did not fit is flushed once more
+            super().close()
 
 
 @contextmanager

@@ -20,6 +20,7 @@ from aiohttp.abc import AbstractStreamWriter
 from aiohttp.http_exceptions import HttpProcessingError
 
 from data_tools.audio.read import AudioError, holds_frames, peaks
+from data_tools.names import is_utf8
 from system.runs.moments import Located
 from system.serve.search import Hit, Search, SearchQuery
 from system.serve.waiting import BusyError, Queue
@@ -95,6 +96,8 @@ class SearchPage:
     async def _guarded(self, request: web.Request, handler: Handler) -> web.StreamResponse:
         if self.names is not None and not _is_ours(request.headers.get("Host", ""), self.names):
             return refusal(421, f"this page is served as {' or '.join(sorted(self.names))} only")
+        if odd := [name for name, value in request.headers.items() if not is_utf8(value)]:
+            return refusal(400, f"the header {odd[0]} of the request is not UTF-8; correct it or leave it out")
         if request.body_exists:
             response = refusal(413, "a request here has no body; leave it out")
             response.force_close()

@@ -290,6 +290,8 @@ class _Stage:
         self.optimizer.load_state_dict(state["optimizer"])
         self.scaler.load_state_dict(state["scaler"])
         self.best, self.step, self.sums = state["best"], state["step"], state["sums"]
+        if is_first():  # a full disk may have kept it from being written after last.pt
+            checkpoints.write_table_of_best(self.folder, self.best)
         self.sha256 = {**state.get("sha256", {}), "last.pt": sha256_of(self.folder / "last.pt")}
         if "lines" in state:
             self.lines = [EpochLine.model_validate(line) for line in state["lines"]]

@@ -10,7 +10,16 @@ from pathlib import Path
 import pytest
 
 from data_tools.errors import DataError
-from data_tools.files import caption_columns, read_table, remove_parts, replacing, replacing_folder
+from data_tools.files import (
+    caption_columns,
+    read_table,
+    remove_parts,
+    replacing,
+    replacing_folder,
+    short_name,
+    write_text,
+)
+from data_tools.locks import lock_of
 
 GONE = 9_999_999  # more than Linux has processes
 
@@ -123,3 +132,20 @@ def test_an_error_names_the_target(tmp_path: Path, write: Callable[[Path], Abstr
         fill()
     assert caught.value.filename == str(tmp_path / "a")
     assert sorted(tmp_path.rglob("*")) == [tmp_path / "a", tmp_path / "a" / "full"]
+
+
+@pytest.mark.parametrize("name", ["a" * 251, "a" * 255, "ä" * 127, "狗" * 85])
+def test_names_as_long_as_the_file_system_takes_are_written(name: str, tmp_path: Path) -> None:
+    with lock_of(tmp_path / name):
+        write_text(tmp_path / name, "text")
+    assert (tmp_path / name).read_text() == "text"
+    with replacing_folder(tmp_path / "in" / name) as temporary:
+        (temporary / "file").touch()
+        assert len(os.fsencode(temporary.name)) <= 255
+    assert (tmp_path / "in" / name / "file").exists()
+    other = name[:-1] + "b"
+    assert short_name(name, 200) != short_name(other, 200), "names that differ at their end stay apart"
+    left = tmp_path / f".{short_name(name)}.{GONE}.part"
+    left.touch()
+    remove_parts(tmp_path)
+    assert not left.exists()

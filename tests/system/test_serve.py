@@ -610,3 +610,15 @@ def test_each_fact_of_a_file_counts(tmp_path: Path, position: int) -> None:
     os.close(number)
     other = (*known.status[:position], known.status[position] + 1, *known.status[position + 1 :])
     assert known._replace(status=other).open() is None
+
+
+@pytest.mark.parametrize("header", [b"Range: bytes=0-\xff", b"If-None-Match: \xff", b"X-Any: \xe4", b"Cookie: a=\xc3("])
+@pytest.mark.parametrize("path", [b"/audio/0", b"/peaks/0", b"/", b"/api/about"])
+def test_headers_that_are_not_utf8_are_refused(header: bytes, path: bytes, site: Served) -> None:
+    with socket.create_connection(("127.0.0.1", site.port), timeout=10) as connection:
+        connection.sendall(
+            b"GET " + path + b" HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n" + header + b"\r\n\r\n"
+        )
+        answer = b"".join(iter(lambda: connection.recv(65_536), b""))
+    assert answer.startswith(b"HTTP/1.1 400 ")
+    assert b"is not UTF-8" in answer

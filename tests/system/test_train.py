@@ -1,6 +1,8 @@
 """Training through the real doors, on a tiny world: runs, the same bits again, resuming."""
 
+import errno
 import json
+import logging
 import os
 import shutil
 import signal
@@ -25,6 +27,7 @@ from system.experiments.summary import report
 from system.recipe.load import load_recipe
 from system.runs import checkpoints
 from system.runs.folder import Run
+from system.runs.log_file import LogFile
 from system.training import train
 
 
@@ -426,3 +429,38 @@ def test_networks_are_compiled_on_a_gpu_alone(world: Path, tmp_path: Path, monke
     path = tiny.write_recipe(tmp_path / "r.yaml", content)
     assert main(["run", str(path), "--out", str(tmp_path / "run")]) == 0
     assert not called
+
+
+def test_table_of_the_best_is_written_on_resuming(
+    recipe: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The disk is full after last.pt of the last epoch."""
+    write, out = checkpoints.write_table_of_best, tmp_path / "run"
+
+    def full(folder: Path, best: Any) -> None:
+        if folder.name == "finetune" and max(map(len, best.values())) > 1:
+            raise OSError(errno.ENOSPC, "No space left on device", str(folder / "checkpoints.json"))
+        write(folder, best)
+
+    monkeypatch.setattr(checkpoints, "write_table_of_best", full)
+    assert main(["train", str(recipe), "--out", str(out)]) == 1
+    monkeypatch.setattr(checkpoints, "write_table_of_best", write)
+    assert main(["train", str(recipe), "--out", str(out)]) == 0
+    done = json.loads((out / "finetune/done.json").read_text())
+    assert json.loads((out / "finetune/checkpoints.json").read_text()) == done["best"]
+
+
+def test_log_on_a_full_disk_is_one_warning(
+    capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    handler, root = LogFile(Path("/dev/full")), logging.getLogger()
+    root.addHandler(handler)
+    try:
+        for number in range(3):
+            logging.getLogger("kit").warning("line %d", number)
+    finally:
+        root.removeHandler(handler)
+        handler.close()
+    assert "Logging error" not in capsys.readouterr().err
+    warnings = [record.getMessage() for record in caplog.records if "not written any more" in record.getMessage()]
+    assert warnings == ["/dev/full is not written any more (No space left on device); make room there"]
