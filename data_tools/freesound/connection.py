@@ -2,6 +2,7 @@
 
 import argparse
 import os
+import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -69,12 +70,19 @@ def _check(arguments: argparse.Namespace, site: str) -> None:
         whole = address.hostname and address.port != 0 and site.isprintable() and " " not in site
     except ValueError:  # of a port that is no number, of brackets that are not closed
         whole = False
+    shown = _without_secrets(site)
     if not whole:
-        raise DataError(f"{site!a} is not a valid address; it should look like {SITE}")
+        raise DataError(f"{shown!a} is not a valid address; it should look like {SITE}")
     if address.scheme != "https" and not (local and address.scheme == "http"):
-        raise DataError(f"the address {site} must begin with https://: the key would be sent in the open")
-    if address.query or address.username or address.fragment:
-        raise DataError(f"the address {site} may only have a host and a path; the key goes into FREESOUND_API_KEY")
+        raise DataError(f"the address {shown} must begin with https://: the key would be sent in the open")
+    if address.query or address.username is not None or address.password is not None or address.fragment:
+        raise DataError(f"the address {shown} may only have a host and a path; the key goes into FREESOUND_API_KEY")
     check_bounds(arguments, **LIMITS, workers=(1, 64), timeout=(0.1, 86_400))
     if arguments.speed != 1 and not local:
         raise DataError("--speed is for a sandbox on this machine; the real API counts real minutes")
+
+
+def _without_secrets(site: str) -> str:
+    """Hide what an address may carry of a key: a name or password before the host, a query, a fragment."""
+    shown = re.sub(r"(//|^)[^/?#]*@", r"\1***@", site)
+    return re.sub(r"([?#]).*", r"\1***", shown, flags=re.DOTALL)

@@ -1,6 +1,8 @@
 """The sounds of a store as a table for other tools: CSV or Parquet."""
 
 import argparse
+import csv
+import re
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -16,6 +18,7 @@ if TYPE_CHECKING:
     import pandas
 
 _ROWS = 20_000  # at a time
+_FORMULA = re.compile("\\A[=+\\-@\t\r\uff1d\uff0b\uff0d\uff20]")  # the last four are wide forms of the first
 
 
 def _chunks(store: Store) -> "Iterator[pandas.DataFrame]":
@@ -29,10 +32,21 @@ def _chunks(store: Store) -> "Iterator[pandas.DataFrame]":
         yield chunk.astype({"channels": "Int64", "filesize": "Int64", "duration": "float64", "samplerate": "float64"})
 
 
+def _without_formulas(chunk: "pandas.DataFrame") -> "pandas.DataFrame":
+    """Put a ' before texts that a spreadsheet would compute, such as a stranger's "=HYPERLINK(...)".
+
+    Source: OWASP, CSV Injection. Parquet, which no spreadsheet computes, keeps all texts verbatim.
+    """
+    found = chunk.copy()
+    for name in found.select_dtypes(["object", "string"]):
+        found[name] = found[name].str.replace(_FORMULA, r"'\g<0>", regex=True)
+    return found
+
+
 def _write_csv(chunks: "Iterator[pandas.DataFrame]", path: Path) -> None:
     with path.open("w", encoding="utf-8", newline="") as file:
-        for number, chunk in enumerate(chunks):
-            chunk.to_csv(file, header=number == 0, index=False, lineterminator="\n")
+        for number, chunk in enumerate(map(_without_formulas, chunks)):
+            chunk.to_csv(file, header=number == 0, index=False, lineterminator="\n", quoting=csv.QUOTE_NONNUMERIC)
 
 
 def _write_parquet(chunks: "Iterator[pandas.DataFrame]", path: Path) -> None:
@@ -50,7 +64,8 @@ def _write_parquet(chunks: "Iterator[pandas.DataFrame]", path: Path) -> None:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("store", type=Path, metavar="STORE", help="made by crawl")
-    parser.add_argument("--out", type=Path, required=True, help="the table to write: .csv, or .parquet (needs pyarrow)")
+    out = "the table to write: .csv (a ' precedes texts that a spreadsheet would compute), or .parquet (needs pyarrow)"
+    parser.add_argument("--out", type=Path, required=True, help=out)
 
 
 def run(arguments: argparse.Namespace) -> int:

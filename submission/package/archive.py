@@ -7,6 +7,7 @@
 Source: see Edition.sources, `names`; the layout is that of the validator of DCASE2020 Task 1.
 """
 
+import os
 import re
 import stat
 import zipfile
@@ -14,7 +15,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import Any
+from typing import Any, BinaryIO
 
 from data_tools.documents.yaml12 import parse_yaml
 from data_tools.errors import DataError
@@ -30,7 +31,10 @@ from submission.formats.truth import Truth
 from submission.package.meta import check_meta
 from submission.package.moments_meta import check_moments_meta
 
-LARGEST = 2**30  # bytes of a system's files, unpacked: a full matrix takes some 60 MB
+LARGEST = 2**28  # bytes of an output, unpacked: a full matrix takes some 60 MB
+LARGEST_META, LARGEST_REPORT = 2**20, 2**27  # bytes, likewise
+METHOD_NAMES = {zipfile.ZIP_BZIP2: "bzip2", zipfile.ZIP_LZMA: "lzma"}
+METHODS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)  # that every unzip program reads
 _DAWN = (1980, 1, 1, 0, 0, 0)  # of every member, so that the same package is the same bytes
 
 
@@ -103,9 +107,8 @@ def check_archive(
         except Exception as error:  # zipfile meets a damaged directory with BadZipFile, OSError, IndexError, and more
             yield f"no zip archive ({error})"
             return
-        size = sum(info.file_size for info in archive.infolist())
-        if size > LARGEST * edition.systems:
-            yield f"its members are {size} bytes unpacked, more than {edition.systems} systems can need"
+        if problems := [*_container_problems(file, archive), *_size_problems(archive, edition)]:
+            yield from problems  # nothing of it is unpacked
             return
         try:
             damaged = archive.testzip()
@@ -116,6 +119,35 @@ def check_archive(
             yield f"{damaged}: its checksum is wrong"
             return
         yield from _check_members(archive, edition, truth_of, require_report, shown)
+
+
+def _container_problems(file: BinaryIO, archive: zipfile.ZipFile) -> Iterator[str]:
+    """Find bytes around an archive, which other programs may run or show, and members that some cannot unpack."""
+    file.seek(0)
+    if file.read(4) not in (b"PK\x03\x04", b"PK\x05\x06"):
+        yield "other data comes before the archive, such as a script; pack it again"
+    end = 22 + len(archive.comment)  # bytes of the archive's last record
+    file.seek(-end, os.SEEK_END)
+    if file.read(4) != b"PK\x05\x06":
+        yield "other data comes after the archive; pack it again"
+    for info in archive.infolist():
+        if info.flag_bits & 1:
+            yield f"{info.filename}: is encrypted; pack it without a password"
+        elif info.compress_type not in METHODS:
+            method = METHOD_NAMES.get(info.compress_type, f"method {info.compress_type}")
+            yield f"{info.filename}: is compressed by {method}, which many programs cannot unpack; use deflate"
+
+
+def _size_problems(archive: zipfile.ZipFile, edition: AnyEdition) -> Iterator[str]:
+    """Find members that are larger unpacked than any such file needs to be."""
+    limits = {".yaml": LARGEST_META, ".pdf": LARGEST_REPORT}
+    for info in archive.infolist():
+        largest = limits.get(PurePosixPath(info.filename).suffix, LARGEST)
+        if info.file_size > largest:
+            size = f"{info.file_size:,} bytes unpacked, more than the {largest:,} that such a file may have"
+            yield f"{info.filename}: has {size}; check what was packed"
+    if len(archive.infolist()) > (limit := 8 * edition.systems + 8):  # files and folders
+        yield f"has {len(archive.infolist()):,} members, more than the {limit} that {edition.systems} systems may have"
 
 
 def fitting_editions(path: Path) -> list[AnyEdition]:
@@ -174,12 +206,10 @@ def _check_members(
         yield f"there are several top folders: {', '.join(sorted(tops))}"
     reports = [path for path in placed if path.suffix == ".pdf"]
     for path in reports:
-        with archive.open(str(path)) as report:
-            content = report.read()
-        if not content.startswith(b"%PDF-"):
-            yield f"{path}: no PDF"
-        elif b"%%EOF" not in content[-1024:]:
-            yield f"{path}: a PDF that was cut off (its end, %%EOF, is not there); export the report again"
+        if problem := pdf_problem(archive.read(str(path))):
+            yield f"{path}: {problem}"
+    if len(reports) > 1:
+        yield f"has {len(reports)} technical reports; a package has one, on all of its systems"
     if require_report and not reports:
         yield "there is no technical report (.pdf)"
     systems: dict[str, list[PurePosixPath]] = {}
@@ -192,6 +222,23 @@ def _check_members(
         yield f"there are {len(systems)} systems; {edition.systems} may be handed in"
     for label, paths in systems.items():
         yield from _check_system(archive, label, paths, edition, truth_of(label), shown)
+
+
+def pdf_problem(content: bytes) -> str | None:
+    """Describe why a file is no whole PDF; None for one whose table of objects is where its end says.
+
+    Source: ISO 32000-1, 7.5: header, and `startxref OFFSET %%EOF` at the end, which names a cross-reference table
+    ("xref") or stream ("N 0 obj").
+    """
+    if not content.startswith(b"%PDF-"):
+        return "is no PDF; export the report as one"
+    end = content[-1024:]
+    if b"%%EOF" not in end:
+        return "is a PDF that was cut off (its end, %%EOF, is missing); export the report again"
+    named = re.findall(rb"startxref\s+([0-9]{1,12})\s+%%EOF", end)
+    if not named or not re.match(rb"\s*(xref\b|[0-9]+\s+[0-9]+\s+obj\b)", content[int(named[-1]) :][:64]):
+        return "is no readable PDF (it has no table of its objects where its end says); export the report again"
+    return None
 
 
 def _is_placed(name: str, edition: AnyEdition) -> bool:

@@ -15,6 +15,7 @@ from sandboxes import UNLIMITED, Direct, LoopClock, assert_whole, read_all, serv
 from test_quota import least_seconds
 
 from data_tools.__main__ import main
+from data_tools.freesound.export import _write_csv, _write_parquet
 from data_tools.freesound.sounds import PAGE_SIZE
 from data_tools.freesound.store import Store
 from data_tools.sandbox.corpus import Catalogue
@@ -214,3 +215,20 @@ def test_half_a_million_sounds_at_the_standard_quota(tmp_path: Path) -> None:
     least = least_seconds(len(transport.urls), 60, 2000)
     print(f"\n{len(transport.urls)} requests in {seconds / 3600:.2f} hours, at least {least / 3600:.2f}")
     assert seconds <= 1.02 * least
+
+
+FORMULAS = ['=HYPERLINK("http://x")', "+1+cmd|' /C calc'!A0", "-2+3", "@SUM(A1)", "\t=1", "\r=1", "\uff1d1"]
+
+
+def test_exported_table_holds_no_formulas(tmp_path: Path) -> None:
+    import pandas
+
+    harmless = ["a dog barks", "'quoted'", "", "3 - 4", " =1", "ends with ="]
+    texts = [*FORMULAS, *harmless]
+    chunk = pandas.DataFrame({"id": range(len(texts)), "description": texts, "duration": [-1.5] * len(texts)})
+    for write, suffix in ((_write_csv, "csv"), (_write_parquet, "parquet")):
+        write(iter([chunk.copy()]), tmp_path / f"t.{suffix}")
+    read = pandas.read_csv(tmp_path / "t.csv", keep_default_na=False)
+    assert read["description"].tolist() == [*(f"'{text}" for text in FORMULAS), *harmless]
+    assert read["duration"].tolist() == [-1.5] * len(texts)
+    assert pandas.read_parquet(tmp_path / "t.parquet")["description"].tolist() == texts

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from sandboxes import SITE, Direct, LoopClock, direct_client, run_virtually, serving
 
+from data_tools.__main__ import main
 from data_tools.errors import DataError
 from data_tools.freesound.client import Client, LostError
 from data_tools.freesound.credentials import KEY, TOKEN, Secret, read_key, read_secret
@@ -232,3 +233,28 @@ def test_the_key_is_seen_nowhere(tmp_path: Path, caplog: pytest.LogCaptureFixtur
     for text in (out, caplog.text.encode(), *(path.read_bytes() for path in files)):
         assert secret not in text
         assert MARK.encode() not in text
+
+
+@pytest.mark.parametrize(
+    "site",
+    [
+        "https://jo:SECRET@freesound.org/apiv2",
+        "https://SECRET@freesound.org/apiv2",
+        "https://:SECRET@freesound.org/apiv2",
+        "https://freesound.org/apiv2?token=SECRET",
+        "https://freesound.org/apiv2#SECRET",
+        "http://jo:SECRET@freesound.org/apiv2",
+        "https://jo:SECRET@freesound.org:port/apiv2",
+        "jo:SECRET@freesound.org",
+        "ftp://jo:SEC@SECRET@host name/",
+    ],
+)
+def test_secrets_of_an_address_are_not_shown(
+    site: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("FREESOUND_API", site)
+    monkeypatch.setenv("FREESOUND_API_KEY", "k" * 40)
+    assert main(["crawl", str(tmp_path / "s.sqlite"), "--dry-run"]) == 1
+    error = capsys.readouterr().err
+    assert "address" in error
+    assert "SEC" not in error

@@ -12,6 +12,7 @@ import tiny_moments
 import torch
 import yaml
 from outcomes import without_checksums
+from pdf import PDF
 from reported import about as about_of
 
 from data_tools.manifest import in_split, read_manifest
@@ -21,7 +22,6 @@ from submission.package.moments_meta import _millions
 from submission.runs.overview import Figure, overview
 from system.__main__ import main as system
 
-PDF = b"%PDF-1.4\n%%EOF\n"
 SYSTEMS = ["run1:posterior", "run1:thresholds", "run2:posterior", "run2:thresholds"]
 SOURCES = {"tones": {"url": None}}
 LABEL = "de-la-Cruz_U-X_task6"

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 import tiny
 import yaml
+from pdf import PDF
 from reported import about
 
 from data_tools.documents.json_text import read_json, write_json
@@ -25,8 +26,6 @@ from submission.metrics.blend import blend
 from submission.package.archive import check_archive
 from submission.package.meta import address_of
 from system.__main__ import main as system_main
-
-PDF = b"%PDF-1.4\n%%EOF\n"
 
 
 @pytest.fixture(scope="module")
@@ -334,7 +333,7 @@ def test_missing_facts_are_asked_for_by_name(
         (["nowhere"], "nowhere: no such folder; name a finished run"),
         (["run1", "--style", "own"], "edition 2022 has no style 'own' of names; use label, task"),
         (["run1", "--report", "none.pdf"], "none.pdf: no such file"),
-        (["run1", "--report", "about.yaml"], "technical_report.pdf: no PDF"),
+        (["run1", "--report", "about.yaml"], "technical_report.pdf: is no PDF"),
         (["run1", "--about", "none.yaml"], "none.yaml: no such file"),
         (["run1", "--about", "run1/scores/mean.npy"], "mean.npy: not YAML"),
         (["run1", "--out", "mine.tar"], "a package is NAME.zip"),
@@ -397,7 +396,7 @@ FAULTS: dict[str, tuple[Callable[[Members], object], str]] = {
     "path above": (lambda m: m.update({"mine/task8/../../x": b"x"}), "mine/task8/../../x: does not belong there"),
     "no pdf": (
         lambda m: m.update({f"mine/task8/{LABEL}.technical_report.pdf": b"text"}),
-        "technical_report.pdf: no PDF",
+        "technical_report.pdf: is no PDF",
     ),
     "broken output": (
         lambda m: m.update({f"{FOLDER}/{LABEL}.output.csv": b"caption,fname_1\na,b\n"}),

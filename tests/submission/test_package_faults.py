@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 import yaml
 from outcomes import without_checksums
+from pdf import PDF
 
 from data_tools.documents.yaml12 import MAX_NODES, parse_yaml
 from data_tools.errors import DataError, KitError
@@ -52,7 +53,7 @@ def here(unbroken: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Pat
     """A folder with a finished run, what a participant says, and a report."""
     (tmp_path / "run").symlink_to(unbroken)
     (tmp_path / "about.yaml").write_text(yaml.safe_dump(about()))
-    (tmp_path / "report.pdf").write_bytes(b"%PDF-1.4\n%%EOF\n")
+    (tmp_path / "report.pdf").write_bytes(PDF)
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
@@ -84,11 +85,16 @@ def write_zip(members: Members, method: int = zipfile.ZIP_DEFLATED, mode: int = 
 # --- archives ----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("method", [zipfile.ZIP_DEFLATED, zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA])
-def test_damage_inside_any_compression_is_a_sentence(
-    members: Members, method: int, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert list(check_archive(write_zip(members, method), E2022)) == []
+@pytest.mark.parametrize(("method", "name"), [(zipfile.ZIP_BZIP2, "bzip2"), (zipfile.ZIP_LZMA, "lzma")])
+def test_compression_that_programs_may_not_know_is_refused(members: Members, method: int, name: str) -> None:
+    problems = list(check_archive(write_zip(members, method), E2022))
+    assert len(problems) == 3
+    assert all(f"is compressed by {name}, which many programs cannot unpack; use deflate" in one for one in problems)
+    assert list(check_archive(write_zip(members, zipfile.ZIP_STORED), E2022)) == []
+
+
+def test_damage_inside_a_member_is_one_error(members: Members, capsys: pytest.CaptureFixture[str]) -> None:
+    assert list(check_archive(write_zip(members), E2022)) == []
     data = bytearray(Path("t.zip").read_bytes())
     with zipfile.ZipFile("t.zip") as made:
         begin = made.getinfo(OUTPUT).header_offset + 30 + len(OUTPUT) + 20
@@ -123,24 +129,62 @@ def test_members_of_an_odd_kind_are_told(members: Members) -> None:
         assert problems[0].startswith(f"{name}: does not belong there; a package has <package>/task6b/"), name
     for start in (b"%PDF", b"%PDF\n1.4", b"%pdf-1.4", b""):
         (problem,) = check_archive(write_zip(members | {REPORT: start}), E2022)
-        assert problem == f"{REPORT}: no PDF"
-    for cut in (b"%PDF-1.4\n", b"%PDF-1.4\n%%EOF\n" + b"x" * 1024):
+        assert problem == f"{REPORT}: is no PDF; export the report as one"
+    for cut in (b"%PDF-1.4\n", PDF + b"x" * 1024, PDF[: len(PDF) // 2]):
         (problem,) = check_archive(write_zip(members | {REPORT: cut}), E2022)
-        assert problem == f"{REPORT}: a PDF that was cut off (its end, %%EOF, is not there); export the report again"
+        assert problem.startswith(f"{REPORT}: is a PDF that was cut off (its end, %%EOF, is missing)")
+    for fake in (
+        b"%PDF-1.4\n%%EOF\n",
+        b"%PDF-1.4\nstartxref\n5\n%%EOF\n",
+        PDF[:30] + PDF[60:],
+        PDF[:-8] + b"999 %%EOF",
+    ):
+        (problem,) = check_archive(write_zip(members | {REPORT: fake}), E2022)
+        assert problem.startswith(f"{REPORT}: is no readable PDF")
     (problem,) = check_archive(write_zip(members | {"\0x": b""}), E2022)
     assert problem.startswith(": does not belong there")
     dotted = {name.replace("Doe_", "St.Doe_"): data for name, data in members.items()}
     assert any("St.Doe_EX_task6b_1: no label" in problem for problem in check_archive(write_zip(dotted), E2022))
 
 
-def test_what_unpacks_to_more_than_systems_need_is_not_unpacked(
-    members: Members, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(archive, "LARGEST", 25_000)
-    path = write_zip(members | {"mine/task6b/bomb.pdf": bytes(101_000)})
-    assert path.stat().st_size < 50_000
+@pytest.mark.parametrize("name", ["output", "meta", "report"])
+def test_members_too_large_are_not_unpacked(name: str, members: Members, monkeypatch: pytest.MonkeyPatch) -> None:
+    member = {"output": OUTPUT, "meta": META, "report": REPORT}[name]
+    limit = {"output": archive.LARGEST, "meta": archive.LARGEST_META, "report": archive.LARGEST_REPORT}[name]
+    monkeypatch.setattr(zipfile.ZipFile, "testzip", None)  # unpacking would fail
+    path = write_zip(members | {member: bytes(limit + 1)})
+    assert path.stat().st_size < limit / 100
     (problem,) = check_archive(path, E2022)
-    assert problem.endswith(" bytes unpacked, more than 4 systems can need")
+    assert problem.startswith(f"{member}: has {limit + 1:,} bytes unpacked, more than the {limit:,} that")
+
+
+def test_many_members_are_not_unpacked(members: Members) -> None:
+    (problem,) = check_archive(write_zip(members | {f"mine/task6b/{n}.pdf": b"" for n in range(50)}), E2022)
+    assert problem == "has 53 members, more than the 40 that 4 systems may have"
+
+
+def test_second_report_is_refused(members: Members) -> None:
+    problems = list(check_archive(write_zip(members | {"mine/task6b/other.pdf": PDF}), E2022))
+    assert problems == ["has 2 technical reports; a package has one, on all of its systems"]
+
+
+@pytest.mark.parametrize("place", ["before", "after"])
+def test_data_around_an_archive_is_refused(place: str, members: Members, capsys: pytest.CaptureFixture[str]) -> None:
+    path, script = write_zip(members), b"#!/bin/sh\necho no archive\n"
+    data = path.read_bytes()
+    path.write_bytes(script + data if place == "before" else data + script)
+    (problem,) = check_archive(path, E2022)
+    assert problem.startswith(f"other data comes {place} the archive")
+    assert main(["check", str(path), "--edition", "2022"]) == 1
+
+
+def test_encrypted_members_are_refused(members: Members) -> None:
+    data = bytearray(write_zip(members).read_bytes())
+    for record, flags in ((b"PK\x03\x04", 6), (b"PK\x01\x02", 8)):
+        data[data.index(record) + flags] |= 1
+    Path("t.zip").write_bytes(data)
+    (problem,) = check_archive(Path("t.zip"), E2022)
+    assert problem.endswith("is encrypted; pack it without a password")
 
 
 def test_a_package_is_held_against_what_it_must_answer(
