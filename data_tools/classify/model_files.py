@@ -74,6 +74,15 @@ def fetch(name: str, what: str = "text model") -> Path:
     raise DataError(f"{what} {name}: {constants.ENDPOINT} does not give it ({reason}); {hint}")
 
 
+def folder_problem(folder: Path) -> str | None:
+    """Describe why a folder is surely no model of the hub's form: no configuration, or no weights; None for one."""
+    if not any((folder / name).is_file() for name in ("config.json", "modules.json")):
+        return "holds no model (no config.json or modules.json)"
+    if missing := modules_without_weights(folder):
+        return f"holds no weights ({missing[0]}{WEIGHTS[0]} or {missing[0]}{WEIGHTS[1]})"
+    return None
+
+
 def configuration_files(folder: Path) -> list[Path]:
     """List the files of a model's folder that decide its results besides the weights, sorted by path."""
     found = {path for pattern in CONFIGURATION for path in folder.rglob(pattern) if path.is_file()}

@@ -7,7 +7,8 @@ from typing import Annotated, Any, Union, get_args
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from pydantic_core import InitErrorDetails, PydanticCustomError
 
-Name = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]*$")]  # it becomes part of keys and file names
+# It becomes part of keys and file names; a run's folder takes a date, a recipe, a seed and a commit, 255 bytes in all.
+Name = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]*$", max_length=100)]
 Positive = Annotated[int, Field(ge=1, le=1_000_000)]  # a count: of epochs, steps, items
 Size = Annotated[int, Field(ge=1, le=65_536)]  # of a layer; the widest networks there are have 16,384
 Depth = Annotated[int, Field(ge=1, le=1_000)]  # layers one behind the other

@@ -21,13 +21,13 @@ from submission.runs.finished import Finished, FinishedMoments, FinishedRun
 
 
 def write_report(out: Path, run: FinishedRun, others: Sequence[FinishedRun], edition: Edition) -> list[Drawing]:
-    """Write the page of a run, and its figures into RUN/figures as ENTRY.NAME.svg; returns all that are shown.
+    """Write the page of a run, and its figures as ENTRY.NAME.svg into figures_folder; return all that are shown.
 
     others: runs to compare with, in the same edition's metrics.
     Raises SubmissionError for a run whose files are damaged or whose relevant clips are not known; OSError when
     writing fails.
     """
-    summary, folder = summarise_matrix(run.matrix, edition), run.folder / "figures"
+    summary, folder = summarise_matrix(run.matrix, edition), figures_folder(out, run.folder)
     summaries = [summarise_matrix(other.matrix, edition) for other in others]
     names = _names(others)
     others_figures = dict(zip(names, summaries, strict=True))
@@ -52,7 +52,7 @@ def write_moments_report(out: Path, run: FinishedMoments, others: Sequence[Finis
     """As write_report, of an entry of moments and others of the same queries; SubmissionError for a blind list."""
     names, store = _names(others), AudioStore(moments.LONGEST)
     this, summaries = moments.summary_of(run), [moments.summary_of(other) for other in others]
-    path = run.folder / "figures" / f"{run.entry}.result.svg"
+    path = figures_folder(out, run.folder) / f"{run.entry}.result.svg"
     sections = [
         moments.result(run, this, dict(zip(names, summaries, strict=True)), path),
         moments.lengths(run, this),
@@ -63,6 +63,14 @@ def write_moments_report(out: Path, run: FinishedMoments, others: Sequence[Finis
         overview.caveats(run, None),
     ]
     return _write(out, run, sections, store)
+
+
+def figures_folder(out: Path, run: Path) -> Path:
+    """Where a page's figures are written: RUN/figures for a page in the run's folder, else PAGE_figures next to it, so
+    that a run that may not be written to has a report elsewhere."""
+    if out.absolute().parent.resolve() == run.resolve():
+        return run / "figures"
+    return out.with_name(f"{out.stem}_figures")
 
 
 def _write(out: Path, run: Finished, sections: Sequence[Section | None], store: AudioStore) -> list[Drawing]:

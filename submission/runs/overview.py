@@ -42,11 +42,9 @@ class RunOverview(Record):
 
 
 def overviews(runs: Path) -> Iterator[RunOverview]:
-    """Of every run in a folder, by name; of the folder itself where it is a run."""
-    folders = (
-        [runs] if (runs / "resolved.json").exists() else sorted(path.parent for path in runs.glob("*/resolved.json"))
-    )
-    yield from map(overview, folders)
+    """Summary of every run in a folder and in its studies, by name; of the folder itself if it is a run."""
+    found = [*runs.glob("*/resolved.json"), *runs.glob("*/*/resolved.json")]  # the second of studies
+    yield from map(overview, [runs] if (runs / "resolved.json").exists() else sorted(path.parent for path in found))
 
 
 def overview(folder: Path) -> RunOverview:

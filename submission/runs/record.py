@@ -190,8 +190,8 @@ class Provenance(Record):
     """What a run was made with. changes: those of --set. manifests, contents: checksums by data source, of its manifest
     and of all its audio. experts: their identities. text: identity of a pre-trained text encoder. starts: checksums of
     exported models by folder. teachers: by name, checksums of what says which weights they have. augment: checksums of
-    files that training data are changed by. sha256: of the run's own files. Earlier releases wrote neither `contents`
-    nor `sha256`.
+    files that training data are changed by. started_in: the folder that relative paths of the recipe start from, seen
+    from the run's. sha256: of the run's own files. Earlier releases wrote neither `contents` nor `sha256`.
     """
 
     recipe: str | None = None
@@ -214,6 +214,7 @@ class Provenance(Record):
     augment: dict[str, str] = {}
     audio: dict[str, str] = {}
     contents: dict[str, str] = {}
+    started_in: str | None = None
     sha256: Checksums = {}
 
 

@@ -19,8 +19,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
+    from submission.report.page import figures_folder
+
     folder, figures, out = _write(arguments)
-    shown = f"{counted(len(figures), 'figure')} into {folder / 'figures'}"
+    shown = f"{counted(len(figures), 'figure')} into {figures_folder(out, folder)}"
     print(f"wrote {out}: {out.stat().st_size / 1e6:.1f} MB, and {shown}")
     return 0
 

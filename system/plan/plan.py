@@ -1,9 +1,10 @@
 """A recipe's plan: its data and what is missing, parameters, memory, disk, hours; without torch."""
 
 import io
+import math
 import os
 import shlex
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import redirect_stderr
 from pathlib import Path
 
@@ -11,7 +12,7 @@ from data_tools.__main__ import VERBS as DATA_VERBS
 from data_tools.cli import about, counted, make_parser
 from data_tools.datasets.download import FETCH_AGAIN, content_problem, file_problem
 from data_tools.errors import KitError
-from data_tools.manifest import in_split, read_manifest
+from data_tools.manifest import Clip, in_split, read_manifest
 from data_tools.moments import read_moments
 from submission.editions import get_edition
 from system.batches.augment import Augmentation
@@ -23,6 +24,7 @@ from system.recipe import schema
 from system.runs.weights import trained_files
 
 LARGEST_MEMORY = 8192 * GIB
+LOOKED_AT = 1000  # audio files of a source
 MEMORY_SHARE = 0.8  # that an estimate may fill; CUDA itself and its cache, or Python and torch, take the rest
 MISSING = "MISSING"  # what `run` does not make by itself
 MISTAKE = "MISTAKE:"  # data that is there and does not fit the recipe
@@ -96,6 +98,7 @@ def _data_lines(recipe: schema.Recipe, found: dict[str, Content]) -> Iterator[st
                 fact += f" (published: {published.clips:,} clips, {published.captions:,} captions)"
             if silent := content.silent:
                 fact += f"; MISSING: audio of {counted(silent, 'clip', ',')}, which python -m data_tools check names"
+            fact += _absent_audio(content.clips)
         elif Path(source.manifest).exists():
             fact = f"MISSING: no clip of split {source.split} in it"
         elif source.make and not absent:
@@ -106,6 +109,17 @@ def _data_lines(recipe: schema.Recipe, found: dict[str, Content]) -> Iterator[st
         if source.make not in shown:
             yield from absent
             shown.add(source.make or "")
+
+
+def _absent_audio(clips: Sequence[Clip]) -> str:
+    """Say that audio files are missing: of all clips, or of LOOKED_AT that are spread evenly over more."""
+    some = clips[:: max(1, math.ceil(len(clips) / LOOKED_AT))]
+    absent = [clip.path for clip in some if not Path(clip.path).exists()]
+    if not absent:
+        return ""
+    looked_at = "" if len(some) == len(clips) else f" of {len(some):,} looked at"
+    where = f"{counted(len(absent), 'audio file', ',')}{looked_at}, first {absent[0]}"
+    return f"; MISSING: {where}; put them there, or make the manifest again where they are"
 
 
 def _moments_fact(source: schema.Source, content: Content) -> str:

@@ -354,6 +354,7 @@ def record_provenance(run: Run, loaded: Loaded, text: str | None, contents: Mapp
         cores=os.cpu_count(),
         threads=torch.get_num_threads(),
         gpu=gpu,
+        started_in=os.path.relpath(Path.cwd(), run.folder.resolve()),
         sha256={path.name: sha256_of(path) for path in (run.folder / "resolved.json", run.vocabulary, run.trained_on)},
         **now,
     )

@@ -22,7 +22,7 @@ from system.models.retrieval import RetrievalModel
 from system.recipe import schema
 from system.recipe.load import load_recipe
 from system.runs.checkpoints import load_checkpoint, load_weights, restore
-from system.runs.folder import Run, made_with, require_same
+from system.runs.folder import Run, require_same
 
 log = logging.getLogger(__name__)
 
@@ -162,7 +162,7 @@ def _open_run(run: Run, stage: str | None, checkpoint: str | None, changes: list
     if not run.vocabulary.exists():
         raise KitError(f"{run.folder} has not been trained yet; {to_finish(run.folder)}")
     provenance = run.read_provenance()  # refuses a damaged resolved.json before it is read
-    recipe = _moved(run.folder / "resolved.json", changes)
+    recipe = _moved(run.folder / "resolved.json", [*_found_where_trained(run, provenance.started_in), *changes])
     kinds = schema.RankByCheckpoint | schema.RankBlind | schema.RankMoments
     single = [entry for entry in recipe.rank.values() if isinstance(entry, kinds)]
     first = min(single, key=lambda entry: isinstance(entry, schema.RankBlind), default=None)
@@ -177,13 +177,30 @@ def _open_run(run: Run, stage: str | None, checkpoint: str | None, changes: list
         raise KitError(f"{run.folder} has no model of its own: it ranks by {teachers or 'nothing'}; name one of these")
     checkpoint = checkpoint or (first.checkpoint if first and first.stage == stage else "last")
     model = moved(build_model(recipe, _vocabulary(run.folder, run.again(run.vocabulary))), device)
-    now = made_with(recipe, model.text.identity())
-    experts = as_trained(run.folder, provenance.experts, now["experts"])
-    require_same(run, {"experts": experts, "text": now["text"]})
+    experts = as_trained(run.folder, provenance.experts, identities(recipe))
+    require_same(run, {"experts": experts, "text": model.text.identity()})
     if stage is None:
         model.audio.load_pretrained()
     taken = PUBLISHED if stage is None else load_checkpoint(model, run.folder / stage, checkpoint or "last")
     return Trained(model, recipe, facts_of(run, model, recipe, taken), run.folder)
+
+
+def _found_where_trained(run: Run, started_in: str | None) -> list[str]:
+    """Changes of settings that name a file or folder by a relative path, for a run that is opened from another folder:
+    to where it was when the run was trained, if it is there and not here."""
+    if started_in is None:
+        return []
+    recipe, start = load_recipe(run.folder / "resolved.json").recipe, run.folder.resolve() / started_in
+    audio, text = recipe.model.audio, recipe.model.text
+    named = {f"model.audio.{name}": getattr(audio, name) for name in audio.file_settings}
+    named |= {f"model.text.{name}": getattr(text, name) for name in text.file_settings}
+    for expert_name, expert in audio.experts.items():
+        files = {*expert.weight_files(), *(["model"] if expert.hub_model is not None else [])}
+        named |= {f"model.audio.experts.{expert_name}.{name}": getattr(expert, name) for name in files}
+    named["banks"] = recipe.banks
+    relative = {key: value for key, value in named.items() if value is not None and not Path(value).is_absolute()}
+    found = {key: start / value for key, value in relative.items() if not Path(value).exists()}
+    return [f"{key}={json.dumps(str(path.resolve()))}" for key, path in found.items() if path.exists()]
 
 
 def _moved(path: Path, changes: list[str]) -> schema.Recipe:

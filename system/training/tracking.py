@@ -11,8 +11,11 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from importlib.util import find_spec
+from netrc import NetrcParseError, netrc
+from pathlib import Path
 from types import TracebackType
 from typing import Any, ClassVar, Literal, Self
+from urllib.parse import urlsplit
 
 from data_tools.errors import KitError
 from submission.runs.record import EpochLine
@@ -26,14 +29,19 @@ class Tracker(ABC):
     """Takes the figures of one epoch after the other. last: the step of the last epoch it has, of earlier processes
     too.
 
-    package: that it needs; brought_by: the command that installs it. needs: environment variables, one of which says
-    where it writes; none for a folder of the run.
+    package: that it needs; brought_by: the command that installs it. needs: environment variables, one of which names
+    its destination; none for a folder of the run.
     """
 
     package: ClassVar[str]
     brought_by: ClassVar[str]
     needs: ClassVar[tuple[str, ...]] = ()
     last = -1
+
+    @classmethod
+    def has_destination(cls) -> bool:
+        """Whether the environment names where it writes; without that it would ask, and a job would wait for ever."""
+        return not cls.needs or any(os.environ.get(variable) for variable in cls.needs)
 
     @abstractmethod
     def __init__(self, run: Run) -> None: ...
@@ -92,7 +100,19 @@ class MLflow(Tracker):
 class WandB(Tracker):
     """Its run has the identity of ours, and goes on where it was."""
 
-    package, brought_by, needs = "wandb", "pip install wandb", ("WANDB_PROJECT", "WANDB_API_KEY")
+    package, brought_by = "wandb", "pip install wandb"
+    needs = ("WANDB_PROJECT", "WANDB_API_KEY", "WANDB_IDENTITY_TOKEN_FILE")
+
+    @classmethod
+    def has_destination(cls) -> bool:
+        """Also in a mode that needs no login, and after `wandb login`, which writes ~/.netrc."""
+        if os.environ.get("WANDB_MODE") in ("offline", "disabled", "dryrun") or super().has_destination():
+            return True
+        host = urlsplit(os.environ.get("WANDB_BASE_URL", "https://api.wandb.ai")).hostname or ""
+        files = (Path(os.environ.get("NETRC") or "~/.netrc").expanduser(), Path("~/_netrc").expanduser())
+        with suppress(OSError, NetrcParseError):
+            return any(host in netrc(path).hosts for path in files if path.is_file())
+        return False
 
     def __init__(self, run: Run) -> None:
         import wandb
@@ -118,8 +138,9 @@ def tracker(name: str) -> type[Tracker]:
     kind = TRACKERS[name]
     if find_spec(kind.package) is None:
         raise KitError(f"the package {kind.package} is not installed; install it with: {kind.brought_by}")
-    if kind.needs and not any(os.environ.get(variable) for variable in kind.needs):
-        raise KitError(f"{name} needs to know where to write: set {' or '.join(kind.needs)}")
+    if not kind.has_destination():
+        login = ", WANDB_MODE=offline, or log in by `wandb login`" if kind is WandB else ""
+        raise KitError(f"{name} has no destination: set {' or '.join(kind.needs)}{login}")
     return kind
 
 

@@ -36,16 +36,17 @@ def run(arguments: argparse.Namespace) -> int:
     if not found:
         print(f"{arguments.runs}: no run yet; python -m system run RECIPE makes one")
     header = ("run", "state", "trained", "validation", "test", "training hours", "changes")
-    rows = [header, *(_row(entry) for entry in found)]
+    rows = [header, *(_row(entry, arguments.runs) for entry in found)]
     widths = [max(len(row[column]) for row in rows) for column in range(len(header))]
     for row in rows if found else ():
         print("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
     return 0
 
 
-def _row(entry: RunOverview) -> tuple[str, ...]:
+def _row(entry: RunOverview, runs: Path) -> tuple[str, ...]:
+    """The cells of a run; it is named by its path from the folder of all, such as STUDY/CELL_s1."""
     return (
-        Path(entry.run).name,
+        Path(entry.run).name if Path(entry.run) == runs else Path(entry.run).relative_to(runs).as_posix(),
         entry.state,
         f"{entry.stage} {entry.epoch}" if entry.stage else "-",
         _figure(entry.validation),

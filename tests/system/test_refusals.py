@@ -318,3 +318,79 @@ def test_a_loss_that_is_not_finite_stops_with_a_sentence(
     stage["losses"].append({"kind": "matching", "weight": 3e38})
     path = tiny.write_recipe(tmp_path / "r.yaml", tiny.recipe(world, tmp_path, only=stage))
     assert "lower the learning rate" in refused(capsys, "train", path, "--out", tmp_path / "run")
+
+
+def checked(capsys: pytest.CaptureFixture[str], path: Path, *changes: str) -> str:
+    capsys.readouterr()
+    main(["check", str(path), *(part for change in changes for part in ("--set", change))])
+    shown = capsys.readouterr()
+    return shown.out + shown.err
+
+
+@pytest.mark.parametrize("count", [1, 24])
+def test_check_names_audio_files_that_are_gone(count: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    manifest = tiny.make_world(tmp_path / "world", tiny.SIZES)
+    path = tiny.write_recipe(tmp_path / "r.yaml", tiny.recipe(manifest, tmp_path))
+    assert "nothing is missing" in checked(capsys, path)
+    for audio in sorted((tmp_path / "world/evaluation").glob("*.wav"))[:count]:
+        audio.unlink()
+    output = checked(capsys, path)
+    assert "nothing is missing" not in output
+    files = "1 audio file" if count == 1 else "24 audio files"
+    assert f"MISSING: {files}, first {tmp_path}/world/evaluation/evaluation 000.wav; put them there" in output
+
+
+def test_check_looks_at_some_files_of_a_large_source(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("system.plan.plan.LOOKED_AT", 10)
+    manifest = tiny.make_world(tmp_path / "world", tiny.SIZES)
+    path = tiny.write_recipe(tmp_path / "r.yaml", tiny.recipe(manifest, tmp_path))
+    shutil.rmtree(tmp_path / "world/development")
+    assert "MISSING: 10 audio files of 10 looked at, first " in checked(capsys, path)
+
+
+@pytest.mark.parametrize("holds", ["nothing", "other files", "a configuration alone"])
+@pytest.mark.parametrize("part", ["text", "audio"])
+def test_check_names_a_folder_that_holds_no_model(
+    holds: str, part: str, world: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "model"
+    folder.mkdir()
+    if holds == "other files":
+        (folder / "passwd").write_text("x")
+    elif holds == "a configuration alone":
+        (folder / "config.json").write_text('{"model_type": "wavlm"}')
+    content = tiny.recipe(world, tmp_path)
+    if part == "text":
+        tokens = {"trainable": True, "removed": "", "dropout": None, "hidden": None, "dim": 32}
+        content["model"]["text"] = {"kind": "first_token", "model": str(folder), **tokens}
+    else:
+        audio = {"kind": "hugging_face", "model": str(folder), "type": "wavlm", "trainable": False, "max_seconds": 30}
+        audio |= {"segment_seconds": 2.0, "hop_seconds": 2.0, "segment_pooling": "mean", "hidden": None}
+        content["model"]["audio"] = audio
+    output = checked(capsys, tiny.write_recipe(tmp_path / "r.yaml", content))
+    problem = "holds no weights (model.safetensors" if holds == "a configuration alone" else "holds no model (no config"
+    assert f"MISSING: {folder} {problem}" in output
+    assert "nothing is missing" not in output
+    assert main(["download", str(tmp_path / "r.yaml")]) == 1
+    assert str(folder) in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("key", ["name", "study name", "stage"])
+def test_names_that_no_folder_can_have_are_refused(
+    key: str, world: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    content, long = tiny.recipe(world, tmp_path), "a" * 300
+    if key == "name":
+        content["name"] = long
+    elif key == "stage":
+        content["stages"] = {long: content["stages"]["only"]}
+        content["rank"]["evaluation"]["stage"] = long
+    path = tiny.write_recipe(tmp_path / "r.yaml", content)
+    if key == "study name":
+        path = tmp_path / "s.study.yaml"
+        path.write_text(f"name: {long}\nrecipe: r.yaml\nseeds: [1]\ncells: {{a: {{}}}}\n")
+    output = checked(capsys, path)
+    assert "at most 100 characters" in output
+    assert "Traceback" not in output

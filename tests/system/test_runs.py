@@ -5,13 +5,18 @@ import re
 import shutil
 from pathlib import Path
 
+import numpy as np
 import pytest
+import tiny
+import transformers
+from hub_models import tokenizer
 from outcomes import refused, rewrite
 
 from data_tools.locks import is_locked, lock
 from submission.__main__ import main as submission
 from submission.runs.overview import RunOverview, overview
 from system.__main__ import main
+from system.retriever import load_model
 
 
 @pytest.fixture
@@ -121,3 +126,62 @@ def test_a_run_that_is_not_finished_says_the_command_that_goes_on_or_that_it_is_
 def test_no_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert "no run yet" in listed(capsys, tmp_path)
     assert "no such folder" in refused(capsys, "runs", tmp_path / "none")
+
+
+def test_runs_of_studies_are_listed(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    shutil.copytree(runs / "a", runs / "margins/wide_s1")
+    names = [line.split()[0] for line in listed(capsys, runs).splitlines()[1:]]
+    assert names == ["a", "b", "c", "d", "margins/wide_s1"]
+    (line,) = listed(capsys, runs / "margins").splitlines()[1:]
+    assert line.startswith("wide_s1 ")
+
+
+@pytest.fixture(scope="module")
+def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run trained in a folder by relative paths alone, with a text model and its manifest gone since."""
+    folder = tmp_path_factory.mktemp("project")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        tiny.make_world(folder / "world", {"development": 16, "validation": 4, "evaluation": 12}, 2)
+        content = tiny.recipe(Path("world/manifest.jsonl"), Path(), only=tiny.stage(epochs=1, steps_per_epoch=1))
+        content["banks"] = "banks"
+        tokens = {"trainable": True, "removed": "", "dropout": None, "hidden": None, "dim": 32}
+        content["model"]["text"] = {"kind": "mean_tokens", "model": "texts", **tokens}
+        model = transformers.BertModel(transformers.BertConfig(**SMALL, vocab_size=300, max_position_embeddings=64))
+        model.save_pretrained("texts")
+        tokenizer().save_pretrained("texts")
+        assert main(["run", str(tiny.write_recipe(Path("r.yaml"), content)), "--name", "mine"]) == 0
+    (folder / "world/manifest.jsonl").unlink()
+    return folder
+
+
+SMALL = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 24}
+
+
+@pytest.mark.parametrize("moved", [False, True])
+def test_run_opens_from_any_folder_without_its_manifests(
+    moved: bool, project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = Path(shutil.move(shutil.copytree(project, tmp_path / "copy"), tmp_path / "moved")) if moved else project
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    run, audio = str(folder / "runs/mine"), str(folder / "world/evaluation")
+    Path("q.csv").write_text("caption\nA deep tone sounds.\n")
+    model = load_model(run, device="cpu")
+    assert model.encode_text("a tone").shape == (1, 32)
+    for command in (
+        ["rank", run, "--audio", audio, "--queries", "q.csv", "--out", "s.npy"],
+        ["search", run, audio, "a deep tone"],
+        ["embeddings", run, audio, "--out", "e.npz"],
+        ["export", run, "--out", "model"],
+        ["rank", "model", "--audio", audio, "--queries", "q.csv", "--out", "t.npy"],
+    ):
+        assert main(command) == 0, capsys.readouterr().err
+    assert np.allclose(np.load("s.npy"), np.load("t.npy"), atol=1e-5)
+    if moved:  # a read-only run has its report elsewhere
+        (folder / "runs/mine/figures").rename(folder / "runs/mine/curves")
+        Path(run).chmod(0o500)
+    assert submission(["report", run, "--out", "page.html"]) == 0
+    assert "page_figures" in capsys.readouterr().out
+    assert list(Path("page_figures").glob("*.svg"))
+    assert not Path(run, "figures").exists() or not moved

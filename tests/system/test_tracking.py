@@ -1,6 +1,7 @@
 """What TensorBoard, MLflow and Weights & Biases are told of a run: what metrics.jsonl has, every step once."""
 
 import json
+import os
 import sys
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
@@ -11,6 +12,7 @@ import pytest
 import tiny
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
+from data_tools.errors import KitError
 from submission.runs.reading import read_metrics
 from submission.runs.record import EpochLine
 from system.__main__ import main
@@ -274,7 +276,7 @@ def test_a_tracker_that_is_not_here_is_refused_first(
 @pytest.mark.parametrize(
     ("name", "variables", "words"),
     [
-        ("mlflow", ["MLFLOW_TRACKING_URI"], "mlflow needs to know where to write: set MLFLOW_TRACKING_URI"),
+        ("mlflow", ["MLFLOW_TRACKING_URI"], "mlflow has no destination: set MLFLOW_TRACKING_URI"),
         ("wandb", ["WANDB_PROJECT", "WANDB_API_KEY"], "set WANDB_PROJECT or WANDB_API_KEY"),
     ],
 )
@@ -288,5 +290,38 @@ def test_a_tracker_without_its_variable_is_refused_first(
 ) -> None:
     for variable in variables:
         monkeypatch.delenv(variable, raising=False)
+    monkeypatch.setenv("HOME", str(recipe.parent / "nobody"))
     assert main(["study", str(recipe), "--track", name]) == 2
     assert words in capsys.readouterr().err
+
+
+NETRC = "machine {} login user password " + 40 * "0" + "\n"
+DESTINATIONS = {
+    "offline": ({"WANDB_MODE": "offline"}, "", True),
+    "disabled": ({"WANDB_MODE": "disabled"}, "", True),
+    "online without a login": ({"WANDB_MODE": "online"}, "", False),
+    "logged in": ({}, NETRC.format("api.wandb.ai"), True),
+    "logged in to a server of its own": ({"WANDB_BASE_URL": "https://w.example:8080"}, NETRC.format("w.example"), True),
+    "logged in elsewhere": ({}, NETRC.format("other.example"), False),
+    "logged in to another server": ({"WANDB_BASE_URL": "https://w.example"}, NETRC.format("api.wandb.ai"), False),
+    "a damaged file of logins": ({}, "machine", False),
+    "neither": ({}, "", False),
+}
+
+
+@pytest.mark.parametrize("case", DESTINATIONS)
+def test_wandb_is_taken_with_a_login_or_offline(case: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    variables, logins, is_taken = DESTINATIONS[case]
+    for name in [name for name in os.environ if name.startswith("WANDB_") or name == "NETRC"]:
+        monkeypatch.delenv(name)
+    for name, value in {"HOME": str(tmp_path), **variables}.items():
+        monkeypatch.setenv(name, value)
+    if logins:
+        (tmp_path / ".netrc").write_text(logins)
+        (tmp_path / ".netrc").chmod(0o600)
+    monkeypatch.setattr(tracking, "find_spec", lambda name: object())
+    if is_taken:
+        assert tracking.tracker("wandb") is tracking.WandB
+    else:
+        with pytest.raises(KitError, match=r"wandb has no destination: set WANDB_PROJECT or .*wandb login"):
+            tracking.tracker("wandb")

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
-from data_tools.classify.model_files import AUDIO_SETTINGS, fetch, local_folder, weight_files
+from data_tools.classify.model_files import AUDIO_SETTINGS, fetch, folder_problem, local_folder, weight_files
 from data_tools.documents.json_text import parse_json
 from data_tools.errors import DataError
 from system.experts.base import file_sha256
@@ -133,7 +133,8 @@ class HuggingFace(Segmented):
         try:
             folder = fetch(self.model, "audio model")
             problem = type_problem(parse_json((folder / "config.json").read_bytes(), "config.json"), self.type)
-        except OSError:
+            problem = problem or folder_problem(folder)
+        except FileNotFoundError:
             yield "model", f"audio model {self.model}: no config.json; name a folder that holds a model"
         except DataError as error:
             yield "model", str(error)
@@ -148,6 +149,8 @@ class HuggingFace(Segmented):
             folder = None
         missing = "MISSING: no such folder, nor in the hub's cache; python -m system download RECIPE fetches it"
         here = missing if folder is None else f"here, in {folder}"
+        if folder is not None and (problem := folder_problem(folder)):
+            here = f"MISSING: {folder} {problem}; name a folder that holds a model, or a hub name"
         yield f"audio model {self.model} ({self.type}, {'trained' if self.trainable else 'frozen'}): {here}"
         if not self.size_known:
             yield "  its size is unknown: memory and times of a step below take it for a base model"

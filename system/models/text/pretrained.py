@@ -10,7 +10,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
 
-from data_tools.classify.model_files import fetch, installed_as, local_folder
+from data_tools.classify.model_files import fetch, folder_problem, installed_as, local_folder
 from data_tools.documents.json_text import parse_json
 from data_tools.documents.strict import Size
 from data_tools.errors import DataError
@@ -97,14 +97,23 @@ class PreTrained(TextSettings):
     def missing_files(self) -> Iterator[tuple[str, str]]:
         """Downloads the model where it is not here."""
         try:
-            fetch(self.model)
+            problem = folder_problem(fetch(self.model))
         except DataError as error:
             yield "model", str(error)
+        else:
+            if problem:
+                yield "model", f"text model {self.model}: the folder {problem}; name one that holds a model"
 
     def plan_lines(self) -> Iterator[str]:
-        folder, missing = local_folder(self.model), "MISSING: no such folder, nor in the hub's cache"
-        missing += installed_as(self.model) or "; python -m system download RECIPE fetches it"
-        yield f"text model {self.model}: {missing if folder is None else f'here, in {folder}'}"
+        folder = local_folder(self.model)
+        if folder is None:
+            hint = installed_as(self.model) or "; python -m system download RECIPE fetches it"
+            fact = f"MISSING: no such folder, nor in the hub's cache{hint}"
+        elif problem := folder_problem(folder):
+            fact = f"MISSING: {folder} {problem}; name a folder that holds a model, or a hub name"
+        else:
+            fact = f"here, in {folder}"
+        yield f"text model {self.model}: {fact}"
         if self._known_size() is None:
             taken = f"a model of {self.unknown.parameters:,} parameters"
             yield f"  its size is unknown: memory and times of a step below take it for {taken}"
