@@ -259,7 +259,10 @@ def lengths(run: FinishedRun, summary: Summary, clips: Clips, folder: Path) -> S
             drawings.append(_bars_drawing(path, found, xlabel, metric, title, level))
         else:
             missing.append(f"{title} is left out: the run does not state {xlabel}.")
-    how = "Intervals hold 95 %: Wilson's, with as many trials as there are groups of queries that share their clips."
+    how = (
+        "Intervals hold 95 %: Wilson's. Queries that share their clips count as one trial; of groups that differ in "
+        "size, Kish's effective number counts."
+    )
     return Section("lengths", "Lengths of captions and clips", paragraphs=[how, *missing], drawings=drawings)
 
 

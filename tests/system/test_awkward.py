@@ -1,0 +1,334 @@
+"""Orders, keys and limits that show only where recordings, processes and settings differ (helpers/awkward.py)."""
+
+import json
+import math
+import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import awkward
+import numpy as np
+import pytest
+import tiny
+import torch
+import torch.nn.functional as F
+
+from data_tools.manifest import Clip, read_manifest
+from submission.runs.reading import read_result
+from system.__main__ import main
+from system.batches.data import Data
+from system.experiments.summary import in_words
+from system.features import bank as banks
+from system.features import decode, shard
+from system.features.bank import open_bank
+from system.features.build import Features, build_features
+from system.features.dealing import dealing
+from system.models import similarity
+from system.models.audio import EfficientAT, Passt
+from system.models.moment_score import MomentScore, cosines_of_queries
+from system.models.similarity import Ragged
+from system.networks.published import HOP, SHORTEST, STRIDE
+from system.networks.weights import Weights
+from system.plan.estimates import BYTES, Content, Estimates
+from system.recipe import schema
+from system.recipe.load import load_recipe
+from system.runs import teachers
+from system.runs.folder import Run
+from system.runs.open import open_trained
+from system.runs.retrieve import embed_pool
+from system.training import tracking, train
+
+SEGMENTS: dict[str, Any] = {"weights": None, "trainable": True, "segment_seconds": 10, "hop_seconds": 10}
+SEGMENTS |= {"max_seconds": 30, "edge_jitter": True, "spec_augment": None, "segment_pooling": "mean", "hidden": None}
+PASST = {"kind": "passt", "network": "s16", "patchout_time": 15, "patchout_bands": 2} | SEGMENTS
+
+
+# --- scores ------------------------------------------------------------------------------------------------------
+
+
+def test_recordings_of_unlike_length_keep_their_own_scores() -> None:
+    score, clips, captions = MomentScore(), awkward.recordings(), awkward.sentences()
+    with torch.inference_mode():
+        together = score(clips, captions)
+        for number in range(len(awkward.LENGTHS)):
+            assert torch.allclose(together[number : number + 1], score(clips.rows([number]), captions), atol=1e-5)
+
+
+@pytest.mark.parametrize("at_once", [1, 2, 64])
+def test_queries_get_the_frames_of_their_own_recording(at_once: int) -> None:
+    clips, captions = awkward.recordings(), awkward.sentences()
+    frames = clips.values.split(list(awkward.LENGTHS))
+    found = cosines_of_queries(clips, awkward.CLIP_OF, captions, at_once)
+    for query, number in enumerate(awkward.CLIP_OF):
+        assert torch.allclose(found[query], F.cosine_similarity(frames[number], captions.values[query], -1), atol=1e-6)
+
+
+def test_unlikely_moments_keep_their_order() -> None:
+    """Of one frame Z - 1 is e^score, so that the log odds are the score."""
+    score = MomentScore()
+    clips, captions = Ragged(torch.ones(1, 2), torch.tensor([1])), similarity.Embedded(torch.ones(1, 2))
+    with torch.inference_mode():
+        for name in ("enter", "leave", "offset"):
+            getattr(score, name).fill_(0.0)
+        for wanted in (-14.5, -15.0):
+            score.scale.fill_(wanted)
+            assert float(score(clips, captions)) == pytest.approx(wanted, abs=0.15)
+
+
+def test_padded_parts_stay_within_their_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    clips = awkward.recordings()
+    for bound in (3 * awkward.DIM, 10 * awkward.DIM, 15 * awkward.DIM, 30 * awkward.DIM):
+        monkeypatch.setattr(similarity, "MAX_PADDED", bound)
+        parts = list(clips.parts())
+        assert sorted(torch.cat([places for places, _ in parts]).tolist()) == [0, 1, 2, 3]
+        assert all(part.values.numel() <= bound or len(places) == 1 for places, part in parts)
+
+
+def test_norms_of_experts_belong_to_their_clips(unbroken: Path, world: Path) -> None:
+    trained = open_trained(unbroken)
+    clips = [clip for clip in read_manifest(world) if clip.split == "evaluation"]
+    clips = [clips[n] for n in np.argsort(np.argsort(awkward.LENGTHS)).tolist()]  # 0.9, 0.6, 0.7 and 0.8 s
+    features = build_features(clips, dict(trained.recipe.model.audio.experts), Path(trained.recipe.banks))
+    together = embed_pool(trained.model, clips, features).norms["logmel"]
+    alone = [float(embed_pool(trained.model, [clip], features).norms["logmel"][0]) for clip in clips]
+    assert together.tolist() == pytest.approx(alone, rel=1e-4)
+    assert len({round(norm, 4) for norm in alone}) == 4
+
+
+def clip(name: str, freesound_id: str | None) -> Clip:
+    known = {"source": "set", "split": "development", "captions": ["a"], "licence": None, "uploader": None}
+    return Clip(id=name, file_name=name, path=name, seconds=1.0, freesound_id=freesound_id, **known)  # type: ignore[arg-type]
+
+
+def test_excerpts_of_one_freesound_recording_are_shared() -> None:
+    trained, watched = [clip("a", "7"), clip("b", None)], [clip("c", "7"), clip("d", None), clip("e", "8")]
+    features = Features({}, {name: f"content of {name}" for name in "abcde"})
+    assert Data({"train": trained, "validation": watched}, features).shared(["train"], ["validation"]) == 1
+
+
+def test_printed_interval_is_the_one_of_the_metric(unbroken: Path) -> None:
+    result = read_result(unbroken)
+    entry = result.rank["evaluation"].model_copy(update={"interval": (0.1, 0.2), "bootstrap": (0.3, 0.4)})
+    text = in_words(Run(unbroken), result.model_copy(update={"rank": {"evaluation": entry}}))
+    assert "95 % 0.1000 to 0.2000" in text
+
+
+# --- banks that several processes build --------------------------------------------------------------------------
+
+
+def test_bank_that_two_begin_at_once_is_written_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    written, write, both = [], banks.write_text, threading.Barrier(2, timeout=0.5)
+
+    def slow(path: Path, text: str) -> None:
+        written.append(path)
+        with suppress(threading.BrokenBarrierError):
+            both.wait()
+        write(path, text)
+
+    monkeypatch.setattr(banks, "write_text", slow)
+    with ThreadPoolExecutor(2) as pool:
+        list(pool.map(lambda _: open_bank(tmp_path / "bank", 2, "float32", {"a": 1}), range(2)))
+    assert len(written) == 1
+
+
+def test_work_that_is_left_is_divided_among_processes(tmp_path: Path) -> None:
+    one, other = (open_bank(tmp_path / "bank", 2, "float32", {}) for _ in range(2))
+    wanted = {str(n): 1.0 for n in range(9)}
+    with dealing(one, wanted, (3, 9.0)) as first, dealing(other, wanted, (16, 99.0)) as second:
+        assert next(first.free()) == "0"
+        assert next(second.free()) == "3"
+        taken = json.loads((tmp_path / "bank/shard-1/under_way.json").read_text())
+        assert taken == ["3", "4", "5", "6", "7"], "five of nine keys at most, so that the first has work too"
+
+
+def test_processes_that_decode_are_few_clips_ahead(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(decode, "ProcessPoolExecutor", lambda workers, *_, **__: ThreadPoolExecutor(workers))
+    monkeypatch.setattr(decode, "_end_together", lambda *_: None)
+    asked: list[int] = []
+
+    def clips() -> Any:
+        for number in range(100):
+            asked.append(number)
+            yield str(number), SimpleNamespace(path=str(number))
+
+    with decode.decoders(2) as decoding:
+        waves = decoding.waves(clips(), SimpleNamespace(read=lambda path: np.zeros(1)))  # type: ignore[arg-type]
+        next(waves)
+        assert len(asked) <= decode.DECODED_AHEAD + 2 + 1
+
+
+def test_frames_reach_the_disk_before_their_index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    synced: list[str] = []
+    monkeypatch.setattr(shard, "sync", lambda path: synced.append(path.name))
+    with open_bank(tmp_path / "bank", 2, "float32", {}).writing() as store:
+        store("a", np.ones((3, 2), np.float32))
+    assert synced[:2] == ["frames.bin", "index.jsonl"]
+
+
+def test_lines_that_others_add_while_a_shard_is_judged_are_no_damage(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bank = open_bank(tmp_path / "bank", 2, "float32", {})
+    with bank.writing() as store:
+        for key in "ab":
+            store(key, np.ones((3, 2), np.float32))
+    index = tmp_path / "bank/index.jsonl"
+    (judged,), is_whole = bank.shards(), shard.Shard._is_whole
+
+    def meanwhile(self: shard.Shard, key: str) -> bool:
+        with index.open("a") as file:
+            file.write(index.read_text().splitlines()[0].replace('"a"', f'"new {key}"') + "\n")
+        return is_whole(self, key)
+
+    monkeypatch.setattr(shard.Shard, "_is_whole", meanwhile)
+    kept, damaged, _ = judged.judged()
+    assert (len(kept), damaged) == (2, 0)
+
+
+# --- networks and their plans ------------------------------------------------------------------------------------
+
+
+def test_shortest_clip_of_panns_makes_one_frame() -> None:
+    assert 1 + SHORTEST // HOP == STRIDE
+    assert 1 + (SHORTEST - 1) // HOP < STRIDE
+
+
+def test_epsilon_of_a_batch_norm_is_under_the_root() -> None:
+    values = {"weight": 2.0, "bias": 1.0, "running_mean": 0.5, "running_var": 1e-4}
+    tensors = {f"bn.{name}": torch.tensor([value]) for name, value in values.items()}
+    scale, shift = Weights(Path("w.pth"), tensors).affine("bn", 1, 1e-3)
+    assert float(scale) == pytest.approx(2 / math.sqrt(1e-4 + 1e-3), rel=1e-6)
+    assert float(shift) == pytest.approx(1 - 0.5 * float(scale), rel=1e-6)
+
+
+def test_operations_of_efficientat_are_those_that_torch_counts() -> None:
+    from torch.utils.flop_counter import FlopCounterMode
+
+    from system.networks.efficientat import MobileNet
+    from system.networks.passt_published import BANDS, RATE
+    from system.networks.passt_published import HOP as COLUMN
+
+    settings = {"kind": "efficientat", "network": "mn04"} | SEGMENTS
+    planned = EfficientAT.model_validate(settings).network_cost().flops
+    with FlopCounterMode(display=False) as counter, torch.no_grad():
+        MobileNet("mn04").eval()(torch.zeros(1, BANDS, 10 * RATE // COLUMN))
+    assert planned == pytest.approx(counter.get_total_flops(), rel=0.1)
+
+
+def test_frozen_passt_is_planned_without_patchout() -> None:
+    frozen = PASST | {"trainable": False, "weights": "x.pt"}
+    whole = Passt.model_validate(frozen | {"patchout_tokens": 0}).network_cost()
+    assert Passt.model_validate(frozen | {"patchout_tokens": 200}).network_cost() == whole
+
+
+def test_attention_pooling_is_not_published() -> None:
+    values = PASST | {"weights": "x.pt", "head": "none"}
+    assert Passt.model_validate(values).is_published
+    assert not Passt.model_validate(values | {"segment_pooling": "attention"}).is_published
+
+
+def test_longest_part_may_be_one_segment() -> None:
+    def named(**changes: float) -> list[str]:
+        return [key for key, _ in Passt.model_validate(PASST | changes).misfits(1024)]
+
+    assert "max_seconds" not in named(max_seconds=10)
+    assert "max_seconds" in named(max_seconds=9.9)
+
+
+def test_clips_beyond_max_seconds_cost_no_more() -> None:
+    passt = Passt.model_validate(PASST)
+    assert passt.cost(1024, 10, 300) == passt.cost(1024, 10, 30)
+    assert passt.cost(1024, 10, 30).flops > passt.cost(1024, 10, 10).flops
+
+
+def estimates(manifest: Path, folder: Path, hours: float = 0.0, **stages: Any) -> Estimates:
+    recipe = schema.Recipe.model_validate(tiny.recipe(manifest, folder, **stages))
+    expected = schema.Expected(clips=10, captions=50, hours=hours) if hours else None
+    return Estimates(recipe, {name: Content([], expected) for name in recipe.data})
+
+
+def test_disk_of_a_run_counts_the_checkpoints_of_every_stage(tmp_path: Path) -> None:
+    one = estimates(tmp_path / "m", tmp_path, a=tiny.stage())
+    two = estimates(tmp_path / "m", tmp_path, a=tiny.stage(), b=tiny.stage())
+    assert two.run_bytes == 2 * one.run_bytes
+    trainable = sum(one.parameters_by_part.values())
+    assert one.run_bytes == BYTES * ((1 + 3 * 4) * trainable + 2 * trainable)
+
+
+def test_hours_of_a_missing_manifest_count_once(tmp_path: Path) -> None:
+    recipe = tiny.recipe(tmp_path / "m", tmp_path)
+    recipe["data"]["again"] = recipe["data"]["train"]
+    validated = schema.Recipe.model_validate(recipe)
+    content = Content([], schema.Expected(clips=10, captions=50, hours=2.0))
+    found = Estimates(validated, dict.fromkeys(validated.data, content))
+    assert found.absent_seconds() == 3 * 2 * 3600, "of three splits, one of them named twice"
+
+
+# --- settings and trackers ---------------------------------------------------------------------------------------
+
+
+def test_mistake_in_a_value_of_set_names_no_line(
+    world: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tiny.write_recipe(tmp_path / "r.yaml", tiny.recipe(world, tmp_path, finetune=tiny.stage()))
+    assert (
+        main(["check", str(path), "--set", "stages.finetune.optimizer={kind: adamw, lr: fast, weight_decay: 0}"]) == 1
+    )
+    assert "error: --set stages.finetune.optimizer.lr: " in capsys.readouterr().err
+
+
+def test_chunk_as_large_as_the_batch_is_refused(
+    world: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tiny.write_recipe(tmp_path / "r.yaml", tiny.recipe(world, tmp_path, only=tiny.stage(grad_cache_chunk=8)))
+    assert main(["check", str(path)]) == 1
+    assert "grad_cache_chunk: as large as the batch of 8" in capsys.readouterr().err
+    assert main(["check", str(path), "--set", "stages.only.grad_cache_chunk=7"]) == 0
+
+
+def test_captions_of_another_vocabulary_are_kept_apart(unbroken: Path, tmp_path: Path) -> None:
+    trained = open_trained(unbroken)
+    before = teachers._captions_bank(trained, tmp_path).folder
+    assert trained.model.text.vocabulary
+    trained.model.text.vocabulary = trained.model.text.vocabulary[::-1]
+    assert teachers._captions_bank(trained, tmp_path).folder != before
+
+
+def test_wandb_has_every_step_before_its_next(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setitem(sys.modules, "wandb", SimpleNamespace(init=lambda **_: SimpleNamespace(step=5)))
+    monkeypatch.setattr(tracking, "_identity", lambda run: "id")
+    assert tracking.WandB(Run(tmp_path)).last == 4
+
+
+@pytest.mark.parametrize(("is_first", "tracked"), [(True, ["tracker"]), (False, [])])
+def test_first_process_alone_tracks(is_first: bool, tracked: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    given: list[Any] = []
+
+    class Stop(Exception):
+        pass
+
+    def tracking_of(run: object, track: Any) -> None:
+        given.extend(track)
+        raise Stop
+
+    monkeypatch.setattr(train, "is_first", lambda: is_first)
+    monkeypatch.setattr(train, "training_relevance", lambda *_: None)
+    monkeypatch.setattr(train, "Tracking", tracking_of)
+    loaded, run = SimpleNamespace(recipe=None), SimpleNamespace(figures=Path())
+    with pytest.raises(Stop):
+        train.train(loaded, run, None, torch.nn.Linear(1, 1), ["tracker"])  # type: ignore[arg-type, list-item]
+    assert given == tracked
+
+
+def test_stages_draw_other_batches(world: Path, tmp_path: Path) -> None:
+    alike = tiny.stage(epochs=1, steps_per_epoch=2)
+    path = tiny.write_recipe(tmp_path / "r.yaml", tiny.recipe(world, tmp_path, a=alike, b=alike))
+    assert main(["train", str(path), "--out", str(tmp_path / "run")]) == 0
+    first, second = map(json.loads, (tmp_path / "run/metrics.jsonl").read_text().splitlines())
+    assert (first["stage"], second["stage"]) == ("a", "b")
+    assert first["loss"] != second["loss"]
+    assert load_recipe(path).recipe.stages["a"] == load_recipe(path).recipe.stages["b"]
