@@ -3,20 +3,26 @@
 import csv
 import hashlib
 import io
+import logging
 import os
 import re
 import shutil
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any, Literal
 
 from data_tools.errors import IS_FILE, IS_FOLDER, DataError
 
 MAX_DIGITS = 9  # of the number of a column
 MAX_SHOWN = 300  # characters of a list of names
 MAX_NAME = 255  # bytes of a file's name, on all common file systems
+MAX_ROWS = 10  # faulty rows that a message names
+Quoting = Literal["csv", "none"]
+_QUOTINGS: dict[Quoting, Any] = {"csv": csv.QUOTE_MINIMAL, "none": csv.QUOTE_NONE}
 _EMPTY_OR_DOTS = re.compile(r"/\.{0,2}(?:/|$)")  # a part of a path that has no name
 _in_use: set[Path] = set()  # temporary files and folders of this process
+log = logging.getLogger(__name__)
 
 
 def require_file(path: Path, hint: str = "correct the path") -> None:
@@ -78,36 +84,132 @@ def read_text(path: Path, fallback_encoding: str | None = None) -> str:
 
 
 def read_table(
-    path: Path, columns: Iterable[str], fallback_encoding: str | None = None, delimiter: str = ","
+    path: Path,
+    columns: Iterable[str],
+    fallback_encoding: str | None = None,
+    delimiter: str = ",",
+    quoting: Quoting = "csv",
+    hint: str = "",
 ) -> list[tuple[int, dict[str, str]]]:
-    """Rows of a CSV file with a header: (line number of the row's end, values by column), text verbatim.
+    """Rows of a table with a header: (number of the row's first line, values by column), text verbatim.
 
-    columns: those that must be there; others are kept too.
-    Raises DataError for missing or doubled columns, a row of another length, a blank line, and no rows at all.
+    Args:
+        columns: the required ones; others are read too.
+        quoting: "csv" is RFC 4180. "none" takes a quote as text.
+        hint: ends the message about broken quotes.
+
+    Lines that a quote at the start of a cell swallowed are rows again, their quotes text. A warning names them.
+    Raises DataError for missing or doubled columns, no rows, broken quotes, blank lines, and rows of another length.
+    The message names the first MAX_ROWS blank lines and rows of another length, and counts all.
     """
-    reader = csv.reader(io.StringIO(read_text(path, fallback_encoding), newline=""), delimiter=delimiter, strict=True)
-    rows = []
-    try:
-        header = next(reader)
-        if not header:
-            raise DataError(f"{path}, line 1: the line is blank; remove it")
-        if missing := [name for name in columns if name not in header]:
-            raise DataError(f"{path}: no column {', '.join(missing)}; the first line has {', '.join(header)}")
-        if len(set(header)) < len(header):
-            raise DataError(f"{path}, line 1: a column is named twice; the first line has {', '.join(header)}")
-        for values in reader:
-            where = f"{path}, line {reader.line_num}"
-            if not values:
-                raise DataError(f"{where}: the line is blank; remove it")
-            if len(values) != len(header):
-                hint = f"quote values that hold {'a comma' if delimiter == ',' else f'the delimiter {delimiter!r}'}"
-                raise DataError(f"{where}: {len(values)} values for {len(header)} columns; {hint}")
-            rows.append((reader.line_num, dict(zip(header, values, strict=True))))
-    except csv.Error as error:
-        raise DataError(f"{path}, line {reader.line_num}: not a CSV table ({error})") from None
+    records = _records(path, read_text(path, fallback_encoding), delimiter, quoting, hint)
+    _, header, _ = next(records)
+    _check_header(path, header, columns)
+    rows: list[tuple[int, list[str]]] = []
+    swallowing = []
+    for line, values, lines in records:
+        if swallowed := swallowed_rows(lines, delimiter, len(header)):
+            swallowing.append(line)
+            rows += enumerate(swallowed, line)
+        elif holds_rows(lines, delimiter, len(header)):
+            problem = f"a quoted cell goes on to line {line + len(lines) - 1}, over lines that could be rows"
+            raise DataError(f"{path}, line {line}: {problem}; {_quoting_cure(hint)}, or write the cell on one line")
+        else:
+            rows.append((line, values))
+    _require_width(path, header, rows, delimiter)
     if not rows:
         raise DataError(f"{path}: a header and no rows")
-    return rows
+    if swallowing:
+        message = "%s, line %s: a quote opens a cell and closes some rows later; read as text, each line as a row (%d)"
+        log.warning(message, path, shortened(map(str, swallowing)), len(swallowing))
+    return [(line, dict(zip(header, values, strict=True))) for line, values in rows]
+
+
+def _records(
+    path: Path, text: str, delimiter: str, quoting: Quoting, hint: str
+) -> Iterator[tuple[int, list[str], list[str]]]:
+    """(first line, values, text of the lines) of every record of a table, its header first."""
+    lines = io.StringIO(text, newline="").readlines()
+    reader = csv.reader(lines, delimiter=delimiter, strict=True, quoting=_QUOTINGS[quoting])
+    while (start := reader.line_num) < len(lines):
+        try:
+            values = next(reader)
+        except csv.Error as error:
+            problem = f"not a CSV table ({error}); {_quoting_cure(hint)}"
+            raise DataError(f"{path}, line {start + 1}: {problem}") from None
+        yield start + 1, values, lines[start : reader.line_num]
+
+
+def _quoting_cure(hint: str) -> str:
+    return f'write a quote that is text twice, in a quoted cell ("""Stop"" he says"){hint}'
+
+
+def swallowed_rows(lines: Sequence[str], delimiter: str, width: int) -> list[list[str]]:
+    """Rows that a quote at the start of a cell swallowed: the lines of one record, if each has the table's form.
+
+    Args:
+        lines: of one record. width: number of the table's columns.
+    Returns: values of each line, quotes as text. [] for a record of one line and for lines of another form. Also []
+    if a doubled quote shows that a program quoted the cell.
+
+    >>> swallowed_rows(['a.wav,"Stop\\n', 'b.wav,A dog\\n', 'c.wav,go"\\n'], ",", 2)
+    [['a.wav', '"Stop'], ['b.wav', 'A dog'], ['c.wav', 'go"']]
+    """
+    if len(lines) < 2 or width < 2 or any('""' in line for line in lines):
+        return []
+    rows = [_plain_values(line, delimiter) for line in lines]
+    return rows if all(_is_row(row, width) for row in rows) else []
+
+
+def holds_rows(lines: Sequence[str], delimiter: str, width: int) -> bool:
+    """Whether the first line of a record and another one have the form of a row. Any line has that of one column."""
+    first, *others = [_is_row(_plain_values(line, delimiter), width) for line in lines]
+    return first and any(others)
+
+
+def _plain_values(line: str, delimiter: str) -> list[str]:
+    return line.rstrip("\r\n").split(delimiter)
+
+
+def _is_row(values: Sequence[str], width: int) -> bool:
+    """Whether values fit the table's columns, and are not prose: a comma of prose has a blank after it."""
+    return len(values) == width and not any(value[:1].isspace() for value in values[1:])
+
+
+def _check_header(path: Path, header: list[str], columns: Iterable[str]) -> None:
+    if not header:
+        raise DataError(f"{path}, line 1: the line is blank; remove it")
+    if missing := [name for name in columns if name not in header]:
+        raise DataError(f"{path}: no column {', '.join(missing)}; the first line has {', '.join(header)}")
+    if len(set(header)) < len(header):
+        raise DataError(f"{path}, line 1: a column is named twice; the first line has {', '.join(header)}")
+
+
+def _require_width(path: Path, header: list[str], rows: Iterable[tuple[int, list[str]]], delimiter: str) -> None:
+    """Raise DataError for blank lines and rows that do not fit the header: a line each, MAX_ROWS of them."""
+    name = "a comma" if delimiter == "," else f"the delimiter {delimiter!r}"
+    faults = []
+    for line, values in rows:
+        if len(values) == len(header):
+            continue
+        cure = f"quote values that hold {name}" if len(values) > len(header) else "complete the row"
+        problem = (
+            f"{len(values)} values for {len(header)} columns; {cure}" if values else "the line is blank; remove it"
+        )
+        faults.append(f"{path}, line {line}: {problem if values else 'the line is blank; remove it'}")
+    if faults:
+        rest = [f"{path}: {len(faults)} such lines in all"] if len(faults) > MAX_ROWS else []
+        raise DataError("\n".join(faults[:MAX_ROWS] + rest))
+
+
+def shortened(names: Iterable[str]) -> str:
+    """Names in one line, of at most MAX_SHOWN characters.
+
+    >>> shortened(["a", "b"])
+    'a, b'
+    """
+    text = ", ".join(names)
+    return text if len(text) <= MAX_SHOWN else f"{text[:MAX_SHOWN]} .."
 
 
 def caption_columns(path: Path, row: Mapping[str, str]) -> list[str]:
@@ -119,9 +221,7 @@ def caption_columns(path: Path, row: Mapping[str, str]) -> list[str]:
         raise DataError(f"{path}: {problem}; correct it")
     ordered = [f"caption_{number}" for number in range(1, len(names) + 1)]
     if not names or set(names) != set(ordered):
-        found = ", ".join(row)
-        shown = found if len(found) <= MAX_SHOWN else f"{found[:MAX_SHOWN]} .."
-        raise DataError(f"{path}: expects columns caption_1, caption_2 .. without a gap; found {shown}")
+        raise DataError(f"{path}: expects columns caption_1, caption_2 .. without a gap; found {shortened(row)}")
     return ordered
 
 

@@ -1,13 +1,14 @@
 """Any table of audio files and captions as a manifest: one's own data, or a data set that has no reader here."""
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path, PurePath
+from typing import get_args
 
 from data_tools.audio.read import readable_seconds
 from data_tools.cli import counted, ending_in
 from data_tools.errors import DataError
-from data_tools.files import read_table
+from data_tools.files import Quoting, read_table
 from data_tools.manifest import SPLITS, Clip, Split, audio_clip, check_caption, write_manifest
 from data_tools.names import check_source
 
@@ -23,6 +24,7 @@ def read_captions(
     split: Split = "development",
     split_column: str | None = None,
     delimiter: str = ",",
+    quoting: Quoting | None = None,
 ) -> tuple[list[Clip], list[str]]:
     """Clips in the order of the table's rows, and the files among them that are absent or unreadable.
 
@@ -33,9 +35,8 @@ def read_captions(
     """
     texts: dict[str, list[str]] = {}
     splits: dict[str, Split] = {}
-    for line, row in read_table(
-        path, [audio, *captions, *([split_column] if split_column else [])], delimiter=delimiter
-    ):
+    columns = [audio, *captions, *([split_column] if split_column else [])]
+    for line, row in _rows(path, columns, delimiter, quoting):
         where = f"{path}, line {line}"
         name = row[audio]
         if not name.strip():
@@ -52,6 +53,22 @@ def read_captions(
         for name, found in texts.items()
     ]
     return clips, [clip.path for clip in clips if clip.seconds is None]
+
+
+def _rows(
+    path: Path, columns: Sequence[str], delimiter: str, quoting: Quoting | None
+) -> Iterator[tuple[int, dict[str, str]]]:
+    """Rows of the table. Quotes between tabs are text by default, as in published TSVs (text/tab-separated-values has
+    no quotes). Pandas and spreadsheets quote them all the same: a whole cell in quotes needs a choice."""
+    used: Quoting = quoting or ("none" if delimiter == "\t" else "csv")
+    for line, row in read_table(path, columns, None, delimiter, used, "; or give --quoting none, if a quote is text"):
+        yield line, row
+        if quoting is None and used == "none":
+            for column, cell in row.items():
+                if len(cell) > 1 and cell[0] == cell[-1] == '"':
+                    problem = f"{column} is {cell[:40]!r}, all in quotes"
+                    cure = "give --quoting csv, if they only delimit it, or --quoting none, if they are text"
+                    raise DataError(f"{path}, line {line}: {problem}; {cure}")
 
 
 def _split(text: str, where: str) -> Split:
@@ -71,6 +88,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--delimiter", choices=tuple(DELIMITERS), default="comma", help="what parts the columns (default: %(default)s)"
     )
+    quoting = "whether cells are quoted as in CSV (default; of tabs: none)"
+    parser.add_argument("--quoting", choices=get_args(Quoting), help=quoting)
     parser.add_argument("--name", help="the clips' source name (default: the table's name)")
     parser.add_argument("--out", type=ending_in(".jsonl"), required=True, help="the manifest to write (.jsonl)")
 
@@ -87,6 +106,7 @@ def run(arguments: argparse.Namespace) -> int:
         arguments.split,
         arguments.split_column,
         DELIMITERS[arguments.delimiter],
+        arguments.quoting,
     )
     if len(unreadable) == len(clips):
         raise DataError(

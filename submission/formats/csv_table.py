@@ -7,6 +7,8 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
+from data_tools.files import holds_rows
+
 # One cell is quoted, with its own quotes doubled, or holds no quote, comma or line break at all. csv alone is more
 # lenient: it takes a"b as a cell.
 _CELL = r'(?:"(?:[^"]|"")*+"|[^",\r\n]*+)'
@@ -64,7 +66,7 @@ def parse_rows(data: bytes) -> Iterator[Row | Problem]:
         yield Problem(1, *fault)
         return
     file = io.BytesIO(data)
-    number = 1
+    number, width = 1, 0
     if data.startswith(_BYTE_ORDER_MARK):
         file.seek(len(_BYTE_ORDER_MARK))
         yield Problem(1, "the file starts with a byte order mark; save it as UTF-8 without one", "byte order mark")
@@ -73,9 +75,14 @@ def parse_rows(data: bytes) -> Iterator[Row | Problem]:
         lines = _whole_row(line, file)
         row = b"".join(lines).decode("utf-8", errors="surrogateescape")
         fault = _fault_of_row(row) if lines else (f"a quote on this line has no partner; {_QUOTING}", "broken quoting")
+        if not fault and len(lines) > 1 and width and holds_rows([line.decode() for line in lines], ",", width):
+            goes_on = f"a quoted cell goes on to line {number + len(lines) - 1}, over lines that could be rows"
+            fault = f"{goes_on}; write a quote that is text twice, or the cell on one line", "broken quoting"
         if not fault:
             try:
-                yield Row(number, next(csv.reader([row])))
+                cells = next(csv.reader([row]))
+                width = width or len(cells)
+                yield Row(number, cells)
             except csv.Error as error:  # a cell beyond csv.field_size_limit()
                 fault = f"{error}; shorten the cell", "a cell too long"
         if fault:

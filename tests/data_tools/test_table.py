@@ -8,6 +8,7 @@ import pytest
 
 from data_tools.__main__ import main
 from data_tools.errors import DataError
+from data_tools.files import read_table
 from data_tools.manifest import read_manifest
 
 
@@ -94,6 +95,77 @@ def test_what_is_refused(
     status, output = table(sounds, capsys, text, *more)
     assert (status, message in output) == (1, True), output
     assert not (sounds.parent / "m.jsonl").exists()
+
+
+SWALLOWING = 'file,caption\n0.wav,"Stop\n1.wav,A dog barks\nsub/2.wav,go"\n3.wav,A cat\n'
+
+
+@pytest.mark.parametrize(
+    ("text", "more", "captions"),
+    [
+        (SWALLOWING, (), ['"Stop', "A dog barks", 'go"', "A cat"]),
+        (SWALLOWING.replace("\n", "\r\n"), (), ['"Stop', "A dog barks", 'go"', "A cat"]),
+        (SWALLOWING.replace(",", ";"), ("--delimiter", "semicolon"), ['"Stop', "A dog barks", 'go"', "A cat"]),
+        (SWALLOWING.replace(",", "\t"), ("--delimiter", "tab"), ['"Stop', "A dog barks", 'go"', "A cat"]),
+        ('file\tcaption\n0.wav\t"Stop" he says\n', ("--delimiter", "tab"), ['"Stop" he says']),
+        ('file\tcaption\n0.wav\t"Stop"\n', ("--delimiter", "tab", "--quoting", "none"), ['"Stop"']),
+        ('file\tcaption\n0.wav\t"""Stop"" he says"\n', ("--delimiter", "tab", "--quoting", "csv"), ['"Stop" he says']),
+        ('file,caption\n0.wav,"Stop\n', ("--quoting", "none"), ['"Stop']),
+        ('file,caption\n0.wav,"A dog,\nthen a cat, loudly"\n', (), ["A dog,\nthen a cat, loudly"]),
+        ('caption,file\n"A dog\nbarks",0.wav\n', (), ["A dog\nbarks"]),
+    ],
+)
+def test_quotes_that_open_a_cell_swallow_no_rows(
+    sounds: Path, capsys: pytest.CaptureFixture[str], text: str, more: tuple[str, ...], captions: list[str]
+) -> None:
+    (sounds.parent / "my.csv").write_bytes(text.encode())
+    out = sounds.parent / "m.jsonl"
+    argv = ["table", str(sounds.parent / "my.csv"), "--audio", "file", "--folder", str(sounds), "--out", str(out)]
+    assert main([*argv, "--caption", "caption", *more]) == 0
+    assert [caption for clip in read_manifest(out) for caption in clip.captions] == captions
+
+
+def test_swallowed_rows_are_named_in_a_warning(sounds: Path, caplog: pytest.LogCaptureFixture) -> None:
+    (sounds.parent / "my.csv").write_text(SWALLOWING)
+    rows = read_table(sounds.parent / "my.csv", ["file"])
+    assert [line for line, _ in rows] == [2, 3, 4, 5]
+    assert "my.csv, line 2: a quote opens a cell" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ('caption\n"Stop\nA dog barks\ngo"\nA cat\n', "line 2: a quoted cell goes on to line 4"),
+        ('file,caption\na,"Stop\nb,A dog, barking\nc,go"\n', "line 2: a quoted cell goes on to line 4"),
+        ('file,caption\na,"Stop\nb,""A dog""\nc,go"\n', "line 2: a quoted cell goes on to line 4"),
+        ('file,caption\na,"Stop\nb,A dog\n', "line 2: not a CSV table"),
+        ('file,caption\na,A cat\nb,"Stop" he says\n', "line 3: not a CSV table"),
+    ],
+)
+def test_ambiguous_quotes_are_refused(tmp_path: Path, text: str, message: str) -> None:
+    (tmp_path / "a.csv").write_text(text)
+    with pytest.raises(DataError, match=message) as caught:
+        read_table(tmp_path / "a.csv", [])
+    assert "write a quote that is text twice" in str(caught.value)
+
+
+def test_rows_of_another_length_are_named_together(tmp_path: Path) -> None:
+    rows = ["1,a,0,A dog, barking", "2,b,0", "", "3,c,0,A cat", *["4,d,0,x,y"] * 20]
+    (tmp_path / "a.csv").write_text("\n".join(["id,youtube_id,start_time,caption", *rows, ""]))
+    with pytest.raises(DataError, match=r"a\.csv: 23 such lines in all") as caught:
+        read_table(tmp_path / "a.csv", [])
+    first, second, third, *others = str(caught.value).splitlines()
+    assert "line 2: 5 values for 4 columns; quote values that hold a comma" in first
+    assert "line 3: 3 values for 4 columns; complete the row" in second
+    assert "line 4: the line is blank; remove it" in third
+    assert len(others) == 8
+
+
+def test_whole_cells_in_quotes_between_tabs_need_a_choice(sounds: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    text = 'file\tcaption\n0.wav\t"A dog, barking"\n'
+    status, output = table(sounds, capsys, text, "--caption", "caption", "--delimiter", "tab")
+    assert status == 1
+    assert "line 2: caption is '\"A dog, barking\"', all in quotes; give --quoting csv" in output
 
 
 def test_a_line_of_a_manifest_needs_id_path_and_captions(sounds: Path) -> None:

@@ -28,6 +28,7 @@ from submission.formats.truth import Truth, TruthQuery, read_annotations, read_b
         (b"file_name,caption_1\nx,y\n\xe9,w\n", "line 3: not UTF-8"),
         (b"file_name,caption_1\nx,y\nx,w\n", "line 3: file name 'x' stands on line 2 already"),
         (b"file_name,caption_1\nx,y\nz,w\nv,y\n", r"1 query .* ambiguous \(lines 2 and 4; the first is 'y'\)"),
+        (b'file_name,caption_1\na,"Stop\nb,A dog\nc,go"\n', "line 2: a quoted cell goes on to line 4"),
     ],
 )
 def test_a_truth_that_is_none_is_refused_with_its_line(tmp_path: Path, data: bytes, words: str) -> None:
@@ -107,6 +108,7 @@ def test_the_three_names_of_the_metadata_are_told_their_name_on_disk(
         (b"caption\nx\ny\nx\n", "line 4: query 'x' stands on line 2 already"),
         (b"caption,id\nx,1\ny\n", "line 3: found 1 of 2 columns"),
         (b"caption;id\nx;1\n", "line 1: columns are separated by semicolons"),
+        (b'caption\nx\n"Stop\nA dog\ngo"\n', "line 3: a quoted cell goes on to line 5"),
     ],
 )
 def test_queries_that_are_none_are_refused(blind: tuple[Path, Path], data: bytes, words: str) -> None:
