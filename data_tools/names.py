@@ -1,13 +1,17 @@
 """File names of data sets: what a folder holds, and which published name means which file."""
 
+import logging
 import os
 import re
-from collections import defaultdict
-from collections.abc import Callable, Iterable
+from collections import defaultdict, deque
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 from data_tools.audio.read import AUDIO_SUFFIXES
 from data_tools.errors import DataError
+
+MAX_NAMED = 5  # files of one kind in a warning
+log = logging.getLogger(__name__)
 
 
 def audio_names(folder: Path) -> list[str]:
@@ -22,20 +26,48 @@ def audio_names(folder: Path) -> list[str]:
 
 
 def audio_tree(folder: Path) -> tuple[list[str], list[str]]:
-    """Names of the audio files in a folder and its subfolders, relative to it and with "/", sorted; and of the files
-    that are no audio. Hidden files and folders are not looked at, and links to folders are not followed.
+    """Names of the audio files of tree_files, and of its other files. A warning lists names of the same file.
 
     Raises DataError for a name that is not UTF-8.
     """
-    files = []
-    for parent, folders, names in os.walk(folder):
-        folders[:] = [name for name in folders if not name.startswith(".")]
-        files += [(Path(parent) / name).relative_to(folder).as_posix() for name in names if not name.startswith(".")]
-    names = sorted(name for name in files if (folder / name).is_file())
-    return (
-        _require_utf8(folder, [name for name in names if is_audio_name(name)]),
-        [name for name in names if not is_audio_name(name)],
-    )
+    files = tree_files(folder)
+    audio = _require_utf8(folder, [name for name in files if is_audio_name(name)])
+    by_file = _by_key(audio, lambda name: os.path.realpath(folder / name))
+    if same := [" = ".join(names) for names in by_file.values() if len(names) > 1]:
+        log.warning("%s: several names of one file (%d): %s", folder, len(same), some(same))
+    return audio, [name for name in files if not is_audio_name(name)]
+
+
+def tree_files(folder: Path) -> list[str]:
+    """Names of the files in a folder and its subfolders, relative to it and with "/", sorted, without hidden ones.
+
+    Links to folders are followed, after the folders themselves. A folder that is listed already, or that holds this
+    one, is not listed again, so that links in a circle end. A warning names these links, and links to nothing.
+    Raises OSError for a subfolder that may not be read.
+    """
+    files: list[str] = []
+    skipped: list[str] = []
+    listed = {*map(str, Path(os.path.realpath(folder)).parents)}
+    waiting = deque([folder])
+    while waiting:
+        parent = waiting.popleft()
+        if (real := os.path.realpath(parent)) in listed:
+            skipped.append(parent.relative_to(folder).as_posix())
+            continue
+        listed.add(real)
+        for path in sorted(path for path in parent.iterdir() if not path.name.startswith(".")):
+            if path.is_dir():
+                (waiting.append if path.is_symlink() else waiting.appendleft)(path)
+            else:
+                (files if path.is_file() else skipped).append(path.relative_to(folder).as_posix())
+    if skipped:
+        log.warning("%s: skipped links to nothing or to a folder listed before: %s", folder, some(skipped))
+    return sorted(files)
+
+
+def some(names: Sequence[str]) -> str:
+    """The first MAX_NAMED names in one line."""
+    return ", ".join(names[:MAX_NAMED]) + (f", ... ({len(names)})" if len(names) > MAX_NAMED else "")
 
 
 def is_audio_name(name: str) -> bool:

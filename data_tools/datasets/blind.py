@@ -9,9 +9,7 @@ from data_tools.cli import counted, ending_in
 from data_tools.errors import DataError
 from data_tools.files import require_folder
 from data_tools.manifest import Clip, audio_clip, write_manifest
-from data_tools.names import audio_tree, check_source
-
-MAX_NAMED = 5  # of the files that are skipped
+from data_tools.names import audio_tree, check_source, some
 
 log = logging.getLogger(__name__)
 
@@ -31,8 +29,7 @@ def folder_clips(folder: Path, source: str) -> tuple[list[Clip], list[str]]:
     require_folder(folder)
     names, others = audio_tree(folder)
     if others:
-        shown = ", ".join(others[:MAX_NAMED]) + (", ..." if len(others) > MAX_NAMED else "")
-        log.warning("%s: skipped what is no audio (%d): %s", folder, len(others), shown)
+        log.warning("%s: skipped files that are not audio (%d): %s", folder, len(others), some(others))
     if not names:
         raise DataError(f"{folder}: no audio files in this folder; unpack the set and name the folder that holds them")
     return [audio_clip(folder, name, source, "blind", [], readable_seconds(folder / name)) for name in names], others

@@ -19,7 +19,7 @@ from data_tools.errors import DataError
 from data_tools.files import require_folder, require_other
 from data_tools.manifest import Clip, Split, audio_clip, check_caption, write_manifest
 from data_tools.moments import Moment, write_moments
-from data_tools.names import audio_names, check_source
+from data_tools.names import audio_names, check_source, tree_files
 
 SUFFIXES = (".wav", ".flac", ".mp3", ".ogg", ".m4a")
 FEATURES = (".npz",)  # a recording's frames, as the organisers publish those of MS-CLAP
@@ -85,8 +85,9 @@ def read_castella(
 
 
 def _by_split(root: Path) -> dict[Split, tuple[Path, Annotations]]:
-    lists = [path for path in sorted(root.rglob("*.json")) if SPLIT_OF_NAME.search(path.stem)]
-    releases = [path for path in sorted(root.rglob("*.jsonl")) if is_annotation(path)]
+    files = sorted(root / name for name in tree_files(root))
+    lists = [path for path in files if path.suffix == ".json" and SPLIT_OF_NAME.search(path.stem)]
+    releases = [path for path in files if path.suffix == ".jsonl" and is_annotation(path)]
     found: dict[Split, tuple[Path, Annotations]] = {}
     for path in [*releases, *(path for path in lists if path.parent.name != "ja" and is_annotation(path))]:
         annotations = read_annotations(path)

@@ -1,6 +1,7 @@
 """Any table of audio files and captions as a manifest: one's own data, or a data set that has no reader here."""
 
 import argparse
+import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path, PurePath
 from typing import get_args
@@ -28,11 +29,15 @@ def read_captions(
 ) -> tuple[list[Clip], list[str]]:
     """Clips in the order of the table's rows, and the files among them that are absent or unreadable.
 
-    audio: the column that names a row's file, below `folder`. captions: the columns that hold its captions; rows of one
-    file are one clip. split_column: the column that says a row's split, else all rows are of `split`. Where there are
-    several columns, a cell may be empty; a row may not be without a caption.
+    Args:
+        audio: the column that names a row's file, below `folder`. Rows of one file, however named, are one clip, which
+            has the first name.
+        captions: the columns of captions; of several, a cell may be empty, but not all cells of a row.
+        split_column: the column of a row's split; None: all rows have `split`.
+        quoting: as for read_table; None: csv, and none for tabs.
     Raises DataError for a missing column, an empty or bad caption, an unknown split, and a file of two splits.
     """
+    names: dict[str, str] = {}  # by the file, links followed: "a.wav", "./a.wav" and a link to it are one clip
     texts: dict[str, list[str]] = {}
     splits: dict[str, Split] = {}
     columns = [audio, *captions, *([split_column] if split_column else [])]
@@ -41,9 +46,12 @@ def read_captions(
         name = row[audio]
         if not name.strip():
             raise DataError(f"{where}: the column {audio} is empty; name the audio file, or remove the row")
+        name = names.setdefault(os.path.realpath(folder / name), name)
         named = _split(row[split_column], where) if split_column else split
         if splits.setdefault(name, named) != named:
-            raise DataError(f"{where}: {name} is in the split {splits[name]} above, and in {named} here; give it one")
+            other = f", as {name}," if row[audio] != name else ""
+            problem = f"{row[audio]} is in the split {named} here, and{other} in {splits[name]} above"
+            raise DataError(f"{where}: {problem}; give it one split")
         filled = [column for column in captions if row[column].strip()] or [captions[0]]
         for column in filled:
             check_caption(row[column], f"{where}, {column}")

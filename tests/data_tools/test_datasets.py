@@ -12,7 +12,7 @@ from data_files import COUNTS, PUBLISHED, failure, findings, publish_clotho, row
 
 from data_tools.__main__ import main
 from data_tools.manifest import read_manifest, read_queries
-from data_tools.names import match_names
+from data_tools.names import audio_tree, match_names
 
 
 @pytest.fixture(scope="module")
@@ -189,6 +189,32 @@ def test_blind_folder_names_as_on_disk(tmp_path: Path, capsys: pytest.CaptureFix
     assert clips[0].id == "blind/blind/ b.wav"
     assert "4 clips, 1 with unreadable audio" in capsys.readouterr().out
     assert not findings(tmp_path / "b.jsonl")["clips without captions"]
+
+
+def test_linked_folders_are_read_once_and_circles_end(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    pool, storage = tmp_path / "pool", tmp_path / "storage"
+    for number, name in enumerate(["storage/part/a.wav", "storage/b.wav", "pool/c.wav", "pool/real/d.wav"]):
+        write_wav(tmp_path / name, number)
+    (pool / "a_link").symlink_to(pool / "real")
+    (pool / "part").symlink_to(storage / "part")
+    (pool / "storage").symlink_to(storage)
+    (storage / "back").symlink_to(pool)
+    (pool / "real" / "up").symlink_to("..")
+    (pool / "real" / "self").symlink_to("self")
+    (pool / "linked.wav").symlink_to(pool / "c.wav")
+    (pool / ".hidden").symlink_to(storage)
+    assert audio_tree(pool) == (["c.wav", "linked.wav", "part/a.wav", "real/d.wav", "storage/b.wav"], [])
+    assert "several names of one file (1): c.wav = linked.wav" in caplog.text
+    for name in ("a_link", "storage/part", "storage/back", "real/up", "real/self"):
+        assert re.search(f"skipped links .*{name}", caplog.text)
+
+
+def test_a_folder_of_links_alone_is_read(tmp_path: Path) -> None:
+    write_wav(tmp_path / "storage" / "a.wav", 1)
+    (tmp_path / "pool").mkdir()
+    (tmp_path / "pool" / "part").symlink_to(tmp_path / "storage")
+    assert main(["blind", str(tmp_path / "pool"), "--out", str(tmp_path / "b.jsonl")]) == 0
+    assert [clip.file_name for clip in read_manifest(tmp_path / "b.jsonl")] == ["part/a.wav"]
 
 
 def test_bad_blind_folders(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

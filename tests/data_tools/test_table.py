@@ -83,10 +83,11 @@ def test_a_column_may_say_the_split(sounds: Path, capsys: pytest.CaptureFixture[
         (
             "file,caption,part\n0.wav,a,train\n0.wav,b,test\n",
             ["--caption", "caption", "--split-column", "part"],
-            "line 3: 0.wav is in the split train above, and in test here; give it one",
+            "line 3: 0.wav is in the split test here, and in train above; give it one",
         ),
         ("file,caption\nx.wav,a\ny.wav,b\n", ["--caption", "caption"], "none of the table's 2 audio files can be read"),
         ("file,caption\n0.wav,a\n", ["--caption", "caption", "--name", "a/b"], "may only have letters"),
+        ("file,caption\n0\0.wav,a\n", ["--caption", "caption"], "line 2: a NUL character; remove it"),
     ],
 )
 def test_what_is_refused(
@@ -166,6 +167,42 @@ def test_whole_cells_in_quotes_between_tabs_need_a_choice(sounds: Path, capsys: 
     status, output = table(sounds, capsys, text, "--caption", "caption", "--delimiter", "tab")
     assert status == 1
     assert "line 2: caption is '\"A dog, barking\"', all in quotes; give --quoting csv" in output
+
+
+NAMES_OF_ONE_FILE = [
+    "0.wav",
+    "./0.wav",
+    "../sounds/0.wav",
+    "sub//../0.wav",
+    "link.wav",
+    "linked/0.wav",
+    "{sounds}/0.wav",
+]
+
+
+@pytest.fixture
+def linked(sounds: Path) -> Path:
+    (sounds / "link.wav").symlink_to("0.wav")
+    (sounds / "linked").symlink_to(sounds)
+    return sounds
+
+
+@pytest.mark.parametrize("name", NAMES_OF_ONE_FILE[1:])
+def test_names_of_one_file_in_two_splits_are_refused(
+    linked: Path, capsys: pytest.CaptureFixture[str], name: str
+) -> None:
+    name = name.format(sounds=linked)
+    text = f"file,caption,part\n0.wav,A dog,train\n{name},A cat,test\n"
+    status, output = table(linked, capsys, text, "--caption", "caption", "--split-column", "part")
+    assert status == 1
+    assert f"line 3: {name} is in the split test here, and, as 0.wav, in train above; give it one" in output
+
+
+def test_names_of_one_file_are_one_clip(linked: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    rows = [f"{name.format(sounds=linked)},Caption {number}\n" for number, name in enumerate(NAMES_OF_ONE_FILE)]
+    assert table(linked, capsys, "file,caption\n" + "".join(rows), "--caption", "caption")[0] == 0
+    (clip,) = read_manifest(linked.parent / "m.jsonl")
+    assert (clip.file_name, len(clip.captions)) == ("0.wav", len(NAMES_OF_ONE_FILE))
 
 
 def test_a_line_of_a_manifest_needs_id_path_and_captions(sounds: Path) -> None:

@@ -93,7 +93,7 @@ def test_the_table_has_a_line_a_clip_and_the_log_says_what_was_skipped(
     assert (status, lines[0], len(lines)) == (0, TEXTS[0], 3)
     assert lines[1].split()[0] == "1"
     assert lines[1].endswith(".wav")
-    assert "skipped what is no audio (1): notes.txt" in caplog.text
+    assert "skipped files that are not audio (1): notes.txt" in caplog.text
     assert "broken.wav" in caplog.text
     assert "5 clips used, 3 skipped" in caplog.text
 
