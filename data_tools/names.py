@@ -51,15 +51,20 @@ def tree_files(folder: Path) -> list[str]:
     waiting = deque([folder])
     while waiting:
         parent = waiting.popleft()
-        if (real := os.path.realpath(parent)) in listed:
+        if (target := os.path.realpath(parent)) in listed:
             skipped.append(parent.relative_to(folder).as_posix())
             continue
-        listed.add(real)
-        for path in sorted(path for path in parent.iterdir() if not path.name.startswith(".")):
-            if path.is_dir():
-                (waiting.append if path.is_symlink() else waiting.appendleft)(path)
+        listed.add(target)
+        inner = parent.relative_to(folder)
+        with os.scandir(parent) as entries:  # which know files from folders without a look at each
+            shown = sorted((entry for entry in entries if entry.name[0] != "."), key=lambda entry: entry.name)
+        for entry in shown:
+            path = parent / entry.name
+            found = path if entry.is_symlink() else entry  # a link to itself is an error for an entry
+            if found.is_dir():
+                (waiting.append if entry.is_symlink() else waiting.appendleft)(path)
             else:
-                (files if path.is_file() else skipped).append(path.relative_to(folder).as_posix())
+                (files if found.is_file() else skipped).append((inner / entry.name).as_posix())
     if skipped:
         log.warning("%s: skipped links to nothing or to a folder listed before: %s", folder, some(skipped))
     return sorted(files)

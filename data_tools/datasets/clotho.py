@@ -21,15 +21,15 @@ METADATA_COLUMNS = ("file_name", "keywords", "sound_id", "sound_link", "start_en
 
 
 def read_clotho(
-    root: Path, splits: Sequence[Split] = CLOTHO_SPLITS, source: str = "clotho"
+    root: Path, splits: Sequence[Split] = CLOTHO_SPLITS, source: str = "clotho", keep_missing: bool = False
 ) -> tuple[list[Clip], list[str]]:
     """Clips of the asked splits in the captions files' order, and a line of counts per split.
 
     root: the folder with clotho_captions_<split>.csv (or clotho_csv_files/ with it), clotho_metadata_<split>.csv
     (may be missing: Freesound fields are then None) and the audio in <split>/ or clotho_audio_files/<split>/.
     Names and captions are kept verbatim; a file whose name on disk differs in outer blanks or ':' gives its own name.
-    Missing or unreadable audio is no error here: seconds is then None.
-    Raises DataError for a missing captions file, bad rows and bad captions.
+    The length of a clip with missing or unreadable audio is not known. keep_missing: list clips without any audio too.
+    Raises DataError for a missing captions file, bad rows, bad captions, and (unless keep_missing) no audio at all.
     """
     require_folder(root)
     clips: list[Clip] = []
@@ -38,6 +38,9 @@ def read_clotho(
         found, count = _read_split(root, split, source)
         clips += found
         counts.append(count)
+    if not keep_missing and not any(Path(clip.path).is_file() for clip in clips):
+        hint = "unpack Clotho's archives of audio there, or list all clips by --keep-missing"
+        raise DataError(f"{Path(clips[0].path).parent}: no audio of {counted(len(clips), 'clip', ',')}; {hint}")
     return clips, counts
 
 
@@ -67,7 +70,8 @@ def _read_split(root: Path, split: Split, source: str) -> tuple[list[Clip], str]
     metadata_path = _table_path(root, f"clotho_metadata_{split}.csv")
     metadata = _metadata(metadata_path) if metadata_path.is_file() else {}
     metadata_names = match_names(captions, metadata)
-    folder = root / split if (root / split).is_dir() else root / "clotho_audio_files" / split
+    inner = root / "clotho_audio_files" / split
+    folder = inner if inner.is_dir() and not (root / split).is_dir() else root / split
     disk_names = match_names(captions, audio_names(folder))
 
     clips = []
@@ -132,10 +136,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--holdout", type=float, metavar="SHARE", help="make a validation split of this share of development (v1: 0.2)"
     )
     parser.add_argument("--seed", type=int, default=0, help="which clips --holdout draws (default: 0)")
+    parser.add_argument("--keep-missing", action="store_true", help="list clips even if no audio is present")
 
 
 def run(arguments: argparse.Namespace) -> int:
-    clips, counts = read_clotho(arguments.root, list(dict.fromkeys(arguments.splits)))
+    clips, counts = read_clotho(
+        arguments.root, list(dict.fromkeys(arguments.splits)), keep_missing=arguments.keep_missing
+    )
     if arguments.holdout is not None:
         clips = hold_out(clips, arguments.holdout, arguments.seed)
     write_manifest(arguments.out, clips)

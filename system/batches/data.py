@@ -1,20 +1,17 @@
-"""The clips a recipe names: manifests read (and made where missing), features built, items given out."""
+"""The clips a recipe names: manifests read, features built, items given out."""
 
 import logging
-import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NoReturn
 
-from data_tools.__main__ import main as data_tools_main
 from data_tools.cli import counted
 from data_tools.errors import KitError
-from data_tools.files import write_text
-from data_tools.locks import lock
 from data_tools.manifest import Clip, Joined, of_split, read_manifest
 from data_tools.moments import Moment, read_moments
 from system.batches.augment import Augmentation
+from system.batches.manifests import few_clips
 from system.batches.sampler import Item, items_of, items_of_moments
 from system.experts.base import Device
 from system.features.build import Features, build_features
@@ -55,45 +52,6 @@ class Data:
         )
 
 
-def make_missing(recipe: schema.Recipe) -> None:
-    """Run the `make` commands of manifests that are not there; a file beside the manifest keeps the command. Of several
-    processes that want one, one makes it.
-
-    KitError for a missing weight file, a missing manifest without a command, and one that another command made.
-    """
-    for expert in recipe.model.audio.experts.values():
-        expert.checksums()  # a missing weight file is reported before anything is made
-    if missing := recipe.model.missing_files():
-        raise KitError(missing[0])
-    for name, source in recipe.data.items():
-        manifest, kept = Path(source.manifest), Path(source.manifest + ".made_by")
-        if manifest.exists():
-            before = kept.read_text(encoding="utf-8").strip() if source.make and kept.exists() else source.make
-            if before != source.make:
-                raise KitError(
-                    f"data source {name}: {source.manifest} was made by `{before}`, the recipe says `{source.make}`; "
-                    "delete its folder to make it again, or name another one"
-                )
-            continue
-        if source.make is None:
-            raise KitError(f"data source {name}: no manifest {manifest}; make it with python -m data_tools")
-        # Not in the manifest's folder, which its command wants empty.
-        with lock(Path(recipe.banks) / "make.lock", f"waiting for another process that makes {manifest}", wait=True):
-            if not manifest.exists():
-                _make(name, source.make, manifest)
-                write_text(kept, source.make + "\n")
-
-
-def _make(name: str, command: str, manifest: Path) -> None:
-    log.info("making %s: %s", name, command)
-    status = data_tools_main(shlex.split(command)[3:], inside=True)
-    if status or not manifest.exists():
-        raise KitError(
-            f"data source {name}: `{command}` did not make {manifest}; see its message above, "
-            "and change `make` together with `manifest`"
-        )
-
-
 def read_clips(recipe: schema.Recipe) -> dict[str, Sequence[Clip]]:
     """By source, the clips of its split. KitError for a split that a manifest does not have, and for an id of two
     files."""
@@ -126,6 +84,8 @@ def load_data(
     clips = read_clips(recipe)
     moments = {name: _moments_of(name, source, clips[name]) for name, source in recipe.data.items() if source.moments}
     for name, source in recipe.data.items():
+        if few := few_clips(source, len(clips[name])):
+            log.warning("data source %s: %s has %s", name, source.manifest, few)
         if not any(Path(clip.path).is_file() for clip in clips[name]):
             _refuse(name, source, clips[name], f"{clips[name][0].path}: no such audio file")
     augmentations = read_augmentations(recipe, clips)

@@ -65,7 +65,8 @@ def run_recipe(
     run = on_first(lambda: open_run(loaded, runs, out))
     if on_first(lambda: _is_finished(loaded, run, track)):
         return run
-    from system.batches.data import load_data, make_missing  # torch stays out of the way of a finished run
+    from system.batches.data import load_data  # torch stays out of the way of a finished run
+    from system.batches.manifests import make_missing
 
     began = time.monotonic()
     with ExitStack() as stack:

@@ -1,21 +1,18 @@
 """A recipe's plan: its data and what is missing, parameters, memory, disk, hours; without torch."""
 
-import io
 import math
 import os
-import shlex
 from collections.abc import Collection, Iterator, Sequence
-from contextlib import redirect_stderr
 from pathlib import Path
 
-from data_tools.__main__ import VERBS as DATA_VERBS
-from data_tools.cli import about, counted, make_parser
+from data_tools.cli import about, counted
 from data_tools.datasets.download import FETCH_AGAIN, content_problem, file_problem
 from data_tools.errors import KitError
 from data_tools.manifest import Clip, in_split, read_manifest
 from data_tools.moments import read_moments
 from submission.editions import get_edition
 from system.batches.augment import Augmentation
+from system.batches.manifests import few_clips, input_paths
 from system.features.there import seconds_lacking
 from system.plan.estimates import ASSUMED_VOCABULARY, CORE_FLOPS, GPUS, Content, Estimates
 from system.plan.machine import GIB, WARNING, disk_warnings
@@ -94,7 +91,9 @@ def _data_lines(recipe: schema.Recipe, found: dict[str, Content]) -> Iterator[st
         if content.clips:
             clips, captions = len(content.clips), content.captions
             fact = f"{counted(clips, 'clip', ',')}, {counted(captions, 'caption', ',')}, {content.hours:.2f} h"
-            if (published := source.expected) and (published.clips, published.captions) != (clips, captions):
+            if few := few_clips(source, clips):
+                fact += f"; {MISSING}: only {few}"
+            elif (published := source.expected) and (published.clips, published.captions) != (clips, captions):
                 fact += f" (published: {published.clips:,} clips, {published.captions:,} captions)"
             if silent := content.silent:
                 fact += f"; MISSING: audio of {counted(silent, 'clip', ',')}, which python -m data_tools check names"
@@ -137,16 +136,12 @@ def _missing_inputs(source: schema.Source) -> Iterator[str]:
         if source.published:
             yield f"  published at {source.published}"
         return
-    words = shlex.split(source.make)[3:]
     try:
-        with redirect_stderr(io.StringIO()):
-            arguments = vars(make_parser("data_tools", "", DATA_VERBS, words).parse_args(words))
-    except SystemExit:
-        yield f"  {MISTAKE} python -m data_tools does not take `{shlex.join(words)}`"
+        missing = [str(path) for path in input_paths(source.make) if not path.exists()]
+    except KitError as error:
+        yield f"  {MISTAKE} {error}"
         return
-    inputs = [value for key, value in arguments.items() if key != "out"]
-    paths = [path for value in inputs for path in (value if isinstance(value, list) else [value])]
-    if missing := [str(path) for path in paths if isinstance(path, Path) and not path.exists()]:
+    if missing:
         yield f"  {', '.join(missing)} MISSING; published at {source.published or 'a place the recipe does not name'}"
 
 

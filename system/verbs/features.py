@@ -2,7 +2,8 @@
 
 import argparse
 
-from system.batches.data import load_data, make_missing
+from system.batches.data import load_data
+from system.batches.manifests import make_missing
 from system.verbs.options import add_device_argument, add_recipe_arguments, load_from, positive
 
 

@@ -3,7 +3,8 @@
 import argparse
 from contextlib import ExitStack
 
-from system.batches.data import load_data, make_missing
+from system.batches.data import load_data
+from system.batches.manifests import make_missing
 from system.compute.distributed import is_first, on_first, processes
 from system.runs.folder import open_run
 from system.runs.log_file import errors_noted

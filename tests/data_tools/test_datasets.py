@@ -173,6 +173,21 @@ def test_missing_split_and_folder(tmp_path: Path, capsys: pytest.CaptureFixture[
 # Blind sets and queries
 
 
+@pytest.mark.parametrize("unpacked", ["development", "clotho_audio_files/development"])
+def test_clotho_before_its_audio_is_unpacked_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], unpacked: str
+) -> None:
+    root, out = small_clotho(tmp_path, ["a.wav", "b.wav"], []), tmp_path / "m.jsonl"
+    argv = ["clotho", str(root), "--splits", "development", "--out", str(out)]
+    assert "no audio of 2 clips; unpack Clotho's archives of audio there" in failure(capsys, *argv)
+    assert not out.exists()
+    assert main([*argv, "--keep-missing"]) == 0
+    assert read_manifest(out)[0].path == str(root / "development" / "a.wav")
+    write_wav(root / unpacked / "a.wav", 1)
+    assert main(argv) == 0
+    assert [clip.seconds for clip in read_manifest(out)] == [0.01, None]
+
+
 def test_blind_folder_names_as_on_disk(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     names = [" b.wav", "a: b.WAV", "c&#39;d.aiff", "zz.wav"]
     for number, name in enumerate(names):

@@ -1,0 +1,107 @@
+"""Manifests that a recipe's commands make: if they are missing, and again if more audio has arrived."""
+
+import io
+import logging
+import shlex
+from contextlib import redirect_stderr
+from pathlib import Path
+
+from data_tools.__main__ import VERBS
+from data_tools.__main__ import main as data_tools_main
+from data_tools.cli import make_parser
+from data_tools.errors import KitError
+from data_tools.files import write_text
+from data_tools.locks import lock
+from data_tools.names import is_audio_name, tree_files
+from system.recipe import schema
+
+FEW = 0.9  # of the published clips; of AudioCaps' videos, which go one by one, about a tenth is gone
+OUTPUTS = ("out", "moments")  # arguments of data_tools that name a file to write
+
+log = logging.getLogger(__name__)
+
+
+def make_missing(recipe: schema.Recipe) -> None:
+    """Run the `make` commands of missing manifests, and of those that were made when fewer audio files were present.
+
+    The file MANIFEST.made_by keeps the command and the number of audio files. Of several processes one makes a
+    manifest. Raises KitError for a missing weight file, a missing manifest without a command, a manifest of another
+    command, and a command that fails.
+    """
+    for expert in recipe.model.audio.experts.values():
+        expert.checksums()  # a missing weight file is reported before anything is made
+    if missing := recipe.model.missing_files():
+        raise KitError(missing[0])
+    sources = {(source.manifest, source.make): (name, source) for name, source in reversed(recipe.data.items())}
+    for name, source in reversed(sources.values()):
+        if source.make is None and not Path(source.manifest).exists():
+            raise KitError(f"data source {name}: no manifest {source.manifest}; make it with python -m data_tools")
+        if source.make is not None and _is_to_make(name, source):
+            # Not in the manifest's folder, which its command wants empty.
+            waiting = f"waiting for another process that makes {source.manifest}"
+            with lock(Path(recipe.banks) / "make.lock", waiting, wait=True):
+                if _is_to_make(name, source):
+                    _make(name, source.make, Path(source.manifest))
+
+
+def few_clips(source: schema.Source, count: int) -> str:
+    """The note on a source that has fewer than FEW of the published clips; "" for another. count: of its clips."""
+    if source.expected is None or count >= FEW * source.expected.clips:
+        return ""
+    by_run = _note_of(Path(source.manifest)).exists()
+    cure = "`run` makes the manifest again" if by_run else f"make {source.manifest} again"
+    return f"{count:,} of {source.expected.clips:,} published clips; get the others, then {cure}"
+
+
+def input_paths(command: str) -> list[Path]:
+    """Files and folders that a `make` command reads. Raises KitError for a command that data_tools does not take."""
+    words = shlex.split(command)[3:]
+    try:
+        with redirect_stderr(io.StringIO()):
+            arguments = vars(make_parser("data_tools", "", VERBS, words).parse_args(words))
+    except SystemExit:
+        raise KitError(f"python -m data_tools does not take `{shlex.join(words)}`") from None
+    values = [value for key, value in arguments.items() if key not in OUTPUTS]
+    paths = [path for value in values for path in (value if isinstance(value, list) else [value])]
+    return [path for path in paths if isinstance(path, Path)]
+
+
+def _is_to_make(name: str, source: schema.Source) -> bool:
+    """Whether the manifest is missing, or was made of fewer audio files. A manifest made by hand is kept."""
+    manifest = Path(source.manifest)
+    note = _note_of(manifest)
+    if not manifest.exists() or not note.exists():
+        return not manifest.exists()
+    command, _, number = note.read_text(encoding="utf-8").strip().partition("\n")
+    if command != source.make:
+        raise KitError(
+            f"data source {name}: {source.manifest} was made by `{command}`, the recipe says `{source.make}`; "
+            "delete its folder to make it again, or name another one"
+        )
+    before, now = int(number) if number.isdecimal() else 0, _audio_files(source.make)
+    if now > before:
+        log.info("%s was made of %d audio files, %d are present now: it is made again", manifest, before, now)
+    return now > before
+
+
+def _make(name: str, command: str, manifest: Path) -> None:
+    log.info("making %s: %s", name, command)
+    count = _audio_files(command)  # those that arrive meanwhile count as new ones
+    status = data_tools_main(shlex.split(command)[3:], inside=True)
+    if status or not manifest.exists():
+        raise KitError(
+            f"data source {name}: `{command}` did not make {manifest}; see its message above, "
+            "and change `make` together with `manifest`"
+        )
+    write_text(_note_of(manifest), f"{command}\n{count}\n")
+
+
+def _note_of(manifest: Path) -> Path:
+    return Path(f"{manifest}.made_by")
+
+
+def _audio_files(command: str) -> int:
+    """Number of audio files, and of published features, in the folders that a command reads."""
+    folders = [path for path in input_paths(command) if path.is_dir()]
+    names = (Path(name).name for folder in folders for name in tree_files(folder))
+    return sum(is_audio_name(name) or name.endswith(".npz") for name in names)

@@ -1,0 +1,126 @@
+"""Manifests that a recipe's commands make, and make again; reports of incomplete ones."""
+
+import json
+import logging
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tiny
+from data_files import small_clotho, write_wav
+
+from data_tools.errors import KitError
+from data_tools.manifest import read_manifest
+from system.__main__ import main
+from system.batches.data import load_data
+from system.batches.manifests import make_missing
+from system.plan.plan import plan
+from system.recipe.load import load_recipe
+from system.recipe.schema import Recipe
+
+FORM = "num_captions_per_audio"
+
+
+def recipe_of(folder: Path, make: str, split: str, expected: int | None) -> Recipe:
+    """A recipe that makes its training data."""
+    content = tiny.recipe(tiny.make_world(folder / "world", {"validation": 1, "evaluation": 1}), folder)
+    source: dict[str, Any] = {"manifest": str(folder / "m.jsonl"), "split": split, "make": make}
+    if expected:
+        source["expected"] = {"clips": expected, "captions": expected, "hours": 0.1}
+    content["data"]["train"] = source
+    return load_recipe(tiny.write_recipe(folder / "tiny.yaml", content)).recipe
+
+
+@pytest.fixture
+def wavcaps(tmp_path: Path) -> Path:
+    """WavCaps with 3 of 10 files."""
+    items = [
+        {"id": str(n), "caption": f"A dog barks {n} times.", "audio": f"{n}.wav", "duration": 1} for n in range(10)
+    ]
+    (tmp_path / "part.json").write_text(json.dumps({FORM: 1, "data": items}))
+    arrive(tmp_path, range(3))
+    return tmp_path
+
+
+def arrive(folder: Path, numbers: range) -> None:
+    for number in numbers:
+        write_wav(folder / "audio" / f"{number}.wav", number)
+
+
+def wavcaps_command(folder: Path, more: str = "") -> str:
+    return (
+        f"python -m data_tools wavcaps {folder}/part.json --audio {folder}/audio --out {folder}/m.jsonl {more}".strip()
+    )
+
+
+@pytest.mark.parametrize("expected", [10, None])
+def test_a_manifest_is_made_again_once_more_files_are_present(wavcaps: Path, expected: int | None) -> None:
+    recipe = recipe_of(wavcaps, wavcaps_command(wavcaps), "train", expected)
+    make_missing(recipe)
+    assert len(read_manifest(wavcaps / "m.jsonl")) == 3
+    arrive(wavcaps, range(3, 10))
+    make_missing(recipe)
+    assert len(read_manifest(wavcaps / "m.jsonl")) == 10
+
+
+def test_a_manifest_is_kept_if_no_file_has_arrived(wavcaps: Path) -> None:
+    recipe = recipe_of(wavcaps, wavcaps_command(wavcaps), "train", 10)
+    make_missing(recipe)
+    before = (wavcaps / "m.jsonl").stat().st_mtime_ns
+    make_missing(recipe)
+    for file in (wavcaps / "audio").iterdir():
+        file.unlink()
+    make_missing(recipe)
+    assert (wavcaps / "m.jsonl").stat().st_mtime_ns == before
+
+
+def test_a_manifest_made_by_hand_is_kept(wavcaps: Path) -> None:
+    recipe = recipe_of(wavcaps, wavcaps_command(wavcaps), "train", 10)
+    make_missing(recipe)
+    (wavcaps / "m.jsonl.made_by").unlink()
+    arrive(wavcaps, range(3, 10))
+    make_missing(recipe)
+    assert len(read_manifest(wavcaps / "m.jsonl")) == 3
+
+
+def test_a_manifest_of_another_command_is_refused(wavcaps: Path) -> None:
+    recipe = recipe_of(wavcaps, wavcaps_command(wavcaps), "train", 10)
+    make_missing(recipe)
+    (wavcaps / "m.jsonl.made_by").write_text(wavcaps_command(wavcaps, " --name other") + "\n3\n")
+    with pytest.raises(KitError, match=r"m\.jsonl was made by .* --name other`, the recipe says"):
+        make_missing(recipe)
+
+
+def test_few_of_the_published_clips_are_missing(wavcaps: Path, caplog: pytest.LogCaptureFixture) -> None:
+    recipe = recipe_of(wavcaps, wavcaps_command(wavcaps), "train", 10)
+    make_missing(recipe)
+    text = plan(recipe)
+    assert "MISSING: only 3 of 10 published clips; get the others, then `run` makes the manifest again" in text
+    assert "nothing is missing" not in text
+    assert main(["check", str(wavcaps / "tiny.yaml")]) == 1
+    with caplog.at_level(logging.WARNING):
+        load_data(recipe)
+    assert "m.jsonl has 3 of 10 published clips" in caplog.text
+    (wavcaps / "m.jsonl.made_by").unlink()
+    assert f"get the others, then make {wavcaps}/m.jsonl again" in plan(recipe)
+
+
+def test_a_tenth_of_the_published_clips_may_be_gone(wavcaps: Path) -> None:
+    arrive(wavcaps, range(3, 9))
+    recipe = recipe_of(wavcaps, wavcaps_command(wavcaps), "train", 10)
+    make_missing(recipe)
+    assert "9 clips, 9 captions, 0.00 h (published: 10 clips, 10 captions)" in plan(recipe)
+
+
+def test_clotho_without_audio_leaves_no_manifest_and_is_made_after_unpacking(tmp_path: Path) -> None:
+    root = small_clotho(tmp_path, ["a.wav", "b.wav"], [])
+    command = f"python -m data_tools clotho {root} --splits development --out {root}/m.jsonl"
+    recipe = recipe_of(root, command, "development", 2)
+    with pytest.raises(KitError, match="did not make"):
+        make_missing(recipe)
+    assert not (root / "m.jsonl").exists()
+    write_wav(root / "development" / "a.wav", 1)
+    make_missing(recipe)
+    write_wav(root / "development" / "b.wav", 2)
+    make_missing(recipe)
+    assert [clip.seconds for clip in read_manifest(root / "m.jsonl")] == [0.01, 0.01]
