@@ -22,31 +22,38 @@ _LEAD = """a all also always an and any are as automatically available be becaus
     this those to under use used want was were which with work would you your audio clip clips effect effects file files
     loop loops recording recordings sample samples sound sounds track tracks"""
 
-# What a licence or a wish for credit says; none of it occurs where a sound is described.
-_LICENCE = r"""creative[ -]commons | public[ ]domains? | all[ ]rights[ ]reserved | copyright(?:ed|s)?\b | ©
-| attribution[ -](?:required|needed|licen[cs]e|non-?commercial|share|not|is|[34]\.0)
+# Phrases that cut more real descriptions rightly than wrongly, or that name a licence or a platform: see RULES.
+# Names of licences, which no sound has: cut wherever they stand.
+_END = r"(?=[ ]*(?:[.!?,;)\]\n]|$))"
+_LICENCE = rf"""creative[ -]commons | public[ ]domains? | all[ ]rights[ ]reserved
+| copyright(?:ed)?[ ]*(?:by\b|\(c\)|©|[12]\d{{3}}\b) | ©
+| attribution[ -](?:required|needed|licen[cs]e|non-?commercial|share|[34]\.0)
 | (?:no|without|require[sd]?|needs?)[ ]attribution
-| licen[cs]ed[ ](?:under|as)\b | under[ ](?:\S+[ ]){0,4}licen[cs]e\b(?![ ]plate) | licen[cs]e[ ]*:
-| free[ ](?:to[ ](?:use|download|share|remix)|of[ ](?:charge|copyright|rights)
+| licen[cs]ed[ ](?:under|as)(?:[ ](?:an?[ ]|the[ ])?(?:cc\b|creative|attribution|public|sampling)|{_END})
+| for[ ](?:\w+[ ]){{0,2}}(?:personal|private|non-?commercial|commercial)[ ](?:non-?commercial[ ])?
+    (?:use|uses|purposes?|projects?)(?:[ ]only)?{_END}"""
+
+# Wishes of uploaders, which people also say in recordings: cut at the start of sentences, clauses and brackets.
+_WISH = r"""free[ ](?:to[ ](?:use|download|share|remix)|of[ ](?:charge|copyright|rights)
     |for[ ](?:any|personal|private|commercial|non-?commercial|use\b|all[ ](?:to|uses|kinds|your)))
 | use[ ](?:it|them|this|these|as|how|however|whatever|what|freely|wherever)\b[^.!?\n]{0,200}?
     you(?:['’]d)?[ ](?:like|want|wish)
-| (?:personal|private|non-?commercial|commercial)[ ](?:non-?commercial[ ])?(?:use|uses|purposes?|projects?)\b
-| (?:credit|attribute|cite|site)[ ](?:me|us|back|goes|(?:is[ ])?(?:not[ ])?(?:required|needed|appreciated))\b
-| (?:credit|attribute|cite|site)[ ]the[ ](?:author|artist|creator)
-| (?:give|giving|needs?|require[sd]?|no)[ ](?:\w+[ ]){0,2}credits?\b(?![ ]cards?)
-| please[ ](?:credit|attribute|cite)"""
+| credit[ ](?:is[ ])?(?:not[ ])?(?:required|needed|appreciated) | give[ ](?:me|us)[ ](?:\w+[ ])?credits?\b
+| (?:credit|attribute|cite)[ ](?:me|us|the[ ](?:author|artist|creator))\b | licen[cs]e[ ]*:"""
 
-# What is said to other users.
+# Words to other users: cut in the same way.
 _ASIDE = r"""(?<=[.!?][ ])(?:enjoy|thanks(?:[ ]to)?)(?:[ ]\w+)?(?=[.!]|$)
-| (?:big|many|special|huge)[ ]thanks\b | requested[ ]by\b | a[ ]request[ ](?:from|by)\b
-| let[ ]me[ ]know\b | feel[ ]free[ ]to\b | leave[ ]a[ ](?:comment|rating) | comments?[ ](?:are[ ])?welcome
-| please[ ](?:rate|comment|vote|visit|let[ ]me|check[ ](?:out|my)) | check[ ]out[ ](?:my|our)\b
+| (?:big|many|special|huge)[ ]thanks[ ](?:to|for)\b
+| feel[ ]free[ ]to[ ](?:use|download|share|comment|rate|leave|edit|remix)\b | comments?[ ](?:are[ ])?welcome
 | hope[ ](?:you|this|it|that|someone)\b[^.!?\n]{0,200}?(?:like|enjoy|use\w*|help\w*)\b
-| (?:contact|e-?mail)[ ]me\b | (?:follow[ ]me|find[ ]me)[ ](?:on|at)\b | (?:subscribe|donate)[ ]to\b
-| (?:my|our)[ ](?:web ?site|web ?page|home ?page|youtube[ ]channel|patreon|soundcloud|bandcamp|blog)\b
-| (?:my|our)[ ]other[ ](?:sounds|samples|packs?|uploads)\b
-| if[ ]you[ ](?:use|download|like|need)[ ](?:this|it|these|them|my|any|more)\b"""
+| (?:follow|find)[ ]me[ ](?:on|at)[ ](?:twitter|instagram|facebook|youtube|soundcloud|bandcamp|http|www|@)
+| (?:subscribe|donate)[ ]to[ ](?:my|our)\b
+| check[ ]out[ ](?:my|our)[ ](?:other|page|profile|sounds|packs?|channel|web ?site|music)\b
+| if[ ]you[ ](?:use|download|like)[ ](?:this|it|these|them|my)\b"""
+
+# SoundBible's note on who wished for a sound: "Harpoon sound effect requested by Adam Brown."
+_REQUEST = rf"""requested[ ]by[ ](?!(?:the|an?|his|her|their|its|our|my|some)\b)(?:\w+[ ]){{0,3}}\w+{_END}
+| was[ ]a[ ]request[ ](?:from|by)\b"""
 
 # A sentence of none but technical and leading words, at least one of them in _MADE, tells how the file came about.
 _MADE = _words(
@@ -84,9 +91,10 @@ _ENTITIES = re.compile(r"&(?:#\d{1,7}|#[xX][0-9a-fA-F]{1,6}|[A-Za-z][A-Za-z0-9]{
 _BREAKS = re.compile(rf"<\s*/?\s*(?:{_one_of(_BREAK_TAGS)})\b[^<>]*>", re.IGNORECASE)
 _INLINES = re.compile(rf"<\s*/?\s*(?:{_one_of(_INLINE_TAGS)})(?:\s[^<>]*)?/?>", re.IGNORECASE)
 _LEADS = re.compile(rf"(?:(?<![\w'])(?:{_one_of(_LEAD)})(?![\w'-])|[ \t,;:-])+\Z", re.IGNORECASE)
-_LICENCES, _ASIDES = _boilerplate(_LICENCE), _boilerplate(_ASIDE)
+_LICENCES, _WISHES, _ASIDES, _REQUESTS = map(_boilerplate, (_LICENCE, _WISH, _ASIDE, _REQUEST))
+_CLAUSE = re.compile(r"[,;:]|[ \t]-[ \t]")
 _LICENCE_NAMES = re.compile(
-    r"\b(?:(?:royalty|copyright)[ -]free|CC[ -]?(?:0|zero|BY(?:-(?:NC|SA|ND))*)(?:[ ][1-4]\.0)?"
+    r"\b(?<!not )(?:(?:royalty|copyright)[ -]free|(?-i:CC)[ -]?(?:0|zero|BY(?:-(?:NC|SA|ND))*)(?:[ ][1-4]\.0)?"
     r"|(?<!the )public[ -]domain(?=\s(?!(?:so|and|but|as|audio|sounds?)\b)\w))\b",
     re.IGNORECASE,
 )
@@ -118,15 +126,29 @@ def _markup(text: str) -> str:
 
 
 def _licence(text: str) -> str:
-    return _without(_LICENCES, _LICENCE_NAMES.sub("", text))
+    return _without(_WISHES, _without(_LICENCES, _LICENCE_NAMES.sub("", text)), is_first=True)
 
 
-def _without(boilerplate: re.Pattern[str], text: str) -> str:
-    """The text without its boilerplate and what leads to it; a sentence of which something is left keeps its end."""
-    while found := boilerplate.search(text):
-        before, end = _LEADS.sub("", text[: found.start()]), found[0][-1]
+def _asides(text: str) -> str:
+    return _without(_REQUESTS, _without(_ASIDES, text, is_first=True))
+
+
+def _without(boilerplate: re.Pattern[str], text: str, is_first: bool = False) -> str:
+    """The text without its boilerplate and the words that lead to it. If a sentence is not cut whole, it keeps its end.
+
+    is_first: cut boilerplate only at the start of the text's sentences, clauses and brackets. Quoted words stay.
+    """
+    start = 0
+    while found := boilerplate.search(text, start):
+        head = text[: found.start()]
+        before, end = _LEADS.sub("", head), found[0][-1]
+        lead = head[len(before) :]
+        is_quoted = head.count('"') % 2 or head.count("“") > head.count("”")
+        if is_quoted or (is_first and before and before[-1] not in ".!?\n([" and not _CLAUSE.search(lead)):
+            start = found.start() + 1
+            continue
         kept_end = end if end in ".!?" and before and before[-1] not in ".!?\n([" else ""
-        text = before + kept_end + text[found.end() :]
+        text, start = before + kept_end + text[found.end() :], 0
     return text
 
 
@@ -160,12 +182,16 @@ def _shortened(text: str) -> str:
     return start[: ends[-1]] if ends else start
 
 
+# Texts that a rule cut, of WavText5K's 4,525 descriptions and FSDKaggle2018's 11,979 titles, each read by hand, and
+# the cuts that took words about the sound: licence 61 (0), asides 234 (1), links 14 (0), equipment 7 (0), file_name
+# 9,267 (0); addresses, entities and markup have no case there. Of the 86,833 captions of Clotho and AudioCaps the rules
+# change none but in blanks and a separator at the end.
 # In this order; licence and asides go first while links still show where a sentence does not end.
 RULES: dict[str, Callable[[str], str]] = {
     "entities": _entities,  # &amp; and the like, decoded
     "markup": _markup,  # HTML tags, known by name: out, those that begin a line as a line end
     "licence": _licence,  # licences and wishes for credit: with their leading words to the end of the sentence
-    "asides": lambda text: _without(_ASIDES, text),  # words to other users: in the same way
+    "asides": _asides,  # words to other users, and who wished for a sound: in the same way
     "addresses": lambda text: _ADDRESSES.sub("", text),  # e-mail
     "links": lambda text: _LINKS.sub("", text),  # with "from", "at", "see" before them
     "equipment": _equipment,  # sentences and brackets of technical words alone: "Recorded with a Zoom H4n, 96 kHz."
