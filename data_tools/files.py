@@ -68,12 +68,15 @@ def read_text(path: Path, fallback_encoding: str | None = None) -> str:
     """The file's text, line ends as they are; a UTF-8 byte order mark is not part of it.
 
     fallback_encoding: tried when the bytes are not UTF-8 (Clotho's metadata is published in ISO-8859-1).
-    Raises DataError for a missing or empty file, a folder, and other encodings.
+    Raises DataError for a missing or empty file, a folder, NUL, and other encodings.
     """
     require_file(path)
     data = path.read_bytes()
     if not data.strip():
         raise DataError(f"{path}: the file is empty")
+    if b"\0" in data:
+        line = data.count(b"\n", 0, data.index(b"\0")) + 1
+        raise DataError(f"{path}, line {line}: not UTF-8, but with NUL characters, as UTF-16 has; save it as UTF-8")
     try:
         return data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -99,8 +102,8 @@ def read_table(
         hint: ends the message about broken quotes.
 
     Lines that a quote at the start of a cell swallowed are rows again, their quotes text. A warning names them.
-    Raises DataError for missing or doubled columns, no rows, NUL, broken quotes, blank lines and rows of another
-    length. The message names the first MAX_ROWS blank lines and rows of another length, and counts all.
+    Raises DataError for missing or doubled columns, no rows, broken quotes, blank lines and rows of another length.
+    The message names the first MAX_ROWS blank lines and rows of another length, and counts all.
     """
     records = _records(path, read_text(path, fallback_encoding), delimiter, quoting, hint)
     _, header, _ = next(records)
@@ -129,9 +132,6 @@ def _records(
     path: Path, text: str, delimiter: str, quoting: Quoting, hint: str
 ) -> Iterator[tuple[int, list[str], list[str]]]:
     """(first line, values, text of the lines) of every record of a table, its header first."""
-    if "\0" in text:
-        line = text.count("\n", 0, text.index("\0")) + 1
-        raise DataError(f"{path}, line {line}: a NUL character; remove it, and save the table as UTF-8")
     lines = io.StringIO(text, newline="").readlines()
     reader = csv.reader(lines, delimiter=delimiter, strict=True, quoting=_QUOTINGS[quoting])
     while (start := reader.line_num) < len(lines):

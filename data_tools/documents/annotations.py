@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from data_tools.documents.json_text import parse_json
+from data_tools.documents.json_text import other_encoding, parse_json
 from data_tools.errors import DataError
 from data_tools.files import read_text
 
@@ -98,11 +98,17 @@ class Annotations:
 
 
 def is_annotation(path: Path) -> bool:
-    """Whether a file's first line is a published query, or the file a list of recordings."""
+    """Whether a file's first line is a published query, or the file a list of recordings.
+
+    A file in UTF-16 counts as one too, so that its reader names the encoding.
+    """
     with path.open("rb") as file:
-        first = file.readline(1 << 20)
+        data = file.readline(1 << 20)
+    if other_encoding(data):
+        return True
+    first = data.decode("utf-8-sig", errors="replace")
     if path.suffix == ".json":
-        return first.lstrip()[:1] == b"["
+        return first.lstrip()[:1] == "["
     try:
         line = parse_json(first, path.name)
     except DataError:

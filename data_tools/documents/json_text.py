@@ -9,6 +9,7 @@ import hashlib
 import json
 import math
 import os
+import re
 import weakref
 from array import array
 from collections.abc import Iterator
@@ -20,6 +21,7 @@ from data_tools.files import read_text, write_text
 
 MAX_BYTES = 1 << 30  # of a document; the score matrix of 6,000 clips and 30,000 captions has 5 MB of ids and texts
 MAX_DIGITS = 400  # of a number; the longest float that is written out has 327
+HALF_PAIR = re.compile("[\ud800-\udfff]")  # of surrogates: text that UTF-8 cannot hold
 SEAL = "checksum"
 BLOCK = 1 << 22  # bytes of a large file that are read at a time
 
@@ -35,9 +37,10 @@ def parse_json(text: str | bytes, where: str, finite: bool = True, lone_surrogat
     where: named in the message, such as "wavcaps.json" or "metrics.jsonl, line 3". finite: refuse NaN and Infinity,
     which are not JSON, and numbers so large that they would become Infinity, such as 1e999. lone_surrogates: let half
     a surrogate pair through, for a caller that replaces it: JSON can write it ("\\ud800"), but UTF-8 cannot hold it.
-    Raises DataError for text that is not JSON or not UTF-8, an object with a key given twice, a number of more than
-    MAX_DIGITS digits, lists within lists without end, and lone surrogates.
+    Raises DataError for text that is not JSON or not UTF-8, a byte order mark, an object with a key given twice, a
+    number of more than MAX_DIGITS digits, lists within lists without end, and lone surrogates.
     """
+    text = _decoded(text, where)
 
     def without_repeated_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         found: dict[str, Any] = {}
@@ -63,7 +66,7 @@ def parse_json(text: str | bytes, where: str, finite: bool = True, lone_surrogat
     strict: dict[str, Any] = {"parse_constant": refused, "parse_float": number} if finite else {}
     try:
         value = json.loads(text, object_pairs_hook=without_repeated_keys, parse_int=whole, **strict)
-        if not lone_surrogates and ("\\u" in text if isinstance(text, str) else b"\\u" in text):
+        if not lone_surrogates and ("\\u" in text or HALF_PAIR.search(text)):
             json.dumps(value, ensure_ascii=False).encode()
         return value
     except RecursionError:
@@ -72,12 +75,29 @@ def parse_json(text: str | bytes, where: str, finite: bool = True, lone_surrogat
         # That of the whole value written as JSON: what stands before the half pair says where to look.
         before = error.object[max(0, error.start - 40) : error.start]
         raise DataError(f"{where}: text that UTF-8 cannot hold (half a surrogate pair after {before!a})") from None
-    except UnicodeDecodeError as error:
-        raise DataError(f"{where}: not UTF-8 (byte {error.start})") from None
     except DataError:
         raise
     except ValueError as error:
         raise DataError(f"{where}: not JSON ({error})") from None
+
+
+def _decoded(text: str | bytes, where: str) -> str:
+    """The text of JSON. Raises DataError for another encoding than UTF-8, and for a byte order mark."""
+    if other := other_encoding(text) if isinstance(text, bytes) else "":
+        raise DataError(f"{where}: {other}, not UTF-8; save it as UTF-8")
+    try:
+        found = text if isinstance(text, str) else text.decode()
+    except UnicodeDecodeError as error:
+        raise DataError(f"{where}: not UTF-8 (byte {error.start}); save it as UTF-8") from None
+    if found.startswith("\ufeff"):
+        raise DataError(f"{where}: starts with a byte order mark; remove it, or save it as UTF-8 without one")
+    return found
+
+
+def other_encoding(data: bytes) -> str:
+    """UTF-16 or UTF-32, if JSON is encoded so, as its zero bytes or its byte order mark show; "" for another."""
+    name = json.detect_encoding(data).upper()
+    return "" if name.startswith("UTF-8") else name[:6]
 
 
 def read_json(path: Path, hint: str) -> Any:
@@ -210,6 +230,8 @@ class StoredLines:
             if not start and block.startswith(codecs.BOM_UTF8):
                 start = self._starts[0] = len(codecs.BOM_UTF8)
                 block = block[start:]
+            if b"\0" in block:
+                read_text(self.path)  # which names the line
             try:
                 lines = block.decode().split("\n")
             except UnicodeDecodeError:

@@ -12,6 +12,7 @@ from typing import Any
 
 import yaml
 
+from data_tools.documents.json_text import HALF_PAIR
 from data_tools.errors import DataError
 
 Path = tuple[str | int, ...]
@@ -76,6 +77,9 @@ class _Builder:
             self.problem(path, node, "the aliases unfold without end; write the value out")
             return None
         if isinstance(node, yaml.ScalarNode):
+            if HALF_PAIR.search(node.value):
+                self.problem(path, node, f"half a surrogate pair in {node.value[:MAX_NUMBER]!a}; write the character")
+                return None
             if node.style is None and len(node.value) > MAX_NUMBER and _FLOAT.match(node.value):
                 self.problem(path, node, f"a number of {len(node.value)} characters; write at most {MAX_NUMBER}")
                 return None
@@ -92,7 +96,7 @@ class _Builder:
         result: dict[str, Any] = {}
         for key_node, value_node in node.value:
             key = key_node.value if isinstance(key_node, yaml.ScalarNode) else None
-            if key is None:
+            if key is None or HALF_PAIR.search(key):
                 self.problem(path, key_node, "a key must be plain text")
                 continue
             if key == "<<" and key_node.style is None:

@@ -4,7 +4,7 @@ import math
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-from data_tools.documents.json_text import parse_json
+from data_tools.documents.json_text import other_encoding, parse_json
 from data_tools.errors import DataError
 from submission.formats.csv_table import Problem, shown
 
@@ -15,8 +15,6 @@ _KINDS = {
     b"\x93NUMPY": "a NumPy file",
     b"PK\x03\x04": "a zip archive",
     b"[": "one list of JSON",
-    b"\xff\xfe": "UTF-16",
-    b"\xfe\xff": "UTF-16",
 }
 
 Fault = tuple[str, str]  # what is wrong, as a sentence about one line and as its kind in general
@@ -40,7 +38,7 @@ def parse_objects(data: bytes) -> Iterator[Object | Problem]:
     if not data.strip():
         yield Problem(1, "the file is empty", "empty file")
         return
-    if kind := next((name for start, name in _KINDS.items() if data.startswith(start)), None):
+    if kind := other_encoding(data) or next((name for start, name in _KINDS.items() if data.startswith(start)), None):
         yield Problem(1, f"{kind}, not lines of JSON; give an object a line, in UTF-8", "another kind of file")
         return
     if data.startswith(_BYTE_ORDER_MARK):

@@ -64,6 +64,30 @@ def annotations(path: Path) -> Path:
 
 
 @pytest.mark.parametrize("form", ["release", "json"])
+@pytest.mark.parametrize(
+    ("encoding", "message"),
+    [("utf-8-sig", None), ("utf-16", "line 1: not UTF-8"), ("utf-16-be", "line 1: not UTF-8"), ("utf-32", "not UTF-8")],
+)
+def test_encodings_of_published_files_are_read_or_named(
+    tmp_path: Path, form: str, encoding: str, message: str | None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    is_list = form == "json"
+    source = annotations(tmp_path / "json/en/train.json") if is_list else release(tmp_path / "c_train_release.jsonl")
+    source.write_text(source.read_text(), encoding=encoding)
+    argv = ["castella", str(tmp_path), "--out", str(tmp_path / "m.jsonl"), "--moments", str(tmp_path / "q.jsonl")]
+    assert main([*argv, "--keep-missing"]) == (1 if message else 0)
+    assert message is None or message in capsys.readouterr().err
+
+
+def test_linked_folders_of_published_files_are_read(tmp_path: Path) -> None:
+    annotations(tmp_path / "elsewhere/en/train.json")
+    (tmp_path / "set").mkdir()
+    (tmp_path / "set" / "json").symlink_to(tmp_path / "elsewhere")
+    found = read_castella(tmp_path / "set", keep_missing=True)
+    assert [path.name for path in found.files] == ["train.json"]
+
+
+@pytest.mark.parametrize("form", ["release", "json"])
 def test_both_forms_are_mended_alike(tmp_path: Path, form: str, capsys: pytest.CaptureFixture[str]) -> None:
     is_list = form == "json"
     source = annotations(tmp_path / "json/en/train.json") if is_list else release(tmp_path / "c_train_release.jsonl")

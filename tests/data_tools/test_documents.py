@@ -18,6 +18,7 @@ from data_tools.documents.json_text import (
     unsealed,
     write_json,
 )
+from data_tools.documents.yaml12 import parse_yaml
 from data_tools.errors import DataError
 
 
@@ -54,6 +55,14 @@ def test_a_document_is_read_as_it_was_written(tmp_path: Path) -> None:
         (b"[1e999]", "the number 1e999 is too large"),
         (b"-1e999", "the number -1e999 is too large"),
         (b"\xff", "not UTF-8 (byte 0)"),
+        ('{"a": "é"}'.encode("latin-1"), "not UTF-8 (byte 7)"),
+        ('{"a": 1}'.encode("utf-16"), "a.json: UTF-16, not UTF-8; save it as UTF-8"),
+        ('{"a": 1}'.encode("utf-16-le"), "UTF-16, not UTF-8"),
+        ('{"a": 1}'.encode("utf-16-be"), "UTF-16, not UTF-8"),
+        ('{"a": 1}'.encode("utf-32"), "UTF-32, not UTF-8"),
+        ('{"a": 1}'.encode("utf-32-be"), "UTF-32, not UTF-8"),
+        ('{"a": 1}'.encode("utf-8-sig"), "starts with a byte order mark; remove it"),
+        (b'{"a": "\xed\xa0\x80"}', "not UTF-8 (byte 7)"),
         (rb'{"a": "b", "dog \udfff": 1}', """UTF-8 cannot hold (half a surrogate pair after '{"a": "b", "dog ')"""),
         (rb'["\ude00\ud83d"]', "half a surrogate pair after"),
         (b"", "not JSON"),
@@ -149,6 +158,20 @@ def test_a_file_that_is_not_the_one_that_was_noted(tmp_path: Path) -> None:
 def test_files_are_hashed_in_one_place(root: Path) -> None:
     rooms = [path for room in ("data_tools", "submission", "system") for path in (root / room).rglob("*.py")]
     assert [path.name for path in rooms if "file_digest" in path.read_text(encoding="utf-8")] == ["json_text.py"]
+
+
+def test_texts_with_half_a_surrogate_pair_or_a_byte_order_mark_are_refused() -> None:
+    with pytest.raises(DataError, match=r"^x: text that UTF-8 cannot hold"):
+        parse_json('"dog \ud800"', "x")
+    with pytest.raises(DataError, match=r"^x: starts with a byte order mark"):
+        parse_json('\ufeff{"a": 1}', "x")
+    assert parse_json('"\ufeff"', "x") == "\ufeff", "within a text it is a character"
+
+
+@pytest.mark.parametrize("text", [r'name: "dog \ud800"', r'"dog \udfff": 1', r'names: ["\ud83d"]'])
+def test_half_a_surrogate_pair_in_yaml_is_refused(text: str) -> None:
+    with pytest.raises(DataError, match=r"not YAML \(line 1: .*(half a surrogate pair|a key must be plain text)"):
+        parse_yaml(text.encode())
 
 
 def test_whole_surrogate_pairs_are_text_and_half_ones_are_let_through_where_they_are_replaced() -> None:

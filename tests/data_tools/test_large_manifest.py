@@ -85,6 +85,16 @@ def test_it_is_a_sequence_of_the_same_clips(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("large")
+def test_first_clip_after_a_byte_order_mark_is_read_alone(tmp_path: Path) -> None:
+    path = tmp_path / "m.jsonl"
+    write_manifest(path, clips(40))
+    expected = [clip for _, clip in iter_manifest(path)]
+    path.write_bytes(b"\xef\xbb\xbf" + path.read_bytes())
+    found = read_manifest(path)
+    assert (found[0], found[1], found[-1], list(found)) == (expected[0], expected[1], expected[-1], expected)
+
+
+@pytest.mark.usefixtures("large")
 @pytest.mark.parametrize("change", ["longer", "as long"])
 def test_a_file_that_changes_while_it_is_used_is_named(tmp_path: Path, change: str) -> None:
     path = tmp_path / "m.jsonl"
@@ -123,6 +133,17 @@ def test_what_is_no_manifest_is_said_as_of_any_other(
 
 def line(**changes: object) -> str:
     return json.dumps(json.loads(clips(9)[8].model_dump_json()) | changes, ensure_ascii=False)
+
+
+@pytest.mark.parametrize("encoding", ["utf-16", "utf-16-le", "utf-16-be", "utf-32", "utf-32-le", "latin-1"])
+def test_other_encodings_are_refused_as_of_any_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, encoding: str
+) -> None:
+    path = tmp_path / "m.jsonl"
+    path.write_text(line(captions=["Caf\u00e9"]) + "\n", encoding=encoding)
+    found, expected = both(path, monkeypatch)
+    assert found == expected
+    assert "m.jsonl, line 1: not UTF-8" in str(found)
 
 
 @pytest.mark.parametrize(

@@ -87,7 +87,7 @@ def test_a_column_may_say_the_split(sounds: Path, capsys: pytest.CaptureFixture[
         ),
         ("file,caption\nx.wav,a\ny.wav,b\n", ["--caption", "caption"], "none of the table's 2 audio files can be read"),
         ("file,caption\n0.wav,a\n", ["--caption", "caption", "--name", "a/b"], "may only have letters"),
-        ("file,caption\n0\0.wav,a\n", ["--caption", "caption"], "line 2: a NUL character; remove it"),
+        ("file,caption\n0\0.wav,a\n", ["--caption", "caption"], "line 2: not UTF-8, but with NUL characters"),
     ],
 )
 def test_what_is_refused(
