@@ -3,6 +3,7 @@
 import logging
 import os
 import re
+import unicodedata
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
@@ -116,14 +117,14 @@ def is_utf8(name: str) -> bool:
 def match_names(wanted: Iterable[str], present: Iterable[str]) -> dict[str, str]:
     """Which present name each wanted name means; names without a counterpart are left out.
 
-    A name means itself. Only what is then left over on both sides is compared without outer blanks and blanks before
-    the suffix, and last with ':' and the blanks around it taken for '_' (Clotho's files were renamed so). A name that
-    could mean two others means none.
+    A name means itself. Only the names left over on both sides are compared in Unicode's composed form (macOS unpacks
+    decomposed ones), then without outer blanks and blanks before the suffix, and last with ':' and the blanks around it
+    taken for '_' (Clotho's files were renamed so). A name that could mean two others means none.
     """
     left = dict.fromkeys(wanted)
     free = dict.fromkeys(present)
     found: dict[str, str] = {}
-    for key in (str, _without_blanks, _without_colons):
+    for key in (str, _composed, _without_blanks, _without_colons):
         ours, theirs = _by_key(left, key), _by_key(free, key)
         for shared in ours.keys() & theirs.keys():
             if len(ours[shared]) == len(theirs[shared]) == 1:
@@ -141,8 +142,12 @@ def check_source(name: str) -> str:
     return name
 
 
+def _composed(name: str) -> str:
+    return unicodedata.normalize("NFC", name)
+
+
 def _without_blanks(name: str) -> str:
-    return re.sub(r"\s+(\.\w+)$", r"\1", name.strip())
+    return re.sub(r"\s+(\.\w+)$", r"\1", _composed(name).strip())
 
 
 def _without_colons(name: str) -> str:

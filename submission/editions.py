@@ -342,5 +342,9 @@ def get_moments_edition(name: str | int | None = None) -> MomentsEdition:
 
 
 def get_any_edition(name: str | int) -> AnyEdition:
-    """The record of a year of clips or of moments, or of `custom`. Raises SubmissionError for others."""
+    """The record of a year of clips or of moments, or of `custom`. Raises SubmissionError, naming all, for others."""
+    if str(name) not in {**EDITIONS, **MOMENTS}:
+        raise SubmissionError(
+            f"no edition {name} is known; choose one of: {', '.join(sorted({**EDITIONS, **MOMENTS}))}"
+        )
     return get_moments_edition(name) if str(name) in MOMENTS else get_edition(name)

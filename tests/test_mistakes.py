@@ -89,8 +89,8 @@ DATA = [
     ("queries manifest.jsonl --split train --out x.jsonl", f"manifest.jsonl has no split train, {SPLITS}"),
     ("queries manifest.jsonl --split dev --out x.jsonl", "invalid choice: 'dev' (choose from 'development', "),
     # --out
-    ("clotho clotho --splits development --out x.txt", JSONL.format("x.txt")),
-    ("clotho clotho --splits development --out notes", JSONL.format("notes")),
+    ("clotho clotho --keep-missing --splits development --out x.txt", JSONL.format("x.txt")),
+    ("clotho clotho --keep-missing --splits development --out notes", JSONL.format("notes")),
     ("blind audio --out x.csv", JSONL.format("x.csv")),
     ("table captions.csv --audio file_name --caption caption_1 --out x.csv", JSONL.format("x.csv")),
     ("queries blind.csv --out x.txt", JSONL.format("x.txt")),
@@ -391,7 +391,7 @@ def test_one_query_of_one_clip_is_no_plural_anywhere(
 
 WRITING = [
     ("data_tools", "queries blind.csv --out {}/x.jsonl"),
-    ("data_tools", "clotho clotho --splits development --out {}/x.jsonl"),
+    ("data_tools", "clotho clotho --keep-missing --splits development --out {}/x.jsonl"),
     ("submission", "write scores.npy --out {}/x.csv"),
     ("system", "run recipe.yaml --runs {}/runs"),
     ("system", "export run --out {}/x"),

@@ -6,19 +6,40 @@ The audio are parts of YouTube videos, of which some are gone: published scores 
 
 import argparse
 import re
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Container, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
-from data_tools.audio.read import readable_seconds
+from data_tools.audio.read import AUDIO_SUFFIXES, readable_seconds
 from data_tools.cli import counted, ending_in
 from data_tools.errors import DataError
 from data_tools.files import read_table, require_file, require_folder
 from data_tools.manifest import Clip, Split, audio_clip, check_caption, write_manifest
-from data_tools.names import audio_names
+from data_tools.names import audio_names, some
 
 AUDIOCAPS_SPLITS: tuple[Split, ...] = ("train", "val", "test")
 COLUMNS = ("audiocap_id", "youtube_id", "start_time", "caption")
-SUFFIXES = (".wav", ".flac", ".mp3")
+_START = r"(.+)_([0-9]{1,9})(?:\.0+)?"
+_TIMES = re.compile(_START + r"[_-]([0-9]{1,9})(?:\.0+)?", re.DOTALL)  # <youtube_id>_<start>_<end>
+_LONGEST = 11  # seconds of a clip: 10, and one for rounding
+_NAMES = "<youtube_id>_<start_time>.wav, Y<youtube_id>.wav or <audiocap_id>.wav"
+
+
+@dataclass
+class _Recording:
+    """A clip as published: its captions, and their audiocap ids."""
+
+    youtube_id: str
+    start: int
+    captions: list[str] = field(default_factory=list)
+    ids: list[str] = field(default_factory=list)
+
+    @property
+    def stems(self) -> list[str]:
+        """File names without an ending, the surest first; those after the first two do not have the start."""
+        timed = [f"{prefix}{self.youtube_id}_{self.start}" for prefix in ("", "Y")]
+        return [*timed, self.youtube_id, f"Y{self.youtube_id}", *self.ids]
 
 
 def read_audiocaps(
@@ -26,51 +47,97 @@ def read_audiocaps(
 ) -> tuple[list[Clip], list[str]]:
     """Clips of the asked splits in the CSV files' order, and a line of counts per split.
 
-    root: the folder with <split>.csv. audio: the folder with the audio (default root), in <split>/ or directly,
-    as <youtube_id>_<start_time> or Y<youtube_id> with .wav, .flac or .mp3.
+    Args:
+        root: the folder with <split>.csv.
+        audio: the folder with the audio (default: root), in <split>/ or directly. Files have any ending of audio, and
+            a name as downloaders give it. <youtube_id>_<start> may have _<end> after it, both in seconds or
+            milliseconds, and Y in front. <youtube_id> and Y<youtube_id> count if one clip has that id. <audiocap_id>
+            may be that of any of the clip's captions.
+        keep_missing: list clips without audio too; else they are left out.
+
     Rows with the same youtube_id and start_time are one clip with several captions (5 in val and test).
-    keep_missing: list clips without audio too; else they are left out.
-    Raises DataError for a missing CSV file, bad rows, bad captions, and when no clip is left.
+    Raises DataError for a missing CSV file, bad rows, bad captions, an audiocap_id that comes twice, and no clip left.
     """
     require_folder(root)
+    recordings = {split: _recordings(root / f"{split}.csv") for split in splits}
+    owners = Counter(stem for found in recordings.values() for recording in found for stem in {*recording.stems})
     clips: list[Clip] = []
     counts = []
-    for split in splits:
-        require_file(root / f"{split}.csv", "name AudioCaps' folder, which holds it, and the --splits that it has")
-        captions = _captions(root / f"{split}.csv")
+    for split, published in recordings.items():
         folders = [(audio or root) / split, audio or root]
-        present = {name: folder for folder in reversed(folders) for name in audio_names(folder)}
+        files = _by_stem(folders, owners)
         found = 0
-        for (youtube_id, start), texts in captions.items():
-            names = [f"{stem}{suffix}" for stem in (f"{youtube_id}_{start}", f"Y{youtube_id}") for suffix in SUFFIXES]
-            name = next((name for name in names if name in present), None)
-            found += name is not None
-            if name or keep_missing:
-                folder, file_name = present.get(name or "", folders[0]), name or names[0]
-                seconds = readable_seconds(folder / file_name)
-                clips.append(audio_clip(folder, file_name, "audiocaps", split, texts, seconds))
-        in_all = counted(sum(map(len, captions.values())), "caption")
-        published = f"{split}: {counted(len(captions), 'clip')}, {in_all} published"
-        counts.append(f"{published}; audio of {found} found, of {len(captions) - found} missing")
+        for recording in published:
+            stem = next((stem for stem in recording.stems if stem in files and owners[stem] == 1), None)
+            found += stem is not None
+            if stem or keep_missing:
+                folder, name = files[stem] if stem else (folders[0], f"{recording.stems[0]}.wav")
+                seconds = readable_seconds(folder / name)
+                clips.append(audio_clip(folder, name, "audiocaps", split, recording.captions, seconds))
+        in_all = counted(sum(len(recording.captions) for recording in published), "caption")
+        line = f"{split}: {counted(len(published), 'clip')}, {in_all} published"
+        line += f"; audio of {found} found, of {len(published) - found} missing"
+        unclear = sorted({stem for item in published for stem in item.stems if stem in files and owners[stem] > 1})
+        counts.append(f"{line}; names of several clips, not used: {some(unclear)}" if unclear else line)
     if not clips:
         hint = "name the folder by --audio, or list all clips by --keep-missing"
-        expected = "<youtube_id>_<start_time>.wav or Y<youtube_id>.wav"
-        raise DataError(f"{audio or root}: no audio by the names {expected}; {hint}")
+        raise DataError(f"{audio or root}: no audio by the names {_NAMES}; {hint}")
     return clips, counts
 
 
-def _captions(path: Path) -> dict[tuple[str, int], list[str]]:
-    """Captions by (youtube_id, start time in seconds)."""
-    captions: dict[tuple[str, int], list[str]] = {}
+def _by_stem(folders: Sequence[Path], known: Container[str]) -> dict[str, tuple[Path, str]]:
+    """(folder, name) of every audio file by its name without the ending; by <id>_<start in seconds> if it is not known.
+
+    The first folder comes before the next, the first ending before others.
+    """
+    files = [(folder, name) for folder in folders for name in audio_names(folder)]
+    files.sort(key=lambda file: (folders.index(file[0]), AUDIO_SUFFIXES.index(Path(file[1]).suffix.lower())))
+    found: dict[str, tuple[Path, str]] = {}
+    for folder, name in sorted(files, key=lambda file: Path(file[1]).stem not in known):
+        stem = Path(name).stem
+        for key in [stem] if stem in known else _in_seconds(stem):
+            found.setdefault(key, (folder, name))
+    return found
+
+
+def _in_seconds(stem: str) -> list[str]:
+    """<id>_<start in seconds> of <id>_<start>_<end>, in seconds or milliseconds, and of <id>_<start>.
+
+    >>> _in_seconds("-aB_30_40"), _in_seconds("-aB_30000_40000"), _in_seconds("-aB_030.000"), _in_seconds("-aB")
+    (['-aB_30', '-aB_30_40'], ['-aB_30', '-aB_30000_40000'], ['-aB_30'], [])
+    """
+    found = []
+    if times := _TIMES.fullmatch(stem):
+        start, end = int(times[2]), int(times[3])
+        unit = 1 if end - start <= _LONGEST else 1000
+        if 0 < end - start <= _LONGEST * unit and start % unit == 0:
+            found.append(f"{times[1]}_{start // unit}")
+    if times := re.fullmatch(_START, stem, re.DOTALL):
+        found.append(f"{times[1]}_{int(times[2])}")
+    return found
+
+
+def _recordings(path: Path) -> list[_Recording]:
+    """Clips of a CSV file in its order."""
+    require_file(path, "name AudioCaps' folder, which holds it, and the --splits that it has")
+    found: dict[tuple[str, int], _Recording] = {}
+    lines: dict[str, int] = {}
     for line, row in read_table(path, COLUMNS):
         where = f"{path}, line {line}"
         check_caption(row["caption"], where)
-        if not row["youtube_id"].strip():
+        youtube_id, start, number = row["youtube_id"], row["start_time"], row["audiocap_id"]
+        if not youtube_id.strip():
             raise DataError(f"{where}: the youtube_id is empty")
-        if not re.fullmatch("[0-9]{1,9}", row["start_time"]):
-            raise DataError(f"{where}: the start_time {row['start_time'][:40]!r} is not a number of whole seconds")
-        captions.setdefault((row["youtube_id"], int(row["start_time"])), []).append(row["caption"])
-    return captions
+        if not re.fullmatch("[0-9]{1,9}", start):
+            raise DataError(f"{where}: the start_time {start[:40]!r} is not a number of whole seconds")
+        if lines.setdefault(number, line) != line:
+            raise DataError(
+                f"{where}: the audiocap_id {number[:40]!r} is already on line {lines[number]}; keep one row"
+            )
+        recording = found.setdefault((youtube_id, int(start)), _Recording(youtube_id, int(start)))
+        recording.captions.append(row["caption"])
+        recording.ids.append(number)
+    return list(found.values())
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from data_tools.audio.read import readable_seconds
 from data_tools.cli import counted, ending_in
+from data_tools.datasets.nearest import similar_names
 from data_tools.errors import DataError
 from data_tools.files import read_table, require_file, require_folder
 from data_tools.manifest import Clip, Split, audio_clip, read_caption_table, write_manifest
@@ -34,13 +35,16 @@ def read_clotho(
     require_folder(root)
     clips: list[Clip] = []
     counts = []
+    similar = []
     for split in splits:
-        found, count = _read_split(root, split, source)
+        found, count, note = _read_split(root, split, source)
         clips += found
-        counts.append(count)
+        counts.append(f"{count}; {note}" if note else count)
+        similar += [note] if note else []
     if not keep_missing and not any(Path(clip.path).is_file() for clip in clips):
-        hint = "unpack Clotho's archives of audio there, or list all clips by --keep-missing"
-        raise DataError(f"{Path(clips[0].path).parent}: no audio of {counted(len(clips), 'clip', ',')}; {hint}")
+        problem = "; ".join([f"no audio of {counted(len(clips), 'clip', ',')}", *similar])
+        hint = "rename the files" if similar else "unpack Clotho's archives of audio there"
+        raise DataError(f"{Path(clips[0].path).parent}: {problem}; {hint}, or list all clips by --keep-missing")
     return clips, counts
 
 
@@ -63,7 +67,8 @@ def hold_out(clips: Sequence[Clip], share: float, seed: int) -> list[Clip]:
     return [clip.model_copy(update={"split": "validation"}) if clip.id in held_out else clip for clip in clips]
 
 
-def _read_split(root: Path, split: Split, source: str) -> tuple[list[Clip], str]:
+def _read_split(root: Path, split: Split, source: str) -> tuple[list[Clip], str, str]:
+    """Clips, a line of counts, and a note on missing files whose names nearly fit."""
     table = _table_path(root, f"clotho_captions_{split}.csv")
     require_file(table, "name Clotho's folder as published, and the --splits that it has")
     captions = _captions(table)
@@ -72,7 +77,8 @@ def _read_split(root: Path, split: Split, source: str) -> tuple[list[Clip], str]
     metadata_names = match_names(captions, metadata)
     inner = root / "clotho_audio_files" / split
     folder = inner if inner.is_dir() and not (root / split).is_dir() else root / split
-    disk_names = match_names(captions, audio_names(folder))
+    present = audio_names(folder)
+    disk_names = match_names(captions, present)
 
     clips = []
     for name, texts in captions.items():
@@ -88,11 +94,12 @@ def _read_split(root: Path, split: Split, source: str) -> tuple[list[Clip], str]
     for count, what in (
         (len(clips) - len(disk_names), "without audio (`check` names them)"),
         (len(disk_names) - readable, "with unreadable audio (`check` names them)"),
-        (renamed, "named as on disk, which differs in blanks or ':' from the captions file"),
+        (renamed, "named as on disk, which differs in blanks, ':' or Unicode form from the captions file"),
         (len(clips) - len(metadata_names), "without metadata"),
     ):
         line += f", {count} {what}" if count else ""
-    return clips, line
+    missing = [name for name in captions if name not in disk_names]
+    return clips, line, similar_names(missing, set(present) - set(disk_names.values())) if missing else ""
 
 
 def _table_path(root: Path, name: str) -> Path:

@@ -8,10 +8,11 @@ from typing import get_args
 
 from data_tools.audio.read import readable_seconds
 from data_tools.cli import counted, ending_in
+from data_tools.datasets.nearest import similar_names
 from data_tools.errors import DataError
-from data_tools.files import Quoting, read_table
+from data_tools.files import Quoting, absolute, read_table
 from data_tools.manifest import SPLITS, Clip, Split, audio_clip, check_caption, write_manifest
-from data_tools.names import check_source
+from data_tools.names import audio_tree, check_source
 
 DELIMITERS = {"comma": ",", "semicolon": ";", "tab": "\t", "bar": "|"}
 
@@ -79,6 +80,17 @@ def _rows(
                     raise DataError(f"{path}, line {line}: {problem}; {cure}")
 
 
+def _similar(folder: Path, clips: Sequence[Clip]) -> str:
+    """The note on missing files whose names differ little from those of other files in the folder."""
+    missing = {clip.path: clip.file_name for clip in clips if not Path(clip.path).is_file()}
+    if not missing or not folder.is_dir():
+        return ""
+    named = {clip.path for clip in clips} - missing.keys()
+    return similar_names(
+        missing.values(), [name for name in audio_tree(folder)[0] if absolute(folder / name) not in named]
+    )
+
+
 def _split(text: str, where: str) -> Split:
     for split in SPLITS:
         if text.strip() == split:
@@ -116,13 +128,14 @@ def run(arguments: argparse.Namespace) -> int:
         DELIMITERS[arguments.delimiter],
         arguments.quoting,
     )
+    similar = _similar(folder, clips)
     if len(unreadable) == len(clips):
-        raise DataError(
-            f"{folder}: none of the table's {len(clips)} audio files can be read here, the first is {unreadable[0]}; "
-            "name the folder by --folder"
-        )
+        problem = f"none of the table's {len(clips)} audio files can be read here, the first is {unreadable[0]}"
+        cure = f"{similar}; write the names as the files have them" if similar else "name the folder by --folder"
+        raise DataError(f"{folder}: {problem}; {cure}")
     write_manifest(arguments.out, clips)
     note = f", {len(unreadable)} without readable audio (`check` names them)" if unreadable else ""
+    note += f"; {similar}" if similar else ""
     captions = counted(sum(len(clip.captions) for clip in clips), "caption")
     print(f"wrote {arguments.out}: {counted(len(clips), 'clip')}, {captions}{note}")
     return 0

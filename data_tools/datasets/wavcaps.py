@@ -5,6 +5,7 @@ Research", 2023; https://github.com/XinhaoMei/WavCaps. For academic use only, sa
 """
 
 import argparse
+import json
 import re
 from pathlib import Path
 from typing import Any
@@ -33,12 +34,14 @@ def read_wavcaps(path: Path, audio: Path, source: str, keep_missing: bool = Fals
     AudioSet ids end in .wav themselves).
     source: the clips' source name; the parts reuse each other's numbers, so each needs its own.
     keep_missing: list items without audio too, with the published duration; else they are left out.
-    Raises DataError for a missing file or folder, other JSON, bad items and captions, and when no clip is left.
+    Raises DataError for a missing file or folder, other JSON, bad items and captions, two items of one file, and when
+    no clip is left.
     """
     require_folder(audio, "name the folder that holds the audio by --audio")
     present = set(audio_names(audio))
     clips = []
     missing = 0
+    numbers: dict[str, int] = {}  # of items, by file
     for number, item in enumerate(_items(path), 1):
         where = f"{path}, item {number}"
         item_id, caption = item.get("id"), item.get("caption")
@@ -51,6 +54,8 @@ def read_wavcaps(path: Path, audio: Path, source: str, keep_missing: bool = Fals
         name = next((name for name in names if name in present), None)
         missing += name is None
         if name or keep_missing:
+            if (before := numbers.setdefault(name or names[-1], number)) != number:
+                raise DataError(_twice(path, item_id, before, number))
             try:
                 clips.append(_clip(item, audio, name, names[-1], source))
             except ValidationError as error:
@@ -59,6 +64,14 @@ def read_wavcaps(path: Path, audio: Path, source: str, keep_missing: bool = Fals
         hint = "name the right folder by --audio, or list all items by --keep-missing"
         raise DataError(f"{audio}: no audio of {path.name}, such as {names[-1]}; {hint}")
     return clips, missing
+
+
+def _twice(path: Path, item_id: str, before: int, number: int) -> str:
+    """The message about two items of one file, with the line of the second, if the id is written as usual."""
+    text = read_text(path)
+    written = list(re.finditer(r'"id"\s*:\s*' + re.escape(json.dumps(item_id, ensure_ascii=False)), text))
+    line = f" (line {text.count(chr(10), 0, written[min(1, len(written) - 1)].start()) + 1})" if written else ""
+    return f"{path}, item {number}{line}: the id {item_id!r} has the same file as item {before}; keep one of them"
 
 
 def _items(path: Path) -> list[dict[str, Any]]:

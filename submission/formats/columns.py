@@ -1,7 +1,9 @@
 """What a ranked CSV and a matrix CSV have in common when they are checked: a header and a column of queries."""
 
+from collections import Counter
 from collections.abc import Iterator
 
+from data_tools.cli import counted
 from submission.editions import EDITIONS, Edition
 from submission.errors import SubmissionError
 from submission.formats.csv_table import Problem, Row, parse_rows, shown
@@ -18,7 +20,9 @@ INDEX_COLUMN: Fault = (
 )
 
 
-OTHER_SET, UNKNOWN_QUERY, UNKNOWN_NAME = "another set", "unknown query", "unknown file name"  # kinds of problems
+OTHER_SET, DIFFERING, UNKNOWN_QUERY, UNKNOWN_NAME = (  # kinds of problems
+    "another set", "queries that differ from known ones", "unknown query", "unknown file name"
+)  # fmt: skip
 
 
 class QueryColumn:
@@ -42,7 +46,11 @@ class QueryColumn:
 
     def missing(self) -> Iterator[Problem]:
         """A problem of the whole file for every query of the truth that no row answered, or one for them all."""
-        if self._truth and self._line_of and not self._line_of.keys() & self._truth.queries.keys():
+        unknown = [query for query in self._line_of if self._truth and query not in self._truth.queries]
+        if self._truth and len(unknown) > len(self._line_of) / 2 and (note := _differing(unknown, self._truth)):
+            yield Problem(None, note, DIFFERING)
+            return
+        if self._truth and unknown and len(unknown) == len(self._line_of):
             hint = "this is of another split or data set; name the captions that it answers"
             yield Problem(None, f"none of its queries is known: {hint}", OTHER_SET)
             return
@@ -51,15 +59,27 @@ class QueryColumn:
                 yield Problem(None, f"no row for the query {shown(text)} ({query.where})", "no row for a query")
 
 
+def _differing(unknown: list[str], truth: Truth) -> str:
+    """The note on unknown queries if half or more of them differ little from known ones; "" for others."""
+    found = {query: pair for query in unknown if (pair := truth.similar_queries.to(query))}
+    if len(found) * 2 < len(unknown):
+        return ""
+    difference, _ = Counter(how for _, how in found.values()).most_common(1)[0]
+    query, known = next((query, known) for query, (known, how) in found.items() if how == difference)
+    differing = f"{counted(len(found), 'query')} differ from known ones, most in {difference}"
+    return f"{differing}: {shown(query)} is {shown(known)}; submit the queries as published, byte for byte"
+
+
 def unknown_name(name: str, where: str, truth: Truth) -> Fault:
     """Of a file that is not in the truth's pool."""
     return f"unknown file name {shown(name)} in {where}{instead(truth.similar_file_names, name)}", UNKNOWN_NAME
 
 
 def with_missing(problems: list[Problem], queries: QueryColumn) -> list[Problem]:
-    """The problems of all rows, and those of the whole file; of a file of another set not what comes of that."""
+    """The problems of all rows, and those of the whole file, without those that follow from one of the whole file."""
     missing = list(queries.missing())
-    others = (UNKNOWN_QUERY, UNKNOWN_NAME) if any(problem.kind == OTHER_SET for problem in missing) else ()
+    kinds = {problem.kind for problem in missing}
+    others = {UNKNOWN_QUERY, UNKNOWN_NAME} if OTHER_SET in kinds else {UNKNOWN_QUERY} if DIFFERING in kinds else set()
     return [*(problem for problem in problems if problem.kind not in others), *missing]
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from data_tools.cli import counted
+from data_tools.datasets.nearest import TEXT_WAYS, Nearest
 from data_tools.files import require_file
 from submission.editions import MomentsEdition
 from submission.errors import SubmissionError
@@ -23,7 +24,6 @@ from submission.formats.json_lines import (
     seconds,
     window_faults,
 )
-from submission.formats.suggest import TEXT_WAYS, Nearest
 
 TRUE_WINDOWS = "relevant_windows"
 WINDOWS = "pred_relevant_windows"  # of an answer

@@ -11,6 +11,7 @@ import soundfile
 from data_files import COUNTS, PUBLISHED, failure, findings, publish_clotho, rows, small_clotho, write_wav
 
 from data_tools.__main__ import main
+from data_tools.datasets.audiocaps import read_audiocaps
 from data_tools.manifest import read_manifest, read_queries
 from data_tools.names import audio_tree, match_names
 
@@ -115,6 +116,36 @@ def test_names_on_disk_that_differ_in_blanks_or_colons(tmp_path: Path, capsys: p
     assert "6 clips, 12 captions, 5 with audio, 1 without audio" in printed
     assert "4 named as on disk" in printed
     assert "6 without metadata" in printed
+
+
+@pytest.mark.parametrize(
+    ("published", "present", "difference"),
+    [
+        ("Chris&#39; bell.wav", "Chris' bell.wav", "HTML entities"),
+        ("Rain & wind.wav", "Rain &amp; wind.wav", "HTML entities"),
+        ("Rain.wav", "rain.WAV", "letter case"),
+        ("rain.wav", "rain.flac", "its ending"),
+        ("Caf\u00e9.wav", "CafÃ©.wav", "the encoding"),
+        ("rain 1.wav", "rain_1.wav", "punctuation"),
+    ],
+)
+def test_clotho_names_that_nearly_fit_are_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], published: str, present: str, difference: str
+) -> None:
+    root = small_clotho(tmp_path, ["a.wav", published, "gone.wav"], ["a.wav", present])
+    argv = ["clotho", str(root), "--out", str(root / "m.jsonl"), "--splits", "development"]
+    assert main(argv) == 0
+    note = f"1 missing file nearly fit: {published!r} is {present!r}, which differs in {difference}"
+    assert f"2 without audio (`check` names them), 3 without metadata; {note}" in capsys.readouterr().out
+    (root / "development" / "a.wav").unlink()
+    assert f"no audio of 3 clips; {note}; rename the files" in failure(capsys, *argv)
+
+
+def test_decomposed_unicode_names_on_disk_are_found(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    root = small_clotho(tmp_path, ["Caf\u00e9.wav"], ["Cafe\u0301.wav"])
+    assert main(["clotho", str(root), "--out", str(root / "m.jsonl"), "--splits", "development"]) == 0
+    assert [clip.file_name for clip in read_manifest(root / "m.jsonl")] == ["Cafe\u0301.wav"]
+    assert "1 named as on disk, which differs in blanks, ':' or Unicode form" in capsys.readouterr().out
 
 
 def test_match_names_by_hand() -> None:
@@ -320,6 +351,40 @@ def test_audiocaps_finds_peers_names_and_groups_captions(audiocaps: Path, capsys
     assert [clip.captions for clip in read_manifest(audiocaps / "m.jsonl")] == [["x"]]
 
 
+NAMES = [
+    "{id}.wav", "Y{id}.wav", "{id}_{start}.wav", "Y{id}_{start}.flac", "{id}_{start}_{end}.wav", "{id}_{start}.opus",
+    "{id}_{start}.000_{end}.000.m4a", "Y{id}_{start}.000_{end}.000.wav", "{id}_{start}-{end}.ogg", "{id}_{padded}.WAV",
+    "{number}.mp3", "{id}_{ms}_{end_ms}.flac",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("folder", ["test", ""])
+@pytest.mark.parametrize("name", NAMES)
+def test_audiocaps_is_found_by_the_names_of_downloaders(tmp_path: Path, name: str, folder: str) -> None:
+    rows = [(101, "-bCdEfGhIjK", 30), (102, "_bCdEfGh_12", 0), (103, "YbCdEfGhIjK", 300), (104, "gone_efghij", 5)]
+    (tmp_path / "test.csv").write_text(AUDIOCAPS + "".join(f"{n},{id},{start},sound {n}\n" for n, id, start in rows))
+    (tmp_path / folder).mkdir(exist_ok=True)
+    for number, id, start in rows[:3]:
+        times = {"start": start, "end": start + 10, "ms": 1000 * start, "end_ms": 1000 * (start + 10)}
+        path = tmp_path / folder / name.format(number=number, id=id, padded=f"{start:06d}", **times)
+        path.write_bytes(b"found by its name")
+    clips, _ = read_audiocaps(tmp_path, splits=["test"])
+    assert [clip.captions for clip in clips] == [["sound 101"], ["sound 102"], ["sound 103"]]
+    assert all(Path(clip.path).is_file() for clip in clips)
+
+
+def test_audio_of_one_youtube_id_is_matched_by_its_start(tmp_path: Path) -> None:
+    rows = [(1, "ab", 1), (2, "ab", 1000), (3, "ab", 30), (4, "cd", 0), (5, "ab", 2)]
+    (tmp_path / "test.csv").write_text(AUDIOCAPS + "".join(f"{n},{id},{start},sound {n}\n" for n, id, start in rows))
+    for name in ("ab_1000_11000.wav", "ab_1000_1010.wav", "ab_30.wav", "ab.wav", "Ycd.wav", "5.wav"):
+        (tmp_path / name).write_bytes(b"found by its name")
+    clips, (count,) = read_audiocaps(tmp_path, splits=["test"])
+    assert [(clip.captions[0][-1], clip.file_name) for clip in clips] == [
+        ("1", "ab_1000_11000.wav"), ("2", "ab_1000_1010.wav"), ("3", "ab_30.wav"), ("4", "Ycd.wav"), ("5", "5.wav")
+    ]  # fmt: skip
+    assert "names of several clips, not used: ab" in count
+
+
 @pytest.mark.parametrize(
     ("content", "message"),
     [
@@ -331,6 +396,7 @@ def test_audiocaps_finds_peers_names_and_groups_captions(audiocaps: Path, capsys
         (AUDIOCAPS + f"1,a,{'7' * 5000},dog\n", "line 2: the start_time '777"),
         (AUDIOCAPS + "1,,1,dog\n", "line 2: the youtube_id is empty"),
         (AUDIOCAPS + "1,a,1,\n", "line 2: the caption is empty"),
+        (AUDIOCAPS + "1,a,1,dog\n2,b,1,cat\n1,c,1,rain\n", "val.csv, line 4: the audiocap_id '1' is already on line 2"),
     ],
 )
 def test_bad_audiocaps(tmp_path: Path, capsys: pytest.CaptureFixture[str], content: str, message: str) -> None:
@@ -417,13 +483,25 @@ def test_wavcaps_items(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> No
             {"data": [{"id": "8", "caption": "dog \ud800"}]},
             """half a surrogate pair after '{"data": [{"id": "8", "captio""",
         ),
-        ({"data": [ITEMS[0], ITEMS[0]]}, "the id 'fsd_final/train/Yab.flac' is already on line 1"),
+        (
+            {"data": [ITEMS[0], ITEMS[0]]},
+            "fsd_final.json, item 2 (line 1): the id 'Yab.wav' has the same file as item 1",
+        ),
+        ({"data": [ITEMS[0], {**ITEMS[0], "id": "Yab"}]}, "item 2 (line 1): the id 'Yab' has the same file as item 1"),
     ],
 )
 def test_bad_wavcaps(tmp_path: Path, capsys: pytest.CaptureFixture[str], content: object, message: str) -> None:
     path = wavcaps(tmp_path, content)
     argv = ("wavcaps", path, "--audio", tmp_path / "audio", "--keep-missing", "--out", tmp_path / "m.jsonl")
     assert message in failure(capsys, *argv)
+
+
+def test_an_id_twice_in_wavcaps_is_refused_with_its_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = wavcaps(tmp_path, {})
+    path.write_text(json.dumps({"data": [ITEMS[1], ITEMS[0], ITEMS[1]]}, indent=1))
+    argv = ("wavcaps", path, "--audio", tmp_path / "audio", "--keep-missing", "--out", tmp_path / "m.jsonl")
+    line = [number for number, text in enumerate(path.read_text().splitlines(), 1) if '"180913"' in text][1]
+    assert f"fsd_final.json, item 3 (line {line}): the id '180913' has the same file as" in failure(capsys, *argv)
 
 
 def test_bad_wavcaps_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

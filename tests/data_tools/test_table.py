@@ -205,6 +205,29 @@ def test_names_of_one_file_are_one_clip(linked: Path, capsys: pytest.CaptureFixt
     assert (clip.file_name, len(clip.captions)) == ("0.wav", len(NAMES_OF_ONE_FILE))
 
 
+@pytest.mark.parametrize(
+    ("name", "present", "difference"),
+    [
+        ("0", "0.wav", "its ending"),
+        ("0.flac", "0.wav", "its ending"),
+        ("sub\\2.wav", "sub/2.wav", "the separator of folders"),
+        ("data\\0.wav", "0.wav", "a folder in front, with Windows' separators"),
+        ("C:\\me\\0.wav", "0.wav", "a folder in front, with Windows' separators, as on another machine"),
+        ("/home/me/0.wav", "0.wav", "a folder in front, as on another machine"),
+        ("0.WAV", "0.wav", "letter case"),
+        ("/home/me/0.FLAC", "0.wav", "more than one way"),
+    ],
+)
+def test_names_that_nearly_fit_are_named(
+    sounds: Path, capsys: pytest.CaptureFixture[str], name: str, present: str, difference: str
+) -> None:
+    note = f"1 missing file nearly fit: {name!r} is {present!r}, which differs in {difference}"
+    status, output = table(sounds, capsys, f"file,caption\n{name},a\n", "--caption", "caption")
+    assert (status, f"{note}; write the names as the files have them" in output) == (1, True), output
+    status, output = table(sounds, capsys, f"file,caption\n{name},a\n1.wav,b\n", "--caption", "caption")
+    assert (status, f"1 without readable audio (`check` names them); {note}" in output) == (0, True), output
+
+
 def test_a_line_of_a_manifest_needs_id_path_and_captions(sounds: Path) -> None:
     path = sounds / "m.jsonl"
     path.write_text(json.dumps({"id": "a", "path": "sub/2.wav", "captions": ["rain"]}) + "\n")

@@ -2,6 +2,7 @@
 
 import csv
 import html
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -9,6 +10,7 @@ import pytest
 from ranked import E2022, change_cell, change_line, check_problems
 
 from submission.__main__ import main
+from submission.formats.columns import DIFFERING
 from submission.formats.csv_table import Problem, format_problems, format_table
 from submission.formats.ranked_csv import check_ranked_csv
 from submission.formats.truth import Truth, read_clotho_truth
@@ -153,6 +155,29 @@ def test_each_fault_of_a_real_file_is_named_with_its_line(lines: list[bytes], tr
     assert data != b"".join(lines)
     _, problems = check_ranked_csv(data, E2022, truth)
     check_problems(list(format_problems(problems, SHOWN)), expected)
+
+
+@pytest.mark.parametrize(
+    ("edit", "difference"),
+    [
+        (str.lower, "letter case"),
+        (lambda text: text.replace(" ", "\u00a0"), "blanks"),
+        (lambda text: f"“{text}”", "quotes"),
+        (lambda text: f"{text} –".encode().decode("cp1252"), "more than one way"),
+        (lambda text: text.rstrip(".") + ";", "punctuation"),
+    ],
+)
+def test_queries_that_differ_a_little_are_named_with_their_difference(
+    lines: list[bytes], truth: Truth, edit: Callable[[str], str], difference: str
+) -> None:
+    changed = by_row(lambda row: [edit(row[0]), *row[1:]], first=2)(lines)
+    _, problems = check_ranked_csv(changed, E2022, truth)
+    assert {problem.kind for problem in problems} <= {DIFFERING, "a query repeated"}
+    problem = str(problems[-1])
+    assert re.fullmatch(
+        rf"whole file: (4924|52[0-9]{{2}}) queries differ from known ones, most in {difference}: .*", problem
+    )
+    assert problem.endswith("submit the queries as published, byte for byte")
 
 
 def test_thousands_of_names_nobody_has_are_told_soon_and_on_a_few_lines(lines: list[bytes], truth: Truth) -> None:

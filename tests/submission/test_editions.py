@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 from ranked import E2022, score_csv, small_matrix
 
+from submission.__main__ import main
 from submission.editions import EDITIONS, Edition, get_edition
 from submission.errors import SubmissionError
 from submission.formats.ranked_csv import write_ranked_csv
@@ -20,6 +21,11 @@ def test_the_2022_edition_is_what_was_published() -> None:
     assert (edition.task, edition.ranking_length, edition.metric) == ("6b", 10, "mAP@10")
     with pytest.raises(SubmissionError, match="no edition 1999 is known; choose one of: 2022"):
         get_edition(1999)
+
+
+def test_facts_of_an_unknown_edition_name_all_known_ones(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["facts", "--edition", "2021"]) == 1
+    assert "no edition 2021 is known; choose one of: 2022, 2023, 2024, 2025, 2026, custom" in capsys.readouterr().err
 
 
 def test_every_edition_says_where_each_fact_comes_from() -> None:

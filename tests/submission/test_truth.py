@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from data_tools.datasets.nearest import NAME_WAYS, Nearest
 from data_tools.errors import DataError
 from submission.errors import SubmissionError
-from submission.formats.suggest import NAME_WAYS, Nearest
 from submission.formats.truth import Truth, TruthQuery, read_annotations, read_blind_truth, read_clotho_truth
 
 
@@ -197,6 +197,7 @@ def test_annotations_that_are_none_are_refused_with_their_line(tmp_path: Path, d
         ("rain.WAV", "rain.wav", "letter case"),
         ("audio/rain.wav", "rain.wav", "a folder in front"),
         ("C:\\audio\\rain.wav", "rain.wav", "a folder in front"),
+        ("FÃ\xa0brica.wav", "Fàbrica.wav", "the encoding"),
         ("rain", "rain.wav", "its ending"),
         ("rain.flac", "rain.wav", "its ending"),
         ("thunder storm.wav", "thunder_storm.wav", "punctuation"),

@@ -1,31 +1,53 @@
-"""Which known text a mistaken one was meant to be, and how the two differ: hints for messages."""
+"""The known text that a mistaken one nearly is, and how the two differ: hints for messages."""
 
 import html
 import re
 import unicodedata
 from collections.abc import Callable, Iterable
+from itertools import takewhile
 
 from data_tools.audio.read import AUDIO_SUFFIXES
+from data_tools.cli import counted
 
 # What audio files end with.
 _ENDING = re.compile(rf"(?:{'|'.join(map(re.escape, AUDIO_SUFFIXES))})\Z", re.IGNORECASE)
+A_FOLDER, MORE_THAN_ONE, A_LETTER = "a folder in front", "more than one way", "a letter"  # differences
 # Shorter texts are one letter away from too many others.
 SHORTEST = 4
 
-# What tools change unseen: what it is called, and the text without it. Both sides are stripped of all of these, in this
-# order, before they are compared.
+# Changes that tools make unseen: the name of each, and the text without it. Before they are compared, both sides are
+# stripped of all of these, in this order.
 Way = tuple[str, Callable[[str], str]]
+_QUOTES = dict.fromkeys(map(ord, "\"'`\u00b4\u2018\u2019\u201a\u201b\u201c\u201d\u201e\u201f«»"))
+
+
+def _decoded(text: str) -> str:
+    """UTF-8 text that was read as Latin-1 or as Windows' code page, decoded again; any other text unchanged.
+
+    >>> _decoded("CafÃ©"), _decoded("Café")
+    ('Café', 'Café')
+    """
+    for encoding in ("cp1252", "latin-1"):
+        try:
+            return text.encode(encoding).decode()
+        except UnicodeError:
+            continue
+    return text
+
+
 _COMMON: tuple[Way, ...] = (
+    ("the encoding", _decoded),
     ("blanks", lambda text: "".join(text.split())),
     ("HTML entities", html.unescape),
     ("its Unicode form", lambda text: unicodedata.normalize("NFKC", text)),
     ("letter case", str.casefold),
 )
 _PUNCTUATION: Way = ("punctuation", lambda text: "".join(filter(str.isalnum, text)))
-TEXT_WAYS: tuple[Way, ...] = (*_COMMON, _PUNCTUATION)
+TEXT_WAYS: tuple[Way, ...] = (*_COMMON, ("quotes", lambda text: text.translate(_QUOTES)), _PUNCTUATION)
 NAME_WAYS: tuple[Way, ...] = (
     *_COMMON,
-    ("a folder in front", lambda text: re.split(r"[/\\]", text)[-1]),
+    ("the separator of folders", lambda text: text.replace("\\", "/")),
+    (A_FOLDER, lambda text: re.split(r"[/\\]", text)[-1]),
     ("its ending", lambda text: _ENDING.sub("", text)),
     _PUNCTUATION,
 )
@@ -54,16 +76,16 @@ class Nearest:
         """
         bare = self._bare(text)
         if bare in self._texts:
-            known, way = min(((known, self._way(text, known)) for known in self._texts[bare]), key=lambda pair: pair[1])
-            difference = self._ways[way][0] if way < len(self._ways) else "more than one way"
-            return known, difference
+            ways = {known: self._way(text, known) for known in self._texts[bare]}
+            known = min(ways, key=lambda known: (ways[known], -_common_end(known, text)))
+            return known, self._ways[ways[known]][0] if ways[known] < len(self._ways) else MORE_THAN_ONE
         if len(bare) < SHORTEST:
             return None
         if not self._shortened:
             self._shorten()
         candidates = {self._shortened[short] for short in _shortened(bare) if short in self._shortened}
         only = candidates.pop() if len(candidates) == 1 else None
-        return (self._texts[only][0], "a letter") if only else None
+        return (self._texts[only][0], A_LETTER) if only else None
 
     def _bare(self, text: str) -> str:
         for _, strip in self._ways:
@@ -82,6 +104,24 @@ class Nearest:
                 for short in _shortened(bare):
                     # None: several known texts become this one.
                     self._shortened[short] = bare if self._shortened.get(short, bare) == bare else None
+
+
+def similar_names(missing: Iterable[str], present: Iterable[str]) -> str:
+    """The note on missing files whose names differ from present ones in some of NAME_WAYS; "" if no name does."""
+    nearest = Nearest(sorted(present), NAME_WAYS)
+    found = [(name, *pair) for name in missing if (pair := nearest.to(name)) and pair[1] != A_LETTER]
+    if not found:
+        return ""
+    name, known, difference = found[0]
+    if difference == A_FOLDER:
+        difference += ", with Windows' separators" if "\\" in name else ""
+        difference += ", as on another machine" if name[0] == "/" or name[1:2] == ":" else ""
+    return f"{counted(len(found), 'missing file')} nearly fit: {name!r} is {known!r}, which differs in {difference}"
+
+
+def _common_end(one: str, other: str) -> int:
+    """Number of equal characters at the end of two texts."""
+    return len(list(takewhile(lambda pair: pair[0] == pair[1], zip(reversed(one), reversed(other), strict=False))))
 
 
 def _shortened(text: str) -> set[str]:
