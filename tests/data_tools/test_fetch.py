@@ -2,6 +2,7 @@
 
 import csv
 import hashlib
+import io
 import os
 import random
 import signal
@@ -9,8 +10,9 @@ import sqlite3
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import closing, redirect_stderr, redirect_stdout
 from pathlib import Path
+from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -151,9 +153,11 @@ def command(crawled: Path, out: Path, *arguments: str) -> list[str]:
 
 
 def fetch(crawled: Path, out: Path, settings: dict[str, str], *arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        command(crawled, out, *arguments), env=os.environ | settings, capture_output=True, text=True, timeout=300
-    )
+    """Fetch in this process: a new one would take most of its time to import."""
+    argv, output, errors = command(crawled, out, *arguments), io.StringIO(), io.StringIO()
+    with patch.dict(os.environ, settings), redirect_stdout(output), redirect_stderr(errors):
+        status = main(argv[3:])
+    return subprocess.CompletedProcess(argv, status, output.getvalue(), errors.getvalue())
 
 
 def copy(store: Path, to: Path) -> None:
