@@ -2,7 +2,7 @@
 
 import html
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 from data_tools.classify.language import language_of
@@ -34,12 +34,12 @@ _LICENCE = rf"""creative[ -]commons | public[ ]domains? | all[ ]rights[ ]reserve
     (?:use|uses|purposes?|projects?)(?:[ ]only)?{_END}"""
 
 # Wishes of uploaders, which people also say in recordings: cut at the start of sentences, clauses and brackets.
-_WISH = r"""free[ ](?:to[ ](?:use|download|share|remix)|of[ ](?:charge|copyright|rights)
+_WISH = rf"""free[ ](?:to[ ](?:use|download|share|remix)\b(?![ ](?:the|an?)\b)|of[ ](?:charge|copyright|rights)
     |for[ ](?:any|personal|private|commercial|non-?commercial|use\b|all[ ](?:to|uses|kinds|your)))
-| use[ ](?:it|them|this|these|as|how|however|whatever|what|freely|wherever)\b[^.!?\n]{0,200}?
+| use[ ](?:it|them|this|these|as|how|however|whatever|what|freely|wherever)\b[^.!?\n]{{0,200}}?
     you(?:['’]d)?[ ](?:like|want|wish)
 | credit[ ](?:is[ ])?(?:not[ ])?(?:required|needed|appreciated) | give[ ](?:me|us)[ ](?:\w+[ ])?credits?\b
-| (?:credit|attribute|cite)[ ](?:me|us|the[ ](?:author|artist|creator))\b | licen[cs]e[ ]*:"""
+| (?:credit|attribute|cite)[ ](?:me|us|the[ ](?:author|artist|creator))\b | licen[cs]e[ ]*:{_END}"""
 
 # Words to other users: cut in the same way.
 _ASIDE = r"""(?<=[.!?][ ])(?:enjoy|thanks(?:[ ]to)?)(?:[ ]\w+)?(?=[.!]|$)
@@ -82,16 +82,18 @@ def _one_of(words: str) -> str:
 
 
 def _boilerplate(core: str) -> re.Pattern[str]:
-    """The core, and on to the end of its sentence or bracket; a full stop within a link ends nothing."""
-    return re.compile(rf"(?<!\w)(?:{core})(?:[^.!?\n)\]]|[.!?](?=\S))*[.!?]*", re.IGNORECASE | re.VERBOSE)
+    return re.compile(rf"(?<!\w)(?:{core})", re.IGNORECASE | re.VERBOSE)
 
 
+# The rest of the sentence or bracket after boilerplate; a full stop within a link ends nothing.
+_TO_THE_END = re.compile(r"(?:[^.!?\n)\]]|[.!?](?=\S))*[.!?]*")
 # Repetitions are bounded, so that no text, however odd, takes a time that grows with its length squared.
 _ENTITIES = re.compile(r"&(?:#\d{1,7}|#[xX][0-9a-fA-F]{1,6}|[A-Za-z][A-Za-z0-9]{1,31});")
 _BREAKS = re.compile(rf"<\s*/?\s*(?:{_one_of(_BREAK_TAGS)})\b[^<>]*>", re.IGNORECASE)
 _INLINES = re.compile(rf"<\s*/?\s*(?:{_one_of(_INLINE_TAGS)})(?:\s[^<>]*)?/?>", re.IGNORECASE)
 _LEADS = re.compile(rf"(?:(?<![\w'])(?:{_one_of(_LEAD)})(?![\w'-])|[ \t,;:-])+\Z", re.IGNORECASE)
 _LICENCES, _WISHES, _ASIDES, _REQUESTS = map(_boilerplate, (_LICENCE, _WISH, _ASIDE, _REQUEST))
+MAX_LEAD = 300  # characters of the words that lead to boilerplate
 _CLAUSE = re.compile(r"[,;:]|[ \t]-[ \t]")
 _LICENCE_NAMES = re.compile(
     r"\b(?<!not )(?:(?:royalty|copyright)[ -]free|(?-i:CC)[ -]?(?:0|zero|BY(?:-(?:NC|SA|ND))*)(?:[ ][1-4]\.0)?"
@@ -126,7 +128,7 @@ def _markup(text: str) -> str:
 
 
 def _licence(text: str) -> str:
-    return _without(_WISHES, _without(_LICENCES, _LICENCE_NAMES.sub("", text)), is_first=True)
+    return _without(_WISHES, _without(_LICENCES, _cut(_LICENCE_NAMES, text)), is_first=True)
 
 
 def _asides(text: str) -> str:
@@ -138,18 +140,41 @@ def _without(boilerplate: re.Pattern[str], text: str, is_first: bool = False) ->
 
     is_first: cut boilerplate only at the start of the text's sentences, clauses and brackets. Quoted words stay.
     """
-    start = 0
-    while found := boilerplate.search(text, start):
-        head = text[: found.start()]
-        before, end = _LEADS.sub("", head), found[0][-1]
-        lead = head[len(before) :]
-        is_quoted = head.count('"') % 2 or head.count("“") > head.count("”")
-        if is_quoted or (is_first and before and before[-1] not in ".!?\n([" and not _CLAUSE.search(lead)):
-            start = found.start() + 1
+    kept, at = "", 0
+    for found in _unquoted(boilerplate, text):
+        if found.start() < at:
             continue
-        kept_end = end if end in ".!?" and before and before[-1] not in ".!?\n([" else ""
-        text, start = before + kept_end + text[found.end() :], 0
-    return text
+        kept, at = kept + text[at : found.start()], found.start()
+        near = kept[-MAX_LEAD:]
+        lead = near[len(_LEADS.sub("", near)) :]
+        before = kept[: len(kept) - len(lead)]
+        inside = bool(before) and before[-1] not in ".!?\n(["
+        if is_first and inside and not _CLAUSE.search(lead):
+            continue
+        at = _TO_THE_END.match(text, found.end()).end()  # type: ignore[union-attr]  # it may be empty
+        kept = before + (text[at - 1] if inside and text[at - 1] in ".!?" else "")
+    return kept + text[at:]
+
+
+def _unquoted(pattern: re.Pattern[str], text: str) -> Iterator[re.Match[str]]:
+    """Matches outside double quotes."""
+    at = straight = curly = 0
+    for found in pattern.finditer(text):
+        passed, at = text[at : found.start()], found.start()
+        straight += passed.count('"')
+        curly += passed.count("“") - passed.count("”")
+        closing = '"' if straight % 2 else "”" if curly > 0 else None
+        if closing is None or text.find(closing, at) < 0:
+            yield found
+
+
+def _cut(pattern: re.Pattern[str], text: str) -> str:
+    """The text without the pattern's matches outside double quotes."""
+    parts, at = [], 0
+    for found in _unquoted(pattern, text):
+        parts.append(text[at : found.start()])
+        at = found.end()
+    return "".join([*parts, text[at:]])
 
 
 def _equipment(text: str) -> str:
@@ -192,8 +217,8 @@ RULES: dict[str, Callable[[str], str]] = {
     "markup": _markup,  # HTML tags, known by name: out, those that begin a line as a line end
     "licence": _licence,  # licences and wishes for credit: with their leading words to the end of the sentence
     "asides": _asides,  # words to other users, and who wished for a sound: in the same way
-    "addresses": lambda text: _ADDRESSES.sub("", text),  # e-mail
-    "links": lambda text: _LINKS.sub("", text),  # with "from", "at", "see" before them
+    "addresses": lambda text: _cut(_ADDRESSES, text),  # e-mail
+    "links": lambda text: _cut(_LINKS, text),  # with "from", "at", "see" before them
     "equipment": _equipment,  # sentences and brackets of technical words alone: "Recorded with a Zoom H4n, 96 kHz."
     "file_name": _file_name,  # the extension of a sound file, and "_" between words, which becomes a space
     "spaces": _spaces,  # white space and control characters, empty brackets, separators left at an end

@@ -2,6 +2,7 @@
 
 import csv
 import sqlite3
+import time
 from collections import Counter
 from contextlib import closing
 from pathlib import Path
@@ -95,6 +96,9 @@ KEPT = [
     "A man drives under a suspended license and a siren wails",
     "A man is asked to check out my new car",
     "Thanks. A door closes.",
+    'A man says "visit example.com" and "mail a.b@example.org"',
+    "Free to use the toilet, a man says",
+    "License: a man reads aloud",
 ]
 
 
@@ -119,6 +123,13 @@ def test_a_long_text_keeps_its_first_whole_sentences() -> None:
     assert clean(" ".join([sentence] * 6)).text == " ".join([sentence] * 5)
     cut = clean("rain " * 600)
     assert (len(cut.text.split()), cut.rules[-1]) == (MAX_WORDS, "shortened")
+
+
+@pytest.mark.parametrize("unit", ["He says feel free to use it, ", "x give me credit, ", "x. Enjoy. ", '"free to use '])
+def test_the_time_of_odd_texts_grows_with_their_length(unit: str) -> None:
+    began = time.process_time()
+    clean(unit * 1000)
+    assert time.process_time() - began < 8, "30 s or more, if each phrase is followed to the text's end"
 
 
 def column(path: Path, name: str) -> list[str]:
