@@ -106,7 +106,10 @@ def read_table(
     The message names the first MAX_ROWS blank lines and rows of another length, and counts all.
     """
     records = _records(path, read_text(path, fallback_encoding), delimiter, quoting, hint)
-    _, header, _ = next(records)
+    _, header, lines = next(records)
+    if len(lines) > 1:
+        problem = f"a quote opens a column's name and closes on line {len(lines)}"
+        raise DataError(f"{path}, line 1: {problem}; write the names on one line")
     _check_header(path, header, columns)
     rows: list[tuple[int, list[str]]] = []
     swallowing = []

@@ -74,7 +74,8 @@ def parse_json(text: str | bytes, where: str, finite: bool = True, lone_surrogat
     except UnicodeEncodeError as error:
         # That of the whole value written as JSON: what stands before the half pair says where to look.
         before = error.object[max(0, error.start - 40) : error.start]
-        raise DataError(f"{where}: text that UTF-8 cannot hold (half a surrogate pair after {before!a})") from None
+        problem = f"text that UTF-8 cannot hold (half a surrogate pair after {before!a})"
+        raise DataError(f"{where}: {problem}; write the whole character") from None
     except DataError:
         raise
     except ValueError as error:

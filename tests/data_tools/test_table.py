@@ -150,6 +150,12 @@ def test_ambiguous_quotes_are_refused(tmp_path: Path, text: str, message: str) -
     assert "write a quote that is text twice" in str(caught.value)
 
 
+def test_a_quote_that_opens_a_column_name_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text('file,"caption\na,x\nb,y"\nc,z\n')
+    with pytest.raises(DataError, match="line 1: a quote opens a column's name and closes on line 3; write the names"):
+        read_table(tmp_path / "a.csv", ["caption"])
+
+
 def test_rows_of_another_length_are_named_together(tmp_path: Path) -> None:
     rows = ["1,a,0,A dog, barking", "2,b,0", "", "3,c,0,A cat", *["4,d,0,x,y"] * 20]
     (tmp_path / "a.csv").write_text("\n".join(["id,youtube_id,start_time,caption", *rows, ""]))
