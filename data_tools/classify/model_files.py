@@ -102,7 +102,7 @@ def _weighted_modules(listed: Path) -> list[str]:
     """List the subfolders of a sentence-transformers model's modules that have weights; the folder itself if it is
     none."""
     try:
-        modules = json.loads(listed.read_bytes())
+        modules = parse_json(listed.read_bytes(), listed.name)
         paths = [str(one["path"]) for one in modules if str(one["type"]).rpartition(".")[2] not in WEIGHTLESS]
     except (OSError, ValueError, TypeError, LookupError, RecursionError):
         return [""]
