@@ -136,7 +136,7 @@ def _asides(text: str) -> str:
 
 
 def _without(boilerplate: re.Pattern[str], text: str, is_first: bool = False) -> str:
-    """The text without its boilerplate and the words that lead to it. If a sentence is not cut whole, it keeps its end.
+    """The text without its boilerplate and the words that lead to it. Sentences cut in part keep their ends.
 
     is_first: cut boilerplate only at the start of the text's sentences, clauses and brackets. Quoted words stay.
     """
@@ -145,8 +145,8 @@ def _without(boilerplate: re.Pattern[str], text: str, is_first: bool = False) ->
         if found.start() < at:
             continue
         kept, at = kept + text[at : found.start()], found.start()
-        near = kept[-MAX_LEAD:]
-        lead = near[len(_LEADS.sub("", near)) :]
+        last = kept[-MAX_LEAD:]
+        lead = last[len(_LEADS.sub("", last)) :]
         before = kept[: len(kept) - len(lead)]
         inside = bool(before) and before[-1] not in ".!?\n(["
         if is_first and inside and not _CLAUSE.search(lead):
