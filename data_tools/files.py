@@ -294,7 +294,7 @@ def short_name(name: str, longest: int = MAX_NAME - len(".") - len(".1234567.par
     """Shorten a file's name to `longest` bytes, for the names of files next to it; the end is a hash of all of it.
 
     >>> short_name("clips.csv"), short_name("a" * 50, 20)
-    ('clips.csv', 'aaa160b4e433e384e05')
+    ('clips.csv', 'aaaa160b4e433e384e05')
     """
     encoded = os.fsencode(name)
     if len(encoded) <= longest:

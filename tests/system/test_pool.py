@@ -95,7 +95,7 @@ def test_all_verbs_use_the_same_clips_and_name_what_they_skip(
         monkeypatch.setenv("PATH", str(tmp_path / "nothing"))
     monkeypatch.setattr("system.verbs.serve.serve", ended)
     expected = {
-        *("broken.wav: cannot be decoded", "empty.flac: the file is empty (0 bytes)", "is no audio (1): notes.txt"),
+        *("broken.wav: cannot be decoded", "empty.flac: the file is empty (0 bytes)", "are not audio (1): notes.txt"),
         f"{3 + ffmpeg} clips used, {4 - ffmpeg} skipped",
         *([] if ffmpeg else ["song.m4a: this format needs the program ffmpeg, which is not installed"]),
     }
