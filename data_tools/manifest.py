@@ -24,6 +24,7 @@ from data_tools.names import is_freesound_id
 Split = Literal["development", "validation", "evaluation", "train", "val", "test", "blind"]
 SPLITS: tuple[Split, ...] = get_args(Split)
 TEST_SPLITS: frozenset[str] = frozenset({"evaluation", "test", "blind"})
+VALIDATION_SPLITS: frozenset[str] = frozenset({"validation", "val"})
 
 MAX_WORDS = 512  # the longest input of the usual sentence encoders, in tokens, is no longer than this
 

@@ -1,6 +1,7 @@
 """Any table of audio files and captions as a manifest: one's own data, or a data set that has no reader here."""
 
 import argparse
+import logging
 import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path, PurePath
@@ -11,8 +12,19 @@ from data_tools.cli import counted, ending_in
 from data_tools.datasets.nearest import similar_names
 from data_tools.errors import DataError
 from data_tools.files import Quoting, absolute, read_table
-from data_tools.manifest import SPLITS, Clip, Split, audio_clip, check_caption, write_manifest
+from data_tools.manifest import (
+    SPLITS,
+    TEST_SPLITS,
+    VALIDATION_SPLITS,
+    Clip,
+    Split,
+    audio_clip,
+    check_caption,
+    write_manifest,
+)
 from data_tools.names import audio_tree, check_source
+
+log = logging.getLogger(__name__)
 
 DELIMITERS = {"comma": ",", "semicolon": ";", "tab": "\t", "bar": "|"}
 
@@ -32,36 +44,54 @@ def read_captions(
 
     Args:
         audio: the column that names a row's file, below `folder`. Rows of one file, however named, are one clip, which
-            has the first name.
+            has the first name. If its names are in several splits, it stays in the one that is held out (test before
+            validation before training); its other rows are left out, with a warning.
         captions: the columns of captions; of several, a cell may be empty, but not all cells of a row.
         split_column: the column of a row's split; None: all rows have `split`.
         quoting: as for read_table; None: csv, and none for tabs.
-    Raises DataError for a missing column, an empty or bad caption, an unknown split, and a file of two splits.
+    Raises DataError for a missing column, an empty or bad caption, an unknown split, one name in two splits, and names
+    of one file in two splits of the same kind, such as test and evaluation.
     """
     names: dict[str, str] = {}  # by the file, links followed: "a.wav", "./a.wav" and a link to it are one clip
-    texts: dict[str, list[str]] = {}
-    splits: dict[str, Split] = {}
+    texts: dict[str, dict[Split, list[str]]] = {}
+    spelled: dict[str, Split] = {}  # the split of each name as it is written
     columns = [audio, *captions, *([split_column] if split_column else [])]
     for line, row in _rows(path, columns, delimiter, quoting):
         where = f"{path}, line {line}"
         name = row[audio]
         if not name.strip():
             raise DataError(f"{where}: the column {audio} is empty; name the audio file, or remove the row")
-        name = names.setdefault(os.path.realpath(folder / name), name)
         named = _split(row[split_column], where) if split_column else split
-        if splits.setdefault(name, named) != named:
-            other = f", as {name}," if row[audio] != name else ""
-            problem = f"{row[audio]} is in the split {named} here, and{other} in {splits[name]} above"
+        if spelled.setdefault(name, named) != named:
+            problem = f"{name} is in the split {named} here, and in {spelled[name]} above"
             raise DataError(f"{where}: {problem}; give it one split")
         filled = [column for column in captions if row[column].strip()] or [captions[0]]
         for column in filled:
             check_caption(row[column], f"{where}, {column}")
-        texts.setdefault(name, []).extend(row[column] for column in filled)
+        name = names.setdefault(os.path.realpath(folder / name), name)
+        texts.setdefault(name, {}).setdefault(named, []).extend(row[column] for column in filled)
+    splits = {name: _held_out(path, name, list(found)) for name, found in texts.items()}
     clips = [
-        audio_clip(folder, name, source, splits[name], found, readable_seconds(folder / name))
-        for name, found in texts.items()
+        audio_clip(folder, name, source, kept, texts[name][kept], readable_seconds(folder / name))
+        for name, kept in splits.items()
     ]
     return clips, [clip.path for clip in clips if clip.seconds is None]
+
+
+def _held_out(path: Path, name: str, splits: Sequence[Split]) -> Split:
+    """Choose the split of a file whose names are in these splits."""
+    if len(splits) == 1:
+        return splits[0]
+    by_rank = {2 if one in TEST_SPLITS else int(one in VALIDATION_SPLITS): one for one in splits}
+    shown = " and ".join(splits)
+    if len(by_rank) < len(splits):
+        raise DataError(f"{path}: {name} is in the splits {shown} by other names of the same file; give it one split")
+    kept = by_rank[max(by_rank)]
+    log.warning(
+        "%s: %s is in the splits %s by other names of the same file; it stays in %s, and its other rows are left out",
+        path, name, shown, kept,
+    )  # fmt: skip
+    return kept
 
 
 def _rows(

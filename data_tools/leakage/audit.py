@@ -19,7 +19,7 @@ from data_tools.leakage.check import FREESOUND_ACROSS, NAME_ACROSS, across
 from data_tools.leakage.exclusion import Exclusions, read_exclusions
 from data_tools.leakage.fingerprint import Fingerprint, fingerprint, near_duplicates
 from data_tools.leakage.prints import StoredPrints
-from data_tools.manifest import TEST_SPLITS, Clip, read_manifest
+from data_tools.manifest import TEST_SPLITS, VALIDATION_SPLITS, Clip, read_manifest
 from data_tools.moments import read_moments
 from data_tools.names import plain_id
 
@@ -37,8 +37,6 @@ COMPARED_UNSURELY = "sound compared, but a copy under noise may be missed"
 _YOUTUBE_NAME = re.compile(r"(?:.*/)?Y?([A-Za-z0-9_-]{11})(?:_[0-9]{1,9})?\.\w+")
 
 log = logging.getLogger(__name__)
-
-VALIDATION_SPLITS = frozenset({"validation", "val"})
 
 
 class Overlap(NamedTuple):

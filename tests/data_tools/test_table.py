@@ -194,14 +194,21 @@ def linked(sounds: Path) -> Path:
 
 
 @pytest.mark.parametrize("name", NAMES_OF_ONE_FILE[1:])
-def test_names_of_one_file_in_two_splits_are_refused(
-    linked: Path, capsys: pytest.CaptureFixture[str], name: str
+def test_file_in_two_splits_stays_in_the_one_held_out(
+    linked: Path, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture, name: str
 ) -> None:
     name = name.format(sounds=linked)
-    text = f"file,caption,part\n0.wav,A dog,train\n{name},A cat,test\n"
+    for first, second, kept in (("train", "test", 1), ("test", "val", 0), ("val", "development", 0)):
+        text = f"file,caption,part\n0.wav,A dog,{first}\n{name},A cat,{second}\n"
+        assert table(linked, capsys, text, "--caption", "caption", "--split-column", "part")[0] == 0
+        (clip,) = read_manifest(linked.parent / "m.jsonl")
+        assert (clip.split, clip.captions) == ((first, second)[kept], [("A dog", "A cat")[kept]])
+        assert (
+            f"0.wav is in the splits {first} and {second} by other names of the same file; it stays in" in caplog.text
+        )
+    text = f"file,caption,part\n0.wav,A dog,test\n{name},A cat,evaluation\n"
     status, output = table(linked, capsys, text, "--caption", "caption", "--split-column", "part")
-    assert status == 1
-    assert f"line 3: {name} is in the split test here, and, as 0.wav, in train above; give it one" in output
+    assert (status, "0.wav is in the splits test and evaluation by other names" in output) == (1, True), output
 
 
 def test_names_of_one_file_are_one_clip(linked: Path, capsys: pytest.CaptureFixture[str]) -> None:
