@@ -1,7 +1,6 @@
 """Audio files in: decoded, mixed to mono and resampled, or refused with a reason; and samples as a file's bytes."""
 
 import io
-import os
 import shutil
 import subprocess
 import tempfile
@@ -13,9 +12,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from data_tools.audio.containers import refuse_longer_flac, refuse_partial, whole_sound
+from data_tools.audio.parts import AudioError as AudioError  # for all that read audio
+from data_tools.audio.parts import Reheaded
 from data_tools.audio.resampling import Resampling, Wave, resampler
 from data_tools.documents.json_text import sha256_of
-from data_tools.errors import DataError
 
 if TYPE_CHECKING:
     import soundfile
@@ -24,8 +25,8 @@ if TYPE_CHECKING:
 FFMPEG_SUFFIXES = (".m4a", ".aac", ".mp4", ".webm", ".wma", ".mka", ".amr", ".ac3", ".ape", ".wv", ".3gp")
 AUDIO_SUFFIXES = (".wav", ".flac", ".mp3", ".ogg", ".opus", ".aif", ".aiff", *FFMPEG_SUFFIXES)
 
-# Streaming writers put one of these where the size of the sound data belongs; it then runs to the end of the file.
-_UNKNOWN_SIZES = (0x7FFFFFFF, 0xFFFFFFFF)
+# Formats of libsndfile whose files are known to be whole; of the others it reads cut files silently.
+_FORMATS = ("WAV", "WAVEX", "RF64", "W64", "AIFF", "AU", "CAF", "FLAC", "OGG", "MP3")
 # libsndfile reports about 2**63 samples for a FLAC stream that does not state its length.
 _MAX_STATED = 2**40
 # What is read of a file takes a gigabyte at most, and up to a minute on one core: 3 hours of stereo at 96 kHz, of which
@@ -37,14 +38,17 @@ MAX_PEAK = 2.0**32  # of full scale 1: whole numbers of 32 bits, kept as floats,
 PEAK_SAMPLES = 2**13  # of a part of a file that are looked at for its peak: a fifth of a second
 _BLOCK = 2**20  # samples x channels that are decoded at a time
 _FFMPEG_SECONDS = 3 * 3600  # that are decoded at most
-_MAX_CHUNKS = 1_000  # in front of the sound data; real files have a few
 
 
 FRAME_SUFFIXES = (".npz", ".npy")  # of files of frames that somebody has published in place of audio
 
 
-class AudioError(DataError):
-    """An audio file that cannot be used."""
+def require_file(path: Path | str) -> None:
+    """Raise AudioError for a missing file, a folder, and a pipe or device, which could not be read twice."""
+    if Path(path).exists() and not Path(path).is_file() and not Path(path).is_dir():
+        raise AudioError(f"{path}: is a pipe or a device; name a regular file")
+    if not Path(path).is_file():
+        raise AudioError(f"{path}: no such file")
 
 
 def holds_frames(path: Path | str) -> bool:
@@ -132,8 +136,7 @@ def peaks(path: Path | str, parts: int) -> Wave:
 
 def content_key(path: Path | str) -> str:
     """SHA-256 of the file's bytes, in hexadecimal. Raises AudioError for a missing file."""
-    if not Path(path).is_file():
-        raise AudioError(f"{path}: no such file")
+    require_file(path)
     return sha256_of(Path(path))
 
 
@@ -160,6 +163,8 @@ def _blocks(path: Path | str, file: "soundfile.SoundFile", length: int) -> Itera
             raise AudioError(f"{path}: has samples of {peak:.0e} times full scale; export the file again")
         done += len(samples)
         yield samples
+    if done == file.frames and file.format == "FLAC":
+        refuse_longer_flac(Path(path))
 
 
 def _size(file: "soundfile.SoundFile") -> str:
@@ -170,14 +175,13 @@ def _size(file: "soundfile.SoundFile") -> str:
 def _opened(path: Path | str) -> Iterator["soundfile.SoundFile"]:
     import soundfile
 
-    if not Path(path).is_file():
-        raise AudioError(f"{path}: no such file")
+    require_file(path)
     if not Path(path).stat().st_size:
         raise AudioError(f"{path}: the file is empty (0 bytes); fetch it again")
     try:
-        _refuse_truncated(path)
-        needs_ffmpeg = str(path).lower().endswith(FFMPEG_SUFFIXES)
-        with _by_ffmpeg(path) if needs_ffmpeg else nullcontext(path) as source, soundfile.SoundFile(source) as file:
+        with _source(path) as source, soundfile.SoundFile(source) as file:
+            if file.format not in _FORMATS:
+                raise AudioError(f"{path}: the format {file.format_info} is not read; convert it to WAV or FLAC")
             if not file.frames:
                 raise AudioError(f"{path}: has no samples; fetch the file again")
             if file.frames > _MAX_STATED:
@@ -195,6 +199,19 @@ def _opened(path: Path | str) -> Iterator["soundfile.SoundFile"]:
         raise AudioError(f"{path}: cannot be decoded; fetch it again, or convert it to WAV or FLAC") from None
     except OSError as error:
         raise AudioError(f"{path}: cannot be read ({error.strerror})") from None
+
+
+@contextmanager
+def _source(path: Path | str) -> Iterator[Path | str | Reheaded]:
+    """Open the path, or the file object, that libsndfile has to read."""
+    if str(path).lower().endswith(FFMPEG_SUFFIXES):
+        with _by_ffmpeg(path) as wav:
+            refuse_partial(Path(path))
+            yield wav
+        return
+    source = whole_sound(Path(path))
+    with nullcontext() if isinstance(source, Path) else source:
+        yield source
 
 
 @contextmanager
@@ -216,25 +233,3 @@ def _by_ffmpeg(path: Path | str) -> Iterator[str]:
             reason = (said.stderr.strip() or "it gave no reason").splitlines()[-1][:200]
             raise AudioError(f"{path}: cannot be decoded by ffmpeg ({reason}); fetch it again, or convert it to FLAC")
         yield wav
-
-
-def _refuse_truncated(path: Path | str) -> None:
-    """Raise AudioError for a WAV or AIFF file that ends before its sound data does: libsndfile reads on silently."""
-    with Path(path).open("rb") as file:
-        kind = file.read(12)[:4]
-        if kind not in (b"RIFF", b"FORM"):
-            return
-        for _ in range(_MAX_CHUNKS):
-            chunk = file.read(8)
-            if len(chunk) < 8:
-                return
-            size = int.from_bytes(chunk[4:], "little" if kind == b"RIFF" else "big")
-            if chunk[:4] not in (b"data", b"SSND"):
-                file.seek(size + size % 2, os.SEEK_CUR)  # chunks are padded to even length
-                continue
-            present = Path(path).stat().st_size - file.tell()
-            if size > present and size not in _UNKNOWN_SIZES:
-                problem = f"the header promises {size} bytes of sound and {present} are there"
-                raise AudioError(f"{path}: truncated, {problem}; fetch the file again")
-            return
-        raise AudioError(f"{path}: no sound data in its first {_MAX_CHUNKS:,} chunks; fetch the file again")

@@ -1,0 +1,198 @@
+"""WAV, RF64, W64, AIFF, CAF and AU: refuses cut and joined files, corrects the sizes of streamed ones."""
+
+from pathlib import Path
+from typing import BinaryIO, Literal, NamedTuple
+
+from data_tools.audio.parts import MAGICS, AudioError, Reheaded, after_id3, is_name, joined, longer, read_at, truncated
+
+_MAX_CHUNKS = 1_000  # before the sound data; real files have a few
+_MAX_TRAILER = 1_024  # bytes after the sound that belong to no chunk: tags and leftovers of editors
+_MAX_EXCESS = 8  # bytes that writers of streams count too much: the header of the sound chunk
+_NO_LIMIT = 2**62  # sizes of 64 bits from here on are placeholders
+
+
+class _Layout(NamedTuple):
+    """Chunks of a container. Each is a name, a size and a body.
+
+    Attributes:
+        first: bytes before the first chunk.
+        name, size: bytes of these two fields.
+        counted: bytes of a chunk's header that its size includes.
+        align: chunks start at multiples of it.
+        sound: name of the chunk with the sound.
+    """
+
+    first: int
+    name: int
+    size: int
+    order: Literal["little", "big"]
+    counted: int
+    align: int
+    sound: bytes
+
+
+_RIFF = _Layout(12, 4, 4, "little", 0, 2, b"data")
+LAYOUTS = {
+    b"RIFF": _RIFF,
+    b"RIFX": _RIFF._replace(order="big"),
+    b"RF64": _RIFF,
+    b"BW64": _RIFF,
+    b"FORM": _RIFF._replace(order="big", sound=b"SSND"),
+    b"riff": _Layout(40, 16, 8, "little", 24, 8, b"data"),  # Sony Wave64
+    b"caff": _Layout(8, 4, 8, "big", 0, 1, b"data"),
+}
+
+
+class _Sound(NamedTuple):
+    """Place of the sound of a file.
+
+    Attributes:
+        start: offset of its first byte.
+        size: bytes by the header.
+        field: offset, length and byte order of that size.
+        counted: as in _Layout.
+        frame: bytes of one sample of all channels, 0 if not known.
+    """
+
+    start: int
+    size: int
+    field: tuple[int, int, Literal["little", "big"]]
+    counted: int = 0
+    frame: int = 0
+
+
+def playable_chunks(path: Path, file: BinaryIO, start: int, end: int) -> Path | Reheaded:
+    """Return what to open of a WAV, RF64, W64, AIFF or CAF file. start, end: offsets of the file's container."""
+    head = read_at(file, start, 12)
+    layout = LAYOUTS[head[:4]]
+    sound = _find_sound(path, file, layout, start)
+    if not sound:
+        return path
+    present = end - sound.start
+    container = int.from_bytes(head[4:8], layout.order)
+    if _is_streamed(file, layout, sound, end):
+        return _with_size(path, file, sound, present)
+    if sound.size > present and not _is_overstated(sound, present, container, end - start):
+        raise truncated(path, f"the header promises {sound.size} bytes of sound and {present} are there")  # prose: ok
+    if sound.size < present:
+        _refuse_longer(path, file, layout, sound, end)
+    if head[:4] == b"riff" and sound.size < present:  # libsndfile takes what follows for sound
+        return Reheaded(path, b"", 0, sound.start + sound.size)
+    if head[:4] == b"BW64":  # RF64 by the name that the broadcasting union gave it later
+        return _with_size(path, file, sound, sound.size, b"RF64")
+    return path
+
+
+def _find_sound(path: Path, file: BinaryIO, layout: _Layout, start: int) -> _Sound | None:
+    at, frame, large = start + layout.first, 0, None
+    for _ in range(_MAX_CHUNKS):
+        name, size, body = _chunk(file, layout, at)
+        if name is None:
+            return None
+        if name == layout.sound:
+            field = (at + layout.name, layout.size, layout.order)
+            if large and size == 0xFFFFFFFF:
+                field = (large, 8, layout.order)
+                size = int.from_bytes(read_at(file, large, 8), layout.order)
+            return _Sound(body, size, field, layout.counted, frame)
+        if name == b"fmt ":
+            frame = int.from_bytes(read_at(file, body + 12, 2), layout.order)
+        if name == b"ds64":
+            large = body + 8
+        at = _next_chunk(file, layout, body, size)
+    raise AudioError(f"{path}: no sound data in its first {_MAX_CHUNKS:,} chunks; fetch the file again")
+
+
+def _chunk(file: BinaryIO, layout: _Layout, at: int) -> tuple[bytes | None, int, int]:
+    """Name (None at the end of the file), size and offset of the body of the chunk at an offset."""
+    header = read_at(file, at, layout.name + layout.size)
+    size = int.from_bytes(header[layout.name :], layout.order) - layout.counted
+    return header[:4] if len(header) == layout.name + layout.size else None, size, at + len(header)
+
+
+def _next_chunk(file: BinaryIO, layout: _Layout, body: int, size: int) -> int:
+    """Offset of the next chunk; some writers leave out the padding after odd sizes."""
+    end = body + max(0, size)
+    padded = end + -max(0, size) % layout.align
+    unpadded_name = read_at(file, end, 4)
+    if padded == end + 1 and unpadded_name[:1] != b"\0" and is_name(unpadded_name):
+        return end if not is_name(read_at(file, padded, 4)) else padded
+    return padded
+
+
+def _is_streamed(file: BinaryIO, layout: _Layout, sound: _Sound, end: int) -> bool:
+    """Return whether the header was written before the length was known.
+
+    Programs then write 0, the largest number, or about 2 GiB: ffmpeg 0xffffffff (AIFF: 0), sox 0x7ffff000 (AIFF:
+    0x7f000008), others 0x7fffffff or 0x80000000, each with or without their headers.
+    """
+    present = end - sound.start
+    if sound.size == 0 and present and layout.align == 2:
+        return _after_chunks(file, layout, sound.start, end) < end
+    if sound.field[1] == 8:
+        return sound.size + sound.counted >= _NO_LIMIT or sound.size + sound.counted < 0
+    placeholders = (0x7F000000, 0x7FFFFFFF, 0xFFFFFFFF)
+    return sound.size > present and any(abs(sound.size - number) <= 0x10000 for number in placeholders)
+
+
+def _is_overstated(sound: _Sound, present: int, container: int, length: int) -> bool:
+    """Return whether a header of 32 bits states too many bytes of a file that was not cut.
+
+    Such a header counts itself in; or the file ends with a whole sample, a few bytes early; or the size of the
+    container is right, or was left open.
+
+    Args:
+        present: bytes from the first one of the sound on. container, length: bytes of the file by its header, and as
+            they are.
+    """
+    if sound.field[1] != 4:
+        return False
+    excess = sound.size - present
+    counts_header = sound.size in (length, length - 8)
+    is_few = sound.frame > 0 and present % sound.frame == 0 and excess <= _MAX_EXCESS
+    is_container_right = container + 8 == length or container == 0 or container >= 0x7F000000
+    return counts_header or is_few or (is_container_right and excess <= _MAX_TRAILER)
+
+
+def _with_size(path: Path, file: BinaryIO, sound: _Sound, size: int, magic: bytes = b"") -> Reheaded:
+    """The file with a corrected size of its sound."""
+    at, length, order = sound.field
+    head = bytearray(read_at(file, 0, sound.start))
+    head[at : at + length] = min(size + sound.counted, 256**length - 1).to_bytes(length, order)
+    head[: len(magic)] = magic
+    return Reheaded(path, bytes(head), len(head))
+
+
+def _after_chunks(file: BinaryIO, layout: _Layout, at: int, end: int) -> int:
+    """Offset after the chunks and tags at an offset; the end of the file if it has nothing else."""
+    for _ in range(_MAX_CHUNKS):
+        name, size, body = _chunk(file, layout, at)
+        if name in (*MAGICS, layout.sound) or not is_name(name) or size < 0 or body + size > end:
+            break
+        at = min(end, _next_chunk(file, layout, body, size))
+    return min(end, after_id3(file, at))
+
+
+def _refuse_longer(path: Path, file: BinaryIO, layout: _Layout, sound: _Sound, end: int) -> None:
+    """Raise AudioError if anything but chunks, tags and zeros follows the sound."""
+    at = _after_chunks(file, layout, _next_chunk(file, layout, sound.start, sound.size), end)
+    rest = read_at(file, at, 2**20)
+    if rest[:4] in MAGICS:
+        raise joined(path, "audio")
+    if len(rest) > _MAX_TRAILER and rest.strip(b"\0"):
+        raise longer(path, f"{max(0, sound.size):,} bytes")
+
+
+def playable_au(path: Path, file: BinaryIO, start: int, end: int) -> Path | Reheaded:
+    """Return what to open of an AU file."""
+    order: Literal["little", "big"] = "big" if read_at(file, start, 4) == b".snd" else "little"
+    fields = read_at(file, start + 4, 8)
+    offset, size = int.from_bytes(fields[:4], order), int.from_bytes(fields[4:], order)
+    sound = _Sound(start + offset, size, (start + 8, 4, order))
+    present = end - sound.start
+    if size == 0xFFFFFFFF or len(fields) < 8:  # the format's own placeholder, which libsndfile knows
+        return path
+    if size > present:
+        raise truncated(path, f"the header promises {size} bytes of sound and {max(0, present)} are there")  # prose: ok
+    _refuse_longer(path, file, _RIFF._replace(align=1), sound, end)
+    return path

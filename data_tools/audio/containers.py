@@ -1,0 +1,129 @@
+"""Containers of audio: refuses cut and joined files, and corrects headers of streamed ones, before libsndfile reads."""
+
+import mmap
+import os
+from pathlib import Path
+from typing import BinaryIO
+
+from data_tools.audio.chunks import LAYOUTS, playable_au, playable_chunks
+from data_tools.audio.mpeg import frame_of, playable_mpeg
+from data_tools.audio.parts import Reheaded, after_id3, is_name, joined, longer, read_at, truncated
+
+_OGG_START, _OGG_END = 2, 4  # flags of an Ogg page
+_FLAC_STARTS = (b"fLaC\x00\x00\x00\x22", b"fLaC\x80\x00\x00\x22")  # the marker and the header of STREAMINFO
+_ASF_START = bytes.fromhex("3026b2758e66cf11a6d900aa0062ce6c")
+
+
+def whole_sound(path: Path) -> Path | Reheaded:
+    """Return what libsndfile has to open to read all sound of a file.
+
+    libsndfile believes most headers. A file that was cut or joined gives part of its sound, without an error.
+
+    Args:
+        path: a regular file, in any format.
+    Returns: the path; or the file with a corrected header, if it was streamed (the header states no size), or if it is
+        an MP3 file without the number of its frames. The caller closes it.
+    Raises AudioError for a file that ends before its sound does, and for one that has more sound than its header says:
+        WAV, RF64, W64, AIFF, AU, CAF, MP3, Ogg. Cut and joined FLAC files show when they are decoded: see
+        `refuse_longer_flac`; of formats that ffmpeg decodes, see `refuse_partial`.
+    """
+    with path.open("rb") as file:
+        end = file.seek(0, os.SEEK_END)
+        start = after_id3(file, 0)
+        magic = read_at(file, start, 8)
+        if magic[:4] in LAYOUTS:
+            return playable_chunks(path, file, start, end)
+        if magic[:4] in (b".snd", b"dns."):
+            return playable_au(path, file, start, end)
+        if magic[:4] == b"OggS":
+            _refuse_partial_ogg(path, file, start, end)
+        elif frame_of(magic[:4]):
+            return playable_mpeg(path, file, start)
+    return path
+
+
+def refuse_longer_flac(path: Path) -> None:
+    """Raise AudioError if a FLAC file has more sound than its header says; anything else passes.
+
+    Reads past the stated last sample, and searches for a second stream.
+    """
+    import soundfile
+
+    with path.open("rb") as file:
+        start = after_id3(file, 0)
+        head = bytearray(read_at(file, start, 26))
+        if head[:4] != b"fLaC":
+            return
+        with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
+            if any(content.find(marker, start + 8) >= 0 for marker in _FLAC_STARTS):
+                raise joined(path, "FLAC")
+    samples = int.from_bytes(head[21:26], "big") % 2**36
+    head[21:26] = bytes([head[21] & 0xF0, 0, 0, 0, 0])  # a length of 0: not known
+    try:
+        with Reheaded(path, bytes(head), start + 26) as source, soundfile.SoundFile(source) as sound:
+            sound.seek(samples - 1)
+            more = len(sound.read(2)) > 1
+    except soundfile.LibsndfileError:
+        return  # the end of the file, or a tag after it
+    if more:
+        raise longer(path, f"{samples:,} samples")
+
+
+def refuse_partial(path: Path) -> None:
+    """Raise AudioError for cut MP4 and WMA files, and for two one after the other: ffmpeg decodes a part silently."""
+    with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
+        if content[4:8] == b"ftyp":
+            _refuse_partial_mp4(path, content)
+        if content[:16] == _ASF_START:
+            _refuse_partial_asf(path, content)
+
+
+def _refuse_partial_mp4(path: Path, content: mmap.mmap) -> None:
+    at, starts = 0, 0
+    while at + 8 <= len(content) and is_name(name := content[at + 4 : at + 8]):
+        starts += name == b"ftyp"
+        if starts > 1:
+            raise joined(path, "MP4")
+        size = int.from_bytes(content[at : at + 4], "big")
+        if size == 1:
+            size = int.from_bytes(content[at + 8 : at + 16], "big")
+        if at + size > len(content):
+            raise truncated(path, f"its part {name.decode()!r} has {size} bytes and {len(content) - at} are present")
+        at += size if size >= 8 else len(content)
+
+
+def _refuse_partial_asf(path: Path, content: mmap.mmap) -> None:
+    at = 0
+    while at + 24 <= len(content):
+        size = int.from_bytes(content[at + 16 : at + 24], "little")
+        if at and content[at : at + 16] == _ASF_START:
+            raise joined(path, "WMA")
+        if at + size > len(content):
+            raise truncated(path, f"a part of it has {size} bytes and {len(content) - at} are present")
+        at += size if size >= 24 else len(content)
+
+
+def _refuse_partial_ogg(path: Path, file: BinaryIO, at: int, end: int) -> None:
+    """Raise AudioError for an Ogg file without its last page, and for streams one after the other."""
+    open_streams: set[bytes] = set()
+    has_sound = False
+    while (header := read_at(file, at, 27))[:4] == b"OggS":
+        sizes = file.read(header[26]) if len(header) == 27 else b""
+        flags, stream = header[5:6], header[14:18]
+        size = len(header) + len(sizes) + sum(sizes)
+        if len(header) < 27 or len(sizes) < header[26] or at + size > end:
+            raise truncated(path, "its last Ogg page is not complete")
+        if flags[0] & _OGG_START:
+            if has_sound:
+                raise joined(path, "Ogg")
+            open_streams.add(stream)
+        else:
+            has_sound = True
+        if flags[0] & _OGG_END:
+            open_streams.discard(stream)
+        at += size
+    if open_streams:
+        raise truncated(path, "it has no last Ogg page, which every whole file has")
+    rest = read_at(file, at, 2**20)
+    if b"OggS" in rest:
+        raise joined(path, "Ogg")

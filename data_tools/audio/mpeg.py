@@ -1,0 +1,124 @@
+"""MP3: refuses cut and joined files, and states the number of frames if a file does not."""
+
+import mmap
+from pathlib import Path
+from typing import BinaryIO, NamedTuple
+
+from data_tools.audio.parts import Reheaded, id3_size, longer, truncated
+
+
+class _Frame(NamedTuple):
+    """Header of an MPEG audio frame. kind: the bits that all frames of a file share. size: bytes of the frame."""
+
+    kind: bytes
+    size: int
+    layer: int
+    is_mpeg1: bool
+    is_mono: bool
+
+
+_KBITS = {  # by MPEG version 1 or 2 (2.5 is as 2) and layer
+    (1, 1): (32, 64, 96, 128, 160, 192, 224, 256, 288, 320, 352, 384, 416, 448),
+    (1, 2): (32, 48, 56, 64, 80, 96, 112, 128, 160, 192, 224, 256, 320, 384),
+    (1, 3): (32, 40, 48, 56, 64, 80, 96, 112, 128, 160, 192, 224, 256, 320),
+    (2, 1): (32, 48, 56, 64, 80, 96, 112, 128, 144, 160, 176, 192, 224, 256),
+    (2, 2): (8, 16, 24, 32, 40, 48, 56, 64, 80, 96, 112, 128, 144, 160),
+    (2, 3): (8, 16, 24, 32, 40, 48, 56, 64, 80, 96, 112, 128, 144, 160),
+}
+
+
+def frame_of(header: bytes) -> _Frame | None:
+    """The frame that starts with these 4 bytes. Source: ISO 11172-3, 13818-3; MPEG 2.5 as libmpg123."""
+    if len(header) < 4 or header[0] != 0xFF or header[1] < 0xE0:
+        return None
+    version, layer = header[1] >> 3 & 3, 4 - (header[1] >> 1 & 3)
+    bits, rate = header[2] >> 4, header[2] >> 2 & 3
+    if version == 1 or layer == 4 or bits in (0, 15) or rate == 3:
+        return None
+    hertz = (44_100, 48_000, 32_000)[rate] >> {3: 0, 2: 1, 0: 2}[version]
+    kbits = _KBITS[1 if version == 3 else 2, layer][bits - 1]
+    padding = header[2] >> 1 & 1
+    if layer == 1:
+        size = (12_000 * kbits // hertz + padding) * 4
+    else:
+        size = (72_000 if layer == 3 and version != 3 else 144_000) * kbits // hertz + padding
+    return _Frame(bytes([header[1] & 0xFE, header[2] & 0x0C]), size, layer, version == 3, header[3] >> 6 == 3)
+
+
+def playable_mpeg(path: Path, file: BinaryIO, start: int) -> Path | Reheaded:
+    """Return what to open of an MPEG audio file, whose frames are counted."""
+    with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
+        first = frame_of(content[start : start + 4])
+        if not first or _next_frame(content, start - 1, first) != start:
+            return path  # no second frame follows the first: something else, or nothing to compare
+        frames, is_complete = _count_frames(content, start, first)
+        tag = _tag_of_frames(content[start : start + first.size], first)
+        follows = start + first.size if tag else start
+        beginning = bytes(content[follows : follows + 4])
+    if tag:
+        frames -= 1
+        if frames < tag.frames:
+            raise truncated(path, f"the header promises {tag.frames} frames and {frames} are present")
+        if frames > tag.frames + 1:  # encoders disagree by one
+            raise longer(path, f"{tag.frames:,} frames")
+    elif not is_complete:
+        raise truncated(path, f"its last frame, number {frames + 1}, is not complete")
+    if first.layer != 3 or (tag and tag.is_xing):
+        return path
+    return Reheaded(path, _xing_frame(beginning, frames), follows)
+
+
+def _count_frames(content: mmap.mmap, at: int, first: _Frame) -> tuple[int, bool]:
+    """Number of MPEG frames from an offset on, and whether the last one is complete; tags between them are skipped."""
+    count = 0
+    while at < len(content):
+        frame = frame_of(content[at : at + 4])
+        if frame and frame.kind == first.kind:
+            if at + frame.size > len(content):
+                return count, False
+            count += 1
+            at += frame.size
+        else:
+            at = _next_frame(content, at + id3_size(content[at : at + 10]), first)
+    return count, True
+
+
+def _next_frame(content: mmap.mmap, at: int, first: _Frame) -> int:
+    """Offset, after another one, of the next two frames in a row of the kind of the first one; the end without them."""
+    while (at := content.find(b"\xff", at + 1)) >= 0:
+        frame = frame_of(content[at : at + 4])
+        if frame and frame.kind == first.kind:
+            following = frame_of(content[at + frame.size : at + frame.size + 4])
+            if following and following.kind == first.kind:
+                return at
+    return len(content)
+
+
+class _Tag(NamedTuple):
+    """Number of the frames after the first one, which states it as Xing's or (VBRI) Fraunhofer's encoder does."""
+
+    frames: int
+    is_xing: bool
+
+
+def _tag_of_frames(content: bytes, first: _Frame) -> _Tag | None:
+    side = (17 if first.is_mono else 32) if first.is_mpeg1 else (9 if first.is_mono else 17)
+    tag = content[4 + side :]
+    if tag[:4] in (b"Xing", b"Info") and len(tag) >= 12 and tag[7] & 1:
+        return _Tag(int.from_bytes(tag[8:12], "big"), True)
+    if content[36:40] == b"VBRI" and len(content) >= 54:
+        return _Tag(int.from_bytes(content[50:54], "big"), False)
+    return None
+
+
+def _xing_frame(header: bytes, frames: int) -> bytes:
+    """First frame that states the number of frames. Without it libmpg123 guesses the number from the file's size.
+
+    header: that of the next frame; the bit rate is made large enough for the tag.
+    """
+    header = bytes([header[0], header[1] | 1, 0x90 | header[2] & 0x0C, header[3]])
+    frame = frame_of(header)
+    assert frame
+    side = (17 if frame.is_mono else 32) if frame.is_mpeg1 else (9 if frame.is_mono else 17)
+    tag = b"Xing" + (1).to_bytes(4, "big") + frames.to_bytes(4, "big")
+    return (header + bytes(side) + tag).ljust(frame.size, b"\0")

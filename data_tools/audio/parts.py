@@ -1,0 +1,92 @@
+"""Parts of audio files, for all containers: errors, tags, and files that are read with a corrected beginning."""
+
+import io
+import os
+from pathlib import Path
+from typing import BinaryIO
+
+from data_tools.errors import DataError
+
+MAGICS = (b"RIFF", b"RIFX", b"RF64", b"BW64", b"FORM", b"riff", b"caff", b".snd", b"OggS", b"fLaC")
+
+
+class AudioError(DataError):
+    """An audio file that cannot be used."""
+
+
+class Reheaded(io.RawIOBase):
+    """File that is read with another beginning.
+
+    head: replaces the first `skipped` bytes of the file. end: offset in the file at which reading ends; None: its end.
+    """
+
+    def __init__(self, path: Path, head: bytes, skipped: int, end: int | None = None) -> None:
+        self._file = path.open("rb", buffering=0)
+        self._head, self._skipped, self._at = head, skipped, 0
+        self._size = len(head) - skipped + (end or os.fstat(self._file.fileno()).st_size)
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
+        self._at = max(0, offset + (0, self._at, self._size)[whence])
+        return self._at
+
+    def tell(self) -> int:
+        return self._at
+
+    def readinto(self, buffer: memoryview) -> int:  # type: ignore[override]
+        part = self._head[self._at : self._at + len(buffer)]
+        buffer[: len(part)] = part
+        count = len(part)
+        wanted = min(len(buffer), max(0, self._size - self._at))
+        if count < wanted:
+            self._file.seek(self._at + count - len(self._head) + self._skipped)
+            count += self._file.readinto(memoryview(buffer)[count:wanted]) or 0
+        self._at += count
+        return count
+
+    def close(self) -> None:
+        self._file.close()
+        super().close()
+
+
+def read_at(file: BinaryIO, at: int, count: int) -> bytes:
+    file.seek(at)
+    return file.read(count)
+
+
+def truncated(path: Path, problem: str) -> AudioError:
+    return AudioError(f"{path}: truncated, {problem}; fetch the file again")
+
+
+def longer(path: Path, stated: str) -> AudioError:
+    cure = "export the file again, or decode all of it into a FLAC file by another program"
+    return AudioError(f"{path}: has more sound than the {stated} that its header states; {cure}")
+
+
+def joined(path: Path, kind: str) -> AudioError:
+    cure = "read it as two files, or decode both into one FLAC file"
+    return AudioError(f"{path}: joined, a second {kind} file follows the first, which alone would be read; {cure}")
+
+
+def id3_size(tag: bytes) -> int:
+    """Bytes of the ID3v2 tag with these first 10 bytes; 0 for anything else."""
+    if tag[:3] != b"ID3" or len(tag) < 10:
+        return 0
+    size = sum(byte << shift for byte, shift in zip(tag[6:], (21, 14, 7, 0), strict=True))
+    return 10 + size + (10 if tag[5] & 0x10 else 0)
+
+
+def after_id3(file: BinaryIO, at: int) -> int:
+    """Offset after the ID3v2 tags at an offset."""
+    while size := id3_size(read_at(file, at, 10)):
+        at += size
+    return at
+
+
+def is_name(name: bytes | None) -> bool:
+    return name is not None and len(name) == 4 and all(0x20 <= byte < 0x7F for byte in name)

@@ -1,0 +1,283 @@
+"""Cut, joined and streamed audio files: all of their sound is read, or an error names the file and its fault."""
+
+import io
+import os
+import struct
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import soundfile
+from data_files import findings
+from test_ffmpeg import encoded as encoded_by_ffmpeg
+from test_ffmpeg import needs_ffmpeg
+
+from data_tools.audio.mpeg import frame_of
+from data_tools.audio.read import AudioError, audio_seconds, check_audio, content_key, read_audio
+from data_tools.datasets.blind import read_blind
+from data_tools.manifest import write_manifest
+
+RATE = 16_000
+WAVE = np.random.default_rng(0).normal(0, 0.1, 3 * RATE).astype(np.float32)
+CONTAINERS = [
+    ("WAV", "PCM_16"),
+    ("WAV", "FLOAT"),
+    ("WAV", "IMA_ADPCM"),
+    ("WAVEX", "PCM_24"),
+    ("RF64", "PCM_16"),
+    ("W64", "PCM_16"),
+    ("AIFF", "PCM_16"),
+    ("AIFF", "FLOAT"),
+    ("AU", "PCM_16"),
+    ("CAF", "PCM_16"),
+    ("CAF", "ALAC_16"),
+    ("FLAC", "PCM_16"),
+    ("OGG", "VORBIS"),
+    ("OGG", "OPUS"),
+    ("MP3", "MPEG_LAYER_III"),
+]
+LIST = b"LIST" + struct.pack("<I", 26) + b"INFOISFT\x0e\0\0\0Lavf59.27.100\0"
+ID3 = b"ID3\3\0\0" + bytes([0, 0, 1, 0]) + bytes(128)
+
+
+def made(kind: str, subtype: str = "PCM_16", wave: np.ndarray = WAVE, **quality: object) -> bytes:
+    file = io.BytesIO()
+    soundfile.write(file, wave, RATE, subtype, format=kind, **quality)
+    return file.getvalue()
+
+
+def put(data: bytes, at: int, new: bytes) -> bytes:
+    return data[:at] + new + data[at + len(new) :]
+
+
+def samples(path: Path, data: bytes) -> np.ndarray:
+    path.write_bytes(data)
+    return read_audio(path, RATE)
+
+
+def refusal(path: Path, data: bytes) -> str:
+    """Message of the error that both reading and checking raise."""
+    path.write_bytes(data)
+    with pytest.raises(AudioError) as caught:
+        check_audio(path)
+    with pytest.raises(AudioError) as again:
+        read_audio(path, RATE)
+    message = str(caught.value)
+    assert message == str(again.value)
+    assert message.startswith(f"{path}: ")
+    return message.removeprefix(f"{path}: ")
+
+
+@pytest.mark.parametrize(("kind", "subtype"), CONTAINERS)
+def test_cut_file_is_refused(tmp_path: Path, kind: str, subtype: str) -> None:
+    data = made(kind, subtype)
+    samples(tmp_path / "x", data)
+    for tenth in range(1, 11):
+        message = refusal(tmp_path / "x", data[: len(data) * tenth // 11])
+        assert "truncated" in message or "cannot be decoded" in message, tenth
+    middle = refusal(tmp_path / "x", data[: len(data) // 2])
+    assert "truncated" in middle or kind == "FLAC"
+    if kind != "FLAC":
+        with pytest.raises(AudioError, match="truncated"):
+            audio_seconds(tmp_path / "x")
+
+
+@pytest.mark.parametrize(("kind", "subtype"), CONTAINERS)
+def test_joined_file_is_refused(tmp_path: Path, kind: str, subtype: str) -> None:
+    data, shorter = made(kind, subtype), made(kind, subtype, WAVE[:RATE])
+    for joined in (data + data, data + shorter, shorter + data, data + ID3 + data):
+        message = refusal(tmp_path / "x", joined)
+        assert "joined, a second" in message or "has more sound than" in message
+
+
+@pytest.mark.parametrize(("kind", "subtype"), CONTAINERS)
+@pytest.mark.parametrize("after", [bytes(77), bytes(40_000), b"TAG" + bytes(range(125)), b"APETAGEX" + bytes(300)])
+def test_padding_and_tags_after_the_sound_are_not_read(tmp_path: Path, kind: str, subtype: str, after: bytes) -> None:
+    data = made(kind, subtype)
+    expected = samples(tmp_path / "x", data)
+    assert np.array_equal(samples(tmp_path / "x", data + after), expected)
+
+
+SIZES = [
+    0,
+    0x7FFFF000,
+    0x7FFFFFFF,
+    0x80000000,
+    0xFFFFFFFF,
+    0xFFFFFFFF - 36,
+    *(2 * len(WAVE) + n for n in (1, 2, 8, 36)),
+]
+
+
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("whole", [None, 0, 36, 0x7FFFF024, 0xFFFFFFFF])
+def test_streamed_wav_is_read_to_its_end(tmp_path: Path, size: int, whole: int | None) -> None:
+    """whole: the size of RIFF; None: the right one."""
+    data = made("WAV")
+    expected = samples(tmp_path / "x", data)
+    streamed = put(data, 40, struct.pack("<I", size))
+    if whole is not None:
+        streamed = put(streamed, 4, struct.pack("<I", whole))
+    assert np.array_equal(samples(tmp_path / "x", streamed), expected)
+    assert audio_seconds(tmp_path / "x") == 3
+    both = put(put(data, 4, struct.pack("<I", size + 36 & 0xFFFFFFFF)), 40, struct.pack("<I", size))
+    assert np.array_equal(samples(tmp_path / "x", both), expected) or size == 2 * len(WAVE) + 1
+
+
+@pytest.mark.parametrize("subtype", ["PCM_U8", "PCM_24", "FLOAT", "ULAW", "IMA_ADPCM", "MS_ADPCM", "GSM610"])
+@pytest.mark.parametrize("before", [b"", LIST, b"note\x03\x00\x00\x00abc\0"])
+def test_streamed_wav_of_any_coding_is_read_to_its_end(tmp_path: Path, subtype: str, before: bytes) -> None:
+    data = made("WAV", subtype)
+    at = data.index(b"data")
+    expected = samples(tmp_path / "x", data)
+    for size in (0, 0x7FFFF000, 0xFFFFFFFF):
+        streamed = data[:at] + before + b"data" + struct.pack("<I", size) + data[at + 8 :]
+        assert np.array_equal(samples(tmp_path / "x", streamed), expected)
+
+
+def size_of(data: bytes, name: bytes, skipped: int = 0) -> int:
+    return data.index(name) + len(name) + skipped
+
+
+STREAMED = {
+    "AIFF 0": ("AIFF", lambda data: put(data, size_of(data, b"SSND"), bytes(4))),
+    "AIFF of sox": ("AIFF", lambda data: put(data, size_of(data, b"SSND"), b"\x7f\0\0\x08")),
+    "AU": ("AU", lambda data: put(data, 8, b"\xff" * 4)),
+    "CAF": ("CAF", lambda data: put(data, size_of(data, b"data"), b"\xff" * 8)),
+    "W64": ("W64", lambda data: put(data, size_of(data, b"data", 12), b"\xff" * 8)),
+    "W64 of ffmpeg": ("W64", lambda data: put(data, size_of(data, b"data", 12), b"\xff" * 7 + b"\x7f")),
+    "RF64 0": ("RF64", lambda data: put(data, size_of(data, b"ds64", 4), bytes(24))),
+    "RF64": ("RF64", lambda data: put(data, size_of(data, b"ds64", 4), b"\xff" * 24)),
+    "BW64": ("RF64", lambda data: put(data, 0, b"BW64")),
+}
+
+
+@pytest.mark.parametrize("name", STREAMED)
+def test_streamed_container_is_read_to_its_end(tmp_path: Path, name: str) -> None:
+    kind, streamed = STREAMED[name]
+    data = made(kind)
+    assert np.array_equal(samples(tmp_path / "x", streamed(data)), samples(tmp_path / "y", data))
+
+
+LONGER = {
+    "WAV": lambda data: put(data, 40, struct.pack("<I", len(WAVE))),
+    "RIFF and data": lambda data: put(
+        put(data, 40, struct.pack("<I", len(WAVE))), 4, struct.pack("<I", len(WAVE) + 36)
+    ),
+    "RF64": lambda data: put(data, size_of(data, b"ds64", 12), struct.pack("<Q", len(WAVE))),
+    "W64": lambda data: put(data, size_of(data, b"data", 12), struct.pack("<Q", len(WAVE) + 24)),
+    "AIFF": lambda data: put(data, size_of(data, b"SSND"), struct.pack(">I", len(WAVE) + 8)),
+    "AU": lambda data: put(data, 8, struct.pack(">I", len(WAVE))),
+    "CAF": lambda data: put(data, size_of(data, b"data"), struct.pack(">Q", len(WAVE))),
+    "FLAC": lambda data: put(data, 22, struct.pack(">I", len(WAVE) // 2)),
+}
+
+
+@pytest.mark.parametrize("name", LONGER)
+def test_file_with_more_sound_than_its_header_states_is_refused(tmp_path: Path, name: str) -> None:
+    data = LONGER[name](made("WAV" if name == "RIFF and data" else name))
+    assert "has more sound than the" in refusal(tmp_path / "x", data)
+
+
+@pytest.mark.parametrize("kind", ["WAV", "AIFF", "AU", "FLAC", "MP3"])
+def test_tag_before_the_file_hides_no_cut(tmp_path: Path, kind: str) -> None:
+    data = made(kind, "MPEG_LAYER_III" if kind == "MP3" else "PCM_16")
+    assert np.array_equal(samples(tmp_path / "x", ID3 + data), samples(tmp_path / "y", data))
+    refusal(tmp_path / "x", ID3 + data[: len(data) // 2])
+
+
+def test_chunks_around_the_sound_of_a_wav_are_not_read(tmp_path: Path) -> None:
+    data = made("WAV")
+    expected = samples(tmp_path / "x", data)
+    for around in (data[:36] + LIST + data[36:] + LIST, data[:36] + LIST + data[36:] + LIST[:20], data + 500 * LIST):
+        assert np.array_equal(samples(tmp_path / "x", around), expected)
+    odd = made("WAV", "PCM_U8", WAVE[:999])
+    for end in (b"\0" + LIST, LIST, b"", b"\0" + 99 * LIST, 99 * LIST):
+        assert len(samples(tmp_path / "x", odd[: 44 + 999] + end)) == 999
+
+
+def test_wav_without_sound_before_another_chunk_has_no_samples(tmp_path: Path) -> None:
+    assert "has no samples" in refusal(tmp_path / "x", made("WAV", wave=WAVE[:0]) + LIST)
+
+
+# MP3
+
+
+def mp3(count: int = 8, **quality: object) -> tuple[bytes, bytes]:
+    """The first frame, which states how many follow, and the others. The first half is silent: it takes few bits."""
+    data = made("MP3", "MPEG_LAYER_III", np.concatenate([np.repeat(0 * WAVE, count), WAVE]), **quality)
+    first = frame_of(data[:4])
+    assert first
+    return data[: first.size], data[first.size :]
+
+
+@pytest.mark.parametrize("mode", ["CONSTANT", "VARIABLE"])
+def test_mp3_that_states_no_length_is_read_whole(tmp_path: Path, mode: str) -> None:
+    tag, frames = mp3(bitrate_mode=mode, compression_level=0.5)
+    whole = samples(tmp_path / "x", tag + frames)
+    assert len(whole) == 9 * len(WAVE)
+    found = samples(tmp_path / "x", frames)
+    assert 0 <= len(found) - len(whole) < 3 * 1152, "with the delay of the encoder"
+    assert np.abs(found[-2 * RATE : -RATE]).max() > 0.2
+    assert "truncated, its last frame" in refusal(tmp_path / "x", frames[:-9])
+    assert len(samples(tmp_path / "x", frames + ID3 + frames)) > 2 * len(whole)
+
+
+def test_mp3_with_the_length_of_fraunhofer_is_read_whole(tmp_path: Path) -> None:
+    _, frames = mp3(bitrate_mode="VARIABLE", compression_level=0.5)
+    expected = samples(tmp_path / "x", frames)
+    at = count = 0
+    while at < len(frames):
+        at += frame_of(frames[at : at + 4]).size  # type: ignore[union-attr]
+        count += 1
+    header = bytes([frames[0], frames[1] | 1, 0x90 | frames[2] & 0x0C, frames[3]])
+    tag = (header + bytes(32) + b"VBRI" + bytes(10) + struct.pack(">I", count)).ljust(frame_of(header).size, b"\0")  # type: ignore[union-attr]
+    assert np.array_equal(samples(tmp_path / "x", tag + frames), expected)
+    assert "truncated, the header promises" in refusal(tmp_path / "x", tag + frames[: len(frames) // 2])
+    assert "has more sound than" in refusal(tmp_path / "x", tag + frames + frames)
+
+
+# Other files
+
+
+@pytest.mark.parametrize("kind", ["NIST", "VOC", "IRCAM", "SVX", "AVR", "PVF"])
+def test_format_whose_cuts_do_not_show_is_refused(tmp_path: Path, kind: str) -> None:
+    assert "is not read; convert it to WAV or FLAC" in refusal(tmp_path / "x", made(kind))
+
+
+@pytest.mark.parametrize("read", [audio_seconds, check_audio, content_key, lambda path: read_audio(path, RATE)])
+def test_pipe_and_device_are_refused(tmp_path: Path, read: Callable[[Path], object]) -> None:
+    os.mkfifo(tmp_path / "pipe.wav")
+    for path in (tmp_path / "pipe.wav", Path("/dev/zero")):
+        with pytest.raises(AudioError, match="is a pipe or a device; name a regular file"):
+            read(path)
+
+
+def test_check_names_cut_and_joined_files(tmp_path: Path) -> None:
+    for kind, subtype in (("OGG", "OPUS"), ("AU", "PCM_16"), ("W64", "PCM_16"), ("FLAC", "PCM_16")):
+        data = made(kind, subtype)
+        (tmp_path / f"cut_{kind}.wav").write_bytes(data[: len(data) // 2])
+        (tmp_path / f"joined_{kind}.wav").write_bytes(data + data)
+        (tmp_path / f"whole_{kind}.wav").write_bytes(data)
+    clips, _ = read_blind(tmp_path, "x")
+    write_manifest(tmp_path / "m.jsonl", clips)
+    corrupt = findings(tmp_path / "m.jsonl")["corrupt audio files"]
+    assert sum(len(ids) for ids in corrupt.values()) == 8
+    assert not any("whole" in name for ids in corrupt.values() for name in ids)
+
+
+@needs_ffmpeg
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["t.m4a", "t.mp4", "t.wma", "t.webm", "t.mka", "t.aac", "t.ac3", "t.wv"])
+def test_cut_or_joined_file_for_ffmpeg_is_refused_or_read_whole(tmp_path: Path, name: str) -> None:
+    path, _ = encoded_by_ffmpeg(tmp_path, name)
+    data = path.read_bytes()
+    whole = samples(path, data)
+    for tenth in range(1, 11):
+        with pytest.raises(AudioError, match=r"cannot be decoded by ffmpeg|truncated"):
+            samples(path, data[: len(data) * tenth // 11])
+    try:
+        assert len(samples(path, data + data)) >= 2 * len(whole) - 1000
+    except AudioError as error:
+        assert "joined, a second" in str(error) or "cannot be decoded by ffmpeg" in str(error)  # noqa: PT017
