@@ -35,9 +35,6 @@ class Reheaded(io.RawIOBase):
         self._at = max(0, offset + (0, self._at, self._size)[whence])
         return self._at
 
-    def tell(self) -> int:
-        return self._at
-
     def readinto(self, buffer: memoryview) -> int:  # type: ignore[override]
         part = self._head[self._at : self._at + len(buffer)]
         buffer[: len(part)] = part
