@@ -1,41 +1,96 @@
 """Files of frames that somebody has computed and published in place of audio (.npz, .npy)."""
 
+import math
 import zipfile
-import zlib
 from pathlib import Path
+from typing import IO
 
 import numpy as np
 
-from data_tools.audio.read import FRAME_SUFFIXES, AudioError, holds_frames
+from data_tools.audio.parts import AudioError
+from data_tools.audio.read import FRAME_SUFFIXES, holds_frames, require_file
+
+MAX_FRAME_VALUES = 2**28  # of one array: 1 GiB as float32; 4 days of a frame per second with 768 values
+MAX_FRAME = 65_504.0  # greatest magnitude: that of float16, the type of banks
 
 
 def read_frames(path: Path | str, array: str | None = None) -> np.ndarray:
-    """(T, D) float32, T and D >= 1, all finite.
+    """Read the frames of a file.
 
-    array: name of the frames in an .npz file; None: all arrays of the file are checked, and the first one is returned.
-    Raises AudioError for a missing or damaged file, and for what are no frames.
+    No more than the file's size is believed: sizes that its headers state are compared with the bytes before any array
+    is read.
+
+    Args:
+        array: name of the frames in an .npz file; None: all arrays of the file are checked, and the first one is
+            returned.
+    Returns: (T, D) float32, T and D >= 1, all finite, at most MAX_FRAME.
+    Raises AudioError for a missing or damaged file, a pipe or device, more than MAX_FRAME_VALUES values, and arrays
+        that are no frames.
     """
     if not holds_frames(path):
         raise AudioError(f"{path}: is no file of published frames ({' or '.join(FRAME_SUFFIXES)})")
+    require_file(path)
     try:
+        if zipfile.is_zipfile(path):
+            return _archived_frames(path, array)
         with Path(path).open("rb") as file:
-            loaded = np.load(file, allow_pickle=False)
-            if isinstance(loaded, np.ndarray):
-                found = {"": loaded}
-            else:
-                found = {name: loaded[name] for name in (loaded.files if array is None else [array])}
-    except KeyError:
-        raise AudioError(f"{path}: has no array {array!r}; name it by the expert's setting array") from None
-    except FileNotFoundError:
-        raise AudioError(f"{path}: no such file") from None
-    except (OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error) as error:
-        raise AudioError(f"{path}: cannot be read as frames ({error}); fetch it again") from None
-    if not found:
+            return _frames(path, file, Path(path).stat().st_size)
+    except AudioError:
+        raise
+    except Exception as error:  # parsers of damaged headers raise anything: TokenError, SyntaxError, RuntimeError, ...
+        reason = str(error).splitlines()[0][:200] if str(error) else type(error).__name__
+        raise AudioError(f"{path}: cannot be read as frames ({reason}); fetch it again") from None
+
+
+def _archived_frames(path: Path | str, array: str | None) -> np.ndarray:
+    """Frames of an .npz file."""
+    first = None
+    with zipfile.ZipFile(path) as archive:
+        names = archive.namelist()
+        if len(set(names)) < len(names):
+            raise AudioError(f"{path}: holds two arrays of one name ({', '.join(names)[:200]}); fetch it again")
+        if array is not None and f"{array}.npy" not in names:
+            raise AudioError(f"{path}: has no array {array!r}; name it by the expert's setting array")
+        for name in names if array is None else [f"{array}.npy"]:
+            if not name.endswith(".npy"):
+                raise AudioError(f"{path}: holds {name!r}, which is no array; fetch it again")
+            with archive.open(name) as file:
+                frames = _frames(path, file, archive.getinfo(name).file_size)
+            first = frames if first is None else first
+    if first is None:
         raise AudioError(f"{path}: holds no array; fetch it again")
-    for frames in found.values():
-        if frames.ndim != 2 or not frames.size or frames.dtype.kind not in "fiu":
-            raise AudioError(f"{path}: holds {frames.dtype} of shape {frames.shape}, not frames of numbers")
-        if not np.isfinite(frames).all():
-            raise AudioError(f"{path}: has frames that are not finite")
-    first: np.ndarray = next(iter(found.values()))
-    return first.astype(np.float32)
+    return first
+
+
+def _frames(path: Path | str, file: IO[bytes], size: int) -> np.ndarray:
+    """Frames of an array file (.npy) of `size` bytes."""
+    version = np.lib.format.read_magic(file)
+    if size > MAX_FRAME_VALUES * 8:
+        raise _too_many(path, f"an array of {size:,} bytes")
+    is_old = version == (1, 0)
+    read_header = np.lib.format.read_array_header_1_0 if is_old else np.lib.format.read_array_header_2_0
+    shape, _, dtype = read_header(file)
+    if dtype.hasobject:
+        raise AudioError(f"{path}: cannot be read as frames (it holds pickled objects); fetch it again")
+    if len(shape) != 2 or 0 in shape or dtype.kind not in "fiu":
+        raise AudioError(f"{path}: holds {dtype} of shape {shape}, not frames of numbers")
+    if math.prod(shape) > MAX_FRAME_VALUES:
+        raise _too_many(path, f"{dtype} of shape {shape}")
+    stated, present = math.prod(shape) * dtype.itemsize, size - file.tell()
+    if stated != present:
+        problem = f"its header states {dtype} of shape {shape}, {stated:,} bytes, and {present:,} are present"
+        raise AudioError(f"{path}: {problem}; fetch it again")
+    file.seek(0)
+    frames = np.lib.format.read_array(file, allow_pickle=False)
+    file.read(1)  # the end, where zipfile compares the checksum
+    if not np.isfinite(frames).all():
+        raise AudioError(f"{path}: has frames that are not finite")
+    if (peak := max(float(frames.max()), -float(frames.min()))) > MAX_FRAME:
+        raise AudioError(
+            f"{path}: has frames of {peak:.0e}, and at most {MAX_FRAME:,.0f} can be stored; fetch it again"
+        )
+    return frames.astype(np.float32)
+
+
+def _too_many(path: Path | str, held: str) -> AudioError:
+    return AudioError(f"{path}: holds {held}, more than the {MAX_FRAME_VALUES:,} values that are read; split it")

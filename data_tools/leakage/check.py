@@ -133,7 +133,7 @@ def _read_all(clips: Iterable[Clip], quick: bool) -> dict[int, tuple[str, str]]:
 
 def _read(path: str, quick: bool) -> tuple[str, str]:
     """(MISSING, ""), (CORRUPT, the reason) or ("", the file's hash; "" when quick)."""
-    if not Path(path).is_file():
+    if Path(path).is_dir() or not Path(path).exists():
         return MISSING, ""
     try:
         if holds_frames(path):
