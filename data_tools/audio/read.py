@@ -65,8 +65,9 @@ def read_audio(
     resampling: how another rate is reached, see data_tools/resampling.py. seconds: of its beginning; None: all of it.
     Returns (N,) float32, N >= 1, full scale = 1 (float files may exceed it). Channels are averaged, then resampled; a
     file so short that nothing is left at the lower rate keeps one sample.
-    Raises AudioError for a missing, empty, undecodable or truncated file, for NaN, infinite or
-    absurd samples (MAX_PEAK), and for one that holds more than MAX_VALUES or would give more than MAX_SAMPLES.
+    Raises AudioError for a missing, empty, undecodable or truncated file, for NaN, infinite or absurd samples
+    (MAX_PEAK), and for one that holds more than MAX_VALUES or would give more than MAX_SAMPLES; OSError, with the
+    file's name, for an existing file that the system cannot read (a failing disk, too many open files, no permission).
     """
     with _opened(path) as file:
         max_frames = file.frames if seconds is None else min(file.frames, round(seconds * file.samplerate))
@@ -155,6 +156,7 @@ def _blocks(path: Path | str, file: "soundfile.SoundFile", length: int) -> Itera
     while done < length:
         samples = file.read(min(length - done, max(1, _BLOCK // file.channels)), dtype="float32", always_2d=True)
         if not len(samples):
+            _require_bytes(path)
             raise AudioError(f"{path}: truncated, {done} of {file.frames} samples can be read; fetch the file again")
         peak = np.abs(samples).max()
         if not np.isfinite(peak):
@@ -194,11 +196,19 @@ def _opened(path: Path | str) -> Iterator["soundfile.SoundFile"]:
                 raise AudioError(f"{path}: {_size(file)} are more than {limit}")
             yield file
     except soundfile.LibsndfileError:
+        _require_bytes(path)
         if holds_frames(path):
             raise AudioError(f"{path}: holds published frames, which the expert feature_files alone reads") from None
         raise AudioError(f"{path}: cannot be decoded; fetch it again, or convert it to WAV or FLAC") from None
+    except FileNotFoundError:
+        raise AudioError(f"{path}: no such file") from None
     except OSError as error:
-        raise AudioError(f"{path}: cannot be read ({error.strerror})") from None
+        raise OSError(error.errno, error.strerror, error.filename or str(path)) from error
+
+
+def _require_bytes(path: Path | str) -> None:
+    """Raise OSError if the system cannot read a file to its end: libsndfile takes that for damage or for the end."""
+    sha256_of(Path(path))
 
 
 @contextmanager

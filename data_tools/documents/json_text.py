@@ -184,9 +184,12 @@ def _checksum(document: dict[str, Any]) -> str:
 
 
 def sha256_of(path: Path) -> str:
-    """sha256 of a file, read now. Raises OSError for one that cannot be read."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+    """Return the sha256 of a file, read now. Raises OSError, with the file's name, for one that cannot be read."""
+    try:
+        with path.open("rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, str(path)) from error
 
 
 def require_unharmed(path: Path, sha256: str | None, hint: str) -> None:

@@ -1,6 +1,7 @@
 """What is wrong with a data set, and where its splits overlap."""
 
 import argparse
+import errno
 import logging
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
@@ -16,6 +17,7 @@ from data_tools.audio.frames import read_frames
 from data_tools.audio.read import AudioError, audio_seconds, check_audio, content_key, holds_frames
 from data_tools.cli import add_json, counted, ending_in, progress, section
 from data_tools.documents.strict import Report, print_report
+from data_tools.errors import sentence_of
 from data_tools.files import write_table
 from data_tools.leakage.moment_faults import NO_CLIP, MomentFault, moment_faults
 from data_tools.manifest import Clip, Joined, read_manifest
@@ -133,9 +135,9 @@ def _read_all(clips: Iterable[Clip], quick: bool) -> dict[int, tuple[str, str]]:
 
 def _read(path: str, quick: bool) -> tuple[str, str]:
     """(MISSING, ""), (CORRUPT, the reason) or ("", the file's hash; "" when quick)."""
-    if Path(path).is_dir() or not Path(path).exists():
-        return MISSING, ""
     try:
+        if Path(path).is_dir() or not Path(path).exists():
+            return MISSING, ""
         if holds_frames(path):
             read_frames(path)
         elif quick:
@@ -147,6 +149,10 @@ def _read(path: str, quick: bool) -> tuple[str, str]:
         return "", content_key(path)
     except AudioError as error:
         return CORRUPT, str(error).removeprefix(f"{path}: ")
+    except OSError as error:
+        if error.errno in (errno.EMFILE, errno.ENFILE, errno.ENOMEM):  # of this machine, not of the file
+            raise
+        return CORRUPT, sentence_of(error).removeprefix(f"{path}: ")
 
 
 def _shared(kind: str, clips: Iterable[Clip], keys: Callable[[Clip], Iterable[str]]) -> list[Finding]:

@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from data_tools.audio.read import AudioError, encoded, holds_frames, read_audio
+from data_tools.errors import sentences
 from submission.formats.score_matrix import ScoreMatrix
 from submission.metrics.summary import Summary
 from submission.ordering import ranked_columns
@@ -44,8 +45,9 @@ class AudioStore:
             return None, f"no audio: {path.name} holds published frames in its place"
         try:
             self.uris.append(f"data:audio/mpeg;base64,{base64.b64encode(to_mp3(path, self._seconds)).decode()}")
-        except AudioError as error:
-            return None, f"no audio: {path.name} cannot be read ({str(error).removeprefix(f'{path}: ')})"
+        except (AudioError, OSError) as error:
+            reason = " ".join(sentences(error)).removeprefix(f"{path}: ")
+            return None, f"no audio: {path.name} cannot be read ({reason})"
         return len(self.uris) - 1, ""
 
 

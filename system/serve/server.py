@@ -163,7 +163,7 @@ class SearchPage:
                 found = await asyncio.to_thread(peaks, self.search.clips[row].path, PEAKS)
         except IndexError as error:
             return refusal(404, str(error))
-        except (FileNotFoundError, AudioError):
+        except (OSError, AudioError):
             return web.json_response([])
         return web.json_response((100 * found / max(found.max(), 1e-9)).round().astype(int).tolist())
 
