@@ -70,7 +70,7 @@ def read_captions(
             check_caption(row[column], f"{where}, {column}")
         name = names.setdefault(os.path.realpath(folder / name), name)
         texts.setdefault(name, {}).setdefault(named, []).extend(row[column] for column in filled)
-    splits = {name: _held_out(path, name, list(found)) for name, found in texts.items()}
+    splits = {name: _strictest_split(path, name, list(found)) for name, found in texts.items()}
     clips = [
         audio_clip(folder, name, source, kept, texts[name][kept], readable_seconds(folder / name))
         for name, kept in splits.items()
@@ -78,7 +78,7 @@ def read_captions(
     return clips, [clip.path for clip in clips if clip.seconds is None]
 
 
-def _held_out(path: Path, name: str, splits: Sequence[Split]) -> Split:
+def _strictest_split(path: Path, name: str, splits: Sequence[Split]) -> Split:
     """Choose the split of a file whose names are in these splits."""
     if len(splits) == 1:
         return splits[0]
