@@ -92,5 +92,5 @@ def _frames(path: Path | str, file: IO[bytes], size: int) -> np.ndarray:
     return frames.astype(np.float32)
 
 
-def _too_many(path: Path | str, held: str) -> AudioError:
-    return AudioError(f"{path}: holds {held}, more than the {MAX_FRAME_VALUES:,} values that are read; split it")
+def _too_many(path: Path | str, size: str) -> AudioError:
+    return AudioError(f"{path}: holds {size}, more than the {MAX_FRAME_VALUES:,} values that are read; split it")

@@ -35,6 +35,9 @@ MAX_VALUES = 2**31  # samples x channels
 MAX_SAMPLES = 2**28  # in one channel, at the rate they are wanted at
 MIN_RATE, MAX_RATE = 1_000, 768_000  # Hz
 MAX_PEAK = 2.0**32  # of full scale 1: whole numbers of 32 bits, kept as floats, lie below
+SHORTEST = 0.01  # seconds: less is a click, if anything
+STEPS = 2 / 2**15  # two steps of 16 bits: samples of silence are rounded to one of two values
+CANCELS = 0.01  # 40 dB
 PEAK_SAMPLES = 2**13  # of a part of a file that are looked at for its peak: a fifth of a second
 _BLOCK = 2**20  # samples x channels that are decoded at a time
 _FFMPEG_SECONDS = 3 * 3600  # that are decoded at most
@@ -108,11 +111,29 @@ def readable_seconds(path: Path | str) -> float | None:
         return None
 
 
-def check_audio(path: Path | str) -> None:
-    """Decode the whole file. Raises AudioError as read_audio does, but for what it would give."""
+def check_audio(path: Path | str) -> str | None:
+    """Decode the whole file. Raises as read_audio.
+
+    Returns: a description of a file that holds no sound once its channels are averaged, such as "silent"; None for any
+        other. A file shorter than SHORTEST counts as one, and one whose samples vary by no more than two steps of 16
+        bits, whatever their mean. Channels cancel if their mean varies by less than CANCELS of what they do.
+    """
     with _opened(path) as file:
-        for _ in _blocks(path, file, file.frames):
-            pass
+        low = high = mono_low = mono_high = np.float32(0)
+        for number, block in enumerate(_blocks(path, file, file.frames)):
+            mono = block.mean(axis=1)
+            if not number:
+                low, high, mono_low, mono_high = block[0], block[0], mono[0], mono[0]
+            low, high = np.minimum(low, block.min(axis=0)), np.maximum(high, block.max(axis=0))
+            mono_low, mono_high = min(mono_low, mono.min()), max(mono_high, mono.max())
+        if file.frames < SHORTEST * file.samplerate:
+            return f"too short ({1000 * file.frames / file.samplerate:.3g} ms)"
+        each, together = float((high - low).max()), float(mono_high - mono_low)
+    if each <= STEPS:
+        return "silent" if max(abs(mono_low), abs(mono_high)) <= STEPS else "one constant value"
+    if together <= max(STEPS, CANCELS * each):
+        return "channels cancel each other when they are mixed to mono"
+    return None
 
 
 def peaks(path: Path | str, parts: int) -> Wave:

@@ -25,6 +25,7 @@ from data_tools.names import plain_id
 
 MISSING = "missing audio files"
 CORRUPT = "corrupt audio files"
+NO_SOUND = "audio without sound"
 DUPLICATE_ID = "duplicate ids"
 CONTENT_INSIDE = "same audio content inside a split"
 CONTENT_ACROSS = "same audio content across splits"
@@ -34,18 +35,19 @@ SHARED_CAPTION = "captions shared by different clips"
 NO_CAPTION = "clips without captions"
 
 FILES_AT_ONCE = 10_000
-KNOWN = {result: result for result in ((MISSING, ""), ("", ""))}  # which most files may have: kept once
+KNOWN: dict[tuple[str, str, str | None], tuple[str, str, str | None]]
+KNOWN = {result: result for result in ((MISSING, "", None), ("", "", None))}  # of most files: kept once
 
 log = logging.getLogger(__name__)
 
 ERRORS = (MISSING, CORRUPT, DUPLICATE_ID)
 CONTENT = (CONTENT_INSIDE, CONTENT_ACROSS)
-TO_JUDGE = (*CONTENT, FREESOUND_ACROSS, NO_CAPTION)  # may be as it was published
-KINDS = (*ERRORS, *CONTENT, FREESOUND_ACROSS, NAME_ACROSS, SHARED_CAPTION, NO_CAPTION)
+TO_JUDGE = (NO_SOUND, *CONTENT, FREESOUND_ACROSS, NO_CAPTION)  # may be as it was published
+KINDS = (*ERRORS, NO_SOUND, *CONTENT, FREESOUND_ACROSS, NAME_ACROSS, SHARED_CAPTION, NO_CAPTION)
 
 
 class Finding(NamedTuple):
-    """One problem or overlap. key: what the clips share, or why the audio is corrupt."""
+    """One problem or overlap. key: what the clips share, or why the audio is corrupt or holds no sound."""
 
     kind: str
     key: str
@@ -58,7 +60,7 @@ class ClipOfFinding(Report):
 
 
 class ReportedFinding(Report):
-    """key: what the clips share, or why the audio is corrupt."""
+    """key: what the clips share, or why the audio is corrupt or holds no sound."""
 
     finding: str
     key: str
@@ -91,13 +93,14 @@ def check_clips(clips: Iterable[Clip], quick: bool = False) -> list[Finding]:
     audio = _read_all(unique, quick)
 
     def contents(clip: Clip) -> list[str]:
-        problem, key = audio[hash(clip.path)]
+        problem, key, _ = audio[hash(clip.path)]
         return [key] if key and not problem else []
 
     return [
         *(Finding(MISSING, "", [clip]) for clip in unique if audio[hash(clip.path)][0] == MISSING),
-        *(Finding(*audio[hash(clip.path)], [clip]) for clip in unique if audio[hash(clip.path)][0] == CORRUPT),
+        *(Finding(*audio[hash(clip.path)][:2], [clip]) for clip in unique if audio[hash(clip.path)][0] == CORRUPT),
         *_shared(DUPLICATE_ID, clips, lambda clip: [clip.id]),
+        *(Finding(NO_SOUND, found, [clip]) for clip in unique if (found := audio[hash(clip.path)][2])),
         *_shared(CONTENT_INSIDE, unique, lambda clip: [f"{clip.source}/{clip.split} {key}" for key in contents(clip)]),
         *across(CONTENT_ACROSS, unique, contents),
         *across(FREESOUND_ACROSS, unique, lambda clip: [plain_id(clip.freesound_id)] if clip.freesound_id else []),
@@ -120,9 +123,9 @@ class _OnePerId:
         return compress(self._clips, self._taken)
 
 
-def _read_all(clips: Iterable[Clip], quick: bool) -> dict[int, tuple[str, str]]:
-    """What `_read` says of every file, by the hash of its path."""
-    found: dict[int, tuple[str, str]] = {}
+def _read_all(clips: Iterable[Clip], quick: bool) -> dict[int, tuple[str, str, str | None]]:
+    """The result of `_read` for every file, by the hash of its path."""
+    found: dict[int, tuple[str, str, str | None]] = {}
     paths = sorted({clip.path for clip in clips})
     with ThreadPool() as pool, progress("reading", len(paths), "file") as bar:
         for start in range(0, len(paths), FILES_AT_ONCE):  # a pool keeps what is not read yet
@@ -133,26 +136,26 @@ def _read_all(clips: Iterable[Clip], quick: bool) -> dict[int, tuple[str, str]]:
     return found
 
 
-def _read(path: str, quick: bool) -> tuple[str, str]:
-    """(MISSING, ""), (CORRUPT, the reason) or ("", the file's hash; "" when quick)."""
+def _read(path: str, quick: bool) -> tuple[str, str, str | None]:
+    """Read a file: (MISSING, "", None), (CORRUPT, the reason, None), or ("", the file's hash, why it holds no sound,
+    or None); quick: ("", "", None)."""
+    silent = None
     try:
         if Path(path).is_dir() or not Path(path).exists():
-            return MISSING, ""
+            return MISSING, "", None
         if holds_frames(path):
             read_frames(path)
         elif quick:
             audio_seconds(path)
         else:
-            check_audio(path)
-        if quick:
-            return "", ""
-        return "", content_key(path)
+            silent = check_audio(path)
+        return "", "" if quick else content_key(path), silent
     except AudioError as error:
-        return CORRUPT, str(error).removeprefix(f"{path}: ")
+        return CORRUPT, str(error).removeprefix(f"{path}: "), None
     except OSError as error:
         if error.errno in (errno.EMFILE, errno.ENFILE, errno.ENOMEM):  # of this machine, not of the file
             raise
-        return CORRUPT, sentence_of(error).removeprefix(f"{path}: ")
+        return CORRUPT, sentence_of(error).removeprefix(f"{path}: "), None
 
 
 def _shared(kind: str, clips: Iterable[Clip], keys: Callable[[Clip], Iterable[str]]) -> list[Finding]:

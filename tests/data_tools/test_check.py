@@ -11,6 +11,7 @@ import soundfile
 from data_files import failure, findings, rows, small_clotho, write_rows, write_wav
 
 from data_tools.__main__ import VERBS, main
+from data_tools.audio.read import read_audio
 from data_tools.manifest import Clip, read_manifest, write_manifest
 
 
@@ -67,6 +68,7 @@ def test_check_separates_every_kind_by_hand(tmp_path: Path) -> None:
     assert found == {
         "missing audio files": [],
         "corrupt audio files": [],
+        "audio without sound": [],
         "duplicate ids": [],
         "same audio content inside a split": [[f"{dev}1.wav", f"{dev}2.wav"]],
         "same audio content across splits": [[f"{dev}4.wav", f"{evaluation}2.wav"]],
@@ -177,3 +179,47 @@ def test_the_door_imports_only_what_a_verb_needs(root: Path) -> None:
         "assert not heavy, heavy"
     )
     subprocess.run([sys.executable, "-c", code], check=True, cwd=root, stdout=subprocess.DEVNULL)
+
+
+RATE = 16_000
+TONE = (0.3 * np.sin(2 * np.pi * 440 * np.arange(2 * RATE) / RATE)).astype(np.float32)
+NOISE = np.random.default_rng(0).uniform(-1, 1, 2 * RATE).astype(np.float32)
+CANCEL, SHORT = "channels cancel each other when they are mixed to mono", "too short (0.0625 ms)"
+WITHOUT_SOUND = {
+    "antiphase": (np.stack([TONE, -TONE], 1), "FLOAT", CANCEL),
+    "almost antiphase": (np.stack([TONE, -0.99 * TONE], 1), "PCM_16", CANCEL),
+    "digital silence": (0 * TONE, "PCM_16", "silent"),
+    "silence of four channels": (np.zeros((2 * RATE, 4)), "PCM_24", "silent"),
+    "less than a step of 16 bits": (NOISE * 0.9 / 2**15, "FLOAT", "silent"),
+    "silence with dither": (np.rint(NOISE * 0.99) / 2**15, "PCM_16", "silent"),
+    "a constant": (np.full(2 * RATE, 0.5, np.float32), "FLOAT", "one constant value"),
+    "a constant with tiny noise": (0.5 + NOISE / 2**15, "FLOAT", "one constant value"),
+    "one sample": (TONE[1:2], "PCM_16", SHORT),
+    "9 ms": (TONE[: int(0.009 * RATE)], "PCM_16", "too short (9 ms)"),
+}
+WITH_SOUND = {
+    "a tone": TONE,
+    "10 ms": TONE[: int(0.01 * RATE)],
+    "a tone at -80 dB": TONE / 0.3 * 1e-4,
+    "a tone beside a constant": TONE + 0.5,
+    "half of antiphase": np.stack([TONE, -0.5 * TONE], 1),
+    "one loud channel": np.stack([TONE, 0 * TONE], 1),
+    "a click in silence": np.concatenate([0 * TONE, [0.5], 0 * TONE]),
+}
+
+
+def test_audio_without_sound_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    waves = {name: (wave, kind) for name, (wave, kind, _) in WITHOUT_SOUND.items()}
+    waves |= {name: (wave, "FLOAT") for name, wave in WITH_SOUND.items()}
+    lines = []
+    for name, (wave, kind) in waves.items():
+        soundfile.write(tmp_path / f"{name}.wav", wave, RATE, kind)
+        lines.append(json.dumps({"id": name, "path": f"{name}.wav", "captions": [f"A sound called {name}"]}))
+    (tmp_path / "m.jsonl").write_text("\n".join(lines) + "\n")
+    assert main(["check", str(tmp_path / "m.jsonl"), "--json"]) == 0, "they are to judge, and read as before"
+    report = json.loads(capsys.readouterr().out)
+    found = {one["clips"][0]["id"]: one["key"] for one in report["findings"] if one["finding"] == "audio without sound"}
+    assert found == {name: reason for name, (_, _, reason) in WITHOUT_SOUND.items()}
+    assert main(["check", str(tmp_path / "m.jsonl")]) == 0
+    assert f"may be as published: audio without sound ({len(found)})" in capsys.readouterr().out
+    assert not read_audio(tmp_path / "antiphase.wav", RATE).any()
