@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable
+from fractions import Fraction
 from functools import cache
 from typing import Literal, NamedTuple
 
@@ -10,7 +11,9 @@ import numpy.typing as npt
 
 Resampling = Literal["soxr_hq", "kaiser_best", "kaiser_best_0.2"]
 Wave = npt.NDArray[np.float32]
+_Samples = npt.NDArray[np.float64]
 
+MIN_PHASES = 320  # of a drifting filter, so that the drift from the nearest phase is below 1/640 of an old sample
 MAX_TAPS = 2**24  # of a filter between rates that share few factors: 128 MB
 
 
@@ -36,7 +39,8 @@ def resampler(rate: int, wanted: int, how: Resampling) -> Callable[[Wave, bool],
     All together are N * wanted / rate samples (rounded by soxr_hq, rounded down by the others), the same however the
     wave is cut into blocks; at the same rate the wave itself.
     soxr_hq: soxr's HQ. kaiser_best: the filter of that name in resampy 0.3 and later; its own results to 1e-12 in
-    float64. kaiser_best_0.2: in resampy up to 0.2.2, which features of 2022 and before were computed with.
+    float64. kaiser_best_0.2: that of resampy up to 0.2.2, which features of 2022 and before were computed with; the
+    rounding errors of its clock are repeated, see `_Drifting`.
     Raises ValueError for a kaiser filter between rates that share so few factors that it has over MAX_TAPS numbers.
     """
     if rate == wanted:
@@ -47,34 +51,33 @@ def resampler(rate: int, wanted: int, how: Resampling) -> Callable[[Wave, bool],
         stream = soxr.ResampleStream(rate, wanted, 1, dtype="float32", quality="HQ")
         return lambda block, last: stream.resample_chunk(np.ascontiguousarray(block), last=last)
     factor = math.gcd(rate, wanted)
-    return _Polyphase(wanted // factor, rate // factor, _KAISER[how])
+    up, down = wanted // factor, rate // factor
+    if how == "kaiser_best_0.2" and Fraction(1 / (wanted / rate)) != Fraction(down, up):
+        finer = -(-MIN_PHASES // up)
+        return _Drifting(finer * up, finer * down, _KAISER[how])
+    return _Polyphase(up, down, _KAISER[how])
 
 
 class _Polyphase:
-    """`up` new samples for `down` old ones."""
+    """Filter that gives `up` new samples for `down` old ones. A phase is 1 / up of an old sample."""
 
-    def __init__(self, up: int, down: int, kaiser: _Kaiser) -> None:
+    def __init__(self, up: int, down: int, kaiser: _Kaiser, margin: int = 0) -> None:
+        """margin: old samples at hand on either side, in addition to those that the filter reaches."""
         self.up, self.down = up, down
-        self.reach = reach = _reach(up, down, kaiser)
-        if 2 * reach * up > MAX_TAPS:
+        self.reach = _reach(up, down, kaiser)
+        if 2 * self.reach * up > MAX_TAPS:
             hint = "set resampling to soxr_hq, or convert the file to 44,100 or 48,000 Hz"
             raise ValueError(f"resampling by {up}/{down} needs a filter that is too long; {hint}")
-        left, right = _filter_weights(up, down, kaiser)
-        # The filter's centre is placed where what scipy skips in front is a whole number of new samples.
-        centre = -(-2 * reach * up // down) * down - reach * up
-        self.filter = np.concatenate([np.zeros(centre - reach * up), right.T[::-1].ravel(), left.T.ravel()])
-        self.skipped = (centre + reach * up) // down
-        self.kept = np.zeros(reach)  # `reach` old samples before the next new one, and what came behind them
+        self.weights, self.slopes = _filter_taps(up, down, kaiser)
+        self.before = self.reach + margin
+        self.kept = np.zeros(self.before)  # old samples before the next new one, and all after them
         self.came = self.made = 0
 
     def __call__(self, block: Wave, last: bool) -> Wave:
-        from scipy.signal import upfirdn
-
         self.came += len(block)
-        self.kept = np.concatenate([self.kept, block, np.zeros(self.reach + self.down if last else 0)])
-        turns = max(0, (len(self.kept) - 2 * self.reach) // self.down)
-        new = upfirdn(self.filter, self.kept[: 2 * self.reach + turns * self.down], self.up, self.down)
-        new = new[self.skipped :][: turns * self.up]
+        self.kept = np.concatenate([self.kept, block, np.zeros(self.before + self.down if last else 0)])
+        turns = max(0, (len(self.kept) - 2 * self.before) // self.down)
+        new = self.resample(self.kept[: 2 * self.before + turns * self.down], turns)
         self.kept = self.kept[turns * self.down :]
         if last:
             new = new[: self.came * self.up // self.down - self.made]
@@ -82,9 +85,69 @@ class _Polyphase:
         result: Wave = new.astype(np.float32)
         return result
 
+    def resample(self, old: _Samples, turns: int) -> _Samples:
+        """Return (turns * up,) new samples of (2 * before + turns * down,) old ones."""
+        return self.filtered(self.weights, old, turns)
+
+    def filtered(self, taps: _Samples, old: _Samples, turns: int, shift: int = 0) -> _Samples:
+        """Apply a filter; shift: phases by which the new samples are later."""
+        from scipy.signal import upfirdn
+
+        ahead = (self.before + self.reach) * self.up + shift
+        padding = -ahead % self.down  # so that scipy skips a whole number of new samples
+        new: _Samples = upfirdn(np.concatenate([np.zeros(padding), taps]), old, self.up, self.down)
+        return new[(ahead + padding) // self.down :][: turns * self.up]
+
+
+class _Drifting(_Polyphase):
+    """Filter with the clock of resampy up to 0.2.2, which adds up its steps in float64.
+
+    Rounding errors let the clock drift: by 1e-6 old samples in 10 s from 44.1 kHz, by 1e-3 in 5 minutes. A new sample
+    that falls on an old one, every 160th from 44.1 to 16 kHz, then lies before it or after it. Before it, the two wings
+    of the filter change sides; they differ, as the table is read at steps that are rounded down. That moves the new
+    sample by up to 2e-3 of the wave.
+
+    Deviation: within a phase the weights change linearly with the drift, an error below 1e-5.
+    """
+
+    def __init__(self, up: int, down: int, kaiser: _Kaiser) -> None:
+        super().__init__(up, down, kaiser, margin=2)  # for a drift of two samples: hours
+        self.step = 1 / (up / down)
+        self.clock, self.turned = 0.0, 0
+        edge = np.arange(-self.reach, self.reach + 1) * -up + self.reach * up
+        self.wings, self.wing_slopes = (np.append(taps, 0.0)[edge] for taps in (self.weights, self.slopes))
+
+    def resample(self, old: _Samples, turns: int) -> _Samples:
+        if not turns:
+            return np.zeros(0)
+        drift = self._drift(turns)
+        shifts = np.rint(drift * self.up).astype(int)
+        rest = drift - shifts / self.up
+        new = np.zeros(turns * self.up)
+        for shift in np.unique(shifts).tolist():
+            found = self.filtered(self.weights, old, turns, shift)
+            found = found + rest * self.filtered(self.slopes, old, turns, shift)
+            new = np.where(shifts == shift, found, new)
+        place, phase = np.divmod(np.arange(len(new)) * self.down + shifts, self.up)
+        early = np.flatnonzero((phase == 0) & (rest < 0))
+        first = place[early] + self.before - self.reach
+        windows = np.lib.stride_tricks.sliding_window_view(old, 2 * self.reach + 1)[first]
+        mirrored = self.wings[::-1] - rest[early, None] * self.wing_slopes[::-1]
+        new[early] = (windows * mirrored).sum(axis=1)
+        return new
+
+    def _drift(self, turns: int) -> _Samples:
+        """Old samples by which the clock is ahead, at each of the next new samples."""
+        count = turns * self.up
+        clock = np.add.accumulate(np.concatenate([[self.clock], np.full(count, self.step)]))
+        place, phase = np.divmod(np.arange(count) * self.down, self.up)
+        drift: _Samples = clock[:-1] - (self.turned * self.down + place) - phase / self.up
+        self.clock, self.turned = float(clock[-1]), self.turned + turns
+        return drift
+
 
 @cache
-def _table(kaiser: _Kaiser) -> npt.NDArray[np.float64]:
+def _table(kaiser: _Kaiser) -> _Samples:
     """Its right half, (zeros * entries + 1,)."""
     half = kaiser.zeros * kaiser.entries
     sinc = kaiser.rolloff * np.sinc(kaiser.rolloff * np.linspace(0, kaiser.zeros, half + 1))
@@ -101,22 +164,35 @@ def _reach(up: int, down: int, kaiser: _Kaiser) -> int:
     return kaiser.zeros * kaiser.entries // _step(up, down, kaiser) + 1
 
 
-def _filter_weights(up: int, down: int, kaiser: _Kaiser) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
-    """Weights (up, reach) of the old samples before and behind the new ones, nearest first.
+def _filter_taps(up: int, down: int, kaiser: _Kaiser) -> tuple[_Samples, _Samples]:
+    """Return the filter, and its slope per old sample by which a new one is later.
 
-    Row r is for a new sample r / up behind an old one. Weights are interpolated linearly in the table.
+    Both are (2 * reach * up,): one weight per phase, from `reach` old samples after the new one to `reach` before it.
+    Weights are interpolated linearly in the table.
     """
     scale = min(1.0, up / down)
-    table, step = scale * _table(kaiser), _step(up, down, kaiser)
-    slope = np.diff(table, append=table[-1])
-
-    def filter_weight(distance: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-        entry = distance * kaiser.entries
-        first = entry.astype(int)
-        count = (len(table) - first) // step
-        taps = np.arange(_reach(up, down, kaiser))
-        at = np.minimum(first[:, None] + taps * step, len(table) - 1)
-        return np.where(taps < count[:, None], table[at] + (entry - first)[:, None] * slope[at], 0.0)
-
     distance = scale * np.arange(up) / up
-    return filter_weight(distance), filter_weight(scale - distance)
+    left, rising = _wing(up, down, kaiser, distance)
+    right, falling = _wing(up, down, kaiser, scale - distance)
+    slope = scale * kaiser.entries
+
+    def taps(left: _Samples, right: _Samples) -> _Samples:
+        return np.concatenate([right.T[::-1].ravel(), left.T.ravel()])
+
+    return taps(left, right), taps(slope * rising, -slope * falling)
+
+
+def _wing(up: int, down: int, kaiser: _Kaiser, distance: _Samples) -> tuple[_Samples, _Samples]:
+    """Weights (up, reach) of old samples on one side of new ones, nearest first, and their slopes per table entry.
+
+    distance: (up,) from a new sample to the nearest old one on this side.
+    """
+    table, step = min(1.0, up / down) * _table(kaiser), _step(up, down, kaiser)
+    slope = np.diff(table, append=table[-1])
+    entry = distance * kaiser.entries
+    first = entry.astype(int)
+    taps = np.arange(_reach(up, down, kaiser))
+    at = np.minimum(first[:, None] + taps * step, len(table) - 1)
+    is_inside = taps < ((len(table) - first) // step)[:, None]
+    weights = np.where(is_inside, table[at] + (entry - first)[:, None] * slope[at], 0.0)
+    return weights, np.where(is_inside, slope[at], 0.0)
