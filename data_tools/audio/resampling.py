@@ -128,9 +128,9 @@ class _Drifting(_Polyphase):
             found = self.filtered(self.weights, old, turns, shift)
             found = found + rest * self.filtered(self.slopes, old, turns, shift)
             new = np.where(shifts == shift, found, new)
-        place, phase = np.divmod(np.arange(len(new)) * self.down + shifts, self.up)
+        whole, phase = np.divmod(np.arange(len(new)) * self.down + shifts, self.up)
         early = np.flatnonzero((phase == 0) & (rest < 0))
-        first = place[early] + self.before - self.reach
+        first = whole[early] + self.before - self.reach
         windows = np.lib.stride_tricks.sliding_window_view(old, 2 * self.reach + 1)[first]
         mirrored = self.wings[::-1] - rest[early, None] * self.wing_slopes[::-1]
         new[early] = (windows * mirrored).sum(axis=1)
@@ -140,8 +140,8 @@ class _Drifting(_Polyphase):
         """Old samples by which the clock is ahead, at each of the next new samples."""
         count = turns * self.up
         clock = np.add.accumulate(np.concatenate([[self.clock], np.full(count, self.step)]))
-        place, phase = np.divmod(np.arange(count) * self.down, self.up)
-        drift: _Samples = clock[:-1] - (self.turned * self.down + place) - phase / self.up
+        whole, phase = np.divmod(np.arange(count) * self.down, self.up)
+        drift: _Samples = clock[:-1] - (self.turned * self.down + whole) - phase / self.up
         self.clock, self.turned = float(clock[-1]), self.turned + turns
         return drift
 

@@ -74,8 +74,13 @@ def make_moments_meta(
             "ensemble": members_of(runs) > 1,
             **({"source_code": about.source_code} if about.source_code else {}),
         },
-        "results": {edition.result: {key: round(100 * figures[metric], 2) for metric, key in _results(edition)}},
+        "results": results_of(figures, edition),
     }
+
+
+def results_of(figures: Mapping[str, float], edition: MomentsEdition) -> dict[str, dict[str, float]]:
+    """The block `results`: figures in per cent with two digits, by the template's keys."""
+    return {edition.result: {key: round(100 * figures[metric], 2) for metric, key in _results(edition)}}
 
 
 def check_moments_meta(meta: Any, label: str, edition: MomentsEdition) -> Iterator[str]:
