@@ -33,9 +33,9 @@ class Yamnet(ExpertSettings):
     The weight file holds the 31 layers of the tflite in order, dequantised to float32 (`NN_w`, `NN_b`: TF layout,
     batch norm folded). Deviation: the public tflite computes front-end and network in int8; against it the embedding
     of the same log-mel has cosine 0.999, and quiet mel bins differ by up to 6 (ours are the definition's). So
-    another of the 521 classes has the highest score in 398 of the 4,009 frames of ESC-10's recordings (in half of these
-    the int8 model's is our second), and in the mean of 23 of the 400 recordings. Version 2; version 1 dropped what did
-    not fill a hop of 0.48 s.
+    another of the 521 classes has the highest score in about one of ten of the 4,009 frames of ESC-10's recordings
+    (398 by one TFLite runtime, 389 by another; in half of the 398 the int8 model's is our second), and in the mean of
+    23 or 22 of the 400 recordings. Version 2; version 1 dropped a rest that does not fill a hop of 0.48 s.
     """
 
     kind: Literal["yamnet"]
