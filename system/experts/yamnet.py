@@ -5,7 +5,6 @@ from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, ClassVar, Literal
-from zipfile import BadZipFile
 
 import numpy as np
 
@@ -94,7 +93,7 @@ def load_network(path: Path, device: Device) -> Network:
             arrays = {name: file[name].astype(np.float32) for name in shapes()}
         if {name: array.shape for name, array in arrays.items()} != shapes():
             raise ValueError("layers of other shapes")
-    except (OSError, ValueError, KeyError, BadZipFile) as error:
+    except Exception as error:  # numpy and zipfile raise many kinds for a damaged header or member
         raise KitError(
             f"{path} is not the 31 layers of yamnet.tflite ({error}); make it again with python -m system convert"
         ) from error
