@@ -77,7 +77,7 @@ def test_a_file_is_fetched_once_and_verified(site: str, tmp_path: Path) -> None:
 
 def test_what_was_broken_off_is_gone_on_with(site: str, tmp_path: Path) -> None:
     path = tmp_path / "w.pth"
-    with pytest.raises(DataError, match=r"cannot be fetched after 1,500,000 bytes, which are kept .*; try again later"):
+    with pytest.raises(DataError, match=r"after 1,500,000 bytes.* try again later"):
         download(f"{site}/broken", path, SHA256)
     assert not path.exists()
     assert download(f"{site}/broken", path, SHA256)
@@ -224,7 +224,7 @@ def test_checksum_of_the_first_fetch_is_remembered(site: str, tmp_path: Path) ->
     assert (tmp_path / "w.bin.sha256").read_text() == f"{SHA256}  w.bin\n"
     assert not download(f"{site}/file", path)
     path.write_bytes(DATA[:-1] + b"x")
-    with pytest.raises(DataError, match=r"w\.bin is not the file that was fetched .*w\.bin\.sha256\); delete it, and"):
+    with pytest.raises(DataError, match=r"w\.bin is not .*w\.bin\.sha256.*delete it"):
         download(f"{site}/file", path)
     assert path.read_bytes()[-1:] == b"x", "it may be the user's own work"
     path.unlink()
@@ -267,9 +267,7 @@ def test_check_names_weights_that_are_no_weights(
 
 
 def test_without_a_network_the_sentence_says_what_to_fetch_and_where_it_goes(tmp_path: Path) -> None:
-    with pytest.raises(
-        DataError, match=r"http://127\.0\.0\.1:9/f cannot be fetched \(.*\); try again later, or download"
-    ):
+    with pytest.raises(DataError, match=r"http://127\.0\.0\.1:9/f cannot .*try again later, or download"):
         download("http://127.0.0.1:9/f", tmp_path / "f")
 
 

@@ -152,7 +152,7 @@ def test_ambiguous_quotes_are_refused(tmp_path: Path, text: str, message: str) -
 
 def test_a_quote_that_opens_a_column_name_is_refused(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text('file,"caption\na,x\nb,y"\nc,z\n')
-    with pytest.raises(DataError, match="line 1: a quote opens a column's name and closes on line 3; write the names"):
+    with pytest.raises(DataError, match=r"line 1: a quote .*line 3; write the names"):
         read_table(tmp_path / "a.csv", ["caption"])
 
 

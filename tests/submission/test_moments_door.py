@@ -2,6 +2,7 @@
 
 import csv
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -168,8 +169,7 @@ def test_check_lists_every_fault_and_score_refuses_the_file(capsys: pytest.Captu
     found = report(capsys, "check", "bad.jsonl", "--truth", "truth.jsonl", status=1)
     assert (found["ok"], len(found["problems"])) == (False, 3)
     assert main(["score", "bad.jsonl", "--truth", "truth.jsonl"]) == 1
-    sentence = "line 2: window 1 ends before it starts: '[9.0, 3.0, 0.5]' (and 2 more; `check` lists them all)"
-    assert capsys.readouterr().err == f"error: bad.jsonl: {sentence}\n"
+    assert re.fullmatch(r"error: bad\.jsonl: line 2: .*\[9\.0, 3\.0, 0\.5\].*2 more.*\n", capsys.readouterr().err)
 
 
 def test_check_takes_a_truth_too(capsys: pytest.CaptureFixture[str]) -> None:

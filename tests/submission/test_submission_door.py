@@ -1,6 +1,7 @@
 """The submission room's door: every verb from files to files, and every refusal in a sentence."""
 
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -54,7 +55,7 @@ def test_door_check_lists_every_problem_and_score_refuses_the_same_file(
     assert main(["score", str(bad), "--truth", str(truth_path)]) == 1
     shown = capsys.readouterr()
     assert shown.out == ""
-    assert shown.err == f"error: {bad}: line 4: unknown query 'new' (and 3 more; `check` lists them all)\n"
+    assert re.fullmatch(rf"error: {bad}: line 4: .*'new' \(and 3 more.*`check`.*\n", shown.err)
 
 
 @pytest.mark.parametrize(
