@@ -125,6 +125,7 @@ def test_a_long_text_keeps_its_first_whole_sentences() -> None:
     assert (len(cut.text.split()), cut.rules[-1]) == (MAX_WORDS, "shortened")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("unit", ["He says feel free to use it, ", "x give me credit, ", "x. Enjoy. ", '"free to use '])
 def test_the_time_of_odd_texts_grows_with_their_length(unit: str) -> None:
     began = time.process_time()
@@ -137,6 +138,7 @@ def column(path: Path, name: str) -> list[str]:
         return [row[name] for row in csv.DictReader(file)]
 
 
+@pytest.mark.slow
 def test_real_descriptions_and_titles(shared: Path) -> None:
     """Counts read through once by hand. What is left may stand in a manifest, and cleaning it again changes nothing."""
     folder = shared / "data/freesound"

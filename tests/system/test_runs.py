@@ -158,7 +158,7 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
 SMALL = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 24}
 
 
-@pytest.mark.parametrize("moved", [False, True])
+@pytest.mark.parametrize("moved", [pytest.param(False, marks=pytest.mark.slow), True])
 def test_run_opens_from_any_folder_without_its_manifests(
     moved: bool, project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -145,7 +145,9 @@ POSITIONS = {
 }
 
 
-@pytest.mark.parametrize("model", POSITIONS)
+@pytest.mark.parametrize(
+    "model", [pytest.param(m, marks=[] if m in ("Roberta", "MPNet", "Bert") else pytest.mark.slow) for m in POSITIONS]
+)
 def test_captions_are_cut_to_the_positions_of_a_model(model: str, tmp_path: Path) -> None:
     import transformers as hf
     from sentence_transformers import SentenceTransformer
@@ -166,7 +168,7 @@ def test_captions_are_cut_to_the_positions_of_a_model(model: str, tmp_path: Path
     assert torch.isfinite(sentences(tmp_path / "s", tmp_path / "banks", 16)([long]).values).all()
 
 
-@pytest.mark.parametrize("model", ["Bart", "MBart", "LED"])
+@pytest.mark.parametrize("model", ["Bart", *(pytest.param(m, marks=pytest.mark.slow) for m in ("MBart", "LED"))])
 @pytest.mark.parametrize("kind", ["first_token", "mean_tokens"])
 def test_encoder_of_an_encoder_decoder_is_read(model: str, kind: str, tmp_path: Path) -> None:
     import transformers as hf
