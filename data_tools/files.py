@@ -202,7 +202,7 @@ def _require_width(path: Path, header: list[str], rows: Iterable[tuple[int, list
         problem = (
             f"{len(values)} values for {len(header)} columns; {cure}" if values else "the line is blank; remove it"
         )
-        faults.append(f"{path}, line {line}: {problem if values else 'the line is blank; remove it'}")
+        faults.append(f"{path}, line {line}: {problem}")
     if faults:
         rest = [f"{path}: {len(faults)} such lines in all"] if len(faults) > MAX_ROWS else []
         raise DataError("\n".join(faults[:MAX_ROWS] + rest))

@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Iterable, Sequence
+from numbers import Integral
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
@@ -80,13 +81,13 @@ class Retriever:
         """The best `top` clips of each text, best first; equal scores stand by file name. Broken files are skipped with
         a warning. Raises KitError for a text of which the model knows no word, and if no file is readable."""
         texts = _listed(texts)
-        if not isinstance(top, int) or top < 1:
+        if not isinstance(top, Integral) or top < 1:
             raise KitError(f"top is {top!r}; give a whole number of 1 or more")
         if waves_of(audio) is not None:
             raise KitError("rank names files, and these are waves; write them to files, or compare encode_audio's rows")
         listed = Listed(list({clip.id: clip for clip in self.clips_of(audio)}.values()), {})
         search = Search(self.trained.model, *embed(self.trained, listed, self.cache))
-        answers = search.answer([SearchQuery(text, top) for text in texts])
+        answers = search.answer([SearchQuery(text, int(top)) for text in texts])
         if unknown := [text for text, answer in zip(texts, answers, strict=True) if answer.hits is None]:
             raise KitError(f"the model knows no word of {unknown[0]!r}; reword it")
         return [[Found(search.clips[hit.row].path, hit.score) for hit in answer.hits or []] for answer in answers]
@@ -98,7 +99,8 @@ class Retriever:
             if not is_audio_name(Path(audio).name) or Path(audio).is_dir():
                 return pool_of(self.trained.recipe, Path(audio), None).clips
             audio = [audio]
-        if odd := [path for path in _iterated(audio) if not isinstance(path, str | os.PathLike)]:
+        audio = _iterated(audio)
+        if odd := [path for path in audio if not isinstance(path, str | os.PathLike)]:
             raise KitError(f"{str(odd[0])[:60]!r} is no file; {AUDIO_HINT}")
         paths = [Path(absolute(path)) for path in audio]
         if not paths:

@@ -90,7 +90,7 @@ class _Polyphase:
         return self.filtered(self.weights, old, turns)
 
     def filtered(self, taps: _Samples, old: _Samples, turns: int, shift: int = 0) -> _Samples:
-        """Apply a filter; shift: phases by which the new samples are later."""
+        """Apply a filter; shift: delay of the new samples in phases."""
         from scipy.signal import upfirdn
 
         ahead = (self.before + self.reach) * self.up + shift
@@ -103,11 +103,12 @@ class _Drifting(_Polyphase):
     """Filter with the clock of resampy up to 0.2.2, which adds up its steps in float64.
 
     Rounding errors let the clock drift: by 1e-6 old samples in 10 s from 44.1 kHz, by 1e-3 in 5 minutes. A new sample
-    that falls on an old one, every 160th from 44.1 to 16 kHz, then lies before it or after it. Before it, the two wings
-    of the filter change sides; they differ, as the table is read at steps that are rounded down. That moves the new
-    sample by up to 2e-3 of the wave.
+    that falls on an old one, every 160th from 44.1 to 16 kHz, then comes before it or after it. Before it, the two
+    wings of the filter change sides. They differ, as the table is read at steps that are rounded down, so that the new
+    sample changes by up to 2e-3 of the wave.
 
-    Deviation: within a phase the weights change linearly with the drift, an error below 1e-5.
+    Deviation: within a phase the weights change linearly with the drift. Full-scale noise differs from resampy 0.2.2 by
+    less than 1e-6 in 30 s, 2e-5 in 5 minutes.
     """
 
     def __init__(self, up: int, down: int, kaiser: _Kaiser) -> None:
@@ -137,7 +138,7 @@ class _Drifting(_Polyphase):
         return new
 
     def _drift(self, turns: int) -> _Samples:
-        """Old samples by which the clock is ahead, at each of the next new samples."""
+        """Error of the clock at each of the next new samples, in old samples."""
         count = turns * self.up
         clock = np.add.accumulate(np.concatenate([[self.clock], np.full(count, self.step)]))
         whole, phase = np.divmod(np.arange(count) * self.down, self.up)
@@ -165,7 +166,7 @@ def _reach(up: int, down: int, kaiser: _Kaiser) -> int:
 
 
 def _filter_taps(up: int, down: int, kaiser: _Kaiser) -> tuple[_Samples, _Samples]:
-    """Return the filter, and its slope per old sample by which a new one is later.
+    """Return the filter, and its slope: the change per old sample of delay.
 
     Both are (2 * reach * up,): one weight per phase, from `reach` old samples after the new one to `reach` before it.
     Weights are interpolated linearly in the table.

@@ -1,6 +1,7 @@
 """Waves that a program holds in memory, as files that the kit reads."""
 
 from collections.abc import Sequence
+from numbers import Integral
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -18,13 +19,13 @@ def waves_of(audio: Any) -> list[np.ndarray] | None:
     Raises KitError for arrays that are no waves: other than (samples,) or (samples, channels) of finite floats.
     """
     listed = audio if isinstance(audio, list | tuple) else [audio]
-    if not any(hasattr(one, "__array__") for one in listed):
+    if not any(hasattr(one, "__array__") and np.asarray(one).dtype.kind not in "UO" for one in map(_on_cpu, listed)):
         return None
     return [_checked(one, number) for number, one in enumerate(listed)]
 
 
 def _checked(one: Any, number: int) -> np.ndarray:
-    found = np.asarray(one.detach().cpu() if hasattr(one, "detach") else one)
+    found = np.asarray(_on_cpu(one))
     shape = f"wave {number} has shape {found.shape} and type {found.dtype}"
     if found.dtype.kind != "f" or found.ndim not in (1, 2) or not found.size:
         raise KitError(f"{shape}; give (samples,) or (samples, channels) of floats with full scale 1")
@@ -35,13 +36,18 @@ def _checked(one: Any, number: int) -> np.ndarray:
     return found.astype(np.float32)
 
 
+def _on_cpu(one: Any) -> Any:
+    """A tensor without its graph, in the memory that numpy reads; anything else unchanged."""
+    return one.detach().cpu() if hasattr(one, "detach") else one
+
+
 def write_waves(waves: Sequence[np.ndarray], rate: int | None, folder: Path) -> list[Path]:
     """Write waves as 32-bit float WAV files; return their paths in order. KitError for a missing or odd rate."""
     import soundfile
 
-    if not isinstance(rate, int) or not MIN_RATE <= rate <= MAX_RATE:
+    if not isinstance(rate, Integral) or not MIN_RATE <= rate <= MAX_RATE:
         raise KitError(f"the rate of waves is {rate!r}; give a whole number from {MIN_RATE:,} to {MAX_RATE:,} Hz")
     paths = [folder / f"{number}.wav" for number in range(len(waves))]
     for path, wave in zip(paths, waves, strict=True):
-        soundfile.write(path, wave, rate, "FLOAT")
+        soundfile.write(path, wave, int(rate), "FLOAT")
     return paths

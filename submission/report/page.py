@@ -66,8 +66,10 @@ def write_moments_report(out: Path, run: FinishedMoments, others: Sequence[Finis
 
 
 def figures_folder(out: Path, run: Path) -> Path:
-    """Where a page's figures are written: RUN/figures for a page in the run's folder, else PAGE_figures next to it, so
-    that a run that may not be written to has a report elsewhere."""
+    """Choose the folder of a page's figures: RUN/figures for a page in the run's folder, else PAGE_figures next to it.
+
+    So a run that is read-only can have its report elsewhere.
+    """
     if out.absolute().parent.resolve() == run.resolve():
         return run / "figures"
     return out.with_name(f"{out.stem}_figures")

@@ -266,3 +266,22 @@ def test_ranks_of_another_version_are_refused(
         same_start.require_same_start("run", {"recipe": loaded})
     monkeypatch.setattr(same_start, "gather_objects", lambda here: [here, dict(here)])
     same_start.require_same_start("run", {"recipe": loaded})
+
+
+def test_ranks_with_stages_in_another_order_are_refused(
+    manifest: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Their settings are equal by name, and their draws are not."""
+    given: list[dict[str, object]] = []
+    monkeypatch.setattr(same_start, "count", lambda: 2)
+    monkeypatch.setattr(same_start, "gather_objects", lambda here: given.append(here) or given)
+    for number, names in enumerate(("ab", "ba")):
+        stages = {name: tiny.stage() for name in names}
+        content = tiny.recipe(manifest, tmp_path, **stages)
+        content["rank"]["evaluation"]["stage"] = "a"
+        loaded = load_recipe(tiny.write_recipe(tmp_path / f"r{number}.yaml", content))
+        if number:
+            with pytest.raises(KitError, match="rank 1 of 2 differs from rank 0: order of stages and"):
+                same_start.require_same_start("run", {"recipe": loaded})
+        else:
+            same_start.require_same_start("run", {"recipe": loaded})

@@ -107,10 +107,10 @@ def test_the_computed_front_ends_are_the_original_ones(golden: Golden) -> None:
     ("kind", "settings", "count"),
     [
         ("openl3", {}, 4_687_042),
-        ("panns_cnn14_16k", {}, 81_033_231),
-        ("panns_resnet38", {}, 74_866_703),
+        pytest.param("panns_cnn14_16k", {}, 81_033_231, marks=pytest.mark.slow),
+        pytest.param("panns_resnet38", {}, 74_866_703, marks=pytest.mark.slow),
         ("vggsound", {}, 11_328_757),
-        ("vggish", {}, 72_157_696),
+        pytest.param("vggish", {}, 72_157_696, marks=pytest.mark.slow),
         ("vggish", {"output": "raw", "pca_weights": None}, 72_141_184),
     ],
 )

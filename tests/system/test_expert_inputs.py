@@ -35,8 +35,9 @@ def noise(samples: int, seed: int) -> np.ndarray:
 
 
 MORE = (32 * 160 * 11, 32 * 160 * 9 + 2000)  # samples, which end at a piece and within one
-# OpenL3's network takes a third of a second for each frame.
-QUICK = [pytest.param(kind, marks=pytest.mark.slow) if kind == "openl3" else kind for kind in TIMELY]
+# Networks that take a third of a second for each frame of OpenL3's, and seconds for the others'.
+LARGE = ("openl3", "panns_cnn14_16k", "vggish")
+QUICK = [pytest.param(kind, marks=pytest.mark.slow) if kind in LARGE else kind for kind in TIMELY]
 
 
 @pytest.mark.parametrize("kind", QUICK)

@@ -398,6 +398,7 @@ def test_random_windows_are_drawn_often_and_as_many_as_count() -> None:
     assert found["mAP@0.75"] > found["R1@0.7"] + 0.05, "a later window may be the right one"
 
 
+@pytest.mark.slow
 def test_a_fit_stays_with_the_model(manifest: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """The windows of the entry are found again by the run and by what is exported of it, without --fit."""
     made = tiny_moments.recipe(manifest, tmp_path, unit="clip", captions_per_clip=1, epochs=2)

@@ -178,6 +178,16 @@ def test_waves_are_embedded_as_their_files(model: Retriever, folder: Path) -> No
     assert np.allclose(model.encode_audio([stereo], rate=rate), expected[:1], atol=1e-4)
 
 
+def test_names_and_numbers_of_numpy_are_taken(model: Retriever, folder: Path) -> None:
+    paths = [str(folder / f"{number}.wav") for number in range(2)]
+    expected = model.encode_audio(paths)
+    for names in (np.array(paths), list(np.array(paths)), (path for path in paths)):
+        assert np.array_equal(model.encode_audio(names), expected)
+    assert model.rank(TEXTS, folder, top=np.int64(2)) == model.rank(TEXTS, folder, top=2)
+    wave, rate = soundfile.read(paths[0])
+    assert np.allclose(model.encode_audio(wave, rate=np.int64(rate)), expected[:1], atol=1e-4)
+
+
 WAVE = np.zeros(1000)
 ODD_CALLS = {
     "waves without a rate": (lambda m: m.encode_audio([WAVE]), "the rate of waves is None"),
