@@ -253,7 +253,7 @@ def _data_files(folder: Path, world: Path) -> dict[str, Reader]:
     (folder / "q.csv").write_text('file_name,caption_1,caption_2\na.wav,"a dog, barking",a cat\nb.wav,rain,wind\n')
     (folder / "ids.csv").write_text("sound_id\n123\n456\nNot found\n")
     (folder / "ids.json").write_text(json.dumps({"FreeSound": ["123", "456", 7]}))
-    items = [{"id": "1", "caption": "a dog", "audio": "1.wav", "duration": 1.0}] * 3
+    items = [{"id": str(n), "caption": "a dog", "audio": f"{n}.wav", "duration": 1.0} for n in (1, 2, 3)]
     (folder / "wavcaps.json").write_text(json.dumps({"num_captions_per_audio": 1, "data": items}))
     clotho, caps = folder / "clotho", folder / "caps"
     for made in (clotho / "development", caps):
