@@ -9,6 +9,8 @@ from concurrent.futures import Executor, Future, ProcessPoolExecutor, ThreadPool
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from multiprocessing import get_context, parent_process
+from multiprocessing.process import BaseProcess
+from multiprocessing.queues import SimpleQueue
 
 import numpy as np
 
@@ -50,34 +52,47 @@ class Decoders:
 @contextmanager
 def decoders(workers: int | None) -> Iterator[Decoders]:
     """workers: processes; None for threads of this one. Where the block fails, what waits is not decoded any more."""
-    pool: Executor
-    over = threading.Event()
-    if workers is None:
-        pool, ahead = ThreadPoolExecutor(DECODERS), DECODED_AHEAD
-    else:
-        # A fork would take along locks, and what a GPU's driver has in this process.
-        pool = ProcessPoolExecutor(workers, get_context("spawn"), initializer=_follow_parent)
-        ahead = DECODED_AHEAD + workers
-        threading.Thread(target=_end_together, args=(pool, over), daemon=True).start()
+    if workers is not None:
+        with _processes(workers) as pool:
+            yield Decoders(pool, DECODED_AHEAD + workers)
+        return
+    threads = ThreadPoolExecutor(DECODERS)
     try:
-        yield Decoders(pool, ahead)
+        yield Decoders(threads, DECODED_AHEAD)
     finally:
-        pool.shutdown(cancel_futures=True)
+        threads.shutdown(cancel_futures=True)
+
+
+@contextmanager
+def _processes(workers: int) -> Iterator[ProcessPoolExecutor]:
+    # A fork would take along locks, and what a GPU's driver has in this process.
+    pool = ProcessPoolExecutor(workers, get_context("spawn"), initializer=_follow_parent)
+    over = threading.Event()
+    watch = threading.Thread(target=_end_together, args=(pool._processes, pool._result_queue, over), daemon=True)
+    watch.start()
+    try:
+        yield pool
+    finally:
+        manager = pool._executor_manager_thread
+        pool.shutdown(wait=False, cancel_futures=True)  # if it waited, it would close the pipe that `watch` may close
+        if manager is not None:
+            manager.join()  # type: ignore[attr-defined]
         over.set()
+        watch.join()
 
 
-def _end_together(pool: ProcessPoolExecutor, over: threading.Event) -> None:
+def _end_together(processes: dict[int, BaseProcess], results: SimpleQueue[object], over: threading.Event) -> None:
     """Until it is over: when a process of the pool is killed, end the others, and the pipe of their results.
 
     The pool notices the death itself, but not while it reads a result of which the killed process had written only a
     part: it would wait for the rest forever, since it holds the other end of the pipe open itself.
     """
     while not over.wait(POLL_SECONDS):
-        processes = list((pool._processes or {}).values())
-        if any(process.exitcode not in (None, 0) for process in processes):
-            for process in processes:
+        started = list(processes.values())
+        if any(process.exitcode not in (None, 0) for process in started):
+            for process in started:
                 process.kill()
-            pool._result_queue._writer.close()  # type: ignore[attr-defined]
+            results._writer.close()  # type: ignore[attr-defined]
             return
 
 

@@ -9,6 +9,7 @@ import sys
 import time
 from collections import Counter
 from multiprocessing.context import SpawnProcess
+from multiprocessing.queues import SimpleQueue
 from pathlib import Path
 
 import numpy as np
@@ -130,7 +131,9 @@ class _Ending(LogMel):
         os._exit(9)
 
 
-def test_a_decoding_process_that_is_killed_is_a_sentence(tmp_path: Path) -> None:
+def test_a_decoding_process_that_is_killed_is_a_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The pool leaves the pipe of the results to the thread that may close it at the same time."""
+    monkeypatch.setattr(SimpleQueue, "close", lambda results: pytest.fail("the pool closes it"))
     clips = read_manifest(tiny.make_world(tmp_path / "world", {"development": 2}))
     with pytest.raises(KitError, match="a process that decodes audio was ended from outside; the same"):
         build_features(clips, {"logmel": _Ending(**LOGMEL.model_dump())}, tmp_path / "banks", workers=1)
