@@ -301,6 +301,7 @@ def test_groups_leak_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     assert auc(labels, leaking.scores["natural"]) > 0.9
 
 
+@pytest.mark.slow
 def test_what_can_be_told_is_learnt_and_what_cannot_is_not() -> None:
     rng = np.random.default_rng(2)
     labels = rng.random(2000) < 0.3

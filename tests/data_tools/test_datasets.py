@@ -68,6 +68,7 @@ def test_utf8_metadata_with_more_columns(shared: Path, published: Path, manifest
     assert all(clip.seconds == 0.01 and clip.freesound_id == theirs[clip.id].freesound_id for clip in ours)
 
 
+@pytest.mark.slow
 def test_check_finds_clothos_own_overlaps(root: Path, manifest: Path, capsys: pytest.CaptureFixture[str]) -> None:
     found = findings(manifest)
     splits = {

@@ -339,6 +339,7 @@ def fetching(tables: Path, out: Path) -> list[object]:
     return ["fetch", tables / "store", "--scores", tables / "scores.csv", "--exclude", "none", "--out", out, *UNLIMITED]
 
 
+@pytest.mark.slow
 def test_a_disk_that_is_full_while_audio_is_written(tables: Path, tmp_path: Path) -> None:
     """First for the MP3 that comes, then, with room for that, for the FLAC."""
     out = tmp_path / "out"

@@ -69,7 +69,7 @@ def test_loud_seconds_by_hand() -> None:
     assert len(loud_seconds(np.repeat(powers**0.5, RATE)[: round(2.5 * RATE)])) == 2 * RATE
 
 
-@pytest.mark.parametrize("kind", ["castella", "clotho"])
+@pytest.mark.parametrize("kind", [pytest.param("castella", marks=pytest.mark.slow), "clotho"])
 def test_a_timeline_keeps_the_shape(kind: str) -> None:
     shape, n = SHAPES[kind], 1200 * RATE
     gaps, counts = [], defaultdict(int)
@@ -178,6 +178,7 @@ def test_settings_that_do_not_fit(
     assert not (tmp_path / "m").exists()
 
 
+@pytest.mark.slow
 def test_real_recordings_are_of_one_split(shared: Path, tmp_path: Path) -> None:
     for kind in SHAPES:
         out = make(tmp_path / kind, "--recordings", shared / "data" / "esc10", "--moments", kind, counts=(9, 9, 9))

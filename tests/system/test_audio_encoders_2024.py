@@ -232,6 +232,7 @@ def test_the_floor_is_that_of_the_segment_or_of_the_batch(golden: Golden) -> Non
 HANN = torch.hann_window
 
 
+@pytest.mark.slow
 def test_mistakes_show_in_the_log_mel_of_atst(golden: Golden, monkeypatch: pytest.MonkeyPatch) -> None:
     made = AtstFrame(False)
     made.window = HANN(1024, periodic=False)
@@ -259,6 +260,7 @@ def tanh_gelu(_: AtstFrame, patch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize(("plant", "least"), [(from_zero, 0.1), (time_major, 0.1), (tanh_gelu, 5e-5)])
+@pytest.mark.slow
 def test_a_mistake_shows_in_atst(
     golden: Golden,
     plant: Callable[[AtstFrame, pytest.MonkeyPatch], None],

@@ -146,7 +146,12 @@ def test_work_that_is_left_is_divided_among_processes(tmp_path: Path) -> None:
 
 
 def test_processes_that_decode_are_few_clips_ahead(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(decode, "ProcessPoolExecutor", lambda workers, *_, **__: ThreadPoolExecutor(workers))
+    class Threads(ThreadPoolExecutor):
+        """In the place of processes."""
+
+        _processes = _result_queue = _executor_manager_thread = None
+
+    monkeypatch.setattr(decode, "ProcessPoolExecutor", lambda workers, *_, **__: Threads(workers))
     monkeypatch.setattr(decode, "_end_together", lambda *_: None)
     asked: list[int] = []
 

@@ -64,7 +64,9 @@ def test_frames_do_not_depend_on_the_other_waves_and_come_again_to_the_bit(kind:
         assert relative(loaded(kind, **output)([samples])[0], own) < 5e-6
 
 
-@pytest.mark.parametrize(("kind", "module"), [("panns_cnn14_16k", panns), ("vggsound", vggsound)])
+@pytest.mark.parametrize(
+    ("kind", "module"), [pytest.param("panns_cnn14_16k", panns, marks=pytest.mark.slow), ("vggsound", vggsound)]
+)
 @pytest.mark.parametrize("samples", [32 * 160 * 11 - 1, *(pytest.param(n, marks=pytest.mark.slow) for n in MORE)])
 def test_clips_computed_in_pieces_have_the_same_frames(
     monkeypatch: pytest.MonkeyPatch, kind: str, module: Any, samples: int

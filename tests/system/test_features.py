@@ -322,6 +322,7 @@ def _remember(paths: list[str], banks: Path, number: int) -> None:
             assert keys(path) == hashlib.sha256(Path(path).name.encode()).hexdigest()
 
 
+@pytest.mark.slow
 def test_contents_are_remembered_by_several_processes_at_once(tmp_path: Path) -> None:
     paths = [tmp_path / f"{n}.wav" for n in range(200)]
     for path in paths:

@@ -151,6 +151,7 @@ class _HalfSent(LogMel):
         os._exit(9)
 
 
+@pytest.mark.slow
 def test_a_decoding_process_that_is_killed_while_it_sends_is_a_sentence(tmp_path: Path) -> None:
     clips = read_manifest(tiny.make_world(tmp_path / "world", {"development": 4}))
     with pytest.raises(KitError, match="a process that decodes audio was ended from outside; the same"):

@@ -343,6 +343,7 @@ def test_a_clip_whose_audio_is_broken_is_not_mixed(
     assert "1 clip with broken audio left out" in caplog.text
 
 
+@pytest.mark.slow
 def test_killed_and_resumed_it_ends_as_an_unbroken_run(
     world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -444,6 +444,7 @@ def opened_for_page(model: Path, cache: Path, caplog: pytest.LogCaptureFixture) 
     return [record.getMessage().partition(";")[0] for record in caplog.records if record.levelname == "WARNING"]
 
 
+@pytest.mark.slow
 def test_a_study_of_moments_has_a_table_of_its_own(
     manifest: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -173,6 +173,7 @@ def training_inputs(golden: Golden) -> torch.Tensor:
     return torch.cat([forward, backward])
 
 
+@pytest.mark.slow
 def test_patchout_and_its_gradients_are_the_originals(golden: Golden, monkeypatch: pytest.MonkeyPatch) -> None:
     places = {62: golden["s16_train_kept_t"], 8: golden["s16_train_kept_f"]}
     asked: list[tuple[int, int]] = []
@@ -489,6 +490,7 @@ def test_masks_are_loud_stripes(monkeypatch: pytest.MonkeyPatch) -> None:
     assert not torch.equal(masked[0], masked[1]), "each clip has its own"
 
 
+@pytest.mark.slow
 def test_a_frozen_network_hears_alike_in_training() -> None:
     made = encoder(4, trainable=False, weights="x.pt", segment_seconds=1, hop_seconds=1).train()
     audio = batch_of(np.random.default_rng(0).integers(-999, 999, 40_000).astype(np.int16))

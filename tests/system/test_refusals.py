@@ -138,6 +138,7 @@ def test_a_manifest_of_another_command_is_refused(
     assert "was made by" in refused(capsys, "features", path)
 
 
+@pytest.mark.slow
 def test_what_is_made_inside_a_quiet_verb_is_quiet_and_leaves_its_output_alone(root: Path, tmp_path: Path) -> None:
     path, _ = made_recipe(tmp_path)
     command = [sys.executable, "-m", "system", "features", str(path), "-q"]

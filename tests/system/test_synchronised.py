@@ -78,6 +78,7 @@ def parts(tmp_path_factory: pytest.TempPathFactory) -> Parts:
     return [torch.load(folder / f"{rank}.pt", weights_only=True) for rank in range(len(SIZES))]
 
 
+@pytest.mark.slow
 def test_outputs_gradients_and_statistics_are_those_of_the_whole_batch(parts: Parts) -> None:
     expected = outcome(slice(None))
     for name, value in expected.items():
@@ -85,6 +86,7 @@ def test_outputs_gradients_and_statistics_are_those_of_the_whole_batch(parts: Pa
         assert torch.allclose(found.double(), value.double(), rtol=1e-9, atol=1e-9), name
 
 
+@pytest.mark.slow
 def test_twenty_steps_are_those_of_one_process(parts: Parts) -> None:
     expected = trained(slice(None))
     for name, value in expected.items():
