@@ -54,7 +54,7 @@ DATA = [
         "crawl empty.csv --key-file key.txt",
         "empty.csv: is an empty file, and no store of Freesound sounds; crawl takes",
     ),
-    ("status empty.csv", "empty.csv: not a store of Freesound sounds of format 1; name another file"),
+    ("status empty.csv", "empty.csv: not a store of Freesound sounds of format 2; name another file"),
     (
         "wavcaps captions.csv --audio audio --out x.jsonl",
         f"captions.csv: not JSON (Expecting value: line 1{NO_PART.format(0)}",

@@ -1,39 +1,48 @@
 """The API as a crawl needs it: a page of a search, a file; asked for again until it comes, within the quota.
 
-Errors and limits as of 2026: https://freesound.org/docs/api/overview.html. The API sends no Retry-After.
+Errors and limits as of 2026: https://freesound.org/docs/api/overview.html. The API itself sends no Retry-After; a proxy
+in front of it may.
 """
 
+import asyncio
 import logging
 import random
 import re
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TypeVar
 from urllib.parse import urlencode, urljoin, urlsplit
 
 from data_tools.documents.json_text import parse_json
 from data_tools.errors import DataError
-from data_tools.freesound.credentials import KEY, TOKEN, Secret
-from data_tools.freesound.quota import DAY, MINUTE, Clock, Quota
-from data_tools.freesound.sounds import FIELDS, PAGE_SIZE, MalformedError, Page, format_time, parse_page
-from data_tools.freesound.transport import BrokenError, Response, Transport, UnfitError, is_public
-from data_tools.freesound.windows import Window, too_much
+from data_tools.freesound.credentials import KEY, TOKEN, Secret, Token
+from data_tools.freesound.quota import MINUTE, Clock, Quota
+from data_tools.freesound.sounds import FIELDS, PAGE_SIZE, MalformedError, Page, Sound, format_time, parse_page
+from data_tools.freesound.transport import BrokenError, Response, Transport, UnfitError, is_local, is_public
+from data_tools.freesound.windows import SPLITS, Window
 
 SITE = "https://freesound.org"
 SEARCH_ATTEMPTS = 40  # with the waits below, five to six hours of an API that does not answer
 FILE_ATTEMPTS = 6
-OVERLOADS = 3  # in a row, until the search is taken to be too large
+FOREIGN_ATTEMPTS = 6  # answers that are not the API's, until the address is taken to be wrong
+FAILURES = 3  # of the server in a row, until one search is taken to be what it fails at; twice as many for one sound
 LONGEST_WAIT = 600.0  # seconds between two attempts
+HOUR = 3600.0  # until the day's limit is tried again: its window slides
 _REDIRECTS = 3
 _QUIET_ATTEMPTS, _QUIET_SECONDS = 2, 10.0  # that fail, and of the API's time, before the user hears of it
+
+# Of a 400: what the search says while it is down or starts, and what it says of a request that will never be right.
+_OUTAGE = re.compile(r"connect|HTTP 5\d\d|unhandled|timed? ?out", re.IGNORECASE)
+_FINAL = re.compile(r"HTTP 4\d\d|Invalid filter|Malformed", re.IGNORECASE)
+_BEFORE_FREESOUND = Window(0, 0)  # holds no sound, so that a search of it shows whether the API answers at all
 
 log = logging.getLogger(__name__)
 Result = TypeVar("Result")
 Get = Callable[[str, Mapping[str, str], Path | None, int | None], Awaitable[Response]]
 
 
-class OverloadedError(Exception):
-    """The search is too much for the API, again and again, and can be split."""
+class NoPageError(Exception):
+    """The server fails at this search again and again, and answers others: it is too large, or a sound is broken."""
 
 
 class PastEndError(Exception):
@@ -45,90 +54,148 @@ class LostError(Exception):
 
 
 class _AgainError(Exception):
-    """An answer that may be better next time. pause: seconds for which nothing at all may be asked."""
+    """An answer that may be better next time.
 
-    def __init__(self, why: str, pause: float = 0.0, overloaded: bool = False) -> None:
+    pause: seconds for which nothing at all may be asked. of_server: a status of 500 or more. overloaded: it says so.
+    foreign: not an answer of the API, but of whatever else has its address.
+    """
+
+    def __init__(
+        self, why: str, pause: float = 0.0, of_server: bool = False, overloaded: bool = False, foreign: bool = False
+    ) -> None:
         super().__init__(why)
-        self.pause, self.overloaded = pause, overloaded
+        self.pause, self.of_server, self.overloaded, self.foreign = pause, of_server, overloaded, foreign
 
 
 class Client:
     """site: where the API is, such as https://freesound.org. key, token: of the API, and of OAuth2 for originals."""
 
     def __init__(
-        self, site: str, key: Secret, quota: Quota, transport: Transport, clock: Clock, token: Secret | None = None
+        self, site: str, key: Secret, quota: Quota, transport: Transport, clock: Clock, token: Token | None = None
     ) -> None:
         self.site = site.rstrip("/")
         self._key, self._token = key, token
         self.quota = quota
         self._transport, self._clock = transport, clock
         self.requests = 0
+        self._renewing = asyncio.Lock()
+        self._foreign = 0  # answers that are not the API's, while it has given none
 
-    async def search(self, window: Window, narrowed: str | None = None) -> Page:
-        """The window's next page, sounds by rising upload time. narrowed: a further filter, in Solr's syntax.
+    async def search(self, window: Window, narrowed: str | None = None, size: int = PAGE_SIZE) -> Page:
+        """The window's next page of `size` sounds by rising upload time.
 
-        Raises OverloadedError, PastEndError; DataError for what asking again cannot mend.
+        narrowed: a further filter, in Solr's syntax, in parentheses here: beside an OR at its top level the search
+        would take the window as optional.
+
+        Raises NoPageError, PastEndError; DataError for what asking again cannot change.
         """
-        within = f"created:[{format_time(window.first * 1000)} TO {format_time(window.last * 1000 + 999)}]"
-        parameters = {
-            "query": "",
-            "filter": f"{within} {narrowed}" if narrowed else within,
-            "sort": "created_asc",
-            "fields": FIELDS,
-            "page": window.page,
-            "page_size": PAGE_SIZE,
-        }
-        url = f"{self.site}/apiv2/search/?{urlencode(parameters)}"
-        overloads = 0
+        filter_ = f"{_within(window)} ({narrowed})" if narrowed else _within(window)
+        url = self._address(filter_, window.page, size)
+        failures: list[_AgainError] = []  # of the server, one after the other
+        enough = FAILURES if size > 1 else 2 * FAILURES
 
         async def ask() -> Page:
-            nonlocal overloads
             try:
-                answer = await self._counted(url, {"Authorization": f"Token {self._key.reveal()}"})
-            except UnfitError as error:
-                raise DataError(f"{self.site}: {error}; check the address") from None
-            if answer.status == 404 and window.page > 1:
-                raise PastEndError
-            try:
-                self._judge(answer, KEY)
-                return parse_page(answer.body)
-            except MalformedError as error:
-                raise _AgainError(f"its answer cannot be read: {error}") from None
+                return await self._page(url, window.page)
             except _AgainError as error:
-                overloads = overloads + 1 if error.overloaded else 0
-                if overloads == OVERLOADS and too_much(window):
-                    raise OverloadedError from None
+                failures[:] = [*failures, error] if error.of_server else []
+                if failures and len(failures) % enough == 0 and await self._fails_at(window, failures[-enough:]):
+                    raise NoPageError from None
                 raise
 
-        def give_up(why: str) -> Exception:
-            return DataError(f"{self.site} gives no answer ({why}); run the same command later: it goes on from here")
+        return await self._until_it_comes(ask, SEARCH_ATTEMPTS, self._give_up)
 
-        return await self._until_it_comes(ask, SEARCH_ATTEMPTS, give_up)
+    async def sounds(self, ids: Sequence[int]) -> list[Sound]:
+        """Those of these sounds that the search finds, PAGE_SIZE ids at most, in no order. Raises as search does."""
+        url = self._address(f"id:({' OR '.join(map(str, ids))})", 1, PAGE_SIZE)
+        page = await self._until_it_comes(lambda: self._page(url, 1), SEARCH_ATTEMPTS, self._give_up)
+        return [sound for sound in page.sounds if sound]
+
+    def _address(self, filter_: str, page: int, size: int) -> str:
+        parameters = {"query": "", "filter": filter_, "sort": "created_asc", "fields": FIELDS}
+        return f"{self.site}/apiv2/search/?{urlencode(parameters | {'page': page, 'page_size': size})}"
+
+    async def _page(self, url: str, page: int) -> Page:
+        """One request. Raises _AgainError, PastEndError, DataError."""
+        try:
+            answer = await self._counted(url, {"Authorization": f"Token {self._key.reveal()}"})
+        except UnfitError as error:
+            raise DataError(f"{self.site}: {error}; check the address") from None
+        if answer.status == 404 and page > 1 and self._detail(answer.body) is not None:
+            raise PastEndError
+        try:
+            self._judge(answer, KEY)
+            found = parse_page(answer.body)
+        except MalformedError as error:
+            raise _AgainError(f"its answer cannot be read: {error}") from None
+        except _AgainError as error:
+            self._foreign += error.foreign
+            if self._foreign == FOREIGN_ATTEMPTS:
+                raise DataError(f"{self.site} does not answer as the API does ({error}); check the address") from None
+            raise
+        self._foreign = -SEARCH_ATTEMPTS  # the address is right
+        return found
+
+    async def _fails_at(self, window: Window, failures: Sequence[_AgainError]) -> bool:
+        """Whether the server fails at this window, and is not down: a large one may be split, and what is more asks
+        whether the search of nothing is answered."""
+        if all(failure.overloaded for failure in failures) and window.splits < SPLITS:
+            return bool(window.halves)
+        if not window.halves and any(failure.overloaded for failure in failures):
+            return False  # a second is not too much: all searches are
+        try:
+            await self._page(self._address(_within(_BEFORE_FREESOUND), 1, 1), 1)
+        except (_AgainError, BrokenError):
+            return False
+        return True
+
+    def _give_up(self, why: str) -> Exception:
+        return DataError(f"{self.site} gives no answer ({why}); run the same command later: it goes on from here")
 
     async def preview(self, url: str, into: Path, limit: int | None = None) -> int:
-        """Save a preview; returns its bytes. It counts as no request. Raises LostError.
+        """Save a preview; returns its bytes. It needs no key and counts as no request. Raises LostError.
 
         url: absolute, or what follows the site. limit: its most bytes. Nothing is asked of other hosts than the API's
         own and those under it, whatever url and redirects say.
         """
         absolute = _joined(self.site, url) if re.match(r"(\w+:)?//", url) else f"{self.site}/{url.lstrip('/')}"
-        return await self._file(
-            absolute, into, limit, {"Authorization": f"Token {self._key.reveal()}"}, self._transport.get, KEY
-        )
+        return await self._file(absolute, into, limit, dict, self._transport.get, KEY)
 
     async def original(self, sound: int, into: Path, limit: int | None = None) -> int:
         """Save the uploader's file, which needs an access token; returns its bytes. limit: as many at most. Raises
         LostError. Another host that it is moved to is asked without the token, and only over https."""
-        assert self._token is not None
-        headers = {"Authorization": f"Bearer {self._token.reveal()}"}
         url = f"{self.site}/apiv2/sounds/{sound}/download/"
-        return await self._file(url, into, limit, headers, self._counted, TOKEN)
+        return await self._file(url, into, limit, self._bearer, self._counted, TOKEN)
+
+    def _bearer(self) -> Mapping[str, str]:
+        assert self._token is not None
+        return {"Authorization": f"Bearer {self._token.access.reveal()}"}
+
+    async def _renew(self, refused: Mapping[str, str]) -> None:
+        """A new access token in the place of one that was refused, unless that was done meanwhile. Raises DataError
+        where it cannot be had, BrokenError."""
+        assert self._token is not None
+        async with self._renewing:
+            if self._bearer() != refused:
+                return
+            form = {
+                "client_id": self._token.client,
+                "client_secret": self._key.reveal(),
+                "grant_type": "refresh_token",
+                "refresh_token": self._token.refresh.reveal(),
+            }
+            answer = await self._transport.post(f"{self.site}/apiv2/oauth2/access_token/", form)
+            content = parse_json(answer.body, "the answer") if answer.status == 200 else None
+            if not isinstance(content, dict):
+                problem = f"{self.site} gives no new access token ({answer.status}); ask for one by hand again"
+                raise DataError(f"{problem}, and write it to {self._token.file}")
+            self._token.renew(content)
 
     async def _file(
-        self, url: str, into: Path, limit: int | None, authorization: Mapping[str, str], get: Get, secret: str
+        self, url: str, into: Path, limit: int | None, headers: Callable[[], Mapping[str, str]], get: Get, secret: str
     ) -> int:
         async def ask() -> int:
-            at = url
+            at, authorization = url, headers()
             for _ in range(1 + _REDIRECTS):
                 ours = self._is_ours(at)
                 if not ours and (secret == KEY or not _is_public(at)):
@@ -143,8 +210,12 @@ class Client:
                 at = _joined(at, answer.location)
             if answer.status in (404, 410):
                 raise LostError(f"the answer was {answer.status}: the file is not there any more")
-            token_refused = answer.status in (401, 403) and secret == TOKEN and self._is_ours(at)
-            if answer.status not in (200, 429) and answer.status < 500 and not token_refused:
+            of_api = secret == TOKEN and self._is_ours(at) and self._detail(answer.body) is not None
+            token_refused = answer.status in (401, 403) and of_api
+            if token_refused and self._token and self._token.file:
+                await self._renew(authorization)
+                raise _AgainError("the access token had expired")
+            if answer.status not in (200, 408, 429) and answer.status < 500 and not token_refused:
                 raise LostError(f"the answer was {answer.status}")
             self._judge(answer, secret)
             return answer.length
@@ -164,8 +235,8 @@ class Client:
     async def _until_it_comes(
         self, ask: Callable[[], Awaitable[Result]], attempts: int, give_up: Callable[[str], Exception]
     ) -> Result:
-        """Ask, and ask again after longer and longer waits. A pause the API demands is no failed attempt."""
-        failed, began = 0, self._clock.now()
+        """Ask, and ask again after longer and longer waits. Pauses that the API demands are counted by themselves."""
+        failed, pauses, began = 0, 0, self._clock.now()
         while True:
             try:
                 return await ask()
@@ -173,13 +244,13 @@ class Client:
                 why = f"no connection, or a broken one: {error}"
             except _AgainError as error:
                 why = str(error)
-                if error.pause:
+                if error.pause and (pauses := pauses + 1) < SEARCH_ATTEMPTS:
                     log.info("%s: %s; goes on in %.0f minutes", self.site, why, error.pause / 60)
                     self.quota.pause(error.pause)
                     await self._clock.sleep(error.pause)
                     continue
             failed += 1
-            if failed == attempts:
+            if failed == attempts or pauses == SEARCH_ATTEMPTS:
                 raise give_up(why)
             wait = min(LONGEST_WAIT, 2.0**failed) * random.uniform(0.5, 1)
             if failed > _QUIET_ATTEMPTS or self._clock.now() - began > self._clock.wall(_QUIET_SECONDS):
@@ -190,38 +261,53 @@ class Client:
         """Raises _AgainError for what may be better next time, DataError for what will not."""
         if answer.status == 200:
             return
-        detail = self._detail(answer.body)
+        words = self._detail(answer.body)
+        detail = words or ""
+        shown = f"the answer was {answer.status} {detail}".strip()
         if answer.status == 429:
             if "suspended" in detail:
                 raise DataError(f"{self.site} has suspended this key ({detail}); ask its administrators")
             day = "/day" in detail
-            raise _AgainError("too many requests today" if day else "too many requests", DAY if day else MINUTE)
+            pause = answer.retry_after or (HOUR if day else MINUTE)
+            raise _AgainError("too many requests today" if day else "too many requests", pause)
         if answer.status >= 500:
-            raise _AgainError(f"the answer was {answer.status} {detail}", overloaded="overloaded" in detail)
+            raise _AgainError(shown, answer.retry_after, of_server=True, overloaded="overloaded" in detail)
+        if words is None:
+            raise _AgainError(f"{shown}, not of the API", answer.retry_after, foreign=True)
+        if answer.status == 408 or (answer.status == 400 and _OUTAGE.search(detail) and not _FINAL.search(detail)):
+            raise _AgainError(shown, answer.retry_after)
         if answer.status in (401, 403):
             what = "token" if secret == TOKEN else "key"
             raise DataError(f"{self.site} refuses the {what} ({detail or answer.status}); correct {secret} or its file")
         raise DataError(f"{self.site} refuses the request: {answer.status} {detail}; check the address and the filter")
 
-    def _detail(self, body: bytes) -> str:
-        """The API's own words, on one line, without the key should they quote it."""
+    def _detail(self, body: bytes) -> str | None:
+        """The API's own words, on one line, without the key should they quote it; None for a body that is no object of
+        JSON: it comes from a proxy, or from another server."""
         try:
             content = parse_json(body, "the answer")
         except DataError:
-            return ""
-        detail = str(content.get("detail", "")) if isinstance(content, dict) else ""
-        for secret in (self._key, self._token):
+            return None
+        if not isinstance(content, dict):
+            return None
+        detail = str(content.get("detail", ""))
+        for secret in (self._key, self._token.access if self._token else None):
             detail = detail.replace(secret.reveal(), "...") if secret else detail
         return " ".join(filter(str.isprintable, " ".join(detail.split())[:200].split(" ")))
 
     def _is_ours(self, url: str) -> bool:
-        """Whether the key may be sent there: the API's own host or one under it, not less encrypted than the API."""
+        """Whether an address is the API's own host or one under it, and not less encrypted; this machine's for a
+        sandbox."""
         try:
             there, ours = urlsplit(url), urlsplit(self.site)
+            same = there.netloc == ours.netloc or (there.hostname or "").endswith(f".{ours.hostname}")
+            return (same or (is_local(url) and is_local(self.site))) and there.scheme == ours.scheme
         except ValueError:
             return False
-        same = there.netloc == ours.netloc or (there.hostname or "").endswith(f".{ours.hostname}")
-        return same and there.scheme == ours.scheme
+
+
+def _within(window: Window) -> str:
+    return f"created:[{format_time(window.first * 1000)} TO {format_time(window.last * 1000 + 999)}]"
 
 
 def _is_public(url: str) -> bool:

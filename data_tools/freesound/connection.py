@@ -10,12 +10,12 @@ from urllib.parse import urlsplit
 
 from data_tools.errors import DataError
 from data_tools.freesound.client import SITE, Client
-from data_tools.freesound.credentials import TOKEN, Secret, read_key, read_secret
+from data_tools.freesound.credentials import Secret, Token, read_key, read_token
 from data_tools.freesound.quota import Clock, Quota
 from data_tools.freesound.store import Store
 from data_tools.freesound.transport import is_local
 
-ADDRESS = "FREESOUND_API"
+ADDRESS, CONTACT = "FREESOUND_API", "FREESOUND_CONTACT"
 PER_MINUTE, PER_DAY = 60, 2000  # of a standard key
 LIMITS = {"per_minute": (1, 1_000_000), "per_day": (1, 1_000_000), "speed": (0.01, 10_000_000)}  # of the options
 
@@ -30,18 +30,21 @@ def add_connection(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--timeout", type=float, default=60.0, help="seconds to wait for an answer's next bytes (default: %(default)s)"
     )
+    contact = f"who asks, told to Freesound: an e-mail or web address (default: {CONTACT} of the environment)"
+    group.add_argument("--contact", metavar="ADDRESS", help=contact)
     speed = "let waits pass so many times as fast (only for a sandbox on this machine)"
     group.add_argument("--speed", type=float, default=1.0, help=speed)
 
 
-def read_settings(arguments: argparse.Namespace) -> tuple[str, Secret, Secret | None]:
+def read_settings(arguments: argparse.Namespace) -> tuple[str, Secret, Token | None]:
     """(the API's address, key, token of OAuth2 for originals).
 
     Raises DataError for options out of range and for a missing or open key.
     """
     site = (arguments.site or os.environ.get(ADDRESS) or SITE).rstrip("/")
     _check(arguments, site)
-    return site, read_key(arguments.key_file), read_secret(TOKEN, getattr(arguments, "token_file", None))
+    _contact(arguments)
+    return site, read_key(arguments.key_file), read_token(getattr(arguments, "token_file", None))
 
 
 @asynccontextmanager
@@ -52,8 +55,18 @@ async def connect(arguments: argparse.Namespace, store: Store) -> AsyncIterator[
     site, key, token = read_settings(arguments)
     clock = Clock(arguments.speed)
     quota = Quota(store.database, arguments.per_minute, arguments.per_day, clock)
-    async with Http(site, arguments.timeout) as transport:
+    for name in ("per_minute", "per_day"):
+        store.set_fact(name, str(getattr(arguments, name)))  # of this key, for `status`
+    async with Http(site, arguments.timeout, _contact(arguments)) as transport:
         yield Client(site, key, quota, transport, clock, token)
+
+
+def _contact(arguments: argparse.Namespace) -> str:
+    """Raises DataError for what cannot stand in a header."""
+    contact: str = arguments.contact or os.environ.get(CONTACT) or ""
+    if not re.fullmatch(r"[ -'*-~]{0,200}", contact):
+        raise DataError(f"the contact {contact[:60]!a} may have 200 letters, digits and signs without parentheses")
+    return contact
 
 
 def check_bounds(arguments: argparse.Namespace, **bounds: tuple[float, float]) -> None:

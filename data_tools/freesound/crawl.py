@@ -4,28 +4,33 @@ import argparse
 import asyncio
 import logging
 import math
+import re
 import sys
 import time
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 
 from data_tools.cli import PROGRESS_SECONDS, counted
 from data_tools.errors import DataError
 from data_tools.files import require_file
-from data_tools.freesound.client import Client, OverloadedError, PastEndError
+from data_tools.freesound.client import Client, NoPageError, PastEndError
+from data_tools.freesound.completeness import ask_for_missing, compare_parts, count_of, fallen, one_by_one
 from data_tools.freesound.connection import add_connection, connect, read_settings
 from data_tools.freesound.database import naming
 from data_tools.freesound.quota import DAY
+from data_tools.freesound.refresh import refresh, summary
 from data_tools.freesound.sounds import PAGE_SIZE, Page, format_time, parse_time
 from data_tools.freesound.store import Store
 from data_tools.freesound.transport import is_local
-from data_tools.freesound.windows import Progress, Window, past_end, too_much
+from data_tools.freesound.windows import Progress, Window, past_end, split
 from data_tools.locks import lock_of
 
 BEGINNING = "2005-01-01"  # Freesound opened in April 2005
 LATE = 30 * 86_400  # seconds by which a sound may be published after its upload: --since last looks back so far
 CHECKS = 3  # of the whole, until what came and went meanwhile is caught up with
 MIN_NULL_ATTEMPTS, NULL_ATTEMPTS = 3, 10  # at a page that has items the API gives as null
+SHOWN = 5  # places of sounds that the API could not give
 TERMINAL_SECONDS = 10.0  # between two lines of progress in a terminal
 OF_TEXT = (".csv", ".tsv", ".txt", ".json", ".jsonl")  # names of tables and lists, which no store has
 _BYTES_A_SOUND = 700  # of the store, measured with invented sounds
@@ -79,22 +84,38 @@ async def _read_windows(client: Client, store: Store, workers: int) -> None:
 
 async def _step(client: Client, store: Store, window: Window) -> None:
     """One page of a window."""
+    whole = _whole(store)
+    is_whole = (window.first, window.last, window.page) == (whole.first, whole.last, 1)
+    narrowed = store.fact("filter") or None
     try:
-        page = await _whole_page(client, window, store.fact("filter") or None)
+        page = await _whole_page(client, window, narrowed)
     except PastEndError:
         progress = past_end(window)
-    except OverloadedError:
-        progress = Progress(too_much(window))
+    except NoPageError:
+        if is_whole and window.compared:
+            progress = await compare_parts(client, store, window, narrowed)
+        elif window.halves:
+            progress = Progress(split(window))
+        else:
+            first = replace(window, page=1, expected=None)
+            store.save(first, await one_by_one(client, first, narrowed))
+            return
     else:
-        progress = store.save(window, page)
-        whole = _whole(store)
-        if (window.first, window.last, window.page) == (whole.first, whole.last, 1):
-            store.set_fact("total", str(page.count))
-            if window.compared and not progress.windows and not progress.uneven:
-                store.set_fact("complete", str(whole.last))
-        return
+        if again := fallen(store, window, page.count):
+            progress = Progress((again,))
+        else:
+            _keep(store, window, page, is_whole)
+            return
     with store.transaction():
         store.keep_progress(window, progress)
+
+
+def _keep(store: Store, window: Window, page: Page, is_whole: bool) -> None:
+    progress = store.save(window, page)
+    if is_whole:
+        store.set_fact("total", str(page.count))
+        if window.compared and not progress.windows and not progress.uneven:
+            store.set_fact("complete", str(window.last))
 
 
 async def _whole_page(client: Client, window: Window, narrowed: str | None) -> Page:
@@ -119,13 +140,17 @@ async def _whole_page(client: Client, window: Window, narrowed: str | None) -> P
 
 def progress_line(client: Client, store: Store) -> str:
     """Sounds kept, requests made and left, and the time left by the quota alone."""
-    kept, total, quota = store.count(), int(store.fact("total") or 0), client.quota
-    used, left = quota.used(), max(0, math.ceil((total - kept) / PAGE_SIZE))
-    return (
-        f"{kept} of {counted(total, 'sound')} kept; {counted(client.requests, 'request')}, "
-        f"{used.minute} of {quota.per_minute} a minute, "
-        f"{used.day} of {quota.per_day} a day; at least {duration(quota.seconds_for(left))} left"
+    kept, total, quota = store.count(), store.fact("total"), client.quota
+    used = quota.used()
+    line = (
+        f"{kept} of {counted(int(total), 'sound') if total else 'an unknown number of sounds'} kept; "
+        f"{counted(client.requests, 'request')}, {used.minute} of {quota.per_minute} a minute, "
+        f"{used.day} of {quota.per_day} a day"
     )
+    if total is None:
+        return line
+    left = max(0, math.ceil((int(total) - kept) / PAGE_SIZE))
+    return f"{line}; at least {duration(quota.seconds_for(left))} left"
 
 
 def duration(seconds: float) -> str:
@@ -159,6 +184,7 @@ def _plan(store: Store, since: str | None, narrowed: str | None, site: str) -> N
         if since or not begun:
             now = int(time.time())
             store.add_window(Window(first, now, compared=begun))
+            store.set_fact("reading_from", str(first))
             store.set_fact("from", str(min(first, int(store.fact("from") or first))))
             store.set_fact("until", str(now))
 
@@ -187,8 +213,8 @@ def _second_of(since: str | None) -> int:
 async def _dry_run(client: Client, store: Store, since: str | None, narrowed: str | None) -> None:
     _require_same(store, narrowed, client.site)
     window = Window(_first_second(store, since), int(time.time()))
-    count = (await client.search(window, narrowed)).count
-    kept = store.count(f"NOT gone AND created >= {window.first * 1000}")
+    count = await count_of(client, window, narrowed)
+    kept = store.count(f"NOT missing AND created >= {window.first * 1000}")
     requests = math.ceil(max(0, count - kept) / PAGE_SIZE)
     print(f"{counted(count, 'sound')} since {_day(window.first)}, {kept} of them in {store.path}")
     length = duration(client.quota.seconds_for(requests))
@@ -203,7 +229,12 @@ async def _crawl(arguments: argparse.Namespace, store: Store) -> int:
             await _dry_run(client, store, arguments.since, arguments.filter)
             return 0
         with lock_of(store.path):
+            if arguments.refresh:
+                _require_same(store, arguments.filter or store.fact("filter") or None, client.site)
+                print(summary(store, await refresh(client, store)))
+                return 0
             _plan(store, arguments.since, arguments.filter, client.site)
+            await ask_for_missing(client, store)
             if store.fact("complete") == store.fact("until"):
                 print(f"{_describe(store)}; --since last reads what came after")
                 return 0
@@ -215,8 +246,11 @@ async def _crawl(arguments: argparse.Namespace, store: Store) -> int:
         count = counted(store.count(), "sound")
         print(f"{store.path}: {count} kept, and the API counts {store.fact('total')}; run it again")
     if nulls := store.nulls():
-        what = counted(len(nulls), "item")
-        print(f"{what} null for good, in the API's own answers; python -m data_tools status lists them")
+        verb = "was" if len(nulls) == 1 else "were"
+        print(f"{counted(len(nulls), 'sound')} {verb} null or an error whenever asked for, uploaded:")
+        for null in nulls[:SHOWN]:
+            print(f"  {null.between}")
+        print("python -m data_tools status --list FILE.csv writes all of them")
     if uneven := store.uneven():
         print(f"the API's count is another in {counted(len(uneven), 'window')}; python -m data_tools status lists them")
     return 0 if added_up else 1
@@ -237,19 +271,39 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--since", metavar="DATE", help="read what was uploaded since: a date, or `last` (the last crawl)"
     )
     parser.add_argument("--filter", help="only such sounds, in the API's own syntax: 'duration:[3 TO 120]'")
+    refresh = "read again which sounds object to generative training, and whose licence or preference has changed"
+    parser.add_argument("--refresh", action="store_true", help=refresh)
     parser.add_argument("--dry-run", action="store_true", help="one request: how many sounds, requests, days, bytes")
     add_connection(parser)
 
 
+def _check_filter(text: str | None) -> None:
+    """Raises DataError for a filter by time, and for one that would not stay within the parentheses around it."""
+    if text is None:
+        return
+    if "created:" in text:
+        raise DataError(f"--filter {text}: the crawl itself filters by created; use --since")
+    outside, depth = re.sub(r'"[^"]*"', "", text), 0
+    for sign in re.findall("[()]", outside):
+        depth += 1 if sign == "(" else -1
+        if depth < 0:
+            break
+    if depth or '"' in outside or not text.strip():
+        raise DataError(f"--filter {text!a}: is empty, or has a quote or parenthesis without its partner; correct it")
+
+
 def run(arguments: argparse.Namespace) -> int:
-    if arguments.filter and "created:" in arguments.filter:
-        raise DataError(f"--filter {arguments.filter}: the crawl itself filters by created; use --since")
+    _check_filter(arguments.filter)
+    if arguments.refresh and (arguments.since or arguments.dry_run):
+        raise DataError("--refresh: goes neither with --since nor with --dry-run; run them one after the other")
     store = arguments.store
     if store.suffix.lower() in OF_TEXT and store.is_file() and not store.stat().st_size:
         hint = f"crawl takes no list of words or ids; name the store to make, such as {store.with_suffix('.sqlite')}"
         raise DataError(f"{store}: is an empty file, and no store of Freesound sounds; {hint}")
     read_settings(arguments)  # what is wrong with them is reported before there is a store
-    if arguments.since == "last":
+    if arguments.refresh:
+        require_file(store, f"make it with python -m data_tools crawl {store}")
+    elif arguments.since == "last":
         require_file(store, "it was never crawled, so there is no last time; leave out --since last")
     else:
         _second_of(arguments.since)

@@ -15,7 +15,17 @@ from data_tools.freesound.connection import add_connection, connect, read_settin
 from data_tools.freesound.credentials import TOKEN
 from data_tools.freesound.database import naming
 from data_tools.freesound.folder import DATABASE, Folder, StoredFile, write_results
-from data_tools.freesound.selection import LICENCES, PREFERENCES, WEIGHTINGS, Chosen, Criteria, Selection, select
+from data_tools.freesound.selection import (
+    LICENCES,
+    NON_COMMERCIAL,
+    PREFERENCES,
+    WEIGHTINGS,
+    Chosen,
+    Criteria,
+    Selection,
+    select,
+)
+from data_tools.freesound.sounds import PAGE_SIZE
 from data_tools.freesound.store import Store
 from data_tools.leakage.exclusion import read_exclusions
 from data_tools.locks import lock_of
@@ -87,8 +97,31 @@ def _print_selection(selection: Selection) -> None:
     print(f"{len(selection.chosen):>8}  sounds to fetch, {hours:.1f} hours")
     for reason, count in selection.refused.most_common():
         print(f"{count:>8}  not fetched: {reason}")
+    marks = [LICENCES[name] for name in NON_COMMERCIAL]
+    if restricted := sum(any(mark in sound.licence for mark in marks) for sound in selection.chosen):
+        hint = "--licences cc0 by leaves them out"
+        print(f"{restricted:>8}  of them are for non-commercial use only ({', '.join(NON_COMMERCIAL)}); {hint}")
     for sound_id, lists in list(selection.excluded.items())[:10]:
         print(f"          {sound_id} is on {', '.join(lists)}")
+
+
+async def ask_for(client: Client, store: Store, ids: list[int]) -> set[int]:
+    """Ask what Freesound says of these sounds now, PAGE_SIZE a request, and store it: licences and preferences change.
+    Returns the ids that it knows."""
+    found: set[int] = set()
+    for start in range(0, len(ids), PAGE_SIZE):
+        sounds = await client.sounds(ids[start : start + PAGE_SIZE])
+        with store.transaction():
+            store.upsert(sounds, {})
+        found |= {sound.id for sound in sounds}
+    return found
+
+
+def _print_dropped(asked: int, found: int, chosen: int) -> None:
+    if missing := asked - found:
+        print(f"{missing:>8}  of them are not fetched: the search does not find them any more")
+    if changed := found - chosen:
+        print(f"{changed:>8}  of them are not fetched: their licence, AI preference or length has changed since")
 
 
 async def _run(arguments: argparse.Namespace, store: Store) -> int:
@@ -99,6 +132,7 @@ async def _run(arguments: argparse.Namespace, store: Store) -> int:
         tuple(arguments.seconds),
         tuple(arguments.licences),
         tuple(arguments.ai_preferences),
+        not arguments.no_explicit,
     )
     exclusions = read_exclusions([] if arguments.exclude == [NONE] else arguments.exclude)
     selection = select(store, arguments.scores, wanted, exclusions)
@@ -116,8 +150,13 @@ async def _run(arguments: argparse.Namespace, store: Store) -> int:
         closing(Folder(arguments.out, arguments.rate, arguments.originals)) as folder,
     ):
         async with connect(arguments, store) as client:
-            await fetch_all(client, folder, selection.chosen, arguments.originals, arguments.workers)
-        return write_results(folder, selection.chosen)
+            asked = [sound.id for sound in selection.chosen]
+            found = await ask_for(client, store, asked)
+            now = select(store, arguments.scores, wanted, exclusions).chosen
+            chosen = [sound for sound in now if sound.id in found]
+            _print_dropped(len(asked), len(found), len(chosen))
+            await fetch_all(client, folder, chosen, arguments.originals, arguments.workers)
+        return write_results(folder, chosen)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -141,9 +180,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--ai-preferences", nargs="+", choices=PREFERENCES, default=allowed, metavar="PREFERENCE", help=names
     )
+    parser.add_argument("--no-explicit", action="store_true", help="no sounds that are marked as explicit")
     parser.add_argument("--limit", type=int, help="at most so many, best scores first")
     parser.add_argument("--originals", action="store_true", help="the uploaders' files, not previews (128 kbit/s MP3)")
-    parser.add_argument("--token-file", type=Path, help=f"file of mode 600 with the access token (default: {TOKEN})")
+    token = f"file of mode 600 with the access token, or with JSON by which it is renewed (default: {TOKEN})"
+    parser.add_argument("--token-file", type=Path, help=token)
     parser.add_argument("--dry-run", action="store_true", help="print what would be fetched, and fetch nothing")
     add_connection(parser)
 

@@ -51,7 +51,7 @@ class Folder:
     def __init__(self, path: Path, rate: int, originals: bool) -> None:
         """Raises DataError for a folder that was begun with another rate or kind of file, or whose database cannot be
         used."""
-        self.path, self.rate = path, rate
+        self.path, self.rate, self.originals = path, rate, originals
         self._unharmed: set[Path] = set()  # files whose content has been compared
         path.mkdir(parents=True, exist_ok=True)
         with naming(path / DATABASE), ExitStack() as unfinished:
@@ -123,11 +123,13 @@ def write_results(folder: Folder, sounds: Sequence[Chosen]) -> int:
         print(f"{other:>8}  files of earlier runs stay in {folder.path} and are not in the manifest")
     if not there:
         return 1
+    kind = "original file" if folder.originals else "preview (MP3)"
+    changes = f"{kind} mixed down to mono, at {folder.rate} Hz, as FLAC of 16 bit"  # the licences ask for them
     thanks = [
-        (f"{sound.id}.flac", sound.title, sound.uploader, sound.licence, page(sound), stored[sound.id].sha256)
+        (f"{sound.id}.flac", sound.title, sound.uploader, sound.licence, page(sound), changes, stored[sound.id].sha256)
         for sound in there
     ]
-    header = ["file_name", "title", "uploader", "licence", "page", "sha256"]
+    header = ["file_name", "title", "uploader", "licence", "page", "changes", "sha256"]
     write_table(folder.path / ATTRIBUTION, header, thanks)
     licences = defaultdict(list)
     for sound in there:

@@ -1,9 +1,12 @@
 """HTTP by aiohttp; whatever goes wrong on the way is one exception."""
 
+import re
 import socket
 import ssl
+import time
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AbstractAsyncContextManager, suppress
+from email.utils import parsedate_to_datetime
 from pathlib import Path
 from urllib.parse import urlsplit
 from urllib.request import getproxies, proxy_bypass
@@ -12,6 +15,7 @@ import aiohttp
 from aiohttp.abc import ResolveResult
 from yarl import URL
 
+from data_tools.cli import version
 from data_tools.freesound.transport import BrokenError, Response, UnfitError, is_local, is_public
 
 SEARCH_BYTES = 32 << 20  # of a body that is kept in memory; a page of 150 sounds has 3 MB at most
@@ -26,12 +30,12 @@ _MOVED = (301, 302, 303, 307, 308)
 class Http(AbstractAsyncContextManager["Http"]):
     """Transport over the network. site: of the API, the one host that may have a private address. timeout: seconds
     without a byte before a request is given up; no answer may last ten times as long, but a file has time for its
-    size, and nothing more than a day."""
+    size, and nothing more than a day. contact: of the user, an address for Freesound's administrators."""
 
-    def __init__(self, site: str, timeout: float) -> None:
+    def __init__(self, site: str, timeout: float, contact: str = "") -> None:
         self._timeout = timeout
         self._host = urlsplit(site).hostname or ""
-        agent = {"User-Agent": "lbar-kit"}
+        agent = {"User-Agent": f"lbar-kit/{version()}" + (f" ({contact})" if contact else "")}
         connector = aiohttp.TCPConnector(resolver=PublicResolver(self._host))
         # Not trust_env: ~/.netrc must not put another secret in the key's place.
         self._session = aiohttp.ClientSession(connector=connector, headers=agent)
@@ -51,7 +55,8 @@ class Http(AbstractAsyncContextManager["Http"]):
                 if into is None or response.status != 200:
                     body = b"".join([chunk async for chunk in _chunks(response, SEARCH_BYTES)])
                     moved = response.headers.get("Location") if response.status in _MOVED else None
-                    return Response(response.status, body, len(body), moved)
+                    pause = retry_after(response.headers.get("Retry-After", ""))
+                    return Response(response.status, body, len(body), moved, pause)
                 length = 0
                 with into.open("wb") as file:
                     async for chunk in _chunks(response, max_bytes):
@@ -64,6 +69,16 @@ class Http(AbstractAsyncContextManager["Http"]):
             raise BrokenError(type(error).__name__) from None  # its own text may hold the request's headers
         except OSError as error:  # of writing the file
             raise OSError(error.errno, error.strerror, str(into)) from None
+
+    async def post(self, url: str, form: Mapping[str, str]) -> Response:
+        try:
+            async with self._session.post(
+                url, data=form, allow_redirects=False, proxy=_proxy(url), timeout=self._time(SEARCH_BYTES, None)
+            ) as response:
+                body = b"".join([chunk async for chunk in _chunks(response, SEARCH_BYTES)])
+                return Response(response.status, body, len(body))
+        except (aiohttp.ClientError, TimeoutError, ssl.SSLError, ConnectionError) as error:
+            raise BrokenError(type(error).__name__) from None  # its own text may hold the form
 
     def _refuse_private_number(self, url: str) -> None:
         """Raises UnfitError for the number of a private address: aiohttp asks no resolver for numbers."""
@@ -78,6 +93,18 @@ class Http(AbstractAsyncContextManager["Http"]):
     def _time(self, max_bytes: int, into: Path | None) -> aiohttp.ClientTimeout:
         total = TOTAL * self._timeout + (max_bytes / SLOWEST if into else 0)
         return aiohttp.ClientTimeout(total=min(total, MAX_SECONDS), sock_connect=self._timeout, sock_read=self._timeout)
+
+
+def retry_after(header: str) -> float:
+    """Seconds from now that a Retry-After header names as a number or a date (RFC 9110, 10.2.3), at most MAX_SECONDS;
+    0 for any other text."""
+    if re.fullmatch(r"[0-9]{1,9}", header.strip()):
+        return min(float(header), MAX_SECONDS)
+    try:
+        at = parsedate_to_datetime(header)
+    except ValueError:
+        return 0.0
+    return min(max(0.0, at.timestamp() - time.time()), MAX_SECONDS)
 
 
 def _invalid(url: str) -> UnfitError:

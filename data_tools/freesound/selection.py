@@ -23,6 +23,7 @@ LICENCES = {
     "by-nc": "/licenses/by-nc/",
     "sampling+": "/licenses/sampling+/",
 }
+NON_COMMERCIAL = ("by-nc", "sampling+")  # the two that do not allow every use
 # What an uploader may say about generative training; the last one is about every use of that kind.
 PREFERENCES = (*("no-additional-preferences", "open-source-models", "noncommercial-open-source-models"), "no-gen-ai")
 WEIGHTINGS = ("natural", "balanced")
@@ -33,6 +34,7 @@ class Criteria:
     """The rules. seconds: shortest and longest, both included. threshold: a score must be above it.
 
     licences, preferences, languages: those that may be; a sound that tells none of the first two is not fetched.
+    explicit: whether sounds that are marked as explicit, or do not say, may be fetched.
     """
 
     threshold: float
@@ -41,6 +43,7 @@ class Criteria:
     seconds: tuple[float, float] = (3.0, 120.0)
     licences: tuple[str, ...] = tuple(LICENCES)
     preferences: tuple[str, ...] = PREFERENCES[:-1]
+    explicit: bool = True
 
 
 @dataclass(frozen=True)
@@ -131,11 +134,11 @@ def _judge(
         return f"score of {wanted.threshold} or less" if text else "no words left by cleaning", None
     if language not in wanted.languages:
         return f"language other than {', '.join(wanted.languages)}", None
-    columns = "name, username, license, gen_ai_preference, duration, filesize, preview_hq_mp3, gone"
+    columns = "name, username, license, gen_ai_preference, duration, filesize, preview_hq_mp3, is_explicit, gone"
     row = store.database.execute(f"SELECT {columns} FROM sounds WHERE id = ?", (sound_id,)).fetchone()
-    if row is None or row[7]:
+    if row is None or row[8]:
         return "not in the store, or gone from Freesound", None
-    title, uploader, licence, preference, seconds, size, preview, _ = row
+    title, uploader, licence, preference, seconds, size, preview, explicit, _ = row
     low, high = wanted.seconds
     if not low <= seconds <= high:
         return f"shorter than {low:g} s or longer than {high:g} s", None
@@ -143,6 +146,8 @@ def _judge(
         return f"licence other than {', '.join(wanted.licences)}", None
     if preference not in wanted.preferences:
         return "the uploader's AI preference", None
+    if explicit != 0 and not wanted.explicit:
+        return "explicit", None
     if not preview:
         return "no preview", None
     return "", Chosen(sound_id, text, title, uploader, licence, seconds, size, preview)

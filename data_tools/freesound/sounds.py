@@ -17,7 +17,7 @@ from data_tools.errors import DataError
 PAGE_SIZE = 150  # the API clamps larger ones silently
 FIELDS = (
     "id,name,tags,description,username,license,gen_ai_preference,duration,type,channels,samplerate,filesize,md5,created,"
-    "previews,category"
+    "previews,category,subcategory,pack,is_explicit"
 )
 _YEAR_10000 = 253_402_300_800_000  # in milliseconds; no time can be written from then on
 PREVIEWS = ("preview-hq-mp3", "preview-lq-mp3", "preview-hq-ogg", "preview-lq-ogg")
@@ -48,7 +48,8 @@ Whole = Annotated[int, Field(ge=0, lt=2**53)]
 class Sound(BaseModel):
     """A sound as a search tells of it. created: milliseconds since 1970, UTC. duration: seconds.
 
-    license: the address of the deed. previews: addresses by PREVIEWS' names. category: JSON where it is no text.
+    license: the address of the deed. previews: addresses by PREVIEWS' names. category, subcategory: JSON where it is no
+    text. pack: its address.
     Fields the API left out are None, texts that are null are "".
     """
 
@@ -70,6 +71,9 @@ class Sound(BaseModel):
     md5: Text | None = None
     previews: Annotated[dict[str, OptionalText], BeforeValidator(lambda value: {} if value is None else value)] = {}
     category: Annotated[Text | None, BeforeValidator(_as_json)] = None
+    subcategory: Annotated[Text | None, BeforeValidator(_as_json)] = None
+    pack: Text | None = None
+    is_explicit: bool | None = None
 
 
 @dataclass(frozen=True)

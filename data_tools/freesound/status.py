@@ -28,12 +28,14 @@ class Gap(Report):
 
 
 class StatusReport(Report):
-    """sounds: kept. counted: how many the API counted last. gone: from Freesound since they were read. fitting: of 3 s
-    to 2 min. windows: left to read, up to the time `until`. wait: seconds until the next request, at a standard key's
-    limits. licences, preferences: sounds by what they state."""
+    """sounds: kept. counted: how many the API counted last. missing: that the last searches did not find. gone: of
+    these, those that a later search by their id did not find either. fitting: of 3 s to 2 min. windows: left to read,
+    up to the time `until`. wait: seconds until the next request, at the limits of the last crawl or fetch. licences,
+    preferences: sounds by what they state."""
 
     sounds: int
     counted: int | None
+    missing: int
     gone: int
     fitting: int
     windows: int
@@ -48,17 +50,19 @@ class StatusReport(Report):
 
 def _read(store: Store) -> StatusReport:
     total, until = store.fact("total"), store.fact("until")
-    used = Quota(store.database, PER_MINUTE, PER_DAY, Clock()).used()
+    per_minute, per_day = int(store.fact("per_minute") or PER_MINUTE), int(store.fact("per_day") or PER_DAY)
+    used = Quota(store.database, per_minute, per_day, Clock()).used()
 
     def stated(column: str) -> dict[str, int]:
-        query = f"SELECT {column}, COUNT(*) FROM sounds WHERE NOT gone GROUP BY 1 ORDER BY 2 DESC"
+        query = f"SELECT {column}, COUNT(*) FROM sounds WHERE NOT missing GROUP BY 1 ORDER BY 2 DESC"
         return {value or "not stated": count for value, count in store.database.execute(query)}
 
     return StatusReport(
         sounds=store.count(),
         counted=int(total) if total else None,
+        missing=store.count("missing"),
         gone=store.count("gone"),
-        fitting=store.count("NOT gone AND duration BETWEEN 3 AND 120"),
+        fitting=store.count("NOT missing AND duration BETWEEN 3 AND 120"),
         windows=store.database.execute("SELECT COUNT(*) FROM windows").fetchone()[0],
         until=format_time(int(until) * 1000) if until else None,
         requests_in_last_minute=used.minute,
@@ -73,14 +77,14 @@ def _read(store: Store) -> StatusReport:
 def _lines(found: StatusReport) -> list[str]:
     lines = [
         f"{found.sounds:>8}  sounds kept, of {found.counted or 'an unknown number'} that the API counted last",
-        f"{found.gone:>8}  more have gone from Freesound since they were read",
+        f"{found.missing:>8}  more were not found by the last searches; {found.gone} of them are gone for good",
         f"{found.fitting:>8}  last 3 s to 2 min",
         f"{found.windows:>8}  windows are left to read" + (f", up to {found.until}" if found.until else ""),
         f"{found.requests_in_last_minute:>8}  requests in the last minute, "
         f"{found.requests_in_last_day} in the last 24 hours",
     ]
     if found.wait:
-        lines.append(f"{duration(found.wait):>8}  until the next request, at a standard key's limits")
+        lines.append(f"{duration(found.wait):>8}  until the next request, at the limits of the last crawl or fetch")
     for column, counts in (("license", found.licences), ("gen_ai_preference", found.preferences)):
         lines += [f"\n{column}:", *(f"{count:>8}  {value}" for value, count in counts.items())]
     rows = [f"{gap.what}: {gap.first} to {gap.last or 'now'}, {gap.where}" for gap in found.gaps]
@@ -89,7 +93,7 @@ def _lines(found: StatusReport) -> list[str]:
 
 def _gaps(store: Store) -> list[tuple[str, str, str, str]]:
     """Rows of the list: what, from, to, where."""
-    gaps = [("null item", null.after_ms, null.before_ms, null.where) for null in store.nulls()]
+    gaps = [("sound null or an error", null.after_ms, null.before_ms, null.where) for null in store.nulls()]
     for first, last, count in store.uneven():
         gaps.append(("window that does not add up", first * 1000, last * 1000, f"count {count or 'unknown'}"))
     return [(what, format_time(first), format_time(last) if last else "", where) for what, first, last, where in gaps]

@@ -7,7 +7,9 @@ most the answers under way. Sounds are keyed by id, so that one that is read twi
 import dataclasses
 import json
 import sqlite3
-from collections.abc import Iterable
+import time
+from collections import Counter
+from collections.abc import Iterable, Mapping
 from contextlib import AbstractContextManager, ExitStack
 from pathlib import Path
 from typing import NamedTuple
@@ -20,20 +22,28 @@ from data_tools.freesound.sounds import PREVIEWS, Page, Sound, format_time
 from data_tools.freesound.windows import PageListing, Progress, Window, advance
 
 _MAGIC = b"SQLite format 3\0"
-FORMAT = 1
+FORMAT = 2
 
 # Of a sound as the API names them; created in ms since 1970; tags joined by blanks (a tag has none); the address of a
-# preview without the API's own site.
+# preview without the API's own site. Beside them a sound has
+# indexed: its place in the search's order, in ms: `created`, but for a sound that the search gives among others;
+# missing: the second since which no search gives it, 0 while one does; gone: 1 once it was asked for by its id, hours
+# later, and still was not found.
 COLUMNS = (
     *("id", "created", "name", "description", "tags", "username", "license", "gen_ai_preference", "duration"),
-    *("type", "channels", "samplerate", "filesize", "md5", "category"),
+    *("type", "channels", "samplerate", "filesize", "md5", "category", "subcategory", "pack", "is_explicit"),
     *(preview.replace("-", "_") for preview in PREVIEWS),
 )
 
+CHANGING = ("license", "gen_ai_preference", "description")  # what an uploader changes, and `crawl --refresh` reports
+
 _SCHEMA = f"""
 CREATE TABLE facts (name TEXT PRIMARY KEY, value TEXT NOT NULL);
-CREATE TABLE sounds (id INTEGER PRIMARY KEY, {", ".join(COLUMNS[1:])}, gone INTEGER NOT NULL DEFAULT 0);
-CREATE INDEX sounds_created ON sounds (created);
+CREATE TABLE sounds (
+    id INTEGER PRIMARY KEY, {", ".join(COLUMNS[1:])},
+    indexed INTEGER NOT NULL, missing INTEGER NOT NULL DEFAULT 0, gone INTEGER NOT NULL DEFAULT 0
+);
+CREATE INDEX sounds_indexed ON sounds (indexed);
 CREATE TABLE windows (
     first INTEGER PRIMARY KEY, last INTEGER NOT NULL, page INTEGER NOT NULL, expected INTEGER, read_from INTEGER,
     attempt INTEGER NOT NULL, splits INTEGER NOT NULL, compared INTEGER NOT NULL
@@ -45,13 +55,22 @@ CREATE TABLE uneven (first INTEGER PRIMARY KEY, last INTEGER NOT NULL, count INT
 
 
 class Null(NamedTuple):
-    """An item the API gave as null whenever it was asked for: uploaded after after_ms or at it, and not after before_ms
-    (None: no later sound is stored); where it was found: page of its window, position from 1."""
+    """A sound that the API gave as null, or could not give, whenever it was asked for.
+
+    Uploaded after after_ms or at it, and not after before_ms (None: no later sound is stored). page, position (from 1):
+    where it was found in its window.
+    """
 
     after_ms: int
     before_ms: int | None
     page: int
     position: int
+
+    @property
+    def between(self) -> str:
+        """Its time of upload, as far as it is known."""
+        end = "now" if self.before_ms is None else format_time(self.before_ms)
+        return f"between {format_time(self.after_ms)} and {end}"
 
     @property
     def where(self) -> str:
@@ -135,76 +154,142 @@ class Store:
     def save(self, window: Window, page: Page) -> Progress:
         """Keep an answer to a window, and what is left of the window.
 
-        Raises DataError for sounds outside of the window: the walk would lose its way.
+        Raises DataError where most sounds are outside of the window: the walk would lose its way.
         """
-        once = {sound.id: sound for sound in page.sounds if sound}  # an item that comes twice stands in another's place
-        created = [sound.created // 1000 for sound in once.values()]
-        # A second of grace, in case the search rounds where it is taken to cut.
-        if created and not window.first - 1 <= min(created) <= max(created) <= window.last + 1:
-            raise DataError(
-                f"{self.path}: the API gave a sound of {format_time(min(created) * 1000)} for a search from "
-                f"{format_time(window.first * 1000)} to {format_time(window.last * 1000)}; this answer was not kept"
-            )
-        reached = min(max(max(created), window.first), window.last) if created else None
-        passed = sum(second < reached for second in created) if reached is not None else 0
-        nulls = page.sounds.count(None)
+        answer, indexed = self._listing(window, page)
+        once = {sound.id: sound for sound in page.sounds if sound}
+        reached, nulls = answer.reached, page.sounds.count(None)
         with self.transaction():
-            answer = PageListing(page.count, len(once) + nulls, reached, passed + nulls)
-            progress = advance(window, answer, self._known(window))
-            self._upsert(sound for sound in page.sounds if sound)
-            self._list_nulls(window, page.sounds, window.last if progress.complete or reached is None else reached)
+            progress = advance(window, answer, self.known(window))
+            self.upsert(once.values(), indexed)
+            self._list_nulls(window, page, indexed, window.last if progress.complete or reached is None else reached)
             if progress.complete and not nulls:
-                self._mark_gone(window, [sound.id for sound in page.sounds if sound])
+                self._mark_missing(window, list(once))
             if window.page == 1 and progress != Progress():  # it is read anew
                 self.database.execute("DELETE FROM uneven WHERE first BETWEEN ? AND ?", (window.first, window.last))
             self.keep_progress(window, progress, page.count)
             return progress
 
-    def _known(self, window: Window) -> int:
-        query = (
-            "SELECT (SELECT COUNT(*) FROM sounds WHERE created BETWEEN ? AND ? AND NOT gone) + "
-            "(SELECT COUNT(*) FROM nulls WHERE after_ms BETWEEN ? AND ?)"
-        )
-        known: int = self.database.execute(query, 2 * _milliseconds(window.first, window.last)).fetchone()[0]
+    def renew(self, window: Window, page: Page, condition: str | None) -> tuple[Progress, Counter[str]]:
+        """Store an answer to a window of one kind of sound, which no other is missed by.
+
+        condition: of the stored sounds of that kind, for a window that is compared. Returns what is left of the window,
+        and how many stored sounds have changed, by column of CHANGING.
+        """
+        answer, indexed = self._listing(window, page)
+        sounds = [sound for sound in page.sounds if sound]
+        query = f"SELECT id, {', '.join(CHANGING)} FROM sounds WHERE id IN (SELECT value FROM json_each(?))"
+        with self.transaction():
+            known = self.known(window, condition) if condition else 0
+            before = {row[0]: row[1:] for row in self.database.execute(query, (json.dumps(list(indexed)),))}
+            self.upsert(sounds, indexed)
+        changes: Counter[str] = Counter()
+        for sound in sounds:
+            values = before.get(sound.id)
+            pairs = zip(CHANGING, values or (), strict=False)
+            changes.update(name for name, value in pairs if value != getattr(sound, name))
+        return advance(window, answer, known), changes
+
+    def _listing(self, window: Window, page: Page) -> tuple[PageListing, dict[int, int]]:
+        """What an answer holds, and its sounds' places in the window by id."""
+        indexed = self._indexed(window, [sound for sound in page.sounds if sound])  # an item that comes twice stands in
+        seconds = [indexed_ms // 1000 for indexed_ms in indexed.values()]  # another's place
+        reached = min(max(max(seconds), window.first), window.last) if seconds else None
+        passed = sum(second < reached for second in seconds) if reached is not None else 0
+        nulls = page.sounds.count(None)
+        return PageListing(page.count, len(indexed) + nulls, reached, passed + nulls), indexed
+
+    def _indexed(self, window: Window, sounds: list[Sound]) -> dict[int, int]:
+        """Each sound's place in the window's order, in ms by id: its time of upload, or, where that is outside of the
+        window, the place of the sound before it (the index has another time than the database)."""
+        times: dict[int, int] = {}
+        time_ms, outside = window.first * 1000, list[Sound]()
+        for sound in sounds:
+            # A second of grace, in case the search rounds where it is taken to cut.
+            if window.first - 1 <= sound.created // 1000 <= window.last + 1:
+                time_ms = sound.created
+            else:
+                outside.append(sound)
+            times[sound.id] = time_ms
+        if 2 * len(outside) > len(sounds):
+            raise DataError(
+                f"{self.path}: the API gave a sound of {format_time(outside[0].created)} for a search from "
+                f"{format_time(window.first * 1000)} to {format_time(window.last * 1000)}; this answer was not kept"
+            )
+        return times
+
+    def parts(self, window: Window, sounds: int) -> list[Window]:
+        """The window in parts of so many stored sounds each, but for sounds of one second, which stay together."""
+        query = "SELECT indexed FROM sounds WHERE indexed BETWEEN ? AND ? ORDER BY indexed"
+        rows = self.database.execute(query, _milliseconds(window.first, window.last))
+        begins = [window.first]
+        for number, (indexed,) in enumerate(rows, 1):
+            if number % sounds == 0 and indexed // 1000 > begins[-1]:
+                begins.append(indexed // 1000)
+        ends = [*(begin - 1 for begin in begins[1:]), window.last]
+        return [Window(first, last, compared=True) for first, last in zip(begins, ends, strict=True)]
+
+    def known(self, window: Window, condition: str | None = None) -> int:
+        """Sounds of the window that are stored and not missing, or null; with a condition only stored ones that fulfil
+        it."""
+        count = "SELECT COUNT(*) FROM sounds WHERE indexed BETWEEN ? AND ? AND NOT missing"
+        nulls = "SELECT COUNT(*) FROM nulls WHERE after_ms BETWEEN ? AND ?"
+        span = _milliseconds(window.first, window.last)
+        if condition:
+            found: int = self.database.execute(f"{count} AND ({condition})", span).fetchone()[0]
+            return found
+        known: int = self.database.execute(f"SELECT ({count}) + ({nulls})", 2 * span).fetchone()[0]
         return known
 
-    def _upsert(self, sounds: Iterable[Sound]) -> None:
+    def upsert(self, sounds: Iterable[Sound], indexed: Mapping[int, int]) -> None:
+        """Store what an answer says of sounds. indexed: their places by id; those that are stored keep theirs where it
+        has none."""
         site = self.fact("site") or ""
         marks = ", ".join(f":{column}" for column in COLUMNS)
         updates = ", ".join(f"{column} = excluded.{column}" for column in COLUMNS[1:])
         self.database.executemany(
-            f"INSERT INTO sounds ({', '.join(COLUMNS)}) VALUES ({marks}) "
-            f"ON CONFLICT (id) DO UPDATE SET {updates}, gone = 0",
-            (_row(sound, site) for sound in sounds),
+            f"INSERT INTO sounds ({', '.join(COLUMNS)}, indexed) VALUES ({marks}, coalesce(:indexed, :created)) "
+            f"ON CONFLICT (id) DO UPDATE SET {updates}, indexed = coalesce(:indexed, indexed), missing = 0, gone = 0",
+            (_row(sound, site) | {"indexed": indexed.get(sound.id)} for sound in sounds),
         )
 
-    def _list_nulls(self, window: Window, sounds: Iterable[Sound | None], reached: int) -> None:
+    def _list_nulls(self, window: Window, page: Page, indexed: Mapping[int, int], reached: int) -> None:
         """In place of those listed before for what the page covers: up to the second it reached."""
         query = "DELETE FROM nulls WHERE after_ms BETWEEN ? AND ? AND page >= ?"
         self.database.execute(query, (*_milliseconds(window.first, reached), window.page))
         after = window.first * 1000
-        for position, sound in enumerate(sounds, 1):
+        for position, sound in enumerate(page.sounds, 1):
             if sound:
-                after = sound.created
+                after = indexed[sound.id]
             else:
                 self.database.execute("INSERT INTO nulls VALUES (?, ?, ?)", (after, window.page, position))
 
-    def _mark_gone(self, window: Window, there: list[int]) -> None:
+    def _mark_missing(self, window: Window, there: list[int]) -> None:
         query = (
-            "UPDATE sounds SET gone = 1 WHERE created BETWEEN ? AND ? AND id NOT IN (SELECT value FROM json_each(?))"
+            "UPDATE sounds SET missing = ? WHERE indexed BETWEEN ? AND ? AND NOT missing "
+            "AND id NOT IN (SELECT value FROM json_each(?))"
         )
-        self.database.execute(query, (*_milliseconds(window.first, window.last), json.dumps(there)))
+        span = _milliseconds(window.first, window.last)
+        self.database.execute(query, (int(time.time()), *span, json.dumps(there)))
+
+    def missing(self, before: float) -> list[int]:
+        """Ids of sounds that are missing since that second or longer, and not known to be gone."""
+        query = "SELECT id FROM sounds WHERE missing BETWEEN 1 AND ? AND NOT gone ORDER BY id"
+        return [sound_id for (sound_id,) in self.database.execute(query, (int(before),))]
+
+    def mark_gone(self, ids: Iterable[int]) -> None:
+        self.database.executemany("UPDATE sounds SET gone = 1 WHERE id = ?", ((sound_id,) for sound_id in ids))
 
     # what is there
 
-    def count(self, condition: str = "NOT gone") -> int:
+    def count(self, condition: str = "NOT missing") -> int:
         found: int = self.database.execute(f"SELECT COUNT(*) FROM sounds WHERE {condition}").fetchone()[0]
         return found
 
     def nulls(self) -> list[Null]:
         """In order of time."""
         rows = self.database.execute(
-            "SELECT after_ms, (SELECT MIN(created) FROM sounds WHERE created > after_ms), page, position "
+            "SELECT after_ms, (SELECT MIN(indexed) FROM sounds WHERE indexed > after_ms), page, position "
             "FROM nulls ORDER BY after_ms, page, position"
         )
         return [Null(*row) for row in rows]

@@ -8,12 +8,14 @@ from urllib.parse import urlsplit
 
 
 class Response(NamedTuple):
-    """body: b"" where it went into a file. length: of the body as received, in bytes. location: of a redirect."""
+    """body: b"" where it went into a file. length: of the body as received, in bytes. location: of a redirect.
+    retry_after: seconds after which the server wants to be asked again, 0 where it names no time."""
 
     status: int
     body: bytes
     length: int
     location: str | None = None
+    retry_after: float = 0.0
 
 
 class BrokenError(OSError):
@@ -35,6 +37,10 @@ class Transport(Protocol):
 
         Raises BrokenError; UnfitError for a longer body, and for an address that is not valid.
         """
+        ...
+
+    async def post(self, url: str, form: Mapping[str, str]) -> Response:
+        """Send a form. Raises BrokenError."""
         ...
 
 

@@ -14,7 +14,7 @@ from data_tools.freesound.sounds import PAGE_SIZE
 
 LARGEST = 200 * PAGE_SIZE  # sounds of a window
 ATTEMPTS = 3  # at an answer that cannot be all
-SPLITS = 8  # of a window that is too much for the API; if a 256th of it still is, the API is in trouble
+SPLITS = 8  # of a window that overloads the API, until the API is asked whether it answers at all
 
 
 @dataclass(frozen=True)
@@ -23,7 +23,7 @@ class Window:
 
     page: to ask for; above 1 only where more sounds than a page holds were uploaded in one second.
     expected, read_from: the count if nothing has gone, and where the part read just before begins.
-    attempt: how often it was asked for in vain. splits: how often it was halved because it was too much.
+    attempt: how often it was asked for in vain. splits: how often it was halved because no page of it came.
     compared: its sounds were read before, so that a part whose count is right need not be read again.
     """
 
@@ -76,14 +76,14 @@ def advance(window: Window, answer: PageListing, known: int) -> Progress:
     known: sounds of the window that were stored, or known to be null, before the answer.
     """
     rest = max(0, answer.count - (window.page - 1) * PAGE_SIZE)
-    short = answer.received != min(rest, PAGE_SIZE)
+    short = answer.received not in (min(rest, PAGE_SIZE), rest)  # all of the rest: read one by one
     # At the end of a window: sounds have gone, or the API did not look at all of them. Before it, the rest will tell.
     fewer = rest <= PAGE_SIZE and answer.count < max(known, window.expected or 0)
     if (short or fewer) and window.attempt + 1 < ATTEMPTS:
         return Progress((replace(window, attempt=window.attempt + 1),))
     if short:
         return Progress(_unread(window, answer) if answer.received and rest > PAGE_SIZE else (), uneven=True)
-    if rest <= PAGE_SIZE:
+    if answer.received == rest:
         return Progress(_missed(window, answer), complete=window.page == 1)
     if window.compared and answer.count == known:
         return Progress()
@@ -99,10 +99,8 @@ def past_end(window: Window) -> Progress:
     return Progress((again,)) if attempt < ATTEMPTS else Progress(uneven=True)
 
 
-def too_much(window: Window) -> tuple[Window, ...]:
-    """The halves of a window that is too much for the API; () when it has been split often enough, or cannot be."""
-    if window.splits == SPLITS:
-        return ()
+def split(window: Window) -> tuple[Window, ...]:
+    """The halves of a window of which the API gives no page; () for a single second."""
     return tuple(replace(half, splits=window.splits + 1) for half in window.halves)
 
 

@@ -22,6 +22,7 @@ FIRST_MS, LAST_MS = parse_time("2005-04-05"), parse_time("2026-06-30")
 HIGHEST_ID = 760_000
 CAPTIONS = 0.3  # of the descriptions read as captions do
 BURST, BURSTS = 64, 0.02  # sounds in a burst, share of such bursts
+EXPLICIT = 0.01  # of the sounds
 BROKEN = 0.005  # of the sounds have files that cannot be decoded
 LICENCES = {
     "Creative Commons 0": ("http://creativecommons.org/publicdomain/zero/1.0/", 0.55),
@@ -165,12 +166,16 @@ class Catalogue:
     def is_broken(self, number: int) -> bool:
         return self.one_uniform("broken", number) < BROKEN
 
-    def sound(self, number: int, site: str) -> Mapping[str, Any]:
-        """As the API tells of it, all fields; md5 alone is made up, since no file is made to tell of a sound."""
+    def sound(self, number: int, site: str, cdn: str = "") -> Mapping[str, Any]:
+        """As the API describes it, all fields; md5 is made up, since no file is made for a description. cdn: where the
+        previews are, if not at the site."""
         sound, user, previews = _invented(self.size, self.seed, number)
         return sound | {
-            "created": format_time(self.created(number)).removesuffix("Z"),
-            "previews": {name: f"{site}{previews}-{name.split('-')[1]}.{name.split('-')[2]}" for name in PREVIEWS},
+            "created": f"{format_time(self.created(number))[:19]}Z",
+            "previews": {
+                name: f"{cdn or site}{previews}-{name.split('-')[1]}.{name.split('-')[2]}" for name in PREVIEWS
+            },
+            "pack": f"{site}{sound['pack']}" if sound["pack"] else None,
             "url": f"{site}/people/{user}/sounds/{sound['id']}/",
             "download": f"{site}/apiv2/sounds/{sound['id']}/download/",
         }
@@ -201,9 +206,13 @@ def _invented(size: int, seed: int, number: int) -> tuple[dict[str, Any], str, s
         "samplerate": 44100.0,
         "filesize": 44 + 2 * round(seconds * 44100),
         "md5": f"{int(rng.integers(2**62)):032x}",
-        "category": ["Sound effects", "Objects"],
+        "category": "Sound effects",
+        "subcategory": "Objects / House appliances" if corpus.one_uniform("sub", number) < 0.8 else None,
+        "pack": f"/apiv2/packs/{user.removeprefix('user')}/" if corpus.one_uniform("pack", number) < 0.5 else None,
+        "is_explicit": corpus.one_uniform("explicit", number) < EXPLICIT,
+        "num_downloads": int(1000 * corpus.one_uniform("loads", number)),
     }
-    return sound, user, f"/data/previews/{sound_id // 1000}/{sound_id}_{user.removeprefix('user')}"
+    return sound, user, f"/previews/{sound_id // 1000}/{sound_id}_{user.removeprefix('user')}"
 
 
 def _name(rng: np.random.Generator, scene: Scene, sound_id: int) -> str:

@@ -2,13 +2,14 @@
 
 import random
 from collections import deque
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeVar
 
 from data_tools.errors import DataError
 from data_tools.freesound.quota import DAY, MINUTE, Clock
 
-KINDS = ("429", "500", "overload", "reset", "timeout", "truncate", "null")
+KINDS = ("429", "throttle", "500", "overload", "down", "proxy", "reset", "timeout", "truncate", "null")
+Option = TypeVar("Option")
 _DAILY = 0.1  # of the 429s speak of the day
 
 
@@ -33,6 +34,9 @@ class Faults:
 
     def throttled(self) -> str:
         return _throttled("2000/day" if self._rng.random() < _DAILY else "60/minute")
+
+    def choose(self, options: Sequence[Option]) -> Option:
+        return self._rng.choice(options)
 
     def with_nulls(self, results: list[Any]) -> list[Any]:
         """A page of which every item is null with a chance of one in ten."""

@@ -4,17 +4,18 @@ import asyncio
 import json
 import os
 import re
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 
 from aiohttp import web
 
 from data_tools.freesound.sounds import PREVIEWS
-from data_tools.sandbox.answers import Answers, Reply
+from data_tools.sandbox.answers import DOWN, HINT, Answers, PoisonError, Reply
 from data_tools.sandbox.faults import Faults, Throttle
 
 HANG = 3600.0  # seconds, longer than any client waits
-TOKEN = "sandbox-token"  # for originals
+PROXY = (302, 403, 404, 408, 502)  # statuses of pages that are not the API's
+TOKEN, REFRESH = "sandbox-token", "sandbox-refresh"  # for originals
 _PREVIEW = re.compile(rf"(\d+)_\d+-(?:{'|'.join({name.split('-')[1] for name in PREVIEWS})})\.(mp3|ogg)")
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -25,30 +26,45 @@ class Sandbox:
 
     def __init__(self, answers: Answers, key: str, faults: Faults, throttle: Throttle) -> None:
         self.answers, self.key, self.faults, self.throttle = answers, key, faults, throttle
+        self.token, self.refresh = TOKEN, REFRESH
         self._threads = ThreadPoolExecutor(os.cpu_count())  # audio is made beside the searches
 
     def app(self) -> web.Application:
+        """The API itself."""
         app = web.Application(middlewares=[self._faulty])
+        app.router.add_post("/apiv2/oauth2/access_token/", self._access_token)
         app.router.add_get("/apiv2/search/", self._search)
         app.router.add_get("/apiv2/search/text/", self._search)
         app.router.add_get("/apiv2/sounds/{id:[0-9]+}/", self._sound)
         app.router.add_get("/apiv2/sounds/{id:[0-9]+}/download/", self._download)
-        app.router.add_get("/data/previews/{thousand:[0-9]+}/{file}", self._preview)
+        return app
+
+    def cdn(self) -> web.Application:
+        """The host of the previews, which needs no key."""
+        app = web.Application(middlewares=[self._faulty])
+        app.router.add_get("/previews/{thousand:[0-9]+}/{file}", self._preview)
         return app
 
     @web.middleware
     async def _faulty(self, request: web.Request, handler: Handler) -> web.StreamResponse:
         of_api = request.path.startswith("/apiv2/")
         fault = self.faults.draw()
-        if of_api:
+        if of_api and request.method == "GET":
             if refusal := self._unauthorised(request):
-                return _json(Reply(401, {"detail": refusal}))
+                headers = {"WWW-Authenticate": 'Bearer realm="api"'}
+                return _json(Reply(401, {"detail": refusal}), headers)
             if refusal := self.throttle.refusal():
                 return _json(Reply(429, {"detail": refusal}))
         if fault == "429" and of_api:
             return _json(Reply(429, {"detail": self.faults.throttled()}))
+        if fault == "throttle" and of_api:
+            return _json(Reply(429, {"detail": self.faults.throttled()}), {"Retry-After": "20"})
+        if fault == "down" and of_api:
+            return _json(Reply(400, {"detail": f"Search server error: {self.faults.choose(DOWN)} {HINT}"}))
+        if fault == "proxy":
+            return _html(self.faults.choose(PROXY))
         if fault == "500":
-            return web.Response(status=500, text="<h1>Server Error (500)</h1>", content_type="text/html")
+            return _html(500)
         if fault == "overload":
             return _json(Reply(500, {"detail": "Search is overloaded, please try again later."}))
         if fault == "timeout":
@@ -57,7 +73,10 @@ class Sandbox:
             assert request.transport is not None
             request.transport.abort()
             return web.Response()
-        response = await handler(request)
+        try:
+            response = await handler(request)
+        except PoisonError:
+            return _html(500)
         if isinstance(response, web.Response) and isinstance(response.body, bytes) and response.status == 200:
             if fault == "truncate":
                 response.body = self.faults.cut(response.body)
@@ -67,41 +86,71 @@ class Sandbox:
         return response
 
     def _unauthorised(self, request: web.Request) -> str | None:
+        """Why a request is refused: originals need a Bearer token, all else takes the key or a token."""
         scheme, _, secret = request.headers.get("Authorization", "").partition(" ")
-        if request.path.endswith("/download/"):
-            return None if (scheme, secret) == ("Bearer", TOKEN) else "Invalid token header. No credentials provided."
+        if (scheme, secret) == ("Bearer", self.token):
+            return None
         secret = secret if scheme == "Token" else request.query.get("token", "")
+        if request.path.endswith("/download/") or not secret:
+            return "Authentication credentials were not provided."
         return None if secret == self.key else "Invalid token"
 
+    async def _access_token(self, request: web.Request) -> web.Response:
+        """New tokens for the refresh token, which changes too. client_secret: the key."""
+        form = await request.post()
+        if (form.get("grant_type"), form.get("client_secret")) != ("refresh_token", self.key) or not form.get(
+            "client_id"
+        ):
+            return _json(Reply(401, {"error": "invalid_client"}))
+        if form.get("refresh_token") != self.refresh:
+            return _json(Reply(400, {"error": "invalid_grant"}))
+        self.token, self.refresh = f"{self.token}-2", f"{self.refresh}-2"
+        content = {"access_token": self.token, "refresh_token": self.refresh, "expires_in": 86_399}
+        return _json(Reply(200, content))
+
     async def _search(self, request: web.Request) -> web.Response:
-        if request.query.get("filter") == "":
-            return _json(Reply(400, {"detail": "Search server error: empty filter."}))
         return _json(self.answers.search(request.query, _site(request)))
 
     async def _sound(self, request: web.Request) -> web.Response:
         number = self.answers.corpus.number(int(request.match_info["id"]))
         if number is None:
-            return _json(Reply(404, {"detail": "Not found."}))
-        return _json(Reply(200, dict(self.answers.corpus.sound(number, _site(request)))))
+            return _json(Reply(404, {"detail": "No Sound matches the given query."}))
+        return _json(Reply(200, self.answers.sound(number, request.query.get("fields"), _site(request))))
 
     async def _preview(self, request: web.Request) -> web.Response:
         match = _PREVIEW.fullmatch(request.match_info["file"])
-        return await self._file(int(match[1]), match[2]) if match else web.Response(status=404)
+        return await self._file(request, int(match[1]), match[2]) if match else _html(404)
 
     async def _download(self, request: web.Request) -> web.Response:
-        return await self._file(int(request.match_info["id"]), "wav")
+        return await self._file(request, int(request.match_info["id"]), "wav")
 
-    async def _file(self, sound_id: int, suffix: str) -> web.Response:
+    async def _file(self, request: web.Request, sound_id: int, suffix: str) -> web.Response:
         number = self.answers.corpus.number(sound_id)
         if number is None:
-            return web.Response(status=404)
+            return _html(404)
         body = await asyncio.get_running_loop().run_in_executor(self._threads, self.answers.audio, number, suffix)
-        return web.Response(body=body, content_type="application/octet-stream")
+        try:
+            first, end, _ = request.http_range.indices(len(body))
+        except ValueError:
+            first, end = len(body), 0
+        headers = {"Accept-Ranges": "bytes"}
+        if "Range" not in request.headers:
+            return web.Response(body=body, headers=headers, content_type="application/octet-stream")
+        if first >= end:
+            return web.Response(status=416, headers={"Content-Range": f"bytes */{len(body)}"})
+        headers["Content-Range"] = f"bytes {first}-{end - 1}/{len(body)}"
+        return web.Response(body=body[first:end], status=206, headers=headers, content_type="application/octet-stream")
 
 
-def _json(reply: Reply) -> web.Response:
+def _html(status: int) -> web.Response:
+    """A page of whatever stands in front of the API."""
+    headers = {"Location": "https://freesound.org/maintenance/"} if status == 302 else None
+    return web.Response(status=status, text=f"<h1>{status}</h1>", content_type="text/html", headers=headers)
+
+
+def _json(reply: Reply, headers: Mapping[str, str] | None = None) -> web.Response:
     body = json.dumps(reply.content, ensure_ascii=False).encode()
-    return web.Response(body=body, status=reply.status, content_type="application/json")
+    return web.Response(body=body, status=reply.status, content_type="application/json", headers=headers)
 
 
 def _site(request: web.Request) -> str:

@@ -25,14 +25,15 @@ KEY_VALUE = "sandbox-key"
 log = logging.getLogger(__name__)
 
 
-def make_answers(sounds: int, seed: int, nulls: float, churn: int) -> Answers:
-    """churn: so many sounds go away and so many appear during the first crawl of all."""
+def make_answers(sounds: int, seed: int, nulls: float, churn: int, poison: float = 0.0) -> Answers:
+    """churn: so many sounds go away and so many appear during the first crawl of all. nulls, poison: shares of sounds
+    that the API gives as null, and at which its pages fail."""
     rng = random.Random(seed)
     corpus = Catalogue(sounds, seed)
     numbers = rng.sample(range(sounds), 2 * churn)
     last = max(1, sounds // PAGE_SIZE)
     changes = [Change(rng.randint(1, last), number, there=index % 2 == 0) for index, number in enumerate(numbers)]
-    return Answers(corpus, nulls, tuple(sorted(changes)))
+    return Answers(corpus, nulls, tuple(sorted(changes)), poison)
 
 
 async def _serve(arguments: argparse.Namespace) -> int:
@@ -41,17 +42,18 @@ async def _serve(arguments: argparse.Namespace) -> int:
     from data_tools.sandbox.server import TOKEN as TOKEN_VALUE
     from data_tools.sandbox.server import Sandbox
 
-    answers = make_answers(arguments.sounds, arguments.seed, arguments.nulls, arguments.churn)
+    answers = make_answers(arguments.sounds, arguments.seed, arguments.nulls, arguments.churn, arguments.poison)
+    answers.seen = arguments.indexed
     faults = Faults(_rates(arguments), arguments.seed)
     per_minute, per_day = (None, None) if arguments.no_throttle else (arguments.per_minute, arguments.per_day)
     sandbox = Sandbox(answers, KEY_VALUE, faults, Throttle(per_minute, per_day, Clock(arguments.speed)))
-    runner = web.AppRunner(sandbox.app(), access_log=None, shutdown_timeout=0.5)  # some answers hang on purpose
-    await runner.setup()
-    site = web.TCPSite(runner, "127.0.0.1", arguments.port)
+    # Some answers hang on purpose.
+    runners = [web.AppRunner(app, access_log=None, shutdown_timeout=0.5) for app in (sandbox.cdn(), sandbox.app())]
     try:
-        await site.start()
-        port = runner.addresses[0][1]
-        address = f"http://127.0.0.1:{port}"
+        for runner, wanted in zip(runners, (0, arguments.port), strict=True):
+            await runner.setup()
+            await web.TCPSite(runner, "127.0.0.1", wanted).start()
+        answers.cdn, address = (f"http://127.0.0.1:{runner.addresses[0][1]}" for runner in runners)
         settings = {ADDRESS: address, KEY: KEY_VALUE, TOKEN: TOKEN_VALUE}
         if arguments.then:
             return await _run_all(arguments.then, settings)
@@ -61,7 +63,8 @@ async def _serve(arguments: argparse.Namespace) -> int:
         print(f"{answers.requests} searches answered")
         return 0
     finally:
-        await runner.cleanup()
+        for runner in runners:
+            await runner.cleanup()
 
 
 def _rates(arguments: argparse.Namespace) -> dict[str, float]:
@@ -117,6 +120,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--storm", type=float, default=0.0, metavar="SHARE", help="of every kind of fault")
     parser.add_argument("--nulls", type=float, default=0.0, metavar="SHARE", help="of sounds that are null for good")
+    parser.add_argument(
+        "--poison", type=float, default=0.0, metavar="SHARE", help="of sounds at which every page of a search fails"
+    )
+    parser.add_argument(
+        "--indexed", type=float, default=1.0, metavar="SHARE", help="of sounds that the search finds (default: 1, all)"
+    )
     parser.add_argument("--churn", type=int, default=0, help="sounds that go away, and that appear, during a crawl")
     parser.add_argument(
         "--then", nargs="+", metavar="COMMAND", help="run these verbs of data_tools against it, in order, and end"
@@ -124,7 +133,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    check_bounds(arguments, sounds=(1, MAX_SOUNDS), seed=(0, 2**32 - 1), port=(0, 65_535), nulls=(0, 1), **LIMITS)
+    check_bounds(
+        arguments,
+        sounds=(1, MAX_SOUNDS),
+        seed=(0, 2**32 - 1),
+        port=(0, 65_535),
+        nulls=(0, 1),
+        poison=(0, 1),
+        indexed=(0, 1),
+        **LIMITS,
+    )
     if not 0 <= 2 * arguments.churn <= arguments.sounds:
         raise DataError(f"--churn {arguments.churn}: use 0 to half of the sounds")
     for command in arguments.then or ():

@@ -20,11 +20,11 @@ from data_tools.documents.strict import Strict
 from data_tools.errors import DataError
 from data_tools.files import remove_parts
 from data_tools.freesound import store as stores
-from data_tools.freesound.client import _REDIRECTS, DAY, MINUTE, OVERLOADS, Client, OverloadedError
+from data_tools.freesound.client import _REDIRECTS, FAILURES, HOUR, MINUTE, Client, NoPageError
 from data_tools.freesound.credentials import Secret
 from data_tools.freesound.fetch import _convert
 from data_tools.freesound.folder import Folder
-from data_tools.freesound.quota import Quota
+from data_tools.freesound.quota import DAY, Quota
 from data_tools.freesound.selection import Chosen
 from data_tools.freesound.sounds import Page, Sound
 from data_tools.freesound.store import Store
@@ -70,14 +70,14 @@ def test_window_holds_its_whole_last_second(tmp_path: Path) -> None:
 
 
 def test_overloads_that_are_apart_do_not_split_a_window(tmp_path: Path) -> None:
-    failed = [*(OVERLOADS - 1) * [OVERLOADED], answer(503), *(OVERLOADS - 1) * [OVERLOADED]]
+    failed = [*(FAILURES - 1) * [OVERLOADED], answer(200), *(FAILURES - 1) * [OVERLOADED]]
     page, _ = searched(tmp_path / "a", lambda number, given: failed[number - 1] if number <= len(failed) else given)
     assert page.count == 40
-    with pytest.raises(OverloadedError):
+    with pytest.raises(NoPageError):
         searched(tmp_path / "b", lambda number, given: OVERLOADED)
 
 
-@pytest.mark.parametrize(("detail", "pause"), [("Limit of 2000/day", DAY), ("Limit of 60/minute", MINUTE)])
+@pytest.mark.parametrize(("detail", "pause"), [("Limit of 2000/day", HOUR), ("Limit of 60/minute", MINUTE)])
 def test_pause_is_as_long_as_the_limit_that_was_reached(detail: str, pause: float, tmp_path: Path) -> None:
     _, seconds = searched(tmp_path / "s", lambda number, given: answer(429, detail=detail) if number == 1 else given)
     assert pause <= seconds < 1.1 * pause + 5

@@ -13,7 +13,7 @@ from sandboxes import SITE, Direct, LoopClock, direct_client, run_virtually, ser
 from data_tools.__main__ import main
 from data_tools.errors import DataError
 from data_tools.freesound.client import Client, LostError
-from data_tools.freesound.credentials import KEY, TOKEN, Secret, read_key, read_secret
+from data_tools.freesound.credentials import KEY, TOKEN, Secret, Token, read_key, read_secret
 from data_tools.freesound.quota import Quota
 from data_tools.freesound.store import Store
 from data_tools.freesound.transport import BrokenError, Response
@@ -97,7 +97,7 @@ class Recording:
 
 def client_of(site: str, store: Store, transport: Recording) -> Client:
     clock = LoopClock()
-    return Client(site, Secret(MARK), Quota(store.database, 60, 2000, clock), transport, clock, Secret(MARK))
+    return Client(site, Secret(MARK), Quota(store.database, 60, 2000, clock), transport, clock, Token(Secret(MARK)))
 
 
 def preview(tmp_path: Path, site: str, url: str, moved: dict[str, str]) -> tuple[int, list[tuple[str, bool]]]:
@@ -115,7 +115,7 @@ def preview(tmp_path: Path, site: str, url: str, moved: dict[str, str]) -> tuple
         store.close()
 
 
-def test_the_key_goes_to_the_apis_own_hosts_alone(tmp_path: Path) -> None:
+def test_a_preview_is_fetched_without_the_key_from_the_apis_own_hosts(tmp_path: Path) -> None:
     site = "https://freesound.org"
     for url, expected in (
         ("https://freesound.org/data/1.mp3", True),
@@ -125,14 +125,18 @@ def test_the_key_goes_to_the_apis_own_hosts_alone(tmp_path: Path) -> None:
         ("https://evilfreesound.org/1.mp3", False),
     ):
         if expected:
-            assert preview(tmp_path, site, url, {}) == (7, [(url, True)])
+            assert preview(tmp_path, site, url, {}) == (7, [(url, False)])
             continue
         with pytest.raises(LostError, match=r"is not an? (public )?address"):
             preview(tmp_path, site, url, {})
-    assert preview(tmp_path, site, "/data/1.mp3", {})[1] == [("https://freesound.org/data/1.mp3", True)]
+    assert preview(tmp_path, site, "/data/1.mp3", {})[1] == [("https://freesound.org/data/1.mp3", False)]
     moved = {f"{site}/a": "https://cdn.freesound.org/b", "https://cdn.freesound.org/b": "/c"}
     seen = preview(tmp_path, site, "/a", moved)[1]
-    assert seen == [(f"{site}/a", True), ("https://cdn.freesound.org/b", True), ("https://cdn.freesound.org/c", True)]
+    assert seen == [
+        (f"{site}/a", False),
+        ("https://cdn.freesound.org/b", False),
+        ("https://cdn.freesound.org/c", False),
+    ]
 
 
 @pytest.mark.parametrize(
@@ -148,7 +152,7 @@ def test_a_preview_that_moves_away_from_freesound_is_lost_and_nothing_is_asked_t
     pattern = f"is not an address of {site}$|is not a valid address$"
     with closing(Store(tmp_path / "store", create=True)) as store, pytest.raises(LostError, match=pattern):
         run_virtually(client_of(site, store, transport).preview("/a", tmp_path / "part"))
-    assert transport.seen == [(f"{site}/a", True)]
+    assert transport.seen == [(f"{site}/a", False)]
 
 
 def test_an_original_that_moves_to_another_host_is_fetched_without_the_token(tmp_path: Path) -> None:
@@ -200,7 +204,7 @@ def test_the_key_is_in_no_url(tmp_path: Path) -> None:
     run_virtually(work())
     store.close()
     assert "sandbox-key" not in transport.urls[0]
-    assert "+duration%3A%5B1+TO+2%5D" in transport.urls[0]
+    assert "+%28duration%3A%5B1+TO+2%5D%29" in transport.urls[0]
 
 
 def test_the_key_is_seen_nowhere(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -9,7 +9,7 @@ import signal
 import sqlite3
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing, redirect_stderr, redirect_stdout
 from pathlib import Path
 from unittest.mock import patch
@@ -20,6 +20,8 @@ import soundfile
 from sandboxes import FAST, UNLIMITED, everything, serving, write_scores
 
 from data_tools.__main__ import main
+from data_tools.freesound import fetch as fetching
+from data_tools.freesound.client import Client
 from data_tools.freesound.selection import LICENCES, PREFERENCES, Criteria, select
 from data_tools.freesound.store import Store
 from data_tools.leakage.exclusion import read_exclusions
@@ -160,6 +162,18 @@ def fetch(crawled: Path, out: Path, settings: dict[str, str], *arguments: str) -
     return subprocess.CompletedProcess(argv, status, output.getvalue(), errors.getvalue())
 
 
+def told_otherwise(monkeypatch: pytest.MonkeyPatch, change: Callable[[sqlite3.Connection], None]) -> None:
+    """Freesound describes sounds in another way than it does, from the moment a fetch asks for them."""
+    ask_for = fetching.ask_for
+
+    async def asked(client: Client, store: Store, ids: list[int]) -> set[int]:
+        found = await ask_for(client, store, ids)
+        change(store.database)
+        return found
+
+    monkeypatch.setattr(fetching, "ask_for", asked)
+
+
 def copy(store: Path, to: Path) -> None:
     with closing(sqlite3.connect(store)) as source, closing(sqlite3.connect(to)) as target:
         source.backup(target)
@@ -236,7 +250,9 @@ def test_the_right_sounds_are_on_disk(crawled: Path, answers: Answers, tmp_path:
     assert {path.name for path in tmp_path.iterdir()} == {"scores.csv", "never.csv", "out"}, "nothing left the folder"
 
 
-def test_titles_and_uploaders_lead_nowhere(crawled: Path, answers: Answers, tmp_path: Path) -> None:
+def test_titles_and_uploaders_lead_nowhere(
+    crawled: Path, answers: Answers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Names such as ../../x, CON, 300 characters, control characters: in the tables alone, as they are."""
     home = tmp_path / "a" / "b"
     home.mkdir(parents=True)
@@ -244,10 +260,13 @@ def test_titles_and_uploaders_lead_nowhere(crawled: Path, answers: Answers, tmp_
     write_list(home / "never.csv", [1])
     store = home / "copy.sqlite"
     copy(crawled, store)
-    with closing(sqlite3.connect(store)) as database, database:
+
+    def rename(database: sqlite3.Connection) -> None:
         rows = database.execute("SELECT id FROM sounds WHERE duration = 8 ORDER BY id").fetchall()
         for (sound_id,), name in zip(rows, NAMES * 20, strict=False):
             database.execute("UPDATE sounds SET name = ?, username = ? WHERE id = ?", (name, name, sound_id))
+
+    told_otherwise(monkeypatch, rename)
     with serving("--sounds", str(SOUNDS)) as settings:
         done = fetch(store, home / "out", settings, *FAST, "--limit", "20", "--seconds", "8", "8", "--rate", "8000")
     assert done.returncode == 0, done.stderr
@@ -267,7 +286,9 @@ def test_titles_and_uploaders_lead_nowhere(crawled: Path, answers: Answers, tmp_
     assert {clip.uploader for clip in read_manifest(home / "out" / "manifest.jsonl")} == set(NAMES)
 
 
-def test_what_is_not_as_freesound_told_is_lost(crawled: Path, answers: Answers, tmp_path: Path) -> None:
+def test_what_is_not_as_freesound_told_is_lost(
+    crawled: Path, answers: Answers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     numbers = [n for n in expected_numbers(answers, [])[0] if answers.corpus.seconds(np.array([n]))[0] == 8][:4]
     gone, longer, larger, fine = (answers.corpus.id(number) for number in numbers)
     write_scores(tmp_path / "scores.csv", [(i, 0.9, 0.9, "en", "x") for i in (gone, longer, larger, fine)])
@@ -276,8 +297,12 @@ def test_what_is_not_as_freesound_told_is_lost(crawled: Path, answers: Answers, 
     copy(crawled, store)
     with closing(sqlite3.connect(store)) as database, database:
         database.execute("UPDATE sounds SET gone = 1 WHERE id = ?", (gone,))
+
+    def misstate(database: sqlite3.Connection) -> None:
         database.execute("UPDATE sounds SET duration = 20 WHERE id = ?", (longer,))
         database.execute("UPDATE sounds SET filesize = 7 WHERE id = ?", (larger,))
+
+    told_otherwise(monkeypatch, misstate)
     with serving("--sounds", str(SOUNDS)) as settings:
         previews = fetch(store, tmp_path / "previews", settings, *UNLIMITED)
         originals = fetch(store, tmp_path / "originals", settings, *UNLIMITED, "--originals")

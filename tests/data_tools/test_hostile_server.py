@@ -14,7 +14,7 @@ from sandboxes import LoopClock
 from data_tools.errors import DataError
 from data_tools.freesound import http
 from data_tools.freesound.client import Client, LostError
-from data_tools.freesound.credentials import Secret
+from data_tools.freesound.credentials import Secret, Token
 from data_tools.freesound.http import Http, PublicResolver
 from data_tools.freesound.quota import Quota
 from data_tools.freesound.store import Store
@@ -225,7 +225,9 @@ def test_one_sound_is_lost_and_a_search_ends_in_a_sentence(tmp_path: Path) -> No
     async def work(store: Store) -> None:
         async with behaving(endless) as site, Http(site, 0.3) as transport:
             clock = LoopClock()
-            client = Client(site, Secret("k"), Quota(store.database, 60, 2000, clock), transport, clock, Secret("t"))
+            client = Client(
+                site, Secret("k"), Quota(store.database, 60, 2000, clock), transport, clock, Token(Secret("t"))
+            )
             with pytest.raises(LostError, match="the answer has more than 500 bytes"):
                 await client.preview("/x.mp3", tmp_path / "part", 500)
             with pytest.raises(LostError, match="the answer has more than 700 bytes"):

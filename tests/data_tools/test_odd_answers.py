@@ -30,7 +30,7 @@ from data_tools import cli
 from data_tools.__main__ import main
 from data_tools.errors import DataError
 from data_tools.freesound.client import Client, LostError
-from data_tools.freesound.credentials import KEY, Secret
+from data_tools.freesound.credentials import KEY, Secret, Token
 from data_tools.freesound.folder import Folder, StoredFile
 from data_tools.freesound.http import Http
 from data_tools.freesound.quota import Quota
@@ -117,7 +117,7 @@ def test_odd_items_are_listed_and_the_rest_is_kept(tmp_path: Path) -> None:
 
 def test_an_error_that_is_deep_json_is_told(tmp_path: Path) -> None:
     transport = Direct(make_answers(10, 1, 0.0, 0), tamper=lambda *_: Response(403, b"[" * 200_000, 0))
-    with pytest.raises(DataError, match=r"refuses the key \(403\)"):
+    with pytest.raises(DataError, match=r"does not answer as the API does \(the answer was 403, not of the API\)"):
         read_all(tmp_path / "store", transport)
 
 
@@ -144,7 +144,7 @@ def ask(tmp_path: Path, transport: Scripted, work: Callable[[Client], Any], site
         async def asked() -> Any:
             clock = LoopClock()
             quota = Quota(store.database, 60, 2000, clock)
-            return await work(Client(site, Secret("k"), quota, transport, clock, Secret("t")))
+            return await work(Client(site, Secret("k"), quota, transport, clock, Token(Secret("t"))))
 
         return run_virtually(asked())
 
@@ -164,7 +164,9 @@ def test_an_original_that_is_refused_tells_of_the_token_unless_another_host_refu
 
     for status in (401, 403):
         with pytest.raises(DataError, match="correct FREESOUND_ACCESS_TOKEN"):
-            ask(tmp_path, Scripted(Response(status, b"", 0)), original)
+            ask(tmp_path, Scripted(Response(status, b"{}", 0)), original)
+        with pytest.raises(LostError, match=f"the answer was {status}"):  # not the API's word on the token
+            ask(tmp_path, Scripted(Response(status, b"<h1>", 0)), original)
         with pytest.raises(LostError, match=f"the answer was {status}"):
             ask(tmp_path, Scripted(Response(302, b"", 0, "https://cdn.example/x"), Response(status, b"", 0)), original)
     with pytest.raises(LostError, match="the answer was 400"):
@@ -498,7 +500,7 @@ def test_a_refusal_ends_every_request_under_way(tmp_path: Path, monkeypatch: pyt
 
     def refused(number: int, answer: Response) -> Response:
         answered.append(number)
-        return Response(401, b"", 0) if number == 6 else answer
+        return Response(401, b"{}", 0) if number == 6 else answer
 
     transport = Direct(
         make_answers(3000, 7, 0.0, 0), tamper=refused, latency=lambda: 0.5 if len(transport.urls) < 7 else 1e5

@@ -6,7 +6,7 @@ from collections.abc import Callable
 import pytest
 
 from data_tools.freesound import windows
-from data_tools.freesound.windows import PageListing, Progress, Window, advance, past_end, too_much
+from data_tools.freesound.windows import PageListing, Progress, Window, advance, past_end, split
 
 PAGE = windows.PAGE_SIZE
 
@@ -101,15 +101,15 @@ def test_a_second_page_that_never_comes_is_given_up() -> None:
     assert asked == windows.ATTEMPTS
 
 
-def test_what_is_too_much_is_split_so_often_and_no_further() -> None:
+def test_window_is_split_down_to_a_second() -> None:
     parts, splits = (Window(0, 10_000, compared=True),), 0
     while parts:
         part, splits = parts[0], splits + 1
         assert part.compared
-        parts = too_much(part)
-    assert splits == 1 + windows.SPLITS
-    assert (part.first, part.last) == (0, 39)
-    assert too_much(Window(3, 3)) == ()
+        assert part.splits == splits - 1
+        parts = split(part)
+    assert (part.first, part.last) == (0, 0)
+    assert split(Window(3, 3)) == ()
 
 
 class Walk:

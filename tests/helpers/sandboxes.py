@@ -20,11 +20,12 @@ from data_tools.freesound.quota import Clock, Quota
 from data_tools.freesound.sounds import parse_time
 from data_tools.freesound.store import Store
 from data_tools.freesound.transport import Response
-from data_tools.sandbox.answers import Answers
+from data_tools.sandbox.answers import Answers, PoisonError
 from data_tools.sandbox.faults import Throttle
 from data_tools.sandbox.verb import KEY_VALUE
 
 SITE = "http://127.0.0.1:8025"
+HTML = b"<h1>Server Error (500)</h1>"
 UNLIMITED = ["--per-minute", "1000000", "--per-day", "1000000"]
 FAST = [*UNLIMITED, "--speed", "1000000", "--timeout", "10"]
 Result = TypeVar("Result")
@@ -77,6 +78,9 @@ class Direct:
         self.refused = 0
         self._rng = random.Random(0)
 
+    async def post(self, url: str, form: Mapping[str, str]) -> Response:
+        raise NotImplementedError
+
     async def get(
         self, url: str, headers: Mapping[str, str], into: Path | None = None, limit: int | None = None
     ) -> Response:
@@ -92,7 +96,10 @@ class Direct:
             self.refused += 1
             reply = (429, {"detail": refusal})
         else:
-            reply = self.answers.search(dict(parse_qsl(urlsplit(url).query, keep_blank_values=True)), SITE)
+            try:
+                reply = self.answers.search(dict(parse_qsl(urlsplit(url).query, keep_blank_values=True)), SITE)
+            except PoisonError:
+                return self._tamper(number, Response(500, HTML, len(HTML)))
         await asyncio.sleep(latency - arrival)
         body = json.dumps(reply[1]).encode()
         return self._tamper(number, Response(reply[0], body, len(body)))
@@ -120,10 +127,10 @@ def serving(*arguments: str) -> Iterator[dict[str, str]]:
 
 
 def stored(path: Path, columns: str = "id") -> list[tuple[Any, ...]]:
-    """Rows of the sounds that are not gone, by id."""
+    """Rows of the sounds that are not missing, by id."""
     store = Store(path)
     try:
-        return store.database.execute(f"SELECT {columns} FROM sounds WHERE NOT gone ORDER BY id").fetchall()
+        return store.database.execute(f"SELECT {columns} FROM sounds WHERE NOT missing ORDER BY id").fetchall()
     finally:
         store.close()
 
@@ -142,7 +149,9 @@ def read_all(
         crawl._plan(store, since, None, SITE)
 
         async def work() -> None:
-            await crawl.walk(direct_client(store, transport, per_minute, per_day), store, workers)
+            client = direct_client(store, transport, per_minute, per_day)
+            await crawl.ask_for_missing(client, store)
+            await crawl.walk(client, store, workers)
 
         return run_virtually(work())[1]
     finally:

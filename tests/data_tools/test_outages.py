@@ -1,0 +1,396 @@
+"""A crawl while the search is down, overloaded, in front of a proxy, half rebuilt, or at a sound it cannot describe."""
+
+import json
+import logging
+import time
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sandboxes import (
+    SITE,
+    Direct,
+    assert_whole,
+    direct_client,
+    everything,
+    read_all,
+    run_virtually,
+    stored,
+    truth,
+    write_scores,
+)
+
+from data_tools.errors import DataError
+from data_tools.freesound import completeness, crawl
+from data_tools.freesound.client import Client
+from data_tools.freesound.fetch import ask_for
+from data_tools.freesound.http import retry_after
+from data_tools.freesound.refresh import refresh
+from data_tools.freesound.selection import Criteria, select
+from data_tools.freesound.sounds import PAGE_SIZE, parse_time
+from data_tools.freesound.store import Store
+from data_tools.freesound.transport import Response
+from data_tools.leakage.exclusion import read_exclusions
+from data_tools.sandbox.answers import DOWN, HINT, Answers
+from data_tools.sandbox.verb import make_answers
+
+OVERLOADED = "Search is overloaded, please try again later."
+
+
+def refusal(status: int, detail: str, pause: float = 0.0) -> Response:
+    body = json.dumps({"detail": detail}).encode()
+    return Response(status, body, len(body), None, pause)
+
+
+def page_of(status: int, pause: float = 0.0) -> Response:
+    """What is not the API's."""
+    return Response(status, b"<html>", 6, None, pause)
+
+
+def asked(path: Path, transport: Direct, work: Callable[[Client, Store], Any]) -> tuple[Any, float]:
+    """The work's result, and the virtual seconds it took."""
+    with closing(Store(path, create=True)) as store:
+        return run_virtually(work(direct_client(store, transport), store))
+
+
+# answers that will be better
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        *(refusal(400, f"Search server error: {words} {HINT}") for words in DOWN),
+        refusal(400, "Search server error: Unhandled error"),
+        *(page_of(status) for status in (302, 400, 401, 403, 404, 408, 502)),
+        refusal(408, "Request Timeout"),
+        refusal(500, OVERLOADED),
+    ],
+)
+def test_an_outage_is_waited_for(answer: Response, tmp_path: Path) -> None:
+    transport = Direct(
+        make_answers(400, 7, 0.0, 0), tamper=lambda number, given: answer if number in (1, 2, 4) else given
+    )
+    read_all(tmp_path / "store", transport, workers=1)
+    assert_whole(tmp_path / "store", transport.answers)
+
+
+@pytest.mark.parametrize(
+    "detail",
+    [
+        "Invalid filter.",
+        "Search server error: Solr responded with an error (HTTP 400): undefined field x (please check ...)",
+        "Malformed range",
+        "Search server error: Malformed connect",
+    ],
+)
+def test_a_wrong_filter_ends_the_crawl_at_once(detail: str, tmp_path: Path) -> None:
+    transport = Direct(make_answers(10, 1, 0.0, 0), tamper=lambda *_: refusal(400, detail))
+    with pytest.raises(DataError, match="refuses the request: 400"):
+        read_all(tmp_path / "store", transport, workers=1)
+    assert len(transport.urls) == 1
+
+
+def test_an_address_of_another_server_is_not_asked_for_hours(tmp_path: Path) -> None:
+    transport = Direct(make_answers(10, 1, 0.0, 0), tamper=lambda *_: page_of(404))
+    with pytest.raises(DataError, match=r"does not answer as the API does \(the answer was 404.*check the address"):
+        read_all(tmp_path / "store", transport, workers=1)
+    assert len(transport.urls) == 6
+    later = Direct(make_answers(400, 1, 0.0, 0), tamper=lambda number, given: page_of(404) if number > 1 else given)
+    with pytest.raises(DataError, match="gives no answer"):  # it was right before: the proxy may be in trouble
+        read_all(tmp_path / "other", later, workers=1)
+    assert len(later.urls) == 1 + 40
+
+
+@pytest.mark.parametrize(
+    ("answer", "seconds"),
+    [
+        (refusal(429, "(60/minute)"), 60),
+        (refusal(429, "(2000/day)"), 3600),
+        (refusal(429, "(60/minute)", 17), 17),
+        (page_of(503, 90), 90),
+    ],
+)
+def test_a_pause_that_is_named_is_kept(answer: Response, seconds: float, tmp_path: Path) -> None:
+    transport = Direct(make_answers(100, 7, 0.0, 0), tamper=lambda number, given: answer if number == 1 else given)
+    assert read_all(tmp_path / "store", transport, workers=1) == pytest.approx(seconds, abs=0.1)
+
+
+def test_throttling_without_end_is_given_up(tmp_path: Path) -> None:
+    transport = Direct(make_answers(100, 7, 0.0, 0), tamper=lambda *_: refusal(429, "(60/minute)"))
+    with pytest.raises(DataError, match=r"gives no answer \(too many requests\)"):
+        read_all(tmp_path / "store", transport, workers=1)
+    assert len(transport.urls) == 40
+
+
+@pytest.mark.parametrize(
+    ("header", "least", "most"),
+    [
+        ("", 0, 0),
+        ("soon", 0, 0),
+        ("-5", 0, 0),
+        (" 120 ", 120, 120),
+        ("999999999", 86_400, 86_400),
+        ("Wed, 21 Oct 2015 07:28:00 GMT", 0, 0),
+        ("Fri, 31 Dec 9999 23:59:59 GMT", 86_400, 86_400),
+        ("Fri, 99 Dec 2099 23:59:59 GMT", 0, 0),
+    ],
+)
+def test_retry_after_is_seconds_or_a_date(header: str, least: float, most: float) -> None:
+    assert least <= retry_after(header) <= most
+
+
+# sounds that the server cannot describe
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_one_bad_sound_costs_one_sound(seed: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    answers = make_answers(700, seed, 0.0, 0, poison=0.003)
+    bad = [number for number in range(700) if answers.is_poison(number)]
+    assert bad
+    transport = Direct(answers)
+    read_all(tmp_path / "store", transport)
+    kept = {row[0] for row in stored(tmp_path / "store")}
+    assert kept == {answers.corpus.id(number) for number in range(700)} - {answers.corpus.id(n) for n in bad}
+    with closing(Store(tmp_path / "store", read_only=True)) as store:
+        assert store.fact("complete") == store.fact("until")
+        for number, null in zip(bad, store.nulls(), strict=True):
+            second = answers.corpus.created(number) // 1000
+            assert null.after_ms // 1000 <= second <= (null.before_ms or 10**15) // 1000
+    assert len(transport.urls) < 10 + 250 * len(bad)
+
+
+def test_bad_sounds_of_a_burst_leave_the_others_of_their_second(tmp_path: Path) -> None:
+    answers = make_answers(200, 7, 0.0, 0)
+    answers.corpus.created = lambda number: parse_time("2020-01-01")  # type: ignore[method-assign]
+    answers.is_poison = lambda number: number in (0, 77, 199)  # type: ignore[method-assign]
+    read_all(tmp_path / "store", Direct(answers), workers=1)
+    assert len(stored(tmp_path / "store")) == 197
+    with closing(Store(tmp_path / "store", read_only=True)) as store:
+        assert [null.position for null in store.nulls()] == [1, 78, 200]
+        assert store.fact("complete") == store.fact("until")
+
+
+def test_an_outage_of_the_server_is_no_bad_sound(tmp_path: Path) -> None:
+    transport = Direct(
+        make_answers(700, 7, 0.0, 0), tamper=lambda number, given: page_of(500) if 2 < number < 20 else given
+    )
+    read_all(tmp_path / "store", transport, workers=1)
+    assert_whole(tmp_path / "store", transport.answers)
+    with closing(Store(tmp_path / "store", read_only=True)) as store:
+        assert store.nulls() == []
+
+
+# searches that are too large
+
+
+def too_large(limit: int) -> Callable[[int, Response], Response]:
+    def overloaded(number: int, given: Response) -> Response:
+        return refusal(500, OVERLOADED) if json.loads(given.body).get("count", 0) > limit else given
+
+    return overloaded
+
+
+def test_a_crawl_whose_whole_is_too_much_ends_with_the_sum_of_its_parts(tmp_path: Path) -> None:
+    transport = Direct(make_answers(1000, 7, 0.0, 0), tamper=too_large(400))
+    read_all(tmp_path / "store", transport)
+    assert_whole(tmp_path / "store", transport.answers)
+    with closing(Store(tmp_path / "store")) as store:
+        assert (store.fact("total"), store.fact("complete")) == ("1000", store.fact("until"))
+    again = Direct(transport.answers, tamper=too_large(400))
+    transport.answers._hidden = {5, 900}
+    read_all(tmp_path / "store", again, since="2004-01-01")
+    assert_whole(tmp_path / "store", transport.answers)
+
+
+def test_a_dry_run_counts_what_is_too_much_by_its_parts(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    transport = Direct(make_answers(1000, 7, 0.0, 0), tamper=too_large(400))
+    asked(tmp_path / "store", transport, lambda client, store: crawl._dry_run(client, store, None, None))
+    assert "1000 sounds since 2005-01-01, 0 of them in" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("text", ["type:mp3 OR type:wav", 'license:"Attribution" OR duration:[900 TO 1000]'])
+def test_a_filter_with_or_stays_within_the_window(text: str, tmp_path: Path) -> None:
+    transport = Direct(make_answers(600, 7, 0.0, 0))
+    with closing(Store(tmp_path / "store", create=True)) as store:
+        crawl._plan(store, None, text, SITE)
+        run_virtually(crawl.walk(direct_client(store, transport), store, 1))
+        kept = {row[0] for row in store.database.execute("SELECT license FROM sounds")}
+        assert store.fact("complete") == store.fact("until")
+    assert ("by/4.0" in next(iter(kept)) and len(kept) == 1) or "mp3" in text
+    bare = transport.answers.search({"filter": f"created:[2020-01-01T00:00:00Z TO NOW] {text}"}, SITE).content
+    within = transport.answers.search({"filter": f"created:[2020-01-01T00:00:00Z TO NOW] ({text})"}, SITE).content
+    assert bare["count"] > within["count"] or "mp3" in text
+
+
+def test_a_sound_with_another_time_than_its_place_is_kept(tmp_path: Path) -> None:
+    answers = make_answers(700, 7, 0.0, 0)
+    odd = answers.corpus.id(400)
+
+    def moved(number: int, given: Response) -> Response:
+        content = json.loads(given.body)
+        for item in content["results"]:
+            if item["id"] == odd:
+                item["created"] = "1999-05-05T00:00:00Z"
+        return Response(given.status, json.dumps(content).encode(), 0)
+
+    for since in (None, "2004-01-01"):
+        read_all(tmp_path / "store", Direct(answers, tamper=moved), since=since)
+        assert len(stored(tmp_path / "store")) == 700
+        with closing(Store(tmp_path / "store")) as store:
+            assert store.fact("complete") == store.fact("until")
+            row = store.database.execute("SELECT created, indexed FROM sounds WHERE id = ?", (odd,)).fetchone()
+        assert row[0] == parse_time("1999-05-05")
+        assert row[1] > parse_time("2005-01-01")
+
+
+# an index that is rebuilt, sounds that go
+
+
+def test_a_partly_rebuilt_index_marks_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    answers = make_answers(700, 7, 0.0, 0)
+    read_all(tmp_path / "store", Direct(answers))
+    answers.seen = 1 / 7
+    for _ in range(2):
+        with pytest.raises(DataError, match=r"counts 100 sounds where it had 700.*run the same command in some hours"):
+            read_all(tmp_path / "store", Direct(answers), since="2004-01-01")
+        assert len(stored(tmp_path / "store")) == 700
+    answers.seen = 1.0
+    read_all(tmp_path / "store", Direct(answers))
+    assert_whole(tmp_path / "store", answers)
+
+
+def test_a_rebuild_in_mid_crawl_is_noticed(tmp_path: Path) -> None:
+    answers = make_answers(1500, 7, 0.0, 0)
+    answers.seen = 1.0
+
+    def rebuilt(number: int, given: Response) -> Response:
+        answers.seen = 0.5 if number >= 4 else 1.0
+        return given
+
+    with pytest.raises(DataError, match="it had 1500"):
+        read_all(tmp_path / "store", Direct(answers, tamper=rebuilt), workers=1)
+    answers.seen = 1.0
+    read_all(tmp_path / "store", Direct(answers))
+    assert_whole(tmp_path / "store", answers)
+
+
+def test_a_fall_that_lasts_for_days_is_believed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    answers, now = make_answers(700, 7, 0.0, 0), time.time()
+    read_all(tmp_path / "store", Direct(answers))
+    answers.seen = 0.5
+    with pytest.raises(DataError, match="counts 350"):
+        read_all(tmp_path / "store", Direct(answers), since="2004-01-01")
+    monkeypatch.setattr(time, "time", lambda: now + completeness.ACCEPTED + 60)
+    caplog.set_level(logging.WARNING)
+    read_all(tmp_path / "store", Direct(answers))
+    assert "has counted 350 instead of 700 sounds for days" in caplog.text
+    assert len(stored(tmp_path / "store")) == 350
+
+
+def test_a_sound_is_gone_when_it_is_not_found_hours_later(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    answers, now = make_answers(700, 7, 0.0, 0), time.time()
+    read_all(tmp_path / "store", Direct(answers))
+    answers._hidden = {100, 200}
+
+    def marked() -> list[tuple[int, bool]]:
+        with closing(Store(tmp_path / "store")) as store:
+            return store.database.execute("SELECT id, gone FROM sounds WHERE missing OR gone ORDER BY id").fetchall()
+
+    read_all(tmp_path / "store", Direct(answers), since="2004-01-01")
+    first, second = answers.corpus.id(100), answers.corpus.id(200)
+    assert marked() == [(first, 0), (second, 0)]
+    read_all(tmp_path / "store", Direct(answers), since="2004-01-01")
+    assert marked() == [(first, 0), (second, 0)], "at once is too early to ask again"
+    answers._hidden = {100}
+    monkeypatch.setattr(time, "time", lambda: now + completeness.REBUILD + 60)
+    read_all(tmp_path / "store", Direct(answers), since="2004-01-01")
+    assert marked() == [(first, 1)]
+
+
+# what uploaders change
+
+
+def now_objecting(answers: Answers, *numbers: int) -> None:
+    """These sounds' uploaders object to generative training, from now on."""
+    sound, preferences = answers.corpus.sound, answers.corpus.preferences
+
+    def told(number: int, site: str, cdn: str = "") -> Any:
+        changed = {"gen_ai_preference": "no-gen-ai"} if number in numbers else {}
+        return dict(sound(number, site, cdn)) | changed
+
+    def all_of(asked: Any) -> Any:
+        return [
+            "no-gen-ai" if number in numbers else one for number, one in zip(asked, preferences(asked), strict=True)
+        ]
+
+    answers.corpus.sound, answers.corpus.preferences = told, all_of  # type: ignore[method-assign]
+
+
+def agreeing(answers: Answers) -> list[int]:
+    """Sounds whose uploaders do not object."""
+    return [n for n in range(answers.corpus.size) if answers.corpus.sound(n, "")["gen_ai_preference"] != "no-gen-ai"]
+
+
+def test_a_refresh_finds_who_objects_since(tmp_path: Path) -> None:
+    answers = make_answers(2000, 7, 0.0, 0)
+    read_all(tmp_path / "store", Direct(answers))
+    first, second = agreeing(answers)[100:900:799]
+    now_objecting(answers, first, second)
+    transport = Direct(answers)
+    changes, _ = asked(tmp_path / "store", transport, refresh)
+    assert dict(changes) == {"gen_ai_preference": 2}
+    told = dict(stored(tmp_path / "store", "id, gen_ai_preference"))
+    assert told[answers.corpus.id(first)] == told[answers.corpus.id(second)] == "no-gen-ai"
+    assert len(stored(tmp_path / "store")) == 2000
+    assert len(transport.urls) < 2000 / PAGE_SIZE + 20
+
+
+def test_a_refresh_finds_a_changed_licence_by_the_counts(tmp_path: Path) -> None:
+    answers = make_answers(2000, 7, 0.0, 0)
+    read_all(tmp_path / "store", Direct(answers))
+    with closing(Store(tmp_path / "store")) as store:
+        (sound_id, true), *_ = store.database.execute("SELECT id, license FROM sounds WHERE license LIKE '%zero%'")
+        store.database.execute("UPDATE sounds SET license = 'x/licenses/by/4.0/' WHERE id = ?", (sound_id,))
+    changes, _ = asked(tmp_path / "store", Direct(answers), refresh)
+    assert dict(changes) == {"license": 1}
+    assert dict(stored(tmp_path / "store", "id, license"))[sound_id] == true
+    with pytest.raises(DataError, match="is not complete yet"):
+        asked(tmp_path / "new", Direct(answers), refresh)
+
+
+def test_a_fetch_asks_for_what_it_has_chosen(tmp_path: Path) -> None:
+    answers = make_answers(400, 7, 0.0, 0)
+    read_all(tmp_path / "store", Direct(answers))
+    scores = write_scores(tmp_path / "scores.csv", everything(answers))
+    wanted, nothing = Criteria(0.2), read_exclusions([])
+    with closing(Store(tmp_path / "store")) as store:
+        before = [sound.id for sound in select(store, scores, wanted, nothing).chosen]
+    objecting, hidden = answers.corpus.number(before[3]), answers.corpus.number(before[7])
+    assert objecting is not None
+    assert hidden is not None
+    now_objecting(answers, objecting)
+    answers._hidden = {hidden}
+    transport = Direct(answers)
+    found, _ = asked(tmp_path / "store", transport, lambda client, store: ask_for(client, store, before))
+    assert set(before) - found == {before[7]}
+    with closing(Store(tmp_path / "store")) as store:
+        now = [sound.id for sound in select(store, scores, wanted, nothing).chosen]
+    assert set(before) - set(now) == {before[3]}
+    assert len(transport.urls) == -(-len(before) // PAGE_SIZE)
+
+
+def test_explicit_sounds_can_be_left_out(tmp_path: Path) -> None:
+    answers = make_answers(400, 7, 0.0, 0)
+    read_all(tmp_path / "store", Direct(answers))
+    scores = write_scores(tmp_path / "scores.csv", everything(answers))
+    explicit = {answers.corpus.id(n) for n in range(400) if answers.corpus.sound(n, "")["is_explicit"]}
+    with closing(Store(tmp_path / "store")) as store:
+        every = {sound.id for sound in select(store, scores, Criteria(0.0), read_exclusions([])).chosen}
+        some = {sound.id for sound in select(store, scores, Criteria(0.0, explicit=False), read_exclusions([])).chosen}
+    assert every & explicit
+    assert some == every - explicit
+    assert len(truth(answers)) == 400
