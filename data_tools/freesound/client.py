@@ -31,7 +31,7 @@ HOUR = 3600.0  # until the day's limit is tried again: its window slides
 _REDIRECTS = 3
 _QUIET_ATTEMPTS, _QUIET_SECONDS = 2, 10.0  # that fail, and of the API's time, before the user hears of it
 
-# Of a 400: what the search says while it is down or starts, and what it says of a request that will never be right.
+# Texts of a 400: of a search that is down or starting, and of a request that will never be right.
 _OUTAGE = re.compile(r"connect|HTTP 5\d\d|unhandled|timed? ?out", re.IGNORECASE)
 _FINAL = re.compile(r"HTTP 4\d\d|Invalid filter|Malformed", re.IGNORECASE)
 _BEFORE_FREESOUND = Window(0, 0)  # holds no sound, so that a search of it shows whether the API answers at all
@@ -56,8 +56,11 @@ class LostError(Exception):
 class _AgainError(Exception):
     """An answer that may be better next time.
 
-    pause: seconds for which nothing at all may be asked. of_server: a status of 500 or more. overloaded: it says so.
-    foreign: not an answer of the API, but of whatever else has its address.
+    Args:
+        pause: seconds without any request.
+        of_server: a status of 500 or more.
+        overloaded: the search names itself overloaded.
+        foreign: a page of a proxy or of another server, not the API's JSON.
     """
 
     def __init__(
@@ -82,12 +85,12 @@ class Client:
         self._foreign = 0  # answers that are not the API's, while it has given none
 
     async def search(self, window: Window, narrowed: str | None = None, size: int = PAGE_SIZE) -> Page:
-        """The window's next page of `size` sounds by rising upload time.
+        """Return the window's next page of `size` sounds, by rising upload time.
 
-        narrowed: a further filter, in Solr's syntax, in parentheses here: beside an OR at its top level the search
-        would take the window as optional.
+        narrowed: the user's filter, in Solr's syntax. It gets parentheses: an OR at its top level would make the window
+        optional.
 
-        Raises NoPageError, PastEndError; DataError for what asking again cannot change.
+        Raises NoPageError, PastEndError, and DataError for an error that no later attempt can change.
         """
         filter_ = f"{_within(window)} ({narrowed})" if narrowed else _within(window)
         url = self._address(filter_, window.page, size)
@@ -106,7 +109,7 @@ class Client:
         return await self._until_it_comes(ask, SEARCH_ATTEMPTS, self._give_up)
 
     async def sounds(self, ids: Sequence[int]) -> list[Sound]:
-        """Those of these sounds that the search finds, PAGE_SIZE ids at most, in no order. Raises as search does."""
+        """Return the sounds of these ids that the search finds, in no order. ids: at most PAGE_SIZE. Raises DataError."""
         url = self._address(f"id:({' OR '.join(map(str, ids))})", 1, PAGE_SIZE)
         page = await self._until_it_comes(lambda: self._page(url, 1), SEARCH_ATTEMPTS, self._give_up)
         return [sound for sound in page.sounds if sound]
@@ -137,8 +140,10 @@ class Client:
         return found
 
     async def _fails_at(self, window: Window, failures: Sequence[_AgainError]) -> bool:
-        """Whether the server fails at this window, and is not down: a large one may be split, and what is more asks
-        whether the search of nothing is answered."""
+        """Return whether the server fails at this window only.
+
+        The first SPLITS halvings of an overloaded window need no proof; after them the API must answer another search.
+        """
         if all(failure.overloaded for failure in failures) and window.splits < SPLITS:
             return bool(window.halves)
         if not window.halves and any(failure.overloaded for failure in failures):

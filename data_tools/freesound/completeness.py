@@ -1,4 +1,4 @@
-"""Whether the store holds all that the API counts: counts of windows, sounds that are missing, an index in rebuild."""
+"""Checks that the store has all sounds: counts of windows, missing sounds, a search index that is being rebuilt."""
 
 import logging
 import time
@@ -10,8 +10,8 @@ from data_tools.freesound.sounds import PAGE_SIZE, Page, Sound
 from data_tools.freesound.store import Store
 from data_tools.freesound.windows import ATTEMPTS, Progress, Window, split
 
-PART = 10_000  # stored sounds of a part, where the whole is too much for the API
-FALL_SOUNDS, FALL_SHARE = 20, 0.03  # sounds, and share of them, by which a count may fall between two crawls
+PART = 10_000  # stored sounds of a part, if the whole is too much for the API
+FALL_SOUNDS, FALL_SHARE = 20, 0.03  # a count may fall so much between two crawls
 REBUILD = 6 * 3600  # seconds after which a sound that was missing is asked for again
 ACCEPTED = 3 * 86_400  # seconds after which a greater fall is believed
 
@@ -19,7 +19,7 @@ log = logging.getLogger(__name__)
 
 
 async def compare_parts(client: Client, store: Store, window: Window, narrowed: str | None) -> Progress:
-    """The whole, of which the API gives no page, compared part by part; its count is the sum of theirs."""
+    """Compare the whole part by part, because the API fails at its pages; its count is the sum of the parts' counts."""
     parts = store.parts(window, PART)
     counts = [await count_of(client, part, narrowed) for part in parts]
     if again := fallen(store, window, sum(counts)):
@@ -32,7 +32,7 @@ async def compare_parts(client: Client, store: Store, window: Window, narrowed: 
 
 
 async def count_of(client: Client, window: Window, narrowed: str | None) -> int:
-    """How many sounds the API counts in a window; where it gives no page of it, the sum over its halves."""
+    """Return the API's count of sounds in a window, or the sum over its halves if the API fails at the window."""
     try:
         return (await client.search(window, narrowed, size=1)).count
     except NoPageError:
@@ -42,7 +42,7 @@ async def count_of(client: Client, window: Window, narrowed: str | None) -> int:
 
 
 async def one_by_one(client: Client, window: Window, narrowed: str | None) -> Page:
-    """The sounds of a second of which no page comes, each by a search of its own: those that do not come are None."""
+    """Return the sounds of one second, each by a search of its own; None for a sound at which the API fails."""
     sounds: list[Sound | None] = []
     while True:
         try:
@@ -59,7 +59,7 @@ async def one_by_one(client: Client, window: Window, narrowed: str | None) -> Pa
 
 
 def fallen(store: Store, window: Window, count: int) -> Window | None:
-    """The window once more, where the API counts far fewer sounds than are stored, or than it counted before.
+    """Return the window for another attempt if the API counts far fewer sounds than are stored or were counted before.
 
     Raises DataError when it still does the third time: the search's index is being rebuilt, which takes it hours. A
     fall that lasts for ACCEPTED is believed.
@@ -88,13 +88,13 @@ def fallen(store: Store, window: Window, count: int) -> Window | None:
 
 
 def _tops(store: Store) -> list[tuple[int, int]]:
-    """First and last second of the whole, and of what this command reads."""
+    """Return the first and last second of the whole crawl, and of this command."""
     until = int(store.fact("until") or 0)
     return [(int(store.fact(name) or 0), until) for name in ("from", "reading_from")]
 
 
 async def ask_for_missing(client: Client, store: Store) -> None:
-    """Ask for sounds that searches of some hours ago did not find by their ids: they are there again, or gone."""
+    """Ask by id for the sounds that searches of some hours ago did not find, and mark those as gone that are not found."""
     left = store.missing(time.time() - REBUILD)
     for number in range(0, len(left), PAGE_SIZE):
         asked = left[number : number + PAGE_SIZE]

@@ -30,7 +30,9 @@ def add_connection(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--timeout", type=float, default=60.0, help="seconds to wait for an answer's next bytes (default: %(default)s)"
     )
-    contact = f"who asks, told to Freesound: an e-mail or web address (default: {CONTACT} of the environment)"
+    contact = (
+        f"your e-mail or web address, sent to Freesound with every request (default: {CONTACT} of the environment)"
+    )
     group.add_argument("--contact", metavar="ADDRESS", help=contact)
     speed = "let waits pass so many times as fast (only for a sandbox on this machine)"
     group.add_argument("--speed", type=float, default=1.0, help=speed)
@@ -62,7 +64,7 @@ async def connect(arguments: argparse.Namespace, store: Store) -> AsyncIterator[
 
 
 def _contact(arguments: argparse.Namespace) -> str:
-    """Raises DataError for what cannot stand in a header."""
+    """Return the contact for the User-Agent. Raises DataError for a text that a header cannot hold."""
     contact: str = arguments.contact or os.environ.get(CONTACT) or ""
     if not re.fullmatch(r"[ -'*-~]{0,200}", contact):
         raise DataError(f"the contact {contact[:60]!a} may have 200 letters, digits and signs without parentheses")

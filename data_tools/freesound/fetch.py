@@ -106,8 +106,8 @@ def _print_selection(selection: Selection) -> None:
 
 
 async def ask_for(client: Client, store: Store, ids: list[int]) -> set[int]:
-    """Ask what Freesound says of these sounds now, PAGE_SIZE a request, and store it: licences and preferences change.
-    Returns the ids that it knows."""
+    """Ask for the current metadata of these sounds, PAGE_SIZE a request, and store it: licences and preferences change.
+    Returns the ids that the search finds."""
     found: set[int] = set()
     for start in range(0, len(ids), PAGE_SIZE):
         sounds = await client.sounds(ids[start : start + PAGE_SIZE])
@@ -183,7 +183,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--no-explicit", action="store_true", help="no sounds that are marked as explicit")
     parser.add_argument("--limit", type=int, help="at most so many, best scores first")
     parser.add_argument("--originals", action="store_true", help="the uploaders' files, not previews (128 kbit/s MP3)")
-    token = f"file of mode 600 with the access token, or with JSON by which it is renewed (default: {TOKEN})"
+    token = f"file of mode 600 with the access token, or with JSON that renews it (default: {TOKEN})"
     parser.add_argument("--token-file", type=Path, help=token)
     parser.add_argument("--dry-run", action="store_true", help="print what would be fetched, and fetch nothing")
     add_connection(parser)

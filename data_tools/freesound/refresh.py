@@ -1,4 +1,4 @@
-"""What uploaders have changed since a crawl: AI preferences, licences, descriptions."""
+"""Changes since a crawl: AI preferences, licences, descriptions."""
 
 from collections import Counter
 
@@ -26,8 +26,8 @@ async def refresh(client: Client, store: Store) -> Counter[str]:
     So no objection is missed. Another change is missed where one sound takes the place of another in its time, and a
     description is read only with one of these: `fetch` asks for every sound it chooses.
 
-    Returns how many stored sounds have changed, by column of CHANGING. Raises DataError for a crawl that is not
-    complete, and for what asking again cannot change.
+    Returns the number of stored sounds that have changed, by column of CHANGING. Raises DataError for a crawl that is
+    not complete, and as Client.search does.
     """
     if store.fact("complete") is None:
         raise DataError(f"{store.path}: is not complete yet; run the same command without --refresh first")

@@ -28,10 +28,18 @@ class Gap(Report):
 
 
 class StatusReport(Report):
-    """sounds: kept. counted: how many the API counted last. missing: that the last searches did not find. gone: of
-    these, those that a later search by their id did not find either. fitting: of 3 s to 2 min. windows: left to read,
-    up to the time `until`. wait: seconds until the next request, at the limits of the last crawl or fetch. licences,
-    preferences: sounds by what they state."""
+    """State of a crawl.
+
+    Args:
+        sounds: kept.
+        counted: the API's last count.
+        missing: not found by the last searches.
+        gone: of the missing ones, not found by a later search for their id either.
+        fitting: of 3 s to 2 min.
+        windows: left to read, up to the time `until`.
+        wait: seconds until the next request, at the limits of the last crawl or fetch.
+        licences, preferences: numbers of sounds by value.
+    """
 
     sounds: int
     counted: int | None

@@ -25,17 +25,17 @@ _MAGIC = b"SQLite format 3\0"
 FORMAT = 2
 
 # Of a sound as the API names them; created in ms since 1970; tags joined by blanks (a tag has none); the address of a
-# preview without the API's own site. Beside them a sound has
-# indexed: its place in the search's order, in ms: `created`, but for a sound that the search gives among others;
-# missing: the second since which no search gives it, 0 while one does; gone: 1 once it was asked for by its id, hours
-# later, and still was not found.
+# preview without the API's own site. A sound also has
+# indexed: its time in the search's order, in ms: `created`, except for a sound that the search lists at another time;
+# missing: the second of the first search that did not find it, else 0; gone: 1 if a search for its id, hours later, did
+# not find it either.
 COLUMNS = (
     *("id", "created", "name", "description", "tags", "username", "license", "gen_ai_preference", "duration"),
     *("type", "channels", "samplerate", "filesize", "md5", "category", "subcategory", "pack", "is_explicit"),
     *(preview.replace("-", "_") for preview in PREVIEWS),
 )
 
-CHANGING = ("license", "gen_ai_preference", "description")  # what an uploader changes, and `crawl --refresh` reports
+CHANGING = ("license", "gen_ai_preference", "description")  # by the uploader; `crawl --refresh` reports them
 
 _SCHEMA = f"""
 CREATE TABLE facts (name TEXT PRIMARY KEY, value TEXT NOT NULL);
@@ -68,7 +68,7 @@ class Null(NamedTuple):
 
     @property
     def between(self) -> str:
-        """Its time of upload, as far as it is known."""
+        """The bounds of its time of upload."""
         end = "now" if self.before_ms is None else format_time(self.before_ms)
         return f"between {format_time(self.after_ms)} and {end}"
 
@@ -171,10 +171,10 @@ class Store:
             return progress
 
     def renew(self, window: Window, page: Page, condition: str | None) -> tuple[Progress, Counter[str]]:
-        """Store an answer to a window of one kind of sound, which no other is missed by.
+        """Store an answer to a window of one kind of sound; no sound is marked as missing.
 
-        condition: of the stored sounds of that kind, for a window that is compared. Returns what is left of the window,
-        and how many stored sounds have changed, by column of CHANGING.
+        condition: of the stored sounds of that kind, for a window that is compared. Returns the rest of the window, and
+        the number of stored sounds that have changed, by column of CHANGING.
         """
         answer, indexed = self._listing(window, page)
         sounds = [sound for sound in page.sounds if sound]
@@ -191,17 +191,18 @@ class Store:
         return advance(window, answer, known), changes
 
     def _listing(self, window: Window, page: Page) -> tuple[PageListing, dict[int, int]]:
-        """What an answer holds, and its sounds' places in the window by id."""
-        indexed = self._indexed(window, [sound for sound in page.sounds if sound])  # an item that comes twice stands in
-        seconds = [indexed_ms // 1000 for indexed_ms in indexed.values()]  # another's place
+        """Return the summary of an answer, and its sounds' index times by id."""
+        # By id, so that an item that comes twice counts once: it has replaced another.
+        indexed = self._indexed(window, [sound for sound in page.sounds if sound])
+        seconds = [indexed_ms // 1000 for indexed_ms in indexed.values()]
         reached = min(max(max(seconds), window.first), window.last) if seconds else None
         passed = sum(second < reached for second in seconds) if reached is not None else 0
         nulls = page.sounds.count(None)
         return PageListing(page.count, len(indexed) + nulls, reached, passed + nulls), indexed
 
     def _indexed(self, window: Window, sounds: list[Sound]) -> dict[int, int]:
-        """Each sound's place in the window's order, in ms by id: its time of upload, or, where that is outside of the
-        window, the place of the sound before it (the index has another time than the database)."""
+        """Return each sound's index time in ms, by id: its time of upload, or the index time of the sound before it if
+        its own is outside of the window (the index then has another time than the database)."""
         times: dict[int, int] = {}
         time_ms, outside = window.first * 1000, list[Sound]()
         for sound in sounds:
@@ -242,8 +243,7 @@ class Store:
         return known
 
     def upsert(self, sounds: Iterable[Sound], indexed: Mapping[int, int]) -> None:
-        """Store what an answer says of sounds. indexed: their places by id; those that are stored keep theirs where it
-        has none."""
+        """Insert or replace sounds. indexed: their index times by id; a stored sound that it lacks keeps its own."""
         site = self.fact("site") or ""
         marks = ", ".join(f":{column}" for column in COLUMNS)
         updates = ", ".join(f"{column} = excluded.{column}" for column in COLUMNS[1:])

@@ -8,8 +8,14 @@ from urllib.parse import urlsplit
 
 
 class Response(NamedTuple):
-    """body: b"" where it went into a file. length: of the body as received, in bytes. location: of a redirect.
-    retry_after: seconds after which the server wants to be asked again, 0 where it names no time."""
+    """An answer over HTTP.
+
+    Args:
+        body: b"" if it went into a file.
+        length: of the received body, in bytes.
+        location: of a redirect.
+        retry_after: seconds to wait before the next request; 0 if the server names no time.
+    """
 
     status: int
     body: bytes

@@ -100,7 +100,7 @@ def past_end(window: Window) -> Progress:
 
 
 def split(window: Window) -> tuple[Window, ...]:
-    """The halves of a window of which the API gives no page; () for a single second."""
+    """Return the halves of a window, to be read one by one; () for a single second."""
     return tuple(replace(half, splits=window.splits + 1) for half in window.halves)
 
 

@@ -48,8 +48,17 @@ class Change(NamedTuple):
 
 
 class Answers:
-    """nulls: the share of sounds that a search gives as null, for good. poison: the share at which every page fails.
-    changes: sounds that come and go, in order. seen: the share of sounds that are in the index, the earliest first."""
+    """Searches and audio of a catalogue.
+
+    Args:
+        nulls: share of sounds that a search always gives as null.
+        poison: share of sounds at which every page fails.
+        changes: sounds that come and go, in order.
+
+    Attributes:
+        seen: share of sounds that are in the search's index, the earliest first.
+        cdn: address of the previews, if not the site.
+    """
 
     def __init__(
         self, corpus: Catalogue, nulls: float = 0.0, changes: tuple[Change, ...] = (), poison: float = 0.0
@@ -91,7 +100,7 @@ class Answers:
         return Reply(200, content)
 
     def sound(self, number: int, fields: str | None, site: str) -> dict[str, Any]:
-        """What is asked for of a sound; all without fields or with `*` among them."""
+        """Return these fields of a sound; all of them without fields or with `*` among them."""
         sound = dict(self.corpus.sound(number, site, self.cdn))
         names = (fields or "*").split(",")
         return sound if "*" in names else {name: sound[name] for name in names if name in sound}

@@ -167,8 +167,8 @@ class Catalogue:
         return self.one_uniform("broken", number) < BROKEN
 
     def sound(self, number: int, site: str, cdn: str = "") -> Mapping[str, Any]:
-        """As the API describes it, all fields; md5 is made up, since no file is made for a description. cdn: where the
-        previews are, if not at the site."""
+        """Return all fields of a sound. md5 is random, since no file is made here. cdn: address of the previews, if not
+        the site."""
         sound, user, previews = _invented(self.size, self.seed, number)
         return sound | {
             "created": f"{format_time(self.created(number))[:19]}Z",

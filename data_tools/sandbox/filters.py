@@ -1,7 +1,7 @@
 """Filters of a search in Solr's syntax, as far as a crawl and the public client use it.
 
-Clauses beside each other must all match. OR makes the clauses on its two sides optional; optional clauses beside one
-that must match decide nothing. So `created:[...] type:wav OR type:aiff` finds all sounds of that time, as the real
+All clauses of a list must match. OR makes the clauses on its two sides optional, and optional clauses in a list with
+one that must match decide nothing. So `created:[...] type:wav OR type:aiff` finds all sounds of that time, as the real
 search does (Lucene's classic query parser with AND as its default).
 """
 
@@ -38,7 +38,7 @@ class UnsupportedError(ValueError):
 
 @dataclass
 class Group:
-    """Clauses of one level. created: bounds in ms that must hold, where one clause says so."""
+    """Clauses of one level. created: bounds in ms of the clauses of upload time that must match."""
 
     must: list[Matches] = field(default_factory=list)
     may: list[Matches] = field(default_factory=list)
@@ -142,7 +142,7 @@ class _Parser:
         low, high = (-np.inf if low is None else low), (np.inf if high is None else high)
         low = np.nextafter(low, np.inf) if value[0] == "{" else low
         high = np.nextafter(high, -np.inf) if value[-1] == "}" else high
-        if name == "created":  # the index knows whole seconds: a sound is found by the second in which it was uploaded
+        if name == "created":  # the index has whole seconds: a sound is found by its second
             span = np.ceil(low / 1000) * 1000, np.floor(high / 1000) * 1000 + 1000
             return lambda numbers: self._within(numbers, *span), span
         values = self._numbers(name)
@@ -166,7 +166,7 @@ class _Parser:
             values = self._corpus.licences if name == "license" else self._corpus.preferences
             return lambda numbers: np.array([bool(pattern.fullmatch(one)) for one in values(numbers)], bool)
 
-        def told(number: int) -> list[str]:
+        def texts(number: int) -> list[str]:
             sound: Any = self._corpus.sound(number, "")
             if name == "tag":
                 return list(sound["tags"])
@@ -174,8 +174,8 @@ class _Parser:
                 return [str(sound[name]).lower() if name == "is_explicit" else str(sound[name])]
             raise FilterError(f"Solr responded with an error (HTTP 400): undefined field {name}")
 
-        told(0)  # so that a field there is not is refused whatever else is filtered
-        return lambda numbers: np.array([any(map(pattern.fullmatch, told(int(number)))) for number in numbers], bool)
+        texts(0)  # so that a field there is not is refused whatever else is filtered
+        return lambda numbers: np.array([any(map(pattern.fullmatch, texts(int(number)))) for number in numbers], bool)
 
 
 def _tokens(text: str) -> list[tuple[str, str]]:

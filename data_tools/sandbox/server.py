@@ -143,7 +143,7 @@ class Sandbox:
 
 
 def _html(status: int) -> web.Response:
-    """A page of whatever stands in front of the API."""
+    """Return a page of a proxy in front of the API."""
     headers = {"Location": "https://freesound.org/maintenance/"} if status == 302 else None
     return web.Response(status=status, text=f"<h1>{status}</h1>", content_type="text/html", headers=headers)
 

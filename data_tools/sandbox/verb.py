@@ -26,8 +26,13 @@ log = logging.getLogger(__name__)
 
 
 def make_answers(sounds: int, seed: int, nulls: float, churn: int, poison: float = 0.0) -> Answers:
-    """churn: so many sounds go away and so many appear during the first crawl of all. nulls, poison: shares of sounds
-    that the API gives as null, and at which its pages fail."""
+    """Make the answers of a sandbox.
+
+    Args:
+        nulls: share of sounds that the API gives as null.
+        churn: number of sounds that go away, and of others that appear, during the first crawl.
+        poison: share of sounds at which pages fail.
+    """
     rng = random.Random(seed)
     corpus = Catalogue(sounds, seed)
     numbers = rng.sample(range(sounds), 2 * churn)

@@ -162,7 +162,7 @@ def fetch(crawled: Path, out: Path, settings: dict[str, str], *arguments: str) -
     return subprocess.CompletedProcess(argv, status, output.getvalue(), errors.getvalue())
 
 
-def told_otherwise(monkeypatch: pytest.MonkeyPatch, change: Callable[[sqlite3.Connection], None]) -> None:
+def with_other_metadata(monkeypatch: pytest.MonkeyPatch, change: Callable[[sqlite3.Connection], None]) -> None:
     """Freesound describes sounds in another way than it does, from the moment a fetch asks for them."""
     ask_for = fetching.ask_for
 
@@ -266,7 +266,7 @@ def test_titles_and_uploaders_lead_nowhere(
         for (sound_id,), name in zip(rows, NAMES * 20, strict=False):
             database.execute("UPDATE sounds SET name = ?, username = ? WHERE id = ?", (name, name, sound_id))
 
-    told_otherwise(monkeypatch, rename)
+    with_other_metadata(monkeypatch, rename)
     with serving("--sounds", str(SOUNDS)) as settings:
         done = fetch(store, home / "out", settings, *FAST, "--limit", "20", "--seconds", "8", "8", "--rate", "8000")
     assert done.returncode == 0, done.stderr
@@ -286,7 +286,7 @@ def test_titles_and_uploaders_lead_nowhere(
     assert {clip.uploader for clip in read_manifest(home / "out" / "manifest.jsonl")} == set(NAMES)
 
 
-def test_what_is_not_as_freesound_told_is_lost(
+def test_sound_that_differs_from_its_metadata_is_lost(
     crawled: Path, answers: Answers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     numbers = [n for n in expected_numbers(answers, [])[0] if answers.corpus.seconds(np.array([n]))[0] == 8][:4]
@@ -302,7 +302,7 @@ def test_what_is_not_as_freesound_told_is_lost(
         database.execute("UPDATE sounds SET duration = 20 WHERE id = ?", (longer,))
         database.execute("UPDATE sounds SET filesize = 7 WHERE id = ?", (larger,))
 
-    told_otherwise(monkeypatch, misstate)
+    with_other_metadata(monkeypatch, misstate)
     with serving("--sounds", str(SOUNDS)) as settings:
         previews = fetch(store, tmp_path / "previews", settings, *UNLIMITED)
         originals = fetch(store, tmp_path / "originals", settings, *UNLIMITED, "--originals")

@@ -45,7 +45,7 @@ def refusal(status: int, detail: str, pause: float = 0.0) -> Response:
 
 
 def page_of(status: int, pause: float = 0.0) -> Response:
-    """What is not the API's."""
+    """A page of a proxy."""
     return Response(status, b"<html>", 6, None, pause)
 
 
@@ -311,14 +311,14 @@ def test_a_sound_is_gone_when_it_is_not_found_hours_later(tmp_path: Path, monkey
     assert marked() == [(first, 1)]
 
 
-# what uploaders change
+# changes by uploaders
 
 
 def now_objecting(answers: Answers, *numbers: int) -> None:
     """These sounds' uploaders object to generative training, from now on."""
     sound, preferences = answers.corpus.sound, answers.corpus.preferences
 
-    def told(number: int, site: str, cdn: str = "") -> Any:
+    def described(number: int, site: str, cdn: str = "") -> Any:
         changed = {"gen_ai_preference": "no-gen-ai"} if number in numbers else {}
         return dict(sound(number, site, cdn)) | changed
 
@@ -327,7 +327,7 @@ def now_objecting(answers: Answers, *numbers: int) -> None:
             "no-gen-ai" if number in numbers else one for number, one in zip(asked, preferences(asked), strict=True)
         ]
 
-    answers.corpus.sound, answers.corpus.preferences = told, all_of  # type: ignore[method-assign]
+    answers.corpus.sound, answers.corpus.preferences = described, all_of  # type: ignore[method-assign]
 
 
 def agreeing(answers: Answers) -> list[int]:
@@ -343,8 +343,8 @@ def test_a_refresh_finds_who_objects_since(tmp_path: Path) -> None:
     transport = Direct(answers)
     changes, _ = asked(tmp_path / "store", transport, refresh)
     assert dict(changes) == {"gen_ai_preference": 2}
-    told = dict(stored(tmp_path / "store", "id, gen_ai_preference"))
-    assert told[answers.corpus.id(first)] == told[answers.corpus.id(second)] == "no-gen-ai"
+    preferences = dict(stored(tmp_path / "store", "id, gen_ai_preference"))
+    assert preferences[answers.corpus.id(first)] == preferences[answers.corpus.id(second)] == "no-gen-ai"
     assert len(stored(tmp_path / "store")) == 2000
     assert len(transport.urls) < 2000 / PAGE_SIZE + 20
 
