@@ -109,7 +109,7 @@ class Client:
         return await self._until_it_comes(ask, SEARCH_ATTEMPTS, self._give_up)
 
     async def sounds(self, ids: Sequence[int]) -> list[Sound]:
-        """Return the sounds of these ids that the search finds, in no order. ids: at most PAGE_SIZE. Raises DataError."""
+        """Return the sounds of these ids (PAGE_SIZE at most) that the search finds, in no order. Raises DataError."""
         url = self._address(f"id:({' OR '.join(map(str, ids))})", 1, PAGE_SIZE)
         page = await self._until_it_comes(lambda: self._page(url, 1), SEARCH_ATTEMPTS, self._give_up)
         return [sound for sound in page.sounds if sound]

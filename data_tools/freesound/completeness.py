@@ -94,7 +94,7 @@ def _tops(store: Store) -> list[tuple[int, int]]:
 
 
 async def ask_for_missing(client: Client, store: Store) -> None:
-    """Ask by id for the sounds that searches of some hours ago did not find, and mark those as gone that are not found."""
+    """Ask by id for the sounds that searches of some hours ago did not find; mark as gone those still not found."""
     left = store.missing(time.time() - REBUILD)
     for number in range(0, len(left), PAGE_SIZE):
         asked = left[number : number + PAGE_SIZE]

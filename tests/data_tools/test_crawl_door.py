@@ -3,10 +3,12 @@
 import math
 import os
 import random
+import re
 import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -18,6 +20,7 @@ from data_tools.__main__ import main
 from data_tools.freesound.export import _write_csv, _write_parquet
 from data_tools.freesound.sounds import PAGE_SIZE
 from data_tools.freesound.store import Store
+from data_tools.freesound.transport import Response
 from data_tools.sandbox.corpus import Catalogue
 from data_tools.sandbox.faults import Throttle
 from data_tools.sandbox.verb import make_answers
@@ -215,6 +218,49 @@ def test_half_a_million_sounds_at_the_standard_quota(tmp_path: Path) -> None:
     least = least_seconds(len(transport.urls), 60, 2000)
     print(f"\n{len(transport.urls)} requests in {seconds / 3600:.2f} hours, at least {least / 3600:.2f}")
     assert seconds <= 1.02 * least
+
+
+OVERLOADED = Response(500, b'{"detail": "Search is overloaded, please try again later."}', 0)
+
+
+def overloaded_by_chance() -> Callable[[int, Response], Response]:
+    """Every twentieth answer."""
+    rng = random.Random(5)
+    return lambda number, given: OVERLOADED if rng.random() < 0.05 else given
+
+
+def overloaded_by_size() -> Callable[[int, Response], Response]:
+    """Searches of more than 20,000 sounds."""
+    count = re.compile(rb'"count": (\d+)')
+
+    def answer(number: int, given: Response) -> Response:
+        found = count.search(given.body)
+        return OVERLOADED if found and int(found[1]) > 20_000 else given
+
+    return answer
+
+
+@pytest.mark.parametrize(
+    ("sounds", "overloaded", "most"),
+    [
+        pytest.param(100_000, overloaded_by_chance, 1.09, marks=pytest.mark.slow),
+        pytest.param(100_000, overloaded_by_size, 1.1, marks=pytest.mark.slow),
+        pytest.param(500_000, overloaded_by_chance, 1.07, marks=pytest.mark.campaign),
+        pytest.param(500_000, overloaded_by_size, 1.18, marks=pytest.mark.campaign),
+    ],
+)
+def test_an_overloaded_search_costs_few_requests(
+    sounds: int, overloaded: Callable[[], Callable[[int, Response], Response]], most: float, tmp_path: Path
+) -> None:
+    transport = Direct(make_answers(sounds, 1, 0.0, 0), tamper=overloaded())
+    read_all(tmp_path / "store", transport)
+    needed = math.ceil(sounds / PAGE_SIZE)
+    print(f"\n{len(transport.urls)} requests of {needed}: {len(transport.urls) / needed:.3f}")
+    store = Store(tmp_path / "store")
+    assert store.count() == sounds
+    assert store.fact("complete") == store.fact("until")
+    store.close()
+    assert len(transport.urls) <= most * needed
 
 
 FORMULAS = ['=HYPERLINK("http://x")', "+1+cmd|' /C calc'!A0", "-2+3", "@SUM(A1)", "\t=1", "\r=1", "\uff1d1"]
