@@ -1,23 +1,33 @@
 """The API key: where it comes from, where it goes, and that it is seen nowhere else."""
 
+import asyncio
+import csv
+import json
 import os
+import stat
 import subprocess
 import sys
 from contextlib import closing
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import pytest
-from sandboxes import SITE, Direct, LoopClock, direct_client, run_virtually, serving
+from aiohttp import web
+from sandboxes import SITE, UNLIMITED, Direct, LoopClock, direct_client, run_virtually, serving, write_scores
 
 from data_tools.__main__ import main
+from data_tools.cli import version
 from data_tools.errors import DataError
 from data_tools.freesound.client import Client, LostError
-from data_tools.freesound.credentials import KEY, TOKEN, Secret, Token, read_key, read_secret
+from data_tools.freesound.credentials import KEY, TOKEN, Secret, Token, read_key, read_secret, read_token
+from data_tools.freesound.http import Http
 from data_tools.freesound.quota import Quota
+from data_tools.freesound.selection import PREFERENCES
 from data_tools.freesound.store import Store
 from data_tools.freesound.transport import BrokenError, Response
 from data_tools.freesound.windows import Window
+from data_tools.sandbox.corpus import Catalogue
 from data_tools.sandbox.verb import make_answers
 
 MARK = "kEy-THAT-must-not-be-seen"
@@ -177,6 +187,87 @@ def test_an_original_that_moves_to_another_host_is_fetched_without_the_token(tmp
             with pytest.raises(LostError, match=r"is not an? (public )?address"):
                 run_virtually(work)
             assert transport.seen == [(at, True)]
+
+
+@pytest.mark.parametrize("good", [True, False])
+def test_a_token_that_has_ended_is_renewed(good: bool, tmp_path: Path) -> None:
+    file, store = tmp_path / "token.json", tmp_path / "store"
+    refresh = "sandbox-refresh" if good else "used-up"
+    file.write_text(json.dumps({"access_token": "ended", "refresh_token": refresh, "client_id": "me"}))
+    file.chmod(0o600)
+    out = tmp_path / "out"
+    with serving("--sounds", "30", "--no-throttle") as settings:
+        del settings["FREESOUND_ACCESS_TOKEN"]
+        with patch.dict(os.environ, settings):
+            assert main(["crawl", str(store), *UNLIMITED]) == 0
+            corpus = Catalogue(30, 1)
+            numbers = [n for n in range(30) if not corpus.is_broken(n) and corpus.sound(n, "")["duration"] == 8][:3]
+            rows = [(corpus.id(number), 0.9, 0.9, "en", "x") for number in numbers]
+            arguments = [
+                "--scores",
+                str(write_scores(tmp_path / "s.csv", rows)),
+                "--exclude",
+                "none",
+                "--out",
+                str(out),
+            ]
+            arguments += ["--originals", "--token-file", str(file), "--ai-preferences", *PREFERENCES, *UNLIMITED]
+            assert main(["fetch", str(store), *arguments]) == (0 if good else 1)
+    assert len(list(out.glob("*.flac"))) == (3 if good else 0)
+    content = json.loads(file.read_text())
+    if good:
+        assert content == {
+            "access_token": "sandbox-token-2",
+            "refresh_token": "sandbox-refresh-2",
+            "client_id": "me",
+        }
+        with (out / "ATTRIBUTION.csv").open() as attribution:
+            changes = {row["changes"] for row in csv.DictReader(attribution)}
+        assert changes == {"original file mixed down to mono, at 44100 Hz, as FLAC of 16 bit"}
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+
+
+@pytest.mark.parametrize(
+    "text", ['{"access_token": "a"}', '{"access_token": "a", "refresh_token": "", "client_id": "c"}']
+)
+def test_a_token_file_without_its_values_is_refused(text: str, tmp_path: Path) -> None:
+    file = tmp_path / "token.json"
+    file.write_text(text)
+    file.chmod(0o600)
+    with pytest.raises(DataError, match=r"token.json: has no refresh_token"):
+        read_token(file)
+    file.chmod(0o644)
+    with pytest.raises(DataError, match="others may read it"):
+        read_token(file)
+
+
+def test_the_user_agent_has_the_version_and_a_contact() -> None:
+    agents = []
+
+    async def answer(request: web.Request) -> web.Response:
+        agents.append(request.headers["User-Agent"])
+        return web.Response()
+
+    async def work() -> None:
+        app = web.Application()
+        app.router.add_get("/", answer)
+        runner = web.AppRunner(app)
+        await runner.setup()
+        await web.TCPSite(runner, "127.0.0.1", 0).start()
+        site = f"http://127.0.0.1:{runner.addresses[0][1]}"
+        for contact in ("", "me@example.org"):
+            async with Http(site, 5, contact) as http:
+                await http.get(site, {})
+        await runner.cleanup()
+
+    asyncio.run(work())
+    assert agents == [f"lbar-kit/{version()}", f"lbar-kit/{version()} (me@example.org)"]
+
+
+def test_a_contact_that_no_header_can_hold_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with patch.dict(os.environ, {KEY: "k"}):
+        assert main(["crawl", str(tmp_path / "s.sqlite"), "--contact", "me\nX: y"]) == 1
+    assert "the contact 'me\\nX: y' may have 200 letters" in capsys.readouterr().err
 
 
 def test_files_that_do_not_come_are_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,9 +3,12 @@
 import io
 import json
 import re
+import time
 import urllib.error
 import urllib.request
+from collections.abc import Callable
 from typing import Any
+from urllib.parse import urlencode
 
 import numpy as np
 import pytest
@@ -54,8 +57,8 @@ def test_sounds_are_the_same_for_a_seed_and_ordered_in_time(size: int) -> None:
     assert ids == sorted(set(ids))
     assert times == sorted(times)
     assert [corpus.number(sound_id) for sound_id in ids] == numbers
-    for number, time in zip(numbers, times, strict=True):
-        assert corpus.from_time(time) <= number < corpus.from_time(time + 1)
+    for number, created in zip(numbers, times, strict=True):
+        assert corpus.from_time(created) <= number < corpus.from_time(created + 1)
     for purpose in ("id", "a longer name"):
         several = list(corpus.uniform(purpose, np.array(numbers)))
         assert [corpus.one_uniform(purpose, number) for number in numbers] == several
@@ -283,6 +286,74 @@ def test_over_http() -> None:
         assert ask(settings, "/apiv2/search/?query=", **token)[0] == 200
         status, body = ask(settings, "/apiv2/search/?query=", **token)
         assert (status, json.loads(body)["detail"].rpartition(" ")[2]) == (429, "(9/minute)")
+
+
+def test_calls_of_the_public_client() -> None:
+    """The requests that freesound-python makes, with another address: a search, its pages by `next`, a sound, its
+    previews and original. As that client does, every one has the same Authorization header."""
+    with serving("--sounds", "50", "--no-throttle") as settings:
+        site = settings["FREESOUND_API"]
+
+        def get(url: str, **query: str) -> bytes:
+            full = f"{url}?{urlencode(query)}" if query else url
+            return ask({"FREESOUND_API": ""}, full, Authorization=f"Bearer {settings['FREESOUND_ACCESS_TOKEN']}")[1]
+
+        wanted = {"query": "", "filter": "duration:[0 TO 600] (type:wav OR type:flac)", "page_size": "7"}
+        pages = [json.loads(get(f"{site}/apiv2/search/", fields="id,name,previews", **wanted))]
+        while pages[-1]["next"]:
+            pages.append(json.loads(get(pages[-1]["next"])))
+        found = [sound for page in pages for sound in page["results"]]
+        assert len(found) == len({sound["id"] for sound in found}) == pages[0]["count"] == 50
+        assert all(sound.keys() == {"id", "name", "previews"} for sound in found)
+        assert [len(page["results"]) for page in pages] == [7] * 7 + [1]
+        previous = json.loads(get(pages[2]["previous"]))
+        assert previous["results"] == pages[1]["results"]
+        sound = json.loads(get(f"{site}/apiv2/sounds/{found[0]['id']}/"))
+        some = json.loads(get(f"{site}/apiv2/sounds/{found[0]['id']}/", fields="id,duration"))
+        assert some == {"id": sound["id"], "duration": sound["duration"]}
+        files = [*found[0]["previews"].values(), f"{site}/apiv2/sounds/{sound['id']}/download/"]
+        for url in files:
+            assert abs(soundfile.info(io.BytesIO(get(url))).duration - sound["duration"]) < 0.1
+
+
+FILTERS: dict[str, Callable[[dict[str, Any]], bool]] = {
+    "type:wav OR duration:[900 TO *]": lambda s: True,
+    "-type:wav": lambda s: False,
+    "NOT gen_ai_preference:no-gen-ai": lambda s: s["gen_ai_preference"] != "no-gen-ai",
+    "duration:[3 TO 8] NOT duration:8": lambda s: 3 <= s["duration"] < 8,
+    "duration:{3 TO 8}": lambda s: 3 < s["duration"] < 8,
+    "(duration:8 AND license:Attribution) OR is_explicit:true": lambda s: (
+        (s["duration"] == 8 and "/by/" in s["license"]) or s["is_explicit"]
+    ),
+    "category:Sound*": lambda s: True,
+    'subcategory:"Objects / House appliances"': lambda s: s["subcategory"] is not None,
+    "created:[NOW-10YEARS/DAY TO NOW]": lambda s: parse_time(s["created"]) > time.time() * 1000 - 10 * 31_556_952_000,
+    "created:[* TO NOW-10YEARS/DAY]": lambda s: parse_time(s["created"]) < time.time() * 1000 - 10 * 31_556_952_000,
+}
+
+
+@pytest.mark.parametrize("text", FILTERS)
+def test_filters_with_operators(text: str) -> None:
+    answers = make_answers(400, 2, 0.0, 0)
+    fields = "id,created,duration,license,gen_ai_preference,type,is_explicit,category,subcategory"
+    expected = [sound for sound in every(answers, fields=fields) if FILTERS[text](sound)]
+    assert every(answers, filter=text, fields=fields) == expected
+
+
+def test_a_bare_or_makes_the_other_clauses_optional() -> None:
+    """As Lucene's parser does: the trap that parentheses around a user's filter avoid."""
+    answers = make_answers(400, 2, 0.0, 0)
+    within = "created:[2020-01-01T00:00:00Z TO NOW]"
+    some = search(answers, filter=within)["count"]
+    assert 0 < some < 400
+    assert search(answers, filter=f"{within} type:mp3 OR duration:[900 TO *]")["count"] == some
+    assert search(answers, filter=f"{within} (type:mp3 OR duration:[900 TO *])")["count"] == 0
+    assert search(answers, filter=f"{within} OR type:wav")["count"] == 400
+
+
+@pytest.mark.parametrize("text", ["tag:dog~2", "name:/dog/", "license:Attr?bution", "tag:dog^3"])
+def test_a_filter_that_only_the_real_search_knows_is_not_implemented(text: str) -> None:
+    assert make_answers(10, 1, 0.0, 0).search({"filter": text}, SITE).status == 501
 
 
 def test_refusals_of_the_door(capsys: pytest.CaptureFixture[str]) -> None:
