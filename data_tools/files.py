@@ -114,14 +114,14 @@ def read_table(
     rows: list[tuple[int, list[str]]] = []
     swallowing = []
     for line, values, lines in records:
-        if swallowed := swallowed_rows(lines, delimiter, len(header)):
+        if not holds_rows(lines, values, delimiter, len(header)):
+            rows.append((line, values))
+        elif swallowed := swallowed_rows(lines, delimiter, len(header)):
             swallowing.append(line)
             rows += enumerate(swallowed, line)
-        elif holds_rows(lines, delimiter, len(header)):
-            problem = f"a quoted cell goes on to line {line + len(lines) - 1}, over lines that could be rows"
-            raise DataError(f"{path}, line {line}: {problem}; {_quoting_cure(hint)}, or write the cell on one line")
         else:
-            rows.append((line, values))
+            problem = f"a quoted cell goes on to line {line + len(lines) - 1}, over lines that begin or end as rows do"
+            raise DataError(f"{path}, line {line}: {problem}; {_quoting_cure(hint)}, or write the cell on one line")
     _require_width(path, header, rows, delimiter)
     if not rows:
         raise DataError(f"{path}: a header and no rows")
@@ -167,10 +167,41 @@ def swallowed_rows(lines: Sequence[str], delimiter: str, width: int) -> list[lis
     return rows if all(_is_row(row, width) for row in rows) else []
 
 
-def holds_rows(lines: Sequence[str], delimiter: str, width: int) -> bool:
-    """Whether the first line of a record and another one have the form of a row. Any line has that of one column."""
-    first, *others = [_is_row(_plain_values(line, delimiter), width) for line in lines]
-    return first and any(others)
+def holds_rows(lines: Sequence[str], values: Sequence[str], delimiter: str, width: int) -> bool:
+    r"""Whether a line inside a quoted cell begins or ends with a name, as the record itself does.
+
+    Args:
+        lines, values: of one record. width: number of the table's columns.
+
+    A name is a file with the same suffix. A number or one word counts only if the line fits all columns. In a table of
+    one column every line could be a row.
+
+    >>> holds_rows(['x.wav,"Stop, he says\n', 'y.wav,A dog, a cat\n', 'w.wav,go"\n'], ["x.wav", "..."], ",", 2)
+    True
+    >>> holds_rows(['x.wav,"A big crowd.\n', 'About 1,000 people"\n'], ["x.wav", "..."], ",", 2)
+    False
+    """
+    if len(lines) < 2 or width < 2:
+        return len(lines) > 1
+    column, others = (0, lines[1:]) if _form(values[0]) else (-1, lines[:-1])
+    form = _form(values[column])
+    for line in others:
+        cells = _plain_values(line, delimiter)
+        is_long_enough = _is_row(cells, width) or (form[:1] == "." and len(cells) >= width)
+        if form and _form(cells[column]) == form and is_long_enough:
+            return True
+    return False
+
+
+def _form(cell: str) -> str:
+    r"""The suffix of a file's name; "number" or "word" for one of these; "" for prose.
+
+    >>> [_form(cell) for cell in ("Dog barking.WAV", "12", "a_b-c", "A dog.", "Two\nlines.wav")]
+    ['.wav', 'number', 'word', '', '']
+    """
+    if match := re.fullmatch(r"[^\n]*\S(\.[A-Za-z][A-Za-z0-9]{1,4})", cell):
+        return match[1].lower()
+    return "number" if cell.isdecimal() else "word" if re.fullmatch(r"[\w-]+", cell) else ""
 
 
 def _plain_values(line: str, delimiter: str) -> list[str]:

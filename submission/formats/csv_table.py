@@ -75,14 +75,15 @@ def parse_rows(data: bytes) -> Iterator[Row | Problem]:
         lines = _whole_row(line, file)
         row = b"".join(lines).decode("utf-8", errors="surrogateescape")
         fault = _fault_of_row(row) if lines else (f"a quote on this line has no partner; {_QUOTING}", "broken quoting")
-        if not fault and len(lines) > 1 and width and holds_rows([line.decode() for line in lines], ",", width):
-            goes_on = f"a quoted cell goes on to line {number + len(lines) - 1}, over lines that could be rows"
-            fault = f"{goes_on}; write a quote that is text twice, or the cell on one line", "broken quoting"
         if not fault:
             try:
                 cells = next(csv.reader([row]))
-                width = width or len(cells)
-                yield Row(number, cells)
+                if width and holds_rows([line.decode() for line in lines], cells, ",", width):
+                    goes_on = f"a quoted cell goes on to line {number + len(lines) - 1}, over lines that could be rows"
+                    fault = f"{goes_on}; write a quote that is text twice, or the cell on one line", "broken quoting"
+                else:
+                    width = width or len(cells)
+                    yield Row(number, cells)
             except csv.Error as error:  # a cell beyond csv.field_size_limit()
                 fault = f"{error}; shorten the cell", "a cell too long"
         if fault:

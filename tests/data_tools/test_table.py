@@ -1,5 +1,7 @@
 """Tables of one's own: columns, rows of one file, splits, delimiters, and what is refused; short lines of manifests."""
 
+import csv
+import io
 import json
 import shutil
 from pathlib import Path
@@ -124,6 +126,39 @@ def test_quotes_that_open_a_cell_swallow_no_rows(
     argv = ["table", str(sounds.parent / "my.csv"), "--audio", "file", "--folder", str(sounds), "--out", str(out)]
     assert main([*argv, "--caption", "caption", *more]) == 0
     assert [caption for clip in read_manifest(out) for caption in clip.captions] == captions
+
+
+@pytest.mark.parametrize(
+    ("text", "captions"),
+    [
+        ('name,caption\nx.wav,"A big crowd.\nAbout 1,000 people cheer"\ny.wav,A dog\n', 2),
+        ('name,caption\nx.wav,"A crowd.\nAbout 1,000 people.\nThey cheer, too"\n', 1),
+        ('name,caption\nx.wav,"A ""big"" crowd.\nAbout 1,000 people"\n', 1),
+        ('caption,name\n"A crowd.\nAbout 1,000 people",x.wav\nA dog,y.wav\n', 2),
+        ('id,caption,year\n12,"Two lines\nof 1,000 words,19",3\n13,a dog,4\n', 2),
+    ],
+)
+def test_cell_of_several_lines_stays_whole(text: str, captions: int, tmp_path: Path) -> None:
+    (tmp_path / "t.csv").write_text(text)
+    assert [row for _, row in read_table(tmp_path / "t.csv", ["caption"])] == [
+        dict(row) for row in csv.DictReader(io.StringIO(text, newline=""))
+    ]
+    assert len(read_table(tmp_path / "t.csv", ["caption"])) == captions
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        'name,caption\nx.wav,"Stop, he says\ny.wav,A dog, a cat\nw.wav,go"\n',
+        'name,caption\nx.wav,"Stop\ny.WAV,A ""dog""\nw.wav,go"\n',
+        'caption,name\n"Stop, now,x.wav\nA dog, a cat,y.wav\ngo",w.wav\n',
+        'caption\n"Stop\nA dog\ngo"\n',
+    ],
+)
+def test_cell_that_holds_rows_with_commas_is_refused(text: str, tmp_path: Path) -> None:
+    (tmp_path / "t.csv").write_text(text)
+    with pytest.raises(DataError, match=r"t.csv, line 2: a quoted cell goes on to line [34], over lines that begin"):
+        read_table(tmp_path / "t.csv", ["caption"])
 
 
 def test_swallowed_rows_are_named_in_a_warning(sounds: Path, caplog: pytest.LogCaptureFixture) -> None:
