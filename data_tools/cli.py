@@ -9,6 +9,7 @@ import difflib
 import io
 import logging
 import os
+import re
 import select
 import signal
 import sys
@@ -125,9 +126,15 @@ def _of_rank() -> str:
     return f"[rank {number}] " if number else ""
 
 
+_OBEYED = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
+
+
 def printable(text: str) -> str:
-    """Show control characters escaped, such as those of a file's name or a server's answer: a terminal obeys them."""
-    return "".join(one if one.isprintable() or one in "\t\n" else ascii(one)[1:-1] for one in text)
+    """Show control characters escaped, such as those of a file's name or a server's answer: a terminal obeys them.
+
+    So are lone surrogates and the marks that turn the direction of text. Blanks and joiners of other scripts stay.
+    """
+    return "".join(ascii(one)[1:-1] if _OBEYED.fullmatch(one) else one for one in text)
 
 
 class _Printable(logging.Formatter):

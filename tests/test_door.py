@@ -238,6 +238,12 @@ def test_errors_with_closed_streams_still_fail(closed: str, root: Path, tmp_path
     assert done.stdout == b""
 
 
+def test_blanks_and_joiners_of_names_are_shown_as_they_are() -> None:
+    name = "a\u00a0b\u3000c\u200dd\u0915\u094d é\t"
+    assert cli.printable(name) == name
+    assert cli.printable("\x1b[2J \u202e \ud800 \x9b") == "\\x1b[2J \\u202e \\ud800 \\x9b"
+
+
 def test_control_characters_are_shown_escaped(root: Path) -> None:
     command = [sys.executable, "-m", "data_tools", "check", "a\x1b]0;b\x07.jsonl"]
     done = subprocess.run(command, cwd=root, capture_output=True, text=True, timeout=60, check=False)

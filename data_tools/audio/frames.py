@@ -1,5 +1,6 @@
 """Files of frames that somebody has computed and published in place of audio (.npz, .npy)."""
 
+import errno
 import math
 import zipfile
 from pathlib import Path
@@ -37,6 +38,10 @@ def read_frames(path: Path | str, array: str | None = None) -> np.ndarray:
             return _frames(path, file, Path(path).stat().st_size)
     except AudioError:
         raise
+    except OSError as error:
+        if error.errno in (None, errno.EINVAL):  # a file that ends too early, or whose header leads before its start
+            raise AudioError(f"{path}: cannot be read as frames ({error}); fetch it again") from None
+        raise OSError(error.errno, error.strerror, str(path)) from error  # of the disk: the file may be whole
     except Exception as error:  # parsers of damaged headers raise anything: TokenError, SyntaxError, RuntimeError, ...
         reason = str(error).splitlines()[0][:200] if str(error) else type(error).__name__
         raise AudioError(f"{path}: cannot be read as frames ({reason}); fetch it again") from None

@@ -31,9 +31,11 @@ def _checked(one: Any, number: int) -> np.ndarray:
         raise KitError(f"{shape}; give (samples,) or (samples, channels) of floats with full scale 1")
     if found.ndim == 2 and found.shape[1] > found.shape[0]:
         raise KitError(f"{shape}: more channels than samples; transpose it to (samples, channels)")
-    if not np.isfinite(found).all():
-        raise KitError(f"wave {number} has NaN or infinite samples; correct it")
-    return found.astype(np.float32)
+    with np.errstate(over="ignore"):
+        samples = found.astype(np.float32)
+    if not np.isfinite(samples).all():
+        raise KitError(f"wave {number} has NaN or infinite samples, or too large ones for 32 bits; correct it")
+    return samples
 
 
 def _on_cpu(one: Any) -> Any:

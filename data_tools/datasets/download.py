@@ -3,6 +3,7 @@
 import asyncio
 import codecs
 import logging
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -93,7 +94,10 @@ def content_problem(path: Path) -> str | None:
     if not begin:
         return "is empty (0 bytes)"
     text = begin.removeprefix(codecs.BOM_UTF8).lstrip().lower()
-    return "is a web page, not the file" if text.startswith((b"<!doctype html", b"<html", b"<head")) else None
+    marks = (b"<!doctype html", b"<html", b"<head")
+    if text.startswith(marks) or (text.startswith(b"<") and any(mark in text for mark in marks)):
+        return "is a web page, not the file"
+    return "is an error message in JSON, not the file" if re.match(rb'{\s*"(?:error|message|detail)"', text) else None
 
 
 def file_problem(path: Path) -> str | None:

@@ -1,5 +1,6 @@
 """Manifests that a recipe's commands make: if they are missing, and again if more audio has arrived."""
 
+import hashlib
 import io
 import logging
 import shlex
@@ -9,6 +10,7 @@ from pathlib import Path
 from data_tools.__main__ import VERBS
 from data_tools.__main__ import main as data_tools_main
 from data_tools.cli import make_parser
+from data_tools.documents.json_text import sha256_of
 from data_tools.errors import KitError
 from data_tools.files import write_text
 from data_tools.locks import lock
@@ -21,12 +23,16 @@ OUTPUTS = ("out", "moments")  # arguments of data_tools that name a file to writ
 log = logging.getLogger(__name__)
 
 
-def make_missing(recipe: schema.Recipe) -> None:
-    """Run the `make` commands of missing manifests, and of those that were made when fewer audio files were present.
+def make_missing(recipe: schema.Recipe, again: bool = True) -> None:
+    """Run the `make` commands of missing manifests, and of those that were made before more audio files arrived.
 
-    The file MANIFEST.made_by keeps the command and the number of audio files. Of several processes one makes a
-    manifest. Raises KitError for a missing weight file, a missing manifest without a command, a manifest of another
-    command, and a command that fails.
+    again: False keeps every manifest, because a run that has begun needs its own.
+
+    The file MANIFEST.made_by keeps the command, the number of audio files, and digests of their names and of the
+    manifest. A manifest that was edited since is kept. Of several processes one makes a manifest.
+
+    Raises KitError for a missing weight file, a missing manifest without a command, a manifest of another command, and
+    a command that fails.
     """
     for expert in recipe.model.audio.experts.values():
         expert.checksums()  # a missing weight file is reported before anything is made
@@ -36,11 +42,11 @@ def make_missing(recipe: schema.Recipe) -> None:
     for name, source in reversed(sources.values()):
         if source.make is None and not Path(source.manifest).exists():
             raise KitError(f"data source {name}: no manifest {source.manifest}; make it with python -m data_tools")
-        if source.make is not None and _is_to_make(name, source):
+        if source.make is not None and _is_to_make(name, source, again):
             # Not in the manifest's folder, which its command wants empty.
             waiting = f"waiting for another process that makes {source.manifest}"
             with lock(Path(recipe.banks) / "make.lock", waiting, wait=True):
-                if _is_to_make(name, source):
+                if _is_to_make(name, source, again):
                     _make(name, source.make, Path(source.manifest))
 
 
@@ -66,42 +72,48 @@ def input_paths(command: str) -> list[Path]:
     return [path for path in paths if isinstance(path, Path)]
 
 
-def _is_to_make(name: str, source: schema.Source) -> bool:
-    """Whether the manifest is missing, or was made of fewer audio files. A manifest made by hand is kept."""
+def _is_to_make(name: str, source: schema.Source, again: bool) -> bool:
+    """Whether the manifest is missing, or was made of other audio files; one made or edited by hand is kept."""
     manifest = Path(source.manifest)
     note = _note_of(manifest)
     if not manifest.exists() or not note.exists():
         return not manifest.exists()
-    command, _, number = note.read_text(encoding="utf-8").strip().partition("\n")
+    command, number, names, made = [*note.read_text(encoding="utf-8").splitlines(), "", "", "", ""][:4]
     if command != source.make:
         raise KitError(
             f"data source {name}: {source.manifest} was made by `{command}`, the recipe says `{source.make}`; "
             "delete its folder to make it again, or name another one"
         )
-    before, now = int(number) if number.isdecimal() else 0, _audio_files(source.make)
-    if now > before:
-        log.info("%s was made of %d audio files, %d are present now: it is made again", manifest, before, now)
-    return now > before
+    before, (now, names_now) = int(number) if number.isdecimal() else 0, _audio_files(source.make)
+    if not again or names_now == names or now < before:
+        return False
+    if sha256_of(manifest) != made:
+        log.warning("%s was edited since it was made, and is kept; delete it to make it of all audio files", manifest)
+        return False
+    log.info("%s was made of %d audio files, %d are present now: it is made again", manifest, before, now)
+    return True
 
 
 def _make(name: str, command: str, manifest: Path) -> None:
     log.info("making %s: %s", name, command)
-    count = _audio_files(command)  # those that arrive meanwhile count as new ones
+    count, names = _audio_files(command)  # those that arrive meanwhile count as new ones
     status = data_tools_main(shlex.split(command)[3:], inside=True)
     if status or not manifest.exists():
         raise KitError(
             f"data source {name}: `{command}` did not make {manifest}; see its message above, "
             "and change `make` together with `manifest`"
         )
-    write_text(_note_of(manifest), f"{command}\n{count}\n")
+    write_text(_note_of(manifest), f"{command}\n{count}\n{names}\n{sha256_of(manifest)}\n")
 
 
 def _note_of(manifest: Path) -> Path:
     return Path(f"{manifest}.made_by")
 
 
-def _audio_files(command: str) -> int:
-    """Number of audio files, and of published features, in the folders that a command reads."""
+def _audio_files(command: str) -> tuple[int, str]:
+    """Number of audio files and of published features in the folders that a command reads, and a digest of their
+    names."""
     folders = [path for path in input_paths(command) if path.is_dir()]
-    names = (Path(name).name for folder in folders for name in tree_files(folder))
-    return sum(is_audio_name(name) or name.endswith(".npz") for name in names)
+    names = [f"{folder}/{name}" for folder in folders for name in tree_files(folder)]
+    audio = [name for name in names if is_audio_name(Path(name).name) or name.endswith(".npz")]
+    return len(audio), hashlib.sha256("\n".join(audio).encode(errors="surrogateescape")).hexdigest()

@@ -72,7 +72,7 @@ def run_recipe(
     with ExitStack() as stack:
         on_first(lambda: stack.enter_context(run.lock()))
         stack.enter_context(errors_noted(run.folder))
-        on_first(lambda: make_missing(loaded.recipe))
+        on_first(lambda: make_missing(loaded.recipe, again=not run.provenance.exists()))
         _train_and_rank(loaded, run, load_data(loaded.recipe, device=device), began, device, track)
     return run
 

@@ -22,7 +22,7 @@ def run(arguments: argparse.Namespace) -> int:
         folder = on_first(lambda: open_run(loaded, arguments.runs, folder_from(arguments)))
         on_first(lambda: stack.enter_context(folder.lock()))
         stack.enter_context(errors_noted(folder.folder))
-        on_first(lambda: make_missing(loaded.recipe))
+        on_first(lambda: make_missing(loaded.recipe, again=not folder.provenance.exists()))
         data = load_data(loaded.recipe, device=arguments.device)
         train(loaded, folder, data, prepare(loaded, folder, data, arguments.device), arguments.track)
         if is_first():

@@ -15,7 +15,7 @@ import pytest
 import torch
 
 from data_tools.datasets import download as module
-from data_tools.datasets.download import download
+from data_tools.datasets.download import content_problem, download
 from data_tools.errors import DataError
 from system.__main__ import main
 from system.experts.panns import PannsCnn14
@@ -199,6 +199,22 @@ def test_answer_that_is_no_checkpoint_is_refused(path: str, odd: str, tmp_path: 
         download(odd + path, tmp_path / "w.pth", require_usable=read_weights)
     assert Odd.asked == 1
     assert {file.name for file in tmp_path.iterdir()} <= {"w.pth.lock"}
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b'<?xml version="1.0"?>\n<!DOCTYPE html>\n<p>log in</p>',
+        b"<!-- cached -->\n<HTML><body>log in",
+        b'{"error": "forbidden"}',
+        b'{ "message":"not found"}',
+    ],
+)
+def test_message_of_a_server_is_no_file(body: bytes, tmp_path: Path) -> None:
+    (tmp_path / "f.csv").write_bytes(body)
+    assert content_problem(tmp_path / "f.csv")
+    (tmp_path / "f.json").write_bytes(b'{"data": [{"error": 1}]}')
+    assert content_problem(tmp_path / "f.json") is None
 
 
 def test_legacy_checkpoint_that_is_cut_is_refused(tmp_path: Path) -> None:

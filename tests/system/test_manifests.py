@@ -13,7 +13,7 @@ from data_tools.errors import KitError
 from data_tools.manifest import read_manifest
 from system.__main__ import main
 from system.batches.data import load_data
-from system.batches.manifests import make_missing
+from system.batches.manifests import _audio_files, make_missing
 from system.plan.plan import plan
 from system.recipe.load import load_recipe
 from system.recipe.schema import Recipe
@@ -81,6 +81,46 @@ def test_a_manifest_made_by_hand_is_kept(wavcaps: Path) -> None:
     arrive(wavcaps, range(3, 10))
     make_missing(recipe)
     assert len(read_manifest(wavcaps / "m.jsonl")) == 3
+
+
+def test_an_edited_manifest_is_kept(wavcaps: Path, caplog: pytest.LogCaptureFixture) -> None:
+    recipe = recipe_of(wavcaps, wavcaps_command(wavcaps), "train", 10)
+    make_missing(recipe)
+    lines = (wavcaps / "m.jsonl").read_text().splitlines(keepends=True)
+    (wavcaps / "m.jsonl").write_text("".join(lines[:-1]))
+    arrive(wavcaps, range(3, 10))
+    make_missing(recipe)
+    assert len(read_manifest(wavcaps / "m.jsonl")) == 2
+    assert "m.jsonl was edited since it was made, and is kept; delete it" in caplog.text
+
+
+def test_a_manifest_is_made_again_of_as_many_other_files(wavcaps: Path) -> None:
+    recipe = recipe_of(wavcaps, wavcaps_command(wavcaps), "train", 10)
+    make_missing(recipe)
+    (wavcaps / "audio/0.wav").rename(wavcaps / "audio/7.wav")
+    make_missing(recipe)
+    assert [clip.file_name for clip in read_manifest(wavcaps / "m.jsonl")] == ["1.wav", "2.wav", "7.wav"]
+
+
+def test_files_of_every_folder_that_a_command_reads_count(tmp_path: Path) -> None:
+    """Clotho's folder has subfolders; a command may also name several folders."""
+    for name in ("a", "b"):
+        write_wav(tmp_path / name / "1.wav", 1)
+    command = f"python -m data_tools scenes {tmp_path}/s --seed 1 --recordings {tmp_path}/a"
+    assert _audio_files(command)[0] == 1
+    assert _audio_files(f"python -m data_tools check {tmp_path}/a {tmp_path}/b")[0] == 2
+
+
+def test_a_run_that_has_begun_keeps_its_manifest(wavcaps: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    arrive(wavcaps, range(3, 8))
+    recipe_of(wavcaps, wavcaps_command(wavcaps), "train", None)
+    command = [str(wavcaps / "tiny.yaml"), "--out", str(wavcaps / "run")]
+    assert main(["train", *command]) == 0, capsys.readouterr().err
+    arrive(wavcaps, range(8, 10))
+    assert main(["run", *command]) == 0, capsys.readouterr().err
+    assert len(read_manifest(wavcaps / "m.jsonl")) == 8
+    make_missing(recipe_of(wavcaps, wavcaps_command(wavcaps), "train", None))
+    assert len(read_manifest(wavcaps / "m.jsonl")) == 10
 
 
 def test_a_manifest_of_another_command_is_refused(wavcaps: Path) -> None:

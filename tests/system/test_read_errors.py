@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import tiny
 
+from data_tools.audio.frames import read_frames
 from data_tools.audio.read import AudioError, check_audio, content_key, read_audio
 from submission.formats.score_matrix import read_scores
 from system.features.contents import ContentKeys
@@ -64,6 +65,21 @@ def test_file_that_the_system_cannot_read_is_no_damage(
     with pytest.raises(OSError, match="Input/output error") as caught:
         read(whole)
     assert caught.value.filename == str(whole)
+
+
+@pytest.mark.parametrize("suffix", [".npy", ".npz"])
+@pytest.mark.parametrize("name", [name for name in CODES if name != "ENOENT"])
+def test_frames_that_the_system_cannot_read_are_no_damage(
+    suffix: str, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / f"a{suffix}"
+    frames = np.ones((3, 2), np.float32)
+    np.save(path, frames) if suffix == ".npy" else np.savez(path, frames)
+    assert read_frames(path).shape == (3, 2)
+    monkeypatch.setattr("pathlib.Path.open" if suffix == ".npy" else "zipfile.ZipFile.open", raising(CODES[name]))
+    with pytest.raises(OSError, match=os.strerror(CODES[name])) as caught:
+        read_frames(path)
+    assert caught.value.filename == str(path)
 
 
 @pytest.fixture(scope="module")

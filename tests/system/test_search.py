@@ -195,6 +195,7 @@ ODD_CALLS = {
     "whole numbers": (lambda m: m.encode_audio(np.zeros(9, np.int16), rate=16_000), "type int16; give"),
     "channels first": (lambda m: m.encode_audio(np.zeros((2, 9)), rate=16_000), "transpose it"),
     "no samples": (lambda m: m.encode_audio(np.zeros(0), rate=16_000), r"shape \(0,\)"),
+    "overflow": (lambda m: m.encode_audio(np.full(16_000, 1e300), rate=16_000), "too large ones for 32 bits"),
     "NaN": (lambda m: m.encode_audio(WAVE * np.nan, rate=16_000), "NaN or infinite"),
     "waves to rank": (lambda m: m.rank("a", [WAVE]), "rank names files"),
     "a number as audio": (lambda m: m.encode_audio(3), "'3' is no text, file or list"),
