@@ -23,7 +23,7 @@ FORM = "num_captions_per_audio"
 
 def recipe_of(folder: Path, make: str, split: str, expected: int | None) -> Recipe:
     """A recipe that makes its training data."""
-    content = tiny.recipe(tiny.make_world(folder / "world", {"validation": 1, "evaluation": 1}), folder)
+    content = tiny.recipe(tiny.make_world(folder / "world", {"validation": 2, "evaluation": 2}), folder)
     source: dict[str, Any] = {"manifest": str(folder / "m.jsonl"), "split": split, "make": make}
     if expected:
         source["expected"] = {"clips": expected, "captions": expected, "hours": 0.1}
