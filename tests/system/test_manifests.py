@@ -117,7 +117,7 @@ def test_a_run_that_has_begun_keeps_its_manifest(wavcaps: Path, capsys: pytest.C
     command = [str(wavcaps / "tiny.yaml"), "--out", str(wavcaps / "run")]
     assert main(["train", *command]) == 0, capsys.readouterr().err
     arrive(wavcaps, range(8, 10))
-    assert main(["run", *command]) == 0, capsys.readouterr().err
+    assert main(["train", *command]) == 0, capsys.readouterr().err
     assert len(read_manifest(wavcaps / "m.jsonl")) == 8
     make_missing(recipe_of(wavcaps, wavcaps_command(wavcaps), "train", None))
     assert len(read_manifest(wavcaps / "m.jsonl")) == 10
