@@ -113,13 +113,13 @@ def test_files_of_every_folder_that_a_command_reads_count(tmp_path: Path) -> Non
 
 def test_a_run_that_has_begun_keeps_its_manifest(wavcaps: Path, capsys: pytest.CaptureFixture[str]) -> None:
     arrive(wavcaps, range(3, 8))
-    recipe_of(wavcaps, wavcaps_command(wavcaps), "train", None)
+    recipe = recipe_of(wavcaps, wavcaps_command(wavcaps), "train", None)
     command = [str(wavcaps / "tiny.yaml"), "--out", str(wavcaps / "run")]
     assert main(["train", *command]) == 0, capsys.readouterr().err
     arrive(wavcaps, range(8, 10))
     assert main(["train", *command]) == 0, capsys.readouterr().err
     assert len(read_manifest(wavcaps / "m.jsonl")) == 8
-    make_missing(recipe_of(wavcaps, wavcaps_command(wavcaps), "train", None))
+    make_missing(recipe)
     assert len(read_manifest(wavcaps / "m.jsonl")) == 10
 
 
