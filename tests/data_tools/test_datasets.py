@@ -13,7 +13,7 @@ from data_files import COUNTS, PUBLISHED, failure, findings, publish_clotho, row
 from data_tools.__main__ import main
 from data_tools.datasets.audiocaps import read_audiocaps
 from data_tools.manifest import read_manifest, read_queries
-from data_tools.names import audio_tree, match_names
+from data_tools.names import audio_tree, match_names, tree_files
 
 
 @pytest.fixture(scope="module")
@@ -236,6 +236,16 @@ def test_blind_folder_names_as_on_disk(tmp_path: Path, capsys: pytest.CaptureFix
     assert clips[0].id == "blind/blind/ b.wav"
     assert "4 clips, 1 with unreadable audio" in capsys.readouterr().out
     assert not findings(tmp_path / "b.jsonl")["clips without captions"]
+
+
+def test_a_link_to_a_folder_above_lists_nothing_of_it(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    folder = tmp_path / "data/audio"
+    folder.mkdir(parents=True)
+    (folder / "a.wav").touch()
+    (tmp_path / "data/other.wav").touch()
+    (folder / "up").symlink_to(tmp_path / "data")
+    assert tree_files(folder) == ["a.wav"]
+    assert "skipped links to nothing or to a folder listed before: up" in caplog.text
 
 
 def test_linked_folders_are_read_once_and_circles_end(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
