@@ -109,8 +109,19 @@ class Quota:
         used = self.used()
         today = max(0, self.per_day - used.day)
         if requests <= today:
-            return used.wait + max(0, requests - self.per_minute + used.minute) / self.per_minute * MINUTE
+            return max(used.wait, self._minutes_for(requests, used.minute))
         return math.ceil((requests - today) / self.per_day) * DAY
+
+    def _minutes_for(self, requests: int, used: int) -> float:
+        """Return the least seconds for so many more requests by the limit a minute. used: requests of the last minute."""
+        minutes, number = divmod(max(0, requests - 1), self.per_minute)
+        waiting = number + 1 - (self.per_minute - used)  # of these, for the end of an earlier request's minute
+        if not requests or waiting <= 0:
+            return minutes * MINUTE
+        query = "SELECT counted_to FROM requests ORDER BY counted_to DESC LIMIT 1 OFFSET ?"
+        now, latest = self._clock.now(), self._clock.wall(UNANSWERED)
+        counted_to: float = min(self._database.execute(query, (used - waiting,)).fetchone()[0], now + latest)
+        return max(0.0, (counted_to - now) * self._clock.speed + MINUTE) + minutes * MINUTE
 
     def _report(self, until: float, wait: float) -> None:
         if wait > 2 * MINUTE and until > self._reported_until + self._clock.wall(MINUTE):

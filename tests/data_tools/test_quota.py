@@ -166,6 +166,14 @@ def test_the_time_of_requests_to_come(tmp_path: Path) -> None:
         assert quota.seconds_for(120) == MINUTE
         assert quota.seconds_for(2001) == DAY
         assert quota.seconds_for(4001) == 2 * DAY
+        assert [quota.seconds_for(n) for n in (61, 181)] == [MINUTE, 3 * MINUTE]
+        for _ in range(30):
+            quota.answered(await quota.take())
+        await asyncio.sleep(20)
+        for _ in range(30):
+            quota.answered(await quota.take())
+        expected = {0: 40, 1: 40, 30: 40, 31: 60, 60: 60, 61: 100, 91: 120}
+        assert {n: round(quota.seconds_for(n), 6) for n in expected} == expected
 
     run_virtually(work())
 
