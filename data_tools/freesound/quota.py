@@ -113,7 +113,7 @@ class Quota:
         return math.ceil((requests - today) / self.per_day) * DAY
 
     def _minutes_for(self, requests: int, used: int) -> float:
-        """Return the least seconds for so many more requests by the limit a minute. used: requests of the last minute."""
+        """Return the least seconds for so many more requests by the limit a minute. used: in the last minute."""
         minutes, number = divmod(max(0, requests - 1), self.per_minute)
         waiting = number + 1 - (self.per_minute - used)  # of these, for the end of an earlier request's minute
         if not requests or waiting <= 0:
