@@ -214,7 +214,10 @@ SYSTEM = [
     ("run recipe.yaml --set stages.only.batch_size", "--set stages.only.batch_size: write it as key.key=value"),
     ("run recipe.yaml --set stages.no.batch_size=8", "--set stages.no.batch_size: the recipe has no such place"),
     # before and while a run begins
-    ("run no_manifest.yaml", "data source train: no manifest nowhere.jsonl; make it with python -m data_tools"),
+    (
+        "run no_manifest.yaml",
+        "data source train: no manifest nowhere.jsonl; correct the path (it begins",
+    ),
     ("run csv_as_manifest.yaml", f"other.csv{NO_MANIFEST}"),
     ("run no_split.yaml", f"data source train: manifest.jsonl has no split train, {SPLITS}"),
     ("run no_weights.yaml", "vggish: no weight file no.pth; published at https://github.com/harritaylor/torchvggish/"),

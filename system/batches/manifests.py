@@ -41,7 +41,8 @@ def make_missing(recipe: schema.Recipe, again: bool = True) -> None:
     sources = {(source.manifest, source.make): (name, source) for name, source in reversed(recipe.data.items())}
     for name, source in reversed(sources.values()):
         if source.make is None and not Path(source.manifest).exists():
-            raise KitError(f"data source {name}: no manifest {source.manifest}; make it with python -m data_tools")
+            hint = "correct the path (it begins at this command's folder), or make it: python -m data_tools --help"
+            raise KitError(f"data source {name}: no manifest {source.manifest}; {hint}")
         if source.make is not None and _is_to_make(name, source, again):
             # Not in the manifest's folder, which its command wants empty.
             waiting = f"waiting for another process that makes {source.manifest}"

@@ -47,23 +47,26 @@ def errors_noted(folder: Path) -> Iterator[None]:
     """
     try:
         yield
+    except KeyboardInterrupt as error:
+        _note(folder / "log.txt", [str(error) or "interrupted; the same command goes on from here"], "")
+        raise
     except Exception as error:
         try:
             raise_or_leave_to_others(error)
         except SaidElsewhere:
             raise
         except Exception:
-            _note(folder / "log.txt", sentences(error))
+            _note(folder / "log.txt", sentences(error), "error: ")
             raise
 
 
-def _note(log: Path, lines: list[str]) -> None:
+def _note(log: Path, lines: list[str], kind: str) -> None:
     rank = f"[rank {index()}] " if count() > 1 else ""
     with suppress(OSError):
         file = os.open(log, os.O_WRONLY | os.O_APPEND)
         try:
             for line in lines:
-                record = logging.makeLogRecord({"msg": "%s", "args": (f"{rank}error: {line}",)})
+                record = logging.makeLogRecord({"msg": "%s", "args": (f"{rank}{kind}{line}",)})
                 os.write(file, f"{logging.Formatter(FORM).format(record)}\n".encode(errors="backslashreplace"))
         finally:
             os.close(file)

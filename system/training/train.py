@@ -225,6 +225,7 @@ class _Stage:
         self.lines: list[EpochLine] = []  # metrics of the finished epochs
         self.sha256: dict[str, str] = {}  # of the files in its folder
         self.sums: dict[str, float] = {}  # of the epoch so far: loss, and what diagnose tells
+        self.seconds = 0.0  # that the epoch so far took, in all processes that worked on it
 
     @property
     def history(self) -> list[dict[str, float]]:
@@ -255,9 +256,8 @@ class _Stage:
             progress(self.name, total, "step", self.step) as bar,
         ):
             while self.step < total and not is_over(self.stage.stop, self.history):
-                began = time.monotonic()
                 self._epoch(feed, bar, stop)
-                self._finish_epoch(time.monotonic() - began)
+                self._finish_epoch()
                 self._stop_if_asked(in_any(stop["asked"] or is_orphan()))
         self.frozen_start.end()
         if self.stage.stop and self.step < total:
@@ -290,6 +290,7 @@ class _Stage:
         self.optimizer.load_state_dict(state["optimizer"])
         self.scaler.load_state_dict(state["scaler"])
         self.best, self.step, self.sums = state["best"], state["step"], state["sums"]
+        self.seconds = state["seconds"]
         if is_first():  # a full disk may have kept it from being written after last.pt
             checkpoints.write_table_of_best(self.folder, self.best)
         self.sha256 = {**state.get("sha256", {}), "last.pt": sha256_of(self.folder / "last.pt")}
@@ -302,7 +303,9 @@ class _Stage:
         """Steps up to the next full epoch."""
         self.model.train()
         while True:
+            began = time.monotonic()
             seen = self._train_step(feed)
+            self.seconds += time.monotonic() - began
             self.sums = {name: self.sums.get(name, 0.0) + value for name, value in seen.items()}
             self.step += 1
             bar.advance(1, f"loss {seen['loss']:.4f}")
@@ -350,8 +353,8 @@ class _Stage:
         left = f"{state} still holds an earlier state" if state.exists() else "nothing of it was saved yet"
         return f"stage {self.name}: {what} at step {self.step}; lower the learning rate in a new run ({left})"
 
-    def _finish_epoch(self, seconds: float) -> None:
-        epoch = self.step // self.steps
+    def _finish_epoch(self) -> None:
+        began, epoch = time.monotonic(), self.step // self.steps
         take_from_first(self.model)
         self._require_finite()
         values, seen = self.validation(self.model)
@@ -360,8 +363,10 @@ class _Stage:
         self.best = checkpoints.updated(self.best, values, epoch, self.stage.monitor.keep)
         means = {name: value / self.steps for name, value in self.sums.items()}
         figures = {"stage": self.name, "epoch": epoch, "step": self.step, **means}
-        figures |= {"lr": self.optimizer.param_groups[0]["lr"], "seconds": round(seconds, 2), "validation": values}
-        line, self.sums = EpochLine.model_validate(figures | seen | {"collapsed": collapsed(seen)}), {}
+        seconds = round(self.seconds + time.monotonic() - began, 2)
+        figures |= {"lr": self.optimizer.param_groups[0]["lr"], "seconds": seconds, "validation": values}
+        line = EpochLine.model_validate(figures | seen | {"collapsed": collapsed(seen)})
+        self.sums, self.seconds = {}, 0.0
         self.lines.append(line)
         if is_first():
             with self.run.metrics.open("a", encoding="utf-8") as file:
@@ -389,6 +394,7 @@ class _Stage:
             "step": self.step,
             "epoch": self.step // self.steps,
             "sums": self.sums,
+            "seconds": self.seconds,
             "lines": [line.document() for line in self.lines],
         }
         self.sha256 = checkpoints.save_state(self.folder, state, epoch_weights, self.sha256)

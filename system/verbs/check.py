@@ -12,6 +12,7 @@ from system.experiments.study import Cells, Study, load_study, run_folder, secon
 from system.plan.estimates import GPUS
 from system.plan.machine import GIB, WARNING, gpu_memory, machine_memory
 from system.plan.plan import MISSING, MISTAKE, plan
+from system.recipe.differing import differing
 from system.recipe.load import RecipeError, load_recipe
 from system.verbs.json_output import PlanReport
 from system.verbs.options import add_recipe_arguments, add_runs_argument, positive
@@ -94,7 +95,9 @@ def _study_lines(arguments: argparse.Namespace, gpu_bytes: float | None) -> list
     lines += [f"cell {first}:", *plans[first]]
     for cell in others:
         different = [line for line in plans[cell] if line not in plans[first]]
-        lines += [f"cell {cell}:" if different else f"cell {cell}: as {first}", *different]
+        one, other = (cells[name, study.seeds[0]].recipe.model_dump(mode="json") for name in (first, cell))
+        changes = ", ".join(f"{key} {value!r}, not {before!r}" for key, before, value in differing(one, other))
+        lines += [f"cell {cell}: {changes or f'as {first}'}", *different]
     return [*lines, *_done_lines(study, cells, runs)]
 
 

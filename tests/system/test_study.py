@@ -200,8 +200,8 @@ def test_check_plans_a_study_by_what_differs_and_without_torch(world: Path, tmp_
     assert first == "study margins: 3 cells x 2 seeds are 6 runs"
     assert plain == "cell plain:"
     assert any("updates of 8 clips" in line for line in rest)
-    wide = rest.index("cell wide: as plain")
-    assert rest[wide + 1] == "cell small:"
+    wide = rest.index("cell wide: stages.only.losses.0.margin 0.5, not 0.2")
+    assert rest[wide + 1] == "cell small: stages.only.batch_size 4, not 8"
     assert any("updates of 4 clips" in line for line in rest[wide:])
     assert not any(line.startswith("data ") for line in rest[wide:]), "what does not differ is said once"
 

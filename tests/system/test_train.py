@@ -234,9 +234,14 @@ def test_a_signal_ends_a_step_that_the_same_command_goes_on_from(
         patched.setattr(train._Stage, "_train_step", signalled)
         assert main(["run", str(recipe), "--out", str(tmp_path / "run")]) == 130
     assert capsys.readouterr().err.endswith("stopped at step 5 of stage pretrain; the same command goes on from here\n")
+    assert "stopped at step 5 of stage pretrain" in (tmp_path / "run/log.txt").read_text()
     assert signal.getsignal(number) == before
+    kept = (checkpoints.load_state(tmp_path / "run/pretrain") or {})["seconds"]
     assert main(["run", str(recipe), "--out", str(tmp_path / "run")]) == 0
     assert digest(tmp_path / "run") == digest(unbroken)
+    lines = map(json.loads, (tmp_path / "run/metrics.jsonl").read_text().splitlines())
+    line = next(line for line in lines if line["step"] >= 5)
+    assert line["seconds"] >= round(kept, 2) > 0, "the seconds of an epoch count in both processes"
 
 
 @pytest.mark.slow
