@@ -1,5 +1,6 @@
 """A trained model from Python: texts and sounds in, embeddings and rankings out; four lines in system/README.md."""
 
+import logging
 import os
 from collections.abc import Iterable, Sequence
 from numbers import Integral
@@ -11,6 +12,7 @@ import numpy as np
 
 from data_tools.audio.read import readable_seconds
 from data_tools.audio.waves import Waves, waves_of, write_waves
+from data_tools.cli import counted
 from data_tools.errors import DataError, KitError, kit_errors
 from data_tools.files import absolute
 from data_tools.manifest import Clip, audio_clip
@@ -21,6 +23,7 @@ from system.runs.pool import Listed, cache_folder, embed, frame_banks, pool_of
 from system.runs.retrieve import embed_texts, vectors
 from system.serve.search import Search, SearchQuery
 
+log = logging.getLogger(__name__)
 AUDIO_HINT = "give a folder, a manifest (.jsonl), or one file or more"
 Texts = str | Sequence[str]
 Audio = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
@@ -47,8 +50,15 @@ class Retriever:
 
     @kit_errors
     def encode_text(self, texts: Texts, normalize: bool = True) -> np.ndarray:
-        """(N, D) float32, in the order of the texts. KitError for a model that has no one vector per text."""
-        return vectors(embed_texts(self.trained.model, _listed(texts)), normalize)
+        """Return (N, D) float32, in the order of the texts.
+
+        A warning counts the texts of which the model knows no word: they all have the same vector. Raises KitError for
+        a model that has no one vector per text.
+        """
+        texts = _listed(texts)
+        if unknown := self.trained.model.text.unreadable(texts):
+            log.warning("the model knows no word of %s, such as %r", counted(len(unknown), "text"), unknown[0])
+        return vectors(embed_texts(self.trained.model, texts), normalize)
 
     @kit_errors
     def encode_audio(self, audio: Audio | Waves, rate: int | None = None, normalize: bool = True) -> np.ndarray:

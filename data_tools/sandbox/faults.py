@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 from data_tools.errors import DataError
 from data_tools.freesound.quota import DAY, MINUTE, Clock
 
-KINDS = ("429", "throttle", "500", "overload", "down", "proxy", "reset", "timeout", "truncate", "null")
+KINDS = ("429", "throttle", "500", "overload", "down", "proxy", "reset", "timeout", "truncate", "null", "partial")
 Option = TypeVar("Option")
 _DAILY = 0.1  # of the 429s speak of the day
 

@@ -80,6 +80,9 @@ class Sandbox:
         if isinstance(response, web.Response) and isinstance(response.body, bytes) and response.status == 200:
             if fault == "truncate":
                 response.body = self.faults.cut(response.body)
+            if fault == "partial" and request.path.startswith("/apiv2/search/"):
+                content = json.loads(response.body)
+                return _json(Reply(200, content | {"results": content["results"][: len(content["results"]) // 2]}))
             if fault == "null" and request.path.startswith("/apiv2/search/"):
                 content = json.loads(response.body)
                 return _json(Reply(200, content | {"results": self.faults.with_nulls(content["results"])}))

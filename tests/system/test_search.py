@@ -258,6 +258,15 @@ def test_an_empty_query_is_refused_before_the_model_is_loaded(
     assert "query 2 is empty; write what" in refused(capsys, "search", tmp_path / "none", folder, "a tone", text)
 
 
+def test_texts_without_a_known_word_are_counted_in_a_warning(
+    model: Retriever, caplog: pytest.LogCaptureFixture
+) -> None:
+    model.encode_text(TEXTS)
+    assert not caplog.messages
+    model.encode_text([TEXTS[0], "zzz", ""])
+    assert caplog.messages == ["the model knows no word of 2 texts, such as 'zzz'"]
+
+
 def test_one_text_and_one_file_are_lists_of_one(model: Retriever, folder: Path) -> None:
     assert np.array_equal(model.encode_text(TEXTS[0]), model.encode_text([TEXTS[0]]))
     assert np.array_equal(model.encode_audio(folder / "0.wav"), model.encode_audio([folder / "0.wav"]))
