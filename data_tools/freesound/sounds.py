@@ -46,7 +46,7 @@ Whole = Annotated[int, Field(ge=0, lt=2**53)]
 
 
 class Sound(BaseModel):
-    """A sound as a search tells of it. created: milliseconds since 1970, UTC. duration: seconds.
+    """A sound of a search. created: milliseconds since 1970, UTC. duration: seconds, -1 if Freesound does not know it.
 
     license: the address of the deed. previews: addresses by PREVIEWS' names. category, subcategory: JSON where it is no
     text. pack: its address.
@@ -63,7 +63,7 @@ class Sound(BaseModel):
     username: OptionalText = ""
     license: OptionalText = ""
     gen_ai_preference: Text | None = None
-    duration: Annotated[float, Field(ge=0, allow_inf_nan=False)]
+    duration: Annotated[float, Field(ge=-1, allow_inf_nan=False)]
     type: Text | None = None
     channels: Whole | None = None
     samplerate: float | None = None

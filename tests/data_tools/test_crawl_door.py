@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from sandboxes import UNLIMITED, Direct, LoopClock, assert_whole, read_all, serving, stored
+from sandboxes import FAST, UNLIMITED, Direct, LoopClock, assert_whole, read_all, serving, stored
 from test_quota import least_seconds
 
 from data_tools.__main__ import main
@@ -174,6 +174,22 @@ def storm(path: Path, sounds: int, kills: int) -> int:
 @pytest.mark.slow
 def test_a_small_storm(tmp_path: Path) -> None:
     assert storm(tmp_path / "store", 3000, 1) == 1
+
+
+@pytest.mark.slow
+def test_outages_and_bad_sounds_over_http(tmp_path: Path) -> None:
+    faults = [f"--fault={kind}=0.05" for kind in ("down", "proxy", "throttle", "partial", "500")]
+    with serving("--sounds", "1500", "--no-throttle", "--poison", "0.003", *faults) as settings:
+        command = [sys.executable, "-m", "data_tools", "crawl", str(tmp_path / "store"), *FAST]
+        done = subprocess.run(command, env=os.environ | settings, capture_output=True, text=True)
+    answers = make_answers(1500, 1, 0.0, 0, poison=0.003)
+    bad = [number for number in range(1500) if answers.is_poison(number)]
+    assert 1 < len(bad) < 6
+    assert done.returncode == 0, done.stderr
+    assert f"is complete from 2005-01-01 to {time.strftime('%Y-%m-%d', time.gmtime())}" in done.stdout
+    assert f"{len(bad)} sounds were null or an error whenever asked for, uploaded:" in done.stdout
+    assert done.stdout.count("  between 20") == len(bad)
+    assert len(stored(tmp_path / "store")) == 1500 - len(bad)
 
 
 @pytest.mark.slow

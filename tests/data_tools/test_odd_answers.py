@@ -70,7 +70,7 @@ def test_text_that_is_null_is_empty() -> None:
         {"created": None},
         {"created": 2**52},
         {"duration": None},
-        {"duration": -1},
+        {"duration": -2},
         {"type": 3},
         {"tags": "a b"},
         {"filesize": 2**63},
@@ -83,6 +83,10 @@ def test_what_is_no_sound_is_a_null_item(change: dict[str, object]) -> None:
     assert parsed(SOUND | change) is None or "category" in change
     assert parsed(7) is None
     assert parsed([]) is None
+
+
+def test_unknown_duration_is_kept() -> None:
+    assert parsed(SOUND | {"duration": -1}).duration == -1
 
 
 def test_surrogates_are_mended_wherever_text_is() -> None:
