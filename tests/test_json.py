@@ -2,19 +2,22 @@
 
 import json
 import shlex
-import shutil
-import tarfile
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from desk import make_desk
 from jsonschema import Draft202012Validator
+from pdf import PDF
+from reported import about
 from schemas import REPORTS, published, schema
 
+from data_tools.__main__ import main as data_tools
 from data_tools.files import write_table
 from data_tools.scenes.ceiling import LABEL_COLUMNS
+from submission.__main__ import main as submission
 from system.recipe.load import read_document
 
 CASES = [
@@ -57,10 +60,12 @@ def desk(tmp_path_factory: pytest.TempPathFactory, world: Path, unbroken: Path) 
     (folder / "scenes").mkdir()
     labels = [["a.wav", "evaluation", "one", "dog"], ["b.wav", "evaluation", "one", "cat"]]
     write_table(folder / "scenes/labels.csv", LABEL_COLUMNS, labels)
-    for name in ("crawl", "package"):
-        with tarfile.open(Path(__file__).parent / f"stored/{name}.tar.xz") as archive:
-            archive.extractall(folder, filter="data")
-    shutil.move(folder / "crawl/store.sqlite", folder)
+    store = f"crawl {shlex.quote(str(folder / 'store.sqlite'))}"
+    assert data_tools(["sandbox", "--port", "0", "--sounds", "20", "--no-throttle", "--then", store]) == 0
+    (folder / "report.pdf").write_bytes(PDF)
+    (folder / "about.yaml").write_text(yaml.safe_dump(about(1, sources={"tones": {"url": None}})))
+    told = ["--about", str(folder / "about.yaml"), "--report", str(folder / "report.pdf")]
+    assert submission(["pack", str(folder / "run"), *told, "--out", str(folder / "package.zip")]) == 0
     lines = (folder / "manifest.jsonl").read_text().splitlines()
     first = json.loads(lines[0])
     gone = json.dumps(first | {"id": "gone", "path": "/nowhere.wav"})

@@ -17,7 +17,6 @@ from data_tools.errors import DataError, KitError
 from data_tools.files import require_file
 from system.recipe import schema
 from system.recipe.kinds import check_kinds
-from system.recipe.renamed import rename, renamed_keys
 from system.recipe.rules import between_keys, child
 from system.recipe.suggest import other_paths, unknown_path
 
@@ -41,13 +40,11 @@ Mistake = tuple[Keys, int, str]  # where in the document, its line (0: the comma
 
 @dataclass(frozen=True)
 class Loaded:
-    """recipe: checked. source: the file's bytes as they are. changes: the `--set` texts that were applied. renamed: a
-    line for each key that is given by an old name, with what to write."""
+    """recipe: checked. source: the file's bytes. changes: the `--set` texts that were applied."""
 
     recipe: schema.Recipe
     source: bytes
     changes: tuple[str, ...]
-    renamed: tuple[str, ...] = ()
 
     def resolved(self) -> str:
         """JSON of every setting; read as a recipe it gives this recipe again."""
@@ -60,9 +57,7 @@ def load_recipe(path: Path | str, changes: list[str] | None = None) -> Loaded:
     source, document = read_document(path, "recipe")
     if isinstance(document.value, dict) and "cells" in document.value:
         raise RecipeError([f"{path} is a study; run it with: python -m system study {path}"])
-    renamed = [f"{path}:{line}: {text}" for line, text in rename(document)]
-    mistakes = list(_apply(document, changes or [], renamed))
-    renamed += [f"--set: {text}" for _, text in rename(document)]  # in values that --set gave
+    mistakes = list(_apply(document, changes or []))
     found = list(_null_characters(document.value))
     _leave_out_nulls(document.value)
     recipe, refused = _validate(document.value)
@@ -70,7 +65,7 @@ def load_recipe(path: Path | str, changes: list[str] | None = None) -> Loaded:
     problems = [*document.problems, *mistakes, *((keys, document.line(keys), text) for keys, text in found)]
     if problems or recipe is None:
         raise RecipeError(_report(path, problems))
-    return Loaded(recipe, source, tuple(changes or []), tuple(renamed))
+    return Loaded(recipe, source, tuple(changes or []))
 
 
 def read_document(path: Path, what: str) -> tuple[bytes, Document]:
@@ -107,18 +102,14 @@ def _report(path: Path, problems: list[Mistake]) -> list[str]:
     return [*lines[:MAX_PROBLEMS], *([f"{path}: and {more:,} more mistakes"] if more > 0 else [])]
 
 
-def _apply(document: Document, changes: list[str], renamed: list[str]) -> Iterator[Mistake]:
-    """Set `a.b.0.c=value` in the document; the schema then refuses what it does not know. renamed: gets a line for each
-    key that is set by an old name."""
+def _apply(document: Document, changes: list[str]) -> Iterator[Mistake]:
+    """Set `a.b.0.c=value` in the document; the schema then refuses what it does not know."""
     for change in changes:
         dotted, equals, text = change.partition("=")
         keys: Keys = tuple(int(part) if _INDEX.fullmatch(part) else part for part in dotted.split("."))
         if not equals or not dotted:
             yield keys, 0, "write it as key.key=value"
             continue
-        if (today := renamed_keys(keys)) != keys:
-            renamed.append(f"--set {cut(dotted)} is called {today[-1]} now; write {'.'.join(map(str, today))}")
-            keys = today
         at = document.value
         for part in keys[:-1]:
             at = child(at, part)

@@ -58,7 +58,7 @@ def _plan_lines(arguments: argparse.Namespace, gpu_bytes: float | None) -> list[
         return _study_lines(arguments, gpu_bytes)
     loaded = load_recipe(arguments.recipe, arguments.set)
     several = {"processes": arguments.ranks, "gpu": arguments.gpu and GPU_NAMES[arguments.gpu]}
-    return [*loaded.renamed, *plan(loaded.recipe, gpu_bytes, machine_memory(), arguments.runs, **several).splitlines()]
+    return plan(loaded.recipe, gpu_bytes, machine_memory(), arguments.runs, **several).splitlines()
 
 
 def _gpu_bytes(arguments: argparse.Namespace) -> float | None:
@@ -89,9 +89,8 @@ def _study_lines(arguments: argparse.Namespace, gpu_bytes: float | None) -> list
         for cell in study.cells
     }
     first, *others = plans
-    lines = list(dict.fromkeys(line for loaded in cells.values() for line in loaded.renamed))
     size = f"{counted(len(plans), 'cell')} x {counted(len(study.seeds), 'seed')}"
-    lines.append(f"study {study.name}: {size} are {counted(len(cells), 'run')}")
+    lines = [f"study {study.name}: {size} are {counted(len(cells), 'run')}"]
     lines += [f"cell {first}:", *plans[first]]
     for cell in others:
         different = [line for line in plans[cell] if line not in plans[first]]

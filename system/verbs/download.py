@@ -10,7 +10,8 @@ from data_tools.datasets.download import download
 from data_tools.errors import KitError
 from system.experts.base import ExpertSettings
 from system.models.settings import Model
-from system.verbs.options import add_recipe_arguments, load_from
+from system.recipe.load import load_recipe
+from system.verbs.options import add_recipe_arguments
 
 CHECKPOINTS = (".pth", ".pt", ".ckpt", ".tar")
 
@@ -30,7 +31,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     failed: list[str] = []
-    model = load_from(arguments).recipe.model
+    model = load_recipe(arguments.recipe, arguments.set).recipe.model
     for name, expert in model.audio.experts.items():
         if expert.hub_model is not None:
             failed += _of_hub(name, expert, expert.hub_model, arguments.show)

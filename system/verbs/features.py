@@ -4,7 +4,8 @@ import argparse
 
 from system.batches.data import load_data
 from system.batches.manifests import make_missing
-from system.verbs.options import add_device_argument, add_recipe_arguments, load_from, positive
+from system.recipe.load import load_recipe
+from system.verbs.options import add_device_argument, add_recipe_arguments, positive
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -18,7 +19,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    recipe = load_from(arguments).recipe
+    recipe = load_recipe(arguments.recipe, arguments.set).recipe
     make_missing(recipe)
     features = load_data(recipe, arguments.strict, arguments.verify, arguments.device, arguments.workers).features
     for name, bank in features.banks.items():

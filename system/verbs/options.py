@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 from data_tools.errors import KitError
 from system.experts.base import Device
-from system.recipe.load import Loaded, load_recipe
 
 if TYPE_CHECKING:
     from system.runs.open import Trained
@@ -109,14 +108,3 @@ def folder_from(arguments: argparse.Namespace) -> Path | None:
     """The run's own folder, by --out or --name; None for none given."""
     out: Path | None = arguments.out
     return arguments.runs / arguments.name if arguments.name else out
-
-
-def load_from(arguments: argparse.Namespace) -> Loaded:
-    """The recipe, with a warning where it has keys by old names."""
-    loaded = load_recipe(arguments.recipe, arguments.set)
-    if loaded.renamed:
-        found = (
-            f"{arguments.recipe}: settings by old names ({len(loaded.renamed)}), which release 0.3.0 no longer reads"
-        )
-        log.warning("%s; `python -m system check` prints what to write", found)
-    return loaded

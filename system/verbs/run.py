@@ -5,14 +5,15 @@ import argparse
 from system.compute.distributed import is_first, processes
 from system.experiments.run import run_recipe
 from system.experiments.summary import report
+from system.recipe.load import load_recipe
 from system.runs.same_start import require_same_start
-from system.verbs.options import add_recipe_arguments, folder_from, load_from
+from system.verbs.options import add_recipe_arguments, folder_from
 
 add_arguments = add_recipe_arguments
 
 
 def run(arguments: argparse.Namespace) -> int:
-    loaded = load_from(arguments)
+    loaded = load_recipe(arguments.recipe, arguments.set)
     with processes(arguments.device):
         require_same_start("run", {"recipe": loaded})
         run = run_recipe(loaded, arguments.runs, folder_from(arguments), arguments.device, arguments.track)

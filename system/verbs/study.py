@@ -24,8 +24,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     study, cells = load_study(arguments.study, arguments.set, arguments.runs)
-    for line in dict.fromkeys(line for loaded in cells.values() for line in loaded.renamed):
-        log.warning("%s", line)
     with processes(arguments.device):
         require_same_start("study", {f"{cell}_s{seed}": loaded for (cell, seed), loaded in cells.items()})
         table = run_study(study, cells, arguments.runs, arguments.device, arguments.track)

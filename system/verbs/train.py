@@ -6,17 +6,18 @@ from contextlib import ExitStack
 from system.batches.data import load_data
 from system.batches.manifests import make_missing
 from system.compute.distributed import is_first, on_first, processes
+from system.recipe.load import load_recipe
 from system.runs.folder import open_run
 from system.runs.log_file import errors_noted
 from system.runs.same_start import require_same_start
 from system.training.train import prepare, train
-from system.verbs.options import add_recipe_arguments, folder_from, load_from
+from system.verbs.options import add_recipe_arguments, folder_from
 
 add_arguments = add_recipe_arguments
 
 
 def run(arguments: argparse.Namespace) -> int:
-    loaded = load_from(arguments)
+    loaded = load_recipe(arguments.recipe, arguments.set)
     with processes(arguments.device), ExitStack() as stack:
         require_same_start("train", {"recipe": loaded})
         folder = on_first(lambda: open_run(loaded, arguments.runs, folder_from(arguments)))

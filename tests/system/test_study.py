@@ -17,7 +17,6 @@ from data_tools.locks import lock_of
 from submission.runs.record import EpochLine
 from system.__main__ import main
 from system.experiments.study import so_far, validation_of
-from system.experiments.tables import StudyTable
 from system.recipe import schema
 from system.recipe.load import load_recipe
 
@@ -155,16 +154,6 @@ def test_all_mistakes_of_a_study_are_told(world: Path, tmp_path: Path, capsys: p
     assert "seeds" in refused(capsys, "study", write_study(tmp_path, recipe, seeds=[]))
     assert "no such file" in refused(capsys, "study", tmp_path / "none.yaml")
     assert "no such file" in refused(capsys, "study", write_study(tmp_path, tmp_path / "gone.yaml"))
-
-
-def test_an_old_name_in_a_cell_is_told_once(
-    recipe: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    monkeypatch.setattr("system.verbs.study.run_study", lambda study, *_: StudyTable([], study.columns, False))
-    study = write_study(tmp_path, recipe, cells={"plain": {}, "old": {"stages.finetune.clip_gradient": 2}})
-    assert main(["study", str(study), "--runs", str(tmp_path / "runs")]) == 0
-    old = [line for line in caplog.messages if "stages.finetune.clip_gradient is called max_grad_norm now" in line]
-    assert len(old) == 1, "two seeds"
 
 
 def test_published_figures_that_do_not_fit_are_told(
