@@ -3,13 +3,12 @@
 import mmap
 import os
 from pathlib import Path
-from typing import BinaryIO
 
 from data_tools.audio.chunks import LAYOUTS, playable_au, playable_chunks
 from data_tools.audio.mpeg import frame_of, playable_mpeg
+from data_tools.audio.ogg import playable_ogg
 from data_tools.audio.parts import Reheaded, after_id3, is_name, joined, longer, read_at, truncated
 
-_OGG_START, _OGG_END = 2, 4  # flags of an Ogg page
 _FLAC_STARTS = (b"fLaC\x00\x00\x00\x22", b"fLaC\x80\x00\x00\x22")  # the marker and the header of STREAMINFO
 _ASF_START = bytes.fromhex("3026b2758e66cf11a6d900aa0062ce6c")
 
@@ -21,11 +20,11 @@ def whole_sound(path: Path) -> Path | Reheaded:
 
     Args:
         path: a regular file, in any format.
-    Returns: the path; or the file with a corrected header, if it was streamed (the header states no size), or if it is
-        an MP3 file without the number of its frames. The caller closes it.
+    Returns: the path; or the corrected file, if it was streamed (the header states no size), if it is an MP3 file
+        without the number of its frames, or an Ogg file without the mark of its end. The caller closes it.
     Raises AudioError for a file that ends before its sound does, and for one that has more sound than its header says:
-        WAV, RF64, W64, AIFF, AU, CAF, MP3, Ogg. Cut and joined FLAC files show when they are decoded: see
-        `refuse_longer_flac`; of formats that ffmpeg decodes, see `refuse_partial`.
+        WAV, RF64, W64, AIFF, AU, CAF, MP3, Ogg (also if pages inside are missing or damaged). Cut and joined FLAC
+        files show when they are decoded: see `refuse_longer_flac`; of formats that ffmpeg decodes, `refuse_partial`.
     """
     with path.open("rb") as file:
         end = file.seek(0, os.SEEK_END)
@@ -36,8 +35,8 @@ def whole_sound(path: Path) -> Path | Reheaded:
         if magic[:4] in (b".snd", b"dns."):
             return playable_au(path, file, start, end)
         if magic[:4] == b"OggS":
-            _refuse_partial_ogg(path, file, start, end)
-        elif frame_of(magic[:4]):
+            return playable_ogg(path, file, start)
+        if frame_of(magic[:4]):
             return playable_mpeg(path, file, start)
     return path
 
@@ -101,29 +100,3 @@ def _refuse_partial_asf(path: Path, content: mmap.mmap) -> None:
         if at + size > len(content):
             raise truncated(path, f"a part of it has {size} bytes and {len(content) - at} are present")
         at += size if size >= 24 else len(content)
-
-
-def _refuse_partial_ogg(path: Path, file: BinaryIO, at: int, end: int) -> None:
-    """Raise AudioError for an Ogg file without its last page, and for streams one after the other."""
-    open_streams: set[bytes] = set()
-    has_sound = False
-    while (header := read_at(file, at, 27))[:4] == b"OggS":
-        sizes = file.read(header[26]) if len(header) == 27 else b""
-        flags, stream = header[5:6], header[14:18]
-        size = len(header) + len(sizes) + sum(sizes)
-        if len(header) < 27 or len(sizes) < header[26] or at + size > end:
-            raise truncated(path, "its last Ogg page is not complete")
-        if flags[0] & _OGG_START:
-            if has_sound:
-                raise joined(path, "Ogg")
-            open_streams.add(stream)
-        else:
-            has_sound = True
-        if flags[0] & _OGG_END:
-            open_streams.discard(stream)
-        at += size
-    if open_streams:
-        raise truncated(path, "it has no last Ogg page, which every whole file has")
-    rest = read_at(file, at, 2**20)
-    if b"OggS" in rest:
-        raise joined(path, "Ogg")

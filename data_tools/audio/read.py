@@ -175,9 +175,11 @@ def _blocks(path: Path | str, file: "soundfile.SoundFile", length: int) -> Itera
     """The first `length` samples, (n, channels) at a time."""
     done = 0
     while done < length:
-        samples = file.read(min(length - done, max(1, _BLOCK // file.channels)), dtype="float32", always_2d=True)
-        if not len(samples):
+        count = min(length - done, max(1, _BLOCK // file.channels))
+        samples = file.read(count, dtype="float32", always_2d=True)
+        if len(samples) < count:
             _require_bytes(path)
+            done += len(samples)
             raise AudioError(f"{path}: truncated, {done} of {file.frames} samples can be read; fetch the file again")
         peak = np.abs(samples).max()
         if not np.isfinite(peak):
@@ -215,6 +217,8 @@ def _opened(path: Path | str) -> Iterator["soundfile.SoundFile"]:
             if file.frames * file.channels > MAX_VALUES:
                 limit = f"the {MAX_VALUES:,} values that are read of a file; cut it into shorter files"
                 raise AudioError(f"{path}: {_size(file)} are more than {limit}")
+            if file.format == "OGG":
+                file.seek(0)  # of Opus that starts late, libsndfile else reads the encoder's delay too
             yield file
     except soundfile.LibsndfileError:
         _require_bytes(path)

@@ -3,6 +3,7 @@
 import io
 import os
 import struct
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
@@ -238,7 +239,125 @@ def test_mp3_with_the_length_of_fraunhofer_is_read_whole(tmp_path: Path) -> None
     assert "has more sound than" in refusal(tmp_path / "x", tag + frames + frames)
 
 
+# Ogg
+
+
+def ogg_pages(subtype: str) -> list[bytes]:
+    """Pages of a file of one minute: two or three of headers, the others of sound."""
+    data = made("OGG", subtype, np.tile(WAVE, 20), compression_level=1.0)
+    starts = [at for at in range(len(data)) if data.startswith(b"OggS", at)]
+    return [data[start:end] for start, end in zip(starts, [*starts[1:], len(data)], strict=True)]
+
+
+@pytest.fixture(scope="module", params=["VORBIS", "OPUS"])
+def pages(request: pytest.FixtureRequest) -> list[bytes]:
+    return ogg_pages(request.param)
+
+
+def unmarked(page: bytes) -> bytes:
+    """The page without the mark of the end."""
+    bare = page[:5] + bytes([page[5] & ~4]) + page[6:22] + bytes(4) + page[26:]
+    crc = 0
+    for byte in bare:
+        crc ^= byte << 24
+        for _ in range(8):
+            crc = crc << 1 ^ (0x104C11DB7 if crc >> 31 else 0)
+    return bare[:22] + struct.pack("<I", crc) + bare[26:]
+
+
+OUT_OF_ORDER = {
+    "one missing": lambda pages: pages[:10] + pages[11:],
+    "many missing": lambda pages: pages[:10] + pages[-8:],
+    "first of the sound missing": lambda pages: pages[:3] + pages[4:],
+    "last but one missing": lambda pages: pages[:-2] + pages[-1:],
+    "swapped": lambda pages: [*pages[:10], pages[11], pages[10], *pages[12:]],
+    "repeated": lambda pages: pages[:10] + pages[9:],
+}
+
+
+@pytest.mark.parametrize("case", OUT_OF_ORDER)
+def test_ogg_with_pages_out_of_order_is_refused(tmp_path: Path, pages: list[bytes], case: str) -> None:
+    message = refusal(tmp_path / "x", b"".join(OUT_OF_ORDER[case](pages)))
+    assert message.startswith("incomplete, Ogg page ")
+    assert "missing or swapped; fetch the file again" in message
+    with pytest.raises(AudioError, match="missing or swapped"):
+        audio_seconds(tmp_path / "x")
+
+
+@pytest.mark.parametrize("at", [18, 200, -1])
+def test_ogg_with_a_damaged_page_is_refused(tmp_path: Path, pages: list[bytes], at: int) -> None:
+    """libogg skips the page."""
+    damaged = bytearray(pages[10])
+    damaged[at] ^= 0x10
+    message = refusal(tmp_path / "x", b"".join([*pages[:10], damaged, *pages[11:]]))
+    assert message.startswith("damaged, Ogg page ")
+    assert "wrong checksum" in message
+    assert "no Ogg page follow" in refusal(
+        tmp_path / "x", b"".join([*pages[:10], b"oggs" + pages[10][4:], *pages[11:]])
+    )
+
+
+def test_ogg_without_the_mark_of_its_end_is_read_with_one_warning(
+    tmp_path: Path, pages: list[bytes], caplog: pytest.LogCaptureFixture
+) -> None:
+    expected = samples(tmp_path / "marked", b"".join(pages))
+    assert not caplog.records
+    found = samples(tmp_path / "x", b"".join([*pages[:-1], unmarked(pages[-1])]))
+    assert np.array_equal(found, expected)
+    assert check_audio(tmp_path / "x") is None
+    assert len(caplog.records) == 1
+    assert caplog.records[0].getMessage().startswith(f"{tmp_path / 'x'}: no mark of the end: cut between two Ogg pages")
+
+
+def test_ogg_cut_between_pages_is_read_with_a_warning(
+    tmp_path: Path, pages: list[bytes], caplog: pytest.LogCaptureFixture
+) -> None:
+    assert 0 < len(samples(tmp_path / "x", b"".join(pages[:-5]))) < 60 * RATE
+    assert "no mark of the end" in caplog.text
+    half = refusal(tmp_path / "x", b"".join(pages[:-5])[:-1])
+    assert "truncated, its last Ogg page is not complete" in half
+    for more in (b"Og", bytes(4096), b"TAG" + bytes(125)):
+        assert "which has no mark of its end" in refusal(tmp_path / "x", b"".join(pages[:-5]) + more)
+
+
+def test_ogg_cut_within_a_packet_is_refused(tmp_path: Path) -> None:
+    pages = ogg_pages("VORBIS")
+    page = pages[-1]
+    open_page = page[:26] + b"\x01\xff" + page[27 + page[26] :][:255]
+    assert "its last Ogg packet is not complete" in refusal(
+        tmp_path / "x", b"".join([*pages[:-1], unmarked(open_page)])
+    )
+
+
+@needs_ffmpeg
+@pytest.mark.parametrize("name", ["s%d.ogg", "s%d.opus"])
+def test_segment_of_ffmpeg_is_read_whole(tmp_path: Path, name: str) -> None:
+    soundfile.write(tmp_path / "in.wav", np.tile(WAVE, 12), 48_000)  # 12 s
+    codec = "libopus" if name.endswith("opus") else "libvorbis"
+    options = ["-c:a", codec, "-f", "segment", "-segment_time", "5", str(tmp_path / name)]
+    subprocess.run(["ffmpeg", "-v", "error", "-i", str(tmp_path / "in.wav"), *options], check=True)
+    lengths = []
+    for number in range(3):
+        path, decoded = tmp_path / (name % number), tmp_path / f"{number}.wav"
+        subprocess.run(["ffmpeg", "-v", "error", "-i", str(path), "-c:a", "pcm_f32le", str(decoded)], check=True)
+        found, expected = read_audio(path, 48_000), read_audio(decoded, 48_000)
+        assert len(found) == pytest.approx(len(expected), abs=1_000)
+        middle = slice(20_000, 40_000)
+        assert np.abs(found[middle] - expected[middle]).max() < 1e-3
+        lengths.append(len(found))
+    assert sum(lengths) == pytest.approx(12 * 48_000, abs=4_000)
+
+
 # Other files
+
+
+def test_block_shorter_than_asked_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """libsndfile ends a block at a gap. The next call reads on after it."""
+    read = soundfile.SoundFile.read
+    monkeypatch.setattr(
+        soundfile.SoundFile, "read", lambda file, count, **options: read(file, max(5, count - 5), **options)
+    )
+    assert f"truncated, {len(WAVE) - 5} of {len(WAVE)} samples can be read" in refusal(tmp_path / "x", made("WAV"))
 
 
 @pytest.mark.parametrize("kind", ["NIST", "VOC", "IRCAM", "SVX", "AVR", "PVF"])

@@ -1,0 +1,110 @@
+"""Ogg: refuses cut and joined files, and files with missing, swapped or damaged pages; marks the end if it is open."""
+
+import logging
+import mmap
+import zlib
+from functools import cache
+from pathlib import Path
+from typing import BinaryIO, NamedTuple
+
+from data_tools.audio.parts import AudioError, Reheaded, joined, truncated
+
+log = logging.getLogger(__name__)
+
+_START, _END = 2, 4  # flags of a page
+_REVERSED = bytes(int(f"{byte:08b}"[::-1], 2) for byte in range(256))  # each byte with its bits in the other order
+
+
+class _Page(NamedTuple):
+    """Page of an Ogg file."""
+
+    flags: int
+    stream: bytes  # serial number
+    number: int  # grows by one per page of a stream
+    at: int  # offset of its first byte
+    size: int
+    is_packet_open: bool  # the last packet continues on the next page
+
+
+def playable_ogg(path: Path, file: BinaryIO, at: int) -> Path | Reheaded:
+    """Return what to open of an Ogg file. Source: RFC 3533.
+
+    libogg skips a damaged page, and libsndfile fills the gap with other samples, without an error. A file without the
+    mark of its end was cut between two pages, or its writer leaves the mark out, as ffmpeg does in segments. The mark
+    is added, for libsndfile refuses some Opus files without it, and a warning is logged once per file.
+
+    Args:
+        at: offset of the first page.
+    Raises AudioError unless all pages are present, in order and undamaged, and belong to one file.
+    """
+    with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
+        last = _last_pages(path, content, at)
+        if any(page.is_packet_open for page in last):
+            raise truncated(path, "its last Ogg packet is not complete")
+        open_ends = [page for page in last if not page.flags & _END]
+        _refuse_rest(path, content, max(page.at + page.size for page in last), bool(open_ends))
+        if not open_ends:
+            return path
+        _warn_of_missing_end(path)
+        return Reheaded(path, _with_ends(content, open_ends), len(content))
+
+
+def _last_pages(path: Path, content: mmap.mmap, at: int) -> list[_Page]:
+    """The last page of each stream. Raises AudioError for pages out of order, and a stream that starts after sound."""
+    last: dict[bytes, _Page] = {}
+    while page := _page_at(path, content, at):
+        if page.flags & _START and not all(other.flags & _START for other in last.values()):
+            raise joined(path, "Ogg")
+        before = last.get(page.stream)
+        if before and page.number != (before.number + 1) % 2**32:
+            order = f"Ogg page {page.number} follows page {before.number}"
+            raise AudioError(f"{path}: incomplete, {order}: pages are missing or swapped; fetch the file again")
+        last[page.stream] = page
+        at += page.size
+    return list(last.values())
+
+
+def _page_at(path: Path, content: mmap.mmap, at: int) -> _Page | None:
+    """The page at an offset; None for anything else. Raises AudioError for a cut page and a wrong checksum."""
+    header = content[at : at + 27]
+    if header[:4] != b"OggS":
+        return None
+    sizes = content[at + 27 : at + 27 + header[26]] if len(header) == 27 else b""
+    size = len(header) + len(sizes) + sum(sizes)
+    if len(header) < 27 or len(sizes) < header[26] or at + size > len(content):
+        raise truncated(path, "its last Ogg page is not complete")
+    number = int.from_bytes(header[18:22], "little")
+    if _checksum(header[:22] + bytes(4) + content[at + 26 : at + size]) != header[22:26]:
+        raise AudioError(f"{path}: damaged, Ogg page {number} has a wrong checksum; fetch the file again")
+    return _Page(header[5], header[14:18], number, at, size, sizes[-1:] == b"\xff")
+
+
+def _checksum(page: bytes) -> bytes:
+    """CRC-32 from the highest bit on and from 0: zlib's, with reversed bits and without its inversions."""
+    found = zlib.crc32(page.translate(_REVERSED), 0xFFFFFFFF) ^ 0xFFFFFFFF
+    return found.to_bytes(4, "little").translate(_REVERSED)[::-1]
+
+
+def _refuse_rest(path: Path, content: mmap.mmap, at: int, is_open: bool) -> None:
+    """Raise AudioError for bytes after the last page, except tags and zeros after the mark of the end."""
+    if not is_open and content.find(b"OggS", at) >= 0:
+        raise joined(path, "Ogg")
+    if is_open and at < len(content):
+        more = f"{len(content) - at:,} bytes that are no Ogg page follow the sound, which has no mark of its end"
+        raise truncated(path, more)
+
+
+def _with_ends(content: mmap.mmap, open_ends: list[_Page]) -> bytes:
+    """The file with the mark of the end on these pages."""
+    marked = bytearray(content)
+    for page in open_ends:
+        marked[page.at + 5] |= _END
+        marked[page.at + 22 : page.at + 26] = bytes(4)
+        marked[page.at + 22 : page.at + 26] = _checksum(bytes(marked[page.at : page.at + page.size]))
+    return bytes(marked)
+
+
+@cache
+def _warn_of_missing_end(path: Path) -> None:
+    cure = "compare its length with that of the original; `ffmpeg -i in.ogg -c copy out.ogg` writes the mark"
+    log.warning("%s: no mark of the end: cut between two Ogg pages, or written without the mark; %s", path, cure)
