@@ -3,10 +3,21 @@
 from pathlib import Path
 from typing import BinaryIO, Literal, NamedTuple
 
-from data_tools.audio.parts import MAGICS, AudioError, Reheaded, after_id3, is_name, joined, longer, read_at, truncated
+from data_tools.audio.parts import (
+    DECODE_ALL,
+    MAGICS,
+    AudioError,
+    Reheaded,
+    after_tags,
+    is_container,
+    is_name,
+    joined,
+    read_at,
+    truncated,
+)
 
 _MAX_CHUNKS = 1_000  # before the sound data; real files have a few
-_MAX_TRAILER = 1_024  # bytes after the sound that belong to no chunk: tags and leftovers of editors
+_MAX_TRAILER = 1_024  # bytes after the sound that belong to no chunk or tag: leftovers of editors
 _MAX_EXCESS = 8  # bytes that writers of streams count too much: the header of the sound chunk
 _NO_LIMIT = 2**62  # sizes of 64 bits from here on are placeholders
 
@@ -139,7 +150,7 @@ def _is_overstated(sound: _Sound, present: int, container: int, length: int) -> 
     """Return whether a header of 32 bits states too many bytes of a file that was not cut.
 
     Such a header counts itself in; or the file ends with a whole sample, a few bytes early; or the size of the
-    container is right, or was left open.
+    container is right.
 
     Args:
         present: bytes from the first one of the sound on. container, length: bytes of the file by its header, and as
@@ -150,8 +161,7 @@ def _is_overstated(sound: _Sound, present: int, container: int, length: int) -> 
     excess = sound.size - present
     counts_header = sound.size in (length, length - 8)
     is_few = sound.frame > 0 and present % sound.frame == 0 and excess <= _MAX_EXCESS
-    is_container_right = container + 8 == length or container == 0 or container >= 0x7F000000
-    return counts_header or is_few or (is_container_right and excess <= _MAX_TRAILER)
+    return counts_header or is_few or (container + 8 == length and excess <= _MAX_TRAILER)
 
 
 def _with_size(path: Path, file: BinaryIO, sound: _Sound, size: int, magic: bytes = b"") -> Reheaded:
@@ -166,21 +176,23 @@ def _with_size(path: Path, file: BinaryIO, sound: _Sound, size: int, magic: byte
 def _after_chunks(file: BinaryIO, layout: _Layout, at: int, end: int) -> int:
     """Offset after the chunks and tags at an offset; the end of the file if it has nothing else."""
     for _ in range(_MAX_CHUNKS):
+        at = after_tags(file, at)
         name, size, body = _chunk(file, layout, at)
         if name in (*MAGICS, layout.sound) or not is_name(name) or size < 0 or body + size > end:
             break
         at = min(end, _next_chunk(file, layout, body, size))
-    return min(end, after_id3(file, at))
+    return min(end, at)
 
 
 def _refuse_longer(path: Path, file: BinaryIO, layout: _Layout, sound: _Sound, end: int) -> None:
     """Raise AudioError if anything but chunks, tags and zeros follows the sound."""
     at = _after_chunks(file, layout, _next_chunk(file, layout, sound.start, sound.size), end)
     rest = read_at(file, at, 2**20)
-    if rest[:4] in MAGICS:
+    if is_container(rest.lstrip(b"\0")[:8]):
         raise joined(path, "audio")
     if len(rest) > _MAX_TRAILER and rest.strip(b"\0"):
-        raise longer(path, f"{max(0, sound.size):,} bytes")
+        more = f"{end - at:,} bytes that are no chunk or tag follow the {sound.size:,} bytes of sound"
+        raise AudioError(f"{path}: {more} that its header states; {DECODE_ALL}")
 
 
 def playable_au(path: Path, file: BinaryIO, start: int, end: int) -> Path | Reheaded:
@@ -188,11 +200,14 @@ def playable_au(path: Path, file: BinaryIO, start: int, end: int) -> Path | Rehe
     order: Literal["little", "big"] = "big" if read_at(file, start, 4) == b".snd" else "little"
     fields = read_at(file, start + 4, 8)
     offset, size = int.from_bytes(fields[:4], order), int.from_bytes(fields[4:], order)
+    layout = _RIFF._replace(align=1)  # AU has no chunks
     sound = _Sound(start + offset, size, (start + 8, 4, order))
     present = end - sound.start
     if size == 0xFFFFFFFF or len(fields) < 8:  # the format's own placeholder, which libsndfile knows
         return path
+    if present > 0 and (size == 0 or _is_streamed(file, layout, sound, end)):
+        return _with_size(path, file, sound, present)
     if size > present:
         raise truncated(path, f"the header promises {size} bytes of sound and {max(0, present)} are there")  # prose: ok
-    _refuse_longer(path, file, _RIFF._replace(align=1), sound, end)
+    _refuse_longer(path, file, layout, sound, end)
     return path

@@ -1,6 +1,7 @@
 """Parts of audio files, for all containers: errors, tags, and files that are read with a corrected beginning."""
 
 import io
+import mmap
 import os
 from pathlib import Path
 from typing import BinaryIO
@@ -8,6 +9,8 @@ from typing import BinaryIO
 from data_tools.errors import DataError
 
 MAGICS = (b"RIFF", b"RIFX", b"RF64", b"BW64", b"FORM", b"riff", b"caff", b".snd", b"OggS", b"fLaC")
+DECODE_ALL = "export the file again, or decode all of it into a FLAC file by another program"
+_FOREIGN_MAGICS = (b"dns.", b"\x30\x26\xb2\x75", b"\x1a\x45\xdf\xa3", b"wvpk", b"MAC ")  # AU, WMA, WebM, WavPack, APE
 
 
 class AudioError(DataError):
@@ -51,7 +54,7 @@ class Reheaded(io.RawIOBase):
         super().close()
 
 
-def read_at(file: BinaryIO, at: int, count: int) -> bytes:
+def read_at(file: BinaryIO | mmap.mmap, at: int, count: int) -> bytes:
     file.seek(at)
     return file.read(count)
 
@@ -61,8 +64,7 @@ def truncated(path: Path, problem: str) -> AudioError:
 
 
 def longer(path: Path, stated: str) -> AudioError:
-    cure = "export the file again, or decode all of it into a FLAC file by another program"
-    return AudioError(f"{path}: has more sound than the {stated} that its header states; {cure}")
+    return AudioError(f"{path}: has more sound than the {stated} that its header states; {DECODE_ALL}")
 
 
 def joined(path: Path, kind: str) -> AudioError:
@@ -83,6 +85,35 @@ def after_id3(file: BinaryIO, at: int) -> int:
     while size := id3_size(read_at(file, at, 10)):
         at += size
     return at
+
+
+def after_tags(file: BinaryIO | mmap.mmap, at: int) -> int:
+    """Offset after the tags at an offset, by the sizes that they state: ID3, APE, Lyrics3.
+
+    Sources: id3.org (ID3v1, ID3v2, Lyrics3); wiki.hydrogenaud.io/index.php?title=APEv2_specification.
+    """
+    while size := _tag_size(file, at):
+        at += size
+    return at
+
+
+def _tag_size(file: BinaryIO | mmap.mmap, at: int) -> int:
+    head = read_at(file, at, 32)
+    if head[:8] == b"APETAGEX" and len(head) == 32:
+        return 32 + int.from_bytes(head[12:16], "little")
+    if head[:4] == b"TAG+" and read_at(file, at + 227, 3) == b"TAG":
+        return 227
+    if head[:3] == b"TAG":
+        return 128
+    if head[:11] == b"LYRICSBEGIN":
+        lyrics = read_at(file, at, 2**20)
+        return 9 + max(lyrics.find(b"LYRICS200"), lyrics.find(b"LYRICSEND"))
+    return id3_size(head[:10])
+
+
+def is_container(head: bytes) -> bool:
+    """Return whether these first 8 bytes start a container of audio."""
+    return head[:4] in MAGICS or head[:4] in _FOREIGN_MAGICS or head[4:8] == b"ftyp"
 
 
 def is_name(name: bytes | None) -> bool:
