@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import BinaryIO, Literal, NamedTuple
 
+from data_tools.audio.mpeg import playable_mpeg
 from data_tools.audio.parts import (
     DECODE_ALL,
     MAGICS,
@@ -19,6 +20,7 @@ from data_tools.audio.parts import (
 _MAX_CHUNKS = 1_000  # before the sound data; real files have a few
 _MAX_TRAILER = 1_024  # bytes after the sound that belong to no chunk or tag: leftovers of editors
 _MAX_EXCESS = 8  # bytes that writers of streams count too much: the header of the sound chunk
+_MPEG_CODES = (0x50, 0x55)  # of the sound in a WAV file: layers I and II, layer III
 _NO_LIMIT = 2**62  # sizes of 64 bits from here on are placeholders
 
 
@@ -63,6 +65,7 @@ class _Sound(NamedTuple):
         field: offset, length and byte order of that size.
         counted: as in _Layout.
         frame: bytes of one sample of all channels, 0 if not known.
+        is_mpeg: the sound of a WAV file is MPEG audio.
     """
 
     start: int
@@ -70,9 +73,10 @@ class _Sound(NamedTuple):
     field: tuple[int, int, Literal["little", "big"]]
     counted: int = 0
     frame: int = 0
+    is_mpeg: bool = False
 
 
-def playable_chunks(path: Path, file: BinaryIO, start: int, end: int) -> Path | Reheaded:
+def playable_chunks(path: Path, file: BinaryIO, start: int, end: int) -> Path | Reheaded | None:
     """Return what to open of a WAV, RF64, W64, AIFF or CAF file. start, end: offsets of the file's container."""
     head = read_at(file, start, 12)
     layout = LAYOUTS[head[:4]]
@@ -81,12 +85,15 @@ def playable_chunks(path: Path, file: BinaryIO, start: int, end: int) -> Path | 
         return path
     present = end - sound.start
     container = int.from_bytes(head[4:8], layout.order)
-    if _is_streamed(file, layout, sound, end):
+    is_streamed = _is_streamed(file, layout, sound, end)
+    if is_streamed and not sound.is_mpeg:
         return _with_size(path, file, sound, present)
-    if sound.size > present and not _is_overstated(sound, present, container, end - start):
+    if not is_streamed and sound.size > present and not _is_overstated(sound, present, container, end - start):
         raise truncated(path, f"the header promises {sound.size} bytes of sound and {present} are there")  # prose: ok
-    if sound.size < present:
+    if not is_streamed and sound.size < present:
         _refuse_longer(path, file, layout, sound, end)
+    if sound.is_mpeg:
+        return playable_mpeg(path, file, sound.start, end if is_streamed else min(end, sound.start + sound.size))
     if head[:4] == b"riff" and sound.size < present:  # libsndfile takes what follows for sound
         return Reheaded(path, b"", 0, sound.start + sound.size)
     if head[:4] == b"BW64":  # RF64 by the name that the broadcasting union gave it later
@@ -95,7 +102,7 @@ def playable_chunks(path: Path, file: BinaryIO, start: int, end: int) -> Path | 
 
 
 def _find_sound(path: Path, file: BinaryIO, layout: _Layout, start: int) -> _Sound | None:
-    at, frame, large = start + layout.first, 0, None
+    at, frame, is_mpeg, large = start + layout.first, 0, False, None
     for _ in range(_MAX_CHUNKS):
         name, size, body = _chunk(file, layout, at)
         if name is None:
@@ -105,9 +112,10 @@ def _find_sound(path: Path, file: BinaryIO, layout: _Layout, start: int) -> _Sou
             if large and size == 0xFFFFFFFF:
                 field = (large, 8, layout.order)
                 size = int.from_bytes(read_at(file, large, 8), layout.order)
-            return _Sound(body, size, field, layout.counted, frame)
+            return _Sound(body, size, field, layout.counted, frame, is_mpeg)
         if name == b"fmt ":
             frame = int.from_bytes(read_at(file, body + 12, 2), layout.order)
+            is_mpeg = int.from_bytes(read_at(file, body, 2), layout.order) in _MPEG_CODES
         if name == b"ds64":
             large = body + 8
         at = _next_chunk(file, layout, body, size)

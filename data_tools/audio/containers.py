@@ -13,8 +13,8 @@ _FLAC_STARTS = (b"fLaC\x00\x00\x00\x22", b"fLaC\x80\x00\x00\x22")  # the marker 
 _ASF_START = bytes.fromhex("3026b2758e66cf11a6d900aa0062ce6c")
 
 
-def whole_sound(path: Path) -> Path | Reheaded:
-    """Return what libsndfile has to open to read all sound of a file.
+def whole_sound(path: Path) -> Path | Reheaded | None:
+    """Return what libsndfile has to open to read all sound of a file; None if it cannot, and ffmpeg can.
 
     libsndfile believes most headers. A file that was cut or joined gives part of its sound, without an error.
 

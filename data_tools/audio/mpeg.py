@@ -4,7 +4,7 @@ import mmap
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
-from data_tools.audio.parts import Reheaded, id3_size, longer, truncated
+from data_tools.audio.parts import Reheaded, after_tags, is_container, joined, longer, truncated
 
 
 class _Frame(NamedTuple):
@@ -45,13 +45,18 @@ def frame_of(header: bytes) -> _Frame | None:
     return _Frame(bytes([header[1] & 0xFE, header[2] & 0x0C]), size, layer, version == 3, header[3] >> 6 == 3)
 
 
-def playable_mpeg(path: Path, file: BinaryIO, start: int) -> Path | Reheaded:
-    """Return what to open of an MPEG audio file, whose frames are counted."""
+def playable_mpeg(path: Path, file: BinaryIO, start: int, end: int | None = None) -> Path | Reheaded | None:
+    """Return what to open of an MPEG audio file, whose frames are counted.
+
+    Args:
+        start, end: offsets of the frames; end: None for the end of the file, a number for frames in a WAV file.
+    Returns: as `whole_sound`.
+    """
     with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
-        first = frame_of(content[start : start + 4])
-        if not first or _next_frame(content, start - 1, first) != start:
-            return path  # no second frame follows the first: something else, or nothing to compare
-        frames, is_complete = _count_frames(content, start, first)
+        first = _first_of_two(content, start)
+        if not first:
+            return path  # something else, or nothing to compare
+        frames, is_complete = _count_frames(path, content, start, min(end or len(content), len(content)), first)
         tag = _tag_of_frames(content[start : start + first.size], first)
         follows = start + first.size if tag else start
         beginning = bytes(content[follows : follows + 4])
@@ -63,35 +68,54 @@ def playable_mpeg(path: Path, file: BinaryIO, start: int) -> Path | Reheaded:
             raise longer(path, f"{tag.frames:,} frames")
     elif not is_complete:
         raise truncated(path, f"its last frame, number {frames + 1}, is not complete")
-    if first.layer != 3 or (tag and tag.is_xing):
-        return path
-    return Reheaded(path, _xing_frame(beginning, frames), follows)
+    if first.layer != 3:
+        return None  # libmpg123 guesses the length from the file's size, and these layers have no tag to state it
+    if tag and tag.is_xing:
+        return Reheaded(path, b"", start, end) if end else path
+    return Reheaded(path, _xing_frame(beginning, frames), follows, end)
 
 
-def _count_frames(content: mmap.mmap, at: int, first: _Frame) -> tuple[int, bool]:
-    """Number of MPEG frames from an offset on, and whether the last one is complete; tags between them are skipped."""
+def _count_frames(path: Path, content: mmap.mmap, at: int, end: int, first: _Frame) -> tuple[int, bool]:
+    """Number of MPEG frames, and whether the last one is complete; tags between them are skipped.
+
+    Raises AudioError if frames of another kind follow, or another container.
+    """
     count = 0
-    while at < len(content):
+    while at < end:
         frame = frame_of(content[at : at + 4])
         if frame and frame.kind == first.kind:
-            if at + frame.size > len(content):
+            if at + frame.size > end:
                 return count, False
             count += 1
             at += frame.size
-        else:
-            at = _next_frame(content, at + id3_size(content[at : at + 10]), first)
+            continue
+        at = next_sound(content, after_tags(content, at), end)
+        following = _first_of_two(content, at)
+        if at < end and not (following and following.kind == first.kind):
+            raise joined(path, "audio")
     return count, True
 
 
-def _next_frame(content: mmap.mmap, at: int, first: _Frame) -> int:
-    """Offset, after another one, of the next two frames in a row of the kind of the first one; the end without them."""
-    while (at := content.find(b"\xff", at + 1)) >= 0:
-        frame = frame_of(content[at : at + 4])
-        if frame and frame.kind == first.kind:
-            following = frame_of(content[at + frame.size : at + frame.size + 4])
-            if following and following.kind == first.kind:
-                return at
-    return len(content)
+def next_sound(content: mmap.mmap, at: int, end: int) -> int:
+    """Offset of the container of audio that follows here, after zeros, or else of the next two MPEG frames in a row.
+
+    Two of one kind: the bytes of a tag look like that once in a billion. Returns `end` if nothing follows.
+    """
+    start = content[at : min(end, at + 2**20)].lstrip(b"\0")
+    if is_container(start[:8]):
+        return min(end, at + 2**20) - len(start)
+    while (at := content.find(b"\xff", at, end)) >= 0:
+        if _first_of_two(content, at):
+            return at
+        at += 1
+    return end
+
+
+def _first_of_two(content: mmap.mmap, at: int) -> _Frame | None:
+    """The frame at an offset if one of the same kind follows it."""
+    first = frame_of(content[at : at + 4])
+    following = first and frame_of(content[at + first.size : at + first.size + 4])
+    return first if first and following and following.kind == first.kind else None
 
 
 class _Tag(NamedTuple):
@@ -102,13 +126,19 @@ class _Tag(NamedTuple):
 
 
 def _tag_of_frames(content: bytes, first: _Frame) -> _Tag | None:
-    side = (17 if first.is_mono else 32) if first.is_mpeg1 else (9 if first.is_mono else 17)
-    tag = content[4 + side :]
+    tag = content[4 + _side_size(first) :]
     if tag[:4] in (b"Xing", b"Info") and len(tag) >= 12 and tag[7] & 1:
         return _Tag(int.from_bytes(tag[8:12], "big"), True)
     if content[36:40] == b"VBRI" and len(content) >= 54:
         return _Tag(int.from_bytes(content[50:54], "big"), False)
     return None
+
+
+def _side_size(frame: _Frame) -> int:
+    """Bytes of side information, between the header and the tag."""
+    if frame.is_mpeg1:
+        return 17 if frame.is_mono else 32
+    return 9 if frame.is_mono else 17
 
 
 def _xing_frame(header: bytes, frames: int) -> bytes:
@@ -119,6 +149,5 @@ def _xing_frame(header: bytes, frames: int) -> bytes:
     header = bytes([header[0], header[1] | 1, 0x90 | header[2] & 0x0C, header[3]])
     frame = frame_of(header)
     assert frame
-    side = (17 if frame.is_mono else 32) if frame.is_mpeg1 else (9 if frame.is_mono else 17)
     tag = b"Xing" + (1).to_bytes(4, "big") + frames.to_bytes(4, "big")
-    return (header + bytes(side) + tag).ljust(frame.size, b"\0")
+    return (header + bytes(_side_size(frame)) + tag).ljust(frame.size, b"\0")

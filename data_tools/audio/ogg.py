@@ -7,7 +7,8 @@ from functools import cache
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
-from data_tools.audio.parts import AudioError, Reheaded, joined, truncated
+from data_tools.audio.mpeg import next_sound
+from data_tools.audio.parts import AudioError, Reheaded, after_tags, joined, truncated
 
 log = logging.getLogger(__name__)
 
@@ -86,9 +87,11 @@ def _checksum(page: bytes) -> bytes:
 
 
 def _refuse_rest(path: Path, content: mmap.mmap, at: int, is_open: bool) -> None:
-    """Raise AudioError for bytes after the last page, except tags and zeros after the mark of the end."""
+    """Raise AudioError for a second file after the last page; if the end has no mark, for any bytes."""
     if not is_open and content.find(b"OggS", at) >= 0:
         raise joined(path, "Ogg")
+    if not is_open and next_sound(content, after_tags(content, at), len(content)) < len(content):
+        raise joined(path, "audio")
     if is_open and at < len(content):
         more = f"{len(content) - at:,} bytes that are no Ogg page follow the sound, which has no mark of its end"
         raise truncated(path, more)

@@ -112,8 +112,8 @@ def _tag_size(file: BinaryIO | mmap.mmap, at: int) -> int:
 
 
 def is_container(head: bytes) -> bool:
-    """Return whether these first 8 bytes start a container of audio."""
-    return head[:4] in MAGICS or head[:4] in _FOREIGN_MAGICS or head[4:8] == b"ftyp"
+    """Return whether these first bytes start a container of audio. MP4 is known without the zeros of its size."""
+    return head[:4] in MAGICS or head[:4] in _FOREIGN_MAGICS or head[1:5] == b"ftyp"
 
 
 def is_name(name: bytes | None) -> bool:

@@ -245,6 +245,10 @@ def _source(path: Path | str) -> Iterator[Path | str | Reheaded]:
             yield wav
         return
     source = whole_sound(Path(path))
+    if source is None:
+        with _by_ffmpeg(path) as wav:
+            yield wav
+        return
     with nullcontext() if isinstance(source, Path) else source:
         yield source
 

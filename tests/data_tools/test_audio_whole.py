@@ -71,9 +71,13 @@ def put(data: bytes, at: int, new: bytes) -> bytes:
     return data[:at] + new + data[at + len(new) :]
 
 
-def samples(path: Path, data: bytes) -> np.ndarray:
+def written(path: Path, data: bytes) -> Path:
     path.write_bytes(data)
-    return read_audio(path, RATE)
+    return path
+
+
+def samples(path: Path, data: bytes) -> np.ndarray:
+    return read_audio(written(path, data), RATE)
 
 
 def refusal(path: Path, data: bytes) -> str:
@@ -289,6 +293,86 @@ def test_mp3_with_the_length_of_fraunhofer_is_read_whole(tmp_path: Path) -> None
     assert np.array_equal(samples(tmp_path / "x", tag + frames), expected)
     assert "truncated, the header promises" in refusal(tmp_path / "x", tag + frames[: len(frames) // 2])
     assert "has more sound than" in refusal(tmp_path / "x", tag + frames + frames)
+
+
+def mp3_of_rate(rate: int) -> bytes:
+    file = io.BytesIO()
+    soundfile.write(file, WAVE, rate, "MPEG_LAYER_III", format="MP3")
+    return file.getvalue()
+
+
+def without_tag(data: bytes) -> bytes:
+    first = frame_of(data[:4])
+    assert first
+    return data[first.size :]
+
+
+@pytest.mark.parametrize("between", [b"", ID3, ID3V1, APE + ID3V1, LYRICS + ID3V1, bytes(3000)])
+@pytest.mark.parametrize("is_stated", [True, False])
+def test_mp3_joined_with_another_format_is_refused(tmp_path: Path, between: bytes, is_stated: bool) -> None:
+    data = mp3_of_rate(44_100) if is_stated else without_tag(mp3_of_rate(44_100))
+    others = [mp3_of_rate(22_050), without_tag(mp3_of_rate(48_000)), made("OGG", "VORBIS"), b"\0\0\0\x20ftypM4A "]
+    for second in (*others, *map(made, ("WAV", "AIFF", "AU", "CAF", "W64", "FLAC"))):
+        assert "joined, a second audio file" in refusal(tmp_path / "x", data + between + second), second[:12]
+
+
+@pytest.mark.parametrize("between", [b"", ID3V1, bytes(3000)])
+def test_ogg_joined_with_another_format_is_refused(tmp_path: Path, between: bytes) -> None:
+    for second in (mp3_of_rate(22_050), made("WAV"), made("FLAC")):
+        message = refusal(tmp_path / "x", made("OGG", "VORBIS") + between + second)
+        assert "joined, a second audio file" in message, second[:12]
+
+
+@pytest.mark.parametrize("is_stated", [True, False])
+def test_frames_in_a_tag_between_mp3_frames_are_not_counted(tmp_path: Path, is_stated: bool) -> None:
+    """An ID3 tag can hold anything, frames of the same or another kind too."""
+    tag, frames = mp3()
+    other = without_tag(mp3_of_rate(44_100))[:1500]
+    at = 0
+    for _ in range(10):
+        at += frame_of(frames[at : at + 4]).size  # type: ignore[union-attr]
+    expected = samples(tmp_path / "x", (tag if is_stated else b"") + frames)
+    for body in (frames[:1500], other):
+        id3 = b"ID3\3\0\0" + bytes([0, 0, len(body) >> 7, len(body) & 127]) + body
+        found = samples(tmp_path / "x", (tag if is_stated else b"") + frames[:at] + id3 + frames[at:] + id3)
+        assert abs(len(found) - len(expected)) < 3 * 1152
+
+
+def layer_2(count: int) -> bytes:
+    """Silent frames of 1,152 samples at 44.1 kHz, 128 kbit/s, every tenth one without padding."""
+    return b"".join(
+        (bytes([0xFF, 0xFD, 0x80 | 2 * (number % 10 > 0), 0xC0])).ljust(417 + (number % 10 > 0), b"\0")
+        for number in range(count)
+    )
+
+
+def mpeg_wav(frames: bytes, code: int, after: bytes = b"") -> bytes:
+    fmt = struct.pack("<HHIIHHHHIHHH", code, 1, RATE, 8000, 1, 0, 12, 1, 2, 288, 1, 1393)
+    fmt = b"fmt " + struct.pack("<I", len(fmt)) + fmt + b"fact" + struct.pack("<II", 4, 3 * RATE)
+    body = b"WAVE" + fmt + b"data" + struct.pack("<I", len(frames)) + frames + len(frames) % 2 * b"\0" + after
+    return b"RIFF" + struct.pack("<I", len(body)) + body
+
+
+@needs_ffmpeg
+def test_mpeg_layer_2_is_read_whole(tmp_path: Path) -> None:
+    frames = layer_2(90)
+    assert len(read_audio(written(tmp_path / "x.mp3", frames), 44_100)) == 90 * 1152
+    assert audio_seconds(tmp_path / "x.mp3") == 90 * 1152 / 44_100
+    assert "truncated, its last frame, number 90" in refusal(tmp_path / "x.mp3", frames[:-9])
+
+
+@pytest.mark.parametrize("after", [b"", LIST])
+def test_mp3_in_a_wav_is_read_whole(tmp_path: Path, after: bytes) -> None:
+    tag, frames = mp3()
+    expected = samples(tmp_path / "x", frames)
+    data = mpeg_wav(frames, 0x55, after)
+    assert np.array_equal(samples(tmp_path / "x", data), expected)
+    assert np.array_equal(samples(tmp_path / "x", mpeg_wav(tag + frames, 0x55)), samples(tmp_path / "y", tag + frames))
+    streamed = mpeg_wav(frames, 0x55)
+    at = streamed.index(b"data") + 4
+    assert np.array_equal(samples(tmp_path / "x", put(streamed, at, b"\xff" * 4)), expected)
+    assert "truncated" in refusal(tmp_path / "x", data[: len(data) // 2])
+    assert "truncated" in refusal(tmp_path / "x", put(streamed, at, b"\xff" * 4)[:-9])
 
 
 # Ogg
