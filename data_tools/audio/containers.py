@@ -5,11 +5,11 @@ import os
 from pathlib import Path
 
 from data_tools.audio.chunks import LAYOUTS, playable_au, playable_chunks
+from data_tools.audio.flac import playable_flac
 from data_tools.audio.mpeg import frame_of, playable_mpeg
 from data_tools.audio.ogg import playable_ogg
-from data_tools.audio.parts import Reheaded, after_id3, is_name, joined, longer, read_at, truncated
+from data_tools.audio.parts import Reheaded, after_id3, is_name, joined, read_at, truncated
 
-_FLAC_STARTS = (b"fLaC\x00\x00\x00\x22", b"fLaC\x80\x00\x00\x22")  # the marker and the header of STREAMINFO
 _ASF_START = bytes.fromhex("3026b2758e66cf11a6d900aa0062ce6c")
 
 
@@ -20,11 +20,11 @@ def whole_sound(path: Path) -> Path | Reheaded | None:
 
     Args:
         path: a regular file, in any format.
-    Returns: the path; or the corrected file, if it was streamed (the header states no size), if it is an MP3 file
-        without the number of its frames, or an Ogg file without the mark of its end. The caller closes it.
+    Returns: the path; or the corrected file, which the caller closes: if it was streamed (the header states no size),
+        is an MP3 file without the number of its frames, or an Ogg file without the mark of its end.
     Raises AudioError for a file that ends before its sound does, and for one that has more sound than its header says:
         WAV, RF64, W64, AIFF, AU, CAF, MP3, Ogg (also if pages inside are missing or damaged). Cut and joined FLAC
-        files show when they are decoded: see `refuse_longer_flac`; of formats that ffmpeg decodes, `refuse_partial`.
+        files show when they are decoded: see `flac.py`; of formats that ffmpeg decodes, see `refuse_partial`.
     """
     with path.open("rb") as file:
         end = file.seek(0, os.SEEK_END)
@@ -38,34 +38,9 @@ def whole_sound(path: Path) -> Path | Reheaded | None:
             return playable_ogg(path, file, start)
         if frame_of(magic[:4]):
             return playable_mpeg(path, file, start)
+        if magic[:4] == b"fLaC":
+            return playable_flac(path, file, start)
     return path
-
-
-def refuse_longer_flac(path: Path) -> None:
-    """Raise AudioError if a FLAC file has more sound than its header says; anything else passes.
-
-    Reads past the stated last sample, and searches for a second stream.
-    """
-    import soundfile
-
-    with path.open("rb") as file:
-        start = after_id3(file, 0)
-        head = bytearray(read_at(file, start, 26))
-        if head[:4] != b"fLaC":
-            return
-        with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
-            if any(content.find(marker, start + 8) >= 0 for marker in _FLAC_STARTS):
-                raise joined(path, "FLAC")
-    samples = int.from_bytes(head[21:26], "big") % 2**36
-    head[21:26] = bytes([head[21] & 0xF0, 0, 0, 0, 0])  # a length of 0: not known
-    try:
-        with Reheaded(path, bytes(head), start + 26) as source, soundfile.SoundFile(source) as sound:
-            sound.seek(samples - 1)
-            more = len(sound.read(2)) > 1
-    except soundfile.LibsndfileError:
-        return  # the end of the file, or a tag after it
-    if more:
-        raise longer(path, f"{samples:,} samples")
 
 
 def refuse_partial(path: Path) -> None:

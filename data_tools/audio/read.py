@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from data_tools.audio.containers import refuse_longer_flac, refuse_partial, whole_sound
+from data_tools.audio.containers import refuse_partial, whole_sound
+from data_tools.audio.flac import refuse_longer_flac
 from data_tools.audio.parts import AudioError as AudioError  # for all that read audio
 from data_tools.audio.parts import Reheaded
 from data_tools.audio.resampling import Resampling, Wave, resampler

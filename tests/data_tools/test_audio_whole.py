@@ -375,6 +375,35 @@ def test_mp3_in_a_wav_is_read_whole(tmp_path: Path, after: bytes) -> None:
     assert "truncated" in refusal(tmp_path / "x", put(streamed, at, b"\xff" * 4)[:-9])
 
 
+# FLAC
+
+
+def without_length(data: bytes) -> bytes:
+    return put(data, 21, bytes([data[21] & 0xF0, 0, 0, 0, 0]))
+
+
+@pytest.mark.parametrize("subtype", ["PCM_16", "PCM_24"])
+@pytest.mark.parametrize("block", [1000, 8000, 48_000, 2**20])
+@pytest.mark.parametrize("before", [b"", ID3])
+def test_flac_without_a_stated_length_is_read_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, subtype: str, block: int, before: bytes
+) -> None:
+    monkeypatch.setattr("data_tools.audio.flac._BLOCK", block)
+    data = made("FLAC", subtype, np.stack([WAVE, WAVE[::-1]], axis=1) if block == 8000 else WAVE)
+    expected = samples(tmp_path / "x", data)
+    assert np.array_equal(samples(tmp_path / "x", before + without_length(data)), expected)
+    assert audio_seconds(tmp_path / "x") == 3
+    assert check_audio(tmp_path / "x") is None
+
+
+def test_cut_or_joined_flac_without_a_stated_length_is_refused(tmp_path: Path) -> None:
+    data = without_length(made("FLAC"))
+    for tenth in range(1, 11):
+        message = refusal(tmp_path / "x", data[: len(data) * tenth // 11])
+        assert "damaged or cut after" in message or "cannot be decoded" in message, tenth
+    assert "joined, a second FLAC" in refusal(tmp_path / "x", data + data)
+
+
 # Ogg
 
 
@@ -466,10 +495,10 @@ def test_ogg_cut_within_a_packet_is_refused(tmp_path: Path) -> None:
 
 
 @needs_ffmpeg
-@pytest.mark.parametrize("name", ["s%d.ogg", "s%d.opus"])
+@pytest.mark.parametrize("name", ["s%d.ogg", "s%d.opus", "s%d.flac"])
 def test_segment_of_ffmpeg_is_read_whole(tmp_path: Path, name: str) -> None:
     soundfile.write(tmp_path / "in.wav", np.tile(WAVE, 12), 48_000)  # 12 s
-    codec = "libopus" if name.endswith("opus") else "libvorbis"
+    codec = {"ogg": "libvorbis", "opus": "libopus", "flac": "flac"}[name.split(".")[1]]
     options = ["-c:a", codec, "-f", "segment", "-segment_time", "5", str(tmp_path / name)]
     subprocess.run(["ffmpeg", "-v", "error", "-i", str(tmp_path / "in.wav"), *options], check=True)
     lengths = []

@@ -1,0 +1,105 @@
+"""FLAC: refuses files with more sound than their header states, counts the samples if it states no number."""
+
+import mmap
+from pathlib import Path
+from typing import BinaryIO
+
+import numpy as np
+
+from data_tools.audio.parts import AudioError, Reheaded, after_id3, joined, longer, read_at
+
+_FLAC_STARTS = (b"fLaC\x00\x00\x00\x22", b"fLaC\x80\x00\x00\x22")  # the marker and the header of STREAMINFO
+_HEAD = 26  # bytes up to the number of samples
+_BLOCK = 2**20  # samples x channels that are decoded at a time
+
+
+def playable_flac(path: Path, file: BinaryIO, start: int) -> Path | Reheaded | None:
+    """Return what to open of a FLAC file; None if ffmpeg has to decode it.
+
+    A file that states no number of samples is decoded once to count them. soundfile jumps in files whose frames are
+    not numbered from 0, as ffmpeg's segments. Raises AudioError for a stream that cannot be decoded to its end.
+    """
+    head = read_at(file, start, _HEAD)
+    is_late = _starts_late(file, start)
+    if len(head) < _HEAD or (_samples(head) and not is_late):
+        return path
+    _refuse_second(path, file, start)
+    if is_late:
+        return None
+    with Reheaded(path, head, start + _HEAD) as source:
+        count = _count_samples(path, source)
+    return Reheaded(path, _with_samples(head, count), start + _HEAD)
+
+
+def _starts_late(file: BinaryIO, start: int) -> bool:
+    """Return whether the first frame has another number than 0. Source: RFC 9639, sections 8.1 and 9.1."""
+    at, is_last = start + 4, False
+    while not is_last and len(block := read_at(file, at, 4)) == 4:
+        is_last = block[0] >= 0x80
+        at += 4 + int.from_bytes(block[1:], "big")
+    frame = read_at(file, at, 5)
+    return len(frame) == 5 and frame[0] == 0xFF and frame[1] & 0xFC == 0xF8 and frame[4] != 0
+
+
+def _samples(head: bytes) -> int:
+    return int.from_bytes(head[21:_HEAD], "big") % 2**36
+
+
+def _with_samples(head: bytes, count: int) -> bytes:
+    return head[:21] + bytes([head[21] & 0xF0 | count >> 32]) + (count % 2**32).to_bytes(4, "big")
+
+
+def _count_samples(path: Path, source: Reheaded) -> int:
+    """Number of samples, by decoding.
+
+    soundfile raises an error for the last block, for it cannot seek to the end of a stream without a stated length.
+    The samples are in the buffer by then.
+    """
+    import soundfile
+
+    with soundfile.SoundFile(source) as sound:
+        block = np.empty((max(1, _BLOCK // sound.channels), sound.channels), np.float32)
+        count = 0
+        while count < 2**36:
+            block.fill(np.nan)
+            try:
+                read = len(sound.read(out=block))
+            except soundfile.LibsndfileError as error:
+                count += int(np.isfinite(block[:, 0]).sum())
+                if "lost sync" in str(error):
+                    problem = f"damaged or cut after {count:,} samples, or followed by other bytes"
+                    raise AudioError(f"{path}: {problem}; fetch the file again") from None
+                return count
+            count += read
+            if read < len(block):
+                return count
+    raise AudioError(f"{path}: has no end; export the file again")
+
+
+def refuse_longer_flac(path: Path) -> None:
+    """Raise AudioError if a FLAC file has more sound than its header says; anything else passes.
+
+    Reads past the stated last sample, and searches for a second stream.
+    """
+    import soundfile
+
+    with path.open("rb") as file:
+        start = after_id3(file, 0)
+        head = read_at(file, start, _HEAD)
+        if not _samples(head):
+            return  # counted
+        _refuse_second(path, file, start)
+    try:
+        with Reheaded(path, _with_samples(head, 0), start + _HEAD) as source, soundfile.SoundFile(source) as sound:
+            sound.seek(_samples(head) - 1)
+            more = len(sound.read(2)) > 1
+    except soundfile.LibsndfileError:
+        return  # the end of the file, or a tag after it
+    if more:
+        raise longer(path, f"{_samples(head):,} samples")
+
+
+def _refuse_second(path: Path, file: BinaryIO, start: int) -> None:
+    with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
+        if any(content.find(marker, start + 8) >= 0 for marker in _FLAC_STARTS):
+            raise joined(path, "FLAC")
