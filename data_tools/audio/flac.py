@@ -1,6 +1,7 @@
 """FLAC: refuses files with more sound than their header states, counts the samples if it states no number."""
 
 import mmap
+import re
 from pathlib import Path
 from typing import BinaryIO
 
@@ -9,6 +10,7 @@ import numpy as np
 from data_tools.audio.parts import AudioError, Reheaded, after_id3, joined, longer, read_at
 
 _FLAC_STARTS = (b"fLaC\x00\x00\x00\x22", b"fLaC\x80\x00\x00\x22")  # the marker and the header of STREAMINFO
+_CONTAINERS = re.compile(rb"(RIFF|RIFX|RF64|BW64).{4}WAVE|FORM.{4}AIF[FC]|OggS\x00\x02|caff\x00\x01\x00\x00", re.DOTALL)
 _HEAD = 26  # bytes up to the number of samples
 _BLOCK = 2**20  # samples x channels that are decoded at a time
 
@@ -32,13 +34,18 @@ def playable_flac(path: Path, file: BinaryIO, start: int) -> Path | Reheaded | N
 
 
 def _starts_late(file: BinaryIO, start: int) -> bool:
-    """Return whether the first frame has another number than 0. Source: RFC 9639, sections 8.1 and 9.1."""
+    """Return whether the first frame has another number than 0. Source: RFC 9639, section 9.1."""
+    frame = read_at(file, _after_metadata(file, start), 5)
+    return len(frame) == 5 and frame[0] == 0xFF and frame[1] & 0xFC == 0xF8 and frame[4] != 0
+
+
+def _after_metadata(file: BinaryIO, start: int) -> int:
+    """Offset of the first frame. Source: RFC 9639, section 8.1."""
     at, is_last = start + 4, False
     while not is_last and len(block := read_at(file, at, 4)) == 4:
         is_last = block[0] >= 0x80
         at += 4 + int.from_bytes(block[1:], "big")
-    frame = read_at(file, at, 5)
-    return len(frame) == 5 and frame[0] == 0xFF and frame[1] & 0xFC == 0xF8 and frame[4] != 0
+    return at
 
 
 def _samples(head: bytes) -> int:
@@ -103,3 +110,5 @@ def _refuse_second(path: Path, file: BinaryIO, start: int) -> None:
     with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
         if any(content.find(marker, start + 8) >= 0 for marker in _FLAC_STARTS):
             raise joined(path, "FLAC")
+        if _CONTAINERS.search(content, _after_metadata(file, start)):  # metadata may keep the header of a WAV file
+            raise joined(path, "audio")

@@ -404,6 +404,15 @@ def test_cut_or_joined_flac_without_a_stated_length_is_refused(tmp_path: Path) -
     assert "joined, a second FLAC" in refusal(tmp_path / "x", data + data)
 
 
+@pytest.mark.parametrize("second", ["WAV", "RF64", "AIFF", "CAF", "OGG"])
+def test_flac_joined_with_another_format_is_refused(tmp_path: Path, second: str) -> None:
+    data, other = made("FLAC"), made(second, "VORBIS" if second == "OGG" else "PCM_16")
+    assert "joined, a second audio file" in refusal(tmp_path / "x", data + other)
+    assert "joined, a second audio file" in refusal(tmp_path / "x", without_length(data) + other)
+    kept = b"\x02" + (4 + 44).to_bytes(3, "big") + b"riff" + made("WAV")[:44]
+    assert np.array_equal(samples(tmp_path / "x", data[:42] + kept + data[42:]), samples(tmp_path / "y", data))
+
+
 # Ogg
 
 
