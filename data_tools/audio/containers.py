@@ -20,8 +20,8 @@ def whole_sound(path: Path) -> Path | Reheaded | None:
 
     Args:
         path: a regular file, in any format.
-    Returns: the path; or the corrected file, which the caller closes: if it was streamed (the header states no size),
-        is an MP3 file without the number of its frames, or an Ogg file without the mark of its end.
+    Returns: the path; or the corrected file, which the caller closes. Corrected are streamed files, whose headers state
+        no size, MP3 files without the number of their frames, and Ogg files without the mark of their end.
     Raises AudioError for a file that ends before its sound does, and for one that has more sound than its header says:
         WAV, RF64, W64, AIFF, AU, CAF, MP3, Ogg (also if pages inside are missing or damaged). Cut and joined FLAC
         files show when they are decoded: see `flac.py`; of formats that ffmpeg decodes, see `refuse_partial`.
