@@ -34,7 +34,7 @@ _QUIET_ATTEMPTS, _QUIET_SECONDS = 2, 10.0  # that fail, and of the API's time, b
 # Texts of a 400: of a search that is down or starting, and of a request that will never be right.
 _OUTAGE = re.compile(r"connect|HTTP 5\d\d|unhandled|timed? ?out", re.IGNORECASE)
 _FINAL = re.compile(r"HTTP 4\d\d|Invalid filter|Malformed", re.IGNORECASE)
-_BEFORE_FREESOUND = Window(0, 0)  # holds no sound, so that a search of it shows whether the API answers at all
+_ANY = Window(0, 2**32 - 1)  # all sounds
 
 log = logging.getLogger(__name__)
 Result = TypeVar("Result")
@@ -82,7 +82,8 @@ class Client:
         self._transport, self._clock = transport, clock
         self.requests = 0
         self._renewing = asyncio.Lock()
-        self._foreign = 0  # answers that are not the API's, while it has given none
+        self._foreign, self._has_answered = 0, False  # answers that are not the API's, before its first one
+        self._fresh: Mapping[str, str] | None = None  # the header of the last token that was renewed
 
     async def search(self, window: Window, narrowed: str | None = None, size: int = PAGE_SIZE) -> Page:
         """Return the window's next page of `size` sounds, by rising upload time.
@@ -92,30 +93,46 @@ class Client:
 
         Raises NoPageError, PastEndError, and DataError for an error that no later attempt can change.
         """
-        filter_ = f"{_within(window)} ({narrowed})" if narrowed else _within(window)
-        url = self._address(filter_, window.page, size)
-        failures: list[_AgainError] = []  # of the server, one after the other
+        url = self._address(" ".join([_within(window), *_grouped(narrowed)]), window.page, size)
         enough = FAILURES if size > 1 else 2 * FAILURES
+        ask = self._asking(url, window.page, window, enough)
+        return await self._until_it_comes(ask, SEARCH_ATTEMPTS, self._give_up)
+
+    def _asking(self, url: str, number: int, window: Window, enough: int) -> Callable[[], Awaitable[Page]]:
+        """Return what asks for a page once. It raises NoPageError after `enough` failures in a row that only this
+        search has."""
+        failures: list[_AgainError] = []  # of the server, one after the other
 
         async def ask() -> Page:
             try:
-                return await self._page(url, window.page)
+                return await self._page(url, number)
             except _AgainError as error:
                 failures[:] = [*failures, error] if error.of_server else []
                 if failures and len(failures) % enough == 0 and await self._fails_at(window, failures[-enough:]):
                     raise NoPageError from None
                 raise
 
-        return await self._until_it_comes(ask, SEARCH_ATTEMPTS, self._give_up)
+        return ask
 
-    async def sounds(self, ids: Sequence[int]) -> list[Sound]:
-        """Return the sounds of these ids (PAGE_SIZE at most) that the search finds, in no order. Raises DataError."""
-        url = self._address(f"id:({' OR '.join(map(str, ids))})", 1, PAGE_SIZE)
-        page = await self._until_it_comes(lambda: self._page(url, 1), SEARCH_ATTEMPTS, self._give_up)
-        return [sound for sound in page.sounds if sound]
+    async def sounds(self, ids: Sequence[int], narrowed: str | None = None) -> tuple[list[Sound], list[int]]:
+        """Return the sounds of these ids (PAGE_SIZE at most) that the search finds, and the ids that it does not find.
 
-    def _address(self, filter_: str, page: int, size: int) -> str:
-        parameters = {"query": "", "filter": filter_, "sort": "created_asc", "fields": FIELDS}
+        An id at which the server fails is in neither list. Raises DataError.
+        """
+        url = self._address(" ".join([f"id:({' OR '.join(map(str, ids))})", *_grouped(narrowed)]), 1, PAGE_SIZE)
+        try:
+            page = await self._until_it_comes(self._asking(url, 1, _ANY, FAILURES), SEARCH_ATTEMPTS, self._give_up)
+        except NoPageError:
+            if len(ids) == 1:
+                return [], []
+            halves = [await self.sounds(part, narrowed) for part in (ids[: len(ids) // 2], ids[len(ids) // 2 :])]
+            return halves[0][0] + halves[1][0], halves[0][1] + halves[1][1]
+        found = [sound for sound in page.sounds if sound]
+        absent = set(ids) - {sound.id for sound in found}
+        return found, [] if None in page.sounds else sorted(absent)
+
+    def _address(self, filter_: str, page: int, size: int, sort: str = "created_asc") -> str:
+        parameters = {"query": "", "filter": filter_, "sort": sort, "fields": FIELDS}
         return f"{self.site}/apiv2/search/?{urlencode(parameters | {'page': page, 'page_size': size})}"
 
     async def _page(self, url: str, page: int) -> Page:
@@ -132,11 +149,11 @@ class Client:
         except MalformedError as error:
             raise _AgainError(f"its answer cannot be read: {error}") from None
         except _AgainError as error:
-            self._foreign += error.foreign
+            self._foreign += error.foreign and not self._has_answered
             if self._foreign == FOREIGN_ATTEMPTS:
                 raise DataError(f"{self.site} does not answer as the API does ({error}); check the address") from None
             raise
-        self._foreign = -SEARCH_ATTEMPTS  # the address is right
+        self._has_answered = True
         return found
 
     async def _fails_at(self, window: Window, failures: Sequence[_AgainError]) -> bool:
@@ -148,11 +165,13 @@ class Client:
             return bool(window.halves)
         if not window.halves and any(failure.overloaded for failure in failures):
             return False  # a second is not too much: all searches are
-        try:
-            await self._page(self._address(_within(_BEFORE_FREESOUND), 1, 1), 1)
-        except (_AgainError, BrokenError):
-            return False
-        return True
+        for sort in ("created_desc", "created_asc", "downloads_desc"):  # the first sound of each may itself be broken
+            try:
+                await self._page(self._address(_within(_ANY), 1, 1, sort), 1)
+            except (_AgainError, BrokenError):
+                continue
+            return True
+        return False
 
     def _give_up(self, why: str) -> Exception:
         return DataError(f"{self.site} gives no answer ({why}); run the same command later: it goes on from here")
@@ -183,6 +202,8 @@ class Client:
         async with self._renewing:
             if self._bearer() != refused:
                 return
+            if refused == self._fresh:
+                raise DataError(f"{self.site} refuses the renewed access token too; ask for one by hand again")
             form = {
                 "client_id": self._token.client,
                 "client_secret": self._key.reveal(),
@@ -190,11 +211,14 @@ class Client:
                 "refresh_token": self._token.refresh.reveal(),
             }
             answer = await self._transport.post(f"{self.site}/apiv2/oauth2/access_token/", form)
+            if answer.status in (408, 429) or answer.status >= 500:
+                raise _AgainError(f"the answer for a new access token was {answer.status}", answer.retry_after)
             content = parse_json(answer.body, "the answer") if answer.status == 200 else None
             if not isinstance(content, dict):
                 problem = f"{self.site} gives no new access token ({answer.status}); ask for one by hand again"
                 raise DataError(f"{problem}, and write it to {self._token.file}")
             self._token.renew(content)
+            self._fresh = self._bearer()
 
     async def _file(
         self, url: str, into: Path, limit: int | None, headers: Callable[[], Mapping[str, str]], get: Get, secret: str
@@ -207,7 +231,8 @@ class Client:
                     problem = f"not an address of {self.site}" if secret == KEY else "not a public address over https"
                     raise LostError(f"{at[:200]!a} is {problem}")
                 try:
-                    answer = await get(at, authorization if ours else {}, into, limit)
+                    exactly = urlsplit(at)[:2] == urlsplit(self.site)[:2]  # a token goes to no host under it either
+                    answer = await get(at, authorization if exactly else {}, into, limit)
                 except UnfitError as error:
                     raise LostError(str(error)) from None
                 if answer.location is None:
@@ -309,6 +334,13 @@ class Client:
             return (same or (is_local(url) and is_local(self.site))) and there.scheme == ours.scheme
         except ValueError:
             return False
+
+
+def _grouped(narrowed: str | None) -> list[str]:
+    """Put a user's filter into parentheses; one that only excludes gets all sounds to exclude from, as Solr wants."""
+    if narrowed is None:
+        return []
+    return [f"(*:* {narrowed})" if re.match(r"\s*(?:NOT\s|[-!])", narrowed) else f"({narrowed})"]
 
 
 def _within(window: Window) -> str:

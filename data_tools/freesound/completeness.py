@@ -12,6 +12,7 @@ from data_tools.freesound.windows import ATTEMPTS, Progress, Window, split
 
 PART = 10_000  # stored sounds of a part, if the whole is too much for the API
 FALL_SOUNDS, FALL_SHARE = 20, 0.03  # a count may fall so much between two crawls
+MIN_NULL_ATTEMPTS, NULL_ATTEMPTS = 3, 10  # at a page that has items the API gives as null
 REBUILD = 6 * 3600  # seconds after which a sound that was missing is asked for again
 ACCEPTED = 3 * 86_400  # seconds after which a greater fall is believed
 
@@ -27,7 +28,7 @@ async def compare_parts(client: Client, store: Store, window: Window, narrowed: 
     store.set_fact("total", str(sum(counts)))
     others = [part for part, count in zip(parts, counts, strict=True) if count != store.known(part)]
     if not others:
-        store.set_fact("complete", str(window.last))
+        mark_complete(store, window.last)
     return Progress(tuple(others) if len(parts) > 1 else split(window) if others else ())
 
 
@@ -81,6 +82,7 @@ def fallen(store: Store, window: Window, count: int) -> Window | None:
         )
         return None
     store.set_fact("fallen", str(since or now))
+    store.forget_missing(float(store.fact("checked") or 0))  # by searches since the whole added up last
     raise DataError(
         f"{store.path}: the API counts {count} sounds where it had {known}; its index may be in the middle of a "
         f"rebuild. No sound was marked as missing; run the same command in some hours"
@@ -93,12 +95,40 @@ def _tops(store: Store) -> list[tuple[int, int]]:
     return [(int(store.fact(name) or 0), until) for name in ("from", "reading_from")]
 
 
+def mark_complete(store: Store, last: int) -> None:
+    """Note that the whole, up to a second, has added up now."""
+    store.set_fact("complete", str(last))
+    store.set_fact("checked", str(int(time.time())))
+
+
+async def whole_page(client: Client, window: Window, narrowed: str | None) -> Page:
+    """A page, asked for again while it has null items, which may be there the next time.
+
+    Those are null for good that are null every time, and of which the last answer held back no others: an answer that
+    holds back more than that says nothing of them.
+    """
+    page = await client.search(window, narrowed)
+    for asked in range(2, NULL_ATTEMPTS + 1):
+        if None not in page.sounds:
+            break
+        again = await client.search(window, narrowed)
+        if len(again.sounds) != len(page.sounds) or again.count != page.count:
+            page = again  # sounds have moved; what is wrong now shows at the window's end
+            continue
+        page = Page(page.count, [ours or theirs for ours, theirs in zip(page.sounds, again.sounds, strict=True)])
+        if asked >= MIN_NULL_ATTEMPTS and again.sounds.count(None) == page.sounds.count(None):
+            break
+    return page
+
+
 async def ask_for_missing(client: Client, store: Store) -> None:
-    """Ask by id for the sounds that searches of some hours ago did not find; mark as gone those still not found."""
+    """Ask by id for the sounds that searches of some hours ago did not find; mark as gone those still not found.
+
+    To be called after the whole has added up: an index in the middle of a rebuild finds few sounds.
+    """
     left = store.missing(time.time() - REBUILD)
     for number in range(0, len(left), PAGE_SIZE):
-        asked = left[number : number + PAGE_SIZE]
-        found = await client.sounds(asked)
+        found, absent = await client.sounds(left[number : number + PAGE_SIZE], store.fact("filter") or None)
         with store.transaction():
             store.upsert(found, {})
-            store.mark_gone(set(asked) - {sound.id for sound in found})
+            store.mark_gone(absent)

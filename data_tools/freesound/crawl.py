@@ -15,7 +15,15 @@ from data_tools.cli import PROGRESS_SECONDS, counted
 from data_tools.errors import DataError
 from data_tools.files import require_file
 from data_tools.freesound.client import Client, NoPageError, PastEndError
-from data_tools.freesound.completeness import ask_for_missing, compare_parts, count_of, fallen, one_by_one
+from data_tools.freesound.completeness import (
+    ask_for_missing,
+    compare_parts,
+    count_of,
+    fallen,
+    mark_complete,
+    one_by_one,
+    whole_page,
+)
 from data_tools.freesound.connection import add_connection, connect, read_settings
 from data_tools.freesound.database import naming
 from data_tools.freesound.quota import DAY
@@ -29,7 +37,6 @@ from data_tools.locks import lock_of
 BEGINNING = "2005-01-01"  # Freesound opened in April 2005
 LATE = 30 * 86_400  # seconds by which a sound may be published after its upload: --since last looks back so far
 CHECKS = 3  # of the whole, until what came and went meanwhile is caught up with
-MIN_NULL_ATTEMPTS, NULL_ATTEMPTS = 3, 10  # at a page that has items the API gives as null
 SHOWN = 5  # places of sounds that the API could not give
 TERMINAL_SECONDS = 10.0  # between two lines of progress in a terminal
 OF_TEXT = (".csv", ".tsv", ".txt", ".json", ".jsonl")  # names of tables and lists, which no store has
@@ -88,7 +95,7 @@ async def _step(client: Client, store: Store, window: Window) -> None:
     is_whole = (window.first, window.last, window.page) == (whole.first, whole.last, 1)
     narrowed = store.fact("filter") or None
     try:
-        page = await _whole_page(client, window, narrowed)
+        page = await whole_page(client, window, narrowed)
     except PastEndError:
         progress = past_end(window)
     except NoPageError:
@@ -115,27 +122,7 @@ def _keep(store: Store, window: Window, page: Page, is_whole: bool) -> None:
     if is_whole:
         store.set_fact("total", str(page.count))
         if window.compared and not progress.windows and not progress.uneven:
-            store.set_fact("complete", str(window.last))
-
-
-async def _whole_page(client: Client, window: Window, narrowed: str | None) -> Page:
-    """A page, asked for again while it has null items, which may be there the next time.
-
-    Those are null for good that are null every time, and of which the last answer held back no others: an answer that
-    holds back more than that says nothing of them.
-    """
-    page = await client.search(window, narrowed)
-    for asked in range(2, NULL_ATTEMPTS + 1):
-        if None not in page.sounds:
-            break
-        again = await client.search(window, narrowed)
-        if len(again.sounds) != len(page.sounds) or again.count != page.count:
-            page = again  # sounds have moved; what is wrong now shows at the window's end
-            continue
-        page = Page(page.count, [ours or theirs for ours, theirs in zip(page.sounds, again.sounds, strict=True)])
-        if asked >= MIN_NULL_ATTEMPTS and again.sounds.count(None) == page.sounds.count(None):
-            break
-    return page
+            mark_complete(store, window.last)
 
 
 def progress_line(client: Client, store: Store) -> str:
@@ -177,6 +164,8 @@ def _plan(store: Store, since: str | None, narrowed: str | None, site: str) -> N
     begun = store.fact("until") is not None
     first = _first_second(store, since)
     if since and begun and store.fact("complete") != store.fact("until"):
+        if float(store.fact("fallen") or 0):  # the same command goes on once the index is whole
+            return
         raise DataError(f"{store.path}: is not complete yet; run the same command without --since first")
     with store.transaction():
         store.set_fact("site", site)
@@ -234,11 +223,12 @@ async def _crawl(arguments: argparse.Namespace, store: Store) -> int:
                 print(summary(store, await refresh(client, store)))
                 return 0
             _plan(store, arguments.since, arguments.filter, client.site)
-            await ask_for_missing(client, store)
             if store.fact("complete") == store.fact("until"):
                 print(f"{_describe(store)}; --since last reads what came after")
                 return 0
             added_up = await walk(client, store, arguments.workers)
+            if added_up:
+                await ask_for_missing(client, store)
             print(progress_line(client, store))
     if added_up:
         print(f"{_describe(store)}: {counted(store.count(), 'sound')}")

@@ -110,7 +110,7 @@ async def ask_for(client: Client, store: Store, ids: list[int]) -> set[int]:
     Returns the ids that the search finds."""
     found: set[int] = set()
     for start in range(0, len(ids), PAGE_SIZE):
-        sounds = await client.sounds(ids[start : start + PAGE_SIZE])
+        sounds, _ = await client.sounds(ids[start : start + PAGE_SIZE])
         with store.transaction():
             store.upsert(sounds, {})
         found |= {sound.id for sound in sounds}

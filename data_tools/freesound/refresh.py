@@ -5,7 +5,7 @@ from collections import Counter
 from data_tools.cli import counted
 from data_tools.errors import DataError
 from data_tools.freesound.client import Client, NoPageError, PastEndError
-from data_tools.freesound.completeness import one_by_one
+from data_tools.freesound.completeness import FALL_SHARE, FALL_SOUNDS, count_of, one_by_one, whole_page
 from data_tools.freesound.selection import LICENCES, PREFERENCES
 from data_tools.freesound.store import CHANGING, Store
 from data_tools.freesound.windows import Window, past_end, split
@@ -31,6 +31,12 @@ async def refresh(client: Client, store: Store) -> Counter[str]:
     """
     if store.fact("complete") is None:
         raise DataError(f"{store.path}: is not complete yet; run the same command without --refresh first")
+    first, last = int(store.fact("from") or 0), int(store.fact("until") or 0)
+    count = await count_of(client, Window(first, last), store.fact("filter") or None)
+    known = int(store.fact("total") or 0)
+    if known - count > max(FALL_SOUNDS, FALL_SHARE * known):
+        problem = f"the API counts {count} sounds where it had {known}; its index may be in the middle of a rebuild"
+        raise DataError(f"{store.path}: {problem}; run the same command in some hours")
     objecting, *others = reversed(PREFERENCES)
     changes = await _walk(client, store, f'gen_ai_preference:"{objecting}"', None)
     for preference in others:
@@ -50,7 +56,7 @@ async def _walk(client: Client, store: Store, kind: str, condition: str | None) 
     while windows:
         window = windows.pop()
         try:
-            page = await client.search(window, narrowed)
+            page = await whole_page(client, window, narrowed)
         except PastEndError:
             windows += past_end(window).windows
             continue
@@ -60,6 +66,8 @@ async def _walk(client: Client, store: Store, kind: str, condition: str | None) 
                 continue
             page = await one_by_one(client, window, narrowed)
         progress, found = store.renew(window, page, condition)
+        if progress.uneven:
+            raise DataError(f"{store.path}: the API's answers do not add up to its count; run the same command later")
         windows += progress.windows
         changes += found
     return changes

@@ -21,6 +21,7 @@ from data_tools.freesound.database import naming, transaction
 from data_tools.freesound.sounds import PREVIEWS, Page, Sound, format_time
 from data_tools.freesound.windows import PageListing, Progress, Window, advance
 
+MAX_OUTSIDE = 10  # sounds of an answer that may be outside of the window, whatever their share
 _MAGIC = b"SQLite format 3\0"
 FORMAT = 2
 
@@ -161,8 +162,10 @@ class Store:
         reached, nulls = answer.reached, page.sounds.count(None)
         with self.transaction():
             progress = advance(window, answer, self.known(window))
+            end = window.last if progress.complete or reached is None else reached
+            unseen = self._unseen(window.first, end if progress.complete else end - 1, list(once))
             self.upsert(once.values(), indexed)
-            self._list_nulls(window, page, indexed, window.last if progress.complete or reached is None else reached)
+            self._list_nulls(window, page, indexed, end, min(unseen, nulls))
             if progress.complete and not nulls:
                 self._mark_missing(window, list(once))
             if window.page == 1 and progress != Progress():  # it is read anew
@@ -212,7 +215,7 @@ class Store:
             else:
                 outside.append(sound)
             times[sound.id] = time_ms
-        if 2 * len(outside) > len(sounds):
+        if len(outside) > MAX_OUTSIDE and 2 * len(outside) > len(sounds):
             raise DataError(
                 f"{self.path}: the API gave a sound of {format_time(outside[0].created)} for a search from "
                 f"{format_time(window.first * 1000)} to {format_time(window.last * 1000)}; this answer was not kept"
@@ -253,14 +256,28 @@ class Store:
             (_row(sound, site) | {"indexed": indexed.get(sound.id)} for sound in sounds),
         )
 
-    def _list_nulls(self, window: Window, page: Page, indexed: Mapping[int, int], reached: int) -> None:
-        """In place of those listed before for what the page covers: up to the second it reached."""
+    def _unseen(self, first: int, last: int, ids: list[int]) -> int:
+        """Number of stored sounds between two seconds that are not among these."""
+        query = (
+            "SELECT COUNT(*) FROM sounds WHERE indexed BETWEEN ? AND ? AND NOT missing "
+            "AND id NOT IN (SELECT value FROM json_each(?))"
+        )
+        found: int = self.database.execute(query, (*_milliseconds(first, last), json.dumps(ids))).fetchone()[0]
+        return found
+
+    def _list_nulls(self, window: Window, page: Page, indexed: Mapping[int, int], reached: int, stored: int) -> None:
+        """List a page's nulls, in place of those listed before up to the second it reached.
+
+        stored: number of nulls that are sounds stored by an earlier crawl; these count as sounds.
+        """
         query = "DELETE FROM nulls WHERE after_ms BETWEEN ? AND ? AND page >= ?"
         self.database.execute(query, (*_milliseconds(window.first, reached), window.page))
         after = window.first * 1000
         for position, sound in enumerate(page.sounds, 1):
             if sound:
                 after = indexed[sound.id]
+            elif stored:
+                stored -= 1
             else:
                 self.database.execute("INSERT INTO nulls VALUES (?, ?, ?)", (after, window.page, position))
 
@@ -271,6 +288,10 @@ class Store:
         )
         span = _milliseconds(window.first, window.last)
         self.database.execute(query, (int(time.time()), *span, json.dumps(there)))
+
+    def forget_missing(self, since: float) -> None:
+        """Sounds that are missing since that second or later, and not gone, are not missing."""
+        self.database.execute("UPDATE sounds SET missing = 0 WHERE missing >= ? AND NOT gone", (int(since),))
 
     def missing(self, before: float) -> list[int]:
         """Ids of sounds that are missing since that second or longer, and not known to be gone."""

@@ -18,7 +18,7 @@ from data_tools.sandbox.corpus import Catalogue, Numbers
 
 Matches = Callable[[Numbers], np.ndarray]
 _TOKEN = re.compile(
-    r"""\s*(?:(?P<sign>&&|\|\||[()!+-]|AND\b|OR\b|NOT\b)|(?P<field>\w+):|(?P<range>[\[{][^\]}]*[\]}])|"(?P<quoted>[^"]*)"
+    r"""\s*(?:(?P<sign>&&|\|\||[()!+-]|AND\b|OR\b|NOT\b)|(?P<field>\w+|\*(?=:\*)):|(?P<range>[\[{][^\]}]*[\]}])|"(?P<quoted>[^"]*)"
     |(?P<word>[^\s()"\[\]{}:]+))""",
     re.VERBOSE,
 )
@@ -44,9 +44,10 @@ class Group:
     may: list[Matches] = field(default_factory=list)
     must_not: list[Matches] = field(default_factory=list)
     created: list[tuple[float, float]] = field(default_factory=list)
+    is_top: bool = False  # only there may all clauses exclude
 
     def __call__(self, numbers: Numbers) -> np.ndarray:
-        keep = np.ones(len(numbers), bool)
+        keep = np.full(len(numbers), bool(self.must or self.may) or self.is_top)
         if self.may and not self.must:
             keep = np.any([clause(numbers) for clause in self.may], axis=0)
         for clause in self.must:
@@ -76,6 +77,7 @@ class _Parser:
 
     def whole(self) -> Group:
         group = self._group(None)
+        group.is_top = True
         if self._tokens:
             raise self._wrong()
         return group
@@ -159,6 +161,8 @@ class _Parser:
         return lambda numbers: np.array([self._corpus.sound(int(number), "")[name] for number in numbers], float)
 
     def _term(self, name: str, value: str) -> Matches:
+        if (name, value) == ("*", "*"):
+            return lambda numbers: np.ones(len(numbers), bool)
         if name in ("created", *_NUMBERS):
             return self._range(name, f"[{value} TO {value}]")[0] if value != "*" else lambda n: np.ones(len(n), bool)
         pattern = re.compile(".*".join(map(re.escape, value.split("*"))))

@@ -170,6 +170,7 @@ def test_an_original_that_moves_to_another_host_is_fetched_without_the_token(tmp
     at = f"{site}/apiv2/sounds/5/download/"
     for url, asked in (
         ("https://files.example/b", True),
+        ("https://cdn.freesound.org/b", True),
         ("https://8.8.8.8/b", True),
         ("http://files.example/b", False),
         ("https://127.0.0.1/b", False),

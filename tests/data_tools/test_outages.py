@@ -251,14 +251,94 @@ def test_a_sound_with_another_time_than_its_place_is_kept(tmp_path: Path) -> Non
 def test_a_partly_rebuilt_index_marks_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     answers = make_answers(700, 7, 0.0, 0)
     read_all(tmp_path / "store", Direct(answers))
-    answers.seen = 1 / 7
-    for _ in range(2):
+    answers.seen, now = 1 / 7, time.time()
+    for hours in (0, 5, 30):
+        monkeypatch.setattr(time, "time", lambda hours=hours: now + 3600 * hours + 60)
         with pytest.raises(DataError, match=r"counts 100 sounds where it had 700.*run the same command in some hours"):
             read_all(tmp_path / "store", Direct(answers), since="2004-01-01")
         assert len(stored(tmp_path / "store")) == 700
     answers.seen = 1.0
     read_all(tmp_path / "store", Direct(answers))
     assert_whole(tmp_path / "store", answers)
+
+
+def test_a_rebuild_after_the_first_look_marks_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    answers, now = make_answers(3000, 7, 0.0, 0), time.time()
+    read_all(tmp_path / "store", Direct(answers))
+    answers._hidden = {5}
+    for hours, seen in ((1, 0.3), (9, 0.5)):
+        monkeypatch.setattr(time, "time", lambda hours=hours: now + 3600 * hours)
+        answers.seen = 1.0
+
+        def rebuilt(number: int, given: Response, seen: float = seen) -> Response:
+            answers.seen = seen
+            return given
+
+        with pytest.raises(DataError, match="No sound was marked as missing"):
+            read_all(tmp_path / "store", Direct(answers, tamper=rebuilt), since="2004-01-01")
+        with closing(Store(tmp_path / "store")) as store:
+            assert store.count("missing") == store.count("gone") == 0
+    answers.seen = 1.0
+    read_all(tmp_path / "store", Direct(answers), since="2004-01-01")
+    assert len(stored(tmp_path / "store")) == 2999
+
+
+def test_an_outage_of_all_pages_with_sounds_is_no_bad_sound(tmp_path: Path) -> None:
+    def failing(number: int, given: Response) -> Response:
+        return page_of(500) if json.loads(given.body).get("count") else given
+
+    answers = make_answers(300, 7, 0.0, 0)
+    with pytest.raises(DataError, match=r"gives no answer \(the answer was 500\)"):
+        read_all(tmp_path / "store", Direct(answers, tamper=failing), workers=1)
+    with closing(Store(tmp_path / "store")) as store:
+        assert store.nulls() == []
+    read_all(tmp_path / "store", Direct(answers))
+    assert_whole(tmp_path / "store", answers)
+
+
+@pytest.mark.parametrize("kind", ["poison", "null"])
+def test_a_stored_sound_that_turns_bad_stays_and_the_crawl_ends(kind: str, tmp_path: Path) -> None:
+    answers = make_answers(700, 7, 0.0, 0)
+    answers._hidden = {402}
+    read_all(tmp_path / "store", Direct(answers))
+    answers._hidden = set()
+    setattr(answers, f"is_{kind}", lambda number: number == 400)
+    transport = Direct(answers)
+    read_all(tmp_path / "store", transport, since="2004-01-01")
+    assert len(stored(tmp_path / "store")) == 700
+    with closing(Store(tmp_path / "store")) as store:
+        assert store.fact("complete") == store.fact("until")
+        assert store.nulls() == []
+
+
+def test_one_bad_sound_does_not_keep_a_fetch_from_the_others(tmp_path: Path) -> None:
+    answers = make_answers(300, 7, 0.0, 0)
+    read_all(tmp_path / "store", Direct(answers))
+    ids = [answers.corpus.id(number) for number in range(150)]
+    answers.is_poison = lambda number: number == 70  # type: ignore[method-assign]
+    transport = Direct(answers)
+    found, _ = asked(tmp_path / "store", transport, lambda client, store: ask_for(client, store, ids))
+    assert found == set(ids) - {ids[70]}
+    assert len(transport.urls) < 80
+    both, _ = asked(tmp_path / "store", Direct(answers), lambda client, store: client.sounds([ids[70], ids[3], 5]))
+    assert ([sound.id for sound in both[0]], both[1]) == ([ids[3]], [5]), "a bad sound is not gone"
+
+
+def test_a_filter_that_only_excludes_has_sounds_to_exclude_from(tmp_path: Path) -> None:
+    answers = make_answers(300, 7, 0.0, 0)
+    assert answers.search({"filter": '(NOT license:"Attribution")'}, SITE).content["count"] == 0
+    with closing(Store(tmp_path / "store", create=True)) as store:
+        crawl._plan(store, None, 'NOT license:"Attribution"', SITE)
+        run_virtually(crawl.walk(direct_client(store, Direct(answers)), store, 1))
+        assert 0 < store.count() < 300
+
+
+def test_a_refresh_in_a_rebuild_is_refused(tmp_path: Path) -> None:
+    answers = make_answers(2000, 7, 0.0, 0)
+    read_all(tmp_path / "store", Direct(answers))
+    answers.seen = 0.5
+    with pytest.raises(DataError, match="counts 1000 sounds where it had 2000"):
+        asked(tmp_path / "store", Direct(answers), refresh)
 
 
 def test_a_rebuild_in_mid_crawl_is_noticed(tmp_path: Path) -> None:

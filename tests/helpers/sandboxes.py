@@ -150,8 +150,8 @@ def read_all(
 
         async def work() -> None:
             client = direct_client(store, transport, per_minute, per_day)
-            await crawl.ask_for_missing(client, store)
-            await crawl.walk(client, store, workers)
+            if await crawl.walk(client, store, workers):
+                await crawl.ask_for_missing(client, store)
 
         return run_virtually(work())[1]
     finally:
