@@ -156,6 +156,8 @@ class _Parser:
     def _numbers(self, name: str) -> Callable[[Numbers], np.ndarray]:
         if name == "duration":
             return self._corpus.seconds
+        if name == "id":
+            return lambda numbers: np.array([self._corpus.id(int(number)) for number in numbers], float)
         if name not in _NUMBERS:
             raise FilterError(f"Solr responded with an error (HTTP 400): undefined field {name}")
         return lambda numbers: np.array([self._corpus.sound(int(number), "")[name] for number in numbers], float)

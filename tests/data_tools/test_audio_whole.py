@@ -505,6 +505,7 @@ def test_ogg_cut_within_a_packet_is_refused(tmp_path: Path) -> None:
 
 @needs_ffmpeg
 @pytest.mark.parametrize("name", ["s%d.ogg", "s%d.opus", "s%d.flac"])
+@pytest.mark.slow
 def test_segment_of_ffmpeg_is_read_whole(tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("data_tools.audio.read._BLOCK", 50_000)  # soundfile seeks after each block
     soundfile.write(tmp_path / "in.wav", np.tile(WAVE, 12), 48_000)  # 12 s

@@ -208,6 +208,7 @@ def test_scores_are_the_sigmoid_in_any_order(monkeypatch: pytest.MonkeyPatch) ->
     assert len(score(network, vectors, rows[:0])) == 0
 
 
+@pytest.mark.slow
 def test_training_follows_weights_and_seed() -> None:
     """Two texts at the same place, one of each class: the output goes to the caption's share of the weight."""
     vectors = np.ones((1, DIM), np.float16)
@@ -289,6 +290,7 @@ def test_equal_texts_leak_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     assert auc(texts.labels, leaking.scores["natural"]) > 0.9
 
 
+@pytest.mark.slow
 def test_groups_leak_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     """All texts of a group are alike, and its class is a coin's: who knows the group from another fold wins."""
     rng = np.random.default_rng(1)

@@ -35,6 +35,7 @@ def crawled(path: Path, settings: dict[str, str], *arguments: str) -> subprocess
     )
 
 
+@pytest.mark.slow
 def test_from_the_door_to_tables(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     import pandas
 

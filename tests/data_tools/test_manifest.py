@@ -278,4 +278,4 @@ def test_paths_with_dots_are_stored_as_where_they_lead(tmp_path: Path, monkeypat
     for nowhere in ("../loop/../a.wav", "a\0b/../a.wav"):
         Path("own.jsonl").write_text(json.dumps({"id": "a", "path": nowhere, "captions": ["x"]}) + "\n")
         assert main(["check", "own.jsonl"]) == 1, "a missing file"
-    assert doctest.testmod(files) == (0, 4)
+    assert doctest.testmod(files) == (0, 7)

@@ -449,6 +449,7 @@ def sounds_in(path: Path) -> int:
         return 0
 
 
+@pytest.mark.slow
 def test_a_crawl_that_is_looked_at_and_interrupted_goes_on(tmp_path: Path, capsys: Any) -> None:
     path = tmp_path / "store"
     with serving("--sounds", "2000", "--no-throttle") as settings:

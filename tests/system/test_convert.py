@@ -36,6 +36,7 @@ def test_the_layers_are_in_the_described_order_and_shapes(shared: Path) -> None:
     assert {name: layers[name].shape for name in shapes()} == shapes()
 
 
+@pytest.mark.slow
 def test_the_same_file_is_written_again(shared: Path, tmp_path: Path) -> None:
     for name in ("a.npz", "b.npz"):
         main(["convert", str(shared / TFLITE), "--out", str(tmp_path / name)])

@@ -97,6 +97,7 @@ def no_curves() -> None:
 
 
 @pytest.mark.usefixtures("one_thread")
+@pytest.mark.slow
 def test_two_processes_train_and_rank_as_one(manifest: Path, tmp_path: Path) -> None:
     recipe = content(manifest, tmp_path, epochs=2)
     recipe["rank"] = tiny.recipe(manifest, tmp_path, only={})["rank"]

@@ -396,6 +396,7 @@ def test_the_baselines_embeddings_are_the_originals(golden: Golden) -> None:
             assert relative(alone, embedded[row].numpy()) < 2e-6, "in company or alone"
 
 
+@pytest.mark.slow
 def test_segments_cut_out_of_one_log_mel_are_others(golden: Golden) -> None:
     clip = torch.from_numpy(baseline_clips(golden)[2].astype(np.float32) / 32_768)[None]
     whole = KaldiLogMel(False).eval()(F.pad(clip, (0, 960_000 - clip.shape[1])))

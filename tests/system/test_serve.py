@@ -478,6 +478,7 @@ def test_forty_clients_at_once_get_their_own_answers(site: Served, tmp_path: Pat
         assert [score for _, score in hits] == pytest.approx([hit.score for hit in expected], abs=1e-6)
 
 
+@pytest.mark.slow
 def test_ctrl_c_ends_it(unbroken: Path, root: Path) -> None:
     with serving(root, unbroken) as (process, port):
         about = ask(port, "/api/about").json

@@ -318,6 +318,7 @@ def test_a_stage_starts_from_a_run(distilled: Path, world: Path, tmp_path: Path)
         run_recipe(load_recipe(path), tmp_path, tmp_path / "again")
 
 
+@pytest.mark.slow
 def test_cells_of_a_study_learn_from_earlier_ones(
     world: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
