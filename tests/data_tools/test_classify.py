@@ -275,6 +275,7 @@ def auc(labels: np.ndarray, scores: np.ndarray) -> float:
 LEARNING = Fitting(folds=3, epochs=12)
 
 
+@pytest.mark.slow
 def test_equal_texts_leak_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every text stands four times, by four uploaders, and its class is a coin's: who learns texts by heart wins."""
     rng = np.random.default_rng(0)
@@ -394,6 +395,7 @@ def read_scores(folder: Path) -> list[dict[str, str]]:
         return list(csv.DictReader(file))
 
 
+@pytest.mark.slow
 def test_the_folder_agrees_with_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     descriptions, captions = world()
     encoder = WordEncoder()

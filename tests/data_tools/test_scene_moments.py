@@ -136,6 +136,7 @@ def test_every_window_of_what_is_asked_is_there(tmp_path: Path) -> None:
     assert unread
 
 
+@pytest.mark.slow
 def test_a_recording_does_not_depend_on_those_after_it(tmp_path: Path) -> None:
     few, many = make(tmp_path / "a" / "m"), make(tmp_path / "b" / "m", counts=(8, 3, 4))
     before, after = files(few), files(many)

@@ -152,6 +152,7 @@ def test_the_checkpoints_keys_are_the_networks(encoder: PannsEncoder) -> None:
 
 
 @torch.inference_mode()
+@pytest.mark.slow
 def test_cnn14_gives_the_originals_frames(golden: Golden) -> None:
     """The one for 16 kHz is the same network behind another front-end."""
     content = golden("panns_cnn14_16k")

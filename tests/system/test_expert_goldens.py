@@ -114,6 +114,7 @@ def test_the_computed_front_ends_are_the_original_ones(golden: Golden) -> None:
         ("vggish", {"output": "raw", "pca_weights": None}, 72_141_184),
     ],
 )
+@pytest.mark.slow
 def test_the_checkpoints_have_the_parameters_the_paper_counts(kind: str, settings: dict[str, Any], count: int) -> None:
     expert = KINDS[kind](**{"kind": kind, **filled.files(kind), **settings})
     tensors = dict(weights(kind).tensors)
@@ -132,7 +133,7 @@ def panns_log_mel(content: dict[str, np.ndarray], letter: str) -> torch.Tensor:
     return front_end(torch.from_numpy(wave(content, letter))[None])[0]
 
 
-@pytest.mark.parametrize("letter", "ABS")
+@pytest.mark.parametrize("letter", [pytest.param("A", marks=pytest.mark.slow), "B", "S"])
 def test_panns(golden: Golden, frames: Callable[..., dict[str, np.ndarray]], letter: str) -> None:
     content = golden("panns_cnn14_16k")
     assert largest(panns_log_mel(content, letter), content[f"{letter}_logmel"]) < 2e-3
@@ -164,6 +165,7 @@ def test_panns_block_by_block(golden: Golden) -> None:
 @pytest.mark.parametrize(
     ("mistake", "least"), [("symmetric Hann", 2e-4), ("constant padding", 4e-4), ("batch norm eps", 3e-3)]
 )
+@pytest.mark.slow
 def test_mistakes_in_panns_show(
     changed: Compute, golden: Golden, monkeypatch: pytest.MonkeyPatch, mistake: str, least: float
 ) -> None:
@@ -187,7 +189,7 @@ def openl3_log_mel(weights: Weights, content: dict[str, np.ndarray], letter: str
     return openl3.log_mel(torch.from_numpy(parts.copy()), openl3.front_end(weights))
 
 
-@pytest.mark.parametrize("letter", "ABS")
+@pytest.mark.parametrize("letter", [pytest.param("A", marks=pytest.mark.slow), "B", "S"])
 def test_openl3(golden: Golden, frames: Callable[..., dict[str, np.ndarray]], letter: str) -> None:
     content = golden("openl3")
     assert largest(openl3_log_mel(weights("openl3"), content, letter), content[f"{letter}_logmel"]) < 2e-2
@@ -248,7 +250,7 @@ OUTPUTS = {
 }
 
 
-@pytest.mark.parametrize("letter", "ABS")
+@pytest.mark.parametrize("letter", [pytest.param("A", marks=pytest.mark.slow), "B", "S"])
 def test_vggish(golden: Golden, frames: Callable[..., dict[str, np.ndarray]], letter: str) -> None:
     content = golden("vggish")
     columns = audioset.log_mel(wave(content, letter), vggish.OFFSET)

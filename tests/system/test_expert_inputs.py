@@ -140,9 +140,7 @@ def test_a_gpu_gives_the_frames_of_the_cpu(kind: str) -> None:
 # odd files
 
 
-@pytest.mark.parametrize(
-    "kind", [pytest.param(kind, marks=[pytest.mark.slow] * kind.startswith("panns")) for kind in TIMELY]
-)
+@pytest.mark.parametrize("kind", TIMELY)
 def test_a_checkpoint_without_a_key_or_of_another_shape_is_named(monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
     def load(tensors: dict[str, Any]) -> None:
         monkeypatch.setattr("system.networks.weights.read_weights", lambda *_: Weights(Path("some.pth"), tensors))
