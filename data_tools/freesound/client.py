@@ -35,6 +35,7 @@ _QUIET_ATTEMPTS, _QUIET_SECONDS = 2, 10.0  # that fail, and of the API's time, b
 _OUTAGE = re.compile(r"connect|HTTP 5\d\d|unhandled|timed? ?out", re.IGNORECASE)
 _FINAL = re.compile(r"HTTP 4\d\d|Invalid filter|Malformed", re.IGNORECASE)
 _ANY = Window(0, 2**32 - 1)  # all sounds
+_SMALLEST = Window(0, 0)  # cannot be split: a search so small is never too much for a server that is up
 
 log = logging.getLogger(__name__)
 Result = TypeVar("Result")
@@ -93,14 +94,14 @@ class Client:
 
         Raises NoPageError, PastEndError, and DataError for an error that no later attempt can change.
         """
-        url = self._address(" ".join([_within(window), *_grouped(narrowed)]), window.page, size)
+        url = self._address(" ".join([_within(window), *grouped(narrowed)]), window.page, size)
         enough = FAILURES if size > 1 else 2 * FAILURES
         ask = self._asking(url, window.page, window, enough)
         return await self._until_it_comes(ask, SEARCH_ATTEMPTS, self._give_up)
 
     def _asking(self, url: str, number: int, window: Window, enough: int) -> Callable[[], Awaitable[Page]]:
-        """Return what asks for a page once. It raises NoPageError after `enough` failures in a row that only this
-        search has."""
+        """Return a function that asks for a page once. It raises NoPageError after `enough` failures in a row that only
+        this search has."""
         failures: list[_AgainError] = []  # of the server, one after the other
 
         async def ask() -> Page:
@@ -119,9 +120,10 @@ class Client:
 
         An id at which the server fails is in neither list. Raises DataError.
         """
-        url = self._address(" ".join([f"id:({' OR '.join(map(str, ids))})", *_grouped(narrowed)]), 1, PAGE_SIZE)
+        url = self._address(" ".join([f"id:({' OR '.join(map(str, ids))})", *grouped(narrowed)]), 1, PAGE_SIZE)
+        ask = self._asking(url, 1, _SMALLEST, FAILURES if len(ids) > 1 else 2 * FAILURES)
         try:
-            page = await self._until_it_comes(self._asking(url, 1, _ANY, FAILURES), SEARCH_ATTEMPTS, self._give_up)
+            page = await self._until_it_comes(ask, SEARCH_ATTEMPTS, self._give_up)
         except NoPageError:
             if len(ids) == 1:
                 return [], []
@@ -196,8 +198,8 @@ class Client:
         return {"Authorization": f"Bearer {self._token.access.reveal()}"}
 
     async def _renew(self, refused: Mapping[str, str]) -> None:
-        """A new access token in the place of one that was refused, unless that was done meanwhile. Raises DataError
-        where it cannot be had, BrokenError."""
+        """Get a new access token after one was refused, unless another worker has. Raises DataError, _AgainError,
+        BrokenError."""
         assert self._token is not None
         async with self._renewing:
             if self._bearer() != refused:
@@ -280,7 +282,9 @@ class Client:
                     await self._clock.sleep(error.pause)
                     continue
             failed += 1
-            if failed == attempts or pauses == SEARCH_ATTEMPTS:
+            if pauses == SEARCH_ATTEMPTS:
+                raise self._give_up(why)
+            if failed == attempts:
                 raise give_up(why)
             wait = min(LONGEST_WAIT, 2.0**failed) * random.uniform(0.5, 1)
             if failed > _QUIET_ATTEMPTS or self._clock.now() - began > self._clock.wall(_QUIET_SECONDS):
@@ -336,11 +340,13 @@ class Client:
             return False
 
 
-def _grouped(narrowed: str | None) -> list[str]:
-    """Put a user's filter into parentheses; one that only excludes gets all sounds to exclude from, as Solr wants."""
-    if narrowed is None:
+def grouped(narrowed: str | None) -> list[str]:
+    """Return a filter in parentheses, or no filter. One that starts with an exclusion gets all sounds to exclude from,
+    which Solr adds at the top level only."""
+    if not narrowed:
         return []
-    return [f"(*:* {narrowed})" if re.match(r"\s*(?:NOT\s|[-!])", narrowed) else f"({narrowed})"]
+    excludes = re.match(r"\s*(?:NOT\s|[-!])", narrowed) and not re.search(r"\bOR\b|\|\|", narrowed)
+    return [f"(*:* {narrowed})" if excludes else f"({narrowed})"]
 
 
 def _within(window: Window) -> str:

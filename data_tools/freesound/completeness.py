@@ -2,6 +2,7 @@
 
 import logging
 import time
+from collections.abc import Sequence
 from dataclasses import replace
 
 from data_tools.errors import DataError
@@ -11,7 +12,8 @@ from data_tools.freesound.store import Store
 from data_tools.freesound.windows import ATTEMPTS, Progress, Window, split
 
 PART = 10_000  # stored sounds of a part, if the whole is too much for the API
-FALL_SOUNDS, FALL_SHARE = 20, 0.03  # a count may fall so much between two crawls
+FALL_SOUNDS, FALL_SHARE = 20, 0.03  # a count may fall so much between two crawls; a small one by half
+FEW_SOUNDS = 3  # that may go from a store of any size
 MIN_NULL_ATTEMPTS, NULL_ATTEMPTS = 3, 10  # at a page that has items the API gives as null
 REBUILD = 6 * 3600  # seconds after which a sound that was missing is asked for again
 ACCEPTED = 3 * 86_400  # seconds after which a greater fall is believed
@@ -70,23 +72,32 @@ def fallen(store: Store, window: Window, count: int) -> Window | None:
     known = store.known(window)
     if window.first == int(store.fact("from") or 0):
         known = max(known, int(store.fact("total") or 0))
-    if known - count <= max(FALL_SOUNDS, FALL_SHARE * known):
+    if not has_fallen(known, count):
         store.set_fact("fallen", "0")
         return None
     if window.attempt + 1 < ATTEMPTS:
         return replace(window, attempt=window.attempt + 1)
     now, since = time.time(), float(store.fact("fallen") or 0)
+    if abs(count - int(store.fact("fallen_to") or 0)) > FALL_SHARE * known:
+        since = now  # another count than last time: a rebuild goes on, or another one has begun
     if since and now - since >= ACCEPTED:
         log.warning(
             "%s: the API has counted %d instead of %d sounds for days; this is believed", store.path, count, known
         )
         return None
     store.set_fact("fallen", str(since or now))
+    store.set_fact("fallen_to", str(count))
     store.forget_missing(float(store.fact("checked") or 0))  # by searches since the whole added up last
     raise DataError(
         f"{store.path}: the API counts {count} sounds where it had {known}; its index may be in the middle of a "
         f"rebuild. No sound was marked as missing; run the same command in some hours"
     )
+
+
+def has_fallen(known: int, count: int) -> bool:
+    """Return whether a count is so much below an earlier one that the search's index cannot be whole."""
+    fall = known - count
+    return fall > max(FALL_SOUNDS, FALL_SHARE * known) or (fall > FEW_SOUNDS and 2 * count < known)
 
 
 def _tops(store: Store) -> list[tuple[int, int]]:
@@ -102,10 +113,10 @@ def mark_complete(store: Store, last: int) -> None:
 
 
 async def whole_page(client: Client, window: Window, narrowed: str | None) -> Page:
-    """A page, asked for again while it has null items, which may be there the next time.
+    """Return a page; ask again while it has null items, because the next answer may have their sounds.
 
-    Those are null for good that are null every time, and of which the last answer held back no others: an answer that
-    holds back more than that says nothing of them.
+    An item is null for good if every answer has null for it and the last answer has no further nulls. An answer with
+    more nulls is no evidence.
     """
     page = await client.search(window, narrowed)
     for asked in range(2, NULL_ATTEMPTS + 1):
@@ -113,7 +124,7 @@ async def whole_page(client: Client, window: Window, narrowed: str | None) -> Pa
             break
         again = await client.search(window, narrowed)
         if len(again.sounds) != len(page.sounds) or again.count != page.count:
-            page = again  # sounds have moved; what is wrong now shows at the window's end
+            page = again  # sounds have moved; an error now is found at the window's end
             continue
         page = Page(page.count, [ours or theirs for ours, theirs in zip(page.sounds, again.sounds, strict=True)])
         if asked >= MIN_NULL_ATTEMPTS and again.sounds.count(None) == page.sounds.count(None):
@@ -121,14 +132,27 @@ async def whole_page(client: Client, window: Window, narrowed: str | None) -> Pa
     return page
 
 
+async def look_up(client: Client, store: Store, ids: Sequence[int]) -> tuple[set[int], list[int]]:
+    """Ask for the current metadata of sounds, PAGE_SIZE a request, and store it.
+
+    Returns the ids that the search finds, and those that it does not find; a sound at which the server fails is in
+    neither.
+    """
+    found, absent = set[int](), list[int]()
+    for start in range(0, len(ids), PAGE_SIZE):
+        sounds, missing = await client.sounds(ids[start : start + PAGE_SIZE], store.fact("filter") or None)
+        with store.transaction():
+            store.upsert(sounds, {})
+        found |= {sound.id for sound in sounds}
+        absent += missing
+    return found, absent
+
+
 async def ask_for_missing(client: Client, store: Store) -> None:
     """Ask by id for the sounds that searches of some hours ago did not find; mark as gone those still not found.
 
     To be called after the whole has added up: an index in the middle of a rebuild finds few sounds.
     """
-    left = store.missing(time.time() - REBUILD)
-    for number in range(0, len(left), PAGE_SIZE):
-        found, absent = await client.sounds(left[number : number + PAGE_SIZE], store.fact("filter") or None)
-        with store.transaction():
-            store.upsert(found, {})
-            store.mark_gone(absent)
+    _, absent = await look_up(client, store, store.missing(time.time() - REBUILD))
+    with store.transaction():
+        store.mark_gone(absent)

@@ -66,6 +66,18 @@ def _whole(store: Store) -> Window:
     return Window(int(store.fact("from") or 0), int(store.fact("until") or 0), compared=True)
 
 
+async def _read_nulls(client: Client, store: Store, workers: int) -> None:
+    """Read again around the sounds that the API could not give: it may have been repaired."""
+    before = store.nulls()
+    with store.transaction():
+        for null in before:
+            last = _whole(store).last * 1000 if null.before_ms is None else null.before_ms
+            store.add_window(Window(null.after_ms // 1000, last // 1000))
+    await _read_windows(client, store, workers)
+    if before:
+        print(f"{counted(len(before), 'sound')} that could not be read: {len(before) - len(store.nulls())} can be now")
+
+
 async def _read_windows(client: Client, store: Store, workers: int) -> None:
     under_way: dict[asyncio.Task[None], int] = {}
     reported, every = time.monotonic(), TERMINAL_SECONDS if sys.stderr.isatty() else PROGRESS_SECONDS
@@ -221,6 +233,7 @@ async def _crawl(arguments: argparse.Namespace, store: Store) -> int:
             if arguments.refresh:
                 _require_same(store, arguments.filter or store.fact("filter") or None, client.site)
                 print(summary(store, await refresh(client, store)))
+                await _read_nulls(client, store, arguments.workers)
                 return 0
             _plan(store, arguments.since, arguments.filter, client.site)
             if store.fact("complete") == store.fact("until"):
@@ -271,14 +284,14 @@ def _check_filter(text: str | None) -> None:
     """Raises DataError for a filter by time, and for one that would not stay within the parentheses around it."""
     if text is None:
         return
-    if "created:" in text:
+    if re.search(r"\bcreated(_range)?:", text):
         raise DataError(f"--filter {text}: the crawl itself filters by created; use --since")
-    outside, depth = re.sub(r'"[^"]*"', "", text), 0
+    outside, depth = re.sub(r'"[^"]*"', "", re.sub(r"\\.", "", text)), 0
     for sign in re.findall("[()]", outside):
         depth += 1 if sign == "(" else -1
         if depth < 0:
             break
-    if depth or '"' in outside or not text.strip():
+    if depth or '"' in outside or not re.sub(r"[()\s]", "", text):
         raise DataError(f"--filter {text!a}: is empty, or has a quote or parenthesis without its partner; correct it")
 
 

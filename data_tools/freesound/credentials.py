@@ -45,7 +45,10 @@ class Token:
             raise DataError(f"{self.file}: Freesound gave no new tokens; ask for an access token by hand again")
         self.access, self.refresh = Secret(access), Secret(refresh)
         assert self.file is not None
-        content = {"access_token": access, "refresh_token": refresh, "client_id": self.client}
+        content = parse_json(_private_text(self.file), str(self.file)) | {
+            "access_token": access,
+            "refresh_token": refresh,
+        }
         with replacing(self.file) as temporary:
             temporary.touch(0o600)
             temporary.write_text(json.dumps(content))

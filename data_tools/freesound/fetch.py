@@ -11,6 +11,7 @@ from data_tools.cli import Progress, progress
 from data_tools.errors import DataError
 from data_tools.files import replacing
 from data_tools.freesound.client import Client, LostError
+from data_tools.freesound.completeness import look_up
 from data_tools.freesound.connection import add_connection, connect, read_settings
 from data_tools.freesound.credentials import TOKEN
 from data_tools.freesound.database import naming
@@ -25,7 +26,6 @@ from data_tools.freesound.selection import (
     Selection,
     select,
 )
-from data_tools.freesound.sounds import PAGE_SIZE
 from data_tools.freesound.store import Store
 from data_tools.leakage.exclusion import read_exclusions
 from data_tools.locks import lock_of
@@ -105,21 +105,9 @@ def _print_selection(selection: Selection) -> None:
         print(f"          {sound_id} is on {', '.join(lists)}")
 
 
-async def ask_for(client: Client, store: Store, ids: list[int]) -> set[int]:
-    """Ask for the current metadata of these sounds, PAGE_SIZE a request, and store it: licences and preferences change.
-    Returns the ids that the search finds."""
-    found: set[int] = set()
-    for start in range(0, len(ids), PAGE_SIZE):
-        sounds, _ = await client.sounds(ids[start : start + PAGE_SIZE])
-        with store.transaction():
-            store.upsert(sounds, {})
-        found |= {sound.id for sound in sounds}
-    return found
-
-
 def _print_dropped(asked: int, found: int, chosen: int) -> None:
     if missing := asked - found:
-        print(f"{missing:>8}  of them are not fetched: the search does not find them any more")
+        print(f"{missing:>8}  of them are not fetched: the search does not find them any more, or fails at them")
     if changed := found - chosen:
         print(f"{changed:>8}  of them are not fetched: their licence, AI preference or length has changed since")
 
@@ -151,7 +139,7 @@ async def _run(arguments: argparse.Namespace, store: Store) -> int:
     ):
         async with connect(arguments, store) as client:
             asked = [sound.id for sound in selection.chosen]
-            found = await ask_for(client, store, asked)
+            found, _ = await look_up(client, store, asked)
             now = select(store, arguments.scores, wanted, exclusions).chosen
             chosen = [sound for sound in now if sound.id in found]
             _print_dropped(len(asked), len(found), len(chosen))

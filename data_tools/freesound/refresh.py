@@ -4,8 +4,8 @@ from collections import Counter
 
 from data_tools.cli import counted
 from data_tools.errors import DataError
-from data_tools.freesound.client import Client, NoPageError, PastEndError
-from data_tools.freesound.completeness import FALL_SHARE, FALL_SOUNDS, count_of, one_by_one, whole_page
+from data_tools.freesound.client import Client, NoPageError, PastEndError, grouped
+from data_tools.freesound.completeness import count_of, has_fallen, one_by_one, whole_page
 from data_tools.freesound.selection import LICENCES, PREFERENCES
 from data_tools.freesound.store import CHANGING, Store
 from data_tools.freesound.windows import Window, past_end, split
@@ -34,7 +34,7 @@ async def refresh(client: Client, store: Store) -> Counter[str]:
     first, last = int(store.fact("from") or 0), int(store.fact("until") or 0)
     count = await count_of(client, Window(first, last), store.fact("filter") or None)
     known = int(store.fact("total") or 0)
-    if known - count > max(FALL_SOUNDS, FALL_SHARE * known):
+    if has_fallen(known, count):
         problem = f"the API counts {count} sounds where it had {known}; its index may be in the middle of a rebuild"
         raise DataError(f"{store.path}: {problem}; run the same command in some hours")
     objecting, *others = reversed(PREFERENCES)
@@ -49,8 +49,7 @@ async def refresh(client: Client, store: Store) -> Counter[str]:
 
 async def _walk(client: Client, store: Store, kind: str, condition: str | None) -> Counter[str]:
     """All sounds of a kind; with a condition only where their count differs from that of the stored sounds."""
-    begun_with = store.fact("filter")
-    narrowed = f"{kind} ({begun_with})" if begun_with else kind
+    narrowed = " ".join([kind, *grouped(store.fact("filter"))])
     first, last = int(store.fact("from") or 0), int(store.fact("until") or 0)
     windows, changes = [Window(first, last, compared=condition is not None)], Counter[str]()
     while windows:

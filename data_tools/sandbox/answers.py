@@ -79,7 +79,7 @@ class Answers:
             return Reply(400, {"detail": "Invalid filter."})
         try:
             numbers = self._sorted(self._filtered(parameters.get("filter")), parameters.get("sort", "score"))
-        except FilterError as error:
+        except (FilterError, RecursionError) as error:
             return Reply(400, {"detail": f"Search server error: {error} {HINT}"})
         except UnsupportedError as error:
             return Reply(501, {"detail": str(error)})

@@ -139,7 +139,7 @@ class _Parser:
         convert = _time if name == "created" else float
         try:
             low, high = (None if bound == "*" else convert(bound) for bound in match.groups())
-        except ValueError:
+        except (ValueError, OverflowError):
             raise FilterError(f"Solr responded with an error (HTTP 400): Invalid bound in '{value[:60]}'") from None
         low, high = (-np.inf if low is None else low), (np.inf if high is None else high)
         low = np.nextafter(low, np.inf) if value[0] == "{" else low

@@ -94,6 +94,11 @@ def test_refusals_of_the_door(
         (["crawl", tmp_path / "a", "--site", "https://freesound.org/?token=x"], "may only have a host and a path"),
         (["crawl", tmp_path / "a", "--speed", "2"], "--speed is for a sandbox on this machine"),
         (["crawl", tmp_path / "a", "--filter", "created:[* TO NOW]"], "the crawl itself filters by created"),
+        (["crawl", tmp_path / "a", "--filter", "created_range:[* TO NOW]"], "the crawl itself filters by created"),
+        *(
+            (["crawl", tmp_path / "a", "--filter", text], "is empty, or has a quote or parenthesis without its partner")
+            for text in ("", "()", "a) OR (b", '"a', 'name:\\") OR id:[1 TO *] OR (name:\\"')
+        ),
         (["crawl", tmp_path / "a", "--per-day", "0"], "--per-day 0: use 1 to 1000000"),
         (["crawl", tmp_path / "a", "--per-minute", str(10**30)], "--per-minute 1000000000000000000000000000000: use 1"),
         (["crawl", tmp_path / "a", "--workers", "65"], "--workers 65: use 1 to 64"),

@@ -194,7 +194,7 @@ def test_an_original_that_moves_to_another_host_is_fetched_without_the_token(tmp
 def test_a_token_that_has_ended_is_renewed(good: bool, tmp_path: Path) -> None:
     file, store = tmp_path / "token.json", tmp_path / "store"
     refresh = "sandbox-refresh" if good else "used-up"
-    file.write_text(json.dumps({"access_token": "ended", "refresh_token": refresh, "client_id": "me"}))
+    file.write_text(json.dumps({"access_token": "ended", "refresh_token": refresh, "client_id": "me", "note": "mine"}))
     file.chmod(0o600)
     out = tmp_path / "out"
     with serving("--sounds", "30", "--no-throttle") as settings:
@@ -221,6 +221,7 @@ def test_a_token_that_has_ended_is_renewed(good: bool, tmp_path: Path) -> None:
             "access_token": "sandbox-token-2",
             "refresh_token": "sandbox-refresh-2",
             "client_id": "me",
+            "note": "mine",
         }
         with (out / "ATTRIBUTION.csv").open() as attribution:
             changes = {row["changes"] for row in csv.DictReader(attribution)}

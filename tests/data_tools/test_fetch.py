@@ -164,14 +164,14 @@ def fetch(crawled: Path, out: Path, settings: dict[str, str], *arguments: str) -
 
 def with_other_metadata(monkeypatch: pytest.MonkeyPatch, change: Callable[[sqlite3.Connection], None]) -> None:
     """Freesound describes sounds in another way than it does, from the moment a fetch asks for them."""
-    ask_for = fetching.ask_for
+    look_up = fetching.look_up
 
-    async def asked(client: Client, store: Store, ids: list[int]) -> set[int]:
-        found = await ask_for(client, store, ids)
+    async def asked(client: Client, store: Store, ids: list[int]) -> tuple[set[int], list[int]]:
+        found = await look_up(client, store, ids)
         change(store.database)
         return found
 
-    monkeypatch.setattr(fetching, "ask_for", asked)
+    monkeypatch.setattr(fetching, "look_up", asked)
 
 
 def copy(store: Path, to: Path) -> None:

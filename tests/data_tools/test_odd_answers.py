@@ -185,6 +185,13 @@ def test_a_preview_that_is_delayed_is_asked_for_again(tmp_path: Path, status: in
     assert seconds >= (60 if status == 429 else 1)
 
 
+def test_originals_that_are_throttled_without_end_end_the_fetch(tmp_path: Path) -> None:
+    transport = Scripted(Response(429, b'{"detail": "(2000/day)"}', 0))
+    with pytest.raises(DataError, match=r"gives no answer \(too many requests today\)"):
+        ask(tmp_path, transport, lambda client: client.original(7, tmp_path / "x"))
+    assert len(transport.urls) == 40
+
+
 @pytest.mark.parametrize("moved", [[], [Response(302, b"", 0, "http://[::1")]])
 def test_an_address_that_is_none_is_lost(tmp_path: Path, moved: list[Response]) -> None:
     url = "/x" if moved else "http://[::1"

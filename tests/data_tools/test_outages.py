@@ -25,13 +25,14 @@ from sandboxes import (
 from data_tools.errors import DataError
 from data_tools.freesound import completeness, crawl
 from data_tools.freesound.client import Client
-from data_tools.freesound.fetch import ask_for
+from data_tools.freesound.completeness import look_up
 from data_tools.freesound.http import retry_after
 from data_tools.freesound.refresh import refresh
 from data_tools.freesound.selection import Criteria, select
 from data_tools.freesound.sounds import PAGE_SIZE, parse_time
 from data_tools.freesound.store import Store
 from data_tools.freesound.transport import Response
+from data_tools.freesound.windows import Window
 from data_tools.leakage.exclusion import read_exclusions
 from data_tools.sandbox.answers import DOWN, HINT, Answers
 from data_tools.sandbox.verb import make_answers
@@ -317,11 +318,67 @@ def test_one_bad_sound_does_not_keep_a_fetch_from_the_others(tmp_path: Path) -> 
     ids = [answers.corpus.id(number) for number in range(150)]
     answers.is_poison = lambda number: number == 70  # type: ignore[method-assign]
     transport = Direct(answers)
-    found, _ = asked(tmp_path / "store", transport, lambda client, store: ask_for(client, store, ids))
+    (found, _), _ = asked(tmp_path / "store", transport, lambda client, store: look_up(client, store, ids))
     assert found == set(ids) - {ids[70]}
     assert len(transport.urls) < 80
     both, _ = asked(tmp_path / "store", Direct(answers), lambda client, store: client.sounds([ids[70], ids[3], 5]))
     assert ([sound.id for sound in both[0]], both[1]) == ([ids[3]], [5]), "a bad sound is not gone"
+
+
+def test_an_overloaded_search_for_ids_is_waited_for(tmp_path: Path) -> None:
+    """It is too small to be too much, so that no id is taken for one that is not found."""
+    answers = make_answers(300, 7, 0.0, 0)
+    read_all(tmp_path / "store", Direct(answers))
+    ids = [answers.corpus.id(number) for number in range(150)]
+    transport = Direct(answers, tamper=lambda number, given: refusal(500, OVERLOADED) if number < 12 else given)
+    (found, absent), _ = asked(tmp_path / "store", transport, lambda client, store: look_up(client, store, ids))
+    assert (found, absent) == (set(ids), [])
+    assert len(transport.urls) == 12
+
+
+def test_an_overloaded_second_is_waited_for(tmp_path: Path) -> None:
+    answers, second = make_answers(200, 7, 0.0, 0), parse_time("2020-01-01") // 1000
+    answers.corpus.created = lambda number: second * 1000  # type: ignore[method-assign]
+    transport = Direct(answers, tamper=lambda number, given: refusal(500, OVERLOADED) if number < 9 else given)
+    page, _ = asked(tmp_path / "store", transport, lambda client, store: client.search(Window(second, second)))
+    assert (page.count, len(transport.urls)) == (200, 9)
+
+
+def test_one_sound_has_six_attempts(tmp_path: Path) -> None:
+    """Three failures in a row may be chance."""
+    answers, second = make_answers(5, 7, 0.0, 0), parse_time("2020-01-01") // 1000
+    answers.corpus.created = lambda number: second * 1000  # type: ignore[method-assign]
+    transport = Direct(answers, tamper=lambda number, given: page_of(500) if number < 6 else given)
+    window = Window(second, second)
+    page, _ = asked(tmp_path / "store", transport, lambda client, store: completeness.one_by_one(client, window, None))
+    assert page.count == 5
+    assert None not in page.sounds
+
+
+def test_refresh_keeps_a_stores_filter_that_only_excludes(tmp_path: Path) -> None:
+    answers = make_answers(900, 7, 0.0, 0)
+    with closing(Store(tmp_path / "store", create=True)) as store:
+        crawl._plan(store, None, 'NOT license:"Attribution"', SITE)
+        run_virtually(crawl.walk(direct_client(store, Direct(answers)), store, 1))
+    others = [n for n in agreeing(answers) if "/by/" not in answers.corpus.sound(n, "")["license"]]
+    attributed = [n for n in agreeing(answers) if "/by/" in answers.corpus.sound(n, "")["license"]]
+    now_objecting(answers, others[5], attributed[5])
+    changes, _ = asked(tmp_path / "store", Direct(answers), refresh)
+    assert dict(changes) == {"gen_ai_preference": 1}
+    licences = {licence for _, licence in stored(tmp_path / "store", "id, license")}
+    assert not any("/by/" in licence for licence in licences)
+
+
+@pytest.mark.parametrize("kind", ["poison", "null"])
+def test_a_repaired_sound_is_read_with_a_refresh(kind: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    answers = make_answers(700, 7, 0.0, 0)
+    setattr(answers, f"is_{kind}", lambda number: number in (200, 400))
+    read_all(tmp_path / "store", Direct(answers))
+    assert len(stored(tmp_path / "store")) == 698
+    setattr(answers, f"is_{kind}", lambda number: number == 400)
+    asked(tmp_path / "store", Direct(answers), lambda client, store: crawl._read_nulls(client, store, 1))
+    assert "2 sounds that could not be read: 1 can be now" in capsys.readouterr().out
+    assert len(stored(tmp_path / "store")) == 699
 
 
 def test_a_filter_that_only_excludes_has_sounds_to_exclude_from(tmp_path: Path) -> None:
@@ -354,6 +411,41 @@ def test_a_rebuild_in_mid_crawl_is_noticed(tmp_path: Path) -> None:
     answers.seen = 1.0
     read_all(tmp_path / "store", Direct(answers))
     assert_whole(tmp_path / "store", answers)
+
+
+def test_two_different_falls_are_not_one_that_lasts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two rebuilds, a week apart, and nothing read between them."""
+    answers, now = make_answers(700, 7, 0.0, 0), time.time()
+    read_all(tmp_path / "store", Direct(answers))
+    for days, seen in ((0, 0.5), (7, 0.8)):
+        monkeypatch.setattr(time, "time", lambda days=days: now + 86_400 * days)
+        answers.seen = seen
+        with pytest.raises(DataError, match="No sound was marked"):
+            read_all(tmp_path / "store", Direct(answers), since="2004-01-01")
+
+
+def test_a_fall_is_forgotten_once_the_count_is_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    answers, now = make_answers(700, 7, 0.0, 0), time.time()
+    read_all(tmp_path / "store", Direct(answers))
+    for days, seen in ((0, 0.5), (1, 1.0), (7, 0.5)):
+        monkeypatch.setattr(time, "time", lambda days=days: now + 86_400 * days)
+        answers.seen = seen
+        if seen == 1:
+            read_all(tmp_path / "store", Direct(answers), since="2004-01-01")
+            continue
+        with pytest.raises(DataError, match="No sound was marked"):
+            read_all(tmp_path / "store", Direct(answers), since="2004-01-01")
+
+
+@pytest.mark.parametrize(
+    ("known", "count", "fallen"),
+    [
+        *((700, 678, True), (700, 679, False), (10_000, 9_701, False), (10_000, 9_699, True)),
+        *((18, 0, True), (18, 9, False), (3, 0, False), (4, 0, True), (0, 0, False), (5, 9, False)),
+    ],
+)
+def test_falls_by_hand(known: int, count: int, fallen: bool) -> None:
+    assert completeness.has_fallen(known, count) == fallen
 
 
 def test_a_fall_that_lasts_for_days_is_believed(
@@ -455,7 +547,7 @@ def test_a_fetch_asks_for_what_it_has_chosen(tmp_path: Path) -> None:
     now_objecting(answers, objecting)
     answers._hidden = {hidden}
     transport = Direct(answers)
-    found, _ = asked(tmp_path / "store", transport, lambda client, store: ask_for(client, store, before))
+    (found, _), _ = asked(tmp_path / "store", transport, lambda client, store: look_up(client, store, before))
     assert set(before) - found == {before[7]}
     with closing(Store(tmp_path / "store")) as store:
         now = [sound.id for sound in select(store, scores, wanted, nothing).chosen]

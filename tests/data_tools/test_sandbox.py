@@ -139,7 +139,18 @@ def test_pages_as_the_api_has_them() -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["x", "duration", "duration:[1 to 2]", "duration:[a TO b]", "colour:red", "(", "created:[1]"]
+    "text",
+    [
+        "created:[NOW-99999YEARS TO NOW]",
+        "(" * 2000 + "type:wav" + ")" * 2000,
+        "x",
+        "duration",
+        "duration:[1 to 2]",
+        "duration:[a TO b]",
+        "colour:red",
+        "(",
+        "created:[1]",
+    ],
 )
 def test_bad_filters_are_refused(text: str) -> None:
     reply = make_answers(10, 1, 0.0, 0).search({"filter": text}, SITE)

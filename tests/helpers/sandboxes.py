@@ -79,7 +79,7 @@ class Direct:
         self._rng = random.Random(0)
 
     async def post(self, url: str, form: Mapping[str, str]) -> Response:
-        raise NotImplementedError
+        raise AssertionError("a crawl sends no form")
 
     async def get(
         self, url: str, headers: Mapping[str, str], into: Path | None = None, limit: int | None = None
