@@ -128,6 +128,23 @@ def test_refusals_of_the_door(
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir() if path != damaged} == before
 
 
+def test_a_crawl_asks_for_sounds_that_were_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "store.sqlite"
+    with serving("--sounds", "20", "--no-throttle") as settings:
+        for name, value in settings.items():
+            monkeypatch.setenv(name, value)
+        assert main(["crawl", str(path)]) == 0
+        store = Store(path)
+        store.database.execute("INSERT INTO sounds (id, created, duration, missing) VALUES (999999, 0, 1, 5)")
+        store.close()
+        later = time.time() + 60
+        monkeypatch.setattr(time, "time", lambda: later)
+        assert main(["crawl", str(path), "--since", "last"]) == 0
+    store = Store(path)
+    assert store.database.execute("SELECT id FROM sounds WHERE gone").fetchall() == [(999_999,)]
+    store.close()
+
+
 def test_two_crawls_do_not_write_to_one_store(tmp_path: Path) -> None:
     with serving("--sounds", "300") as settings:
         from data_tools.locks import lock_of
