@@ -173,8 +173,9 @@ def holds_rows(lines: Sequence[str], values: Sequence[str], delimiter: str, widt
     Args:
         lines, values: of one record. width: number of the table's columns.
 
-    A name is a file with the same suffix. A number or one word counts only if the line fits all columns. In a table of
-    one column every line could be a row.
+    A name is a file with the same suffix. A number or one word counts only if the line fits all columns.
+
+    In a table of one column every line could be a row.
 
     >>> holds_rows(['x.wav,"Stop, he says\n', 'y.wav,A dog, a cat\n', 'w.wav,go"\n'], ["x.wav", "..."], ",", 2)
     True
@@ -194,7 +195,7 @@ def holds_rows(lines: Sequence[str], values: Sequence[str], delimiter: str, widt
 
 
 def _form(cell: str) -> str:
-    r"""The suffix of a file's name; "number" or "word" for one of these; "" for prose.
+    r"""Return the suffix of a file's name, or "number", or "word". Prose gives "".
 
     >>> [_form(cell) for cell in ("Dog barking.WAV", "12", "a_b-c", "A dog.", "Two\nlines.wav")]
     ['.wav', 'number', 'word', '', '']

@@ -52,8 +52,8 @@ class Retriever:
     def encode_text(self, texts: Texts, normalize: bool = True) -> np.ndarray:
         """Return (N, D) float32, in the order of the texts.
 
-        A warning counts the texts of which the model knows no word: they all have the same vector. Raises KitError for
-        a model that has no one vector per text.
+        A warning counts the texts without any word that the model knows: they all have the same vector.
+        Raises KitError for a model that has no one vector per text.
         """
         texts = _listed(texts)
         if unknown := self.trained.model.text.unreadable(texts):

@@ -25,7 +25,7 @@ gc.set_threshold(20_000, 20, 20)  # 700, 10, 10 would take a twelfth of the suit
 
 
 def pytest_collection_finish() -> None:
-    """What the packages and the list of tests hold is never freed, so the collector need not look at it again."""
+    """Freeze the objects of packages and of the list of tests: they live to the end, so the collector may skip them."""
     gc.collect()
     gc.freeze()
 

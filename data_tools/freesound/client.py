@@ -57,11 +57,9 @@ class LostError(Exception):
 class _AgainError(Exception):
     """An answer that may be better next time.
 
-    Args:
-        pause: seconds without any request.
-        of_server: a status of 500 or more.
-        overloaded: the search names itself overloaded.
-        foreign: a page of a proxy or of another server, not the API's JSON.
+    pause: seconds without any request. of_server: a status of 500 or more.
+
+    overloaded: the search names itself overloaded. foreign: a page of a proxy or of another server, not the API's JSON.
     """
 
     def __init__(

@@ -28,17 +28,13 @@ class Gap(Report):
 
 
 class StatusReport(Report):
-    """State of a crawl.
+    """State of a crawl. sounds: kept. counted: the API's last count. fitting: of 3 s to 2 min.
 
-    Args:
-        sounds: kept.
-        counted: the API's last count.
-        missing: not found by the last searches.
-        gone: of the missing ones, not found by a later search for their id either.
-        fitting: of 3 s to 2 min.
-        windows: left to read, up to the time `until`.
-        wait: seconds until the next request, at the limits of the last crawl or fetch.
-        licences, preferences: numbers of sounds by value.
+    missing: not found by the last searches. gone: of these, not found by a later search for their id either.
+
+    windows: left to read, up to the time `until`. licences, preferences: numbers of sounds by value.
+
+    wait: seconds until the next request, at the limits of the last crawl or fetch.
     """
 
     sounds: int

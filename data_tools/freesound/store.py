@@ -204,8 +204,11 @@ class Store:
         return PageListing(page.count, len(indexed) + nulls, reached, passed + nulls), indexed
 
     def _indexed(self, window: Window, sounds: list[Sound]) -> dict[int, int]:
-        """Return each sound's index time in ms, by id: its time of upload, or the index time of the sound before it if
-        its own is outside of the window (the index then has another time than the database)."""
+        """Return each sound's index time in ms, by id.
+
+        This is its time of upload. For a time outside of the window, it is the index time of the sound before it: the
+        index then has another time than the database.
+        """
         times: dict[int, int] = {}
         time_ms, outside = window.first * 1000, list[Sound]()
         for sound in sounds:

@@ -10,11 +10,9 @@ from urllib.parse import urlsplit
 class Response(NamedTuple):
     """An answer over HTTP.
 
-    Args:
-        body: b"" if it went into a file.
-        length: of the received body, in bytes.
-        location: of a redirect.
-        retry_after: seconds to wait before the next request; 0 if the server names no time.
+    body: b"" if it went into a file. length: of the received body, in bytes.
+
+    location: of a redirect. retry_after: seconds to wait before the next request; 0 if the server names no time.
     """
 
     status: int

@@ -28,10 +28,9 @@ log = logging.getLogger(__name__)
 def make_answers(sounds: int, seed: int, nulls: float, churn: int, poison: float = 0.0) -> Answers:
     """Make the answers of a sandbox.
 
-    Args:
-        nulls: share of sounds that the API gives as null.
-        churn: number of sounds that go away, and of others that appear, during the first crawl.
-        poison: share of sounds at which pages fail.
+    nulls: share of sounds that the API gives as null. poison: share of sounds at which pages fail.
+
+    churn: number of sounds that go away, and of others that appear, during the first crawl.
     """
     rng = random.Random(seed)
     corpus = Catalogue(sounds, seed)

@@ -65,7 +65,7 @@ def decoders(workers: int | None) -> Iterator[Decoders]:
 
 @contextmanager
 def _processes(workers: int) -> Iterator[ProcessPoolExecutor]:
-    # A fork would take along locks, and what a GPU's driver has in this process.
+    # A fork would copy locks, and the state of a GPU's driver.
     pool = ProcessPoolExecutor(workers, get_context("spawn"), initializer=_follow_parent)
     over = threading.Event()
     watch = threading.Thread(target=_end_together, args=(pool._processes, pool._result_queue, over), daemon=True)

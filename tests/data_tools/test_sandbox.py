@@ -352,7 +352,7 @@ def test_filters_with_operators(text: str) -> None:
 
 
 def test_a_bare_or_makes_the_other_clauses_optional() -> None:
-    """As Lucene's parser does: the trap that parentheses around a user's filter avoid."""
+    """Lucene's parser does so. Parentheses around a user's filter avoid the trap."""
     answers = make_answers(400, 2, 0.0, 0)
     within = "created:[2020-01-01T00:00:00Z TO NOW]"
     some = search(answers, filter=within)["count"]

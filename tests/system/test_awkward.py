@@ -147,7 +147,7 @@ def test_work_that_is_left_is_divided_among_processes(tmp_path: Path) -> None:
 
 def test_processes_that_decode_are_few_clips_ahead(monkeypatch: pytest.MonkeyPatch) -> None:
     class Threads(ThreadPoolExecutor):
-        """In the place of processes."""
+        """Replaces the pool of processes."""
 
         _processes = _result_queue = _executor_manager_thread = None
 

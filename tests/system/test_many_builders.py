@@ -131,7 +131,7 @@ class _Ending(LogMel):
         os._exit(9)
 
 
-def test_a_decoding_process_that_is_killed_is_a_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_killed_decoding_process_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The pool leaves the pipe of the results to the thread that may close it at the same time."""
     monkeypatch.setattr(SimpleQueue, "close", lambda results: pytest.fail("the pool closes it"))
     clips = read_manifest(tiny.make_world(tmp_path / "world", {"development": 2}))
@@ -152,7 +152,7 @@ class _HalfSent(LogMel):
 
 
 @pytest.mark.slow
-def test_a_decoding_process_that_is_killed_while_it_sends_is_a_sentence(tmp_path: Path) -> None:
+def test_decoding_process_killed_in_a_write_is_an_error(tmp_path: Path) -> None:
     clips = read_manifest(tiny.make_world(tmp_path / "world", {"development": 4}))
     with pytest.raises(KitError, match="a process that decodes audio was ended from outside; the same"):
         build_features(clips, {"logmel": _HalfSent(**LOGMEL.model_dump())}, tmp_path / "banks", workers=2)
