@@ -14,6 +14,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")  # read by torch when it is import
 
 import pytest
 import tiny
+import tiny_moments
 from browser import browser  # noqa: F401  a fixture
 from ranked import write_truth
 
@@ -117,6 +118,20 @@ def root() -> Path:
 def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("world")
     return tiny.make_world(folder / "tones", tiny.SIZES)
+
+
+@pytest.fixture(scope="session")
+def moments_manifest(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tiny_moments.make_moments(tmp_path_factory.mktemp("moments") / "world")
+
+
+@pytest.fixture(scope="session")
+def moments_run(moments_manifest: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A finished run of moments; r.yaml in the same folder is its recipe."""
+    folder = tmp_path_factory.mktemp("moments_runs")
+    path = tiny.write_recipe(folder / "r.yaml", tiny_moments.recipe(moments_manifest, folder))
+    assert main(["run", str(path), "--out", str(folder / "run")]) == 0
+    return folder / "run"
 
 
 @pytest.fixture(scope="session")

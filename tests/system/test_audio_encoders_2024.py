@@ -180,6 +180,7 @@ def atst(is_floor_of_batch: bool = False) -> AtstFrame:
     return made.eval()
 
 
+@pytest.mark.slow
 def test_the_keys_of_atst_are_the_published_ones(goldens: Path) -> None:
     described = json.loads((goldens / "keys_audio_encoders_2024.json").read_text())["atst_frame"]
     expected = {key: tuple(one["shape"]) for key, one in described["keys"].items()}
@@ -218,6 +219,7 @@ def test_its_log_mel_is_the_originals(golden: Golden) -> None:
     assert largest(np.array([float(quiet.min()), float(quiet.max())]), golden["atst_Q_mel_min_max"]) < 1e-4
 
 
+@pytest.mark.slow
 def test_the_floor_is_that_of_the_segment_or_of_the_batch(golden: Golden) -> None:
     both = torch.cat([wave(golden, "A3"), wave(golden, "B")[:, :96_000] / 100])
     of_batch = atst(True).train().log_mel(both)[1]

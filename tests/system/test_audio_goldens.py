@@ -119,6 +119,7 @@ def test_other_poolings_of_the_original_maps(
             assert relative(pooled(encoder, content["A_wave_int16"]), expected.numpy()) < 2e-6, (how, over_time)
 
 
+@pytest.mark.slow
 def test_the_frozen_expert_gives_the_originals_frames(golden: Golden) -> None:
     content = golden("panns_resnet38")
     found = loaded("panns_resnet38")([wave(content, letter) for letter in "BS"])

@@ -147,6 +147,7 @@ def test_panns(golden: Golden, frames: Callable[..., dict[str, np.ndarray]], let
 
 
 @torch.inference_mode()
+@pytest.mark.slow
 def test_panns_block_by_block(golden: Golden) -> None:
     content = golden("panns_cnn14_16k")
     stages = json.loads(str(content["A_stages"]))

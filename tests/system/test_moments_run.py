@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 import tiny
 import tiny_moments
-import torch
 from threads import one_thread  # noqa: F401  a fixture
 from tiny_moments import short_fits  # noqa: F401  a fixture
 
@@ -40,17 +39,13 @@ pytestmark = pytest.mark.usefixtures("one_thread", "short_fits")
 
 
 @pytest.fixture(scope="module")
-def manifest(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tiny_moments.make_moments(tmp_path_factory.mktemp("moments") / "world")
+def manifest(moments_manifest: Path) -> Path:
+    return moments_manifest
 
 
 @pytest.fixture(scope="module")
-def run(manifest: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    torch.set_num_threads(1)
-    folder = tmp_path_factory.mktemp("runs")
-    path = tiny.write_recipe(folder / "r.yaml", tiny_moments.recipe(manifest, folder))
-    assert main(["run", str(path), "--out", str(folder / "run")]) == 0
-    return folder / "run"
+def run(moments_run: Path) -> Path:
+    return moments_run
 
 
 def result_of(run: Path) -> RunResult:

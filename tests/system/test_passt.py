@@ -334,6 +334,7 @@ def test_a_mistake_shows_in_the_features(golden: Golden, mistake: str, monkeypat
     assert features_error(golden, made, both) > least
 
 
+@pytest.mark.slow
 def test_the_mean_of_both_tokens_is_the_embedding(golden: Golden) -> None:
     made = network()
     assert features_error(golden, made, both) < 2e-5

@@ -29,23 +29,23 @@ pytestmark = pytest.mark.usefixtures("one_thread", "short_fits")
 
 
 @pytest.fixture(scope="module")
-def manifest(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tiny_moments.make_moments(tmp_path_factory.mktemp("moments") / "world")
+def manifest(moments_manifest: Path) -> Path:
+    return moments_manifest
 
 
 @pytest.fixture(scope="module")
-def runs(manifest: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def runs(manifest: Path, moments_run: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """`own`: of moments. `clips`: cosine of whole clips. `words`: frames against words. None but the first is any
     good."""
     torch.set_num_threads(1)
     folder = tmp_path_factory.mktemp("runs")
     test_frame_word_run.write_words(folder / "words.bin", manifest)
     made: dict[str, dict[str, Any]] = {
-        "own": tiny_moments.recipe(manifest, folder),
         "clips": tiny.recipe(manifest, folder),
         "words": test_frame_word_run.content(manifest, folder),
     }
-    for name in ("clips", "words"):
+    (folder / "own").symlink_to(moments_run)
+    for name in made:
         made[name]["rank"] = {"evaluation": made[name]["rank"]["evaluation"] | {"edition": "custom", "csv": False}}
     for name, content in made.items():
         path = tiny.write_recipe(folder / f"{name}.yaml", content)

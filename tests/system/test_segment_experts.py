@@ -82,6 +82,7 @@ def test_frames_are_those_of_the_segments_one_behind_the_other(experts: dict[str
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.filterwarnings("ignore:Support for mismatched key_padding_mask")
+@pytest.mark.slow
 def test_a_frame_a_segment_is_the_networks_vector(experts: dict[str, SegmentExpert], kind: str) -> None:
     expert = experts[kind].model_copy(update={"output": "clip"})
     wave = noise(expert, 1.5)
@@ -109,6 +110,7 @@ def test_passts_frames_are_the_originals(goldens: Path, letter: str) -> None:
 
 
 @pytest.mark.parametrize("kind", ["efficientat", "atst_frame"])
+@pytest.mark.slow
 def test_of_real_recordings_at_44_kilohertz_and_of_silence(
     shared: Path, tmp_path: Path, experts: dict[str, SegmentExpert], kind: str
 ) -> None:
