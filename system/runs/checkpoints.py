@@ -42,7 +42,7 @@ def _value_and_epoch(pair: list[float]) -> list[float]:
 
 
 class Done(BaseModel):
-    """done.json. sha256: by file name. lines: of metrics.jsonl. An earlier release noted neither."""
+    """done.json. sha256: by file name. lines: of metrics.jsonl."""
 
     model_config = ConfigDict(strict=True, frozen=True, extra="forbid")
 
@@ -50,7 +50,7 @@ class Done(BaseModel):
     steps: int
     best: dict[str, list[Annotated[list[float], AfterValidator(_value_and_epoch)]]]
     sha256: Checksums = {}
-    lines: list[EpochLine] = []
+    lines: list[EpochLine]
 
 
 def updated(table: BestEpochs, values: dict[str, float], epoch: int, keep: int) -> BestEpochs:

@@ -3,28 +3,11 @@
 import json
 import logging
 
-from data_tools.cli import counted
-from data_tools.errors import KitError
 from data_tools.files import write_text
 from submission.runs.record import EpochLine
 from system.runs.folder import Run
 
 log = logging.getLogger(__name__)
-
-
-def lines_in_file(run: Run, stage: str, epochs: int) -> list[EpochLine]:
-    """A stage's lines of metrics.jsonl up to an epoch, for checkpoints of an earlier release, which do not hold them.
-
-    KitError where there are fewer: nothing can make them again.
-    """
-    lines = run.read_metrics("put the lost lines back, or start a new run") if run.metrics.exists() else []
-    found = [line for line in lines if line.stage == stage and line.epoch <= epochs]
-    if len(found) != epochs:
-        raise KitError(
-            f"{run.metrics} has {counted(len(found), 'epoch')} of stage {stage}, of which {epochs} were trained; "
-            "put the lost lines back, or start a new run"
-        )
-    return found
 
 
 def write_metrics(run: Run, lines: list[EpochLine]) -> None:

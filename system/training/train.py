@@ -44,7 +44,7 @@ from system.runs.plots import relevance_figure
 from system.runs.teachers import open_teachers
 from system.runs.trained_on import note_trained_clips, refuse_leaks
 from system.training.interrupt import Interrupted, interruptible
-from system.training.metrics_file import lines_in_file, write_metrics
+from system.training.metrics_file import write_metrics
 from system.training.moment_validation import MomentValidation, require_windows
 from system.training.parts import FrozenStart, parameter_groups
 from system.training.same import require_same_state, require_same_work
@@ -117,7 +117,7 @@ def train(loaded: Loaded, run: Run, data: Data, model: RetrievalModel, track: Se
             if on_first((run.folder / name / "done.json").exists):
                 log.info("stage %s is finished", name)
                 done = checkpoints.read_done(run.folder / name)
-                before += done.lines or lines_in_file(run, name, done.epochs)
+                before += done.lines
                 continue
             model.load_state_dict(initial)
             hint = _less_memory(stage, loaded.recipe.model.embeds_by_parts)
@@ -294,10 +294,7 @@ class _Stage:
         if is_first():  # a full disk may have kept it from being written after last.pt
             checkpoints.write_table_of_best(self.folder, self.best)
         self.sha256 = {**state.get("sha256", {}), "last.pt": sha256_of(self.folder / "last.pt")}
-        if "lines" in state:
-            self.lines = [EpochLine.model_validate(line) for line in state["lines"]]
-        else:  # of an earlier release
-            self.lines = lines_in_file(self.run, self.name, self.step // self.steps)
+        self.lines = [EpochLine.model_validate(line) for line in state["lines"]]
 
     def _epoch(self, feed: Feed, bar: Progress, stop: dict[str, bool]) -> None:
         """Steps up to the next full epoch."""

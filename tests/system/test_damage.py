@@ -94,34 +94,6 @@ def test_a_table_of_the_best_that_is_none_is_a_sentence(
     assert "done.json" in refused(capsys, *rank(run, world, tmp_path / "s.npy"))
 
 
-def of_an_earlier_release(run: Path) -> Path:
-    """Its checkpoints hold no metrics."""
-    (without_checksums(run) / "result.json").unlink()
-    for name in ("pretrain", "finetune"):
-        edit(run / name / "done.json", lambda done: done.pop("lines", None))
-    return run
-
-
-@pytest.mark.parametrize("text", ["{}\n{}\n", "", None])
-def test_metrics_that_no_checkpoint_holds_are_not_made_up(
-    run: Path, recipe: Path, text: str | None, capsys: pytest.CaptureFixture[str]
-) -> None:
-    path = of_an_earlier_release(run) / "metrics.jsonl"
-    path.unlink() if text is None else path.write_text(text)
-    output = refused(capsys, "run", recipe, "--out", run)
-    assert "put the lost lines back, or start a new run" in output
-    assert (path.read_text() if path.exists() else None) == text
-
-
-@pytest.mark.parametrize("line", ['{"stage": "pretrain"}', '{"stage": "pretrain", "epoch": "1", "seconds": 1}', "[1]"])
-def test_lines_of_metrics_that_are_none_are_a_sentence(
-    run: Path, recipe: Path, line: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    path = of_an_earlier_release(run) / "metrics.jsonl"
-    path.write_text(line + "\n" + path.read_text())
-    assert "metrics.jsonl, line 1, is damaged" in refused(capsys, "run", recipe, "--out", run)
-
-
 def change_a_digit(settings: Path) -> None:
     whole = settings.read_text()
     changed = re.sub('"seed": [0-9]+', '"seed": 40', whole, count=1)
