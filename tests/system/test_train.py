@@ -348,24 +348,6 @@ def test_metrics_are_written_again_from_the_checkpoints(
         caplog.clear()
 
 
-def test_a_run_of_a_release_without_checksums_goes_on(
-    unbroken: Path, recipe: Path, world: Path, tmp_path: Path
-) -> None:
-    """Its checkpoints hold no metrics and its files no checksums."""
-    run = without_checksums(shutil.copytree(unbroken, tmp_path / "run"))
-    (run / "result.json").unlink()
-    (run / "finetune/done.json").unlink()
-    for folder in ("pretrain", "finetune"):
-        state = torch.load(run / folder / "last.pt", weights_only=True)
-        kept = {key: value for key, value in state.items() if key not in ("lines", "sha256")}
-        torch.save(kept, run / folder / "last.pt")
-    done = json.loads((run / "pretrain/done.json").read_text())
-    (run / "pretrain/done.json").write_text(json.dumps({key: done[key] for key in ("epochs", "steps", "best")}))
-    assert main(["run", str(recipe), "--out", str(run)]) == 0
-    assert lines(run) == lines(unbroken)
-    assert digest(run) == digest(unbroken)
-
-
 def test_a_folder_that_a_kill_left_at_its_first_write_is_a_fresh_one(
     recipe: Path, unbroken: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
