@@ -171,7 +171,7 @@ SOUNDS = 60
 
 @pytest.fixture(scope="module")
 def site() -> Iterator[dict[str, str]]:
-    with serving("--sounds", str(SOUNDS), "--nulls", "0.05") as variables:
+    with serving("--sounds", str(SOUNDS), "--nulls", "0.05", "--no-throttle") as variables:
         yield variables
 
 
