@@ -15,13 +15,12 @@ from data_tools.audio.waves import Waves, waves_of, write_waves
 from data_tools.cli import counted
 from data_tools.errors import DataError, KitError, kit_errors
 from data_tools.files import absolute
-from data_tools.manifest import Clip, audio_clip
+from data_tools.manifest import Clip, Query, audio_clip
 from data_tools.names import is_audio_name
 from system.compute.device import device_of
-from system.runs.open import Trained, open_trained
-from system.runs.pool import Listed, cache_folder, embed, frame_banks, pool_of
-from system.runs.retrieve import embed_texts, vectors
-from system.serve.search import Search, SearchQuery
+from system.ranking.base import Ranker
+from system.ranking.listing import Listed, list_clips
+from system.runs.rankers import open_ranker
 
 log = logging.getLogger(__name__)
 AUDIO_HINT = "give a folder, a manifest (.jsonl), or one file or more"
@@ -37,16 +36,14 @@ class Found(NamedTuple):
 
 
 class Retriever:
-    """A trained model in evaluation mode. One text or file is taken as a list of one; an empty list raises KitError.
+    """A ranker for texts and sounds. One text or file is taken as a list of one; an empty list raises KitError.
 
     Embeddings are of unit length, so that their dot products are the scores of a model that compares by cosine;
     normalize=False gives them raw. Every error is a KitError.
-
-    cache: the folder that keeps embeddings of clips, as cache_folder gives it.
     """
 
-    def __init__(self, trained: Trained, cache: Path) -> None:
-        self.trained, self.cache = trained, cache
+    def __init__(self, ranker: Ranker) -> None:
+        self.ranker = ranker
 
     @kit_errors
     def encode_text(self, texts: Texts, normalize: bool = True) -> np.ndarray:
@@ -56,9 +53,9 @@ class Retriever:
         Raises KitError for a model that has no one vector per text.
         """
         texts = _listed(texts)
-        if unknown := self.trained.model.text.unreadable(texts):
+        if unknown := self.ranker.unreadable(texts):
             log.warning("the model knows no word of %s, such as %r", counted(len(unknown), "text"), unknown[0])
-        return vectors(embed_texts(self.trained.model, texts), normalize)
+        return self.ranker.text_vectors(texts, normalize)
 
     @kit_errors
     def encode_audio(self, audio: Audio | Waves, rate: int | None = None, normalize: bool = True) -> np.ndarray:
@@ -82,9 +79,9 @@ class Retriever:
         if not clips:
             raise KitError("there is no clip in the list; give one clip or more")
         once = {clip.id: clip for clip in clips}
-        embedded = embed(self.trained, Listed(list(once.values()), {}), self.cache, strict=True).embedded
+        pool = self.ranker.open(Listed(list(once.values())), strict=True)
         rows = {clip_id: row for row, clip_id in enumerate(once)}
-        return vectors(embedded, normalize)[[rows[clip.id] for clip in clips]]
+        return self.ranker.clip_vectors(pool, normalize)[[rows[clip.id] for clip in clips]]
 
     @kit_errors
     def rank(self, texts: Texts, audio: Audio, top: int = 10) -> list[list[Found]]:
@@ -95,19 +92,19 @@ class Retriever:
             raise KitError(f"top is {top!r}; give a whole number of 1 or more")
         if waves_of(audio) is not None:
             raise KitError("rank names files, and these are waves; write them to files, or compare encode_audio's rows")
-        listed = Listed(list({clip.id: clip for clip in self.clips_of(audio)}.values()), {})
-        search = Search(self.trained.model, *embed(self.trained, listed, self.cache))
-        answers = search.answer([SearchQuery(text, int(top)) for text in texts])
-        if unknown := [text for text, answer in zip(texts, answers, strict=True) if answer.hits is None]:
+        if unknown := self.ranker.unreadable(texts):
             raise KitError(f"the model knows no word of {unknown[0]!r}; reword it")
-        return [[Found(search.clips[hit.row].path, hit.score) for hit in answer.hits or []] for answer in answers]
+        pool = self.ranker.open(Listed(list({clip.id: clip for clip in self.clips_of(audio)}.values())))
+        queries = [Query(id=text, text=text, relevant=None) for text in texts]
+        found = self.ranker.best(queries, pool, min(int(top), len(pool.clips)))
+        return [[Found(pool.clips[hit.row].path, hit.score) for hit in hits] for hits in found]
 
     @kit_errors
     def clips_of(self, audio: Audio) -> Sequence[Clip]:
         """The clips that a folder, a manifest, a file or a list of files means. DataError for a missing file."""
         if isinstance(audio, str | os.PathLike):
             if not is_audio_name(Path(audio).name) or Path(audio).is_dir():
-                return pool_of(self.trained.recipe, Path(audio), None).clips
+                return list_clips(Path(audio), None).clips
             audio = [audio]
         audio = _iterated(audio)
         if odd := [path for path in audio if not isinstance(path, str | os.PathLike)]:
@@ -160,6 +157,5 @@ def load_model(
     """
     if not isinstance(folder, str | os.PathLike):
         raise KitError(f"{folder!r} is no folder; name that of a run or of an exported model")
-    kept = cache_folder(Path(cache) if cache else None)
-    trained = open_trained(Path(folder), stage, checkpoint, device=device_of(device), banks=frame_banks(kept))
-    return Retriever(trained, kept)
+    kept = Path(cache) if cache else None
+    return Retriever(open_ranker(Path(folder), stage, checkpoint, device=device_of(device), cache=kept))

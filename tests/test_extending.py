@@ -193,6 +193,34 @@ def test_what_the_guides_add_is_trained_together(root: Path, copy: Path, world: 
     assert math.isfinite(line["loss"]), line
 
 
+def test_a_ranker_is_one_file_and_one_line(root: Path, copy: Path, world: Path, tmp_path: Path) -> None:
+    """A recipe's rank entry, system rank, search and Python give the same scores: those of the seed."""
+    steps = guide(root / "system/README.md", "### A ranker")
+    entry = {"kind": "chance", "data": "evaluation", "seed": 3, "edition": "custom", "csv": True}
+    content = tiny.recipe(world, tmp_path) | {"stages": {}, "rank": {"by_chance": entry}}
+    path = tiny.write_recipe(tmp_path / "chance.yaml", content)
+    assert "unknown kind" in run(copy, "system", "check", path, fails=True, then=NO_TORCH)
+    follow(copy, steps)
+    assert changes(root, copy) == ([steps[0][0]], [f"+ {steps[1][1]}"])
+    plan = run(copy, "system", "check", path, then=NO_TORCH)
+    assert "rank by_chance: evaluation by chance, seed 3, edition custom" in plan
+    assert "chance, seed 3" in run(copy, "system", "run", path, "--out", tmp_path / "run")
+    inside = np.load(tmp_path / "run/scores/by_chance.npy")
+    assert np.array_equal(inside, np.random.default_rng(3).random(inside.shape, np.float32))
+    asked = ("--audio", world, "--split", "evaluation", "--cache", tmp_path / "cache")
+    run(copy, "system", "rank", tmp_path / "run", *asked, "--out", tmp_path / "outside.npy")
+    assert np.array_equal(np.load(tmp_path / "outside.npy"), inside)
+    expected = [f"{score:.4f}" for score in sorted(inside[0], reverse=True)[:3]]
+    found = run(copy, "system", "search", tmp_path / "run", world, "x", "--split", "evaluation", "--top", 3)
+    assert [line.split()[1] for line in found.splitlines()[1:]] == expected
+    python = (
+        "from system.retriever import load_model\n"
+        f"found = load_model({str(tmp_path / 'run')!r}).rank('x', {str(world.parent / 'evaluation')!r}, top=3)\n"
+        "print([f'{one.score:.4f}' for one in found[0]])"
+    )
+    assert run(copy, "system", "experts", then=python).splitlines()[-1] == str(expected)
+
+
 def test_a_data_set_is_one_file_and_one_line(root: Path, copy: Path, tmp_path: Path) -> None:
     steps = guide(root / "data_tools/README.md", "## How to extend")
     follow(copy, steps)

@@ -11,10 +11,10 @@ from data_tools.errors import KitError
 from data_tools.manifest import Clip
 from data_tools.words import words_of
 from system.batches.augment_files import read_alternatives, read_merged, read_synonyms
+from system.batches.augment_settings import Augment
 from system.batches.mixing import joined
 from system.batches.sampler import Added, Item
 from system.batches.word_edits import edited
-from system.recipe.augment import Augment
 
 Random = np.random.Generator
 

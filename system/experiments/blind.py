@@ -4,7 +4,6 @@ import hashlib
 import logging
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import closing
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -12,19 +11,14 @@ from data_tools.cli import counted
 from data_tools.datasets.blind import folder_clips
 from data_tools.errors import KitError
 from data_tools.manifest import Clip, Query, of_split, read_manifest, read_queries
-from submission.editions import get_edition
-from submission.formats.edition_csv import write_csv
-from submission.formats.score_matrix import ScoreMatrix, read_scores, write_scores
-from submission.metrics.blend import blend
 from submission.runs.record import BlindResult
-from system.compute.distributed import on_first
+from system.ranking.checkpoint import RankBlind
 from system.recipe import schema
-from system.runs.folder import Run, contents_of
+from system.runs.folder import contents_of
 
 if TYPE_CHECKING:
     from system.experts.base import Device
     from system.features.build import Features
-    from system.models.retrieval import RetrievalModel
 
 log = logging.getLogger(__name__)
 
@@ -44,7 +38,7 @@ def blind_entries(recipe: schema.Recipe) -> list[str]:
 
 
 def _of_blind_sets(recipe: schema.Recipe) -> list[str]:
-    return [name for name in recipe.rank if isinstance(recipe.ranked(name), schema.RankBlind)]
+    return [name for name in recipe.rank if isinstance(recipe.ranked(name), RankBlind)]
 
 
 def absent_lines(recipe: schema.Recipe, ranked: Collection[str] = ()) -> list[str]:
@@ -59,7 +53,7 @@ def absent_lines(recipe: schema.Recipe, ranked: Collection[str] = ()) -> list[st
 
 def _absent(recipe: schema.Recipe, name: str) -> list[str]:
     ranked = recipe.ranked(name)
-    return ranked.absent if isinstance(ranked, schema.RankBlind) else []
+    return ranked.absent if isinstance(ranked, RankBlind) else []
 
 
 def changed_entries(recipe: schema.Recipe, ranked: Mapping[str, BlindResult]) -> list[str]:
@@ -76,7 +70,7 @@ def changed_entries(recipe: schema.Recipe, ranked: Mapping[str, BlindResult]) ->
         if noted is None:
             continue
         entry = recipe.ranked(name)
-        assert isinstance(entry, schema.RankBlind)
+        assert isinstance(entry, RankBlind)
         if noted and (entry.audio, entry.queries) not in found:
             clips, queries = _read(entry)
             with closing(ContentKeys(Path(recipe.banks))) as content:
@@ -87,7 +81,7 @@ def changed_entries(recipe: schema.Recipe, ranked: Mapping[str, BlindResult]) ->
     return changed
 
 
-def _read(entry: schema.RankBlind) -> tuple[Sequence[Clip], list[Query]]:
+def _read(entry: RankBlind) -> tuple[Sequence[Clip], list[Query]]:
     path = Path(entry.audio)
     clips = folder_clips(path, path.resolve().name)[0] if path.is_dir() else of_split(read_manifest(path), None, path)
     return clips, read_queries(entry.queries)
@@ -107,7 +101,7 @@ def open_blind_sets(recipe: schema.Recipe, names: Sequence[str], device: "Device
     opened = {}
     for name in names:
         entry = recipe.ranked(name)
-        assert isinstance(entry, schema.RankBlind)
+        assert isinstance(entry, RankBlind)
         if (entry.audio, entry.queries) not in sets:
             clips, queries = _read(entry)
             features = build_features(clips, dict(recipe.model.audio.experts), Path(recipe.banks), device=device)
@@ -120,71 +114,3 @@ def open_blind_sets(recipe: schema.Recipe, names: Sequence[str], device: "Device
             sets[entry.audio, entry.queries] = BlindSet(clips, queries, features, checksum)
         opened[name] = sets[entry.audio, entry.queries]
     return opened
-
-
-def size_of(queries: Sequence[Query], clips: Sequence[Clip]) -> str:
-    """How much there is to rank, in words."""
-    return f"{counted(len(queries), 'caption', ',')} against {counted(len(clips), 'clip', ',')}"
-
-
-def rank_blind_sets(
-    recipe: schema.Recipe,
-    run: Run,
-    sets: Mapping[str, BlindSet],
-    model: "RetrievalModel",
-    untrained: "RetrievalModel",
-) -> dict[str, BlindResult]:
-    """Score matrix and the edition's CSV of these blind sets, by the entry's name. untrained: of published weights."""
-    found = {}
-    for name, blind in sets.items():
-        log.info("ranking %s: %s", name, size_of(blind.queries, blind.clips))
-        entry = recipe.rank[name]
-        assert isinstance(entry, schema.RankByMean | schema.RankBlind)
-        if isinstance(entry, schema.RankByMean):
-            matrix = mean_on_first(run, entry.of)
-            taken = f"mean of {', '.join(entry.of)}"
-        else:
-            matrix, taken = _ranked(recipe, entry, run, blind, model if entry.stage else untrained)
-        if matrix is None:
-            continue
-        edition, csv = get_edition(entry.edition), run.csv_file(name)
-        for path in (run.scores_file(name), csv):
-            path.parent.mkdir(exist_ok=True)
-        write_scores(run.scores_file(name), replace(matrix, facts={**matrix.facts, "edition": edition.name}))
-        write_csv(matrix, csv, edition)
-        found[name] = BlindResult(
-            queries=len(matrix),
-            clips=len(matrix.clip_ids),
-            checkpoint=taken,
-            edition=edition.name,
-            scores=str(run.scores_file(name)),
-            csv=str(csv),
-            sha256=blind.sha256,
-        )
-    return found
-
-
-def mean_on_first(run: Run, entries: Sequence[str]) -> ScoreMatrix | None:
-    """The mean of the scores of entries; of several processes the first gets it, and the others none."""
-    found: list[ScoreMatrix] = []
-    on_first(lambda: found.append(blend({name: read_scores(run.scores_file(name)) for name in entries})))
-    return found[0] if found else None
-
-
-def _ranked(
-    recipe: schema.Recipe, entry: schema.RankBlind, run: Run, blind: BlindSet, model: "RetrievalModel"
-) -> tuple[ScoreMatrix | None, str]:
-    from system.runs.checkpoints import load_checkpoint
-    from system.runs.open import PUBLISHED, facts_of
-    from system.runs.retrieve import rank_pool
-
-    if unknown := model.text.unreadable([query.text for query in blind.queries]):
-        log.warning(
-            "%d queries of %s have no word that the model knows, first %r; for them all clips are alike and stand in "
-            "the order of their names", len(unknown), entry.queries, unknown[0],
-        )  # fmt: skip
-    taken = PUBLISHED
-    if entry.stage is not None:
-        taken = load_checkpoint(model, run.folder / entry.stage, entry.checkpoint or "last")
-    facts = facts_of(run, model, recipe, taken).document()
-    return rank_pool(model, blind.clips, blind.queries, blind.features, facts).matrix, taken

@@ -19,14 +19,13 @@ from submission.metrics.moments import score_moments
 from submission.metrics.moments_summary import metric_values, summarise_moments
 from submission.runs.record import MomentsResult
 from system.compute.distributed import is_first
+from system.experiments.ranking import RunModels
 from system.moments.windows import Grid, labels_of, runs_of
 from system.recipe import schema
-from system.runs.folder import Run
 
 if TYPE_CHECKING:
-    from system.batches.data import Data
-    from system.models.retrieval import RetrievalModel
-    from system.runs.moments import Located
+    from system.ranking.frame_series import Located
+    from system.recipe.data import Data
 
 DRAWS = 20  # of random windows
 
@@ -52,7 +51,7 @@ class Files(NamedTuple):
 def require_moments(recipe: schema.Recipe, data: "Data") -> None:
     """KitError for what would stop the ranking of moments at the end: recordings that cannot be read or are too long,
     and windows that only some moments have, or none to be fitted to."""
-    from system.runs.moments import require_short, unreadable_text
+    from system.ranking.frame_series import require_short, unreadable_text
 
     why = data.features.broken
     for name, entry in recipe.rank_moments.items():
@@ -71,37 +70,32 @@ def require_moments(recipe: schema.Recipe, data: "Data") -> None:
             require_short(data.moments[source], data.features)
 
 
-def rank_moments(
-    recipe: schema.Recipe, run: Run, data: "Data", model: "RetrievalModel", untrained: "RetrievalModel"
-) -> dict[str, MomentsResult]:
-    """Windows of every entry's queries, with scores and as they are handed in, the queries themselves, and figures.
-    untrained: of published weights."""
-    from system.runs.checkpoints import load_checkpoint
-    from system.runs.moments import fitted_score, score_of, series_of_moments, windows_of
-    from system.runs.open import PUBLISHED, fitted_text
+def rank_moments(models: RunModels) -> dict[str, MomentsResult]:
+    """Windows of every entry's queries, with scores and as they are handed in, the queries themselves, and figures."""
+    from system.ranking.frame_series import fitted_score, windows_of
+    from system.ranking.locate import series_of_moments
+    from system.runs.open import fitted_text
 
-    found = {}
+    recipe, data, found = models.recipe, models.data, {}
     for name, entry in recipe.rank_moments.items():
         moments, edition = data.moments[entry.data], get_moments_edition(entry.edition)
         by_id = {clip.id: clip for clip in data.whole(entry.data)}
         clips = list({moment.clip: by_id[moment.clip] for moment in moments}.values())
         log.info("ranking %s: %s in %s", name, counted(len(moments), "query", ","), counted(len(clips), "recording"))
-        chosen, taken = untrained, PUBLISHED
-        if entry.stage is not None:
-            chosen, taken = model, load_checkpoint(model, run.folder / entry.stage, entry.checkpoint or "last")
-        score, fitted = score_of(chosen), None
+        chosen = models.model(entry.stage, entry.checkpoint)
+        score, origin, fitted = chosen.model.moments, chosen.origin, None
         if entry.fit is not None:
             readable = [moment for moment in data.moments[entry.fit] if moment.clip in data.features.keys]
             known = inside_recordings(readable, data.whole(entry.fit))
-            series = series_of_moments(chosen, data.whole(entry.fit), known, data.features)
+            series = series_of_moments(chosen.model, data.whole(entry.fit), known, data.features)
             score = fitted_score(score, series, known, f"rank entry {name}")
             fitted = score.numbers()
-            taken = fitted_text(taken, entry.fit)
-        series = series_of_moments(chosen, clips, moments, data.features)
+            origin = fitted_text(origin, entry.fit)
+        series = series_of_moments(chosen.model, clips, moments, data.features)
         if not is_first():
             continue
         located = windows_of(score, series, entry.windows, entry.decoding)
-        files = Files.of(run.folder, name)
+        files = Files.of(models.run.folder, name)
         truth = _write(files, located, moments, by_id, edition)
         result: dict[str, object] = {
             "metric": edition.metric,
@@ -109,7 +103,7 @@ def rank_moments(
             "data": entry.data,
             "queries": len(moments),
             "clips": len(clips),
-            "checkpoint": taken,
+            "checkpoint": origin,
             "fitted": fitted,
             "edition": edition.name,
             "also_trained_on": data.shared(recipe.trained_on, [entry.data]),

@@ -1,14 +1,12 @@
 """All of a recipe in one go: data, features, stages, the challenge's CSV, scores. What is done is skipped."""
 
 import logging
-import math
 import os
 import platform
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,35 +15,33 @@ import numpy as np
 from data_tools.cli import counted
 from data_tools.documents.json_text import require_unharmed, sha256_of, write_json
 from data_tools.errors import KitError
-from data_tools.manifest import caption_queries
+from data_tools.manifest import Clip, Query, caption_queries
 from submission.editions import get_edition
 from submission.formats.edition_csv import write_csv
-from submission.formats.score_matrix import write_scores
+from submission.formats.score_matrix import ScoreMatrix, of_blocks
 from submission.metrics.scoring import summarise_matrix
-from submission.runs.clips import write_clips
 from submission.runs.record import FORMAT, BlindResult, MomentsResult, RankedResult, RunResult
-from system.compute.distributed import count, first_before_others, on_first
+from system.compute.distributed import count, on_first
 from system.experiments.blind import (
     BlindSet,
     blind_entries,
     changed_entries,
-    mean_on_first,
     open_blind_sets,
-    rank_blind_sets,
-    size_of,
 )
 from system.experiments.moments import rank_moments, require_moments
-from system.experiments.summary import ceiling_of, data_of, experts_of, in_words, parameters_of
+from system.experiments.ranking import RunModels, rank_blind_sets, rank_sources
+from system.experiments.summary import data_of, experts_of, in_words, parameters_of
 from system.experts.base import Device, file_sha256
+from system.ranking.base import labels_of
+from system.ranking.checkpoint import ByOneModel
 from system.recipe import schema
 from system.recipe.load import Loaded, load_recipe
 from system.runs.folder import Run, commit, contents_of, open_run, take_ranking, teachers_of
 from system.runs.log_file import errors_noted
 
 if TYPE_CHECKING:
-    from system.batches.data import Data
     from system.models.retrieval import RetrievalModel
-    from system.runs.retrieve import RankedPool
+    from system.recipe.data import Data
     from system.training.tracking import Tracker
 
 log = logging.getLogger(__name__)
@@ -65,8 +61,8 @@ def run_recipe(
     run = on_first(lambda: open_run(loaded, runs, out))
     if on_first(lambda: _is_finished(loaded, run, track)):
         return run
-    from system.batches.data import load_data  # torch stays out of the way of a finished run
-    from system.batches.manifests import make_missing
+    from system.recipe.data import load_data  # torch stays out of the way of a finished run
+    from system.recipe.manifests import make_missing
 
     began = time.monotonic()
     with ExitStack() as stack:
@@ -133,10 +129,10 @@ def _rehearse(
     recipe: schema.Recipe, run: Run, data: "Data", model: "RetrievalModel", blind: Mapping[str, BlindSet]
 ) -> None:
     """What would stop the ranking at the end is said before the training: made once with scores of zero."""
-    from system.runs.retrieve import matrix_of, require_readable
+    from system.ranking.model import KnownFeatures, ModelRanker
 
     for name, (clips, queries, _, _) in blind.items():
-        matrix = matrix_of(np.zeros((len(queries), len(clips)), np.float32), clips, queries, {})
+        matrix = _zeros(clips, queries)
         with tempfile.TemporaryDirectory(dir=run.folder) as folder:
             write_csv(matrix, Path(folder) / f"{name}.csv", get_edition(recipe.rank[name].edition))
     for name, entry in recipe.scored.items():
@@ -148,9 +144,9 @@ def _rehearse(
                 f"{data.features.broken[broken[0]]}; repair them, or take them out of {recipe.data[source].manifest}"
             )
         queries = caption_queries(clips)
-        if not isinstance(recipe.ranked(name), schema.RankByTeachers):
-            require_readable(model, queries)
-        matrix = matrix_of(np.zeros((len(queries), len(clips)), np.float32), clips, queries, {})
+        if isinstance(recipe.ranked(name), ByOneModel):
+            ModelRanker(model, KnownFeatures(data.features), {}).require_readable(queries)
+        matrix = _zeros(clips, queries)
         summarise_matrix(matrix, edition)
         if entry.csv:
             with tempfile.TemporaryDirectory(dir=run.folder) as folder:
@@ -159,6 +155,10 @@ def _rehearse(
     for source in dict.fromkeys(map(recipe.ranked_source, recipe.scored)):
         if shared := data.shared(recipe.trained_on, [source]):
             log.warning("%s of %s, which is to be ranked, also trained on", counted(shared, "recording"), source)
+
+
+def _zeros(clips: Sequence[Clip], queries: Sequence[Query]) -> ScoreMatrix:
+    return of_blocks(labels_of(clips, queries, {}), [np.zeros((len(queries), len(clips)), np.float32)])
 
 
 def _train_and_rank(
@@ -179,11 +179,12 @@ def _train_and_rank(
     kept, kept_blind = on_first(lambda: _kept(recipe, run, blind))
     on_first(lambda: run.result.unlink(missing_ok=True))  # it stands for none of the scores that are now replaced
     untrained = initial_model(recipe, run, model.device)
-    ranked = _rank(recipe, run, data, model, untrained, kept)
+    models = RunModels(recipe, run, data, model, untrained, data.features)
+    ranked = rank_sources(models, kept)
     new = {name: opened for name, opened in blind.items() if name not in kept_blind}
-    found_blind = kept_blind | rank_blind_sets(recipe, run, new, model, untrained)
+    found_blind = kept_blind | rank_blind_sets(models, new)
     ranked_blind = {name: found_blind[name] for name in recipe.rank if name in found_blind}
-    moments = rank_moments(recipe, run, data, model, untrained)
+    moments = rank_moments(models)
     seconds = round(time.monotonic() - began, 1)
     on_first(lambda: _finish(loaded, run, data, model, seconds, ranked, ranked_blind, moments))
 
@@ -268,8 +269,7 @@ def _kept(
         return kept, kept_blind
     result, before = run.read_result(), load_recipe(run.folder / "resolved.json").recipe
     for name, entry in recipe.rank.items():
-        parts = entry.of if isinstance(entry, schema.RankByMean) else []
-        if before.rank.get(name) != entry or not all(part in kept or part in kept_blind for part in parts):
+        if before.rank.get(name) != entry or not all(part in kept or part in kept_blind for part in entry.parts):
             continue
         if name in recipe.scored:
             source = recipe.ranked_source(name)
@@ -286,109 +286,3 @@ def _kept(
         both = "a new folder, named by --out, would have kept both and trained again"
         log.warning("the earlier scores of %s are replaced or removed; %s", ", ".join(replaced), both)
     return kept, kept_blind
-
-
-def _rank(
-    recipe: schema.Recipe,
-    run: Run,
-    data: "Data",
-    model: "RetrievalModel",
-    untrained: "RetrievalModel",
-    kept: dict[str, RankedResult],
-) -> dict[str, RankedResult]:
-    """Score matrix, the edition's CSV, and figures of every `rank` entry that has figures, beside the untrained model's
-    and chance; of `kept` as they are."""
-    from system.runs.retrieve import rank_pool
-
-    before = {}
-    new = [name for name in recipe.scored if name not in kept and _trained(recipe, name)]
-    for source in dict.fromkeys(map(recipe.ranked_source, new)):
-        clips = data.clips[source]
-        log.info(
-            "ranking %s with the untrained model, to compare with: %s", source, size_of(caption_queries(clips), clips)
-        )
-        before[source] = rank_pool(untrained, clips, caption_queries(clips), data.features, {}).matrix
-    ranked = {}
-    for name, entry in recipe.scored.items():
-        if name in kept:
-            ranked[name] = kept[name]
-            continue
-        source, edition = recipe.ranked_source(name), get_edition(entry.edition)
-        clips = data.clips[source]
-        log.info("ranking %s: %s", name, size_of(caption_queries(clips), clips))
-        (matrix, norms), taken = _ranked(recipe, entry, run, data, model, untrained)
-        if matrix is None:
-            continue
-        matrix = replace(matrix, facts={**matrix.facts, "edition": edition.name})
-        csv = run.csv_file(name)
-        for path in (run.scores_file(name), csv):
-            path.parent.mkdir(exist_ok=True)
-        write_scores(run.scores_file(name), matrix)
-        write_clips(run.clips_file(name), data.whole(source), norms)
-        if entry.csv:
-            write_csv(matrix, csv, edition)
-        summary = summarise_matrix(matrix, edition)
-        untrained_matrix = before[source] if _trained(recipe, name) else None
-        reference = None
-        if untrained_matrix is not None:
-            reference = summarise_matrix(untrained_matrix, edition).values[edition.metric]
-        result = {
-            **summary.values,
-            "metric": edition.metric,
-            "interval": _interval(summary.interval),
-            "bootstrap": _interval(summary.bootstrap),
-            "median_rank": summary.median_rank,
-            "data": source,
-            "queries": len(matrix.query_ids),
-            "clips": len(matrix.clip_ids),
-            "checkpoint": taken,
-            "edition": edition.name,
-            "chance": summary.chance,
-            "untrained": reference,
-            "ceiling": ceiling_of(recipe.data[source]),
-            "also_trained_on": data.shared(recipe.trained_on, [source]),
-            "scores": str(run.scores_file(name)),
-            "csv": str(csv) if entry.csv else None,
-        }
-        ranked[name] = RankedResult.model_validate(result)
-    return ranked
-
-
-def _trained(recipe: schema.Recipe, name: str) -> bool:
-    """Whether the recipe trains what an entry ranks by, so that it can be held against the model before."""
-    entry = recipe.ranked(name)
-    return isinstance(entry, schema.RankByCheckpoint) and entry.stage is not None
-
-
-def _interval(bounds: tuple[float, float]) -> list[float] | None:
-    """For the record: a single query has no spread, and JSON has no NaN."""
-    return None if math.isnan(bounds[0]) else list(bounds)
-
-
-def _ranked(
-    recipe: schema.Recipe,
-    entry: schema.RankByCheckpoint | schema.RankByMean | schema.RankByTeachers,
-    run: Run,
-    data: "Data",
-    model: "RetrievalModel",
-    untrained: "RetrievalModel",
-) -> tuple["RankedPool", str]:
-    """An entry's score matrix and norms of experts, which a mean has none of, and what it was made by, in words."""
-    from system.runs.checkpoints import load_checkpoint
-    from system.runs.open import PUBLISHED, facts_of
-    from system.runs.retrieve import RankedPool, rank_pool
-    from system.runs.teachers import rank_by_teachers
-
-    if isinstance(entry, schema.RankByMean):
-        return RankedPool(mean_on_first(run, entry.of), {}), f"mean of {', '.join(entry.of)}"
-    clips = data.clips[entry.data]
-    if isinstance(entry, schema.RankByTeachers):
-        said = f"mean of the cosines of {', '.join(entry.of)}"
-        with first_before_others():
-            return RankedPool(rank_by_teachers(entry, recipe, run, data, model.device), {}), said
-    if entry.stage is None:
-        model, taken = untrained, PUBLISHED
-    else:
-        taken = load_checkpoint(model, run.folder / entry.stage, entry.checkpoint or "last")
-    facts = facts_of(run, model, recipe, taken).document()
-    return rank_pool(model, clips, caption_queries(clips), data.features, facts), taken

@@ -27,6 +27,8 @@ from system.experiments.tables import (
     figures_of_run,
 )
 from system.experts.base import Device
+from system.ranking.base import RankEntry
+from system.ranking.checkpoint import ByOneModel
 from system.recipe import schema
 from system.recipe.load import Loaded, RecipeError, load_recipe, read_document
 from system.runs.folder import Run
@@ -171,10 +173,10 @@ def so_far(folders: Sequence[Path]) -> str:
     return f"{said}, {about(left * statistics.mean(seconds))} left" if left and seconds else said
 
 
-def validation_of(ranked: schema.Ranked, lines: Sequence[EpochLine]) -> Mapping[str, float]:
+def validation_of(ranked: RankEntry, lines: Sequence[EpochLine]) -> Mapping[str, float]:
     """The validation values of the checkpoint that a rank entry ranks by; none of a mean of several. lines: of the
     run's metrics.jsonl."""
-    if not isinstance(ranked, schema.RankByCheckpoint | schema.RankBlind | schema.RankMoments) or not ranked.stage:
+    if not isinstance(ranked, ByOneModel) or not ranked.stage:
         return {}
     epochs, metric = [line.validation for line in lines if line.stage == ranked.stage], ranked.checkpoint
     if metric is None or metric == "last":
@@ -183,9 +185,9 @@ def validation_of(ranked: schema.Ranked, lines: Sequence[EpochLine]) -> Mapping[
     return min((values for values in epochs if metric in values), key=lambda values: sign * values[metric], default={})
 
 
-def _chosen_by(ranked: schema.Ranked, validation: Sequence[Mapping[str, float]]) -> str | None:
+def _chosen_by(ranked: RankEntry, validation: Sequence[Mapping[str, float]]) -> str | None:
     """The metric of the checkpoint, or for the last one the first of CHOSEN_BY that it has."""
-    best = ranked.checkpoint if isinstance(ranked, schema.RankByCheckpoint | schema.RankMoments) else None
+    best = ranked.checkpoint if isinstance(ranked, ByOneModel) else None
     metrics: Sequence[str] = CHOSEN_BY if best is None or best == "last" else (best,)
     return next((metric for metric in metrics if any(metric in values for values in validation)), None)
 
@@ -233,7 +235,7 @@ def _row(study: Study, cell: str, name: str, recipe: schema.Recipe, runs: Sequen
     """Of a cell and a rank entry. runs: finished, of all seeds."""
     entry, ranked, published = runs[0].read_result().rank[name], recipe.rank[name], study.published
     validation = [validation_of(ranked, run.read_metrics()) for run in runs if run.metrics.exists()]
-    stage = ranked.stage if isinstance(ranked, schema.RankByCheckpoint) else None
+    stage = ranked.stage if isinstance(ranked, ByOneModel) else None
     watched = recipe.stages[stage].monitor.data if stage else []
     return StudyRow(
         cell=cell,

@@ -14,8 +14,8 @@ from system.recipe.load import load_recipe
 from system.runs.folder import Run
 
 if TYPE_CHECKING:
-    from system.batches.data import Data
     from system.models.retrieval import RetrievalModel
+    from system.recipe.data import Data
 
 
 def ceiling_of(source: schema.Source) -> float | None:

@@ -2,6 +2,7 @@
 
 Imports torch: experts import this inside `load`."""
 
+import hashlib
 import warnings
 from collections.abc import Mapping
 from pathlib import Path
@@ -104,3 +105,12 @@ def _numpy_globals() -> list[Any]:
     ]
     kinds = [type(np.dtype(kind)) for kind in ("?", "i1", "u1", "i2", "i4", "i8", "f2", "f4", "f8")]
     return [*makers, np.ndarray, np.dtype, *kinds]
+
+
+def weights_sha256(module: nn.Module) -> str:
+    """Of the names, types, shapes and values of all its weights."""
+    weights = hashlib.sha256()
+    for name, value in sorted(module.state_dict().items()):
+        weights.update(f"{name} {value.dtype} {tuple(value.shape)}\n".encode())
+        weights.update(np.ascontiguousarray(value.float().cpu().numpy()).data)
+    return weights.hexdigest()

@@ -12,12 +12,13 @@ from data_tools.manifest import Clip, in_split, read_manifest
 from data_tools.moments import read_moments
 from submission.editions import get_edition
 from system.batches.augment import Augmentation
-from system.batches.manifests import few_clips, input_paths
 from system.features.there import seconds_lacking
 from system.plan.estimates import ASSUMED_VOCABULARY, CORE_FLOPS, GPUS, Content, Estimates
 from system.plan.machine import GIB, WARNING, disk_warnings
 from system.plan.processes import hours_line, process_lines, share_of
+from system.ranking.checkpoint import RankBlind
 from system.recipe import schema
+from system.recipe.manifests import few_clips, input_paths
 from system.runs.weights import trained_files
 
 LARGEST_MEMORY = 8192 * GIB
@@ -363,27 +364,17 @@ def _will_not_fit(stage: schema.Stage, estimates: Estimates, where: str, size: f
 
 def _rank_lines(recipe: schema.Recipe, found: dict[str, Content]) -> Iterator[str]:
     for name, entry in recipe.rank.items():
-        if isinstance(entry, schema.RankByMean):
-            how = f"by the mean of {', '.join(entry.of)}"
-        elif isinstance(entry, schema.RankByTeachers):
-            how = f"by the mean of the cosines of {', '.join(entry.of)}"
-        elif entry.stage is None:
-            how = "by the published weights"
-        else:
-            which = "last" if entry.checkpoint == "last" else f"best {entry.checkpoint}"
-            how = f"by the {which} checkpoint of {entry.stage}"
         ranked = recipe.ranked(name)
-        source = ranked.audio if isinstance(ranked, schema.RankBlind) else ranked.data
-        yield f"rank {name}: {source} {how}, edition {entry.edition}"
-        if isinstance(ranked, schema.RankBlind):
+        if isinstance(ranked, RankBlind):
+            yield f"rank {name}: {ranked.audio} {entry.how}, edition {entry.edition}"
             if ranked.absent:
                 yield f"  {' and '.join(ranked.absent)} not there yet; `run` ranks the blind set later"
             continue
-        if isinstance(entry, schema.RankMoments):
+        yield f"rank {name}: {ranked.data} {entry.how}, edition {entry.edition}"
+        if entry.finds_windows:
             continue
-        assert not isinstance(entry, schema.RankBlind)
-        clips = len(found[source].clips)
+        clips = len(found[ranked.data].clips)
         edition = get_edition(entry.edition).of_pool(clips)
         if entry.csv and edition.output == "ranked" and 0 < clips < edition.ranking_length:
             listed = f"a ranked CSV lists {edition.ranking_length} clips"
-            yield f"  {MISTAKE} {listed}, {source} has {clips}; say csv: false"
+            yield f"  {MISTAKE} {listed}, {ranked.data} has {clips}; say csv: false"

@@ -5,14 +5,14 @@ from typing import get_args
 
 from data_tools.documents.yaml12 import Path as Keys
 from system.experts import Waveform
+from system.ranking.checkpoint import ByOneModel, Metric
 from system.recipe import schema
 
 
 def check_kinds(recipe: schema.Recipe) -> Iterator[tuple[Keys, str]]:
     """Rules between what kinds say of themselves, once the schema has no mistakes."""
     for name, entry in recipe.rank.items():
-        single = entry if isinstance(entry, schema.RankByCheckpoint | schema.RankBlind | schema.RankMoments) else None
-        if single and single.stage is None and (part := recipe.model.unpublished):
+        if isinstance(entry, ByOneModel) and entry.stage is None and (part := recipe.model.unpublished):
             yield ("rank", name, "stage"), f"null, and model.{part} has layers that say nothing before they are trained"
     for name, ranked in recipe.rank_moments.items():
         yield from _check_has_moments(("rank", name, "data"), ranked.data, recipe)
@@ -45,7 +45,7 @@ def _check_moments(at: Keys, stage: schema.Stage, recipe: schema.Recipe) -> Iter
             yield (*at, "losses", i), f"{term.kind} is a loss of moments; say unit: moment"
         if of_moments and not term.of_moments:
             yield (*at, "losses", i), f"{term.kind} is no loss of moments; two_state and frame_cross_entropy are"
-    allowed = schema.OF_WINDOWS | {"loss"} if of_moments else set(get_args(schema.Metric)) - schema.OF_WINDOWS
+    allowed = schema.OF_WINDOWS | {"loss"} if of_moments else set(get_args(Metric)) - schema.OF_WINDOWS
     for i, metric in enumerate(stage.monitor.metrics):
         if metric not in allowed:
             yield (*at, "monitor", "metrics", i), f"unit {stage.unit} has no {metric}; there are {', '.join(allowed)}"

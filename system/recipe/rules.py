@@ -83,16 +83,15 @@ def _check_once(at: Keys, names: Any) -> Iterator[tuple[Keys, str]]:
 
 
 def _check_parts_of_mean(at: Keys, of: Any, before: dict[str, Any]) -> Iterator[tuple[Keys, str]]:
-    keys = {"checkpoint": ["data"], "teachers": ["data"], "blind": ["audio", "queries"]}
     ranked = {
-        name: [entry.get(key) for key in keys[entry["kind"]]]
+        name: [entry.get(key) for key in ("data", "audio", "queries")]
         for name, entry in before.items()
-        if isinstance(entry.get("kind"), str) and entry["kind"] in keys
+        if isinstance(kind := entry.get("kind"), str) and kind not in ("mean", "moments")
     }
     for i, name in _names(of):
         if name not in ranked:
             there = ", ".join(ranked) or "none"
-            yield (*at, i), f"no earlier entry {name!r} of kind checkpoint, teachers or blind; there are {there}"
+            yield (*at, i), f"no earlier entry {name!r} that ranks clips itself; there are {there}"
     yield from _check_once(at, of)
     if len({str(ranked[name]) for _, name in _names(of) if name in ranked}) > 1:
         yield at, "they rank different sources; a mean needs one"

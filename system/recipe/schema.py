@@ -5,22 +5,22 @@ system/models); `stages` train it in order: what each starts from, its data, bat
 `rank` writes score matrices and ranked lists of the trained model. A stage says everything about itself."""
 
 from pathlib import Path
-from typing import Annotated, Literal, Self, cast
+from typing import Annotated, Literal
 
-from pydantic import Field, ValidationError, ValidationInfo, field_validator, model_validator
+from pydantic import Field, ValidationInfo, field_validator
 
-from data_tools.documents.strict import Name, Positive, Strict, mistakes
+from data_tools.documents.strict import Name, Positive, Strict
 from data_tools.manifest import Split
+from system.batches.augment_settings import Augment
 from system.losses import Loss
 from system.losses.relevance.relax import Cider
 from system.models.settings import Model
 from system.moments.windows import By, Decoding
-from system.recipe.augment import Augment
+from system.ranking import RankBlind, Ranked, RankMoments
+from system.ranking.base import RankEntry
+from system.ranking.checkpoint import Checkpoint, Metric
 
-# recall_sum: R@1 + R@5 + R@10 of captions that look for their clip, in [0, 3]
-Metric = Literal["loss", "m1", "m2", "mAP@10", "recall_sum", "R1@0.5", "R1@0.7", "mAP"]
 OF_WINDOWS = {"R1@0.5", "R1@0.7", "mAP"}  # the metrics of moments that need their windows found
-Checkpoint = Literal["last"] | Metric  # the last, or the best by a monitored metric
 LOWER_IS_BETTER = {"loss"}
 
 
@@ -231,85 +231,6 @@ class Stage(Strict):
     monitor: Monitor  # what is watched during training, and kept
 
 
-class _OneModel(Strict):
-    """What ranks: a checkpoint of a stage, or, where both are null, the model of published weights before any stage."""
-
-    stage: str | None  # of the checkpoint; null: none, the published weights as they are
-    checkpoint: Checkpoint | None  # the last, or the best by a metric that the stage monitors; null where stage is
-
-    @model_validator(mode="after")
-    def _both_or_none(self) -> Self:
-        if (self.stage is None) != (self.checkpoint is None):
-            missing = "stage" if self.stage is None else "checkpoint"
-            raise cast(ValidationError, mistakes([((missing,), "stage and checkpoint are both null, or none is")]))
-        return self
-
-
-class RankByCheckpoint(_OneModel):
-    """A score matrix of one source's captions against its clips by one checkpoint, its figures, and the challenge's
-    file of it. A zero-shot system says `stage: null`: no stage is needed at all.
-
-    csv: write the edition's CSV. It knows a query by its text: a split whose clips share captions (AudioCaps) has
-    figures, but no such file."""
-
-    kind: Literal["checkpoint"]
-    data: str  # the source whose captions search its clips
-    edition: int | Literal["custom"]  # challenge year, which says what the figures and the file are
-    csv: bool
-
-
-class RankBlind(_OneModel):
-    """A blind set's score matrix by one checkpoint, and the edition's file of it. It has no figures: nobody knows what
-    is relevant. While the folder or the queries are not there it is left out, and said; once they are, the same command
-    ranks it and trains nothing again."""
-
-    kind: Literal["blind"]
-    audio: str  # folder of the clips, or a manifest (.jsonl)
-    queries: str  # table with a column caption (.csv), or queries (.jsonl)
-    edition: int | Literal["custom"]  # challenge year, which says what the file is
-
-    @property
-    def absent(self) -> list[str]:
-        """What is not there yet."""
-        return [name for name in (self.audio, self.queries) if not Path(name).exists()]
-
-
-class RankMoments(_OneModel):
-    """The windows in which one checkpoint takes each query of a source's moments to be heard in its clip: the edition's
-    file, with and without scores, and its figures."""
-
-    kind: Literal["moments"]
-    data: str  # the source whose moments are looked for
-    windows: By  # a moment most probably overlaps with them, or is them, or frames are above thresholds
-    decoding: Decoding = Field(Decoding())  # how windows are chosen
-    fit: str | None = None  # a source whose moments scale, offset and transitions are fitted to; null: as trained
-    edition: int  # challenge year, which says what the figures and the file are
-
-
-class RankByMean(Strict):
-    """The mean of the score matrices of earlier entries, which rank the same source, or the same blind set."""
-
-    kind: Literal["mean"]
-    of: Annotated[list[str], Field(min_length=2)]  # names of earlier entries
-    edition: int | Literal["custom"]  # challenge year, or custom
-    csv: bool  # write the edition's CSV
-
-
-class RankByTeachers(Strict):
-    """The mean of the cosines of teachers: what a stage that is distilled from them learns."""
-
-    kind: Literal["teachers"]
-    data: str  # the source whose captions search its clips
-    of: Annotated[list[str], Field(min_length=1)]  # names of teachers
-    edition: int | Literal["custom"]  # challenge year, which says what the figures and the file are
-    csv: bool  # write the edition's CSV
-
-
-Ranked = Annotated[
-    RankByCheckpoint | RankBlind | RankMoments | RankByMean | RankByTeachers, Field(discriminator="kind")
-]
-
-
 class Recipe(Strict):
     """An entry of `data`, `experts`, `stages` or `rank` that is null is left out, so that a study can leave one out."""
 
@@ -336,26 +257,24 @@ class Recipe(Strict):
         return sorted({source for stage in self.stages.values() for source in stage.train.data})
 
     @property
-    def scored(self) -> "dict[str, RankByCheckpoint | RankByMean | RankByTeachers]":
+    def scored(self) -> dict[str, RankEntry]:
         """The rank entries that have figures: those of a source, not of a blind set."""
         return {
             name: entry
             for name, entry in self.rank.items()
-            if not isinstance(entry, RankBlind | RankMoments) and not isinstance(self.ranked(name), RankBlind)
+            if not entry.finds_windows and not isinstance(self.ranked(name), RankBlind)
         }
 
     @property
-    def rank_moments(self) -> "dict[str, RankMoments]":
+    def rank_moments(self) -> dict[str, RankMoments]:
         """The rank entries of moments."""
         return {name: entry for name, entry in self.rank.items() if isinstance(entry, RankMoments)}
 
-    def ranked(self, name: str) -> RankByCheckpoint | RankBlind | RankMoments | RankByTeachers:
+    def ranked(self, name: str) -> RankEntry:
         """A rank entry, or the first one that a mean is of."""
         entry = self.rank[name]
-        return self.ranked(entry.of[0]) if isinstance(entry, RankByMean) else entry
+        return self.ranked(entry.parts[0]) if entry.parts else entry
 
     def ranked_source(self, name: str) -> str:
         """The data source that a rank entry with figures ranks; a mean ranks what its parts do."""
-        entry = self.ranked(name)
-        assert not isinstance(entry, RankBlind)
-        return entry.data
+        return self.ranked(name).data

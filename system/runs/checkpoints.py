@@ -16,7 +16,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
-import numpy as np
 import torch
 from pydantic import AfterValidator, BaseModel, ConfigDict
 from safetensors import SafetensorError
@@ -141,15 +140,6 @@ def save_state(
 def write_table_of_best(folder: Path, best: BestEpochs) -> None:
     """Write checkpoints.json, for people."""
     write_text(folder / "checkpoints.json", json.dumps(best, indent=1) + "\n")
-
-
-def weights_sha256(module: nn.Module) -> str:
-    """Of the names, types, shapes and values of all its weights."""
-    weights = hashlib.sha256()
-    for name, value in sorted(module.state_dict().items()):
-        weights.update(f"{name} {value.dtype} {tuple(value.shape)}\n".encode())
-        weights.update(np.ascontiguousarray(value.float().cpu().numpy()).data)
-    return weights.hexdigest()
 
 
 def load_state(folder: Path) -> dict[str, Any] | None:

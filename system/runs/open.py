@@ -19,6 +19,7 @@ from submission.runs.record import FittedScore, ModelFacts
 from system.compute.device import device_of, memory_errors, moved
 from system.models.moment_score import MomentScore
 from system.models.retrieval import RetrievalModel
+from system.ranking.checkpoint import ByOneModel, RankBlind
 from system.recipe import schema
 from system.recipe.load import load_recipe
 from system.runs.checkpoints import load_checkpoint, load_weights, restore
@@ -163,9 +164,8 @@ def _open_run(run: Run, stage: str | None, checkpoint: str | None, changes: list
         raise KitError(f"{run.folder} has not been trained yet; {to_finish(run.folder)}")
     provenance = run.read_provenance()  # refuses a damaged resolved.json before it is read
     recipe = _moved(run.folder / "resolved.json", [*_found_where_trained(run, provenance.started_in), *changes])
-    kinds = schema.RankByCheckpoint | schema.RankBlind | schema.RankMoments
-    single = [entry for entry in recipe.rank.values() if isinstance(entry, kinds)]
-    first = min(single, key=lambda entry: isinstance(entry, schema.RankBlind), default=None)
+    single = [entry for entry in recipe.rank.values() if isinstance(entry, ByOneModel)]
+    first = min(single, key=lambda entry: isinstance(entry, RankBlind), default=None)
     if stage is None and first is not None:
         stage = first.stage
     elif stage is None and recipe.stages:

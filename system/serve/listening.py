@@ -9,10 +9,6 @@ from ipaddress import ip_address
 
 from data_tools.cli import counted
 from data_tools.errors import KitError
-from system.moments.windows import Grid
-from system.runs.open import Trained, score_of_windows
-from system.runs.pool import Pool
-from system.serve.moments import MomentSearch
 from system.serve.search import Search
 
 PATIENCE = 2  # seconds that answers under way are waited for at the end
@@ -42,32 +38,17 @@ def bound(host: str, port: int) -> socket.socket:
     return found
 
 
-def search_of(trained: Trained, pool: Pool) -> Search:
-    """Of a pool; of a model of moments with windows as the recipe's first rank entry of moments chooses them, by the
-    posterior where it has none."""
-    if trained.recipe.model.score.kind != "moments":
-        return Search(trained.model, *pool)
-    (expert,) = trained.recipe.model.audio.experts.values()
-    grid = Grid(1 / expert.frames_per_second, expert.first_centre)
-    entry = next(iter(trained.recipe.rank_moments.values()), None)
-    score = score_of_windows(trained)
-    if entry is None:
-        return MomentSearch(trained.model, *pool, grid=grid, score=score)
-    return MomentSearch(trained.model, *pool, grid=grid, score=score, by=entry.windows, decoding=entry.decoding)
-
-
-def about_of(trained: Trained, search: Search) -> dict[str, object]:
+def about_of(search: Search) -> dict[str, object]:
     """What the page says of the model; the checkpoint without the score it was chosen by, which is of other clips."""
-    facts, checkpoint = trained.facts, trained.facts.checkpoint.partition(",")[0]
+    facts = search.ranker.facts
     return {
-        "recipe": facts.recipe,
-        "run": facts.run,
-        "checkpoint": checkpoint,
+        "recipe": facts.get("recipe"),
+        "run": facts.get("from"),
+        "checkpoint": str(facts.get("checkpoint", search.ranker.origin)).partition(",")[0],
         "clips": len(search.clips),
-        "skipped": len(search.skipped),
-        "score": trained.recipe.model.score.meaning,
+        "skipped": len(search.pool.skipped),
         "examples": search.examples(EXAMPLES),
-        **(search.meaning if isinstance(search, MomentSearch) else {}),
+        **search.ranker.meanings,
     }
 
 

@@ -1,28 +1,15 @@
 """What the search page asks: the best clips of a pool for sentences, without the web."""
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from types import MappingProxyType
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
-import torch
-
-from data_tools.manifest import Clip
-from submission.ordering import ClipOrder, ranked_columns, require_finite
-from system.models.retrieval import RetrievalModel
-from system.models.similarity import Embedded, Embeddings, prepared, unit_vectors
-from system.runs.retrieve import embed_texts
-from system.serve.index import index_of
-
-if TYPE_CHECKING:
-    from system.runs.moments import Located
-
-# Q queries, C clips, D embedding
+from data_tools.manifest import Clip, Query
+from submission.ordering import require_finite
+from system.ranking.base import Hit, Pool, Ranker
 
 MAX_EXAMPLE = 90  # characters of a query to try
-SPARE = 100  # clips that the index names beyond four times those of an answer, to be scored exactly
-MAX_INDEXED = 1000  # clips of an answer; for more of them, every clip is scored
 
 
 class SearchQuery(NamedTuple):
@@ -31,15 +18,6 @@ class SearchQuery(NamedTuple):
     text: str
     max_results: int
     offset: int = 0
-
-
-class Hit(NamedTuple):
-    """A clip found: its row in the pool, and its score, higher is better. located: where in it; None for models that
-    do not say."""
-
-    row: int
-    score: float
-    located: "Located | None" = None
 
 
 class Answer(NamedTuple):
@@ -51,81 +29,55 @@ class Answer(NamedTuple):
 
 
 class Search:
-    """A pool of clips, embedded, and the model that ranks it. Not for several threads at once."""
+    """A pool of clips, and the ranker that has opened it. Not for several threads at once."""
 
-    def __init__(
-        self,
-        model: RetrievalModel,
-        clips: Sequence[Clip],
-        embedded: Embeddings,
-        skipped: Mapping[str, str] = MappingProxyType({}),
-    ) -> None:
-        """embedded: of the C clips, (C, D) or ragged series, on the model's device. skipped: paths of the pool's
-        files that are not among them -> why.
-
-        Raises SubmissionError where the model gives scores that are not finite.
-        """
-        self.model, self.clips, self.skipped = model, clips, skipped
-        with torch.inference_mode():
-            self._pool = prepared(embedded)
-        self._index = index_of(self._pool)
-        self._names = [clip.file_name for clip in clips]
-        self._order = ClipOrder(self._names)
-        self.paths = _below_common_folder(clips)
-        model.text.remembers = False  # what people type is theirs, and would fill the memory of a page served for weeks
-        for scores in model.score_blocks(embed_texts(model, ["a sound"]), self._pool):
-            require_finite(scores)  # also lets the first real query find everything loaded
+    def __init__(self, ranker: Ranker, pool: Pool) -> None:
+        """Raises SubmissionError where the ranker gives scores that are not finite."""
+        self.ranker, self.pool, self.clips = ranker, pool, pool.clips
+        self.paths = _below_common_folder(pool.clips)
+        ranker.forget_queries()  # what people type is theirs, and would fill the memory of a page served for weeks
+        for scores in ranker.scores([_query("a sound")], pool):
+            require_finite(scores)
+        list(ranker.best([_query("a sound")], pool, 1))  # lets the first real query find everything loaded
 
     def answer(self, wanted: Sequence[SearchQuery]) -> list[Answer]:
-        """The best clips of each query.
+        """The best clips of each query, in long recordings with where it is heard.
 
         All queries are embedded together; that changes no score by more than rounding. Equal scores stand in the order
-        of submission.ordering: by file name. Where there is an index, clips that it does not find are missing; the
-        others have their scores.
+        of submission.ordering: by file name.
         """
         texts = list(dict.fromkeys(query.text for query in wanted))
-        unreadable = set(self.model.text.unreadable(texts))
+        unreadable = set(self.ranker.unreadable(texts))
         known = [text for text in texts if text not in unreadable]
-        hits = {}
+        hits: dict[str, list[Hit]] = {}
         if known:
-            last = min(max(query.offset + query.max_results for query in wanted), len(self._names))
-            captions = embed_texts(self.model, known)
-            indexed = self._index is not None and last <= MAX_INDEXED
-            found = self._indexed(captions, last) if indexed else self._exact(captions, last)
-            hits = dict(zip(known, found, strict=True))
-        unknown = {text: self.model.text.unknown_words(text) for text in texts}
-        return [
-            Answer(
-                hits[query.text][query.offset :][: query.max_results] if query.text in hits else None,
-                unknown[query.text],
-            )
-            for query in wanted
-        ]
+            last = min(max(query.offset + query.max_results for query in wanted), len(self.clips))
+            hits = dict(zip(known, self.ranker.best(list(map(_query, known)), self.pool, last), strict=True))
+        answers = []
+        for query in wanted:
+            found = hits.get(query.text)
+            if found is not None:
+                found = self._located(query.text, found[query.offset :][: query.max_results])
+            answers.append(Answer(found, self.ranker.unknown_words(query.text)))
+        return answers
+
+    def _located(self, text: str, hits: list[Hit]) -> list[Hit]:
+        located = self.ranker.located(text, self.pool, [hit.row for hit in hits]) if hits else None
+        if located is None:
+            return hits
+        return [hit._replace(located=one) for hit, one in zip(hits, located, strict=True)]
 
     def examples(self, count: int) -> list[str]:
         """Queries to try: captions of clips from all over the pool; fewer where it has fewer, none without captions."""
         captions = list(dict.fromkeys(clip.captions[0] for clip in self.clips if clip.captions))
         spread = [text for text in captions[:: max(1, len(captions) // (8 * count))] if len(text) <= MAX_EXAMPLE]
-        unreadable = set(self.model.text.unreadable(spread))
+        unreadable = set(self.ranker.unreadable(spread))
         known = [text for text in spread if text not in unreadable]
         return known[:: max(1, len(known) // count)][:count]
 
-    def _exact(self, captions: Embedded, count: int) -> Iterator[list[Hit]]:
-        """The best clips of every caption, of all."""
-        for scores in self.model.score_blocks(captions, self._pool):
-            require_finite(scores)
-            for row_scores, best in zip(scores, self._order.best(scores, count), strict=True):
-                yield [Hit(int(row), float(row_scores[row])) for row in best]
 
-    def _indexed(self, captions: Embedded, count: int) -> Iterator[list[Hit]]:
-        """The best clips of every caption, of those that the index finds."""
-        assert self._index is not None
-        with torch.inference_mode():
-            vectors = unit_vectors(captions).float().cpu()
-        for vector, rows in zip(vectors, self._index.candidates(vectors, 4 * count + SPARE), strict=True):
-            scores = (self._pool.values[torch.from_numpy(rows)] @ vector).numpy()
-            best = ranked_columns(scores[None], [self._names[row] for row in rows], min(count, len(rows)))[0]
-            yield [Hit(int(rows[column]), float(scores[column])) for column in best]
+def _query(text: str) -> Query:
+    return Query(id=text, text=text, relevant=None)
 
 
 def _below_common_folder(clips: Sequence[Clip]) -> list[str]:

@@ -21,8 +21,9 @@ from aiohttp.http_exceptions import HttpProcessingError
 
 from data_tools.audio.read import AudioError, holds_frames, peaks
 from data_tools.names import is_utf8
-from system.runs.moments import Located
-from system.serve.search import Hit, Search, SearchQuery
+from system.ranking.base import Hit
+from system.ranking.frame_series import Located
+from system.serve.search import Search, SearchQuery
 from system.serve.waiting import BusyError, Queue
 
 MAX_CHARACTERS = 500

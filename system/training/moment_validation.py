@@ -11,7 +11,6 @@ from submission.editions import get_moments_edition
 from submission.metrics.moments import score_moments
 from submission.metrics.moments_summary import metric_values
 from system.batches.collate import without_audio
-from system.batches.data import Data
 from system.batches.sampler import items_of_moments, require_known
 from system.compute.distributed import on_first
 from system.features.build import Features
@@ -19,9 +18,10 @@ from system.losses import terms
 from system.models.retrieval import RetrievalModel
 from system.models.similarity import Embedded, Embeddings
 from system.moments.windows import Decoding
+from system.ranking.embedding import embed_clips, embed_texts_together
+from system.ranking.frame_series import frame_series, require_short, score_of, windows_of
 from system.recipe import schema
-from system.runs.moments import frame_series, require_short, score_of, windows_of
-from system.runs.retrieve import embed_clips, embed_texts_together
+from system.recipe.data import Data
 from system.training.validation import watch
 
 

@@ -1,11 +1,11 @@
 """Checks that the processes of one training have the same data and state, before they wait for each other."""
 
 from data_tools.errors import KitError, SaidElsewhere
-from system.batches.data import Data
 from system.compute.distributed import count, is_first, require_alike
 from system.models.retrieval import RetrievalModel
+from system.networks.weights import weights_sha256
 from system.recipe import schema
-from system.runs.checkpoints import weights_sha256
+from system.recipe.data import Data
 from system.runs.folder import Run, contents_of
 
 

@@ -18,7 +18,6 @@ from data_tools.documents.json_text import read_json, sha256_of, write_json
 from data_tools.errors import KitError
 from submission.runs.record import EpochLine
 from system.batches.collate import Feed
-from system.batches.data import Data
 from system.batches.sampler import Sampler
 from system.compute.device import device_of, gpu_of, memory_errors, moved
 from system.compute.distributed import (
@@ -36,12 +35,12 @@ from system.losses.relevance.relax import Relevance
 from system.models.retrieval import RetrievalModel
 from system.networks.synchronised import synchronise
 from system.recipe import schema
+from system.recipe.data import Data
 from system.recipe.load import Loaded
 from system.runs import checkpoints
 from system.runs.folder import Run, contents_of, record_provenance
 from system.runs.open import build_model, start_from, training_vocabulary
 from system.runs.plots import relevance_figure
-from system.runs.teachers import open_teachers
 from system.runs.trained_on import note_trained_clips, refuse_leaks
 from system.training.interrupt import Interrupted, interruptible
 from system.training.metrics_file import write_metrics
@@ -50,6 +49,7 @@ from system.training.parts import FrozenStart, parameter_groups
 from system.training.same import require_same_state, require_same_work
 from system.training.schedule import describe_stop, is_over, rates
 from system.training.step import gradients
+from system.training.teachers import open_teachers
 from system.training.tracking import Tracker, Tracking
 from system.training.validation import Validation, Watching, collapsed
 

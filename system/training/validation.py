@@ -21,8 +21,8 @@ from system.losses.relevance.relax import Relevance
 from system.models.retrieval import RetrievalModel
 from system.models.similarity import Embedded, Embeddings, Ragged
 from system.networks.layers import length_mask
+from system.ranking.embedding import embed_clips, embed_texts_together, score_together
 from system.recipe import schema
-from system.runs.retrieve import embed_clips, embed_texts_together, score_together
 
 ALIKE = 1e-5  # spread below which embeddings count as one: a mean cosine above 0.99999
 ZEROS = 0.5  # share of zero vectors, or of captions that all clips score alike, above which nothing is left to rank by

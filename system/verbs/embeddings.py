@@ -10,9 +10,8 @@ from data_tools.cli import counted
 from data_tools.errors import KitError
 from data_tools.files import replacing
 from data_tools.manifest import caption_queries
-from system.runs.pool import embed, read_pool
-from system.runs.retrieve import embed_texts, vectors
-from system.verbs.options import add_cache_argument, add_changes_argument, add_checkpoint_arguments, open_model
+from system.ranking.listing import list_clips
+from system.verbs.options import add_cache_argument, add_changes_argument, add_checkpoint_arguments, ranker_of
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -30,13 +29,12 @@ def run(arguments: argparse.Namespace) -> int:
     writers = {".npz": _write_npz, ".parquet": _write_parquet}
     if arguments.out.suffix not in writers:
         raise KitError(f"--out {arguments.out}: embeddings end in .npz or .parquet")
-    listed = read_pool(arguments.audio, None)
-    trained, cache = open_model(arguments)
-    clips, embedded, _ = embed(trained, listed, cache)
-    captions, sounds = caption_queries(clips), vectors(embedded, not arguments.raw)
-    texts = sounds[:0]
-    if captions:
-        texts = vectors(embed_texts(trained.model, [caption.text for caption in captions]), not arguments.raw)
+    listed = list_clips(arguments.audio, None)
+    ranker = ranker_of(arguments, arguments.model)
+    pool = ranker.open(listed)
+    clips, captions, normalize = pool.clips, caption_queries(pool.clips), not arguments.raw
+    sounds = ranker.clip_vectors(pool, normalize)
+    texts = ranker.text_vectors([caption.text for caption in captions], normalize) if captions else sounds[:0]
     columns = {
         "kind": ["clip"] * len(clips) + ["caption"] * len(captions),
         "id": [clip.id for clip in clips] + [caption.id for caption in captions],

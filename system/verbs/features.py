@@ -2,9 +2,9 @@
 
 import argparse
 
-from system.batches.data import load_data
-from system.batches.manifests import make_missing
+from system.recipe.data import load_data
 from system.recipe.load import load_recipe
+from system.recipe.manifests import make_missing
 from system.verbs.options import add_device_argument, add_recipe_arguments, positive
 
 

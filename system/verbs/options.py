@@ -9,7 +9,7 @@ from data_tools.errors import KitError
 from system.experts.base import Device
 
 if TYPE_CHECKING:
-    from system.runs.open import Trained
+    from system.ranking.base import Ranker
     from system.training.tracking import Tracker
 
 log = logging.getLogger(__name__)
@@ -66,14 +66,12 @@ def add_cache_argument(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--cache", type=Path, metavar="FOLDER", help=what)
 
 
-def open_model(arguments: argparse.Namespace, model: Path | None = None) -> "tuple[Trained, Path]":
-    """The trained model, and the folder that keeps what it makes of clips. model: default, the one that is named."""
-    from system.runs.open import open_trained
-    from system.runs.pool import cache_folder, frame_banks
+def ranker_of(arguments: argparse.Namespace, model: Path, with_windows: bool = False) -> "Ranker":
+    """Open what a run or an exported model ranks by. with_windows: as of open_ranker."""
+    from system.runs.rankers import open_ranker
 
-    cache = cache_folder(arguments.cache)
-    where = {"device": arguments.device, "banks": frame_banks(cache)}
-    return open_trained(model or arguments.model, arguments.stage, arguments.checkpoint, arguments.set, **where), cache
+    chosen = (arguments.stage, arguments.checkpoint, arguments.set, arguments.device)
+    return open_ranker(model, *chosen, arguments.cache, with_windows)
 
 
 def add_checkpoint_arguments(parser: argparse.ArgumentParser) -> None:

@@ -2,7 +2,6 @@
 
 import argparse
 from pathlib import Path
-from typing import get_args
 
 from data_tools.cli import counted
 from data_tools.errors import KitError
@@ -10,20 +9,18 @@ from data_tools.files import require_other
 from data_tools.manifest import caption_queries, read_queries
 from submission.editions import get_moments_edition
 from submission.metrics.summary import format_interval
-from system.moments.windows import By, Decoding
-from system.runs.pool import read_pool
-from system.runs.rank import rank, rank_best
-from system.runs.rank_windows import Sliding, locate, read_asked, read_for_fit, truth_file, write_windows
+from system.ranking.listing import list_clips
+from system.ranking.locate import WAYS, Sliding, locate, read_asked, read_for_fit, truth_file, write_windows
+from system.ranking.write import write_ranking
 from system.verbs.options import (
     add_cache_argument,
     add_changes_argument,
     add_checkpoint_arguments,
-    open_model,
     positive,
+    ranker_of,
 )
 
 PIECE, HOP = 10.0, 1.0  # seconds; as in published zero-shot results of sliding windows
-BY: By = "overlap"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -54,7 +51,7 @@ def _add_window_arguments(parser: argparse.ArgumentParser) -> None:
     windows.add_argument("--fit", metavar="SPLIT", help=fit)
     by = "windows with which a moment most probably has an IoU of 0.7, or that it most probably is, or of frames above "
     by += "thresholds (default: %(default)s)"
-    windows.add_argument("--by", choices=get_args(By), default=BY, help=by)
+    windows.add_argument("--by", choices=WAYS, default=WAYS[0], help=by)
     piece = "length of the pieces that a model of whole clips is given, in seconds (default: %(default)g)"
     windows.add_argument("--piece", type=_seconds, default=PIECE, metavar="SECONDS", help=piece)
     hop = "from one piece to the next, in seconds (default: %(default)g)"
@@ -88,11 +85,10 @@ def _rank_windows(arguments: argparse.Namespace) -> int:
         fit = read_for_fit(arguments.audio, arguments.moments, arguments.fit, asked)
     if len({model.resolve() for model in arguments.models}) < len(arguments.models):
         raise KitError("one model is named twice, which changes no mean; name each once")
-    opened = [open_model(arguments, model) for model in arguments.models]
-    models, cache, edition = [trained for trained, _ in opened], opened[0][1], get_moments_edition()
-    decoding = Decoding(round_to=arguments.round_to, windows=edition.max_windows)
-    sliding, unknown = Sliding(arguments.piece, arguments.hop), arguments.allow_unknown
-    located = locate(models, asked, fit, cache, arguments.by, decoding, sliding, unknown)
+    rankers = [ranker_of(arguments, model, with_windows=fit is None) for model in arguments.models]
+    edition = get_moments_edition()
+    sliding = Sliding(arguments.piece, arguments.hop)
+    located = locate(rankers, asked, fit, sliding, arguments.by, arguments.round_to, arguments.allow_unknown)
     summary = write_windows(arguments.out, asked, located, edition)
     if summary is not None:
         for name, value in summary.values.items():
@@ -108,7 +104,7 @@ def run(arguments: argparse.Namespace) -> int:
         return _rank_windows(arguments)
     if len(arguments.models) > 1:
         raise KitError("one model ranks clips; blend score matrices of several by python -m submission blend")
-    usual = {"moments": None, "fit": None, "round_to": None, "by": BY, "piece": PIECE, "hop": HOP}
+    usual = {"moments": None, "fit": None, "round_to": None, "by": WAYS[0], "piece": PIECE, "hop": HOP}
     if not_windows := [name for name, value in usual.items() if getattr(arguments, name) != value]:
         raise KitError(f"--{not_windows[0].replace('_', '-')} is of --windows; add that, or leave it out")
     if arguments.top is None and arguments.out.suffix != ".npy":
@@ -117,17 +113,14 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.top is not None and arguments.out.suffix != ".csv":
         raise KitError(f"--out {arguments.out}: with --top ranked lists are written; give a name that ends in .csv")
     require_other(arguments.out, [arguments.queries, arguments.audio])
-    listed = read_pool(arguments.audio, arguments.split)
+    listed = list_clips(arguments.audio, arguments.split)
     queries = caption_queries(listed.clips) if arguments.queries is None else read_queries(arguments.queries)
     if not queries:
         raise KitError(f"{arguments.audio} has no captions to search with; name a file of queries by --queries")
-    trained, cache = open_model(arguments, arguments.models[0])
-    asked = (trained, listed, queries, arguments.out, cache)
-    if arguments.top is None:
-        ranked = rank(*asked, arguments.allow_unknown)
-        print(f"wrote {arguments.out}: {counted(len(queries), 'query')} x {counted(ranked, 'clip')}")
-    else:
-        ranked = rank_best(*asked, arguments.top, arguments.allow_unknown)
-        size = f"{counted(len(queries), 'query')} x {counted(arguments.top, 'name')}"
-        print(f"wrote {arguments.out}: {size}, of {counted(ranked, 'clip')}")
+    ranker = ranker_of(arguments, arguments.models[0])
+    ranked = write_ranking(ranker, listed, queries, arguments.out, arguments.top, arguments.allow_unknown)
+    size = f"{counted(len(queries), 'query')} x {counted(ranked, 'clip')}"
+    if arguments.top is not None:
+        size = f"{counted(len(queries), 'query')} x {counted(arguments.top, 'name')}, of {counted(ranked, 'clip')}"
+    print(f"wrote {arguments.out}: {size}")
     return 0

@@ -7,15 +7,15 @@ from pathlib import Path
 from data_tools.cli import add_json
 from data_tools.documents.strict import print_report
 from data_tools.errors import KitError
-from system.runs.pool import embed, read_pool
+from system.ranking.listing import list_clips
 from system.serve.search import Search, SearchQuery
 from system.verbs.json_output import ClipFound, QueryAnswer, SearchReport
 from system.verbs.options import (
     add_cache_argument,
     add_changes_argument,
     add_checkpoint_arguments,
-    open_model,
     positive,
+    ranker_of,
 )
 
 log = logging.getLogger(__name__)
@@ -36,9 +36,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     if empty := [number for number, text in enumerate(arguments.queries, start=1) if not text.strip()]:
         raise KitError(f"query {empty[0]} is empty; write what is to be heard, or leave it out")
-    listed = read_pool(arguments.audio, arguments.split)  # what is wrong with it is said before the model is loaded
-    trained, cache = open_model(arguments)
-    search = Search(trained.model, *embed(trained, listed, cache))
+    listed = list_clips(arguments.audio, arguments.split)  # so that its errors come before the model is loaded
+    ranker = ranker_of(arguments, arguments.model)
+    search = Search(ranker, ranker.open(listed))
     answers = search.answer([SearchQuery(text, arguments.top) for text in arguments.queries])
     found = [
         QueryAnswer(
@@ -51,7 +51,7 @@ def run(arguments: argparse.Namespace) -> int:
         for text, (hits, unknown) in zip(arguments.queries, answers, strict=True)
     ]  # fmt: skip
     if arguments.json:
-        print_report(SearchReport(clips=len(search.clips), skipped=dict(search.skipped), queries=found))
+        print_report(SearchReport(clips=len(search.clips), skipped=dict(search.pool.skipped), queries=found))
     else:
         for answer in found:
             print(answer.query)

@@ -5,9 +5,11 @@ import asyncio
 from pathlib import Path
 
 from data_tools.errors import KitError
-from system.runs.pool import embed, pool_of, read_pool
-from system.serve.listening import about_of, bound, search_of, serve
-from system.verbs.options import add_cache_argument, add_changes_argument, add_checkpoint_arguments, open_model
+from system.ranking.listing import list_clips
+from system.runs.rankers import clips_to_rank
+from system.serve.listening import about_of, bound, serve
+from system.serve.search import Search
+from system.verbs.options import add_cache_argument, add_changes_argument, add_checkpoint_arguments, ranker_of
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -27,9 +29,8 @@ def run(arguments: argparse.Namespace) -> int:
     if not 0 <= arguments.port <= 65_535:
         raise KitError(f"--port {arguments.port}: use 0 to 65535")
     with bound(arguments.host, arguments.port) as listening:  # a taken port is reported before anything is computed
-        named = read_pool(arguments.audio, arguments.split) if arguments.audio else None  # before the model is loaded
-        trained, cache = open_model(arguments)
-        listed = named or pool_of(trained.recipe, None, arguments.split)
-        search = search_of(trained, embed(trained, listed, cache))
-        asyncio.run(serve(search, about_of(trained, search), arguments.host, listening))
+        named = list_clips(arguments.audio, arguments.split) if arguments.audio else None  # before the model is loaded
+        ranker = ranker_of(arguments, arguments.model, with_windows=True)
+        search = Search(ranker, ranker.open(named or clips_to_rank(arguments.model, arguments.split)))
+        asyncio.run(serve(search, about_of(search), arguments.host, listening))
     return 0

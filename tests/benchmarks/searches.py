@@ -19,7 +19,7 @@ import tiny, torch
 from data_tools.manifest import Clip
 from system.runs.open import build_model
 from system.recipe.load import load_recipe
-from system.serve.search import Search
+from served import searching
 from system.serve.listening import bound, serve
 from system.models.similarity import Embedded
 
@@ -39,7 +39,7 @@ clips = [
     )
     for n in range(count)
 ]
-search = Search(build_model(recipe, []), clips, Embedded(torch.randn(count, 384, generator=torch.manual_seed(0))))
+search = searching(build_model(recipe, []), clips, Embedded(torch.randn(count, 384, generator=torch.manual_seed(0))))
 asyncio.run(serve(search, {}, "127.0.0.1", bound("127.0.0.1", 0)))
 """
 

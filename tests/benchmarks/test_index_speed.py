@@ -20,8 +20,8 @@ import json, sys, time
 import numpy as np
 import torch
 from system.models.similarity import Embedded, prepared
-from system.serve.index import VectorIndex
-from system.serve.search import SPARE
+from system.ranking.index import VectorIndex
+from system.ranking.model import SPARE
 count, dim = int(sys.argv[1]), int(sys.argv[2])
 def resident(what="VmRSS:"):
     return int(open("/proc/self/status").read().split(what)[1].split()[0]) / 2**20

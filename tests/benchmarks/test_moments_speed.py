@@ -10,7 +10,7 @@ import torch
 from submission.metrics.moments import score_moments
 from system.models.moment_score import MomentScore
 from system.moments.windows import By, Decoding, Grid
-from system.runs.moments import FrameSeries, windows_of
+from system.ranking.frame_series import FrameSeries, windows_of
 
 pytestmark = pytest.mark.benchmark
 

@@ -19,14 +19,19 @@ import soundfile
 import torch
 
 from data_tools.manifest import Clip
+from system.features.build import Features
 from system.models.retrieval import RetrievalModel
-from system.models.similarity import Embedded, cosine
+from system.models.similarity import Embedded, Embeddings, cosine
 from system.models.text.encoder import TextEncoder
+from system.moments.windows import Grid
+from system.ranking.listing import Listed
+from system.ranking.model import ClipSource, ModelPool, ModelRanker, Windows
 from system.serve.listening import bound
 from system.serve.search import Search
 from system.serve.server import SearchPage
 
 LOCAL = frozenset({"localhost"})
+SECONDS = Grid(1.0, 0.5)
 
 
 class Letters(TextEncoder):
@@ -53,6 +58,31 @@ def model_of(text: TextEncoder) -> RetrievalModel:
     torch.nn.Module.__init__(model)
     model.text, model.score = text, cosine
     return model
+
+
+class _Embedded(ClipSource):
+    """Clips that are embedded already."""
+
+    def __init__(self, embedded: Embeddings, grid: Grid) -> None:
+        self.embedded, self.grids = embedded, {"frames": grid}
+
+    def open(self, model: RetrievalModel, listed: Listed, strict: bool) -> ModelPool:
+        return ModelPool(clips=listed.clips, embedded=self.embedded)
+
+    def features(self, model: RetrievalModel, clips: Sequence[Clip]) -> Features:
+        raise NotImplementedError
+
+
+def searching(
+    model: RetrievalModel,
+    clips: Sequence[Clip],
+    embedded: Embeddings,
+    grid: Grid = SECONDS,
+    windows: Windows | None = None,
+) -> Search:
+    """A search of clips whose embeddings are given."""
+    ranker = ModelRanker(model, _Embedded(embedded, grid), {}, windows=windows)
+    return Search(ranker, ranker.open(Listed(clips)))
 
 
 def clip_of(path: Path, name: str | None = None, captions: Sequence[str] = ()) -> Clip:

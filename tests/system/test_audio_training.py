@@ -22,10 +22,10 @@ from system.models.audio import panns_encoder as panns
 from system.models.batch import Batch, Series
 from system.models.retrieval import RetrievalModel
 from system.networks import panns as networks
+from system.ranking.embedding import embed_clips, embed_texts
 from system.recipe import schema
 from system.recipe.load import load_recipe
 from system.runs.open import build_model
-from system.runs.retrieve import embed_clips, embed_texts
 from system.training.step import gradients
 
 STRIPES = {"time_stripes": 2, "time_width": 64, "band_stripes": 2, "band_width": 8}

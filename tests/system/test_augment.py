@@ -16,12 +16,12 @@ from data_tools.errors import DataError
 from data_tools.manifest import Clip, read_manifest
 from system.__main__ import main
 from system.batches.augment import Augmentation
-from system.batches.data import load_data
+from system.batches.augment_settings import Augment
 from system.batches.sampler import Item, Sampler, items_of
 from system.batches.teachers import Taught, Teachers, caption_key
 from system.features.bank import open_bank
 from system.losses.relevance.relax import Cider, Relevance
-from system.recipe.augment import Augment
+from system.recipe.data import load_data
 from system.recipe.load import load_recipe
 from system.training.train import new_texts
 

@@ -20,7 +20,6 @@ import torch.nn.functional as F
 from data_tools.manifest import Clip, read_manifest
 from submission.runs.reading import read_result
 from system.__main__ import main
-from system.batches.data import Data
 from system.experiments.summary import in_words
 from system.features import bank as banks
 from system.features import decode, shard
@@ -34,13 +33,13 @@ from system.models.similarity import Ragged
 from system.networks.published import HOP, SHORTEST, STRIDE
 from system.networks.weights import Weights
 from system.plan.estimates import BYTES, Content, Estimates
+from system.ranking.embedding import embed_pool
 from system.recipe import schema
+from system.recipe.data import Data
 from system.recipe.load import load_recipe
-from system.runs import teachers
 from system.runs.folder import Run
 from system.runs.open import open_trained
-from system.runs.retrieve import embed_pool
-from system.training import tracking, train
+from system.training import teachers, tracking, train
 
 SEGMENTS: dict[str, Any] = {"weights": None, "trainable": True, "segment_seconds": 10, "hop_seconds": 10}
 SEGMENTS |= {"max_seconds": 30, "edge_jitter": True, "spec_augment": None, "segment_pooling": "mean", "hidden": None}

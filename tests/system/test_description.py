@@ -17,15 +17,17 @@ from submission.formats.score_matrix import read_scores
 from submission.package import meta
 from submission.runs.clips import write_clips
 from submission.runs.finished import open_finished
-from system.batches.data import Data
 from system.experiments import run
 from system.experiments.summary import data_of, report
 from system.features.build import Features, build_features
 from system.models.audio.expert_heads_encoder import ExpertHeadsEncoder
 from system.models.batch import Series
+from system.ranking.embedding import embed_clips, embed_pool
+from system.ranking.listing import Listed
+from system.ranking.model import KnownFeatures, ModelRanker
+from system.recipe.data import Data
 from system.recipe.load import load_recipe
 from system.runs.open import open_trained
-from system.runs.retrieve import embed_clips, embed_pool, rank_pool
 
 
 def test_a_run_says_what_it_is_made_of(unbroken: Path, world: Path) -> None:
@@ -121,7 +123,9 @@ def test_clips_without_frames_are_left_out_of_a_score_matrix(unbroken: Path, wor
     features = build_features(clips, dict(trained.recipe.model.audio.experts), Path(trained.recipe.banks))
     del features.keys[clips[2].id]
     queries = caption_queries(clips[:2])
-    found = rank_pool(trained.model, clips, queries, features, {}).matrix
+    ranker = ModelRanker(trained.model, KnownFeatures(features), {})
+    found = ranker.matrix(queries, ranker.open(Listed(clips)))
+    assert found is not None
     assert found.clip_ids == [clips[n].id for n in (0, 1, 3, 4)]
     assert found.values.shape == (len(queries), 4)
 
@@ -147,7 +151,7 @@ def test_three_checkpoints_and_their_mean_embed_the_pool_four_times(
     content["rank"]["mean"] = {"kind": "mean", "of": ["loss", "m1", "m2"], "edition": 2022, "csv": True}
     path = tiny.write_recipe(tmp_path / "four.yaml", content)
     embedded: list[int] = []
-    heads, rank = ExpertHeadsEncoder.with_each, run._rank
+    heads, rank = ExpertHeadsEncoder.with_each, run.rank_sources
 
     def counting(encoder: ExpertHeadsEncoder, audio: dict[str, Series]) -> Any:
         embedded.append(len(audio["logmel"].lengths))
@@ -158,7 +162,7 @@ def test_three_checkpoints_and_their_mean_embed_the_pool_four_times(
         return rank(*arguments)
 
     monkeypatch.setattr(ExpertHeadsEncoder, "with_each", counting)
-    monkeypatch.setattr(run, "_rank", only_ranking)
+    monkeypatch.setattr(run, "rank_sources", only_ranking)
     made = run.run_recipe(load_recipe(path), tmp_path, tmp_path / "run")
     pool = sum(clip.split == "evaluation" for clip in read_manifest(world))
     assert sum(embedded) == 4 * pool

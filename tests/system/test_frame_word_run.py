@@ -15,8 +15,8 @@ from submission.__main__ import main as submission
 from submission.formats.score_matrix import read_scores
 from system.__main__ import main
 from system.models.text.vector_file import write_word_vectors
-from system.runs.open import open_trained
-from system.runs.pool import Listed, embed
+from system.ranking.listing import Listed
+from system.runs.rankers import open_ranker
 from system.serve.search import Search, SearchQuery
 
 
@@ -103,9 +103,8 @@ def test_a_missing_file_of_vectors_is_told_before_anything_is_made(
 
 def test_search_and_report_of_series(done: Path, world: Path, tmp_path: Path) -> None:
     clips = [clip for clip in read_manifest(world) if clip.split == "evaluation"]
-    trained = open_trained(done)
-    search = Search(trained.model, *embed(trained, Listed(clips, {}), tmp_path))
-    again = Search(trained.model, *embed(trained, Listed(clips[::-1], {}), tmp_path))
+    ranker = open_ranker(done, cache=tmp_path)
+    search, again = (Search(ranker, ranker.open(Listed(some))) for some in (clips, clips[::-1]))
     assert again.answer([SearchQuery(clips[0].captions[0], 3)])[0].hits[0].score == pytest.approx(
         search.answer([SearchQuery(clips[0].captions[0], 3)])[0].hits[0].score
     ), "as it was kept"

@@ -7,15 +7,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from served import clip_of, model_of
+from served import clip_of, model_of, searching
 from test_ragged import ragged
 from test_similarity import made
 
 from submission.ordering import ranked_columns
 from system.models.similarity import Embedded, cosine, prepared
 from system.models.text.encoder import TextEncoder
-from system.serve import index, search
-from system.serve.index import VectorIndex, index_of
+from system.ranking import index, model
+from system.ranking.index import VectorIndex, index_of
 from system.serve.search import Search, SearchQuery
 
 
@@ -50,7 +50,7 @@ def pool(count: int) -> Embedded:
 
 def searched(count: int) -> Search:
     names = [f"{number:05d}.wav" for number in np.random.default_rng(0).permutation(count)]
-    return Search(model_of(Drawn()), [clip_of(Path("/sounds") / name) for name in names], pool(count))
+    return searching(model_of(Drawn()), [clip_of(Path("/sounds") / name) for name in names], pool(count))
 
 
 def expected(count: int, text: str, last: int) -> tuple[list[int], list[float]]:
@@ -64,7 +64,7 @@ def expected(count: int, text: str, last: int) -> tuple[list[int], list[float]]:
 def test_six_thousand_clips_are_ranked_exactly_as_before(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "faiss", None)
     found = searched(6000)
-    assert found._index is None
+    assert found.pool.index is None
     for text in ("1", "2", "3"):
         (answer,) = found.answer([SearchQuery(text, 50, 10)])
         rows, scores = expected(6000, text, 60)
@@ -80,7 +80,7 @@ def test_an_indexed_pool_is_ranked_as_a_small_one_is(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(index, "CLIPS_AT_ONCE", 700)
     monkeypatch.setattr(index, "TRAINED_ON", 900)
     found = searched(3000)
-    assert found._index is not None
+    assert found.pool.index is not None
     answers = found.answer([SearchQuery(text, 10, offset) for text in "123" for offset in (0, 10)])
     for text, first, second in zip("123", answers[::2], answers[1::2], strict=True):
         rows, scores = expected(3000, text, 20)
@@ -92,7 +92,7 @@ def test_an_indexed_pool_is_ranked_as_a_small_one_is(monkeypatch: pytest.MonkeyP
 def test_the_end_of_an_indexed_pool_is_found_exactly(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("faiss")
     monkeypatch.setattr(index, "MIN_CLIPS", 3000)
-    monkeypatch.setattr(search, "MAX_INDEXED", 15)
+    monkeypatch.setattr(model, "MAX_INDEXED", 15)
     found = searched(3000)
     monkeypatch.setattr(VectorIndex, "candidates", None)
     (page,) = found.answer([SearchQuery("4", 10, 2995)])

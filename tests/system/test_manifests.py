@@ -12,10 +12,10 @@ from data_files import small_clotho, write_wav
 from data_tools.errors import KitError
 from data_tools.manifest import read_manifest
 from system.__main__ import main
-from system.batches.data import load_data
-from system.batches.manifests import _audio_files, make_missing
 from system.plan.plan import plan
+from system.recipe.data import load_data
 from system.recipe.load import load_recipe
+from system.recipe.manifests import _audio_files, make_missing
 from system.recipe.schema import Recipe
 
 FORM = "num_captions_per_audio"

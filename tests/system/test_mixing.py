@@ -19,6 +19,7 @@ from data_tools.errors import DataError, KitError
 from system.__main__ import main
 from system.batches import collate as collating
 from system.batches.augment import Augmentation
+from system.batches.augment_settings import Augment
 from system.batches.collate import Feed, collate
 from system.batches.mixing import joined, mixed
 from system.batches.sampler import Added, Item, Sampler, items_of
@@ -26,7 +27,6 @@ from system.features.bank import open_bank
 from system.features.build import Features
 from system.models.retrieval import RetrievalModel
 from system.models.similarity import Embedded
-from system.recipe.augment import Augment
 from system.recipe.load import load_recipe
 from system.runs.open import build_model
 

@@ -21,11 +21,11 @@ from system.models.audio.expert_heads_encoder import ExpertHead
 from system.models.batch import Series
 from system.models.retrieval import RetrievalModel
 from system.models.similarity import Embedded, Ragged, cosine
+from system.ranking import embedding
+from system.ranking.embedding import embed_clips, embed_pool, embed_texts
 from system.recipe import schema
 from system.recipe.load import load_recipe
-from system.runs import retrieve
 from system.runs.open import build_model
-from system.runs.retrieve import embed_clips, embed_pool, embed_texts
 from system.training.step import embedded_scores
 from system.training.validation import Validation
 
@@ -198,7 +198,7 @@ def test_series_of_a_pool_come_in_the_clips_order_and_unpadded(world: Any, monke
     settings = {"kind": "gru", "experts": experts, "width": 4, "hidden": 3, "dropout": 0, "embedding": "frames"}
     model = scratch_model(recipe)
     model.audio = Gru.model_validate(settings).build(6)
-    monkeypatch.setattr(retrieve, "CLIPS_PER_BATCH", 5)
+    monkeypatch.setattr(embedding, "CLIPS_PER_BATCH", 5)
     found = embed_clips(model, clips, features)
     assert isinstance(found, Ragged)
     assert len(found.values) == found.lengths.sum()

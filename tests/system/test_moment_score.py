@@ -28,7 +28,7 @@ from system.models.moment_score import MomentScore
 from system.models.similarity import Embedded, Ragged
 from system.moments.two_state import log_likelihood
 from system.moments.windows import Grid, labels_of
-from system.runs.moments import FrameSeries, fitted_score
+from system.ranking.frame_series import FrameSeries, fitted_score
 from system.training.moment_validation import MomentValidation
 
 LOGMEL = LogMel(kind="logmel", sample_rate=16_000, bands=8, window_seconds=0.04, hop_seconds=0.02, stack=1)

@@ -26,13 +26,14 @@ from submission.metrics.moments_summary import metric_values
 from submission.runs.finished import has_moments, open_finished, open_finished_moments
 from submission.runs.record import RunResult
 from system.__main__ import main
-from system.batches.data import load_data
 from system.experiments.moments import _of_random_windows
 from system.moments.windows import Decoding
-from system.runs.moments import score_of, series_of_moments, windows_of
+from system.ranking.frame_series import score_of, windows_of
+from system.ranking.locate import series_of_moments
+from system.recipe.data import load_data
 from system.runs.open import open_trained, score_of_windows
-from system.runs.pool import embed, pool_of
-from system.serve.listening import search_of
+from system.runs.rankers import clips_to_rank, open_ranker
+from system.serve.search import Search
 from system.training.moment_validation import MomentValidation
 
 pytestmark = pytest.mark.usefixtures("one_thread", "short_fits")
@@ -331,7 +332,7 @@ def test_what_would_stop_the_ranking_is_said_before_training(
     tiny.write_recipe(path, made)
     assert main(["run", str(path), "--out", str(tmp_path / "run")]) == 1
     assert "begin behind the end of their recording" in capsys.readouterr().err
-    monkeypatch.setattr("system.runs.moments.MAX_FRAMES", 90)
+    monkeypatch.setattr("system.ranking.frame_series.MAX_FRAMES", 90)
     too_long = "validation_000.wav has 101 frames; windows are compared of up to 90"
     assert too_long in refused({})
     assert main(["train", str(tmp_path / "r.yaml"), "--out", str(tmp_path / "run")]) == 1
@@ -433,9 +434,8 @@ def test_a_fit_stays_with_the_model(manifest: Path, tmp_path: Path, caplog: pyte
 def opened_for_page(model: Path, cache: Path, caplog: pytest.LogCaptureFixture) -> list[str]:
     """What is warned of, up to a hint."""
     caplog.clear()
-    trained = open_trained(model)
-    pool = embed(trained, pool_of(trained.recipe, None, None), cache)
-    search_of(trained, pool)
+    ranker = open_ranker(model, cache=cache, with_windows=True)
+    Search(ranker, ranker.open(clips_to_rank(model, None)))
     return [record.getMessage().partition(";")[0] for record in caplog.records if record.levelname == "WARNING"]
 
 

@@ -8,7 +8,7 @@ from data_tools.errors import KitError
 from data_tools.moments import Moment
 from system.models.moment_score import MomentScore
 from system.moments.windows import IOU, Decoding, Grid, iou, overlap_candidates, overlap_probability, overlap_windows
-from system.runs.moments import FrameSeries, fitted_score, windows_of, windows_of_several
+from system.ranking.frame_series import FrameSeries, fitted_score, windows_of, windows_of_several
 
 
 def series(*rows: tuple[list[float], float]) -> FrameSeries:

@@ -24,11 +24,21 @@ from system.features.shard import Shard
 from system.models.audio import HuggingFace
 from system.models.audio.expert_heads_encoder import ExpertHeadsEncoder
 from system.models.batch import Series
-from system.runs import pool
-from system.runs.open import open_trained
-from system.runs.pool import cache_folder, embed, embeddings_bank, read_pool
+from system.models.similarity import Embeddings
+from system.ranking import cache
+from system.ranking.cache import CachedEmbeddings, cache_folder
+from system.ranking.listing import Listed, list_clips
+from system.runs.open import Trained, open_trained
 
 TEXT = "A deep tone sounds."
+
+
+def cached(trained: Trained, folder: Path) -> CachedEmbeddings:
+    return CachedEmbeddings(trained.recipe.model, Path(trained.recipe.banks), folder)
+
+
+def embed(trained: Trained, listed: Listed, folder: Path) -> Embeddings:
+    return cached(trained, folder).open(trained.model, listed).embedded
 
 
 @pytest.fixture
@@ -147,22 +157,22 @@ def test_no_clip_is_embedded_twice_and_no_changed_one_is_taken_for_what_it_was(
 
 
 def test_what_is_kept_is_what_was_computed(unbroken: Path, world: Path, tmp_path: Path) -> None:
-    trained, listed = open_trained(unbroken), read_pool(world, "evaluation")
-    first, again = (embed(trained, listed, tmp_path).embedded.values for _ in range(2))
+    trained, listed = open_trained(unbroken), list_clips(world, "evaluation")
+    first, again = (embed(trained, listed, tmp_path).values for _ in range(2))
     assert torch.equal(first, again)
     part = embed(trained, listed._replace(clips=listed.clips[5:2:-1]), tmp_path)
-    assert torch.equal(part.embedded.values, first[[5, 4, 3]])
+    assert torch.equal(part.values, first[[5, 4, 3]])
 
 
 def test_what_a_kill_interrupts_goes_on_where_it_was(
     unbroken: Path, world: Path, tmp_path: Path, embedded: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of 24 clips, eight at a time, with two more files of one content, which is embedded once."""
-    monkeypatch.setattr(pool, "CLIPS_AT_ONCE", 8)
-    trained, listed = open_trained(unbroken), read_pool(world, "evaluation")
+    monkeypatch.setattr(cache, "CLIPS_AT_ONCE", 8)
+    trained, listed = open_trained(unbroken), list_clips(world, "evaluation")
     twins = [listed.clips[0].model_copy(update={"id": f"twin {n}"}) for n in range(2)]
     listed = listed._replace(clips=[*listed.clips, *twins])
-    expected = embed(trained, listed, tmp_path / "unbroken").embedded.values
+    expected = embed(trained, listed, tmp_path / "unbroken").values
     assert embedded == [8, 8, 8]
     forward = ExpertHeadsEncoder.with_each
 
@@ -174,9 +184,9 @@ def test_what_a_kill_interrupts_goes_on_where_it_was(
     with monkeypatch.context() as patched:
         patched.setattr(ExpertHeadsEncoder, "with_each", killed)
         with pytest.raises(KeyboardInterrupt):
-            embeddings_bank(trained, listed.clips, tmp_path / "again")
+            cached(trained, tmp_path / "again").fill(trained.model, listed.clips)
     assert embedded == [8] * 5
-    bank, keys, broken = embeddings_bank(trained, listed.clips, tmp_path / "again")
+    bank, keys, broken, _ = cached(trained, tmp_path / "again").fill(trained.model, listed.clips)
     assert embedded == [8] * 6, "what was stored is not embedded again"
     assert broken == {}
     assert len(bank) == 24
@@ -188,9 +198,9 @@ def test_a_disk_that_fills_up_ends_the_teachers_embeddings_and_leaves_what_is_th
     unbroken: Path, world: Path, tmp_path: Path, embedded: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It takes twelve embeddings; where a pool is embedded, the others are kept in memory."""
-    monkeypatch.setattr(pool, "CLIPS_AT_ONCE", 5)
-    trained, listed = open_trained(unbroken), read_pool(world, "evaluation")
-    expected = embed(trained, listed, tmp_path / "whole").embedded.values
+    monkeypatch.setattr(cache, "CLIPS_AT_ONCE", 5)
+    trained, listed = open_trained(unbroken), list_clips(world, "evaluation")
+    expected = embed(trained, listed, tmp_path / "whole").values
     append = Shard._append
 
     def full(shard: Shard, frames: BinaryIO, index: BinaryIO, key: str, values: np.ndarray) -> None:
@@ -202,12 +212,12 @@ def test_a_disk_that_fills_up_ends_the_teachers_embeddings_and_leaves_what_is_th
     with monkeypatch.context() as patched:
         patched.setattr(Shard, "_append", full)
         with pytest.raises(OSError, match="No space left on device"):
-            embeddings_bank(trained, listed.clips, tmp_path / "full")
+            cached(trained, tmp_path / "full").fill(trained.model, listed.clips)
         assert embedded == [5, 5, 5]
-        found = embed(trained, listed, tmp_path / "full").embedded.values
+        found = embed(trained, listed, tmp_path / "full").values
         assert embedded == [5, 5, 5, 5, 5, 2]
     assert torch.allclose(found, expected, atol=1e-6)
-    assert torch.allclose(embed(trained, listed, tmp_path / "full").embedded.values, expected, atol=1e-6)
+    assert torch.allclose(embed(trained, listed, tmp_path / "full").values, expected, atol=1e-6)
 
 
 def test_a_cache_that_cannot_be_written_is_named_and_done_without(
@@ -293,13 +303,13 @@ HUB_AUDIO = {"kind": "hugging_face", "type": "wavlm", "trainable": False, "segme
 HUB_AUDIO |= {"max_seconds": 30, "segment_pooling": "mean", "hidden": None}
 
 
-def embeddings_folder(audio: dict[str, object], cache: Path) -> Path:
+def embeddings_folder(audio: dict[str, object], folder: Path) -> Path:
     """The folder that keeps an untrained encoder's embeddings of clips; the network's weights are the same for all."""
     settings = HuggingFace.model_validate(audio)
-    recipe = SimpleNamespace(model=SimpleNamespace(audio=settings, text=SimpleNamespace(dim=8)))
+    model = SimpleNamespace(audio=settings, text=SimpleNamespace(dim=8))
     torch.manual_seed(1)
-    trained = SimpleNamespace(recipe=recipe, model=SimpleNamespace(audio=torch.nn.Linear(2, 2)))
-    return pool._bank_of(trained, cache).folder  # type: ignore[arg-type]
+    embeddings = CachedEmbeddings(model, folder, folder)  # type: ignore[arg-type]
+    return embeddings._bank(SimpleNamespace(audio=torch.nn.Linear(2, 2))).folder  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("file", ["config.json", "preprocessor_config.json"])

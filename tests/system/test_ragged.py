@@ -15,7 +15,7 @@ from test_similarity import made, oracle
 from system.models import similarity
 from system.models.score import FrameWord
 from system.models.similarity import Embedded, Ragged, frame_word
-from system.runs import retrieve
+from system.ranking import embedding
 from system.training.validation import spread, zeros
 
 REDUCTIONS = typing.get_args(FrameWord.model_fields["reduce"].annotation)
@@ -87,10 +87,10 @@ def test_the_collapse_watch_sees_ragged_series_as_filled_ones() -> None:
 
 def test_clips_of_a_batch_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
     def groups(lengths: list[int], seconds: list[float]) -> list[tuple[int, int]]:
-        return [(part.start, part.stop) for part in retrieve._groups(lengths, seconds)]
+        return [(part.start, part.stop) for part in embedding._groups(lengths, seconds)]
 
-    monkeypatch.setattr(retrieve, "CLIPS_PER_BATCH", 3)
-    monkeypatch.setattr(retrieve, "SECONDS_PER_BATCH", 90)
+    monkeypatch.setattr(embedding, "CLIPS_PER_BATCH", 3)
+    monkeypatch.setattr(embedding, "SECONDS_PER_BATCH", 90)
     assert groups([5] * 7, [0.0] * 7) == [(0, 3), (3, 6), (6, 7)]
     assert groups([5, 5, 6], [30.0, 30.0, 30.0]) == [(0, 3)]
     assert groups([5, 5, 6], [30.0, 30.0, 31.0]) == [(0, 2), (2, 3)]
@@ -112,7 +112,7 @@ from system.features.build import Features
 from system.models.text.vector_file import write_word_vectors
 from system.runs.open import build_model
 from system.recipe.load import load_recipe
-from system.runs.retrieve import embed_pool, embed_texts
+from system.ranking.embedding import embed_pool, embed_texts
 from system.training.validation import Validation
 
 folder, long = Path(sys.argv[1]), int(sys.argv[2])

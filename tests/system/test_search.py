@@ -221,7 +221,7 @@ def test_error_of_the_system_is_a_kit_error(
     def fails(*_: object, **__: object) -> None:
         raise OSError(code, os.strerror(code), "a.wav")
 
-    monkeypatch.setattr("system.retriever.embed", fails)
+    monkeypatch.setattr("system.ranking.cache.build_features", fails)
     with pytest.raises(KitError, match=r"^a\.wav: "):
         model.encode_audio(folder)
 

@@ -21,7 +21,7 @@ import pytest
 import soundfile
 import torch
 from outcomes import refused, rewrite
-from served import LOCAL, Letters, Served, ask, clip_of, model_of, served, serving, write_tone
+from served import LOCAL, Letters, Served, ask, clip_of, model_of, searching, served, serving, write_tone
 
 from data_tools.manifest import caption_queries
 from submission.errors import SubmissionError
@@ -30,9 +30,10 @@ from system.__main__ import main
 from system.models.similarity import Embedded
 from system.models.text import SentenceTransformers
 from system.models.text.sentence_encoder import sentence_encoder
-from system.runs.open import open_trained
-from system.runs.pool import embed, pool_of
-from system.serve.search import Answer, Hit, Search, SearchQuery
+from system.ranking.base import Hit
+from system.ranking.listing import list_clips
+from system.runs.rankers import clips_to_rank, open_ranker
+from system.serve.search import Answer, Search, SearchQuery
 from system.serve.server import _Opened, content_security_policy
 from system.serve.waiting import BusyError, Queue
 
@@ -44,7 +45,7 @@ def hand_made(folder: Path) -> Search:
     names = ["z.wav", "b.wav", "a.wav", "c.wav"]
     values = torch.tensor([[2.0, 0, 0], [1, 1, 0], [3, 3, 0], [0, 0, 1]])
     clips = [clip_of(write_tone(folder / name), captions=[f"caption of {name}"]) for name in names[:3]]
-    return Search(model_of(Letters()), [*clips, clip_of(folder / names[3])], Embedded(values))
+    return searching(model_of(Letters()), [*clips, clip_of(folder / names[3])], Embedded(values))
 
 
 def test_scores_and_order_worked_by_hand(tmp_path: Path) -> None:
@@ -73,14 +74,13 @@ def test_scores_and_order_worked_by_hand(tmp_path: Path) -> None:
 def test_scores_that_are_no_numbers_are_refused_at_the_start(tmp_path: Path) -> None:
     clips = [clip_of(tmp_path / name) for name in "ab"]
     with pytest.raises(SubmissionError, match=r"column 1 .* is nan"):
-        Search(model_of(Letters()), clips, Embedded(torch.tensor([[1.0, 1, 1], [1, torch.nan, 1]])))
+        searching(model_of(Letters()), clips, Embedded(torch.tensor([[1.0, 1, 1], [1, torch.nan, 1]])))
 
 
 @pytest.fixture(scope="module")
 def trained_search(unbroken: Path, tmp_path_factory: pytest.TempPathFactory) -> Search:
-    trained = open_trained(unbroken)
-    pool = embed(trained, pool_of(trained.recipe, None, None), tmp_path_factory.mktemp("cache"))
-    return Search(trained.model, *pool)
+    ranker = open_ranker(unbroken, cache=tmp_path_factory.mktemp("cache"))
+    return Search(ranker, ranker.open(clips_to_rank(unbroken, None)))
 
 
 def test_a_run_finds_what_its_own_ranking_says(unbroken: Path, trained_search: Search) -> None:
@@ -103,12 +103,11 @@ def test_a_run_finds_what_its_own_ranking_says(unbroken: Path, trained_search: S
 
 
 def test_pools(unbroken: Path, world: Path, tmp_path: Path) -> None:
-    recipe = open_trained(unbroken).recipe
-    assert {clip.split for clip in pool_of(recipe, None, None).clips} == {"evaluation"}
-    assert len(pool_of(recipe, None, "validation").clips) == 16
-    assert len(pool_of(recipe, world, None).clips) == 88
-    assert len(pool_of(recipe, world, "validation").clips) == 16
-    folder = pool_of(recipe, world.parent / "validation", None).clips
+    assert {clip.split for clip in clips_to_rank(unbroken, None).clips} == {"evaluation"}
+    assert len(clips_to_rank(unbroken, "validation").clips) == 16
+    assert len(list_clips(world, None).clips) == 88
+    assert len(list_clips(world, "validation").clips) == 16
+    folder = list_clips(world.parent / "validation", None).clips
     assert [clip.file_name for clip in folder] == sorted(path.name for path in (world.parent / "validation").iterdir())
 
 
@@ -127,7 +126,7 @@ def test_sentences_find_what_is_described_and_no_query_is_kept(trainable: bool, 
     clips = [clip_of(tmp_path / f"{n}.wav", captions=[caption]) for n, caption in enumerate(captions)]
     model = model_of(sentence_encoder(settings, tmp_path))
     with torch.inference_mode():
-        search = Search(model, clips, Embedded(sentence_encoder(settings, tmp_path / "other")(captions).values))
+        search = searching(model, clips, Embedded(sentence_encoder(settings, tmp_path / "other")(captions).values))
     assert model.text.unknown_words("a xylophonist \U0001f98a \U0001f98a plays") == ["\U0001f98a"], (
         "others it has parts of"
     )
@@ -144,7 +143,7 @@ def test_sentences_find_what_is_described_and_no_query_is_kept(trainable: bool, 
 def test_words_from_scratch_are_not_piled_up(trained_search: Search) -> None:
     for n in range(20):
         trained_search.answer([SearchQuery(f"a deep tone {n}", 1), SearchQuery(f"xyzzy {n}", 1)])
-    assert len(trained_search.model.text._known) <= 2  # type: ignore[operator,arg-type]
+    assert len(trained_search.ranker.model.text._known) <= 2  # type: ignore[operator,arg-type]
 
 
 class Held:
@@ -283,14 +282,14 @@ def test_paths_and_examples_are_of_the_pool(tmp_path: Path) -> None:
     """Paths begin at the folder that was named, where names are paths in it, else at the folder of all."""
     text, names = Letters(), ["more/a.wav", "more/b/b.wav"]
     clips = [clip_of(tmp_path / name, name) for name in names]
-    assert Search(model_of(text), clips, Embedded(torch.ones(2, 3))).paths == names
+    assert searching(model_of(text), clips, Embedded(torch.ones(2, 3))).paths == names
     bare = [clip_of(tmp_path / name) for name in names]
     captions = ["a" * 91, "xyz", "a b", "abc", "cab", "b"]
     described = [clip_of(tmp_path / f"{n}.wav", captions=[caption, "c"]) for n, caption in enumerate(captions)]
-    assert Search(model_of(text), bare, Embedded(torch.ones(2, 3))).paths == ["a.wav", "b/b.wav"]
-    assert Search(model_of(text), bare, Embedded(torch.ones(2, 3))).examples(4) == []
-    assert Search(model_of(text), described, Embedded(torch.ones(6, 3))).examples(4) == captions[2:]
-    assert Search(model_of(text), described, Embedded(torch.ones(6, 3))).examples(2) == ["a b", "cab"]
+    assert searching(model_of(text), bare, Embedded(torch.ones(2, 3))).paths == ["a.wav", "b/b.wav"]
+    assert searching(model_of(text), bare, Embedded(torch.ones(2, 3))).examples(4) == []
+    assert searching(model_of(text), described, Embedded(torch.ones(6, 3))).examples(4) == captions[2:]
+    assert searching(model_of(text), described, Embedded(torch.ones(6, 3))).examples(2) == ["a b", "cab"]
 
 
 def test_the_picture_of_a_clip(tmp_path: Path) -> None:
@@ -300,7 +299,7 @@ def test_the_picture_of_a_clip(tmp_path: Path) -> None:
         soundfile.write(tmp_path / name, wave if name == "a.wav" else 0 * wave, 16_000)
     (tmp_path / "b.wav").write_bytes(b"no audio")
     clips = [clip_of(tmp_path / name) for name in ("a.wav", "silent.wav", "b.wav")]
-    with served(Search(model_of(Letters()), clips, Embedded(torch.ones(3, 3)))) as site:
+    with served(searching(model_of(Letters()), clips, Embedded(torch.ones(3, 3)))) as site:
         assert site.ask("/peaks/0").json == [0] * 80 + [100] * 80
         assert site.ask("/peaks/1").json == [0] * 160
         assert site.ask("/peaks/2").json == [], "no audio"
@@ -326,7 +325,7 @@ def test_kinds_of_audio(tmp_path: Path) -> None:
     clips = [clip_of(tmp_path / name) for name in (*kinds, "e.html")]
     for clip in clips:
         Path(clip.path).write_bytes(b"<script>")
-    with served(Search(model_of(Letters()), clips, Embedded(torch.ones(7, 3)))) as site:
+    with served(searching(model_of(Letters()), clips, Embedded(torch.ones(7, 3)))) as site:
         found = [site.ask(f"/audio/{row}").headers["content-type"] for row in range(7)]
     assert found == [*kinds.values(), "application/octet-stream"]
 
@@ -565,7 +564,7 @@ def test_a_file_that_takes_a_clips_place_is_not_sent(tmp_path: Path) -> None:
     for name in names[1:]:
         write_tone(tmp_path / name)
     clips = [clip_of(tmp_path / name, name) for name in names]
-    with served(Search(model_of(Letters()), clips, Embedded(torch.ones(5, 3)))) as site:
+    with served(searching(model_of(Letters()), clips, Embedded(torch.ones(5, 3)))) as site:
         assert [site.ask(f"/audio/{row}").status for row in range(5)] == [200] * 5
         assert site.ask("/audio/0").body == real.read_bytes()
         (tmp_path / "plain.wav").unlink()
@@ -592,7 +591,7 @@ def test_a_file_of_the_same_inode_with_another_content_is_not_sent(tmp_path: Pat
     """Written over in place; an inode that is free is given to the next file, which cannot be told from that."""
     path = write_tone(tmp_path / "a.wav")
     before, data = path.stat(), path.read_bytes()
-    with served(Search(model_of(Letters()), [clip_of(path, "a.wav")], Embedded(torch.ones(1, 3)))) as site:
+    with served(searching(model_of(Letters()), [clip_of(path, "a.wav")], Embedded(torch.ones(1, 3)))) as site:
         assert site.ask("/audio/0").body == data
         path.write_bytes(data[:-2] if differs == "size" else bytes(len(data)))
         if differs != "content":

@@ -7,15 +7,15 @@ import numpy as np
 import pytest
 import torch
 from browser import Browser, until
-from served import Letters, Served, clip_of, model_of, served, write_tone
+from served import Letters, Served, clip_of, model_of, searching, served, write_tone
 
 from data_tools.errors import KitError
 from system.models.moment_score import MomentScore
 from system.models.similarity import Ragged
 from system.moments.windows import Decoding, Grid
-from system.runs.retrieve import embed_texts
-from system.serve.moments import MomentSearch
-from system.serve.search import SearchQuery
+from system.ranking.embedding import embed_texts
+from system.ranking.model import Windows
+from system.serve.search import Search, SearchQuery
 
 LETTER = {letter: np.eye(3)[number] for number, letter in enumerate("abc")}
 SOUNDS = {
@@ -25,7 +25,7 @@ SOUNDS = {
 }  # a letter a second, . is none
 
 
-def search_in(folder: Path, by: str = "posterior") -> MomentSearch:
+def search_in(folder: Path, by: str = "posterior") -> Search:
     """Recordings whose frames are letters, one a second."""
     clips = [clip_of(write_tone(folder / name, 10.0)).model_copy(update={"seconds": 10.0}) for name in SOUNDS]
     series = [[LETTER.get(letter, np.zeros(3)) for letter in letters] for letters in SOUNDS.values()]
@@ -33,7 +33,8 @@ def search_in(folder: Path, by: str = "posterior") -> MomentSearch:
     model = model_of(Letters())
     model.score = MomentScore()
     embedded = Ragged(values, torch.tensor([len(one) for one in series]))
-    return MomentSearch(model, clips, embedded, grid=Grid(1.0, 0.5), by=by, decoding=Decoding(windows=3))  # type: ignore[arg-type]
+    windows = Windows(model.moments, by, Decoding(windows=3))  # type: ignore[arg-type]
+    return searching(model, clips, embedded, Grid(1.0, 0.5), windows)
 
 
 @pytest.mark.parametrize("by", ["posterior", "thresholds"])
@@ -58,7 +59,7 @@ def test_windows_are_those_of_the_letters(tmp_path: Path, by: str) -> None:
 
 
 def test_a_recording_of_too_many_frames_is_refused_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("system.runs.moments.MAX_FRAMES", 9)
+    monkeypatch.setattr("system.ranking.frame_series.MAX_FRAMES", 9)
     with pytest.raises(KitError, match=r"late.wav has 10 frames; windows are compared of up to 9"):
         search_in(tmp_path)
 
@@ -67,9 +68,9 @@ def test_recordings_are_ranked_by_whether_it_is_heard_at_all(tmp_path: Path) -> 
     """Against all labellings of ten frames, one by one."""
     search = search_in(tmp_path)
     (answer,) = search.answer([SearchQuery("ab", 3)])
-    score, words = search.model.moments, embed_texts(search.model, ["ab"])
+    score, words = search.ranker.model.moments, embed_texts(search.ranker.model, ["ab"])
     for hit in answer.hits or []:
-        frames = score.frames(search._pool.rows([hit.row]), words)[0][0].double()
+        frames = score.frames(search.pool.embedded.rows([hit.row]), words)[0][0].double()
         bits = torch.tensor([[n >> t & 1 for t in range(10)] for n in range(1, 1024)]).double()
         turns = bits.diff(dim=1)
         weights = bits @ frames + score.enter * (turns == 1).sum(1) + score.leave * (turns == -1).sum(1)
@@ -95,7 +96,9 @@ def unheard(tmp_path: Path) -> Iterator[Served]:
         np.savez(tmp_path / name.replace(".wav", ".npz"), features=np.zeros((10, 3)))
     clips = [clip_of(tmp_path / name.replace(".wav", ".npz")) for name in SOUNDS]
     search.clips = [clip.model_copy(update={"seconds": 10.0}) for clip in clips]
-    with served(search, about={"clips": 3, "recipe": "r", "run": "r", "checkpoint": "c", **search.meaning}) as found:
+    with served(
+        search, about={"clips": 3, "recipe": "r", "run": "r", "checkpoint": "c", **search.ranker.meanings}
+    ) as found:
         yield found
 
 
@@ -124,7 +127,9 @@ def test_without_audio_there_is_nothing_to_click(browser: Browser, unheard: Serv
 @pytest.fixture
 def site(tmp_path: Path) -> Iterator[Served]:
     search = search_in(tmp_path)
-    with served(search, about={"clips": 3, "recipe": "r", "run": "r", "checkpoint": "c", **search.meaning}) as found:
+    with served(
+        search, about={"clips": 3, "recipe": "r", "run": "r", "checkpoint": "c", **search.ranker.meanings}
+    ) as found:
         yield found
 
 

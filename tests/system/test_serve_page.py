@@ -7,11 +7,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import torch
 from browser import Browser, until
-from served import Letters, Served, clip_of, model_of, served, serving, write_tone
+from served import Letters, Served, clip_of, model_of, searching, served, serving, write_tone
 
 from submission.formats.score_matrix import read_scores
 from system.models.similarity import Embedded
-from system.serve.search import Search
 
 if TYPE_CHECKING:
     from playwright.sync_api import Page
@@ -36,7 +35,7 @@ def site(tmp_path: Path) -> Iterator[Served]:
     Path(clips[3].path).unlink()
     about = {"recipe": "take_it_easy", "run": "2026-11-21_take_it_easy_s1_abc1234", "checkpoint": "finetune epoch 4"}
     about |= {"score": "the cosine of two embeddings", "examples": ["c", f"ab {HARM}", "a long query " * 6]}
-    search = Search(model_of(text), clips, Embedded(values))
+    search = searching(model_of(text), clips, Embedded(values))
     with served(search, about=about | {"clips": 4}) as found:
         yield found
 
@@ -140,7 +139,7 @@ def test_all_clips_are_reached_by_keys(browser: Browser, tmp_path: Path) -> None
     """The first ten, fifty more, and the rest; pictures are asked for where they are about to be seen."""
     path, asked = write_tone(tmp_path / "one.wav"), []
     clips = [clip_of(path, f"{n:02d}.wav") for n in range(75)]
-    with served(Search(model_of(Letters()), clips, Embedded(torch.ones(75, 3))), about={"clips": 75}) as site:
+    with served(searching(model_of(Letters()), clips, Embedded(torch.ones(75, 3))), about={"clips": 75}) as site:
         page = browser.page(390)
         page.on("request", lambda request: asked.append(request.url) if "/peaks/" in request.url else None)
         page.goto(site.address)

@@ -17,7 +17,7 @@ from data_tools.locks import lock_of
 from submission.runs.record import EpochLine
 from system.__main__ import main
 from system.experiments.study import so_far, validation_of
-from system.recipe import schema
+from system.ranking import RankByCheckpoint, RankByMean
 from system.recipe.load import load_recipe
 
 
@@ -97,14 +97,14 @@ def test_validation_is_of_the_ranked_checkpoint() -> None:
     base = {"kind": "checkpoint", "data": "evaluation", "edition": 2022, "csv": False}
 
     def of(stage: str, checkpoint: str) -> Any:
-        ranked = schema.RankByCheckpoint.model_validate(base | {"stage": stage, "checkpoint": checkpoint})
+        ranked = RankByCheckpoint.model_validate(base | {"stage": stage, "checkpoint": checkpoint})
         return validation_of(ranked, lines)
 
     assert of("b", "loss") == {"loss": 1.0, "m1": 0.2}
     assert of("b", "m1") == {"loss": 3.0, "m1": 0.2}, "of equal ones the first"
     assert of("b", "last") == {"loss": 2.0}
     assert of("c", "loss") == of("c", "last") == {}
-    mean = schema.RankByMean.model_validate({"kind": "mean", "of": ["x", "y"], "edition": 2022, "csv": False})
+    mean = RankByMean.model_validate({"kind": "mean", "of": ["x", "y"], "edition": 2022, "csv": False})
     assert validation_of(mean, lines) == {}
 
 

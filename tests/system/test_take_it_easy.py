@@ -132,11 +132,11 @@ def test_an_expert_of_a_finished_run_can_be_left_out_by_null(world: Path, tmp_pa
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ("rank.mean.of=[by_loss, by_m7]", "no earlier entry 'by_m7' of kind checkpoint"),
+        ("rank.mean.of=[by_loss, by_m7]", "no earlier entry 'by_m7' that ranks clips itself"),
         ("rank.mean.of=[by_loss]", "2 or more entries"),
         (
             "rank.again={kind: mean, of: [mean, by_m1], edition: 2022, csv: true}",
-            "no earlier entry 'mean' of kind checkpoint",
+            "no earlier entry 'mean' that ranks clips itself",
         ),
         ("rank.by_m2.data=validation", "they rank different sources"),
         ("rank.mean.of=[by_loss, by_m1, by_loss]", "'by_loss' is there already; name each once"),

@@ -17,16 +17,16 @@ from data_tools.files import read_table, write_table
 from data_tools.manifest import read_manifest, write_manifest
 from submission.formats.score_matrix import read_scores
 from system.__main__ import main
-from system.batches.data import load_data
 from system.batches.sampler import Item, Sampler, items_of
 from system.batches.teachers import caption_key
 from system.experiments.run import run_recipe
+from system.ranking.embedding import embed_clips, embed_texts
+from system.recipe.data import load_data
 from system.recipe.load import RecipeError, load_recipe
 from system.runs.folder import Run
 from system.runs.open import open_trained
-from system.runs.retrieve import embed_clips, embed_texts
-from system.runs.teachers import _read_embeddings, open_teachers
 from system.runs.trained_on import read_trained_clips
+from system.training.teachers import _read_embeddings, open_teachers
 
 NT_XENT = {"kind": "nt_xent", "weight": 1, "temperature": "learned", "same_clip": "positives"}
 
@@ -265,7 +265,7 @@ def test_a_teacher_of_series_is_refused(distilled: Path, tmp_path: Path, monkeyp
     data = load_data(recipe)
     recipe_of_series = SimpleNamespace(model=SimpleNamespace(score=SimpleNamespace(of_series=True)))
     opened = SimpleNamespace(recipe=recipe_of_series)
-    monkeypatch.setattr("system.runs.teachers.open_trained", lambda *_, **__: opened)
+    monkeypatch.setattr("system.training.teachers.open_trained", lambda *_, **__: opened)
     with pytest.raises(KitError, match="compares frames with words and has no one vector a clip; use another"):
         open_teachers(recipe, "finetune", Run(distilled), data, torch.device("cpu"))
 

@@ -18,10 +18,10 @@ from data_tools.manifest import read_manifest
 from data_tools.words import words_of
 from system.__main__ import main
 from system.batches.augment import Augmentation
+from system.batches.augment_settings import Augment
 from system.batches.sampler import Item, Sampler, items_of
 from system.batches.word_edits import deleted, edited, inserted, replaced, swapped
 from system.losses.relevance.relax import Cider, Relevance
-from system.recipe.augment import Augment
 
 DOGS = clip("dogs.wav", "Two dogs bark, loudly!")
 SYNONYMS = {"dogs": ["hounds", "puppies"], "bark": ["yap"]}

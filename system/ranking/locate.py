@@ -2,41 +2,42 @@
 words, or a window that slides over the recording for models of whole clips; one model, or the mean of several."""
 
 from collections.abc import Container, Sequence
-from contextlib import closing
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, get_args
 
 import torch
 
 from data_tools.errors import KitError
 from data_tools.manifest import TEST_SPLITS, Clip, Query, read_manifest
 from data_tools.moments import Moment, inside_recordings, read_moments, require_names, write_published
-from submission.editions import MomentsEdition
+from submission.editions import MomentsEdition, get_moments_edition
 from submission.formats.moments_jsonl import Moments, write_scored_moments
 from submission.formats.moments_truth import read_moment_truth
 from submission.metrics.moments_summary import MomentSummary, summarise_moments
-from system.features.build import Features, build_features, warn_of_other_lengths
-from system.features.contents import ContentKeys
+from system.features.build import Features
 from system.features.pieces import pieces_of
 from system.models.moment_score import MomentScore
 from system.models.retrieval import RetrievalModel
 from system.models.similarity import Embedded, Embeddings, Ragged
 from system.moments.windows import By, Decoding, Grid
-from system.runs.moments import (
+from system.ranking.base import Ranker
+from system.ranking.embedding import embed_clips, embed_texts, embed_texts_together
+from system.ranking.frame_series import (
     FrameSeries,
     Located,
     fitted_score,
-    series_of_moments,
+    frame_series,
     unreadable_text,
     windows_of,
     windows_of_several,
 )
-from system.runs.open import Trained, score_of_windows
-from system.runs.retrieve import embed_clips, embed_texts, require_readable
+from system.ranking.model import ModelRanker
 
 # Q queries, T frames
+
+WAYS: tuple[By, ...] = get_args(By)  # to find windows; the first is the usual one
 
 
 @dataclass(frozen=True)
@@ -94,67 +95,74 @@ def read_for_fit(manifest: Path, path: Path, split: str, asked: Asked) -> Asked:
 
 
 def locate(
-    models: Sequence[Trained],
+    rankers: Sequence[Ranker],
     asked: Asked,
     fit: Asked | None,
-    cache: Path,
-    by: By,
-    decoding: Decoding,
     sliding: Sliding,
+    by: By = WAYS[0],
+    round_to: float | None = None,
     allow_unknown: bool = False,
 ) -> list[Located]:
     """The windows of every query, best first; of several models by the mean of their probabilities.
 
     fit: known moments that scale, offset and transitions of every model are fitted to; None: as they are trained.
-    sliding: the window that slides over recordings for models of whole clips. allow_unknown: also queries of which a
-    model knows no word, to which all frames are alike.
-    KitError for models that need a fit and get none, for thresholds of several models, and for recordings that cannot
-    be read; those of `fit` are left out with a warning.
+    sliding: the window that slides over recordings for models of whole clips. by, round_to: as of windows_of and
+    Decoding; as many windows are found as the edition counts. allow_unknown: also queries without any
+    known word, for which all frames are alike.
+    KitError for rankers that are no model, for models that need a fit and get none, for thresholds of several models,
+    and for recordings that cannot be read; those of `fit` are left out with a warning.
     """
-    if len(models) > 1 and by != "overlap":
+    if len(rankers) > 1 and by != "overlap":
         raise KitError(f"--by {by} is of one model, and several are averaged by overlap; leave --by out")
     if fit is not None:
         fit = Asked(inside_recordings(fit.moments, fit.recordings.values()), fit.recordings)
+    decoding = Decoding(round_to=round_to, windows=get_moments_edition().max_windows)
     members = []
-    for trained in models:
+    for ranker in rankers:
+        if not isinstance(ranker, ModelRanker):
+            raise KitError(f"windows are found by trained models, not by the {ranker.origin}; name a model")
         if not allow_unknown:
-            require_readable(trained.model, [Query(id=one.id, text=one.text, relevant=None) for one in asked.moments])
-        if fit is None and trained.recipe.model.score.kind != "moments":
-            hint = "name a split with known moments by --fit"
-            raise KitError(f"{trained.folder} was never trained on windows, so that something must be fitted; {hint}")
-        score = MomentScore()
-        if isinstance(trained.model.score, MomentScore):
-            score = score_of_windows(trained) if fit is None else trained.model.score
+            ranker.require_readable([Query(id=one.id, text=one.text, relevant=None) for one in asked.moments])
+        score = ranker.windows.score if ranker.windows else MomentScore()
         if fit is not None:
-            known, series = _series(trained, fit, cache, sliding, strict=False)
-            score = fitted_score(score, series, known, str(trained.folder))
-        members.append((score, _series(trained, asked, cache, sliding)[1]))
+            known, series = series_of(ranker, fit, sliding, strict=False)
+            start = ranker.model.score if isinstance(ranker.model.score, MomentScore) else MomentScore()
+            score = fitted_score(start, series, known, ranker.name)
+        elif not isinstance(ranker.model.score, MomentScore):
+            hint = "name a split with known moments by --fit"
+            raise KitError(f"{ranker.name} was never trained on windows, so that something must be fitted; {hint}")
+        members.append((score, series_of(ranker, asked, sliding)[1]))
     return windows_of(*members[0], by, decoding) if len(members) == 1 else windows_of_several(members, decoding)
 
 
-def _series(
-    trained: Trained, asked: Asked, cache: Path, sliding: Sliding, strict: bool = True
+def series_of(
+    ranker: ModelRanker, asked: Asked, sliding: Sliding, strict: bool = True
 ) -> tuple[list[Moment], FrameSeries]:
     """By the kind of the model's score, with the moments that it is of. strict: KitError for recordings that cannot be
     read; else they are left out."""
-    model, recordings = trained.model, list(asked.recordings.values())
-    experts, banks = dict(trained.recipe.model.audio.experts), Path(trained.recipe.banks)
-    with closing(ContentKeys(cache, "st_ctime_ns")) as content:
-        features = build_features(recordings, experts, banks, device=model.device, content=content)
+    model, recordings = ranker.model, list(asked.recordings.values())
+    features = ranker.source.features(model, recordings)
     if features.broken and (strict or not features.keys):
         raise KitError(unreadable_text(features.broken, asked.recordings.keys()))
     asked = asked.only(features.keys)
     recordings = list(asked.recordings.values())
-    for name, expert in experts.items():
-        if expert.computed:  # of others build_features says it
-            warn_of_other_lengths(features, recordings, name)
     if isinstance(model.score, MomentScore):
         series = series_of_moments(model, recordings, asked.moments, features)
-    elif trained.recipe.model.score.of_series:
+    elif ranker.score.of_series:
         series = _of_frames(model, recordings, asked, features)
     else:
         series = _of_pieces(model, recordings, asked, features, sliding)
     return asked.moments, series
+
+
+def series_of_moments(
+    model: RetrievalModel, recordings: Sequence[Clip], moments: Sequence[Moment], features: Features
+) -> FrameSeries:
+    """The texts of moments, and `recordings`, in which they are looked for. KitError as of frame_series."""
+    clips, row = embed_clips(model, recordings, features), {clip.id: number for number, clip in enumerate(recordings)}
+    captions = embed_texts_together(model, [moment.text for moment in moments])
+    (grid,) = features.grids.values()
+    return frame_series(clips, recordings, [row[moment.clip] for moment in moments], captions, grid)
 
 
 def _of_frames(model: RetrievalModel, recordings: Sequence[Clip], asked: Asked, features: Features) -> FrameSeries:

@@ -1,21 +1,19 @@
-"""Embedding clips and captions, and the score matrix of queries against clips."""
+"""Embedding clips and captions by a model, and scoring the ones against the others; of several processes together."""
 
 import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import fields
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
 
-from data_tools.cli import Progress, counted, progress
+from data_tools.cli import Progress, progress
 from data_tools.errors import KitError
-from data_tools.manifest import Clip, Query
-from submission.formats.score_matrix import Labels, ScoreMatrix, of_blocks
+from data_tools.manifest import Clip
 from system.batches.collate import collate
 from system.batches.sampler import Item
-from system.compute.distributed import count, gather_dealt, gather_objects, index, is_first
+from system.compute.distributed import count, gather_dealt, gather_objects, index
 from system.features.build import Features
 from system.models.gathered import gather_parts
 from system.models.retrieval import MAX_SCORES, RetrievalModel
@@ -34,14 +32,6 @@ class EmbeddedPool(NamedTuple):
     """
 
     clips: Embeddings
-    norms: dict[str, np.ndarray]
-
-
-class RankedPool(NamedTuple):
-    """matrix: of the queries and the clips that have frames; None in processes that do not write. norms: of these
-    clips, as in EmbeddedPool."""
-
-    matrix: ScoreMatrix | None
     norms: dict[str, np.ndarray]
 
 
@@ -203,55 +193,3 @@ def vectors(embedded: Embeddings, normalize: bool = True) -> np.ndarray:
     values = unit_vectors(embedded) if normalize else embedded.values
     found: np.ndarray = values.float().cpu().numpy()
     return found
-
-
-def require_readable(model: RetrievalModel, queries: Sequence[Query]) -> None:
-    """KitError for queries of which the model knows no word: it would score all clips alike."""
-    unknown = set(model.text.unreadable([query.text for query in queries]))
-    if named := [query for query in queries if query.text in unknown]:
-        raise KitError(
-            f"the model knows no word of {counted(len(named), 'query')}, the first has the id {named[0].id}: "
-            f"{named[0].text[:60]!r}; reword them, use a pre-trained text encoder, or rank with --allow-unknown"
-        )
-
-
-def matrix_of(
-    values: np.ndarray, clips: Sequence[Clip], queries: Sequence[Query], facts: dict[str, Any]
-) -> ScoreMatrix:
-    """The score matrix of (Q, C) values."""
-    labels = labels_of(clips, queries, facts)
-    return ScoreMatrix(values, **{field.name: getattr(labels, field.name) for field in fields(labels)})
-
-
-def labels_of(clips: Sequence[Clip], queries: Sequence[Query], facts: dict[str, Any]) -> Labels:
-    """What the rows and columns of the queries' scores against the clips stand for."""
-    return Labels(
-        query_ids=[query.id for query in queries],
-        query_texts=[query.text for query in queries],
-        clip_ids=[clip.id for clip in clips],
-        file_names=[clip.file_name for clip in clips],
-        relevant=[query.relevant for query in queries],
-        facts=facts,
-    )
-
-
-def rank_pool(
-    model: RetrievalModel, clips: Sequence[Clip], queries: Sequence[Query], features: Features, facts: dict[str, Any]
-) -> RankedPool:
-    """Scores of every query against every clip that has frames, (Q, C) float32, higher is better; of large pools in a
-    temporary file.
-
-    The clips are embedded once. Of several processes the first gets them, the others none. Raises KitError
-    when nothing can be ranked.
-    """
-    pool = [clip for clip in clips if clip.id in features.keys]
-    if not pool or not queries:
-        raise KitError(f"nothing to rank: {len(pool)} readable clips, {counted(len(queries), 'query')}")
-    embedded, norms = embed_pool(model, pool, features)
-    captions = embed_texts_together(model, [query.text for query in queries])
-    blocks = score_together(model, captions, embedded)
-    if is_first():
-        return RankedPool(of_blocks(labels_of(pool, queries, facts), blocks), norms)
-    for _ in blocks:
-        pass
-    return RankedPool(None, norms)

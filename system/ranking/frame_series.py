@@ -1,4 +1,4 @@
-"""When queries are heard in their recordings, by a trained model."""
+"""Frames of recordings scored for queries, and the windows that are found by them; of one model, or of several."""
 
 import logging
 import math
@@ -33,7 +33,6 @@ from system.moments.windows import (
     overlap_windows,
     threshold_windows,
 )
-from system.runs.retrieve import embed_clips, embed_texts_together
 
 # Q queries, T frames
 
@@ -86,16 +85,6 @@ def frame_series(
     sizes = clips.lengths.tolist()
     edges = [grid.edges(size, clip.seconds or math.inf) for size, clip in zip(sizes, recordings, strict=True)]
     return FrameSeries(values, [edges[number] for number in clip_of], [grid] * len(clip_of))
-
-
-def series_of_moments(
-    model: RetrievalModel, recordings: Sequence[Clip], moments: Sequence[Moment], features: Features
-) -> FrameSeries:
-    """The texts of moments, and `recordings`, in which they are looked for. KitError as of frame_series."""
-    clips, row = embed_clips(model, recordings, features), {clip.id: number for number, clip in enumerate(recordings)}
-    captions = embed_texts_together(model, [moment.text for moment in moments])
-    (grid,) = features.grids.values()
-    return frame_series(clips, recordings, [row[moment.clip] for moment in moments], captions, grid)
 
 
 def windows_of(score: MomentScore, series: FrameSeries, by: By, decoding: Decoding) -> list[Located]:

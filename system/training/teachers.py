@@ -11,17 +11,16 @@ import torch
 
 from data_tools.errors import KitError
 from data_tools.manifest import Clip, caption_queries
-from submission.formats.score_matrix import ScoreMatrix
-from system.batches.data import Data
-from system.batches.teachers import Taught, Teachers, caption_key, units
+from system.batches.teachers import Taught, Teachers, caption_key
 from system.features.bank import Bank, open_bank
 from system.features.texts import store_vectors
+from system.networks.weights import weights_sha256
+from system.ranking.cache import CachedEmbeddings
+from system.ranking.embedding import embed_texts
 from system.recipe import schema
-from system.runs.checkpoints import weights_sha256
+from system.recipe.data import Data
 from system.runs.folder import Run
 from system.runs.open import Trained, open_trained
-from system.runs.pool import embeddings_bank
-from system.runs.retrieve import embed_texts, matrix_of
 
 VERSION = 1  # of captions' embeddings: counted up when encoders compute others of the same weights
 
@@ -41,20 +40,7 @@ def open_teachers(recipe: schema.Recipe, name: str, run: Run, data: Data, device
         return None
     sources = dict.fromkeys((*stage.train.data, *stage.monitor.data))
     clips = [clip for source in sources for clip in data.whole(source)]
-    return Teachers({teacher: _asked(teacher, recipe, run, clips, data, device) for teacher in names})
-
-
-def rank_by_teachers(
-    entry: schema.RankByTeachers, recipe: schema.Recipe, run: Run, data: Data, device: torch.device
-) -> ScoreMatrix:
-    """(Q, C) float32 of a source's captions against its clips that have frames: the mean of the teachers' cosines."""
-    clips = data.whole(entry.data)
-    total = np.zeros((sum(len(clip.captions) for clip in clips), len(clips)), np.float32)
-    for name in entry.of:
-        taught = _asked(name, recipe, run, clips, data, device)
-        captions = units(taught.captions, [caption_key(clip, i) for clip in clips for i in range(len(clip.captions))])
-        total += captions @ units(taught.clips, [data.features.keys[clip.id] for clip in clips]).T / len(entry.of)
-    return matrix_of(total, clips, caption_queries(clips), {"recipe": recipe.name, "teachers": list(entry.of)})
+    return Teachers({teacher: taught(teacher, recipe, run, clips, data, device) for teacher in names})
 
 
 class _Table:
@@ -98,7 +84,7 @@ def _read_embeddings(name: str, path: Path, clips: Sequence[Clip], data: Data) -
     return Taught(_Table(sounds), _Table(captions))
 
 
-def _asked(
+def taught(
     name: str, recipe: schema.Recipe, run: Run, clips: Sequence[Clip], data: Data, device: torch.device
 ) -> Taught:
     teacher = recipe.teachers[name]
@@ -112,11 +98,11 @@ def _asked(
         raise KitError(f"teacher {name}: {folder} compares frames with words and has no one vector a clip; use another")
     log.info("teacher %s: %s, %s", name, folder, trained.facts.checkpoint)
     cache = banks / "teachers"
-    found, _, _ = embeddings_bank(trained, clips, cache, strict=True)
+    found = CachedEmbeddings(trained.recipe.model, Path(trained.recipe.banks), cache).fill(trained.model, clips, True)
     captions = _captions_bank(trained, cache)
     texts = {caption_key(clip, i): text for clip in clips for i, text in enumerate(clip.captions)}
     store_vectors(captions, texts, lambda part: embed_texts(trained.model, part).values, f"by teacher {name}")
-    return Taught(found, captions)
+    return Taught(found.bank, captions)
 
 
 def _captions_bank(trained: Trained, cache: Path) -> Bank:

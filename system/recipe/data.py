@@ -11,11 +11,11 @@ from data_tools.errors import KitError
 from data_tools.manifest import Clip, Joined, of_split, read_manifest
 from data_tools.moments import Moment, read_moments
 from system.batches.augment import Augmentation
-from system.batches.manifests import few_clips
 from system.batches.sampler import Item, items_of, items_of_moments
 from system.experts.base import Device
 from system.features.build import Features, build_features
 from system.recipe import schema
+from system.recipe.manifests import few_clips
 
 log = logging.getLogger(__name__)
 

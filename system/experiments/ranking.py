@@ -1,0 +1,198 @@
+"""The rank entries of a run that score clips: score matrix, the edition's CSV, and figures of those that have any."""
+
+import logging
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from data_tools.cli import counted
+from data_tools.manifest import Clip, Query, caption_queries
+from submission.editions import get_edition
+from submission.formats.edition_csv import write_csv
+from submission.formats.score_matrix import ScoreMatrix, write_scores
+from submission.metrics.scoring import summarise_matrix
+from submission.runs.clips import write_clips
+from submission.runs.record import BlindResult, RankedResult
+from system.compute.distributed import first_before_others
+from system.experiments.blind import BlindSet
+from system.experiments.summary import ceiling_of
+from system.ranking.base import Pool, RankEntry, Ranker
+from system.ranking.checkpoint import ByOneModel
+from system.ranking.listing import Listed
+from system.ranking.mean import StoredScores
+from system.recipe import schema
+from system.runs.folder import Run
+
+if TYPE_CHECKING:
+    from system.batches.teachers import Taught
+    from system.features.build import Features
+    from system.models.retrieval import RetrievalModel
+    from system.ranking.model import ModelRanker
+    from system.recipe.data import Data
+
+log = logging.getLogger(__name__)
+
+
+@dataclass
+class RunModels:
+    """The Models of a run that has trained its stages. untrained: of published weights. features: of the clips that are
+    ranked."""
+
+    recipe: schema.Recipe
+    run: Run
+    data: "Data"
+    trained: "RetrievalModel"
+    untrained: "RetrievalModel"
+    features: "Features"
+
+    @property
+    def recipe_name(self) -> str:
+        return self.recipe.name
+
+    @property
+    def contents(self) -> Mapping[str, str]:
+        return self.features.keys
+
+    def model(self, stage: str | None, checkpoint: str | None) -> "ModelRanker":
+        from system.ranking.model import KnownFeatures, ModelRanker
+        from system.runs.checkpoints import load_checkpoint
+        from system.runs.open import PUBLISHED, facts_of
+
+        model, origin = self.untrained, PUBLISHED
+        if stage is not None:
+            model, origin = self.trained, load_checkpoint(self.trained, self.run.folder / stage, checkpoint or "last")
+        facts = facts_of(self.run, model, self.recipe, origin).document()
+        return ModelRanker(model, KnownFeatures(self.features), facts, origin, score=self.recipe.model.score)
+
+    def entry(self, name: str) -> Ranker:
+        return StoredScores(self.run.scores_file(name))
+
+    def taught(self, teacher: str, clips: Sequence[Clip]) -> "Taught":
+        from system.training.teachers import taught
+
+        with first_before_others():
+            return taught(teacher, self.recipe, self.run, clips, self.data, self.trained.device)
+
+
+def rank_sources(models: RunModels, kept: Mapping[str, RankedResult]) -> dict[str, RankedResult]:
+    """Rank every entry that has figures, beside the untrained model and chance; those of `kept` stay as they are."""
+    recipe, data = models.recipe, models.data
+    new = [name for name in recipe.scored if name not in kept]
+    untrained = _by_untrained(models, [name for name in new if _is_trained(recipe.ranked(name))])
+    ranked = dict(kept)
+    for name in new:
+        source, entry = recipe.ranked_source(name), recipe.rank[name]
+        clips = data.clips[source]
+        found = _rank_entry(name, models, clips, caption_queries(clips), has_csv=entry.csv)
+        if found is None:
+            continue
+        matrix, pool, origin = found
+        write_clips(models.run.clips_file(name), data.whole(source), pool.norms)
+        before = untrained.get(source) if _is_trained(recipe.ranked(name)) else None
+        ranked[name] = _result(name, models, matrix, origin, before)
+    return {name: ranked[name] for name in recipe.scored if name in ranked}
+
+
+def rank_blind_sets(models: RunModels, sets: Mapping[str, BlindSet]) -> dict[str, BlindResult]:
+    """Rank these blind sets, by the entry's name."""
+    results = {}
+    for name, blind in sets.items():
+        entry, run = models.recipe.rank[name], models.run
+        found = _rank_entry(name, replace(models, features=blind.features), blind.clips, blind.queries, has_csv=True)
+        if found is None:
+            continue
+        matrix, _, origin = found
+        results[name] = BlindResult(
+            queries=len(matrix),
+            clips=len(matrix.clip_ids),
+            checkpoint=origin,
+            edition=get_edition(entry.edition).name,
+            scores=str(run.scores_file(name)),
+            csv=str(run.csv_file(name)),
+            sha256=blind.sha256,
+        )
+    return results
+
+
+def _rank_entry(
+    name: str, models: RunModels, clips: Sequence[Clip], queries: Sequence[Query], has_csv: bool
+) -> tuple[ScoreMatrix, Pool, str] | None:
+    """Write an entry's score matrix and CSV, and return the matrix, the pool, and what it was ranked by; of several
+    processes in the first alone."""
+    entry, run = models.recipe.rank[name], models.run
+    log.info("ranking %s: %s", name, size_of(queries, clips))
+    ranker = entry.ranker(models)
+    if unknown := ranker.unreadable([query.text for query in queries]):
+        log.warning(
+            "%d queries of %s have no word that the model knows, first %r; for them all clips are alike and stand in "
+            "the order of their names", len(unknown), name, unknown[0],
+        )  # fmt: skip
+    pool = ranker.open(Listed([clip for clip in clips if clip.id in models.contents]))
+    matrix = ranker.matrix(queries, pool)
+    if matrix is None:
+        return None
+    edition = get_edition(entry.edition)
+    matrix = replace(matrix, facts={**matrix.facts, "edition": edition.name})
+    for path in (run.scores_file(name), run.csv_file(name)):
+        path.parent.mkdir(exist_ok=True)
+    write_scores(run.scores_file(name), matrix)
+    if has_csv:
+        write_csv(matrix, run.csv_file(name), edition)
+    return matrix, pool, ranker.origin
+
+
+def _is_trained(entry: RankEntry) -> bool:
+    """Whether the recipe trains what an entry ranks by, so that it can be compared with the model before."""
+    return isinstance(entry, ByOneModel) and entry.stage is not None
+
+
+def _by_untrained(models: RunModels, names: Sequence[str]) -> dict[str, ScoreMatrix | None]:
+    """Score matrices of the untrained model, by the source that the entries of these names rank."""
+    found = {}
+    ranker = models.model(None, None)
+    for source in dict.fromkeys(map(models.recipe.ranked_source, names)):
+        clips = models.data.clips[source]
+        queries = caption_queries(clips)
+        log.info("ranking %s with the untrained model, to compare with: %s", source, size_of(queries, clips))
+        found[source] = ranker.matrix(queries, ranker.open(Listed(clips)))
+    return found
+
+
+def _result(
+    name: str, models: RunModels, matrix: ScoreMatrix, origin: str, untrained: ScoreMatrix | None
+) -> RankedResult:
+    """Figures of an entry. untrained: scores of the untrained model, if they are to be compared."""
+    recipe, run, source = models.recipe, models.run, models.recipe.ranked_source(name)
+    entry = recipe.rank[name]
+    edition = get_edition(entry.edition)
+    summary = summarise_matrix(matrix, edition)
+    result = {
+        **summary.values,
+        "metric": edition.metric,
+        "interval": _interval(summary.interval),
+        "bootstrap": _interval(summary.bootstrap),
+        "median_rank": summary.median_rank,
+        "data": source,
+        "queries": len(matrix.query_ids),
+        "clips": len(matrix.clip_ids),
+        "checkpoint": origin,
+        "edition": edition.name,
+        "chance": summary.chance,
+        "untrained": None if untrained is None else summarise_matrix(untrained, edition).values[edition.metric],
+        "ceiling": ceiling_of(recipe.data[source]),
+        "also_trained_on": models.data.shared(recipe.trained_on, [source]),
+        "scores": str(run.scores_file(name)),
+        "csv": str(run.csv_file(name)) if entry.csv else None,
+    }
+    return RankedResult.model_validate(result)
+
+
+def _interval(bounds: tuple[float, float]) -> list[float] | None:
+    """For the record: a single query has no spread, and JSON has no NaN."""
+    return None if math.isnan(bounds[0]) else list(bounds)
+
+
+def size_of(queries: Sequence[Query], clips: Sequence[Clip]) -> str:
+    """How much there is to rank, in words."""
+    return f"{counted(len(queries), 'caption', ',')} against {counted(len(clips), 'clip', ',')}"

@@ -1,0 +1,16 @@
+"""The closed list of rank kinds. A new one is a file beside this one and its import here. Never imports torch."""
+
+from typing import TYPE_CHECKING
+
+from data_tools.documents.strict import closed_list
+from system.ranking.base import RankEntry
+from system.ranking.checkpoint import RankBlind as RankBlind
+from system.ranking.checkpoint import RankByCheckpoint as RankByCheckpoint
+from system.ranking.mean import RankByMean as RankByMean
+from system.ranking.moments import RankMoments as RankMoments
+from system.ranking.teachers import RankByTeachers as RankByTeachers
+
+if TYPE_CHECKING:
+    Ranked = RankEntry
+else:
+    Ranked = closed_list(globals(), RankEntry)

@@ -1,0 +1,207 @@
+"""What every ranker does: it turns queries and clips into scores. Never imports torch.
+
+A kind of rank entry is one file beside this one: its settings in a recipe, the words of its plan line, and its ranker.
+The list of kinds is `__init__.py`.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, Protocol
+
+import numpy as np
+
+from data_tools.cli import counted
+from data_tools.documents.strict import Strict
+from data_tools.errors import KitError
+from data_tools.manifest import Clip, Query
+from submission.formats.score_matrix import Labels, ScoreMatrix, of_blocks
+from submission.ordering import ClipOrder, require_finite
+from system.compute.distributed import is_first
+from system.ranking.listing import Listed
+
+if TYPE_CHECKING:
+    from system.batches.teachers import Taught
+    from system.ranking.frame_series import Located
+
+# Q queries, C clips
+
+
+class Hit(NamedTuple):
+    """A clip found. row: in the pool. score: higher is better. located: where in a recording the query is heard; None
+    for rankers of whole clips."""
+
+    row: int
+    score: float
+    located: "Located | None" = None
+
+
+@dataclass(kw_only=True)
+class Pool:
+    """Clips that a ranker has opened; it may keep more of them in a subclass.
+
+    clips: the C clips that can be ranked. skipped: paths of all other files, and the reason of each. norms: (C,) norms
+    of every expert's embedding by its name, if a model averages several: the larger, the more it says in the mean.
+    """
+
+    clips: Sequence[Clip]
+    skipped: Mapping[str, str] = field(default_factory=dict)
+    norms: Mapping[str, np.ndarray] = field(default_factory=dict)
+
+    @cached_property
+    def order(self) -> ClipOrder:
+        return ClipOrder([clip.file_name for clip in self.clips])
+
+
+class Ranker(ABC):
+    """Scores clips for queries.
+
+    facts: recorded beside the scores. origin: names the source of the scores, such as "last checkpoint of train".
+    """
+
+    facts: Mapping[str, Any]
+    origin: str
+
+    @property
+    def meanings(self) -> dict[str, str]:
+        """Explain the numbers to their reader: `score` and others by name."""
+        return {"score": "a number, higher is better"}
+
+    def open(self, listed: Listed, strict: bool = False) -> Pool:
+        """Return the clips that can be ranked, ready for `scores`.
+
+        strict: KitError for the first clip that cannot be read; else it is skipped with a warning. Raises KitError if
+        no clip can be read.
+        """
+        return Pool(clips=listed.clips, skipped=listed.others)
+
+    @abstractmethod
+    def scores(self, queries: Sequence[Query], pool: Pool) -> Iterator[np.ndarray]:
+        """Yield blocks of rows of the score matrix: (n, C) float32, in the order of the Q queries, higher is better.
+
+        pool: as `open` returned it. Of several processes all get all rows.
+        """
+
+    def best(self, queries: Sequence[Query], pool: Pool, count: int) -> Iterator[list[Hit]]:
+        """Yield the best `count` clips of each query, best first; equal scores are ordered by file name.
+
+        Raises SubmissionError for a score that is not finite.
+        """
+        for block in self.scores(queries, pool):
+            require_finite(block)
+            for scores, best in zip(block, pool.order.best(block, count), strict=True):
+                yield [Hit(int(row), float(scores[row])) for row in best]
+
+    def matrix(self, queries: Sequence[Query], pool: Pool) -> ScoreMatrix | None:
+        """Return the (Q, C) score matrix; of several processes the first gets it, and the others None.
+
+        Raises KitError if nothing can be ranked.
+        """
+        require_some(queries, pool)
+        blocks = self.scores(queries, pool)
+        if is_first():
+            return of_blocks(labels_of(pool.clips, queries, self.facts), blocks)
+        for _ in blocks:
+            pass
+        return None
+
+    def unreadable(self, texts: Sequence[str]) -> list[str]:
+        """Return the texts without any known word: all clips would score alike."""
+        return []
+
+    def unknown_words(self, text: str) -> list[str]:
+        """Return the words of a text that it does not know."""
+        return []
+
+    def forget_queries(self) -> None:  # noqa: B027
+        """Keep nothing of queries from now on: those that people type are theirs."""
+
+    def located(self, text: str, pool: Pool, rows: Sequence[int]) -> "list[Located] | None":
+        """Return where a query is heard in the recordings of these rows; None for rankers that do not say."""
+        return None
+
+    def text_vectors(self, texts: Sequence[str], normalize: bool = True) -> np.ndarray:
+        """Return embeddings of texts, (N, D) float32.
+
+        normalize: of unit length, so that dot products are scores; False: as the encoder gives them.
+        Raises: KitError for a ranker that has no one vector of each.
+        """
+        raise KitError(f"{self.origin} has no embeddings; use rank")
+
+    def clip_vectors(self, pool: Pool, normalize: bool = True) -> np.ndarray:
+        """Return embeddings of the pool's clips, (C, D) float32, as of text_vectors."""
+        raise KitError(f"{self.origin} has no embeddings; use rank")
+
+    def require_readable(self, queries: Sequence[Query]) -> None:
+        """Raise KitError for queries without any word that the ranker knows."""
+        unknown = set(self.unreadable([query.text for query in queries]))
+        if named := [query for query in queries if query.text in unknown]:
+            raise KitError(
+                f"the model knows no word of {counted(len(named), 'query')}, the first has the id {named[0].id}: "
+                f"{named[0].text[:60]!r}; reword them, use a pre-trained text encoder, or rank with --allow-unknown"
+            )
+
+
+class Models(Protocol):
+    """The models of a run, for its rank entries."""
+
+    @property
+    def recipe_name(self) -> str: ...
+
+    @property
+    def contents(self) -> Mapping[str, str]:
+        """Content keys of clips, by id."""
+
+    def model(self, stage: str | None, checkpoint: str | None) -> Ranker:
+        """Return its model at a checkpoint of a stage; None: with published weights."""
+
+    def entry(self, name: str) -> Ranker:
+        """Return the ranker of an earlier rank entry."""
+
+    def taught(self, teacher: str, clips: Sequence[Clip]) -> "Taught":
+        """Return a teacher's embeddings of clips and their captions."""
+
+
+class RankEntry(Strict):
+    """Base of the kinds of rank entries. A kind that ranks a data source has the keys data, edition and csv.
+
+    parts: names of the earlier entries that it is made of.
+    """
+
+    if TYPE_CHECKING:  # keys of most kinds
+        data: str
+        edition: int | Literal["custom"]
+        csv: bool
+
+    finds_windows: ClassVar[bool] = False  # of long recordings, instead of scoring clips
+    ranks_others: ClassVar[bool] = True  # whether a run that begins with it ranks other clips and queries by it
+
+    @property
+    def parts(self) -> list[str]:
+        return []
+
+    @property
+    @abstractmethod
+    def how(self) -> str:
+        """Name the source of the scores for the plan, such as "by the last checkpoint of train"."""
+
+    @abstractmethod
+    def ranker(self, models: Models) -> Ranker: ...
+
+
+def require_some(queries: Sequence[Query], pool: Pool) -> None:
+    if not pool.clips or not queries:
+        raise KitError(f"nothing to rank: {len(pool.clips)} readable clips, {counted(len(queries), 'query')}")
+
+
+def labels_of(clips: Sequence[Clip], queries: Sequence[Query], facts: Mapping[str, Any]) -> Labels:
+    """Return the labels of a score matrix of queries against clips."""
+    return Labels(
+        query_ids=[query.id for query in queries],
+        query_texts=[query.text for query in queries],
+        clip_ids=[clip.id for clip in clips],
+        file_names=[clip.file_name for clip in clips],
+        relevant=[query.relevant for query in queries],
+        facts=dict(facts),
+    )

@@ -1,0 +1,183 @@
+"""A cache of clip embeddings, shared by rank, search, serve and embeddings.
+
+<cache>/contents.sqlite         the content key of every file, by its path, size and time of change
+        embeddings-<model>/     a bank: the embedding of every content, by that model
+        banks/                  frames, for exported models where the current folder has no `banks`
+"""
+
+import atexit
+import hashlib
+import json
+import logging
+import os
+import shutil
+import tempfile
+from collections.abc import Mapping, Sequence
+from contextlib import closing, suppress
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import torch
+
+from data_tools.audio.read import AudioError
+from data_tools.cli import counted
+from data_tools.errors import KitError, sentence_of
+from data_tools.manifest import Clip
+from system.features.bank import Bank, open_bank
+from system.features.build import Features, build_features, warn_of_other_lengths
+from system.features.contents import ContentKeys
+from system.models.retrieval import RetrievalModel
+from system.models.settings import Model
+from system.models.similarity import Embedded, Embeddings, Ragged
+from system.moments.windows import Grid
+from system.networks.weights import weights_sha256
+from system.ranking.embedding import embed_in_parts
+from system.ranking.listing import Listed
+from system.ranking.model import ClipSource, ModelPool
+
+# C clips, L frames, D embedding
+
+VERSION = 1  # of embeddings: counted up when encoders compute others of the same weights
+CLIPS_AT_ONCE = 256  # embedded, then stored; whole batches, so that a resumed run has the same ones
+NEEDED = 1 << 20  # bytes of room without which a cache is not begun
+log = logging.getLogger(__name__)
+
+
+def cache_folder(folder: Path | None = None) -> Path:
+    """Return `folder`; by default lbar-kit in the user's cache directory.
+
+    If the folder cannot be written, or its disk is full, a warning is logged and a temporary folder is returned: the
+    work is done, but not kept.
+    """
+    try:
+        folder = folder or Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "lbar-kit"
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder) as tried:
+            tried.write(bytes(NEEDED))
+    except (OSError, RuntimeError) as error:  # the latter: a user without a home
+        reason = sentence_of(error) if isinstance(error, OSError) else str(error).rstrip(".")
+        log.warning("embeddings are not kept (%s); name a folder that can be written by --cache", reason)
+        folder = Path(tempfile.mkdtemp())
+        atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return folder
+
+
+def frame_banks(cache: Path) -> Path:
+    """Return the folder of an exported model's frames: `banks` of the current folder if it exists, else the cache."""
+    return Path("banks") if Path("banks").is_dir() else cache / "banks"
+
+
+class Filled(NamedTuple):
+    """Clips after their embeddings were stored in the bank.
+
+    keys: content keys of the readable clips, by id. broken: reasons why the others cannot be read, by id. left:
+    embeddings that the bank did not take, by content key.
+    """
+
+    bank: Bank
+    keys: dict[str, str]
+    broken: dict[str, str]
+    left: dict[str, np.ndarray]
+
+
+class CachedEmbeddings(ClipSource):
+    """Embeddings by content: a cached one is never computed again.
+
+    settings: of the model. banks: folder of its experts' frames. folder: as cache_folder gives it.
+    """
+
+    def __init__(self, settings: Model, banks: Path, folder: Path) -> None:
+        self.settings, self.banks, self.folder = settings, banks, folder
+        self._experts = dict(settings.audio.experts)
+        self.grids = {name: Grid(1 / one.frames_per_second, one.first_centre) for name, one in self._experts.items()}
+
+    def open(self, model: RetrievalModel, listed: Listed, strict: bool = False) -> ModelPool:
+        """Embed the readable clips, as of ClipSource.open; if the cache is full, log a warning."""
+        found = self.fill(model, listed.clips, strict, goes_on_when_full=True)
+        clips = [clip for clip in listed.clips if clip.id not in found.broken]
+        if not clips:
+            first = found.broken[listed.clips[0].id]
+            raise KitError(f"none of {counted(len(listed.clips), 'clip')} is readable, first {first}")
+        keys = [found.keys[clip.id] for clip in clips]
+        series = [found.left[key] if key in found.left else found.bank.read(key) for key in keys]
+        skipped = {clip.path: found.broken[clip.id] for clip in listed.clips if clip.id in found.broken}
+        skipped |= dict(listed.others)
+        log.info("%s used, %d skipped", counted(len(clips), "clip"), len(skipped))
+        return ModelPool(clips=clips, skipped=skipped, embedded=self._joined(series, model.device))
+
+    def features(self, model: RetrievalModel, clips: Sequence[Clip]) -> Features:
+        with closing(ContentKeys(self.folder, "st_ctime_ns")) as content:
+            found = build_features(clips, self._experts, self.banks, device=model.device, content=content)
+        for name, expert in self._experts.items():
+            if expert.computed:  # for others build_features warns
+                warn_of_other_lengths(found, clips, name)
+        return found
+
+    def fill(
+        self, model: RetrievalModel, clips: Sequence[Clip], strict: bool = False, goes_on_when_full: bool = False
+    ) -> Filled:
+        """Embed the clips that the bank lacks, and store them in parts, so that a killed process can be resumed.
+
+        strict: KitError for the first clip that cannot be read. goes_on_when_full: if the disk takes no more, warn, and
+        keep the others in memory, instead of an OSError.
+        """
+        bank = self._bank(model)
+        keys: dict[str, str] = {}
+        with closing(ContentKeys(self.folder, "st_ctime_ns")) as content:
+            for clip in clips:
+                with suppress(AudioError):  # build_features reports it
+                    keys[clip.id] = content(clip.path)
+            lacking = [clip for clip in clips if keys.get(clip.id, "") not in bank]
+            features = build_features(lacking, self._experts, self.banks, strict, device=model.device, content=content)
+        wanted = {features.keys[clip.id]: clip for clip in lacking if clip.id in features.keys}
+        left: dict[str, np.ndarray] = {}
+        for part, embedded in embed_in_parts(model, list(wanted.values()), features, CLIPS_AT_ONCE):
+            found = dict(zip((features.keys[clip.id] for clip in part), _series_of(embedded), strict=True))
+            try:
+                if not left:
+                    _store(bank, found)
+                    continue
+            except OSError as error:
+                if not goes_on_when_full:
+                    raise
+                reason = f"{error.filename}: {error.strerror}"
+                log.warning(
+                    "new embeddings are not kept (%s); make room there, or name another folder by --cache", reason
+                )
+            left |= found
+        return Filled(bank, keys | features.keys, features.broken, left)
+
+    def _bank(self, model: RetrievalModel) -> Bank:
+        """Open the bank. Its name is a checksum of everything that changes an embedding."""
+        audio = self.settings.audio
+        identity = {
+            "version": VERSION,
+            "settings": audio.model_dump(mode="json", exclude={"experts", *audio.file_settings}),
+            "files": audio.file_checksums(),
+            "experts": {name: expert.identity() for name, expert in self._experts.items()},
+            "weights": weights_sha256(model.audio),
+        }
+        name = hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:16]
+        return open_bank(self.folder / f"embeddings-{name}", self.settings.text.dim, "float32", identity)
+
+    def _joined(self, series: Sequence[np.ndarray], device: torch.device) -> Embeddings:
+        """Return one embedding per clip, or ragged series."""
+        values = torch.from_numpy(np.concatenate(series)).to(device)
+        if not self.settings.score.of_series:
+            return Embedded(values)
+        return Ragged(values, torch.tensor([len(frames) for frames in series], device=device))
+
+
+def _series_of(embedded: Embeddings) -> list[np.ndarray]:
+    """Return (L, D) float32 per clip; (1, D) for one embedding per clip."""
+    values = embedded.values.float().cpu().numpy()
+    if isinstance(embedded, Ragged):
+        return np.split(values, embedded.lengths.cumsum(0)[:-1].cpu().numpy())
+    return list(values[:, None])
+
+
+def _store(bank: Bank, computed: Mapping[str, np.ndarray]) -> None:
+    with bank.writing() as store:
+        for key, series in computed.items():
+            store(key, series)

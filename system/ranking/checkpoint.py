@@ -1,0 +1,66 @@
+"""Ranking by one checkpoint of a stage, or by a model's published weights. Never imports torch."""
+
+from pathlib import Path
+from typing import Literal, Self, cast
+
+from pydantic import ValidationError, model_validator
+
+from data_tools.documents.strict import mistakes
+from system.ranking.base import Models, RankEntry, Ranker
+
+# recall_sum: R@1 + R@5 + R@10 of captions that look for their clip, in [0, 3]
+Metric = Literal["loss", "m1", "m2", "mAP@10", "recall_sum", "R1@0.5", "R1@0.7", "mAP"]
+Checkpoint = Literal["last"] | Metric  # the last, or the best by a monitored metric
+
+
+class ByOneModel(RankEntry):
+    """Base of kinds that rank by one model: a checkpoint of a stage, or, if both keys are null, published weights."""
+
+    stage: str | None  # of the checkpoint; null: the published weights
+    checkpoint: Checkpoint | None  # the last, or the best by a metric that the stage monitors; null where stage is
+
+    @model_validator(mode="after")
+    def _both_or_none(self) -> Self:
+        if (self.stage is None) != (self.checkpoint is None):
+            missing = "stage" if self.stage is None else "checkpoint"
+            raise cast(ValidationError, mistakes([((missing,), "stage and checkpoint are both null, or none is")]))
+        return self
+
+    @property
+    def how(self) -> str:
+        if self.stage is None:
+            return "by the published weights"
+        which = "last" if self.checkpoint == "last" else f"best {self.checkpoint}"
+        return f"by the {which} checkpoint of {self.stage}"
+
+    def ranker(self, models: Models) -> Ranker:
+        return models.model(self.stage, self.checkpoint)
+
+
+class RankByCheckpoint(ByOneModel):
+    """A score matrix of one source's captions against its clips by one checkpoint, its figures, and the challenge's
+    file of it. A zero-shot system says `stage: null`: no stage is needed at all.
+
+    csv: write the edition's CSV. It knows a query by its text: a split whose clips share captions (AudioCaps) has
+    figures, but no such file."""
+
+    kind: Literal["checkpoint"]
+    data: str  # the source whose captions search its clips
+    edition: int | Literal["custom"]  # challenge year; it decides the figures and the file
+    csv: bool
+
+
+class RankBlind(ByOneModel):
+    """A blind set's score matrix by one checkpoint, and the edition's file of it. It has no figures: nobody knows what
+    is relevant. While the folder or the queries are missing, the entry is skipped with a note; the same command later
+    ranks it, and trains nothing again."""
+
+    kind: Literal["blind"]
+    audio: str  # folder of the clips, or a manifest (.jsonl)
+    queries: str  # table with a column caption (.csv), or queries (.jsonl)
+    edition: int | Literal["custom"]  # challenge year; it decides the file
+
+    @property
+    def absent(self) -> list[str]:
+        """Return the missing files or folders."""
+        return [name for name in (self.audio, self.queries) if not Path(name).exists()]

@@ -1,0 +1,181 @@
+"""Ranking by one trained model: clips and queries are embedded, and the embeddings are compared."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+
+from data_tools.cli import counted
+from data_tools.errors import KitError
+from data_tools.manifest import Clip, Query
+from submission.ordering import ranked_columns
+from system.features.build import Features
+from system.models.moment_score import MomentScore
+from system.models.retrieval import RetrievalModel
+from system.models.score import Cosine, ScoreSettings
+from system.models.similarity import Embedded, Embeddings, prepared, unit_vectors
+from system.moments.windows import By, Decoding, Grid
+from system.ranking.base import Hit, Pool, Ranker
+from system.ranking.embedding import embed_pool, embed_texts, embed_texts_together, score_together, vectors
+from system.ranking.frame_series import Located, frame_series, require_few_frames, windows_of
+from system.ranking.index import VectorIndex, index_of
+from system.ranking.listing import Listed
+
+# Q queries, C clips, R recordings
+
+SPARE = 100  # clips that the index names beyond four times those of an answer, to be scored exactly
+COSINE = Cosine(kind="cosine")
+MAX_INDEXED = 1000  # clips of an answer; for more of them, every clip is scored
+
+
+@dataclass(kw_only=True)
+class ModelPool(Pool):
+    """embedded: of the C clips, (C, D) or ragged series of their frames, on the model's device."""
+
+    embedded: Embeddings
+
+    def prepare(self) -> Embeddings:
+        """Return the embeddings as a score takes them, once for all queries; they take the place of the raw ones."""
+        with torch.inference_mode():
+            self.embedded = prepared(self.embedded)
+        return self.embedded
+
+    @cached_property
+    def index(self) -> VectorIndex | None:
+        return index_of(self.prepare())
+
+
+class ClipSource(ABC):
+    """Source of the frames of clips. grids: times of the frames of every expert, by its name."""
+
+    grids: Mapping[str, Grid]
+
+    @abstractmethod
+    def open(self, model: RetrievalModel, listed: Listed, strict: bool) -> ModelPool:
+        """Embed the clips that can be read. Raises KitError as Ranker.open."""
+
+    @abstractmethod
+    def features(self, model: RetrievalModel, clips: Sequence[Clip]) -> Features:
+        """Return the frames of clips."""
+
+
+class KnownFeatures(ClipSource):
+    """Frames that were computed before, as those of a run's data sources and blind sets."""
+
+    def __init__(self, features: Features) -> None:
+        self._features, self.grids = features, features.grids
+
+    def open(self, model: RetrievalModel, listed: Listed, strict: bool = False) -> ModelPool:
+        clips = [clip for clip in listed.clips if clip.id in self._features.keys]
+        if not clips:
+            raise KitError(f"nothing to rank: none of {counted(len(listed.clips), 'clip')} is readable")
+        embedded, norms = embed_pool(model, clips, self._features)
+        return ModelPool(clips=clips, skipped=listed.others, norms=norms, embedded=embedded)
+
+    def features(self, model: RetrievalModel, clips: Sequence[Clip]) -> Features:
+        return self._features
+
+
+class Windows(NamedTuple):
+    """Settings for finding windows by a model of moments. score: scale, offset and transitions. by, decoding: as of
+    windows_of."""
+
+    score: MomentScore
+    by: By = "posterior"
+    decoding: Decoding = Decoding()
+
+    @property
+    def meanings(self) -> dict[str, str]:
+        """Explain the numbers of a recording's frames and windows."""
+        windows = {
+            "overlap": "the probability that a moment has an IoU of 0.7 or more with it",
+            "posterior": "its probability to be one whole moment",
+            "thresholds": "the mean of its frames less that of all others",
+        }
+        return {"frames": "the probability of every frame to be in a moment", "windows": windows[self.by]}
+
+
+class ModelRanker(Ranker):
+    """Ranks by a model's score of a clip and a query.
+
+    score: its settings. windows: for finding windows in recordings; None if they are not needed. name: of the model's
+    folder.
+    """
+
+    def __init__(
+        self,
+        model: RetrievalModel,
+        source: ClipSource,
+        facts: Mapping[str, Any],
+        origin: str = "",
+        *,
+        score: ScoreSettings = COSINE,
+        windows: Windows | None = None,
+        name: str = "",
+    ) -> None:
+        self.model, self.source, self.facts, self.origin = model, source, facts, origin
+        self.score, self.windows, self.name = score, windows, name
+
+    @property
+    def meanings(self) -> dict[str, str]:
+        return {"score": self.score.meaning, **(self.windows.meanings if self.windows else {})}
+
+    def open(self, listed: Listed, strict: bool = False) -> ModelPool:
+        pool = self.source.open(self.model, listed, strict)
+        if self.windows is not None and pool.embedded.lengths is not None:
+            require_few_frames(pool.embedded.lengths.tolist(), [clip.path for clip in pool.clips])
+        return pool
+
+    def scores(self, queries: Sequence[Query], pool: Pool) -> Iterator[np.ndarray]:
+        captions = embed_texts_together(self.model, [query.text for query in queries])
+        return score_together(self.model, captions, _of_model(pool).prepare())
+
+    def best(self, queries: Sequence[Query], pool: Pool, count: int) -> Iterator[list[Hit]]:
+        """Yield the best clips, as Ranker.best. In a pool with an index, clips that the index does not find are
+        missing; the others have their exact scores."""
+        pool = _of_model(pool)
+        if count > MAX_INDEXED or pool.index is None:
+            yield from super().best(queries, pool, count)
+            return
+        with torch.inference_mode():
+            asked = unit_vectors(embed_texts(self.model, [query.text for query in queries])).float().cpu()
+        for vector, rows in zip(asked, pool.index.candidates(asked, 4 * count + SPARE), strict=True):
+            scores = (pool.embedded.values[torch.from_numpy(rows)] @ vector).numpy()
+            names = [pool.clips[row].file_name for row in rows]
+            best = ranked_columns(scores[None], names, min(count, len(rows)))[0]
+            yield [Hit(int(rows[column]), float(scores[column])) for column in best]
+
+    def located(self, text: str, pool: Pool, rows: Sequence[int]) -> list[Located] | None:
+        if self.windows is None:
+            return None
+        recordings, clips = [pool.clips[row] for row in rows], _of_model(pool).prepare().rows(list(rows))
+        one = embed_texts(self.model, [text])
+        captions = Embedded(one.values.expand(len(rows), *one.values.shape[1:]))
+        (grid,) = self.source.grids.values()
+        series = frame_series(clips, recordings, range(len(rows)), captions, grid)
+        return windows_of(self.windows.score, series, self.windows.by, self.windows.decoding)
+
+    def unreadable(self, texts: Sequence[str]) -> list[str]:
+        return self.model.text.unreadable(texts)
+
+    def unknown_words(self, text: str) -> list[str]:
+        return self.model.text.unknown_words(text)
+
+    def forget_queries(self) -> None:
+        self.model.text.remembers = False
+
+    def text_vectors(self, texts: Sequence[str], normalize: bool = True) -> np.ndarray:
+        return vectors(embed_texts(self.model, texts), normalize)
+
+    def clip_vectors(self, pool: Pool, normalize: bool = True) -> np.ndarray:
+        return vectors(_of_model(pool).embedded, normalize)
+
+
+def _of_model(pool: Pool) -> ModelPool:
+    if not isinstance(pool, ModelPool):
+        raise TypeError("a model ranks pools that it has opened")
+    return pool

@@ -1,0 +1,54 @@
+"""Ranking by the mean of teachers' cosines. Never imports torch."""
+
+from collections.abc import Iterator, Sequence
+from typing import Annotated, Literal
+
+import numpy as np
+from pydantic import Field
+
+from data_tools.manifest import Query, caption_queries
+from system.ranking.base import Models, Pool, RankEntry, Ranker
+
+
+class RankByTeachers(RankEntry):
+    """The mean of the cosines of teachers: the target of a stage that is distilled from them."""
+
+    kind: Literal["teachers"]
+    data: str  # the source whose captions search its clips
+    of: Annotated[list[str], Field(min_length=1)]  # names of teachers
+    edition: int | Literal["custom"]  # challenge year; it decides the figures and the file
+    csv: bool  # write the edition's CSV
+
+    ranks_others = False
+
+    @property
+    def how(self) -> str:
+        return f"by the mean of the cosines of {', '.join(self.of)}"
+
+    def ranker(self, models: Models) -> Ranker:
+        return TeachersRanker(self.of, models)
+
+
+class TeachersRanker(Ranker):
+    """Teachers know the captions of the clips that are ranked, and no other query."""
+
+    def __init__(self, names: Sequence[str], models: Models) -> None:
+        self.names, self.models = names, models
+        self.origin = f"mean of the cosines of {', '.join(names)}"
+        self.facts = {"recipe": models.recipe_name, "teachers": list(names)}
+
+    def scores(self, queries: Sequence[Query], pool: Pool) -> Iterator[np.ndarray]:
+        from system.batches.teachers import caption_key, units
+
+        keys = {
+            query.id: caption_key(clip, number)
+            for clip in pool.clips
+            for number, query in enumerate(caption_queries([clip]))
+        }
+        total = np.zeros((len(queries), len(pool.clips)), np.float32)
+        for name in self.names:
+            taught = self.models.taught(name, pool.clips)
+            captions = units(taught.captions, [keys[query.id] for query in queries])
+            clips = units(taught.clips, [self.models.contents[clip.id] for clip in pool.clips])
+            total += captions @ clips.T / len(self.names)
+        yield total

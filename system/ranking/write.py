@@ -1,0 +1,72 @@
+"""Write a ranker's scores of any clips and queries, or the best clips of every query, block by block."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+
+from data_tools.cli import counted
+from data_tools.errors import KitError
+from data_tools.manifest import Query
+from submission.editions import CUSTOM, get_edition
+from submission.formats.ranked_csv import write_best
+from submission.formats.score_matrix import write_blocks
+from submission.ordering import require_finite
+from system.ranking.base import Pool, Ranker, labels_of
+from system.ranking.listing import Listed
+
+# Q queries, C clips
+
+
+def write_ranking(
+    ranker: Ranker,
+    listed: Listed,
+    queries: Sequence[Query],
+    out: Path,
+    top: int | None = None,
+    allow_unknown: bool = False,
+) -> int:
+    """Rank the readable clips and write the result.
+
+    The file is the score matrix (.npy), or, with `top`, a ranked CSV of the edition custom: the best `top` clips of
+    every query in submission.ordering's order.
+
+    Returns: how many clips were ranked.
+    Raises: KitError for a `top` beyond the clips, for queries without any known word (unless allow_unknown),
+        and for a query whose clip is absent or broken; SubmissionError if a ranked CSV could not tell two queries or
+        clips apart.
+    """
+    _require_deep(top, len(listed.clips))
+    if not allow_unknown:
+        ranker.require_readable(queries)
+    pool = ranker.open(listed)
+    _require_deep(top, len(pool.clips))
+    _require_relevant(queries, listed, pool)
+    labels, blocks = labels_of(pool.clips, queries, ranker.facts), ranker.scores(queries, pool)
+    out.parent.mkdir(parents=True, exist_ok=True)
+    if top is None:
+        write_blocks(out, labels, blocks)
+    else:
+        best = []
+        for block in blocks:
+            require_finite(block)
+            best.append(pool.order.best(block, top))
+        write_best(labels, np.concatenate(best), out, replace(get_edition(CUSTOM), ranking_length=top))
+    return len(pool.clips)
+
+
+def _require_deep(top: int | None, clips: int) -> None:
+    if top is not None and top > clips:
+        raise KitError(f"--top {top}: the pool has {counted(clips, 'clip')}; give {clips} or fewer")
+
+
+def _require_relevant(queries: Sequence[Query], listed: Listed, pool: Pool) -> None:
+    absent = {clip_id for query in queries for clip_id in query.relevant or []} - {clip.id for clip in pool.clips}
+    if absent:
+        reasons = {clip.id: pool.skipped[clip.path] for clip in listed.clips if clip.path in pool.skipped}
+        first = min(absent)
+        raise KitError(
+            f"{counted(len(absent), 'clip')} that queries ask for cannot be ranked, first {first} "
+            f"({reasons.get(first, 'it is not among the clips')}); repair them, or drop these queries"
+        )

@@ -1,0 +1,114 @@
+"""Rankers of a finished run or an exported model, for clips of any folder or manifest."""
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+import torch
+
+from data_tools.errors import KitError
+from data_tools.manifest import Clip
+from system.batches.teachers import Taught
+from system.models.moment_score import MomentScore
+from system.ranking.base import RankEntry, Ranker
+from system.ranking.cache import CachedEmbeddings, cache_folder, frame_banks
+from system.ranking.checkpoint import RankBlind
+from system.ranking.listing import Listed, list_clips
+from system.ranking.model import ModelRanker, Windows
+from system.recipe import schema
+from system.recipe.load import load_recipe
+from system.runs.folder import Run
+from system.runs.open import Trained, open_trained, score_of_windows
+
+
+def open_ranker(
+    folder: Path,
+    stage: str | None = None,
+    checkpoint: str | None = None,
+    changes: list[str] | None = None,
+    device: torch.device | None = None,
+    cache: Path | None = None,
+    with_windows: bool = False,
+) -> Ranker:
+    """Open what a run or an exported model ranks by.
+
+    Of a run: the checkpoint that is named, or what its first rank entry ranks by that is no mean, one with figures
+    before one of a blind set.
+
+    Args:
+        stage, checkpoint, changes, device: as of open_trained.
+        cache: folder that keeps embeddings of clips; None: that of cache_folder.
+        with_windows: find the windows of recordings, too, if the model is one of moments.
+    Raises: as open_trained.
+    """
+    cache = cache_folder(cache)
+
+    def opened(stage: str | None, checkpoint: str | None) -> ModelRanker:
+        trained = open_trained(folder, stage, checkpoint, changes, device, frame_banks(cache))
+        return ranker_of(trained, cache, with_windows)
+
+    run = Run(folder)
+    if stage is None and checkpoint is None and run.vocabulary.exists() and (folder / "resolved.json").exists():
+        run.read_provenance()  # refuses a damaged resolved.json before it is read
+        recipe = load_recipe(folder / "resolved.json").recipe
+        if entry := first_entry(recipe):
+            return entry.ranker(_OpenedRun(recipe, opened))
+    return opened(stage, checkpoint)
+
+
+def first_entry(recipe: schema.Recipe) -> RankEntry | None:
+    """Return the first rank entry that also ranks other clips than the recipe's; one with figures before a blind
+    one."""
+    found = [entry for entry in recipe.rank.values() if entry.ranks_others]
+    return min(found, key=lambda entry: isinstance(entry, RankBlind), default=None)
+
+
+class _OpenedRun:
+    """A finished run's Models. opened: its model at a stage's checkpoint."""
+
+    contents: Mapping[str, str] = {}
+
+    def __init__(self, recipe: schema.Recipe, opened: Callable[[str | None, str | None], ModelRanker]) -> None:
+        self.recipe_name, self.model, self._rank = recipe.name, opened, recipe.rank
+
+    def entry(self, name: str) -> Ranker:
+        return self._rank[name].ranker(self)
+
+    def taught(self, teacher: str, clips: Sequence[Clip]) -> Taught:
+        raise KitError(f"the recipe {self.recipe_name} ranks by teachers, which know its own clips alone")
+
+
+def ranker_of(trained: Trained, cache: Path, with_windows: bool = False) -> ModelRanker:
+    """Return the ranker of an opened model. with_windows: as of open_ranker, chosen as the recipe's first rank entry of
+    moments says, by the posterior if it has none."""
+    settings, windows = trained.recipe.model, None
+    if with_windows and isinstance(trained.model.score, MomentScore):
+        entry = next(iter(trained.recipe.rank_moments.values()), None)
+        chosen = (entry.windows, entry.decoding) if entry else ()
+        windows = Windows(score_of_windows(trained), *chosen)
+    return ModelRanker(
+        trained.model,
+        CachedEmbeddings(settings, Path(trained.recipe.banks), cache),
+        trained.facts.document(),
+        trained.facts.checkpoint,
+        score=settings.score,
+        windows=windows,
+        name=str(trained.folder),
+    )
+
+
+def clips_to_rank(model: Path, split: str | None) -> Listed:
+    """Return the clips that the first rank entry of a run's or an exported model's recipe ranks.
+
+    split: of the manifest, in place of the entry's. Raises KitError if the recipe ranks no clips, and DataError as
+    reading a manifest does.
+    """
+    path = model / "resolved.json"
+    recipe = load_recipe(path if path.exists() else model / "recipe.json").recipe
+    ranked = next(iter(recipe.scored or recipe.rank_moments), None)
+    if ranked is None:
+        raise KitError(f"the recipe {recipe.name} ranks nothing; name the clips with --audio")
+    source = recipe.data[recipe.ranked_source(ranked)]
+    audio = Path(source.manifest)
+    if not audio.exists():
+        raise KitError(f"{audio}, which the recipe {recipe.name} ranks, is not here; name the clips with --audio")
+    return list_clips(audio, split or source.split)
