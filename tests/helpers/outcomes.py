@@ -74,14 +74,14 @@ def kill_after(process: subprocess.Popen[bytes], run: Path, steps: int) -> None:
 COUNTED = """
 import sys
 from pathlib import Path
-import system.training.train
-step = system.training.train._Stage._train_step
+import system.training.stage
+step = system.training.stage.StageTraining._train_step
 def counted(self, feed):
     value = step(self, feed)
     with (self.run.folder / "steps.txt").open("a") as file:
         file.write(f"{self.name} {self.step}\\n")
     return value
-system.training.train._Stage._train_step = counted
+system.training.stage.StageTraining._train_step = counted
 from submission.formats.score_matrix import read_scores
 from system.__main__ import main
 sys.exit(main(sys.argv[1:]))

@@ -14,7 +14,7 @@ from outcomes import refused
 from data_tools.errors import KitError
 from system.__main__ import main
 from system.runs import checkpoints
-from system.training import step, train
+from system.training import stage, step
 
 
 def write(world: Path, folder: Path, **changes: Any) -> Path:
@@ -87,7 +87,7 @@ def test_gradients_that_overflow_end_the_stage_before_the_update(
             return seen
 
         with monkeypatch.context() as patch:
-            patch.setattr(train, "gradients", spoilt)
+            patch.setattr(stage, "gradients", spoilt)
             output = refused(capsys, "train", path, "--out", folder / "run")
         assert "the norm of the gradients is nan at step 4" in output
         state_after_one_epoch(folder / "run")
@@ -96,7 +96,7 @@ def test_gradients_that_overflow_end_the_stage_before_the_update(
 def test_nothing_saved_yet_is_said_so(
     world: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(train, "gradients", lambda *_: {"loss": float("nan")})
+    monkeypatch.setattr(stage, "gradients", lambda *_: {"loss": float("nan")})
     output = refused(capsys, "train", write(world, tmp_path), "--out", tmp_path / "run")
     assert "the loss is nan at step 0" in output
     assert "nothing of it was saved yet" in output
@@ -105,7 +105,7 @@ def test_nothing_saved_yet_is_said_so(
 def test_a_validation_that_is_not_finite_is_no_checkpoint(
     world: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    validate = train.Validation.__call__
+    validate = stage.Validation.__call__
     calls: list[int] = []
 
     def lost(self: Any, model: Any) -> Any:
@@ -113,7 +113,7 @@ def test_a_validation_that_is_not_finite_is_no_checkpoint(
         calls.append(1)
         return (values | {"m1": float("nan")} if len(calls) == 2 else values), seen
 
-    monkeypatch.setattr(train.Validation, "__call__", lost)
+    monkeypatch.setattr(stage.Validation, "__call__", lost)
     output = refused(capsys, "train", write(world, tmp_path), "--out", tmp_path / "run")
     assert "validation gives m1 nan at step 6" in output
     state_after_one_epoch(tmp_path / "run")
@@ -158,7 +158,7 @@ def test_fp16_gradients_that_overflow_at_every_scale_end_the_stage(
         def get_scale(self) -> float:
             return self.scale_now
 
-    monkeypatch.setattr("system.training.train.GradScaler", lambda *_, **__: Scaler())
+    monkeypatch.setattr("system.training.stage.GradScaler", lambda *_, **__: Scaler())
     output = refused(capsys, "train", write(world, tmp_path, steps_per_epoch=40), "--out", tmp_path / "run")
     assert "gradients overflow at every scale at step 26" in output
 

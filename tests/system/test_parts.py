@@ -17,6 +17,7 @@ from system.recipe.load import RecipeError, load_recipe
 from system.runs.open import build_model
 from system.training import train
 from system.training.parts import FrozenStart, parameter_groups
+from system.training.stage import StageTraining
 
 
 def adamw(**changes: Any) -> dict[str, Any]:
@@ -65,7 +66,7 @@ def test_a_frozen_start_moves_nothing_and_then_moves_it(
     world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, chunk: int | None
 ) -> None:
     seen: list[tuple[torch.Tensor, torch.Tensor, int]] = []
-    step = train._Stage._train_step
+    step = StageTraining._train_step
 
     def watched(stage: Any, feed: Any) -> dict[str, float]:
         values = step(stage, feed)
@@ -75,7 +76,7 @@ def test_a_frozen_start_moves_nothing_and_then_moves_it(
         seen.append((*flat, moments))
         return values
 
-    monkeypatch.setattr(train._Stage, "_train_step", watched)
+    monkeypatch.setattr(StageTraining, "_train_step", watched)
     path = written(world, tmp_path, adamw(frozen_start={"text": 4}, weight_decay=0.5), grad_cache_chunk=chunk)
     assert main(["train", str(path), "--out", str(tmp_path / "run")]) == 0
     audio, text, moments = zip(*seen, strict=True)
@@ -90,7 +91,7 @@ def test_interrupted_in_a_frozen_start_and_resumed_it_ends_bit_equal(
 ) -> None:
     path = written(world, tmp_path, adamw(lr_by_part={"audio": 1e-4}, frozen_start={"logmel": 4}))
     assert main(["run", str(path), "--out", str(tmp_path / "whole")]) == 0
-    stop = train._Stage._stop_if_asked
+    stop = StageTraining._stop_if_asked
 
     def once(stage: Any, asked: dict[str, bool]) -> None:
         if stage.step in (2, 4):  # in the frozen start, and with its end
@@ -100,7 +101,7 @@ def test_interrupted_in_a_frozen_start_and_resumed_it_ends_bit_equal(
 
     for steps in (2, 4):
         with monkeypatch.context() as patched:
-            patched.setattr(train._Stage, "_stop_if_asked", once)
+            patched.setattr(StageTraining, "_stop_if_asked", once)
             assert main(["run", str(path), "--out", str(tmp_path / "run")]) == 130
         state = torch.load(tmp_path / "run/only/last.pt", weights_only=True)
         assert state["step"] == steps
@@ -122,7 +123,7 @@ def one_more(monkeypatch: pytest.MonkeyPatch, path: Path, run: Path, steps: int)
             raise train.Interrupted("stopped")
 
     with monkeypatch.context() as patched:
-        patched.setattr(train._Stage, "_stop_if_asked", next_step)
+        patched.setattr(StageTraining, "_stop_if_asked", next_step)
         assert main(["run", str(path), "--out", str(run)]) == 130
 
 

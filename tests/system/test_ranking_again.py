@@ -21,7 +21,7 @@ from system.__main__ import main
 from system.recipe.load import load_recipe
 from system.runs.folder import Run, open_run
 from system.runs.open import open_trained
-from system.training.train import _Stage
+from system.training.stage import StageTraining
 
 QUERIES = ["A deep tone sounds.", "A shrill hum, twice", "a low note"]
 
@@ -36,7 +36,7 @@ def desk(unbroken: Path, recipe: Path, tmp_path: Path, monkeypatch: pytest.Monke
     def trains(*_: object) -> None:
         raise AssertionError("something is trained")
 
-    monkeypatch.setattr(_Stage, "run_to_end", trains)
+    monkeypatch.setattr(StageTraining, "run_to_end", trains)
     return tmp_path
 
 

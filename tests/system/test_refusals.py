@@ -305,7 +305,7 @@ def test_a_full_gpu_is_one_sentence(
     def full(*_: object) -> None:
         raise torch.OutOfMemoryError("CUDA out of memory")
 
-    monkeypatch.setattr(f"system.training.train.{where}", full)
+    monkeypatch.setattr(f"system.training.stage.{where}", full)
     path = tiny.write_recipe(tmp_path / "r.yaml", tiny.recipe(world, tmp_path))
     output = refused(capsys, "train", path, "--out", tmp_path / "run")
     assert "stage only: batch_size 8 does not fit the GPU's memory; set grad_cache_chunk to less than 8" in output

@@ -16,7 +16,9 @@ from data_tools.errors import KitError
 from submission.runs.reading import read_metrics
 from submission.runs.record import EpochLine
 from system.__main__ import main
-from system.training import tracking, train
+from system.training import tracking
+from system.training.interrupt import Interrupted
+from system.training.stage import StageTraining
 from system.training.tracking import figures
 
 Told = dict[str, list[tuple[int, float]]]  # by name, the steps and values in order
@@ -49,17 +51,17 @@ def assert_same(found: Told, expected: Told) -> None:
 
 def interrupted(monkeypatch: pytest.MonkeyPatch, recipe: Path, run: Path, epochs: int, *track: str) -> None:
     """Run until so many epochs of all stages are done, and end before the last of them is saved in a checkpoint."""
-    save, count = train._Stage._save, len((run / "metrics.jsonl").read_text().splitlines()) if run.exists() else 0
+    save, count = StageTraining._save, len((run / "metrics.jsonl").read_text().splitlines()) if run.exists() else 0
 
     def stop(stage: Any, weights: Any) -> None:
         nonlocal count
         count += 1
         if count == epochs:
-            raise train.Interrupted("stopped")
+            raise Interrupted("stopped")
         save(stage, weights)
 
     with monkeypatch.context() as patched:
-        patched.setattr(train._Stage, "_save", stop)
+        patched.setattr(StageTraining, "_save", stop)
         assert main(["run", str(recipe), "--out", str(run), *track]) == 130
 
 
@@ -249,7 +251,7 @@ def test_a_run_that_fails_is_told_as_failed(
     def fails(stage: Any, weights: Any) -> None:
         raise OSError("the disk is gone")
 
-    monkeypatch.setattr(train._Stage, "_save", fails)
+    monkeypatch.setattr(StageTraining, "_save", fails)
     command = ["run", str(recipe), "--out", str(tmp_path / "run"), "--track", "mlflow", "--track", "wandb"]
     assert main(command) == 1
     assert "the disk is gone" in capsys.readouterr().err

@@ -28,7 +28,8 @@ from system.recipe.load import load_recipe
 from system.runs import checkpoints
 from system.runs.folder import Run
 from system.runs.log_file import LogFile
-from system.training import train
+from system.training import stage as stages
+from system.training.stage import StageTraining
 
 
 def test_the_run_directory_is_as_described(unbroken: Path, recipe: Path) -> None:
@@ -163,7 +164,7 @@ def test_units_and_mixes_train(
         seen.append(mix)
         return Sampler(sources, mix, *rest)
 
-    monkeypatch.setattr(train, "Sampler", spy)
+    monkeypatch.setattr(stages, "Sampler", spy)
     stage = tiny.stage(unit=unit, steps_per_epoch="all", epochs=1, schedule={"kind": "constant", "warmup_steps": 2})
     stage["captions_per_clip"] = "all" if unit == "clip" else None
     stage["train"] = {"data": ["train", "validation"], "mix": mix}
@@ -222,16 +223,16 @@ def test_a_signal_ends_a_step_that_the_same_command_goes_on_from(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     """SIGTERM is what a scheduler sends when the time of a job is over."""
-    step = train._Stage._train_step
+    step = StageTraining._train_step
 
-    def signalled(stage: train._Stage, feed: Any) -> dict[str, float]:
+    def signalled(stage: StageTraining, feed: Any) -> dict[str, float]:
         if stage.step == 4:
             signal.raise_signal(number)
         return step(stage, feed)
 
     before = signal.getsignal(number)
     with monkeypatch.context() as patched:
-        patched.setattr(train._Stage, "_train_step", signalled)
+        patched.setattr(StageTraining, "_train_step", signalled)
         assert main(["run", str(recipe), "--out", str(tmp_path / "run")]) == 130
     assert capsys.readouterr().err.endswith("stopped at step 5 of stage pretrain; the same command goes on from here\n")
     assert "stopped at step 5 of stage pretrain" in (tmp_path / "run/log.txt").read_text()
