@@ -14,7 +14,7 @@ from system.losses import Ranking
 from system.losses import terms as losses
 from system.losses.relevance.relax import Cider, Relevance
 from system.models.text import SentenceTransformers
-from system.models.text.sentence_encoder import SentenceTransformersEncoder, sentence_encoder
+from system.models.text.sentence_encoder import SentenceTransformersEncoder
 
 pytestmark = pytest.mark.benchmark
 
@@ -32,7 +32,7 @@ def encoder(tmp_path_factory: pytest.TempPathFactory) -> SentenceTransformersEnc
     settings = SentenceTransformers(
         kind="sentence_transformers", model=str(package.get_model_path()), dim=384, trainable=True, projection="none"
     )
-    return sentence_encoder(settings, tmp_path_factory.mktemp("banks")).eval()  # dropout off: equal embeddings
+    return settings.build([], tmp_path_factory.mktemp("banks")).eval()  # dropout off: equal embeddings
 
 
 def test_sorted_chunks_against_padding_to_the_longest(encoder: SentenceTransformersEncoder, shared: Path) -> None:

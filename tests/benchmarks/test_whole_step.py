@@ -13,7 +13,6 @@ from system.models.batch import Batch, Series
 from system.models.retrieval import RetrievalModel
 from system.models.text import SentenceTransformers
 from system.models.text.pretrained import MINILM
-from system.models.text.sentence_encoder import sentence_encoder
 from system.plan import estimates
 from system.recipe import schema
 from system.recipe.load import load_recipe
@@ -69,7 +68,7 @@ def test_a_fine_tuning_step(root: Path, untrained: Path, tmp_path: Path, at_once
     stage = recipe.stages["finetune"].model_copy(update={"batch_size": clips, "grad_cache_chunk": at_once})
     precision = stage.precision if on_gpu else "float32"
     assert isinstance(recipe.model.text, SentenceTransformers)
-    model = RetrievalModel(recipe.model, sentence_encoder(recipe.model.text, tmp_path)).to(device).train()
+    model = RetrievalModel(recipe.model, recipe.model.text.build([], tmp_path)).to(device).train()
     batch = made_batch(recipe, clips).to(device)
     seconds = seconds_a_step(model, batch, stage, precision)
     found = {name: estimates.Content([], recipe.data[name].expected) for name in recipe.data}

@@ -55,9 +55,9 @@ def recipe(world: Path, folder: Path, augment: dict[str, Any] | None, **changes:
 
 def killed_and_resumed(path: Path, out: Path, at_step: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Train a recipe in a process that is interrupted in a step, then again to the end."""
-    from system.training import train
+    from system.training import stage
 
-    gradients: Callable[..., Any] = train.gradients
+    gradients: Callable[..., Any] = stage.gradients
     calls: list[int] = []
 
     def broken_off(*arguments: Any) -> Any:
@@ -67,7 +67,7 @@ def killed_and_resumed(path: Path, out: Path, at_step: int, monkeypatch: pytest.
         return gradients(*arguments)
 
     with monkeypatch.context() as patched:
-        patched.setattr(train, "gradients", broken_off)
+        patched.setattr(stage, "gradients", broken_off)
         assert main(["train", str(path), "--out", str(out)]) == 130
     assert len(calls) == at_step
     assert main(["train", str(path), "--out", str(out)]) == 0

@@ -50,10 +50,10 @@ if __name__ == "__main__":
 
     from system.__main__ import main
     from system.compute.distributed import is_first, leave, processes, received
-    from system.training import train
+    from system.training import stage
 
     steps: list[dict[str, float]] = []
-    gradients = train.gradients
+    gradients = stage.gradients
 
     def measured(*arguments: Any) -> dict[str, float]:
         before = dict(received)
@@ -62,7 +62,7 @@ if __name__ == "__main__":
         steps.append({name: size - before[name] for name, size in received.items()} | {"norm": squares**0.5})
         return found
 
-    train.gradients = measured
+    stage.gradients = measured
     torch.set_num_threads(1)
     with processes(torch.device(sys.argv[2])):
         for job in json.loads(Path(sys.argv[1]).read_text()):

@@ -18,7 +18,6 @@ from torch import nn
 from data_tools.errors import KitError
 from system.models.audio import AtstFrame as AtstSettings
 from system.models.audio import EfficientAT
-from system.models.audio.segmented_encoder import SegmentedEncoder
 from system.models.batch import Series
 from system.networks import atst_frame, efficientat
 from system.networks.atst_frame import AtstFrame
@@ -337,7 +336,7 @@ def one_clip(audio: dict[str, Series], index: int) -> dict[str, Series]:
     ids=["efficientat", "atst_frame"],
 )
 def test_a_clip_is_embedded_alike_alone_and_in_company(settings: EfficientAT | AtstSettings) -> None:
-    made, audio = SegmentedEncoder(settings, 8).eval(), clips(5, 0.3, 2)
+    made, audio = settings.build(8).eval(), clips(5, 0.3, 2)
     with torch.inference_mode():
         together = made(audio).values
         for index, row in enumerate(together):
@@ -387,5 +386,5 @@ def test_other_files_are_refused(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("weights", "momentum"), [(None, 0.1), ("x.pt", 0.01)])
 def test_running_statistics_of_a_network_from_scratch_keep_up(weights: str | None, momentum: float) -> None:
-    made = SegmentedEncoder(EfficientAT.model_validate(mobile_settings(weights=weights)), 8)
+    made = EfficientAT.model_validate(mobile_settings(weights=weights)).build(8)
     assert {one.momentum for one in made.modules() if isinstance(one, nn.BatchNorm2d)} == {momentum}

@@ -49,7 +49,7 @@ def wave(content: dict[str, np.ndarray], letter: str) -> np.ndarray:
 
 
 def resnet38(**changes: Any) -> PannsEncoder:
-    return PannsEncoder(Panns.model_validate(tiny.panns(**changes)), 4)
+    return Panns.model_validate(tiny.panns(**changes)).build(4)
 
 
 @pytest.fixture(scope="module")
@@ -108,14 +108,13 @@ def test_other_poolings_of_the_original_maps(
     frames, both = maps[0].mean(2), maps[0].amax(2) + maps[0].mean(2)
     assert relative(frames.T, content["A_frames"]) < 2e-5
     for how, series in (("mean", frames), ("max_mean", both)):
-        monkeypatch.setattr(encoder, "settings", encoder.settings.model_copy(update={"frequency_pooling": how}))
+        monkeypatch.setattr(encoder, "frequency_pooling", how)
         for over_time, expected in (
             ("mean", series.mean(1)),
             ("max", series.amax(1)),
             ("max_mean", series.mean(1) + series.amax(1)),
         ):
-            changed = encoder.settings.model_copy(update={"time_pooling": over_time})
-            monkeypatch.setattr(encoder, "settings", changed)
+            monkeypatch.setattr(encoder, "time_pooling", over_time)
             assert relative(pooled(encoder, content["A_wave_int16"]), expected.numpy()) < 2e-6, (how, over_time)
 
 
@@ -169,7 +168,7 @@ def test_cnn14_gives_the_originals_frames(golden: Golden) -> None:
 
 def crnn(embedding: str = "frames") -> CrnnEncoder:
     settings = {"kind": "crnn", "experts": {"logmel": BASELINE}, "hidden": 150, "dropout": 0.3}
-    made = CrnnEncoder(Crnn.model_validate({**settings, "embedding": embedding, "padding": "masked"}))
+    made = Crnn.model_validate({**settings, "embedding": embedding, "padding": "masked"}).build(0)
     shapes = filled.crnn_shapes()
     tensors = {
         key.removeprefix("audio_enc.").replace("features.", ""): torch.from_numpy(fill(key, shapes)) for key in shapes

@@ -10,7 +10,6 @@ import torch
 
 from data_tools.errors import KitError
 from system.models.text import FirstToken, MeanTokens
-from system.models.text.pretrained_encoder import TokenEncoder
 
 TEXTS = ["A dog barks.", "Rain falls on a roof while a bell rings and somebody walks over gravel", "siren"]
 
@@ -37,13 +36,13 @@ def first_tokens(model: str, texts: list[str]) -> np.ndarray:
 
 
 def test_frozen_first_tokens_equal_the_library_and_are_kept(minilm: str, tmp_path: Path) -> None:
-    encoder = TokenEncoder(settings(minilm), tmp_path)
+    encoder = settings(minilm).build([], tmp_path)
     expected = encoder.mlp(torch.from_numpy(first_tokens(minilm, TEXTS)))
     assert torch.allclose(encoder(TEXTS).values, expected, atol=1e-5)
     assert len(encoder.bank) == 3
     assert {name.split(".")[0] for name, _ in encoder.named_parameters()} == {"mlp"}
     assert encoder.frozen_parameters() == 22_713_216 - (384 * 384 + 384)  # all-MiniLM-L6-v2 without its pooler
-    again = TokenEncoder(settings(minilm), tmp_path)
+    again = settings(minilm).build([], tmp_path)
     again.load_state_dict(encoder.state_dict())
     again._frozen[0] = None  # a second computation would fail
     assert torch.equal(again(TEXTS).values, encoder(TEXTS).values)
@@ -53,7 +52,7 @@ def test_frozen_first_tokens_equal_the_library_and_are_kept(minilm: str, tmp_pat
 
 
 def test_a_trained_one_does_not_depend_on_its_neighbours(minilm: str, tmp_path: Path) -> None:
-    encoder = TokenEncoder(settings(minilm, trainable=True, dropout=0.2), tmp_path).eval()
+    encoder = settings(minilm, trainable=True, dropout=0.2).build([], tmp_path).eval()
     assert encoder.frozen_parameters() == 0
     expected = encoder.mlp(torch.from_numpy(first_tokens(minilm, TEXTS)))
     with torch.no_grad():
@@ -65,7 +64,7 @@ def test_a_trained_one_does_not_depend_on_its_neighbours(minilm: str, tmp_path: 
 
 
 def test_characters_are_taken_out(minilm: str, tmp_path: Path) -> None:
-    encoder = TokenEncoder(settings(minilm, removed=',.!?;:"'), tmp_path)
+    encoder = settings(minilm, removed=',.!?;:"').build([], tmp_path)
     with torch.no_grad():
         assert torch.equal(encoder(['A "dog", barks!']).values, encoder(["A dog barks"]).values)
         assert not torch.equal(encoder(["A dog's bark"]).values, encoder(["A dogs bark"]).values)
@@ -73,9 +72,9 @@ def test_characters_are_taken_out(minilm: str, tmp_path: Path) -> None:
 
 
 def test_what_it_saves_it_can_be_made_from(minilm: str, tmp_path: Path) -> None:
-    encoder = TokenEncoder(settings(minilm, trainable=True), tmp_path).eval()
+    encoder = settings(minilm, trainable=True).build([], tmp_path).eval()
     encoder.save_assets(tmp_path)
-    again = TokenEncoder(settings(str(tmp_path / "text"), trainable=True), tmp_path).eval()
+    again = settings(str(tmp_path / "text"), trainable=True).build([], tmp_path).eval()
     again.mlp.load_state_dict(encoder.mlp.state_dict())
     with torch.no_grad():
         assert torch.equal(again(TEXTS).values, encoder(TEXTS).values)
@@ -83,12 +82,12 @@ def test_what_it_saves_it_can_be_made_from(minilm: str, tmp_path: Path) -> None:
 
 def test_faults_are_sentences(minilm: str, tmp_path: Path) -> None:
     with pytest.raises(KitError, match=r"text model .*nowhere: no such folder; name one that holds a model"):
-        TokenEncoder(settings(str(tmp_path / "nowhere")), tmp_path)
+        settings(str(tmp_path / "nowhere")).build([], tmp_path)
     from transformers import DistilBertConfig
 
     DistilBertConfig().save_pretrained(tmp_path / "other")
     with pytest.raises(KitError, match=r"has no hidden_dropout_prob .*set text.dropout to null"):
-        TokenEncoder(settings(str(tmp_path / "other"), dropout=0.2), tmp_path)
+        settings(str(tmp_path / "other"), dropout=0.2).build([], tmp_path)
 
 
 def test_a_model_without_a_first_token_is_refused(minilm: str, tmp_path: Path) -> None:
@@ -99,11 +98,11 @@ def test_a_model_without_a_first_token_is_refused(minilm: str, tmp_path: Path) -
     tokenizer.cls_token = None
     tokenizer.save_pretrained(tmp_path / "causal")
     with pytest.raises(KitError, match="has no first token that stands for a text"):
-        TokenEncoder(settings(str(tmp_path / "causal")), tmp_path)
+        settings(str(tmp_path / "causal")).build([], tmp_path)
 
 
 def test_one_linear_layer_behind_and_captions_cut(minilm: str, tmp_path: Path) -> None:
-    encoder = TokenEncoder(settings(minilm, trainable=True, hidden=None, max_tokens=5), tmp_path).eval()
+    encoder = settings(minilm, trainable=True, hidden=None, max_tokens=5).build([], tmp_path).eval()
     assert isinstance(encoder.mlp, torch.nn.Linear)
     assert encoder.lengths([TEXTS[1], "siren"]) == [5, 3]
     from transformers import AutoModel, AutoTokenizer
@@ -125,15 +124,15 @@ def test_the_mean_of_tokens_equals_the_library_and_is_kept_by_itself(minilm: str
         means = [network(**tokenizer(text, return_tensors="pt")).last_hidden_state[0].mean(0) for text in TEXTS]
     for trainable in (True, False):
         values = {"trainable": trainable, "removed": "", "dropout": None, "hidden": None, "dim": 384}
-        encoder = TokenEncoder(MeanTokens(kind="mean_tokens", model=minilm, **values), tmp_path).eval()
+        encoder = MeanTokens(kind="mean_tokens", model=minilm, **values).build([], tmp_path).eval()
         torch.nn.init.eye_(encoder.mlp.weight)  # type: ignore[arg-type]
         torch.nn.init.zeros_(encoder.mlp.bias)  # type: ignore[arg-type]
         with torch.no_grad():
             assert torch.allclose(encoder(TEXTS).values, torch.stack(means), atol=1e-5)
-    TokenEncoder(settings(minilm, max_tokens=6), tmp_path)(TEXTS)
-    TokenEncoder(settings(minilm), tmp_path)(TEXTS)
-    kept = sorted(path.name.split("-", 2)[-1] for path in tmp_path.glob("text-*"))
-    assert [name.partition("-")[0] for name in kept][1:] == ["first_token_of_6", "mean_tokens"]
+    settings(minilm, max_tokens=6).build([], tmp_path)(TEXTS)
+    settings(minilm).build([], tmp_path)(TEXTS)
+    kept = sorted(path.name.split("-", 2)[-1].partition("-")[0] for path in tmp_path.glob("text-*"))
+    assert kept == ["first_token", "first_token_of_6", "mean_tokens"]
 
 
 def test_captions_are_cleaned_as_the_originals_of_2024_and_2025(goldens: Path) -> None:

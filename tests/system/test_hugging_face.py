@@ -15,7 +15,6 @@ from threads import one_thread  # noqa: F401  a fixture
 
 from data_tools.errors import KitError
 from system.models.audio import HuggingFace
-from system.models.audio.segmented_encoder import SegmentedEncoder
 from system.models.batch import Series
 from system.networks.hugging_face import HubAudio
 from system.networks.hugging_face_types import ROWS
@@ -141,7 +140,7 @@ def clips(kind: str, *seconds: float) -> dict[str, Series]:
 @pytest.mark.parametrize("kind", ["clap", "wav2vec2_normed"])
 def test_in_segments_of_a_recipe(kind: str) -> None:
     """A clip of 5 s is the mean of three, the last of 1 s."""
-    made = SegmentedEncoder(settings(kind, head="none"), network(kind).dim)
+    made = settings(kind, head="none").build(network(kind).dim)
     made.load_pretrained()
     made.eval()
     wave, rate = samples(kind, 5.0), ROWS[KINDS[kind]].rate  # type: ignore[index]
@@ -153,7 +152,7 @@ def test_in_segments_of_a_recipe(kind: str) -> None:
 
 @pytest.mark.parametrize("kind", ["audio-spectrogram-transformer", "wavlm", "wav2vec2-bert"])
 def test_it_learns_and_draws_from_torchs_random_state_alone(kind: str) -> None:
-    made = SegmentedEncoder(settings(kind), 4)
+    made = settings(kind).build(4)
     made.load_pretrained()
     made.train()
     results = []

@@ -36,6 +36,10 @@ MATCHING = Matching(kind="matching", weight=3)
 # encoders
 
 
+def sizes(**changes: Any) -> dict[str, Any]:
+    return heads(**changes).model_dump(exclude={"kind", "experts"})
+
+
 def heads(**changes: Any) -> ExpertHeads:
     expert = LogMel(kind="logmel", sample_rate=16_000, bands=8, window_seconds=0.04, hop_seconds=0.02, stack=1)
     settings: dict[str, Any] = {
@@ -71,7 +75,7 @@ def slow_head(head: ExpertHead, frames: torch.Tensor) -> torch.Tensor:
 @pytest.mark.parametrize("lengths", [[7], [3, 10, 1], [25, 4, 10, 11, 30]])
 def test_a_head_equals_its_definition_for_any_length(lengths: list[int]) -> None:
     torch.manual_seed(0)
-    head = ExpertHead(8, heads(), 12).eval()
+    head = ExpertHead(8, 12, **sizes()).eval()
     series = [torch.randn(length, 8) for length in lengths]
     filled = torch.full((len(series), max(lengths) + 2, 8), 1e4)  # padding that would show
     for row, values in zip(filled, series, strict=True):
@@ -84,7 +88,7 @@ def test_a_head_equals_its_definition_for_any_length(lengths: list[int]) -> None
 
 def test_training_mode_ignores_padding_too() -> None:
     torch.manual_seed(0)
-    head = ExpertHead(8, heads(dropout=0.0), 12).train()
+    head = ExpertHead(8, 12, **sizes(dropout=0.0)).train()
     frames = torch.randn(1, 7, 8)
     filled = torch.cat([frames, torch.full((1, 20, 8), 1e3)], 1)
     assert torch.allclose(head(Series(frames, torch.tensor([7]))), head(Series(filled, torch.tensor([7]))), atol=1e-5)
@@ -93,9 +97,8 @@ def test_training_mode_ignores_padding_too() -> None:
 def test_experts_are_averaged_without_normalising() -> None:
     settings = heads()
     settings = settings.model_copy(update={"experts": {"a": settings.experts["e"], "b": settings.experts["e"]}})
-    from system.models.audio.expert_heads_encoder import ExpertHeadsEncoder
 
-    both = ExpertHeadsEncoder(settings, 12).eval()
+    both = settings.build(12).eval()
     series = Series(torch.randn(3, 5, 8), torch.tensor([5, 2, 4]))
     with torch.no_grad():
         expected = (both.heads["expert_a"](series) + both.heads["expert_b"](series)) / 2

@@ -15,7 +15,7 @@ from system.models.retrieval import RetrievalModel
 from system.recipe import schema
 from system.recipe.load import RecipeError, load_recipe
 from system.runs.open import build_model
-from system.training import train
+from system.training.interrupt import Interrupted
 from system.training.parts import FrozenStart, parameter_groups
 from system.training.stage import StageTraining
 
@@ -96,7 +96,7 @@ def test_interrupted_in_a_frozen_start_and_resumed_it_ends_bit_equal(
     def once(stage: Any, asked: dict[str, bool]) -> None:
         if stage.step in (2, 4):  # in the frozen start, and with its end
             stage._save(None)
-            raise train.Interrupted("stopped")
+            raise Interrupted("stopped")
         stop(stage, asked)
 
     for steps in (2, 4):
@@ -120,7 +120,7 @@ def one_more(monkeypatch: pytest.MonkeyPatch, path: Path, run: Path, steps: int)
     def next_step(stage: Any, asked: dict[str, bool]) -> None:
         if stage.step == steps + 1:
             stage._save(None)
-            raise train.Interrupted("stopped")
+            raise Interrupted("stopped")
 
     with monkeypatch.context() as patched:
         patched.setattr(StageTraining, "_stop_if_asked", next_step)

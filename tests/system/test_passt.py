@@ -357,7 +357,7 @@ def settings(**changes: Any) -> dict[str, Any]:
 
 
 def encoder(out: int = 1024, **changes: Any) -> SegmentedEncoder:
-    return SegmentedEncoder(Settings.model_validate(settings(**changes)), out)
+    return Settings.model_validate(settings(**changes)).build(out)
 
 
 def batch_of(*waves: np.ndarray) -> dict[str, Series]:

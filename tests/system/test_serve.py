@@ -29,7 +29,6 @@ from submission.formats.score_matrix import read_scores
 from system.__main__ import main
 from system.models.similarity import Embedded
 from system.models.text import SentenceTransformers
-from system.models.text.sentence_encoder import sentence_encoder
 from system.ranking.base import Hit
 from system.ranking.listing import list_clips
 from system.runs.rankers import clips_to_rank, open_ranker
@@ -124,9 +123,9 @@ def test_sentences_find_what_is_described_and_no_query_is_kept(trainable: bool, 
     )
     captions = ["A dog barks at a passing car", "Heavy rain falls on a tin roof", "A church bell rings in the distance"]
     clips = [clip_of(tmp_path / f"{n}.wav", captions=[caption]) for n, caption in enumerate(captions)]
-    model = model_of(sentence_encoder(settings, tmp_path))
+    model = model_of(settings.build([], tmp_path))
     with torch.inference_mode():
-        search = searching(model, clips, Embedded(sentence_encoder(settings, tmp_path / "other")(captions).values))
+        search = searching(model, clips, Embedded(settings.build([], tmp_path / "other")(captions).values))
     assert model.text.unknown_words("a xylophonist \U0001f98a \U0001f98a plays") == ["\U0001f98a"], (
         "others it has parts of"
     )

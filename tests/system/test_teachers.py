@@ -91,10 +91,10 @@ def test_a_stage_without_distillation_opens_no_teacher(distilled: Path, tmp_path
 def test_killed_while_it_learns_it_ends_as_an_unbroken_run(
     distilled: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from system.training import train
+    from system.training import stage
 
     calls: list[int] = []
-    gradients = train.gradients
+    gradients = stage.gradients
 
     def broken_off(*arguments: Any) -> Any:
         calls.append(1)
@@ -106,7 +106,7 @@ def test_killed_while_it_learns_it_ends_as_an_unbroken_run(
     steps = json.loads((distilled / "finetune/done.json").read_text())["steps"]
     broken_off_at = json.loads((distilled / "pretrain/done.json").read_text())["steps"] + steps // 2 + 2
     with monkeypatch.context() as patched:
-        patched.setattr(train, "gradients", broken_off)
+        patched.setattr(stage, "gradients", broken_off)
         assert main(command) == 130
     assert (tmp_path / "again/finetune/last.pt").exists()
     assert main(command) == 0

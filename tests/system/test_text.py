@@ -11,7 +11,6 @@ import torch
 
 from data_tools.errors import KitError
 from system.models.text import SentenceTransformers
-from system.models.text.sentence_encoder import sentence_encoder
 
 
 @pytest.fixture(scope="session")
@@ -29,12 +28,12 @@ def test_frozen_sentences_are_kept_and_equal_the_library(minilm: str, tmp_path: 
     from sentence_transformers import SentenceTransformer
 
     texts = ["A dog barks.", "Rain falls on a roof while a bell rings", "A dog barks."]
-    encoder = sentence_encoder(sentence_settings(minilm), tmp_path)
+    encoder = sentence_settings(minilm).build([], tmp_path)
     library = SentenceTransformer(minilm, device="cpu")
     expected, new = library.encode(texts), library.encode(["a new text"])
     assert np.abs(encoder(texts).values.numpy() - expected).max() < 1e-5
     assert len(encoder.bank) == 2
-    again = sentence_encoder(sentence_settings(minilm), tmp_path)
+    again = sentence_settings(minilm).build([], tmp_path)
     again._model.encode = None  # a second computation would fail
     assert torch.equal(again(texts).values, encoder(texts).values)
     assert not list(encoder.parameters())
@@ -46,7 +45,7 @@ def test_frozen_sentences_are_kept_and_equal_the_library(minilm: str, tmp_path: 
 
 
 def test_trainable_sentences_do_not_depend_on_their_neighbours(minilm: str, tmp_path: Path) -> None:
-    encoder = sentence_encoder(sentence_settings(minilm, trainable=True), tmp_path).eval()
+    encoder = sentence_settings(minilm, trainable=True).build([], tmp_path).eval()
     assert encoder.frozen_parameters() == 0
     texts = ["A dog barks.", "Rain falls on a roof while a bell rings and somebody walks over gravel", "siren"]
     with torch.no_grad():
@@ -59,32 +58,32 @@ def test_trainable_sentences_do_not_depend_on_their_neighbours(minilm: str, tmp_
 
 def test_sentence_encoder_faults_are_sentences(minilm: str, tmp_path: Path) -> None:
     with pytest.raises(KitError, match=r"has 384 dimensions, not 300; set text.dim to 384"):
-        sentence_encoder(sentence_settings(minilm, dim=300), tmp_path)
+        sentence_settings(minilm, dim=300).build([], tmp_path)
     with pytest.raises(KitError, match=r"text model .*nothing: no such folder; name one"):
-        sentence_encoder(sentence_settings(str(tmp_path / "nothing")), tmp_path)
-    assert sentence_encoder(sentence_settings(minilm), tmp_path).unreadable(["a dog", ""]) == [""]
+        sentence_settings(str(tmp_path / "nothing")).build([], tmp_path)
+    assert sentence_settings(minilm).build([], tmp_path).unreadable(["a dog", ""]) == [""]
     cut = shutil.copytree(minilm, tmp_path / "cut")
     weights = next(cut.rglob("model.safetensors"))
     weights.write_bytes(weights.read_bytes()[:1000])
     with pytest.raises(KitError, match=r"no sentence-transformers model .*cut"):
-        sentence_encoder(sentence_settings(str(cut)), tmp_path)
+        sentence_settings(str(cut)).build([], tmp_path)
 
 
 def test_encoders_that_differ_in_anything_have_different_identities(minilm: str, tmp_path: Path) -> None:
-    first = sentence_encoder(sentence_settings(minilm), tmp_path)
+    first = sentence_settings(minilm).build([], tmp_path)
     copy = shutil.copytree(minilm, tmp_path / "copy")
-    assert sentence_encoder(sentence_settings(str(copy)), tmp_path).identity() == first.identity()
+    assert sentence_settings(str(copy)).build([], tmp_path).identity() == first.identity()
     pooling = next(copy.rglob("*Pooling/config.json"))
     changed = pooling.read_text().replace('"pooling_mode_mean_tokens": true', '"pooling_mode_mean_tokens": false')
     pooling.write_text(changed.replace('"pooling_mode_cls_token": false', '"pooling_mode_cls_token": true'))
-    assert sentence_encoder(sentence_settings(str(copy)), tmp_path).identity() != first.identity()
+    assert sentence_settings(str(copy)).build([], tmp_path).identity() != first.identity()
 
 
 def test_texts_of_any_length_keep_their_place(minilm: str, tmp_path: Path, shared: Path) -> None:
     """Sorted chunks against the library's own padding of everything to the longest."""
     with (shared / "data/clotho/clotho_captions_evaluation.csv").open(newline="", encoding="utf-8") as file:
         texts = [row["caption_1"] for row in csv.DictReader(file)][:150]  # more than 128: two chunks
-    encoder = sentence_encoder(sentence_settings(minilm, trainable=True), tmp_path).eval()
+    encoder = sentence_settings(minilm, trainable=True).build([], tmp_path).eval()
     assert len(set(encoder.lengths(texts))) > 10
     with torch.no_grad():
         expected = encoder.trained(encoder.trained.preprocess(texts))["sentence_embedding"]
@@ -93,7 +92,7 @@ def test_texts_of_any_length_keep_their_place(minilm: str, tmp_path: Path, share
 
 
 def test_texts_are_tokenised_once(minilm: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    encoder = sentence_encoder(sentence_settings(minilm, trainable=True), tmp_path)
+    encoder = sentence_settings(minilm, trainable=True).build([], tmp_path)
     encoder.prepare(["a dog", "rain", "a dog"])
     monkeypatch.setattr(encoder.trained, "preprocess", None)  # a second time would fail
     assert encoder(["rain", "a dog", "rain"]).values.shape == (3, 384)

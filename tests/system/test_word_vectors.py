@@ -79,7 +79,7 @@ def test_a_bad_line_of_a_text_file_is_named_when_it_is_read(tmp_path: Path, line
 
 def encoder(path: Path, **changes: Any) -> WordVectorsEncoder:
     values = {"dim": 4, "unknown": "each", "embedding": "words", "padding": "masked"} | changes
-    return WordVectorsEncoder(WordVectors(kind="word_vectors", vectors=str(path), **values))
+    return WordVectors(kind="word_vectors", vectors=str(path), **values).build([], path.parent)
 
 
 def unit(vector: np.ndarray) -> np.ndarray:

@@ -21,7 +21,6 @@ from submission.__main__ import main as submission
 from submission.formats.score_matrix import read_scores
 from system.__main__ import main
 from system.models.text import Clap
-from system.models.text.pretrained_encoder import ClapEncoder
 from system.recipe.load import RecipeError, load_recipe
 from system.retriever import load_model
 
@@ -162,7 +161,7 @@ def test_a_page_serves_it(root: Path, run: Path, folder: Path) -> None:
 
 def test_texts_of_clap_are_cut_and_kept(tmp_path: Path) -> None:
     settings = Clap(kind="clap", model=str(hub_folder("clap")), dim=12, trainable=False, projection="none")
-    encoder = ClapEncoder(settings, tmp_path)
+    encoder = settings.build([], tmp_path)
     assert encoder.lengths(["a dog " * 200]) == [0]
     encoder.remembers = False
     assert encoder.lengths(["a dog " * 200]) == [38]
@@ -171,7 +170,7 @@ def test_texts_of_clap_are_cut_and_kept(tmp_path: Path) -> None:
     assert len(encoder.bank) == 2
     wrong = settings.model_copy(update={"dim": 13})
     with pytest.raises(Exception, match=r"has 12 dimensions, not 13; set text.dim to 12"):
-        ClapEncoder(wrong, tmp_path)
+        wrong.build([], tmp_path)
 
 
 @pytest.mark.parametrize(

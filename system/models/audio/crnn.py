@@ -10,8 +10,7 @@ from system.experts import Expert, LogMelSlaney
 from system.models.audio.base import AudioSettings, Encoder
 from system.models.costs import TRAINING, Cost, gru_flops, gru_parameters
 
-CHANNELS = 128
-MIN_FRAMES = 4  # of log-mel that the convolutions turn into one
+CHANNELS = 128  # of the convolutions
 MIN_BANDS = 64  # that they turn into one
 
 
@@ -59,7 +58,9 @@ class Crnn(GruSettings):
     def build(self, out: int) -> Encoder:
         from system.models.audio.crnn_encoder import CrnnEncoder
 
-        return CrnnEncoder(self)
+        ((name, logmel),) = self.experts.items()
+        inputs = CHANNELS * (logmel.bands // MIN_BANDS)
+        return CrnnEncoder(name, inputs, self.hidden, self.dropout, self.embedding, self.padding)
 
     def cost(self, out: int, seconds: float, longest: float) -> Cost:
         """Every convolution keeps about two values of its input, for the batch norm in front of it, and two of its
@@ -93,7 +94,8 @@ class Gru(GruSettings):
     def build(self, out: int) -> Encoder:
         from system.models.audio.crnn_encoder import GruEncoder
 
-        return GruEncoder(self)
+        ((name, expert),) = self.experts.items()
+        return GruEncoder(name, expert.dim, self.width, self.hidden, self.dropout, self.embedding)
 
     def cost(self, out: int, seconds: float, longest: float) -> Cost:
         (expert,) = self.experts.values()

@@ -8,13 +8,17 @@ from torch import nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from system.experts.logmel import SILENCE
-from system.models.audio.crnn import CHANNELS, MIN_BANDS, MIN_FRAMES, Crnn, Gru
 from system.models.audio.encoder import AudioEncoder
 from system.models.batch import Series
 from system.models.similarity import Embedded
 from system.networks.layers import length_mask, pooled_over_time
 
 # B clips, T frames, E embedding
+
+CHANNELS = 128  # of the convolutions
+MIN_FRAMES = 4  # of log-mel that the convolutions turn into one
+
+Embedding = Literal["frames", "mean"]
 
 
 class CrnnEncoder(AudioEncoder):
@@ -28,19 +32,27 @@ class CrnnEncoder(AudioEncoder):
     none with `counted`; with `masked`, what is said of it.
     """
 
-    def __init__(self, settings: Crnn) -> None:
+    def __init__(
+        self,
+        expert: str,
+        inputs: int,
+        hidden: int,
+        dropout: float,
+        embedding: Embedding,
+        padding: Literal["masked", "counted"],
+    ) -> None:
+        """inputs: values per frame after the convolutions: 128 x (bands // 64)."""
         super().__init__()
-        ((self.expert, logmel),) = settings.experts.items()
-        self.settings = settings
-        self.cnn = convolutions(settings.dropout)
-        self.gru = _gru(CHANNELS * (logmel.bands // MIN_BANDS), settings.hidden)
+        self.expert, self.embedding, self.padding = expert, embedding, padding
+        self.cnn = convolutions(dropout)
+        self.gru = _gru(inputs, hidden)
 
     def forward(self, audio: dict[str, Series]) -> Embedded:
         values, lengths = filled(*audio[self.expert])
-        if self.training and self.settings.padding == "counted":
+        if self.training and self.padding == "counted":
             lengths = torch.full_like(lengths, values.shape[1])
         series = run_gru(self.gru, *self.convolved(values, lengths))
-        return _embedded(stretched(series, lengths // MIN_FRAMES, lengths), lengths, self.settings.embedding)
+        return _embedded(stretched(series, lengths // MIN_FRAMES, lengths), lengths, self.embedding)
 
     def convolved(self, values: torch.Tensor, lengths: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """values (B, T, bands), lengths (B,) >= 4 -> (B, T // 4, 128 x (bands // 64)) and lengths // 4."""
@@ -61,13 +73,12 @@ class CrnnEncoder(AudioEncoder):
 class GruEncoder(AudioEncoder):
     """Frames of a frozen expert -> linear -> GRU; see crnn.py. Padding changes nothing."""
 
-    def __init__(self, settings: Gru) -> None:
+    def __init__(self, expert: str, dim: int, width: int, hidden: int, dropout: float, embedding: Embedding) -> None:
         super().__init__()
-        ((self.expert, expert),) = settings.experts.items()
-        self.embedding = settings.embedding
-        self.linear = nn.Linear(expert.dim, settings.width)
-        self.dropout = nn.Dropout(settings.dropout)
-        self.gru = _gru(settings.width, settings.hidden)
+        self.expert, self.embedding = expert, embedding
+        self.linear = nn.Linear(dim, width)
+        self.dropout = nn.Dropout(dropout)
+        self.gru = _gru(width, hidden)
 
     def forward(self, audio: dict[str, Series]) -> Embedded:
         values, lengths = audio[self.expert]
@@ -140,7 +151,7 @@ def stretched(values: torch.Tensor, lengths: torch.Tensor, wanted: torch.Tensor)
     return torch.lerp(values[rows, before], values[rows, after], (at - before)[..., None].to(values.dtype))
 
 
-def _embedded(series: torch.Tensor, lengths: torch.Tensor, embedding: Literal["frames", "mean"]) -> Embedded:
+def _embedded(series: torch.Tensor, lengths: torch.Tensor, embedding: Embedding) -> Embedded:
     if embedding == "mean":
         return Embedded(F.normalize(pooled_over_time(series, lengths, "mean"), dim=-1))
     return Embedded(F.normalize(series.float(), dim=-1), lengths)

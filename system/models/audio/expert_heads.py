@@ -29,7 +29,8 @@ class ExpertHeads(AudioSettings):
     def build(self, out: int) -> Encoder:
         from system.models.audio.expert_heads_encoder import ExpertHeadsEncoder
 
-        return ExpertHeadsEncoder(self, out)
+        dims = {name: expert.dim for name, expert in self.experts.items()}
+        return ExpertHeadsEncoder(dims, out, **self.model_dump(exclude={"kind", "experts"}))
 
     def cost(self, out: int, seconds: float, longest: float) -> Cost:
         trainable, activations, exact, flops = {}, 0.0, 0.0, 0.0

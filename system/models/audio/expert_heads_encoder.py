@@ -1,11 +1,13 @@
 """The audio heads of "Take it easy": a small transformer an expert, and the mean of what they give."""
 
+from collections.abc import Mapping
+from typing import Any
+
 import torch
 from torch import nn
 
 from system.compute.device import suited_to
 from system.models.audio.encoder import AudioEncoder
-from system.models.audio.expert_heads import ExpertHeads
 from system.models.batch import Series
 from system.models.similarity import Embedded
 from system.networks.layers import SeriesEncoder, length_mask, masked_mean
@@ -21,14 +23,23 @@ class ExpertHead(nn.Module):
     A series longer than the positions is cut into windows; their means, weighted by real frames, are averaged.
     """
 
-    def __init__(self, dim: int, settings: ExpertHeads, out: int) -> None:
+    def __init__(
+        self,
+        dim: int,
+        out: int,
+        *,
+        width: int,
+        layers: int,
+        heads: int,
+        ffn_dim: int,
+        max_positions: int,
+        dropout: float,
+    ) -> None:
         super().__init__()
-        self.window = settings.max_positions
-        self.project = nn.Linear(dim, settings.width)
-        self.encoder = SeriesEncoder(
-            settings.width, settings.layers, settings.heads, settings.ffn_dim, settings.max_positions, settings.dropout
-        )
-        self.out = nn.Linear(settings.width, out)
+        self.window = max_positions
+        self.project = nn.Linear(dim, width)
+        self.encoder = SeriesEncoder(width, layers, heads, ffn_dim, max_positions, dropout)
+        self.out = nn.Linear(width, out)
 
     def forward(self, series: Series) -> torch.Tensor:
         """Clips of like length are computed together, so that a clip of two minutes costs what it holds and no more."""
@@ -52,13 +63,14 @@ class ExpertHead(nn.Module):
 
 
 class ExpertHeadsEncoder(AudioEncoder):
-    """The mean of the experts' embeddings, not normalised: the size of each is its say in the cosine."""
+    """The mean of the experts' embeddings, not normalised: the size of each is its say in the cosine.
 
-    def __init__(self, settings: ExpertHeads, out: int) -> None:
+    dims: values in a frame, by expert. head: the sizes that every ExpertHead takes.
+    """
+
+    def __init__(self, dims: Mapping[str, int], out: int, **head: Any) -> None:
         super().__init__()
-        self.heads = nn.ModuleDict(
-            {f"expert_{name}": ExpertHead(expert.dim, settings, out) for name, expert in settings.experts.items()}
-        )
+        self.heads = nn.ModuleDict({f"expert_{name}": ExpertHead(dim, out, **head) for name, dim in dims.items()})
 
     def forward(self, audio: dict[str, Series]) -> Embedded:
         return self.with_each(audio)[0]

@@ -33,7 +33,9 @@ class FrameTransformer(AudioSettings):
     def build(self, out: int) -> Encoder:
         from system.models.audio.frame_transformer_encoder import FrameTransformerEncoder
 
-        return FrameTransformerEncoder(self, out)
+        ((name, expert),) = self.experts.items()
+        sizes = self.width, self.layers, self.heads, self.ffn_dim, self.max_positions, self.dropout
+        return FrameTransformerEncoder(name, expert.dim, sizes, out)
 
     def cost(self, out: int, seconds: float, longest: float) -> Cost:
         (expert,) = self.experts.values()

@@ -4,7 +4,6 @@ import torch
 from torch import nn
 
 from system.models.audio.encoder import AudioEncoder
-from system.models.audio.frame_transformer import FrameTransformer
 from system.models.batch import Series
 from system.models.similarity import Embedded
 from system.networks.layers import SeriesEncoder, length_mask
@@ -14,17 +13,17 @@ from system.networks.layers import SeriesEncoder, length_mask
 
 class FrameTransformerEncoder(AudioEncoder):
     """Frames (B, T, D) -> (B, T, E). What fills a batch up changes nothing. A series longer than the positions is cut
-    into windows that know nothing of each other."""
+    into windows that know nothing of each other.
 
-    def __init__(self, settings: FrameTransformer, out: int) -> None:
+    expert: its name. dim: D. sizes: width, layers, heads, width of the feed-forward part, positions, dropout.
+    """
+
+    def __init__(self, expert: str, dim: int, sizes: tuple[int, int, int, int, int, float], out: int) -> None:
         super().__init__()
-        ((self.expert, expert),) = settings.experts.items()
-        self.window = settings.max_positions
-        encoder = SeriesEncoder(
-            settings.width, settings.layers, settings.heads, settings.ffn_dim, settings.max_positions, settings.dropout
-        )
-        layers = {"project": nn.Linear(expert.dim, settings.width), "encoder": encoder}
-        self.transformer = nn.ModuleDict(layers | {"out": nn.Linear(settings.width, out)})
+        width, _, _, _, self.window, _ = sizes
+        self.expert = expert
+        layers = {"project": nn.Linear(dim, width), "encoder": SeriesEncoder(*sizes)}
+        self.transformer = nn.ModuleDict(layers | {"out": nn.Linear(width, out)})
 
     def forward(self, audio: dict[str, Series]) -> Embedded:
         values, lengths = audio[self.expert]

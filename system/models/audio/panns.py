@@ -55,6 +55,9 @@ class Panns(AudioSettings, Resampled):
     def sees_whole_batch(self) -> bool:
         return self.trainable
 
+    def pretrained(self) -> Path | None:
+        return None if self.weights is None else Path(self.weights)
+
     def weight_files(self) -> dict[str, Path]:
         return {} if self.weights is None else {"weights": Path(self.weights)}
 
@@ -64,7 +67,20 @@ class Panns(AudioSettings, Resampled):
     def build(self, out: int) -> Encoder:
         from system.models.audio.panns_encoder import PannsEncoder
 
-        return PannsEncoder(self, out)
+        ((name, _),) = self.experts.items()
+        augment = None if self.spec_augment is None else self.spec_augment.model_dump()
+        return PannsEncoder(
+            name,
+            out,
+            network=self.network,
+            weights=self.pretrained(),
+            trainable=self.trainable,
+            training_samples=self.training_frames,
+            pooling=(self.frequency_pooling, self.time_pooling),
+            dropout=self.dropout,
+            spec_augment=augment,
+            hidden=self.hidden,
+        )
 
     def cost(self, out: int, seconds: float, longest: float) -> Cost:
         """Every convolution keeps about two values of its output, for its batch norm and what follows; a frozen network

@@ -1,6 +1,8 @@
 """A network of PANNs on waveforms, trained or frozen, with an embedding behind it."""
 
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Literal
 
 import torch
 import torch.nn.functional as F
@@ -10,8 +12,6 @@ from system.compute.device import suited_to
 from system.experts.network import in_pieces
 from system.experts.waveform import FULL_SCALE
 from system.models.audio.encoder import AudioEncoder
-from system.models.audio.panns import Panns
-from system.models.audio.segmented import SpecAugment
 from system.models.batch import Series
 from system.models.similarity import Embedded
 from system.networks.augment import random_parts, stripes
@@ -40,29 +40,44 @@ class PannsEncoder(AudioEncoder):
     as well, in evaluation too; a clip over the longest was cut once, here a random part is heard at every visit.
     """
 
-    def __init__(self, settings: Panns, out: int) -> None:
+    def __init__(
+        self,
+        expert: str,
+        out: int,
+        *,
+        network: Literal["resnet38", "cnn14"],
+        weights: Path | None,
+        trainable: bool,
+        training_samples: int,
+        pooling: tuple[str, Literal["mean", "max", "max_mean"]],
+        dropout: float,
+        spec_augment: Mapping[str, int] | None,
+        hidden: int,
+    ) -> None:
+        """training_samples: of a clip that training hears at most. pooling: over frequency, over time. spec_augment: as
+        of spec_augment; None for no stripes."""
         super().__init__()
-        self.settings = settings
-        ((self.expert, _),) = settings.experts.items()
+        self.expert, self.weights, self.trainable, self.training_samples = expert, weights, trainable, training_samples
+        self.frequency_pooling, self.time_pooling = pooling
+        self.spec_augment = spec_augment
         self.front_end = LogMelFrontEnd()
-        self.network = NETWORKS[settings.network](settings.dropout).requires_grad_(settings.trainable)
-        self.mlp = mlp(DIM, settings.hidden, out)
+        self.network = NETWORKS[network](dropout).requires_grad_(trainable)
+        self.mlp = mlp(DIM, hidden, out)
 
     def train(self, mode: bool = True) -> "PannsEncoder":
         """A frozen network stays in evaluation mode: its batch norms as published, no dropout."""
         super().train(mode)
-        self.network.train(mode and self.settings.trainable)
+        self.network.train(mode and self.trainable)
         return self
 
     def load_pretrained(self) -> None:
-        if self.settings.weights is None:
-            return
-        take_published(self.network, read_weights(Path(self.settings.weights), "model"))
+        if self.weights is not None:
+            take_published(self.network, read_weights(self.weights, "model"))
 
     def forward(self, audio: dict[str, Series]) -> Embedded:
         waves, lengths = audio[self.expert].values[..., 0], audio[self.expert].lengths
         if self.training:
-            waves, lengths = random_parts(waves, lengths, self.settings.training_frames)  # where it was not cut before
+            waves, lengths = random_parts(waves, lengths, self.training_samples)  # where it was not cut before
         waves, lengths = F.pad(waves, (0, max(0, SHORTEST - waves.shape[1]))), lengths.clamp(min=SHORTEST)
         return Embedded(
             self.mlp(self._pooled(waves, lengths) if self.training else self._one_length_at_a_time(waves, lengths))
@@ -80,15 +95,15 @@ class PannsEncoder(AudioEncoder):
     def _pooled(self, waves: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
         """(B, N) int16 and lengths of at least one frame -> (B, 2048)."""
         maps = self._maps(waves.float() / FULL_SCALE).float()  # a sum over frames needs more than 16 bits
-        frames = maps.mean(3) if self.settings.frequency_pooling == "mean" else maps.amax(3) + maps.mean(3)
-        return pooled_over_time(frames.transpose(1, 2), (1 + lengths // HOP) // STRIDE, self.settings.time_pooling)
+        frames = maps.mean(3) if self.frequency_pooling == "mean" else maps.amax(3) + maps.mean(3)
+        return pooled_over_time(frames.transpose(1, 2), (1 + lengths // HOP) // STRIDE, self.time_pooling)
 
     def _maps(self, waves: torch.Tensor) -> torch.Tensor:
         """(B, N) float32 -> (B, 2048, T, 2)."""
         columns = self.network.standardised(self.front_end(waves))
         if self.training:
-            augment = self.settings.spec_augment
-            result: torch.Tensor = self.network(columns if augment is None else spec_augment(columns, augment))
+            augment = self.spec_augment
+            result: torch.Tensor = self.network(columns if augment is None else spec_augment(columns, **augment))
             return result
         return in_pieces(self.network, columns, 2, STRIDE, self.network.reach, PIECE)
 
@@ -96,7 +111,9 @@ class PannsEncoder(AudioEncoder):
         return {"network": self.network, "mlp": self.mlp}
 
 
-def spec_augment(columns: torch.Tensor, settings: SpecAugment) -> torch.Tensor:
+def spec_augment(
+    columns: torch.Tensor, time_stripes: int, time_width: int, band_stripes: int, band_width: int
+) -> torch.Tensor:
     """(B, 1, T, bands) with stripes of every clip set to 0, which is the mean behind a batch norm.
 
     A stripe's width is one of 0 to `width` - 1, its place any that leaves it inside; stripes may overlap. Draws from
@@ -105,6 +122,6 @@ def spec_augment(columns: torch.Tensor, settings: SpecAugment) -> torch.Tensor:
     take all of it, where torchlibrosa stops with an error.
     """
     batch, _, length, bands = columns.shape
-    in_time = stripes(batch, length, settings.time_stripes, settings.time_width, columns.device)
-    in_bands = stripes(batch, bands, settings.band_stripes, settings.band_width, columns.device)
+    in_time = stripes(batch, length, time_stripes, time_width, columns.device)
+    in_bands = stripes(batch, bands, band_stripes, band_width, columns.device)
     return columns.masked_fill((in_time[:, :, None] | in_bands[:, None, :])[:, None], 0.0)

@@ -127,7 +127,22 @@ class Segmented(AudioSettings, Resampled):
     def build(self, out: int) -> Encoder:
         from system.models.audio.segmented_encoder import SegmentedEncoder
 
-        return SegmentedEncoder(self, out)
+        ((name, _),) = self.experts.items()
+        seconds = self.segment_seconds, self.hop_seconds
+        size, hop = (round(each * self.sample_rate) for each in seconds)
+        return SegmentedEncoder(
+            name,
+            self.build_network(),
+            out,
+            pretrained=self.pretrained(),
+            trainable=self.trainable,
+            size=size,
+            hop=hop,
+            training_samples=self.training_frames,
+            has_attention=self.segment_pooling == "attention",
+            has_head=self.head == "linear",
+            hidden=self.hidden,
+        )
 
     def cost(self, out: int, seconds: float, longest: float) -> Cost:
         """Of every segment that a clip of `longest` seconds has: the others of a batch may have fewer."""

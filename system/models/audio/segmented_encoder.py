@@ -9,11 +9,11 @@ from data_tools.errors import KitError
 from system.compute.device import suited_to
 from system.experts.waveform import FULL_SCALE
 from system.models.audio.encoder import AudioEncoder
-from system.models.audio.segmented import Segmented
 from system.models.audio.segments import SegmentAttention, SegmentMean, cut, segmented
 from system.models.batch import Series
 from system.models.similarity import Embedded
 from system.networks.layers import mlp
+from system.networks.segment import SegmentNetwork
 
 # B clips, S segments of all of them, N samples, D values
 
@@ -30,35 +30,49 @@ class SegmentedEncoder(AudioEncoder):
     (there, always three, and the others left out of the mean); where 16 bits are used, front-ends stay in float32.
     """
 
-    def __init__(self, settings: Segmented, out: int) -> None:
+    def __init__(
+        self,
+        expert: str,
+        network: SegmentNetwork,
+        out: int,
+        *,
+        pretrained: Path | None,
+        trainable: bool,
+        size: int,
+        hop: int,
+        training_samples: int,
+        has_attention: bool,
+        has_head: bool,
+        hidden: int | None,
+    ) -> None:
+        """size, hop: of segments, in samples. training_samples: of a clip that training hears at most. pretrained: the
+        published weights. hidden: of a layer with ReLU before the last one."""
         super().__init__()
-        self.settings = settings
-        ((self.expert, _),) = settings.experts.items()
-        self.network = settings.build_network().requires_grad_(settings.trainable)
-        dim = self.network.dim
-        self.pooling = SegmentAttention(dim) if settings.segment_pooling == "attention" else SegmentMean()
-        self.head = _head(settings, dim, out)
+        self.expert, self.network = expert, network.requires_grad_(trainable)
+        self.pretrained, self.trainable, self.training_samples = pretrained, trainable, training_samples
+        self.size, self.hop = size, hop
+        dim = network.dim
+        self.pooling = SegmentAttention(dim) if has_attention else SegmentMean()
+        self.head = _head(dim, hidden, out) if has_head else _no_head(dim, out)
 
     def train(self, mode: bool = True) -> "SegmentedEncoder":
         """A frozen network stays in evaluation mode."""
         super().train(mode)
-        self.network.train(mode and self.settings.trainable)
+        self.network.train(mode and self.trainable)
         return self
 
     def load_pretrained(self) -> None:
-        path = self.settings.pretrained()
-        if path is not None:
-            self.network.take_published(path)
+        if self.pretrained is not None:
+            self.network.take_published(self.pretrained)
 
     def save_assets(self, folder: Path) -> None:
         self.network.save_assets(folder)
 
     def forward(self, audio: dict[str, Series]) -> Embedded:
-        waves, rate = audio[self.expert], self.settings.sample_rate
+        waves = audio[self.expert]
         if self.training:
-            waves = cut(waves, self.settings.training_frames)  # batches are cut before; this is for what is not
-        size, hop = (round(seconds * rate) for seconds in (self.settings.segment_seconds, self.settings.hop_seconds))
-        segments = segmented(waves, size, hop)
+            waves = cut(waves, self.training_samples)  # batches are cut before; this is for what is not
+        segments = segmented(waves, self.size, self.hop)
         at_once = len(segments.waves) if self.training else suited_to(waves.values.device, SEGMENTS_AT_ONCE)
         parts = zip(segments.waves.split(at_once), segments.lengths.split(at_once), strict=True)
         vectors = torch.cat([self.network(part.float() / FULL_SCALE, lengths) for part, lengths in parts])
@@ -68,9 +82,11 @@ class SegmentedEncoder(AudioEncoder):
         return {"network": self.network, "head": nn.ModuleList([self.pooling, self.head])}
 
 
-def _head(settings: Segmented, dim: int, out: int) -> nn.Module:
-    if settings.head == "none":
-        if dim != out:
-            raise KitError(f"model.audio: its vectors have {dim} values, the text's embeddings {out}; say head: linear")
-        return nn.Identity()
-    return nn.Linear(dim, out) if settings.hidden is None else mlp(dim, settings.hidden, out)
+def _head(dim: int, hidden: int | None, out: int) -> nn.Module:
+    return nn.Linear(dim, out) if hidden is None else mlp(dim, hidden, out)
+
+
+def _no_head(dim: int, out: int) -> nn.Module:
+    if dim != out:
+        raise KitError(f"model.audio: its vectors have {dim} values, the text's embeddings {out}; say head: linear")
+    return nn.Identity()

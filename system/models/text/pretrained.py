@@ -138,9 +138,20 @@ class TokenSettings(PreTrained):
         return text.translate(str.maketrans("", "", self.removed))
 
     def build(self, vocabulary: list[str], banks: Path) -> Encoder:
-        from system.models.text.pretrained_encoder import TokenEncoder
+        from system.models.text.pretrained_encoder import Bank, TokenEncoder
 
-        return TokenEncoder(self, banks)
+        cut = "" if self.max_tokens is None else f"_of_{self.max_tokens}"
+        return TokenEncoder(
+            self.model,
+            Bank(banks, f"{self.kind}{cut}"),
+            first_token=self.kind == "first_token",
+            cleaned=self.cleaned,
+            trainable=self.trainable,
+            max_tokens=self.max_tokens,
+            dropout=self.dropout,
+            hidden=self.hidden,
+            dim=self.dim,
+        )
 
     def count(self, folder: Path, config: dict[str, Any]) -> int:
         return of_transformer(config)
@@ -197,7 +208,7 @@ class SentenceTransformers(VectorSettings):
     def build(self, vocabulary: list[str], banks: Path) -> Encoder:
         from system.models.text.sentence_encoder import sentence_encoder
 
-        return sentence_encoder(self, banks)
+        return sentence_encoder(self.model, self.dim, self.projection == "linear", self.trainable, banks)
 
     def count(self, folder: Path, config: dict[str, Any]) -> int:
         return sum(_safetensors_sizes(folder / "model.safetensors"))
@@ -216,9 +227,9 @@ class Clap(VectorSettings):
     unknown: ClassVar[TextSize] = BERT
 
     def build(self, vocabulary: list[str], banks: Path) -> Encoder:
-        from system.models.text.pretrained_encoder import ClapEncoder
+        from system.models.text.pretrained_encoder import Bank, ClapEncoder
 
-        return ClapEncoder(self, banks)
+        return ClapEncoder(self.model, self.dim, self.projection == "linear", self.trainable, Bank(banks, "clap"))
 
     def text_config(self, config: dict[str, Any]) -> dict[str, Any]:
         return dict(config.get("text_config", config))

@@ -2,9 +2,9 @@
 
 import hashlib
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -17,16 +17,21 @@ from system.features.bank import open_bank
 from system.features.texts import store_vectors
 from system.models.similarity import Embedded
 from system.models.text.encoder import TextEncoder
-from system.models.text.pretrained import Clap, TokenSettings, VectorSettings
 from system.networks.layers import mlp, pooled_over_time
 
 # N texts, V values of a pre-trained model's vector
 
 FROZEN_AT_ONCE = 64  # texts
 CLAP_TOKENS = 77
-FIRST_NAMES = ("first_token", "sentence_transformers")  # whose banks are named by the model alone, as ever
 NO_LIMIT = 1_000_000  # tokenizers without one give a far larger number
 NO_FIRST_TOKEN = "has no first token that stands for a text; use one like BERT or RoBERTa"
+
+
+class Bank(NamedTuple):
+    """Where vectors of a frozen model are kept. folder: of all banks. name: that vectors are kept by."""
+
+    folder: Path
+    name: str
 
 
 class PreTrainedEncoder(TextEncoder):
@@ -35,7 +40,7 @@ class PreTrainedEncoder(TextEncoder):
     Frozen: its vector of a text is computed once, without dropout, and kept in a bank.
     """
 
-    def take(self, model: Any, name: str, after: nn.Module, trainable: bool, bank: tuple[Path, int, str]) -> None:
+    def take(self, model: Any, name: str, after: nn.Module, trainable: bool, bank: Bank, size: int) -> None:
         """Register the model and open its bank.
 
         Args:
@@ -43,7 +48,7 @@ class PreTrainedEncoder(TextEncoder):
             name: the folder, package or hub name it was loaded by; its files name the bank together with its weights.
             after: the trained layers.
             trainable: whether the model learns too.
-            bank: the folder of all banks, V, and the name that vectors are kept by.
+            size: V.
         """
         self._after = [after]  # in a list: a module is registered under one name only
         self.trained = model if trainable else None
@@ -51,9 +56,8 @@ class PreTrainedEncoder(TextEncoder):
         self._frozen: list[Any] = [] if trainable else [model.eval().requires_grad_(False)]
         self._identity, self._name = model_fingerprint(model, fetch(name)), name
         if not trainable:
-            banks, size, name = bank
-            kept = self._identity[:12] if name in FIRST_NAMES else f"{self._identity[:12]}-{name}"
-            self.bank = open_bank(banks / f"text-{kept}", size, "float32", {name: self._identity})
+            kept = f"{self._identity[:12]}-{bank.name}"
+            self.bank = open_bank(bank.folder / f"text-{kept}", size, "float32", {bank.name: self._identity})
 
     @property
     def _model(self) -> Any:
@@ -162,23 +166,23 @@ class TransformerEncoder(PreTrainedEncoder):
         return [word for word, ids in zip(words, tokens, strict=True) if self.tokenizer.unk_token_id in ids]
 
 
-def projection(settings: VectorSettings, found: int) -> nn.Module:
-    """What is behind a model whose vectors have `found` values; KitError where the settings say another size."""
-    dim = settings.dim
+def projection(name: str, found: int, dim: int, linear: bool) -> nn.Module:
+    """Return the layer after a model whose vectors have `found` values; KitError if they should have `dim`."""
     if found != dim:
-        raise KitError(f"text model {settings.model!r} has {found} dimensions, not {dim}; set text.dim to {found}")
-    return nn.Linear(dim, dim) if settings.projection == "linear" else nn.Identity()
+        raise KitError(f"text model {name!r} has {found} dimensions, not {dim}; set text.dim to {found}")
+    return nn.Linear(dim, dim) if linear else nn.Identity()
 
 
 class ClapEncoder(TransformerEncoder):
     """CLAP's projected embeddings of texts; linear where asked for."""
 
-    def __init__(self, settings: Clap, banks: Path) -> None:
+    def __init__(self, name: str, dim: int, linear: bool, trainable: bool, bank: Bank) -> None:
+        """linear: a trained layer after the model."""
         super().__init__()
-        tokenizer, model = load_clap(settings.model)
-        self.project = projection(settings, int(model.config.projection_dim))
+        tokenizer, model = load_clap(name)
+        self.project = projection(name, int(model.config.projection_dim), dim, linear)
         self.take_tokenizer(tokenizer)
-        self.take(model, settings.model, self.project, settings.trainable, (banks, settings.dim, "clap"))
+        self.take(model, name, self.project, trainable, bank, dim)
         self._longest = longest_input(tokenizer, model, CLAP_TOKENS)
 
     def _tokenise(self, texts: list[str]) -> list[list[int]]:
@@ -205,24 +209,35 @@ class TokenEncoder(TransformerEncoder):
     Source: github.com/XinhaoMei/audio-text_retrieval (2022).
     """
 
-    def __init__(self, settings: TokenSettings, banks: Path) -> None:
+    def __init__(
+        self,
+        name: str,
+        bank: Bank,
+        *,
+        first_token: bool,
+        cleaned: Callable[[str], str],
+        trainable: bool,
+        max_tokens: int | None,
+        dropout: float | None,
+        hidden: int | None,
+        dim: int,
+    ) -> None:
+        """cleaned: gives a caption as the tokenizer gets it. hidden: of a layer with ReLU; None: one linear layer."""
         super().__init__()
-        self.settings = settings
-        tokenizer, whole = load_transformer(settings.model, settings.dropout)
-        if settings.kind == "first_token" and tokenizer("a")["input_ids"][0] != tokenizer.cls_token_id:
-            raise KitError(f"text model {settings.model!r} {NO_FIRST_TOKEN}, or kind: mean_tokens")
+        self.first_token, self.clean = first_token, cleaned
+        tokenizer, whole = load_transformer(name, dropout)
+        if first_token and tokenizer("a")["input_ids"][0] != tokenizer.cls_token_id:
+            raise KitError(f"text model {name!r} {NO_FIRST_TOKEN}, or kind: mean_tokens")
         self._whole = [whole]  # as published: with the decoder, if it has one
         model = whole.get_encoder() if whole.config.is_encoder_decoder else whole
         width = int(model.config.hidden_size)
-        hidden, dim = settings.hidden, settings.dim
         self.mlp = nn.Linear(width, dim) if hidden is None else mlp(width, hidden, dim)
-        cut = "" if settings.max_tokens is None else f"_of_{settings.max_tokens}"
         self.take_tokenizer(tokenizer)
-        self.take(model, settings.model, self.mlp, settings.trainable, (banks, width, f"{settings.kind}{cut}"))
-        self._longest = longest_input(tokenizer, model, settings.max_tokens)
+        self.take(model, name, self.mlp, trainable, bank, width)
+        self._longest = longest_input(tokenizer, model, max_tokens)
 
     def _cleaned(self, texts: Sequence[str]) -> list[str]:
-        return [self.settings.cleaned(text) for text in texts]
+        return list(map(self.clean, texts))
 
     def _tokenise(self, texts: list[str]) -> list[list[int]]:
         found: list[list[int]] = self.tokenizer(texts, truncation=True, max_length=self._longest)["input_ids"]
@@ -231,7 +246,7 @@ class TokenEncoder(TransformerEncoder):
     def _vectors(self, texts: Sequence[str]) -> torch.Tensor:
         inputs = self._inputs(texts)
         tokens: torch.Tensor = self._model(**inputs).last_hidden_state
-        if self.settings.kind == "first_token":
+        if self.first_token:
             return tokens[:, 0]
         return pooled_over_time(tokens, inputs["attention_mask"].sum(1), "mean")
 

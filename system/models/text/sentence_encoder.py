@@ -7,33 +7,34 @@ from typing import Any
 import torch
 
 from data_tools.classify.embed import load_sentence_transformer
-from system.models.text.pretrained import SentenceTransformers
-from system.models.text.pretrained_encoder import PreTrainedEncoder, TransformerEncoder, projection
+from system.models.text.pretrained_encoder import Bank, PreTrainedEncoder, TransformerEncoder, projection
 
 
-def sentence_encoder(settings: SentenceTransformers, banks: Path) -> PreTrainedEncoder:
-    """Load a sentence-transformers model and choose its encoder by what it reads: tokens of a transformer, or words."""
+def sentence_encoder(name: str, dim: int, linear: bool, trainable: bool, banks: Path) -> PreTrainedEncoder:
+    """Load a sentence-transformers model and choose its encoder by its input: tokens of a transformer, or words.
+
+    name: folder, package or hub name. dim: of its vectors. linear: a trained layer after the model. banks: folder of
+    all banks.
+    """
     from transformers import PreTrainedTokenizerBase
 
-    model = load_sentence_transformer(settings.model, "cpu")
+    model = load_sentence_transformer(name, "cpu")
     is_transformer = isinstance(getattr(model[0], "tokenizer", None), PreTrainedTokenizerBase)
     kind = SentenceTransformersEncoder if is_transformer else StaticEncoder
-    return kind(settings, model, banks)
+    return kind(model, name, dim, linear, trainable, Bank(banks, "sentence_transformers"))
 
 
 class SentenceTransformersEncoder(TransformerEncoder):
     """A sentence-transformers model, with its default prompt in front of captions, if it has one; linear if the
     settings ask for it."""
 
-    def __init__(self, settings: SentenceTransformers, model: Any, banks: Path) -> None:
+    def __init__(self, model: Any, name: str, dim: int, linear: bool, trainable: bool, bank: Bank) -> None:
         super().__init__()
         self.prompt = default_prompt(model)
         self._prompt_length = model.preprocess(["a"], prompt=self.prompt).get("prompt_length") if self.prompt else None
-        self.project = projection(settings, model.get_embedding_dimension())
+        self.project = projection(name, model.get_embedding_dimension(), dim, linear)
         self.take_tokenizer(model.tokenizer)
-        self.take(
-            model, settings.model, self.project, settings.trainable, (banks, settings.dim, "sentence_transformers")
-        )
+        self.take(model, name, self.project, trainable, bank, dim)
 
     def _tokenise(self, texts: list[str]) -> list[list[int]]:
         found = self._model.preprocess(texts)
@@ -63,13 +64,11 @@ class StaticEncoder(PreTrainedEncoder):
     """A sentence-transformers model without a transformer: static embeddings (model2vec's), averages of word vectors,
     bags of words; linear if the settings ask for it."""
 
-    def __init__(self, settings: SentenceTransformers, model: Any, banks: Path) -> None:
+    def __init__(self, model: Any, name: str, dim: int, linear: bool, trainable: bool, bank: Bank) -> None:
         super().__init__()
         self._prompt = default_prompt(model)
-        self.project = projection(settings, model.get_embedding_dimension())
-        self.take(
-            model, settings.model, self.project, settings.trainable, (banks, settings.dim, "sentence_transformers")
-        )
+        self.project = projection(name, model.get_embedding_dimension(), dim, linear)
+        self.take(model, name, self.project, trainable, bank, dim)
 
     def _vectors(self, texts: Sequence[str]) -> torch.Tensor:
         inputs = self._model.preprocess(list(texts), prompt=self._prompt or None)

@@ -48,7 +48,7 @@ class WordVectors(TextSettings):
     def build(self, vocabulary: list[str], banks: Path) -> Encoder:
         from system.models.text.word_vectors_encoder import WordVectorsEncoder
 
-        return WordVectorsEncoder(self)
+        return WordVectorsEncoder(Path(self.vectors), self.dim, self.embedding, self.unknown, self.padding)
 
     def cost(self, vocabulary: int) -> Cost:
         return Cost({"text": 0}, 0.0, 0.0, exact=float(TOKENS * self.dim))

@@ -4,6 +4,7 @@ import hashlib
 import re
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 import torch
@@ -14,7 +15,6 @@ from system.experts.base import file_sha256
 from system.models.similarity import Embedded
 from system.models.text.encoder import TextEncoder
 from system.models.text.vector_file import WordVectorFile
-from system.models.text.word_vectors import WordVectors
 
 # N captions, W words, D embedding
 
@@ -31,12 +31,19 @@ class WordVectorsEncoder(TextEncoder):
     below 0.25, ours is drawn once.
     """
 
-    def __init__(self, settings: WordVectors) -> None:
+    def __init__(
+        self,
+        path: Path,
+        dim: int,
+        embedding: Literal["words", "mean"],
+        unknown: Literal["each", "one"],
+        padding: Literal["masked", "counted"],
+    ) -> None:
+        """path: of the file of word vectors."""
         super().__init__()
-        self.path, self.dim = Path(settings.vectors), settings.dim
-        self.embedding, self.unknown = settings.embedding, settings.unknown
-        self.counts_padding = settings.padding == "counted"
-        self.file = WordVectorFile(self.path, settings.dim)
+        self.path, self.dim, self.embedding, self.unknown = path, dim, embedding, unknown
+        self.counts_padding = padding == "counted"
+        self.file = WordVectorFile(path, dim)
         self._vectors: dict[str, np.ndarray | None] = {}
 
     def forward(self, texts: Sequence[str]) -> Embedded:
