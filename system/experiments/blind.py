@@ -14,7 +14,7 @@ from data_tools.manifest import Clip, Query, of_split, read_manifest, read_queri
 from submission.runs.record import BlindResult
 from system.ranking.checkpoint import RankBlind
 from system.recipe import schema
-from system.runs.folder import contents_of
+from system.runs.provenance import contents_of
 
 if TYPE_CHECKING:
     from system.experts.base import Device

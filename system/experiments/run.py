@@ -36,8 +36,10 @@ from system.ranking.base import labels_of
 from system.ranking.checkpoint import ByOneModel
 from system.recipe import schema
 from system.recipe.load import Loaded, load_recipe
-from system.runs.folder import Run, commit, contents_of, open_run, take_ranking, teachers_of
+from system.runs.find import open_run
+from system.runs.folder import Run
 from system.runs.log_file import errors_noted
+from system.runs.provenance import commit, contents_of, take_ranking, teachers_of
 
 if TYPE_CHECKING:
     from system.models.retrieval import RetrievalModel

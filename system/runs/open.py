@@ -23,7 +23,8 @@ from system.ranking.checkpoint import ByOneModel, RankBlind
 from system.recipe import schema
 from system.recipe.load import load_recipe
 from system.runs.checkpoints import load_checkpoint, load_weights, restore
-from system.runs.folder import Run, require_same
+from system.runs.folder import Run
+from system.runs.provenance import require_same
 
 log = logging.getLogger(__name__)
 

@@ -8,7 +8,7 @@ from data_tools.errors import KitError, SaidElsewhere
 from system.compute.distributed import count, gather_objects, is_first
 from system.recipe.differing import differing
 from system.recipe.load import Loaded
-from system.runs.folder import commit
+from system.runs.provenance import commit
 
 SHOWN = 3  # settings that differ
 

@@ -6,7 +6,8 @@ from system.models.retrieval import RetrievalModel
 from system.networks.weights import weights_sha256
 from system.recipe import schema
 from system.recipe.data import Data
-from system.runs.folder import Run, contents_of
+from system.runs.folder import Run
+from system.runs.provenance import contents_of
 
 
 def require_same_work(name: str, stage: schema.Stage, data: Data) -> None:

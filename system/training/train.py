@@ -21,9 +21,10 @@ from system.recipe import schema
 from system.recipe.data import Data
 from system.recipe.load import Loaded
 from system.runs import checkpoints
-from system.runs.folder import Run, contents_of, record_provenance
+from system.runs.folder import Run
 from system.runs.open import build_model, training_vocabulary
 from system.runs.plots import relevance_figure
+from system.runs.provenance import contents_of, record_provenance
 from system.runs.trained_on import note_trained_clips, refuse_leaks
 from system.training.metrics_file import write_metrics
 from system.training.moment_validation import require_windows

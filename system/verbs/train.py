@@ -7,7 +7,7 @@ from system.compute.distributed import is_first, on_first, processes
 from system.recipe.data import load_data
 from system.recipe.load import load_recipe
 from system.recipe.manifests import make_missing
-from system.runs.folder import open_run
+from system.runs.find import open_run
 from system.runs.log_file import errors_noted
 from system.runs.same_start import require_same_start
 from system.training.train import prepare, train

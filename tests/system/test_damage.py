@@ -17,7 +17,7 @@ from submission.formats.score_matrix import read_scores
 from system.__main__ import main
 from system.recipe.load import load_recipe
 from system.runs import checkpoints
-from system.runs.folder import open_run
+from system.runs.find import open_run
 
 
 @pytest.fixture

@@ -19,7 +19,8 @@ from submission.__main__ import main as submission
 from submission.formats.score_matrix import read_scores
 from system.__main__ import main
 from system.recipe.load import load_recipe
-from system.runs.folder import Run, open_run
+from system.runs.find import open_run
+from system.runs.folder import Run
 from system.runs.open import open_trained
 from system.training.stage import StageTraining
 
@@ -333,7 +334,7 @@ def test_settings_have_their_checksum_wherever_a_ranking_anew_was_killed(
 
     change(evaluation=entry(checkpoint="last"))
     with monkeypatch.context() as patched:
-        patched.setattr("system.runs.folder.write_text", stopped)
+        patched.setattr("system.runs.provenance.write_text", stopped)
         assert main(["run", "mine.yaml"]) == 130
     assert "resolved.json" not in read_json(Path("runs/done/provenance.json"), "")["sha256"]
     assert main(["run", "mine.yaml"]) == 0

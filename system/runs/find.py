@@ -1,0 +1,142 @@
+"""Finding the run of a recipe: the one to resume or to rank again, or a new folder."""
+
+import json
+import logging
+import re
+import shlex
+from datetime import UTC, datetime
+from pathlib import Path
+
+from data_tools.documents.json_text import parse_json, sha256_of
+from data_tools.errors import DataError, KitError
+from data_tools.files import replacing, write_text
+from submission.runs.reading import made_again, read_provenance
+from submission.runs.record import Provenance
+from system.recipe import schema
+from system.recipe.differing import differing
+from system.recipe.load import Loaded, RecipeError, load_recipe
+from system.runs.folder import Run
+from system.runs.provenance import commit, sha256_of_text, teachers_of
+
+log = logging.getLogger(__name__)
+
+
+def open_run(loaded: Loaded, runs: Path, out: Path | None = None) -> Run:
+    """The run of these settings: the one there is, to be resumed or, where only what is ranked differs, to be ranked
+    again; or a new folder.
+
+    out: the folder to use, by itself; KitError when it holds another recipe's run, or something else.
+    """
+    resolved = loaded.resolved()
+    if out is None:
+        found = sorted(runs.glob("*/resolved.json"))
+        same = [path.parent for path in found if path.read_bytes() == resolved.encode()]
+        for path in found:
+            noted = None if path.parent in same else _provenance(path.parent)
+            if noted and (noted.recipe, noted.seed) == (loaded.recipe.name, loaded.recipe.seed):
+                _refuse_damaged(path.parent, noted)
+        if same:
+            out = ([folder for folder in same if not (folder / "result.json").exists()] or same)[-1]
+        else:
+            alike = [path.parent for path in found if _trains_as(path, loaded.recipe)]
+            finished = [folder for folder in alike if (folder / "result.json").exists()]
+            out = (finished or alike or [_new_folder(loaded, runs)])[-1]
+    if not (out / "result.json").exists():
+        teachers_of(loaded.recipe)  # one that is missing is named before anything is made
+    made = tuple(folder for folder in (out, *out.parents) if not folder.exists())
+    fresh = _is_fresh(out, loaded.source)
+    ranks_anew = False
+    if (out / "resolved.json").exists():
+        ranks_anew = _differs_in_ranking(out, loaded, resolved)
+    elif not fresh and not _was_of(out, loaded):
+        raise KitError(f"{out} is not a run and not empty; name another folder")
+    if not (out / "recipe.yaml").exists():
+        with replacing(out / "recipe.yaml") as temporary:
+            temporary.write_bytes(loaded.source)
+    if not (out / "resolved.json").exists():
+        write_text(out / "resolved.json", resolved)  # after the recipe: it is what a run is found by
+    return Run(out, made, ranks_anew)
+
+
+def _trains_as(path: Path, recipe: schema.Recipe) -> bool:
+    """Whether a run's resolved.json, unharmed, has the settings of this recipe but for what is ranked."""
+    found, noted = _recipe_of(path, recipe.name, recipe.seed), _provenance(path.parent)
+    if found is None or _trained_settings(found.recipe) != _trained_settings(recipe):
+        return False
+    return noted is None or noted.sha256.get("resolved.json") == sha256_of(path)
+
+
+def _recipe_of(path: Path, name: str, seed: int) -> Loaded | None:
+    """What a resolved.json holds; None for a damaged one, and for a run of another name or seed."""
+    try:
+        found = parse_json(path.read_bytes(), str(path))
+        same = isinstance(found, dict) and (found.get("name"), found.get("seed")) == (name, seed)
+        return load_recipe(path) if same else None
+    except (DataError, RecipeError):
+        return None
+
+
+def _trained_settings(recipe: schema.Recipe) -> str:
+    """All settings but `rank`, and the data sources that only it names. The order counts, that of stages and of experts
+    decides draws; only the order of the sources does not."""
+    settings = recipe.model_dump(mode="json", exclude={"rank"})
+    used = {name for stage in recipe.stages.values() for name in (*stage.train.data, *stage.monitor.data)}
+    used |= set(recipe.relevance.corpus if recipe.relevance else ())
+    return json.dumps(settings | {"data": {name: settings["data"][name] for name in sorted(used)}})
+
+
+_PART = re.compile(r"\.(?:recipe\.yaml|resolved\.json)\.[0-9]+\.part")
+
+
+def _is_fresh(folder: Path, recipe: bytes) -> bool:
+    """Whether a folder is absent or empty, or holds only what a process left that was killed while it began a run of
+    this recipe: its bytes, whole or not."""
+    return not folder.exists() or all(
+        (path.name == "recipe.yaml" and path.read_bytes() == recipe) or _PART.fullmatch(path.name)
+        for path in folder.iterdir()
+    )
+
+
+def _was_of(folder: Path, loaded: Loaded) -> bool:
+    """Whether a run whose resolved.json is missing was one of these settings: they have the noted checksum."""
+    noted = _provenance(folder)
+    return noted is not None and noted.sha256.get("resolved.json") == sha256_of_text(loaded.resolved())
+
+
+def _provenance(folder: Path) -> Provenance | None:
+    """What a run notes of itself; None where that is missing or damaged. Its files are not compared."""
+    try:
+        return read_provenance(folder)
+    except DataError:
+        return None
+
+
+def _refuse_damaged(folder: Path, noted: Provenance | None) -> None:
+    """KitError for a run whose resolved.json is not the one that its provenance notes."""
+    path = folder / "resolved.json"
+    if noted and noted.sha256.get("resolved.json") != sha256_of(path):
+        raise KitError(f"{path} is damaged: its checksum is not the one in provenance.json; {made_again(folder, path)}")
+
+
+def _new_folder(loaded: Loaded, runs: Path) -> Path:
+    recipe = loaded.recipe
+    name = f"{datetime.now(UTC):%Y-%m-%d}_{recipe.name}_s{recipe.seed}_{commit()}"
+    taken = {folder.name for folder in runs.glob(name + "*") if not _is_fresh(folder, loaded.source)}
+    candidates = [name, *(f"{name}-{n}" for n in range(2, len(taken) + 3))]
+    return runs / next(candidate for candidate in candidates if candidate not in taken)
+
+
+def _differs_in_ranking(out: Path, loaded: Loaded, resolved: str) -> bool:
+    """Whether the run in this folder ranks otherwise; KitError where it trains otherwise."""
+    path = out / "resolved.json"
+    if path.read_bytes() == resolved.encode():
+        return False
+    if _trains_as(path, loaded.recipe):
+        return True
+    _refuse_damaged(out, _provenance(out))
+    found = differing(parse_json(path.read_bytes(), str(path)), json.loads(resolved))
+    keys = ", ".join(sorted(key for key, _, _ in found)[:5]) or "the order of stages or experts"
+    noted = _provenance(out)
+    begun = "".join(f" --set {shlex.quote(change)}" for change in noted.changes) if noted else ""
+    go_on = f"to go on with it add{begun}, or " if begun and not loaded.changes else ""
+    raise KitError(f"{out} is a run of other settings ({keys}); {go_on}name another folder")

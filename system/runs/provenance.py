@@ -1,0 +1,165 @@
+"""What a run was made with: versions, machine, and checksums of its data, experts, teachers and starts."""
+
+import hashlib
+import json
+import logging
+import os
+import platform
+import subprocess
+import sys
+from collections.abc import Collection, Iterable, Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from data_tools.documents.json_text import sha256_of, write_json
+from data_tools.errors import KitError
+from data_tools.files import replacing, require_file, write_text
+from data_tools.manifest import Clip
+from submission.runs.record import Provenance
+from system.experts.base import file_sha256
+from system.recipe import schema
+from system.recipe.differing import differing
+from system.recipe.load import Loaded, load_recipe
+from system.runs.folder import Run
+from system.runs.weights import trained_files
+
+log = logging.getLogger(__name__)
+
+
+def commit() -> str:
+    """Short hash of the code's commit, "+" behind it when files differ from it; "unversioned" outside a checkout."""
+    command = ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--exclude=*", "--dirty=+"]
+    try:
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+    except (OSError, subprocess.CalledProcessError):
+        return "unversioned"
+
+
+def made_with(recipe: schema.Recipe, text: str | None, contents: Mapping[str, str] | None = None) -> dict[str, Any]:
+    """Checksums of all that a run depends on beside its settings. text: identity of a pre-trained text encoder.
+    contents: by source, of all its audio; left out where it has not been read, as what changes training data is."""
+    teachers = teachers_of(recipe)
+    changed_by = {name for stage in recipe.stages.values() if stage.augment for name in stage.augment.files()}
+    augment = {name: file_sha256(Path(name)) for name in sorted(changed_by)} if contents is not None else {}
+    starts = [s.start_from.folder for s in recipe.stages.values() if isinstance(s.start_from, schema.FromModel)]
+    weights = {folder: _weights_of(Path(folder), f"start_from {folder}") for folder in starts}
+    return {
+        "manifests": {name: file_sha256(path) for name, path in recipe.data_files.items()},
+        "experts": {name: expert.identity() for name, expert in recipe.model.audio.experts.items()},
+        "text": text,
+        "starts": {folder: " ".join(checksums.values()) for folder, checksums in weights.items()},
+        **({"teachers": teachers} if teachers else {}),
+        **({"audio": audio} if (audio := recipe.model.audio.file_checksums()) else {}),
+        **({"augment": augment} if augment else {}),
+        **({} if contents is None else {"contents": dict(contents)}),
+    }
+
+
+def teachers_of(recipe: schema.Recipe) -> dict[str, dict[str, str]]:
+    """By name, checksums of what says which weights a teacher has. KitError where nothing is trained there."""
+    found = {}
+    for name, teacher in recipe.teachers.items():
+        if isinstance(teacher, schema.StageTeacher):
+            continue
+        if isinstance(teacher, schema.EmbeddingsTeacher):
+            require_file(Path(teacher.file), f"teacher {name}: write it with python -m system embeddings")
+            found[name] = {Path(teacher.file).name: file_sha256(Path(teacher.file))}
+            continue
+        found[name] = _weights_of(Path(teacher.folder), f"teacher {name}")
+    return found
+
+
+def _weights_of(folder: Path, what: str) -> dict[str, str]:
+    """Checksums of what says which weights a trained model has, by the name within its folder."""
+    try:
+        paths = trained_files(folder)
+    except KitError as error:
+        raise KitError(f"{what}: {error}") from None
+    return {path.relative_to(folder).as_posix(): file_sha256(path) for path in paths}
+
+
+def require_same(run: Run, now: dict[str, Any], others: Collection[str] = ()) -> None:
+    """KitError when something that the run was made with has changed; what `now` leaves out is not compared, nor are
+    data sources that only one of both has, and `others`, whose settings differ."""
+    before = run.read_provenance().document()
+    known = {key: before[key] for key in now if key in before}
+    compared = json.loads(json.dumps({key: now[key] for key in known}))
+    for key in ("manifests", "contents"):
+        if key in known:
+            both = (known[key].keys() & compared[key].keys()).difference(others)
+            known[key], compared[key] = ({name: part[key][name] for name in both} for part in (known, compared))
+    changed = sorted(key for key, _, _ in differing(known, compared))
+    if changed:
+        audio = ": audio files are not what they were" if any(key.startswith("contents") for key in changed) else ""
+        raise KitError(f"{run.folder}: {', '.join(changed)} changed since this run began{audio}; start a new run")
+
+
+def record_provenance(run: Run, loaded: Loaded, text: str | None, contents: Mapping[str, str], gpu: str | None) -> None:
+    """Write what the run is made with; on resuming, refuse what changed and note another commit, and the checksum of
+    resolved.json where it was killed before that. gpu: its name."""
+    import torch
+
+    recipe = loaded.recipe
+    now = made_with(recipe, text, contents)
+    if run.provenance.exists():
+        require_same(run, now, _other_sources(run, recipe))
+        before = run.read_provenance()
+        commits = before.commits if before.commits[-1] == commit() else [*before.commits, commit()]
+        sums = {"resolved.json": sha256_of(run.folder / "resolved.json"), **before.sha256}
+        if (commits, sums) != (before.commits, before.sha256):
+            write_json(run.provenance, before.document() | {"commits": commits, "sha256": sums})
+        return
+    noted = Provenance(
+        recipe=recipe.name,
+        seed=recipe.seed,
+        changes=list(loaded.changes),
+        commits=[commit()],
+        began=datetime.now(UTC).isoformat(timespec="seconds"),
+        command=sys.argv,
+        python=platform.python_version(),
+        torch=str(torch.__version__),
+        machine=platform.platform(),
+        cores=os.cpu_count(),
+        threads=torch.get_num_threads(),
+        gpu=gpu,
+        started_in=os.path.relpath(Path.cwd(), run.folder.resolve()),
+        sha256={path.name: sha256_of(path) for path in (run.folder / "resolved.json", run.vocabulary, run.trained_on)},
+        **now,
+    )
+    write_json(run.provenance, noted.document())
+
+
+def _other_sources(run: Run, recipe: schema.Recipe) -> list[str]:
+    """The data sources of a recipe that had other settings when the run was last ranked: only `rank` names them."""
+    if not run.ranks_anew:
+        return []
+    before = load_recipe(run.folder / "resolved.json").recipe.data
+    others = {name for name, source in recipe.data.items() if before.get(name) != source}
+    return [name for name in recipe.data_files if name.removesuffix(".moments") in others]
+
+
+def take_ranking(run: Run, loaded: Loaded, text: str | None, contents: Mapping[str, str]) -> None:
+    """Have a run that has ranked anew say so: its recipe, its settings, and the data of all that it ranked.
+
+    The run has no result meanwhile: where the process is killed, the same command ranks it again.
+    """
+    resolved, before = loaded.resolved(), run.read_provenance().document()
+    noted = before | made_with(loaded.recipe, text, contents) | {"changes": list(loaded.changes)}
+    sums = {name: value for name, value in noted.get("sha256", {}).items() if name != "resolved.json"}
+    write_json(run.provenance, noted | {"sha256": sums})
+    with replacing(run.folder / "recipe.yaml") as temporary:
+        temporary.write_bytes(loaded.source)
+    write_text(run.folder / "resolved.json", resolved)
+    write_json(run.provenance, noted | {"sha256": {**sums, "resolved.json": sha256_of_text(resolved)}})
+
+
+def contents_of(clips: Iterable[Clip], keys: Mapping[str, str]) -> str:
+    """One checksum of a source's audio: of the ids and contents of its clips. keys: content by clip id; a clip whose
+    audio is broken has none."""
+    lines = sorted(f"{clip.id}\0{keys.get(clip.id)}\n" for clip in clips)
+    return hashlib.sha256("".join(lines).encode()).hexdigest()
+
+
+def sha256_of_text(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()
