@@ -2,7 +2,7 @@
 moment.
 
     <folder>/bank.json                  what made it (expert, front-end, weights), dimension, value type
-             frames.bin, index.jsonl    the first shard (see shard.py); banks of earlier releases have no other
+             frames.bin, index.jsonl    the first shard (see shard.py)
              shard-1/, shard-2/ ..      further ones, where several processes added to the bank at once
              dealing.lock               held for a moment, by who looks for something to compute (see dealing.py)
 
@@ -39,10 +39,7 @@ class Bank:
         self.folder, self.dim, self.dtype, self.hint = folder, dim, dtype, hint
         self._shards: dict[int, Shard] = {}
         if verify:
-            dropped, unknown = self.drop_damaged()
-            if unknown:
-                said = "cannot be verified, since an earlier release stored no checksums; they are used as they are"
-                log.warning("%s: %d series %s", self.folder, unknown, said)
+            dropped = self.drop_damaged()
             level = logging.WARNING if dropped else logging.INFO
             log.log(level, "%s: %d series, %d were damaged and are forgotten", self.folder, len(self), dropped)
         else:
@@ -93,22 +90,20 @@ class Bank:
             self._shards[number] = Shard(folder, self.dim, self.dtype, self.hint)
         return self._shards[number]
 
-    def drop_damaged(self) -> tuple[int, int]:
+    def drop_damaged(self) -> int:
         """Read every series and forget the damaged ones, so that they are computed again.
 
-        Returns how many lines of the indexes were dropped, and how many series have no checksum and could not be
-        judged. The end of a process that adds to a shard with damage is waited for.
+        Returns how many lines of the indexes were dropped. The end of a process that adds to a shard with damage is
+        waited for.
         """
-        found = [self._drop_damaged(shard) for shard in self.shards()]
-        return sum(dropped for dropped, _ in found), sum(unknown for _, unknown in found)
-
-    def _drop_damaged(self, shard: Shard) -> tuple[int, int]:
-        _, damaged, unknown = shard.judged()
-        if damaged:
-            with self._waited_for(shard):
-                kept, damaged, unknown = shard.judged()
-                shard.keep_only(kept)
-        return damaged, unknown
+        dropped = 0
+        for shard in self.shards():
+            if shard.judged()[1]:
+                with self._waited_for(shard):
+                    kept, damaged = shard.judged()
+                    shard.keep_only(kept)
+                dropped += damaged
+        return dropped
 
     @contextmanager
     def _waited_for(self, shard: Shard) -> Iterator[None]:

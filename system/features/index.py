@@ -16,19 +16,18 @@ from data_tools.documents.json_text import parse_json
 from data_tools.errors import DataError
 
 BLOCK = 1 << 20  # bytes that are read at a time
-NO_CHECKSUM = -1
 ANY = np.iinfo(np.int64).max  # rows, where nobody asks whether the frames are there
 
 # A line as it is written: keys are mostly hexadecimal. Any other line, whole or damaged, is read by a JSON parser.
 _LINE = re.compile(
     r'^\{"key": "([ !#-\[\]-~]*)", "first": (0|[1-9][0-9]{0,17}), "rows": ([1-9][0-9]{0,17})'
-    r'(?:, "crc32": (0|[1-9][0-9]{0,9}))?\}$',
+    r', "crc32": (0|[1-9][0-9]{0,9})\}$',
     re.MULTILINE | re.ASCII,
 )
 
 
 class Item(NamedTuple):
-    """What a line says of a series. checksum: CRC-32 of key and frames; NO_CHECKSUM in lines of earlier releases."""
+    """What a line says of a series. checksum: CRC-32 of key and frames."""
 
     key: str
     first: int
@@ -65,12 +64,11 @@ def item_of(line: bytes, stored: int = ANY) -> Item | None:
     """What a line says; None for a line that is none, or speaks of more than the `stored` rows."""
     try:
         found = parse_json(line, "")
-        item = Item(found["key"], found["first"], found["rows"], found.get("crc32", NO_CHECKSUM))
-        lowest = 0 if "crc32" in found else NO_CHECKSUM
+        item = Item(found["key"], found["first"], found["rows"], found["crc32"])
     except (DataError, KeyError, TypeError, AttributeError):
         return None
     whole = isinstance(item.key, str) and all(type(number) is int for number in item[1:])
-    fits = whole and 0 <= item.first < item.first + item.rows <= stored and lowest <= item.checksum < 1 << 32
+    fits = whole and 0 <= item.first < item.first + item.rows <= stored and 0 <= item.checksum < 1 << 32
     return item if fits else None
 
 
@@ -84,8 +82,7 @@ def table_of(lines: bytes, stored: int = ANY) -> Table | None:
     if len(found) != lines.count(b"\n"):
         return None
     keys, first, rows, checksums = zip(*found, strict=True) if found else ((), (), (), ())
-    numbers = (int(text) if text else NO_CHECKSUM for text in checksums)
-    table = Table(list(keys), array("q", map(int, first)), array("q", map(int, rows)), array("q", numbers))
+    table = Table(list(keys), *(array("q", map(int, column)) for column in (first, rows, checksums)))
     return table if table.end() <= stored else None
 
 

@@ -21,7 +21,7 @@ import numpy as np
 
 from data_tools.errors import KitError
 from data_tools.files import replacing, sync
-from system.features.index import NO_CHECKSUM, Item, Table, blocks, item_of, line_of, table_of
+from system.features.index import Item, Table, blocks, item_of, line_of, table_of
 
 log = logging.getLogger(__name__)
 
@@ -110,7 +110,7 @@ class Shard:
         self.numbers.update(zip(table.keys, range(before, before + len(table.keys)), strict=True))
         for column, more in zip(self._table[1:], table[1:], strict=True):
             column.extend(more)
-        self._checked.extend(checksum == NO_CHECKSUM for checksum in table.checksums)
+        self._checked.extend(False for _ in table.keys)
         self._end = max(self._end, table.end())
         self._lines, self._read_to = self._lines + lines, self._read_to + len(text)
         self._last_line = text[text.rfind(b"\n", 0, -1) + 1 :]
@@ -192,18 +192,16 @@ class Shard:
             if path.exists():
                 sync(path)
 
-    def judged(self) -> tuple[list[bytes], int, int]:
-        """Read every series. Returns the lines of the whole ones, how many other lines there are, and how many series
-        have no checksum and count as whole."""
+    def judged(self) -> tuple[list[bytes], int]:
+        """Read every series. Returns the lines of the whole ones, and the number of other lines."""
         self._begin()
         self.read_on(skip_damaged=True)
-        unknown = sum(self._checked[number] for number in self.numbers.values())
         whole = {key: self.span(key) for key in self.numbers if self._is_whole(key)}
         known = self._read_to + self._lost_bytes  # what others have added meanwhile was not read
         text = b"".join(blocks(self.index_file))[:known]
         lines = text.split(b"\n")[:-1]
         kept = [line for line in lines if (item := item_of(line)) and whole.get(item.key) == (item.first, item.rows)]
-        return kept, len(lines) - len(kept), unknown
+        return kept, len(lines) - len(kept)
 
     def _is_whole(self, key: str) -> bool:
         try:

@@ -189,7 +189,7 @@ def test_lines_that_others_add_while_a_shard_is_judged_are_no_damage(
         return is_whole(self, key)
 
     monkeypatch.setattr(shard.Shard, "_is_whole", meanwhile)
-    kept, damaged, _ = judged.judged()
+    kept, damaged = judged.judged()
     assert (len(kept), damaged) == (2, 0)
 
 

@@ -126,7 +126,7 @@ def test_a_value_that_is_not_finite_is_never_best() -> None:
     assert table == {"loss": [[1.0, 2], [2.0, 5]], "m1": [[2.0, 5], [1.0, 2]]}
 
 
-def test_a_state_that_an_earlier_release_let_overflow_is_refused(unbroken: Path, tmp_path: Path) -> None:
+def test_a_state_with_weights_that_are_not_finite_is_refused(unbroken: Path, tmp_path: Path) -> None:
     state = torch.load(unbroken / "finetune/last.pt", weights_only=True)
     name = next(iter(state["model"]))
     state["model"][name].view(-1)[0] = torch.nan
