@@ -94,6 +94,7 @@ def copy(root: Path, tmp_path: Path) -> Path:
 
 
 MAIN = "import sys\nfrom {floor}.__main__ import main\nassert sys.modules['{floor}'].__file__.startswith('{copy}')"
+REPORTED = "print(open('{}/report.html').read())"
 NO_TORCH = "assert 'torch' not in sys.modules"
 
 
@@ -207,6 +208,7 @@ def test_a_ranker_is_one_file_and_one_line(root: Path, copy: Path, world: Path, 
     assert "chance, seed 3" in run(copy, "system", "run", path, "--out", tmp_path / "run")
     inside = np.load(tmp_path / "run/scores/by_chance.npy")
     assert np.array_equal(inside, np.random.default_rng(3).random(inside.shape, np.float32))
+    assert "by_chance" in run(copy, "submission", "report", tmp_path / "run", then=REPORTED.format(tmp_path / "run"))
     asked = ("--audio", world, "--split", "evaluation", "--cache", tmp_path / "cache")
     run(copy, "system", "rank", tmp_path / "run", *asked, "--out", tmp_path / "outside.npy")
     assert np.array_equal(np.load(tmp_path / "outside.npy"), inside)

@@ -15,7 +15,6 @@ from submission.report.elements import NONE, Drawing, Section, Table, figure4, p
 from submission.report.statistics import Bar, Rivals
 from submission.runs.clips import Clips
 from submission.runs.finished import FinishedRun
-from submission.runs.record import ByMean
 
 THIS = "this run"
 PAIRED = (
@@ -201,7 +200,7 @@ def experts(run: FinishedRun, summary: Summary, clips: Clips, folder: Path) -> S
         return None
     if len(clips.norms) < 2:
         entry, why = run.recipe.rank[run.entry], "the run does not state them"
-        if isinstance(entry, ByMean):
+        if entry.kind == "mean":
             why = f"{run.entry} is a mean of {', '.join(entry.of)}; make the report of one of them"
         return Section("experts", title, paragraphs=[f"Norms of the experts' embeddings are left out: {why}."])
     norms = np.stack(list(clips.norms.values()))

@@ -29,7 +29,7 @@ class Finished(ABC):
 
     @property
     @abstractmethod
-    def members(self) -> Sequence[record.ByCheckpoint | record.ByBlind | record.ByMoments]:
+    def members(self) -> Sequence[record.RankSettings]:
         """The entries, each of one checkpoint, that this one is made of."""
 
     @property
@@ -83,7 +83,7 @@ class FinishedRun(Finished):
         return read_scores(self.file(f"scores/{self.entry}.npy"))
 
     @property
-    def members(self) -> list[record.ByCheckpoint | record.ByBlind]:
+    def members(self) -> list[record.RankSettings]:
         """The entries ranked by one checkpoint that this one is made of: itself, or those of a mean."""
         return list(self._leaves(self.entry))
 
@@ -99,12 +99,12 @@ class FinishedRun(Finished):
         ]
         return self.file(f"scores/{same[0]}.npy") if len(same) == 1 else None
 
-    def _leaves(self, entry: str) -> Iterator[record.ByCheckpoint | record.ByBlind]:
+    def _leaves(self, entry: str) -> Iterator[record.RankSettings]:
         settings = self.recipe.rank[entry]
-        if isinstance(settings, record.ByMean):
+        if settings.kind == "mean":
             for part in settings.of:
                 yield from self._leaves(part)
-        elif not isinstance(settings, record.ByTeachers | record.ByMoments):
+        elif settings.by_one_model:
             yield settings
 
 
@@ -121,7 +121,7 @@ class FinishedMoments(Finished):
         return self.ranked.edition
 
     @property
-    def members(self) -> list[record.ByMoments]:
+    def members(self) -> list[record.RankSettings]:
         """The entry itself."""
         return [self._settings(self.entry)]
 
@@ -140,9 +140,9 @@ class FinishedMoments(Finished):
     def ranks_blind(self) -> bool:
         return self.blind is not None
 
-    def _settings(self, entry: str) -> record.ByMoments:
+    def _settings(self, entry: str) -> record.RankSettings:
         settings = self.recipe.rank[entry]
-        if not isinstance(settings, record.ByMoments):
+        if settings.kind != "moments":
             raise SubmissionError(f"{self.folder}: the entry {entry} of resolved.json is of no moments")
         return settings
 
@@ -229,10 +229,9 @@ def broken_links(result: record.RunResult, recipe: record.ResolvedRecipe) -> Ite
             yield f"parameters.frozen.{name}: no such expert"
     ranked: set[str] = set()
     for name, entry in recipe.rank.items():
-        stage = entry.stage if isinstance(entry, record.ByCheckpoint | record.ByBlind) else None
-        if stage is not None and stage not in recipe.stages:
-            yield f"rank.{name}.stage: no stage {stage!r}"
-        for part in entry.of if isinstance(entry, record.ByMean) else ():
+        if entry.stage is not None and entry.stage not in recipe.stages:
+            yield f"rank.{name}.stage: no stage {entry.stage!r}"
+        for part in entry.of if entry.kind == "mean" else ():
             if part not in ranked:
                 yield f"rank.{name}.of: no earlier entry {part!r}"
         ranked.add(name)

@@ -6,7 +6,7 @@ Keys that another release adds are left as they are.
 """
 
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Self
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
@@ -289,41 +289,17 @@ class StageSettings(Record):
     monitor: MonitorSettings
 
 
-class ByCheckpoint(Record):
-    """stage, checkpoint: None for published weights, before any stage."""
+class RankSettings(Kind):
+    """An entry of `rank`, of any kind. stage, checkpoint: of kinds that rank by one model; None for published weights,
+    before any stage. of: of a mean, the names of its parts."""
 
-    kind: Literal["checkpoint"]
-    stage: str | None
-    checkpoint: str | None
+    stage: str | None = None
+    checkpoint: str | None = None
+    of: list[str] = []
 
-
-class ByBlind(Record):
-    """stage, checkpoint: as of ByCheckpoint."""
-
-    kind: Literal["blind"]
-    stage: str | None
-    checkpoint: str | None
-
-
-class ByMoments(Record):
-    """stage, checkpoint: as of ByCheckpoint. data: the source. The other keys say how its windows are found."""
-
-    kind: Literal["moments"]
-    data: str
-    stage: str | None
-    checkpoint: str | None
-
-
-class ByTeachers(Record):
-    """of: names of teachers."""
-
-    kind: Literal["teachers"]
-    of: Annotated[list[str], Field(min_length=1)]
-
-
-class ByMean(Record):
-    kind: Literal["mean"]
-    of: Annotated[list[str], Field(min_length=1)]
+    @property
+    def by_one_model(self) -> bool:
+        return "stage" in self.model_fields_set
 
 
 class RelaxPoint(Record):
@@ -343,7 +319,7 @@ class ResolvedRecipe(Record):
     seed: int
     model: ModelSettings
     stages: dict[str, StageSettings]
-    rank: dict[str, Annotated[ByCheckpoint | ByBlind | ByMoments | ByMean | ByTeachers, Field(discriminator="kind")]]
+    rank: dict[str, RankSettings]
     relevance: RelevanceSettings | None = None
 
 

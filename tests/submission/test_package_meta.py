@@ -9,12 +9,12 @@ from submission.package.about import About
 from submission.package.meta import _external, parameters_of
 from submission.runs.finished import FinishedRun
 from submission.runs.record import (
-    ByCheckpoint,
     EncoderSettings,
     ExpertFacts,
     Kind,
     ModelSettings,
     Parameters,
+    RankSettings,
     ResolvedRecipe,
     RunResult,
     SourceFacts,
@@ -45,7 +45,7 @@ def run_of(
                 text=EncoderSettings(kind="x", model=text),
                 score=Kind(kind="cosine"),
             ),
-            rank={"evaluation": ByCheckpoint(kind="checkpoint", stage="only", checkpoint="last")},
+            rank={"evaluation": RankSettings(kind="checkpoint", stage="only", checkpoint="last")},
         ),
         entry="evaluation",
     )
