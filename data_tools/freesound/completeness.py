@@ -107,7 +107,8 @@ def _tops(store: Store) -> list[tuple[int, int]]:
 
 
 def mark_complete(store: Store, last: int) -> None:
-    """Note that the whole, up to a second, has added up now."""
+    """Note that the whole, up to a second, has added up now; so have its windows that did not when they were read."""
+    store.forget_uneven(last)
     store.set_fact("complete", str(last))
     store.set_fact("checked", str(int(time.time())))
 

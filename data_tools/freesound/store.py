@@ -318,6 +318,9 @@ class Store:
         )
         return [Null(*row) for row in rows]
 
+    def forget_uneven(self, last: int) -> None:
+        self.database.execute("DELETE FROM uneven WHERE last <= ?", (last,))
+
     def uneven(self) -> list[tuple[int, int, int | None]]:
         """Windows given up: first and last second, and the count the API gave."""
         return self.database.execute("SELECT * FROM uneven ORDER BY first").fetchall()

@@ -358,6 +358,22 @@ def twice(answer: Response) -> Response:
     return Response(answer.status, json.dumps(content).encode(), 0)
 
 
+def test_a_window_that_was_short_three_times_is_forgotten_once_all_adds_up(tmp_path: Path) -> None:
+    def short(number: int, answer: Response) -> Response:
+        content = json.loads(answer.body)
+        if number in (2, 3, 4):
+            content["results"].pop()
+        return Response(answer.status, json.dumps(content).encode(), 0)
+
+    transport = Direct(make_answers(2000, 5, 0.0, 0), tamper=short)
+    read_all(tmp_path / "store", transport, workers=1)
+    assert_whole(tmp_path / "store", transport.answers)
+    store = Store(tmp_path / "store")
+    assert store.fact("complete") is not None
+    assert store.uneven() == []
+    store.close()
+
+
 def test_a_page_that_gives_one_sound_twice_is_not_a_whole_page(tmp_path: Path) -> None:
     """Ten items of nine sounds are not the ten that are counted, however often they come; once is asked again."""
     path, answers = tmp_path / "store", make_answers(10, 7, 0.0, 0)
