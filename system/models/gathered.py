@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import torch
 
 from system.compute.distributed import all_gather, count
-from system.models.similarity import Embedded
+from system.models.embeddings import Embedded
 
 # D embedding, L frames or words
 

@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from system.models.similarity import Embedded, Embeddings, Ragged
+from system.models.embeddings import Embedded, Embeddings, Ragged
 from system.moments.two_state import log_partition
 
 # B clips, N captions, T frames, D embedding

@@ -9,9 +9,9 @@ from torch import nn
 
 from system.losses.base import BatchScores, FrameScores
 from system.models.batch import Batch
+from system.models.embeddings import Embedded, Embeddings, prepared
 from system.models.moment_score import MomentScore
 from system.models.settings import Model
-from system.models.similarity import Embedded, Embeddings, prepared
 from system.models.text.encoder import TextEncoder
 
 # B clips, N captions; of a pool Q queries, C clips

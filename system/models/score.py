@@ -10,7 +10,7 @@ from data_tools.documents.strict import Strict, closed_list
 if TYPE_CHECKING:
     import torch
 
-    from system.models.similarity import Embeddings
+    from system.models.embeddings import Embeddings
 
 
 class ScoreSettings(Strict):
@@ -36,7 +36,7 @@ class Cosine(ScoreSettings):
     meaning: ClassVar[str] = "the cosine of the embeddings of a query and a clip, from -1 to 1"
 
     def build(self) -> "Callable[[Embeddings, Embeddings], torch.Tensor]":
-        from system.models.similarity import cosine
+        from system.models.cosine import cosine
 
         return cosine
 
@@ -58,7 +58,7 @@ class FrameWord(ScoreSettings):
     meaning: ClassVar[str] = "how much the frames of a clip and the words of a query agree (dot products), from 0 up"
 
     def build(self) -> "Callable[[Embeddings, Embeddings], torch.Tensor]":
-        from system.models.similarity import frame_word
+        from system.models.frame_word import frame_word
 
         return partial(frame_word, reduce=self.reduce)
 

@@ -27,9 +27,9 @@ from data_tools.manifest import Clip
 from system.features.bank import Bank, open_bank
 from system.features.build import Features, build_features, warn_of_other_lengths
 from system.features.contents import ContentKeys
+from system.models.embeddings import Embedded, Embeddings, Ragged
 from system.models.retrieval import RetrievalModel
 from system.models.settings import Model
-from system.models.similarity import Embedded, Embeddings, Ragged
 from system.moments.windows import Grid
 from system.networks.weights import weights_sha256
 from system.ranking.embedding import embed_in_parts

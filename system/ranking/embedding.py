@@ -15,9 +15,9 @@ from system.batches.collate import collate
 from system.batches.sampler import Item
 from system.compute.distributed import count, gather_dealt, gather_objects, index
 from system.features.build import Features
+from system.models.embeddings import Embedded, Embeddings, Ragged, joined, prepared, unit_vectors
 from system.models.gathered import gather_parts
 from system.models.retrieval import MAX_SCORES, RetrievalModel
-from system.models.similarity import Embedded, Embeddings, Ragged, joined, prepared, unit_vectors
 
 CLIPS_PER_BATCH = 64
 QUERIES_TOGETHER = 4096  # whose scores are exchanged between processes at a time, at most

@@ -16,9 +16,9 @@ from data_tools.errors import KitError
 from data_tools.manifest import Clip
 from data_tools.moments import Moment
 from system.features.build import Features
+from system.models.embeddings import Embedded, Embeddings
 from system.models.moment_score import MomentScore, cosines_of_queries
 from system.models.retrieval import RetrievalModel
-from system.models.similarity import Embedded, Embeddings
 from system.moments.two_state import frame_posteriors, log_likelihood, moment_posteriors
 from system.moments.windows import (
     MAX_FRAMES,

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from data_tools.cli import counted
-from system.models.similarity import Embeddings, Units
+from system.models.embeddings import Embeddings, Units
 
 # Q queries, C clips, D embedding
 
@@ -46,7 +46,7 @@ class VectorIndex:
 
 
 def index_of(pool: Embeddings) -> VectorIndex | None:
-    """The index of a pool as similarity.prepared gives it; None where every clip is scored instead: up to 50,000 clips,
+    """The index of a pool as embeddings.prepared gives it; None where every clip is scored instead: up to 50,000 clips,
     on a GPU, and, with a sentence to the log, for frames against words and without faiss."""
     if pool.size < MIN_CLIPS or pool.values.device.type != "cpu":
         return None

@@ -18,9 +18,9 @@ from submission.formats.moments_truth import read_moment_truth
 from submission.metrics.moments_summary import MomentSummary, summarise_moments
 from system.features.build import Features
 from system.features.pieces import pieces_of
+from system.models.embeddings import Embedded, Embeddings, Ragged
 from system.models.moment_score import MomentScore
 from system.models.retrieval import RetrievalModel
-from system.models.similarity import Embedded, Embeddings, Ragged
 from system.moments.windows import By, Decoding, Grid
 from system.ranking.base import Ranker
 from system.ranking.embedding import embed_clips, embed_texts, embed_texts_together

@@ -14,10 +14,10 @@ from data_tools.errors import KitError
 from data_tools.manifest import Clip, Query
 from submission.ordering import ranked_columns
 from system.features.build import Features
+from system.models.embeddings import Embedded, Embeddings, prepared, unit_vectors
 from system.models.moment_score import MomentScore
 from system.models.retrieval import RetrievalModel
 from system.models.score import Cosine, ScoreSettings
-from system.models.similarity import Embedded, Embeddings, prepared, unit_vectors
 from system.moments.windows import By, Decoding, Grid
 from system.ranking.base import Hit, Pool, Ranker
 from system.ranking.embedding import embed_pool, embed_texts, embed_texts_together, score_together, vectors

@@ -15,8 +15,8 @@ from system.batches.sampler import items_of_moments, require_known
 from system.compute.distributed import on_first
 from system.features.build import Features
 from system.losses import terms
+from system.models.embeddings import Embedded, Embeddings
 from system.models.retrieval import RetrievalModel
-from system.models.similarity import Embedded, Embeddings
 from system.moments.windows import Decoding
 from system.ranking.embedding import embed_clips, embed_texts_together
 from system.ranking.frame_series import frame_series, require_short, score_of, windows_of

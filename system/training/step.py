@@ -15,9 +15,9 @@ from system.compute.distributed import count, in_any, index, is_first, sum_gradi
 from system.losses import terms
 from system.losses.base import BatchScores
 from system.models.batch import Batch, Share
+from system.models.embeddings import Embedded, joined
 from system.models.gathered import gather_parts
 from system.models.retrieval import RetrievalModel
-from system.models.similarity import Embedded, joined
 from system.recipe import schema
 
 # B items, N captions

@@ -18,8 +18,8 @@ from system.compute.distributed import count, gather_dealt, index, on_first
 from system.features.build import Features
 from system.losses import terms
 from system.losses.relevance.relax import Relevance
+from system.models.embeddings import Embedded, Embeddings, Ragged
 from system.models.retrieval import RetrievalModel
-from system.models.similarity import Embedded, Embeddings, Ragged
 from system.networks.layers import length_mask
 from system.ranking.embedding import embed_clips, embed_texts_together, score_together
 from system.recipe import schema

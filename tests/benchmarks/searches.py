@@ -21,7 +21,7 @@ from system.runs.open import build_model
 from system.recipe.load import load_recipe
 from served import searching
 from system.serve.listening import bound, serve
-from system.models.similarity import Embedded
+from system.models.embeddings import Embedded
 
 folder, model = Path(sys.argv[1]), sys.argv[2]
 content = tiny.recipe(folder / "none.jsonl", folder)

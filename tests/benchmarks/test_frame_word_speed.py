@@ -13,7 +13,8 @@ pytestmark = pytest.mark.benchmark
 _COMMON = """
 import json, resource, sys, time
 import torch
-from system.models.similarity import Embedded, frame_word
+from system.models.embeddings import Embedded
+from system.models.frame_word import frame_word
 torch.manual_seed(0)
 reduce = sys.argv[1]
 unit = lambda *shape: torch.nn.functional.normalize(torch.randn(*shape), dim=-1)

@@ -19,7 +19,7 @@ _INDEX = """
 import json, sys, time
 import numpy as np
 import torch
-from system.models.similarity import Embedded, prepared
+from system.models.embeddings import Embedded, prepared
 from system.ranking.index import VectorIndex
 from system.ranking.model import SPARE
 count, dim = int(sys.argv[1]), int(sys.argv[2])

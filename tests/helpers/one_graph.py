@@ -4,8 +4,8 @@ import torch
 
 from system.losses.base import BatchScores
 from system.models.batch import Batch
+from system.models.embeddings import joined
 from system.models.retrieval import RetrievalModel
-from system.models.similarity import joined
 from system.training.step import audio_parts, begin_part, caption_parts
 
 

@@ -26,10 +26,10 @@ from system.features import decode, shard
 from system.features.bank import open_bank
 from system.features.build import Features, build_features
 from system.features.dealing import dealing
-from system.models import similarity
+from system.models import embeddings
 from system.models.audio import EfficientAT, Passt
+from system.models.embeddings import Embedded, Ragged
 from system.models.moment_score import MomentScore, cosines_of_queries
-from system.models.similarity import Ragged
 from system.networks.published import HOP, SHORTEST, STRIDE
 from system.networks.weights import Weights
 from system.plan.estimates import BYTES, Content, Estimates
@@ -69,7 +69,7 @@ def test_queries_get_the_frames_of_their_own_recording(at_once: int) -> None:
 def test_unlikely_moments_keep_their_order() -> None:
     """Of one frame Z - 1 is e^score, so that the log odds are the score."""
     score = MomentScore()
-    clips, captions = Ragged(torch.ones(1, 2), torch.tensor([1])), similarity.Embedded(torch.ones(1, 2))
+    clips, captions = Ragged(torch.ones(1, 2), torch.tensor([1])), Embedded(torch.ones(1, 2))
     with torch.inference_mode():
         for name in ("enter", "leave", "offset"):
             getattr(score, name).fill_(0.0)
@@ -81,7 +81,7 @@ def test_unlikely_moments_keep_their_order() -> None:
 def test_padded_parts_stay_within_their_bound(monkeypatch: pytest.MonkeyPatch) -> None:
     clips = awkward.recordings()
     for bound in (3 * awkward.DIM, 10 * awkward.DIM, 15 * awkward.DIM, 30 * awkward.DIM):
-        monkeypatch.setattr(similarity, "MAX_PADDED", bound)
+        monkeypatch.setattr(embeddings, "MAX_PADDED", bound)
         parts = list(clips.parts())
         assert sorted(torch.cat([places for places, _ in parts]).tolist()) == [0, 1, 2, 3]
         assert all(part.values.numel() <= bound or len(places) == 1 for places, part in parts)

@@ -9,7 +9,8 @@ import tiny
 import torch
 
 from system.__main__ import main
-from system.models.similarity import Embedded, frame_word
+from system.models.embeddings import Embedded
+from system.models.frame_word import frame_word
 from system.training.validation import alike, collapsed, spread, watch, zeros
 
 

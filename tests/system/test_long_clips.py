@@ -20,7 +20,7 @@ from system.features.bank import open_bank
 from system.features.build import Features
 from system.models.audio.panns_encoder import PannsEncoder
 from system.models.batch import Batch, Series
-from system.models.similarity import Embedded
+from system.models.embeddings import Embedded
 from system.recipe.load import load_recipe
 
 CPU = torch.device("cpu")

@@ -13,7 +13,8 @@ import torch
 from system.losses import Loss, Matching, NtXent, Ranking, WeightedTriplet
 from system.losses import terms as losses
 from system.losses.ranking import Negatives
-from system.models.similarity import Embedded, cosine
+from system.models.cosine import cosine
+from system.models.embeddings import Embedded
 
 RANKING = Ranking(kind="ranking", weight=1, margin=0.2, relax="none")
 RELAXED = Ranking(kind="ranking", weight=1, margin=0.2, relax="cider")

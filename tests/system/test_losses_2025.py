@@ -12,7 +12,8 @@ import torch
 from system.losses import Distill, NtXent
 from system.losses import terms as losses
 from system.losses.base import BatchScores
-from system.models.similarity import Embedded, cosine
+from system.models.cosine import cosine
+from system.models.embeddings import Embedded
 from system.recipe import schema
 from system.training.schedule import rates
 

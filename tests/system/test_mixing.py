@@ -25,8 +25,8 @@ from system.batches.mixing import joined, mixed
 from system.batches.sampler import Added, Item, Sampler, items_of
 from system.features.bank import open_bank
 from system.features.build import Features
+from system.models.embeddings import Embedded
 from system.models.retrieval import RetrievalModel
-from system.models.similarity import Embedded
 from system.recipe.load import load_recipe
 from system.runs.open import build_model
 

@@ -19,8 +19,9 @@ from system.losses import terms as losses
 from system.models.audio import ExpertHeads, Gru
 from system.models.audio.expert_heads_encoder import ExpertHead
 from system.models.batch import Series
+from system.models.cosine import cosine
+from system.models.embeddings import Embedded, Ragged
 from system.models.retrieval import RetrievalModel
-from system.models.similarity import Embedded, Ragged, cosine
 from system.ranking import embedding
 from system.ranking.embedding import embed_clips, embed_pool, embed_texts
 from system.recipe import schema

@@ -24,8 +24,8 @@ from system.losses.frame_cross_entropy import FrameCrossEntropy
 from system.losses.two_state import TwoState
 from system.models.audio.frame_transformer import FrameTransformer
 from system.models.batch import Series
+from system.models.embeddings import Embedded, Ragged
 from system.models.moment_score import MomentScore
-from system.models.similarity import Embedded, Ragged
 from system.moments.two_state import log_likelihood
 from system.moments.windows import Grid, labels_of
 from system.ranking.frame_series import FrameSeries, fitted_score

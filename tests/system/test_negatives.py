@@ -13,7 +13,8 @@ from system.losses import Ranking
 from system.losses.base import BatchScores
 from system.losses.negatives import NEGATIVES
 from system.losses.ranking import Negatives
-from system.models.similarity import Embedded, frame_word
+from system.models.embeddings import Embedded
+from system.models.frame_word import frame_word
 
 RANDOM = ("random", "random_apart")
 

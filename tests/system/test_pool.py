@@ -24,7 +24,7 @@ from system.features.shard import Shard
 from system.models.audio import HuggingFace
 from system.models.audio.expert_heads_encoder import ExpertHeadsEncoder
 from system.models.batch import Series
-from system.models.similarity import Embeddings
+from system.models.embeddings import Embeddings
 from system.ranking import cache
 from system.ranking.cache import CachedEmbeddings, cache_folder
 from system.ranking.listing import Listed, list_clips

@@ -12,9 +12,11 @@ import pytest
 import torch
 from test_similarity import made, oracle
 
-from system.models import similarity
+from system.models import embeddings
+from system.models import frame_word as scoring
+from system.models.embeddings import Embedded, Ragged
+from system.models.frame_word import frame_word
 from system.models.score import FrameWord
-from system.models.similarity import Embedded, Ragged, frame_word
 from system.ranking import embedding
 from system.training.validation import spread, zeros
 
@@ -33,10 +35,10 @@ def test_rows_and_parts_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
     assert found.values[:, 0].tolist() == [8, 10, 0, 2, 4, 8, 10]
     assert found.lengths.tolist() == [2, 3, 2, 0]
     assert pool.rows(torch.tensor([2])).values.tolist() == [[6, 7]]
-    monkeypatch.setattr(similarity, "MAX_PADDED", 4)  # two frames
+    monkeypatch.setattr(embeddings, "MAX_PADDED", 4)  # two frames
     parts = [(places.tolist(), part.values[..., 0].tolist(), part.lengths.tolist()) for places, part in pool.parts()]
     assert parts == [([1, 2], [[0], [6]], [0, 1]), ([3], [[8, 10]], [2]), ([0], [[0, 2, 4]], [3])]
-    monkeypatch.setattr(similarity, "MAX_PADDED", 1 << 24)
+    monkeypatch.setattr(embeddings, "MAX_PADDED", 1 << 24)
     ((places, part),) = pool.parts()
     assert places.tolist() == [1, 2, 3, 0]
     assert part.values[2].tolist() == [[8, 9], [10, 11], [0, 0]]
@@ -48,9 +50,9 @@ def test_ragged_series_are_scored_as_pairs_are_however_they_are_cut(
     reduce: Any, dots: int, values: int, long: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """On either side: validation scores clips against clips, too."""
-    monkeypatch.setattr(similarity, "MAX_DOT_PRODUCTS", dots)
-    monkeypatch.setattr(similarity, "MAX_PADDED", values)
-    monkeypatch.setattr(similarity, "_LONG", long)
+    monkeypatch.setattr(scoring, "MAX_DOT_PRODUCTS", dots)
+    monkeypatch.setattr(embeddings, "MAX_PADDED", values)
+    monkeypatch.setattr(scoring, "_LONG", long)
     clips, captions = made(1, [3, 1, 20, 0, 2, 5, 1]), made(2, [2, 4, 1, 0, 6])
     for first, second in ((clips, captions), (clips, clips)):
         expected = oracle(first, second, reduce)
@@ -62,16 +64,16 @@ def test_ragged_series_are_scored_as_pairs_are_however_they_are_cut(
 @pytest.mark.parametrize("reduce", REDUCTIONS)
 def test_a_long_clip_is_read_in_pieces(reduce: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Never more dot products than MAX_DOT_PRODUCTS; of clips that fit, all at once."""
-    monkeypatch.setattr(similarity, "MAX_DOT_PRODUCTS", 1 << 10)
-    monkeypatch.setattr(similarity, "_LONG", 16)
+    monkeypatch.setattr(scoring, "MAX_DOT_PRODUCTS", 1 << 10)
+    monkeypatch.setattr(scoring, "_LONG", 16)
     sizes: list[int] = []
-    real = similarity._of_piece
+    real = scoring._of_piece
 
     def watched(frames: torch.Tensor, words: Any, reduce: str) -> torch.Tensor:
         sizes.append(frames.shape[0] * frames.shape[1] * words.wide)
         return real(frames, words, reduce)
 
-    monkeypatch.setattr(similarity, "_of_piece", watched)
+    monkeypatch.setattr(scoring, "_of_piece", watched)
     clips, captions = made(6, [5, 4000, 16, 7]), made(7, [10] * 6)
     frame_word(ragged(clips), captions, reduce)
     assert max(sizes) <= 1 << 10

@@ -27,7 +27,7 @@ from data_tools.manifest import caption_queries
 from submission.errors import SubmissionError
 from submission.formats.score_matrix import read_scores
 from system.__main__ import main
-from system.models.similarity import Embedded
+from system.models.embeddings import Embedded
 from system.models.text import SentenceTransformers
 from system.ranking.base import Hit
 from system.ranking.listing import list_clips

@@ -10,8 +10,8 @@ from browser import Browser, until
 from served import Letters, Served, clip_of, model_of, searching, served, write_tone
 
 from data_tools.errors import KitError
+from system.models.embeddings import Ragged
 from system.models.moment_score import MomentScore
-from system.models.similarity import Ragged
 from system.moments.windows import Decoding, Grid
 from system.ranking.embedding import embed_texts
 from system.ranking.model import Windows

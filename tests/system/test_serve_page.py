@@ -10,7 +10,7 @@ from browser import Browser, until
 from served import Letters, Served, clip_of, model_of, searching, served, serving, write_tone
 
 from submission.formats.score_matrix import read_scores
-from system.models.similarity import Embedded
+from system.models.embeddings import Embedded
 
 if TYPE_CHECKING:
     from playwright.sync_api import Page

@@ -10,9 +10,11 @@ import pytest
 import torch
 
 from system.losses import terms as losses
-from system.models import similarity
+from system.models import frame_word as scoring
+from system.models.cosine import cosine
+from system.models.embeddings import Embedded
+from system.models.frame_word import frame_word
 from system.models.score import Cosine, FrameWord
-from system.models.similarity import Embedded, cosine, frame_word
 
 REDUCTIONS = typing.get_args(FrameWord.model_fields["reduce"].annotation)
 
@@ -66,8 +68,8 @@ def test_frame_word_scores_by_hand() -> None:
 def test_frame_word_equals_the_loop_however_it_is_cut(
     reduce: Any, positions: int, known: int | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(similarity, "MAX_DOT_PRODUCTS", positions)
-    monkeypatch.setattr(similarity, "_FRAMES_AT_ONCE", 2)
+    monkeypatch.setattr(scoring, "MAX_DOT_PRODUCTS", positions)
+    monkeypatch.setattr(scoring, "_FRAMES_AT_ONCE", 2)
     clips, captions = made(1, [3, 1, 7, 0, 2, 5]), made(2, [2, 4, 1, 0, 6, 3, 3], known)
     for first, second in ((clips, captions), (clips, clips), (captions, captions)):
         expected = oracle(first, second, reduce)
@@ -82,7 +84,7 @@ def test_frame_word_equals_the_loop_however_it_is_cut(
 def test_gradients_of_frame_word_equal_the_loops(
     reduce: Any, positions: int, trained_words: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(similarity, "MAX_DOT_PRODUCTS", positions)
+    monkeypatch.setattr(scoring, "MAX_DOT_PRODUCTS", positions)
     clips, captions = made(3, [3, 1, 0, 4, 2]), made(4, [2, 4, 0, 1, 3])
     weights = torch.from_numpy(np.random.default_rng(5).normal(size=(5, 5)))
     leaves = [clips.values.requires_grad_(), captions.values.requires_grad_(trained_words)][: 1 + trained_words]
@@ -111,14 +113,14 @@ def test_words_that_almost_agree_stay_apart() -> None:
 @pytest.mark.parametrize("reduce", REDUCTIONS)
 def test_what_is_held_at_a_time_is_bounded_in_training_too(reduce: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Tensors kept for the backward pass, by their size, while the whole has 64 times the places."""
-    monkeypatch.setattr(similarity, "MAX_DOT_PRODUCTS", 1 << 10)
+    monkeypatch.setattr(scoring, "MAX_DOT_PRODUCTS", 1 << 10)
     clips, captions = made(6, [16] * 16, dim=2), made(7, [16] * 16, dim=2)
     clips.values.requires_grad_()
     captions.values.requires_grad_()
     kept: list[int] = []
     with torch.autograd.graph.saved_tensors_hooks(lambda t: (kept.append(t.numel()), t)[1], lambda t: t):
         found = frame_word(clips, captions, reduce)
-    assert sum(kept) < 8 * similarity.MAX_DOT_PRODUCTS
+    assert sum(kept) < 8 * scoring.MAX_DOT_PRODUCTS
     found.sum().backward()
     assert captions.values.grad is not None
     assert captions.values.grad.any()
@@ -156,13 +158,13 @@ def test_distinct_words_are_scored_once(shared: Path, monkeypatch: pytest.Monkey
     captions = series(*(np.array([vector[word] for word in text]) for text in texts)).float()
     clips = made(8, [30, 20, 45], dim=16).float()
     rows: list[int] = []
-    real = similarity._against_words
+    real = scoring._against_words
 
     def watched(frames: torch.Tensor, counts: torch.Tensor, words: Any, reduce: str) -> torch.Tensor:
         rows.append(len(words.vectors))
         return real(frames, counts, words, reduce)
 
-    monkeypatch.setattr(similarity, "_against_words", watched)
+    monkeypatch.setattr(scoring, "_against_words", watched)
     for reduce in REDUCTIONS:
         expected = oracle(clips, captions, reduce)
         assert torch.allclose(frame_word(clips, captions, reduce).double(), expected, rtol=0, atol=1e-5)

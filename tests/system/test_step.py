@@ -17,8 +17,8 @@ from system.batches.sampler import Item, Sampler, items_of
 from system.features.build import Features, build_features
 from system.losses import terms as losses
 from system.losses.relevance.relax import Cider, Relevance
+from system.models.embeddings import joined
 from system.models.retrieval import RetrievalModel
-from system.models.similarity import joined
 from system.recipe.load import load_recipe
 from system.runs.open import build_model
 from system.training.step import audio_parts, caption_parts, gradients

@@ -10,7 +10,7 @@ from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 from system.experts.logmel import SILENCE
 from system.models.audio.encoder import AudioEncoder
 from system.models.batch import Series
-from system.models.similarity import Embedded
+from system.models.embeddings import Embedded
 from system.networks.layers import length_mask, pooled_over_time
 
 # B clips, T frames, E embedding

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from system.models.batch import Series
-from system.models.similarity import Embedded
+from system.models.embeddings import Embedded
 
 # B clips, L frames, E embedding
 

@@ -9,7 +9,7 @@ from torch import nn
 from system.compute.device import suited_to
 from system.models.audio.encoder import AudioEncoder
 from system.models.batch import Series
-from system.models.similarity import Embedded
+from system.models.embeddings import Embedded
 from system.networks.layers import SeriesEncoder, length_mask, masked_mean
 
 # B clips, T frames, D values in a frame, E embedding

@@ -5,7 +5,7 @@ from torch import nn
 
 from system.models.audio.encoder import AudioEncoder
 from system.models.batch import Series
-from system.models.similarity import Embedded
+from system.models.embeddings import Embedded
 from system.networks.layers import SeriesEncoder, length_mask
 
 # B clips, T frames, E embedding

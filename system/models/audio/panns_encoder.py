@@ -13,7 +13,7 @@ from system.experts.network import in_pieces
 from system.experts.waveform import FULL_SCALE
 from system.models.audio.encoder import AudioEncoder
 from system.models.batch import Series
-from system.models.similarity import Embedded
+from system.models.embeddings import Embedded
 from system.networks.augment import random_parts, stripes
 from system.networks.frontend import LogMelFrontEnd
 from system.networks.layers import mlp, pooled_over_time

@@ -27,7 +27,7 @@ class PooledMlp(AudioSettings):
 
         from system.models.audio.encoder import AudioEncoder
         from system.models.batch import Series
-        from system.models.similarity import Embedded
+        from system.models.embeddings import Embedded
         from system.networks.layers import mlp, pooled_over_time
 
         ((name, expert),) = self.experts.items()

@@ -11,7 +11,7 @@ from system.experts.waveform import FULL_SCALE
 from system.models.audio.encoder import AudioEncoder
 from system.models.audio.segments import SegmentAttention, SegmentMean, cut, segmented
 from system.models.batch import Series
-from system.models.similarity import Embedded
+from system.models.embeddings import Embedded
 from system.networks.layers import mlp
 from system.networks.segment import SegmentNetwork
 

@@ -10,7 +10,7 @@ from torch import nn
 
 from data_tools.words import words_of
 from system.compute.device import suited_to
-from system.models.similarity import Embedded, joined
+from system.models.embeddings import Embedded, joined
 
 # N captions, D embedding
 

@@ -15,7 +15,7 @@ from data_tools.classify.model_files import fetch
 from data_tools.errors import KitError
 from system.features.bank import open_bank
 from system.features.texts import store_vectors
-from system.models.similarity import Embedded
+from system.models.embeddings import Embedded
 from system.models.text.encoder import TextEncoder
 from system.networks.layers import mlp, pooled_over_time
 

@@ -35,7 +35,7 @@ class Transformer(TextSettings):
         import torch
         from torch import nn
 
-        from system.models.similarity import Embedded
+        from system.models.embeddings import Embedded
         from system.models.text.encoder import TextEncoder
         from system.networks.layers import SeriesEncoder, length_mask, masked_mean
 

@@ -12,7 +12,7 @@ import torch.nn.functional as F
 
 from data_tools.words import words_of
 from system.experts.base import file_sha256
-from system.models.similarity import Embedded
+from system.models.embeddings import Embedded
 from system.models.text.encoder import TextEncoder
 from system.models.text.vector_file import WordVectorFile
 

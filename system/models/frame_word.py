@@ -1,114 +1,19 @@
-"""Embeddings, and scores of clips against captions from them: the cosine of two vectors, or frames against words."""
+"""Scores of clips against captions by all pairs of a frame and a word."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable
 from functools import partial
 from typing import Any, Literal, NamedTuple
 
 import torch
-import torch.nn.functional as F
 from torch.utils.checkpoint import checkpoint
 
-from system.networks.layers import length_mask
+from system.models.embeddings import Embedded, Embeddings, Ragged, length_mask_of
 
 # B clips, N captions, L frames, W words, D embedding; F frames of all clips together
 
 MAX_DOT_PRODUCTS = 1 << 24  # frames x words whose dot products are held at a time: 64 MiB in float32
-MAX_PADDED = 1 << 24  # values of the clips of a part, filled to its longest one
 _LONG = 2048  # frames; captions are grouped as for a clip of so many, and longer clips are read in pieces
 _FRAMES_AT_ONCE = 128  # when their best words are sought: what is compared stays in a core's cache
-
-
-class Embedded(NamedTuple):
-    """What an encoder gives: pooled vectors (B, D) with lengths None, or a padded series (B, L, D) with (B,) real
-    lengths."""
-
-    values: torch.Tensor
-    lengths: torch.Tensor | None = None
-
-    @property
-    def size(self) -> int:
-        """Clips or captions, B."""
-        return len(self.values)
-
-    def rows(self, index: torch.Tensor | list[int] | slice) -> "Embedded":
-        """The embeddings at these places, in this order."""
-        return Embedded(self.values[index], None if self.lengths is None else self.lengths[index])
-
-    def float(self) -> "Embedded":
-        """In float32, whatever the encoder computed in."""
-        return Embedded(self.values.float(), self.lengths)
-
-
-class Ragged(NamedTuple):
-    """Series of a pool, one behind the other and not filled up: values (F, D), lengths (B,) whose sum is F."""
-
-    values: torch.Tensor
-    lengths: torch.Tensor
-
-    @property
-    def size(self) -> int:
-        """Clips, B."""
-        return len(self.lengths)
-
-    def rows(self, index: torch.Tensor | list[int]) -> "Ragged":
-        """The series at these places, in this order."""
-        index = torch.as_tensor(index, device=self.lengths.device)
-        lengths = self.lengths[index]
-        skipped = (self.lengths.cumsum(0) - self.lengths)[index] - (lengths.cumsum(0) - lengths)
-        frames = torch.arange(int(lengths.sum()), device=lengths.device) + skipped.repeat_interleave(lengths)
-        return Ragged(self.values[frames], lengths)
-
-    def float(self) -> "Ragged":
-        """In float32, whatever the encoder computed in."""
-        return Ragged(self.values.float(), self.lengths)
-
-    def parts(self) -> Iterator[tuple[torch.Tensor, Embedded]]:
-        """The series in parts of like length, shortest first: their places (P,), and them, filled up; at most
-        MAX_PADDED values, or one series."""
-        order, dim = self.lengths.argsort(stable=True), self.values.shape[1]
-        lengths, begin = self.lengths[order].tolist(), 0
-        for end in range(1, len(lengths) + 1):
-            if end == len(lengths) or (end + 1 - begin) * lengths[end] * dim > MAX_PADDED:
-                yield order[begin:end], self.rows(order[begin:end]).padded()
-                begin = end
-
-    def padded(self) -> Embedded:
-        """Filled with zeros to the longest."""
-        mask = _mask(self)
-        values = self.values.new_zeros(*mask.shape, self.values.shape[1])
-        values[mask] = self.values
-        return Embedded(values, self.lengths)
-
-
-Embeddings = Embedded | Ragged
-
-
-def joined(parts: Sequence[Embedded]) -> Embedded:
-    """Embeddings one behind the other; series are filled to the longest."""
-    if parts[0].lengths is None:
-        return Embedded(torch.cat([part.values for part in parts]))
-    longest = max(part.values.shape[1] for part in parts)
-    filled = [F.pad(part.values, (0, 0, 0, longest - part.values.shape[1])) for part in parts]
-    return Embedded(torch.cat(filled), torch.cat([part.lengths for part in parts if part.lengths is not None]))
-
-
-class Units(Embedded):
-    """Pooled vectors (B, D), each of length 1 or 0."""
-
-
-def prepared(clips: Embeddings) -> Embeddings:
-    """Clips of a pool as they are scored again and again: pooled vectors brought to length 1, series as they are."""
-    return clips if clips.lengths is not None else Units(unit_vectors(clips))
-
-
-def unit_vectors(embedded: Embeddings) -> torch.Tensor:
-    """(B, D) pooled vectors of length 1; those of zeros as they are."""
-    return embedded.values if isinstance(embedded, Units) else F.normalize(embedded.values, dim=-1)
-
-
-def cosine(clips: Embeddings, captions: Embeddings) -> torch.Tensor:
-    """(B, D) and (N, D) -> (B, N) cosines in [-1, 1]; an embedding of zeros scores 0 against everything."""
-    return unit_vectors(clips) @ unit_vectors(captions).T
 
 
 class _Words(NamedTuple):
@@ -129,17 +34,9 @@ class _Words(NamedTuple):
         return max(self.wide * longest, self.indices.numel())
 
 
-def _mask(series: Embeddings) -> torch.Tensor:
-    """(B, L) bool: which places of a series are real."""
-    if series.lengths is None:
-        raise ValueError("frame_word scores need series of frames and of words; these embeddings are pooled")
-    longest = max(1, int(series.lengths.max())) if isinstance(series, Ragged) else series.values.shape[1]
-    return length_mask(series.lengths, longest)
-
-
 def _words_of(captions: Embeddings) -> _Words:
     """Words that need no gradient are taken once each, however often they come."""
-    mask = _mask(captions)
+    mask = length_mask_of(captions)
     words = captions.values if isinstance(captions, Ragged) else captions.values[mask]
     vectors = torch.cat([words.new_zeros(1, words.shape[1]), words])
     indices = mask.flatten().cumsum(0).view_as(mask) * mask
@@ -161,7 +58,7 @@ def _word_groups(captions: Embeddings, longest: int) -> list[_Words]:
 def _against_words(frames: torch.Tensor, counts: torch.Tensor, words: _Words, reduce: str) -> torch.Tensor:
     """(B, N) scores of clips (B, L, D) with `counts` (B,) real frames. What fills a clip or a caption up is zeros: its
     dot products are 0 and change no sum, and no maximum either, since nothing below 0 is left."""
-    frames = frames.masked_fill(~_mask(Embedded(frames, counts))[..., None], 0.0)
+    frames = frames.masked_fill(~length_mask_of(Embedded(frames, counts))[..., None], 0.0)
     counts = counts.clamp(min=1)
     pieces = frames.split(max(1, MAX_DOT_PRODUCTS // (len(frames) * words.wide)), 1)
     found = _of_piece(pieces[0], words, reduce)
@@ -241,7 +138,7 @@ def frame_word(
     Deviation: places that fill a batch up never count here, while the public code counts them in training; an encoder
     that says they are real (`padding: counted`) gets that.
     """
-    longest = _mask(clips).shape[1]
+    longest = length_mask_of(clips).shape[1]
     groups = _word_groups(captions, min(longest, _LONG))
     if isinstance(clips, Embedded):
         return _filled_frame_word(clips, groups, reduce)
@@ -253,7 +150,7 @@ def frame_word(
 def _filled_frame_word(clips: Embedded, groups: list[_Words], reduce: str) -> torch.Tensor:
     """(B, N) scores of clips (B, L, D) against groups of N captions."""
     longest = clips.values.shape[1]
-    counts = _mask(clips).sum(1)
+    counts = length_mask_of(clips).sum(1)
     again = torch.is_grad_enabled() and len(counts) * sum(group.largest(longest) for group in groups) > MAX_DOT_PRODUCTS
     work: Callable[..., torch.Tensor] = _against_words
     if again:

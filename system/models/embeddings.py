@@ -1,0 +1,109 @@
+"""Embeddings of clips and captions: vectors, or series of frames or words."""
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F
+
+from system.networks.layers import length_mask
+
+# B clips or captions, L frames or words, D embedding; F frames of all clips together
+
+MAX_PADDED = 1 << 24  # values of the clips of a part, filled to its longest one
+
+
+class Embedded(NamedTuple):
+    """What an encoder gives: pooled vectors (B, D) with lengths None, or a padded series (B, L, D) with (B,) real
+    lengths."""
+
+    values: torch.Tensor
+    lengths: torch.Tensor | None = None
+
+    @property
+    def size(self) -> int:
+        """Clips or captions, B."""
+        return len(self.values)
+
+    def rows(self, index: torch.Tensor | list[int] | slice) -> "Embedded":
+        """The embeddings at these places, in this order."""
+        return Embedded(self.values[index], None if self.lengths is None else self.lengths[index])
+
+    def float(self) -> "Embedded":
+        """In float32, whatever the encoder computed in."""
+        return Embedded(self.values.float(), self.lengths)
+
+
+class Ragged(NamedTuple):
+    """Series of a pool, one behind the other and not filled up: values (F, D), lengths (B,) whose sum is F."""
+
+    values: torch.Tensor
+    lengths: torch.Tensor
+
+    @property
+    def size(self) -> int:
+        """Clips, B."""
+        return len(self.lengths)
+
+    def rows(self, index: torch.Tensor | list[int]) -> "Ragged":
+        """The series at these places, in this order."""
+        index = torch.as_tensor(index, device=self.lengths.device)
+        lengths = self.lengths[index]
+        skipped = (self.lengths.cumsum(0) - self.lengths)[index] - (lengths.cumsum(0) - lengths)
+        frames = torch.arange(int(lengths.sum()), device=lengths.device) + skipped.repeat_interleave(lengths)
+        return Ragged(self.values[frames], lengths)
+
+    def float(self) -> "Ragged":
+        """In float32, whatever the encoder computed in."""
+        return Ragged(self.values.float(), self.lengths)
+
+    def parts(self) -> Iterator[tuple[torch.Tensor, Embedded]]:
+        """The series in parts of like length, shortest first: their places (P,), and them, filled up; at most
+        MAX_PADDED values, or one series."""
+        order, dim = self.lengths.argsort(stable=True), self.values.shape[1]
+        lengths, begin = self.lengths[order].tolist(), 0
+        for end in range(1, len(lengths) + 1):
+            if end == len(lengths) or (end + 1 - begin) * lengths[end] * dim > MAX_PADDED:
+                yield order[begin:end], self.rows(order[begin:end]).padded()
+                begin = end
+
+    def padded(self) -> Embedded:
+        """Filled with zeros to the longest."""
+        mask = length_mask_of(self)
+        values = self.values.new_zeros(*mask.shape, self.values.shape[1])
+        values[mask] = self.values
+        return Embedded(values, self.lengths)
+
+
+Embeddings = Embedded | Ragged
+
+
+def joined(parts: Sequence[Embedded]) -> Embedded:
+    """Embeddings one behind the other; series are filled to the longest."""
+    if parts[0].lengths is None:
+        return Embedded(torch.cat([part.values for part in parts]))
+    longest = max(part.values.shape[1] for part in parts)
+    filled = [F.pad(part.values, (0, 0, 0, longest - part.values.shape[1])) for part in parts]
+    return Embedded(torch.cat(filled), torch.cat([part.lengths for part in parts if part.lengths is not None]))
+
+
+class Units(Embedded):
+    """Pooled vectors (B, D), each of length 1 or 0."""
+
+
+def prepared(clips: Embeddings) -> Embeddings:
+    """Clips of a pool as they are scored again and again: pooled vectors brought to length 1, series as they are."""
+    return clips if clips.lengths is not None else Units(unit_vectors(clips))
+
+
+def unit_vectors(embedded: Embeddings) -> torch.Tensor:
+    """(B, D) pooled vectors of length 1; those of zeros as they are."""
+    return embedded.values if isinstance(embedded, Units) else F.normalize(embedded.values, dim=-1)
+
+
+def length_mask_of(series: Embeddings) -> torch.Tensor:
+    """(B, L) bool: which places of a series are real."""
+    if series.lengths is None:
+        raise ValueError("frame_word scores need series of frames and of words; these embeddings are pooled")
+    longest = max(1, int(series.lengths.max())) if isinstance(series, Ragged) else series.values.shape[1]
+    return length_mask(series.lengths, longest)
