@@ -17,8 +17,9 @@ from pydantic_core import PydanticCustomError
 from data_tools.documents.json_text import StoredLines
 from data_tools.documents.lines import Line, Text, item_of, read_lines, unique_items, write_lines
 from data_tools.errors import DataError
-from data_tools.files import absolute, caption_columns, read_table
+from data_tools.files import absolute
 from data_tools.names import is_freesound_id
+from data_tools.tables import caption_columns, read_table
 
 # Published names: Clotho's three, AudioCaps' three (WavCaps is all `train`), and sets without known captions.
 Split = Literal["development", "validation", "evaluation", "train", "val", "test", "blind"]

@@ -7,7 +7,7 @@ import logging
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from submission.files import writing
+from data_tools.files import writing
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -21,7 +21,7 @@ CURVES = {
     "accuracy": (
         "Accuracy on validation",
         "validation",
-        {f"validation.{name}": name for name in ("m1", "m2", "mAP@10")},
+        {"validation.m1": "m1", "validation.m2": "m2", "validation.mAP@10": "mAP@10"},
     ),
     "similarity": (
         "Scores in training batches",

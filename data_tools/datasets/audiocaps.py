@@ -14,9 +14,10 @@ from pathlib import Path
 from data_tools.audio.read import AUDIO_SUFFIXES, readable_seconds
 from data_tools.cli import counted, ending_in
 from data_tools.errors import DataError
-from data_tools.files import read_table, require_file, require_folder
+from data_tools.files import require_file, require_folder
 from data_tools.manifest import Clip, Split, audio_clip, check_caption, write_manifest
 from data_tools.names import audio_names, some
+from data_tools.tables import read_table
 
 AUDIOCAPS_SPLITS: tuple[Split, ...] = ("train", "val", "test")
 COLUMNS = ("audiocap_id", "youtube_id", "start_time", "caption")

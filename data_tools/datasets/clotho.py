@@ -13,9 +13,10 @@ from data_tools.audio.read import readable_seconds
 from data_tools.cli import counted, ending_in
 from data_tools.datasets.nearest import similar_names
 from data_tools.errors import DataError
-from data_tools.files import read_table, require_file, require_folder
+from data_tools.files import require_file, require_folder
 from data_tools.manifest import Clip, Split, audio_clip, read_caption_table, write_manifest
 from data_tools.names import audio_names, is_freesound_id, match_names
+from data_tools.tables import read_table
 
 CLOTHO_SPLITS: tuple[Split, ...] = ("development", "validation", "evaluation")
 METADATA_COLUMNS = ("file_name", "keywords", "sound_id", "sound_link", "start_end_samples", "manufacturer", "license")

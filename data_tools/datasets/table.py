@@ -11,7 +11,7 @@ from data_tools.audio.read import readable_seconds
 from data_tools.cli import counted, ending_in
 from data_tools.datasets.nearest import similar_names
 from data_tools.errors import DataError
-from data_tools.files import Quoting, absolute, read_table
+from data_tools.files import absolute
 from data_tools.manifest import (
     SPLITS,
     TEST_SPLITS,
@@ -23,6 +23,7 @@ from data_tools.manifest import (
     write_manifest,
 )
 from data_tools.names import audio_tree, check_source
+from data_tools.tables import Quoting, read_table
 
 log = logging.getLogger(__name__)
 

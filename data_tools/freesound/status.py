@@ -7,13 +7,13 @@ from pathlib import Path
 
 from data_tools.cli import add_json, counted, ending_in, section
 from data_tools.documents.strict import Report, print_report
-from data_tools.files import write_table
 from data_tools.freesound.connection import PER_DAY, PER_MINUTE
 from data_tools.freesound.crawl import duration
 from data_tools.freesound.database import naming
 from data_tools.freesound.quota import Clock, Quota
 from data_tools.freesound.sounds import format_time
 from data_tools.freesound.store import Store
+from data_tools.tables import write_table
 
 log = logging.getLogger(__name__)
 

@@ -14,7 +14,6 @@ from data_tools.audio.read import AudioError
 from data_tools.cli import add_json, counted, each, ending_in, first_of, section
 from data_tools.documents.strict import Report, print_report
 from data_tools.errors import DataError
-from data_tools.files import write_table
 from data_tools.leakage.check import FREESOUND_ACROSS, NAME_ACROSS, across
 from data_tools.leakage.exclusion import Exclusions, read_exclusions
 from data_tools.leakage.fingerprint import Fingerprint, fingerprint, near_duplicates
@@ -22,6 +21,7 @@ from data_tools.leakage.prints import StoredPrints
 from data_tools.manifest import TEST_SPLITS, VALIDATION_SPLITS, Clip, read_manifest
 from data_tools.moments import read_moments
 from data_tools.names import plain_id
+from data_tools.tables import write_table
 
 FORBIDDEN = "Freesound id on an exclusion list"
 CAPTION_ACROSS = "same caption across splits"

@@ -18,10 +18,10 @@ from data_tools.audio.read import AudioError, audio_seconds, check_audio, conten
 from data_tools.cli import add_json, counted, ending_in, progress, section
 from data_tools.documents.strict import Report, print_report
 from data_tools.errors import sentence_of
-from data_tools.files import write_table
 from data_tools.leakage.moment_faults import NO_CLIP, MomentFault, moment_faults
 from data_tools.manifest import Clip, Joined, read_manifest
 from data_tools.names import plain_id
+from data_tools.tables import write_table
 
 MISSING = "missing audio files"
 CORRUPT = "corrupt audio files"

@@ -8,9 +8,10 @@ from types import MappingProxyType
 
 from data_tools.documents.json_text import parse_json
 from data_tools.errors import DataError
-from data_tools.files import read_table, read_text
+from data_tools.files import read_text
 from data_tools.manifest import iter_manifest
 from data_tools.names import is_freesound_id, plain_id
+from data_tools.tables import read_table
 
 NOT_FOUND = "Not found"  # stands in the published lists for recordings that were never found again on Freesound
 

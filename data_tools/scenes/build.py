@@ -16,7 +16,7 @@ from data_tools.audio.read import content_key
 from data_tools.cli import counted, each
 from data_tools.datasets.clotho import CLOTHO_SPLITS, METADATA_COLUMNS, read_clotho
 from data_tools.errors import DataError
-from data_tools.files import remove_parts, write_table
+from data_tools.files import remove_parts
 from data_tools.manifest import TEST_SPLITS, Split, write_manifest
 from data_tools.names import check_source
 from data_tools.scenes.captions import MAX_HELD_OUT, describe, describe_noisily
@@ -27,6 +27,7 @@ from data_tools.scenes.moments import MOMENT_COUNTS, MomentSettings, make_moment
 from data_tools.scenes.recordings import credit, read_recordings, table_path
 from data_tools.scenes.synth import CLASSES
 from data_tools.scenes.timeline import SHAPES
+from data_tools.tables import write_table
 
 FORMAT = 1  # of the drawing: raised whenever the same arguments would give other files
 DEFAULT_COUNTS = {"development": 2400, "validation": 300, "evaluation": 300}

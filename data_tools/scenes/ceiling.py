@@ -7,8 +7,8 @@ from pathlib import Path
 from data_tools.cli import add_json, counted
 from data_tools.documents.strict import Report, print_report
 from data_tools.errors import DataError
-from data_tools.files import read_table
 from data_tools.scenes.compose import KINDS
+from data_tools.tables import read_table
 
 LABEL_COLUMNS = ("file_name", "split", "kind", "events")
 

@@ -15,7 +15,7 @@ import numpy as np
 from data_tools.cli import each
 from data_tools.datasets.clotho import CLOTHO_SPLITS
 from data_tools.errors import DataError
-from data_tools.files import remove_parts, write_table
+from data_tools.files import remove_parts
 from data_tools.manifest import TEST_SPLITS, Clip, Split, audio_clip, write_manifest
 from data_tools.moments import Moment, write_moments, write_published
 from data_tools.scenes.captions import MAX_HELD_OUT, describe_event
@@ -24,6 +24,7 @@ from data_tools.scenes.folder import claim, write_samples
 from data_tools.scenes.recordings import credit, read_recordings
 from data_tools.scenes.synth import CLASSES, SAMPLE_RATE
 from data_tools.scenes.timeline import SHAPES, Shape, TimedEvent, draw_timeline, mixed
+from data_tools.tables import write_table
 
 FORMAT = 1  # of the drawing: raised whenever the same arguments would give other files
 MOMENT_COUNTS = {"development": 400, "validation": 60, "evaluation": 120}

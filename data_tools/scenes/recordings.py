@@ -13,8 +13,8 @@ import numpy as np
 
 from data_tools.audio.read import AudioError, read_audio
 from data_tools.errors import DataError
-from data_tools.files import read_table
 from data_tools.scenes.synth import SAMPLE_RATE, Rng, Samples
+from data_tools.tables import read_table
 
 # Re the loudest frame of a recording: quieter ends are cut off; a part has a frame louder than this.
 SILENCE_DB, LOUD_DB = -40.0, -20.0

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
-from data_tools.files import holds_rows
+from data_tools.tables import holds_rows
 
 # One cell is quoted, with its own quotes doubled, or holds no quote, comma or line break at all. csv alone is more
 # lenient: it takes a"b as a cell.

@@ -6,9 +6,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from data_tools.files import require_file
+from data_tools.files import require_file, writing
 from submission.errors import SubmissionError
-from submission.files import writing
 
 ARRAYS = ("qids", "lengths", "edges", "frames")
 

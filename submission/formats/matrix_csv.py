@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+from data_tools.files import writing
 from submission.editions import Edition
-from submission.files import writing
 from submission.formats.columns import (
     EMPTY_LINE,
     TRAILING_COMMA,

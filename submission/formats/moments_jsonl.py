@@ -12,10 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from data_tools.files import require_file
+from data_tools.files import require_file, writing
 from submission.editions import MomentsEdition
 from submission.errors import SubmissionError
-from submission.files import writing
 from submission.formats.columns import OTHER_SET, UNKNOWN_QUERY, refuse
 from submission.formats.csv_table import Problem, shown
 from submission.formats.json_lines import (

@@ -10,9 +10,9 @@ import numpy.typing as npt
 
 from data_tools.audio.read import AUDIO_SUFFIXES
 from data_tools.cli import counted
+from data_tools.files import writing
 from submission.editions import Edition
 from submission.errors import SubmissionError
-from submission.files import writing
 from submission.formats.columns import (
     EMPTY_LINE,
     TRAILING_COMMA,

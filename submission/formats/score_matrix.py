@@ -22,9 +22,9 @@ import numpy.typing as npt
 from data_tools.cli import counted
 from data_tools.documents.json_text import parse_json, sealed, sha256_of, unsealed
 from data_tools.errors import DataError
+from data_tools.files import writing
 from submission.blocks import row_blocks
 from submission.errors import SubmissionError
-from submission.files import writing
 from submission.ordering import require_finite
 
 MAX_IN_MEMORY = 1 << 28  # scores: 1 GiB

@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from submission.errors import SubmissionError
 
-THRESHOLDS = tuple(round(0.5 + 0.05 * step, 2) for step in range(10))
+THRESHOLDS = (0.5, 0.55, 0.6, 0.65, 0.7, 0.75, 0.8, 0.85, 0.9, 0.95)
 MAX_WINDOWS = 10  # of a query that AP looks at
 MAX_SECONDS = 1500.0  # of a true window; longer ones do not count
 LENGTHS: Mapping[str, tuple[float, float]] = {

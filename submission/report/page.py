@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from importlib.resources import files
 from pathlib import Path
 
+from data_tools.files import writing
 from submission.editions import Edition
-from submission.files import writing
 from submission.metrics.scoring import summarise_matrix
 from submission.report import moments, overview, results
 from submission.report.elements import Drawing, Section, figure4

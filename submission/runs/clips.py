@@ -10,8 +10,8 @@ import numpy.typing as npt
 
 from data_tools.cli import counted
 from data_tools.errors import DataError
-from data_tools.files import read_table, write_table
 from data_tools.manifest import Clip
+from data_tools.tables import read_table, write_table
 from submission.errors import SubmissionError
 
 NORM = "norm "  # an expert's column begins so

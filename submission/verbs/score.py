@@ -5,9 +5,8 @@ import logging
 from pathlib import Path
 
 from data_tools.cli import add_json, counted
-from data_tools.files import require_other
+from data_tools.files import require_other, writing
 from submission.errors import SubmissionError
-from submission.files import writing
 from submission.formats.csv_table import format_table
 from submission.metrics.moments_summary import MomentSummary
 from submission.verbs.options import SCORED, add_truth_arguments, read_summaries

@@ -6,8 +6,9 @@ from pathlib import Path
 
 from data_tools.documents.json_text import parse_json
 from data_tools.errors import DataError
-from data_tools.files import read_table, read_text, require_file
+from data_tools.files import read_text, require_file
 from data_tools.manifest import Clip, check_caption
+from data_tools.tables import read_table
 from data_tools.words import words_of
 
 _INDEX = re.compile("[0-9]{1,9}")  # of a caption

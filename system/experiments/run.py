@@ -19,7 +19,6 @@ from data_tools.manifest import Clip, Query, caption_queries
 from submission.editions import get_edition
 from submission.formats.edition_csv import write_csv
 from submission.formats.score_matrix import ScoreMatrix, of_blocks
-from submission.metrics.scoring import summarise_matrix
 from submission.runs.record import FORMAT, BlindResult, MomentsResult, RankedResult, RunResult
 from system.compute.distributed import count, on_first
 from system.experiments.blind import (
@@ -32,8 +31,8 @@ from system.experiments.moments import rank_moments, require_moments
 from system.experiments.ranking import RunModels, rank_blind_sets, rank_sources
 from system.experiments.summary import data_of, experts_of, in_words, parameters_of
 from system.experts.base import Device, file_sha256
-from system.ranking.base import labels_of
-from system.ranking.checkpoint import ByOneModel
+from system.ranking.base import labels_of, require_known
+from system.ranking.checkpoint import ByOneModel, RankBlind
 from system.recipe import schema
 from system.recipe.load import Loaded, load_recipe
 from system.runs.find import open_run
@@ -131,8 +130,6 @@ def _rehearse(
     recipe: schema.Recipe, run: Run, data: "Data", model: "RetrievalModel", blind: Mapping[str, BlindSet]
 ) -> None:
     """What would stop the ranking at the end is said before the training: made once with scores of zero."""
-    from system.ranking.model import KnownFeatures, ModelRanker
-
     for name, (clips, queries, _, _) in blind.items():
         matrix = _zeros(clips, queries)
         with tempfile.TemporaryDirectory(dir=run.folder) as folder:
@@ -147,13 +144,12 @@ def _rehearse(
             )
         queries = caption_queries(clips)
         if isinstance(recipe.ranked(name), ByOneModel):
-            ModelRanker(model, KnownFeatures(data.features), {}).require_readable(queries)
-        matrix = _zeros(clips, queries)
-        summarise_matrix(matrix, edition)
+            require_known(queries, model.text.unreadable([query.text for query in queries]))
         if entry.csv:
             with tempfile.TemporaryDirectory(dir=run.folder) as folder:
-                write_csv(matrix, Path(folder) / f"{name}.csv", edition)
-    require_moments(recipe, data)
+                write_csv(_zeros(clips, queries), Path(folder) / f"{name}.csv", edition)
+    if recipe.rank_moments:
+        require_moments(recipe, data)
     for source in dict.fromkeys(map(recipe.ranked_source, recipe.scored)):
         if shared := data.shared(recipe.trained_on, [source]):
             log.warning("%s of %s, which is to be ranked, also trained on", counted(shared, "recording"), source)
@@ -175,7 +171,9 @@ def _train_and_rank(
 
     recipe = loaded.recipe
     model = prepare(loaded, run, data, device)
-    blind = open_blind_sets(recipe, blind_entries(recipe), model.device)
+    blind = {}
+    if any(isinstance(entry, RankBlind) for entry in recipe.rank.values()):
+        blind = open_blind_sets(recipe, blind_entries(recipe), model.device)
     on_first(lambda: _rehearse(recipe, run, data, model, blind))
     train(loaded, run, data, model, track)
     kept, kept_blind = on_first(lambda: _kept(recipe, run, blind))

@@ -15,7 +15,7 @@ IOU = 0.7  # of R1@0.7
 OVERLAP_CANDIDATES = 30  # windows of every model that overlap_windows looks at
 DIGITS = 4  # of seconds
 MAX_FRAMES = 20_000  # of a recording: a table of T x T numbers, and its copies, take 10 GB; 16 GB with several models
-THRESHOLDS = tuple(n / 10 for n in range(1, 10))
+THRESHOLDS = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
 
 By = Literal["overlap", "posterior", "thresholds"]  # see overlap_windows, best_windows, threshold_windows
 

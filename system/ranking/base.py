@@ -5,7 +5,7 @@ The list of kinds is `__init__.py`.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, Protocol
@@ -135,12 +135,7 @@ class Ranker(ABC):
 
     def require_readable(self, queries: Sequence[Query]) -> None:
         """Raise KitError for queries without any word that the ranker knows."""
-        unknown = set(self.unreadable([query.text for query in queries]))
-        if named := [query for query in queries if query.text in unknown]:
-            raise KitError(
-                f"the model knows no word of {counted(len(named), 'query')}, the first has the id {named[0].id}: "
-                f"{named[0].text[:60]!r}; reword them, use a pre-trained text encoder, or rank with --allow-unknown"
-            )
+        require_known(queries, self.unreadable([query.text for query in queries]))
 
 
 class Models(Protocol):
@@ -188,6 +183,15 @@ class RankEntry(Strict):
 
     @abstractmethod
     def ranker(self, models: Models) -> Ranker: ...
+
+
+def require_known(queries: Sequence[Query], unknown: Collection[str]) -> None:
+    """Raise KitError if there are texts without any known word. unknown: these texts."""
+    if named := [query for query in queries if query.text in set(unknown)]:
+        raise KitError(
+            f"the model knows no word of {counted(len(named), 'query')}, the first has the id {named[0].id}: "
+            f"{named[0].text[:60]!r}; reword them, use a pre-trained text encoder, or rank with --allow-unknown"
+        )
 
 
 def require_some(queries: Sequence[Query], pool: Pool) -> None:

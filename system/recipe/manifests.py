@@ -4,6 +4,7 @@ import hashlib
 import io
 import logging
 import shlex
+from collections.abc import Sequence
 from contextlib import redirect_stderr
 from pathlib import Path
 
@@ -28,8 +29,9 @@ def make_missing(recipe: schema.Recipe, again: bool = True) -> None:
 
     again: False keeps every manifest, because a run that has begun needs its own.
 
-    The file MANIFEST.made_by keeps the command, the number of audio files, and digests of their names and of the
-    manifest. A manifest that was edited since is kept. Of several processes one makes a manifest.
+    The file MANIFEST.made_by keeps the command, the number of audio files, digests of their names and of the manifest,
+    and the folders that the command reads. A manifest that was edited since is kept. Of several processes one makes a
+    manifest.
 
     Raises KitError for a missing weight file, a missing manifest without a command, a manifest of another command, and
     a command that fails.
@@ -79,14 +81,17 @@ def _is_to_make(name: str, source: schema.Source, again: bool) -> bool:
     note = _note_of(manifest)
     if not manifest.exists() or not note.exists():
         return not manifest.exists()
-    command, number, names, made = [*note.read_text(encoding="utf-8").splitlines(), "", "", "", ""][:4]
+    command, number, names, made, *folders = [*note.read_text(encoding="utf-8").splitlines(), "", "", ""]
     if command != source.make:
         raise KitError(
             f"data source {name}: {source.manifest} was made by `{command}`, the recipe says `{source.make}`; "
             "delete its folder to make it again, or name another one"
         )
-    before, (now, names_now) = int(number) if number.isdecimal() else 0, _audio_files(source.make)
-    if not again or names_now == names or now < before:
+    if not again:
+        return False
+    now, names_now = _audio_files([folder for folder in folders if folder])
+    before = int(number) if number.isdecimal() else 0
+    if names_now == names or now < before:
         return False
     if sha256_of(manifest) != made:
         log.warning("%s was edited since it was made, and is kept; delete it to make it of all audio files", manifest)
@@ -97,24 +102,24 @@ def _is_to_make(name: str, source: schema.Source, again: bool) -> bool:
 
 def _make(name: str, command: str, manifest: Path) -> None:
     log.info("making %s: %s", name, command)
-    count, names = _audio_files(command)  # those that arrive meanwhile count as new ones
+    folders = [str(path) for path in input_paths(command) if path.is_dir()]
+    count, names = _audio_files(folders)  # those that arrive meanwhile count as new ones
     status = data_tools_main(shlex.split(command)[3:], inside=True)
     if status or not manifest.exists():
         raise KitError(
             f"data source {name}: `{command}` did not make {manifest}; see its message above, "
             "and change `make` together with `manifest`"
         )
-    write_text(_note_of(manifest), f"{command}\n{count}\n{names}\n{sha256_of(manifest)}\n")
+    lines = [command, str(count), names, sha256_of(manifest), *folders]
+    write_text(_note_of(manifest), "\n".join(lines) + "\n")
 
 
 def _note_of(manifest: Path) -> Path:
     return Path(f"{manifest}.made_by")
 
 
-def _audio_files(command: str) -> tuple[int, str]:
-    """Number of audio files and of published features in the folders that a command reads, and a digest of their
-    names."""
-    folders = [path for path in input_paths(command) if path.is_dir()]
-    names = [f"{folder}/{name}" for folder in folders for name in tree_files(folder)]
+def _audio_files(folders: Sequence[str]) -> tuple[int, str]:
+    """Number of audio files and of published features in folders, and a digest of their names."""
+    names = [f"{folder}/{name}" for folder in folders if Path(folder).is_dir() for name in tree_files(Path(folder))]
     audio = [name for name in names if is_audio_name(Path(name).name) or name.endswith(".npz")]
     return len(audio), hashlib.sha256("\n".join(audio).encode(errors="surrogateescape")).hexdigest()

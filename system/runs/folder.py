@@ -10,15 +10,16 @@
   result.json      written last: exists = finished
 """
 
+import json
 import logging
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 
 from data_tools.documents.json_text import require_unharmed
 from data_tools.errors import KitError
-from data_tools.files import remove_parts
+from data_tools.files import remove_parts, write_text
 from data_tools.locks import lock
 from submission.runs.reading import made_again, read_metrics, read_provenance, read_result
 from submission.runs.record import EpochLine, Provenance, RunResult
@@ -69,6 +70,15 @@ class Run:
 
     def read_metrics(self, hint: str | None = None) -> list[EpochLine]:
         return read_metrics(self.metrics, hint or self.again(self.metrics))
+
+    def write_metrics(self, lines: Iterable[EpochLine]) -> None:
+        """Write metrics.jsonl with the lines that the checkpoints hold, and no others."""
+        text = "".join(json.dumps(line.document()) + "\n" for line in lines).encode()
+        found = self.metrics.read_bytes() if self.metrics.exists() else None
+        if found is not None and not found.startswith(text):
+            log.warning("%s had lost lines or was damaged; it is written again from the checkpoints", self.metrics)
+        if found != text:
+            write_text(self.metrics, text.decode())
 
     @contextmanager
     def lock(self) -> Iterator[None]:

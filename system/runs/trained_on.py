@@ -10,8 +10,8 @@ from typing import NamedTuple
 
 from data_tools.cli import counted
 from data_tools.errors import KitError
-from data_tools.files import read_table, write_table
 from data_tools.manifest import Clip
+from data_tools.tables import read_table, write_table
 from system.recipe import schema
 from system.recipe.data import Data
 from system.runs.folder import TRAINED_ON, Run

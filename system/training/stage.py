@@ -40,10 +40,9 @@ from system.runs import checkpoints
 from system.runs.folder import Run
 from system.runs.open import start_from
 from system.training.interrupt import Interrupted, interruptible
-from system.training.metrics_file import write_metrics
 from system.training.moment_validation import MomentValidation
 from system.training.parts import FrozenStart, parameter_groups
-from system.training.same import require_same_state, require_same_work
+from system.training.same_everywhere import require_same_state, require_same_work
 from system.training.schedule import describe_stop, is_over, rates
 from system.training.step import gradients
 from system.training.teachers import open_teachers
@@ -77,8 +76,10 @@ class StageTraining:
         self.steps = self.sampler.steps_of_all if stage.steps_per_epoch == "all" else stage.steps_per_epoch
         _warn_of_shared_clips(name, stage, data)
         relevance = relevance if terms.asks_relax(stage.losses) else None
-        with first_before_others():
-            teachers = open_teachers(recipe, name, run, data, model.device)
+        teachers = None
+        if taught_by := list(dict.fromkeys(teacher for term in stage.losses for teacher in term.taught_by)):
+            with first_before_others():
+                teachers = open_teachers(taught_by, recipe, name, run, data, model.device)
         self.validation = _validation(stage, data, relevance, teachers)
         alike, longest = not recipe.model.embeds_by_parts, recipe.model.audio.training_frames
         made_of = self.sampler, data.features, relevance, self.device, teachers
@@ -107,7 +108,7 @@ class StageTraining:
         before it."""
         self._begin()
         require_same_state(self.name, self.step, self.model, self.run)
-        on_first(lambda: write_metrics(self.run, [*before, *self.lines]))
+        on_first(lambda: self.run.write_metrics([*before, *self.lines]))
         self.tracking.update()
         if self.precision != self.stage.precision:
             log.warning("stage %s: %s needs CUDA; computing in float32", self.name, self.stage.precision)
@@ -289,7 +290,8 @@ def _validation(stage: schema.Stage, data: Data, relevance: Relevance | None, te
 
 def _make_ready(model: RetrievalModel, stage: schema.Stage) -> None:
     """Synchronise batch norms and compile the audio network as the stage says."""
-    synchronise(model, stage.batch_norm == "synchronised")
+    if count() > 1:
+        synchronise(model, stage.batch_norm == "synchronised")
     network: Any = model.audio.parts().get("network", model.audio)
     network._compiled_call_impl = None  # of the stage before
     if stage.compile and model.device.type == "cuda":

@@ -27,17 +27,16 @@ VERSION = 1  # of captions' embeddings: counted up when encoders compute others 
 log = logging.getLogger(__name__)
 
 
-def open_teachers(recipe: schema.Recipe, name: str, run: Run, data: Data, device: torch.device) -> Teachers | None:
+def open_teachers(
+    names: Sequence[str], recipe: schema.Recipe, stage_name: str, run: Run, data: Data, device: torch.device
+) -> Teachers:
     """The teachers of a stage with the embeddings of all clips and captions that it trains and watches on, kept in
-    `teachers` of the recipe's banks; None for a stage that learns from none. device: where they are computed.
+    `teachers` of the recipe's banks. device: where they are computed.
 
     Source: SALSA (2024), which asks the teachers once, before stage 2. Deviations: in float32, not 16 bits; all of a
     clip is heard, not a random part of a long one. KitError for a teacher that has no one vector a clip.
     """
-    stage = recipe.stages[name]
-    names = list(dict.fromkeys(teacher for term in stage.losses for teacher in term.taught_by))
-    if not names:
-        return None
+    stage = recipe.stages[stage_name]
     sources = dict.fromkeys((*stage.train.data, *stage.monitor.data))
     clips = [clip for source in sources for clip in data.whole(source)]
     return Teachers({teacher: taught(teacher, recipe, run, clips, data, device) for teacher in names})

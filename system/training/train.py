@@ -26,7 +26,6 @@ from system.runs.open import build_model, training_vocabulary
 from system.runs.plots import relevance_figure
 from system.runs.provenance import contents_of, record_provenance
 from system.runs.trained_on import note_trained_clips, refuse_leaks
-from system.training.metrics_file import write_metrics
 from system.training.moment_validation import require_windows
 from system.training.stage import StageTraining
 from system.training.tracking import Tracker, Tracking
@@ -46,7 +45,8 @@ def prepare(loaded: Loaded, run: Run, data: Data, device: torch.device | None = 
 
 def _prepare(loaded: Loaded, run: Run, data: Data, device: torch.device) -> RetrievalModel:
     recipe = loaded.recipe
-    require_windows(recipe, data)
+    if any(stage.unit == "moment" for stage in recipe.stages.values()):
+        require_windows(recipe, data)
     if not run.vocabulary.exists():
         write_json(
             run.vocabulary, training_vocabulary(recipe, data.clips, [*_more(recipe.trained_on, data), *new_words(data)])
@@ -99,7 +99,7 @@ def train(loaded: Loaded, run: Run, data: Data, model: RetrievalModel, track: Se
             hint = _less_memory(stage, loaded.recipe.model.embeds_by_parts)
             with memory_errors(f"stage {name}: batch_size {stage.batch_size}", hint):
                 before += StageTraining(loaded.recipe, name, run, data, model, relevance, tracking).run_to_end(before)
-        on_first(lambda: write_metrics(run, before))
+        on_first(lambda: run.write_metrics(before))
         tracking.update()
 
 

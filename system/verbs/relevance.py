@@ -10,8 +10,8 @@ from data_tools.cli import add_json, counted
 from data_tools.datasets.audiocaps import COLUMNS as AUDIOCAPS_COLUMNS
 from data_tools.documents.strict import print_report
 from data_tools.errors import DataError, KitError
-from data_tools.files import caption_columns, read_table
 from data_tools.manifest import SPLITS, check_caption, of_split, read_manifest
+from data_tools.tables import caption_columns, read_table
 from system.losses.relevance.pairs import Distribution
 from system.losses.relevance.relax import Corpus, Relax
 from system.verbs.json_output import Percentile, RelevanceReport

@@ -6,7 +6,7 @@ from system.compute.distributed import is_first, processes
 from system.experiments.run import run_recipe
 from system.experiments.summary import report
 from system.recipe.load import load_recipe
-from system.runs.same_start import require_same_start
+from system.training.same_everywhere import require_same_start
 from system.verbs.options import add_recipe_arguments, folder_from
 
 add_arguments = add_recipe_arguments

@@ -8,7 +8,7 @@ from data_tools.files import remove_parts, write_text
 from data_tools.locks import lock_of
 from system.compute.distributed import is_first, processes
 from system.experiments.study import load_study, run_study
-from system.runs.same_start import require_same_start
+from system.training.same_everywhere import require_same_start
 from system.verbs.options import add_changes_argument, add_device_argument, add_runs_argument, add_track_argument
 
 log = logging.getLogger(__name__)

@@ -9,7 +9,7 @@ from system.recipe.load import load_recipe
 from system.recipe.manifests import make_missing
 from system.runs.find import open_run
 from system.runs.log_file import errors_noted
-from system.runs.same_start import require_same_start
+from system.training.same_everywhere import require_same_start
 from system.training.train import prepare, train
 from system.verbs.options import add_recipe_arguments, folder_from
 

@@ -10,16 +10,9 @@ from pathlib import Path
 import pytest
 
 from data_tools.errors import DataError
-from data_tools.files import (
-    caption_columns,
-    read_table,
-    remove_parts,
-    replacing,
-    replacing_folder,
-    short_name,
-    write_text,
-)
+from data_tools.files import remove_parts, replacing, replacing_folder, short_name, write_text
 from data_tools.locks import lock_of
+from data_tools.tables import caption_columns, read_table
 
 GONE = 9_999_999  # more than Linux has processes
 

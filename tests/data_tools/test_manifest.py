@@ -12,7 +12,7 @@ import soundfile
 from data_tools import files
 from data_tools.__main__ import main
 from data_tools.errors import DataError
-from data_tools.files import read_table, replacing, write_table
+from data_tools.files import replacing
 from data_tools.manifest import (
     MAX_WORDS,
     SPLITS,
@@ -26,6 +26,7 @@ from data_tools.manifest import (
     write_manifest,
     write_queries,
 )
+from data_tools.tables import read_table, write_table
 
 
 def clip(name: str, folder: Path = Path("/audio"), captions: tuple[str, ...] = ("A dog barks.",)) -> Clip:

@@ -16,7 +16,6 @@ from data_files import failure, wordings
 
 from data_tools.__main__ import main
 from data_tools.errors import DataError
-from data_tools.files import read_table, write_table
 from data_tools.leakage.check import check_clips
 from data_tools.manifest import read_manifest
 from data_tools.scenes.build import Settings, _plan_split
@@ -26,6 +25,7 @@ from data_tools.scenes.compose import KINDS, SECONDS
 from data_tools.scenes.phrases import PHRASINGS
 from data_tools.scenes.recordings import Recording, cut, read_recordings
 from data_tools.scenes.synth import CLASSES, SAMPLE_RATE
+from data_tools.tables import read_table, write_table
 
 N = round(SECONDS * SAMPLE_RATE)
 

@@ -10,8 +10,8 @@ import pytest
 
 from data_tools.__main__ import main
 from data_tools.errors import DataError
-from data_tools.files import read_table
 from data_tools.manifest import read_manifest
+from data_tools.tables import read_table
 
 
 @pytest.fixture

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 import tiny
 
-from data_tools.files import write_table
 from data_tools.manifest import Clip, read_manifest
+from data_tools.tables import write_table
 from system.__main__ import main
 
 

@@ -9,8 +9,8 @@ from typing import Any
 import tiny
 import yaml
 
-from data_tools.files import write_table
 from data_tools.manifest import Clip, read_manifest, write_manifest
+from data_tools.tables import write_table
 from submission.__main__ import main as submission
 
 STUDY = {"name": "two", "recipe": "recipe.yaml", "seeds": [1], "cells": {"as_is": {}}}

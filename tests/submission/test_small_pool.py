@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from ranked import CAPTIONS, NAMES, small_matrix
 
-from data_tools.files import write_table
+from data_tools.tables import write_table
 from submission.__main__ import main
 from submission.editions import get_edition
 from submission.errors import SubmissionError

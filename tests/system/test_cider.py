@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from data_tools.errors import KitError
-from data_tools.files import read_table
+from data_tools.tables import read_table
 from system.losses.relevance import pairs as cider_pairs
 from system.losses.relevance import tokens
 from system.losses.relevance.pairs import CiderAmong, Distribution, distribution

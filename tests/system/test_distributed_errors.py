@@ -27,8 +27,8 @@ from system.compute import distributed, meeting
 from system.compute.distributed import in_any, in_step, index, processes
 from system.features.bank import Bank
 from system.recipe.load import load_recipe
-from system.runs import same_start
 from system.runs.log_file import errors_noted
+from system.training import same_everywhere
 
 
 @pytest.fixture(scope="module")
@@ -260,12 +260,12 @@ def test_ranks_of_another_version_are_refused(
     what: str, value: str, manifest: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     loaded = load_recipe(tiny.write_recipe(tmp_path / "r.yaml", tiny.recipe(manifest, tmp_path)))
-    monkeypatch.setattr(same_start, "count", lambda: 2)
-    monkeypatch.setattr(same_start, "gather_objects", lambda here: [here, here | {what: value}])
+    monkeypatch.setattr(same_everywhere, "count", lambda: 2)
+    monkeypatch.setattr(same_everywhere, "gather_objects", lambda here: [here, here | {what: value}])
     with pytest.raises(KitError, match=f"rank 1 of 2 differs from rank 0: {what} is .* and '{value}' there"):
-        same_start.require_same_start("run", {"recipe": loaded})
-    monkeypatch.setattr(same_start, "gather_objects", lambda here: [here, dict(here)])
-    same_start.require_same_start("run", {"recipe": loaded})
+        same_everywhere.require_same_start("run", {"recipe": loaded})
+    monkeypatch.setattr(same_everywhere, "gather_objects", lambda here: [here, dict(here)])
+    same_everywhere.require_same_start("run", {"recipe": loaded})
 
 
 def test_ranks_with_stages_in_another_order_are_refused(
@@ -273,8 +273,8 @@ def test_ranks_with_stages_in_another_order_are_refused(
 ) -> None:
     """Their settings are equal by name, and their draws are not."""
     given: list[dict[str, object]] = []
-    monkeypatch.setattr(same_start, "count", lambda: 2)
-    monkeypatch.setattr(same_start, "gather_objects", lambda here: given.append(here) or given)
+    monkeypatch.setattr(same_everywhere, "count", lambda: 2)
+    monkeypatch.setattr(same_everywhere, "gather_objects", lambda here: given.append(here) or given)
     for number, names in enumerate(("ab", "ba")):
         stages = {name: tiny.stage() for name in names}
         content = tiny.recipe(manifest, tmp_path, **stages)
@@ -282,6 +282,6 @@ def test_ranks_with_stages_in_another_order_are_refused(
         loaded = load_recipe(tiny.write_recipe(tmp_path / f"r{number}.yaml", content))
         if number:
             with pytest.raises(KitError, match="rank 1 of 2 differs from rank 0: order of stages and"):
-                same_start.require_same_start("run", {"recipe": loaded})
+                same_everywhere.require_same_start("run", {"recipe": loaded})
         else:
-            same_start.require_same_start("run", {"recipe": loaded})
+            same_everywhere.require_same_start("run", {"recipe": loaded})

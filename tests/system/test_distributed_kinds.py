@@ -12,8 +12,8 @@ import torch
 from several import together
 from trainings import NT_XENT, STEPS, Content, assert_alike, content
 
-from data_tools.files import write_table
 from data_tools.manifest import read_manifest
+from data_tools.tables import write_table
 from submission.formats.score_matrix import read_scores
 from submission.runs.record import RunResult
 from system.__main__ import main

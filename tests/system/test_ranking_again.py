@@ -14,7 +14,7 @@ from reported import about
 
 from data_tools.documents.json_text import read_json, sha256_of, write_json
 from data_tools.errors import KitError
-from data_tools.files import write_table
+from data_tools.tables import write_table
 from submission.__main__ import main as submission
 from submission.formats.score_matrix import read_scores
 from system.__main__ import main

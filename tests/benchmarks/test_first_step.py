@@ -1,0 +1,56 @@
+"""How much code runs from `system run` to the first training step: files and functions, counted by a profiler."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+MAX_FILES = 80
+
+COUNTING = """
+import json, sys
+root, floors = sys.argv[1], ("system", "submission", "data_tools")
+functions, depth = set(), 0
+
+class FirstStep(BaseException):
+    pass
+
+def count(frame, event, _):
+    global depth
+    code = frame.f_code
+    name = code.co_filename.removeprefix(root + "/")
+    if event != "call" or name == code.co_filename or name.split("/")[0] not in floors or not code.co_flags & 1:
+        return  # the bodies of modules and classes have no such flag
+    functions.add((name, code.co_qualname))
+    above, here = 0, frame
+    while here:
+        above += here.f_code.co_filename.startswith(root + "/")
+        here = here.f_back
+    depth = max(depth, above)
+    if code.co_name == "gradients":
+        raise FirstStep
+
+from system.__main__ import main
+sys.setprofile(count)
+try:
+    main(["run", root + "/recipes/quickstart.yaml", "--out", "run"])
+except FirstStep:
+    pass
+sys.setprofile(None)
+print(json.dumps({"files": len({name for name, _ in functions}), "functions": len(functions), "depth": depth}))
+"""
+
+
+@pytest.mark.slow
+def test_few_files_run_before_the_first_step(root: Path, tmp_path: Path) -> None:
+    environment = os.environ | {"PYTHONPATH": str(root)}
+    features = [sys.executable, "-m", "system", "features", str(root / "recipes/quickstart.yaml")]
+    subprocess.run(features, cwd=tmp_path, env=environment, check=True, capture_output=True)
+    command = [sys.executable, "-c", COUNTING, str(root)]
+    done = subprocess.run(command, cwd=tmp_path, env=environment, check=True, capture_output=True, text=True)
+    found = json.loads(done.stdout.splitlines()[-1])
+    print(found)
+    assert found["files"] <= MAX_FILES
