@@ -72,8 +72,7 @@ class Span:
 @dataclass(frozen=True)
 class Axis:
     """A query on the time axis of its recording, which has `seconds`. iou: of the first window found. audio: number of
-    its audio on the page, or None and `why`. frames: probabilities of its frames; None where the run did not write
-    them."""
+    its audio on the page, or None and `why`. frames: probabilities of its frames."""
 
     text: str
     name: str
@@ -83,14 +82,11 @@ class Axis:
     found: Sequence[Span]
     audio: int | None
     why: str
-    frames: FrameScores | None = None
+    frames: FrameScores
 
     @property
     def outline(self) -> str:
-        """Of the frames' probabilities as an SVG path over the axis, whose height is 100; "" where they are not
-        known."""
-        if self.frames is None:
-            return ""
+        """Of the frames' probabilities as an SVG path over the axis, whose height is 100."""
         starts, ends = self.frames.edges[:-1], self.frames.edges[1:]
         steps = zip(starts, ends, 100 - 100 * self.frames.frames, strict=True)
         return "M0 100 " + " ".join(f"L{a:.2f} {y:.1f} L{b:.2f} {y:.1f}" for a, b, y in steps) + f" L{ends[-1]:.2f} 100"

@@ -93,9 +93,7 @@ def _sizes(chosen: Mapping[str, Sequence[int]]) -> str:
 def _player(
     matrix: ScoreMatrix, clips: Clips, store: AudioStore, row: int, column: int, rank: int, relevant: set[int]
 ) -> Player:
-    number, why = (
-        (None, "no audio: the run does not name its file") if clips.paths is None else store.add(clips.paths[column])
-    )
+    number, why = store.add(clips.paths[column])
     return Player(
         name=matrix.file_names[column],
         rank=rank,

@@ -127,7 +127,7 @@ def _axis(run: FinishedMoments, answer: Moments, iou: float, paths: Mapping[str,
     end = query.seconds or max(span.end for span in (*shown, *true))
     path = paths.get(query.vid)
     audio, why = store.add(path) if path else (None, "no audio: the manifest that was ranked is not here")
-    return Axis(query.query, query.vid, end, iou, true, shown, audio, why, run.frames.get(answer.qid))
+    return Axis(query.query, query.vid, end, iou, true, shown, audio, why, run.frames[answer.qid])
 
 
 def _recordings(run: FinishedMoments) -> Iterator[tuple[str, Path]]:

@@ -12,7 +12,7 @@ from submission.report.elements import NONE, Drawing, Section, Table, figure4, p
 from submission.report.settings import settings_of
 from submission.report.statistics import Rivals
 from submission.runs.finished import Finished, FinishedMoments, FinishedRun
-from submission.runs.record import EpochLine, Parameters, Provenance, RelevanceSettings, RunResult
+from submission.runs.record import EpochLine, Parameters, Provenance, RelevanceSettings
 
 MEANING_OF_M = (
     "within validation batches, the share of clips whose own captions score highest (m1) and of captions whose own "
@@ -37,7 +37,7 @@ def what_was_run(run: FinishedRun | FinishedMoments) -> Section:
         "Commit": ", ".join(result.commits),
         "Hardware": ", ".join(part for part in (result.hardware, noted.machine) if part),
         "Software": ", ".join(f"{name} {of}" for name, of in (("Python", noted.python), ("torch", noted.torch)) if of),
-        "Time": _time(result),
+        "Time": f"{_duration(result.training_seconds)} of training, {_duration(result.seconds)} in the last process",
         "Ranked": f"{run.entry}: {queries(ranked.queries)} against {plural(ranked.clips, 'clip')} of "
         f"{ranked.data}",
         "Checkpoint": ranked.checkpoint,
@@ -52,11 +52,6 @@ def what_was_run(run: FinishedRun | FinishedMoments) -> Section:
         tables=[_data_table(run), _expert_table(run)],
         folded=[("The resolved recipe", json.dumps(without_folders(settings), indent=1, ensure_ascii=False))],
     )
-
-
-def _time(result: RunResult) -> str:
-    last = f"{_duration(result.seconds)} in the last process"
-    return last if result.training_seconds is None else f"{_duration(result.training_seconds)} of training, {last}"
 
 
 def _duration(seconds: float) -> str:
@@ -210,9 +205,7 @@ def _collapses(lines: list[EpochLine]) -> Iterator[str]:
         )
 
 
-def _also_trained_on(count: int | None) -> str:
-    if count is None:
-        return "The run does not state whether ranked clips were also trained on."
+def _also_trained_on(count: int) -> str:
     if not count:
         return "No ranked clip was also trained on, by its content or its Freesound id."
     return f"Beware: {count:,} ranked clips were also trained on, by content or Freesound id."

@@ -19,10 +19,10 @@ NORM = "norm "  # an expert's column begins so
 
 @dataclass(frozen=True)
 class Clips:
-    """Of the C clips of a pool, in its order. paths: audio files, None where the table has no such column. seconds:
-    (C,), NaN where not known. norms: by expert, (C,) norms of its embedding of each clip; empty for a mean."""
+    """Of the C clips of a pool, in its order. paths: audio files. seconds: (C,), NaN if not known. norms: by expert,
+    (C,) norms of its embedding of each clip; empty for a mean."""
 
-    paths: list[Path] | None
+    paths: list[Path]
     seconds: npt.NDArray[np.float64]
     norms: dict[str, npt.NDArray[np.float64]]
 
@@ -37,14 +37,12 @@ def write_clips(path: Path, clips: Sequence[Clip], norms: Mapping[str, npt.NDArr
 
 
 def read_clips(path: Path, clip_ids: Sequence[str]) -> Clips:
-    """Read the table; a column that an older run did not write is not known, nor is any where there is no table.
+    """Read the table.
 
     Raises SubmissionError for a table that cannot be read or lacks a clip, and for a cell that is no number.
     """
-    if not path.is_file():
-        return Clips(None, np.full(len(clip_ids), np.nan), {})
     try:
-        by_clip = {row["clip"]: (line, row) for line, row in read_table(path, ["clip"])}
+        by_clip = {row["clip"]: (line, row) for line, row in read_table(path, ["clip", "path", "seconds"])}
     except DataError as error:
         raise SubmissionError(f"{error}; rank the run again to write it anew") from None
     if missing := [clip for clip in clip_ids if clip not in by_clip]:
@@ -64,7 +62,7 @@ def read_clips(path: Path, clip_ids: Sequence[str]) -> Clips:
         return found
 
     return Clips(
-        paths=[Path(row["path"]) for _, row in lines] if "path" in header else None,
-        seconds=numbers("seconds") if "seconds" in header else np.full(len(lines), np.nan),
+        paths=[Path(row["path"]) for _, row in lines],
+        seconds=numbers("seconds"),
         norms={name.removeprefix(NORM): numbers(name) for name in header if name.startswith(NORM)},
     )

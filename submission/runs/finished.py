@@ -49,13 +49,13 @@ class Finished(ABC):
 
     @cached_property
     def epochs(self) -> list[record.EpochLine]:
-        """Of every stage in turn; none where the file is gone and was of an earlier release."""
+        """Of every stage in turn."""
         path = self.file("metrics.jsonl")
-        return read_metrics(path, made_again(self.folder, path)) if path.is_file() else []
+        return read_metrics(path, made_again(self.folder, path))
 
     def file(self, name: str) -> Path:
-        """A file of the run by its name in the folder, unharmed as far as result.json has its checksum (an earlier
-        release noted none). DataError for a damaged or missing one; one without a checksum need not be there."""
+        """A file of the run by its name in the folder, unharmed as far as result.json has its checksum. DataError for a
+        damaged or missing one."""
         path, noted = self.folder / name, self.result.sha256.get(name)
         if noted is not None:
             require_unharmed(path, noted, made_again(self.folder, path))
@@ -162,9 +162,8 @@ class FinishedMoments(Finished):
 
     @cached_property
     def frames(self) -> dict[str, FrameScores]:
-        """By query id, the probabilities of its frames; none where an earlier release did not write them."""
-        path = self.file(f"scores/{self.entry}.frames.npz")
-        return read_frame_scores(path) if path.is_file() else {}
+        """By query id, the probabilities of its frames."""
+        return read_frame_scores(self.file(f"scores/{self.entry}.frames.npz"))
 
 
 def open_finished(text: str) -> FinishedRun:

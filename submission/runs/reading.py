@@ -35,7 +35,7 @@ def read_provenance(folder: Path) -> Provenance:
 def read_metrics(path: Path, hint: str) -> list[EpochLine]:
     """metrics.jsonl: a line an epoch of every stage. DataError, naming the line, where it is missing or damaged.
 
-    A last line without an end is skipped: a killed process of an earlier release may have left one.
+    A last line without an end is skipped: a killed process may have left one.
     """
     lines = read_json_lines(path, hint, unfinished=True)
     return [require_shape(line, EpochLine, f"{path}, line {number},", hint) for number, line in enumerate(lines, 1)]

@@ -2,7 +2,6 @@
 
 result.json (RunResult), provenance.json (Provenance), a line of metrics.jsonl (EpochLine), what is relied on of
 resolved.json (ResolvedRecipe), and what is said beside a score matrix and in model.json of an export (ModelFacts).
-Keys that another release adds are left as they are.
 """
 
 from pathlib import Path
@@ -26,7 +25,7 @@ Interval = Annotated[list[float], Field(min_length=2, max_length=2)]
 
 
 class Record(BaseModel):
-    """A part of the record: nothing is converted, nothing changes after reading, keys of other releases stay."""
+    """A part of the record: nothing is converted, nothing changes after reading, other keys stay."""
 
     model_config = ConfigDict(strict=True, frozen=True, extra="allow", populate_by_name=True)
 
@@ -84,15 +83,15 @@ class RankedResult(Record):
 
     interval, bootstrap: 95 %, of `metric`; None for a single query. checkpoint: in words. chance, untrained, ceiling:
     values of `metric` to hold it against, untrained None where nothing was trained. also_trained_on: ranked clips.
-    scores, csv: files; an earlier release named the latter otherwise, and wrote fewer keys.
+    scores, csv: files.
     """
 
     __pydantic_extra__: dict[str, Any]
 
     metric: str
     interval: Interval | None
-    bootstrap: Interval | None = None
-    median_rank: float | None = None
+    bootstrap: Interval | None
+    median_rank: float
     data: str
     queries: Count
     clips: Count
@@ -101,9 +100,9 @@ class RankedResult(Record):
     chance: float
     untrained: float | None
     ceiling: float | None
-    also_trained_on: Count | None = None
+    also_trained_on: Count
     scores: str
-    csv: str | None = None
+    csv: str | None
 
     @model_validator(mode="after")
     def _has_its_figure(self) -> Self:
@@ -119,7 +118,7 @@ class RankedResult(Record):
 
 class BlindResult(Record):
     """A ranked blind set. checkpoint: in words. scores, csv: files. sha256: of what was ranked, names and contents of
-    clips and queries; None of a release that did not note it."""
+    clips and queries."""
 
     queries: Count
     clips: Count
@@ -127,7 +126,7 @@ class BlindResult(Record):
     edition: str
     scores: str
     csv: str
-    sha256: str | None = None
+    sha256: str
 
 
 class FittedScore(Record):
@@ -142,9 +141,9 @@ class FittedScore(Record):
 class MomentsResult(Record):
     """Windows that were found. figures: by metric, in [0, 1]; bootstrap: of each, 95 % over recordings; both None of a
     blind list. random, ceiling: R1@0.5 and so on of random windows, and of windows made of the true frames. checkpoint:
-    in words. fitted: what it ranked by, where the entry has a `fit`; None else, and of a release that did not note it.
+    in words. fitted: what it ranked by, if the entry has a `fit`.
     windows: the file with scores. answers: the file that is handed in. truth: the queries. frames: the file
-    of the frames' probabilities; None of a release that did not write it."""
+    of the frames' probabilities."""
 
     metric: str
     figures: dict[str, float] | None
@@ -155,21 +154,21 @@ class MomentsResult(Record):
     queries: Count
     clips: Count
     checkpoint: str
-    fitted: FittedScore | None = None
+    fitted: FittedScore | None
     edition: str
     also_trained_on: Count
     windows: str
     answers: str
     truth: str
-    frames: str | None = None
+    frames: str
 
 
 class RunResult(Record):
-    """result.json. format: None of a release that did not number it. commits: of the code, in turn. broken: why clips
+    """result.json. commits: of the code, in turn. broken: why clips
     were left out, by id. seconds: of the last process. training_seconds: of all epochs. rank, blind, moments: by entry
     of the recipe's `rank`, of clips with figures and without, and of moments. sha256: of the run's files."""
 
-    format: int | None = None
+    format: int
     recipe: str
     seed: int
     commits: Annotated[list[str], Field(min_length=1)]
@@ -178,12 +177,12 @@ class RunResult(Record):
     experts: dict[str, ExpertFacts]
     data: dict[str, SourceFacts]
     seconds: float
-    training_seconds: float | None = None
-    broken: dict[str, str] = {}
+    training_seconds: float
+    broken: dict[str, str]
     rank: dict[str, RankedResult]
-    blind: dict[str, BlindResult] = {}
-    moments: dict[str, MomentsResult] = {}
-    sha256: Checksums = {}
+    blind: dict[str, BlindResult]
+    moments: dict[str, MomentsResult]
+    sha256: Checksums
 
 
 class Provenance(Record):
@@ -191,7 +190,7 @@ class Provenance(Record):
     and of all its audio. experts: their identities. text: identity of a pre-trained text encoder. starts: checksums of
     exported models by folder. teachers: by name, checksums of what says which weights they have. augment: checksums of
     files that training data are changed by. started_in: the folder that relative paths of the recipe start from, seen
-    from the run's. sha256: of the run's own files. Earlier releases wrote neither `contents` nor `sha256`.
+    from the run's. sha256: of the run's own files.
     """
 
     recipe: str | None = None
@@ -221,7 +220,7 @@ class Provenance(Record):
 class EpochLine(Record):
     """A line of metrics.jsonl, its keys in the order they are written. epoch: of the stage, from 1. Means over its
     steps: loss and what training diagnoses. validation: values by metric. The rest is what the collapse watch saw;
-    collapsed: a sentence each. Earlier releases wrote fewer keys."""
+    collapsed: a sentence each."""
 
     stage: str
     epoch: Annotated[int, Field(ge=1)]
@@ -326,8 +325,7 @@ class ResolvedRecipe(Record):
 class ModelFacts(Record):
     """What made a model: the facts beside its scores, and model.json of an export. run: name of its folder. edition:
     the one its recipe ranks for, None where it is several. fitted: of an export, what its windows are found by, where
-    that was fitted after training. sha256: of an export's other files. An earlier release
-    noted neither of these two."""
+    that was fitted after training. sha256: of an export's other files."""
 
     recipe: str
     seed: int | None = None

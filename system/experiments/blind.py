@@ -67,8 +67,6 @@ def changed_entries(recipe: schema.Recipe, ranked: Mapping[str, BlindResult]) ->
     changed = []
     for name in blind_entries(recipe):
         noted = ranked[name].sha256 if name in ranked else ""
-        if noted is None:
-            continue
         entry = recipe.ranked(name)
         assert isinstance(entry, RankBlind)
         if noted and (entry.audio, entry.queries) not in found:

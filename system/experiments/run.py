@@ -107,9 +107,8 @@ def _track(run: Run, track: "Sequence[type[Tracker]]") -> None:
 
 def _require_same_data(recipe: schema.Recipe, run: Run) -> None:
     """A finished run stands for the manifests it was made with, as far as they are still there."""
-    before = run.read_provenance().manifests  # an earlier release noted no moments
-    noted = {name: path for name, path in recipe.data_files.items() if name in before or name in recipe.data}
-    changed = [name for name, path in noted.items() if path.exists() and before.get(name) != file_sha256(path)]
+    before, files = run.read_provenance().manifests, recipe.data_files.items()
+    changed = [name for name, path in files if path.exists() and before.get(name) != file_sha256(path)]
     if changed:
         since = f"the manifests of {', '.join(changed)} have changed since"
         raise KitError(f"{run.folder} is a finished run, and {since}; start a new run with --out")
@@ -275,7 +274,7 @@ def _kept(
             source = recipe.ranked_source(name)
             if name in result.rank and before.data.get(source) == recipe.data[source]:
                 kept[name] = result.rank[name]
-        elif name in result.blind and (name not in blind or result.blind[name].sha256 in (None, blind[name].sha256)):
+        elif name in result.blind and (name not in blind or result.blind[name].sha256 == blind[name].sha256):
             kept_blind[name] = result.blind[name]
     names = kept.keys() | kept_blind.keys()
     for name, checksum in result.sha256.items():

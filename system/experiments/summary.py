@@ -103,8 +103,7 @@ def in_words(run: Run, result: RunResult) -> str:
     lines = [
         f"run        {run.folder}",
         f"trained    {sum(result.parameters.trained.values()):,} parameters, {result.hardware}, "
-        f"{result.seconds:.0f} s in this process"
-        + ("" if result.training_seconds is None else f", {result.training_seconds:.0f} s of training"),
+        f"{result.seconds:.0f} s in this process, {result.training_seconds:.0f} s of training",
     ]
     for name, entry in result.rank.items():
         interval = "95 % {:.4f} to {:.4f}".format(*entry.interval) if entry.interval else "one query: no interval"

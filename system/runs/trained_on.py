@@ -54,7 +54,7 @@ _OF_THIS_RUN = (schema.FromScratch, schema.FromStage, schema.StageTeacher, schem
 
 
 def read_trained_clips(folder: Path) -> list[TrainedClip] | None:
-    """The table of a run or an exported model; None where it is not known: of one of an earlier release, of others'
+    """The table of a run or an exported model; None where it is not known: of others'
     models, and of what learned from these. DataError for a damaged one."""
     path = folder / TRAINED_ON
     if not path.exists():

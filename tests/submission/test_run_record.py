@@ -6,13 +6,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from outcomes import refused, rewrite, without_checksums
+from outcomes import refused, rewrite
 
 from data_tools.errors import DataError
 from submission.__main__ import main as submission
 from submission.runs.finished import open_finished
 from submission.runs.reading import read_metrics, read_provenance, read_result
-from submission.runs.record import FORMAT, EpochLine, ModelFacts, ResolvedRecipe, RunResult
+from submission.runs.record import FORMAT, EpochLine, ModelFacts, ResolvedRecipe
 from system.recipe.load import load_recipe
 
 RECIPES = sorted((Path(__file__).parents[2] / "recipes").rglob("*.yaml"))
@@ -95,12 +95,6 @@ def test_facts_beside_scores_name_the_run_by_the_key_of_the_file() -> None:
     assert ModelFacts.model_validate(written) == facts
 
 
-def test_a_result_without_a_number_is_of_an_earlier_release(unbroken: Path) -> None:
-    content = json.loads((unbroken / "result.json").read_text())
-    del content["format"]
-    assert RunResult.model_validate(content).format is None
-
-
 @pytest.mark.parametrize("path", [path for path in RECIPES if "study" not in path.name], ids=lambda path: path.stem)
 def test_what_is_relied_on_of_a_recipe_is_in_every_one(path: Path) -> None:
     resolved = json.loads(load_recipe(path).resolved())
@@ -109,18 +103,3 @@ def test_what_is_relied_on_of_a_recipe_is_in_every_one(path: Path) -> None:
     for name, stage in found.stages.items():
         assert [term.document() for term in stage.losses] == resolved["stages"][name]["losses"]
         assert [list(term.document()) for term in stage.losses] == [list(t) for t in resolved["stages"][name]["losses"]]
-
-
-def test_a_result_of_fewer_keys_is_reported_with_what_it_lacks(unbroken: Path, tmp_path: Path) -> None:
-    folder = tmp_path / "run"
-    without_checksums(shutil.copytree(unbroken, folder))
-    result = json.loads((folder / "result.json").read_text())
-    del result["training_seconds"]
-    for key in ("bootstrap", "median_rank", "also_trained_on"):
-        del result["rank"]["evaluation"][key]
-    (folder / "result.json").write_text(json.dumps(result))
-    assert submission(["report", str(folder)]) == 0
-    page = (folder / "report.html").read_text()
-    assert "The run does not state whether ranked clips were also trained on." in page
-    assert "in the last process" in page
-    assert "of training" not in page
