@@ -14,6 +14,7 @@ from pathlib import Path
 from data_tools.cli import PROGRESS_SECONDS, counted
 from data_tools.errors import DataError
 from data_tools.files import require_file
+from data_tools.freesound.access import add_connection, is_local, read_access
 from data_tools.freesound.client import Client, NoPageError, PastEndError
 from data_tools.freesound.completeness import (
     ask_for_missing,
@@ -24,13 +25,11 @@ from data_tools.freesound.completeness import (
     one_by_one,
     whole_page,
 )
-from data_tools.freesound.connection import add_connection, connect, read_settings
 from data_tools.freesound.database import naming
 from data_tools.freesound.quota import DAY
 from data_tools.freesound.refresh import refresh, summary
 from data_tools.freesound.sounds import PAGE_SIZE, Page, format_time, parse_time
 from data_tools.freesound.store import Store
-from data_tools.freesound.transport import is_local
 from data_tools.freesound.windows import Progress, Window, past_end, split
 from data_tools.locks import lock_of
 
@@ -225,6 +224,8 @@ async def _dry_run(client: Client, store: Store, since: str | None, narrowed: st
 
 
 async def _crawl(arguments: argparse.Namespace, store: Store) -> int:
+    from data_tools.freesound.http import connect
+
     async with connect(arguments, store) as client:
         if arguments.dry_run:
             await _dry_run(client, store, arguments.since, arguments.filter)
@@ -303,7 +304,7 @@ def run(arguments: argparse.Namespace) -> int:
     if store.suffix.lower() in OF_TEXT and store.is_file() and not store.stat().st_size:
         hint = f"crawl takes no list of words or ids; name the store to make, such as {store.with_suffix('.sqlite')}"
         raise DataError(f"{store}: is an empty file, and no store of Freesound sounds; {hint}")
-    read_settings(arguments)  # what is wrong with them is reported before there is a store
+    read_access(arguments)  # what is wrong with them is reported before there is a store
     if arguments.refresh:
         require_file(store, f"make it with python -m data_tools crawl {store}")
     elif arguments.since == "last":

@@ -10,10 +10,9 @@ from data_tools.audio.read import AudioError, encoded, read_audio
 from data_tools.cli import Progress, progress
 from data_tools.errors import DataError
 from data_tools.files import replacing
+from data_tools.freesound.access import TOKEN, add_connection, read_access
 from data_tools.freesound.client import Client, LostError
 from data_tools.freesound.completeness import look_up
-from data_tools.freesound.connection import add_connection, connect, read_settings
-from data_tools.freesound.credentials import TOKEN
 from data_tools.freesound.database import naming
 from data_tools.freesound.folder import DATABASE, Folder, StoredFile, write_results
 from data_tools.freesound.selection import (
@@ -113,6 +112,8 @@ def _print_dropped(asked: int, found: int, chosen: int) -> None:
 
 
 async def _run(arguments: argparse.Namespace, store: Store) -> int:
+    from data_tools.freesound.http import connect
+
     wanted = Criteria(
         arguments.threshold,
         arguments.weighting,
@@ -130,7 +131,7 @@ async def _run(arguments: argparse.Namespace, store: Store) -> int:
         raise DataError(f"{arguments.scores}: no sound is left to fetch; lower --threshold or widen the other rules")
     if arguments.dry_run:
         return 0
-    *_, token = read_settings(arguments)  # what is wrong with them is reported before there is a folder
+    token = read_access(arguments).token  # what is wrong with them is reported before there is a folder
     if arguments.originals and token is None:
         raise DataError(f"originals need an access token of OAuth2: set {TOKEN} or name a file by --token-file")
     with (

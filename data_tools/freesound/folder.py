@@ -14,7 +14,7 @@ from urllib.parse import quote
 from data_tools.documents.json_text import sha256_of
 from data_tools.errors import DataError
 from data_tools.files import remove_parts, write_table
-from data_tools.freesound.client import SITE
+from data_tools.freesound.access import SITE
 from data_tools.freesound.database import naming, transaction
 from data_tools.freesound.selection import Chosen
 from data_tools.manifest import audio_clip, write_manifest

@@ -23,10 +23,6 @@ _YEAR_10000 = 253_402_300_800_000  # in milliseconds; no time can be written fro
 PREVIEWS = ("preview-hq-mp3", "preview-lq-mp3", "preview-hq-ogg", "preview-lq-ogg")
 
 
-class MalformedError(ValueError):
-    """An answer that is not what the API documents: cut short, not JSON, without the fields asked for."""
-
-
 def _milliseconds(value: object) -> object:
     return parse_time(value) if isinstance(value, str) else value
 
@@ -86,16 +82,13 @@ class Page:
 
 
 def parse_page(body: bytes) -> Page:
-    """Raises MalformedError for anything but a page of a search."""
-    try:
-        content = parse_json(body, "the answer", lone_surrogates=True)
-    except DataError as error:
-        raise MalformedError(str(error)) from None
+    """Raises DataError for anything but a page of a search: cut short, not JSON, without count or results."""
+    content = parse_json(body, "the answer", lone_surrogates=True)
     if not isinstance(content, Mapping):
-        raise MalformedError("not an object")
+        raise DataError("not an object")
     count, results = content.get("count"), content.get("results")
     if type(count) is not int or not 0 <= count < 2**53 or not isinstance(results, list):
-        raise MalformedError("no count, or no results")
+        raise DataError("no count, or no results")
     return Page(count, [_sound(item) for item in results])
 
 

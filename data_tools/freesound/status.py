@@ -8,7 +8,7 @@ from pathlib import Path
 from data_tools.cli import add_json, counted, ending_in, section
 from data_tools.documents.strict import Report, print_report
 from data_tools.files import write_table
-from data_tools.freesound.connection import PER_DAY, PER_MINUTE
+from data_tools.freesound.access import PER_DAY, PER_MINUTE
 from data_tools.freesound.crawl import duration
 from data_tools.freesound.database import naming
 from data_tools.freesound.quota import Clock, Quota

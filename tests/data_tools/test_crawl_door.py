@@ -17,10 +17,10 @@ from sandboxes import FAST, UNLIMITED, Direct, LoopClock, assert_whole, read_all
 from test_quota import least_seconds
 
 from data_tools.__main__ import main
+from data_tools.freesound.client import Response
 from data_tools.freesound.export import _write_csv, _write_parquet
 from data_tools.freesound.sounds import PAGE_SIZE
 from data_tools.freesound.store import Store
-from data_tools.freesound.transport import Response
 from data_tools.sandbox.corpus import Catalogue
 from data_tools.sandbox.faults import Throttle
 from data_tools.sandbox.verb import make_answers

@@ -24,14 +24,13 @@ from sandboxes import (
 
 from data_tools.errors import DataError
 from data_tools.freesound import completeness, crawl
-from data_tools.freesound.client import Client
+from data_tools.freesound.client import Client, Response
 from data_tools.freesound.completeness import look_up
 from data_tools.freesound.http import retry_after
 from data_tools.freesound.refresh import refresh
 from data_tools.freesound.selection import Criteria, select
 from data_tools.freesound.sounds import PAGE_SIZE, parse_time
 from data_tools.freesound.store import Store
-from data_tools.freesound.transport import Response
 from data_tools.freesound.windows import SPLITS, Window
 from data_tools.leakage.exclusion import read_exclusions
 from data_tools.sandbox.answers import DOWN, HINT, Answers
