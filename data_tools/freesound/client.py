@@ -10,7 +10,7 @@ import random
 import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Literal, NamedTuple, Protocol, TypeVar
+from typing import NamedTuple, Protocol, TypeVar
 from urllib.parse import urlencode, urljoin, urlsplit
 
 from pydantic import SecretStr
@@ -61,7 +61,7 @@ class AgainError(KitError):
     itself so, "foreign" for a page of a proxy or of another server, which is not the API's JSON.
     """
 
-    def __init__(self, why: str, pause: float = 0.0, kind: Literal["", "server", "overloaded", "foreign"] = "") -> None:
+    def __init__(self, why: str, pause: float = 0.0, kind: str = "") -> None:
         super().__init__(why)
         self.pause, self.kind = pause, kind
 
@@ -119,23 +119,21 @@ class Client:
         """
         return await self._search(window, self._address(_within(window), narrowed, window.page, size), size)
 
-    async def sounds(self, ids: Sequence[int], narrowed: str | None = None) -> tuple[list[Sound], list[int]]:
-        """Return the sounds of these ids (PAGE_SIZE at most) that the search finds, and the ids that it does not find.
+    async def sounds(self, ids: Sequence[int], narrowed: str | None = None) -> dict[int, Sound | None]:
+        """Return the sounds of these ids (PAGE_SIZE at most), None for those that the search does not find.
 
-        An id at which the server fails is in neither list. Raises DataError.
+        An id at which the server fails is left out. Raises DataError.
         """
         url = self._address(f"id:({' OR '.join(map(str, ids))})", narrowed, 1, len(ids))
         try:
             page = await self._search(_SMALLEST, url, len(ids))
         except NoPageError:
             if len(ids) == 1:
-                return [], []
+                return {}
             middle = len(ids) // 2
-            found, absent = await self.sounds(ids[:middle], narrowed)
-            others, absent_others = await self.sounds(ids[middle:], narrowed)
-            return found + others, absent + absent_others
-        found = [sound for sound in page.sounds if sound]
-        return found, [] if None in page.sounds else sorted(set(ids) - {sound.id for sound in found})
+            return await self.sounds(ids[:middle], narrowed) | await self.sounds(ids[middle:], narrowed)
+        found: dict[int, Sound | None] = dict.fromkeys([] if None in page.sounds else ids)
+        return found | {sound.id: sound for sound in page.sounds if sound}
 
     async def preview(self, url: str, into: Path, limit: int | None = None) -> int:
         """Save a preview; returns its bytes. It needs no key and counts as no request.

@@ -35,8 +35,7 @@ async def connect(arguments: argparse.Namespace, store: Store) -> AsyncIterator[
     site, key, token, contact = read_access(arguments)
     clock = Clock(arguments.speed)
     quota = Quota(store.database, arguments.per_minute, arguments.per_day, clock)
-    for name in ("per_minute", "per_day"):
-        store.set_fact(name, str(getattr(arguments, name)))  # of this key, for `status`
+    store.set_facts(per_minute=quota.per_minute, per_day=quota.per_day)  # of this key, for `status`
     async with Http(arguments.timeout, contact) as transport:
         yield Client(site, key, quota, transport, clock, token)
 

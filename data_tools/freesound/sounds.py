@@ -6,7 +6,7 @@ Freesound API v2, https://freesound.org/docs/api/resources_apiv2.html (2026: `/a
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Annotated
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
@@ -19,6 +19,7 @@ FIELDS = (
     "id,name,tags,description,username,license,gen_ai_preference,duration,type,channels,samplerate,filesize,md5,created,"
     "previews,category,subcategory,pack,is_explicit"
 )
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _YEAR_10000 = 253_402_300_800_000  # in milliseconds; no time can be written from then on
 PREVIEWS = ("preview-hq-mp3", "preview-lq-mp3", "preview-hq-ogg", "preview-lq-ogg")
 
@@ -102,15 +103,10 @@ def _sound(item: object) -> Sound | None:
 def parse_time(text: str) -> int:
     """Milliseconds since 1970 of an ISO 8601 date or time; without a zone it is UTC. Raises ValueError for others."""
     time = datetime.fromisoformat(text)
-    if time.tzinfo is None:
-        time = time.replace(tzinfo=UTC)
-    return (time - datetime(1970, 1, 1, tzinfo=UTC)) // _MILLISECOND
+    return (time.replace(tzinfo=time.tzinfo or UTC) - _EPOCH) // timedelta(milliseconds=1)
 
 
 def format_time(milliseconds: int) -> str:
-    """As the search's filters take it: 2026-01-31T23:59:59.999Z."""
-    time = datetime.fromtimestamp(milliseconds // 1000, UTC)
-    return f"{time:%Y-%m-%dT%H:%M:%S}.{milliseconds % 1000:03d}Z"
-
-
-_MILLISECOND = datetime(1970, 1, 1, 0, 0, 0, 1000) - datetime(1970, 1, 1)
+    """A time in the form of the search's filters: 2026-01-31T23:59:59.999Z."""
+    time = _EPOCH + timedelta(milliseconds=milliseconds)
+    return time.isoformat(timespec="milliseconds").replace("+00:00", "Z")

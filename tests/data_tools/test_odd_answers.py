@@ -383,12 +383,13 @@ def test_a_file_of_another_size_or_content_is_not_kept(tmp_path: Path, caplog: p
     with closing(Folder(tmp_path / "out", 16_000, False)) as folder:
         for number in (1, 2, 3, 4):
             folder.audio(number).write_bytes(b"xxxxx")
-            folder.add_file(StoredFile(number, hashlib.sha256(b"xxxxx").hexdigest(), 1.0, 5))
+            folder.add_file(StoredFile(number, hashlib.sha256(b"xxxxx").hexdigest(), 1.0))
         folder.audio(2).write_bytes(b"xx")
         folder.audio(3).unlink()
         folder.audio(3).mkdir()
         folder.audio(4).write_bytes(b"xxyxx")
-        assert list(folder.files()) == [1]
+    with closing(Folder(tmp_path / "out", 16_000, False)) as folder:
+        assert list(folder.files) == [1]
         assert f"{folder.audio(4)} is damaged: it is not what was fetched; it is fetched again" in caplog.text
 
 
@@ -400,7 +401,7 @@ def test_a_sound_to_fetch_without_a_text_is_refused(tables: Path, tmp_path: Path
     scores = write_scores(tmp_path / "scores.csv", rows)
     arguments = ["fetch", tables / "store", "--scores", scores, "--exclude", "none", "--out", tmp_path / "out"]
     assert main([str(argument) for argument in arguments]) == 1
-    output = f"scores.csv, row {position + 1}: the id {rows[position][0]} has no text"
+    output = f"scores.csv, line {position + 2}: the id {rows[position][0]} has no text"
     assert output in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
 
@@ -492,7 +493,7 @@ def test_a_look_at_a_store_leaves_it_as_it_is(tables: Path, tmp_path: Path, caps
     assert path.read_bytes() == before
     assert {child.name for child in tmp_path.iterdir()} == {"store", "sounds.csv"}
     with closing(Store(path, read_only=True)) as store, pytest.raises(sqlite3.OperationalError, match="readonly"):
-        store.set_fact("until", "0")
+        store.set_facts(until=0)
 
 
 def test_an_interrupt_ends_every_request_under_way(tmp_path: Path) -> None:
