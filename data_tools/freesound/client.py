@@ -233,14 +233,14 @@ class Client:
         """Return the answer at the end of redirects, and whether it was asked for with the token: only the API's own
         host gets it. Raises LostError for an address outside of the site."""
         at = url if re.match(r"(\w+:)?//", url) else f"{self.site}/{url.lstrip('/')}"
-        at = own_address(self.site, self.site, at)
+        at = address_of(self.site, self.site, at)
         for _ in range(1 + _REDIRECTS):
             sends = access is not None and urlsplit(at)[:2] == urlsplit(self.site)[:2]
             headers = {"Authorization": f"Bearer {access.get_secret_value()}"} if access and sends else {}
             answer = await (self._counted if access else self._transport.get)(at, headers, into, limit)
             if answer.location is None:
                 break
-            at = own_address(self.site, at, answer.location)
+            at = address_of(self.site, at, answer.location)
         return answer, sends
 
     async def _renew(self, token: Token, refused: SecretStr | None) -> None:
@@ -339,7 +339,7 @@ class Client:
         return printable(" ".join(detail.split())[:200])
 
 
-def own_address(site: str, base: str, url: str) -> str:
+def address_of(site: str, base: str, url: str) -> str:
     """Return the address where `url` leads from `base`, if it is of the site's host or of a host under it, and as
     encrypted; a sandbox may send to all ports of this machine.
 

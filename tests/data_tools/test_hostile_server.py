@@ -13,7 +13,7 @@ from sandboxes import LoopClock
 from data_tools.errors import DataError
 from data_tools.freesound import http
 from data_tools.freesound.access import Token
-from data_tools.freesound.client import AgainError, Client, LostError, Response, own_address
+from data_tools.freesound.client import AgainError, Client, LostError, Response, address_of
 from data_tools.freesound.http import Http, patience
 from data_tools.freesound.quota import Quota
 from data_tools.freesound.store import Store
@@ -206,10 +206,10 @@ def test_file_from_outside_the_site_or_an_invalid_host_is_refused(tmp_path: Path
 )
 def test_allow_list_has_the_site_and_hosts_under_it(site: str, url: str, is_own: bool) -> None:
     if is_own:
-        assert own_address(site, site, url) == url
+        assert address_of(site, site, url) == url
     else:
         with pytest.raises(LostError, match="is not an address of"):
-            own_address(site, site, url)
+            address_of(site, site, url)
 
 
 def test_one_sound_is_lost_and_a_search_ends_in_a_sentence(tmp_path: Path) -> None:
