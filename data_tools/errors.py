@@ -1,4 +1,16 @@
-"""The errors of the kit: one tree. The text of each is a sentence (or several, a line each) for the user."""
+"""The errors of the kit: one tree. Each text is one or more lines for the user: the fault, where it is, the cure.
+
+    KitError
+    ├── DataError            data, or a file, that cannot be used
+    │   └── AudioError       audio.parts: audio that cannot be read
+    ├── AgainError           freesound.client: an answer that may be better next time
+    ├── LostError            freesound.client: an answer or a file that would be no better next time
+    ├── NoPageError          freesound.client: the server fails at one search, and answers others
+    ├── PastEndError         freesound.client: a page that does not exist
+    └── SaidElsewhere        another process has printed the error
+
+Verbs catch the four of freesound.client: they try again, go on with the next file, or raise DataError.
+"""
 
 import errno
 import os

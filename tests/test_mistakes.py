@@ -54,7 +54,7 @@ DATA = [
         "crawl empty.csv --key-file key.txt",
         "empty.csv: is an empty file, and no store of Freesound sounds; crawl takes",
     ),
-    ("status empty.csv", "empty.csv: not a store of Freesound sounds of format 2; name another file"),
+    ("status empty.csv", "empty.csv: not a store of Freesound sounds of format 3; name another file"),
     (
         "wavcaps captions.csv --audio audio --out x.jsonl",
         f"captions.csv: not JSON (Expecting value: line 1{NO_PART.format(0)}",
@@ -103,7 +103,10 @@ DATA = [
     ("crawl store.sqlite --key-file nowhere.txt", "nowhere.txt: no such file; write the key into it"),
     ("crawl store.sqlite --key-file key.txt --since yesterday", "--since yesterday: expects `last` or a date such as"),
     ("crawl store.sqlite --key-file key.txt --since 2999-01-01", "--since 2999-01-01: lies in the future"),
-    ("crawl store.sqlite --key-file key.txt --since last", "it was never crawled, so there is no last time; leave out"),
+    (
+        "crawl store.sqlite --key-file key.txt --since last",
+        "store.sqlite: no such file; make it with python -m data_tools crawl store.sqlite",
+    ),
     ("crawl store.sqlite --key-file key.txt --workers 0", "--workers 0: use 1 to 64"),
     ("fetch store.sqlite --scores captions.csv --exclude none --out x", "store.sqlite: no such file; make it with"),
 ]

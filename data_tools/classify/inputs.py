@@ -1,13 +1,11 @@
 """What is classified: descriptions from the crawl's store or a CSV file, captions from CSV files or manifests."""
 
 from collections.abc import Iterator, Sequence
-from contextlib import closing
 from pathlib import Path
 from typing import NamedTuple
 
 from data_tools.errors import DataError
-from data_tools.freesound.database import naming
-from data_tools.freesound.store import Store
+from data_tools.freesound.store import open_store
 from data_tools.manifest import TEST_SPLITS, iter_manifest, read_caption_table
 from data_tools.tables import read_table
 
@@ -32,7 +30,7 @@ def read_descriptions(path: Path) -> Iterator[Description]:
 
     Raises DataError for a file that is no such store.
     """
-    with closing(Store(path, read_only=True)) as store, naming(path):
+    with open_store(path, read_only=True) as store:
         query = "SELECT id, description, username FROM sounds WHERE NOT gone ORDER BY id"
         for id, text, uploader in store.database.execute(query):
             yield Description(str(id), text or "", uploader or None)

@@ -10,18 +10,19 @@ import random
 import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TypeVar
+from typing import NamedTuple, Protocol, TypeVar
 from urllib.parse import urlencode, urljoin, urlsplit
 
+from pydantic import SecretStr
+
+from data_tools.cli import about, printable
 from data_tools.documents.json_text import parse_json
-from data_tools.errors import DataError
-from data_tools.freesound.credentials import KEY, TOKEN, Secret, Token
+from data_tools.errors import DataError, KitError
+from data_tools.freesound.access import KEY, TOKEN, Token, is_local
 from data_tools.freesound.quota import MINUTE, Clock, Quota
-from data_tools.freesound.sounds import FIELDS, PAGE_SIZE, MalformedError, Page, Sound, format_time, parse_page
-from data_tools.freesound.transport import BrokenError, Response, Transport, UnfitError, is_local, is_public
+from data_tools.freesound.sounds import FIELDS, PAGE_SIZE, Page, Sound, format_time, parse_page
 from data_tools.freesound.windows import SPLITS, Window
 
-SITE = "https://freesound.org"
 SEARCH_ATTEMPTS = 40  # with the waits below, five to six hours of an API that does not answer
 FILE_ATTEMPTS = 6
 FOREIGN_ATTEMPTS = 6  # answers that are not the API's, until the address is taken to be wrong
@@ -39,50 +40,74 @@ _SMALLEST = Window(0, 0)  # cannot be split: a search so small is never too much
 
 log = logging.getLogger(__name__)
 Result = TypeVar("Result")
-Get = Callable[[str, Mapping[str, str], Path | None, int | None], Awaitable[Response]]
 
 
-class NoPageError(Exception):
-    """The server fails at this search again and again, and answers others: it is too large, or a sound is broken."""
+class NoPageError(KitError):
+    """The server fails at one search again and again, and answers others: it is too large, or a sound is broken."""
 
 
-class PastEndError(Exception):
-    """There is no such page: the search has become shorter."""
+class PastEndError(KitError):
+    """A page that does not exist: the search has become shorter."""
 
 
-class LostError(Exception):
-    """A file that does not come: the text says why."""
+class LostError(KitError):
+    """An answer, or a file, that is refused or missing, and would be no better next time."""
 
 
-class _AgainError(Exception):
-    """An answer that may be better next time.
+class AgainError(KitError):
+    """An answer that may be better next time, or none at all.
 
-    pause: seconds without any request. of_server: a status of 500 or more.
-
-    overloaded: the search names itself overloaded. foreign: a page of a proxy or of another server, not the API's JSON.
+    pause: seconds without any request. kind: "server" for a status of 500 or more, "overloaded" if the search names
+    itself so, "foreign" for a page of a proxy or of another server, which is not the API's JSON.
     """
 
-    def __init__(
-        self, why: str, pause: float = 0.0, of_server: bool = False, overloaded: bool = False, foreign: bool = False
-    ) -> None:
+    def __init__(self, why: str, pause: float = 0.0, kind: str = "") -> None:
         super().__init__(why)
-        self.pause, self.of_server, self.overloaded, self.foreign = pause, of_server, overloaded, foreign
+        self.pause, self.kind = pause, kind
+
+
+class Response(NamedTuple):
+    """An answer over HTTP.
+
+    body: b"" if it went into a file. length: of the received body, in bytes.
+    location: of a redirect. retry_after: seconds to wait before the next request; 0 if the server names no time.
+    """
+
+    status: int
+    body: bytes
+    length: int
+    location: str | None = None
+    retry_after: float = 0.0
+
+
+class Transport(Protocol):
+    """The way to the API; tests put another in its place. No redirect is followed."""
+
+    async def get(
+        self, url: str, headers: Mapping[str, str], into: Path | None = None, limit: int | None = None
+    ) -> Response:
+        """One request. into: the file that takes the body if the status is 200. limit: bytes of that file, unpacked.
+
+        Raises AgainError without a whole answer; LostError for a longer body and for an address that is not valid.
+        """
+        ...
+
+    async def post(self, url: str, form: Mapping[str, str]) -> Response:
+        """Send a form. Raises AgainError."""
+        ...
 
 
 class Client:
     """site: where the API is, such as https://freesound.org. key, token: of the API, and of OAuth2 for originals."""
 
     def __init__(
-        self, site: str, key: Secret, quota: Quota, transport: Transport, clock: Clock, token: Token | None = None
+        self, site: str, key: SecretStr, quota: Quota, transport: Transport, clock: Clock, token: Token | None = None
     ) -> None:
-        self.site = site.rstrip("/")
-        self._key, self._token = key, token
-        self.quota = quota
-        self._transport, self._clock = transport, clock
+        self.site, self._key, self._token = site, key, token
+        self.quota, self._transport, self._clock = quota, transport, clock
         self.requests = 0
         self._renewing = asyncio.Lock()
-        self._foreign, self._has_answered = 0, False  # answers that are not the API's, before its first one
-        self._fresh: Mapping[str, str] | None = None  # the header of the last token that was renewed
+        self._foreign: int | None = 0  # answers that are not the API's, before its first one; None after it
 
     async def search(self, window: Window, narrowed: str | None = None, size: int = PAGE_SIZE) -> Page:
         """Return the window's next page of `size` sounds, by rising upload time.
@@ -92,165 +117,153 @@ class Client:
 
         Raises NoPageError, PastEndError, and DataError for an error that no later attempt can change.
         """
-        url = self._address(" ".join([_within(window), *grouped(narrowed)]), window.page, size)
-        enough = FAILURES if size > 1 else 2 * FAILURES
-        ask = self._asking(url, window.page, window, enough)
-        return await self._until_it_comes(ask, SEARCH_ATTEMPTS, self._give_up)
+        return await self._search(window, self._address(_within(window), narrowed, window.page, size), size)
 
-    def _asking(self, url: str, number: int, window: Window, enough: int) -> Callable[[], Awaitable[Page]]:
-        """Return a function that asks for a page once. It raises NoPageError after `enough` failures in a row that only
-        this search has."""
-        failures: list[_AgainError] = []  # of the server, one after the other
+    async def sounds(self, ids: Sequence[int], narrowed: str | None = None) -> dict[int, Sound | None]:
+        """Return the sounds of these ids (PAGE_SIZE at most), None for those that the search does not find.
+
+        An id at which the server fails is left out. Raises DataError.
+        """
+        url = self._address(f"id:({' OR '.join(map(str, ids))})", narrowed, 1, len(ids))
+        try:
+            page = await self._search(_SMALLEST, url, len(ids))
+        except NoPageError:
+            if len(ids) == 1:
+                return {}
+            middle = len(ids) // 2
+            return await self.sounds(ids[:middle], narrowed) | await self.sounds(ids[middle:], narrowed)
+        found: dict[int, Sound | None] = dict.fromkeys([] if None in page.sounds else ids)
+        return found | {sound.id: sound for sound in page.sounds if sound}
+
+    async def preview(self, url: str, into: Path, limit: int | None = None) -> int:
+        """Save a preview; returns its bytes. It needs no key and counts as no request.
+
+        url: absolute, or its path below the site. limit: its most bytes. Raises LostError.
+        """
+        return await self._file(url, into, limit, None)
+
+    async def original(self, sound: int, into: Path, limit: int | None = None) -> int:
+        """Save the uploader's file, which needs an access token; returns its bytes. limit: its most bytes. Raises
+        LostError."""
+        return await self._file(f"/apiv2/sounds/{sound}/download/", into, limit, self._token)
+
+    def _address(self, wanted: str, narrowed: str | None, page: int, size: int, sort: str = "created_asc") -> str:
+        query = {"query": "", "filter": " ".join([wanted, *grouped(narrowed)]), "sort": sort, "fields": FIELDS}
+        return f"{self.site}/apiv2/search/?{urlencode(query | {'page': page, 'page_size': size})}"
+
+    async def _search(self, window: Window, url: str, size: int) -> Page:
+        """Raises NoPageError after FAILURES in a row that only this search has."""
+        enough = FAILURES if size > 1 else 2 * FAILURES
+        failures: list[AgainError] = []  # of the server, one after the other
 
         async def ask() -> Page:
             try:
-                return await self._page(url, number)
-            except _AgainError as error:
-                failures[:] = [*failures, error] if error.of_server else []
-                if failures and len(failures) % enough == 0 and await self._fails_at(window, failures[-enough:]):
-                    raise NoPageError from None
+                return await self._page(url, window.page)
+            except AgainError as error:
+                failures[:] = [*failures, error] if error.kind in ("server", "overloaded") else []
+                is_enough = failures and len(failures) % enough == 0
+                if is_enough and await self._fails_at(window, [failure.kind for failure in failures[-enough:]]):
+                    raise NoPageError(f"{self.site} fails at one search ({error})") from None
                 raise
 
-        return ask
-
-    async def sounds(self, ids: Sequence[int], narrowed: str | None = None) -> tuple[list[Sound], list[int]]:
-        """Return the sounds of these ids (PAGE_SIZE at most) that the search finds, and the ids that it does not find.
-
-        An id at which the server fails is in neither list. Raises DataError.
-        """
-        url = self._address(" ".join([f"id:({' OR '.join(map(str, ids))})", *grouped(narrowed)]), 1, PAGE_SIZE)
-        ask = self._asking(url, 1, _SMALLEST, FAILURES if len(ids) > 1 else 2 * FAILURES)
-        try:
-            page = await self._until_it_comes(ask, SEARCH_ATTEMPTS, self._give_up)
-        except NoPageError:
-            if len(ids) == 1:
-                return [], []
-            halves = [await self.sounds(part, narrowed) for part in (ids[: len(ids) // 2], ids[len(ids) // 2 :])]
-            return halves[0][0] + halves[1][0], halves[0][1] + halves[1][1]
-        found = [sound for sound in page.sounds if sound]
-        absent = set(ids) - {sound.id for sound in found}
-        return found, [] if None in page.sounds else sorted(absent)
-
-    def _address(self, filter_: str, page: int, size: int, sort: str = "created_asc") -> str:
-        parameters = {"query": "", "filter": filter_, "sort": sort, "fields": FIELDS}
-        return f"{self.site}/apiv2/search/?{urlencode(parameters | {'page': page, 'page_size': size})}"
+        return await self._until_it_comes(ask, SEARCH_ATTEMPTS, self._no_answer)
 
     async def _page(self, url: str, page: int) -> Page:
-        """One request. Raises _AgainError, PastEndError, DataError."""
+        """One request. Raises AgainError, PastEndError, DataError."""
         try:
-            answer = await self._counted(url, {"Authorization": f"Token {self._key.reveal()}"})
-        except UnfitError as error:
+            answer = await self._counted(url, {"Authorization": f"Token {self._key.get_secret_value()}"})
+        except LostError as error:
             raise DataError(f"{self.site}: {error}; check the address") from None
         if answer.status == 404 and page > 1 and self._detail(answer.body) is not None:
-            raise PastEndError
+            raise PastEndError(f"the search has no page {page}")
+        if answer.status != 200:
+            problem = self._problem(answer, KEY)
+            if isinstance(problem, AgainError) and problem.kind == "foreign" and self._foreign is not None:
+                self._foreign += 1
+                if self._foreign == FOREIGN_ATTEMPTS:
+                    raise DataError(f"{self.site} does not answer as the API does ({problem}); check the address")
+            raise problem
         try:
-            self._judge(answer, KEY)
             found = parse_page(answer.body)
-        except MalformedError as error:
-            raise _AgainError(f"its answer cannot be read: {error}") from None
-        except _AgainError as error:
-            self._foreign += error.foreign and not self._has_answered
-            if self._foreign == FOREIGN_ATTEMPTS:
-                raise DataError(f"{self.site} does not answer as the API does ({error}); check the address") from None
-            raise
-        self._has_answered = True
+        except DataError as error:
+            raise AgainError(f"its answer cannot be read: {error}") from None
+        self._foreign = None
         return found
 
-    async def _fails_at(self, window: Window, failures: Sequence[_AgainError]) -> bool:
-        """Return whether the server fails at this window only.
+    async def _fails_at(self, window: Window, kinds: Sequence[str]) -> bool:
+        """Return whether the server fails at this window only. kinds: of its failures.
 
         The first SPLITS halvings of an overloaded window need no proof; after them the API must answer another search.
         """
-        if all(failure.overloaded for failure in failures) and window.splits < SPLITS:
+        if set(kinds) == {"overloaded"} and window.splits < SPLITS:
             return bool(window.halves)
-        if not window.halves and any(failure.overloaded for failure in failures):
+        if "overloaded" in kinds and not window.halves:
             return False  # a second is not too much: all searches are
         for sort in ("created_desc", "created_asc", "downloads_desc"):  # the first sound of each may itself be broken
             try:
-                await self._page(self._address(_within(_ANY), 1, 1, sort), 1)
-            except (_AgainError, BrokenError):
+                await self._page(self._address(_within(_ANY), None, 1, 1, sort), 1)
+            except AgainError:
                 continue
             return True
         return False
 
-    def _give_up(self, why: str) -> Exception:
+    def _no_answer(self, why: str) -> DataError:
         return DataError(f"{self.site} gives no answer ({why}); run the same command later: it goes on from here")
 
-    async def preview(self, url: str, into: Path, limit: int | None = None) -> int:
-        """Save a preview; returns its bytes. It needs no key and counts as no request. Raises LostError.
+    async def _file(self, url: str, into: Path, limit: int | None, token: Token | None) -> int:
+        async def ask() -> int:
+            access = token.access if token else None
+            answer, was_sent = await self._followed(url, into, limit, access)
+            if answer.status == 200:
+                return answer.length
+            refused = was_sent and answer.status in (401, 403) and self._detail(answer.body) is not None
+            if refused and token and token.file:
+                await self._renew(token, access)
+                raise AgainError("the access token had expired")
+            if refused or answer.status in (408, 429) or answer.status >= 500:
+                raise self._problem(answer, TOKEN)
+            gone = ": the file is not there any more" if answer.status in (404, 410) else ""
+            raise LostError(f"the answer was {answer.status}{gone}")
 
-        url: absolute, or what follows the site. limit: its most bytes. Nothing is asked of other hosts than the API's
-        own and those under it, whatever url and redirects say.
-        """
-        absolute = _joined(self.site, url) if re.match(r"(\w+:)?//", url) else f"{self.site}/{url.lstrip('/')}"
-        return await self._file(absolute, into, limit, dict, self._transport.get, KEY)
+        return await self._until_it_comes(ask, FILE_ATTEMPTS, lambda why: LostError(f"{why}, {FILE_ATTEMPTS} times"))
 
-    async def original(self, sound: int, into: Path, limit: int | None = None) -> int:
-        """Save the uploader's file, which needs an access token; returns its bytes. limit: as many at most. Raises
-        LostError. Another host that it is moved to is asked without the token, and only over https."""
-        url = f"{self.site}/apiv2/sounds/{sound}/download/"
-        return await self._file(url, into, limit, self._bearer, self._counted, TOKEN)
+    async def _followed(
+        self, url: str, into: Path, limit: int | None, access: SecretStr | None
+    ) -> tuple[Response, bool]:
+        """Return the answer at the end of redirects, and whether it was asked for with the token: only the API's own
+        host gets it. Raises LostError for an address outside of the site."""
+        at = url if re.match(r"(\w+:)?//", url) else f"{self.site}/{url.lstrip('/')}"
+        at = address_of(self.site, self.site, at)
+        for _ in range(1 + _REDIRECTS):
+            sends = access is not None and urlsplit(at)[:2] == urlsplit(self.site)[:2]
+            headers = {"Authorization": f"Bearer {access.get_secret_value()}"} if access and sends else {}
+            answer = await (self._counted if access else self._transport.get)(at, headers, into, limit)
+            if answer.location is None:
+                break
+            at = address_of(self.site, at, answer.location)
+        return answer, sends
 
-    def _bearer(self) -> Mapping[str, str]:
-        assert self._token is not None
-        return {"Authorization": f"Bearer {self._token.access.reveal()}"}
-
-    async def _renew(self, refused: Mapping[str, str]) -> None:
-        """Get a new access token after one was refused, unless another worker has. Raises DataError, _AgainError,
-        BrokenError."""
-        assert self._token is not None
+    async def _renew(self, token: Token, refused: SecretStr | None) -> None:
+        """Get a new access token after one was refused, unless another worker has. Raises DataError, AgainError."""
         async with self._renewing:
-            if self._bearer() != refused:
+            if token.access != refused:
                 return
-            if refused == self._fresh:
+            if token.is_renewed:
                 raise DataError(f"{self.site} refuses the renewed access token too; ask for one by hand again")
             form = {
-                "client_id": self._token.client,
-                "client_secret": self._key.reveal(),
+                "client_id": token.client,
+                "client_secret": self._key.get_secret_value(),
                 "grant_type": "refresh_token",
-                "refresh_token": self._token.refresh.reveal(),
+                "refresh_token": token.refresh,
             }
             answer = await self._transport.post(f"{self.site}/apiv2/oauth2/access_token/", form)
             if answer.status in (408, 429) or answer.status >= 500:
-                raise _AgainError(f"the answer for a new access token was {answer.status}", answer.retry_after)
+                raise AgainError(f"the answer for a new access token was {answer.status}", answer.retry_after)
             content = parse_json(answer.body, "the answer") if answer.status == 200 else None
             if not isinstance(content, dict):
                 problem = f"{self.site} gives no new access token ({answer.status}); ask for one by hand again"
-                raise DataError(f"{problem}, and write it to {self._token.file}")
-            self._token.renew(content)
-            self._fresh = self._bearer()
-
-    async def _file(
-        self, url: str, into: Path, limit: int | None, headers: Callable[[], Mapping[str, str]], get: Get, secret: str
-    ) -> int:
-        async def ask() -> int:
-            at, authorization = url, headers()
-            for _ in range(1 + _REDIRECTS):
-                ours = self._is_ours(at)
-                if not ours and (secret == KEY or not _is_public(at)):
-                    problem = f"not an address of {self.site}" if secret == KEY else "not a public address over https"
-                    raise LostError(f"{at[:200]!a} is {problem}")
-                try:
-                    exactly = urlsplit(at)[:2] == urlsplit(self.site)[:2]  # a token goes to no host under it either
-                    answer = await get(at, authorization if exactly else {}, into, limit)
-                except UnfitError as error:
-                    raise LostError(str(error)) from None
-                if answer.location is None:
-                    break
-                at = _joined(at, answer.location)
-            if answer.status in (404, 410):
-                raise LostError(f"the answer was {answer.status}: the file is not there any more")
-            of_api = secret == TOKEN and self._is_ours(at) and self._detail(answer.body) is not None
-            token_refused = answer.status in (401, 403) and of_api
-            if token_refused and self._token and self._token.file:
-                await self._renew(authorization)
-                raise _AgainError("the access token had expired")
-            if answer.status not in (200, 408, 429) and answer.status < 500 and not token_refused:
-                raise LostError(f"the answer was {answer.status}")
-            self._judge(answer, secret)
-            return answer.length
-
-        return await self._until_it_comes(ask, FILE_ATTEMPTS, lambda why: LostError(f"{why}, {FILE_ATTEMPTS} times"))
+                raise DataError(f"{problem}, and write it to {token.file}")
+            token.renew(content)
 
     async def _counted(
         self, url: str, headers: Mapping[str, str], into: Path | None = None, limit: int | None = None
@@ -270,48 +283,46 @@ class Client:
         while True:
             try:
                 return await ask()
-            except BrokenError as error:
-                why = f"no connection, or a broken one: {error}"
-            except _AgainError as error:
-                why = str(error)
-                if error.pause and (pauses := pauses + 1) < SEARCH_ATTEMPTS:
-                    log.info("%s: %s; goes on in %.0f minutes", self.site, why, error.pause / 60)
-                    self.quota.pause(error.pause)
-                    await self._clock.sleep(error.pause)
-                    continue
-            failed += 1
+            except AgainError as error:
+                why, pause = str(error), error.pause
+            if pause:
+                pauses += 1
+                self.quota.pause(pause)
+            else:
+                failed += 1
             if pauses == SEARCH_ATTEMPTS:
-                raise self._give_up(why)
+                raise self._no_answer(why)
             if failed == attempts:
                 raise give_up(why)
-            wait = min(LONGEST_WAIT, 2.0**failed) * random.uniform(0.5, 1)
-            if failed > _QUIET_ATTEMPTS or self._clock.now() - began > self._clock.wall(_QUIET_SECONDS):
-                log.info("%s: %s; asks again in %.0f seconds", self.site, why, wait)
+            wait = pause or min(LONGEST_WAIT, 2.0**failed) * random.uniform(0.5, 1)
+            lasts = self._clock.now() - began > self._clock.wall(_QUIET_SECONDS)
+            if pause or failed > _QUIET_ATTEMPTS or lasts:
+                log.info("%s: %s; asks again in %s", self.site, why, about(wait))
             await self._clock.sleep(wait)
 
-    def _judge(self, answer: Response, secret: str) -> None:
-        """Raises _AgainError for what may be better next time, DataError for what will not."""
-        if answer.status == 200:
-            return
+    def _problem(self, answer: Response, secret: str) -> AgainError | DataError:
+        """AgainError for an answer that may be better next time, DataError for one that will not."""
         words = self._detail(answer.body)
-        detail = words or ""
-        shown = f"the answer was {answer.status} {detail}".strip()
+        shown = f"the answer was {answer.status} {words or ''}".strip()
         if answer.status == 429:
-            if "suspended" in detail:
-                raise DataError(f"{self.site} has suspended this key ({detail}); ask its administrators")
-            day = "/day" in detail
-            pause = answer.retry_after or (HOUR if day else MINUTE)
-            raise _AgainError("too many requests today" if day else "too many requests", pause)
+            return self._throttled(words or "", answer.retry_after)
         if answer.status >= 500:
-            raise _AgainError(shown, answer.retry_after, of_server=True, overloaded="overloaded" in detail)
+            return AgainError(shown, answer.retry_after, "overloaded" if "overloaded" in (words or "") else "server")
         if words is None:
-            raise _AgainError(f"{shown}, not of the API", answer.retry_after, foreign=True)
-        if answer.status == 408 or (answer.status == 400 and _OUTAGE.search(detail) and not _FINAL.search(detail)):
-            raise _AgainError(shown, answer.retry_after)
+            return AgainError(f"{shown}, not of the API", answer.retry_after, "foreign")
+        if answer.status == 408 or (answer.status == 400 and _OUTAGE.search(words) and not _FINAL.search(words)):
+            return AgainError(shown, answer.retry_after)
         if answer.status in (401, 403):
-            what = "token" if secret == TOKEN else "key"
-            raise DataError(f"{self.site} refuses the {what} ({detail or answer.status}); correct {secret} or its file")
-        raise DataError(f"{self.site} refuses the request: {answer.status} {detail}; check the address and the filter")
+            name = "token" if secret == TOKEN else "key"
+            return DataError(f"{self.site} refuses the {name} ({words or answer.status}); correct {secret} or its file")
+        return DataError(f"{self.site} refuses the request: {answer.status} {words}; check the address and the filter")
+
+    def _throttled(self, words: str, pause: float) -> AgainError | DataError:
+        if "suspended" in words:
+            return DataError(f"{self.site} has suspended this key ({words}); ask its administrators")
+        if "/day" in words:
+            return AgainError("too many requests today", pause or HOUR)
+        return AgainError("too many requests", pause or MINUTE)
 
     def _detail(self, body: bytes) -> str | None:
         """The API's own words, on one line, without the key should they quote it; None for a body that is no object of
@@ -323,19 +334,27 @@ class Client:
         if not isinstance(content, dict):
             return None
         detail = str(content.get("detail", ""))
-        for secret in (self._key, self._token.access if self._token else None):
-            detail = detail.replace(secret.reveal(), "...") if secret else detail
-        return " ".join(filter(str.isprintable, " ".join(detail.split())[:200].split(" ")))
+        for secret in (self._key, *([self._token.access] if self._token else [])):
+            detail = detail.replace(secret.get_secret_value(), "...")
+        return printable(" ".join(detail.split())[:200])
 
-    def _is_ours(self, url: str) -> bool:
-        """Whether an address is the API's own host or one under it, and not less encrypted; this machine's for a
-        sandbox."""
-        try:
-            there, ours = urlsplit(url), urlsplit(self.site)
-            same = there.netloc == ours.netloc or (there.hostname or "").endswith(f".{ours.hostname}")
-            return (same or (is_local(url) and is_local(self.site))) and there.scheme == ours.scheme
-        except ValueError:
-            return False
+
+def address_of(site: str, base: str, url: str) -> str:
+    """Return the address where `url` leads from `base`, if it is of the site's host or of a host under it, and as
+    encrypted; a sandbox may send to all ports of this machine.
+
+    Files are asked for from no other address, whatever an answer or a redirect names. Raises LostError for others.
+    """
+    try:
+        address = urljoin(base, url)
+        there, ours = urlsplit(address), urlsplit(site)
+    except ValueError:
+        raise LostError(f"{url[:200]!a} is not a valid address") from None
+    host = there.hostname or ""
+    under = host == ours.hostname or host.endswith(f".{ours.hostname}") or (is_local(address) and is_local(site))
+    if not under or there.scheme != ours.scheme:
+        raise LostError(f"{address[:200]!a} is not an address of {site}")
+    return address
 
 
 def grouped(narrowed: str | None) -> list[str]:
@@ -349,24 +368,3 @@ def grouped(narrowed: str | None) -> list[str]:
 
 def _within(window: Window) -> str:
     return f"created:[{format_time(window.first * 1000)} TO {format_time(window.last * 1000 + 999)}]"
-
-
-def _is_public(url: str) -> bool:
-    """Whether an address is encrypted and names a host, or a public number; what a name stands for is seen later."""
-    try:
-        there = urlsplit(url)
-        host = there.hostname or ""
-    except ValueError:
-        return False
-    try:
-        return there.scheme == "https" and is_public(host)
-    except ValueError:  # a name
-        return there.scheme == "https" and bool(host)
-
-
-def _joined(base: str, url: str) -> str:
-    """Where an address leads from base. Raises LostError for what is not valid."""
-    try:
-        return urljoin(base, url)
-    except ValueError:
-        raise LostError(f"{url[:200]!a} is not a valid address") from None

@@ -4,48 +4,40 @@ import argparse
 import csv
 import re
 from collections.abc import Iterator
-from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from data_tools.cli import counted
 from data_tools.errors import DataError
 from data_tools.files import replacing
-from data_tools.freesound.database import naming
-from data_tools.freesound.store import COLUMNS, Store
+from data_tools.freesound.store import COLUMNS, Store, open_store
 
 if TYPE_CHECKING:
     import pandas
 
 _ROWS = 20_000  # at a time
 _FORMULA = re.compile("\\A[=+\\-@\t\r\uff1d\uff0b\uff0d\uff20]")  # the last four are wide forms of the first
+_TYPES = {"channels": "Int64", "filesize": "Int64", "duration": "float64", "samplerate": "float64"}
 
 
 def _chunks(store: Store) -> "Iterator[pandas.DataFrame]":
     """Sounds by rising id; `created` as a time in UTC."""
     import pandas
 
-    sounds = store.database.execute(f"SELECT {', '.join(COLUMNS)} FROM sounds WHERE NOT gone ORDER BY id")
-    while rows := sounds.fetchmany(_ROWS):
-        chunk = pandas.DataFrame(rows, columns=list(COLUMNS))
-        chunk["created"] = pandas.to_datetime(chunk["created"], unit="ms", utc=True)
-        yield chunk.astype({"channels": "Int64", "filesize": "Int64", "duration": "float64", "samplerate": "float64"})
-
-
-def _without_formulas(chunk: "pandas.DataFrame") -> "pandas.DataFrame":
-    """Put a ' before texts that a spreadsheet would compute, such as a stranger's "=HYPERLINK(...)".
-
-    Source: OWASP, CSV Injection. Parquet, which no spreadsheet computes, keeps all texts verbatim.
-    """
-    found = chunk.copy()
-    for name in found.select_dtypes(["object", "string"]):
-        found[name] = found[name].str.replace(_FORMULA, r"'\g<0>", regex=True)
-    return found
+    query = f"SELECT {', '.join(COLUMNS)} FROM sounds WHERE NOT gone ORDER BY id"
+    created = {"created": {"unit": "ms", "utc": True}}
+    return pandas.read_sql_query(query, store.database, parse_dates=created, dtype=_TYPES, chunksize=_ROWS)
 
 
 def _write_csv(chunks: "Iterator[pandas.DataFrame]", path: Path) -> None:
+    """Write a table with a ' before texts that a spreadsheet would compute, such as a stranger's "=HYPERLINK(...)".
+
+    Source: OWASP, CSV Injection. Parquet, which no spreadsheet computes, keeps all texts verbatim.
+    """
     with path.open("w", encoding="utf-8", newline="") as file:
-        for number, chunk in enumerate(map(_without_formulas, chunks)):
+        for number, chunk in enumerate(chunks):
+            for name in chunk.select_dtypes(["object", "string"]):
+                chunk[name] = chunk[name].str.replace(_FORMULA, r"'\g<0>", regex=True)
             chunk.to_csv(file, header=number == 0, index=False, lineterminator="\n", quoting=csv.QUOTE_NONNUMERIC)
 
 
@@ -72,7 +64,7 @@ def run(arguments: argparse.Namespace) -> int:
     writers = {".csv": _write_csv, ".parquet": _write_parquet}
     if arguments.out.suffix not in writers:
         raise DataError(f"{arguments.out}: name a .csv or .parquet file")
-    with closing(Store(arguments.store, read_only=True)) as store, naming(arguments.store):
+    with open_store(arguments.store, read_only=True) as store:
         count = store.count()
         if not count:
             raise DataError(f"{arguments.store}: has no sounds yet; go on with python -m data_tools crawl")

@@ -3,18 +3,19 @@
 import argparse
 import asyncio
 import hashlib
+from collections.abc import Callable, Sequence
 from contextlib import closing
+from dataclasses import fields
+from functools import partial
 from pathlib import Path
 
 from data_tools.audio.read import AudioError, encoded, read_audio
 from data_tools.cli import Progress, progress
 from data_tools.errors import DataError
 from data_tools.files import replacing
+from data_tools.freesound.access import TOKEN, add_connection, check_bounds, read_access
 from data_tools.freesound.client import Client, LostError
 from data_tools.freesound.completeness import look_up
-from data_tools.freesound.connection import add_connection, connect, read_settings
-from data_tools.freesound.credentials import TOKEN
-from data_tools.freesound.database import naming
 from data_tools.freesound.folder import DATABASE, Folder, StoredFile, write_results
 from data_tools.freesound.selection import (
     LICENCES,
@@ -26,33 +27,33 @@ from data_tools.freesound.selection import (
     Selection,
     select,
 )
-from data_tools.freesound.store import Store
+from data_tools.freesound.store import Store, open_store
 from data_tools.leakage.exclusion import read_exclusions
 from data_tools.locks import lock_of
 
 ATTEMPTS = 3  # at a file that comes whole and cannot be used
 PREVIEW_BYTES = 64_000  # a second, and of what stands before; Freesound's best previews have 24,000
 TOLERANCE = 0.5  # seconds by which a file may be longer or shorter than Freesound says: MP3 pads
-
+MAX_SOUNDS = 1_000_000_000  # of one command
 NONE = Path("none")  # said in place of an exclusion list
 
 
-async def fetch_all(client: Client, folder: Folder, sounds: list[Chosen], originals: bool, workers: int) -> None:
+async def fetch_all(client: Client, folder: Folder, sounds: list[Chosen], workers: int) -> None:
     """Fetch what is not there yet. A sound that cannot be had is noted with the reason, and the next one is fetched."""
-    there = folder.files()
-    left = iter([sound for sound in sounds if sound.id not in there])
+    missing = [sound for sound in sounds if sound.id not in folder.files]
+    left = iter(missing)
 
     async def work(bar: Progress) -> None:
         for sound in left:
             try:
-                await _fetch(client, folder, sound, originals)
+                await _fetch(client, folder, sound)
             except (LostError, AudioError) as error:
                 folder.record_failure(sound.id, str(error))
             finally:
                 folder.part(sound.id).unlink(missing_ok=True)
             bar.advance()
 
-    with progress("fetching", len(sounds), "file", sum(sound.id in there for sound in sounds)) as bar:
+    with progress("fetching", len(sounds), "file", len(sounds) - len(missing)) as bar:
         try:
             async with asyncio.TaskGroup() as group:
                 for _ in range(workers):
@@ -61,15 +62,15 @@ async def fetch_all(client: Client, folder: Folder, sounds: list[Chosen], origin
             raise several.exceptions[0] from None
 
 
-async def _fetch(client: Client, folder: Folder, sound: Chosen, originals: bool) -> None:
+async def _fetch(client: Client, folder: Folder, sound: Chosen) -> None:
     part = folder.part(sound.id)
     for attempt in range(1, ATTEMPTS + 1):
-        if originals:
+        if folder.originals:
             size = await client.original(sound.id, part, sound.bytes)
         else:
             size = await client.preview(sound.preview, part, round(PREVIEW_BYTES * (1 + sound.seconds)))
         try:
-            if originals and sound.bytes not in (None, size):
+            if folder.originals and sound.bytes not in (None, size):
                 raise AudioError(f"{size} bytes came, not {sound.bytes}")
             stored = await asyncio.to_thread(_convert, part, folder, sound)
         except AudioError as error:
@@ -89,7 +90,7 @@ def _convert(part: Path, folder: Folder, sound: Chosen) -> StoredFile:
     flac = encoded(samples, folder.rate, "FLAC", "PCM_16")
     with replacing(folder.audio(sound.id)) as temporary:
         temporary.write_bytes(flac)
-    return StoredFile(sound.id, hashlib.sha256(flac).hexdigest(), seconds, len(flac))
+    return StoredFile(sound.id, hashlib.sha256(flac).hexdigest(), seconds)
 
 
 def _print_selection(selection: Selection) -> None:
@@ -105,23 +106,10 @@ def _print_selection(selection: Selection) -> None:
         print(f"          {sound_id} is on {', '.join(lists)}")
 
 
-def _print_dropped(asked: int, found: int, chosen: int) -> None:
-    if missing := asked - found:
-        print(f"{missing:>8}  of them are not fetched: the search does not find them any more, or fails at them")
-    if changed := found - chosen:
-        print(f"{changed:>8}  of them are not fetched: their licence, AI preference or length has changed since")
-
-
 async def _run(arguments: argparse.Namespace, store: Store) -> int:
-    wanted = Criteria(
-        arguments.threshold,
-        arguments.weighting,
-        tuple(arguments.languages),
-        tuple(arguments.seconds),
-        tuple(arguments.licences),
-        tuple(arguments.ai_preferences),
-        not arguments.no_explicit,
-    )
+    from data_tools.freesound.http import connect
+
+    wanted = Criteria(**{one.name: getattr(arguments, one.name) for one in fields(Criteria)})
     exclusions = read_exclusions([] if arguments.exclude == [NONE] else arguments.exclude)
     selection = select(store, arguments.scores, wanted, exclusions)
     selection.chosen = selection.chosen[: arguments.limit]
@@ -130,59 +118,76 @@ async def _run(arguments: argparse.Namespace, store: Store) -> int:
         raise DataError(f"{arguments.scores}: no sound is left to fetch; lower --threshold or widen the other rules")
     if arguments.dry_run:
         return 0
-    *_, token = read_settings(arguments)  # what is wrong with them is reported before there is a folder
+    token = read_access(arguments).token  # its errors come before there is a folder
     if arguments.originals and token is None:
         raise DataError(f"originals need an access token of OAuth2: set {TOKEN} or name a file by --token-file")
+    choose = partial(select, store, arguments.scores, wanted, exclusions)
     with (
         lock_of(arguments.out / DATABASE),
         closing(Folder(arguments.out, arguments.rate, arguments.originals)) as folder,
     ):
         async with connect(arguments, store) as client:
-            asked = [sound.id for sound in selection.chosen]
-            found, _ = await look_up(client, store, asked)
-            now = select(store, arguments.scores, wanted, exclusions).chosen
-            chosen = [sound for sound in now if sound.id in found]
-            _print_dropped(len(asked), len(found), len(chosen))
-            await fetch_all(client, folder, chosen, arguments.originals, arguments.workers)
+            chosen = await _choose_again(client, store, [sound.id for sound in selection.chosen], choose)
+            await fetch_all(client, folder, chosen, arguments.workers)
         return write_results(folder, chosen)
+
+
+async def _choose_again(
+    client: Client, store: Store, asked: Sequence[int], choose: Callable[[], Selection]
+) -> list[Chosen]:
+    """Return the sounds that are chosen by their current metadata too."""
+    looked_up = await look_up(client, store, asked)
+    found = {sound_id for sound_id, sound in looked_up.items() if sound}
+    chosen = [sound for sound in choose().chosen if sound.id in found]
+    if missing := len(asked) - len(found):
+        print(f"{missing:>8}  of them are not fetched: the search does not find them any more, or fails at them")
+    if changed := len(found) - len(chosen):
+        print(f"{changed:>8}  of them are not fetched: their licence, AI preference or length has changed since")
+    return chosen
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("store", type=Path, metavar="STORE", help="made by crawl")
     parser.add_argument("--scores", type=Path, required=True, help="scores.csv of classify")
-    parser.add_argument(
-        "--threshold", type=float, default=0.2, help="scores above it (default: %(default)s, the paper's)"
-    )
-    parser.add_argument(
-        "--weighting", choices=WEIGHTINGS, default=WEIGHTINGS[0], help="of classes (default: %(default)s)"
-    )
-    lists = "ids never to be fetched: CSV with sound_id or id, WavCaps' JSON, or a manifest; `none`: there are none"
+    threshold = "scores above it (default: %(default)s, the paper's)"
+    parser.add_argument("--threshold", type=float, default=0.2, help=threshold)
+    weighting = "of classes (default: %(default)s)"
+    parser.add_argument("--weighting", choices=WEIGHTINGS, default=WEIGHTINGS[0], help=weighting)
+    lists = "ids never to be fetched: CSV with sound_id or id, WavCaps' JSON, or a manifest; `none` for no list"
     parser.add_argument("--exclude", type=Path, nargs="+", required=True, metavar="LIST", help=lists)
     parser.add_argument("--out", type=Path, required=True, metavar="FOLDER", help="for the audio and its manifest")
     parser.add_argument("--rate", type=int, default=44_100, help="Hz of the FLAC files (default: %(default)s)")
-    bounds = "(default: 3 120, the paper's)"
-    parser.add_argument("--seconds", type=float, nargs=2, default=(3.0, 120.0), metavar=("MIN", "MAX"), help=bounds)
-    parser.add_argument("--languages", nargs="+", default=["en"], help="of descriptions (default: en)")
-    parser.add_argument("--licences", nargs="+", choices=LICENCES, default=list(LICENCES), help="(default: all)")
-    names, allowed = f"of uploaders; of {', '.join(PREFERENCES)} (default: all but the last)", list(PREFERENCES[:-1])
-    parser.add_argument(
-        "--ai-preferences", nargs="+", choices=PREFERENCES, default=allowed, metavar="PREFERENCE", help=names
-    )
-    parser.add_argument("--no-explicit", action="store_true", help="no sounds that are marked as explicit")
-    parser.add_argument("--limit", type=int, help="at most so many, best scores first")
+    parser.add_argument("--limit", type=int, default=MAX_SOUNDS, help="at most so many, best scores first")
     parser.add_argument("--originals", action="store_true", help="the uploaders' files, not previews (128 kbit/s MP3)")
     token = f"file of mode 600 with the access token, or with JSON that renews it (default: {TOKEN})"
     parser.add_argument("--token-file", type=Path, help=token)
     parser.add_argument("--dry-run", action="store_true", help="print what would be fetched, and fetch nothing")
+    _add_rules(parser)
     add_connection(parser)
+
+
+def _add_rules(parser: argparse.ArgumentParser) -> None:
+    """Options by the names of Criteria."""
+    bounds = "(default: 3 120, the paper's)"
+    parser.add_argument("--seconds", type=float, nargs=2, default=Criteria.seconds, metavar=("MIN", "MAX"), help=bounds)
+    parser.add_argument("--languages", nargs="+", default=Criteria.languages, help="of descriptions (default: en)")
+    parser.add_argument("--licences", nargs="+", choices=LICENCES, default=Criteria.licences, help="(default: all)")
+    parser.add_argument(
+        "--ai-preferences",
+        nargs="+",
+        choices=PREFERENCES,
+        default=Criteria.preferences,
+        dest="preferences",
+        metavar="PREFERENCE",
+        help=f"of uploaders; of {', '.join(PREFERENCES)} (default: all but the last)",
+    )
+    explicit = "no sounds that are marked as explicit"
+    parser.add_argument("--no-explicit", action="store_false", dest="explicit", help=explicit)
 
 
 def run(arguments: argparse.Namespace) -> int:
     if not 0 <= arguments.seconds[0] <= arguments.seconds[1]:
         raise DataError("--seconds: the first must be 0 or more, and not above the second")
-    if arguments.limit is not None and arguments.limit < 1:
-        raise DataError(f"--limit {arguments.limit}: use 1 or more")
-    if not 4000 <= arguments.rate <= 192_000:
-        raise DataError(f"--rate {arguments.rate}: use 4000 to 192000 Hz")
-    with closing(Store(arguments.store)) as store, naming(arguments.store):
+    check_bounds(arguments, limit=(1, MAX_SOUNDS), rate=(4000, 192_000))
+    with open_store(arguments.store) as store:
         return asyncio.run(_run(arguments, store))

@@ -1,44 +1,54 @@
-"""HTTP by aiohttp; whatever goes wrong on the way is one exception."""
+"""The API over the network: HTTP by aiohttp within bounds of bytes and time, and the client of a verb's options."""
 
+import argparse
+import io
 import re
-import socket
 import ssl
 import time
 from collections.abc import AsyncIterator, Mapping
-from contextlib import AbstractAsyncContextManager, suppress
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from email.utils import parsedate_to_datetime
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 from urllib.request import getproxies, proxy_bypass
 
 import aiohttp
-from aiohttp.abc import ResolveResult
-from yarl import URL
 
 from data_tools.cli import version
-from data_tools.freesound.transport import BrokenError, Response, UnfitError, is_local, is_public
+from data_tools.freesound.access import is_local, read_access
+from data_tools.freesound.client import AgainError, Client, LostError, Response
+from data_tools.freesound.quota import Clock, Quota
+from data_tools.freesound.store import Store
 
 SEARCH_BYTES = 32 << 20  # of a body that is kept in memory; a page of 150 sounds has 3 MB at most
 FILE_BYTES = 4 << 30  # of a file, whatever size is stated
 TOTAL = 10  # an answer may last so many times the time that is waited for its next bytes,
-SLOWEST = 50_000  # and a file as long as its limit takes at so many bytes a second beside
+SLOWEST = 50_000  # and a file as long as its limit takes at so many bytes a second besides
 MAX_SECONDS = 86_400  # of any answer
-_CHUNK = 1 << 16
-_MOVED = (301, 302, 303, 307, 308)
+_BROKEN = (aiohttp.ClientError, TimeoutError, ssl.SSLError, ConnectionError)
+
+
+@asynccontextmanager
+async def connect(arguments: argparse.Namespace, store: Store) -> AsyncIterator[Client]:
+    """The client of these options. Raises DataError as read_access does."""
+    site, key, token, contact = read_access(arguments)
+    clock = Clock(arguments.speed)
+    quota = Quota(store.database, arguments.per_minute, arguments.per_day, clock)
+    store.set_facts(per_minute=quota.per_minute, per_day=quota.per_day)  # of this key, for `status`
+    async with Http(arguments.timeout, contact) as transport:
+        yield Client(site, key, quota, transport, clock, token)
 
 
 class Http(AbstractAsyncContextManager["Http"]):
-    """Transport over the network. site: of the API, the one host that may have a private address. timeout: seconds
-    without a byte before a request is given up; no answer may last ten times as long, but a file has time for its
-    size, and nothing more than a day. contact: of the user, an address for Freesound's administrators."""
+    """Transport over the network. timeout: seconds without a byte before a request is given up. contact: of the user,
+    an address for Freesound's administrators."""
 
-    def __init__(self, site: str, timeout: float, contact: str = "") -> None:
+    def __init__(self, timeout: float, contact: str = "") -> None:
         self._timeout = timeout
-        self._host = urlsplit(site).hostname or ""
-        agent = {"User-Agent": f"lbar-kit/{version()}" + (f" ({contact})" if contact else "")}
-        connector = aiohttp.TCPConnector(resolver=PublicResolver(self._host))
+        agent = f"lbar-kit/{version()}" + (f" ({contact})" if contact else "")
         # Not trust_env: ~/.netrc must not put another secret in the key's place.
-        self._session = aiohttp.ClientSession(connector=connector, headers=agent)
+        self._session = aiohttp.ClientSession(headers={"User-Agent": agent})
 
     async def __aexit__(self, *_: object) -> None:
         await self._session.close()
@@ -46,53 +56,38 @@ class Http(AbstractAsyncContextManager["Http"]):
     async def get(
         self, url: str, headers: Mapping[str, str], into: Path | None = None, limit: int | None = None
     ) -> Response:
-        max_bytes = SEARCH_BYTES if into is None else FILE_BYTES if limit is None else min(limit, FILE_BYTES)
-        self._refuse_private_number(url)
+        file_bytes = FILE_BYTES if limit is None else min(limit, FILE_BYTES)
+        return await self._ask("GET", url, into, file_bytes if into else 0, headers=headers)
+
+    async def post(self, url: str, form: Mapping[str, str]) -> Response:
+        return await self._ask("POST", url, None, 0, data=form)
+
+    async def _ask(self, method: str, url: str, into: Path | None, file_bytes: int, **sent: Any) -> Response:
+        timeout = patience(self._timeout, file_bytes)
         try:
-            async with self._session.get(
-                url, headers=headers, allow_redirects=False, proxy=_proxy(url), timeout=self._time(max_bytes, into)
-            ) as response:
-                if into is None or response.status != 200:
-                    body = b"".join([chunk async for chunk in _chunks(response, SEARCH_BYTES)])
-                    moved = response.headers.get("Location") if response.status in _MOVED else None
-                    pause = retry_after(response.headers.get("Retry-After", ""))
-                    return Response(response.status, body, len(body), moved, pause)
-                length = 0
-                with into.open("wb") as file:
-                    async for chunk in _chunks(response, max_bytes):
-                        file.write(chunk)
-                        length += len(chunk)
-                return Response(response.status, b"", length)
-        except (aiohttp.InvalidURL, UnicodeError) as error:
-            raise _invalid(url) from error
-        except (aiohttp.ClientError, TimeoutError, ssl.SSLError, ConnectionError) as error:
-            raise BrokenError(type(error).__name__) from None  # its own text may hold the request's headers
+            async with self._session.request(
+                method, url, allow_redirects=False, proxy=_proxy(url), timeout=timeout, **sent
+            ) as answer:
+                body, length = io.BytesIO(), 0
+                is_file = into and answer.status == 200
+                with into.open("wb") if into and is_file else body as file:
+                    async for chunk in _chunks(answer, file_bytes if is_file else SEARCH_BYTES):
+                        length += file.write(chunk)
+                    moved = answer.headers.get("Location") if answer.status // 100 == 3 else None
+                    pause = retry_after(answer.headers.get("Retry-After", ""))
+                    return Response(answer.status, body.getvalue(), length, moved, pause)
+        except (aiohttp.InvalidURL, UnicodeError):
+            raise LostError(f"{url[:200]!a} is not a valid address") from None
+        except _BROKEN as error:  # its own text may hold the request's headers
+            raise AgainError(f"no connection, or a broken one: {type(error).__name__}") from None
         except OSError as error:  # of writing the file
             raise OSError(error.errno, error.strerror, str(into)) from None
 
-    async def post(self, url: str, form: Mapping[str, str]) -> Response:
-        try:
-            async with self._session.post(
-                url, data=form, allow_redirects=False, proxy=_proxy(url), timeout=self._time(SEARCH_BYTES, None)
-            ) as response:
-                body = b"".join([chunk async for chunk in _chunks(response, SEARCH_BYTES)])
-                return Response(response.status, body, len(body))
-        except (aiohttp.ClientError, TimeoutError, ssl.SSLError, ConnectionError) as error:
-            raise BrokenError(type(error).__name__) from None  # its own text may hold the form
 
-    def _refuse_private_number(self, url: str) -> None:
-        """Raises UnfitError for the number of a private address: aiohttp asks no resolver for numbers."""
-        try:
-            host = URL(url).raw_host or ""
-        except ValueError as error:
-            raise _invalid(url) from error
-        with suppress(ValueError):  # a name
-            if host != self._host and not is_public(host):
-                raise UnfitError(f"{host} is not a public address")
-
-    def _time(self, max_bytes: int, into: Path | None) -> aiohttp.ClientTimeout:
-        total = TOTAL * self._timeout + (max_bytes / SLOWEST if into else 0)
-        return aiohttp.ClientTimeout(total=min(total, MAX_SECONDS), sock_connect=self._timeout, sock_read=self._timeout)
+def patience(timeout: float, file_bytes: int) -> aiohttp.ClientTimeout:
+    """How long an answer may take: TOTAL times the wait for its next bytes, and a file's bytes at SLOWEST besides."""
+    total = min(TOTAL * timeout + file_bytes / SLOWEST, MAX_SECONDS)
+    return aiohttp.ClientTimeout(total=total, sock_connect=timeout, sock_read=timeout)
 
 
 def retry_after(header: str) -> float:
@@ -107,39 +102,16 @@ def retry_after(header: str) -> float:
     return min(max(0.0, at.timestamp() - time.time()), MAX_SECONDS)
 
 
-def _invalid(url: str) -> UnfitError:
-    return UnfitError(f"{url[:200]!a} is not a valid address")
-
-
-async def _chunks(response: aiohttp.ClientResponse, max_bytes: int) -> AsyncIterator[bytes]:
-    """The body, unpacked, a piece at a time. Raises UnfitError once it is announced or found to be longer than
-    `max_bytes` bytes."""
-    announced = response.content_length or 0
-    if announced > max_bytes:
-        raise UnfitError(f"the answer has {announced} bytes; at most {max_bytes} are accepted")
-    length = 0
-    async for chunk in response.content.iter_chunked(_CHUNK):
+async def _chunks(answer: aiohttp.ClientResponse, limit: int) -> AsyncIterator[bytes]:
+    """The body, unpacked, a piece at a time. Raises LostError for an announced or received length above `limit`."""
+    announced, length = answer.content_length or 0, 0
+    if announced > limit:
+        raise LostError(f"the answer has {announced} bytes; at most {limit} are accepted")
+    async for chunk in answer.content.iter_chunked(1 << 16):
         length += len(chunk)
-        if length > max_bytes:
-            raise UnfitError(f"the answer has more than {max_bytes} bytes")
+        if length > limit:
+            raise LostError(f"the answer has more than {limit} bytes")
         yield chunk
-
-
-class PublicResolver(aiohttp.ThreadedResolver):
-    """Names to addresses; those of this machine and of private networks only for `site`, so that no name that an answer
-    brings along leads there."""
-
-    def __init__(self, site: str) -> None:
-        super().__init__()
-        self._site = site
-
-    async def resolve(
-        self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_INET
-    ) -> list[ResolveResult]:
-        found = await super().resolve(host, port, family)
-        if host != self._site and not all(is_public(address["host"]) for address in found):
-            raise UnfitError(f"the name {host} leads to an address that is not public")
-        return found
 
 
 def _proxy(url: str) -> str | None:

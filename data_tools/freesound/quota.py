@@ -12,10 +12,8 @@ import logging
 import math
 import sqlite3
 import time
-from dataclasses import dataclass
 from datetime import UTC, datetime
-
-from data_tools.freesound.database import transaction
+from typing import NamedTuple
 
 MINUTE, DAY = 60.0, 86_400.0  # of the API's time, as all seconds here but those that are stored
 _LOOK_AGAIN = 1.0  # seconds after which a wait is reckoned anew while requests are under way
@@ -49,8 +47,7 @@ class Clock:
         await asyncio.sleep(self.wall(seconds))
 
 
-@dataclass(frozen=True)
-class Used:
+class Used(NamedTuple):
     """Requests of the last minute and day, and the seconds until the next one may go."""
 
     minute: int
@@ -62,41 +59,38 @@ class Quota:
     """Slots for requests. per_minute, per_day: the limits of the key."""
 
     def __init__(self, database: sqlite3.Connection, per_minute: int, per_day: int, clock: Clock) -> None:
-        self._database = database
+        self._database, self._clock = database, clock
         self.per_minute, self.per_day = per_minute, per_day
         self._limits = ((per_minute, MINUTE), (per_day, DAY))
-        self._clock = clock
         self._turn = asyncio.Lock()
         self._reported_until = 0.0  # until when the user knows of a wait
         database.executescript(SCHEMA)
 
     async def take(self) -> int:
-        """Wait until a request may go, and count it. Returns what `answered` wants to know."""
+        """Wait until a request may go, and count it. Returns its number, for `answered`."""
         async with self._turn:
             while True:
-                with transaction(self._database):
+                with self._database:
+                    self._database.execute("BEGIN IMMEDIATE")
                     now = self._clock.now()
                     self._correct(now)
                     wait = self._wait(now)
                     if wait <= 0:
-                        before = now - self._clock.wall(DAY)
-                        self._database.execute("DELETE FROM requests WHERE counted_to <= ?", (before,))
-                        return self._insert(now + self._clock.wall(UNANSWERED))
+                        return self._count(now)
                 self._report(now + self._clock.wall(wait), wait)
                 # As long as it takes by what is known; an answer under way may shorten it.
                 under_way = self._database.execute("SELECT 1 FROM requests WHERE counted_to > ?", (now,)).fetchone()
                 await self._clock.sleep(min(wait, _LOOK_AGAIN) if under_way else wait)
 
     def answered(self, request: int) -> None:
-        """The request's answer has come, or it is known that none will."""
+        """Note that the request's answer has come, or that none will."""
         self._database.execute("UPDATE requests SET counted_to = ? WHERE id = ?", (self._clock.now(), request))
 
     def pause(self, seconds: float) -> None:
-        """No request for so long: the API said that there were too many."""
+        """Allow no request for so long: the API said that there were too many."""
         until = self._clock.now() + self._clock.wall(seconds)
-        self._database.execute(
-            "INSERT INTO pause VALUES (0, ?) ON CONFLICT DO UPDATE SET until = max(until, excluded.until)", (until,)
-        )
+        query = "INSERT INTO pause VALUES (0, ?) ON CONFLICT DO UPDATE SET until = max(until, excluded.until)"
+        self._database.execute(query, (until,))
 
     def used(self) -> Used:
         now, query = self._clock.now(), "SELECT COUNT(*) FROM requests WHERE counted_to > ?"
@@ -108,46 +102,48 @@ class Quota:
         """The least time that so many more requests take, from now."""
         used = self.used()
         today = max(0, self.per_day - used.day)
-        if requests <= today:
-            return max(used.wait, self._minutes_for(requests, used.minute))
-        return math.ceil((requests - today) / self.per_day) * DAY
-
-    def _minutes_for(self, requests: int, used: int) -> float:
-        """Return the least seconds for so many more requests by the limit a minute. used: in the last minute."""
+        if requests > today:
+            return math.ceil((requests - today) / self.per_day) * DAY
         minutes, number = divmod(max(0, requests - 1), self.per_minute)
-        waiting = number + 1 - (self.per_minute - used)  # of these, for the end of an earlier request's minute
-        if not requests or waiting <= 0:
-            return minutes * MINUTE
-        query = "SELECT counted_to FROM requests ORDER BY counted_to DESC LIMIT 1 OFFSET ?"
-        now, latest = self._clock.now(), self._clock.wall(UNANSWERED)
-        counted_to: float = min(self._database.execute(query, (used - waiting,)).fetchone()[0], now + latest)
-        return max(0.0, (counted_to - now) * self._clock.speed + MINUTE) + minutes * MINUTE
+        waiting = number + 1 - (self.per_minute - used.minute)  # of these, for the end of an earlier request's minute
+        wait = 0.0
+        if requests and waiting > 0:
+            now = self._clock.now()
+            earlier = self._counted_to(used.minute - waiting, now) or now
+            wait = max(0.0, (earlier - now) * self._clock.speed + MINUTE)
+        return max(used.wait, wait + minutes * MINUTE)
+
+    def _counted_to(self, later: int, now: float) -> float | None:
+        """Until when a request counts that has so many later ones. While the clock was ahead, times were stored that no
+        request can have yet."""
+        query = "SELECT min(counted_to, ?) FROM requests ORDER BY counted_to DESC LIMIT 1 OFFSET ?"
+        row = self._database.execute(query, (now + self._clock.wall(UNANSWERED), later)).fetchone()
+        return row[0] if row else None
+
+    def _wait(self, now: float) -> float:
+        """Seconds of the API until one more request is within both limits, and any pause is over."""
+        paused = self._database.execute("SELECT min(until, ?) FROM pause", (now + self._clock.wall(DAY),)).fetchone()
+        free: list[float] = [now, *(paused or ())]
+        for limit, seconds in self._limits:
+            if (counted_to := self._counted_to(limit - 1, now)) is not None:
+                free.append(counted_to + self._clock.wall(seconds))
+        return (max(free) - now) * self._clock.speed
+
+    def _correct(self, now: float) -> None:
+        """Count requests as of now whose times were stored while the clock was ahead."""
+        latest = now + self._clock.wall(UNANSWERED)
+        self._database.execute("UPDATE requests SET counted_to = ? WHERE counted_to > ?", (now, latest))
+        self._database.execute("DELETE FROM pause WHERE until > ?", (latest + self._clock.wall(DAY),))
+
+    def _count(self, now: float) -> int:
+        before, latest = now - self._clock.wall(DAY), now + self._clock.wall(UNANSWERED)
+        self._database.execute("DELETE FROM requests WHERE counted_to <= ?", (before,))
+        cursor = self._database.execute("INSERT INTO requests (counted_to) VALUES (?)", (latest,))
+        assert cursor.lastrowid is not None
+        return cursor.lastrowid
 
     def _report(self, until: float, wait: float) -> None:
         if wait > 2 * MINUTE and until > self._reported_until + self._clock.wall(MINUTE):
             self._reported_until = until
             at = datetime.fromtimestamp(until, UTC)
             log.info("no request is left for now; goes on at %s UTC (it may be stopped meanwhile)", f"{at:%d %B %H:%M}")
-
-    def _correct(self, now: float) -> None:
-        """Times that no request can have yet were stored while the clock was ahead: the requests count as of now."""
-        latest = now + self._clock.wall(UNANSWERED)
-        self._database.execute("UPDATE requests SET counted_to = ? WHERE counted_to > ?", (now, latest))
-        self._database.execute("DELETE FROM pause WHERE until > ?", (latest + self._clock.wall(DAY),))
-
-    def _insert(self, counted_to: float) -> int:
-        cursor = self._database.execute("INSERT INTO requests (counted_to) VALUES (?)", (counted_to,))
-        assert cursor.lastrowid is not None
-        return cursor.lastrowid
-
-    def _wait(self, now: float) -> float:
-        """Seconds of the API until one more request is within both limits, and any pause is over."""
-        paused = self._database.execute("SELECT until FROM pause").fetchone()
-        free = [min(paused[0], now + self._clock.wall(DAY))] if paused else []
-        for limit, seconds in self._limits:
-            nth = self._database.execute(
-                "SELECT counted_to FROM requests ORDER BY counted_to DESC LIMIT 1 OFFSET ?", (limit - 1,)
-            ).fetchone()
-            if nth:
-                free.append(min(nth[0], now + self._clock.wall(UNANSWERED)) + self._clock.wall(seconds))
-        return (max(free, default=now) - now) * self._clock.speed

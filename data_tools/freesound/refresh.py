@@ -2,13 +2,12 @@
 
 from collections import Counter
 
-from data_tools.cli import counted
 from data_tools.errors import DataError
-from data_tools.freesound.client import Client, NoPageError, PastEndError, grouped
-from data_tools.freesound.completeness import count_of, has_fallen, one_by_one, whole_page
+from data_tools.freesound.client import Client, grouped
+from data_tools.freesound.completeness import count_of, has_fallen, read
 from data_tools.freesound.selection import LICENCES, PREFERENCES
-from data_tools.freesound.store import CHANGING, Store
-from data_tools.freesound.windows import Window, past_end, split
+from data_tools.freesound.store import Store
+from data_tools.freesound.windows import Progress, Window
 
 # The search's names of the licences.
 NAMES = {
@@ -31,9 +30,8 @@ async def refresh(client: Client, store: Store) -> Counter[str]:
     """
     if store.fact("complete") is None:
         raise DataError(f"{store.path}: is not complete yet; run the same command without --refresh first")
-    first, last = int(store.fact("from") or 0), int(store.fact("until") or 0)
-    count = await count_of(client, Window(first, last), store.fact("filter") or None)
-    known = int(store.fact("total") or 0)
+    whole, known = Window(store.fact("from"), store.fact("until")), store.fact("total")
+    count = await count_of(client, whole, store.fact("filter"))
     if has_fallen(known, count):
         problem = f"the API counts {count} sounds where it had {known}; its index may be in the middle of a rebuild"
         raise DataError(f"{store.path}: {problem}; run the same command in some hours")
@@ -50,29 +48,16 @@ async def refresh(client: Client, store: Store) -> Counter[str]:
 async def _walk(client: Client, store: Store, kind: str, condition: str | None) -> Counter[str]:
     """All sounds of a kind; with a condition only where their count differs from that of the stored sounds."""
     narrowed = " ".join([kind, *grouped(store.fact("filter"))])
-    first, last = int(store.fact("from") or 0), int(store.fact("until") or 0)
-    windows, changes = [Window(first, last, compared=condition is not None)], Counter[str]()
+    windows = [Window(store.fact("from"), store.fact("until"), compared=condition is not None)]
+    changes = Counter[str]()
     while windows:
-        window = windows.pop()
-        try:
-            page = await whole_page(client, window, narrowed)
-        except PastEndError:
-            windows += past_end(window).windows
+        found = await read(client, windows.pop(), narrowed)
+        if isinstance(found, Progress):
+            windows += found.windows
             continue
-        except NoPageError:
-            if window.halves:
-                windows += split(window)
-                continue
-            page = await one_by_one(client, window, narrowed)
-        progress, found = store.renew(window, page, condition)
+        progress, changed = store.renew(*found, condition)
         if progress.uneven:
             raise DataError(f"{store.path}: the API's answers do not add up to its count; run the same command later")
         windows += progress.windows
-        changes += found
+        changes += changed
     return changes
-
-
-def summary(store: Store, changes: Counter[str]) -> str:
-    what = {"license": "licence", "gen_ai_preference": "AI preference"}
-    parts = [f"{what.get(name, name)} {changes[name]}" for name in CHANGING]
-    return f"{store.path}: {counted(store.count(), 'sound')} compared with Freesound; changed: {', '.join(parts)}"

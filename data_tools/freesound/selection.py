@@ -1,20 +1,17 @@
 """Which sounds of a store are worth fetching, and why the others are not."""
 
-import csv
+import math
 from collections import Counter
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import NamedTuple
 
 from data_tools.errors import DataError
 from data_tools.files import require_file
 from data_tools.freesound.store import Store
 from data_tools.leakage.exclusion import Exclusions
 from data_tools.names import is_freesound_id, plain_id
-
-if TYPE_CHECKING:
-    import pandas
+from data_tools.tables import read_table
 
 # How a deed's address tells its licence; Freesound's four, of any version.
 LICENCES = {
@@ -33,7 +30,7 @@ WEIGHTINGS = ("natural", "balanced")
 class Criteria:
     """The rules. seconds: shortest and longest, both included. threshold: a score must be above it.
 
-    licences, preferences, languages: those that may be; a sound that tells none of the first two is not fetched.
+    licences, preferences, languages: the allowed ones; a sound without one of the first two is not fetched.
     explicit: whether sounds that are marked as explicit, or do not say, may be fetched.
     """
 
@@ -46,8 +43,17 @@ class Criteria:
     explicit: bool = True
 
 
-@dataclass(frozen=True)
-class Chosen:
+class Scored(NamedTuple):
+    """A row of scores.csv, in the order of fetching: by falling score. caption: the cleaned description."""
+
+    falling_score: float
+    id: int
+    language: str
+    caption: str
+    line: int
+
+
+class Chosen(NamedTuple):
     """A sound to fetch. caption: the cleaned description."""
 
     id: int
@@ -72,82 +78,62 @@ class Selection:
 def select(store: Store, scores: Path, wanted: Criteria, exclusions: Exclusions) -> Selection:
     """Raises DataError for a table of scores that is not one, and for a sound to fetch that has no text."""
     selection = Selection()
-    for row, sound_id, score, language, text in _scored(scores, wanted).itertuples(name=None):
-        reason, sound = _judge(store, sound_id, score, language, text, wanted)
-        if sound is None:
-            selection.refused[reason] += 1
-        elif lists := exclusions.lists(str(sound_id)):
+    for row in sorted(_read_scores(scores, f"score_{wanted.weighting}")):
+        sound = _judge(store, row, wanted)
+        if isinstance(sound, str):
+            selection.refused[sound] += 1
+        elif lists := exclusions.lists(str(row.id)):
             selection.refused["on an exclusion list"] += 1
-            selection.excluded[str(sound_id)] = lists
-        elif not text.strip():
-            raise DataError(
-                f"{scores}, row {row + 1}: the id {sound_id} has no text to be its caption; run classify again"
-            )
+            selection.excluded[str(row.id)] = lists
+        elif not row.caption.strip():
+            problem = f"the id {row.id} has no text to be its caption; run classify again"
+            raise DataError(f"{scores}, line {row.line}: {problem}")
         else:
             selection.chosen.append(sound)
     return selection
 
 
-def _scored(path: Path, wanted: Criteria) -> "pandas.DataFrame":
-    """The table's rows as (id, score, language, text), by falling score; their index is their place in the file."""
-    import pandas
-
-    column = f"score_{wanted.weighting}"
-    columns = ["freesound_id", column, "language", "text"]
+def _read_scores(path: Path, column: str) -> list[Scored]:
     require_file(path, "make it with python -m data_tools classify")
-    try:
-        table = pandas.DataFrame(_rows(path, columns), columns=columns, dtype=str)
-    except (UnicodeDecodeError, csv.Error) as error:
-        raise DataError(f"{path}: not a table of scores ({error})") from None
-    ids, scores = table["freesound_id"], pandas.to_numeric(table[column], errors="coerce")
-    for wrong, problem in (
-        (~ids.map(is_freesound_id).astype(bool), "is not a Freesound id"),
-        (ids.map(plain_id).duplicated(), "comes twice"),
-        (~scores.between(0, 1), f"has no {column} from 0 to 1"),
-    ):
-        if wrong.any():
-            raise DataError(f"{path}, row {int(wrong.argmax()) + 1}: the id {ids[wrong.argmax()][:40]!r} {problem}")
-    table["freesound_id"], table[column] = ids.astype("int64"), scores
-    return table.sort_values([column, "freesound_id"], ascending=[False, True])
+    rows, ids = [], set[str]()
+    for line, row in read_table(path, ["freesound_id", column, "language", "text"]):
+        name = row["freesound_id"]
+        try:
+            score = float(row[column])
+        except ValueError:
+            score = math.nan
+        faults = {
+            "is not a Freesound id": not is_freesound_id(name),
+            "comes twice": plain_id(name) in ids,
+            f"has no {column} from 0 to 1": not 0 <= score <= 1,
+        }
+        for fault in (fault for fault, holds in faults.items() if holds):
+            raise DataError(f"{path}, line {line}: the id {name[:40]!r} {fault}; run classify again")
+        ids.add(plain_id(name))
+        rows.append(Scored(-score, int(name), row["language"], row["text"], line))
+    return rows
 
 
-def _rows(path: Path, columns: list[str]) -> Iterator[list[str]]:
-    """These columns of a table; unlike pandas' own reader it refuses rows that are cut short."""
-    with path.open(encoding="utf-8-sig", newline="") as file:
-        reader = csv.reader(file, strict=True)
-        header = next(reader, [])
-        if missing := [name for name in columns if name not in header]:
-            raise DataError(f"{path}: not a table of scores (no column {', '.join(missing)})")
-        indices = [header.index(name) for name in columns]
-        for number, values in enumerate(reader, 1):
-            if len(values) != len(header):
-                problem = f"row {number}: {len(values)} values for {len(header)} columns; run classify again"
-                raise DataError(f"{path}, {problem}")
-            yield [values[column] for column in indices]
-
-
-def _judge(
-    store: Store, sound_id: int, score: float, language: str, text: str, wanted: Criteria
-) -> tuple[str, Chosen | None]:
+def _judge(store: Store, row: Scored, wanted: Criteria) -> Chosen | str:
     """A sound that the rules allow, or why they do not."""
-    if not score > wanted.threshold:
-        return f"score of {wanted.threshold} or less" if text else "no words left by cleaning", None
-    if language not in wanted.languages:
-        return f"language other than {', '.join(wanted.languages)}", None
-    columns = "name, username, license, gen_ai_preference, duration, filesize, preview_hq_mp3, is_explicit, gone"
-    row = store.database.execute(f"SELECT {columns} FROM sounds WHERE id = ?", (sound_id,)).fetchone()
-    if row is None or row[8]:
-        return "not in the store, or gone from Freesound", None
-    title, uploader, licence, preference, seconds, size, preview, explicit, _ = row
-    low, high = wanted.seconds
-    if not low <= seconds <= high:
-        return f"shorter than {low:g} s or longer than {high:g} s", None
-    if not any(LICENCES[name] in licence for name in wanted.licences):
-        return f"licence other than {', '.join(wanted.licences)}", None
-    if preference not in wanted.preferences:
-        return "the uploader's AI preference", None
-    if explicit != 0 and not wanted.explicit:
-        return "explicit", None
-    if not preview:
-        return "no preview", None
-    return "", Chosen(sound_id, text, title, uploader, licence, seconds, size, preview)
+    if not -row.falling_score > wanted.threshold:
+        return f"score of {wanted.threshold} or less" if row.caption else "no words left by cleaning"
+    if row.language not in wanted.languages:
+        return f"language other than {', '.join(wanted.languages)}"
+    columns = "name, username, license, duration, filesize, preview_hq_mp3, gen_ai_preference, is_explicit"
+    query = f"SELECT {columns} FROM sounds WHERE id = ? AND NOT gone"
+    found = store.database.execute(query, (row.id,)).fetchone()
+    if found is None:
+        return "not in the store, or gone from Freesound"
+    *described, preference, explicit = found
+    sound, (low, high) = Chosen(row.id, row.caption, *described), wanted.seconds
+    reasons = {
+        f"shorter than {low:g} s or longer than {high:g} s": not low <= sound.seconds <= high,
+        f"licence other than {', '.join(wanted.licences)}": not any(
+            LICENCES[name] in sound.licence for name in wanted.licences
+        ),
+        "the uploader's AI preference": preference not in wanted.preferences,
+        "explicit": explicit != 0 and not wanted.explicit,
+        "no preview": not sound.preview,
+    }
+    return next((reason for reason, holds in reasons.items() if holds), sound)

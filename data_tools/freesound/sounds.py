@@ -6,7 +6,7 @@ Freesound API v2, https://freesound.org/docs/api/resources_apiv2.html (2026: `/a
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Annotated
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
@@ -19,12 +19,9 @@ FIELDS = (
     "id,name,tags,description,username,license,gen_ai_preference,duration,type,channels,samplerate,filesize,md5,created,"
     "previews,category,subcategory,pack,is_explicit"
 )
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _YEAR_10000 = 253_402_300_800_000  # in milliseconds; no time can be written from then on
 PREVIEWS = ("preview-hq-mp3", "preview-lq-mp3", "preview-hq-ogg", "preview-lq-ogg")
-
-
-class MalformedError(ValueError):
-    """An answer that is not what the API documents: cut short, not JSON, without the fields asked for."""
 
 
 def _milliseconds(value: object) -> object:
@@ -86,16 +83,13 @@ class Page:
 
 
 def parse_page(body: bytes) -> Page:
-    """Raises MalformedError for anything but a page of a search."""
-    try:
-        content = parse_json(body, "the answer", lone_surrogates=True)
-    except DataError as error:
-        raise MalformedError(str(error)) from None
+    """Raises DataError for anything but a page of a search: cut short, not JSON, without count or results."""
+    content = parse_json(body, "the answer", lone_surrogates=True)
     if not isinstance(content, Mapping):
-        raise MalformedError("not an object")
+        raise DataError("not an object")
     count, results = content.get("count"), content.get("results")
     if type(count) is not int or not 0 <= count < 2**53 or not isinstance(results, list):
-        raise MalformedError("no count, or no results")
+        raise DataError("no count, or no results")
     return Page(count, [_sound(item) for item in results])
 
 
@@ -109,15 +103,10 @@ def _sound(item: object) -> Sound | None:
 def parse_time(text: str) -> int:
     """Milliseconds since 1970 of an ISO 8601 date or time; without a zone it is UTC. Raises ValueError for others."""
     time = datetime.fromisoformat(text)
-    if time.tzinfo is None:
-        time = time.replace(tzinfo=UTC)
-    return (time - datetime(1970, 1, 1, tzinfo=UTC)) // _MILLISECOND
+    return (time.replace(tzinfo=time.tzinfo or UTC) - _EPOCH) // timedelta(milliseconds=1)
 
 
 def format_time(milliseconds: int) -> str:
-    """As the search's filters take it: 2026-01-31T23:59:59.999Z."""
-    time = datetime.fromtimestamp(milliseconds // 1000, UTC)
-    return f"{time:%Y-%m-%dT%H:%M:%S}.{milliseconds % 1000:03d}Z"
-
-
-_MILLISECOND = datetime(1970, 1, 1, 0, 0, 0, 1000) - datetime(1970, 1, 1)
+    """A time in the form of the search's filters: 2026-01-31T23:59:59.999Z."""
+    time = _EPOCH + timedelta(milliseconds=milliseconds)
+    return time.isoformat(timespec="milliseconds").replace("+00:00", "Z")

@@ -2,24 +2,21 @@
 
 import argparse
 import logging
-from contextlib import closing
 from pathlib import Path
 
-from data_tools.cli import add_json, counted, ending_in, section
+from data_tools.cli import about, add_json, counted, ending_in, section
 from data_tools.documents.strict import Report, print_report
-from data_tools.freesound.connection import PER_DAY, PER_MINUTE
-from data_tools.freesound.crawl import duration
-from data_tools.freesound.database import naming
+from data_tools.freesound.access import PER_DAY, PER_MINUTE
 from data_tools.freesound.quota import Clock, Quota
 from data_tools.freesound.sounds import format_time
-from data_tools.freesound.store import Store
+from data_tools.freesound.store import Store, open_store
 from data_tools.tables import write_table
 
 log = logging.getLogger(__name__)
 
 
 class Gap(Report):
-    """What the API could not give. first, last: the time of upload; "": until now."""
+    """Sounds that the API could not give. first, last: the time of upload; "": until now."""
 
     what: str
     first: str
@@ -53,73 +50,76 @@ class StatusReport(Report):
 
 
 def _read(store: Store) -> StatusReport:
-    total, until = store.fact("total"), store.fact("until")
-    per_minute, per_day = int(store.fact("per_minute") or PER_MINUTE), int(store.fact("per_day") or PER_DAY)
-    used = Quota(store.database, per_minute, per_day, Clock()).used()
-
-    def stated(column: str) -> dict[str, int]:
-        query = f"SELECT {column}, COUNT(*) FROM sounds WHERE NOT missing GROUP BY 1 ORDER BY 2 DESC"
-        return {value or "not stated": count for value, count in store.database.execute(query)}
-
+    until, limits = store.fact("until"), (store.fact("per_minute", PER_MINUTE), store.fact("per_day", PER_DAY))
+    used = Quota(store.database, *limits, Clock()).used()
     return StatusReport(
         sounds=store.count(),
-        counted=int(total) if total else None,
+        counted=store.fact("total"),
         missing=store.count("missing"),
         gone=store.count("gone"),
         fitting=store.count("NOT missing AND duration BETWEEN 3 AND 120"),
         windows=store.database.execute("SELECT COUNT(*) FROM windows").fetchone()[0],
-        until=format_time(int(until) * 1000) if until else None,
+        until=format_time(until * 1000) if until else None,
         requests_in_last_minute=used.minute,
         requests_in_last_day=used.day,
         wait=float(used.wait),
-        licences=stated("license"),
-        preferences=stated("gen_ai_preference"),
-        gaps=[Gap(what=what, first=first, last=last, where=where) for what, first, last, where in _gaps(store)],
+        licences=_counts(store, "license"),
+        preferences=_counts(store, "gen_ai_preference"),
+        gaps=_gaps(store),
     )
 
 
+def _counts(store: Store, column: str) -> dict[str, int]:
+    query = f"SELECT {column}, COUNT(*) FROM sounds WHERE NOT missing GROUP BY 1 ORDER BY 2 DESC"
+    return {value or "not stated": count for value, count in store.database.execute(query)}
+
+
+def _gaps(store: Store) -> list[Gap]:
+    gaps = []
+    for after, before, page, position in store.nulls():
+        last, where = format_time(before) if before else "", f"item {position} of page {page}"
+        gaps.append(Gap(what="sound null or an error", first=format_time(after), last=last, where=where))
+    for *span, count in store.uneven():
+        first, last = (format_time(second * 1000) for second in span)
+        where = f"count {count or 'unknown'}"
+        gaps.append(Gap(what="window that does not add up", first=first, last=last, where=where))
+    return gaps
+
+
 def _lines(found: StatusReport) -> list[str]:
+    until = f", up to {found.until}" if found.until else ""
     lines = [
         f"{found.sounds:>8}  sounds kept, of {found.counted or 'an unknown number'} that the API counted last",
         f"{found.missing:>8}  more were not found by the last searches; {found.gone} of them are gone for good",
         f"{found.fitting:>8}  last 3 s to 2 min",
-        f"{found.windows:>8}  windows are left to read" + (f", up to {found.until}" if found.until else ""),
-        f"{found.requests_in_last_minute:>8}  requests in the last minute, "
-        f"{found.requests_in_last_day} in the last 24 hours",
+        f"{found.windows:>8}  windows are left to read{until}",
+        f"{found.requests_in_last_minute:>8}  requests in the last minute",
+        f"{found.requests_in_last_day:>8}  requests in the last 24 hours",
     ]
     if found.wait:
-        lines.append(f"{duration(found.wait):>8}  until the next request, at the limits of the last crawl or fetch")
+        lines.append(f"the next request: in {about(found.wait)}, at the limits of the last crawl or fetch")
     for column, counts in (("license", found.licences), ("gen_ai_preference", found.preferences)):
         lines += [f"\n{column}:", *(f"{count:>8}  {value}" for value, count in counts.items())]
     rows = [f"{gap.what}: {gap.first} to {gap.last or 'now'}, {gap.where}" for gap in found.gaps]
     return [*lines, *section("the API could not give (uploaded from .. to ..)", rows)]
 
 
-def _gaps(store: Store) -> list[tuple[str, str, str, str]]:
-    """Rows of the list: what, from, to, where."""
-    gaps = [("sound null or an error", null.after_ms, null.before_ms, null.where) for null in store.nulls()]
-    for first, last, count in store.uneven():
-        gaps.append(("window that does not add up", first * 1000, last * 1000, f"count {count or 'unknown'}"))
-    return [(what, format_time(first), format_time(last) if last else "", where) for what, first, last, where in gaps]
-
-
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("store", type=Path, metavar="STORE", help="made by crawl")
-    parser.add_argument(
-        "--list", type=ending_in(".csv"), metavar="FILE.csv", help="write all that the API could not give"
-    )
+    gaps = "write all that the API could not give"
+    parser.add_argument("--list", type=ending_in(".csv"), metavar="FILE.csv", help=gaps)
     add_json(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
-    with closing(Store(arguments.store, read_only=True)) as store, naming(arguments.store):
+    with open_store(arguments.store, read_only=True) as store:
         found = _read(store)
     if arguments.json:
         print_report(found)
     else:
         print(*_lines(found), sep="\n")
     if arguments.list:
-        gaps = [(gap.what, gap.first, gap.last, gap.where) for gap in found.gaps]
-        write_table(arguments.list, ["what", "from", "to", "where"], gaps)
-        log.info("wrote %s: %s", arguments.list, counted(len(gaps), "row"))
+        rows = [(gap.what, gap.first, gap.last, gap.where) for gap in found.gaps]
+        write_table(arguments.list, ["what", "from", "to", "where"], rows)
+        log.info("wrote %s: %s", arguments.list, counted(len(rows), "row"))
     return 0

@@ -11,8 +11,7 @@ import sys
 from pathlib import Path
 
 from data_tools.errors import DataError
-from data_tools.freesound.connection import ADDRESS, LIMITS, PER_DAY, PER_MINUTE, check_bounds
-from data_tools.freesound.credentials import KEY, TOKEN
+from data_tools.freesound.access import ADDRESS, KEY, LIMITS, PER_DAY, PER_MINUTE, TOKEN, check_bounds
 from data_tools.freesound.quota import Clock
 from data_tools.freesound.sounds import PAGE_SIZE
 from data_tools.sandbox.answers import Answers, Change

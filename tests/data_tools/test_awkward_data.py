@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import soundfile
 from filelock import FileLock
+from pydantic import SecretStr
 from sandboxes import SITE, Direct, LoopClock, direct_client, run_virtually
 
 from data_tools import files
@@ -20,15 +21,13 @@ from data_tools.documents.strict import Strict
 from data_tools.errors import DataError
 from data_tools.files import remove_parts
 from data_tools.freesound import store as stores
-from data_tools.freesound.client import _REDIRECTS, FAILURES, HOUR, MINUTE, Client, NoPageError
-from data_tools.freesound.credentials import Secret
+from data_tools.freesound.client import _REDIRECTS, FAILURES, HOUR, MINUTE, Client, NoPageError, Response
 from data_tools.freesound.fetch import _convert
 from data_tools.freesound.folder import Folder
 from data_tools.freesound.quota import DAY, Quota
 from data_tools.freesound.selection import Chosen
 from data_tools.freesound.sounds import Page, Sound
 from data_tools.freesound.store import Store
-from data_tools.freesound.transport import Response
 from data_tools.freesound.windows import Progress, Window
 from data_tools.leakage import fingerprint
 from data_tools.leakage.audit import _stage
@@ -100,7 +99,7 @@ class Moving:
 def test_previews_are_followed_over_redirects(redirects: int, tmp_path: Path) -> None:
     store, clock = Store(tmp_path / "store", create=True), LoopClock()
     quota = Quota(store.database, 10**6, 10**6, clock)
-    client = Client(SITE, Secret(KEY_VALUE), quota, Moving(redirects), clock)
+    client = Client(SITE, SecretStr(KEY_VALUE), quota, Moving(redirects), clock)
     length, _ = run_virtually(client.preview(f"{SITE}/0", tmp_path / "part"))
     store.close()
     assert length == 7

@@ -13,7 +13,7 @@ from data_tools.classify.clean import EMPTY, RULES, clean
 from data_tools.classify.inputs import Description, open_descriptions, read_captions
 from data_tools.classify.language import language_of
 from data_tools.errors import DataError
-from data_tools.freesound.store import Store
+from data_tools.freesound.store import Store, transaction
 from data_tools.manifest import MAX_WORDS, Clip, check_caption, write_manifest
 
 # Text, what is left, rules.
@@ -286,7 +286,7 @@ def test_a_store_is_read_by_id(tmp_path: Path) -> None:
 
 def test_a_store_that_a_crawl_is_writing_is_read(tmp_path: Path) -> None:
     path = make_store(tmp_path / "live.sqlite", [(1, "Rain", None, False)])
-    with closing(Store(path)) as crawl, crawl.transaction():
+    with closing(Store(path)) as crawl, transaction(crawl.database):
         crawl.database.execute("INSERT INTO sounds (id, description) VALUES (2, 'Wind')")
         assert [item.text for item in open_descriptions(path, "description", None)] == ["Rain"]
 

@@ -21,9 +21,9 @@ from test_quota import least_seconds
 
 from data_tools.errors import DataError
 from data_tools.freesound import crawl
+from data_tools.freesound.client import AgainError, Response
 from data_tools.freesound.sounds import PAGE_SIZE, parse_time
 from data_tools.freesound.store import Store
-from data_tools.freesound.transport import BrokenError, Response
 from data_tools.sandbox.faults import Throttle
 from data_tools.sandbox.verb import make_answers
 
@@ -101,7 +101,7 @@ def bad(status: int, body: bytes) -> Callable[[int, Response], Response]:
 
 def broken(number: int, answer: Response) -> Response:
     if number in (1, 3, 4):
-        raise BrokenError("ServerDisconnectedError")
+        raise AgainError("no connection, or a broken one: ServerDisconnectedError")
     return answer
 
 

@@ -17,10 +17,10 @@ from sandboxes import FAST, UNLIMITED, Direct, LoopClock, assert_whole, read_all
 from test_quota import least_seconds
 
 from data_tools.__main__ import main
+from data_tools.freesound.client import Response
 from data_tools.freesound.export import _write_csv, _write_parquet
 from data_tools.freesound.sounds import PAGE_SIZE
 from data_tools.freesound.store import Store
-from data_tools.freesound.transport import Response
 from data_tools.sandbox.corpus import Catalogue
 from data_tools.sandbox.faults import Throttle
 from data_tools.sandbox.verb import make_answers
@@ -43,7 +43,7 @@ def test_from_the_door_to_tables(tmp_path: Path, capsys: pytest.CaptureFixture[s
     with serving("--sounds", "700", "--nulls", "0.01") as settings:
         plan = crawled(path, settings, "--dry-run")
         assert "700 sounds since 2005-01-01, 0 of them in" in plan.stdout
-        assert "at least 5 requests left, 0 seconds" in plan.stdout
+        assert "at least 5 requests left, about 0 s at this key's limits" in plan.stdout
         mistyped = crawled(path, settings, "--filter", "duration:[3 TO")
         assert "refuses the request: 400" in mistyped.stderr
         done = crawled(path, settings)

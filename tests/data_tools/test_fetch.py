@@ -23,6 +23,7 @@ from data_tools.__main__ import main
 from data_tools.freesound import fetch as fetching
 from data_tools.freesound.client import Client
 from data_tools.freesound.selection import LICENCES, PREFERENCES, Criteria, select
+from data_tools.freesound.sounds import Sound
 from data_tools.freesound.store import Store
 from data_tools.leakage.exclusion import read_exclusions
 from data_tools.manifest import read_manifest
@@ -110,24 +111,24 @@ def test_a_score_at_the_threshold_is_not_above_it(store: Store, answers: Answers
 @pytest.mark.parametrize(
     ("text", "output"),
     [
-        ("", "not a table of scores"),
-        ("freesound_id,score_natural,language,text\n", "no sound is left to fetch"),
-        ("freesound_id,score,language,text\n1,0.5,en,a\n", "not a table of scores"),
-        ("freesound_id,score_natural,language,text\n1,0.5,en,a\n1,0.6,en,a\n", "row 2: the id '1' comes twice"),
-        ("freesound_id,score_natural,language,text\n12,0.5,en,a\n 012,0.6,en,a\n", "row 2: the id ' 012' comes twice"),
+        ("", "scores.csv: the file is empty"),
+        ("freesound_id,score_natural,language,text\n", "a header and no rows"),
+        ("freesound_id,score,language,text\n1,0.5,en,a\n", "no column score_natural"),
+        ("freesound_id,score_natural,language,text\n1,0.5,en,a\n1,0.6,en,a\n", "line 3: the id '1' comes twice"),
+        ("freesound_id,score_natural,language,text\n12,0.5,en,a\n 012,0.6,en,a\n", "line 3: the id ' 012' comes twice"),
         ("freesound_id,score_natural,language,text\n" + "9" * 19 + ",0.5,en,a\n", "9' is not a Freesound id"),
-        ("freesound_id,score_natural,language,text\n../x,0.5,en,a\n", "row 1: the id '../x' is not a Freesound id"),
+        ("freesound_id,score_natural,language,text\n../x,0.5,en,a\n", "line 2: the id '../x' is not a Freesound id"),
         (
             "freesound_id,score_natural,language,text\n7,high,en,a\n",
-            "row 1: the id '7' has no score_natural from 0 to 1",
+            "line 2: the id '7' has no score_natural from 0 to 1",
         ),
         (
             "freesound_id,score_natural,language,text\n7,nan,en,a\n",
-            "row 1: the id '7' has no score_natural from 0 to 1",
+            "line 2: the id '7' has no score_natural from 0 to 1",
         ),
-        ('freesound_id,score_natural,language,text\n7,"0.5,en,a\n', "not a table of scores"),
-        ("freesound_id,score_natural,language,text\n7,0.5,en,a\n8,0.5,en\n", "row 2: 3 values for 4 columns"),
-        ("freesound_id,score_natural,language,text\n7,0.5,en,a\n8,0.\n", "row 2: 2 values for 4 columns"),
+        ('freesound_id,score_natural,language,text\n7,"0.5,en,a\n', "line 2: not a CSV table"),
+        ("freesound_id,score_natural,language,text\n7,0.5,en,a\n8,0.5,en\n", "line 3: 3 values for 4 columns"),
+        ("freesound_id,score_natural,language,text\n7,0.5,en,a\n8,0.\n", "line 3: 2 values for 4 columns"),
     ],
 )
 def test_tables_of_scores_that_are_none(
@@ -166,7 +167,7 @@ def with_other_metadata(monkeypatch: pytest.MonkeyPatch, change: Callable[[sqlit
     """Freesound describes sounds in another way than it does, from the moment a fetch asks for them."""
     look_up = fetching.look_up
 
-    async def asked(client: Client, store: Store, ids: list[int]) -> tuple[set[int], list[int]]:
+    async def asked(client: Client, store: Store, ids: list[int]) -> dict[int, Sound | None]:
         found = await look_up(client, store, ids)
         change(store.database)
         return found

@@ -149,7 +149,7 @@ def test_a_clock_that_was_ahead_does_not_block(tmp_path: Path, ahead: float) -> 
         quota = open_quota(tmp_path / "quota", 5, 100)
         now = LoopClock().now()
         for _ in range(5):
-            quota._insert(now + ahead)
+            quota._database.execute("INSERT INTO requests (counted_to) VALUES (?)", (now + ahead,))
         assert quota.used().wait <= UNANSWERED + MINUTE
         quota.pause(ahead if ahead > 2 * DAY else 0)
         await ask(quota, 6, 1, lambda: 0.0)  # five as soon as those have counted for a minute, and one more

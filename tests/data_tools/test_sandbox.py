@@ -17,8 +17,8 @@ from sandboxes import SITE, serving
 
 from data_tools.__main__ import main
 from data_tools.errors import DataError
-from data_tools.freesound.credentials import KEY
-from data_tools.freesound.sounds import FIELDS, PREVIEWS, MalformedError, Sound, format_time, parse_page, parse_time
+from data_tools.freesound.access import KEY
+from data_tools.freesound.sounds import FIELDS, PREVIEWS, Sound, format_time, parse_page, parse_time
 from data_tools.sandbox.answers import Answers
 from data_tools.sandbox.corpus import LICENCES, PREFERENCES, Catalogue
 from data_tools.sandbox.faults import KINDS, Faults
@@ -226,7 +226,7 @@ def test_faults_come_at_their_rates_and_are_seeded() -> None:
     ],
 )
 def test_what_is_no_page_is_told(body: bytes, output: str) -> None:
-    with pytest.raises(MalformedError, match=output):
+    with pytest.raises(DataError, match=output):
         parse_page(body)
 
 

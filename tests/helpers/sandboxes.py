@@ -13,13 +13,13 @@ from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import parse_qsl, urlsplit
 
+from pydantic import SecretStr
+
 from data_tools.freesound import crawl
-from data_tools.freesound.client import Client
-from data_tools.freesound.credentials import Secret
+from data_tools.freesound.client import Client, Response
 from data_tools.freesound.quota import Clock, Quota
 from data_tools.freesound.sounds import parse_time
 from data_tools.freesound.store import Store
-from data_tools.freesound.transport import Response
 from data_tools.sandbox.answers import Answers, PoisonError
 from data_tools.sandbox.faults import Throttle
 from data_tools.sandbox.verb import KEY_VALUE
@@ -107,7 +107,7 @@ class Direct:
 
 def direct_client(store: Store, transport: Direct, per_minute: int = 10**6, per_day: int = 10**6) -> Client:
     clock = LoopClock()
-    return Client(SITE, Secret(KEY_VALUE), Quota(store.database, per_minute, per_day, clock), transport, clock)
+    return Client(SITE, SecretStr(KEY_VALUE), Quota(store.database, per_minute, per_day, clock), transport, clock)
 
 
 @contextmanager

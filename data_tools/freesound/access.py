@@ -1,0 +1,168 @@
+"""Address, key and token of the API: from options, the environment or private files, checked and never shown."""
+
+import argparse
+import json
+import os
+import re
+import stat
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import NamedTuple
+from urllib.parse import urlsplit
+
+from pydantic import SecretStr
+
+from data_tools.documents.json_text import parse_json
+from data_tools.errors import DataError
+from data_tools.files import replacing, require_file
+
+SITE = "https://freesound.org"
+ADDRESS, CONTACT = "FREESOUND_API", "FREESOUND_CONTACT"
+KEY, TOKEN = "FREESOUND_API_KEY", "FREESOUND_ACCESS_TOKEN"
+KEY_ADDRESS = "freesound.org/apiv2/apply"
+PER_MINUTE, PER_DAY = 60, 2000  # of a standard key
+LIMITS = {"per_minute": (1, 1_000_000), "per_day": (1, 1_000_000), "speed": (0.01, 10_000_000)}  # of the options
+TOKEN_NAMES = ("access_token", "refresh_token", "client_id")  # of a token's file
+
+
+@dataclass
+class Token:
+    """An access token of OAuth2, which lasts 24 hours.
+
+    file: JSON with TOKEN_NAMES, if a new token can be asked for. is_renewed: whether this process has done so.
+    """
+
+    access: SecretStr
+    file: Path | None = None
+    refresh: str = field(default="", repr=False)
+    client: str = ""
+    is_renewed: bool = False
+
+    def renew(self, answer: Mapping[str, object]) -> None:
+        """Take the tokens of an answer to `grant_type=refresh_token`, and write them to the file: the old refresh token
+        is worth nothing any more. Raises DataError for an answer without them."""
+        access, refresh = answer.get("access_token"), answer.get("refresh_token")
+        if not isinstance(access, str) or not isinstance(refresh, str):
+            raise DataError(f"{self.file}: Freesound gave no new tokens; ask for an access token by hand again")
+        self.access, self.refresh, self.is_renewed = SecretStr(access), refresh, True
+        assert self.file is not None
+        content = parse_json(_private_text(self.file), str(self.file))
+        content |= {"access_token": access, "refresh_token": refresh}
+        with replacing(self.file) as temporary:
+            temporary.touch(0o600)
+            temporary.write_text(json.dumps(content))
+
+
+class Access(NamedTuple):
+    """site: address of the API, without a slash at its end. token: for originals. contact: for the User-Agent."""
+
+    site: str
+    key: SecretStr
+    token: Token | None
+    contact: str
+
+
+def add_connection(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("connection")
+    group.add_argument("--site", help=f"address of the API (default: {ADDRESS} of the environment, or {SITE})")
+    group.add_argument("--key-file", type=Path, help=f"file of mode 600 with the API key (default: {KEY})")
+    group.add_argument("--per-minute", type=int, default=PER_MINUTE, help="requests a minute (default: %(default)s)")
+    group.add_argument("--per-day", type=int, default=PER_DAY, help="requests in 24 hours (default: %(default)s)")
+    group.add_argument("--workers", type=int, default=4, help="requests at the same time (default: %(default)s)")
+    timeout = "seconds to wait for an answer's next bytes (default: %(default)s)"
+    group.add_argument("--timeout", type=float, default=60.0, help=timeout)
+    contact = f"your e-mail or web address, sent with every request (default: {CONTACT} of the environment)"
+    group.add_argument("--contact", metavar="ADDRESS", help=contact)
+    speed = "let waits pass so many times as fast (only for a sandbox on this machine)"
+    group.add_argument("--speed", type=float, default=1.0, help=speed)
+
+
+def read_access(arguments: argparse.Namespace) -> Access:
+    """Read the options of add_connection.
+
+    Raises DataError for options out of range, a missing key, and a key or token that others may read.
+    """
+    site = (arguments.site or os.environ.get(ADDRESS) or SITE).rstrip("/")
+    _check_site(site)
+    check_bounds(arguments, **LIMITS, workers=(1, 64), timeout=(0.1, 86_400))
+    if arguments.speed != 1 and not is_local(site):
+        raise DataError("--speed is for a sandbox on this machine; the real API counts real minutes")
+    contact = arguments.contact or os.environ.get(CONTACT) or ""
+    if not re.fullmatch(r"[ -'*-~]{0,200}", contact):
+        raise DataError(f"the contact {contact[:60]!a} may have 200 letters, digits and signs without parentheses")
+    return Access(site, read_key(arguments.key_file), read_token(getattr(arguments, "token_file", None)), contact)
+
+
+def check_bounds(arguments: argparse.Namespace, **bounds: tuple[float, float]) -> None:
+    """Raises DataError for an option that is not from the first number of its bounds to the second."""
+    for name, (smallest, largest) in bounds.items():
+        value = getattr(arguments, name)
+        if not smallest <= value <= largest:
+            raise DataError(f"--{name.replace('_', '-')} {value}: use {smallest} to {largest}")
+
+
+def _check_site(site: str) -> None:
+    """Raises DataError for an address that is not valid, not encrypted, or holds more than a host and a path."""
+    shown = re.sub(r"(//|^)[^/?#]*@", r"\1***@", site)  # names, passwords, queries and fragments may be secrets
+    shown = re.sub(r"([?#]).*", r"\1***", shown, flags=re.DOTALL)
+    try:
+        address = urlsplit(site)
+        whole = address.hostname and address.port != 0 and site.isprintable() and " " not in site
+    except ValueError:  # of a port that is no number, of brackets that are not closed
+        whole = False
+    if not whole:
+        raise DataError(f"{shown!a} is not a valid address; it should look like {SITE}")
+    if address.scheme != "https" and not (address.scheme == "http" and is_local(site)):
+        raise DataError(f"the address {shown} must begin with https://: the key would be sent in the open")
+    if address.query or address.fragment or "@" in address.netloc:
+        raise DataError(f"the address {shown} may only have a host and a path; the key goes into {KEY}")
+
+
+def is_local(url: str) -> bool:
+    """Whether an address is this machine: a sandbox."""
+    return urlsplit(url).hostname in ("127.0.0.1", "localhost", "::1")
+
+
+def read_key(file: Path | None) -> SecretStr:
+    """The API key of a private file, or else of the environment.
+
+    Raises DataError if neither is given, for a file that others may read, and for text that cannot be a header's.
+    """
+    key = _read_word(KEY, file)
+    if key is None:
+        hint = f"set {KEY}, or name a file of mode 600 by --key-file (keys are given at {KEY_ADDRESS})"
+        raise DataError(f"no API key: {hint}")
+    return key
+
+
+def read_token(file: Path | None) -> Token | None:
+    """The access token of a private file (its text alone, or JSON as Token has it), or else of the environment; None if
+    neither is given. Raises DataError as read_key does, and for JSON without the three values."""
+    if file is None or not _private_text(file).lstrip().startswith("{"):
+        word = _read_word(TOKEN, file)
+        return Token(word) if word else None
+    content = parse_json(_private_text(file), str(file))
+    for name in TOKEN_NAMES:
+        if not isinstance(content.get(name), str) or not re.fullmatch(r"[!-~]+", content[name]):
+            raise DataError(f"{file}: has no {name}; write {', '.join(TOKEN_NAMES)} as JSON, or the token alone")
+    access, refresh, client = (content[name] for name in TOKEN_NAMES)
+    return Token(SecretStr(access), file, refresh, client)
+
+
+def _read_word(variable: str, file: Path | None) -> SecretStr | None:
+    if file is None and variable not in os.environ:
+        return None
+    value = (_private_text(file) if file else os.environ[variable]).strip()
+    if not re.fullmatch(r"[!-~]+", value):
+        origin = file or f"the environment variable {variable}"
+        raise DataError(f"{origin}: holds no key, which is one word of letters, digits and signs")
+    return SecretStr(value)
+
+
+def _private_text(file: Path) -> str:
+    """Raises DataError for a file that is missing, or that others may read."""
+    require_file(file, "write the key into it and `chmod 600` it")
+    if stat.S_IMODE(file.stat().st_mode) & 0o077:
+        raise DataError(f"{file}: others may read it; run `chmod 600 {file}`")
+    return file.read_bytes().decode("utf-8", "replace")
