@@ -22,7 +22,8 @@ class FrameTransformerEncoder(AudioEncoder):
         super().__init__()
         width, _, _, _, self.window, _ = sizes
         self.expert = expert
-        layers = {"project": nn.Linear(dim, width), "encoder": SeriesEncoder(*sizes)}
+        encoder = SeriesEncoder(*sizes)  # first: weights are drawn in this order
+        layers = {"project": nn.Linear(dim, width), "encoder": encoder}
         self.transformer = nn.ModuleDict(layers | {"out": nn.Linear(width, out)})
 
     def forward(self, audio: dict[str, Series]) -> Embedded:
