@@ -205,7 +205,7 @@ def write_text(path: Path, text: str) -> None:
 
 @contextmanager
 def writing(path: Path) -> Iterator[BinaryIO]:
-    """Open a temporary file beside `path` in a folder that is there; see replacing.
+    """Open a temporary file in the existing folder of `path`; see replacing.
 
     Raises OSError that names `path`, never the temporary file.
     """

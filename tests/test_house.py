@@ -62,7 +62,7 @@ def test_rooms_import_in_no_circle(root: Path) -> None:
 
 
 def imports_of_files(root: Path) -> dict[str, set[str]]:
-    """By module, the modules that it imports anywhere, inside functions too, except for type checking."""
+    """Return the modules that each module imports, inside functions too, except for type checking."""
     paths = [path for floor in ROOMS for path in sources(root, floor)]
     named = {".".join(path.relative_to(root).with_suffix("").parts).removesuffix(".__init__"): path for path in paths}
     found: dict[str, set[str]] = {}
@@ -81,7 +81,7 @@ def imports_of_files(root: Path) -> dict[str, set[str]]:
 
 
 def in_circles(graph: dict[str, set[str]]) -> list[str]:
-    """What is in a circle, or leads to one."""
+    """Return the names that are in a circle, or lead to one."""
     left = dict(graph)
     while free := [name for name, others in left.items() if not others & left.keys()]:
         for name in free:

@@ -85,7 +85,7 @@ class Http(AbstractAsyncContextManager["Http"]):
 
 
 def patience(timeout: float, file_bytes: int) -> aiohttp.ClientTimeout:
-    """How long an answer may take: TOTAL times the wait for its next bytes, and a file's bytes at SLOWEST besides."""
+    """Return the time limits of an answer: TOTAL times the wait for its next bytes, and a file's bytes at SLOWEST."""
     total = min(TOTAL * timeout + file_bytes / SLOWEST, MAX_SECONDS)
     return aiohttp.ClientTimeout(total=total, sock_connect=timeout, sock_read=timeout)
 

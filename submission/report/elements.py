@@ -86,7 +86,7 @@ class Axis:
 
     @property
     def outline(self) -> str:
-        """Of the frames' probabilities as an SVG path over the axis, whose height is 100."""
+        """Return the frames' probabilities as an SVG path over the axis, whose height is 100."""
         starts, ends = self.frames.edges[:-1], self.frames.edges[1:]
         steps = zip(starts, ends, 100 - 100 * self.frames.frames, strict=True)
         return "M0 100 " + " ".join(f"L{a:.2f} {y:.1f} L{b:.2f} {y:.1f}" for a, b, y in steps) + f" L{ends[-1]:.2f} 100"

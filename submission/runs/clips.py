@@ -19,7 +19,7 @@ NORM = "norm "  # an expert's column begins so
 
 @dataclass(frozen=True)
 class Clips:
-    """Of the C clips of a pool, in its order. paths: audio files. seconds: (C,), NaN if not known. norms: by expert,
+    """The C clips of a pool, in its order. paths: audio files. seconds: (C,), NaN if not known. norms: by expert,
     (C,) norms of its embedding of each clip; empty for a mean."""
 
     paths: list[Path]

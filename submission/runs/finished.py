@@ -49,7 +49,7 @@ class Finished(ABC):
 
     @cached_property
     def epochs(self) -> list[record.EpochLine]:
-        """Of every stage in turn."""
+        """The epochs of all stages in turn."""
         path = self.file("metrics.jsonl")
         return read_metrics(path, made_again(self.folder, path))
 
@@ -162,7 +162,7 @@ class FinishedMoments(Finished):
 
     @cached_property
     def frames(self) -> dict[str, FrameScores]:
-        """By query id, the probabilities of its frames."""
+        """Probabilities of the frames, by query id."""
         return read_frame_scores(self.file(f"scores/{self.entry}.frames.npz"))
 
 

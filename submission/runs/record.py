@@ -141,7 +141,7 @@ class FittedScore(Record):
 class MomentsResult(Record):
     """Windows that were found. figures: by metric, in [0, 1]; bootstrap: of each, 95 % over recordings; both None of a
     blind list. random, ceiling: R1@0.5 and so on of random windows, and of windows made of the true frames. checkpoint:
-    in words. fitted: what it ranked by, if the entry has a `fit`.
+    in words. fitted: the fitted score, if the entry has a `fit`.
     windows: the file with scores. answers: the file that is handed in. truth: the queries. frames: the file
     of the frames' probabilities."""
 

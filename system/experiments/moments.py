@@ -71,7 +71,7 @@ def require_moments(recipe: schema.Recipe, data: "Data") -> None:
 
 
 def rank_moments(models: RunModels) -> dict[str, MomentsResult]:
-    """Windows of every entry's queries, with scores and as they are handed in, the queries themselves, and figures."""
+    """Find the windows of every entry's queries; write them, the queries, and a submission; return figures."""
     from system.ranking.frame_series import fitted_score, windows_of
     from system.ranking.locate import series_of_moments
     from system.runs.open import fitted_text

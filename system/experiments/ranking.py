@@ -76,7 +76,7 @@ class RunModels:
 
 
 def rank_sources(models: RunModels, kept: Mapping[str, RankedResult]) -> dict[str, RankedResult]:
-    """Rank every entry that has figures, beside the untrained model and chance; those of `kept` stay as they are."""
+    """Rank every entry that has figures, and compare it with the untrained model and chance; keep those of `kept`."""
     recipe, data = models.recipe, models.data
     new = [name for name in recipe.scored if name not in kept]
     untrained = _by_untrained(models, [name for name in new if _is_trained(recipe.ranked(name))])
@@ -118,8 +118,8 @@ def rank_blind_sets(models: RunModels, sets: Mapping[str, BlindSet]) -> dict[str
 def _rank_entry(
     name: str, models: RunModels, clips: Sequence[Clip], queries: Sequence[Query], has_csv: bool
 ) -> tuple[ScoreMatrix, Pool, str] | None:
-    """Write an entry's score matrix and CSV, and return the matrix, the pool, and what it was ranked by; of several
-    processes in the first alone."""
+    """Write an entry's score matrix and CSV; return the matrix, the pool and the ranker's origin. Of several processes
+    only the first writes, and the others get None."""
     entry, run = models.recipe.rank[name], models.run
     log.info("ranking %s: %s", name, size_of(queries, clips))
     ranker = entry.ranker(models)
@@ -189,10 +189,10 @@ def _result(
 
 
 def _interval(bounds: tuple[float, float]) -> list[float] | None:
-    """For the record: a single query has no spread, and JSON has no NaN."""
+    """Return the bounds for the record; None for a single query, which has no spread: JSON has no NaN."""
     return None if math.isnan(bounds[0]) else list(bounds)
 
 
 def size_of(queries: Sequence[Query], clips: Sequence[Clip]) -> str:
-    """How much there is to rank, in words."""
+    """Return the number of captions and clips, in words."""
     return f"{counted(len(queries), 'caption', ',')} against {counted(len(clips), 'clip', ',')}"

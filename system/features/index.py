@@ -27,7 +27,7 @@ _LINE = re.compile(
 
 
 class Item(NamedTuple):
-    """What a line says of a series. checksum: CRC-32 of key and frames."""
+    """A line of the index: one series. checksum: CRC-32 of key and frames."""
 
     key: str
     first: int

@@ -14,7 +14,7 @@ MAX_PADDED = 1 << 24  # values of the clips of a part, filled to its longest one
 
 
 class Embedded(NamedTuple):
-    """What an encoder gives: pooled vectors (B, D) with lengths None, or a padded series (B, L, D) with (B,) real
+    """Output of an encoder: pooled vectors (B, D) with lengths None, or a padded series (B, L, D) with (B,) real
     lengths."""
 
     values: torch.Tensor
@@ -30,12 +30,12 @@ class Embedded(NamedTuple):
         return Embedded(self.values[index], None if self.lengths is None else self.lengths[index])
 
     def float(self) -> "Embedded":
-        """In float32, whatever the encoder computed in."""
+        """Convert to float32."""
         return Embedded(self.values.float(), self.lengths)
 
 
 class Ragged(NamedTuple):
-    """Series of a pool, one behind the other and not filled up: values (F, D), lengths (B,) whose sum is F."""
+    """Series of a pool, one after the other and not filled up: values (F, D), lengths (B,) whose sum is F."""
 
     values: torch.Tensor
     lengths: torch.Tensor
@@ -54,7 +54,7 @@ class Ragged(NamedTuple):
         return Ragged(self.values[frames], lengths)
 
     def float(self) -> "Ragged":
-        """In float32, whatever the encoder computed in."""
+        """Convert to float32."""
         return Ragged(self.values.float(), self.lengths)
 
     def parts(self) -> Iterator[tuple[torch.Tensor, Embedded]]:
@@ -79,7 +79,7 @@ Embeddings = Embedded | Ragged
 
 
 def joined(parts: Sequence[Embedded]) -> Embedded:
-    """Embeddings one behind the other; series are filled to the longest."""
+    """Concatenate embeddings; series are filled to the longest."""
     if parts[0].lengths is None:
         return Embedded(torch.cat([part.values for part in parts]))
     longest = max(part.values.shape[1] for part in parts)
@@ -92,12 +92,12 @@ class Units(Embedded):
 
 
 def prepared(clips: Embeddings) -> Embeddings:
-    """Clips of a pool as they are scored again and again: pooled vectors brought to length 1, series as they are."""
+    """Prepare clips of a pool for many scores: pooled vectors are brought to length 1, series are not changed."""
     return clips if clips.lengths is not None else Units(unit_vectors(clips))
 
 
 def unit_vectors(embedded: Embeddings) -> torch.Tensor:
-    """(B, D) pooled vectors of length 1; those of zeros as they are."""
+    """Return (B, D) pooled vectors of length 1; those of zeros stay zeros."""
     return embedded.values if isinstance(embedded, Units) else F.normalize(embedded.values, dim=-1)
 
 

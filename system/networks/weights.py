@@ -108,7 +108,7 @@ def _numpy_globals() -> list[Any]:
 
 
 def weights_sha256(module: nn.Module) -> str:
-    """Of the names, types, shapes and values of all its weights."""
+    """Return the sha256 of the names, types, shapes and values of all weights."""
     weights = hashlib.sha256()
     for name, value in sorted(module.state_dict().items()):
         weights.update(f"{name} {value.dtype} {tuple(value.shape)}\n".encode())

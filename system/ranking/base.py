@@ -1,6 +1,6 @@
-"""What every ranker does: it turns queries and clips into scores. Never imports torch.
+"""The interface of all rankers: queries and clips become scores. Never imports torch.
 
-A kind of rank entry is one file beside this one: its settings in a recipe, the words of its plan line, and its ranker.
+A kind of rank entry is one file in this folder: its settings in a recipe, the words of its plan line, and its ranker.
 The list of kinds is `__init__.py`.
 """
 
@@ -57,7 +57,7 @@ class Pool:
 class Ranker(ABC):
     """Scores clips for queries.
 
-    facts: recorded beside the scores. origin: names the source of the scores, such as "last checkpoint of train".
+    facts: recorded with the scores. origin: names the source of the scores, such as "last checkpoint of train".
     """
 
     facts: Mapping[str, Any]

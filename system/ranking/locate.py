@@ -158,7 +158,7 @@ def series_of(
 def series_of_moments(
     model: RetrievalModel, recordings: Sequence[Clip], moments: Sequence[Moment], features: Features
 ) -> FrameSeries:
-    """The texts of moments, and `recordings`, in which they are looked for. KitError as of frame_series."""
+    """Score the frames of recordings for the texts of moments. KitError as of frame_series."""
     clips, row = embed_clips(model, recordings, features), {clip.id: number for number, clip in enumerate(recordings)}
     captions = embed_texts_together(model, [moment.text for moment in moments])
     (grid,) = features.grids.values()

@@ -54,12 +54,12 @@ def open_run(loaded: Loaded, runs: Path, out: Path | None = None) -> Run:
         with replacing(out / "recipe.yaml") as temporary:
             temporary.write_bytes(loaded.source)
     if not (out / "resolved.json").exists():
-        write_text(out / "resolved.json", resolved)  # after the recipe: it is what a run is found by
+        write_text(out / "resolved.json", resolved)  # after the recipe: a run is found by it
     return Run(out, made, ranks_anew)
 
 
 def _trains_as(path: Path, recipe: schema.Recipe) -> bool:
-    """Whether a run's resolved.json, unharmed, has the settings of this recipe but for what is ranked."""
+    """Whether a run's resolved.json, unharmed, has the settings of this recipe except for `rank`."""
     found, noted = _recipe_of(path, recipe.name, recipe.seed), _provenance(path.parent)
     if found is None or _trained_settings(found.recipe) != _trained_settings(recipe):
         return False
@@ -67,7 +67,7 @@ def _trains_as(path: Path, recipe: schema.Recipe) -> bool:
 
 
 def _recipe_of(path: Path, name: str, seed: int) -> Loaded | None:
-    """What a resolved.json holds; None for a damaged one, and for a run of another name or seed."""
+    """Read a resolved.json; None for a damaged one, and for a run of another name or seed."""
     try:
         found = parse_json(path.read_bytes(), str(path))
         same = isinstance(found, dict) and (found.get("name"), found.get("seed")) == (name, seed)
@@ -104,7 +104,7 @@ def _was_of(folder: Path, loaded: Loaded) -> bool:
 
 
 def _provenance(folder: Path) -> Provenance | None:
-    """What a run notes of itself; None where that is missing or damaged. Its files are not compared."""
+    """Read a run's provenance; None if it is missing or damaged. Its files are not compared."""
     try:
         return read_provenance(folder)
     except DataError:

@@ -1,4 +1,4 @@
-"""What a run was made with: versions, machine, and checksums of its data, experts, teachers and starts."""
+"""The provenance of a run: versions, machine, and checksums of its data, experts, teachers and starts."""
 
 import hashlib
 import json
@@ -28,7 +28,7 @@ log = logging.getLogger(__name__)
 
 
 def commit() -> str:
-    """Short hash of the code's commit, "+" behind it when files differ from it; "unversioned" outside a checkout."""
+    """Short hash of the code's commit, "+" after it if files differ from it; "unversioned" outside a checkout."""
     command = ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--exclude=*", "--dirty=+"]
     try:
         return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
@@ -57,7 +57,7 @@ def made_with(recipe: schema.Recipe, text: str | None, contents: Mapping[str, st
 
 
 def teachers_of(recipe: schema.Recipe) -> dict[str, dict[str, str]]:
-    """By name, checksums of what says which weights a teacher has. KitError where nothing is trained there."""
+    """Checksums of the files that determine a teacher's weights, by name. KitError if nothing is trained there."""
     found = {}
     for name, teacher in recipe.teachers.items():
         if isinstance(teacher, schema.StageTeacher):
@@ -71,7 +71,7 @@ def teachers_of(recipe: schema.Recipe) -> dict[str, dict[str, str]]:
 
 
 def _weights_of(folder: Path, what: str) -> dict[str, str]:
-    """Checksums of what says which weights a trained model has, by the name within its folder."""
+    """Return checksums of the files that determine a trained model's weights, by the name within its folder."""
     try:
         paths = trained_files(folder)
     except KitError as error:
@@ -140,9 +140,9 @@ def _other_sources(run: Run, recipe: schema.Recipe) -> list[str]:
 
 
 def take_ranking(run: Run, loaded: Loaded, text: str | None, contents: Mapping[str, str]) -> None:
-    """Have a run that has ranked anew say so: its recipe, its settings, and the data of all that it ranked.
+    """Record that a run has ranked again: its recipe, its settings, and the data of all that it ranked.
 
-    The run has no result meanwhile: where the process is killed, the same command ranks it again.
+    The run has no result meanwhile: if the process is killed, the same command ranks it again.
     """
     resolved, before = loaded.resolved(), run.read_provenance().document()
     noted = before | made_with(loaded.recipe, text, contents) | {"changes": list(loaded.changes)}

@@ -55,7 +55,7 @@ log = logging.getLogger(__name__)
 
 
 class StageTraining:
-    """One stage of one run: what stays the same while its steps go by."""
+    """One stage of one run."""
 
     def __init__(
         self,
@@ -104,7 +104,7 @@ class StageTraining:
         return [line.validation for line in self.lines]
 
     def run_to_end(self, before: list[EpochLine]) -> list[EpochLine]:
-        """Train what is still to train; returns the stage's metrics, a line an epoch. before: those of the stages
+        """Train what is still to train; returns the stage's metrics, one line per epoch. before: those of the stages
         before it."""
         self._begin()
         require_same_state(self.name, self.step, self.model, self.run)
@@ -215,7 +215,7 @@ class StageTraining:
         return seen
 
     def _overflow(self, what: str) -> str:
-        """A sentence on numbers that are not finite, in the step under way or left by the last one."""
+        """Return the message on numbers that are not finite, in the step under way or left by the last one."""
         state = self.folder / "last.pt"
         left = f"{state} still holds an earlier state" if state.exists() else "nothing of it was saved yet"
         return f"stage {self.name}: {what} at step {self.step}; lower the learning rate in a new run ({left})"

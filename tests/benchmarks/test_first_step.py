@@ -1,4 +1,4 @@
-"""How much code runs from `system run` to the first training step: files and functions, counted by a profiler."""
+"""Files and functions that run from `system run` to the first training step, counted by a profiler."""
 
 import json
 import os

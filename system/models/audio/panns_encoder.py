@@ -77,7 +77,7 @@ class PannsEncoder(AudioEncoder):
     def forward(self, audio: dict[str, Series]) -> Embedded:
         waves, lengths = audio[self.expert].values[..., 0], audio[self.expert].lengths
         if self.training:
-            waves, lengths = random_parts(waves, lengths, self.training_samples)  # where it was not cut before
+            waves, lengths = random_parts(waves, lengths, self.training_samples)  # if it was not cut before
         waves, lengths = F.pad(waves, (0, max(0, SHORTEST - waves.shape[1]))), lengths.clamp(min=SHORTEST)
         return Embedded(
             self.mlp(self._pooled(waves, lengths) if self.training else self._one_length_at_a_time(waves, lengths))

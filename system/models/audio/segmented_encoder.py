@@ -71,7 +71,7 @@ class SegmentedEncoder(AudioEncoder):
     def forward(self, audio: dict[str, Series]) -> Embedded:
         waves = audio[self.expert]
         if self.training:
-            waves = cut(waves, self.training_samples)  # batches are cut before; this is for what is not
+            waves = cut(waves, self.training_samples)  # batches are cut before; other input is not
         segments = segmented(waves, self.size, self.hop)
         at_once = len(segments.waves) if self.training else suited_to(waves.values.device, SEGMENTS_AT_ONCE)
         parts = zip(segments.waves.split(at_once), segments.lengths.split(at_once), strict=True)

@@ -28,7 +28,7 @@ NO_FIRST_TOKEN = "has no first token that stands for a text; use one like BERT o
 
 
 class Bank(NamedTuple):
-    """Where vectors of a frozen model are kept. folder: of all banks. name: that vectors are kept by."""
+    """Names the bank of a frozen model's vectors. folder: of all banks. name: part of the bank's name."""
 
     folder: Path
     name: str
