@@ -1,7 +1,7 @@
 """Retrieval metrics from ranks. Q queries, C clips, R relevant clips of a query.
 
-Ranks are those of a query's relevant clips, from 1 and rising, as order.relevant_ranks gives them: one row (R,), or
-(Q, R) with rows filled up with order.NEVER. Every function takes either and gives a number or one a query.
+Ranks are those of a query's relevant clips, from 1 and rising, as ordering.relevant_ranks gives them: one row (R,), or
+(Q, R) with rows filled up with ordering.NEVER. Every function takes either and gives a number or one a query.
 """
 
 import math
@@ -32,7 +32,7 @@ def average_precision(ranks: npt.ArrayLike, n_relevant: npt.ArrayLike, k: int | 
     Source: DCASE 2022 eval_script.py (one relevant clip), DCASE 2023 postprocessing/xmodal_retrieval.py and DCASE 2025
     retrieval_module.py (several; the divisor is all relevant clips, not min(k, R)).
     Deviations: none for clips listed once. The 2022 script adds a clip again each time a row repeats it, so its AP can
-    exceed 1 (10 for ten times the right clip); here such a row is refused when it is read. Ties: see order.
+    exceed 1 (10 for ten times the right clip); here such a row is refused when it is read. Ties: see ordering.py.
 
     >>> average_precision([2], 1)
     0.5

@@ -21,7 +21,7 @@ Values = npt.NDArray[np.float64]
 class RelevantRanks:
     """Where the relevant ones of every query stand.
 
-    ranks: (Q, R), as order.relevant_ranks gives them. n_relevant: (Q,) relevant ones in the pool, found or not.
+    ranks: (Q, R), as ordering.relevant_ranks gives them. n_relevant: (Q,) relevant ones in the pool, found or not.
     groups: (Q,) which queries share their relevant ones (intervals.grouped). texts: (Q,) the queries.
     n_pool: size of the pool. depth: ranks beyond it are not known, as of a ranked CSV; None: all are.
     """
