@@ -14,9 +14,9 @@ from data_tools.cli import Progress, progress
 from data_tools.errors import DataError
 from data_tools.files import replacing
 from data_tools.freesound.access import TOKEN, add_connection, check_bounds, read_access
+from data_tools.freesound.audio_folder import DATABASE, Folder, StoredFile, write_results
 from data_tools.freesound.client import Client, LostError
 from data_tools.freesound.completeness import look_up
-from data_tools.freesound.folder import DATABASE, Folder, StoredFile, write_results
 from data_tools.freesound.selection import (
     LICENCES,
     NON_COMMERCIAL,

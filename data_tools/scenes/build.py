@@ -22,9 +22,9 @@ from data_tools.names import check_source
 from data_tools.scenes.captions import MAX_HELD_OUT, describe, describe_noisily
 from data_tools.scenes.ceiling import LABEL_COLUMNS
 from data_tools.scenes.compose import KINDS, Event, Pool, draw_events, render
-from data_tools.scenes.folder import claim, parse_folds, write_samples
-from data_tools.scenes.moments import MOMENT_COUNTS, MomentSettings, make_moments
+from data_tools.scenes.long_recordings import MOMENT_COUNTS, MomentSettings, make_moments
 from data_tools.scenes.recordings import credit, read_recordings, table_path
+from data_tools.scenes.scene_folder import claim, parse_folds, write_samples
 from data_tools.scenes.synth import CLASSES
 from data_tools.scenes.timeline import SHAPES
 from data_tools.tables import write_table

@@ -29,8 +29,9 @@ def blend(parts: Mapping[str, ScoreMatrix], how: How = "raw", weights: Sequence[
     """The weighted mean of matrices, by name, of the same queries and clips in the same order.
 
     how: `raw` as they are; `standardised` each query's scores less their mean, over their standard deviation (zeros
-    where all are equal); `rank` 1 for a query's first clip to 0 for its last, ties as in ordering. weights: not negative,
-    one a part; None: equal. Summed in float64: with equal weights, the order of the parts does not matter to float32.
+    where all are equal); `rank` 1 for a query's first clip to 0 for its last (ties: see ordering.py). weights: not
+    negative, one a part; None: equal. Summed in float64: with equal weights, the order of the parts does not matter to
+    float32.
     The facts say how, the weights, and the facts of each part.
     Raises SubmissionError when queries, clips or relevance differ, and for weights that are none.
     """

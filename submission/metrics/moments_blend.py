@@ -14,7 +14,7 @@ from submission.formats.json_lines import Window
 from submission.formats.moments_jsonl import Moments, is_scored
 from submission.formats.moments_truth import MomentQuery, MomentTruth
 from submission.metrics.blend import Values, ensemble_selection, weight_factors
-from submission.metrics.moments import ious_of, padded, score_moments
+from submission.metrics.moment_metrics import ious_of, padded, score_moments
 from submission.metrics.moments_summary import metric_values
 
 # Q queries, M candidates of a query: the windows of all files, W windows of one file

@@ -18,7 +18,7 @@ from submission.formats.csv_table import Problem
 from submission.formats.moments_jsonl import check_moments
 from submission.formats.moments_truth import MomentTruth
 from submission.metrics.intervals import Groups, bootstrap_interval, grouped, jackknife_interval
-from submission.metrics.moments import MomentScores, Values, Windows, published, score_moments
+from submission.metrics.moment_metrics import MomentScores, Values, Windows, published, score_moments
 from submission.metrics.summary import format_interval
 
 

@@ -17,7 +17,7 @@ from submission.metrics.scoring import annotated
 from submission.package.about import About, System, read_about
 from submission.package.archive import Packed, write_archive
 from submission.package.meta import label_of, make_meta, missing_addresses, unfit_parts
-from submission.package.moments import packed_moments
+from submission.package.moments_package import packed_moments
 from submission.runs.finished import Finished, FinishedMoments, FinishedRun
 
 

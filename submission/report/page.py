@@ -11,7 +11,7 @@ from pathlib import Path
 from data_tools.files import writing
 from submission.editions import Edition
 from submission.metrics.scoring import summarise_matrix
-from submission.report import moments, overview, results
+from submission.report import moments_sections, overview, results
 from submission.report.elements import Drawing, Section, figure4
 from submission.report.listening import AudioStore, listening
 from submission.report.settings import differing_settings
@@ -50,13 +50,13 @@ def write_report(out: Path, run: FinishedRun, others: Sequence[FinishedRun], edi
 
 def write_moments_report(out: Path, run: FinishedMoments, others: Sequence[FinishedMoments]) -> list[Drawing]:
     """As write_report, of an entry of moments and others of the same queries; SubmissionError for a blind list."""
-    names, store = _names(others), AudioStore(moments.LONGEST)
-    this, summaries = moments.summary_of(run), [moments.summary_of(other) for other in others]
+    names, store = _names(others), AudioStore(moments_sections.LONGEST)
+    this, summaries = moments_sections.summary_of(run), [moments_sections.summary_of(other) for other in others]
     path = figures_folder(out, run.folder) / f"{run.entry}.result.svg"
     sections = [
-        moments.result(run, this, dict(zip(names, summaries, strict=True)), path),
-        moments.lengths(run, this),
-        moments.timelines(run, this, store),
+        moments_sections.result(run, this, dict(zip(names, summaries, strict=True)), path),
+        moments_sections.lengths(run, this),
+        moments_sections.timelines(run, this, store),
         differing_settings(run, dict(zip(names, others, strict=True))),
         overview.what_was_run(run),
         overview.learning_curves(run),

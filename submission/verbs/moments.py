@@ -21,7 +21,7 @@ from submission.formats.moments_jsonl import (
 )
 from submission.formats.moments_truth import MomentTruth, check_moment_truth, is_truth, read_moment_truth, size_of
 from submission.metrics.blend import weight_factors
-from submission.metrics.moments import published
+from submission.metrics.moment_metrics import published
 from submission.metrics.moments_blend import SCALES, blend_moments, require_apart, search_moment_weights
 from submission.metrics.moments_summary import MomentSummary, notes_of, summarise_moments, summarise_moments_file
 

@@ -11,7 +11,7 @@ from submission.editions import AnyEdition, Edition, MomentsEdition
 from submission.errors import SubmissionError
 from submission.package.about import Asked, about_template
 from submission.package.meta import missing_addresses
-from submission.package.moments import figures_of
+from submission.package.moments_package import figures_of
 from submission.package.pack import not_blind, pack
 from submission.runs.finished import Finished, FinishedMoments, has_moments, open_finished, open_finished_moments
 from submission.verbs.options import chosen_any_edition

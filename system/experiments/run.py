@@ -27,7 +27,7 @@ from system.experiments.blind import (
     changed_entries,
     open_blind_sets,
 )
-from system.experiments.moments import rank_moments, require_moments
+from system.experiments.ranked_moments import rank_moments, require_moments
 from system.experiments.ranking import RunModels, rank_blind_sets, rank_sources
 from system.experiments.summary import data_of, experts_of, in_words, parameters_of
 from system.experts.base import Device, file_sha256

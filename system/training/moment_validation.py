@@ -8,7 +8,7 @@ from data_tools.errors import KitError
 from data_tools.manifest import Clip
 from data_tools.moments import Moment
 from submission.editions import get_moments_edition
-from submission.metrics.moments import score_moments
+from submission.metrics.moment_metrics import score_moments
 from submission.metrics.moments_summary import metric_values
 from system.batches.collate import without_audio
 from system.batches.sampler import items_of_moments, require_known

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from submission.metrics.moments import score_moments
+from submission.metrics.moment_metrics import score_moments
 from system.models.moment_score import MomentScore
 from system.moments.windows import By, Decoding, Grid
 from system.ranking.frame_series import FrameSeries, windows_of

@@ -21,9 +21,9 @@ from data_tools.documents.strict import Strict
 from data_tools.errors import DataError
 from data_tools.files import remove_parts
 from data_tools.freesound import store as stores
+from data_tools.freesound.audio_folder import Folder
 from data_tools.freesound.client import _REDIRECTS, FAILURES, HOUR, MINUTE, Client, NoPageError, Response
 from data_tools.freesound.fetch import _convert
-from data_tools.freesound.folder import Folder
 from data_tools.freesound.quota import DAY, Quota
 from data_tools.freesound.selection import Chosen
 from data_tools.freesound.sounds import Page, Sound

@@ -31,8 +31,8 @@ from data_tools import cli
 from data_tools.__main__ import main
 from data_tools.errors import DataError
 from data_tools.freesound.access import KEY, Token
+from data_tools.freesound.audio_folder import Folder, StoredFile
 from data_tools.freesound.client import AgainError, Client, LostError, Response
-from data_tools.freesound.folder import Folder, StoredFile
 from data_tools.freesound.http import Http
 from data_tools.freesound.quota import Quota
 from data_tools.freesound.sounds import parse_page

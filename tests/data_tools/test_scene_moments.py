@@ -13,7 +13,7 @@ from data_files import failure, wordings
 from data_tools.__main__ import main
 from data_tools.manifest import read_manifest
 from data_tools.moments import read_moments
-from data_tools.scenes.moments import MomentSettings, ask, window_of
+from data_tools.scenes.long_recordings import MomentSettings, ask, window_of
 from data_tools.scenes.phrases import PHRASINGS
 from data_tools.scenes.recordings import Recording, read_recordings, without_silent_ends
 from data_tools.scenes.synth import CLASSES

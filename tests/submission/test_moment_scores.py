@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from submission.errors import SubmissionError
-from submission.metrics.moments import LENGTHS, THRESHOLDS, published, score_moments
+from submission.metrics.moment_metrics import LENGTHS, THRESHOLDS, published, score_moments
 
 Answers = dict[str, list[list[float]]]
 
@@ -210,7 +210,7 @@ def test_arrays_are_taken_as_lists_are() -> None:
 def test_portions_do_not_show(monkeypatch: pytest.MonkeyPatch) -> None:
     predictions, truth = random_case(1)
     whole = score_moments(predictions, truth)
-    monkeypatch.setattr("submission.metrics.moments._WINDOWS_AT_ONCE", 7)
+    monkeypatch.setattr("submission.metrics.moment_metrics._WINDOWS_AT_ONCE", 7)
     parts = score_moments(predictions, truth)
     assert np.array_equal(whole.precisions, parts.precisions)
     assert np.array_equal(whole.ious, parts.ious)

@@ -15,7 +15,7 @@ from submission.editions import get_moments_edition
 from submission.errors import SubmissionError
 from submission.formats.moments_jsonl import Moments, read_moments
 from submission.formats.moments_truth import MomentQuery, MomentTruth
-from submission.metrics.moments import score_moments
+from submission.metrics.moment_metrics import score_moments
 from submission.metrics.moments_blend import MAX_IOU, blend_moments, search_moment_weights
 
 E2026 = get_moments_edition()

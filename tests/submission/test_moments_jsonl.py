@@ -14,7 +14,7 @@ from submission.errors import SubmissionError
 from submission.formats.csv_table import Problem
 from submission.formats.moments_jsonl import check_moments, is_scored, read_moments, write_moments
 from submission.formats.moments_truth import MomentTruth, check_moment_truth, is_truth, read_moment_truth, size_of
-from submission.metrics import moments
+from submission.metrics import moment_metrics
 
 E2026 = MOMENTS["2026"]
 QUERIES = [
@@ -354,8 +354,8 @@ def test_the_real_files_are_read(goldens: Path, tmp_path: Path) -> None:
 
 
 def test_the_edition_says_what_the_scores_do() -> None:
-    assert (E2026.thresholds, E2026.max_windows) == (moments.THRESHOLDS, moments.MAX_WINDOWS)
-    assert (E2026.max_seconds, E2026.lengths) == (moments.MAX_SECONDS, moments.LENGTHS)
+    assert (E2026.thresholds, E2026.max_windows) == (moment_metrics.THRESHOLDS, moment_metrics.MAX_WINDOWS)
+    assert (E2026.max_seconds, E2026.lengths) == (moment_metrics.MAX_SECONDS, moment_metrics.LENGTHS)
     assert get_moments_edition() is get_moments_edition(2026) is E2026
     for name, message in ((2025, "edition 2025 is of clips, and this is of moments; choose one of: 2026"),
                           (1999, "no edition 1999 is known, and this is of moments; choose one of: 2026")):  # fmt: skip

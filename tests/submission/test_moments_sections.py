@@ -13,7 +13,7 @@ from submission.formats.moments_jsonl import Moments
 from submission.formats.moments_truth import MomentQuery, MomentTruth
 from submission.report.elements import Axis
 from submission.report.listening import TITLES, AudioStore
-from submission.report.moments import summary_of, timelines
+from submission.report.moments_sections import summary_of, timelines
 
 Answers = dict[str, list[list[float]]]
 FRAMES = FrameScores(np.array([0.0, 1.0, 60.0]), np.array([0.25, 0.75]))

@@ -10,7 +10,7 @@ from browser import Browser, until
 from threads import one_thread  # noqa: F401  a fixture
 
 from submission.__main__ import main as submission
-from submission.metrics.moments import score_moments
+from submission.metrics.moment_metrics import score_moments
 from submission.runs.finished import FinishedMoments, open_finished_moments
 from system.__main__ import main
 

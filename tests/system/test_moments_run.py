@@ -21,12 +21,12 @@ from submission.editions import MOMENTS, get_moments_edition
 from submission.errors import SubmissionError
 from submission.formats.frame_scores import read_frame_scores
 from submission.formats.moments_truth import MomentQuery, MomentTruth
-from submission.metrics.moments import score_moments
+from submission.metrics.moment_metrics import score_moments
 from submission.metrics.moments_summary import metric_values
 from submission.runs.finished import has_moments, open_finished, open_finished_moments
 from submission.runs.record import RunResult
 from system.__main__ import main
-from system.experiments.moments import _of_random_windows
+from system.experiments.ranked_moments import _of_random_windows
 from system.moments.windows import Decoding
 from system.ranking.frame_series import score_of, windows_of
 from system.ranking.locate import series_of_moments

@@ -15,7 +15,7 @@ from submission.editions import MomentsEdition, get_moments_edition
 from submission.formats.frame_scores import FrameScores, write_frame_scores
 from submission.formats.moments_jsonl import Moments, write_moments, write_scored_moments
 from submission.formats.moments_truth import MomentTruth, read_moment_truth
-from submission.metrics.moments import score_moments
+from submission.metrics.moment_metrics import score_moments
 from submission.metrics.moments_summary import metric_values, summarise_moments
 from submission.runs.record import MomentsResult
 from system.compute.distributed import is_first

@@ -20,8 +20,8 @@ from data_tools.manifest import TEST_SPLITS, Clip, Split, audio_clip, write_mani
 from data_tools.moments import Moment, write_moments, write_published
 from data_tools.scenes.captions import MAX_HELD_OUT, describe_event
 from data_tools.scenes.compose import Pool
-from data_tools.scenes.folder import claim, write_samples
 from data_tools.scenes.recordings import credit, read_recordings
+from data_tools.scenes.scene_folder import claim, write_samples
 from data_tools.scenes.synth import CLASSES, SAMPLE_RATE
 from data_tools.scenes.timeline import SHAPES, Shape, TimedEvent, draw_timeline, mixed
 from data_tools.tables import write_table
