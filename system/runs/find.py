@@ -63,7 +63,7 @@ def _trains_as(path: Path, recipe: schema.Recipe) -> bool:
     found, noted = _recipe_of(path, recipe.name, recipe.seed), _provenance(path.parent)
     if found is None or _trained_settings(found.recipe) != _trained_settings(recipe):
         return False
-    return noted is None or noted.sha256.get("resolved.json") == sha256_of(path)
+    return noted is None or noted.sha256.get("resolved.json") in (None, sha256_of(path))
 
 
 def _recipe_of(path: Path, name: str, seed: int) -> Loaded | None:
@@ -114,7 +114,7 @@ def _provenance(folder: Path) -> Provenance | None:
 def _refuse_damaged(folder: Path, noted: Provenance | None) -> None:
     """KitError for a run whose resolved.json is not the one that its provenance notes."""
     path = folder / "resolved.json"
-    if noted and noted.sha256.get("resolved.json") != sha256_of(path):
+    if noted and noted.sha256.get("resolved.json") not in (None, sha256_of(path)):
         raise KitError(f"{path} is damaged: its checksum is not the one in provenance.json; {made_again(folder, path)}")
 
 
