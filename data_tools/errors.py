@@ -1,4 +1,4 @@
-"""The errors of the kit: one tree. Each text is one or more lines for the user: the fault, where it is, the cure.
+"""The errors of the kit: one tree. Each text is one or more lines for the user: the fault, its place, the cure.
 
     KitError
     ├── DataError            data, or a file, that cannot be used

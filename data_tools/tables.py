@@ -108,7 +108,6 @@ def holds_rows(lines: Sequence[str], values: Sequence[str], delimiter: str, widt
         lines, values: of one record. width: number of the table's columns.
 
     A name is a file with the same suffix. A number or one word counts only if the line fits all columns.
-
     In a table of one column every line could be a row.
 
     >>> holds_rows(['x.wav,"Stop, he says\n', 'y.wav,A dog, a cat\n', 'w.wav,go"\n'], ["x.wav", "..."], ",", 2)

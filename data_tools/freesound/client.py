@@ -57,8 +57,9 @@ class LostError(KitError):
 class AgainError(KitError):
     """An answer that may be better next time, or none at all.
 
-    pause: seconds without any request. kind: "server" for a status of 500 or more, "overloaded" if the search names
-    itself so, "foreign" for a page of a proxy or of another server, which is not the API's JSON.
+    pause: seconds without any request.
+    kind: "server" for a status of 500 or more, "overloaded" if the search names itself so, "foreign" for a page that is
+    not the API's JSON, as of a proxy.
     """
 
     def __init__(self, why: str, pause: float = 0.0, kind: str = "") -> None:
@@ -69,8 +70,10 @@ class AgainError(KitError):
 class Response(NamedTuple):
     """An answer over HTTP.
 
-    body: b"" if it went into a file. length: of the received body, in bytes.
-    location: of a redirect. retry_after: seconds to wait before the next request; 0 if the server names no time.
+    body: b"" if it went into a file.
+    length: of the received body, in bytes.
+    location: of a redirect.
+    retry_after: seconds to wait before the next request; 0 if the server names no time.
     """
 
     status: int
@@ -340,9 +343,9 @@ class Client:
 
 
 def address_of(site: str, base: str, url: str) -> str:
-    """Return the address where `url` leads from `base`, if it is of the site's host or of a host under it, and as
-    encrypted; a sandbox may send to all ports of this machine.
+    """Return the address where `url` leads from `base`, if it belongs to the site.
 
+    Its host is the site's or one under it, and its scheme the site's. A sandbox may use all ports of this machine.
     Files are asked for from no other address, whatever an answer or a redirect names. Raises LostError for others.
     """
     try:

@@ -164,9 +164,12 @@ class MomentsResult(Record):
 
 
 class RunResult(Record):
-    """result.json. commits: of the code, in turn. broken: why clips
-    were left out, by id. seconds: of the last process. training_seconds: of all epochs. rank, blind, moments: by entry
-    of the recipe's `rank`, of clips with figures and without, and of moments. sha256: of the run's files."""
+    """result.json.
+
+    commits: of the code, in turn. broken: reasons why clips were left out, by id. seconds: of the last process.
+    training_seconds: of all epochs. sha256: of the run's files.
+    rank, blind, moments: by entry of the recipe's `rank`. Those of `blind` have no figures.
+    """
 
     format: int
     recipe: str

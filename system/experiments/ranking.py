@@ -125,8 +125,8 @@ def _rank_entry(
     ranker = entry.ranker(models)
     if unknown := ranker.unreadable([query.text for query in queries]):
         log.warning(
-            "%d queries of %s have no word that the model knows, first %r; for them all clips are alike and stand in "
-            "the order of their names", len(unknown), name, unknown[0],
+            "%d queries of %s have no word that the model knows, first %r; all clips score alike for them, and are "
+            "ordered by name", len(unknown), name, unknown[0],
         )  # fmt: skip
     pool = ranker.open(Listed([clip for clip in clips if clip.id in models.contents]))
     matrix = ranker.matrix(queries, pool)

@@ -41,8 +41,8 @@ class Hit(NamedTuple):
 class Pool:
     """Clips that a ranker has opened; it may keep more of them in a subclass.
 
-    clips: the C clips that can be ranked. skipped: paths of all other files, and the reason of each. norms: (C,) norms
-    of every expert's embedding by its name, if a model averages several: the larger, the more it says in the mean.
+    clips: the C clips that can be ranked. skipped: paths of all other files, and the reason of each.
+    norms: by name, (C,) norms of every expert's embedding, if a model averages several. A larger one weighs more.
     """
 
     clips: Sequence[Clip]
@@ -187,7 +187,8 @@ class RankEntry(Strict):
 
 def require_known(queries: Sequence[Query], unknown: Collection[str]) -> None:
     """Raise KitError if there are texts without any known word. unknown: these texts."""
-    if named := [query for query in queries if query.text in set(unknown)]:
+    unknown = set(unknown)
+    if named := [query for query in queries if query.text in unknown]:
         raise KitError(
             f"the model knows no word of {counted(len(named), 'query')}, the first has the id {named[0].id}: "
             f"{named[0].text[:60]!r}; reword them, use a pre-trained text encoder, or rank with --allow-unknown"

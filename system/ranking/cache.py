@@ -2,7 +2,7 @@
 
 <cache>/contents.sqlite         the content key of every file, by its path, size and time of change
         embeddings-<model>/     a bank: the embedding of every content, by that model
-        banks/                  frames, for exported models where the current folder has no `banks`
+        banks/                  frames of exported models, if the current folder has no `banks`
 """
 
 import atexit
@@ -71,8 +71,8 @@ def frame_banks(cache: Path) -> Path:
 class Filled(NamedTuple):
     """Clips after their embeddings were stored in the bank.
 
-    keys: content keys of the readable clips, by id. broken: reasons why the others cannot be read, by id. left:
-    embeddings that the bank did not take, by content key.
+    keys: content keys of the readable clips, by id. broken: reasons why the others cannot be read, by id.
+    left: embeddings that the bank did not take, by content key.
     """
 
     bank: Bank

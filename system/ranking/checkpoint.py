@@ -51,9 +51,9 @@ class RankByCheckpoint(ByOneModel):
 
 
 class RankBlind(ByOneModel):
-    """A blind set's score matrix by one checkpoint, and the edition's file of it. It has no figures: nobody knows what
-    is relevant. While the folder or the queries are missing, the entry is skipped with a note; the same command later
-    ranks it, and trains nothing again."""
+    """A blind set's score matrix by one checkpoint, and the edition's file of it. It has no figures.
+
+    While files are missing, the entry is skipped; the same command ranks it later, and trains nothing again."""
 
     kind: Literal["blind"]
     audio: str  # folder of the clips, or a manifest (.jsonl)

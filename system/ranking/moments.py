@@ -9,8 +9,8 @@ from system.ranking.checkpoint import ByOneModel
 
 
 class RankMoments(ByOneModel):
-    """The windows in which one checkpoint takes each query of a source's moments to be heard in its clip: the edition's
-    file, with and without scores, and its figures."""
+    """Windows of the queries of a source's moments, found by one checkpoint: the edition's file, with and without
+    scores, and its figures."""
 
     kind: Literal["moments"]
     data: str  # the source whose moments are looked for

@@ -91,7 +91,7 @@ def _check_parts_of_mean(at: Keys, of: Any, before: dict[str, Any]) -> Iterator[
     for i, name in _names(of):
         if name not in ranked:
             there = ", ".join(ranked) or "none"
-            yield (*at, i), f"no earlier entry {name!r} that ranks clips itself; there are {there}"
+            yield (*at, i), f"no earlier entry {name!r} that ranks clips itself; earlier: {there}"
     yield from _check_once(at, of)
     if len({str(ranked[name]) for _, name in _names(of) if name in ranked}) > 1:
         yield at, "they rank different sources; a mean needs one"

@@ -242,7 +242,7 @@ class Recipe(Strict):
     model: Model  # how clips and captions are embedded, and how the embeddings are scored
     teachers: dict[Name, Teacher] = Field({})  # trained models that `distill` learns from, by name
     stages: dict[Name, Stage]  # trained in this order; none: what is ranked is the published weights, or teachers
-    rank: dict[Name, Ranked]  # what is ranked at the end, and in what form
+    rank: dict[Name, Ranked]  # entries that are ranked at the end
 
     @property
     def data_files(self) -> dict[str, Path]:

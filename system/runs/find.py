@@ -22,8 +22,7 @@ log = logging.getLogger(__name__)
 
 
 def open_run(loaded: Loaded, runs: Path, out: Path | None = None) -> Run:
-    """The run of these settings: the one there is, to be resumed or, where only what is ranked differs, to be ranked
-    again; or a new folder.
+    """Return the run of these settings, or a new folder. If only `rank` differs, the run is ranked again.
 
     out: the folder to use, by itself; KitError when it holds another recipe's run, or something else.
     """

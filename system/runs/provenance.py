@@ -37,8 +37,11 @@ def commit() -> str:
 
 
 def made_with(recipe: schema.Recipe, text: str | None, contents: Mapping[str, str] | None = None) -> dict[str, Any]:
-    """Checksums of all that a run depends on beside its settings. text: identity of a pre-trained text encoder.
-    contents: by source, of all its audio; left out where it has not been read, as what changes training data is."""
+    """Return checksums of everything besides settings that a run depends on.
+
+    text: identity of a pre-trained text encoder. contents: by source, checksum of all its audio. If it has not been
+    read, checksums of contents and of augmentation files are left out.
+    """
     teachers = teachers_of(recipe)
     changed_by = {name for stage in recipe.stages.values() if stage.augment for name in stage.augment.files()}
     augment = {name: file_sha256(Path(name)) for name in sorted(changed_by)} if contents is not None else {}
@@ -80,8 +83,11 @@ def _weights_of(folder: Path, what: str) -> dict[str, str]:
 
 
 def require_same(run: Run, now: dict[str, Any], others: Collection[str] = ()) -> None:
-    """KitError when something that the run was made with has changed; what `now` leaves out is not compared, nor are
-    data sources that only one of both has, and `others`, whose settings differ."""
+    """Raise KitError if something that the run was made with has changed.
+
+    Keys that `now` leaves out are not compared, nor data sources that only one of both has, nor `others`, whose
+    settings differ.
+    """
     before = run.read_provenance().document()
     known = {key: before[key] for key in now if key in before}
     compared = json.loads(json.dumps({key: now[key] for key in known}))

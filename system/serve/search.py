@@ -32,10 +32,10 @@ class Search:
     """A pool of clips, and the ranker that has opened it. Not for several threads at once."""
 
     def __init__(self, ranker: Ranker, pool: Pool) -> None:
-        """Raises SubmissionError where the ranker gives scores that are not finite."""
+        """Raises SubmissionError if a score is not finite."""
         self.ranker, self.pool, self.clips = ranker, pool, pool.clips
         self.paths = _below_common_folder(pool.clips)
-        ranker.forget_queries()  # what people type is theirs, and would fill the memory of a page served for weeks
+        ranker.forget_queries()  # queries are private, and would fill the memory of a page served for weeks
         for scores in ranker.scores([_query("a sound")], pool):
             require_finite(scores)
         list(ranker.best([_query("a sound")], pool, 1))  # lets the first real query find everything loaded

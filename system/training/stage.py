@@ -95,7 +95,7 @@ class StageTraining:
         self.step = 0
         self.lines: list[EpochLine] = []  # metrics of the finished epochs
         self.sha256: dict[str, str] = {}  # of the files in its folder
-        self.sums: dict[str, float] = {}  # of the epoch so far: loss, and what diagnose tells
+        self.sums: dict[str, float] = {}  # of the epoch so far: loss and diagnostics
         self.seconds = 0.0  # that the epoch so far took, in all processes that worked on it
 
     @property
@@ -301,7 +301,7 @@ def _make_ready(model: RetrievalModel, stage: schema.Stage) -> None:
 def _warn_of_shared_clips(name: str, stage: schema.Stage, data: Data) -> None:
     if shared := data.shared(stage.train.data, stage.monitor.data):
         found = f"{counted(shared, 'recording')} it is trained on {'is' if shared == 1 else 'are'}"
-        log.warning("stage %s: %s also in what it is watched on", name, found)
+        log.warning("stage %s: %s also in its validation data", name, found)
 
 
 def _warn_of_shares(name: str, recipe: schema.Recipe) -> None:

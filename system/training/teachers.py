@@ -31,7 +31,7 @@ def open_teachers(
     names: Sequence[str], recipe: schema.Recipe, stage_name: str, run: Run, data: Data, device: torch.device
 ) -> Teachers:
     """The teachers of a stage with the embeddings of all clips and captions that it trains and watches on, kept in
-    `teachers` of the recipe's banks. device: where they are computed.
+    `teachers` of the recipe's banks. device: computes them.
 
     Source: SALSA (2024), which asks the teachers once, before stage 2. Deviations: in float32, not 16 bits; all of a
     clip is heard, not a random part of a long one. KitError for a teacher that has no one vector a clip.

@@ -20,7 +20,7 @@ from data_tools.freesound.store import Store
 from data_tools.freesound.windows import Window
 
 LIMIT = 100_000
-KIND = r": [A-Za-z]+$"  # what a broken answer is told by: the kind of its error
+KIND = r": [A-Za-z]+$"  # the kind of the error of a broken answer
 Behave = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 
 
@@ -85,7 +85,7 @@ BEHAVIOURS: dict[str, tuple[Behave, type[Exception], str]] = {
     "nothing": (once(b""), AgainError, "ServerDisconnectedError"),
     "a long head": (once(head("X: " + "y" * 200_000, "Content-Length: 0")), AgainError, KIND),
     "many heads": (once(head(*(f"X{n}: y" for n in range(100_000)), "Content-Length: 0")), AgainError, KIND),
-    "a length that is none": (once(head("Content-Length: -5") + b"x"), AgainError, KIND),
+    "a negative length": (once(head("Content-Length: -5") + b"x"), AgainError, KIND),
     "a chunk of no size": (once(head("Transfer-Encoding: chunked") + b"zz\r\nx\r\n0\r\n\r\n"), AgainError, KIND),
 }
 

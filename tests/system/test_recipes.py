@@ -278,7 +278,7 @@ def test_a_kind_that_is_no_word_is_a_mistake_of_its_place(tmp_path: Path, kind: 
         load(tmp_path, content)
     said = str(found.value)
     assert "rank.first" in said
-    assert "rank.both.of.0: no earlier entry 'first' that ranks clips itself; there are none" in said
+    assert "rank.both.of.0: no earlier entry 'first' that ranks clips itself; earlier: none" in said
 
 
 def test_a_missing_recipe(tmp_path: Path) -> None:

@@ -177,7 +177,7 @@ def test_audio_that_is_trained_on_and_watched_is_told(
     content["stages"]["only"]["train"]["data"] = ["train", "validation"]
     path = tiny.write_recipe(tmp_path / "r.yaml", content)
     assert main(["train", str(path), "--out", str(tmp_path / "run")]) == 0
-    assert "stage only: 16 recordings it is trained on are also in what it is watched on" in caplog.text
+    assert "stage only: 16 recordings it is trained on are also in its validation data" in caplog.text
 
 
 def test_the_best_checkpoint_is_the_one_done_names(unbroken: Path, tmp_path: Path, world: Path) -> None:

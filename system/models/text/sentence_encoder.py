@@ -13,8 +13,8 @@ from system.models.text.pretrained_encoder import Bank, PreTrainedEncoder, Trans
 def sentence_encoder(name: str, dim: int, linear: bool, trainable: bool, banks: Path) -> PreTrainedEncoder:
     """Load a sentence-transformers model and choose its encoder by its input: tokens of a transformer, or words.
 
-    name: folder, package or hub name. dim: of its vectors. linear: a trained layer after the model. banks: folder of
-    all banks.
+    name: folder, package or hub name. dim: of its vectors.
+    linear: a trained layer after the model. banks: folder of all banks.
     """
     from transformers import PreTrainedTokenizerBase
 
