@@ -7,6 +7,7 @@
     ├── LostError            freesound.client: an answer or a file that would be no better next time
     ├── NoPageError          freesound.client: the server fails at one search, and answers others
     ├── PastEndError         freesound.client: a page that does not exist
+    ├── UnknownSizeError     system.models.costs: a model whose size is not known on this machine
     └── SaidElsewhere        another process has printed the error
 
 Verbs catch the four of freesound.client: they try again, go on with the next file, or raise DataError.

@@ -129,7 +129,7 @@ def test_a_kind_is_one_file_and_one_line(title: str, root: Path, copy: Path, wor
     follow(copy, steps)
     new = [] if title == CHOICE else [steps[0][0]]
     assert changes(root, copy) == (new, [f"+ {line}" for line in steps[-1][1].splitlines(keepends=True)])
-    assert "trainable parameters: " in run(copy, "system", "check", path, then=NO_TORCH)
+    assert "trainable parameters: " in run(copy, "system", "check", path)
 
 
 def example(root: Path, title: str, **names: object) -> dict[str, Any]:
@@ -203,7 +203,7 @@ def test_a_ranker_is_one_file_and_one_line(root: Path, copy: Path, world: Path, 
     assert "unknown kind" in run(copy, "system", "check", path, fails=True, then=NO_TORCH)
     follow(copy, steps)
     assert changes(root, copy) == ([steps[0][0]], [f"+ {steps[1][1]}"])
-    plan = run(copy, "system", "check", path, then=NO_TORCH)
+    plan = run(copy, "system", "check", path)
     assert "rank by_chance: evaluation by chance, seed 3, edition custom" in plan
     assert "chance, seed 3" in run(copy, "system", "run", path, "--out", tmp_path / "run")
     inside = np.load(tmp_path / "run/scores/by_chance.npy")

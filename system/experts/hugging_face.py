@@ -73,10 +73,10 @@ class HuggingFaceExpert(SegmentExpert):
         return super().checksums() | {path.name: file_sha256(path) for path in others if path.is_file()}
 
     def load_network(self) -> Network:
-        from system.networks.hugging_face import HubAudio
+        from system.networks.hugging_face import read_folder
 
         folder = fetch(self.model, "audio model")
-        network = HubAudio(self.type, folder)
+        network = read_folder(self.type, folder)
         found = network.dim if self.output == "clip" else network.frame_dim
         if found != self.size:
             raise DataError(

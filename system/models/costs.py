@@ -1,64 +1,127 @@
-"""What an encoder takes, and what layers that many have do: parameters, and memory and operations of a training step.
-Never imports torch."""
+"""Operations and memory of a training step, counted by torch while an encoder runs on tensors without values. torch is
+imported when something is counted."""
 
+import math
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from data_tools.errors import KitError
+
+if TYPE_CHECKING:
+    import torch
+    from torch import nn
 
 TOKENS = 16  # of a caption: 15.3 on average in Clotho, 12.0 in AudioCaps; sorted chunks add one in 25
-TRAINING = 6  # operations of a weight at a place: a multiplication and an addition, forward once and backward twice
+
+
+class UnknownSizeError(KitError):
+    """A model cannot be counted, or its configuration is not on this machine."""
 
 
 @dataclass(frozen=True)
 class Cost:
-    """An encoder, and what a training step takes for one clip or caption.
+    """A training step of an encoder, for one clip or caption.
 
-    trainable: parameters by part. frozen: parameters that are computed with, not trained. activations: values that
-    wait for the backward pass in the step's precision; exact: those that are float32 in any. flops: operations,
-    forward and backward.
+    flops: operations, forward and backward.
+    kept: bytes that wait for the backward pass. widest: bytes of the largest
+    output of a layer.
     """
 
-    trainable: dict[str, int]
-    activations: float
-    flops: float
-    exact: float = 0.0
-    frozen: int = 0
+    flops: float = 0.0
+    kept: float = 0.0
+    widest: float = 0.0
+
+    def times(self, count: float) -> "Cost":
+        """The cost of `count` such clips."""
+        return Cost(self.flops * count, self.kept * count, self.widest * count)
 
 
-def encoder_parameters(width: int, layers: int, ffn_dim: int, positions: int) -> int:
-    """Positions (two rows more than positions, as BART), a norm, and per layer attention, feed-forward and two
-    norms."""
-    return (positions + 2) * width + 2 * width + layers * layer_parameters(width, ffn_dim)
+@contextmanager
+def weights_left_out() -> Iterator[None]:
+    """Networks built inside have weights without values, which take no time and no memory."""
+    from torch.overrides import TorchFunctionMode
+
+    from system.compute.device import memory_errors
+
+    class LeaveWeights(TorchFunctionMode):
+        def __torch_function__(
+            self, function: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+        ) -> Any:
+            if getattr(function, "__module__", None) == "torch.nn.init":
+                return args[0] if args else (kwargs or {})["tensor"]
+            return function(*args, **(kwargs or {}))
+
+    with memory_errors("the model", "make it smaller"), LeaveWeights():
+        yield
 
 
-def layer_parameters(width: int, ffn_dim: int) -> int:
-    return 4 * (width + 1) * width + (width + 1) * ffn_dim + (ffn_dim + 1) * width + 4 * width
+def count_parameters(network: "nn.Module", trainable: bool) -> int:
+    """Parameters that are trained, or those that are not."""
+    return sum(p.numel() for p in network.parameters() if p.requires_grad == trainable)
 
 
-def block_activations(tokens: float, width: int, ffn_dim: int) -> float:
-    """Of a block of attention in one piece, which keeps no products of pairs of places, and feed-forward: half of 8
-    values of its width and 2 of its feed-forward a place, since memory is reckoned at twice what is kept. Measured:
-    tests/benchmarks/README.md."""
-    return tokens * (4 * width + ffn_dim)
+def count(network: "nn.Module", run: "Callable[[], torch.Tensor]", half: bool) -> Cost:
+    """Count a step of a network on the tensor that `run` computes with it, forward and backward.
+
+    Nothing is computed, unless shapes depend on values, as in packed series. Then the forward pass is computed in
+    float32, and the backward pass is assumed to have twice its operations. Weights and their copies in 16 bits are not
+    counted, since they are the same for any number of clips.
+
+    half: count under autocast to 16 bits, without operations of the backward pass.
+    Raises UnknownSizeError for a network that cannot be run.
+    """
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    try:
+        with FakeTensorMode(allow_non_fake_inputs=True):
+            return _count(network, run, half, backward=not half)
+    except RuntimeError:  # a shape that depends on values
+        for weight in network.parameters():
+            weight.data.zero_()  # numbers that are in memory by chance can be slow to compute with
+        try:
+            forward = _count(network, run, half=False, backward=False)
+        except RuntimeError as error:
+            raise UnknownSizeError(f"{type(network).__name__} cannot be counted: {error}") from error
+        share = 0.5 if half else 1.0
+        return Cost(3 * forward.flops, share * forward.kept, share * forward.widest)
 
 
-def encoder_activations(frames: float, width: int, layers: int, ffn_dim: int, heads: int) -> float:
-    """A layer keeps about 14 values of its width, 3 of its feed-forward and 3 per head and pair of places, for every
-    place."""
-    return layers * frames * (14 * width + 3 * ffn_dim + 3 * heads * frames)
+def _count(network: "nn.Module", run: "Callable[[], torch.Tensor]", half: bool, backward: bool) -> Cost:
+    import torch
+    from torch.nn.modules.module import register_module_forward_hook
+    from torch.utils.flop_counter import FlopCounterMode
+
+    weights = {tuple(sorted(p.shape)) for p in network.parameters()}
+    kept: dict[int, torch.UntypedStorage] = {}  # held, so that no other storage gets its number
+    widest = 0
+
+    def measure(module: torch.nn.Module, inputs: Any, output: Any) -> None:
+        nonlocal widest
+        if isinstance(output, torch.Tensor):
+            widest = max(widest, output.nbytes)
+
+    def keep(tensor: torch.Tensor) -> torch.Tensor:
+        if tuple(sorted(tensor.shape)) not in weights:
+            kept[tensor.untyped_storage()._cdata] = tensor.untyped_storage()
+        return tensor
+
+    formulas = {torch.ops.aten.convolution_backward: _convolution_backward_flops}
+    with FlopCounterMode(display=False, custom_mapping=formulas) as flops:
+        with (
+            register_module_forward_hook(measure),
+            torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor),
+            torch.autocast("cpu", torch.bfloat16, enabled=half),
+        ):
+            output = run()
+        if backward and output.requires_grad:
+            output.float().sum().backward()
+    return Cost(flops.get_total_flops(), float(sum(storage.nbytes() for storage in kept.values())), widest)
 
 
-def encoder_flops(frames: float, width: int, layers: int, ffn_dim: int) -> float:
-    """Six a weight and place, and the attention's products."""
-    return TRAINING * layers * frames * (4 * width * width + 2 * width * ffn_dim + 2 * frames * width)
-
-
-def mlp_parameters(inputs: int, hidden: int, out: int) -> int:
-    return (inputs + 1) * hidden + (hidden + 1) * out
-
-
-def gru_parameters(inputs: int, hidden: int) -> int:
-    """Both directions: three gates of weights on inputs and on the state, with two biases each."""
-    return 2 * 3 * hidden * (inputs + hidden + 2)
-
-
-def gru_flops(frames: float, inputs: int, hidden: int) -> float:
-    return TRAINING * frames * gru_parameters(inputs, hidden)
+def _convolution_backward_flops(grad: Any, values: Any, weight: Any, *rest: Any, out_shape: Any) -> int:
+    """Operations by shapes. torch 2.11 itself counts the gradient of grouped weights as if they had no groups."""
+    *_, transposed, _, _, wanted = rest
+    positions = math.prod((values if transposed else grad)[2:])
+    return int(2 * math.prod(weight) * grad[0] * positions * sum(wanted[:2]))

@@ -53,9 +53,8 @@ class Model(Strict):
     @property
     def trains(self) -> dict[str, bool]:
         """Whether anything is trained in each part of RetrievalModel.parts, by name."""
-        audio = self.audio.cost(self.text.dim, 1.0, 1.0).trainable
-        counts = {"audio": sum(audio.values()), **audio, **self.text.cost(1).trainable}
-        return {name: count > 0 for name, count in counts.items()}
+        parts = self.audio.trained_parts
+        return {"audio": any(parts.values()) or not parts, **parts, "text": self.text.is_trained}
 
     @property
     def unpublished(self) -> str | None:

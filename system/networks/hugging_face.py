@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import nn
+from torch._subclasses.fake_tensor import FakeTensor, unset_fake_temporarily
 
 from data_tools.classify.model_files import AUDIO_SETTINGS
 from data_tools.documents.json_text import parse_json
@@ -33,25 +34,12 @@ class HubAudio(SegmentNetwork):
     state) are off. No code of the hub is run.
     """
 
-    def __init__(self, type: Type, folder: Path) -> None:
+    def __init__(self, type: Type, extractor: Any, config: Any) -> None:
+        """extractor, config: of the library, as a folder holds them."""
         super().__init__()
         import transformers
 
-        self.row, self.model_type, self.folder = ROWS[type], type, folder
-        check_type(folder, type)
-        extractor, model = (getattr(transformers, name) for name in (self.row.extractor, self.row.model))
-        with quiet():
-            try:
-                self.extractor: Any = extractor.from_pretrained(folder, trust_remote_code=False)
-                config = model.config_class.from_pretrained(folder, trust_remote_code=False)
-            except Exception as error:  # the library raises many kinds for files that are damaged or of another form
-                reason = (str(error).splitlines() or [error.__class__.__name__])[0]
-                raise KitError(
-                    f"audio model {folder}: its settings cannot be read ({reason}); fetch it again"
-                ) from error
-        if self.extractor.sampling_rate != self.row.rate:
-            rate = f"takes {self.extractor.sampling_rate:,} Hz, and models of type {type} {self.row.rate:,}"
-            raise KitError(f"audio model {folder}: its feature extractor {rate}; use the model's own")
+        self.row, self.model_type, self.extractor = ROWS[type], type, extractor
         config.apply_spec_augment = False
         whole: Any = getattr(transformers, self.row.model)(config)
         self.model: Any = whole.get_encoder() if type == "whisper" else whole
@@ -81,10 +69,12 @@ class HubAudio(SegmentNetwork):
 
     def _outputs(self, waves: torch.Tensor, lengths: torch.Tensor) -> tuple[dict[str, torch.Tensor], Any]:
         shortest = round(SHORTEST * self.row.rate)
-        samples = [wave[:length] for wave, length in zip(waves.float().cpu().numpy(), lengths.tolist(), strict=True)]
+        values = np.zeros(waves.shape) if isinstance(waves, FakeTensor) else waves.float().cpu().numpy()
+        samples = [wave[:length] for wave, length in zip(values, lengths.tolist(), strict=True)]
         filled = [np.pad(wave, (0, max(0, shortest - len(wave)))) for wave in samples]
         padding = {"padding": True} if self.row.extractor == "Wav2Vec2FeatureExtractor" else {}  # the others always pad
-        inputs = self.extractor(filled, sampling_rate=self.row.rate, return_tensors="pt", **padding)
+        with unset_fake_temporarily():  # while a step is counted, the extractor gets silence
+            inputs = self.extractor(filled, sampling_rate=self.row.rate, return_tensors="pt", **padding)
         if "is_longer" in inputs:
             inputs["is_longer"] = torch.zeros_like(inputs["is_longer"])
         inputs = {name: value.to(waves.device) for name, value in inputs.items()}
@@ -141,6 +131,36 @@ class HubAudio(SegmentNetwork):
             some = ", ".join(sorted(missing)[:2])
             raise KitError(f"audio model {path} has no weights for {len(missing)} of its tensors, such as {some}")
         self.model.load_state_dict(encoder.state_dict())
+
+
+def read_folder(type: Type, folder: Path) -> HubAudio:
+    """The network of a folder with fresh weights; KitError for a folder of another model and for damaged files."""
+    import transformers
+
+    check_type(folder, type)
+    row = ROWS[type]
+    with quiet():
+        try:
+            extractor = getattr(transformers, row.extractor).from_pretrained(folder, trust_remote_code=False)
+            kind = getattr(transformers, row.model).config_class
+            config = kind.from_pretrained(folder, trust_remote_code=False)
+        except Exception as error:  # the library raises many kinds for files that are damaged or of another form
+            reason = (str(error).splitlines() or [error.__class__.__name__])[0]
+            raise KitError(f"audio model {folder}: its settings cannot be read ({reason}); fetch it again") from error
+    if extractor.sampling_rate != row.rate:
+        rate = f"takes {extractor.sampling_rate:,} Hz, and models of type {type} {row.rate:,}"
+        raise KitError(f"audio model {folder}: its feature extractor {rate}; use the model's own")
+    return HubAudio(type, extractor, config)
+
+
+def of_sizes(type: Type, sizes: dict[str, Any]) -> HubAudio:
+    """A network of these sizes with the usual feature extractor of its type: enough to count what it takes."""
+    import transformers
+
+    row = ROWS[type]
+    config = getattr(transformers, row.model).config_class.from_dict(sizes)
+    unfused = {"truncation": "rand_trunc"} if type == "clap_audio_model" else {}
+    return HubAudio(type, getattr(transformers, row.extractor)(**unfused), config)
 
 
 def _dim(type: Type, config: Any) -> int:

@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 import torch
 from torch import nn
+from torch._subclasses.fake_tensor import unset_fake_temporarily
 
 from system.networks.augment import stripes
 from system.networks.passt_published import BANDS, HOP, RATE
@@ -73,8 +74,9 @@ class KaldiLogMel(nn.Module):
         """(128, 513)."""
         if not (self.training and self.jitter):
             return self.basis
-        lowest, cut = (int(torch.randint(size, ())) for size in (LOWEST_MOVES, HIGHEST_MOVES))
-        return mel_triangles(lowest, RATE // 2 - cut).to(self.basis.device)
+        with unset_fake_temporarily():  # numbers are drawn also where a step is only counted
+            lowest, cut = (int(torch.randint(size, ())) for size in (LOWEST_MOVES, HIGHEST_MOVES))
+            return mel_triangles(lowest, RATE // 2 - cut).to(self.basis.device)
 
 
 def mel_triangles(lowest: float, highest: float) -> torch.Tensor:

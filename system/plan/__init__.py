@@ -1,1 +1,1 @@
-"""What a recipe will take, without torch: parameters, memory, disk, hours."""
+"""The plan of a recipe: parameters, memory, disk, hours."""

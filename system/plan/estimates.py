@@ -1,21 +1,28 @@
-"""What a recipe will take, reckoned without torch: parameters, memory and time of a step, disk of the banks."""
+"""Estimates for a recipe: parameters, memory and time of a step, disk of the banks. torch is imported to count."""
 
 import math
 from array import array
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from data_tools.errors import sentences
 from data_tools.manifest import Clip
 from data_tools.words import vocabulary_of
 from system.experts.base import ExpertSettings
-from system.models.costs import Cost
+from system.models.costs import Cost, UnknownSizeError, count, count_parameters, weights_left_out
 from system.plan.machine import GIB
 from system.recipe import schema
+
+if TYPE_CHECKING:
+    import torch
+    from torch import nn
+
+    from system.models.audio.encoder import AudioEncoder
 
 BYTES = 4  # of a float32
 ASSUMED_SECONDS = 20.0  # length of a clip, captions of a clip, and size of the vocabulary, where nothing tells them
@@ -23,6 +30,7 @@ ASSUMED_CAPTIONS = 5.0
 ASSUMED_VOCABULARY = 4_000
 # A second and CPU core in float32, measured on heads and text (2 cores: 125e9), and on PANNs (58e9 to 64e9).
 CORE_FLOPS = 62e9
+IN_FLIGHT = 3  # tensors of the widest size that the backward pass holds at once
 
 
 class Gpu(NamedTuple):
@@ -131,32 +139,62 @@ class Estimates:
 
     def __init__(self, recipe: schema.Recipe, found: dict[str, Content]) -> None:
         self.recipe, self.found = recipe, found
+        self._costs: dict[object, Cost] = {}
 
     @cached_property
-    def text_cost(self) -> Cost:
-        """The text encoder, for a caption."""
-        return self.recipe.model.text.cost(self._vocabulary_size or ASSUMED_VOCABULARY)
+    def _audio(self) -> "AudioEncoder":
+        with weights_left_out():
+            return self.recipe.model.audio.build_unread(self.recipe.model.text.dim).train()
 
-    def audio_cost(self, load: Load) -> Cost:
-        """The audio encoder, for a clip of a batch."""
-        return self.recipe.model.audio.cost(self.recipe.model.text.dim, load.seconds, load.longest)
+    @cached_property
+    def _text(self) -> tuple["nn.Module", Callable[[], "torch.Tensor"]]:
+        text = self.recipe.model.text
+        assumed = [f"w{n}" for n in range(ASSUMED_VOCABULARY)]
+        return text.to_count((self._vocabulary or assumed) if text.reads_vocabulary else [])
 
-    @property
+    @cached_property
+    def unknown(self) -> str | None:
+        """Why the encoders cannot be counted; None where they can."""
+        try:
+            _ = [self.run_bytes, *(self.memory(stage, stage.precision) for stage in self.recipe.stages.values())]
+        except (UnknownSizeError, ModuleNotFoundError) as error:
+            return "; ".join(sentences(error))
+        return None
+
+    def text_cost(self, half: bool = False) -> Cost:
+        """The text encoder, for a caption. half: in 16 bits, without operations."""
+        if ("text", half) not in self._costs:
+            self._costs["text", half] = count(*self._text, half)
+        return self._costs["text", half]
+
+    def audio_cost(self, load: Load, half: bool = False) -> Cost:
+        """The audio encoder, for a clip of a batch. half: in 16 bits, without operations."""
+        lengths = load.seconds, load.longest
+        if (lengths, half) not in self._costs:
+            self._costs[lengths, half] = self.recipe.model.audio.cost(self._audio, *lengths, half)
+        return self._costs[lengths, half]
+
+    @cached_property
+    def frozen_parameters(self) -> int:
+        """Parameters that are computed with and not trained."""
+        return count_parameters(self._audio, trainable=False) + count_parameters(self._text[0], trainable=False)
+
+    @cached_property
     def parameters_by_part(self) -> dict[str, int]:
         """Trainable parameters of the audio encoder's parts and of the text encoder."""
-        return self.audio_cost(Load(1, 1.0, 1.0, 1.0)).trainable | self.text_cost.trainable
+        parts = {name: count_parameters(part, trainable=True) for name, part in self._audio.parts().items()}
+        return parts | {"text": count_parameters(self._text[0], trainable=True)}
 
     @cached_property
-    def _vocabulary_size(self) -> int:
+    def _vocabulary(self) -> list[str]:
         found = [self.found[name] for name in self.recipe.trained_on]
         captions = (caption for each in found for clip in each.clips for caption in clip.captions)
-        return len(vocabulary_of(chain(captions, *(each.moments or () for each in found))))
+        return vocabulary_of(chain(captions, *(each.moments or () for each in found)))
 
     @property
     def assumes_vocabulary(self) -> bool:
         """Whether numbers depend on the vocabulary of captions that are not there yet."""
-        text = self.recipe.model.text
-        return not self._vocabulary_size and text.cost(1).trainable != text.cost(2).trainable
+        return self.recipe.model.text.reads_vocabulary and not self._vocabulary
 
     def load(self, stage: schema.Stage) -> Load:
         """Of a batch whose sources are drawn as the stage mixes them."""
@@ -175,23 +213,24 @@ class Estimates:
         return Load(stage.batch_size, float(seconds), longest, float(captions))
 
     def memory(self, stage: schema.Stage, precision: str) -> float:
-        """Bytes of weights, gradients, AdamW's two moments, the batch's frames, and twice what a training step keeps
-        for its backward pass, of one part of the batch when gradients are cached.
-
-        Twice, for gradients in flight and what the allocator holds; half the bytes in 16 bits.
-        """
+        """Bytes of a step; of one part of the batch when gradients are cached."""
         return self.memory_of(self.load(stage), stage.grad_cache_chunk, precision)
 
     def memory_of(self, load: Load, chunk: int | None, precision: str) -> float:
-        """Bytes of a step with this load, embedded `chunk` clips at a time; see memory."""
-        audio, text = self.audio_cost(load), self.text_cost
+        """Bytes of a step with this load, embedded `chunk` clips at a time.
+
+        The sum of weights, gradients, AdamW's two moments, 16-bit copies of the weights and the batch's frames; then of
+        the tensors kept for the backward pass and IN_FLIGHT times the widest."""
+        half = precision != "float32"
+        audio, text = self.audio_cost(load, half), self.text_cost(half)
         share = min(1.0, (chunk or load.clips) / load.clips)
-        size = BYTES if precision == "float32" else BYTES // 2
-        activations = load.clips * (audio.exact * BYTES + audio.activations * size)
-        activations += load.captions * (text.exact * BYTES + text.activations * size)
+        kept = load.clips * audio.kept + load.captions * text.kept
+        in_flight = IN_FLIGHT * max(load.clips * audio.widest, load.captions * text.widest)
+        trainable = sum(self.parameters_by_part.values())
+        weights = trainable * 4 * BYTES + self.frozen_parameters * BYTES
+        copies = (trainable + self.frozen_parameters) * BYTES // 2 if half else 0
         frames = load.clips * self._padded_bytes(load.longest)
-        trainable = sum((audio.trainable | text.trainable).values())
-        return trainable * 4 * BYTES + (audio.frozen + text.frozen) * BYTES + frames + 2 * share * activations
+        return weights + copies + frames + share * (kept + in_flight)
 
     def _padded_bytes(self, seconds: float) -> float:
         """Of a clip in a training batch, padded to so many seconds or to the most that is heard: a tensor an expert."""
@@ -215,7 +254,7 @@ class Estimates:
     def run_bytes(self) -> float:
         """Of the checkpoints of all stages, when each metric keeps others: the last with AdamW's two moments."""
         trainable = sum(self.parameters_by_part.values())
-        weights = trainable + self.audio_cost(Load(1, 1.0, 1.0, 1.0)).frozen
+        weights = trainable + count_parameters(self._audio, trainable=False)
         kept = sum(1 + stage.monitor.keep * len(stage.monitor.metrics) for stage in self.recipe.stages.values())
         return float(BYTES * (kept * weights + 2 * trainable * len(self.recipe.stages)))
 
@@ -225,7 +264,7 @@ class Estimates:
 
     def flops_of(self, load: Load, chunk: int | None) -> float:
         """Of a step with this load."""
-        total = load.clips * self.audio_cost(load).flops + load.captions * self.text_cost.flops
+        total = load.clips * self.audio_cost(load).flops + load.captions * self.text_cost().flops
         return total * (4 / 3 if chunk else 1)
 
     def grad_cache_that_fits(self, stage: schema.Stage, limit: float) -> int | None:

@@ -1,4 +1,4 @@
-"""A recipe's plan: its data and what is missing, parameters, memory, disk, hours; without torch."""
+"""The plan of a recipe: its data, missing files, parameters, memory, disk, hours."""
 
 import math
 import os
@@ -71,6 +71,8 @@ def plan(
     for name, stage in recipe.stages.items():
         lines += _stage_lines(name, stage, found, made_before)
         lines += _augment_lines(stage, found)
+        if estimates.unknown:
+            continue
         lines += _rate_lines(stage.optimizer, estimates.parameters_by_part, _updates(stage, found))
         lines += _cost_lines(stage, estimates, gpu_bytes, memory_bytes)
         lines += process_lines(stage, estimates, processes, gpu) if processes > 1 else ()
@@ -172,13 +174,13 @@ def _parameter_lines(recipe: schema.Recipe, estimates: Estimates) -> Iterator[st
     audio = recipe.model.audio
     yield from audio.plan_lines()
     yield from recipe.model.text.plan_lines()
+    if estimates.unknown:
+        yield f"trainable parameters, memory and time of a step: unknown: {estimates.unknown}"
+        return
     parts = estimates.parameters_by_part
-    known = recipe.model.text.size_known
-    counts = {name: f"{count:,}" if known or name != "text" else "unknown" for name, count in parts.items()}
-    named = [f"{name if name == 'text' else audio.part_name(name)} {count}" for name, count in counts.items()]
-    total = f"{sum(parts.values()):,}" if known else "unknown"
+    named = [f"{name if name == 'text' else audio.part_name(name)} {count:,}" for name, count in parts.items()]
     assumed = f" ({ASSUMED_VOCABULARY:,} words assumed: no captions yet)" if estimates.assumes_vocabulary else ""
-    yield f"trainable parameters: {', '.join(named)}; in all {total}{audio.part_note()}{assumed}"
+    yield f"trainable parameters: {', '.join(named)}; in all {sum(parts.values()):,}{assumed}"
 
 
 def _trained_model(folder: Path, made_before: Collection[Path]) -> str:
@@ -226,11 +228,11 @@ def _hours_line(
 ) -> str:
     """How long all of it takes."""
     seconds, cores = estimates.audio_seconds(), os.cpu_count() or 1
-    steps = [(_updates(stage, found), estimates.step_flops(stage)) for stage in recipe.stages.values()]
-    if not seconds or any(updates is None for updates, _ in steps):
+    if not seconds or any(_updates(stage, found) is None for stage in recipe.stages.values()):
         return "in all: hours not known until the data is there"
-    if not recipe.model.text.size_known:
-        return "in all: hours not known until the text model is there"
+    if estimates.unknown:
+        return "in all: hours unknown until the model is on this machine"
+    steps = [(_updates(stage, found), estimates.step_flops(stage)) for stage in recipe.stages.values()]
     training = sum((updates or 0) * flops for updates, flops in steps) / (cores * CORE_FLOPS)
     frames = sum(to_come[name] * expert.cost for name, expert in recipe.model.audio.experts.items())
     making = f"{about(frames)} for frames that are not there yet" if frames else "all frames are there"
@@ -253,7 +255,7 @@ def _hours_of_processes(
 ) -> Iterator[str]:
     """None where the hours of one process are not known."""
     updates = [_updates(stage, found) for stage in recipe.stages.values()]
-    if not estimates.audio_seconds() or None in updates or not recipe.model.text.size_known:
+    if not estimates.audio_seconds() or None in updates or estimates.unknown:
         return
     frames = sum(to_come[name] * expert.cost for name, expert in recipe.model.audio.experts.items())
     flops = sum(
@@ -267,9 +269,9 @@ def _disk_lines(
     recipe: schema.Recipe, estimates: Estimates, to_come: dict[str, float], runs: Path, copies: int
 ) -> Iterator[str]:
     """The checkpoints' disk, and what does not fit."""
-    banks, size = Path(recipe.banks), copies * estimates.run_bytes
+    banks, size = Path(recipe.banks), 0.0 if estimates.unknown else copies * estimates.run_bytes
     named = "the run" if copies == 1 else f"{copies} runs"
-    if copies:
+    if copies and not estimates.unknown:
         yield f"checkpoints of {named}: at most {size / GIB:.2f} GiB in {runs}/ (estimate)"
     seconds = estimates.audio_seconds() or 1.0
     frames = sum(estimates.bank_bytes[name] * to_come[name] / seconds for name in to_come)

@@ -1,4 +1,4 @@
-"""The verb check: all mistakes of a recipe or a study, or its plan, without torch."""
+"""The verb check: all mistakes of a recipe or a study, or its plan."""
 
 import argparse
 import math

@@ -12,7 +12,7 @@ from system.compute.device import device_of
 from system.models.batch import Batch, Series
 from system.models.retrieval import RetrievalModel
 from system.models.text import SentenceTransformers
-from system.models.text.pretrained import MINILM
+from system.networks.hub_configs import PUBLISHED
 from system.plan import estimates
 from system.recipe import schema
 from system.recipe.load import load_recipe
@@ -32,17 +32,10 @@ def untrained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("minilm")
     words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *(f"w{n}" for n in range(30_517))]
     (folder / "vocab.txt").write_text("\n".join(words))
-    size = MINILM
-    BertModel(
-        BertConfig(
-            hidden_size=size.width,
-            num_hidden_layers=size.layers,
-            num_attention_heads=size.heads,
-            intermediate_size=size.ffn_dim,
-        )
-    ).save_pretrained(folder)
+    config = BertConfig(**PUBLISHED["all-MiniLM-L6-v2"])
+    BertModel(config).save_pretrained(folder)
     BertTokenizerFast(vocab_file=str(folder / "vocab.txt")).save_pretrained(folder)
-    whole = SentenceTransformer(modules=[Transformer(str(folder)), Pooling(size.width)], device="cpu")
+    whole = SentenceTransformer(modules=[Transformer(str(folder)), Pooling(config.hidden_size)], device="cpu")
     whole.save(str(folder / "whole"))
     return folder / "whole"
 

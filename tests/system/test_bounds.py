@@ -93,6 +93,9 @@ def test_check_refuses_what_would_take_more_memory_than_any_machine_has(
     path = tiny.write_recipe(tmp_path / "r.yaml", tiny.recipe(world, tmp_path))
     large = ["model.audio.width=65536", "model.audio.ffn_dim=65536", "model.audio.layers=1000", "model.text.dim=64"]
     assert main(["check", str(path), *(part for change in large for part in ("--set", change))]) == 1
+    assert capsys.readouterr().err == "error: the model does not fit this machine's memory; make it smaller\n"
+    many = ["stages.only.batch_size=1000000", "model.audio.layers=50", "model.audio.width=1024"]
+    assert main(["check", str(path), *(part for change in many for part in ("--set", change))]) == 1
     assert "MISTAKE: a step would take" in capsys.readouterr().out
     assert main(["check", str(path)]) == 0
 

@@ -178,7 +178,7 @@ def test_hours_are_said_where_speeds_are_known(
 @pytest.mark.parametrize(
     ("model", "trainable", "words"),
     [
-        ("nobody/nothing", True, "text unknown; in all unknown"),
+        ("nobody/nothing", True, "unknown: text model nobody/nothing: its configuration is not on this machine"),
         ("nobody/nothing", False, "text 147,840; in all "),
         ("sentence-transformers/all-MiniLM-L6-v2", True, "text 22,861,056; in all "),
     ],
@@ -192,10 +192,9 @@ def test_a_text_model_that_is_not_here_has_no_size(
     }  # fmt: skip
     text = plan(load_recipe(tiny.write_recipe(tmp_path / "r.yaml", content)).recipe)
     assert words in text
-    assert ("its size is unknown: memory and times of a step below take it for a model of 22,7" in text) == (
-        model == "nobody/nothing"
-    )
-    assert ("hours not known until the text model is there" in text) == ("unknown; in all" in words)
+    assert ("  its size is unknown: its configuration is not on this machine\n" in text) == (model == "nobody/nothing")
+    assert ("hours unknown until the model is on this machine" in text) == ("unknown: text" in words)
+    assert ("  memory: about" in text) != ("unknown: text" in words)
 
 
 def test_check_of_a_study_says_what_is_done_of_every_cell(

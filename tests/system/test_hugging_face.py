@@ -16,7 +16,8 @@ from threads import one_thread  # noqa: F401  a fixture
 from data_tools.errors import KitError
 from system.models.audio import HuggingFace
 from system.models.batch import Series
-from system.networks.hugging_face import HubAudio
+from system.models.costs import weights_left_out
+from system.networks.hugging_face import HubAudio, read_folder
 from system.networks.hugging_face_types import ROWS
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -52,7 +53,7 @@ def samples(kind: str, seconds: float, seed: int = 0) -> np.ndarray:
 
 
 def network(kind: str) -> HubAudio:
-    made = HubAudio(KINDS[kind], hub_folder(kind))  # type: ignore[arg-type]
+    made = read_folder(KINDS[kind], hub_folder(kind))  # type: ignore[arg-type]
     made.take_published(hub_folder(kind))
     return made.eval()
 
@@ -169,23 +170,23 @@ def test_it_learns_and_draws_from_torchs_random_state_alone(kind: str) -> None:
 def test_another_type_is_refused_by_name(tmp_path: Path) -> None:
     folder = hub_folder("wavlm")
     with pytest.raises(KitError, match=r"its config.json says model_type wavlm, not hubert; write type: wavlm"):
-        HubAudio("hubert", folder)
+        read_folder("hubert", folder)
     ((key, said),) = settings("wavlm", type="hubert").missing_files()
     assert (key, said.endswith("says model_type wavlm, not hubert; write type: wavlm")) == ("model", True)
     with pytest.raises(KitError, match=r"says model_type clap; write type: clap_audio_model"):
-        HubAudio("whisper", hub_folder("clap"))
+        read_folder("whisper", hub_folder("clap"))
     shutil.copytree(folder, tmp_path / "other")
     path = tmp_path / "other" / "config.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | {"model_type": "dasheng"}))
     with pytest.raises(KitError, match=r"model_type dasheng, which is none of audio-spectrogram-transformer, clap_"):
-        HubAudio("wavlm", path.parent)
+        read_folder("wavlm", path.parent)
     (path.parent / "preprocessor_config.json").unlink()
     path.write_text(json.dumps(json.loads(path.read_text()) | {"model_type": "wavlm"}))
     with pytest.raises(KitError, match=r"no preprocessor_config.json"):
-        HubAudio("wavlm", path.parent)
+        read_folder("wavlm", path.parent)
     path.unlink()
     with pytest.raises(KitError, match=r"no config.json; name a folder that holds a model"):
-        HubAudio("wavlm", path.parent)
+        read_folder("wavlm", path.parent)
 
 
 def test_another_rate_and_missing_weights_are_refused(tmp_path: Path) -> None:
@@ -194,9 +195,9 @@ def test_another_rate_and_missing_weights_are_refused(tmp_path: Path) -> None:
     path = folder / "preprocessor_config.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | {"sampling_rate": 8000}))
     with pytest.raises(KitError, match=r"feature extractor takes 8,000 Hz, and models of type wavlm 16,000"):
-        HubAudio("wavlm", folder)
+        read_folder("wavlm", folder)
     shutil.copy(hub_folder("wavlm") / "preprocessor_config.json", path)
-    made = HubAudio("wavlm", folder)
+    made = read_folder("wavlm", folder)
     from safetensors.torch import load_file, save_file
 
     tensors = load_file(folder / "model.safetensors")
@@ -226,7 +227,13 @@ def test_sizes_are_read_from_its_config(kind: str) -> None:
     of = settings(kind)
     assert of.vector_dim == network(kind).dim
     assert of.sample_rate == network(kind).extractor.sampling_rate
-    assert of.cost(8, 4, 4).activations > 0
+    with weights_left_out():
+        encoder = of.build_unread(8).train()
+    counts = [sum(p.numel() for p in one.parameters()) for one in (encoder.parts()["network"], network(kind))]
+    assert counts[0] == counts[1]
+    cost = of.cost(encoder, 4, 4, half=False)
+    assert cost.flops > 0
+    assert cost.kept > of.cost(encoder, 4, 4, half=True).kept > 0
 
 
 @pytest.mark.parametrize(

@@ -178,11 +178,11 @@ def test_recipes_and_studies_are_told_apart(recipe: Path, tmp_path: Path, capsys
     assert "is a recipe; run it with" in refused(capsys, "study", recipe)
 
 
-def test_check_plans_a_study_by_what_differs_and_without_torch(world: Path, tmp_path: Path, root: Path) -> None:
+def test_check_plans_a_study_by_what_differs(world: Path, tmp_path: Path, root: Path) -> None:
     recipe = tiny.write_recipe(tmp_path / "r.yaml", tiny.recipe(world, tmp_path))
     cells = {"plain": {}, "wide": {"stages.only.losses.0.margin": 0.5}, "small": {"stages.only.batch_size": 4}}
     study = write_study(tmp_path, recipe, cells=cells)
-    code = "import sys; from system.__main__ import main; main(sys.argv[1:]); assert 'torch' not in sys.modules"
+    code = "import sys; from system.__main__ import main; main(sys.argv[1:])"
     command = [sys.executable, "-c", code, "check", str(study), "--gpu-memory", "80"]
     output = subprocess.run(command, capture_output=True, text=True, check=True, cwd=root).stdout
     first, plain, *rest = output.splitlines()

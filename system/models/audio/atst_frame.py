@@ -2,20 +2,8 @@
 
 from typing import Literal
 
-from system.models.audio.segmented import FromPublished, Network, NetworkCost
-from system.models.costs import block_activations, layer_parameters
-from system.networks.atst_frame_published import (
-    ADDRESS,
-    BANDS,
-    BLOCKS,
-    DIM,
-    FFN_DIM,
-    HOP,
-    LIMITS,
-    PARAMETERS,
-    RATE_INSIDE,
-    SLICE,
-)
+from system.models.audio.segmented import FromPublished, Network
+from system.networks.atst_frame_published import ADDRESS, DIM, LIMITS
 
 
 class AtstFrame(FromPublished):
@@ -56,10 +44,3 @@ class AtstFrame(FromPublished):
         from system.networks.atst_frame import AtstFrame
 
         return AtstFrame(self.floor == "batch")
-
-    def network_cost(self) -> NetworkCost:
-        tokens = self.segment_seconds * RATE_INSIDE / HOP / SLICE
-        products = BLOCKS * 2 * tokens**2 * DIM + tokens * BANDS * SLICE * DIM
-        a_block = block_activations(tokens, DIM, FFN_DIM)
-        flops = 2 * (tokens * BLOCKS * layer_parameters(DIM, FFN_DIM) + products)
-        return NetworkCost(PARAMETERS, BLOCKS * a_block, a_block, flops)

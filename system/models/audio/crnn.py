@@ -8,7 +8,6 @@ from pydantic import Field, field_validator
 from data_tools.documents.strict import Name, Size
 from system.experts import Expert, LogMelSlaney
 from system.models.audio.base import AudioSettings, Encoder
-from system.models.costs import TRAINING, Cost, gru_flops, gru_parameters
 
 CHANNELS = 128  # of the convolutions
 MIN_BANDS = 64  # that they turn into one
@@ -55,28 +54,16 @@ class Crnn(GruSettings):
 
     sees_whole_batch: ClassVar[bool] = True
 
+    @property
+    def trained_parts(self) -> dict[str, bool]:
+        return {"convolutions": True, "gru": True}
+
     def build(self, out: int) -> Encoder:
         from system.models.audio.crnn_encoder import CrnnEncoder
 
         ((name, logmel),) = self.experts.items()
         inputs = CHANNELS * (logmel.bands // MIN_BANDS)
         return CrnnEncoder(name, inputs, self.hidden, self.dropout, self.embedding, self.padding)
-
-    def cost(self, out: int, seconds: float, longest: float) -> Cost:
-        """Every convolution keeps about two values of its input, for the batch norm in front of it, and two of its
-        output. Measured on a CPU: 8 clips of 30 s take 13 % less memory than is reckoned from this, 32 of 20 s 12 %
-        less; its narrow layers reach a third of the operations a second that wide ones do, so a step takes three times
-        as long."""
-        (expert,) = self.experts.values()
-        columns = longest * expert.frames_per_second
-        inputs, outputs = (1, 32, 128, 128, 128), (32, 128, 128, 128, 128)
-        frames = [columns * expert.bands / shrunk for shrunk in (1, 8, 8, 64, 64)]
-        rows = list(zip(inputs, outputs, frames, strict=True))
-        convolutions = sum(9 * i * o + 2 * i for i, o, _ in rows)
-        width = CHANNELS * (expert.bands // MIN_BANDS)
-        activations = sum(2 * (i + o) * n for i, o, n in rows) + columns * (3 * self.hidden + 4 * out)
-        flops = TRAINING * sum(9 * i * o * n for i, o, n in rows) + gru_flops(columns / 4, width, self.hidden)
-        return Cost({"convolutions": convolutions, "gru": gru_parameters(width, self.hidden)}, activations, flops)
 
 
 class Gru(GruSettings):
@@ -91,17 +78,12 @@ class Gru(GruSettings):
     dropout: float = Field(ge=0, lt=1)  # behind the linear layer
     embedding: Literal["frames", "mean"]  # a vector a frame, or their mean
 
+    @property
+    def trained_parts(self) -> dict[str, bool]:
+        return {"linear": True, "gru": True}
+
     def build(self, out: int) -> Encoder:
         from system.models.audio.crnn_encoder import GruEncoder
 
         ((name, expert),) = self.experts.items()
         return GruEncoder(name, expert.dim, self.width, self.hidden, self.dropout, self.embedding)
-
-    def cost(self, out: int, seconds: float, longest: float) -> Cost:
-        (expert,) = self.experts.values()
-        frames = longest * expert.frames_per_second
-        linear = (expert.dim + 1) * self.width
-        activations = frames * (3 * self.width + 12 * self.hidden + 4 * out)
-        flops = TRAINING * linear * frames + gru_flops(frames, self.width, self.hidden)
-        trainable = {"linear": linear, "gru": gru_parameters(self.width, self.hidden)}
-        return Cost(trainable, activations, flops, frames * expert.dim)

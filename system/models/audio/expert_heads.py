@@ -8,7 +8,6 @@ from data_tools.documents.strict import Depth, Name, Size
 from system.experts import Expert
 from system.models.audio.base import AudioSettings, Encoder
 from system.models.base import Heads
-from system.models.costs import TRAINING, Cost, encoder_activations, encoder_flops, encoder_parameters
 
 
 class ExpertHeads(AudioSettings):
@@ -32,22 +31,9 @@ class ExpertHeads(AudioSettings):
         dims = {name: expert.dim for name, expert in self.experts.items()}
         return ExpertHeadsEncoder(dims, out, **self.model_dump(exclude={"kind", "experts"}))
 
-    def cost(self, out: int, seconds: float, longest: float) -> Cost:
-        trainable, activations, exact, flops = {}, 0.0, 0.0, 0.0
-        layers = self.width, self.layers, self.ffn_dim
-        for name, expert in self.experts.items():
-            linear = (expert.dim + 1) * self.width + (self.width + 1) * out
-            trainable[name] = linear + encoder_parameters(*layers, self.max_positions)
-            frames = seconds * expert.frames_per_second
-            windows = max(1.0, frames / self.max_positions)
-            activations += windows * encoder_activations(frames / windows, *layers, self.heads)
-            exact += frames * expert.dim
-            flops += TRAINING * frames * expert.dim * self.width + encoder_flops(frames, *layers)
-        return Cost(trainable, activations, flops, exact)
+    @property
+    def trained_parts(self) -> dict[str, bool]:
+        return dict.fromkeys(self.experts, True)
 
     def part_name(self, part: str) -> str:
         return f"{part} head"
-
-    def part_note(self) -> str:
-        per_head = encoder_parameters(self.width, self.layers, self.ffn_dim, self.max_positions)
-        return f" (encoder of a head: {per_head:,})"

@@ -8,7 +8,6 @@ from data_tools.documents.strict import Depth, Name, Size
 from system.experts import Expert
 from system.models.audio.base import AudioSettings, Encoder
 from system.models.base import Heads
-from system.models.costs import TRAINING, Cost, encoder_activations, encoder_flops, encoder_parameters
 
 
 class FrameTransformer(AudioSettings):
@@ -30,19 +29,13 @@ class FrameTransformer(AudioSettings):
 
     gives_series: ClassVar[bool] = True
 
+    @property
+    def trained_parts(self) -> dict[str, bool]:
+        return {"transformer": True}
+
     def build(self, out: int) -> Encoder:
         from system.models.audio.frame_transformer_encoder import FrameTransformerEncoder
 
         ((name, expert),) = self.experts.items()
         sizes = self.width, self.layers, self.heads, self.ffn_dim, self.max_positions, self.dropout
         return FrameTransformerEncoder(name, expert.dim, sizes, out)
-
-    def cost(self, out: int, seconds: float, longest: float) -> Cost:
-        (expert,) = self.experts.values()
-        layers, frames = (self.width, self.layers, self.ffn_dim), longest * expert.frames_per_second
-        linear = (expert.dim + 1) * self.width + (self.width + 1) * out
-        windows = max(1.0, frames / self.max_positions)
-        activations = windows * encoder_activations(frames / windows, *layers, self.heads) + 4 * frames * out
-        flops = TRAINING * frames * (expert.dim + out) * self.width + encoder_flops(frames, *layers)
-        trainable = {"transformer": linear + encoder_parameters(*layers, self.max_positions)}
-        return Cost(trainable, activations, flops, frames * expert.dim)

@@ -8,12 +8,12 @@ from data_tools.classify.model_files import AUDIO_SETTINGS, fetch, folder_proble
 from data_tools.documents.json_text import parse_json
 from data_tools.errors import DataError
 from system.experts.base import file_sha256
-from system.models.audio.segmented import Network, NetworkCost, Segmented
-from system.models.costs import block_activations, layer_parameters
-from system.networks.hugging_face_types import ROWS, TOKENS_PER_SECOND, Type, type_problem
+from system.models.audio.segmented import Network, Segmented
+from system.models.costs import UnknownSizeError
+from system.networks.hub_configs import UNKNOWN, model_config
+from system.networks.hugging_face_types import ROWS, Type, type_problem
 
-_UNREADABLE = (OSError, ValueError, LookupError, TypeError, DataError)
-ROWS_OF_AST = 12  # tokens of one time
+UNKNOWN_DIM = 768  # D that a model is taken to have while its configuration is not known
 
 
 class HuggingFace(Segmented):
@@ -54,7 +54,12 @@ class HuggingFace(Segmented):
 
     @property
     def vector_dim(self) -> int:
-        return self._sizes()[0]
+        config = self._config() or {}
+        keys = (
+            ("projection_dim",) if self.type == "clap_audio_model" else ("d_model", "output_hidden_size", "hidden_size")
+        )
+        found = [config[key] for key in keys if isinstance(config.get(key), int)]
+        return found[0] if found else UNKNOWN_DIM
 
     @property
     def limits(self) -> tuple[float, float]:
@@ -65,61 +70,31 @@ class HuggingFace(Segmented):
         return self.model
 
     def _config(self) -> dict[str, Any] | None:
-        """Of the part that hears; None where it is not here, or no such model."""
-        try:
-            folder = local_folder(self.model, "audio model") or Path(self.model)
-            config: dict[str, Any] = dict(parse_json((folder / "config.json").read_bytes(), "config.json"))
-        except _UNREADABLE:
-            return None
-        return dict(config.get("audio_config", config)) if self.type == "clap_audio_model" else config
+        """The configuration of its audio part; None if it is not known."""
+        config = model_config(self.model, "audio model")
+        return config and dict(config.get("audio_config", config)) if self.type == "clap_audio_model" else config
 
     @property
     def size_known(self) -> bool:
         return self._config() is not None
 
-    def _sizes(self) -> tuple[int, list[tuple[float, int, int]]]:
-        """Of its vectors; and of each layer the tokens a second, their width and that of its feed-forward. Of a model
-        that is not here: as a base model."""
-        config = self._config() or {}
-        try:
-            if self.type == "clap_audio_model":
-                width = int(config.get("patch_embeds_hidden_size", 96))
-                layers = [
-                    (4096 / 4**i / 10, width * 2**i, 4 * width * 2**i)
-                    for i, depth in enumerate(config.get("depths", [2, 2, 6, 2]))
-                    for _ in range(int(depth))
-                ]
-                return int(config.get("projection_dim", 512)), layers
-            width = int(config.get("d_model", config.get("hidden_size", 768)))
-            depth = int(config.get("encoder_layers", config.get("num_hidden_layers", 12)))
-            ffn_dim = int(config.get("encoder_ffn_dim", config.get("intermediate_size", 4 * width)))
-            rows = ROWS_OF_AST if self.type == "audio-spectrogram-transformer" else 1
-            return width, [(rows * TOKENS_PER_SECOND[self.type], width, ffn_dim)] * depth
-        except (TypeError, ValueError):  # found when it is loaded
-            return 768, []
-
-    def network_cost(self) -> NetworkCost:
-        """Of its layers of attention; of convolutions before them nothing is reckoned."""
-        row, (_, layers) = ROWS[self.type], self._sizes()
-        fixed = row.max_seconds if self.type != "clap_audio_model" else 10.0
-        seconds = fixed or self.segment_seconds
-        counts = [(rate * seconds, width, ffn_dim) for rate, width, ffn_dim in layers]
-        kept = [block_activations(tokens, width, ffn_dim) for tokens, width, ffn_dim in counts]
-        window = 64 if self.type == "clap_audio_model" else None  # tokens that attend to each other
-        flops = sum(
-            2 * tokens * (layer_parameters(width, ffn_dim) + 2 * (window or tokens) * width)
-            for tokens, width, ffn_dim in counts
-        )
-        parameters = sum(layer_parameters(width, ffn_dim) for _, width, ffn_dim in layers)
-        return NetworkCost(parameters, sum(kept), max(kept, default=0.0), flops)
-
     def pretrained(self) -> Path | None:
         return fetch(self.model, "audio model")
 
     def build_network(self) -> Network:
-        from system.networks.hugging_face import HubAudio
+        from system.networks.hugging_face import read_folder
 
-        return HubAudio(self.type, fetch(self.model, "audio model"))
+        return read_folder(self.type, fetch(self.model, "audio model"))
+
+    def build_network_unread(self) -> Network:
+        from system.networks.hugging_face import of_sizes, read_folder
+
+        if folder := local_folder(self.model, "audio model"):
+            return read_folder(self.type, folder)
+        config = self._config()
+        if config is None:
+            raise UnknownSizeError(f"audio model {self.model}: {UNKNOWN}")
+        return of_sizes(self.type, config)
 
     def file_checksums(self) -> dict[str, str]:
         """Of the model's settings and its extractor's; of a frozen one its weights too."""
@@ -153,4 +128,4 @@ class HuggingFace(Segmented):
             here = f"MISSING: {folder} {problem}; name a folder that holds a model, or a hub name"
         yield f"audio model {self.model} ({self.type}, {'trained' if self.trainable else 'frozen'}): {here}"
         if not self.size_known:
-            yield "  its size is unknown: memory and times of a step below take it for a base model"
+            yield f"  its size is unknown: {UNKNOWN}"

@@ -11,8 +11,7 @@ from system.experts import Expert, Waveform
 from system.experts.base import Resampled
 from system.models.audio.base import AudioSettings, Encoder
 from system.models.audio.segmented import SpecAugment
-from system.models.costs import TRAINING, Cost, mlp_parameters
-from system.networks.published import ADDRESSES, BANDS, CONVOLUTIONS, DIM, HOP, RATE, Convolution
+from system.networks.published import ADDRESSES, RATE
 
 
 class Panns(AudioSettings, Resampled):
@@ -55,6 +54,10 @@ class Panns(AudioSettings, Resampled):
     def sees_whole_batch(self) -> bool:
         return self.trainable
 
+    @property
+    def trained_parts(self) -> dict[str, bool]:
+        return {"network": self.trainable, "mlp": True}
+
     def pretrained(self) -> Path | None:
         return None if self.weights is None else Path(self.weights)
 
@@ -82,25 +85,7 @@ class Panns(AudioSettings, Resampled):
             hidden=self.hidden,
         )
 
-    def cost(self, out: int, seconds: float, longest: float) -> Cost:
-        """Every convolution keeps about two values of its output, for its batch norm and what follows; a frozen network
-        holds about three times its largest output. Measured on a CPU, ResNet-38 and BERT, 2 clips of 10 s, 4 of 10 s, 2
-        of 30 s: a step's peak is 7, 2, and 1 % above what is reckoned from this."""
-        columns = min(longest, self.max_seconds) * RATE / HOP
-        layers = CONVOLUTIONS[self.network]
-        outputs = [layer.outputs * columns * BANDS / layer.scale**2 for layer in layers]
-        parameters = 2 * BANDS + sum(_parameters(layer) + 2 * layer.outputs for layer in layers)
-        flops = TRAINING * sum(_parameters(layer) * columns * BANDS / layer.scale**2 for layer in layers)
-        mlp = mlp_parameters(DIM, self.hidden, out)
-        if self.trainable:
-            return Cost({"network": parameters, "mlp": mlp}, 2 * sum(outputs), flops + TRAINING * mlp)
-        return Cost({"network": 0, "mlp": mlp}, 3 * max(outputs), flops / 3 + TRAINING * mlp, frozen=parameters)
-
     def plan_lines(self) -> Iterator[str]:
         missing = "".join(f" MISSING; published at {self.published_address()}" for _ in self.missing_files())
         source = "from scratch" if self.weights is None else f"from {self.weights}{missing}"
         yield f"audio network {self.network}: {'trained' if self.trainable else 'frozen'}, {source}"
-
-
-def _parameters(layer: Convolution) -> int:
-    return layer.inputs * layer.outputs * layer.size**2

@@ -5,9 +5,8 @@ from typing import Literal
 
 from pydantic import Field
 
-from system.models.audio.segmented import FromPublished, Network, NetworkCost, SpecAugment
-from system.models.costs import block_activations, layer_parameters
-from system.networks.passt_published import DIM, FFN_DIM, HOP, PATCH, RATE, VARIANTS, Name
+from system.models.audio.segmented import FromPublished, Network, SpecAugment
+from system.networks.passt_published import DIM, HOP, RATE, VARIANTS, Name
 
 
 class Passt(FromPublished):
@@ -62,18 +61,3 @@ class Passt(FromPublished):
         masks = None if self.spec_augment is None else Masks(**self.spec_augment.model_dump())
         patchout = (self.patchout_time, self.patchout_bands, self.patchout_tokens)
         return PasstOnWaves(KaldiLogMel(self.edge_jitter, masks), Passt(self.network, patchout))
-
-    def network_cost(self) -> NetworkCost:
-        """A frozen network is computed in evaluation, without patchout."""
-        variant = VARIANTS[self.network]
-        rows, times = variant.rows, variant.patches(self.segment_seconds * RATE / HOP)
-        patches = rows * times * PATCH**2 * DIM
-        if self.trainable:
-            rows, times = rows - self.patchout_bands, times - self.patchout_time
-        tokens = 2 + rows * times - (self.patchout_tokens if self.trainable else 0)
-        blocks = variant.blocks * layer_parameters(DIM, FFN_DIM)
-        tables = (4 + variant.rows + variant.positions) * DIM
-        parameters = blocks + tables + (PATCH**2 + 1) * DIM + 2 * DIM
-        a_block = block_activations(tokens, DIM, FFN_DIM)
-        flops = 2 * (tokens * blocks + variant.blocks * 2 * tokens**2 * DIM + patches)
-        return NetworkCost(parameters, variant.blocks * a_block, a_block, flops)

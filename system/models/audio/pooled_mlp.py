@@ -7,7 +7,6 @@ from pydantic import Field
 from data_tools.documents.strict import Name, Size
 from system.experts import Expert
 from system.models.audio.base import AudioSettings, Encoder
-from system.models.costs import TRAINING, Cost, mlp_parameters
 
 
 class PooledMlp(AudioSettings):
@@ -21,6 +20,10 @@ class PooledMlp(AudioSettings):
     pooling: Literal["mean", "max", "max_mean"]  # max_mean: their sum, as PANNs do
     hidden: Size  # of its layer in the middle
     dropout: float = Field(ge=0, lt=1)  # of the pooled frames
+
+    @property
+    def trained_parts(self) -> dict[str, bool]:
+        return {"mlp": True}
 
     def build(self, out: int) -> Encoder:
         from torch import nn
@@ -46,9 +49,3 @@ class PooledMlp(AudioSettings):
                 return {"mlp": self.mlp}
 
         return PooledMlpEncoder()
-
-    def cost(self, out: int, seconds: float, longest: float) -> Cost:
-        (expert,) = self.experts.values()
-        parameters = mlp_parameters(expert.dim, self.hidden, out)
-        exact = longest * expert.frames_per_second * expert.dim
-        return Cost({"mlp": parameters}, 0.0, float(TRAINING * parameters), exact)

@@ -3,7 +3,6 @@ told. Never imports torch."""
 
 from abc import abstractmethod
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Literal, Self, TypeAlias, cast
 
@@ -13,7 +12,7 @@ from data_tools.documents.strict import Positive, Size, Strict, mistakes
 from system.experts import Expert, Waveform
 from system.experts.base import Resampled
 from system.models.audio.base import AudioSettings, Encoder
-from system.models.costs import TRAINING, Cost, mlp_parameters
+from system.models.costs import Cost
 
 if TYPE_CHECKING:
     from system.networks.segment import SegmentNetwork
@@ -28,17 +27,6 @@ class SpecAugment(Strict):
     time_width: Positive  # the widest is one less
     band_stripes: int = Field(ge=0)  # how many
     band_width: Positive  # the widest is one less
-
-
-@dataclass(frozen=True)
-class NetworkCost:
-    """Of one segment. parameters: of the network. kept: values that wait for the backward pass. at_once: values that a
-    frozen one holds at its widest. flops: of a forward pass."""
-
-    parameters: int
-    kept: float
-    at_once: float
-    flops: float
 
 
 class Segmented(AudioSettings, Resampled):
@@ -90,16 +78,20 @@ class Segmented(AudioSettings, Resampled):
         """The network as people call it."""
 
     @abstractmethod
-    def network_cost(self) -> NetworkCost:
-        """Of one segment."""
-
-    @abstractmethod
     def pretrained(self) -> Path | None:
         """The file or folder of published weights; None for a network from scratch."""
 
     @abstractmethod
     def build_network(self) -> Network:
         """The network with fresh weights. It imports torch."""
+
+    def build_network_unread(self) -> Network:
+        """The network without its published files; UnknownSizeError if its sizes are not known here."""
+        return self.build_network()
+
+    @property
+    def trained_parts(self) -> dict[str, bool]:
+        return {"network": self.trainable, "head": self.head == "linear" or self.segment_pooling == "attention"}
 
     @property
     def is_published(self) -> bool:
@@ -125,6 +117,17 @@ class Segmented(AudioSettings, Resampled):
             yield "head", f"none, and its vectors have {self.vector_dim} values, the text's embeddings {out}"
 
     def build(self, out: int) -> Encoder:
+        return self._encoder(self.build_network(), out, self.pretrained())
+
+    def build_unread(self, out: int) -> Encoder:
+        return self._encoder(self.build_network_unread(), out, None)
+
+    def cost(self, encoder: Encoder, seconds: float, longest: float, half: bool) -> Cost:
+        """Count every segment of a clip of `longest` seconds; other clips of a batch may have fewer."""
+        segments = 1 + max(0.0, -((self.segment_seconds - min(longest, self.max_seconds)) // self.hop_seconds))
+        return super().cost(encoder, self.segment_seconds, self.segment_seconds, half).times(segments)
+
+    def _encoder(self, network: Network, out: int, pretrained: Path | None) -> Encoder:
         from system.models.audio.segmented_encoder import SegmentedEncoder
 
         ((name, _),) = self.experts.items()
@@ -132,9 +135,9 @@ class Segmented(AudioSettings, Resampled):
         size, hop = (round(each * self.sample_rate) for each in seconds)
         return SegmentedEncoder(
             name,
-            self.build_network(),
+            network,
             out,
-            pretrained=self.pretrained(),
+            pretrained=pretrained,
             trainable=self.trainable,
             size=size,
             hop=hop,
@@ -143,18 +146,6 @@ class Segmented(AudioSettings, Resampled):
             has_head=self.head == "linear",
             hidden=self.hidden,
         )
-
-    def cost(self, out: int, seconds: float, longest: float) -> Cost:
-        """Of every segment that a clip of `longest` seconds has: the others of a batch may have fewer."""
-        segments = 1 + max(0.0, -((self.segment_seconds - min(longest, self.max_seconds)) // self.hop_seconds))
-        dim, one = self.vector_dim, self.network_cost()
-        head = (dim + 1) * out if self.hidden is None else mlp_parameters(dim, self.hidden, out)
-        head = 0 if self.head == "none" else head
-        head += dim + 1 if self.segment_pooling == "attention" else 0
-        flops = segments * one.flops + TRAINING * head
-        if not self.trainable:
-            return Cost({"network": 0, "head": head}, segments * one.at_once, flops, frozen=one.parameters)
-        return Cost({"network": one.parameters, "head": head}, segments * one.kept, flops + 2 * segments * one.flops)
 
 
 class FromPublished(Segmented):

@@ -28,11 +28,11 @@ def segmented(waves: Series, size: int, hop: int) -> Segments:
     at most `size` samples is one.
     """
     counts = 1 + ((waves.lengths - size).clamp(min=0) + hop - 1) // hop
-    clips = torch.arange(len(counts), device=counts.device).repeat_interleave(counts)
+    clips = torch.arange(len(counts), device=counts.device).repeat_interleave(counts, output_size=int(counts.sum()))
     number = torch.arange(len(clips), device=counts.device) - (counts.cumsum(0) - counts)[clips]
     samples = (number * hop)[:, None] + torch.arange(size, device=counts.device)
     values = waves.values[..., 0]
-    values = F.pad(values, (0, max(0, int(samples.max()) + 1 - values.shape[1])))
+    values = F.pad(values, (0, max(0, (int(counts.max()) - 1) * hop + size - values.shape[1])))
     silent = samples >= waves.lengths[clips][:, None]
     return Segments(values[clips[:, None], samples].masked_fill(silent, 0), (~silent).sum(1), clips)
 

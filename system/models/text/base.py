@@ -1,13 +1,17 @@
-"""What a kind of text encoder is: settings, what it takes, and how it is made. Never imports torch."""
+"""The interface of a kind of text encoder: settings, building, costs. torch is imported to build or count it."""
 
 from abc import abstractmethod
+from collections.abc import Callable
+from itertools import cycle, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, TypeAlias
 
 from system.models.base import EncoderKind
-from system.models.costs import Cost
+from system.models.costs import TOKENS, weights_left_out
 
 if TYPE_CHECKING:
+    import torch
+
     from system.models.text.encoder import TextEncoder
 
 Encoder: TypeAlias = "TextEncoder"  # the network that settings build; naming it imports no torch
@@ -27,16 +31,20 @@ class TextSettings(EncoderKind):
         @property
         def dim(self) -> int: ...
 
+    @property
+    def is_trained(self) -> bool:
+        """Whether it has trainable parameters."""
+        return True
+
     @abstractmethod
     def build(self, vocabulary: list[str], banks: Path) -> Encoder:
         """The encoder with fresh weights. vocabulary: of all training captions, none unless it `reads_vocabulary`.
         banks: the folder of the feature banks, where embeddings may be kept. It alone imports torch."""
 
-    @property
-    def size_known(self) -> bool:
-        """Whether `cost` knows the trainable parameters; where not, it takes the encoder for another one."""
-        return True
-
-    @abstractmethod
-    def cost(self, vocabulary: int) -> Cost:
-        """Of a caption. vocabulary: words of the training captions."""
+    def to_count(self, vocabulary: list[str]) -> tuple["torch.nn.Module", Callable[[], "torch.Tensor"]]:
+        """A network of these settings without values, and a function that embeds a caption of TOKENS tokens with it;
+        UnknownSizeError where its sizes are not known on this machine."""
+        with weights_left_out():
+            encoder = self.build(vocabulary, Path()).train()
+        caption = " ".join(islice(cycle(vocabulary), TOKENS))
+        return encoder, lambda: encoder.embed_alike([caption]).values

@@ -1,98 +1,70 @@
 """Pre-trained text encoders, by the name or folder that also tells their size. Never imports torch."""
 
-import math
-import struct
 from abc import abstractmethod
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
 
 from data_tools.classify.model_files import fetch, folder_problem, installed_as, local_folder
-from data_tools.documents.json_text import parse_json
 from data_tools.documents.strict import Size
 from data_tools.errors import DataError
-from system.models.costs import (
-    TOKENS,
-    TRAINING,
-    Cost,
-    encoder_activations,
-    encoder_flops,
-    layer_parameters,
-    mlp_parameters,
-)
+from system.models.costs import TOKENS, UnknownSizeError, weights_left_out
 from system.models.text.base import Encoder, TextSettings
+from system.networks.hub_configs import UNKNOWN, model_config
 
-_UNREADABLE = (OSError, ValueError, LookupError, TypeError, AttributeError, struct.error)
-
-
-@dataclass(frozen=True)
-class TextSize:
-    """A pre-trained text encoder: its parameters and layers."""
-
-    parameters: int
-    width: int
-    layers: int
-    ffn_dim: int
-    heads: int
-
-
-BERT = TextSize(108_891_648, 768, 12, 3072, 12)  # bert-base-uncased without its pooler
-MINILM = TextSize(22_713_216, 384, 6, 1536, 12)  # all-MiniLM-L6-v2
-NAMED = {
-    "bert-base-uncased": BERT,
-    "all-MiniLM-L6-v2": MINILM,
-    "roberta-base": TextSize(124_055_040, 768, 12, 3072, 12),  # without its pooler, as the next
-    "roberta-large": TextSize(354_310_144, 1024, 24, 4096, 16),
-}
-MAX_HEADER = 100_000_000  # bytes, of a safetensors file
+if TYPE_CHECKING:
+    import torch
+    from torch import nn
 
 
 class PreTrained(TextSettings):
-    """unknown: what the model is taken for when its files are not here, or of another form."""
+    """A model by name. A subclass has `trainable`: false for a frozen model, which has embedded the captions before the
+    first step."""
 
     model: str  # folder, package or hub name
 
     file_settings: ClassVar[frozenset[str]] = frozenset({"model"})
-    unknown: ClassVar[TextSize]
+
+    if TYPE_CHECKING:  # a field of every subclass
+        trainable: bool
 
     @abstractmethod
-    def count(self, folder: Path, config: dict[str, Any]) -> int:
-        """Parameters, from the folder's files, of which config.json has been read."""
+    def layers_after(self, width: int) -> "nn.Module":
+        """The trained layers after a model whose vectors have `width` values."""
 
-    def text_config(self, config: dict[str, Any]) -> dict[str, Any]:
-        """The part of a folder's config.json that is of the text encoder."""
-        return config
+    def network_to_count(self, config: dict[str, Any]) -> tuple["nn.Module", int]:
+        """The network of a config.json without its weights, and the width of its vectors."""
+        from transformers import AutoConfig, AutoModel
 
-    def _known_size(self) -> TextSize | None:
-        """From the folder's files, or of a few models that are known by name."""
-        try:
-            folder = local_folder(self.model) or Path(self.model)
-            config = self.text_config(parse_json((folder / "config.json").read_bytes(), "config.json"))
-            keys = ("hidden_size", "num_hidden_layers", "intermediate_size", "num_attention_heads")
-            return TextSize(self.count(folder, config), *(int(config[key]) for key in keys))
-        except _UNREADABLE:
-            return NAMED.get(self.model.rpartition("/")[2])
+        network = AutoModel.from_config(AutoConfig.for_model(**config))
+        if network.config.is_encoder_decoder:
+            network = network.get_encoder()
+        return network, network.config.hidden_size
 
-    def size(self) -> TextSize:
-        """From the folder's files; `unknown` for a hub name and for files of another form."""
-        return self._known_size() or self.unknown
+    def to_count(self, vocabulary: list[str]) -> tuple["nn.Module", Callable[[], "torch.Tensor"]]:
+        import torch
 
-    @property
-    def size_known(self) -> bool:
-        return self._known_size() is not None
+        config = model_config(self.model)
+        if config is None:
+            raise UnknownSizeError(f"text model {self.model}: {UNKNOWN}")
+        with weights_left_out():
+            try:
+                network, width = self.network_to_count(config)
+            except (KeyError, TypeError, ValueError) as error:
+                raise UnknownSizeError(f"text model {self.model}: its config.json tells no size: {error}") from error
+            after = self.layers_after(width)
 
-    def cost_with(self, behind: int, trainable: bool) -> Cost:
-        """behind: trainable parameters behind the pre-trained ones. A frozen encoder has embedded the captions before
-        the first step."""
-        size = self.size()
-        if not trainable:
-            return Cost({"text": behind}, 0.0, float(TRAINING * behind), frozen=size.parameters)
-        layers = size.width, size.layers, size.ffn_dim
-        activations = encoder_activations(TOKENS, *layers, size.heads)
-        return Cost({"text": behind + size.parameters}, activations, encoder_flops(TOKENS, *layers) + TRAINING * behind)
+        def run() -> torch.Tensor:
+            vectors = torch.zeros(1, width)
+            if self.trainable:
+                output = network(torch.zeros(1, TOKENS, dtype=torch.long))
+                vectors = output.text_embeds if "text_embeds" in output else output.last_hidden_state[:, 0]
+            result: torch.Tensor = after(vectors)
+            return result
+
+        return torch.nn.ModuleList([network.train().requires_grad_(self.trainable), after]), run
 
     def missing_files(self) -> Iterator[tuple[str, str]]:
         """Downloads the model where it is not here."""
@@ -114,9 +86,8 @@ class PreTrained(TextSettings):
         else:
             fact = f"here, in {folder}"
         yield f"text model {self.model}: {fact}"
-        if self._known_size() is None:
-            taken = f"a model of {self.unknown.parameters:,} parameters"
-            yield f"  its size is unknown: memory and times of a step below take it for {taken}"
+        if model_config(self.model) is None:
+            yield f"  its size is unknown: {UNKNOWN}"
 
 
 class TokenSettings(PreTrained):
@@ -129,8 +100,6 @@ class TokenSettings(PreTrained):
     dropout: float | None = Field(ge=0, lt=1)  # of the transformer's hidden states and attention; null: as published
     hidden: Size | None  # of a layer with ReLU behind the network; null: one linear layer to `dim`
     dim: Size  # D, of an embedding
-
-    unknown: ClassVar[TextSize] = BERT
 
     def cleaned(self, text: str) -> str:
         """A caption as the tokenizer gets it."""
@@ -153,13 +122,18 @@ class TokenSettings(PreTrained):
             dim=self.dim,
         )
 
-    def count(self, folder: Path, config: dict[str, Any]) -> int:
-        return of_transformer(config)
+    def layers_after(self, width: int) -> "nn.Module":
+        from torch import nn
 
-    def cost(self, vocabulary: int) -> Cost:
-        width = self.size().width
-        behind = (width + 1) * self.dim if self.hidden is None else mlp_parameters(width, self.hidden, self.dim)
-        return self.cost_with(behind, self.trainable)
+        from system.networks.layers import mlp
+
+        return nn.Linear(width, self.dim) if self.hidden is None else mlp(width, self.hidden, self.dim)
+
+    def network_to_count(self, config: dict[str, Any]) -> tuple["nn.Module", int]:
+        network: Any
+        network, width = super().network_to_count(config)
+        network.pooler = None  # TokenEncoder takes it away too
+        return network, width
 
 
 class FirstToken(TokenSettings):
@@ -190,8 +164,22 @@ class VectorSettings(PreTrained):
     def is_published(self) -> bool:
         return self.projection == "none"
 
-    def cost(self, vocabulary: int) -> Cost:
-        return self.cost_with((self.dim + 1) * self.dim if self.projection == "linear" else 0, self.trainable)
+    @property
+    def is_trained(self) -> bool:
+        return self.trainable or self.projection == "linear"
+
+    def to_count(self, vocabulary: list[str]) -> tuple["nn.Module", Callable[[], "torch.Tensor"]]:
+        import torch
+
+        if self.trainable or model_config(self.model) is not None:
+            return super().to_count(vocabulary)
+        after = self.layers_after(self.dim)  # all that a step computes; how large the frozen model is, is not known
+        return after, lambda: after(torch.zeros(1, self.dim))
+
+    def layers_after(self, width: int) -> "nn.Module":
+        from torch import nn
+
+        return nn.Linear(self.dim, self.dim) if self.projection == "linear" else nn.Identity()
 
 
 class SentenceTransformers(VectorSettings):
@@ -199,19 +187,10 @@ class SentenceTransformers(VectorSettings):
 
     kind: Literal["sentence_transformers"]
 
-    unknown: ClassVar[TextSize] = MINILM
-
-    @property
-    def size_known(self) -> bool:
-        return not self.trainable or super().size_known
-
     def build(self, vocabulary: list[str], banks: Path) -> Encoder:
         from system.models.text.sentence_encoder import sentence_encoder
 
         return sentence_encoder(self.model, self.dim, self.projection == "linear", self.trainable, banks)
-
-    def count(self, folder: Path, config: dict[str, Any]) -> int:
-        return sum(_safetensors_sizes(folder / "model.safetensors"))
 
 
 class Clap(VectorSettings):
@@ -224,31 +203,13 @@ class Clap(VectorSettings):
 
     kind: Literal["clap"]
 
-    unknown: ClassVar[TextSize] = BERT
-
     def build(self, vocabulary: list[str], banks: Path) -> Encoder:
         from system.models.text.pretrained_encoder import Bank, ClapEncoder
 
         return ClapEncoder(self.model, self.dim, self.projection == "linear", self.trainable, Bank(banks, "clap"))
 
-    def text_config(self, config: dict[str, Any]) -> dict[str, Any]:
-        return dict(config.get("text_config", config))
+    def network_to_count(self, config: dict[str, Any]) -> tuple["nn.Module", int]:
+        from transformers import ClapTextConfig, ClapTextModelWithProjection
 
-    def count(self, folder: Path, config: dict[str, Any]) -> int:
-        return of_transformer(config)
-
-
-def of_transformer(config: dict[str, Any]) -> int:
-    """Parameters of BERT or RoBERTa without its pooler; a file may hold more than is used."""
-    tables = sum(int(config[name]) for name in ("vocab_size", "max_position_embeddings", "type_vocab_size"))
-    width, depth, ffn_dim = (int(config[key]) for key in ("hidden_size", "num_hidden_layers", "intermediate_size"))
-    return (tables + 2) * width + depth * layer_parameters(width, ffn_dim)
-
-
-def _safetensors_sizes(path: Path) -> list[int]:
-    """Values in every floating-point tensor, from the file's header."""
-    with path.open("rb") as file:
-        (length,) = struct.unpack("<Q", file.read(8))
-        header = parse_json(file.read(min(length, MAX_HEADER)), path.name)
-    tensors = [entry for name, entry in header.items() if name != "__metadata__"]
-    return [math.prod(entry["shape"]) for entry in tensors if str(entry["dtype"]).startswith(("F", "BF"))]
+        sizes = ClapTextConfig.from_dict(config.get("text_config", config))
+        return ClapTextModelWithProjection(sizes), sizes.projection_dim

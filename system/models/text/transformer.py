@@ -9,7 +9,6 @@ from pydantic import Field
 from data_tools.documents.strict import Depth, Size
 from data_tools.words import words_of
 from system.models.base import Heads
-from system.models.costs import TOKENS, Cost, encoder_activations, encoder_flops, encoder_parameters
 from system.models.text.base import Encoder, TextSettings
 
 
@@ -72,10 +71,3 @@ class Transformer(TextSettings):
                 return [text for text in texts if not self.numbers(text)]
 
         return TransformerEncoder()
-
-    def cost(self, vocabulary: int) -> Cost:
-        layers = self.dim, self.layers, self.ffn_dim
-        tables = (vocabulary + 1) * self.dim + (self.dim + 1) * self.dim
-        parameters = tables + encoder_parameters(*layers, self.max_words)
-        activations = encoder_activations(TOKENS, *layers, self.heads)
-        return Cost({"text": parameters}, activations, encoder_flops(TOKENS, *layers))

@@ -1,12 +1,15 @@
 """A frozen vector a word."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import ClassVar, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 from data_tools.documents.strict import Size
-from system.models.costs import TOKENS, Cost
+from system.models.costs import TOKENS
 from system.models.text.base import Encoder, TextSettings
+
+if TYPE_CHECKING:
+    import torch
 
 
 class WordVectors(TextSettings):
@@ -39,6 +42,10 @@ class WordVectors(TextSettings):
     def seen_by_share(self) -> str | None:
         return "counted padding of captions" if self.sees_whole_batch else None
 
+    @property
+    def is_trained(self) -> bool:
+        return False
+
     def weight_files(self) -> dict[str, Path]:
         return {"vectors": Path(self.vectors)}
 
@@ -50,8 +57,11 @@ class WordVectors(TextSettings):
 
         return WordVectorsEncoder(Path(self.vectors), self.dim, self.embedding, self.unknown, self.padding)
 
-    def cost(self, vocabulary: int) -> Cost:
-        return Cost({"text": 0}, 0.0, 0.0, exact=float(TOKENS * self.dim))
+    def to_count(self, vocabulary: list[str]) -> tuple["torch.nn.Module", Callable[[], "torch.Tensor"]]:
+        """Nothing is trained or computed: vectors are read from the file."""
+        import torch
+
+        return torch.nn.Identity(), lambda: torch.zeros(1, TOKENS, self.dim)
 
     def plan_lines(self) -> Iterator[str]:
         missing = f"MISSING; published at {self.published_address()}"

@@ -1,0 +1,40 @@
+"""Configurations of models of the hub: of those on this machine, and the sizes of those that shipped recipes name, so
+that `check` counts them before they are fetched. Never imports torch."""
+
+from typing import Any
+
+from data_tools.classify.model_files import local_folder
+from data_tools.documents.json_text import parse_json
+from data_tools.errors import DataError
+
+_BERT = {"model_type": "bert", "vocab_size": 30_522, "max_position_embeddings": 512, "type_vocab_size": 2}
+_ROBERTA = {"model_type": "roberta", "vocab_size": 50_265, "max_position_embeddings": 514, "type_vocab_size": 1}
+_BASE = {"hidden_size": 768, "num_hidden_layers": 12, "num_attention_heads": 12, "intermediate_size": 3072}
+_LARGE = {"hidden_size": 1024, "num_hidden_layers": 24, "num_attention_heads": 16, "intermediate_size": 4096}
+_SMALL = {"hidden_size": 384, "num_hidden_layers": 6, "num_attention_heads": 12, "intermediate_size": 1536}
+_HTSAT = {"model_type": "clap_audio_model", "patch_embeds_hidden_size": 96, "depths": [2, 2, 6, 2]}
+_HTSAT |= {"num_attention_heads": [4, 8, 16, 32], "hidden_size": 768, "projection_dim": 512}
+UNKNOWN = "its configuration is not on this machine"
+PUBLISHED: dict[str, dict[str, Any]] = {
+    "all-MiniLM-L6-v2": _BERT | _SMALL,
+    "bert-base-uncased": _BERT | _BASE,
+    "roberta-base": _ROBERTA | _BASE,
+    "roberta-large": _ROBERTA | _LARGE,
+    "clap-htsat-unfused": {
+        "model_type": "clap",
+        "projection_dim": 512,
+        "audio_config": _HTSAT,
+        "text_config": _ROBERTA | _BASE | {"model_type": "clap_text_model", "projection_dim": 512},
+    },
+}
+
+
+def model_config(name: str, what: str = "text model") -> dict[str, Any] | None:
+    """config.json of a model by folder, package or hub name, or its published sizes; None where neither is known."""
+    try:
+        folder = local_folder(name, what)
+        if folder is None:
+            return PUBLISHED.get(name.rpartition("/")[2])
+        return dict(parse_json((folder / "config.json").read_bytes(), "config.json"))
+    except (OSError, ValueError, TypeError, DataError):
+        return None

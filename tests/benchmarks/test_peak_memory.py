@@ -1,0 +1,70 @@
+"""Peak memory of a step's gradients on a CPU in float32 beside `check`'s estimate, with random weights of the real
+shapes: PaSST and RoBERTa-large, ResNet-38 and BERT, EfficientAT mn40 and RoBERTa-large. `python -m pytest -m benchmark
+-s`."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from system.networks.hub_configs import PUBLISHED
+
+pytestmark = pytest.mark.benchmark
+
+STEP = """
+import json, resource, sys
+from pathlib import Path
+import numpy as np, torch
+from torch.amp.grad_scaler import GradScaler
+from system.models.batch import Batch, Series
+from system.models.retrieval import RetrievalModel
+from system.plan.estimates import Estimates, Load
+from system.recipe.load import load_recipe
+from system.training.step import gradients
+
+recipe_file, text, banks, clips, seconds = sys.argv[1], sys.argv[2], sys.argv[3], int(sys.argv[4]), float(sys.argv[5])
+recipe = load_recipe(recipe_file, [f"model.text.model={text}", f"banks={banks}", "model.audio.weights="]).recipe
+stage = next(iter(recipe.stages.values())).model_copy(update={"batch_size": clips})
+before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+torch.manual_seed(0)
+model = RetrievalModel(recipe.model, recipe.model.text.build([], Path(banks))).train()
+samples = round(seconds * 32_000)
+waves = torch.from_numpy(np.random.default_rng(0).integers(-3000, 3000, (clips, samples, 1)).astype(np.int16))
+audio = {"waveform": Series(waves, torch.full((clips,), samples))}
+texts = ["a dog barks and deep rain falls on a dog"] * clips
+batch = Batch([str(n) for n in range(clips)], audio, texts, torch.arange(clips))
+gradients(model, batch, stage, "float32", GradScaler("cpu", enabled=False))
+peak = 1024 * (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
+estimates = Estimates(recipe, {})
+moments = 8 * sum(estimates.parameters_by_part.values())  # of AdamW, which is not there
+print(json.dumps([peak, estimates.memory_of(Load(clips, seconds, seconds, clips), None, "float32") - moments]))
+"""
+
+
+@pytest.mark.parametrize(
+    ("recipe", "text", "clips", "seconds"),
+    [
+        ("dcase2025_baseline/clotho.yaml", "roberta-large", 8, 30),
+        ("metric_learning/clotho.yaml", "bert-base-uncased", 16, 10),
+        ("salsa2024/mobilenet.yaml", "roberta-large", 12, 10),
+    ],
+)
+def test_peak_of_gradients(root: Path, tmp_path: Path, recipe: str, text: str, clips: int, seconds: int) -> None:
+    import transformers
+    from hub_models import tokenizer
+
+    torch.manual_seed(0)
+    config = transformers.AutoConfig.for_model(**PUBLISHED[text])
+    transformers.AutoModel.from_config(config).save_pretrained(tmp_path / "text")
+    tokenizer().save_pretrained(tmp_path / "text")
+    argv = [sys.executable, "-c", STEP, root / "recipes" / recipe, tmp_path / "text", tmp_path, clips, seconds]
+    environment = os.environ | {"PYTHONPATH": str(root)}
+    done = subprocess.run([*map(str, argv)], capture_output=True, text=True, env=environment)
+    assert done.returncode == 0, done.stderr[-2000:]
+    peak, estimate = json.loads(done.stdout.splitlines()[-1])
+    print(f"\n{recipe}, {clips} clips of {seconds} s: peak {peak / 2**30:.2f} GiB, estimate {estimate / 2**30:.2f}")
+    assert 0.75 < estimate / peak < 1.25
