@@ -28,8 +28,7 @@ from submission.formats.moments_jsonl import NOT_HANDED_IN, check_moments
 from submission.formats.moments_truth import MomentTruth
 from submission.formats.ranked_csv import check_ranked_csv
 from submission.formats.truth import Truth
-from submission.package.meta import check_meta
-from submission.package.moments_meta import check_moments_meta
+from submission.package.meta_model import meta_faults
 
 LARGEST = 2**28  # bytes of an output, unpacked: a full matrix takes some 60 MB
 LARGEST_META, LARGEST_REPORT = 2**20, 2**27  # bytes, likewise
@@ -284,13 +283,9 @@ def _check_system(
             yield from (f"{path}: {line}" for line in format_problems(problems, shown))
         elif path.name == style.meta:
             try:
-                meta = parse_yaml(archive.read(str(path)))
-                if isinstance(edition, MomentsEdition):
-                    faults = check_moments_meta(meta, label, edition)
-                else:
-                    faults = check_meta(meta, label, edition)
+                faults = meta_faults(parse_yaml(archive.read(str(path))), label, edition)
             except DataError as error:
-                faults = iter([str(error)])
+                faults = [str(error)]
             yield from (f"{path}: {line}" for line in faults)
         else:
             yield f"{path}: does not belong here; {label} has {style.output} and {style.meta}"
