@@ -4,9 +4,10 @@ from collections import Counter
 from collections.abc import Iterator
 
 from data_tools.cli import counted
+from data_tools.documents.problems import Problem, shown
 from submission.editions import EDITIONS, Edition
 from submission.errors import SubmissionError
-from submission.formats.csv_table import Problem, Row, parse_rows, shown
+from submission.formats.csv_table import Row, parse_rows
 from submission.formats.truth import Truth, instead
 
 # What is wrong, as a sentence about one place and as its kind in general: the last two fields of a Problem.

@@ -3,10 +3,11 @@
 from pathlib import Path
 
 from data_tools.cli import counted
+from data_tools.documents.problems import Problem
 from submission.editions import Edition
 from submission.errors import SubmissionError
 from submission.formats.columns import editions_of, is_ranked, names_of
-from submission.formats.csv_table import Problem, parse_rows
+from submission.formats.csv_table import parse_rows
 from submission.formats.matrix_csv import write_matrix_csv
 from submission.formats.ranked_csv import write_ranked_csv
 from submission.formats.score_matrix import ScoreMatrix

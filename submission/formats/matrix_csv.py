@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+from data_tools.documents.problems import Problem, shown
 from data_tools.files import writing
 from submission.editions import Edition
 from submission.formats.columns import (
@@ -23,7 +24,7 @@ from submission.formats.columns import (
     unknown_name,
     with_missing,
 )
-from submission.formats.csv_table import Problem, format_table, shown
+from submission.formats.csv_table import format_table
 from submission.formats.score_matrix import ScoreMatrix
 from submission.formats.truth import Truth, matrix_truth
 

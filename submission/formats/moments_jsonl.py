@@ -12,23 +12,24 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from data_tools.files import require_file, writing
-from submission.editions import MomentsEdition
-from submission.errors import SubmissionError
-from submission.formats.columns import OTHER_SET, UNKNOWN_QUERY, refuse
-from submission.formats.csv_table import Problem, shown
-from submission.formats.json_lines import (
+from data_tools.documents.json_lines import (
+    TRUE_WINDOWS,
+    WINDOWS,
     Fault,
     Object,
     Window,
     fault_of_text,
     is_number,
-    optional_text,
     parse_objects,
     seconds,
     window_faults,
 )
-from submission.formats.moments_truth import TRUE_WINDOWS, WINDOWS, MomentTruth, is_blind_list, other_file
+from data_tools.documents.problems import Problem, shown
+from data_tools.files import require_file, writing
+from submission.editions import MomentsEdition
+from submission.errors import SubmissionError
+from submission.formats.columns import OTHER_SET, UNKNOWN_QUERY, refuse
+from submission.formats.moments_truth import MomentTruth, is_blind_list, other_file
 from submission.formats.truth import instead
 
 NOT_HANDED_IN = frozenset({"scores", "no query", "no vid"})  # kinds of oddities that a package has not
@@ -138,9 +139,10 @@ def check_moments(
                 faults.append((f"unknown query {shown(qid)}{instead(truth.similar_ids, qid)}", UNKNOWN_QUERY))
         problems += [Problem(line, *fault) for fault in faults]
         if not faults:
-            texts = (optional_text(content, "query"), optional_text(content, "vid"))
-            answers.append(Moments(line, content["qid"], *texts, content[WINDOWS]))
-            notes += [Problem(line, *odd) for odd in _oddities(answers[-1], parsed, edition, truth)]
+            texts = {key: content[key] for key in ("query", "vid") if isinstance(content.get(key), str)}
+            found = Moments(line, content["qid"], texts.get("query"), texts.get("vid"), content[WINDOWS])
+            answers.append(found)
+            notes += [Problem(line, *odd) for odd in _oddities(found, parsed, edition, truth)]
     if truth:
         problems = _with_missing(problems, line_of, truth)
     if answers and not problems:

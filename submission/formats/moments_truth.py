@@ -9,24 +9,22 @@ from typing import Any
 
 from data_tools.cli import counted
 from data_tools.datasets.nearest import TEXT_WAYS, Nearest
+from data_tools.documents.json_lines import (
+    TRUE_WINDOWS,
+    WINDOWS,
+    Fault,
+    Object,
+    Window,
+    parse_objects,
+    query_faults,
+    seconds,
+)
+from data_tools.documents.problems import Problem, shown
 from data_tools.files import require_file
 from submission.editions import MomentsEdition
 from submission.errors import SubmissionError
 from submission.formats.columns import refuse
-from submission.formats.csv_table import Problem, shown
-from submission.formats.json_lines import (
-    Fault,
-    Object,
-    Window,
-    fault_of_text,
-    is_number,
-    parse_objects,
-    seconds,
-    window_faults,
-)
 
-TRUE_WINDOWS = "relevant_windows"
-WINDOWS = "pred_relevant_windows"  # of an answer
 KIT_KEYS = ("id", "text", "clip", "windows")  # keys of a file of moments that data_tools and system read
 
 
@@ -81,17 +79,21 @@ def read_moment_truth(path: Path, edition: MomentsEdition) -> MomentTruth:
 
 def is_truth(data: bytes) -> bool:
     """Whether the first object of these bytes is a query of a truth rather than an answer."""
-    first = next((line for line in parse_objects(data) if not isinstance(line, Problem)), None)
-    return first is not None and TRUE_WINDOWS in first.content and WINDOWS not in first.content
+    first = _first_object(data)
+    return TRUE_WINDOWS in first and WINDOWS not in first
 
 
 def other_file(data: bytes) -> Problem | None:
     """What a file is whose every line would be wrong in the same way: the kit's own file of moments."""
-    first = next((line for line in parse_objects(data) if not isinstance(line, Problem)), None)
-    if first is None or "qid" in first.content or not set(KIT_KEYS) <= first.content.keys():
+    first = _first_object(data)
+    if "qid" in first or not set(KIT_KEYS) <= first.keys():
         return None
     wanted = "name the published list, whose lines have qid, query and vid"
     return Problem(None, f"this is the kit's own file of moments ({', '.join(KIT_KEYS)}); {wanted}", "the kit's own")
+
+
+def _first_object(data: bytes) -> dict[str, Any]:
+    return next((line.content for line in parse_objects(data) if isinstance(line, Object)), {})
 
 
 def is_blind_list(data: bytes) -> bool:
@@ -128,7 +130,7 @@ def check_moment_truth(
             problems.append(parsed)
             continue
         line, content = parsed
-        faults = list(_faults(content))
+        faults = list(query_faults(content))
         if isinstance(qid := content.get("qid"), str) and qid in queries:
             faults.append((f"the query {shown(qid)} stands on line {queries[qid].line} already", "a query repeated"))
         if has_windows is None:
@@ -148,22 +150,6 @@ def check_moment_truth(
             odd.append((f"the recording {shown(query.vid)} has two lengths, {lengths}", "a recording of two lengths"))
         notes += [Problem(line, *each) for each in odd]
     return queries, problems, notes
-
-
-def _faults(content: dict[str, Any]) -> Iterator[Fault]:
-    for key in ("qid", "query", "vid"):
-        if fault := fault_of_text(content, key):
-            yield fault
-    duration = content.get("duration")
-    if duration is not None and (not is_number(duration) or duration <= 0):
-        yield f"duration must be a number of seconds above 0, not {shown(repr(duration))}", "no duration"
-    if WINDOWS in content and TRUE_WINDOWS not in content:
-        yield f"{WINDOWS} belongs to an answer; name the file of the queries", "an answer"
-    windows = content.get(TRUE_WINDOWS, [])
-    if not isinstance(windows, list):
-        yield f"{TRUE_WINDOWS} must be a list of [start, end], not {shown(repr(windows))}", "no list of windows"
-    else:
-        yield from window_faults(windows, frozenset({2}), "[start, end]")
 
 
 def _oddities(query: MomentQuery, edition: MomentsEdition) -> Iterator[Fault]:

@@ -10,6 +10,7 @@ import numpy.typing as npt
 
 from data_tools.audio.read import AUDIO_SUFFIXES
 from data_tools.cli import counted
+from data_tools.documents.problems import Problem, shown
 from data_tools.files import writing
 from submission.editions import Edition
 from submission.errors import SubmissionError
@@ -28,7 +29,7 @@ from submission.formats.columns import (
     unknown_name,
     with_missing,
 )
-from submission.formats.csv_table import Problem, Row, format_table, shown
+from submission.formats.csv_table import Row, format_table
 from submission.formats.score_matrix import Labels, ScoreMatrix
 from submission.formats.truth import Truth, matrix_truth
 from submission.ordering import ranked_columns

@@ -13,10 +13,11 @@ from pathlib import Path
 
 from data_tools.cli import counted
 from data_tools.datasets.nearest import NAME_WAYS, TEXT_WAYS, Nearest
+from data_tools.documents.problems import shown
 from data_tools.files import require_folder
 from data_tools.names import audio_tree
 from submission.errors import SubmissionError
-from submission.formats.csv_table import Row, parse_table, shown
+from submission.formats.csv_table import Row, parse_table
 from submission.formats.score_matrix import Labels, ScoreMatrix
 
 # Places named in one message; Clotho's development split has 16.

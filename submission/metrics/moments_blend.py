@@ -8,9 +8,9 @@ from typing import Literal
 import numpy as np
 
 from data_tools.cli import counted
+from data_tools.documents.json_lines import Window
 from submission.editions import MomentsEdition
 from submission.errors import SubmissionError
-from submission.formats.json_lines import Window
 from submission.formats.moments_jsonl import Moments, is_scored
 from submission.formats.moments_truth import MomentQuery, MomentTruth
 from submission.metrics.blend import Values, ensemble_selection, weight_factors

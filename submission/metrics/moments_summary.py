@@ -10,11 +10,11 @@ import numpy as np
 import numpy.typing as npt
 
 from data_tools.cli import counted
+from data_tools.documents.problems import Problem
 from data_tools.files import require_file
 from submission.editions import MomentsEdition
 from submission.errors import SubmissionError
 from submission.formats.columns import refuse
-from submission.formats.csv_table import Problem
 from submission.formats.moments_jsonl import check_moments
 from submission.formats.moments_truth import MomentTruth
 from submission.metrics.intervals import Groups, bootstrap_interval, grouped, jackknife_interval

@@ -17,12 +17,13 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any, BinaryIO
 
+from data_tools.documents.problems import Problem
 from data_tools.documents.yaml12 import parse_yaml
 from data_tools.errors import DataError
 from data_tools.files import writing
 from submission.editions import EDITIONS, MOMENTS, AnyEdition, MomentsEdition, Names
 from submission.errors import SubmissionError
-from submission.formats.csv_table import SHOWN_PROBLEMS, Problem, format_problems
+from submission.formats.csv_table import SHOWN_PROBLEMS, format_problems
 from submission.formats.matrix_csv import check_matrix_csv
 from submission.formats.moments_jsonl import NOT_HANDED_IN, check_moments
 from submission.formats.moments_truth import MomentTruth

@@ -9,8 +9,8 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, create_model
 from pydantic_core import PydanticCustomError
 
+from data_tools.documents.problems import shown
 from submission.editions import AnyEdition, Edition
-from submission.formats.csv_table import shown
 
 MESSAGES = {  # by pydantic's name for the error
     "missing": "{key} is missing",

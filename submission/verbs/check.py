@@ -7,10 +7,11 @@ from typing import NamedTuple
 from zipfile import is_zipfile
 
 from data_tools.cli import add_json, counted
+from data_tools.documents.problems import Problem
 from data_tools.files import require_file
 from submission.editions import AnyEdition, Edition, MomentsEdition
 from submission.errors import SubmissionError
-from submission.formats.csv_table import SHOWN_PROBLEMS, Problem, format_problems
+from submission.formats.csv_table import SHOWN_PROBLEMS, format_problems
 from submission.formats.matrix_csv import check_matrix_csv
 from submission.formats.moments_truth import MomentTruth
 from submission.formats.ranked_csv import check_ranked_csv

@@ -3,9 +3,9 @@
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 
+from data_tools.documents.problems import Problem
 from data_tools.documents.strict import Report, number
 from submission.editions import Edition, MomentsEdition
-from submission.formats.csv_table import Problem
 from submission.metrics.intervals import Difference
 from submission.metrics.moments_summary import MomentSummary
 from submission.metrics.summary import Summary

@@ -6,11 +6,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from data_tools.cli import counted
+from data_tools.documents.json_lines import Window
+from data_tools.documents.problems import Problem
 from data_tools.files import require_other
 from submission.editions import MomentsEdition, get_moments_edition
 from submission.errors import SubmissionError
-from submission.formats.csv_table import Problem
-from submission.formats.json_lines import Window
 from submission.formats.moments_jsonl import (
     Moments,
     check_moments,
