@@ -165,9 +165,12 @@ def fitting_editions(path: Path) -> list[AnyEdition]:
 
 
 def output_notes(
-    path: Path, edition: MomentsEdition, truth: MomentTruth | None, shown: int | None = SHOWN_PROBLEMS
+    path: Path, edition: AnyEdition, truth: AnyTruth | None, shown: int | None = SHOWN_PROBLEMS
 ) -> Iterator[str]:
-    """What is odd in the windows of an archive in which check_archive finds no problem, a sentence each."""
+    """Oddities of the windows of an archive in which check_archive finds no problem, a sentence each."""
+    if not isinstance(edition, MomentsEdition):
+        return
+    assert not isinstance(truth, Truth)
     with zipfile.ZipFile(path) as archive:
         for name in archive.namelist():
             if name.endswith(".jsonl"):
@@ -295,7 +298,9 @@ def _check_system(
 def _output_problems(data: bytes, edition: AnyEdition, truth: AnyTruth | None) -> list[Problem]:
     """Of what is handed in, by the edition's own check; of moments also scores and what else a package has not."""
     if isinstance(edition, MomentsEdition):
-        _, problems, notes = check_moments(data, edition, truth if isinstance(truth, MomentTruth) else None)
+        assert not isinstance(truth, Truth)
+        _, problems, notes = check_moments(data, edition, truth)
         return problems + [note for note in notes if note.kind in NOT_HANDED_IN]
+    assert not isinstance(truth, MomentTruth)
     check = check_ranked_csv if edition.output == "ranked" else check_matrix_csv
-    return check(data, edition, truth if isinstance(truth, Truth) else None)[1]
+    return check(data, edition, truth)[1]
