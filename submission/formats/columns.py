@@ -2,9 +2,11 @@
 
 from collections import Counter
 from collections.abc import Iterator
+from pathlib import Path
 
 from data_tools.cli import counted
 from data_tools.documents.problems import Problem, shown
+from data_tools.files import writing
 from submission.editions import EDITIONS, Edition
 from submission.errors import SubmissionError
 from submission.formats.csv_table import Row, parse_rows
@@ -139,6 +141,13 @@ def names_of(editions: list[Edition]) -> str:
 def to_add(editions: list[Edition]) -> str:
     """What to add to a command, e.g. `--edition 2023 or --edition 2024`."""
     return " or ".join(f"--edition {edition.name}" for edition in editions)
+
+
+def write_sound(path: Path, data: bytes, problems: list[Problem]) -> None:
+    """Write a file whole or not at all. Raises SubmissionError for one with problems; OSError when writing fails."""
+    refuse(f"{path} would not pass its check", problems)
+    with writing(path) as file:
+        file.write(data)
 
 
 def refuse(what: str, problems: list[Problem]) -> None:

@@ -8,7 +8,6 @@ import numpy as np
 import numpy.typing as npt
 
 from data_tools.documents.problems import Problem, shown
-from data_tools.files import writing
 from submission.editions import Edition
 from submission.formats.columns import (
     EMPTY_LINE,
@@ -23,6 +22,7 @@ from submission.formats.columns import (
     trimmed,
     unknown_name,
     with_missing,
+    write_sound,
 )
 from submission.formats.csv_table import format_table
 from submission.formats.score_matrix import ScoreMatrix
@@ -57,11 +57,8 @@ def write_matrix_csv(matrix: ScoreMatrix, path: Path, edition: Edition) -> None:
     for text, scores in zip(matrix.query_texts, matrix.values, strict=True):
         file.write(format_table([[text]]).removesuffix(b"\n"))
         file.write(("," + ",".join(_texts(scores)) + "\n").encode())
-    data = file.getvalue()
-    _, problems = check_matrix_csv(data, edition, truth)
-    refuse(f"{path} would not pass its check", problems)
-    with writing(path) as whole:
-        whole.write(data)
+    _, problems = check_matrix_csv(file.getvalue(), edition, truth)
+    write_sound(path, file.getvalue(), problems)
 
 
 def read_matrix_csv(path: Path, edition: Edition, truth: Truth | None = None) -> ScoreMatrix:

@@ -25,10 +25,10 @@ from data_tools.documents.json_lines import (
     window_faults,
 )
 from data_tools.documents.problems import Problem, shown
-from data_tools.files import require_file, writing
+from data_tools.files import require_file
 from submission.editions import MomentsEdition
 from submission.errors import SubmissionError
-from submission.formats.columns import OTHER_SET, UNKNOWN_QUERY, refuse
+from submission.formats.columns import OTHER_SET, UNKNOWN_QUERY, refuse, write_sound
 from submission.formats.moments_truth import MomentTruth, is_blind_list, other_file
 from submission.formats.truth import instead
 
@@ -75,29 +75,26 @@ def write_moments(path: Path, answers: Sequence[Moments], edition: MomentsEditio
             raise SubmissionError(f"line {answer.line}: {missing} is missing, and a line that is handed in has it")
         best = sorted(answer.windows, key=lambda window: -window[2]) if len(answer.windows[0]) == 3 else answer.windows
         windows = [window[:2] for window in best[: edition.max_windows]]
-        values = (answer.qid, answer.query, answer.vid, windows)
-        lines.append(json.dumps(dict(zip(edition.line, values, strict=True)), ensure_ascii=False) + "\n")
-    data = "".join(lines).encode()
-    _, problems, _ = check_moments(data, edition)
-    refuse(f"{path} would not pass its check", problems)
-    with writing(path) as file:
-        file.write(data)
+        lines.append((answer.qid, answer.query, answer.vid, windows))
+    _write(path, lines, edition)
 
 
 def write_scored_moments(path: Path, answers: Sequence[Moments], edition: MomentsEdition) -> None:
     """Write what is scored and blended while one develops: all windows [start, end, score], in their order; of an
     answer without query or vid a line without it. The file appears whole or not at all. Raises SubmissionError for
     anything that would make a file check_moments reports."""
+    _write(path, [(answer.qid, answer.query, answer.vid, answer.windows) for answer in answers], edition)
+
+
+def _write(path: Path, answers: Sequence[tuple[object, ...]], edition: MomentsEdition) -> None:
+    """Write the values of each line, in the order of the edition's keys; None is left out."""
     lines = []
-    for answer in answers:
-        values = (answer.qid, answer.query, answer.vid, answer.windows)
+    for values in answers:
         line = {key: value for key, value in zip(edition.line, values, strict=True) if value is not None}
         lines.append(json.dumps(line, ensure_ascii=False) + "\n")
     data = "".join(lines).encode()
     _, problems, _ = check_moments(data, edition)
-    refuse(f"{path} would not pass its check", problems)
-    with writing(path) as file:
-        file.write(data)
+    write_sound(path, data, problems)
 
 
 def check_moments(

@@ -11,7 +11,6 @@ import numpy.typing as npt
 from data_tools.audio.read import AUDIO_SUFFIXES
 from data_tools.cli import counted
 from data_tools.documents.problems import Problem, shown
-from data_tools.files import writing
 from submission.editions import Edition
 from submission.errors import SubmissionError
 from submission.formats.columns import (
@@ -28,6 +27,7 @@ from submission.formats.columns import (
     trimmed,
     unknown_name,
     with_missing,
+    write_sound,
 )
 from submission.formats.csv_table import Row, format_table
 from submission.formats.score_matrix import Labels, ScoreMatrix
@@ -154,9 +154,7 @@ def check_ranked_csv(
 def _write(lists: Iterable[tuple[str, list[str]]], path: Path, edition: Edition, truth: Truth | None) -> None:
     data = format_table([edition.columns, *([query, *names] for query, names in lists)])
     _, problems = check_ranked_csv(data, edition, truth)
-    refuse(f"{path} would not pass its check", problems)
-    with writing(path) as file:
-        file.write(data)
+    write_sound(path, data, problems)
 
 
 def _is_row(cells: list[str], edition: Edition, truth: Truth | None) -> bool:
